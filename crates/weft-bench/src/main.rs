@@ -1,0 +1,3 @@
+//! The measurements.
+
+fn main() {}

@@ -1,0 +1,121 @@
+//! The plug itself.
+
+use crate::{Error, Result};
+use std::io::IoSlice;
+use std::sync::Arc;
+
+/// The unit a device writes atomically: a write is torn, if at all, at a multiple of this.
+pub const SECTOR_BYTES: usize = 512;
+
+/// What a device is like. Fixed for its life, but for `len_bytes`, which may grow.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub struct Geometry {
+    /// Length in bytes.
+    pub len_bytes: u64,
+    /// The unit requests should be multiples of for speed, a power of two of at least 512.
+    pub logical_block_bytes: u32,
+    /// The unit the medium works in, a multiple of `logical_block_bytes`.
+    pub physical_block_bytes: u32,
+    /// Whether writes are refused.
+    pub read_only: bool,
+}
+
+/// A byte-addressed block device. See the [crate] page for what it promises.
+///
+/// All calls may come from many threads at once. Reads and writes are complete or fail: there are
+/// no short transfers. Two concurrent requests on overlapping ranges have no defined order.
+pub trait BlockDevice: Send + Sync {
+    /// Length, block sizes and whether it can be written.
+    fn geometry(&self) -> Geometry;
+
+    /// Fills `buf` from byte `offset` on.
+    ///
+    /// # Errors
+    /// [`Error::OutOfRange`] past the end, [`Error::Io`] where the medium fails.
+    fn read_at(&self, buf: &mut [u8], offset: u64) -> Result<()>;
+
+    /// Writes all of `buf` at byte `offset`. Durable only after a later [`flush`](Self::flush).
+    ///
+    /// # Errors
+    /// As [`read_at`](Self::read_at), and [`Error::ReadOnly`].
+    fn write_at(&self, buf: &[u8], offset: u64) -> Result<()>;
+
+    /// Writes `bufs`, one after the other, as one contiguous request at byte `offset`.
+    ///
+    /// # Errors
+    /// As [`write_at`](Self::write_at).
+    fn write_vectored_at(&self, bufs: &[IoSlice<'_>], offset: u64) -> Result<()> {
+        let mut at = offset;
+        for buf in bufs {
+            self.write_at(buf, at)?;
+            at += buf.len() as u64;
+        }
+        Ok(())
+    }
+
+    /// Makes every write that returned before this call durable.
+    ///
+    /// # Errors
+    /// [`Error::Io`]: some un-flushed write may be lost.
+    fn flush(&self) -> Result<()>;
+
+    /// Says that a range's content is no longer needed. It may read as anything afterwards.
+    ///
+    /// # Errors
+    /// As [`write_at`](Self::write_at). A device that cannot discard does nothing.
+    fn discard(&self, offset: u64, len_bytes: u64) -> Result<()> {
+        check_range("discard", offset, len_bytes, self.geometry().len_bytes)
+    }
+
+    /// Makes a range read as zeroes, without sending them where the device knows how.
+    ///
+    /// # Errors
+    /// As [`write_at`](Self::write_at).
+    fn write_zeroes(&self, offset: u64, len_bytes: u64) -> Result<()> {
+        const CHUNK: usize = 1 << 16;
+        check_range("write zeroes", offset, len_bytes, self.geometry().len_bytes)?;
+        let zeroes = vec![0_u8; CHUNK];
+        let mut done = 0;
+        while done < len_bytes {
+            let n = (len_bytes - done).min(CHUNK as u64);
+            self.write_at(&zeroes[..usize::try_from(n).unwrap_or(CHUNK)], offset + done)?;
+            done += n;
+        }
+        Ok(())
+    }
+}
+
+impl<D: BlockDevice + ?Sized> BlockDevice for Arc<D> {
+    fn geometry(&self) -> Geometry {
+        (**self).geometry()
+    }
+    fn read_at(&self, buf: &mut [u8], offset: u64) -> Result<()> {
+        (**self).read_at(buf, offset)
+    }
+    fn write_at(&self, buf: &[u8], offset: u64) -> Result<()> {
+        (**self).write_at(buf, offset)
+    }
+    fn write_vectored_at(&self, bufs: &[IoSlice<'_>], offset: u64) -> Result<()> {
+        (**self).write_vectored_at(bufs, offset)
+    }
+    fn flush(&self) -> Result<()> {
+        (**self).flush()
+    }
+    fn discard(&self, offset: u64, len_bytes: u64) -> Result<()> {
+        (**self).discard(offset, len_bytes)
+    }
+    fn write_zeroes(&self, offset: u64, len_bytes: u64) -> Result<()> {
+        (**self).write_zeroes(offset, len_bytes)
+    }
+}
+
+/// Refuses a request that reaches past the end of a device of `device_bytes`.
+///
+/// # Errors
+/// [`Error::OutOfRange`].
+pub fn check_range(op: &'static str, offset: u64, len_bytes: u64, device_bytes: u64) -> Result<()> {
+    match offset.checked_add(len_bytes) {
+        Some(end) if end <= device_bytes => Ok(()),
+        _ => Err(Error::OutOfRange { op, offset, len_bytes, device_bytes }),
+    }
+}

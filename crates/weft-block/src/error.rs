@@ -1,0 +1,89 @@
+//! One error type for every device. A variant exists only where a caller would act differently.
+
+use std::io;
+use std::path::PathBuf;
+
+/// The result of a block operation.
+pub type Result<T, E = Error> = std::result::Result<T, E>;
+
+/// Why a block operation failed.
+#[derive(Debug, thiserror::Error)]
+#[non_exhaustive]
+pub enum Error {
+    /// The system or the simulated medium failed the request.
+    #[error("{op} of {len_bytes} bytes at offset {offset} failed: {source}")]
+    Io {
+        /// `"read"`, `"write"`, `"flush"`, `"discard"`, ...
+        op: &'static str,
+        /// Byte offset of the request on the device.
+        offset: u64,
+        /// Length of the request in bytes.
+        len_bytes: u64,
+        /// What the system said.
+        source: io::Error,
+    },
+    /// The request reaches past the end of the device.
+    #[error("{op} of {len_bytes} bytes at offset {offset} reaches past the end of the device at {device_bytes}")]
+    OutOfRange {
+        /// What was asked.
+        op: &'static str,
+        /// Byte offset of the request.
+        offset: u64,
+        /// Length of the request in bytes.
+        len_bytes: u64,
+        /// Length of the device in bytes.
+        device_bytes: u64,
+    },
+    /// A change was asked of a device opened for reading only.
+    #[error("the device is read-only")]
+    ReadOnly,
+    /// Another process holds the device for writing (or we want to write and it is held at all).
+    #[error("{path} is in use by another process; unmount it or wait for that process to end")]
+    Locked {
+        /// The image or block special file.
+        path: PathBuf,
+    },
+    /// A path could not be opened as a device.
+    #[error("cannot open {path}: {source}")]
+    Open {
+        /// The path that was given.
+        path: PathBuf,
+        /// What the system said.
+        source: io::Error,
+    },
+    /// What was found on the device is not what a part expects (a partition table, a log, ...).
+    #[error("{structure} at byte {offset}: {problem}")]
+    Corrupt {
+        /// The structure's name, such as `"GPT header"`.
+        structure: &'static str,
+        /// Where it lies, in bytes.
+        offset: u64,
+        /// What is wrong with it.
+        problem: String,
+    },
+    /// A description of a device names something that does not exist or makes no sense.
+    #[error("{0}")]
+    Invalid(String),
+}
+
+impl Error {
+    /// Makes an [`Error::Io`].
+    pub fn io(op: &'static str, offset: u64, len_bytes: u64, source: io::Error) -> Self {
+        Self::Io { op, offset, len_bytes, source }
+    }
+
+    /// The errno nearest to this error, for fronts that speak errno.
+    #[must_use]
+    pub fn errno(&self) -> i32 {
+        use rustix::io::Errno;
+        match self {
+            Self::Io { source, .. } | Self::Open { source, .. } => {
+                source.raw_os_error().unwrap_or(Errno::IO.raw_os_error())
+            }
+            Self::ReadOnly => Errno::ROFS.raw_os_error(),
+            Self::Locked { .. } => Errno::BUSY.raw_os_error(),
+            Self::OutOfRange { .. } | Self::Corrupt { .. } => Errno::IO.raw_os_error(),
+            Self::Invalid(_) => Errno::INVAL.raw_os_error(),
+        }
+    }
+}

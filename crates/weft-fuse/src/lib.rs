@@ -1,0 +1,1 @@
+//! Any weft file system as a FUSE mount

@@ -1,0 +1,1 @@
+//! The engine: changes to blocks as patches with dependencies.

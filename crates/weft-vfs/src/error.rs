@@ -1,0 +1,122 @@
+//! One error type for every file system: an errno to answer with, and a sentence for a person.
+
+use std::borrow::Cow;
+
+/// The result of a file-system call.
+pub type Result<T, E = Error> = std::result::Result<T, E>;
+
+/// Why a file-system call failed. A variant exists for each errno that a caller acts on.
+#[derive(Debug, thiserror::Error)]
+#[non_exhaustive]
+pub enum Error {
+    /// `ENOENT`
+    #[error("no such file or directory")]
+    NotFound,
+    /// `EEXIST`
+    #[error("file exists")]
+    Exists,
+    /// `ENOTDIR`
+    #[error("not a directory")]
+    NotADirectory,
+    /// `EISDIR`
+    #[error("is a directory")]
+    IsADirectory,
+    /// `ENOTEMPTY`
+    #[error("directory not empty")]
+    NotEmpty,
+    /// `ENAMETOOLONG`
+    #[error("name too long")]
+    NameTooLong,
+    /// `EACCES`
+    #[error("permission denied")]
+    Access,
+    /// `EPERM`
+    #[error("operation not permitted")]
+    NotPermitted,
+    /// `ENOSPC`
+    #[error("no space left on the volume")]
+    NoSpace,
+    /// `EFBIG`
+    #[error("file too large")]
+    TooLarge,
+    /// `EMLINK`
+    #[error("too many links")]
+    TooManyLinks,
+    /// `ELOOP`
+    #[error("too many levels of symbolic links")]
+    SymlinkLoop,
+    /// `EROFS`
+    #[error("read-only file system")]
+    ReadOnly,
+    /// `EINVAL`
+    #[error("invalid argument: {0}")]
+    Invalid(&'static str),
+    /// `ENXIO`: nothing there (a seek past the last data)
+    #[error("no such address")]
+    NoAddress,
+    /// `ENODATA`: no such extended attribute
+    #[error("no such attribute")]
+    NoAttribute,
+    /// `ERANGE`: the caller's buffer is too small
+    #[error("buffer too small")]
+    Range,
+    /// `ESTALE`: the inode number names nothing any more
+    #[error("stale inode number {0}")]
+    Stale(u64),
+    /// `EBUSY`
+    #[error("busy")]
+    Busy,
+    /// `EXDEV`
+    #[error("crosses a volume")]
+    CrossDevice,
+    /// `EOVERFLOW`: a number does not fit where the format keeps it
+    #[error("value too large for the format: {0}")]
+    Overflow(&'static str),
+    /// `EOPNOTSUPP`
+    #[error("not supported: {0}")]
+    Unsupported(&'static str),
+    /// `EUCLEAN`: the volume's structures are damaged; the message names structure and place
+    #[error("damaged volume: {0}")]
+    Corrupt(Cow<'static, str>),
+    /// Anything from below, with the errno that tells it best (usually `EIO`).
+    #[error("{message}")]
+    Io {
+        /// The errno to answer with.
+        errno: i32,
+        /// What failed, where.
+        message: String,
+    },
+}
+
+impl Error {
+    /// The errno of this error, as Linux numbers it.
+    #[must_use]
+    pub fn errno(&self) -> i32 {
+        match self {
+            Self::NotPermitted => 1,
+            Self::NotFound => 2,
+            Self::NoAddress => 6,
+            Self::Access => 13,
+            Self::Busy => 16,
+            Self::Exists => 17,
+            Self::CrossDevice => 18,
+            Self::NotADirectory => 20,
+            Self::IsADirectory => 21,
+            Self::Invalid(_) => 22,
+            Self::TooLarge => 27,
+            Self::NoSpace => 28,
+            Self::ReadOnly => 30,
+            Self::TooManyLinks => 31,
+            Self::Range => 34,
+            Self::NameTooLong => 36,
+            Self::NotEmpty => 39,
+            Self::SymlinkLoop => 40,
+            Self::NoAttribute => 61,
+            Self::Overflow(_) => 75,
+            Self::Unsupported(_) => 95,
+            Self::Stale(_) => 116,
+            Self::Corrupt(_) => 117,
+            Self::Io { errno, .. } => *errno,
+        }
+    }
+}

@@ -1,0 +1,244 @@
+//! The plug itself.
+
+use crate::{
+    Attr, Caller, DirCursor, DirEntry, Entry, Error, FallocateMode, FileKind, Handle, Ino,
+    OpenFlags, Opened, RenameFlags, Result, SeekFrom, SetAttr, StatFs, XattrSet,
+};
+
+/// A file system. See the [crate] page for references and lifetimes.
+///
+/// Names are bytes, 1 to 255 of them, without `/` and NUL; an implementation checks them. Those
+/// calls that take a [`Caller`] use it for ownership (and for the sticky rules a format must keep
+/// itself); permission bits are checked by the front ([`FileSystem`] calls by themselves do not).
+pub trait FileSystem: Send + Sync {
+    /// The root directory. It needs no reference.
+    fn root(&self) -> Ino;
+
+    /// Finds `name` in `parent` and takes a reference on it. `.` and `..` are names too.
+    ///
+    /// # Errors
+    /// [`Error::NotFound`], [`Error::NotADirectory`], [`Error::NameTooLong`].
+    fn lookup(&self, parent: Ino, name: &[u8]) -> Result<Entry>;
+
+    /// Gives back `count` references.
+    fn forget(&self, ino: Ino, count: u64);
+
+    /// The attributes of an inode.
+    ///
+    /// # Errors
+    /// [`Error::Stale`] if the number names nothing.
+    fn getattr(&self, ino: Ino) -> Result<Attr>;
+
+    /// Changes attributes and returns all of them.
+    ///
+    /// # Errors
+    /// [`Error::TooLarge`], [`Error::NoSpace`], [`Error::Overflow`].
+    fn setattr(&self, ino: Ino, set: &SetAttr) -> Result<Attr>;
+
+    /// The target of a symbolic link, 1 to 4095 bytes.
+    ///
+    /// # Errors
+    /// [`Error::Invalid`] if it is none.
+    fn readlink(&self, ino: Ino) -> Result<Vec<u8>>;
+
+    /// Makes a node of any kind but a directory or a symbolic link. `rdev` counts for device
+    /// nodes only. Takes a reference on the new inode.
+    ///
+    /// # Errors
+    /// [`Error::Exists`], [`Error::NoSpace`], ...
+    fn mknod(
+        &self,
+        caller: &Caller,
+        parent: Ino,
+        name: &[u8],
+        kind: FileKind,
+        perm: u16,
+        rdev: u32,
+    ) -> Result<Entry>;
+
+    /// Makes a directory. Takes a reference on it.
+    ///
+    /// # Errors
+    /// [`Error::Exists`], [`Error::TooManyLinks`], [`Error::NoSpace`], ...
+    fn mkdir(&self, caller: &Caller, parent: Ino, name: &[u8], perm: u16) -> Result<Entry>;
+
+    /// Makes a symbolic link to `target`. Takes a reference on it.
+    ///
+    /// # Errors
+    /// As [`mknod`](Self::mknod); [`Error::NameTooLong`] if `target` has over 4095 bytes.
+    fn symlink(&self, caller: &Caller, parent: Ino, name: &[u8], target: &[u8]) -> Result<Entry>;
+
+    /// Gives `ino` another name. Takes a reference on it.
+    ///
+    /// # Errors
+    /// [`Error::Exists`], [`Error::TooManyLinks`], [`Error::NotPermitted`] for a directory.
+    fn link(&self, ino: Ino, new_parent: Ino, new_name: &[u8]) -> Result<Entry>;
+
+    /// Removes a name that is not a directory's.
+    ///
+    /// # Errors
+    /// [`Error::NotFound`], [`Error::IsADirectory`].
+    fn unlink(&self, parent: Ino, name: &[u8]) -> Result<()>;
+
+    /// Removes an empty directory.
+    ///
+    /// # Errors
+    /// [`Error::NotEmpty`], [`Error::NotADirectory`], [`Error::Invalid`] for `.`.
+    fn rmdir(&self, parent: Ino, name: &[u8]) -> Result<()>;
+
+    /// Renames, atomically also over a crash: the target name is the old file or the new one.
+    ///
+    /// # Errors
+    /// The errno of `renameat2(2)`.
+    fn rename(
+        &self,
+        parent: Ino,
+        name: &[u8],
+        new_parent: Ino,
+        new_name: &[u8],
+        flags: RenameFlags,
+    ) -> Result<()>;
+
+    /// Opens a regular file.
+    ///
+    /// # Errors
+    /// [`Error::IsADirectory`] for writing one, [`Error::ReadOnly`].
+    fn open(&self, ino: Ino, flags: OpenFlags) -> Result<Opened>;
+
+    /// Makes and opens a regular file in one step; an existing one is opened unless
+    /// [`OpenFlags::EXCLUSIVE`]. Takes a reference on it.
+    ///
+    /// # Errors
+    /// As [`mknod`](Self::mknod) and [`open`](Self::open).
+    fn create(
+        &self,
+        caller: &Caller,
+        parent: Ino,
+        name: &[u8],
+        perm: u16,
+        flags: OpenFlags,
+    ) -> Result<(Entry, Opened)>;
+
+    /// Closes a handle of [`open`](Self::open) or [`create`](Self::create).
+    ///
+    /// # Errors
+    /// An error of an earlier write that nobody has been told of may be told here.
+    fn release(&self, ino: Ino, handle: Handle) -> Result<()>;
+
+    /// Reads into `buf` from byte `offset` on; returns how many bytes, fewer only at the end.
+    ///
+    /// # Errors
+    /// [`Error::Io`], [`Error::Corrupt`].
+    fn read(&self, ino: Ino, handle: Handle, offset: u64, buf: &mut [u8]) -> Result<usize>;
+
+    /// Writes all of `data` at byte `offset` (at the end under [`OpenFlags::APPEND`]). Returns
+    /// how many bytes were taken: fewer than all only when the volume filled up on the way.
+    ///
+    /// # Errors
+    /// [`Error::NoSpace`], [`Error::TooLarge`].
+    fn write(&self, ino: Ino, handle: Handle, offset: u64, data: &[u8]) -> Result<usize>;
+
+    /// Makes a file's content (and unless `data_only` all its attributes and its name) durable.
+    ///
+    /// # Errors
+    /// A write error that touched this file since the last call.
+    fn fsync(&self, ino: Ino, data_only: bool) -> Result<()>;
+
+    /// Makes a directory's names durable.
+    ///
+    /// # Errors
+    /// As [`fsync`](Self::fsync).
+    fn fsync_dir(&self, ino: Ino) -> Result<()> {
+        self.fsync(ino, false)
+    }
+
+    /// Makes everything durable.
+    ///
+    /// # Errors
+    /// Any write error.
+    fn sync(&self) -> Result<()>;
+
+    /// Calls `each` with the names of a directory from `cursor` on, `.` and `..` included, until
+    /// it returns `false`. An entry that was there all along is seen exactly once.
+    ///
+    /// # Errors
+    /// [`Error::NotADirectory`].
+    fn readdir(
+        &self,
+        ino: Ino,
+        cursor: DirCursor,
+        each: &mut dyn FnMut(DirEntry<'_>) -> bool,
+    ) -> Result<()>;
+
+    /// As [`readdir`](Self::readdir), with the attributes of each name; takes a reference on each
+    /// entry for which `each` returned `true`, except `.` and `..`.
+    ///
+    /// # Errors
+    /// As [`readdir`](Self::readdir).
+    fn readdir_plus(
+        &self,
+        ino: Ino,
+        cursor: DirCursor,
+        each: &mut dyn FnMut(DirEntry<'_>, Entry) -> bool,
+    ) -> Result<()>;
+
+    /// Space and inode counts.
+    ///
+    /// # Errors
+    /// [`Error::Io`].
+    fn statfs(&self) -> Result<StatFs>;
+
+    /// The value of an extended attribute; `name` carries its prefix (`user.mime_type`).
+    ///
+    /// # Errors
+    /// [`Error::NoAttribute`], [`Error::Unsupported`].
+    fn getxattr(&self, ino: Ino, name: &[u8]) -> Result<Vec<u8>>;
+
+    /// The names of all extended attributes.
+    ///
+    /// # Errors
+    /// [`Error::Unsupported`].
+    fn listxattr(&self, ino: Ino) -> Result<Vec<Vec<u8>>>;
+
+    /// Sets an extended attribute.
+    ///
+    /// # Errors
+    /// [`Error::NoSpace`], [`Error::Exists`], [`Error::NoAttribute`], [`Error::Unsupported`].
+    fn setxattr(&self, ino: Ino, name: &[u8], value: &[u8], how: XattrSet) -> Result<()>;
+
+    /// Removes an extended attribute.
+    ///
+    /// # Errors
+    /// [`Error::NoAttribute`].
+    fn removexattr(&self, ino: Ino, name: &[u8]) -> Result<()>;
+
+    /// Allocates, punches or zeroes a range.
+    ///
+    /// # Errors
+    /// [`Error::Unsupported`], [`Error::NoSpace`].
+    fn fallocate(&self, ino: Ino, mode: FallocateMode, offset: u64, len_bytes: u64) -> Result<()> {
+        let _ = (ino, mode, offset, len_bytes);
+        Err(Error::Unsupported("fallocate"))
+    }
+
+    /// Finds data or a hole.
+    ///
+    /// # Errors
+    /// [`Error::NoAddress`] at or past the end.
+    fn seek(&self, ino: Ino, from: SeekFrom) -> Result<u64> {
+        let size = self.getattr(ino)?.size_bytes;
+        match from {
+            SeekFrom::Data(at) | SeekFrom::Hole(at) if at >= size => Err(Error::NoAddress),
+            SeekFrom::Data(at) => Ok(at),
+            SeekFrom::Hole(_) => Ok(size),
+        }
+    }
+
+    /// Prepares for the end of use: everything durable, the volume marked clean.
+    ///
+    /// # Errors
+    /// As [`sync`](Self::sync).
+    fn unmount(&self) -> Result<()> {
+        self.sync()
+    }
+}

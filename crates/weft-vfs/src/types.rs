@@ -1,0 +1,300 @@
+//! The nouns of the file plug.
+
+use bitflags::bitflags;
+
+/// An inode number. The root's is whatever [`FileSystem::root`](crate::FileSystem::root) says.
+#[derive(Debug, Clone, Copy, PartialEq, Eq, Hash, PartialOrd, Ord)]
+pub struct Ino(pub u64);
+
+/// An open file or directory, as the file system numbered it.
+#[derive(Debug, Clone, Copy, PartialEq, Eq, Hash)]
+pub struct Handle(pub u64);
+
+/// A point in time: seconds since 1970 (may be negative) and nanoseconds below 10^9.
+#[derive(Debug, Clone, Copy, PartialEq, Eq, PartialOrd, Ord, Default, Hash)]
+pub struct Time {
+    /// Seconds since the epoch.
+    pub secs: i64,
+    /// Nanoseconds, 0 to 999,999,999.
+    pub nanos: u32,
+}
+
+impl Time {
+    /// The system clock's time.
+    #[must_use]
+    pub fn now() -> Self {
+        std::time::SystemTime::now().into()
+    }
+}
+
+impl From<std::time::SystemTime> for Time {
+    fn from(t: std::time::SystemTime) -> Self {
+        match t.duration_since(std::time::UNIX_EPOCH) {
+            Ok(d) => Self { secs: d.as_secs().cast_signed(), nanos: d.subsec_nanos() },
+            Err(e) => {
+                let d = e.duration();
+                let (secs, nanos) = (d.as_secs().cast_signed(), d.subsec_nanos());
+                if nanos == 0 {
+                    Self { secs: -secs, nanos: 0 }
+                } else {
+                    Self { secs: -secs - 1, nanos: 1_000_000_000 - nanos }
+                }
+            }
+        }
+    }
+}
+
+/// What an inode is.
+#[derive(Debug, Clone, Copy, PartialEq, Eq, Hash)]
+pub enum FileKind {
+    /// A regular file.
+    Regular,
+    /// A directory.
+    Directory,
+    /// A symbolic link.
+    Symlink,
+    /// A block special file.
+    BlockDevice,
+    /// A character special file.
+    CharDevice,
+    /// A FIFO.
+    Fifo,
+    /// A Unix socket.
+    Socket,
+}
+
+impl FileKind {
+    /// The `S_IFMT` bits of a mode for this kind.
+    #[must_use]
+    pub fn mode_bits(self) -> u32 {
+        match self {
+            Self::Fifo => 0o010_000,
+            Self::CharDevice => 0o020_000,
+            Self::Directory => 0o040_000,
+            Self::BlockDevice => 0o060_000,
+            Self::Regular => 0o100_000,
+            Self::Symlink => 0o120_000,
+            Self::Socket => 0o140_000,
+        }
+    }
+
+    /// The kind that a mode's `S_IFMT` bits name, if any.
+    #[must_use]
+    pub fn from_mode(mode: u32) -> Option<Self> {
+        Some(match mode & 0o170_000 {
+            0o010_000 => Self::Fifo,
+            0o020_000 => Self::CharDevice,
+            0o040_000 => Self::Directory,
+            0o060_000 => Self::BlockDevice,
+            0o100_000 => Self::Regular,
+            0o120_000 => Self::Symlink,
+            0o140_000 => Self::Socket,
+            _ => return None,
+        })
+    }
+}
+
+/// An inode's attributes, as `stat` shows them.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub struct Attr {
+    /// Inode number.
+    pub ino: Ino,
+    /// Kind of file.
+    pub kind: FileKind,
+    /// Permission bits with setuid, setgid and sticky: the low 12 bits of a mode.
+    pub perm: u16,
+    /// Number of names.
+    pub nlink: u32,
+    /// Owner.
+    pub uid: u32,
+    /// Group.
+    pub gid: u32,
+    /// Device number of a device node, as `makedev(3)` packs it.
+    pub rdev: u32,
+    /// Length in bytes.
+    pub size_bytes: u64,
+    /// Space taken, in units of 512 bytes.
+    pub blocks_512: u64,
+    /// Preferred I/O size in bytes.
+    pub io_bytes: u32,
+    /// Last access.
+    pub atime: Time,
+    /// Last change of content.
+    pub mtime: Time,
+    /// Last change of the inode.
+    pub ctime: Time,
+    /// Birth, where the format keeps it.
+    pub btime: Option<Time>,
+}
+
+/// What a lookup or a create found: the inode with its attributes, and one reference on it.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub struct Entry {
+    /// The attributes, inode number included.
+    pub attr: Attr,
+    /// Distinguishes two files that had the same inode number one after the other.
+    pub generation: u64,
+}
+
+/// An opened file or directory.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub struct Opened {
+    /// What later calls name it by.
+    pub handle: Handle,
+    /// Whether a front may keep what it has cached of the content.
+    pub keep_cache: bool,
+    /// Whether a front must not cache (an unknown or changing size).
+    pub direct_io: bool,
+}
+
+/// A time to set.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub enum SetTime {
+    /// The clock's time.
+    Now,
+    /// This time.
+    At(Time),
+}
+
+/// The attributes to change; `None` leaves one as it is.
+#[derive(Debug, Clone, Copy, PartialEq, Eq, Default)]
+pub struct SetAttr {
+    /// Permission bits (low 12 bits of a mode).
+    pub perm: Option<u16>,
+    /// Owner.
+    pub uid: Option<u32>,
+    /// Group.
+    pub gid: Option<u32>,
+    /// New length in bytes; growing leaves a hole.
+    pub size_bytes: Option<u64>,
+    /// Last access.
+    pub atime: Option<SetTime>,
+    /// Last change of content.
+    pub mtime: Option<SetTime>,
+    /// Last change of the inode (only a front that owns the time sends it).
+    pub ctime: Option<Time>,
+    /// Clear setuid and setgid as a write by a caller without privilege does.
+    pub kill_privileges: bool,
+}
+
+/// Where a directory listing goes on. [`DirCursor::START`] is the beginning; the others are those
+/// that [`DirEntry::next`] gave, and stay valid while names come and go.
+#[derive(Debug, Clone, Copy, PartialEq, Eq, PartialOrd, Ord, Hash)]
+pub struct DirCursor(pub u64);
+
+impl DirCursor {
+    /// The beginning of a directory.
+    pub const START: Self = Self(0);
+}
+
+/// One name of a directory.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub struct DirEntry<'a> {
+    /// The inode it names.
+    pub ino: Ino,
+    /// What that inode is, where the directory knows.
+    pub kind: FileKind,
+    /// The name: 1 to 255 bytes, no `/`, no NUL.
+    pub name: &'a [u8],
+    /// The cursor behind this entry.
+    pub next: DirCursor,
+}
+
+/// What `statfs` shows.
+#[derive(Debug, Clone, Copy, PartialEq, Eq, Default)]
+pub struct StatFs {
+    /// Unit of the block counts, in bytes.
+    pub block_bytes: u32,
+    /// Blocks of the volume that files can use.
+    pub blocks: u64,
+    /// Free blocks.
+    pub blocks_free: u64,
+    /// Free blocks that a caller without privilege may take.
+    pub blocks_available: u64,
+    /// Inodes of the volume.
+    pub inodes: u64,
+    /// Free inodes.
+    pub inodes_free: u64,
+    /// Longest name in bytes.
+    pub name_max_bytes: u32,
+}
+
+/// Who asks: credentials for permission checks and for the owner of what is created.
+#[derive(Debug, Clone, PartialEq, Eq, Default)]
+pub struct Caller {
+    /// User id. 0 has every privilege.
+    pub uid: u32,
+    /// Primary group id.
+    pub gid: u32,
+    /// Supplementary groups, where the front knows them.
+    pub groups: Vec<u32>,
+    /// Process (or thread) id, 0 when unknown.
+    pub pid: u32,
+}
+
+bitflags! {
+    /// How a file is opened.
+    #[derive(Debug, Clone, Copy, PartialEq, Eq)]
+    pub struct OpenFlags: u32 {
+        /// For reading.
+        const READ = 1;
+        /// For writing.
+        const WRITE = 1 << 1;
+        /// Each write goes to the end.
+        const APPEND = 1 << 2;
+        /// Cut to length 0 first.
+        const TRUNCATE = 1 << 3;
+        /// Each write is durable, with the attributes needed to read it, when it returns.
+        const DSYNC = 1 << 4;
+        /// Each write is durable, with all attributes, when it returns.
+        const SYNC = 1 << 5;
+        /// `create` fails if the name exists.
+        const EXCLUSIVE = 1 << 6;
+    }
+
+    /// How a rename treats an existing target.
+    #[derive(Debug, Clone, Copy, PartialEq, Eq)]
+    pub struct RenameFlags: u32 {
+        /// Fail with [`Error::Exists`](crate::Error::Exists) if the target exists.
+        const NO_REPLACE = 1;
+        /// Swap the two names.
+        const EXCHANGE = 1 << 1;
+    }
+}
+
+/// How `setxattr` treats an existing attribute.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub enum XattrSet {
+    /// Create or replace.
+    Any,
+    /// Fail with `EEXIST` if it exists.
+    Create,
+    /// Fail with `ENODATA` if it does not.
+    Replace,
+}
+
+/// What `fallocate` does to a range.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub enum FallocateMode {
+    /// Allocate; `keep_size` leaves the length alone.
+    Allocate {
+        /// Do not grow the file.
+        keep_size: bool,
+    },
+    /// Make a hole; the length stays.
+    PunchHole,
+    /// Make it read as zeroes; `keep_size` leaves the length alone.
+    ZeroRange {
+        /// Do not grow the file.
+        keep_size: bool,
+    },
+}
+
+/// What `lseek` looks for from an offset on.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub enum SeekFrom {
+    /// The next byte that holds data.
+    Data(u64),
+    /// The next hole; the end of the file counts as one.
+    Hole(u64),
+}

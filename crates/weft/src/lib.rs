@@ -1,0 +1,1 @@
+//! Puts a storage stack together from a description
