@@ -1,15 +1,22 @@
 //! The plug itself.
 
+use std::sync::Arc;
+
 use crate::{
     Attr, Caller, DirCursor, DirEntry, Entry, Error, FallocateMode, FileKind, Handle, Ino,
-    OpenFlags, Opened, RenameFlags, Result, SeekFrom, SetAttr, StatFs, XattrSet,
+    Invalidate, OpenFlags, Opened, RenameFlags, Result, SeekFrom, SetAttr, StatFs, XattrSet,
 };
 
 /// A file system. See the [crate] page for references and lifetimes.
 ///
 /// Names are bytes, 1 to 255 of them, without `/` and NUL; an implementation checks them. Those
-/// calls that take a [`Caller`] use it for ownership (and for the sticky rules a format must keep
-/// itself); permission bits are checked by the front ([`FileSystem`] calls by themselves do not).
+/// calls that take a [`Caller`] use it for ownership: a new inode belongs to the caller's user and
+/// group, or to the parent's group if the parent is setgid (and a new directory is then setgid
+/// too). Permission bits are checked by the front ([`FileSystem`] calls by themselves do not).
+///
+/// Reading, writing, allocating and seeking need a reference on the inode and no open handle: a
+/// front may pass [`Handle::NONE`] (stateless I/O). What an open handle adds is its
+/// [`OpenFlags`] (append, synchronous writes) and a hold on the inode's life.
 pub trait FileSystem: Send + Sync {
     /// The root directory. It needs no reference.
     fn root(&self) -> Ino;
@@ -23,13 +30,22 @@ pub trait FileSystem: Send + Sync {
     /// Gives back `count` references.
     fn forget(&self, ino: Ino, count: u64);
 
+    /// Gives back references on many inodes.
+    fn forget_many(&self, references: &[(Ino, u64)]) {
+        for &(ino, count) in references {
+            self.forget(ino, count);
+        }
+    }
+
     /// The attributes of an inode.
     ///
     /// # Errors
     /// [`Error::Stale`] if the number names nothing.
     fn getattr(&self, ino: Ino) -> Result<Attr>;
 
-    /// Changes attributes and returns all of them.
+    /// Changes attributes and returns all of them. Any change sets ctime to now unless `set`
+    /// gives one; a change of length sets mtime too unless `set` gives one (also a change to the
+    /// same length). Space freed by a cut and given back by growing reads as zeroes.
     ///
     /// # Errors
     /// [`Error::TooLarge`], [`Error::NoSpace`], [`Error::Overflow`].
@@ -219,6 +235,53 @@ pub trait FileSystem: Send + Sync {
     fn fallocate(&self, ino: Ino, mode: FallocateMode, offset: u64, len_bytes: u64) -> Result<()> {
         let _ = (ino, mode, offset, len_bytes);
         Err(Error::Unsupported("fallocate"))
+    }
+
+    /// Copies a range of one file to another (or to another place of the same file, if the two
+    /// do not overlap). Returns how many bytes were copied: fewer than asked at the end of the
+    /// source, or where the volume filled up on the way.
+    ///
+    /// # Errors
+    /// Those of [`read`](Self::read) and [`write`](Self::write).
+    fn copy_range(
+        &self,
+        from: Ino,
+        from_offset: u64,
+        to: Ino,
+        to_offset: u64,
+        len_bytes: u64,
+    ) -> Result<u64> {
+        const CHUNK_BYTES: usize = 256 << 10;
+        let mut buf = vec![0; CHUNK_BYTES.min(usize::try_from(len_bytes).unwrap_or(usize::MAX))];
+        let mut done = 0;
+        while done < len_bytes {
+            let want = usize::try_from(len_bytes - done).unwrap_or(usize::MAX).min(buf.len());
+            let Some((at, to_at)) = from_offset.checked_add(done).zip(to_offset.checked_add(done))
+            else {
+                break;
+            };
+            let step = self.read(from, Handle::NONE, at, &mut buf[..want]).and_then(|got| {
+                self.write(to, Handle::NONE, to_at, &buf[..got]).map(|put| (got, put))
+            });
+            match step {
+                Ok((got, put)) => {
+                    done += put as u64;
+                    if got < want || put < got {
+                        break;
+                    }
+                }
+                // What was copied before the error counts; the error comes with the next call.
+                Err(_) if done > 0 => break,
+                Err(e) => return Err(e),
+            }
+        }
+        Ok(done)
+    }
+
+    /// Tells the file system where to announce changes that did not come through the front (a
+    /// repair in the background, a peer). A front that caches calls this once.
+    fn set_invalidate(&self, sink: Arc<dyn Invalidate>) {
+        let _ = sink;
     }
 
     /// Finds data or a hole.

@@ -8,12 +8,16 @@
 //!
 //! All calls block, and may come from many threads at once.
 
+#![warn(missing_docs)]
+
 mod error;
 mod fs;
+mod invalidate;
 mod types;
 
 pub use error::{Error, Result};
 pub use fs::FileSystem;
+pub use invalidate::Invalidate;
 pub use types::{
     Attr, Caller, DirCursor, DirEntry, Entry, FallocateMode, FileKind, Handle, Ino, OpenFlags,
     Opened, RenameFlags, SeekFrom, SetAttr, SetTime, StatFs, Time, XattrSet,

@@ -10,6 +10,12 @@ pub struct Ino(pub u64);
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Hash)]
 pub struct Handle(pub u64);
 
+impl Handle {
+    /// No open file: I/O by inode number alone, with no append and no synchronous writes. File
+    /// systems number their handles from 1.
+    pub const NONE: Self = Self(0);
+}
+
 /// A point in time: seconds since 1970 (may be negative) and nanoseconds below 10^9.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, PartialOrd, Ord, Default, Hash)]
 pub struct Time {
