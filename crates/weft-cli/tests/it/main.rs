@@ -1,0 +1,3 @@
+//! The `weft` command from outside, and the rules of the house.
+
+mod house;

@@ -1,0 +1,19 @@
+#!/usr/bin/env bash
+# install.sh BINARY PREFIX: the command, its manual pages, completions and the mount helper.
+set -euo pipefail
+binary=$1
+prefix=$2
+install -D -m 755 "$binary" "$prefix/bin/weft"
+mkdir -p "$prefix/share/man/man1" "$prefix/share/bash-completion/completions" \
+  "$prefix/share/zsh/site-functions" "$prefix/share/fish/vendor_completions.d"
+"$binary" man "$prefix/share/man/man1"
+"$binary" completions bash >"$prefix/share/bash-completion/completions/weft"
+"$binary" completions zsh >"$prefix/share/zsh/site-functions/_weft"
+"$binary" completions fish >"$prefix/share/fish/vendor_completions.d/weft.fish"
+# mount -t fuse.weft IMAGE DIR runs mount.fuse3, which finds weft on the PATH; mount -t weft and
+# an fstab line of type weft run this name.
+mkdir -p "$prefix/sbin"
+ln -sf ../bin/weft "$prefix/sbin/mount.weft"
+ln -sf ../bin/weft "$prefix/sbin/mount.fuse.weft"
+echo "installed weft under $prefix; mount(8) looks for helpers in /sbin only: for fstab, link" \
+  "$prefix/sbin/mount.fuse.weft there"

@@ -1,0 +1,63 @@
+#!/usr/bin/env bash
+# Everything CI checks. Goes on after a failed step, so that one run shows all that is wrong, and
+# ends with one line: "N passed, N failed".
+set -euo pipefail
+cd "$(dirname "$0")/.."
+CARGO=${CARGO:-cargo}
+export PATH="$PATH:/usr/sbin:/sbin"
+# Seconds that the seeded replays of the fuzz targets may take together.
+export WEFT_FUZZ_SECONDS=${WEFT_FUZZ_SECONDS:-60}
+
+mkdir -p target
+log=target/test.log
+: >"$log"
+steps_passed=0
+steps_failed=0
+failed=()
+
+step() { # name, command...
+  local name=$1 started=$SECONDS
+  shift
+  printf '\n== %s\n' "$name"
+  if "$@" </dev/null 2>&1 | tee -a "$log"; then
+    steps_passed=$((steps_passed + 1))
+    printf '== %s: ok (%s s)\n' "$name" "$((SECONDS - started))"
+  else
+    steps_failed=$((steps_failed + 1))
+    failed+=("$name")
+    printf '== %s: FAILED (%s s)\n' "$name" "$((SECONDS - started))"
+  fi
+}
+
+if cargo fmt --version >/dev/null 2>&1; then
+  step "format" "$CARGO" fmt --all --check
+else
+  echo "== format: SKIPPED: rustfmt is not installed"
+fi
+if cargo clippy --version >/dev/null 2>&1; then
+  step "lints" "$CARGO" clippy --locked --profile ci --workspace --all-targets -q -- -D warnings
+else
+  echo "== lints: SKIPPED: clippy is not installed"
+fi
+step "tests" "$CARGO" test --locked --profile ci --workspace --all-targets --no-fail-fast
+step "documentation's examples" "$CARGO" test --locked --profile ci --workspace --doc --no-fail-fast
+step "documentation" env RUSTDOCFLAGS="-D warnings" \
+  "$CARGO" doc --locked --profile ci --workspace --no-deps -q
+
+# Cargo's own counts, and one for each step that is not a test run.
+read -r passed broken < <(awk '
+  /^test result: / {
+    for (i = 1; i < NF; i++) {
+      if ($(i + 1) == "passed;") passed += $i
+      if ($(i + 1) == "failed;") broken += $i
+    }
+  }
+  END { print passed + 0, broken + 0 }' "$log")
+if [ "$steps_failed" -gt 0 ]; then
+  printf '\nfailed steps: %s (the whole log: %s)\n' "${failed[*]}" "$log"
+  grep -E '^test .* FAILED$|^error' "$log" | sort -u | head -40 || true
+  # A step that failed without a failed test (it did not build, a lint) counts as one.
+  [ "$broken" -gt 0 ] || broken=$steps_failed
+fi
+printf '%s passed, %s failed\n' "$passed" "$broken"
+[ "$steps_failed" -eq 0 ]
