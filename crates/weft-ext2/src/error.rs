@@ -1,0 +1,69 @@
+//! What can be wrong with a volume, precisely; callers of the file plug get the errno it maps to.
+
+use std::borrow::Cow;
+
+/// The result of anything on an ext2 volume.
+pub type Result<T, E = Error> = std::result::Result<T, E>;
+
+/// Why a volume could not be used.
+#[derive(Debug, thiserror::Error)]
+#[non_exhaustive]
+pub enum Error {
+    /// The superblock does not carry the ext2 magic: this is some other format, or nothing.
+    #[error("not an ext2 volume: the superblock's magic is {found:#06x}, not 0xef53")]
+    NotExt2 {
+        /// What stands in the magic's place.
+        found: u16,
+    },
+    /// A structure on the volume contradicts itself or the others.
+    #[error("{structure} in block {block}: {problem}")]
+    Corrupt {
+        /// Which structure, such as `"inode 12"`.
+        structure: Cow<'static, str>,
+        /// The block it lies in (0 where it names none).
+        block: u64,
+        /// What is wrong with it.
+        problem: Cow<'static, str>,
+    },
+    /// The volume uses incompatible features this crate does not know; they are named.
+    #[error("the volume uses features that are not supported: {features}")]
+    Incompatible {
+        /// Their names, as mke2fs spells them, separated by commas.
+        features: String,
+    },
+    /// The volume can only be read (unknown read-only-compatible features, or damage), but
+    /// writing was asked for.
+    #[error("the volume can only be opened read-only: {0}")]
+    ReadOnly(String),
+    /// An argument (of mkfs, of open) makes no sense.
+    #[error("{0}")]
+    Invalid(String),
+    /// The device failed.
+    #[error(transparent)]
+    Device(#[from] weft_block::Error),
+}
+
+impl Error {
+    /// Makes an [`Error::Corrupt`].
+    pub fn corrupt(
+        structure: impl Into<Cow<'static, str>>,
+        block: u64,
+        problem: impl Into<Cow<'static, str>>,
+    ) -> Self {
+        Self::Corrupt { structure: structure.into(), block, problem: problem.into() }
+    }
+}
+
+impl From<Error> for weft_vfs::Error {
+    fn from(error: Error) -> Self {
+        match error {
+            Error::Corrupt { .. } | Error::NotExt2 { .. } => {
+                Self::Corrupt(Cow::Owned(error.to_string()))
+            }
+            Error::Incompatible { .. } => Self::Unsupported("features of the volume"),
+            Error::ReadOnly(_) => Self::ReadOnly,
+            Error::Invalid(message) => Self::Io { errno: 22, message },
+            Error::Device(e) => Self::Io { errno: e.errno(), message: e.to_string() },
+        }
+    }
+}

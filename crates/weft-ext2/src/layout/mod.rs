@@ -1,0 +1,54 @@
+//! What lies on an ext2/ext3 volume, as plain types with their offsets in bytes.
+//!
+//! Sources: the Linux kernel's ext4 documentation (*Data Structures and Algorithms*,
+//! `Documentation/filesystems/ext4/`), and what e2fsprogs writes. All numbers on disk are little
+//! endian. Nothing here reads or writes a device: parsers take bytes and give values (or an
+//! [`Error`](crate::Error)), encoders put values over the bytes of a structure and leave fields
+//! they do not know as they were.
+
+mod acl;
+pub mod bytes;
+mod dirent;
+mod features;
+mod geometry;
+mod group;
+mod htree;
+mod inode;
+mod superblock;
+mod xattr;
+
+pub use acl::{acl_from_disk, acl_to_disk};
+pub use dirent::{
+    DIRENT_HEADER_BYTES, DIRENT_NAME_MAX_BYTES, Dirents, RawDirent, dirent_len, file_type_code,
+    file_type_kind, put_dirent,
+};
+pub use features::{Compat, Features, Incompat, RoCompat};
+pub use geometry::Geometry;
+pub use group::{GROUP_DESC_BYTES, GroupDesc};
+pub use htree::{HtreeRoot, is_htree_root};
+pub use inode::{
+    BLOCK_SLOTS, DIRECT_SLOTS, FAST_SYMLINK_MAX_BYTES, GOOD_OLD_INODE_BYTES, Inode, InodeFlags,
+    SLOT_DOUBLE, SLOT_INDIRECT, SLOT_TRIPLE, WANT_EXTRA_BYTES,
+};
+pub use superblock::{
+    BACKUP_SUPERBLOCK_OFFSET, CreatorOs, MAGIC, SUPERBLOCK_BYTES, SUPERBLOCK_OFFSET, State,
+    Superblock,
+};
+pub use xattr::{
+    XATTR_BLOCK_HEADER_BYTES, XATTR_ENTRY_BYTES, XATTR_MAGIC, Xattr, XattrIndex, XattrRegion,
+    encode_xattr_block, encode_xattr_inode, parse_xattr_block, parse_xattr_inode, xattr_block_hash,
+    xattr_block_refcount, xattr_entry_hash,
+};
+
+/// The bad-blocks inode.
+pub const BAD_INO: u32 = 1;
+/// The root directory's inode.
+pub const ROOT_INO: u32 = 2;
+/// The inode that holds the blocks reserved for growing the descriptor table.
+pub const RESIZE_INO: u32 = 7;
+/// The journal's inode.
+pub const JOURNAL_INO: u32 = 8;
+/// The first inode that is not reserved, on revision 0 volumes (and usually on others).
+pub const GOOD_OLD_FIRST_INO: u32 = 11;
+/// The most names an inode may have.
+pub const LINK_MAX: u16 = 32_000;
