@@ -7,21 +7,42 @@
 //! reference and its last open [`Handle`] are gone.
 //!
 //! All calls block, and may come from many threads at once.
+//!
+//! - [`path`] walks paths in process, for the command and the library.
+//! - [`access`] decides permissions where no kernel does.
+//! - [`memfs`] is a complete file system in memory: the model.
+//! - [`conformance`] is the suite that every implementation goes through.
+//!
+//! ```
+//! use weft_vfs::{Caller, FileSystem, Handle, MemFs};
+//! let fs = MemFs::new();
+//! let file = fs.mknod(&Caller::default(), fs.root(), b"greeting", weft_vfs::FileKind::Regular, 0o644, 0)?;
+//! fs.write(file.attr.ino, Handle::NONE, 0, b"hello")?;
+//! assert_eq!(fs.getattr(file.attr.ino)?.size_bytes, 5);
+//! fs.forget(file.attr.ino, 1);
+//! # Ok::<(), weft_vfs::Error>(())
+//! ```
 
 #![warn(missing_docs)]
+
+pub mod access;
 
 mod error;
 mod fs;
 mod invalidate;
+pub mod memfs;
+mod name;
+pub mod path;
 mod types;
 
 pub use error::{Error, Result};
 pub use fs::FileSystem;
 pub use invalidate::Invalidate;
+pub use name::{NAME_MAX_BYTES, check_name};
 pub use types::{
     Attr, Caller, DirCursor, DirEntry, Entry, FallocateMode, FileKind, Handle, Ino, OpenFlags,
     Opened, RenameFlags, SeekFrom, SetAttr, SetTime, StatFs, Time, XattrSet,
 };
 
-/// The longest name of one path component, in bytes.
-pub const NAME_MAX_BYTES: usize = 255;
+pub use memfs::{MemFs, MemLimits};
+pub use path::{Node, Walker};

@@ -1,0 +1,363 @@
+//! A complete small file system in memory: the model that other file systems are compared with,
+//! the conformance suite's test of itself, and a scratch volume (`weft mount mem:`).
+//!
+//! One lock over everything, taken once a call: each call is atomic, and that is all the
+//! concurrency rule there is. Nothing is durable, so `fsync` has nothing to do.
+
+mod file;
+mod node;
+mod state;
+
+use std::sync::{Mutex, MutexGuard, PoisonError};
+
+use crate::{
+    Attr, Caller, DirCursor, DirEntry, Entry, Error, FallocateMode, FileKind, FileSystem, Handle,
+    Ino, OpenFlags, Opened, RenameFlags, Result, SeekFrom, SetAttr, SetTime, StatFs, Time,
+    XattrSet,
+};
+use file::PAGE_BYTES;
+use node::{Data, Names};
+use state::{ROOT, State};
+
+/// What a [`MemFs`] can hold.
+#[derive(Debug, Clone, Copy)]
+pub struct MemLimits {
+    /// Bytes of file content, in whole pages of 4 KiB.
+    pub capacity_bytes: u64,
+    /// Inodes.
+    pub inodes: u64,
+    /// Names of one file; subdirectories of one directory plus two.
+    pub links: u32,
+    /// Longest file.
+    pub file_bytes: u64,
+}
+
+impl Default for MemLimits {
+    /// 1 GiB, a million inodes, 65,000 links (as ext4), files to 2^63 - 1 bytes.
+    fn default() -> Self {
+        Self {
+            capacity_bytes: 1 << 30,
+            inodes: 1 << 20,
+            links: 65_000,
+            file_bytes: i64::MAX.cast_unsigned(),
+        }
+    }
+}
+
+/// A file system in memory.
+///
+/// ```
+/// use weft_vfs::{memfs::MemFs, path::Walker};
+/// let fs = MemFs::new();
+/// let walker = Walker::new(&fs);
+/// walker.write_file(b"/hello", b"world", 0o644)?;
+/// assert_eq!(walker.read_file(b"hello")?, b"world");
+/// # Ok::<(), weft_vfs::Error>(())
+/// ```
+#[derive(Debug)]
+pub struct MemFs {
+    state: Mutex<State>,
+    limits: MemLimits,
+}
+
+impl Default for MemFs {
+    fn default() -> Self {
+        Self::new()
+    }
+}
+
+impl MemFs {
+    /// An empty file system with the default limits; the root belongs to user 0, mode 0755.
+    #[must_use]
+    pub fn new() -> Self {
+        Self::with_limits(MemLimits::default())
+    }
+
+    /// An empty file system with these limits.
+    #[must_use]
+    pub fn with_limits(limits: MemLimits) -> Self {
+        Self { state: Mutex::new(State::new(limits)), limits }
+    }
+
+    fn lock(&self) -> MutexGuard<'_, State> {
+        // A panic in a caller's closure leaves the tree whole: each change is made at once.
+        self.state.lock().unwrap_or_else(PoisonError::into_inner)
+    }
+}
+
+impl FileSystem for MemFs {
+    fn root(&self) -> Ino {
+        Ino(ROOT)
+    }
+
+    fn lookup(&self, parent: Ino, name: &[u8]) -> Result<Entry> {
+        let mut state = self.lock();
+        let ino = state.find(parent.0, name)?;
+        state.entry(ino)
+    }
+
+    fn forget(&self, ino: Ino, count: u64) {
+        let mut state = self.lock();
+        if let Ok(node) = state.node_mut(ino.0) {
+            node.references = node.references.saturating_sub(count);
+        }
+        state.reap(ino.0);
+    }
+
+    fn getattr(&self, ino: Ino) -> Result<Attr> {
+        Ok(self.lock().node(ino.0)?.attr(ino.0))
+    }
+
+    fn setattr(&self, ino: Ino, set: &SetAttr) -> Result<Attr> {
+        let mut state = self.lock();
+        if let Some(size) = set.size_bytes {
+            if size > self.limits.file_bytes {
+                return Err(Error::TooLarge);
+            }
+            state.resize(ino.0, size)?;
+        }
+        let node = state.node_mut(ino.0)?;
+        let now = Time::now();
+        let time = |t: SetTime| match t {
+            SetTime::Now => now,
+            SetTime::At(t) => t,
+        };
+        if set.size_bytes.is_some() {
+            node.mtime = now;
+        }
+        if set.kill_privileges && !node.is_dir() {
+            let group_runs = node.perm & 0o010 != 0;
+            node.perm &= if group_runs { !0o6000 } else { !0o4000 };
+        }
+        node.perm = set.perm.map_or(node.perm, |p| p & 0o7777);
+        node.uid = set.uid.unwrap_or(node.uid);
+        node.gid = set.gid.unwrap_or(node.gid);
+        node.atime = set.atime.map_or(node.atime, time);
+        node.mtime = set.mtime.map_or(node.mtime, time);
+        if *set != SetAttr::default() {
+            node.ctime = set.ctime.unwrap_or(now);
+        }
+        Ok(node.attr(ino.0))
+    }
+
+    fn readlink(&self, ino: Ino) -> Result<Vec<u8>> {
+        match &self.lock().node(ino.0)?.data {
+            Data::Symlink(target) => Ok(target.clone()),
+            _ => Err(Error::Invalid("not a symbolic link")),
+        }
+    }
+
+    fn mknod(
+        &self,
+        caller: &Caller,
+        parent: Ino,
+        name: &[u8],
+        kind: FileKind,
+        perm: u16,
+        rdev: u32,
+    ) -> Result<Entry> {
+        let data = match kind {
+            FileKind::Regular => Data::File(file::Content::default()),
+            FileKind::Directory | FileKind::Symlink => {
+                return Err(Error::Invalid("mknod makes no directory and no symbolic link"));
+            }
+            FileKind::BlockDevice | FileKind::CharDevice | FileKind::Fifo | FileKind::Socket => {
+                Data::Special
+            }
+        };
+        let rdev = match kind {
+            FileKind::BlockDevice | FileKind::CharDevice => rdev,
+            _ => 0,
+        };
+        let mut state = self.lock();
+        let ino = state.add(caller, parent.0, name, kind, perm, data)?;
+        state.node_mut(ino)?.rdev = rdev;
+        state.entry(ino)
+    }
+
+    fn mkdir(&self, caller: &Caller, parent: Ino, name: &[u8], perm: u16) -> Result<Entry> {
+        let mut state = self.lock();
+        let data = Data::Directory(Names::new(parent.0));
+        let ino = state.add(caller, parent.0, name, FileKind::Directory, perm, data)?;
+        state.entry(ino)
+    }
+
+    fn symlink(&self, caller: &Caller, parent: Ino, name: &[u8], target: &[u8]) -> Result<Entry> {
+        if target.is_empty() {
+            return Err(Error::NotFound);
+        }
+        if target.len() > 4095 {
+            return Err(Error::NameTooLong);
+        }
+        let mut state = self.lock();
+        let data = Data::Symlink(target.to_vec());
+        let ino = state.add(caller, parent.0, name, FileKind::Symlink, 0o777, data)?;
+        state.entry(ino)
+    }
+
+    fn link(&self, ino: Ino, new_parent: Ino, new_name: &[u8]) -> Result<Entry> {
+        let mut state = self.lock();
+        state.link(ino.0, new_parent.0, new_name)?;
+        state.entry(ino.0)
+    }
+
+    fn unlink(&self, parent: Ino, name: &[u8]) -> Result<()> {
+        self.lock().unlink(parent.0, name)
+    }
+
+    fn rmdir(&self, parent: Ino, name: &[u8]) -> Result<()> {
+        self.lock().rmdir(parent.0, name)
+    }
+
+    fn rename(
+        &self,
+        parent: Ino,
+        name: &[u8],
+        new_parent: Ino,
+        new_name: &[u8],
+        flags: RenameFlags,
+    ) -> Result<()> {
+        self.lock().rename(parent.0, name, new_parent.0, new_name, flags)
+    }
+
+    fn open(&self, ino: Ino, flags: OpenFlags) -> Result<Opened> {
+        self.lock().open(ino.0, flags)
+    }
+
+    fn create(
+        &self,
+        caller: &Caller,
+        parent: Ino,
+        name: &[u8],
+        perm: u16,
+        flags: OpenFlags,
+    ) -> Result<(Entry, Opened)> {
+        let mut state = self.lock();
+        let ino = match state.find(parent.0, name) {
+            Ok(_) if flags.contains(OpenFlags::EXCLUSIVE) => return Err(Error::Exists),
+            Ok(ino) => ino,
+            Err(Error::NotFound) => {
+                let data = Data::File(file::Content::default());
+                state.add(caller, parent.0, name, FileKind::Regular, perm, data)?
+            }
+            Err(e) => return Err(e),
+        };
+        let opened = state.open(ino, flags)?;
+        Ok((state.entry(ino)?, opened))
+    }
+
+    fn release(&self, ino: Ino, handle: Handle) -> Result<()> {
+        self.lock().release(ino.0, handle)
+    }
+
+    fn read(&self, ino: Ino, _handle: Handle, offset: u64, buf: &mut [u8]) -> Result<usize> {
+        Ok(self.lock().node(ino.0)?.content()?.read(offset, buf))
+    }
+
+    fn write(&self, ino: Ino, handle: Handle, offset: u64, data: &[u8]) -> Result<usize> {
+        self.lock().write(ino.0, handle, offset, data)
+    }
+
+    fn fsync(&self, ino: Ino, _data_only: bool) -> Result<()> {
+        self.lock().node(ino.0).map(|_| ())
+    }
+
+    fn sync(&self) -> Result<()> {
+        Ok(())
+    }
+
+    fn readdir(
+        &self,
+        ino: Ino,
+        cursor: DirCursor,
+        each: &mut dyn FnMut(DirEntry<'_>) -> bool,
+    ) -> Result<()> {
+        let state = self.lock();
+        let _ = state.list(ino.0, cursor, each)?;
+        Ok(())
+    }
+
+    fn readdir_plus(
+        &self,
+        ino: Ino,
+        cursor: DirCursor,
+        each: &mut dyn FnMut(DirEntry<'_>, Entry) -> bool,
+    ) -> Result<()> {
+        let mut state = self.lock();
+        let mut taken = Vec::new();
+        let _ = state.list(ino.0, cursor, &mut |dirent| {
+            let Ok(node) = state.node(dirent.ino.0) else { return true };
+            let entry = Entry { attr: node.attr(dirent.ino.0), generation: 0 };
+            let more = each(dirent, entry);
+            if more && dirent.name != b"." && dirent.name != b".." {
+                taken.push(dirent.ino.0);
+            }
+            more
+        })?;
+        for ino in taken {
+            state.node_mut(ino)?.references += 1;
+        }
+        Ok(())
+    }
+
+    fn statfs(&self) -> Result<StatFs> {
+        let state = self.lock();
+        let free = state.free_pages();
+        Ok(StatFs {
+            block_bytes: PAGE_BYTES as u32,
+            blocks: self.limits.capacity_bytes / PAGE_BYTES,
+            blocks_free: free,
+            blocks_available: free,
+            inodes: self.limits.inodes,
+            inodes_free: state.free_inodes(),
+            name_max_bytes: crate::NAME_MAX_BYTES as u32,
+        })
+    }
+
+    fn getxattr(&self, ino: Ino, name: &[u8]) -> Result<Vec<u8>> {
+        self.lock().node(ino.0)?.xattrs.get(name).cloned().ok_or(Error::NoAttribute)
+    }
+
+    fn listxattr(&self, ino: Ino) -> Result<Vec<Vec<u8>>> {
+        Ok(self.lock().node(ino.0)?.xattrs.keys().cloned().collect())
+    }
+
+    fn setxattr(&self, ino: Ino, name: &[u8], value: &[u8], how: XattrSet) -> Result<()> {
+        const SPACES: [&[u8]; 4] = [b"user.", b"trusted.", b"security.", b"system."];
+        if !SPACES.iter().any(|space| name.starts_with(space)) {
+            return Err(Error::Unsupported("attribute name space"));
+        }
+        if name.len() > 255 || SPACES.contains(&name) {
+            return Err(Error::Range);
+        }
+        if value.len() > 64 << 10 {
+            return Err(Error::NoSpace);
+        }
+        let mut state = self.lock();
+        let node = state.node_mut(ino.0)?;
+        match (how, node.xattrs.contains_key(name)) {
+            (XattrSet::Create, true) => return Err(Error::Exists),
+            (XattrSet::Replace, false) => return Err(Error::NoAttribute),
+            _ => {}
+        }
+        node.xattrs.insert(name.to_vec(), value.to_vec());
+        node.changed();
+        Ok(())
+    }
+
+    fn removexattr(&self, ino: Ino, name: &[u8]) -> Result<()> {
+        let mut state = self.lock();
+        let node = state.node_mut(ino.0)?;
+        node.xattrs.remove(name).ok_or(Error::NoAttribute)?;
+        node.changed();
+        Ok(())
+    }
+
+    fn fallocate(&self, ino: Ino, mode: FallocateMode, offset: u64, len_bytes: u64) -> Result<()> {
+        self.lock().fallocate(ino.0, mode, offset, len_bytes)
+    }
+
+    fn seek(&self, ino: Ino, from: SeekFrom) -> Result<u64> {
+        self.lock().node(ino.0)?.content()?.seek(from)
+    }
+}

@@ -1,0 +1,465 @@
+//! What the lock of a [`MemFs`](super::MemFs) guards: inodes, names, open handles, and space.
+//!
+//! Invariants: an inode exists as long as it has a name, a reference or an open handle; a
+//! directory's link count is two plus its subdirectories; `pages` is the sum over all files.
+
+use std::collections::{BTreeMap, HashMap};
+
+use super::MemLimits;
+use super::file::Content;
+use super::node::{Data, Names, Node};
+use crate::{
+    Caller, DirCursor, DirEntry, Entry, Error, FallocateMode, FileKind, Handle, Ino, OpenFlags,
+    Opened, RenameFlags, Result, Time, check_name,
+};
+
+pub(super) const ROOT: u64 = 1;
+
+#[derive(Debug)]
+pub(super) struct State {
+    limits: MemLimits,
+    nodes: HashMap<u64, Node>,
+    handles: HashMap<u64, (u64, OpenFlags)>,
+    next_ino: u64,
+    next_handle: u64,
+    pages: u64,
+}
+
+impl State {
+    pub(super) fn new(limits: MemLimits) -> Self {
+        let mut state = Self {
+            limits,
+            nodes: HashMap::new(),
+            handles: HashMap::new(),
+            next_ino: ROOT + 1,
+            next_handle: 1,
+            pages: 0,
+        };
+        let names = Data::Directory(Names::new(ROOT));
+        let mut root = new_node(&Caller::default(), FileKind::Directory, 0o755, names);
+        root.nlink = 2;
+        state.nodes.insert(ROOT, root);
+        state
+    }
+
+    pub(super) fn node(&self, ino: u64) -> Result<&Node> {
+        self.nodes.get(&ino).ok_or(Error::Stale(ino))
+    }
+
+    pub(super) fn node_mut(&mut self, ino: u64) -> Result<&mut Node> {
+        self.nodes.get_mut(&ino).ok_or(Error::Stale(ino))
+    }
+
+    pub(super) fn free_pages(&self) -> u64 {
+        (self.limits.capacity_bytes / super::PAGE_BYTES).saturating_sub(self.pages)
+    }
+
+    pub(super) fn free_inodes(&self) -> u64 {
+        self.limits.inodes.saturating_sub(self.nodes.len() as u64)
+    }
+
+    /// Takes a reference.
+    pub(super) fn entry(&mut self, ino: u64) -> Result<Entry> {
+        let node = self.node_mut(ino)?;
+        node.references += 1;
+        Ok(Entry { attr: node.attr(ino), generation: 0 })
+    }
+
+    /// Drops an inode that nothing holds any more.
+    pub(super) fn reap(&mut self, ino: u64) {
+        let gone = self.node(ino).is_ok_and(|n| n.nlink == 0 && n.references == 0 && n.opens == 0);
+        if gone
+            && ino != ROOT
+            && let Some(node) = self.nodes.remove(&ino)
+            && let Data::File(content) = node.data
+        {
+            self.pages -= content.pages();
+        }
+    }
+
+    pub(super) fn find(&self, parent: u64, name: &[u8]) -> Result<u64> {
+        let names = self.node(parent)?.names()?;
+        check_name(name)?;
+        match name {
+            b"." => Ok(parent),
+            b".." => Ok(names.parent),
+            _ => names.get(name).ok_or(Error::NotFound),
+        }
+    }
+
+    /// The directory as a place to put a name: it must not be removed, the name must be free.
+    fn place(&self, parent: u64, name: &[u8]) -> Result<()> {
+        match self.find(parent, name) {
+            Ok(_) => Err(Error::Exists),
+            Err(Error::NotFound) if self.node(parent)?.nlink > 0 => Ok(()),
+            Err(e) => Err(e),
+        }
+    }
+
+    pub(super) fn add(
+        &mut self,
+        caller: &Caller,
+        parent: u64,
+        name: &[u8],
+        kind: FileKind,
+        perm: u16,
+        data: Data,
+    ) -> Result<u64> {
+        self.place(parent, name)?;
+        if self.free_inodes() == 0 {
+            return Err(Error::NoSpace);
+        }
+        let dir = self.node(parent)?;
+        let mut node = new_node(caller, kind, perm & 0o7777, data);
+        if dir.perm & 0o2000 != 0 {
+            node.gid = dir.gid;
+            if kind == FileKind::Directory {
+                node.perm |= 0o2000;
+            }
+        }
+        if kind == FileKind::Directory {
+            if dir.nlink >= self.limits.links {
+                return Err(Error::TooManyLinks);
+            }
+            node.nlink = 2;
+            self.node_mut(parent)?.nlink += 1;
+        }
+        let ino = self.next_ino;
+        self.next_ino += 1;
+        self.nodes.insert(ino, node);
+        let dir = self.node_mut(parent)?;
+        dir.names_mut()?.set(name, ino);
+        dir.modified();
+        Ok(ino)
+    }
+
+    pub(super) fn link(&mut self, ino: u64, parent: u64, name: &[u8]) -> Result<()> {
+        if self.node(ino)?.is_dir() {
+            return Err(Error::NotPermitted);
+        }
+        self.place(parent, name)?;
+        let links = self.limits.links;
+        let node = self.node_mut(ino)?;
+        if node.nlink == 0 {
+            return Err(Error::NotFound);
+        }
+        if node.nlink >= links {
+            return Err(Error::TooManyLinks);
+        }
+        node.nlink += 1;
+        node.changed();
+        let dir = self.node_mut(parent)?;
+        dir.names_mut()?.set(name, ino);
+        dir.modified();
+        Ok(())
+    }
+
+    pub(super) fn unlink(&mut self, parent: u64, name: &[u8]) -> Result<()> {
+        let ino = self.find(parent, name)?;
+        if self.node(ino)?.is_dir() {
+            return Err(Error::IsADirectory);
+        }
+        let dir = self.node_mut(parent)?;
+        dir.names_mut()?.remove(name);
+        dir.modified();
+        self.lose_name(ino)
+    }
+
+    pub(super) fn rmdir(&mut self, parent: u64, name: &[u8]) -> Result<()> {
+        match name {
+            b"." => return Err(Error::Invalid("rmdir of .")),
+            b".." => return Err(Error::NotEmpty),
+            _ => {}
+        }
+        let ino = self.find(parent, name)?;
+        if !self.node(ino)?.names()?.is_empty() {
+            return Err(Error::NotEmpty);
+        }
+        let dir = self.node_mut(parent)?;
+        dir.names_mut()?.remove(name);
+        dir.nlink -= 1;
+        dir.modified();
+        self.lose_name(ino)
+    }
+
+    /// One name of `ino` is gone; a directory has only one.
+    fn lose_name(&mut self, ino: u64) -> Result<()> {
+        let node = self.node_mut(ino)?;
+        node.nlink = if node.is_dir() { 0 } else { node.nlink - 1 };
+        node.changed();
+        self.reap(ino);
+        Ok(())
+    }
+
+    pub(super) fn rename(
+        &mut self,
+        parent: u64,
+        name: &[u8],
+        new_parent: u64,
+        new_name: &[u8],
+        flags: RenameFlags,
+    ) -> Result<()> {
+        if flags.contains(RenameFlags::EXCHANGE | RenameFlags::NO_REPLACE) {
+            return Err(Error::Invalid("exchange excludes no-replace"));
+        }
+        for n in [name, new_name] {
+            if n == b"." || n == b".." {
+                return Err(Error::Busy);
+            }
+        }
+        self.node(new_parent)?.names()?;
+        let from = self.find(parent, name)?;
+        check_name(new_name)?;
+        let to = self.node(new_parent)?.names()?.get(new_name);
+        if to.is_some() && flags.contains(RenameFlags::NO_REPLACE) {
+            return Err(Error::Exists);
+        }
+        if self.node(new_parent)?.nlink == 0 {
+            return Err(Error::NotFound);
+        }
+        let from_dir = self.node(from)?.is_dir();
+        if from_dir && self.within(new_parent, from)? {
+            return Err(Error::Invalid("a directory cannot move into itself"));
+        }
+        if flags.contains(RenameFlags::EXCHANGE) {
+            let to = to.ok_or(Error::NotFound)?;
+            if self.node(to)?.is_dir() && self.within(parent, to)? {
+                return Err(Error::Invalid("a directory cannot move into itself"));
+            }
+            return self.exchange((parent, name, from), (new_parent, new_name, to));
+        }
+        if let Some(to) = to {
+            if to == from {
+                return Ok(());
+            }
+            let target = self.node(to)?;
+            match (from_dir, target.is_dir()) {
+                (true, false) => return Err(Error::NotADirectory),
+                (false, true) => return Err(Error::IsADirectory),
+                // An ancestor of the source is never empty.
+                (true, true) if !target.names()?.is_empty() => return Err(Error::NotEmpty),
+                _ => {}
+            }
+        }
+        let replaces_dir = from_dir && to.is_some();
+        if from_dir
+            && parent != new_parent
+            && !replaces_dir
+            && self.node(new_parent)?.nlink >= self.limits.links
+        {
+            return Err(Error::TooManyLinks);
+        }
+        self.node_mut(parent)?.names_mut()?.remove(name);
+        self.node_mut(new_parent)?.names_mut()?.set(new_name, from);
+        if from_dir {
+            self.node_mut(parent)?.nlink -= 1;
+            if !replaces_dir {
+                self.node_mut(new_parent)?.nlink += 1;
+            }
+            self.node_mut(from)?.names_mut()?.parent = new_parent;
+        }
+        self.node_mut(parent)?.modified();
+        self.node_mut(new_parent)?.modified();
+        self.node_mut(from)?.changed();
+        to.map_or(Ok(()), |to| self.lose_name(to))
+    }
+
+    fn exchange(&mut self, a: (u64, &[u8], u64), b: (u64, &[u8], u64)) -> Result<()> {
+        let (a_dir, b_dir) = (self.node(a.2)?.is_dir(), self.node(b.2)?.is_dir());
+        if a.0 != b.0 && a_dir != b_dir {
+            let gains = if a_dir { b.0 } else { a.0 };
+            if self.node(gains)?.nlink >= self.limits.links {
+                return Err(Error::TooManyLinks);
+            }
+        }
+        for (at, moved, moved_is_dir, lost_is_dir) in
+            [((a.0, a.1), b.2, b_dir, a_dir), ((b.0, b.1), a.2, a_dir, b_dir)]
+        {
+            let dir = self.node_mut(at.0)?;
+            dir.names_mut()?.set(at.1, moved);
+            dir.nlink += u32::from(moved_is_dir);
+            dir.nlink -= u32::from(lost_is_dir);
+            dir.modified();
+            let node = self.node_mut(moved)?;
+            if moved_is_dir {
+                node.names_mut()?.parent = at.0;
+            }
+            node.changed();
+        }
+        Ok(())
+    }
+
+    /// Whether `ino` is `ancestor` or lies below it.
+    fn within(&self, mut ino: u64, ancestor: u64) -> Result<bool> {
+        loop {
+            if ino == ancestor {
+                return Ok(true);
+            }
+            if ino == ROOT {
+                return Ok(false);
+            }
+            ino = self.node(ino)?.names()?.parent;
+        }
+    }
+
+    pub(super) fn open(&mut self, ino: u64, flags: OpenFlags) -> Result<Opened> {
+        let node = self.node_mut(ino)?;
+        node.content()?;
+        node.opens += 1;
+        if flags.contains(OpenFlags::TRUNCATE) {
+            self.resize(ino, 0)?;
+            self.node_mut(ino)?.modified();
+        }
+        let handle = self.next_handle;
+        self.next_handle += 1;
+        self.handles.insert(handle, (ino, flags));
+        Ok(Opened { handle: Handle(handle), keep_cache: true, direct_io: false })
+    }
+
+    pub(super) fn release(&mut self, ino: u64, handle: Handle) -> Result<()> {
+        match self.handles.get(&handle.0) {
+            Some((of, _)) if *of == ino => {}
+            _ => return Err(Error::Invalid("no such handle")),
+        }
+        self.handles.remove(&handle.0);
+        self.node_mut(ino)?.opens -= 1;
+        self.reap(ino);
+        Ok(())
+    }
+
+    pub(super) fn write(
+        &mut self,
+        ino: u64,
+        handle: Handle,
+        offset: u64,
+        data: &[u8],
+    ) -> Result<usize> {
+        let append =
+            self.handles.get(&handle.0).is_some_and(|(_, f)| f.contains(OpenFlags::APPEND));
+        let longest = self.limits.file_bytes;
+        if data.is_empty() {
+            return self.node(ino)?.content().map(|_| 0);
+        }
+        self.with_content(ino, |content, budget| {
+            let offset = if append { content.size_bytes } else { offset };
+            let room = longest.saturating_sub(offset);
+            if room == 0 {
+                return Err(Error::TooLarge);
+            }
+            let len = usize::try_from(room).unwrap_or(usize::MAX).min(data.len());
+            match content.write(offset, &data[..len], budget) {
+                0 => Err(Error::NoSpace),
+                written => Ok(written),
+            }
+        })
+        .inspect(|_| {
+            if let Some(node) = self.nodes.get_mut(&ino) {
+                node.modified();
+            }
+        })
+    }
+
+    pub(super) fn resize(&mut self, ino: u64, size_bytes: u64) -> Result<()> {
+        self.with_content(ino, |content, _| {
+            content.truncate(size_bytes);
+            Ok(())
+        })
+    }
+
+    pub(super) fn fallocate(
+        &mut self,
+        ino: u64,
+        mode: FallocateMode,
+        offset: u64,
+        len_bytes: u64,
+    ) -> Result<()> {
+        if len_bytes == 0 {
+            return Err(Error::Invalid("an empty range"));
+        }
+        let end = offset.checked_add(len_bytes).ok_or(Error::TooLarge)?;
+        if end > self.limits.file_bytes {
+            return Err(Error::TooLarge);
+        }
+        self.with_content(ino, |content, budget| {
+            let keep_size = match mode {
+                FallocateMode::PunchHole => {
+                    content.zero(offset, len_bytes);
+                    true
+                }
+                FallocateMode::Allocate { keep_size } => {
+                    content.allocate(offset, len_bytes, budget)?;
+                    keep_size
+                }
+                FallocateMode::ZeroRange { keep_size } => {
+                    content.zero(offset, len_bytes);
+                    keep_size
+                }
+            };
+            if !keep_size && end > content.size_bytes {
+                content.size_bytes = end;
+            }
+            Ok(())
+        })?;
+        self.node_mut(ino)?.modified();
+        Ok(())
+    }
+
+    /// Runs `change` with the pages it may still take, and keeps the account of pages true.
+    fn with_content<T>(
+        &mut self,
+        ino: u64,
+        change: impl FnOnce(&mut Content, &mut u64) -> Result<T>,
+    ) -> Result<T> {
+        let mut budget = self.free_pages();
+        let content = self.node_mut(ino)?.content_mut()?;
+        let before = content.pages();
+        let result = change(content, &mut budget);
+        let after = content.pages();
+        self.pages = self.pages - before + after;
+        result
+    }
+
+    /// Lists from `cursor` on; says whether `each` stopped it.
+    pub(super) fn list(
+        &self,
+        ino: u64,
+        cursor: DirCursor,
+        each: &mut dyn FnMut(DirEntry<'_>) -> bool,
+    ) -> Result<bool> {
+        let names = self.node(ino)?.names()?;
+        for (cookie, name, to) in [(1, &b"."[..], ino), (2, b"..", names.parent)] {
+            let (ino, next) = (Ino(to), DirCursor(cookie));
+            let dirent = DirEntry { ino, kind: FileKind::Directory, name, next };
+            if cursor.0 < cookie && !each(dirent) {
+                return Ok(true);
+            }
+        }
+        for (cookie, name, to) in names.after(cursor.0.max(2)) {
+            let kind = self.node(to)?.kind;
+            if !each(DirEntry { ino: Ino(to), kind, name, next: DirCursor(cookie) }) {
+                return Ok(true);
+            }
+        }
+        Ok(false)
+    }
+}
+
+fn new_node(caller: &Caller, kind: FileKind, perm: u16, data: Data) -> Node {
+    let now = Time::now();
+    Node {
+        kind,
+        perm,
+        nlink: 1,
+        uid: caller.uid,
+        gid: caller.gid,
+        rdev: 0,
+        atime: now,
+        mtime: now,
+        ctime: now,
+        btime: now,
+        data,
+        xattrs: BTreeMap::new(),
+        references: 0,
+        opens: 0,
+    }
+}
