@@ -45,6 +45,8 @@ pub trait BlockDevice: Send + Sync {
     /// # Errors
     /// As [`write_at`](Self::write_at).
     fn write_vectored_at(&self, bufs: &[IoSlice<'_>], offset: u64) -> Result<()> {
+        let len_bytes = bufs.iter().map(|b| b.len() as u64).sum();
+        check_range("write", offset, len_bytes, self.geometry().len_bytes)?;
         let mut at = offset;
         for buf in bufs {
             self.write_at(buf, at)?;
@@ -85,29 +87,37 @@ pub trait BlockDevice: Send + Sync {
     }
 }
 
-impl<D: BlockDevice + ?Sized> BlockDevice for Arc<D> {
-    fn geometry(&self) -> Geometry {
-        (**self).geometry()
-    }
-    fn read_at(&self, buf: &mut [u8], offset: u64) -> Result<()> {
-        (**self).read_at(buf, offset)
-    }
-    fn write_at(&self, buf: &[u8], offset: u64) -> Result<()> {
-        (**self).write_at(buf, offset)
-    }
-    fn write_vectored_at(&self, bufs: &[IoSlice<'_>], offset: u64) -> Result<()> {
-        (**self).write_vectored_at(bufs, offset)
-    }
-    fn flush(&self) -> Result<()> {
-        (**self).flush()
-    }
-    fn discard(&self, offset: u64, len_bytes: u64) -> Result<()> {
-        (**self).discard(offset, len_bytes)
-    }
-    fn write_zeroes(&self, offset: u64, len_bytes: u64) -> Result<()> {
-        (**self).write_zeroes(offset, len_bytes)
-    }
+/// A pointer to a device is a device.
+macro_rules! pass_on {
+    ($pointer:ty) => {
+        impl<D: BlockDevice + ?Sized> BlockDevice for $pointer {
+            fn geometry(&self) -> Geometry {
+                (**self).geometry()
+            }
+            fn read_at(&self, buf: &mut [u8], offset: u64) -> Result<()> {
+                (**self).read_at(buf, offset)
+            }
+            fn write_at(&self, buf: &[u8], offset: u64) -> Result<()> {
+                (**self).write_at(buf, offset)
+            }
+            fn write_vectored_at(&self, bufs: &[IoSlice<'_>], offset: u64) -> Result<()> {
+                (**self).write_vectored_at(bufs, offset)
+            }
+            fn flush(&self) -> Result<()> {
+                (**self).flush()
+            }
+            fn discard(&self, offset: u64, len_bytes: u64) -> Result<()> {
+                (**self).discard(offset, len_bytes)
+            }
+            fn write_zeroes(&self, offset: u64, len_bytes: u64) -> Result<()> {
+                (**self).write_zeroes(offset, len_bytes)
+            }
+        }
+    };
 }
+
+pass_on!(Arc<D>);
+pass_on!(&D);
 
 /// Refuses a request that reaches past the end of a device of `device_bytes`.
 ///

@@ -23,7 +23,9 @@ pub enum Error {
         source: io::Error,
     },
     /// The request reaches past the end of the device.
-    #[error("{op} of {len_bytes} bytes at offset {offset} reaches past the end of the device at {device_bytes}")]
+    #[error(
+        "{op} of {len_bytes} bytes at offset {offset} reaches past the end of the device at {device_bytes}"
+    )]
     OutOfRange {
         /// What was asked.
         op: &'static str,

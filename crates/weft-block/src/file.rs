@@ -1,0 +1,421 @@
+//! An image file or a block special file as a device.
+//!
+//! Invariants:
+//! - Every transfer is complete or fails: short ones are continued, interrupted ones repeated.
+//! - A device opened for writing holds an exclusive `flock(2)`, one opened for reading a shared
+//!   one, on a descriptor that is not inherited, so the lock ends with the process whatever ends
+//!   it. A block special is opened with `O_EXCL` for writing as well, which the kernel refuses
+//!   while it is mounted or part of another device.
+//! - Nothing is read or written past the length seen at opening (or given to [`FileDevice::grow`]).
+
+use crate::{BlockDevice, Error, Geometry, Result, SECTOR_BYTES, check_range};
+use rustix::fs::{FallocateFlags, FileType, FlockOperation, Mode, OFlags};
+use rustix::io::Errno;
+use std::io::{self, IoSlice};
+use std::os::fd::{AsFd, OwnedFd};
+use std::path::{Path, PathBuf};
+use std::sync::atomic::{AtomicBool, AtomicU64, Ordering};
+use std::time::Duration;
+
+/// The most buffers that one `pwritev(2)` takes (`IOV_MAX` on Linux).
+const IOV_MAX: usize = 1024;
+
+/// How often, and how far apart, a busy block special is tried: udev holds a shared lock on one
+/// for a moment while it probes it.
+const LOCK_TRIES: u32 = 20;
+const LOCK_PAUSE: Duration = Duration::from_millis(25);
+
+/// How a device is opened.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub struct OpenMode {
+    /// Whether writes are refused. A read-only device can be opened by many at once.
+    pub read_only: bool,
+    /// Whether the lock is taken. Off only for looking at a volume that somebody else holds,
+    /// where torn and stale reads are accepted.
+    pub lock: bool,
+}
+
+impl OpenMode {
+    /// For reading, with a shared lock.
+    pub const READ_ONLY: Self = Self { read_only: true, lock: true };
+    /// For reading and writing, with an exclusive lock.
+    pub const READ_WRITE: Self = Self { read_only: false, lock: true };
+    /// For reading, whoever may be writing at the same time.
+    pub const PEEK: Self = Self { read_only: true, lock: false };
+}
+
+/// An image file or a block special file.
+#[derive(Debug)]
+pub struct FileDevice {
+    fd: OwnedFd,
+    path: PathBuf,
+    block_special: bool,
+    read_only: bool,
+    logical_block_bytes: u32,
+    physical_block_bytes: u32,
+    len_bytes: AtomicU64,
+    /// The length changed since the last flush: the size must reach the disk too.
+    grown: AtomicBool,
+    /// The file system below has refused to punch holes or zero ranges; it is not asked again.
+    no_punch: AtomicBool,
+    no_zero_range: AtomicBool,
+}
+
+impl FileDevice {
+    /// Opens an image file or a block special file.
+    ///
+    /// # Errors
+    /// [`Error::Open`], [`Error::Locked`], and [`Error::Invalid`] if `path` is neither.
+    pub fn open(path: impl AsRef<Path>, mode: OpenMode) -> Result<Self> {
+        let path = path.as_ref();
+        let open_error = |e: Errno| Error::Open { path: path.to_owned(), source: e.into() };
+        // O_NONBLOCK: opening a FIFO by mistake must not hang.
+        let access = if mode.read_only { OFlags::RDONLY } else { OFlags::RDWR };
+        let flags = access | OFlags::CLOEXEC | OFlags::NONBLOCK;
+        let kind = FileType::from_raw_mode(rustix::fs::stat(path).map_err(open_error)?.st_mode);
+        let exclusive = kind == FileType::BlockDevice && mode.lock && !mode.read_only;
+        let flags = if exclusive { flags | OFlags::EXCL } else { flags };
+        let fd = match rustix::fs::open(path, flags, Mode::empty()) {
+            Err(Errno::BUSY) => return Err(Error::Locked { path: path.to_owned() }),
+            other => other.map_err(open_error)?,
+        };
+        Self::from_fd(fd, path, mode)
+    }
+
+    /// Makes a sparse image file of `len_bytes`, which must not exist yet, and opens it for
+    /// writing.
+    ///
+    /// # Errors
+    /// [`Error::Open`], with `AlreadyExists` if there is such a file.
+    pub fn create(path: impl AsRef<Path>, len_bytes: u64) -> Result<Self> {
+        let path = path.as_ref();
+        let open_error = |e: Errno| Error::Open { path: path.to_owned(), source: e.into() };
+        let flags = OFlags::RDWR | OFlags::CREATE | OFlags::EXCL | OFlags::CLOEXEC;
+        let fd = rustix::fs::open(path, flags, Mode::from_raw_mode(0o666)).map_err(open_error)?;
+        rustix::fs::ftruncate(&fd, len_bytes).map_err(open_error)?;
+        let device = Self::from_fd(fd, path, OpenMode::READ_WRITE)?;
+        device.grown.store(true, Ordering::Relaxed);
+        Ok(device)
+    }
+
+    fn from_fd(fd: OwnedFd, path: &Path, mode: OpenMode) -> Result<Self> {
+        let open_error = |e: Errno| Error::Open { path: path.to_owned(), source: e.into() };
+        let stat = rustix::fs::fstat(&fd).map_err(open_error)?;
+        let block_special = match FileType::from_raw_mode(stat.st_mode) {
+            FileType::RegularFile => false,
+            FileType::BlockDevice => true,
+            FileType::Directory => return Err(open_error(Errno::ISDIR)),
+            _ => {
+                let what = "neither an image file nor a block special file";
+                return Err(Error::Invalid(format!("{} is {what}", path.display())));
+            }
+        };
+        if mode.lock {
+            lock(&fd, path, mode.read_only, block_special)?;
+        }
+        // A block special's st_size is 0; its end can be sought on both kinds.
+        let len_bytes = rustix::fs::seek(&fd, rustix::fs::SeekFrom::End(0)).map_err(open_error)?;
+        let (logical_block_bytes, physical_block_bytes) = if block_special {
+            let logical = rustix::fs::ioctl_blksszget(&fd).unwrap_or(SECTOR_BYTES as u32);
+            let physical = rustix::fs::ioctl_blkpbszget(&fd).unwrap_or(logical);
+            (logical, physical.max(logical))
+        } else {
+            (SECTOR_BYTES as u32, 4096)
+        };
+        Ok(Self {
+            fd,
+            path: path.to_owned(),
+            block_special,
+            read_only: mode.read_only,
+            logical_block_bytes,
+            physical_block_bytes,
+            len_bytes: AtomicU64::new(len_bytes),
+            grown: AtomicBool::new(false),
+            no_punch: AtomicBool::new(false),
+            no_zero_range: AtomicBool::new(false),
+        })
+    }
+
+    /// Where it was opened.
+    #[must_use]
+    pub fn path(&self) -> &Path {
+        &self.path
+    }
+
+    /// Whether it is a block special file and not an image file.
+    #[must_use]
+    pub fn is_block_special(&self) -> bool {
+        self.block_special
+    }
+
+    /// Makes an image file longer; the new part reads as zeroes. A shorter length changes nothing.
+    ///
+    /// # Errors
+    /// [`Error::ReadOnly`]; [`Error::Invalid`] for a block special; [`Error::Io`].
+    pub fn grow(&self, len_bytes: u64) -> Result<()> {
+        self.check_writable()?;
+        if self.block_special {
+            let path = self.path.display();
+            return Err(Error::Invalid(format!("{path} is a block special file: it cannot grow")));
+        }
+        let old = self.len_bytes.load(Ordering::Acquire);
+        if len_bytes > old {
+            rustix::fs::ftruncate(&self.fd, len_bytes)
+                .map_err(|e| Error::io("grow", old, len_bytes - old, e.into()))?;
+            self.grown.store(true, Ordering::Release);
+            self.len_bytes.fetch_max(len_bytes, Ordering::AcqRel);
+        }
+        Ok(())
+    }
+
+    fn check_writable(&self) -> Result<()> {
+        if self.read_only { Err(Error::ReadOnly) } else { Ok(()) }
+    }
+
+    fn check(&self, op: &'static str, offset: u64, len_bytes: u64) -> Result<()> {
+        check_range(op, offset, len_bytes, self.len_bytes.load(Ordering::Acquire))
+    }
+
+    /// Calls `fallocate(2)`. `Ok(false)`: this file cannot, and will not be asked again.
+    fn fallocate(
+        &self,
+        op: &'static str,
+        flags: FallocateFlags,
+        refused: &AtomicBool,
+        offset: u64,
+        len_bytes: u64,
+    ) -> Result<bool> {
+        if refused.load(Ordering::Relaxed) {
+            return Ok(false);
+        }
+        match retry(|| rustix::fs::fallocate(&self.fd, flags, offset, len_bytes)) {
+            Ok(()) => Ok(true),
+            Err(Errno::OPNOTSUPP | Errno::NOSYS | Errno::NODEV) => {
+                refused.store(true, Ordering::Relaxed);
+                Ok(false)
+            }
+            // A block special refuses ranges that are not multiples of its blocks: this one only.
+            Err(Errno::INVAL) => Ok(false),
+            Err(e) => Err(Error::io(op, offset, len_bytes, e.into())),
+        }
+    }
+}
+
+impl BlockDevice for FileDevice {
+    fn geometry(&self) -> Geometry {
+        Geometry {
+            len_bytes: self.len_bytes.load(Ordering::Acquire),
+            logical_block_bytes: self.logical_block_bytes,
+            physical_block_bytes: self.physical_block_bytes,
+            read_only: self.read_only,
+        }
+    }
+
+    fn read_at(&self, buf: &mut [u8], offset: u64) -> Result<()> {
+        let len_bytes = buf.len() as u64;
+        self.check("read", offset, len_bytes)?;
+        let mut done = 0;
+        while done < buf.len() {
+            let at = offset + done as u64;
+            let n = retry(|| rustix::io::pread(&self.fd, &mut buf[done..], at))
+                .map_err(|e| Error::io("read", offset, len_bytes, e.into()))?;
+            if n == 0 {
+                // Somebody cut the file while it was open.
+                let eof = io::Error::from(io::ErrorKind::UnexpectedEof);
+                return Err(Error::io("read", offset, len_bytes, eof));
+            }
+            done += n;
+        }
+        Ok(())
+    }
+
+    fn write_at(&self, buf: &[u8], offset: u64) -> Result<()> {
+        let len_bytes = buf.len() as u64;
+        self.check_writable()?;
+        self.check("write", offset, len_bytes)?;
+        let mut done = 0;
+        while done < buf.len() {
+            let at = offset + done as u64;
+            let n = retry(|| rustix::io::pwrite(&self.fd, &buf[done..], at))
+                .map_err(|e| Error::io("write", offset, len_bytes, e.into()))?;
+            if n == 0 {
+                let zero = io::Error::from(io::ErrorKind::WriteZero);
+                return Err(Error::io("write", offset, len_bytes, zero));
+            }
+            done += n;
+        }
+        Ok(())
+    }
+
+    fn write_vectored_at(&self, bufs: &[IoSlice<'_>], offset: u64) -> Result<()> {
+        let len_bytes = vectored_len(bufs);
+        self.check_writable()?;
+        self.check("write", offset, len_bytes)?;
+        let mut at = offset;
+        let mut left: Vec<IoSlice<'_>> =
+            bufs.iter().filter(|b| !b.is_empty()).map(|b| IoSlice::new(b)).collect();
+        let mut left = left.as_mut_slice();
+        while !left.is_empty() {
+            let some = &left[..left.len().min(IOV_MAX)];
+            let n = retry(|| rustix::io::pwritev(&self.fd, some, at))
+                .map_err(|e| Error::io("write", offset, len_bytes, e.into()))?;
+            if n == 0 {
+                let zero = io::Error::from(io::ErrorKind::WriteZero);
+                return Err(Error::io("write", offset, len_bytes, zero));
+            }
+            at += n as u64;
+            IoSlice::advance_slices(&mut left, n);
+        }
+        Ok(())
+    }
+
+    fn flush(&self) -> Result<()> {
+        if self.read_only {
+            return Ok(());
+        }
+        let len_bytes = self.len_bytes.load(Ordering::Acquire);
+        let grown = self.grown.swap(false, Ordering::AcqRel);
+        let result = if grown {
+            retry(|| rustix::fs::fsync(&self.fd))
+        } else {
+            retry(|| rustix::fs::fdatasync(&self.fd))
+        };
+        result.map_err(|e| {
+            self.grown.fetch_or(grown, Ordering::AcqRel);
+            Error::io("flush", 0, len_bytes, e.into())
+        })
+    }
+
+    fn discard(&self, offset: u64, len_bytes: u64) -> Result<()> {
+        self.check_writable()?;
+        self.check("discard", offset, len_bytes)?;
+        if len_bytes > 0 {
+            // On a block special the kernel turns this into an unmap that reads as zeroes.
+            let flags = FallocateFlags::PUNCH_HOLE | FallocateFlags::KEEP_SIZE;
+            self.fallocate("discard", flags, &self.no_punch, offset, len_bytes)?;
+        }
+        Ok(())
+    }
+
+    fn write_zeroes(&self, offset: u64, len_bytes: u64) -> Result<()> {
+        self.check_writable()?;
+        self.check("write zeroes", offset, len_bytes)?;
+        if len_bytes == 0 {
+            return Ok(());
+        }
+        let zero = FallocateFlags::ZERO_RANGE | FallocateFlags::KEEP_SIZE;
+        let punch = FallocateFlags::PUNCH_HOLE | FallocateFlags::KEEP_SIZE;
+        let op = "write zeroes";
+        if self.fallocate(op, zero, &self.no_zero_range, offset, len_bytes)?
+            || self.fallocate(op, punch, &self.no_punch, offset, len_bytes)?
+        {
+            return Ok(());
+        }
+        let zeroes = vec![0_u8; 1 << 20];
+        let mut at = offset;
+        let end = offset + len_bytes;
+        while at < end {
+            let n = usize::try_from(end - at).unwrap_or(usize::MAX).min(zeroes.len());
+            self.write_at(&zeroes[..n], at)?;
+            at += n as u64;
+        }
+        Ok(())
+    }
+}
+
+/// The bytes that a vectored request carries.
+pub(crate) fn vectored_len(bufs: &[IoSlice<'_>]) -> u64 {
+    bufs.iter().map(|b| b.len() as u64).sum()
+}
+
+fn lock(fd: impl AsFd, path: &Path, shared: bool, patient: bool) -> Result<()> {
+    let how = if shared {
+        FlockOperation::NonBlockingLockShared
+    } else {
+        FlockOperation::NonBlockingLockExclusive
+    };
+    for attempt in 0.. {
+        match retry(|| rustix::fs::flock(&fd, how)) {
+            Ok(()) => return Ok(()),
+            Err(Errno::WOULDBLOCK) if patient && attempt < LOCK_TRIES => {
+                std::thread::sleep(LOCK_PAUSE);
+            }
+            Err(Errno::WOULDBLOCK) => break,
+            Err(e) => return Err(Error::Open { path: path.to_owned(), source: e.into() }),
+        }
+    }
+    Err(Error::Locked { path: path.to_owned() })
+}
+
+/// Repeats a system call that a signal interrupted.
+fn retry<T>(mut call: impl FnMut() -> rustix::io::Result<T>) -> rustix::io::Result<T> {
+    loop {
+        match call() {
+            Err(Errno::INTR) => {}
+            other => return other,
+        }
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn two_writers_get_a_clear_error_and_the_lock_ends_with_the_device() {
+        let dir = tempfile::tempdir().unwrap();
+        let path = dir.path().join("v.img");
+        let first = FileDevice::create(&path, 1 << 20).unwrap();
+        for mode in [OpenMode::READ_WRITE, OpenMode::READ_ONLY] {
+            let second = FileDevice::open(&path, mode);
+            assert!(matches!(second, Err(Error::Locked { .. })), "{second:?}");
+        }
+        assert!(FileDevice::open(&path, OpenMode::PEEK).is_ok());
+        drop(first);
+        let a = FileDevice::open(&path, OpenMode::READ_ONLY).unwrap();
+        let _b = FileDevice::open(&path, OpenMode::READ_ONLY).unwrap();
+        assert!(FileDevice::open(&path, OpenMode::READ_WRITE).is_err());
+        assert!(matches!(a.write_at(&[0; 512], 0), Err(Error::ReadOnly)));
+    }
+
+    #[test]
+    fn create_does_not_overwrite_and_odd_files_are_refused() {
+        let dir = tempfile::tempdir().unwrap();
+        let path = dir.path().join("v.img");
+        std::fs::write(&path, b"precious").unwrap();
+        let again = FileDevice::create(&path, 4096);
+        assert!(matches!(again, Err(Error::Open { .. })), "{again:?}");
+        assert_eq!(std::fs::read(&path).unwrap(), b"precious");
+        assert!(FileDevice::open(dir.path(), OpenMode::READ_ONLY).is_err());
+        let null = FileDevice::open("/dev/null", OpenMode::READ_ONLY);
+        assert!(matches!(null, Err(Error::Invalid(_))), "{null:?}");
+    }
+
+    #[test]
+    fn vectored_writes_longer_than_iov_max_arrive_whole() {
+        let dir = tempfile::tempdir().unwrap();
+        let device = FileDevice::create(dir.path().join("v.img"), 1 << 20).unwrap();
+        let parts: Vec<Vec<u8>> = (0..3000_u32).map(|i| vec![i as u8; (i % 7) as usize]).collect();
+        let slices: Vec<IoSlice<'_>> = parts.iter().map(|p| IoSlice::new(p)).collect();
+        device.write_vectored_at(&slices, 100).unwrap();
+        let want = parts.concat();
+        let mut got = vec![0; want.len()];
+        device.read_at(&mut got, 100).unwrap();
+        assert_eq!(got, want);
+    }
+
+    #[test]
+    fn holes_are_punched_and_growth_reads_as_zeroes() {
+        let dir = tempfile::tempdir().unwrap();
+        let device = FileDevice::create(dir.path().join("v.img"), 8192).unwrap();
+        device.write_at(&[7; 8192], 0).unwrap();
+        device.write_zeroes(1000, 5000).unwrap();
+        device.grow(10_000).unwrap();
+        device.flush().unwrap();
+        let mut got = vec![1; 10_000];
+        device.read_at(&mut got, 0).unwrap();
+        assert!(got[..1000].iter().all(|&b| b == 7) && got[6000..8192].iter().all(|&b| b == 7));
+        assert!(got[1000..6000].iter().chain(&got[8192..]).all(|&b| b == 0));
+        assert!(matches!(device.read_at(&mut got, 1), Err(Error::OutOfRange { .. })));
+    }
+}

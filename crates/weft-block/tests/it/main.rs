@@ -1,0 +1,4 @@
+//! Every device against a plain vector of bytes, and every reader of foreign data against garbage.
+
+mod garbage;
+mod model;
