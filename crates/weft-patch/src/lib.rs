@@ -1,5 +1,52 @@
 //! The engine: changes to blocks as patches with dependencies.
-
+//!
+//! A file system changes its blocks through an [`Engine`] and says for each change what must be
+//! durable before it (its *befores*). The engine may then write any block at any time, and keeps
+//! one rule: **no change reaches the disk before its befores**. A block that holds changes which
+//! may not be written yet is written without them, from a copy in which they are rolled back.
+//!
+//! What the dependencies mean is the commit [`Policy`]: soft updates keep them, a journal replaces
+//! those inside one operation by the commit record of its transaction, async drops them.
+//!
+//! The idea is that of Featherstitch (Frost et al., "Generalized File System Dependencies",
+//! SOSP 2007), and so are its optimisations: patches without undo data where a rollback can never
+//! be needed ("hard"), merging, ready lists, cancelling what was freed before it was written.
+//! New here: the device has a volatile write cache and is flushed once for each round of writes;
+//! a sync writes only what it must; failed writes are kept and repeated.
+//!
+//! ```
+//! use std::sync::Arc;
+//! use weft_block::MemoryDevice;
+//! use weft_patch::{BlockNr, Engine, Options};
+//!
+//! let device = Arc::new(MemoryDevice::new(1 << 20));
+//! let engine = Engine::new(device, 4096, Options::default())?;
+//! let mut op = engine.begin(2)?;
+//! // A pointer in block 1 must never reach the disk before what it points to, in block 2.
+//! let pointee = op.init(BlockNr(2), &[7; 4096], &[])?;
+//! let pointer = op.write(BlockNr(1), 0, &2_u32.to_le_bytes(), &[pointee])?;
+//! assert!(!op.is_durable(pointer));
+//! drop(op);
+//! engine.sync()?;
+//! assert!(engine.begin(0)?.is_durable(pointer));
+//! # Ok::<(), weft_patch::Error>(())
+//! ```
 #![warn(missing_docs)]
 
+mod buffer;
+mod change;
+mod counters;
+mod engine;
+mod error;
+mod graph;
+mod ids;
 pub mod jbd2;
+mod options;
+mod state;
+mod writeback;
+
+pub use counters::Counters;
+pub use engine::{Engine, Op};
+pub use error::{Error, Result};
+pub use ids::{BlockNr, Owner, PatchId};
+pub use options::{JournalMode, Options, Policy};

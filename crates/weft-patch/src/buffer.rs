@@ -1,0 +1,259 @@
+//! The buffer cache: blocks in memory, with the patches that wait on each.
+//!
+//! A buffer with patches is *dirty* and stays; a clean one may be evicted (second chance). The
+//! content is shared (`Arc`) with a write under way, and copied if it changes meanwhile.
+
+use crate::graph::NONE;
+use crate::{BlockNr, Owner};
+use hashbrown::HashMap;
+use std::sync::Arc;
+
+#[derive(Debug)]
+pub(crate) struct Buffer {
+    pub nr: BlockNr,
+    pub content: Arc<[u8]>,
+    /// Patches not yet in flight, oldest and newest.
+    pub oldest: u32,
+    pub newest: u32,
+    /// The newest patch without undo data, or `NONE`: no write of the block leaves it out.
+    pub hard: u32,
+    /// Patches on the list.
+    pub patches: u32,
+    /// Those of them with external befores.
+    pub waiting: u32,
+    /// Those of them without undo data that have external befores.
+    pub hard_waiting: u32,
+    /// Dependencies of patches elsewhere on patches of the list.
+    pub external_afters: u32,
+    pub owner: Owner,
+    /// Neighbours on the list of the owner's dirty buffers.
+    owner_prev: u32,
+    owner_next: u32,
+    /// When it became dirty, in milliseconds of the engine's clock.
+    pub dirty_since_ms: u64,
+    /// A write is under way or has failed and will be repeated.
+    pub in_flight: bool,
+    /// On the ready list.
+    pub queued: bool,
+    /// On the list of all dirty buffers.
+    pub listed: bool,
+    /// Read since the evicting hand last passed.
+    referenced: bool,
+    /// Holds file data: dropped when durable, not journaled unless the journal is full.
+    pub data: bool,
+    /// Marks of syncs.
+    pub mark: u32,
+    used: bool,
+}
+
+impl Buffer {
+    pub fn is_dirty(&self) -> bool {
+        self.patches > 0 || self.in_flight
+    }
+}
+
+#[derive(Debug)]
+pub(crate) struct Cache {
+    buffers: Vec<Buffer>,
+    free: Vec<u32>,
+    by_nr: HashMap<BlockNr, u32>,
+    owners: HashMap<Owner, u32>,
+    block_bytes: usize,
+    hand: usize,
+    clean: usize,
+    max_clean: usize,
+}
+
+impl std::ops::Index<u32> for Cache {
+    type Output = Buffer;
+    fn index(&self, index: u32) -> &Buffer {
+        &self.buffers[index as usize]
+    }
+}
+
+impl std::ops::IndexMut<u32> for Cache {
+    fn index_mut(&mut self, index: u32) -> &mut Buffer {
+        &mut self.buffers[index as usize]
+    }
+}
+
+impl Cache {
+    pub fn new(block_bytes: usize, clean_bytes: usize) -> Self {
+        Self {
+            buffers: Vec::new(),
+            free: Vec::new(),
+            by_nr: HashMap::new(),
+            owners: HashMap::new(),
+            block_bytes,
+            hand: 0,
+            clean: 0,
+            max_clean: (clean_bytes / block_bytes).max(16),
+        }
+    }
+
+    pub fn find(&self, nr: BlockNr) -> Option<u32> {
+        self.by_nr.get(&nr).copied()
+    }
+
+    /// Finds a block for use, so that it is not evicted soon.
+    pub fn touch(&mut self, nr: BlockNr) -> Option<u32> {
+        let index = self.find(nr)?;
+        self[index].referenced = true;
+        Some(index)
+    }
+
+    /// Adds a clean block that is not there yet.
+    pub fn insert(&mut self, nr: BlockNr, content: Arc<[u8]>, data: bool) -> u32 {
+        debug_assert_eq!(content.len(), self.block_bytes);
+        if self.clean >= self.max_clean {
+            self.evict();
+        }
+        self.clean += 1;
+        let buffer = Buffer {
+            nr,
+            content,
+            oldest: NONE,
+            newest: NONE,
+            hard: NONE,
+            patches: 0,
+            waiting: 0,
+            hard_waiting: 0,
+            external_afters: 0,
+            owner: Owner::NONE,
+            owner_prev: NONE,
+            owner_next: NONE,
+            dirty_since_ms: 0,
+            in_flight: false,
+            queued: false,
+            listed: false,
+            referenced: true,
+            data,
+            mark: 0,
+            used: true,
+        };
+        let index = if let Some(index) = self.free.pop() {
+            // A buffer that left a list of the planner without being taken off is still on it.
+            let (queued, listed) = (self[index].queued, self[index].listed);
+            self[index] = buffer;
+            (self[index].queued, self[index].listed) = (queued, listed);
+            index
+        } else {
+            self.buffers.push(buffer);
+            u32::try_from(self.buffers.len() - 1).expect("fewer than 2^32 blocks in memory")
+        };
+        self.by_nr.insert(nr, index);
+        index
+    }
+
+    /// Counts a buffer as dirty, and lists it with its owner's.
+    pub fn became_dirty(&mut self, index: u32, now_ms: u64) {
+        self.clean -= 1;
+        self[index].dirty_since_ms = now_ms;
+        self.link_owner(index);
+    }
+
+    pub fn became_clean(&mut self, index: u32) {
+        self.clean += 1;
+        self.unlink_owner(index);
+        if self[index].data {
+            self.drop_clean(index);
+        }
+    }
+
+    /// Drops a block that has no patches.
+    pub fn drop_clean(&mut self, index: u32) {
+        debug_assert!(!self[index].is_dirty(), "only a clean block is dropped");
+        self.clean -= 1;
+        let buffer = &mut self[index];
+        buffer.used = false;
+        buffer.content = Arc::default();
+        let nr = buffer.nr;
+        self.by_nr.remove(&nr);
+        self.free.push(index);
+    }
+
+    /// Second chance: passes over the buffers until one clean and unread since the last pass.
+    fn evict(&mut self) {
+        for _ in 0..2 * self.buffers.len() {
+            self.hand = (self.hand + 1) % self.buffers.len();
+            let buffer = &mut self.buffers[self.hand];
+            if !buffer.used || buffer.is_dirty() {
+                continue;
+            }
+            if buffer.referenced {
+                buffer.referenced = false;
+                continue;
+            }
+            let index = u32::try_from(self.hand).expect("buffer indices are 32 bits");
+            self.drop_clean(index);
+            return;
+        }
+    }
+
+    /// Changes the owner of a block.
+    pub fn set_owner(&mut self, index: u32, owner: Owner) {
+        if self[index].owner == owner {
+            return;
+        }
+        let dirty = self[index].is_dirty();
+        if dirty {
+            self.unlink_owner(index);
+        }
+        self[index].owner = owner;
+        if dirty {
+            self.link_owner(index);
+        }
+    }
+
+    fn link_owner(&mut self, index: u32) {
+        let owner = self[index].owner;
+        if owner == Owner::NONE {
+            return;
+        }
+        let next = self.owners.insert(owner, index).unwrap_or(NONE);
+        if next != NONE {
+            self[next].owner_prev = index;
+        }
+        let buffer = &mut self[index];
+        buffer.owner_prev = NONE;
+        buffer.owner_next = next;
+    }
+
+    fn unlink_owner(&mut self, index: u32) {
+        let Buffer { owner, owner_prev, owner_next, .. } = self[index];
+        if owner == Owner::NONE {
+            return;
+        }
+        if owner_next != NONE {
+            self[owner_next].owner_prev = owner_prev;
+        }
+        if owner_prev != NONE {
+            self[owner_prev].owner_next = owner_next;
+        } else if owner_next != NONE {
+            self.owners.insert(owner, owner_next);
+        } else {
+            self.owners.remove(&owner);
+        }
+    }
+
+    /// The dirty buffers of a file.
+    pub fn dirty_of(&self, owner: Owner) -> impl Iterator<Item = u32> + '_ {
+        let mut at = self.owners.get(&owner).copied().unwrap_or(NONE);
+        std::iter::from_fn(move || {
+            (at != NONE).then(|| {
+                let index = at;
+                at = self[index].owner_next;
+                index
+            })
+        })
+    }
+
+    pub fn dirty_blocks(&self) -> usize {
+        self.by_nr.len() - self.clean
+    }
+
+    /// Every buffer in use.
+    pub fn all(&self) -> impl Iterator<Item = u32> + '_ {
+        self.by_nr.values().copied()
+    }
+}

@@ -1,0 +1,379 @@
+//! Making a change: whether it becomes a patch of its own, joins one that exists, needs undo data.
+//!
+//! The graph that must stay free of cycles has two kinds of edges: a patch waits for its befores,
+//! and every patch of a block waits for the block's *hard* patch, as no write of the block can
+//! leave that one out. A new patch has nothing waiting for it, so by itself it closes no cycle; it
+//! can close one only by giving an existing patch a new before (merging), or by being hard (which
+//! makes the older patches of its block wait for its befores). Both are allowed only when a walk
+//! from the new befores does not come back: to the block for a hard patch, to the patch for a
+//! merge. The walk is short (bounded by [`WALK_BOUND`]; too long counts as coming back), and
+//! nearly always not needed: no external befores, nothing that waits for the block from outside,
+//! or befores that are there already.
+
+use crate::graph::{Change, Kind, NONE};
+use crate::state::State;
+use crate::{Owner, PatchId};
+use smallvec::SmallVec;
+
+/// Patches met before a walk gives up and the safe answer is taken.
+const WALK_BOUND: usize = 512;
+
+type Befores = SmallVec<[u32; 8]>;
+
+impl State {
+    /// Notes a change of a buffer. The caller changes the content *afterwards*.
+    pub(crate) fn note_change(&mut self, buffer: u32, change: Change, befores: &[PatchId]) -> u32 {
+        let (external, mut internal) = self.split_befores(buffer, befores);
+        if !self.cache[buffer].is_dirty() {
+            let now = self.now_ms();
+            self.cache.became_dirty(buffer, now);
+            if !self.cache[buffer].listed && !self.options.ready_lists {
+                self.cache[buffer].listed = true;
+                self.dirty_list.push(buffer);
+            }
+        }
+        let newest_under = self.add_overlapped(buffer, change, &mut internal);
+        let patch = if internal.is_empty() && self.may_be_hard(buffer, &external) {
+            self.make_hard(buffer, &external)
+        } else {
+            self.make_soft(buffer, change, &external, &internal, newest_under)
+        };
+        self.queue_if_ready(buffer);
+        patch
+    }
+
+    /// Sorts out the befores: those that are durable or in flight on the same block are done with,
+    /// the block's hard patch goes along in any case, soft ones of the block are internal.
+    fn split_befores(&self, buffer: u32, befores: &[PatchId]) -> (Befores, Befores) {
+        let (mut external, mut internal) = (Befores::new(), Befores::new());
+        for &id in befores {
+            let Some(index) = self.graph.find(id) else { continue };
+            let patch = &self.graph[index];
+            let list = if patch.buffer != buffer || buffer == NONE {
+                &mut external
+            } else if patch.kind == Kind::Soft {
+                &mut internal
+            } else {
+                continue;
+            };
+            if !list.contains(&index) {
+                list.push(index);
+            }
+        }
+        (external, internal)
+    }
+
+    /// Adds to `internal` the soft patches that the change overlaps; returns the newest of all.
+    fn add_overlapped(&self, buffer: u32, change: Change, internal: &mut Befores) -> u32 {
+        let b = &self.cache[buffer];
+        if b.patches == 0 || (b.patches == 1 && b.hard != NONE) {
+            return NONE;
+        }
+        let mut newest = NONE;
+        let mut at = b.newest;
+        while at != NONE {
+            let patch = &self.graph[at];
+            if patch.kind == Kind::Soft {
+                let given = internal.contains(&at);
+                if given || self.graph.overlaps(at, change) {
+                    if newest == NONE {
+                        newest = at;
+                    }
+                    if !given {
+                        internal.push(at);
+                    }
+                }
+            }
+            at = patch.older;
+        }
+        newest
+    }
+
+    /// Whether a change of this block needs no undo data.
+    fn may_be_hard(&mut self, buffer: u32, external: &[u32]) -> bool {
+        if !self.options.hard_patches {
+            return false;
+        }
+        let b = &self.cache[buffer];
+        let hard = b.hard;
+        if external.is_empty() {
+            return true;
+        }
+        if hard != NONE && external.iter().all(|&e| self.graph.has_edge(hard, e)) {
+            return true;
+        }
+        if hard != NONE && self.graph[hard].sealed {
+            return false;
+        }
+        b.external_afters == 0 || !self.walk(external, |_, patch| patch.buffer == buffer)
+    }
+
+    fn walk(&mut self, from: &[u32], found: impl Fn(u32, &crate::graph::Patch) -> bool) -> bool {
+        let cache = &self.cache;
+        self.graph.reaches(from, WALK_BOUND, |buffer| cache[buffer].hard, found)
+    }
+
+    fn make_hard(&mut self, buffer: u32, external: &[u32]) -> u32 {
+        self.counters.hard += 1;
+        let hard = self.cache[buffer].hard;
+        if hard != NONE && self.options.merge {
+            self.counters.merged += 1;
+            self.add_befores(hard, external);
+            return hard;
+        }
+        let patch = self.new_patch(Kind::Hard, buffer);
+        if hard != NONE {
+            // Unmerged, the hard patches of a block form a chain that walks can follow.
+            self.graph.add_edge(patch, hard);
+        }
+        self.cache[buffer].hard = patch;
+        self.add_befores(patch, external);
+        patch
+    }
+
+    fn make_soft(
+        &mut self,
+        buffer: u32,
+        change: Change,
+        external: &[u32],
+        internal: &[u32],
+        newest_under: u32,
+    ) -> u32 {
+        let target = if self.options.merge {
+            self.merge_target(buffer, external, internal, newest_under)
+        } else {
+            NONE
+        };
+        let patch = if target == NONE {
+            self.new_patch(Kind::Soft, buffer)
+        } else {
+            self.counters.merged += 1;
+            target
+        };
+        for &before in internal {
+            if before != patch && !self.graph.has_edge(patch, before) {
+                self.graph.add_edge(patch, before);
+            }
+        }
+        self.add_befores(patch, external);
+        let content = &self.cache[buffer].content;
+        let undo = self.graph.add_piece(patch, change, content);
+        self.counters.undo_bytes += undo as u64;
+        patch
+    }
+
+    /// The soft patch a change can join: the newest it overlaps, else the newest of the block.
+    fn merge_target(
+        &mut self,
+        buffer: u32,
+        external: &[u32],
+        internal: &[u32],
+        newest_under: u32,
+    ) -> u32 {
+        let mut target = newest_under;
+        if target == NONE {
+            target = self.cache[buffer].newest;
+            while target != NONE && self.graph[target].kind != Kind::Soft {
+                target = self.graph[target].older;
+            }
+            if target == NONE {
+                return NONE;
+            }
+        }
+        let mut new: Befores = SmallVec::new();
+        for &before in external.iter().chain(internal) {
+            if before != target && !self.graph.has_edge(target, before) {
+                new.push(before);
+            }
+        }
+        if new.is_empty() {
+            return target;
+        }
+        if self.graph[target].sealed || self.walk(&new, |index, _| index == target) {
+            return NONE;
+        }
+        target
+    }
+
+    /// Makes a patch and puts it at the young end of its block's list.
+    fn new_patch(&mut self, kind: Kind, buffer: u32) -> u32 {
+        self.counters.patches += 1;
+        let patch = self.graph.make(kind, buffer);
+        let newest = std::mem::replace(&mut self.cache[buffer].newest, patch);
+        self.graph[patch].older = newest;
+        if newest == NONE {
+            self.cache[buffer].oldest = patch;
+        } else {
+            self.graph[newest].newer = patch;
+        }
+        self.cache[buffer].patches += 1;
+        patch
+    }
+
+    /// Makes `patch` wait for patches of other blocks.
+    pub(crate) fn add_befores(&mut self, patch: u32, external: &[u32]) {
+        for &before in external {
+            if self.graph.has_edge(patch, before) {
+                continue;
+            }
+            self.graph.add_edge(patch, before);
+            let b = &self.graph[before];
+            if b.buffer != NONE && b.kind != Kind::InFlight {
+                let buffer = b.buffer;
+                self.cache[buffer].external_afters += 1;
+            }
+            let p = &mut self.graph[patch];
+            p.waits += 1;
+            if p.waits == 1 && p.buffer != NONE {
+                let hard = p.kind == Kind::Hard;
+                let b = &mut self.cache[p.buffer];
+                b.waiting += 1;
+                b.hard_waiting += u32::from(hard);
+            }
+        }
+    }
+
+    /// Makes an empty patch; durable at once if all its befores are.
+    pub(crate) fn join(&mut self, befores: &[PatchId]) -> PatchId {
+        let (external, _) = self.split_befores(NONE, befores);
+        if external.is_empty() {
+            return PatchId::DURABLE;
+        }
+        self.counters.patches += 1;
+        let patch = self.graph.make(Kind::Empty, NONE);
+        self.add_befores(patch, &external);
+        self.graph.id(patch)
+    }
+
+    /// Cancels the pending changes of a freed block, if nothing but `cleared` waits for them.
+    pub(crate) fn cancel_freed(&mut self, buffer: u32, cleared: PatchId) {
+        let b = &self.cache[buffer];
+        if !self.options.cancel || b.in_flight {
+            return;
+        }
+        let cleared = self.graph.find(cleared);
+        let mut at = b.oldest;
+        while at != NONE {
+            let foreign = self.graph.afters(at).any(|after| {
+                Some(after) != cleared && self.graph[after].buffer != buffer
+            });
+            if foreign {
+                return;
+            }
+            at = self.graph[at].newer;
+        }
+        while self.cache[buffer].oldest != NONE {
+            let patch = self.cache[buffer].oldest;
+            self.counters.cancelled += 1;
+            self.take_off_list(patch);
+            while let Some(before) = self.graph.pop_before(patch) {
+                self.lost_after(before, buffer);
+            }
+            self.resolve_afters(patch);
+            self.graph.release(patch);
+        }
+        self.resolve_empties();
+        let data = self.cache[buffer].data;
+        self.cache.became_clean(buffer);
+        if !data {
+            self.cache.drop_clean(buffer);
+        }
+    }
+
+    /// Keeps the count of a before's block when a patch of `buffer` no longer waits for it.
+    fn lost_after(&mut self, before: u32, buffer: u32) {
+        let p = &self.graph[before];
+        if p.buffer != NONE && p.buffer != buffer && p.kind != Kind::InFlight {
+            let b = p.buffer;
+            self.cache[b].external_afters -= 1;
+        }
+    }
+
+    /// Takes a patch off its block's list, and out of the block's counts.
+    pub(crate) fn take_off_list(&mut self, patch: u32) {
+        let (buffer, older, newer, waits, kind) = {
+            let p = &self.graph[patch];
+            (p.buffer, p.older, p.newer, p.waits, p.kind)
+        };
+        if older == NONE {
+            self.cache[buffer].oldest = newer;
+        } else {
+            self.graph[older].newer = newer;
+        }
+        if newer == NONE {
+            self.cache[buffer].newest = older;
+        } else {
+            self.graph[newer].older = older;
+        }
+        let external = self.graph.afters(patch).filter(|&a| self.graph[a].buffer != buffer).count();
+        let b = &mut self.cache[buffer];
+        b.external_afters -= u32::try_from(external).expect("edge counts fit 32 bits");
+        b.patches -= 1;
+        if b.hard == patch {
+            b.hard = NONE;
+        }
+        if waits > 0 {
+            b.waiting -= 1;
+            b.hard_waiting -= u32::from(kind == Kind::Hard);
+        }
+        let p = &mut self.graph[patch];
+        p.older = NONE;
+        p.newer = NONE;
+    }
+
+    /// A patch is durable (or cancelled): what waited for it waits no more.
+    pub(crate) fn resolve_afters(&mut self, patch: u32) {
+        let buffer = self.graph[patch].buffer;
+        while let Some(after) = self.graph.pop_after(patch) {
+            let a = &self.graph[after];
+            let (after_buffer, after_kind) = (a.buffer, a.kind);
+            if after_buffer == buffer && buffer != NONE {
+                self.queue_if_ready(buffer);
+                continue;
+            }
+            self.graph[after].waits -= 1;
+            if self.graph[after].waits > 0 {
+                continue;
+            }
+            if after_buffer == NONE {
+                self.done_empties.push(after);
+                continue;
+            }
+            let b = &mut self.cache[after_buffer];
+            b.waiting -= 1;
+            b.hard_waiting -= u32::from(after_kind == Kind::Hard);
+            self.queue_if_ready(after_buffer);
+        }
+    }
+
+    /// Makes the empty patches durable whose befores all are.
+    pub(crate) fn resolve_empties(&mut self) {
+        while let Some(empty) = self.done_empties.pop() {
+            self.resolve_afters(empty);
+            self.graph.release(empty);
+        }
+    }
+
+    /// Puts a block on the ready list if some of its patches can be written.
+    pub(crate) fn queue_if_ready(&mut self, buffer: u32) {
+        let b = &mut self.cache[buffer];
+        if self.options.ready_lists
+            && !b.queued
+            && !b.in_flight
+            && b.hard_waiting == 0
+            && b.waiting < b.patches
+        {
+            b.queued = true;
+            self.ready.push(buffer);
+        }
+    }
+
+    /// Changes the content of a buffer, copying it first if a write of it is under way.
+    pub(crate) fn content_mut(&mut self, buffer: u32) -> &mut [u8] {
+        std::sync::Arc::make_mut(&mut self.cache[buffer].content)
+    }
+
+    pub(crate) fn set_owner(&mut self, buffer: u32, owner: Owner) {
+        self.cache.set_owner(buffer, owner);
+    }
+}

@@ -1,0 +1,602 @@
+//! The engine's front: operations, syncs, and the thread that writes back.
+
+use crate::state::State;
+use crate::writeback::{Goal, fail_all, first_error, write_batch};
+use crate::{BlockNr, Counters, Error, Options, Owner, PatchId, Policy, Result};
+use std::fmt;
+use std::sync::{Arc, Condvar, Mutex, MutexGuard, PoisonError};
+use std::thread::JoinHandle;
+use std::time::Duration;
+use weft_block::BlockDevice;
+
+/// The engine of one volume: its buffer cache, its patches and its write-back.
+///
+/// See the [crate] page for an example.
+pub struct Engine {
+    shared: Arc<Shared>,
+    thread: Mutex<Option<JoinHandle<()>>>,
+}
+
+impl fmt::Debug for Engine {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        f.debug_struct("Engine")
+            .field("policy", &self.shared.policy)
+            .field("block_bytes", &self.shared.block_bytes)
+            .field("len_blocks", &self.shared.len_blocks)
+            .finish_non_exhaustive()
+    }
+}
+
+/// What the caller's threads and the write-back thread share.
+pub(crate) struct Shared {
+    pub state: Mutex<State>,
+    /// Held by whoever runs a round, a commit or a checkpoint. Taken before `state`.
+    pub io: Mutex<()>,
+    pub device: Arc<dyn BlockDevice>,
+    pub policy: Policy,
+    pub block_bytes: u32,
+    pub len_blocks: u64,
+    max_request_bytes: usize,
+    memory_budget_bytes: usize,
+    background_bytes: usize,
+    max_age: Duration,
+    background: bool,
+    /// Wakes the write-back thread.
+    work: Condvar,
+    /// Wakes those who wait for memory.
+    room: Condvar,
+}
+
+/// What the write-back thread is told, beside the state.
+#[derive(Debug, Default, Clone, Copy)]
+pub(crate) struct Signals {
+    pub stop: bool,
+    /// Somebody waits for memory.
+    pub pressed: bool,
+    /// It has been woken for the dirty memory there is.
+    pub woken: bool,
+}
+
+impl Engine {
+    /// Opens an engine on a device and starts its write-back thread.
+    ///
+    /// `block_bytes` is the unit of [`BlockNr`]: a power of two from 512 to 32,768.
+    ///
+    /// # Errors
+    /// [`Error::Invalid`] for a bad block size, or a journal policy (see
+    /// [`with_journal`](Self::with_journal)).
+    pub fn new(
+        device: Arc<dyn BlockDevice>,
+        block_bytes: u32,
+        options: Options,
+    ) -> Result<Arc<Self>> {
+        if matches!(options.policy, Policy::Journal(_)) {
+            return Err(Error::Invalid("a journal policy needs a journal".into()));
+        }
+        Self::start(device, block_bytes, options)
+    }
+
+    pub(crate) fn start(
+        device: Arc<dyn BlockDevice>,
+        block_bytes: u32,
+        options: Options,
+    ) -> Result<Arc<Self>> {
+        if !block_bytes.is_power_of_two() || !(512..=32_768).contains(&block_bytes) {
+            return Err(Error::Invalid(format!(
+                "a block size of {block_bytes} bytes is not a power of two from 512 to 32768"
+            )));
+        }
+        let state = State::new(Arc::clone(&device), block_bytes as usize, options.clone());
+        let shared = Arc::new(Shared {
+            policy: options.policy,
+            block_bytes,
+            len_blocks: state.len_blocks,
+            max_request_bytes: options.max_request_bytes,
+            memory_budget_bytes: options.memory_budget_bytes,
+            background_bytes: options.background_bytes.min(options.memory_budget_bytes / 2),
+            max_age: options.max_age,
+            background: options.background && !state.read_only,
+            state: Mutex::new(state),
+            io: Mutex::new(()),
+            device,
+            work: Condvar::new(),
+            room: Condvar::new(),
+        });
+        let thread = if shared.background {
+            let shared = Arc::clone(&shared);
+            let thread = std::thread::Builder::new()
+                .name("weft-writeback".into())
+                .spawn(move || shared.write_back())
+                .map_err(|e| Error::Invalid(format!("cannot start the write-back thread: {e}")))?;
+            Some(thread)
+        } else {
+            None
+        };
+        Ok(Arc::new(Self { shared, thread: Mutex::new(thread) }))
+    }
+
+    /// Starts an operation: a set of changes that a journal makes atomic, made under the engine's
+    /// lock, which the [`Op`] holds.
+    ///
+    /// `max_blocks` bounds the number of blocks the operation changes. Waits while too much memory
+    /// is dirty.
+    ///
+    /// # Errors
+    /// The device's error if memory is full and the device does not take what it holds;
+    /// [`Error::JournalTooSmall`].
+    pub fn begin(&self, max_blocks: u32) -> Result<Op<'_>> {
+        let shared = &*self.shared;
+        let mut state = shared.lock();
+        loop {
+            let _ = max_blocks;
+            if state.dirty_bytes() <= shared.memory_budget_bytes {
+                break;
+            }
+            if shared.background && state.failed.is_empty() {
+                state.signals.pressed = true;
+                shared.work.notify_one();
+                state = shared
+                    .room
+                    .wait_timeout(state, Duration::from_millis(100))
+                    .unwrap_or_else(PoisonError::into_inner)
+                    .0;
+            } else {
+                drop(state);
+                shared.relieve()?;
+                state = shared.lock();
+            }
+        }
+        state.counters.operations += 1;
+        Ok(Op { shared, state })
+    }
+
+    /// Makes everything durable.
+    ///
+    /// # Errors
+    /// The first write or flush that failed. What failed stays in memory; another call tries again.
+    pub fn sync(&self) -> Result<()> {
+        self.shared.sync_all()
+    }
+
+    /// Makes durable the dirty blocks of one owner, the patches `also`, and all they depend on.
+    ///
+    /// # Errors
+    /// As [`sync`](Self::sync), for these blocks.
+    pub fn sync_owner(&self, owner: Owner, also: &[PatchId]) -> Result<()> {
+        self.shared.sync_owner(owner, also)
+    }
+
+    /// Reads a run of blocks from the device, past the cache and without its lock. For file data
+    /// that [`Op::cached`] did not have.
+    ///
+    /// # Errors
+    /// [`Error::Device`].
+    pub fn read_device(&self, nr: BlockNr, buf: &mut [u8]) -> Result<()> {
+        self.shared
+            .device
+            .read_at(buf, nr.0.saturating_mul(u64::from(self.shared.block_bytes)))
+            .map_err(|e| Error::device(nr, &e))
+    }
+
+    /// What has been counted so far.
+    #[must_use]
+    pub fn counters(&self) -> Counters {
+        self.shared.lock().counters_now()
+    }
+
+    /// The commit policy.
+    #[must_use]
+    pub fn policy(&self) -> Policy {
+        self.shared.policy
+    }
+
+    /// The block size in bytes.
+    #[must_use]
+    pub fn block_bytes(&self) -> u32 {
+        self.shared.block_bytes
+    }
+
+    /// Blocks of the device.
+    #[must_use]
+    pub fn len_blocks(&self) -> u64 {
+        self.shared.len_blocks
+    }
+
+    /// Makes everything durable, closes the journal, and stops the write-back thread.
+    ///
+    /// # Errors
+    /// As [`sync`](Self::sync). The thread is stopped in any case.
+    pub fn shutdown(&self) -> Result<()> {
+        let result = self.sync();
+        self.stop();
+        result
+    }
+
+    fn stop(&self) {
+        self.shared.lock().signals.stop = true;
+        self.shared.work.notify_all();
+        let thread = self.thread.lock().unwrap_or_else(PoisonError::into_inner).take();
+        if let Some(thread) = thread {
+            // A panic of the thread has been reported; there is nothing to add.
+            let _ = thread.join();
+        }
+    }
+
+    #[cfg(test)]
+    pub(crate) fn lock(&self) -> MutexGuard<'_, State> {
+        self.shared.lock()
+    }
+}
+
+impl Drop for Engine {
+    fn drop(&mut self) {
+        self.stop();
+    }
+}
+
+impl Shared {
+    pub fn lock(&self) -> MutexGuard<'_, State> {
+        // After a panic in an operation the state is as the safety rule needs it at every moment:
+        // what was noted may be written. Going on is better than losing all of it.
+        self.state.lock().unwrap_or_else(PoisonError::into_inner)
+    }
+
+    pub fn lock_io(&self) -> MutexGuard<'_, ()> {
+        self.io.lock().unwrap_or_else(PoisonError::into_inner)
+    }
+
+    /// One round. The caller holds `io`. Returns whether anything was written, and the first error.
+    pub fn round(&self, goal: Goal) -> (bool, Result<()>) {
+        let mut batch = self.lock().plan(goal);
+        if batch.is_empty() {
+            return (false, Ok(()));
+        }
+        let block_bytes = self.block_bytes as usize;
+        let requests =
+            write_batch(&*self.device, &mut batch, block_bytes, self.max_request_bytes);
+        let flush = self.device.flush();
+        if let Err(e) = &flush {
+            fail_all(&mut batch, &Error::flush(e));
+        }
+        let result = first_error(&batch);
+        let mut state = self.lock();
+        for blocks in requests {
+            state.counters.count_request(blocks);
+        }
+        state.counters.flushes += 1;
+        state.complete(batch);
+        self.room.notify_all();
+        (true, result)
+    }
+
+    pub fn sync_all(&self) -> Result<()> {
+        // What is in flight now belongs to nobody: its round held `io`. So the roots are complete.
+        let mut io = self.lock_io();
+        let mut roots: Vec<PatchId> = self.lock().seal_all();
+        loop {
+            {
+                let state = self.lock();
+                roots.retain(|&id| !state.is_durable(id));
+            }
+            if roots.is_empty() {
+                return Ok(());
+            }
+            let (wrote, result) = self.round(Goal::All);
+            result?;
+            self.check_progress(wrote)?;
+            drop(io);
+            io = self.lock_io();
+        }
+    }
+
+    fn sync_owner(&self, owner: Owner, also: &[PatchId]) -> Result<()> {
+        let mut io = self.lock_io();
+        let mut roots = self.lock().roots_of(owner, also);
+        loop {
+            let mark = {
+                let mut state = self.lock();
+                roots.retain(|&id| !state.is_durable(id));
+                if roots.is_empty() {
+                    return Ok(());
+                }
+                state.mark_needed(&roots)
+            };
+            let (wrote, result) = self.round(Goal::Marked(mark));
+            if let Err(e) = result {
+                if self.lock().failed_marked(mark) {
+                    return Err(e);
+                }
+            }
+            self.check_progress(wrote)?;
+            drop(io);
+            io = self.lock_io();
+        }
+    }
+
+    /// Nothing to write although something is dirty would be a cycle: a fault of the engine.
+    fn check_progress(&self, wrote: bool) -> Result<()> {
+        if wrote {
+            return Ok(());
+        }
+        debug_assert!(false, "dirty patches and nothing to write: a cycle");
+        Err(Error::Invalid("internal error: a cycle of dependent blocks cannot be written".into()))
+    }
+
+    /// Writes in the caller, for want of memory and of a thread that would do it.
+    fn relieve(&self) -> Result<()> {
+        let _io = self.lock_io();
+        let before_ms = self.lock().now_ms();
+        let (wrote, result) = self.round(Goal::Background { before_ms, data: true });
+        result?;
+        if !wrote {
+            let (wrote, result) = self.round(Goal::All);
+            result?;
+            self.check_progress(wrote)?;
+        }
+        Ok(())
+    }
+
+    /// The write-back thread: by memory pressure, and by age.
+    fn write_back(&self) {
+        const TICK: Duration = Duration::from_millis(500);
+        let mut failures = 0_u32;
+        let mut busy = false;
+        loop {
+            let mut state = self.lock();
+            state.signals.woken = false;
+            let crowded = state.dirty_bytes() > self.background_bytes;
+            let pressed = state.signals.pressed;
+            if !state.signals.stop && (failures > 0 || !(pressed || (busy && crowded))) {
+                let wait = TICK * (1 << failures.min(5));
+                state = self
+                    .work
+                    .wait_timeout(state, wait)
+                    .unwrap_or_else(PoisonError::into_inner)
+                    .0;
+            }
+            if state.signals.stop {
+                return;
+            }
+            drop(state);
+            match self.write_back_once() {
+                Ok(wrote) => {
+                    failures = 0;
+                    busy = wrote;
+                }
+                Err(e) => {
+                    failures += 1;
+                    tracing::warn!("write-back failed, will be tried again: {e}");
+                    self.room.notify_all();
+                }
+            }
+        }
+    }
+
+    /// One step of the write-back thread; says whether it wrote anything.
+    fn write_back_once(&self) -> Result<bool> {
+        let _io = self.lock_io();
+        let (now_ms, crowded, pressed) = {
+            let mut state = self.lock();
+            let crowded = state.dirty_bytes() > self.background_bytes;
+            (state.now_ms(), crowded, std::mem::take(&mut state.signals.pressed))
+        };
+        let max_age_ms = u64::try_from(self.max_age.as_millis()).unwrap_or(u64::MAX);
+        let mut goals = vec![];
+        if now_ms >= max_age_ms {
+            goals.push(Goal::Background { before_ms: now_ms - max_age_ms, data: false });
+        }
+        if crowded || pressed {
+            // File data first: metadata will be changed again before long.
+            goals.push(Goal::Background { before_ms: now_ms.saturating_sub(max_age_ms), data: true });
+            goals.push(Goal::Background { before_ms: now_ms, data: true });
+        }
+        if pressed {
+            goals.push(Goal::All);
+        }
+        for goal in goals {
+            let (wrote, result) = self.round(goal);
+            result?;
+            if wrote {
+                return Ok(true);
+            }
+        }
+        Ok(false)
+    }
+}
+
+impl State {
+    /// Every live patch that a sync waits for, from now on closed to new befores.
+    fn seal_all(&mut self) -> Vec<PatchId> {
+        let buffers: Vec<u32> = self.cache.all().filter(|&b| self.cache[b].is_dirty()).collect();
+        let mut roots = Vec::new();
+        for buffer in buffers {
+            self.seal_buffer(buffer, &mut roots);
+        }
+        self.add_in_flight(&mut roots, |_| true);
+        roots
+    }
+
+    fn seal_buffer(&mut self, buffer: u32, roots: &mut Vec<PatchId>) {
+        let mut at = self.cache[buffer].oldest;
+        while at != crate::graph::NONE {
+            self.graph[at].sealed = true;
+            roots.push(self.graph.id(at));
+            at = self.graph[at].newer;
+        }
+    }
+
+    fn add_in_flight(&self, roots: &mut Vec<PatchId>, wanted: impl Fn(u32) -> bool) {
+        for write in self.failed.iter().filter(|w| wanted(w.buffer)) {
+            roots.extend(write.patches.iter().map(|&p| self.graph.id(p)));
+        }
+    }
+
+    fn roots_of(&mut self, owner: Owner, also: &[PatchId]) -> Vec<PatchId> {
+        let buffers: Vec<u32> = self.cache.dirty_of(owner).collect();
+        let mut roots: Vec<PatchId> =
+            also.iter().copied().filter(|&id| !self.is_durable(id)).collect();
+        for &buffer in &buffers {
+            self.seal_buffer(buffer, &mut roots);
+        }
+        self.add_in_flight(&mut roots, |b| buffers.contains(&b));
+        roots
+    }
+
+    /// Marks the buffers that must be written for `roots` to be durable, and closes their patches
+    /// to new befores, so that the sync ends however busy the volume is.
+    fn mark_needed(&mut self, roots: &[PatchId]) -> u32 {
+        let from: Vec<u32> = roots.iter().filter_map(|&id| self.graph.find(id)).collect();
+        let met = std::cell::RefCell::new(Vec::new());
+        let cache = &self.cache;
+        self.graph.reaches(
+            &from,
+            usize::MAX,
+            |buffer| cache[buffer].hard,
+            |index, _| {
+                met.borrow_mut().push(index);
+                false
+            },
+        );
+        let mark = self.graph.new_mark();
+        for index in met.into_inner().into_iter().chain(from) {
+            self.graph[index].sealed = true;
+            if let Some(buffer) = self.buffer_of(index) {
+                self.cache[buffer].mark = mark;
+            }
+        }
+        mark
+    }
+
+    fn failed_marked(&self, mark: u32) -> bool {
+        self.failed.iter().any(|w| self.cache[w.buffer].mark == mark)
+    }
+}
+
+/// An operation: changes made together, under the engine's lock.
+///
+/// Dropping it ends the operation; there is nothing to abort, as what was changed is changed.
+pub struct Op<'a> {
+    shared: &'a Shared,
+    state: MutexGuard<'a, State>,
+}
+
+impl fmt::Debug for Op<'_> {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        f.debug_struct("Op").finish_non_exhaustive()
+    }
+}
+
+impl Op<'_> {
+    /// A whole block, through the cache.
+    ///
+    /// # Errors
+    /// [`Error::Device`], [`Error::OutOfRange`].
+    pub fn read(&mut self, nr: BlockNr) -> Result<&[u8]> {
+        let buffer = self.state.load(nr, false)?;
+        Ok(&self.state.cache[buffer].content)
+    }
+
+    /// A block's content if the cache has it; it may be newer than the device's.
+    #[must_use]
+    pub fn cached(&self, nr: BlockNr) -> Option<&[u8]> {
+        let buffer = self.state.cache.find(nr)?;
+        Some(&self.state.cache[buffer].content)
+    }
+
+    /// Changes `bytes` at byte `offset` within a block, which is read first if not cached.
+    /// The change is durable only after all `befores` are.
+    ///
+    /// # Errors
+    /// [`Error::Device`] from the read, [`Error::BadRange`], [`Error::ReadOnly`].
+    pub fn write(
+        &mut self,
+        nr: BlockNr,
+        offset: usize,
+        bytes: &[u8],
+        befores: &[PatchId],
+    ) -> Result<PatchId> {
+        self.state.write(nr, offset, bytes, befores)
+    }
+
+    /// Flips the bits of `mask` in the little-endian 32-bit word at byte `offset` of a block.
+    /// Flips of different bits do not depend on each other.
+    ///
+    /// # Errors
+    /// As [`write`](Self::write).
+    pub fn flip(
+        &mut self,
+        nr: BlockNr,
+        offset: usize,
+        mask: u32,
+        befores: &[PatchId],
+    ) -> Result<PatchId> {
+        self.state.flip(nr, offset, mask, befores)
+    }
+
+    /// Gives a block an entirely new content, without reading it.
+    ///
+    /// # Errors
+    /// [`Error::BadRange`] if `content` is not one block, [`Error::ReadOnly`].
+    pub fn init(&mut self, nr: BlockNr, content: &[u8], befores: &[PatchId]) -> Result<PatchId> {
+        self.state.init(nr, content, befores)
+    }
+
+    /// Writes file data at byte `offset` within a block. A `fresh` block was just allocated: the
+    /// rest of it becomes zero, and it is not read.
+    ///
+    /// # Errors
+    /// As [`write`](Self::write).
+    pub fn write_data(
+        &mut self,
+        nr: BlockNr,
+        owner: Owner,
+        offset: usize,
+        bytes: &[u8],
+        fresh: bool,
+        befores: &[PatchId],
+    ) -> Result<PatchId> {
+        self.state.write_data(nr, owner, offset, bytes, fresh, befores)
+    }
+
+    /// Makes an empty patch: durable once all `befores` are. As the before of a patch it forces
+    /// an earlier write even on the same block.
+    ///
+    /// # Errors
+    /// None today.
+    pub fn join(&mut self, befores: &[PatchId]) -> Result<PatchId> {
+        match self.shared.policy {
+            Policy::Soft => Ok(self.state.join(befores)),
+            Policy::Async | Policy::Journal(_) => {
+                Ok(befores.last().copied().unwrap_or(PatchId::DURABLE))
+            }
+        }
+    }
+
+    /// Tags a cached block, so that [`Engine::sync_owner`] writes it with the owner's data.
+    pub fn own(&mut self, nr: BlockNr, owner: Owner) {
+        if let Some(buffer) = self.state.cache.find(nr) {
+            self.state.set_owner(buffer, owner);
+        }
+    }
+
+    /// Says that patch `cleared` removed the last pointer to a block. Changes of it that nobody
+    /// else waits for are cancelled; a journal revokes it.
+    pub fn free(&mut self, nr: BlockNr, cleared: PatchId) {
+        self.state.free(nr, cleared);
+    }
+
+    /// Whether a patch is durable.
+    #[must_use]
+    pub fn is_durable(&self, patch: PatchId) -> bool {
+        self.state.is_durable(patch)
+    }
+}
+
+impl Drop for Op<'_> {
+    fn drop(&mut self) {
+        if self.state.dirty_bytes() > self.shared.background_bytes && !self.state.signals.woken {
+            self.state.signals.woken = true;
+            self.shared.work.notify_one();
+        }
+    }
+}

@@ -1,0 +1,87 @@
+//! Why the engine could not do what was asked.
+
+use crate::BlockNr;
+
+/// The result of an engine call.
+pub type Result<T, E = Error> = std::result::Result<T, E>;
+
+/// An engine error. The device's errors pass through with the block they touched.
+#[derive(Debug, Clone, thiserror::Error)]
+#[non_exhaustive]
+pub enum Error {
+    /// The device failed; the change stays in memory and is tried again by the next sync.
+    #[error("block {nr}: {message}")]
+    Device {
+        /// The first block of the failed request.
+        nr: BlockNr,
+        /// The device's errno.
+        errno: i32,
+        /// What the device said.
+        message: String,
+    },
+    /// A flush of the device failed: what had been written since the last one is written again.
+    #[error("flushing the device failed: {message}")]
+    Flush {
+        /// The device's errno.
+        errno: i32,
+        /// What the device said.
+        message: String,
+    },
+    /// A block beyond the end of the device was named.
+    #[error("block {nr} is beyond the end of the device, which has {len_blocks} blocks")]
+    OutOfRange {
+        /// The block asked for.
+        nr: BlockNr,
+        /// Blocks of the device.
+        len_blocks: u64,
+    },
+    /// A change reaches over the end of its block.
+    #[error("a change of {len_bytes} bytes at offset {offset} does not fit in block {nr}")]
+    BadRange {
+        /// The block.
+        nr: BlockNr,
+        /// Byte offset within the block.
+        offset: usize,
+        /// Length in bytes.
+        len_bytes: usize,
+    },
+    /// A change was asked of an engine on a read-only device.
+    #[error("the volume is read-only")]
+    ReadOnly,
+    /// The options contradict each other or the device.
+    #[error("{0}")]
+    Invalid(String),
+    /// The journal cannot hold the operation.
+    #[error("an operation of up to {needed} blocks does not fit in a journal of {available}")]
+    JournalTooSmall {
+        /// Log blocks the operation may need.
+        needed: u32,
+        /// Log blocks there are.
+        available: u32,
+    },
+    /// The journal's own structures are damaged.
+    #[error("journal: {0}")]
+    Journal(String),
+}
+
+impl Error {
+    pub(crate) fn device(nr: BlockNr, e: &weft_block::Error) -> Self {
+        Self::Device { nr, errno: e.errno(), message: e.to_string() }
+    }
+
+    pub(crate) fn flush(e: &weft_block::Error) -> Self {
+        Self::Flush { errno: e.errno(), message: e.to_string() }
+    }
+
+    /// The errno nearest to this error.
+    #[must_use]
+    pub fn errno(&self) -> i32 {
+        match self {
+            Self::Device { errno, .. } | Self::Flush { errno, .. } => *errno,
+            Self::ReadOnly => 30,
+            Self::Invalid(_) => 22,
+            Self::OutOfRange { .. } | Self::BadRange { .. } | Self::Journal(_) => 5,
+            Self::JournalTooSmall { .. } => 28,
+        }
+    }
+}

@@ -1,0 +1,492 @@
+//! The patch graph: patches, their undo data and the dependencies between them, in arenas.
+//!
+//! Edges are links in two lists at once: the *befores* of the patch that waits and the *afters* of
+//! the patch waited for. Nothing here allocates per patch or per edge once the arenas have grown,
+//! but for undo data of more than [`INLINE_UNDO_BYTES`].
+//!
+//! Invariants:
+//! - An edge exists only between two live patches; making a patch durable removes its edges.
+//! - `waits` of a patch is the number of its befores that are not on its own block.
+//! - Befores on the same block ("internal") are always older on that block's list.
+
+use crate::PatchId;
+
+/// "No patch", "no edge", "no piece", "no buffer".
+pub(crate) const NONE: u32 = u32::MAX;
+
+/// Undo data of this many bytes needs no allocation: half of it is this small.
+pub(crate) const INLINE_UNDO_BYTES: usize = 8;
+
+/// Why a patch exists and how far it has come.
+#[derive(Clone, Copy, PartialEq, Eq, Debug)]
+pub(crate) enum Kind {
+    /// Has undo data and can be rolled back.
+    Soft,
+    /// Has none: its block is written with it or not at all.
+    Hard,
+    /// Changes nothing: joins others.
+    Empty,
+    /// Its write is under way (or failed and will be repeated from the copy that was made).
+    InFlight,
+    /// Not in use.
+    Free,
+}
+
+/// One patch: 44 bytes, and 24 for each dependency.
+#[derive(Debug)]
+pub(crate) struct Patch {
+    pub generation: u32,
+    /// Index of the buffer it changes, or `NONE`.
+    pub buffer: u32,
+    /// Neighbours on its buffer's list, oldest first.
+    pub older: u32,
+    pub newer: u32,
+    /// Edges to what it waits for.
+    pub befores: u32,
+    /// Edges to what waits for it.
+    pub afters: u32,
+    /// Number of befores on other blocks.
+    pub waits: u32,
+    /// Undo pieces, newest first.
+    pub pieces: u32,
+    /// Marks of graph walks.
+    pub mark: u32,
+    pub kind: Kind,
+    /// A sync waits for it: it takes no more befores.
+    pub sealed: bool,
+    /// The external befores keep their block's counters; the planner's scratch bit.
+    pub chosen: bool,
+}
+
+#[derive(Debug, Clone, Copy)]
+struct Edge {
+    before: u32,
+    after: u32,
+    next_of_after: u32,
+    prev_of_after: u32,
+    next_of_before: u32,
+    prev_of_before: u32,
+}
+
+/// How to undo one range of a patch.
+#[derive(Debug)]
+pub(crate) enum Undo {
+    Small([u8; INLINE_UNDO_BYTES]),
+    Large(Box<[u8]>),
+    /// Flip these bits of the little-endian word.
+    Flip(u32),
+}
+
+#[derive(Debug)]
+pub(crate) struct Piece {
+    pub offset: u16,
+    pub len: u16,
+    next: u32,
+    pub undo: Undo,
+}
+
+/// A change within one block: a byte range, or bits of one little-endian 32-bit word.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub(crate) enum Change {
+    Bytes { offset: usize, len: usize },
+    Bits { offset: usize, mask: u32 },
+}
+
+impl Change {
+    fn range(self) -> (usize, usize) {
+        match self {
+            Self::Bytes { offset, len } => (offset, offset + len),
+            Self::Bits { offset, .. } => (offset, offset + 4),
+        }
+    }
+}
+
+#[derive(Debug, Default)]
+pub(crate) struct Graph {
+    patches: Vec<Patch>,
+    free_patches: Vec<u32>,
+    edges: Vec<Edge>,
+    free_edges: Vec<u32>,
+    pieces: Vec<Piece>,
+    free_pieces: Vec<u32>,
+    mark: u32,
+    stack: Vec<u32>,
+    /// Bytes of undo data held.
+    pub undo_bytes: usize,
+    /// Live patches.
+    pub live: usize,
+}
+
+impl std::ops::Index<u32> for Graph {
+    type Output = Patch;
+    fn index(&self, index: u32) -> &Patch {
+        &self.patches[index as usize]
+    }
+}
+
+impl std::ops::IndexMut<u32> for Graph {
+    fn index_mut(&mut self, index: u32) -> &mut Patch {
+        &mut self.patches[index as usize]
+    }
+}
+
+impl Graph {
+    pub fn make(&mut self, kind: Kind, buffer: u32) -> u32 {
+        self.live += 1;
+        if let Some(index) = self.free_patches.pop() {
+            let p = &mut self[index];
+            p.buffer = buffer;
+            p.kind = kind;
+            return index;
+        }
+        let index = u32::try_from(self.patches.len()).expect("fewer than 2^32 patches in memory");
+        self.patches.push(Patch {
+            generation: 0,
+            buffer,
+            older: NONE,
+            newer: NONE,
+            befores: NONE,
+            afters: NONE,
+            waits: 0,
+            pieces: NONE,
+            mark: 0,
+            kind,
+            sealed: false,
+            chosen: false,
+        });
+        index
+    }
+
+    /// Forgets a patch that has no edges any more.
+    pub fn release(&mut self, index: u32) {
+        self.drop_pieces(index);
+        self.live -= 1;
+        let p = &mut self[index];
+        debug_assert!(p.befores == NONE && p.afters == NONE, "a released patch has edges");
+        let generation = p.generation.wrapping_add(1);
+        *p = Patch {
+            generation,
+            buffer: NONE,
+            older: NONE,
+            newer: NONE,
+            befores: NONE,
+            afters: NONE,
+            waits: 0,
+            pieces: NONE,
+            mark: 0,
+            kind: Kind::Free,
+            sealed: false,
+            chosen: false,
+        };
+        self.free_patches.push(index);
+    }
+
+    pub fn id(&self, index: u32) -> PatchId {
+        PatchId { index, generation: self[index].generation }
+    }
+
+    /// The patch an id names, unless it is durable.
+    pub fn find(&self, id: PatchId) -> Option<u32> {
+        let p = self.patches.get(id.index as usize)?;
+        (p.generation == id.generation && p.kind != Kind::Free).then_some(id.index)
+    }
+
+    // --- edges ---------------------------------------------------------------------------------
+
+    /// Says whether `after` already waits for `before`, as far as a short search tells.
+    pub fn has_edge(&self, after: u32, before: u32) -> bool {
+        const LOOK_AT: usize = 16;
+        let mut edge = self[before].afters;
+        for _ in 0..LOOK_AT {
+            if edge == NONE {
+                return false;
+            }
+            let e = &self.edges[edge as usize];
+            if e.after == after {
+                return true;
+            }
+            edge = e.next_of_before;
+        }
+        false
+    }
+
+    /// Makes `after` wait for `before`. The caller keeps `waits` and its buffers' counts.
+    pub fn add_edge(&mut self, after: u32, before: u32) {
+        let next_of_after = self[after].befores;
+        let next_of_before = self[before].afters;
+        let edge = Edge {
+            before,
+            after,
+            next_of_after,
+            prev_of_after: NONE,
+            next_of_before,
+            prev_of_before: NONE,
+        };
+        let index = if let Some(index) = self.free_edges.pop() {
+            self.edges[index as usize] = edge;
+            index
+        } else {
+            self.edges.push(edge);
+            u32::try_from(self.edges.len() - 1).expect("fewer than 2^32 dependencies in memory")
+        };
+        if next_of_after != NONE {
+            self.edges[next_of_after as usize].prev_of_after = index;
+        }
+        if next_of_before != NONE {
+            self.edges[next_of_before as usize].prev_of_before = index;
+        }
+        self[after].befores = index;
+        self[before].afters = index;
+    }
+
+    fn remove_edge(&mut self, index: u32) {
+        let e = self.edges[index as usize];
+        if e.prev_of_after == NONE {
+            self[e.after].befores = e.next_of_after;
+        } else {
+            self.edges[e.prev_of_after as usize].next_of_after = e.next_of_after;
+        }
+        if e.next_of_after != NONE {
+            self.edges[e.next_of_after as usize].prev_of_after = e.prev_of_after;
+        }
+        if e.prev_of_before == NONE {
+            self[e.before].afters = e.next_of_before;
+        } else {
+            self.edges[e.prev_of_before as usize].next_of_before = e.next_of_before;
+        }
+        if e.next_of_before != NONE {
+            self.edges[e.next_of_before as usize].prev_of_before = e.prev_of_before;
+        }
+        self.free_edges.push(index);
+    }
+
+    /// Takes one patch off the list of those that wait for `before`.
+    pub fn pop_after(&mut self, before: u32) -> Option<u32> {
+        let edge = self[before].afters;
+        if edge == NONE {
+            return None;
+        }
+        let after = self.edges[edge as usize].after;
+        self.remove_edge(edge);
+        Some(after)
+    }
+
+    /// Takes one patch off the list of those that `after` waits for.
+    pub fn pop_before(&mut self, after: u32) -> Option<u32> {
+        let edge = self[after].befores;
+        if edge == NONE {
+            return None;
+        }
+        let before = self.edges[edge as usize].before;
+        self.remove_edge(edge);
+        Some(before)
+    }
+
+    pub fn befores(&self, index: u32) -> impl Iterator<Item = u32> + '_ {
+        let mut edge = self[index].befores;
+        std::iter::from_fn(move || {
+            (edge != NONE).then(|| {
+                let e = &self.edges[edge as usize];
+                edge = e.next_of_after;
+                e.before
+            })
+        })
+    }
+
+    pub fn afters(&self, index: u32) -> impl Iterator<Item = u32> + '_ {
+        let mut edge = self[index].afters;
+        std::iter::from_fn(move || {
+            (edge != NONE).then(|| {
+                let e = &self.edges[edge as usize];
+                edge = e.next_of_before;
+                e.after
+            })
+        })
+    }
+
+    // --- undo data -----------------------------------------------------------------------------
+
+    /// Records how to undo `change` of a patch, `content` being the block before it.
+    /// Returns the bytes of undo data added.
+    pub fn add_piece(&mut self, patch: u32, change: Change, content: &[u8]) -> usize {
+        let (offset, len, undo) = match change {
+            Change::Bits { offset, mask } => {
+                if let Some(piece) = self.flip_piece(patch, offset) {
+                    if let Undo::Flip(m) = &mut self.pieces[piece as usize].undo {
+                        *m ^= mask;
+                    }
+                    return 0;
+                }
+                (offset, 4, Undo::Flip(mask))
+            }
+            Change::Bytes { offset, len } => {
+                if self.covers(patch, offset, len) {
+                    return 0;
+                }
+                let old = &content[offset..offset + len];
+                let undo = if len <= INLINE_UNDO_BYTES {
+                    let mut small = [0; INLINE_UNDO_BYTES];
+                    small[..len].copy_from_slice(old);
+                    Undo::Small(small)
+                } else {
+                    Undo::Large(old.into())
+                };
+                (offset, len, undo)
+            }
+        };
+        let next = self[patch].pieces;
+        let piece = Piece {
+            offset: u16::try_from(offset).expect("offsets within a block fit 16 bits"),
+            // A whole block of 64 KiB is the one length that does not fit; Options refuse it.
+            len: u16::try_from(len).expect("lengths within a block fit 16 bits"),
+            next,
+            undo,
+        };
+        let index = if let Some(index) = self.free_pieces.pop() {
+            self.pieces[index as usize] = piece;
+            index
+        } else {
+            self.pieces.push(piece);
+            u32::try_from(self.pieces.len() - 1).expect("fewer than 2^32 undo pieces in memory")
+        };
+        self[patch].pieces = index;
+        self.undo_bytes += len;
+        len
+    }
+
+    fn flip_piece(&self, patch: u32, offset: usize) -> Option<u32> {
+        let mut at = self[patch].pieces;
+        while at != NONE {
+            let piece = &self.pieces[at as usize];
+            if usize::from(piece.offset) == offset && matches!(piece.undo, Undo::Flip(_)) {
+                return Some(at);
+            }
+            // A newer byte range over the word must be undone before these bits are.
+            let start = usize::from(piece.offset);
+            let end = start + usize::from(piece.len);
+            if start < offset + 4 && offset < end {
+                return None;
+            }
+            at = piece.next;
+        }
+        None
+    }
+
+    /// Whether one byte piece of the patch already undoes the whole range, with nothing newer of
+    /// the patch in the way.
+    fn covers(&self, patch: u32, offset: usize, len: usize) -> bool {
+        self.pieces(patch).any(|p| {
+            !matches!(p.undo, Undo::Flip(_))
+                && usize::from(p.offset) <= offset
+                && offset + len <= usize::from(p.offset) + usize::from(p.len)
+        })
+    }
+
+    /// The undo pieces of a patch, newest first.
+    pub fn pieces(&self, patch: u32) -> impl Iterator<Item = &Piece> + '_ {
+        let mut at = self[patch].pieces;
+        std::iter::from_fn(move || {
+            (at != NONE).then(|| {
+                let piece = &self.pieces[at as usize];
+                at = piece.next;
+                piece
+            })
+        })
+    }
+
+    pub fn drop_pieces(&mut self, patch: u32) {
+        let mut at = std::mem::replace(&mut self[patch].pieces, NONE);
+        while at != NONE {
+            let piece = &mut self.pieces[at as usize];
+            self.undo_bytes -= usize::from(piece.len);
+            piece.undo = Undo::Flip(0);
+            self.free_pieces.push(at);
+            at = piece.next;
+        }
+    }
+
+    /// Whether `change` touches what a soft patch changed.
+    pub fn overlaps(&self, patch: u32, change: Change) -> bool {
+        let (start, end) = change.range();
+        self.pieces(patch).any(|p| {
+            let (from, to) = (usize::from(p.offset), usize::from(p.offset) + usize::from(p.len));
+            if to <= start || end <= from {
+                return false;
+            }
+            match (&p.undo, change) {
+                (Undo::Flip(theirs), Change::Bits { offset, mask }) if offset == from => {
+                    theirs & mask != 0
+                }
+                _ => true,
+            }
+        })
+    }
+
+    /// Rolls a patch back in a copy of its block.
+    pub fn undo(&self, patch: u32, content: &mut [u8]) {
+        for piece in self.pieces(patch) {
+            let (at, len) = (usize::from(piece.offset), usize::from(piece.len));
+            match &piece.undo {
+                Undo::Small(bytes) => content[at..at + len].copy_from_slice(&bytes[..len]),
+                Undo::Large(bytes) => content[at..at + len].copy_from_slice(bytes),
+                Undo::Flip(mask) => {
+                    let word = &mut content[at..at + 4];
+                    let value = u32::from_le_bytes([word[0], word[1], word[2], word[3]]) ^ mask;
+                    word.copy_from_slice(&value.to_le_bytes());
+                }
+            }
+        }
+    }
+
+    // --- walks ---------------------------------------------------------------------------------
+
+    /// A mark no patch has yet.
+    pub fn new_mark(&mut self) -> u32 {
+        self.mark += 1;
+        self.mark
+    }
+
+    /// Walks from `from` along befores, and to what must be written together with each patch met
+    /// (`together` gives the hard patch of a buffer). Stops, and says `true`, as soon as `found`
+    /// says so or more than `bound` patches were met: a caller takes "too far to tell" as "yes".
+    pub fn reaches(
+        &mut self,
+        from: &[u32],
+        bound: usize,
+        together: impl Fn(u32) -> u32,
+        found: impl Fn(u32, &Patch) -> bool,
+    ) -> bool {
+        let mark = self.new_mark();
+        let mut stack = std::mem::take(&mut self.stack);
+        stack.clear();
+        stack.extend_from_slice(from);
+        let mut met = 0;
+        let mut answer = false;
+        while let Some(index) = stack.pop() {
+            let patch = &mut self.patches[index as usize];
+            if patch.mark == mark || patch.kind == Kind::InFlight {
+                continue;
+            }
+            patch.mark = mark;
+            met += 1;
+            if met > bound || found(index, patch) {
+                answer = true;
+                break;
+            }
+            let mut edge = patch.befores;
+            if patch.buffer != NONE {
+                let hard = together(patch.buffer);
+                if hard != NONE && hard != index {
+                    stack.push(hard);
+                }
+            }
+            while edge != NONE {
+                let e = &self.edges[edge as usize];
+                stack.push(e.before);
+                edge = e.next_of_after;
+            }
+        }
+        self.stack = stack;
+        answer
+    }
+}

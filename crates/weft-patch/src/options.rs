@@ -1,0 +1,77 @@
+//! What can be tuned, each with its default and the reason for it.
+
+use std::time::Duration;
+
+/// What the dependencies of patches mean.
+#[derive(Debug, Clone, Copy, PartialEq, Eq, Hash, Default)]
+pub enum Policy {
+    /// Dependencies are kept: the volume is consistent at every moment but for leaks.
+    #[default]
+    Soft,
+    /// Dependencies inside one operation are replaced by the commit record of its transaction.
+    Journal(JournalMode),
+    /// Dependencies are dropped; only sync and unmount order anything.
+    Async,
+}
+
+/// What a journal holds.
+#[derive(Debug, Clone, Copy, PartialEq, Eq, Hash, Default)]
+pub enum JournalMode {
+    /// Metadata; file data is written whenever it suits.
+    Metadata,
+    /// Metadata; file data is durable before the transaction that refers to it commits.
+    #[default]
+    Ordered,
+    /// Metadata and file data.
+    Full,
+}
+
+/// The options of an [`Engine`](crate::Engine).
+#[derive(Debug, Clone)]
+pub struct Options {
+    /// Soft updates, journal or async.
+    pub policy: Policy,
+    /// Dirty blocks, undo data and patches may take this much before [`begin`] waits for the
+    /// write-back. A quarter gigabyte holds an untarred source tree and is little today.
+    ///
+    /// [`begin`]: crate::Engine::begin
+    pub memory_budget_bytes: usize,
+    /// Write-back starts in the background from this much dirty memory on. Early, so that the
+    /// device works while the callers still compute.
+    pub background_bytes: usize,
+    /// A dirty block is written after this long at the latest (the kernel's 5 s commit interval).
+    pub max_age: Duration,
+    /// Clean metadata blocks kept in memory.
+    pub clean_cache_bytes: usize,
+    /// Largest request made of neighbouring blocks.
+    pub max_request_bytes: usize,
+    /// Omit undo data where a rollback can never be needed.
+    pub hard_patches: bool,
+    /// Merge a new patch into an existing one of its block where that makes no cycle.
+    pub merge: bool,
+    /// Keep lists of blocks that can be written; otherwise every round searches all dirty blocks.
+    pub ready_lists: bool,
+    /// Cancel the pending changes of freed blocks.
+    pub cancel: bool,
+    /// Run a thread that writes back by age and pressure. Without it only sync writes and
+    /// memory pressure writes in the caller: deterministic, for tests and crash exploration.
+    pub background: bool,
+}
+
+impl Default for Options {
+    fn default() -> Self {
+        Self {
+            policy: Policy::Soft,
+            memory_budget_bytes: 256 << 20,
+            background_bytes: 32 << 20,
+            max_age: Duration::from_secs(5),
+            clean_cache_bytes: 64 << 20,
+            max_request_bytes: 4 << 20,
+            hard_patches: true,
+            merge: true,
+            ready_lists: true,
+            cancel: true,
+            background: true,
+        }
+    }
+}

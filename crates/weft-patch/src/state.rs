@@ -1,0 +1,244 @@
+//! All of the engine that its one lock protects.
+
+use crate::buffer::Cache;
+use crate::graph::{Change, Graph, NONE};
+use crate::writeback::Write;
+use crate::{BlockNr, Counters, Error, Options, Owner, PatchId, Result};
+use std::sync::Arc;
+use std::time::Instant;
+use weft_block::BlockDevice;
+
+/// Memory of one patch with its usual dependencies, for the budget.
+const PATCH_BYTES: usize = 96;
+
+pub(crate) struct State {
+    pub options: Options,
+    pub device: Arc<dyn BlockDevice>,
+    pub read_only: bool,
+    pub block_bytes: usize,
+    pub len_blocks: u64,
+    pub graph: Graph,
+    pub cache: Cache,
+    pub counters: Counters,
+    /// Buffers that may be writable, checked again when they are taken.
+    pub ready: Vec<u32>,
+    /// Without ready lists: all buffers that were ever dirty since they were last looked at.
+    pub dirty_list: Vec<u32>,
+    /// Empty patches all of whose befores are durable.
+    pub done_empties: Vec<u32>,
+    /// Writes that failed, to be repeated from their copies before anything else is written.
+    pub failed: Vec<Write>,
+    pub signals: crate::engine::Signals,
+    opened: Instant,
+}
+
+impl State {
+    pub fn new(device: Arc<dyn BlockDevice>, block_bytes: usize, options: Options) -> Self {
+        let geometry = device.geometry();
+        Self {
+            cache: Cache::new(block_bytes, options.clean_cache_bytes),
+            options,
+            device,
+            read_only: geometry.read_only,
+            block_bytes,
+            len_blocks: geometry.len_bytes / block_bytes as u64,
+            graph: Graph::default(),
+            counters: Counters::default(),
+            ready: Vec::new(),
+            dirty_list: Vec::new(),
+            done_empties: Vec::new(),
+            failed: Vec::new(),
+            signals: crate::engine::Signals::default(),
+            opened: Instant::now(),
+        }
+    }
+
+    pub fn now_ms(&self) -> u64 {
+        u64::try_from(self.opened.elapsed().as_millis()).unwrap_or(u64::MAX)
+    }
+
+    /// Memory held by what is not durable yet.
+    pub fn dirty_bytes(&self) -> usize {
+        self.cache.dirty_blocks() * self.block_bytes
+            + self.graph.undo_bytes
+            + self.graph.live * PATCH_BYTES
+    }
+
+    pub fn counters_now(&self) -> Counters {
+        Counters {
+            patches_now: self.graph.live as u64,
+            undo_bytes_now: self.graph.undo_bytes as u64,
+            dirty_blocks_now: self.cache.dirty_blocks() as u64,
+            ..self.counters
+        }
+    }
+
+    /// Finds a block in the cache or reads it.
+    pub fn load(&mut self, nr: BlockNr, data: bool) -> Result<u32> {
+        if let Some(buffer) = self.cache.touch(nr) {
+            return Ok(buffer);
+        }
+        self.check_nr(nr)?;
+        let mut content = self.zeroes();
+        let bytes = Arc::get_mut(&mut content).expect("a content just made is not shared");
+        self.device
+            .read_at(bytes, nr.0 * self.block_bytes as u64)
+            .map_err(|e| Error::device(nr, &e))?;
+        self.counters.blocks_read += 1;
+        Ok(self.cache.insert(nr, content, data))
+    }
+
+    fn zeroes(&self) -> Arc<[u8]> {
+        static ZEROES: [u8; 4096] = [0; 4096];
+        if self.block_bytes <= ZEROES.len() {
+            Arc::from(&ZEROES[..self.block_bytes])
+        } else {
+            Arc::from(vec![0; self.block_bytes])
+        }
+    }
+
+    fn check_nr(&self, nr: BlockNr) -> Result<()> {
+        if nr.0 < self.len_blocks {
+            Ok(())
+        } else {
+            Err(Error::OutOfRange { nr, len_blocks: self.len_blocks })
+        }
+    }
+
+    fn check_change(&self, nr: BlockNr, offset: usize, len_bytes: usize) -> Result<()> {
+        if self.read_only {
+            return Err(Error::ReadOnly);
+        }
+        if len_bytes == 0 || offset.checked_add(len_bytes).is_none_or(|end| end > self.block_bytes)
+        {
+            return Err(Error::BadRange { nr, offset, len_bytes });
+        }
+        Ok(())
+    }
+
+    pub fn write(
+        &mut self,
+        nr: BlockNr,
+        offset: usize,
+        bytes: &[u8],
+        befores: &[PatchId],
+    ) -> Result<PatchId> {
+        self.check_change(nr, offset, bytes.len())?;
+        let buffer = self.load(nr, false)?;
+        self.cache[buffer].data = false;
+        let id = self.change(buffer, Change::Bytes { offset, len: bytes.len() }, befores);
+        self.content_mut(buffer)[offset..offset + bytes.len()].copy_from_slice(bytes);
+        Ok(id)
+    }
+
+    pub fn flip(
+        &mut self,
+        nr: BlockNr,
+        offset: usize,
+        mask: u32,
+        befores: &[PatchId],
+    ) -> Result<PatchId> {
+        self.check_change(nr, offset, 4)?;
+        let buffer = self.load(nr, false)?;
+        self.cache[buffer].data = false;
+        let id = self.change(buffer, Change::Bits { offset, mask }, befores);
+        let word = &mut self.content_mut(buffer)[offset..offset + 4];
+        let value = u32::from_le_bytes([word[0], word[1], word[2], word[3]]) ^ mask;
+        word.copy_from_slice(&value.to_le_bytes());
+        Ok(id)
+    }
+
+    pub fn init(&mut self, nr: BlockNr, content: &[u8], befores: &[PatchId]) -> Result<PatchId> {
+        self.check_change(nr, 0, content.len())?;
+        if content.len() != self.block_bytes {
+            return Err(Error::BadRange { nr, offset: 0, len_bytes: content.len() });
+        }
+        let buffer = self.fresh(nr, false)?;
+        self.cache[buffer].data = false;
+        let id = self.change(buffer, Change::Bytes { offset: 0, len: content.len() }, befores);
+        self.content_mut(buffer).copy_from_slice(content);
+        Ok(id)
+    }
+
+    pub fn write_data(
+        &mut self,
+        nr: BlockNr,
+        owner: Owner,
+        offset: usize,
+        bytes: &[u8],
+        fresh: bool,
+        befores: &[PatchId],
+    ) -> Result<PatchId> {
+        self.check_change(nr, offset, bytes.len())?;
+        let whole = bytes.len() == self.block_bytes;
+        // No undo data will be needed, so the old content is of no interest.
+        let blind = whole && befores.is_empty() && self.options.hard_patches;
+        let change = Change::Bytes { offset, len: bytes.len() };
+        if blind && self.cache.find(nr).is_none() {
+            self.check_nr(nr)?;
+            let buffer = self.cache.insert(nr, Arc::from(bytes), true);
+            self.set_owner(buffer, owner);
+            return Ok(self.change(buffer, change, befores));
+        }
+        let buffer = if fresh { self.fresh(nr, true)? } else { self.load(nr, true)? };
+        self.cache[buffer].data = true;
+        self.set_owner(buffer, owner);
+        if fresh && !whole {
+            // The rest of the block reads as zeroes: the change is the whole block.
+            let id = self.change(
+                buffer,
+                Change::Bytes { offset: 0, len: self.block_bytes },
+                befores,
+            );
+            let content = self.content_mut(buffer);
+            content[..offset].fill(0);
+            content[offset..offset + bytes.len()].copy_from_slice(bytes);
+            content[offset + bytes.len()..].fill(0);
+            return Ok(id);
+        }
+        let id = self.change(buffer, change, befores);
+        self.content_mut(buffer)[offset..offset + bytes.len()].copy_from_slice(bytes);
+        Ok(id)
+    }
+
+    /// A block about to be given an entirely new content: not read from the device.
+    fn fresh(&mut self, nr: BlockNr, data: bool) -> Result<u32> {
+        if let Some(buffer) = self.cache.touch(nr) {
+            return Ok(buffer);
+        }
+        self.check_nr(nr)?;
+        let zeroes = self.zeroes();
+        Ok(self.cache.insert(nr, zeroes, data))
+    }
+
+    /// Notes a change under the commit policy.
+    fn change(&mut self, buffer: u32, change: Change, befores: &[PatchId]) -> PatchId {
+        use crate::Policy;
+        match self.options.policy {
+            Policy::Soft => {
+                let patch = self.note_change(buffer, change, befores);
+                self.graph.id(patch)
+            }
+            Policy::Async => {
+                let patch = self.note_change(buffer, change, &[]);
+                self.graph.id(patch)
+            }
+            Policy::Journal(_) => unreachable!("an engine without a journal has no journal policy"),
+        }
+    }
+
+    pub fn free(&mut self, nr: BlockNr, cleared: PatchId) {
+        if let Some(buffer) = self.cache.find(nr) {
+            self.cancel_freed(buffer, cleared);
+        }
+    }
+
+    pub fn is_durable(&self, patch: PatchId) -> bool {
+        self.graph.find(patch).is_none()
+    }
+
+    pub fn buffer_of(&self, patch: u32) -> Option<u32> {
+        let buffer = self.graph[patch].buffer;
+        (buffer != NONE).then_some(buffer)
+    }
+}

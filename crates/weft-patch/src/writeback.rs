@@ -1,0 +1,234 @@
+//! Write-back: rounds of writes that keep the safety rule on a device with a volatile cache.
+//!
+//! A round takes as many blocks as can be written now, writes them in the order of the device and
+//! flushes it once; then their patches are durable and new ones are ready. So the number of
+//! flushes follows the depth of the graph. Within a round nothing depends on anything on another
+//! block, since a completed write may still be lost, or land after a later one, until the flush.
+//!
+//! A block all of whose patches are ready is written as it is. Only if there is none, blocks are
+//! written with their unready patches rolled back in a copy.
+//!
+//! A write that fails stays *in flight*: nothing that depends on it becomes ready, its copy is
+//! kept, and each later round repeats it first. So an error is never lost and never makes the
+//! volume inconsistent; it reaches every sync that needs the block, until a repetition succeeds.
+
+use crate::graph::{Kind, NONE};
+use crate::state::State;
+use crate::{BlockNr, Error, Result};
+use smallvec::SmallVec;
+use std::io::IoSlice;
+use std::sync::Arc;
+use weft_block::BlockDevice;
+
+/// The system's limit on the parts of one vectored write.
+const MAX_PARTS: usize = 1024;
+
+/// One block on its way to the device.
+#[derive(Debug)]
+pub(crate) struct Write {
+    pub buffer: u32,
+    pub nr: BlockNr,
+    pub content: Arc<[u8]>,
+    pub patches: SmallVec<[u32; 2]>,
+    pub error: Option<Error>,
+}
+
+/// What a round is for.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub(crate) enum Goal {
+    /// Everything.
+    All,
+    /// The blocks with this mark.
+    Marked(u32),
+    /// What has been dirty since before this time, and file data if wanted; nothing rolled back.
+    Background { before_ms: u64, data: bool },
+}
+
+impl State {
+    fn wanted(&self, buffer: u32, goal: Goal) -> bool {
+        let b = &self.cache[buffer];
+        match goal {
+            Goal::All => true,
+            Goal::Marked(mark) => b.mark == mark,
+            Goal::Background { before_ms, data } => (data && b.data) || b.dirty_since_ms <= before_ms,
+        }
+    }
+
+    /// Takes the writes of the next round: what failed before, and what can be written now.
+    pub fn plan(&mut self, goal: Goal) -> Vec<Write> {
+        let mut batch = std::mem::take(&mut self.failed);
+        let mut candidates = if self.options.ready_lists {
+            std::mem::take(&mut self.ready)
+        } else {
+            self.cache.all().filter(|&b| self.cache[b].is_dirty()).collect()
+        };
+        let mut partial = Vec::new();
+        candidates.retain(|&buffer| {
+            let b = &mut self.cache[buffer];
+            b.queued = false;
+            if b.patches == 0 || b.in_flight || b.hard_waiting > 0 || b.waiting == b.patches {
+                return false;
+            }
+            let full = b.waiting == 0;
+            if !self.wanted(buffer, goal) {
+                self.queue_if_ready(buffer);
+                return false;
+            }
+            if !full {
+                partial.push(buffer);
+            }
+            full
+        });
+        for &buffer in &candidates {
+            batch.extend(self.take_write(buffer));
+        }
+        if batch.is_empty() && !matches!(goal, Goal::Background { .. }) {
+            // Somebody waits for a part of these blocks; or else they are the last there are.
+            let waited_for = |state: &Self, b: u32| state.cache[b].external_afters > 0;
+            let any = partial.iter().any(|&b| waited_for(self, b));
+            for &buffer in &partial {
+                if !any || waited_for(self, buffer) {
+                    batch.extend(self.take_write(buffer));
+                }
+            }
+        }
+        for buffer in partial {
+            self.queue_if_ready(buffer);
+        }
+        batch.sort_unstable_by_key(|w| w.nr);
+        batch
+    }
+
+    /// Makes the copy of a block to write, with what is not ready rolled back.
+    fn take_write(&mut self, buffer: u32) -> Option<Write> {
+        let mut patches: SmallVec<[u32; 2]> = SmallVec::new();
+        let mut left_out: SmallVec<[u32; 8]> = SmallVec::new();
+        let mut at = self.cache[buffer].oldest;
+        while at != NONE {
+            let ready = self.graph[at].waits == 0
+                && self.graph.befores(at).all(|b| {
+                    let before = &self.graph[b];
+                    before.kind == Kind::InFlight || before.chosen
+                });
+            self.graph[at].chosen = ready;
+            if ready { patches.push(at) } else { left_out.push(at) }
+            at = self.graph[at].newer;
+        }
+        if cfg!(debug_assertions) {
+            self.check_safety(buffer, &patches, &left_out);
+        }
+        for &p in &patches {
+            self.graph[p].chosen = false;
+        }
+        if patches.is_empty() {
+            return None;
+        }
+        let mut content = Arc::clone(&self.cache[buffer].content);
+        if !left_out.is_empty() {
+            self.counters.rollbacks += 1;
+            let mut copy: Vec<u8> = content.to_vec();
+            for &p in left_out.iter().rev() {
+                self.graph.undo(p, &mut copy);
+            }
+            content = Arc::from(copy);
+        }
+        for &p in &patches {
+            self.take_off_list(p);
+            self.graph[p].kind = Kind::InFlight;
+            self.graph.drop_pieces(p);
+        }
+        self.counters.blocks_written += 1;
+        let b = &mut self.cache[buffer];
+        b.in_flight = true;
+        Some(Write { buffer, nr: b.nr, content, patches, error: None })
+    }
+
+    /// The safety rule, checked where it counts: the befores of what is written to a block are
+    /// durable (and so forgotten) or in the same write, and no hard patch is left out.
+    fn check_safety(&self, buffer: u32, patches: &[u32], left_out: &[u32]) {
+        for &p in patches {
+            for before in self.graph.befores(p) {
+                assert!(
+                    patches.contains(&before) && self.graph[before].buffer == buffer,
+                    "patch {p} would reach the disk before patch {before}"
+                );
+            }
+        }
+        if !patches.is_empty() {
+            for &p in left_out {
+                assert!(self.graph[p].kind == Kind::Soft, "hard patch {p} cannot be rolled back");
+            }
+        }
+    }
+
+    /// Notes the end of a round: durable if the flush succeeded and the write did.
+    pub fn complete(&mut self, batch: Vec<Write>) {
+        for write in batch {
+            if write.error.is_some() {
+                self.failed.push(write);
+                continue;
+            }
+            for &p in &write.patches {
+                self.resolve_afters(p);
+            }
+            for &p in &write.patches {
+                debug_assert!(self.graph[p].befores == NONE, "a durable patch waits");
+                self.graph.release(p);
+            }
+            let now = self.now_ms();
+            let b = &mut self.cache[write.buffer];
+            b.in_flight = false;
+            if b.patches == 0 {
+                self.cache.became_clean(write.buffer);
+            } else {
+                b.dirty_since_ms = now;
+                self.queue_if_ready(write.buffer);
+            }
+        }
+        self.resolve_empties();
+    }
+}
+
+/// Writes a batch sorted by block, neighbours together. Returns the requests' sizes in blocks.
+pub(crate) fn write_batch(
+    device: &dyn BlockDevice,
+    batch: &mut [Write],
+    block_bytes: usize,
+    max_request_bytes: usize,
+) -> Vec<usize> {
+    let max_blocks = (max_request_bytes / block_bytes).clamp(1, MAX_PARTS);
+    let mut requests = Vec::new();
+    let mut at = 0;
+    while at < batch.len() {
+        let first = batch[at].nr;
+        let mut n = 1;
+        while n < max_blocks && at + n < batch.len() && batch[at + n].nr.0 == first.0 + n as u64 {
+            n += 1;
+        }
+        let run = &mut batch[at..at + n];
+        let result = {
+            let parts: SmallVec<[IoSlice<'_>; 64]> =
+                run.iter().map(|w| IoSlice::new(&w.content)).collect();
+            device.write_vectored_at(&parts, first.0 * block_bytes as u64)
+        };
+        let error = result.err().map(|e| Error::device(first, &e));
+        for write in run {
+            write.error.clone_from(&error);
+        }
+        requests.push(n);
+        at += n;
+    }
+    requests
+}
+
+/// Marks a whole batch as not durable, after a failed flush.
+pub(crate) fn fail_all(batch: &mut [Write], error: &Error) {
+    for write in batch {
+        write.error.get_or_insert_with(|| error.clone());
+    }
+}
+
+/// The first error of a batch, if any.
+pub(crate) fn first_error(batch: &[Write]) -> Result<()> {
+    batch.iter().find_map(|w| w.error.clone()).map_or(Ok(()), Err)
+}

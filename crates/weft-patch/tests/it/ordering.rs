@@ -1,0 +1,201 @@
+//! The safety rule under random changes.
+//!
+//! The volume is a row of 4-byte slots. Change number `v` writes `v` into one or more neighbouring
+//! slots of one block, and names some earlier changes as befores. Slots only ever grow, so an image
+//! obeys the rule if for every change that any of its slots shows (the change itself or a later
+//! one of the same slots), every slot of each of its befores shows that before or a later change.
+//! This is judged for every image that can arise: each un-flushed write alone on top of what is
+//! durable, and all of them together. (No write of a round depends on another, so if each alone is
+//! legal, every subset is.)
+
+use crate::device::Inspected;
+use std::sync::{Arc, Mutex};
+use weft_patch::{BlockNr, Engine, Options, PatchId, Policy};
+
+const BLOCK: usize = 512;
+const BLOCKS: usize = 8;
+const SLOTS: usize = BLOCK / 4;
+
+struct Rng(u64);
+
+impl Rng {
+    fn next(&mut self) -> u64 {
+        self.0 = self.0.wrapping_add(0x9E37_79B9_7F4A_7C15);
+        let mut z = self.0;
+        z = (z ^ (z >> 30)).wrapping_mul(0xBF58_476D_1CE4_E5B9);
+        z = (z ^ (z >> 27)).wrapping_mul(0x94D0_49BB_1331_11EB);
+        z ^ (z >> 31)
+    }
+    fn below(&mut self, n: usize) -> usize {
+        (self.next() % n as u64) as usize
+    }
+}
+
+#[derive(Clone)]
+struct Made {
+    first_slot: usize,
+    slots: usize,
+    befores: Vec<usize>,
+}
+
+fn slot(image: &[u8], index: usize) -> u32 {
+    u32::from_le_bytes(image[index * 4..index * 4 + 4].try_into().unwrap())
+}
+
+/// The number of a change is its index in `log` plus one.
+fn judge(image: &[u8], log: &[Made], what: &str) {
+    for (index, made) in log.iter().enumerate() {
+        let number = index as u32 + 1;
+        let shown = (made.first_slot..made.first_slot + made.slots)
+            .any(|s| slot(image, s) >= number);
+        if !shown {
+            continue;
+        }
+        for &before in &made.befores {
+            let b = &log[before];
+            for s in b.first_slot..b.first_slot + b.slots {
+                assert!(
+                    slot(image, s) > before as u32,
+                    "{what}: change {number} is there without its before {}",
+                    before + 1
+                );
+            }
+        }
+    }
+}
+
+fn run(seed: u64, options: Options) -> (weft_patch::Counters, usize) {
+    let log: Arc<Mutex<Vec<Made>>> = Arc::default();
+    let seen = Arc::clone(&log);
+    let device = Arc::new(Inspected::new(
+        BLOCK * BLOCKS,
+        Box::new(move |durable, pending| {
+            let log = seen.lock().unwrap();
+            let mut all = durable.to_vec();
+            for (offset, bytes) in pending {
+                let mut one = durable.to_vec();
+                let at = *offset as usize;
+                one[at..at + bytes.len()].copy_from_slice(bytes);
+                judge(&one, &log, &format!("seed {seed}, block {} alone", at / BLOCK));
+                all[at..at + bytes.len()].copy_from_slice(bytes);
+            }
+            judge(&all, &log, &format!("seed {seed}, the whole round"));
+        }),
+    ));
+    let engine = Engine::new(device.clone(), BLOCK as u32, Options { background: false, ..options })
+        .expect("engine");
+    let mut rng = Rng(seed);
+    let mut ids: Vec<PatchId> = Vec::new();
+    let mut model = vec![0_u32; SLOTS * BLOCKS];
+    let changes = 1 + rng.below(60);
+    for _ in 0..changes {
+        let mut op = engine.begin(1).unwrap();
+        let block = rng.below(BLOCKS);
+        // Few slots, so that changes overlap.
+        let slots = 1 + rng.below(3);
+        let first = rng.below(12) * (SLOTS / 16);
+        let mut befores = Vec::new();
+        if !ids.is_empty() {
+            for _ in 0..rng.below(4) {
+                befores.push(rng.below(ids.len()));
+            }
+        }
+        let number = ids.len() as u32 + 1;
+        let mut log = log.lock().unwrap();
+        log.push(Made { first_slot: block * SLOTS + first, slots, befores: befores.clone() });
+        drop(log);
+        let mut ids_of: Vec<PatchId> = befores.iter().map(|&b| ids[b]).collect();
+        if rng.below(8) == 0 {
+            ids_of = vec![op.join(&ids_of).unwrap()];
+        }
+        let bytes: Vec<u8> = (0..slots).flat_map(|_| number.to_le_bytes()).collect();
+        let nr = BlockNr(block as u64);
+        let id = if slots == 1 && rng.below(2) == 0 {
+            let old = model[block * SLOTS + first];
+            op.flip(nr, first * 4, old ^ number, &ids_of).unwrap()
+        } else {
+            op.write(nr, first * 4, &bytes, &ids_of).unwrap()
+        };
+        for s in 0..slots {
+            model[block * SLOTS + first + s] = number;
+        }
+        ids.push(id);
+        drop(op);
+        match rng.below(30) {
+            0 => engine.sync().unwrap(),
+            1 | 2 => {
+                let some = ids[rng.below(ids.len())];
+                engine.sync_owner(weft_patch::Owner::NONE, &[some]).unwrap();
+                assert!(engine.begin(0).unwrap().is_durable(some), "synced means durable");
+            }
+            _ => {}
+        }
+    }
+    engine.sync().unwrap();
+    let durable = device.durable();
+    for (index, &expected) in model.iter().enumerate() {
+        assert_eq!(slot(&durable, index), expected, "seed {seed}: slot {index} after sync");
+    }
+    let counters = engine.counters();
+    assert_eq!(counters.patches_now, 0, "seed {seed}: patches left after sync");
+    assert_eq!(counters.undo_bytes_now, 0, "seed {seed}: undo data left after sync");
+    assert_eq!(counters.dirty_blocks_now, 0, "seed {seed}");
+    (counters, ids.len())
+}
+
+fn sweep(name: &str, options: &Options) {
+    let first: u64 = std::env::var("WEFT_SEED").ok().and_then(|s| s.parse().ok()).unwrap_or(0);
+    let many: u64 = std::env::var("WEFT_SEEDS").ok().and_then(|s| s.parse().ok()).unwrap_or(3000);
+    let mut rollbacks = 0;
+    for seed in first..first + many {
+        let result =
+            std::panic::catch_unwind(std::panic::AssertUnwindSafe(|| run(seed, options.clone())));
+        match result {
+            Ok((counters, _)) => rollbacks += counters.rollbacks,
+            Err(panic) => {
+                eprintln!("replay: WEFT_SEED={seed} WEFT_SEEDS=1 cargo test -p weft-patch {name}");
+                std::panic::resume_unwind(panic);
+            }
+        }
+    }
+    assert!(rollbacks > 0, "the workload must need rollbacks, or it shows nothing");
+}
+
+#[test]
+fn every_image_obeys_the_rule_with_all_optimisations() {
+    sweep("every_image_obeys_the_rule_with_all_optimisations", &Options::default());
+}
+
+#[test]
+fn every_image_obeys_the_rule_with_none() {
+    let options = Options {
+        hard_patches: false,
+        merge: false,
+        ready_lists: false,
+        cancel: false,
+        ..Options::default()
+    };
+    sweep("every_image_obeys_the_rule_with_none", &options);
+}
+
+#[test]
+fn every_image_obeys_the_rule_with_hard_patches_only() {
+    let options = Options { merge: false, ..Options::default() };
+    sweep("every_image_obeys_the_rule_with_hard_patches_only", &options);
+}
+
+#[test]
+fn every_image_obeys_the_rule_with_merging_only() {
+    let options = Options { hard_patches: false, ..Options::default() };
+    sweep("every_image_obeys_the_rule_with_merging_only", &options);
+}
+
+#[test]
+fn the_judge_sees_a_breach() {
+    let result = std::panic::catch_unwind(|| {
+        for seed in 0..500 {
+            run(seed, Options { policy: Policy::Async, ..Options::default() });
+        }
+    });
+    assert!(result.is_err(), "without dependencies some image must break the rule");
+}
