@@ -254,9 +254,10 @@ impl State {
         let cleared = self.graph.find(cleared);
         let mut at = b.oldest;
         while at != NONE {
-            let foreign = self.graph.afters(at).any(|after| {
-                Some(after) != cleared && self.graph[after].buffer != buffer
-            });
+            let foreign = self
+                .graph
+                .afters(at)
+                .any(|after| Some(after) != cleared && self.graph[after].buffer != buffer);
             if foreign {
                 return;
             }

@@ -221,11 +221,6 @@ impl Engine {
             let _ = thread.join();
         }
     }
-
-    #[cfg(test)]
-    pub(crate) fn lock(&self) -> MutexGuard<'_, State> {
-        self.shared.lock()
-    }
 }
 
 impl Drop for Engine {
@@ -252,8 +247,7 @@ impl Shared {
             return (false, Ok(()));
         }
         let block_bytes = self.block_bytes as usize;
-        let requests =
-            write_batch(&*self.device, &mut batch, block_bytes, self.max_request_bytes);
+        let requests = write_batch(&*self.device, &mut batch, block_bytes, self.max_request_bytes);
         let flush = self.device.flush();
         if let Err(e) = &flush {
             fail_all(&mut batch, &Error::flush(e));
@@ -348,11 +342,8 @@ impl Shared {
             let pressed = state.signals.pressed;
             if !state.signals.stop && (failures > 0 || !(pressed || (busy && crowded))) {
                 let wait = TICK * (1 << failures.min(5));
-                state = self
-                    .work
-                    .wait_timeout(state, wait)
-                    .unwrap_or_else(PoisonError::into_inner)
-                    .0;
+                state =
+                    self.work.wait_timeout(state, wait).unwrap_or_else(PoisonError::into_inner).0;
             }
             if state.signals.stop {
                 return;
@@ -387,7 +378,10 @@ impl Shared {
         }
         if crowded || pressed {
             // File data first: metadata will be changed again before long.
-            goals.push(Goal::Background { before_ms: now_ms.saturating_sub(max_age_ms), data: true });
+            goals.push(Goal::Background {
+                before_ms: now_ms.saturating_sub(max_age_ms),
+                data: true,
+            });
             goals.push(Goal::Background { before_ms: now_ms, data: true });
         }
         if pressed {

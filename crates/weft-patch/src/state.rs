@@ -185,11 +185,8 @@ impl State {
         self.set_owner(buffer, owner);
         if fresh && !whole {
             // The rest of the block reads as zeroes: the change is the whole block.
-            let id = self.change(
-                buffer,
-                Change::Bytes { offset: 0, len: self.block_bytes },
-                befores,
-            );
+            let id =
+                self.change(buffer, Change::Bytes { offset: 0, len: self.block_bytes }, befores);
             let content = self.content_mut(buffer);
             content[..offset].fill(0);
             content[offset..offset + bytes.len()].copy_from_slice(bytes);

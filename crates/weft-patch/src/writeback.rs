@@ -50,7 +50,9 @@ impl State {
         match goal {
             Goal::All => true,
             Goal::Marked(mark) => b.mark == mark,
-            Goal::Background { before_ms, data } => (data && b.data) || b.dirty_since_ms <= before_ms,
+            Goal::Background { before_ms, data } => {
+                (data && b.data) || b.dirty_since_ms <= before_ms
+            }
         }
     }
 
@@ -111,7 +113,11 @@ impl State {
                     before.kind == Kind::InFlight || before.chosen
                 });
             self.graph[at].chosen = ready;
-            if ready { patches.push(at) } else { left_out.push(at) }
+            if ready {
+                patches.push(at)
+            } else {
+                left_out.push(at)
+            }
             at = self.graph[at].newer;
         }
         if cfg!(debug_assertions) {

@@ -1,7 +1,8 @@
 //! The safety rule under random changes.
 //!
-//! The volume is a row of 4-byte slots. Change number `v` writes `v` into one or more neighbouring
-//! slots of one block, and names some earlier changes as befores. Slots only ever grow, so an image
+//! The volume is a row of 4-byte slots, and in the last quarter of each block a row of bits. Change
+//! number `v` writes `v` into one or more neighbouring slots of one block, or sets a bit that no
+//! change has set yet, and names some earlier changes as befores. Slots only ever grow, so an image
 //! obeys the rule if for every change that any of its slots shows (the change itself or a later
 //! one of the same slots), every slot of each of its befores shows that before or a later change.
 //! This is judged for every image that can arise: each un-flushed write alone on top of what is
@@ -31,11 +32,27 @@ impl Rng {
     }
 }
 
-#[derive(Clone)]
+enum Place {
+    /// First slot of the volume, and how many.
+    Slots(usize, usize),
+    /// Bit of the volume.
+    Bit(usize),
+}
+
 struct Made {
-    first_slot: usize,
-    slots: usize,
+    place: Place,
     befores: Vec<usize>,
+}
+
+impl Made {
+    /// Whether the image shows any (or all) of the change, or a later one in its place.
+    fn shown(&self, image: &[u8], number: u32, all: bool) -> bool {
+        match self.place {
+            Place::Bit(bit) => image[bit / 8] & (1 << (bit % 8)) != 0,
+            Place::Slots(first, n) if all => (first..first + n).all(|s| slot(image, s) >= number),
+            Place::Slots(first, n) => (first..first + n).any(|s| slot(image, s) >= number),
+        }
+    }
 }
 
 fn slot(image: &[u8], index: usize) -> u32 {
@@ -46,20 +63,15 @@ fn slot(image: &[u8], index: usize) -> u32 {
 fn judge(image: &[u8], log: &[Made], what: &str) {
     for (index, made) in log.iter().enumerate() {
         let number = index as u32 + 1;
-        let shown = (made.first_slot..made.first_slot + made.slots)
-            .any(|s| slot(image, s) >= number);
-        if !shown {
+        if !made.shown(image, number, false) {
             continue;
         }
         for &before in &made.befores {
-            let b = &log[before];
-            for s in b.first_slot..b.first_slot + b.slots {
-                assert!(
-                    slot(image, s) > before as u32,
-                    "{what}: change {number} is there without its before {}",
-                    before + 1
-                );
-            }
+            assert!(
+                log[before].shown(image, before as u32 + 1, true),
+                "{what}: change {number} is there without its before {}",
+                before + 1
+            );
         }
     }
 }
@@ -82,8 +94,9 @@ fn run(seed: u64, options: Options) -> (weft_patch::Counters, usize) {
             judge(&all, &log, &format!("seed {seed}, the whole round"));
         }),
     ));
-    let engine = Engine::new(device.clone(), BLOCK as u32, Options { background: false, ..options })
-        .expect("engine");
+    let engine =
+        Engine::new(device.clone(), BLOCK as u32, Options { background: false, ..options })
+            .expect("engine");
     let mut rng = Rng(seed);
     let mut ids: Vec<PatchId> = Vec::new();
     let mut model = vec![0_u32; SLOTS * BLOCKS];
@@ -93,7 +106,7 @@ fn run(seed: u64, options: Options) -> (weft_patch::Counters, usize) {
         let block = rng.below(BLOCKS);
         // Few slots, so that changes overlap.
         let slots = 1 + rng.below(3);
-        let first = rng.below(12) * (SLOTS / 16);
+        let first = rng.below(6) * 2;
         let mut befores = Vec::new();
         if !ids.is_empty() {
             for _ in 0..rng.below(4) {
@@ -101,24 +114,29 @@ fn run(seed: u64, options: Options) -> (weft_patch::Counters, usize) {
             }
         }
         let number = ids.len() as u32 + 1;
-        let mut log = log.lock().unwrap();
-        log.push(Made { first_slot: block * SLOTS + first, slots, befores: befores.clone() });
-        drop(log);
         let mut ids_of: Vec<PatchId> = befores.iter().map(|&b| ids[b]).collect();
         if rng.below(8) == 0 {
             ids_of = vec![op.join(&ids_of).unwrap()];
         }
-        let bytes: Vec<u8> = (0..slots).flat_map(|_| number.to_le_bytes()).collect();
         let nr = BlockNr(block as u64);
-        let id = if slots == 1 && rng.below(2) == 0 {
-            let old = model[block * SLOTS + first];
-            op.flip(nr, first * 4, old ^ number, &ids_of).unwrap()
+        let bit = rng.below(BLOCK * 2);
+        let (word, mask) = (BLOCK * 3 / 4 + bit / 32 * 4, 1 << (bit % 32));
+        let word_index = block * SLOTS + word / 4;
+        let flips = rng.below(2) == 0 && model[word_index] & mask == 0;
+        let place = if flips {
+            Place::Bit((block * BLOCK + word) * 8 + bit % 32)
         } else {
+            Place::Slots(block * SLOTS + first, slots)
+        };
+        log.lock().unwrap().push(Made { place, befores });
+        let id = if flips {
+            model[word_index] |= mask;
+            op.flip(nr, word, mask, &ids_of).unwrap()
+        } else {
+            model[block * SLOTS + first..][..slots].fill(number);
+            let bytes: Vec<u8> = (0..slots).flat_map(|_| number.to_le_bytes()).collect();
             op.write(nr, first * 4, &bytes, &ids_of).unwrap()
         };
-        for s in 0..slots {
-            model[block * SLOTS + first + s] = number;
-        }
         ids.push(id);
         drop(op);
         match rng.below(30) {

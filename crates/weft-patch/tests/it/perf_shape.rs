@@ -15,9 +15,8 @@ fn create_files(engine: &Engine) {
         let mut op = engine.begin(4).unwrap();
         let (word, bit) = ((i / 32) as usize * 4, 1 << (i % 32));
         let mapped = op.flip(BlockNr(1), word, bit, &[]).unwrap();
-        let data = op
-            .write_data(BlockNr(1000 + i), Owner(i + 1), 0, &[3; 4096], true, &[])
-            .unwrap();
+        let data =
+            op.write_data(BlockNr(1000 + i), Owner(i + 1), 0, &[3; 4096], true, &[]).unwrap();
         let (inode, at) = (BlockNr(10 + i / 16), (i % 16) as usize * 256);
         let made = op.write(inode, at, &[1; 256], &[mapped, data]).unwrap();
         op.write(BlockNr(200 + i / 200), (i % 200) as usize * 20, &[2; 4], &[made]).unwrap();
@@ -50,8 +49,7 @@ fn without_optimisations_every_change_is_a_patch() {
 fn freed_before_written_is_never_written() {
     let engine = engine(Options::default());
     let mut op = engine.begin(4).unwrap();
-    let data =
-        op.write_data(BlockNr(100), Owner(5), 0, &[3; 4096], true, &[]).unwrap();
+    let data = op.write_data(BlockNr(100), Owner(5), 0, &[3; 4096], true, &[]).unwrap();
     let pointer = op.write(BlockNr(3), 0, &[100, 0, 0, 0], &[data]).unwrap();
     let cleared = op.write(BlockNr(3), 0, &[0; 4], &[]).unwrap();
     assert_eq!(pointer, cleared, "made and removed in one patch");
@@ -66,8 +64,7 @@ fn freed_before_written_is_never_written() {
 fn what_somebody_else_waits_for_is_not_cancelled() {
     let engine = engine(Options::default());
     let mut op = engine.begin(4).unwrap();
-    let data =
-        op.write_data(BlockNr(100), Owner(5), 0, &[3; 4096], true, &[]).unwrap();
+    let data = op.write_data(BlockNr(100), Owner(5), 0, &[3; 4096], true, &[]).unwrap();
     op.write(BlockNr(3), 0, &[100, 0, 0, 0], &[data]).unwrap();
     op.free(BlockNr(100), weft_patch::PatchId::DURABLE);
     drop(op);
