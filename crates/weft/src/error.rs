@@ -1,0 +1,98 @@
+//! What can go wrong above the plugs: each error names the image, the path and what was tried.
+
+use std::io;
+use std::path::PathBuf;
+
+/// The result of a call of this crate.
+pub type Result<T, E = Error> = std::result::Result<T, E>;
+
+/// Why a call failed.
+#[derive(Debug, thiserror::Error)]
+#[non_exhaustive]
+pub enum Error {
+    /// The device failed, could not be opened, or is in use.
+    #[error(transparent)]
+    Block(#[from] weft_block::Error),
+    /// The source holds nothing that weft can read.
+    #[error("{image} holds no file system that weft knows; it looks like {saw}")]
+    Unrecognised {
+        /// What was opened.
+        image: String,
+        /// What it looks like instead.
+        saw: String,
+    },
+    /// The format's own code refused the volume or found it damaged.
+    #[error("{image}: {message}")]
+    Volume {
+        /// What was opened.
+        image: String,
+        /// What its format said.
+        message: String,
+    },
+    /// A call on a path in a volume failed.
+    #[error("cannot {action} {path} in the volume: {source}")]
+    File {
+        /// What was tried, as a verb: `"read"`, `"make"`, ...
+        action: &'static str,
+        /// The path in the volume, as well as UTF-8 can show it.
+        path: String,
+        /// What the file system said.
+        source: weft_vfs::Error,
+    },
+    /// A call on the host's file system failed.
+    #[error("cannot {action} {}: {source}", path.display())]
+    Host {
+        /// What was tried, as a verb.
+        action: &'static str,
+        /// The path on the host.
+        path: PathBuf,
+        /// What the system said.
+        source: io::Error,
+    },
+    /// A tar stream is damaged, or has something weft does not put into a volume.
+    #[error("tar stream: {0}")]
+    Tar(String),
+    /// An argument makes no sense.
+    #[error("{0}")]
+    Invalid(String),
+    /// A mount could not be made or ended with an error.
+    #[error("{0}")]
+    Mount(String),
+}
+
+impl Error {
+    /// Makes an [`Error::File`] for a path in a volume.
+    pub fn file(action: &'static str, path: &[u8], source: weft_vfs::Error) -> Self {
+        let path = if path.first() == Some(&b'/') {
+            String::from_utf8_lossy(path).into_owned()
+        } else {
+            format!("/{}", String::from_utf8_lossy(path))
+        };
+        Self::File { action, path, source }
+    }
+
+    /// Makes an [`Error::Host`].
+    pub fn host(
+        action: &'static str,
+        path: impl Into<PathBuf>,
+        source: impl Into<io::Error>,
+    ) -> Self {
+        Self::Host { action, path: path.into(), source: source.into() }
+    }
+
+    /// The errno nearest to this error.
+    #[must_use]
+    pub fn errno(&self) -> i32 {
+        match self {
+            Self::Block(e) => e.errno(),
+            Self::File { source, .. } => source.errno(),
+            Self::Host { source, .. } => {
+                source.raw_os_error().unwrap_or(rustix::io::Errno::IO.raw_os_error())
+            }
+            Self::Unrecognised { .. } | Self::Tar(_) | Self::Invalid(_) => {
+                rustix::io::Errno::INVAL.raw_os_error()
+            }
+            Self::Volume { .. } | Self::Mount(_) => rustix::io::Errno::IO.raw_os_error(),
+        }
+    }
+}

@@ -1,0 +1,128 @@
+//! Recognises what is on a device by its content, never by its name.
+//!
+//! Only magic numbers are looked at: whether a volume is sound, and whether each of its features is
+//! known, is for the format's own crate to say. What weft cannot read is named all the same, so
+//! that an error can say "looks like an XFS volume" instead of "bad magic".
+
+use weft_block::BlockDevice;
+
+/// What was recognised.
+#[derive(Debug, Clone, PartialEq, Eq)]
+#[non_exhaustive]
+pub enum Format {
+    /// ext2 or a descendant: whether it is one that weft can open, its feature words decide.
+    Ext,
+    /// Something weft does not read, in words.
+    Other(String),
+}
+
+/// Where the ext superblock's magic lies, and what it is (ext2.h: `s_magic` at 56 in the
+/// superblock at 1024).
+const EXT_MAGIC: (usize, &[u8]) = (1080, &[0x53, 0xef]);
+
+/// Magic numbers of what people have lying about: offset, bytes, what it is.
+const OTHERS: &[(usize, &[u8], &str)] = &[
+    (0, b"XFSB", "an XFS volume"),
+    (0x10040, b"_BHRfS_M", "a Btrfs volume"),
+    (0x8001, b"CD001", "an ISO 9660 image"),
+    (0, b"hsqs", "a SquashFS image"),
+    (1024, &[0xe2, 0xe1, 0xf5, 0xe0], "an EROFS image"),
+    (1024, &[0x10, 0x20, 0xf5, 0xf2], "an F2FS volume"),
+    (3, b"NTFS    ", "an NTFS volume"),
+    (3, b"EXFAT   ", "an exFAT volume"),
+    (82, b"FAT32", "a FAT32 volume"),
+    (54, b"FAT1", "a FAT volume"),
+    (1024, b"H+", "an HFS Plus volume"),
+    (1024, b"HX", "an HFSX volume"),
+    (1024, b"BD", "an HFS volume"),
+    (0x255c, &[0x19, 0x01, 0x54, 0x19], "a UFS2 volume (little-endian)"),
+    (0x1055c, &[0x19, 0x01, 0x54, 0x19], "a UFS2 volume"),
+    (0x255c, &[0x54, 0x19, 0x01, 0x00], "a UFS1 volume"),
+    (0, b"LUKS\xba\xbe", "a LUKS-encrypted volume; open it with cryptsetup first"),
+    (536, b"LVM2 001", "an LVM physical volume; give a logical volume of it"),
+    (4086, b"SWAPSPACE2", "a swap area"),
+    (0, b"QFI\xfb", "a QCOW2 container; convert it first: qemu-img convert -O raw"),
+    (0, b"KDMV", "a VMDK container; convert it first: qemu-img convert -O raw"),
+    (0, b"conectix", "a VHD container; convert it first: qemu-img convert -O raw"),
+    (0, b"vhdxfile", "a VHDX container; convert it first: qemu-img convert -O raw"),
+    (0, &[0x1f, 0x8b], "gzip-compressed data; decompress it first"),
+    (0, b"\xfd7zXZ\0", "xz-compressed data; decompress it first"),
+    (0, &[0x28, 0xb5, 0x2f, 0xfd], "zstd-compressed data; decompress it first"),
+    (0, b"BZh", "bzip2-compressed data; decompress it first"),
+    (257, b"ustar", "a tar archive; weft import puts one into a volume"),
+    (0, b"PK\x03\x04", "a zip archive"),
+    (0, b"\x7fELF", "a program"),
+    (512, b"EFI PART", "a disk with a GPT; name a partition: IMAGE?partition=1"),
+];
+
+/// How much of a device's beginning is looked at, in bytes: Btrfs keeps its magic deepest.
+const HEAD_BYTES: usize = 0x11000;
+
+/// Looks at the beginning of a device.
+///
+/// # Errors
+/// Those of reading it.
+pub fn recognise(device: &dyn BlockDevice) -> Result<Format, weft_block::Error> {
+    let len = device.geometry().len_bytes;
+    let mut head = vec![0; HEAD_BYTES.min(usize::try_from(len).unwrap_or(HEAD_BYTES))];
+    device.read_at(&mut head, 0)?;
+    Ok(recognise_bytes(&head, len))
+}
+
+/// Recognises the beginning of a volume that is `len_bytes` long.
+#[must_use]
+pub fn recognise_bytes(head: &[u8], len_bytes: u64) -> Format {
+    let has = |at: usize, magic: &[u8]| head.get(at..at + magic.len()) == Some(magic);
+    if has(EXT_MAGIC.0, EXT_MAGIC.1) {
+        return Format::Ext;
+    }
+    if let Some((_, _, name)) = OTHERS.iter().find(|(at, magic, _)| has(*at, magic)) {
+        return Format::Other((*name).to_owned());
+    }
+    // A FAT boot sector ends the same way as an MBR, so it is looked for first, above.
+    if has(510, &[0x55, 0xaa]) {
+        return Format::Other("a disk with an MBR; name a partition: IMAGE?partition=1".into());
+    }
+    if len_bytes == 0 {
+        return Format::Other("an empty file; weft mkfs makes a volume".into());
+    }
+    if head.iter().all(|b| *b == 0) {
+        return Format::Other("nothing: it begins with zeroes; weft mkfs makes a volume".into());
+    }
+    let first: Vec<String> = head.iter().take(8).map(|b| format!("{b:02x}")).collect();
+    Format::Other(format!("nothing weft has heard of (its first bytes are {})", first.join(" ")))
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn ext_is_recognised_by_content() {
+        let mut head = vec![0; 4096];
+        head[1080] = 0x53;
+        head[1081] = 0xef;
+        assert_eq!(recognise_bytes(&head, 4096), Format::Ext);
+    }
+
+    #[test]
+    fn every_other_magic_is_named() {
+        for (at, magic, name) in OTHERS {
+            let mut head = vec![0; HEAD_BYTES];
+            head[*at..at + magic.len()].copy_from_slice(magic);
+            assert_eq!(recognise_bytes(&head, 1 << 20), Format::Other((*name).to_owned()));
+        }
+    }
+
+    #[test]
+    fn short_and_empty_heads_are_answered() {
+        for len in [0_usize, 1, 511, 1023, 1081] {
+            let Format::Other(saw) = recognise_bytes(&vec![0; len], len as u64) else {
+                panic!("{len} zeroes are no volume")
+            };
+            assert_eq!(saw.contains("empty"), len == 0, "{saw}");
+        }
+        let Format::Other(saw) = recognise_bytes(b"\x01\x02hello", 7) else { panic!() };
+        assert!(saw.contains("01 02 68"), "{saw}");
+    }
+}

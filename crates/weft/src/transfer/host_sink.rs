@@ -1,0 +1,186 @@
+//! A directory of the host as a destination.
+//!
+//! The volume may be hostile: a name that is `..` or has a slash in it is refused, no symbolic
+//! link is followed on the way down (a directory is entered only if it is one), and a file is
+//! always made anew. What bears the name already is replaced, but for directories.
+
+use super::{Content, Item, ItemKind, RUN_BYTES, Sink};
+use crate::{Error, Result};
+use rustix::fs::{AtFlags, CWD, Gid, Mode, OFlags, Timespec, Timestamps, Uid};
+use rustix::io::Errno;
+use std::ffi::OsStr;
+use std::fs::{File, Permissions};
+use std::os::unix::ffi::OsStrExt;
+use std::os::unix::fs::{FileExt, PermissionsExt};
+use std::path::{Path, PathBuf};
+use weft_vfs::{FileKind, Time};
+
+/// Writes items below a path of the host.
+#[derive(Debug)]
+pub struct HostSink {
+    top: PathBuf,
+    /// Whether owners are set: only root may give files away.
+    with_owners: bool,
+    /// Directories' permissions and times, set when all that is in them has been made.
+    deferred: Vec<(PathBuf, u16, Timestamps)>,
+    buffer: Vec<u8>,
+    left_out: Vec<String>,
+}
+
+impl HostSink {
+    /// Writes the top item to `top`, and what is in it below.
+    #[must_use]
+    pub fn new(top: impl Into<PathBuf>) -> Self {
+        Self {
+            top: top.into(),
+            with_owners: rustix::process::geteuid().is_root(),
+            deferred: Vec::new(),
+            buffer: vec![0; RUN_BYTES],
+            left_out: Vec::new(),
+        }
+    }
+
+    /// What could not be made here, with the reason: device nodes without root, attributes that
+    /// the host's file system refuses.
+    #[must_use]
+    pub fn left_out(&self) -> &[String] {
+        &self.left_out
+    }
+
+    fn host(&self, path: &[u8]) -> Result<PathBuf> {
+        if path.is_empty() {
+            return Ok(self.top.clone());
+        }
+        for name in path.split(|b| *b == b'/') {
+            if name.is_empty() || name == b"." || name == b".." || name.contains(&0) {
+                let bad = weft_vfs::Error::Corrupt("a name that no file may have".into());
+                return Err(Error::file("export", path, bad));
+            }
+        }
+        Ok(self.top.join(OsStr::from_bytes(path)))
+    }
+
+    fn write(&mut self, host: &Path, len_bytes: u64, content: &mut dyn Content) -> Result<()> {
+        let flags =
+            OFlags::WRONLY | OFlags::CREATE | OFlags::EXCL | OFlags::NOFOLLOW | OFlags::CLOEXEC;
+        let file: File = rustix::fs::open(host, flags, Mode::RUSR | Mode::WUSR)
+            .map_err(|e| Error::host("make", host, e))?
+            .into();
+        let mut end = 0;
+        while let Some((at, len)) = content.next_run(&mut self.buffer)? {
+            let run = self.buffer.get(..len).unwrap_or(&[]);
+            file.write_all_at(run, at).map_err(|e| Error::host("write", host, e))?;
+            end = at + run.len() as u64;
+        }
+        if end < len_bytes {
+            file.set_len(len_bytes).map_err(|e| Error::host("write", host, e))?;
+        }
+        Ok(())
+    }
+}
+
+fn times(item: &Item<'_>) -> Timestamps {
+    let spec = |t: Time| Timespec { tv_sec: t.secs, tv_nsec: i64::from(t.nanos) };
+    Timestamps {
+        last_access: spec(item.atime.unwrap_or(item.mtime)),
+        last_modification: spec(item.mtime),
+    }
+}
+
+/// Removes what is in the way, unless it is a directory.
+fn clear(host: &Path) -> Result<()> {
+    match std::fs::remove_file(host) {
+        Ok(()) => Ok(()),
+        Err(e) if e.kind() == std::io::ErrorKind::NotFound => Ok(()),
+        Err(e) => Err(Error::host("replace", host, e)),
+    }
+}
+
+impl Sink for HostSink {
+    fn put(&mut self, item: &Item<'_>, content: &mut dyn Content) -> Result<()> {
+        let host = self.host(item.path)?;
+        let failed = |e: Errno| Error::host("make", &host, e);
+        match item.kind {
+            ItemKind::Directory => match rustix::fs::mkdir(&host, Mode::RWXU) {
+                Ok(()) => {}
+                Err(Errno::EXIST) => {
+                    let there = std::fs::symlink_metadata(&host)
+                        .map_err(|e| Error::host("stat", &host, e))?;
+                    if !there.is_dir() {
+                        return Err(failed(Errno::NOTDIR));
+                    }
+                }
+                Err(e) => return Err(failed(e)),
+            },
+            ItemKind::File { len_bytes } => {
+                clear(&host)?;
+                self.write(&host, len_bytes, content)?;
+            }
+            ItemKind::Symlink(target) => {
+                clear(&host)?;
+                rustix::fs::symlink(OsStr::from_bytes(target), &host).map_err(failed)?;
+            }
+            ItemKind::HardLink(first) => {
+                let first = self.host(first)?;
+                clear(&host)?;
+                std::fs::hard_link(&first, &host).map_err(|e| Error::host("link", &host, e))?;
+                return Ok(());
+            }
+            ItemKind::Special { kind, rdev } => {
+                clear(&host)?;
+                let file_type = match kind {
+                    FileKind::BlockDevice => rustix::fs::FileType::BlockDevice,
+                    FileKind::CharDevice => rustix::fs::FileType::CharacterDevice,
+                    FileKind::Socket => rustix::fs::FileType::Socket,
+                    _ => rustix::fs::FileType::Fifo,
+                };
+                let device = rustix::fs::makedev(
+                    (rdev >> 8) & 0xfff,
+                    (rdev & 0xff) | ((rdev >> 12) & 0xf_ff00),
+                );
+                match rustix::fs::mknodat(CWD, &host, file_type, Mode::RUSR, device) {
+                    Ok(()) => {}
+                    Err(Errno::PERM | Errno::ACCESS) if !self.with_owners => {
+                        self.left_out
+                            .push(format!("{}: only root makes device nodes", host.display()));
+                        return Ok(());
+                    }
+                    Err(e) => return Err(failed(e)),
+                }
+            }
+        }
+
+        if self.with_owners {
+            let owner = (Some(Uid::from_raw(item.uid)), Some(Gid::from_raw(item.gid)));
+            rustix::fs::chownat(CWD, &host, owner.0, owner.1, AtFlags::SYMLINK_NOFOLLOW)
+                .map_err(|e| Error::host("set the owner of", &host, e))?;
+        }
+        for (name, value) in item.xattrs {
+            let flags = rustix::fs::XattrFlags::empty();
+            if let Err(e) = rustix::fs::lsetxattr(&host, OsStr::from_bytes(name), value, flags) {
+                let name = String::from_utf8_lossy(name);
+                self.left_out.push(format!("{}: attribute {name}: {e}", host.display()));
+            }
+        }
+        if item.kind == ItemKind::Directory {
+            self.deferred.push((host, item.perm, times(item)));
+            return Ok(());
+        }
+        if !matches!(item.kind, ItemKind::Symlink(_)) {
+            std::fs::set_permissions(&host, Permissions::from_mode(u32::from(item.perm)))
+                .map_err(|e| Error::host("set the mode of", &host, e))?;
+        }
+        rustix::fs::utimensat(CWD, &host, &times(item), AtFlags::SYMLINK_NOFOLLOW)
+            .map_err(|e| Error::host("set the times of", &host, e))
+    }
+
+    fn finish(&mut self) -> Result<()> {
+        for (host, perm, times) in std::mem::take(&mut self.deferred).into_iter().rev() {
+            std::fs::set_permissions(&host, Permissions::from_mode(u32::from(perm)))
+                .map_err(|e| Error::host("set the mode of", &host, e))?;
+            rustix::fs::utimensat(CWD, &host, &times, AtFlags::SYMLINK_NOFOLLOW)
+                .map_err(|e| Error::host("set the times of", &host, e))?;
+        }
+        Ok(())
+    }
+}

@@ -1,0 +1,211 @@
+//! A file or directory of the host as a source.
+
+use super::{Content, Item, ItemKind, NoContent, Sink, join};
+use crate::{Error, Result};
+use rustix::fs::{Dev, Mode, OFlags, SeekFrom};
+use rustix::io::Errno;
+use std::collections::HashMap;
+use std::ffi::{OsStr, OsString};
+use std::fs::{File, Metadata};
+use std::os::unix::ffi::{OsStrExt, OsStringExt};
+use std::os::unix::fs::{FileExt, MetadataExt};
+use std::path::{Path, PathBuf};
+use weft_vfs::{FileKind, Time};
+
+/// Walks a file or directory of the host, names in order, symbolic links not followed.
+#[derive(Debug)]
+pub struct HostSource {
+    top: PathBuf,
+    with_xattrs: bool,
+    named: HashMap<(Dev, u64), Vec<u8>>,
+}
+
+struct Level {
+    dir: PathBuf,
+    path: Vec<u8>,
+    rest: std::vec::IntoIter<OsString>,
+}
+
+impl HostSource {
+    /// Walks from `top` down.
+    #[must_use]
+    pub fn new(top: impl Into<PathBuf>) -> Self {
+        Self { top: top.into(), with_xattrs: true, named: HashMap::new() }
+    }
+
+    /// Whether extended attributes are carried (they are, unless this says no).
+    #[must_use]
+    pub fn with_xattrs(mut self, yes: bool) -> Self {
+        self.with_xattrs = yes;
+        self
+    }
+
+    /// Hands everything to `sink`, and finishes it.
+    ///
+    /// # Errors
+    /// Those of the host and of the sink.
+    pub fn send(mut self, sink: &mut dyn Sink) -> Result<()> {
+        let top = self.top.clone();
+        let mut levels = Vec::new();
+        if self.send_one(&top, &[], sink)? {
+            levels.push(open(top, Vec::new())?);
+        }
+        while let Some(level) = levels.last_mut() {
+            let Some(name) = level.rest.next() else {
+                levels.pop();
+                continue;
+            };
+            let host = level.dir.join(&name);
+            let path = join(&level.path, name.as_bytes());
+            if self.send_one(&host, &path, sink)? {
+                levels.push(open(host, path)?);
+            }
+        }
+        sink.finish()
+    }
+
+    /// Sends one file; whether it is a directory.
+    fn send_one(&mut self, host: &Path, path: &[u8], sink: &mut dyn Sink) -> Result<bool> {
+        let meta = std::fs::symlink_metadata(host).map_err(|e| Error::host("stat", host, e))?;
+        let Some(kind) = FileKind::from_mode(meta.mode()) else {
+            return Err(Error::host("stat", host, std::io::Error::other("an unknown file type")));
+        };
+        let mut earlier = None;
+        if meta.nlink() > 1 && kind != FileKind::Directory {
+            let id = (meta.dev(), meta.ino());
+            earlier = self.named.get(&id).cloned();
+            if earlier.is_none() {
+                self.named.insert(id, path.to_vec());
+            }
+        }
+        let target;
+        let item_kind = match (&earlier, kind) {
+            (Some(first), _) => ItemKind::HardLink(first),
+            (None, FileKind::Regular) => ItemKind::File { len_bytes: meta.len() },
+            (None, FileKind::Directory) => ItemKind::Directory,
+            (None, FileKind::Symlink) => {
+                let link = std::fs::read_link(host).map_err(|e| Error::host("read", host, e))?;
+                target = link.into_os_string().into_vec();
+                ItemKind::Symlink(&target)
+            }
+            (None, kind) => ItemKind::Special { kind, rdev: pack_device(meta.rdev()) },
+        };
+        let xattrs = if self.with_xattrs && earlier.is_none() { xattrs(host)? } else { Vec::new() };
+        let item = Item {
+            path,
+            kind: item_kind,
+            perm: (meta.mode() & 0o7777) as u16,
+            uid: meta.uid(),
+            gid: meta.gid(),
+            atime: Some(time(meta.atime(), meta.atime_nsec())),
+            mtime: time(meta.mtime(), meta.mtime_nsec()),
+            xattrs: &xattrs,
+        };
+        if matches!(item.kind, ItemKind::File { .. }) {
+            let mut content = HostContent::open(host, &meta)?;
+            sink.put(&item, &mut content)?;
+        } else {
+            sink.put(&item, &mut NoContent)?;
+        }
+        Ok(kind == FileKind::Directory)
+    }
+}
+
+fn open(dir: PathBuf, path: Vec<u8>) -> Result<Level> {
+    let failed = |e| Error::host("list", dir.clone(), e);
+    let mut names = Vec::new();
+    for entry in std::fs::read_dir(&dir).map_err(failed)? {
+        names.push(entry.map_err(failed)?.file_name());
+    }
+    names.sort_unstable();
+    Ok(Level { dir, path, rest: names.into_iter() })
+}
+
+fn time(secs: i64, nanos: i64) -> Time {
+    Time { secs, nanos: u32::try_from(nanos).unwrap_or(0) }
+}
+
+/// A device number of the host as the 32 bits that Linux file systems keep.
+pub(super) fn pack_device(dev: u64) -> u32 {
+    make_device(rustix::fs::major(dev), rustix::fs::minor(dev))
+}
+
+/// Packs a device number as `makedev(3)` does, in 32 bits.
+pub(super) fn make_device(major: u32, minor: u32) -> u32 {
+    (minor & 0xff) | ((major & 0xfff) << 8) | ((minor & 0xf_ff00) << 12)
+}
+
+fn xattrs(host: &Path) -> Result<Vec<(Vec<u8>, Vec<u8>)>> {
+    let mut names = vec![0; 1024];
+    let len = loop {
+        match rustix::fs::llistxattr(host, &mut names[..]) {
+            Ok(len) => break len,
+            Err(Errno::RANGE) if names.len() < 1 << 20 => names.resize(names.len() * 4, 0),
+            Err(Errno::OPNOTSUPP | Errno::NOSYS | Errno::ACCESS) => return Ok(Vec::new()),
+            Err(e) => return Err(Error::host("list the attributes of", host, e)),
+        }
+    };
+    let mut all = Vec::new();
+    for name in names.get(..len).unwrap_or(&[]).split(|b| *b == 0).filter(|n| !n.is_empty()) {
+        let mut value = vec![0; 1 << 16];
+        match rustix::fs::lgetxattr(host, OsStr::from_bytes(name), &mut value[..]) {
+            Ok(len) => {
+                value.truncate(len);
+                all.push((name.to_vec(), value));
+            }
+            // Gone since the list was made, or not for us to see.
+            Err(Errno::NODATA | Errno::ACCESS | Errno::PERM | Errno::OPNOTSUPP) => {}
+            Err(e) => return Err(Error::host("read an attribute of", host, e)),
+        }
+    }
+    Ok(all)
+}
+
+struct HostContent<'a> {
+    file: File,
+    host: &'a Path,
+    at: u64,
+    /// Fewer blocks than bytes: there are holes to be found.
+    sparse: bool,
+    /// Where the run of data at `at` ends, as far as is known.
+    data_end: u64,
+}
+
+impl<'a> HostContent<'a> {
+    fn open(host: &'a Path, meta: &Metadata) -> Result<Self> {
+        let flags = OFlags::RDONLY | OFlags::NOFOLLOW | OFlags::CLOEXEC;
+        let fd = rustix::fs::open(host, flags, Mode::empty())
+            .map_err(|e| Error::host("open", host, e))?;
+        let sparse = meta.blocks().saturating_mul(512) < meta.len();
+        let data_end = if sparse { 0 } else { u64::MAX };
+        Ok(Self { file: fd.into(), host, at: 0, sparse, data_end })
+    }
+}
+
+impl Content for HostContent<'_> {
+    fn next_run(&mut self, buf: &mut [u8]) -> Result<Option<(u64, usize)>> {
+        let failed = |e: std::io::Error| Error::host("read", self.host, e);
+        if self.sparse && self.at >= self.data_end {
+            self.at = match rustix::fs::seek(&self.file, SeekFrom::Data(self.at)) {
+                Ok(at) => at,
+                Err(Errno::NXIO) => return Ok(None),
+                Err(e) => return Err(failed(e.into())),
+            };
+            self.data_end = rustix::fs::seek(&self.file, SeekFrom::Hole(self.at))
+                .map_err(|e| failed(e.into()))?;
+        }
+        let want = usize::try_from(self.data_end - self.at).unwrap_or(usize::MAX).min(buf.len());
+        let got = loop {
+            match self.file.read_at(&mut buf[..want], self.at) {
+                Err(e) if e.kind() == std::io::ErrorKind::Interrupted => {}
+                other => break other.map_err(failed)?,
+            }
+        };
+        if got == 0 {
+            return Ok(None);
+        }
+        let start = self.at;
+        self.at += got as u64;
+        Ok(Some((start, got)))
+    }
+}

@@ -1,0 +1,289 @@
+//! A directory of a volume as a destination.
+//!
+//! What bears the name already is replaced, as `tar` does, but for directories, which are joined.
+//! Symbolic links on the way are never followed. The times of directories are set at the end,
+//! when nothing changes them any more.
+
+use super::{Content, Item, ItemKind, RUN_BYTES, Sink, below, join, split_last};
+use crate::{Error, Result};
+use std::collections::HashMap;
+use weft_vfs::path::Node;
+use weft_vfs::{
+    Caller, Error as FsError, FileKind, FileSystem, Handle, Ino, SetAttr, SetTime, XattrSet,
+};
+
+/// Who owns what is put into the volume.
+#[derive(Debug, Clone, Copy, PartialEq, Eq, Default)]
+pub enum Ownership {
+    /// The source's numbers.
+    #[default]
+    Keep,
+    /// These numbers, for everything.
+    Fixed {
+        /// User id.
+        uid: u32,
+        /// Group id.
+        gid: u32,
+    },
+}
+
+/// Puts items into a volume, in process.
+pub struct VolumeSink<'a> {
+    fs: &'a dyn FileSystem,
+    /// The directory that paths start at; `shown` is its path, for messages.
+    top: Node<'a>,
+    shown: Vec<u8>,
+    /// What the top item is called in `top`, unless it is `top` itself.
+    name: Option<Vec<u8>>,
+    ownership: Ownership,
+    /// Every directory seen, with a reference, by its path from `top`.
+    directories: HashMap<Vec<u8>, Node<'a>>,
+    last_parent: (Vec<u8>, Ino),
+    deferred: Vec<(Ino, SetAttr)>,
+    buffer: Vec<u8>,
+    xattrs_left_out: u64,
+}
+
+impl std::fmt::Debug for VolumeSink<'_> {
+    fn fmt(&self, f: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
+        f.debug_struct("VolumeSink").field("top", &self.top.ino()).finish_non_exhaustive()
+    }
+}
+
+impl<'a> VolumeSink<'a> {
+    /// Puts items under `top`, or under `name` in it. `shown` is the path of `top`, for messages.
+    #[must_use]
+    pub fn new(
+        fs: &'a dyn FileSystem,
+        top: Node<'a>,
+        name: Option<&[u8]>,
+        shown: &[u8],
+        ownership: Ownership,
+    ) -> Self {
+        let ino = top.ino();
+        Self {
+            fs,
+            top,
+            shown: shown.to_vec(),
+            name: name.map(<[u8]>::to_vec),
+            ownership,
+            directories: HashMap::new(),
+            last_parent: (Vec::new(), ino),
+            deferred: Vec::new(),
+            buffer: vec![0; RUN_BYTES],
+            xattrs_left_out: 0,
+        }
+    }
+
+    /// How many extended attributes the volume had no way to keep.
+    #[must_use]
+    pub fn xattrs_left_out(&self) -> u64 {
+        self.xattrs_left_out
+    }
+
+    fn full(&self, path: &[u8]) -> Vec<u8> {
+        match &self.name {
+            None => path.to_vec(),
+            Some(name) if path.is_empty() => name.clone(),
+            Some(name) => join(name, path),
+        }
+    }
+
+    fn error(&self, action: &'static str, full: &[u8], e: FsError) -> Error {
+        Error::file(action, &below(&self.shown, full), e)
+    }
+
+    /// The directory at `full`, which is made, with what it lies in, if a stream did not name it.
+    fn directory(&mut self, full: &[u8]) -> Result<Ino> {
+        if full == self.last_parent.0 {
+            return Ok(self.last_parent.1);
+        }
+        let ino = if full.is_empty() {
+            self.top.ino()
+        } else if let Some(node) = self.directories.get(full) {
+            node.ino()
+        } else {
+            let (uid, gid) = match self.ownership {
+                Ownership::Keep => (0, 0),
+                Ownership::Fixed { uid, gid } => (uid, gid),
+            };
+            let caller = Caller { uid, gid, ..Caller::default() };
+            self.make_directory(full, &caller, 0o755)?
+        };
+        self.last_parent.0.clear();
+        self.last_parent.0.extend_from_slice(full);
+        self.last_parent.1 = ino;
+        Ok(ino)
+    }
+
+    fn make_directory(&mut self, full: &[u8], caller: &Caller, perm: u16) -> Result<Ino> {
+        // Parents first, from the top down: a stream may name a file ten levels deep.
+        let mut missing = Vec::new();
+        let mut at = split_last(full).0;
+        while !at.is_empty() && !self.directories.contains_key(at) {
+            missing.push(at);
+            at = split_last(at).0;
+        }
+        for path in missing.into_iter().rev() {
+            self.make_one_directory(path, caller, 0o755)?;
+        }
+        self.make_one_directory(full, caller, perm)
+    }
+
+    fn make_one_directory(&mut self, full: &[u8], caller: &Caller, perm: u16) -> Result<Ino> {
+        let fs = self.fs;
+        let (above, name) = split_last(full);
+        let parent = match self.directories.get(above) {
+            Some(node) => node.ino(),
+            None => self.top.ino(),
+        };
+        let entry = match fs.mkdir(caller, parent, name, perm) {
+            Err(FsError::Exists) => fs.lookup(parent, name),
+            other => other,
+        };
+        let entry = entry.map_err(|e| self.error("make directory", full, e))?;
+        let node = Node::from_entry(fs, entry);
+        let ino = node.ino();
+        if !node.is_dir() {
+            return Err(self.error("make directory", full, FsError::NotADirectory));
+        }
+        self.directories.insert(full.to_vec(), node);
+        Ok(ino)
+    }
+
+    /// Makes something that is no directory, after removing what bore the name.
+    fn make(
+        &self,
+        full: &[u8],
+        parent: Ino,
+        name: &[u8],
+        make: impl Fn() -> weft_vfs::Result<weft_vfs::Entry>,
+    ) -> Result<Node<'a>> {
+        let entry = match make() {
+            Err(FsError::Exists) => {
+                self.fs.unlink(parent, name).map_err(|e| self.error("replace", full, e))?;
+                make()
+            }
+            other => other,
+        };
+        Ok(Node::from_entry(self.fs, entry.map_err(|e| self.error("make", full, e))?))
+    }
+
+    fn fill(&mut self, full: &[u8], ino: Ino, content: &mut dyn Content) -> Result<u64> {
+        let mut buffer = std::mem::take(&mut self.buffer);
+        let mut end = 0;
+        let result = loop {
+            match content.next_run(&mut buffer) {
+                Ok(None) => break Ok(end),
+                Ok(Some((at, len))) => {
+                    let run = buffer.get(..len).unwrap_or(&[]);
+                    match self.fs.write(ino, Handle::NONE, at, run) {
+                        Ok(taken) if taken == run.len() => end = at + taken as u64,
+                        Ok(_) => break Err(self.error("write", full, FsError::NoSpace)),
+                        Err(e) => break Err(self.error("write", full, e)),
+                    }
+                }
+                Err(e) => break Err(e),
+            }
+        };
+        self.buffer = buffer;
+        result
+    }
+
+    fn set_xattrs(&mut self, full: &[u8], ino: Ino, item: &Item<'_>) -> Result<()> {
+        for (name, value) in item.xattrs {
+            match self.fs.setxattr(ino, name, value, XattrSet::Any) {
+                Ok(()) => {}
+                Err(FsError::Unsupported(_)) => self.xattrs_left_out += 1,
+                Err(e) => return Err(self.error("set an attribute of", full, e)),
+            }
+        }
+        Ok(())
+    }
+}
+
+impl Sink for VolumeSink<'_> {
+    fn put(&mut self, item: &Item<'_>, content: &mut dyn Content) -> Result<()> {
+        let fs = self.fs;
+        let full = self.full(item.path);
+        let (above, name) = split_last(&full);
+        let (uid, gid) = match self.ownership {
+            Ownership::Keep => (item.uid, item.gid),
+            Ownership::Fixed { uid, gid } => (uid, gid),
+        };
+        let caller = Caller { uid, gid, ..Caller::default() };
+        let mut set = SetAttr {
+            atime: item.atime.map(SetTime::At),
+            mtime: Some(SetTime::At(item.mtime)),
+            ..SetAttr::default()
+        };
+
+        if item.kind == ItemKind::Directory {
+            let ino = if full.is_empty() {
+                self.top.ino()
+            } else if let Some(node) = self.directories.get(&full) {
+                node.ino()
+            } else {
+                self.make_directory(&full, &caller, item.perm)?
+            };
+            // It may have been there before, or been made for what is in it.
+            set.perm = Some(item.perm);
+            (set.uid, set.gid) = (Some(uid), Some(gid));
+            self.set_xattrs(&full, ino, item)?;
+            self.deferred.push((ino, set));
+            return Ok(());
+        }
+        if full.is_empty() {
+            return Err(self.error("replace", &full, FsError::IsADirectory));
+        }
+
+        let parent = self.directory(above)?;
+        let node = match item.kind {
+            ItemKind::File { .. } => self.make(&full, parent, name, || {
+                fs.mknod(&caller, parent, name, FileKind::Regular, item.perm, 0)
+            })?,
+            ItemKind::Symlink(target) => {
+                self.make(&full, parent, name, || fs.symlink(&caller, parent, name, target))?
+            }
+            ItemKind::Special { kind, rdev } => self.make(&full, parent, name, || {
+                fs.mknod(&caller, parent, name, kind, item.perm, rdev)
+            })?,
+            ItemKind::HardLink(first) => {
+                let first = self.full(first);
+                let (first_above, first_name) = split_last(&first);
+                let first_parent = self.directory(first_above)?;
+                let entry = fs
+                    .lookup(first_parent, first_name)
+                    .map_err(|e| self.error("link to", &first, e))?;
+                let first = Node::from_entry(fs, entry);
+                self.make(&full, parent, name, || fs.link(first.ino(), parent, name))?;
+                return Ok(());
+            }
+            ItemKind::Directory => return Ok(()),
+        };
+        let attr = *node.attr();
+        if let ItemKind::File { len_bytes } = item.kind {
+            let end = self.fill(&full, attr.ino, content)?;
+            if end < len_bytes {
+                set.size_bytes = Some(len_bytes);
+            }
+        }
+        self.set_xattrs(&full, attr.ino, item)?;
+        // A setgid directory gives its group away, and a write takes setuid and setgid.
+        if attr.gid != gid {
+            set.gid = Some(gid);
+        }
+        if item.perm & 0o6000 != 0 {
+            set.perm = Some(item.perm);
+        }
+        fs.setattr(attr.ino, &set).map_err(|e| self.error("set the times of", &full, e))?;
+        Ok(())
+    }
+
+    fn finish(&mut self) -> Result<()> {
+        for (ino, set) in std::mem::take(&mut self.deferred).into_iter().rev() {
+            self.fs.setattr(ino, &set).map_err(|e| self.error("set the times below", &[], e))?;
+        }
+        Ok(())
+    }
+}

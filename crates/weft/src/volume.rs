@@ -1,0 +1,78 @@
+//! The name of a place in a volume: `IMAGE:/path`.
+
+use crate::{Error, Result};
+use std::ffi::OsStr;
+use std::os::unix::ffi::OsStrExt;
+
+/// `IMAGE:/path`, taken apart.
+#[derive(Debug, Clone, PartialEq, Eq)]
+pub struct VolumePath {
+    /// The source, as [`crate::Stack::open`] takes it.
+    pub image: String,
+    /// An absolute path in the volume.
+    pub path: Vec<u8>,
+}
+
+/// Takes `IMAGE:/path` apart at the first `:/` that is followed by a path. Without one the whole is the
+/// image and the path is the root.
+///
+/// # Errors
+/// [`Error::Invalid`] for an empty or non-UTF-8 image name, or a path that is not absolute.
+pub fn parse(text: &OsStr) -> Result<VolumePath> {
+    let bytes = text.as_bytes();
+    let shown = text.to_string_lossy();
+    let (image, path) = match bytes.windows(2).position(|w| w == b":/") {
+        Some(at) => (&bytes[..at], &bytes[at + 1..]),
+        None if bytes.last() == Some(&b':') => (&bytes[..bytes.len() - 1], &b"/"[..]),
+        None => (bytes, &b"/"[..]),
+    };
+    if image.is_empty() {
+        return Err(Error::Invalid(format!(
+            "'{shown}' names no image; a volume path is IMAGE:/path"
+        )));
+    }
+    if path.contains(&0) {
+        return Err(Error::Invalid(format!("'{shown}' has a NUL in it")));
+    }
+    let image = std::str::from_utf8(image)
+        .map_err(|_| Error::Invalid(format!("the image name in '{shown}' is not UTF-8")))?;
+    Ok(VolumePath { image: image.to_owned(), path: path.to_vec() })
+}
+
+/// Whether `text` reads as `IMAGE:/path` (and not as a path of the host).
+#[must_use]
+pub fn looks_like_one(text: &OsStr) -> bool {
+    let bytes = text.as_bytes();
+    bytes.last() == Some(&b':') || bytes.windows(2).any(|w| w == b":/")
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    fn ok(text: &str) -> (String, String) {
+        let v = parse(OsStr::new(text)).expect("parses");
+        (v.image, String::from_utf8(v.path).expect("UTF-8"))
+    }
+
+    #[test]
+    fn paths_are_taken_apart() {
+        assert_eq!(ok("v.img:/a/b"), ("v.img".into(), "/a/b".into()));
+        assert_eq!(ok("v.img:/"), ("v.img".into(), "/".into()));
+        assert_eq!(ok("v.img"), ("v.img".into(), "/".into()));
+        assert_eq!(ok("v.img:"), ("v.img".into(), "/".into()));
+        assert_eq!(
+            ok("/d/v.img?partition=2:/x:/y"),
+            ("/d/v.img?partition=2".into(), "/x:/y".into())
+        );
+        assert_eq!(ok("a:b.img:/x"), ("a:b.img".into(), "/x".into()));
+    }
+
+    #[test]
+    fn nonsense_is_refused() {
+        assert!(parse(OsStr::new(":/x")).is_err());
+        assert!(parse(OsStr::new("")).is_err());
+        assert!(parse(OsStr::from_bytes(b"\xff.img:/x")).is_err());
+        assert!(parse(OsStr::from_bytes(b"v.img:/\xff")).is_ok(), "names in a volume are bytes");
+    }
+}
