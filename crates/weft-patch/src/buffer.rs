@@ -41,6 +41,8 @@ pub(crate) struct Buffer {
     referenced: bool,
     /// Holds file data: dropped when durable, not journaled unless the journal is full.
     pub data: bool,
+    /// The journal's transaction that changed it last.
+    pub transaction: u64,
     /// Marks of syncs.
     pub mark: u32,
     used: bool,
@@ -128,6 +130,7 @@ impl Cache {
             listed: false,
             referenced: true,
             data,
+            transaction: 0,
             mark: 0,
             used: true,
         };

@@ -252,7 +252,8 @@ impl State {
             return;
         }
         let cleared = self.graph.find(cleared);
-        let mut at = b.oldest;
+        let oldest = b.oldest;
+        let mut at = oldest;
         while at != NONE {
             let foreign = self
                 .graph
@@ -263,6 +264,13 @@ impl State {
             }
             at = self.graph[at].newer;
         }
+        if oldest != NONE {
+            self.cancel_all(buffer);
+        }
+    }
+
+    /// Cancels all pending changes of a buffer that is dirty and not in flight.
+    pub(crate) fn cancel_all(&mut self, buffer: u32) {
         while self.cache[buffer].oldest != NONE {
             let patch = self.cache[buffer].oldest;
             self.counters.cancelled += 1;

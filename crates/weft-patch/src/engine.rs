@@ -1,5 +1,7 @@
 //! The engine's front: operations, syncs, and the thread that writes back.
 
+use crate::jbd2::{Log, LogMap};
+use crate::journal::{Journal, open_log};
 use crate::state::State;
 use crate::writeback::{Goal, fail_all, first_error, write_batch};
 use crate::{BlockNr, Counters, Error, Options, Owner, PatchId, Policy, Result};
@@ -32,6 +34,8 @@ pub(crate) struct Shared {
     pub state: Mutex<State>,
     /// Held by whoever runs a round, a commit or a checkpoint. Taken before `state`.
     pub io: Mutex<()>,
+    /// The journal's log; used by whoever holds `io`.
+    pub log: Option<Mutex<Log>>,
     pub device: Arc<dyn BlockDevice>,
     pub policy: Policy,
     pub block_bytes: u32,
@@ -44,7 +48,7 @@ pub(crate) struct Shared {
     /// Wakes the write-back thread.
     work: Condvar,
     /// Wakes those who wait for memory.
-    room: Condvar,
+    pub room: Condvar,
 }
 
 /// What the write-back thread is told, beside the state.
@@ -73,20 +77,43 @@ impl Engine {
         if matches!(options.policy, Policy::Journal(_)) {
             return Err(Error::Invalid("a journal policy needs a journal".into()));
         }
-        Self::start(device, block_bytes, options)
+        Self::start(device, block_bytes, options, None)
     }
 
-    pub(crate) fn start(
+    /// Opens an engine whose changes go through a JBD2 journal, in the volume or beside it.
+    ///
+    /// The journal must be clean: [`recover`](crate::recover) it first.
+    ///
+    /// # Errors
+    /// As [`new`](Self::new); [`Error::Journal`] for a journal that cannot be used.
+    pub fn with_journal(
         device: Arc<dyn BlockDevice>,
         block_bytes: u32,
         options: Options,
+        journal: LogMap,
+    ) -> Result<Arc<Self>> {
+        if !matches!(options.policy, Policy::Journal(_)) {
+            return Err(Error::Invalid("a journal is of use to a journal policy only".into()));
+        }
+        let log = open_log(journal, block_bytes)?;
+        Self::start(device, block_bytes, options, Some(log))
+    }
+
+    fn start(
+        device: Arc<dyn BlockDevice>,
+        block_bytes: u32,
+        options: Options,
+        log: Option<Log>,
     ) -> Result<Arc<Self>> {
         if !block_bytes.is_power_of_two() || !(512..=32_768).contains(&block_bytes) {
             return Err(Error::Invalid(format!(
                 "a block size of {block_bytes} bytes is not a power of two from 512 to 32768"
             )));
         }
-        let state = State::new(Arc::clone(&device), block_bytes as usize, options.clone());
+        let mut state = State::new(Arc::clone(&device), block_bytes as usize, options.clone());
+        if let (Policy::Journal(mode), Some(log)) = (options.policy, &log) {
+            state.journal = Some(Journal::new(log, mode));
+        }
         let shared = Arc::new(Shared {
             policy: options.policy,
             block_bytes,
@@ -98,6 +125,7 @@ impl Engine {
             background: options.background && !state.read_only,
             state: Mutex::new(state),
             io: Mutex::new(()),
+            log: log.map(Mutex::new),
             device,
             work: Condvar::new(),
             room: Condvar::new(),
@@ -128,7 +156,12 @@ impl Engine {
         let shared = &*self.shared;
         let mut state = shared.lock();
         loop {
-            let _ = max_blocks;
+            if let Some(work) = state.journal_needs(max_blocks)? {
+                drop(state);
+                shared.make_log_room(work)?;
+                state = shared.lock();
+                continue;
+            }
             if state.dirty_bytes() <= shared.memory_budget_bytes {
                 break;
             }
@@ -156,6 +189,19 @@ impl Engine {
     /// The first write or flush that failed. What failed stays in memory; another call tries again.
     pub fn sync(&self) -> Result<()> {
         self.shared.sync_all()
+    }
+
+    /// Writes back now what age and pressure would write back some time: with a journal, also in
+    /// place. Unlike [`sync`](Self::sync) it promises nothing about what is not ready.
+    ///
+    /// # Errors
+    /// As [`sync`](Self::sync).
+    pub fn write_back(&self) -> Result<()> {
+        if self.shared.log.is_some() {
+            return self.shared.checkpoint();
+        }
+        let _io = self.shared.lock_io();
+        self.shared.round(Goal::All).1
     }
 
     /// Makes durable the dirty blocks of one owner, the patches `also`, and all they depend on.
@@ -207,7 +253,7 @@ impl Engine {
     /// # Errors
     /// As [`sync`](Self::sync). The thread is stopped in any case.
     pub fn shutdown(&self) -> Result<()> {
-        let result = self.sync();
+        let result = self.sync().and_then(|()| self.shared.close_journal());
         self.stop();
         result
     }
@@ -264,6 +310,9 @@ impl Shared {
     }
 
     pub fn sync_all(&self) -> Result<()> {
+        if self.log.is_some() {
+            return self.sync_journaled();
+        }
         // What is in flight now belongs to nobody: its round held `io`. So the roots are complete.
         let mut io = self.lock_io();
         let mut roots: Vec<PatchId> = self.lock().seal_all();
@@ -284,6 +333,9 @@ impl Shared {
     }
 
     fn sync_owner(&self, owner: Owner, also: &[PatchId]) -> Result<()> {
+        if self.log.is_some() {
+            return self.sync_owner_journaled(owner, also);
+        }
         let mut io = self.lock_io();
         let mut roots = self.lock().roots_of(owner, also);
         loop {
@@ -308,7 +360,7 @@ impl Shared {
     }
 
     /// Nothing to write although something is dirty would be a cycle: a fault of the engine.
-    fn check_progress(&self, wrote: bool) -> Result<()> {
+    pub fn check_progress(&self, wrote: bool) -> Result<()> {
         if wrote {
             return Ok(());
         }
@@ -318,16 +370,17 @@ impl Shared {
 
     /// Writes in the caller, for want of memory and of a thread that would do it.
     fn relieve(&self) -> Result<()> {
-        let _io = self.lock_io();
+        let io = self.lock_io();
         let before_ms = self.lock().now_ms();
-        let (wrote, result) = self.round(Goal::Background { before_ms, data: true });
-        result?;
-        if !wrote {
-            let (wrote, result) = self.round(Goal::All);
+        for goal in [Goal::Background { before_ms, data: true }, Goal::All] {
+            let (wrote, result) = self.round(goal);
             result?;
-            self.check_progress(wrote)?;
+            if wrote {
+                return Ok(());
+            }
         }
-        Ok(())
+        drop(io);
+        if self.log.is_some() { self.commit() } else { self.check_progress(false) }
     }
 
     /// The write-back thread: by memory pressure, and by age.
@@ -365,7 +418,7 @@ impl Shared {
 
     /// One step of the write-back thread; says whether it wrote anything.
     fn write_back_once(&self) -> Result<bool> {
-        let _io = self.lock_io();
+        let io = self.lock_io();
         let (now_ms, crowded, pressed) = {
             let mut state = self.lock();
             let crowded = state.dirty_bytes() > self.background_bytes;
@@ -394,13 +447,20 @@ impl Shared {
                 return Ok(true);
             }
         }
+        drop(io);
+        let commit =
+            crowded || pressed || self.lock().commit_due(now_ms.saturating_sub(max_age_ms));
+        if commit && self.log.is_some() {
+            self.commit()?;
+            return Ok(true);
+        }
         Ok(false)
     }
 }
 
 impl State {
     /// Every live patch that a sync waits for, from now on closed to new befores.
-    fn seal_all(&mut self) -> Vec<PatchId> {
+    pub fn seal_all(&mut self) -> Vec<PatchId> {
         let buffers: Vec<u32> = self.cache.all().filter(|&b| self.cache[b].is_dirty()).collect();
         let mut roots = Vec::new();
         for buffer in buffers {
@@ -425,7 +485,7 @@ impl State {
         }
     }
 
-    fn roots_of(&mut self, owner: Owner, also: &[PatchId]) -> Vec<PatchId> {
+    pub fn roots_of(&mut self, owner: Owner, also: &[PatchId]) -> Vec<PatchId> {
         let buffers: Vec<u32> = self.cache.dirty_of(owner).collect();
         let mut roots: Vec<PatchId> =
             also.iter().copied().filter(|&id| !self.is_durable(id)).collect();
@@ -438,7 +498,7 @@ impl State {
 
     /// Marks the buffers that must be written for `roots` to be durable, and closes their patches
     /// to new befores, so that the sync ends however busy the volume is.
-    fn mark_needed(&mut self, roots: &[PatchId]) -> u32 {
+    pub fn mark_needed(&mut self, roots: &[PatchId]) -> u32 {
         let from: Vec<u32> = roots.iter().filter_map(|&id| self.graph.find(id)).collect();
         let met = std::cell::RefCell::new(Vec::new());
         let cache = &self.cache;
@@ -461,7 +521,7 @@ impl State {
         mark
     }
 
-    fn failed_marked(&self, mark: u32) -> bool {
+    pub fn failed_marked(&self, mark: u32) -> bool {
         self.failed.iter().any(|w| self.cache[w.buffer].mark == mark)
     }
 }

@@ -28,6 +28,7 @@ pub(crate) struct State {
     pub done_empties: Vec<u32>,
     /// Writes that failed, to be repeated from their copies before anything else is written.
     pub failed: Vec<Write>,
+    pub journal: Option<crate::journal::Journal>,
     pub signals: crate::engine::Signals,
     opened: Instant,
 }
@@ -48,6 +49,7 @@ impl State {
             dirty_list: Vec::new(),
             done_empties: Vec::new(),
             failed: Vec::new(),
+            journal: None,
             signals: crate::engine::Signals::default(),
             opened: Instant::now(),
         }
@@ -220,12 +222,14 @@ impl State {
                 let patch = self.note_change(buffer, change, &[]);
                 self.graph.id(patch)
             }
-            Policy::Journal(_) => unreachable!("an engine without a journal has no journal policy"),
+            Policy::Journal(_) => self.journal_change(buffer, change),
         }
     }
 
     pub fn free(&mut self, nr: BlockNr, cleared: PatchId) {
-        if let Some(buffer) = self.cache.find(nr) {
+        if self.journal.is_some() {
+            self.journal_free(nr);
+        } else if let Some(buffer) = self.cache.find(nr) {
             self.cancel_freed(buffer, cleared);
         }
     }

@@ -30,6 +30,10 @@ pub(crate) struct Write {
     pub nr: BlockNr,
     pub content: Arc<[u8]>,
     pub patches: SmallVec<[u32; 2]>,
+    /// Some patch was rolled back.
+    pub partial: bool,
+    /// The journal's next transaction when the copy was made.
+    pub sequence: u32,
     pub error: Option<Error>,
 }
 
@@ -130,7 +134,8 @@ impl State {
             return None;
         }
         let mut content = Arc::clone(&self.cache[buffer].content);
-        if !left_out.is_empty() {
+        let partial = !left_out.is_empty();
+        if partial {
             self.counters.rollbacks += 1;
             let mut copy: Vec<u8> = content.to_vec();
             for &p in left_out.iter().rev() {
@@ -144,9 +149,10 @@ impl State {
             self.graph.drop_pieces(p);
         }
         self.counters.blocks_written += 1;
+        let sequence = self.next_sequence();
         let b = &mut self.cache[buffer];
         b.in_flight = true;
-        Some(Write { buffer, nr: b.nr, content, patches, error: None })
+        Some(Write { buffer, nr: b.nr, content, patches, partial, sequence, error: None })
     }
 
     /// The safety rule, checked where it counts: the befores of what is written to a block are
@@ -180,6 +186,9 @@ impl State {
             for &p in &write.patches {
                 debug_assert!(self.graph[p].befores == NONE, "a durable patch waits");
                 self.graph.release(p);
+            }
+            if !write.partial {
+                self.settle(write.nr, write.sequence);
             }
             let now = self.now_ms();
             let b = &mut self.cache[write.buffer];

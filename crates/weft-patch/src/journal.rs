@@ -1,0 +1,555 @@
+//! The journal policy: transactions in JBD2 format, under any file system.
+//!
+//! In the terms of the graph a transaction is one empty patch, its *commit*, that becomes durable
+//! when the commit record is. Every journaled change waits for the commit of the running
+//! transaction and for nothing else; so a block has one hard patch, and write-back in place (the
+//! checkpoint) is the ordinary write-back.
+//!
+//! Invariants:
+//! - The running transaction always fits into the free part of the log: [`State::journal_needs`]
+//!   makes room before an operation begins. So a commit can always be written, and after it every
+//!   block of the log can be written in place: the log cannot get stuck full.
+//! - A transaction leaves the log (the tail passes it) only after each of its blocks is durable in
+//!   place, or was freed by a later transaction that is committed.
+//! - A block freed while a copy of it may be in the log is revoked by the transaction that frees it.
+//!
+//! One thread at a time commits, holding `io`; operations go on meanwhile in the next transaction.
+
+use crate::engine::Shared;
+use crate::graph::{Change, Kind, NONE};
+use crate::jbd2::{self, CommitTime, Format, Log, LogMap, build_transaction, log_blocks_needed};
+use crate::state::State;
+use crate::writeback::Goal;
+use crate::{BlockNr, Error, JournalMode, PatchId, Policy, Result};
+use hashbrown::{HashMap, HashSet};
+use smallvec::SmallVec;
+use std::collections::VecDeque;
+use std::sync::{Arc, Mutex, PoisonError};
+use std::time::{SystemTime, UNIX_EPOCH};
+use weft_block::BlockDevice;
+
+/// What is missing before an operation may begin.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub(crate) enum LogWork {
+    /// The running transaction must be committed.
+    Commit,
+    /// Blocks of the log must be written in place.
+    Checkpoint,
+}
+
+/// A transaction that is being filled, or written.
+#[derive(Debug)]
+pub(crate) struct Transaction {
+    /// Counts transactions since the engine was opened, from 1.
+    number: u64,
+    commit: u32,
+    blocks: Vec<BlockNr>,
+    /// File data that must be durable before the commit record.
+    data: Vec<PatchId>,
+    revokes: HashSet<BlockNr>,
+    /// Blocks that nobody needs once this is committed.
+    freed: HashSet<BlockNr>,
+    started_ms: u64,
+}
+
+impl Transaction {
+    fn is_empty(&self) -> bool {
+        self.blocks.is_empty() && self.revokes.is_empty()
+    }
+}
+
+/// A transaction whose copies were taken, until its commit record is durable.
+#[derive(Debug)]
+struct Committing {
+    transaction: Transaction,
+    copies: Vec<(u64, Arc<[u8]>)>,
+}
+
+/// A transaction in the log.
+#[derive(Debug)]
+struct Logged {
+    sequence: u32,
+    start: u32,
+    len_blocks: u32,
+    /// Blocks not yet durable in place.
+    outstanding: usize,
+}
+
+/// The part of the journal that lives under the engine's lock.
+#[derive(Debug)]
+pub(crate) struct Journal {
+    mode: JournalMode,
+    format: Format,
+    ring_blocks: u32,
+    free_blocks: u32,
+    head: u32,
+    next_sequence: u32,
+    next_number: u64,
+    running: Option<Transaction>,
+    committing: Option<Committing>,
+    logged: VecDeque<Logged>,
+    /// For each block not yet durable in place, the transactions of the log that hold it.
+    owed: HashMap<BlockNr, SmallVec<[u32; 2]>>,
+    /// Blocks of which the log may hold a copy.
+    in_log: HashSet<BlockNr>,
+}
+
+impl Journal {
+    pub fn new(log: &Log, mode: JournalMode) -> Self {
+        let sb = log.superblock();
+        Self {
+            mode,
+            format: log.format(),
+            ring_blocks: sb.ring_blocks(),
+            free_blocks: sb.ring_blocks(),
+            head: sb.first,
+            next_sequence: sb.sequence,
+            next_number: 1,
+            running: None,
+            committing: None,
+            logged: VecDeque::new(),
+            owed: HashMap::new(),
+            in_log: HashSet::new(),
+        }
+    }
+
+    fn journals(&self, data: bool) -> bool {
+        !data || self.mode == JournalMode::Full
+    }
+
+    fn blocks_needed(&self, blocks: usize, revokes: usize) -> u32 {
+        u32::try_from(log_blocks_needed(&self.format, blocks, revokes)).unwrap_or(u32::MAX)
+    }
+}
+
+/// Replays what a crash left in a journal, and empties it. Does nothing to a clean one.
+///
+/// # Errors
+/// [`Error::Journal`]: the journal is damaged (nothing was written then), or a device failed.
+pub fn recover(device: &dyn BlockDevice, block_bytes: u32, map: LogMap) -> Result<jbd2::Recovery> {
+    let fail = |e: jbd2::Error| Error::Journal(e.to_string());
+    let mut log = Log::open(map).map_err(fail)?;
+    if !log.needs_recovery() {
+        return Ok(jbd2::Recovery::default());
+    }
+    let len_blocks = device.geometry().len_bytes / u64::from(block_bytes);
+    let recovery = log
+        .recover(len_blocks, |nr, content| device.write_at(content, nr * u64::from(block_bytes)))
+        .map_err(fail)?;
+    device.flush().map_err(|e| Error::flush(&e))?;
+    log.reset(recovery.next_sequence).map_err(fail)?;
+    Ok(recovery)
+}
+
+pub(crate) fn open_log(map: LogMap, block_bytes: u32) -> Result<Log> {
+    let log = Log::open(map).map_err(|e| Error::Journal(e.to_string()))?;
+    if log.needs_recovery() {
+        return Err(Error::Journal("must be recovered before it is used".into()));
+    }
+    if log.superblock().block_bytes != block_bytes {
+        return Err(Error::Journal(format!(
+            "has blocks of {} bytes, the volume of {block_bytes}",
+            log.superblock().block_bytes
+        )));
+    }
+    Ok(log)
+}
+
+impl State {
+    fn running(&mut self) -> &mut Transaction {
+        let now = self.now_ms();
+        let journal = self.journal.as_mut().expect("a journal policy has a journal");
+        if journal.running.is_none() {
+            let commit = self.graph.make(Kind::Empty, NONE);
+            // Not an edge: it waits for its record.
+            self.graph[commit].waits = 1;
+            journal.running = Some(Transaction {
+                number: journal.next_number,
+                commit,
+                blocks: Vec::new(),
+                data: Vec::new(),
+                revokes: HashSet::new(),
+                freed: HashSet::new(),
+                started_ms: now,
+            });
+            journal.next_number += 1;
+        }
+        journal.running.as_mut().expect("just made")
+    }
+
+    /// Notes a change under the journal policy.
+    pub fn journal_change(&mut self, buffer: u32, change: Change) -> PatchId {
+        let data = self.cache[buffer].data;
+        let nr = self.cache[buffer].nr;
+        let (number, commit) = {
+            let running = self.running();
+            (running.number, running.commit)
+        };
+        let new = std::mem::replace(&mut self.cache[buffer].transaction, number) != number;
+        let journal = self.journal.as_ref().expect("a journal policy has a journal");
+        let mode = journal.mode;
+        if !journal.journals(data) {
+            let patch = self.note_change(buffer, change, &[]);
+            let id = self.graph.id(patch);
+            if new && mode == JournalMode::Ordered {
+                self.running().data.push(id);
+            }
+            return id;
+        }
+        let id = self.graph.id(commit);
+        self.note_change(buffer, change, &[id]);
+        let running = self.running();
+        if new {
+            running.blocks.push(nr);
+        }
+        if !running.revokes.is_empty() {
+            running.revokes.remove(&nr);
+        }
+        if !running.freed.is_empty() {
+            running.freed.remove(&nr);
+        }
+        id
+    }
+
+    /// Notes that a block was freed by the running transaction.
+    pub fn journal_free(&mut self, nr: BlockNr) {
+        let buffer = self.cache.find(nr);
+        let journal = self.journal.as_ref().expect("a journal policy has a journal");
+        let may_be_in_log = journal.in_log.contains(&nr);
+        if let Some(buffer) = buffer {
+            let data = self.cache[buffer].data;
+            if !journal.journals(data) && !may_be_in_log {
+                self.cancel_freed(buffer, PatchId::DURABLE);
+                return;
+            }
+        }
+        let running = self.running();
+        if may_be_in_log {
+            running.revokes.insert(nr);
+        }
+        if buffer.is_some() {
+            running.freed.insert(nr);
+        }
+    }
+
+    /// Whether an operation of `max_blocks` may begin, and if not, what must be done first.
+    pub fn journal_needs(&self, max_blocks: u32) -> Result<Option<LogWork>> {
+        let Some(journal) = &self.journal else { return Ok(None) };
+        let max = max_blocks as usize;
+        let alone = journal.blocks_needed(max, max);
+        if alone > journal.ring_blocks {
+            return Err(Error::JournalTooSmall { needed: alone, available: journal.ring_blocks });
+        }
+        let (blocks, revokes) =
+            journal.running.as_ref().map_or((0, 0), |t| (t.blocks.len(), t.revokes.len()));
+        let needed = journal.blocks_needed(blocks + max, revokes + max);
+        let something = blocks + revokes > 0;
+        // A transaction of at most a quarter leaves room for the next while this one is written.
+        if something && (needed > journal.ring_blocks / 4 || needed > journal.free_blocks) {
+            return Ok(Some(LogWork::Commit));
+        }
+        Ok((needed > journal.free_blocks).then_some(LogWork::Checkpoint))
+    }
+
+    /// Whether the running transaction has been open since before this time.
+    pub fn commit_due(&self, before_ms: u64) -> bool {
+        self.journal.as_ref().is_some_and(|j| {
+            j.committing.is_some()
+                || j.running.as_ref().is_some_and(|t| !t.is_empty() && t.started_ms <= before_ms)
+        })
+    }
+
+    /// The number the next transaction to commit will have: what a write planned now carries is
+    /// that of all before it.
+    pub fn next_sequence(&self) -> u32 {
+        self.journal.as_ref().map_or(0, |j| j.next_sequence)
+    }
+
+    /// A block was written in place as the transactions before `sequence` left it: their copies
+    /// of it are no longer needed.
+    pub fn settle(&mut self, nr: BlockNr, sequence: u32) {
+        let Some(journal) = &mut self.journal else { return };
+        let Some(owed) = journal.owed.get_mut(&nr) else { return };
+        owed.retain(|&mut s| {
+            let settled = jbd2::is_after(sequence, s);
+            if settled && let Some(logged) = journal.logged.iter_mut().find(|l| l.sequence == s) {
+                logged.outstanding -= 1;
+            }
+            !settled
+        });
+        if owed.is_empty() {
+            journal.owed.remove(&nr);
+        }
+    }
+
+    /// Ends the running transaction: takes its copies. Does nothing if one is being written.
+    fn close_transaction(&mut self) {
+        let Some(journal) = &mut self.journal else { return };
+        if journal.committing.is_some() {
+            return;
+        }
+        let Some(transaction) = journal.running.take_if(|t| !t.is_empty()) else { return };
+        let cache = &self.cache;
+        let mut copies: Vec<(u64, Arc<[u8]>)> = transaction
+            .blocks
+            .iter()
+            .filter(|nr| !transaction.freed.contains(*nr))
+            .filter_map(|&nr| {
+                // A block that is not in memory any more has been freed and cancelled.
+                let buffer = cache.find(nr)?;
+                Some((nr.0, Arc::clone(&cache[buffer].content)))
+            })
+            .collect();
+        copies.sort_unstable_by_key(|c| c.0);
+        copies.dedup_by_key(|c| c.0);
+        journal.in_log.extend(copies.iter().map(|c| BlockNr(c.0)));
+        journal.committing = Some(Committing { transaction, copies });
+    }
+
+    /// The commit record is durable.
+    fn committed(&mut self, start: u32, end: u32, len_blocks: u32) {
+        let Some(journal) = &mut self.journal else { return };
+        let Some(Committing { transaction, copies }) = journal.committing.take() else { return };
+        let sequence = journal.next_sequence;
+        journal.next_sequence = sequence.wrapping_add(1);
+        journal.head = end;
+        journal.free_blocks -= len_blocks;
+        journal.logged.push_back(Logged { sequence, start, len_blocks, outstanding: copies.len() });
+        for (nr, _) in copies {
+            journal.owed.entry(BlockNr(nr)).or_default().push(sequence);
+        }
+        self.graph[transaction.commit].waits = 0;
+        self.done_empties.push(transaction.commit);
+        self.resolve_empties();
+        self.counters.transactions += 1;
+        self.counters.log_blocks_written += u64::from(len_blocks);
+        for nr in transaction.freed {
+            let Some(buffer) = self.cache.find(nr) else {
+                self.settle(nr, sequence.wrapping_add(1));
+                continue;
+            };
+            let b = &self.cache[buffer];
+            if b.transaction > transaction.number || b.in_flight {
+                continue;
+            }
+            if b.patches > 0 {
+                self.cancel_all(buffer);
+            }
+            self.settle(nr, sequence.wrapping_add(1));
+        }
+    }
+
+    /// What remains of the log: the first transaction still needed, and what can be given back.
+    fn tail(&self) -> Option<(u32, u32, u32)> {
+        let journal = self.journal.as_ref()?;
+        let done: u32 =
+            journal.logged.iter().take_while(|l| l.outstanding == 0).map(|l| l.len_blocks).sum();
+        let (sequence, start) = journal
+            .logged
+            .iter()
+            .find(|l| l.outstanding > 0)
+            .map_or((journal.next_sequence, 0), |l| (l.sequence, l.start));
+        Some((sequence, start, done))
+    }
+
+    fn tail_moved(&mut self) {
+        let Some(journal) = &mut self.journal else { return };
+        while journal.logged.front().is_some_and(|l| l.outstanding == 0) {
+            if let Some(done) = journal.logged.pop_front() {
+                journal.free_blocks += done.len_blocks;
+            }
+        }
+        if journal.logged.is_empty() && journal.committing.is_none() {
+            journal.in_log.clear();
+        }
+    }
+}
+
+fn lock(log: &Mutex<Log>) -> std::sync::MutexGuard<'_, Log> {
+    log.lock().unwrap_or_else(PoisonError::into_inner)
+}
+
+impl Shared {
+    /// Makes room in the log for an operation.
+    pub fn make_log_room(&self, work: LogWork) -> Result<()> {
+        match work {
+            LogWork::Commit => self.commit(),
+            LogWork::Checkpoint => self.checkpoint(),
+        }
+    }
+
+    /// Commits the running transaction, if it holds anything, and one whose commit had failed.
+    pub fn commit(&self) -> Result<()> {
+        let Some(log) = &self.log else { return Ok(()) };
+        let _io = self.lock_io();
+        // A failed commit is finished first, then the running transaction follows.
+        for _ in 0..2 {
+            let resumed = {
+                let mut state = self.lock();
+                let resumed = state.journal.as_ref().is_some_and(|j| j.committing.is_some());
+                state.close_transaction();
+                resumed
+            };
+            self.write_transaction(&mut lock(log))?;
+            if !resumed {
+                break;
+            }
+        }
+        Ok(())
+    }
+
+    fn write_transaction(&self, log: &mut Log) -> Result<()> {
+        let fail = |e: jbd2::Error| Error::Journal(e.to_string());
+        let Some((copies, revokes, data, format, sequence, head)) = ({
+            let state = self.lock();
+            state.journal.as_ref().and_then(|j| {
+                let c = j.committing.as_ref()?;
+                let revokes: Vec<u64> = c.transaction.revokes.iter().map(|nr| nr.0).collect();
+                let data = c.transaction.data.clone();
+                Some((c.copies.clone(), revokes, data, j.format, j.next_sequence, j.head))
+            })
+        }) else {
+            return Ok(());
+        };
+        self.make_durable(data)?;
+        let blocks: Vec<(u64, &[u8])> = copies.iter().map(|(nr, c)| (*nr, &c[..])).collect();
+        let transaction = build_transaction(&format, sequence, &blocks, &revokes).map_err(fail)?;
+        if !log.needs_recovery() {
+            log.set_tail(sequence, head).map_err(fail)?;
+        }
+        let at = log.write_ring(head, &transaction.blocks).map_err(fail)?;
+        let log_device = Arc::clone(log.map().device());
+        log_device.flush().map_err(|e| Error::flush(&e))?;
+        let now = SystemTime::now().duration_since(UNIX_EPOCH).unwrap_or_default();
+        let time = CommitTime { seconds: now.as_secs(), nanoseconds: now.subsec_nanos() };
+        let record = jbd2::commit_block(&format, sequence, transaction.crc, time);
+        let end = log.write_ring(at, &[&record]).map_err(fail)?;
+        log_device.flush().map_err(|e| Error::flush(&e))?;
+        let len = u32::try_from(transaction.blocks.len() + 1).unwrap_or(u32::MAX);
+        let mut state = self.lock();
+        state.counters.flushes += 2;
+        state.counters.count_request(transaction.blocks.len());
+        state.counters.count_request(1);
+        state.committed(head, end, len);
+        drop(state);
+        self.room.notify_all();
+        Ok(())
+    }
+
+    /// Runs rounds until the patches are durable. The caller holds `io`.
+    fn make_durable(&self, mut roots: Vec<PatchId>) -> Result<()> {
+        loop {
+            let mark = {
+                let mut state = self.lock();
+                roots.retain(|&id| !state.is_durable(id));
+                if roots.is_empty() {
+                    return Ok(());
+                }
+                state.mark_needed(&roots)
+            };
+            let (wrote, result) = self.round(Goal::Marked(mark));
+            if let Err(e) = result {
+                if self.lock().failed_marked(mark) {
+                    return Err(e);
+                }
+            }
+            self.check_progress(wrote)?;
+        }
+    }
+
+    /// Writes in place what the log holds, as far as it can be written now, and gives back the
+    /// log's space.
+    pub fn checkpoint(&self) -> Result<()> {
+        let _io = self.lock_io();
+        loop {
+            let (wrote, result) = self.round(Goal::All);
+            result?;
+            let state = self.lock();
+            let owed = state.journal.as_ref().is_some_and(|j| !j.owed.is_empty());
+            if !wrote || !owed {
+                break;
+            }
+        }
+        self.move_tail()
+    }
+
+    /// Moves the tail of the log past what is no longer needed. The caller holds `io`.
+    fn move_tail(&self) -> Result<()> {
+        let Some(log) = &self.log else { return Ok(()) };
+        let Some((sequence, start, done)) = self.lock().tail() else { return Ok(()) };
+        if done == 0 {
+            return Ok(());
+        }
+        let mut log = lock(log);
+        let fail = |e: jbd2::Error| Error::Journal(e.to_string());
+        log.set_tail(sequence, start).map_err(fail)?;
+        log.map().device().flush().map_err(|e| Error::flush(&e))?;
+        let mut state = self.lock();
+        state.counters.flushes += 1;
+        state.tail_moved();
+        Ok(())
+    }
+
+    /// Everything durable, in place or in the log.
+    pub fn sync_journaled(&self) -> Result<()> {
+        {
+            let _io = self.lock_io();
+            let roots = self.lock().unjournaled();
+            self.make_durable(roots)?;
+        }
+        self.commit()
+    }
+
+    pub fn sync_owner_journaled(&self, owner: crate::Owner, also: &[PatchId]) -> Result<()> {
+        let commit = {
+            let _io = self.lock_io();
+            let mut state = self.lock();
+            let mut roots = state.roots_of(owner, also);
+            let all = roots.len();
+            roots.retain(|&id| state.is_unjournaled(id));
+            let commit = all > roots.len();
+            drop(state);
+            self.make_durable(roots)?;
+            commit
+        };
+        if commit { self.commit() } else { Ok(()) }
+    }
+
+    /// Commits, writes everything in place and empties the log.
+    pub fn close_journal(&self) -> Result<()> {
+        let Some(log) = &self.log else { return Ok(()) };
+        self.commit()?;
+        let _io = self.lock_io();
+        loop {
+            let (wrote, result) = self.round(Goal::All);
+            result?;
+            if !wrote {
+                break;
+            }
+        }
+        let next_sequence = {
+            let mut state = self.lock();
+            if state.cache.dirty_blocks() > 0 {
+                return Err(Error::Invalid("internal error: blocks left after a commit".into()));
+            }
+            state.tail_moved();
+            state.journal.as_ref().map_or(1, |j| j.next_sequence)
+        };
+        lock(log).reset(next_sequence).map_err(|e| Error::Journal(e.to_string()))
+    }
+}
+
+impl State {
+    fn is_unjournaled(&self, id: PatchId) -> bool {
+        let Some(p) = self.graph.find(id) else { return false };
+        let full = self.options.policy == Policy::Journal(JournalMode::Full);
+        self.buffer_of(p).is_some_and(|b| self.cache[b].data && !full)
+    }
+
+    /// All file data that is dirty and not journaled.
+    fn unjournaled(&mut self) -> Vec<PatchId> {
+        let mut roots = self.seal_all();
+        roots.retain(|&id| self.is_unjournaled(id));
+        roots
+    }
+}
