@@ -26,7 +26,7 @@
 #![warn(missing_docs)]
 
 pub mod access;
-
+pub mod conformance;
 mod error;
 mod fs;
 mod invalidate;

@@ -1,0 +1,323 @@
+//! A suite that any [`FileSystem`] can be put through.
+//!
+//! [`run`] gives each case a fresh file system and reports every case that failed by name. The
+//! cases state what Linux promises of a local file system at the level of inodes; where formats
+//! differ, [`Limits`] says what to expect. The random comparison drives the file system and
+//! [`MemFs`](crate::MemFs) through the same operations, compares them after each one, and shrinks
+//! what fails to a short list that is printed with its seed.
+//!
+//! ```
+//! use std::sync::Arc;
+//! use weft_vfs::{MemFs, conformance::{self, Limits}};
+//! conformance::run(|| Arc::new(MemFs::new()), &Limits { random_runs: 1, ..Limits::default() });
+//! ```
+
+mod attributes;
+mod compare;
+mod content;
+mod creating;
+mod links;
+mod listing;
+mod names;
+mod operations;
+mod random;
+mod renaming;
+mod space;
+mod threads;
+mod times;
+mod trees;
+mod unlinked;
+mod xattrs;
+
+use std::panic::{AssertUnwindSafe, catch_unwind};
+use std::sync::Arc;
+
+use crate::{Caller, FileSystem, Ino, Node, Result};
+
+/// What a format can and cannot do, and how hard to try.
+#[derive(Debug, Clone)]
+pub struct Limits {
+    /// Most names of one file; `None` if too many to reach in a test.
+    pub links: Option<u32>,
+    /// Highest link count of a directory; `None` if too many to reach in a test.
+    pub directory_links: Option<u32>,
+    /// Longest file in bytes.
+    pub file_bytes: u64,
+    /// Longest target of a symbolic link in bytes, at most 4095.
+    pub symlink_bytes: usize,
+    /// Times are kept in multiples of this many nanoseconds.
+    pub time_unit_nanos: u32,
+    /// First and last second since 1970 that a time can have.
+    pub seconds: std::ops::RangeInclusive<i64>,
+    /// A hole takes no space and can be found by seeking.
+    pub holes: bool,
+    /// `fallocate` can allocate.
+    pub allocate: bool,
+    /// `fallocate` can punch holes and zero ranges.
+    pub punch: bool,
+    /// Device nodes, FIFOs and sockets exist.
+    pub special_files: bool,
+    /// `RenameFlags::EXCHANGE` works.
+    pub exchange: bool,
+    /// Extended attributes: the longest value sure to fit in bytes, 0 without attributes.
+    pub xattr_bytes: usize,
+    /// Fill the whole volume to see what happens (for volumes of some megabytes).
+    pub fill: bool,
+    /// Names in the directories of the listing cases.
+    pub names: usize,
+    /// Length in bytes of the longest file written whole.
+    pub long_bytes: usize,
+    /// How many random comparisons.
+    pub random_runs: u32,
+    /// How many operations each.
+    pub random_operations: usize,
+    /// The seed of the first random comparison; the next ones count up.
+    pub seed: u64,
+    /// Run only cases whose name contains this.
+    pub only: Option<String>,
+}
+
+impl Default for Limits {
+    /// A format that can do everything, a test of some seconds.
+    fn default() -> Self {
+        Self {
+            links: None,
+            directory_links: None,
+            file_bytes: i64::MAX.cast_unsigned(),
+            symlink_bytes: 4095,
+            time_unit_nanos: 1,
+            seconds: -(1 << 31)..=(1 << 33),
+            holes: true,
+            allocate: true,
+            punch: true,
+            special_files: true,
+            exchange: true,
+            xattr_bytes: 2048,
+            fill: false,
+            names: 1000,
+            long_bytes: 3 << 20,
+            random_runs: 8,
+            random_operations: 400,
+            seed: 1,
+            only: None,
+        }
+    }
+}
+
+/// What a case works with: a fresh file system.
+pub(crate) struct Bench<'a> {
+    fs: Arc<dyn FileSystem>,
+    limits: &'a Limits,
+    make: &'a dyn Fn() -> Arc<dyn FileSystem>,
+}
+
+impl Bench<'_> {
+    fn root(&self) -> Node<'_> {
+        Node::root(&*self.fs).expect("root attributes")
+    }
+
+    /// The link count an inode has now.
+    fn nlink(&self, ino: Ino) -> u32 {
+        self.fs.getattr(ino).expect("attributes").nlink
+    }
+}
+
+/// One property of a file system, named after it.
+#[derive(Clone, Copy)]
+pub(crate) struct Case {
+    name: &'static str,
+    run: fn(&Bench<'_>) -> Result<()>,
+}
+
+/// Lists functions as cases under their own names.
+macro_rules! cases {
+    ($($module:ident :: $function:ident),* $(,)?) => {
+        &[$(Case {
+            name: concat!(stringify!($module), "::", stringify!($function)),
+            run: $module::$function,
+        }),*]
+    };
+}
+
+const CASES: &[Case] = cases![
+    names::every_length,
+    names::every_byte,
+    names::too_long_everywhere,
+    names::forbidden,
+    names::dot_and_dot_dot,
+    creating::each_kind,
+    creating::existing_name_is_refused,
+    creating::parent_must_be_a_directory,
+    creating::owner_and_group,
+    creating::symlink_targets,
+    creating::create_opens,
+    creating::unknown_inode_is_stale,
+    links::names_of_one_file,
+    links::directories_count_their_children,
+    links::refused_links,
+    links::most_names_of_a_file,
+    links::most_subdirectories,
+    renaming::within_and_across_directories,
+    renaming::over_a_file,
+    renaming::over_itself,
+    renaming::two_names_of_one_inode,
+    renaming::kinds_must_agree,
+    renaming::directory_over_directory,
+    renaming::directory_across_parents,
+    renaming::into_own_subtree,
+    renaming::no_replace,
+    renaming::exchange_files,
+    renaming::exchange_directories,
+    renaming::exchange_file_and_directory,
+    renaming::refused_renames,
+    content::overwrite_and_read_back,
+    content::long_file,
+    content::read_past_the_end,
+    content::sparse_and_far,
+    content::longest_file,
+    content::cut_and_grow_reads_zeroes,
+    content::write_past_the_end_reads_zeroes,
+    content::append_handles,
+    content::directories_have_no_content,
+    content::copy_a_range,
+    unlinked::file_lives_while_open,
+    unlinked::file_lives_while_referenced,
+    unlinked::replaced_file_lives_while_open,
+    unlinked::removed_directory_is_dead,
+    unlinked::inode_number_is_not_reused_early,
+    attributes::mode_and_owner,
+    attributes::explicit_times,
+    attributes::privileges_fall,
+    attributes::survive_forgetting,
+    times::of_content,
+    times::of_names,
+    times::of_renames,
+    times::of_the_inode,
+    listing::empty_directory,
+    listing::all_names_with_kinds,
+    listing::any_cursor_goes_on,
+    listing::removing_while_listing,
+    listing::adding_while_listing,
+    listing::removing_everything_in_batches,
+    listing::plus_takes_references,
+    listing::not_a_directory,
+    xattrs::set_get_list_remove,
+    xattrs::create_and_replace,
+    xattrs::values_of_many_sizes,
+    xattrs::go_with_the_inode,
+    space::allocate,
+    space::punch_and_zero,
+    space::seek_data_and_holes,
+    space::statfs_follows,
+    space::full_of_data,
+    space::full_of_names,
+    trees::deep,
+    trees::walk_sees_everything_once,
+    trees::remove_tree,
+    trees::symbolic_links,
+    trees::trailing_slashes,
+    threads::own_directories,
+    threads::one_directory,
+    threads::one_file,
+    random::agrees_with_the_model,
+];
+
+/// Puts file systems from `make`, each one fresh and empty, through all cases.
+///
+/// # Panics
+/// If a case fails; the message lists all that did.
+pub fn run(make: impl Fn() -> Arc<dyn FileSystem>, limits: &Limits) {
+    run_checked(make, || Ok(()), limits);
+}
+
+/// As [`run`]; after each case the file system is unmounted and dropped, and `check` may look at
+/// what it left (run a checker of the format over the image).
+///
+/// # Panics
+/// If a case or its check fails.
+pub fn run_checked(
+    make: impl Fn() -> Arc<dyn FileSystem>,
+    check: impl Fn() -> Result<(), String>,
+    limits: &Limits,
+) {
+    let mut failed = Vec::new();
+    for case in CASES {
+        if limits.only.as_ref().is_some_and(|only| !case.name.contains(only.as_str())) {
+            continue;
+        }
+        let result = catch_unwind(AssertUnwindSafe(|| -> Result<(), String> {
+            let bench = Bench { fs: make(), limits, make: &make };
+            (case.run)(&bench).map_err(|e| format!("unexpected error: {e} ({e:?})"))?;
+            bench.fs.unmount().map_err(|e| format!("unmount: {e}"))
+        }));
+        let result = match result {
+            Ok(Ok(())) => check(),
+            Ok(Err(e)) => Err(e),
+            Err(panic) => Err(panic_message(&*panic)),
+        };
+        if let Err(message) = result {
+            eprintln!("conformance case {} failed: {message}", case.name);
+            failed.push(case.name);
+        }
+    }
+    assert!(failed.is_empty(), "{} conformance cases failed: {}", failed.len(), failed.join(", "));
+}
+
+fn panic_message(panic: &(dyn std::any::Any + Send)) -> String {
+    let text = panic.downcast_ref::<&str>().map(ToString::to_string);
+    text.or_else(|| panic.downcast_ref::<String>().cloned()).unwrap_or_else(|| "panic".into())
+}
+
+/// Asserts that a call was refused with this error.
+macro_rules! refused {
+    ($call:expr, $($error:ident $(($any:tt))?)|+) => {
+        match $call {
+            Err($(crate::Error::$error $(($any))?)|+) => {}
+            Err(other) => panic!(
+                "{}:{}: {} failed with \"{other}\" in place of {}",
+                file!(), line!(), stringify!($call), stringify!($($error)|+),
+            ),
+            Ok(_) => panic!(
+                "{}:{}: {} succeeded, expected {}",
+                file!(), line!(), stringify!($call), stringify!($($error)|+),
+            ),
+        }
+    };
+}
+pub(crate) use refused;
+
+/// The caller that the cases create things as.
+fn caller() -> Caller {
+    Caller { uid: 1000, gid: 1000, groups: vec![], pid: 0 }
+}
+
+/// Bytes that are the same for the same seed, and never all zero.
+fn pattern(seed: u64, len: usize) -> Vec<u8> {
+    let mut random = random::Random::new(seed);
+    let mut bytes = vec![0; len];
+    for chunk in bytes.chunks_mut(8) {
+        let word = (random.next() | 1).to_le_bytes();
+        chunk.copy_from_slice(&word[..chunk.len()]);
+    }
+    bytes
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use crate::{MemFs, MemLimits};
+
+    #[test]
+    fn model_conforms() {
+        let small =
+            MemLimits { capacity_bytes: 8 << 20, inodes: 3000, links: 200, ..MemLimits::default() };
+        let limits = Limits {
+            links: Some(200),
+            directory_links: Some(200),
+            fill: true,
+            xattr_bytes: 64 << 10,
+            ..Limits::default()
+        };
+        run(|| Arc::new(MemFs::with_limits(small)), &limits);
+    }
+}

@@ -37,6 +37,9 @@ pub struct Listed {
     pub next: DirCursor,
 }
 
+/// A name and the node it names.
+pub(super) type NamedNode<'a> = (Vec<u8>, Node<'a>);
+
 impl<'a> Node<'a> {
     /// The root.
     ///
@@ -237,7 +240,7 @@ impl<'a> Node<'a> {
         &self,
         cursor: DirCursor,
         max: usize,
-    ) -> Result<(Vec<(Vec<u8>, Node<'a>)>, Option<DirCursor>)> {
+    ) -> Result<(Vec<NamedNode<'a>>, Option<DirCursor>)> {
         let mut found = Vec::new();
         let mut last = None;
         self.fs.readdir_plus(self.ino(), cursor, &mut |dirent, entry| {

@@ -1,0 +1,149 @@
+//! Which call changes which time. Each time is first set long ago, so that no test has to wait.
+
+use super::{Bench, caller};
+use crate::{Ino, OpenFlags, RenameFlags, Result, SetAttr, SetTime, Time};
+
+const OLD: Time = Time { secs: 1_000_000_000, nanos: 0 };
+
+fn age(bench: &Bench<'_>, ino: Ino) -> Result<()> {
+    let set = SetAttr {
+        atime: Some(SetTime::At(OLD)),
+        mtime: Some(SetTime::At(OLD)),
+        ctime: Some(OLD),
+        ..SetAttr::default()
+    };
+    let attr = bench.fs.setattr(ino, &set)?;
+    assert_eq!((attr.atime, attr.mtime, attr.ctime), (OLD, OLD, OLD), "setattr sets every time");
+    Ok(())
+}
+
+/// Runs `call` and says of each inode whether its mtime and its ctime changed to about now.
+fn changed<const N: usize>(
+    bench: &Bench<'_>,
+    inodes: [Ino; N],
+    call: impl FnOnce() -> Result<()>,
+) -> Result<[(bool, bool); N]> {
+    for ino in inodes {
+        age(bench, ino)?;
+    }
+    call()?;
+    let soon = Time::now().secs - 60;
+    let mut result = [(false, false); N];
+    for (ino, result) in inodes.into_iter().zip(&mut result) {
+        let attr = bench.fs.getattr(ino)?;
+        for time in [attr.mtime, attr.ctime] {
+            assert!(time == OLD || time.secs > soon, "neither the old time nor now: {time:?}");
+        }
+        *result = (attr.mtime != OLD, attr.ctime != OLD);
+    }
+    Ok(result)
+}
+
+const BOTH: (bool, bool) = (true, true);
+const CTIME: (bool, bool) = (false, true);
+const NONE: (bool, bool) = (false, false);
+
+pub(super) fn of_content(bench: &Bench<'_>) -> Result<()> {
+    let (fs, root) = (&bench.fs, bench.root());
+    let node = root.create(&caller(), b"file", 0o644)?;
+    let ino = node.ino();
+    let set = |set: SetAttr| move || fs.setattr(ino, &set).map(|_| ());
+    let size = |size| SetAttr { size_bytes: Some(size), ..SetAttr::default() };
+    assert_eq!(changed(bench, [ino], || node.write_at(0, b"x"))?, [BOTH], "write");
+    let nothing = || fs.write(ino, crate::Handle::NONE, 0, b"").map(|_| ());
+    assert_eq!(changed(bench, [ino], nothing)?, [NONE], "a write of nothing");
+    assert_eq!(changed(bench, [ino], set(size(100)))?, [BOTH], "growing");
+    assert_eq!(changed(bench, [ino], set(size(10)))?, [BOTH], "cutting");
+    assert_eq!(changed(bench, [ino], set(size(10)))?, [BOTH], "setting the same length");
+    let read = || node.read_at(0, &mut [0; 10]).map(|_| ());
+    assert_eq!(changed(bench, [ino], read)?, [NONE], "reading");
+    let open = |flags| {
+        move || {
+            let opened = fs.open(ino, flags)?;
+            fs.release(ino, opened.handle)
+        }
+    };
+    assert_eq!(changed(bench, [ino], open(OpenFlags::READ))?, [NONE], "opening");
+    let cut = OpenFlags::WRITE | OpenFlags::TRUNCATE;
+    assert_eq!(changed(bench, [ino], open(cut))?, [BOTH], "opening to cut");
+    // A given mtime wins over that of the change of length, and ctime is now.
+    let both = SetAttr { mtime: Some(SetTime::At(OLD)), ..size(5) };
+    assert_eq!(changed(bench, [ino], set(both))?, [CTIME], "length and mtime at once");
+    Ok(())
+}
+
+pub(super) fn of_names(bench: &Bench<'_>) -> Result<()> {
+    let root = bench.root();
+    let dir = root.mkdir(&caller(), b"dir", 0o755)?;
+    let file = root.create(&caller(), b"file", 0o644)?;
+    let (d, f) = (dir.ino(), file.ino());
+    let who = caller();
+    let create = || dir.create(&who, b"a", 0o644).map(|_| ());
+    assert_eq!(changed(bench, [d], create)?, [BOTH], "create");
+    assert_eq!(changed(bench, [d], || dir.mkdir(&who, b"b", 0o755).map(|_| ()))?, [BOTH], "mkdir");
+    let symlink = || dir.symlink(&who, b"c", b"x").map(|_| ());
+    assert_eq!(changed(bench, [d], symlink)?, [BOTH], "symlink");
+    assert_eq!(changed(bench, [d, f], || file.link_as(&dir, b"l"))?, [BOTH, CTIME], "link");
+    assert_eq!(changed(bench, [d, f], || dir.remove(b"l"))?, [BOTH, CTIME], "unlink");
+    assert_eq!(changed(bench, [d], || dir.remove(b"b"))?, [BOTH], "rmdir");
+    let lookup = || dir.lookup(b"a").map(|_| ());
+    assert_eq!(changed(bench, [d], lookup)?, [NONE], "lookup");
+    let list = || dir.list().map(|_| ());
+    assert_eq!(changed(bench, [d], list)?, [NONE], "listing");
+    let failing = || {
+        dir.create(&who, b"a", 0o644).expect_err("exists");
+        dir.remove(b"none").expect_err("not there");
+        Ok(())
+    };
+    assert_eq!(changed(bench, [d], failing)?, [NONE], "what fails changes nothing");
+    Ok(())
+}
+
+pub(super) fn of_renames(bench: &Bench<'_>) -> Result<()> {
+    let (fs, root) = (&bench.fs, bench.root());
+    let (a, b) = (root.mkdir(&caller(), b"a", 0o755)?, root.mkdir(&caller(), b"b", 0o755)?);
+    let file = a.create(&caller(), b"file", 0o644)?;
+    let old = b.create(&caller(), b"old", 0o644)?;
+    old.link_as(&root, b"kept")?;
+    let watched = [a.ino(), b.ino(), file.ino(), old.ino()];
+    let rename = |from: (Ino, &'static [u8]), to: (Ino, &'static [u8]), flags| {
+        move || fs.rename(from.0, from.1, to.0, to.1, flags)
+    };
+    let plain = RenameFlags::empty();
+    let over = rename((a.ino(), b"file"), (b.ino(), b"old"), plain);
+    assert_eq!(changed(bench, watched, over)?, [BOTH, BOTH, CTIME, CTIME], "over a file");
+    let within = rename((b.ino(), b"old"), (b.ino(), b"new"), plain);
+    assert_eq!(changed(bench, watched, within)?, [NONE, BOTH, CTIME, NONE], "in one directory");
+    let same = rename((b.ino(), b"new"), (b.ino(), b"new"), plain);
+    assert_eq!(changed(bench, watched, same)?, [NONE; 4], "to the same name");
+    let dir = a.mkdir(&caller(), b"dir", 0o755)?;
+    let watched = [a.ino(), b.ino(), dir.ino()];
+    let moved = rename((a.ino(), b"dir"), (b.ino(), b"dir"), plain);
+    let result = changed(bench, watched, moved)?;
+    // Whether `..` counts as content of a moved directory is left to the format.
+    assert_eq!((result[0], result[1], result[2].1), (BOTH, BOTH, true), "a directory");
+    Ok(())
+}
+
+pub(super) fn of_the_inode(bench: &Bench<'_>) -> Result<()> {
+    let fs = &bench.fs;
+    let node = bench.root().create(&caller(), b"file", 0o644)?;
+    let ino = node.ino();
+    let set = |set: SetAttr| move || fs.setattr(ino, &set).map(|_| ());
+    let chmod = SetAttr { perm: Some(0o600), ..SetAttr::default() };
+    assert_eq!(changed(bench, [ino], set(chmod))?, [CTIME], "chmod");
+    let chown = SetAttr { uid: Some(5), ..SetAttr::default() };
+    assert_eq!(changed(bench, [ino], set(chown))?, [CTIME], "chown");
+    let touch = SetAttr { atime: Some(SetTime::Now), ..SetAttr::default() };
+    assert_eq!(changed(bench, [ino], set(touch))?, [CTIME], "atime");
+    assert_eq!(changed(bench, [ino], set(SetAttr::default()))?, [NONE], "nothing");
+    if bench.limits.xattr_bytes > 0 {
+        let put = || fs.setxattr(ino, b"user.x", b"y", crate::XattrSet::Any);
+        assert_eq!(changed(bench, [ino], put)?, [CTIME], "setxattr");
+        let remove = || fs.removexattr(ino, b"user.x");
+        assert_eq!(changed(bench, [ino], remove)?, [CTIME], "removexattr");
+    }
+    let stat = || fs.getattr(ino).map(|_| ());
+    assert_eq!(changed(bench, [ino], stat)?, [NONE], "stat");
+    Ok(())
+}

@@ -1,0 +1,93 @@
+//! Inodes without a name.
+
+use std::collections::HashSet;
+
+use super::{Bench, caller, pattern, refused};
+use crate::{OpenFlags, RenameFlags, Result};
+
+const RW: OpenFlags = OpenFlags::READ.union(OpenFlags::WRITE);
+
+pub(super) fn file_lives_while_open(bench: &Bench<'_>) -> Result<()> {
+    let (fs, root) = (&bench.fs, bench.root());
+    let before = fs.statfs()?;
+    let (made, opened) = fs.create(&caller(), root.ino(), b"file", 0o600, RW)?;
+    let ino = made.attr.ino;
+    let bytes = pattern(1, 200_000);
+    assert_eq!(fs.write(ino, opened.handle, 0, &bytes)?, bytes.len());
+    fs.unlink(root.ino(), b"file")?;
+    fs.forget(ino, 1);
+    refused!(root.lookup(b"file"), NotFound);
+    assert_eq!(fs.getattr(ino)?.nlink, 0);
+    let mut got = vec![0; bytes.len()];
+    assert_eq!(fs.read(ino, opened.handle, 0, &mut got)?, bytes.len());
+    assert!(got == bytes);
+    assert_eq!(fs.write(ino, opened.handle, 1 << 20, b"more")?, 4);
+    fs.release(ino, opened.handle)?;
+    refused!(fs.getattr(ino), Stale(_));
+    fs.sync()?;
+    let after = fs.statfs()?;
+    assert_eq!(after.inodes_free, before.inodes_free, "the inode is free again");
+    // The directory may have taken a block to hold the name.
+    let lost = before.blocks_free.saturating_sub(after.blocks_free);
+    assert!(lost * u64::from(after.block_bytes) < 100_000, "{lost} blocks are lost");
+    Ok(())
+}
+
+pub(super) fn file_lives_while_referenced(bench: &Bench<'_>) -> Result<()> {
+    let root = bench.root();
+    let node = root.create(&caller(), b"file", 0o600)?;
+    let again = root.lookup(b"file")?;
+    root.remove(b"file")?;
+    drop(again);
+    // No handle at all: what a front without open calls relies on.
+    node.write_at(0, b"still here")?;
+    assert_eq!(node.read_all()?, b"still here");
+    refused!(node.link_as(&root, b"back"), NotFound);
+    let ino = node.ino();
+    drop(node);
+    refused!(bench.fs.getattr(ino), Stale(_));
+    Ok(())
+}
+
+pub(super) fn replaced_file_lives_while_open(bench: &Bench<'_>) -> Result<()> {
+    let (fs, root) = (&bench.fs, bench.root());
+    let old = root.create(&caller(), b"old", 0o600)?;
+    old.write_at(0, b"old content")?;
+    let opened = fs.open(old.ino(), OpenFlags::READ)?;
+    root.create(&caller(), b"new", 0o600)?.write_at(0, b"new")?;
+    fs.rename(root.ino(), b"new", root.ino(), b"old", RenameFlags::empty())?;
+    let mut buf = [0; 20];
+    assert_eq!(fs.read(old.ino(), opened.handle, 0, &mut buf)?, 11);
+    assert_eq!(&buf[..11], b"old content");
+    assert_eq!(root.lookup(b"old")?.read_all()?, b"new");
+    fs.release(old.ino(), opened.handle)
+}
+
+pub(super) fn removed_directory_is_dead(bench: &Bench<'_>) -> Result<()> {
+    let root = bench.root();
+    let dir = root.mkdir(&caller(), b"dir", 0o755)?;
+    let file = root.create(&caller(), b"file", 0o644)?;
+    root.remove(b"dir")?;
+    assert_eq!(dir.stat()?.nlink, 0);
+    refused!(dir.lookup(b"x"), NotFound);
+    refused!(dir.create(&caller(), b"x", 0o644), NotFound);
+    refused!(dir.mkdir(&caller(), b"x", 0o755), NotFound);
+    refused!(dir.symlink(&caller(), b"x", b"y"), NotFound);
+    refused!(file.link_as(&dir, b"x"), NotFound);
+    let flags = RenameFlags::empty();
+    refused!(bench.fs.rename(root.ino(), b"file", dir.ino(), b"x", flags), NotFound);
+    assert!(dir.list()?.is_empty());
+    Ok(())
+}
+
+pub(super) fn inode_number_is_not_reused_early(bench: &Bench<'_>) -> Result<()> {
+    let root = bench.root();
+    let mut held = Vec::new();
+    for _ in 0..20 {
+        held.push(root.create(&caller(), b"file", 0o600)?);
+        root.remove(b"file")?;
+    }
+    let numbers: HashSet<_> = held.iter().map(crate::Node::ino).collect();
+    assert_eq!(numbers.len(), held.len(), "an inode number in use was given again");
+    Ok(())
+}
