@@ -8,5 +8,6 @@
 
 mod error;
 pub mod layout;
+pub mod mkfs;
 
 pub use error::{Error, Result};

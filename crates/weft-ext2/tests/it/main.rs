@@ -1,0 +1,3 @@
+//! Tests of the crate through its front door, and against other people's tools.
+mod mkfs;
+mod tools;

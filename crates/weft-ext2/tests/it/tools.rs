@@ -1,0 +1,46 @@
+//! Other people's tools as oracles. Where one is missing a test is skipped, and says so.
+
+use std::path::Path;
+use std::process::Command;
+
+/// Whether e2fsprogs is here; says so if not.
+pub fn have_e2fsprogs() -> bool {
+    for tool in ["e2fsck", "debugfs", "dumpe2fs", "mke2fs"] {
+        if Command::new(tool).arg("-V").output().is_err() {
+            println!("skipped: {tool} is not installed");
+            return false;
+        }
+    }
+    true
+}
+
+/// What a tool said and its exit status.
+pub fn run(command: &mut Command) -> (String, i32) {
+    let out = command.env("LC_ALL", "C").output().unwrap();
+    let text =
+        String::from_utf8_lossy(&out.stdout).into_owned() + &String::from_utf8_lossy(&out.stderr);
+    (text, out.status.code().unwrap_or(-1))
+}
+
+/// What `e2fsck -fn` says beyond its version, the names of its passes, and the summary.
+pub fn e2fsck(image: &Path) -> (Vec<String>, i32) {
+    let (text, status) = run(Command::new("e2fsck").arg("-fn").arg(image));
+    let said = text
+        .lines()
+        .filter(|line| {
+            let summary = line.contains(" files (") && line.ends_with(" blocks");
+            !(summary
+                || line.is_empty()
+                || line.starts_with("e2fsck 1.")
+                || line.starts_with("Pass "))
+        })
+        .map(str::to_owned)
+        .collect();
+    (said, status)
+}
+
+/// Panics unless `e2fsck -fn` finds nothing at all.
+pub fn assert_clean(image: &Path, what: &str) {
+    let (said, status) = e2fsck(image);
+    assert!(status == 0 && said.is_empty(), "{what}: status {status}\n{}", said.join("\n"));
+}
