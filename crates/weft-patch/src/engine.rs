@@ -258,6 +258,10 @@ impl Engine {
         result
     }
 
+    pub(crate) fn lock(&self) -> MutexGuard<'_, State> {
+        self.shared.lock()
+    }
+
     fn stop(&self) {
         self.shared.lock().signals.stop = true;
         self.shared.work.notify_all();

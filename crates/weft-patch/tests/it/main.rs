@@ -1,5 +1,6 @@
 //! Tests of the engine through its front door.
 mod device;
+mod faults;
 mod jbd2_tools;
 mod journal;
 mod ordering;

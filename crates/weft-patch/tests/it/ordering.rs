@@ -11,6 +11,7 @@
 
 use crate::device::Inspected;
 use std::sync::{Arc, Mutex};
+use weft_block::{Fault, FaultDevice, Request, Rule};
 use weft_patch::{BlockNr, Engine, Options, PatchId, Policy};
 
 const BLOCK: usize = 512;
@@ -76,7 +77,7 @@ fn judge(image: &[u8], log: &[Made], what: &str) {
     }
 }
 
-fn run(seed: u64, options: Options) -> (weft_patch::Counters, usize) {
+fn run(seed: u64, options: Options, faults: bool) -> (weft_patch::Counters, usize) {
     let log: Arc<Mutex<Vec<Made>>> = Arc::default();
     let seen = Arc::clone(&log);
     let device = Arc::new(Inspected::new(
@@ -94,8 +95,9 @@ fn run(seed: u64, options: Options) -> (weft_patch::Counters, usize) {
             judge(&all, &log, &format!("seed {seed}, the whole round"));
         }),
     ));
+    let faulty = Arc::new(FaultDevice::new(Arc::clone(&device)));
     let engine =
-        Engine::new(device.clone(), BLOCK as u32, Options { background: false, ..options })
+        Engine::new(faulty.clone(), BLOCK as u32, Options { background: false, ..options })
             .expect("engine");
     let mut rng = Rng(seed);
     let mut ids: Vec<PatchId> = Vec::new();
@@ -141,6 +143,15 @@ fn run(seed: u64, options: Options) -> (weft_patch::Counters, usize) {
         drop(op);
         match rng.below(30) {
             0 => engine.sync().unwrap(),
+            3..=6 if faults => {
+                // One write or flush of the sync fails; the next sync tries it again.
+                let on = if rng.below(3) == 0 { Request::Flush } else { Request::Write };
+                let fault = if rng.below(2) == 0 { Fault::Errno(5) } else { Fault::Short(512) };
+                let rule = faulty.add(Rule::nth(on, 1 + rng.below(3) as u64, fault));
+                let failed = engine.sync().is_err();
+                assert_eq!(failed, faulty.fired(rule) > 0, "seed {seed}: an error was swallowed");
+                faulty.clear();
+            }
             1 | 2 => {
                 let some = ids[rng.below(ids.len())];
                 engine.sync_owner(weft_patch::Owner::NONE, &[some]).unwrap();
@@ -161,13 +172,14 @@ fn run(seed: u64, options: Options) -> (weft_patch::Counters, usize) {
     (counters, ids.len())
 }
 
-fn sweep(name: &str, options: &Options) {
+fn sweep(name: &str, options: &Options, faults: bool) {
     let first: u64 = std::env::var("WEFT_SEED").ok().and_then(|s| s.parse().ok()).unwrap_or(0);
     let many: u64 = std::env::var("WEFT_SEEDS").ok().and_then(|s| s.parse().ok()).unwrap_or(3000);
     let mut rollbacks = 0;
     for seed in first..first + many {
-        let result =
-            std::panic::catch_unwind(std::panic::AssertUnwindSafe(|| run(seed, options.clone())));
+        let result = std::panic::catch_unwind(std::panic::AssertUnwindSafe(|| {
+            run(seed, options.clone(), faults)
+        }));
         match result {
             Ok((counters, _)) => rollbacks += counters.rollbacks,
             Err(panic) => {
@@ -181,7 +193,7 @@ fn sweep(name: &str, options: &Options) {
 
 #[test]
 fn every_image_obeys_the_rule_with_all_optimisations() {
-    sweep("every_image_obeys_the_rule_with_all_optimisations", &Options::default());
+    sweep("every_image_obeys_the_rule_with_all_optimisations", &Options::default(), false);
 }
 
 #[test]
@@ -193,26 +205,31 @@ fn every_image_obeys_the_rule_with_none() {
         cancel: false,
         ..Options::default()
     };
-    sweep("every_image_obeys_the_rule_with_none", &options);
+    sweep("every_image_obeys_the_rule_with_none", &options, false);
 }
 
 #[test]
 fn every_image_obeys_the_rule_with_hard_patches_only() {
     let options = Options { merge: false, ..Options::default() };
-    sweep("every_image_obeys_the_rule_with_hard_patches_only", &options);
+    sweep("every_image_obeys_the_rule_with_hard_patches_only", &options, false);
 }
 
 #[test]
 fn every_image_obeys_the_rule_with_merging_only() {
     let options = Options { hard_patches: false, ..Options::default() };
-    sweep("every_image_obeys_the_rule_with_merging_only", &options);
+    sweep("every_image_obeys_the_rule_with_merging_only", &options, false);
+}
+
+#[test]
+fn every_image_obeys_the_rule_on_a_failing_device() {
+    sweep("every_image_obeys_the_rule_on_a_failing_device", &Options::default(), true);
 }
 
 #[test]
 fn the_judge_sees_a_breach() {
     let result = std::panic::catch_unwind(|| {
         for seed in 0..500 {
-            run(seed, Options { policy: Policy::Async, ..Options::default() });
+            run(seed, Options { policy: Policy::Async, ..Options::default() }, false);
         }
     });
     assert!(result.is_err(), "without dependencies some image must break the rule");
