@@ -11,12 +11,21 @@ fn main() -> Result<(), weft_patch::Error> {
     let device = Arc::new(MemoryDevice::new(4 << 30));
     let options = Options {
         background: false,
-        memory_budget_bytes: 2 << 30,
+        memory_budget_bytes: 4 << 30,
         background_bytes: 1 << 30,
         ..Options::default()
     };
     let engine = Engine::new(device, 4096, options)?;
+    for round in ["fresh memory", "used memory"] {
+        println!("{round}:");
+        untar(&engine)?;
+    }
+    Ok(())
+}
+
+fn untar(engine: &Engine) -> Result<(), weft_patch::Error> {
     const FILES: u64 = 26_000;
+    let before = engine.counters();
     let start = Instant::now();
     let mut changes = 0_u64;
     for i in 0..FILES {
@@ -51,8 +60,8 @@ fn main() -> Result<(), weft_patch::Error> {
         "{changes} changes in {:.1} ms: {:.0} ns each; {} patches, {} merged, {} undo bytes",
         made.as_secs_f64() * 1e3,
         made.as_secs_f64() * 1e9 / changes as f64,
-        c.patches,
-        c.merged,
+        c.patches - before.patches,
+        c.merged - before.merged,
         c.undo_bytes
     );
     let start = Instant::now();

@@ -37,7 +37,7 @@ impl State {
     pub fn new(device: Arc<dyn BlockDevice>, block_bytes: usize, options: Options) -> Self {
         let geometry = device.geometry();
         Self {
-            cache: Cache::new(block_bytes, options.clean_cache_bytes),
+            cache: Cache::new(block_bytes, options.clean_cache_bytes, options.memory_budget_bytes),
             options,
             device,
             read_only: geometry.read_only,
@@ -81,22 +81,13 @@ impl State {
             return Ok(buffer);
         }
         self.check_nr(nr)?;
-        let mut content = self.zeroes();
-        let bytes = Arc::get_mut(&mut content).expect("a content just made is not shared");
+        let mut content = self.cache.memory();
+        let bytes = Arc::get_mut(&mut content).expect("pooled memory is not shared");
         self.device
             .read_at(bytes, nr.0 * self.block_bytes as u64)
             .map_err(|e| Error::device(nr, &e))?;
         self.counters.blocks_read += 1;
         Ok(self.cache.insert(nr, content, data))
-    }
-
-    fn zeroes(&self) -> Arc<[u8]> {
-        static ZEROES: [u8; 4096] = [0; 4096];
-        if self.block_bytes <= ZEROES.len() {
-            Arc::from(&ZEROES[..self.block_bytes])
-        } else {
-            Arc::from(vec![0; self.block_bytes])
-        }
     }
 
     fn check_nr(&self, nr: BlockNr) -> Result<()> {
@@ -178,7 +169,8 @@ impl State {
         let change = Change::Bytes { offset, len: bytes.len() };
         if blind && self.cache.find(nr).is_none() {
             self.check_nr(nr)?;
-            let buffer = self.cache.insert(nr, Arc::from(bytes), true);
+            let content = self.cache.filled(bytes);
+            let buffer = self.cache.insert(nr, content, true);
             self.set_owner(buffer, owner);
             return Ok(self.change(buffer, change, befores));
         }
@@ -206,7 +198,7 @@ impl State {
             return Ok(buffer);
         }
         self.check_nr(nr)?;
-        let zeroes = self.zeroes();
+        let zeroes = self.cache.zeroed();
         Ok(self.cache.insert(nr, zeroes, data))
     }
 

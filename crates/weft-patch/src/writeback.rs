@@ -187,6 +187,8 @@ impl State {
                 debug_assert!(self.graph[p].befores == NONE, "a durable patch waits");
                 self.graph.release(p);
             }
+            // So that the block's memory is not shared when it is dropped, and can be used again.
+            drop(write.content);
             if !write.partial {
                 self.settle(write.nr, write.sequence);
             }
