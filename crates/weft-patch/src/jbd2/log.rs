@@ -1,21 +1,22 @@
 //! An opened log: its superblock, and reads and writes around the ring.
 
 use super::{Error, Format, LogMap, Result, Superblock, superblock};
-use weft_block::SECTOR_BYTES;
+use std::sync::Arc;
+use weft_block::{BlockDevice, SECTOR_BYTES};
 
 /// An opened log.
 #[derive(Debug, Clone)]
-pub struct Log {
-    map: LogMap,
+pub struct Log<D = Arc<dyn BlockDevice>> {
+    map: LogMap<D>,
     superblock: Superblock,
 }
 
-impl Log {
+impl<D: BlockDevice> Log<D> {
     /// Reads and checks the superblock.
     ///
     /// # Errors
     /// [`Error::BadSuperblock`], [`Error::UnknownFeatures`], device errors.
-    pub fn open(map: LogMap) -> Result<Self> {
+    pub fn open(map: LogMap<D>) -> Result<Self> {
         let mut raw = [0_u8; superblock::SUPERBLOCK_BYTES];
         map.read(map.superblock_at(), &mut raw)?;
         let superblock = Superblock::parse(&raw)?;
@@ -50,7 +51,7 @@ impl Log {
 
     /// Where the log lies.
     #[must_use]
-    pub fn map(&self) -> &LogMap {
+    pub fn map(&self) -> &LogMap<D> {
         &self.map
     }
 

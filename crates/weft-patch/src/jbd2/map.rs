@@ -19,15 +19,15 @@ struct Run {
 
 /// A log's place on a device. It is fixed: a log never moves or grows.
 #[derive(Clone)]
-pub struct LogMap {
-    device: Arc<dyn BlockDevice>,
+pub struct LogMap<D = Arc<dyn BlockDevice>> {
+    device: D,
     block_bytes: u32,
     len_blocks: u32,
     superblock_at: u32,
     runs: Vec<Run>,
 }
 
-impl fmt::Debug for LogMap {
+impl<D> fmt::Debug for LogMap<D> {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         f.debug_struct("LogMap")
             .field("block_bytes", &self.block_bytes)
@@ -39,16 +39,42 @@ impl fmt::Debug for LogMap {
 }
 
 impl LogMap {
-    /// A log inside a volume: log block `i` is the volume's block `blocks[i]`, of `block_bytes`.
+    /// As [`from_blocks_on`](Self::from_blocks_on), on a shared device.
     ///
     /// # Errors
-    /// [`Error::BadSuperblock`] where a block lies outside the device or the list is too short or
-    /// too long.
+    /// The same.
     pub fn from_blocks(
         device: Arc<dyn BlockDevice>,
         block_bytes: u32,
         blocks: &[u64],
     ) -> Result<Self> {
+        Self::from_blocks_on(device, block_bytes, blocks)
+    }
+
+    /// As [`external_on`](Self::external_on), on a shared device.
+    ///
+    /// # Errors
+    /// The same.
+    pub fn external(device: Arc<dyn BlockDevice>) -> Result<(Self, [u8; 16])> {
+        Self::external_on(device)
+    }
+
+    /// As [`sidecar_on`](Self::sidecar_on), on a shared device.
+    ///
+    /// # Errors
+    /// The same.
+    pub fn sidecar(device: Arc<dyn BlockDevice>) -> Result<Self> {
+        Self::sidecar_on(device)
+    }
+}
+
+impl<D: BlockDevice> LogMap<D> {
+    /// A log inside a volume: log block `i` is the volume's block `blocks[i]`, of `block_bytes`.
+    ///
+    /// # Errors
+    /// [`Error::BadSuperblock`] where a block lies outside the device or the list is too short or
+    /// too long.
+    pub fn from_blocks_on(device: D, block_bytes: u32, blocks: &[u64]) -> Result<Self> {
         check_block_bytes(block_bytes)?;
         let device_blocks = device.geometry().len_bytes / u64::from(block_bytes);
         let mut runs: Vec<Run> = Vec::new();
@@ -78,7 +104,7 @@ impl LogMap {
     ///
     /// # Errors
     /// [`Error::BadSuperblock`] where the device is no such thing; device errors.
-    pub fn external(device: Arc<dyn BlockDevice>) -> Result<(Self, [u8; 16])> {
+    pub fn external_on(device: D) -> Result<(Self, [u8; 16])> {
         const JOURNAL_DEV: u32 = 8;
         let bad = |text: &str| Err(Error::BadSuperblock(text.into()));
         if device.geometry().len_bytes < 4096 {
@@ -110,7 +136,7 @@ impl LogMap {
     ///
     /// # Errors
     /// As [`Superblock::parse`]; device errors.
-    pub fn sidecar(device: Arc<dyn BlockDevice>) -> Result<Self> {
+    pub fn sidecar_on(device: D) -> Result<Self> {
         let len_bytes = device.geometry().len_bytes;
         let mut raw = [0_u8; superblock::SUPERBLOCK_BYTES];
         if len_bytes < raw.len() as u64 {
@@ -125,7 +151,7 @@ impl LogMap {
     }
 
     fn new(
-        device: Arc<dyn BlockDevice>,
+        device: D,
         block_bytes: u32,
         len_blocks: u32,
         superblock_at: u32,
@@ -140,7 +166,7 @@ impl LogMap {
 
     /// The device the log lies on.
     #[must_use]
-    pub fn device(&self) -> &Arc<dyn BlockDevice> {
+    pub fn device(&self) -> &D {
         &self.device
     }
 

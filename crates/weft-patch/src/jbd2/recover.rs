@@ -11,6 +11,7 @@ use super::superblock::Features;
 use super::{BlockType, Error, Header, Log, MAGIC, Result, checksum, commit, is_after, revoke};
 use hashbrown::HashMap;
 use std::fmt;
+use weft_block::BlockDevice;
 
 /// How far past the end of the log a later commit block is looked for, in blocks.
 const LOOK_AHEAD_BLOCKS: u32 = 4096;
@@ -78,7 +79,7 @@ struct Scan {
     damage: Option<Damage>,
 }
 
-impl Log {
+impl<D: BlockDevice> Log<D> {
     /// Replays the log to a volume of `volume_blocks` blocks through `write`, which is given block
     /// numbers and whole blocks. Does nothing to the log: flush the volume, then call
     /// [`reset`](Self::reset) with the next sequence number. Interrupted, it can be done again.
@@ -199,8 +200,8 @@ impl Log {
 }
 
 /// The first pass.
-struct Scanner<'a> {
-    log: &'a Log,
+struct Scanner<'a, D> {
+    log: &'a Log<D>,
     volume_blocks: u64,
     seed: u32,
     at: u32,
@@ -214,8 +215,8 @@ struct Scanner<'a> {
     scan: Scan,
 }
 
-impl<'a> Scanner<'a> {
-    fn new(log: &'a Log, volume_blocks: u64) -> Self {
+impl<'a, D: BlockDevice> Scanner<'a, D> {
+    fn new(log: &'a Log<D>, volume_blocks: u64) -> Self {
         let superblock = log.superblock();
         Self {
             log,
