@@ -1,1 +1,48 @@
-//! Crash-state exploration: every legal image after a power cut, and oracles that judge it
+//! Crash proof: runs workloads on a recorded volume, builds the images that a power cut could leave
+//! at every moment, and judges each of them.
+//!
+//! 1. [`record`] runs a [`Workload`] on a [`Target`] and keeps every write and flush.
+//! 2. [`states`] enumerates what can be left: any subset of what was not flushed, each write torn
+//!    at 512 bytes.
+//! 3. [`judge`] looks at each image: the file system's own checker and e2fsck find nothing that
+//!    must not be; it mounts; everything that was fsynced is there with its content; names are old
+//!    or new; no file shows what was never written into it; repair leaves it clean; and using it
+//!    without a repair does no damage.
+//! 4. [`shrink`] makes what breaks a promise small, and prints the command that shows it again.
+//!
+//! [`explore`] does all of it:
+//!
+//! ```no_run
+//! use std::sync::Arc;
+//! use weft_crash::{Config, Target, explore};
+//!
+//! # fn some_target() -> Arc<dyn Target> { unimplemented!() }
+//! let config = Config { seed: 7, images: 2000, ..Config::new(some_target()) };
+//! let report = explore(&config, &|status| eprintln!("{} images", status.images))?;
+//! for violation in &report.violations {
+//!     println!("{violation}");
+//! }
+//! # Ok::<(), weft_crash::Error>(())
+//! ```
+#![warn(missing_docs)]
+
+pub mod e2fsck;
+mod error;
+mod explore;
+pub mod generate;
+pub mod history;
+pub mod judge;
+pub mod model;
+pub mod observe;
+pub mod record;
+pub mod shrink;
+pub mod states;
+mod target;
+pub mod workload;
+
+pub use error::{Error, Result};
+pub use explore::{Campaign, Config, Report, Status, Violation, explore, replay, replay_image};
+pub use judge::{Fault, Kind};
+pub use states::{Bounds, CrashState};
+pub use target::{Findings, Promises, Severity, Target};
+pub use workload::{Op, Workload};

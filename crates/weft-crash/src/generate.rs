@@ -1,0 +1,244 @@
+//! The workloads of a campaign, after ACE (Mohan et al., "Finding Crash-Consistency Bugs with
+//! Bounded Black-Box Crash Testing", OSDI 2018): every single operation and every pair of them on a
+//! small tree, with every placement of fsync, fdatasync and sync; and random ones by seed.
+
+use crate::model::State;
+use crate::workload::{Op, Workload};
+use std::sync::Arc;
+use weft_block::Rng;
+
+/// The tree that the operations work on: two directories with files, an empty one, one to be
+/// moved, a file with indirect blocks and one with a hole.
+const SETUP: &str = "mkdir A; mkdir B; mkdir E; mkdir D; creat A/a; write A/a 0 5000; creat A/b; \
+    write A/b 0 2500; setxattr A/b old 40; creat B/c; write B/c 0 700; creat D/in; \
+    write D/in 0 100; creat big; write big 0 40k; creat holes; write holes 9000 1000; symlink A/a s";
+
+/// The operations, each with the file or directory whose fsync belongs to it and the directory
+/// whose fsync does.
+const OPS: &[(&str, &str, &str)] = &[
+    ("creat A/n", "A/n", "A"),
+    ("mkdir A/m", "A/m", "A"),
+    ("mkfifo B/p", "B/p", "B"),
+    ("write A/a 0 4096", "A/a", "A"),
+    ("write A/a 1500 3000", "A/a", "A"),
+    ("write A/b 20000 1000", "A/b", "A"),
+    ("append A/a 3000", "A/a", "A"),
+    ("append big 30k", "big", ""),
+    ("write holes 2000 5000", "holes", ""),
+    ("falloc A/a 0 16k", "A/a", "A"),
+    ("falloc A/b 4k 8k keep", "A/b", "A"),
+    ("punch big 5000 20k", "big", ""),
+    ("truncate A/a 0", "A/a", "A"),
+    ("truncate A/a 1300", "A/a", "A"),
+    ("truncate A/b 9000", "A/b", "A"),
+    ("truncate big 14k", "big", ""),
+    ("link A/a A/l", "A/l", "A"),
+    ("link A/a B/l", "B/l", "B"),
+    ("symlink short B/s", "B/s", "B"),
+    (
+        "symlink a-target-that-is-longer-than-the-sixty-bytes-that-fit-into-an-inode-itself A/s",
+        "A/s",
+        "A",
+    ),
+    ("unlink A/a", "A", "A"),
+    ("unlink big", "", ""),
+    ("rmdir E", "", ""),
+    ("remove A/b", "A", "A"),
+    ("rename A/a A/z", "A/z", "A"),
+    ("rename A/a B/z", "B/z", "A"),
+    ("rename A/a A/b", "A/b", "A"),
+    ("rename A/a B/c", "B/c", "B"),
+    ("rename D D2", "D2", ""),
+    ("rename D B/D", "B/D", "B"),
+    ("rename D E", "E", ""),
+    ("setxattr A/a x 30", "A/a", "A"),
+    ("setxattr A/b old 300", "A/b", "A"),
+    ("removexattr A/b old", "A/b", "A"),
+    ("chmod A/a 600", "A/a", "A"),
+    ("hold A/b", "A/b", "A"),
+];
+
+/// Swaps two names; only for file systems that do so at one stroke.
+const EXCHANGE: (&str, &str, &str) = ("exchange A/a B/c", "A/a", "A");
+
+/// Follow-ups that only make sense after another operation: the usual ways to replace a file.
+const CHAINS: &[&str] = &[
+    "creat A/tmp; write A/tmp 0 3000; fsync A/tmp; rename A/tmp A/a",
+    "creat A/tmp; write A/tmp 0 3000; rename A/tmp A/a; fsync A",
+    "mkdir A/new; rename A/a A/new/a; fsync A/new",
+    "mkdir N; rename A/a N/a",
+    "mkdir N; mkdir N/O; rename D N/O/D; fsync N/O/D",
+    "unlink A/a; creat A/a; write A/a 0 2000; fsync A/a",
+    "unlink big; creat B/big2; write B/big2 0 60k; sync",
+    "hold A/a; unlink A/a; creat A/a; append A/a 100; fsync A/a",
+    "creat A/n; append A/n 1000; fsync A/n; append A/n 1000; fdatasync A/n; append A/n 9000",
+    "link A/a B/l; unlink A/a; fsync B",
+    "mkdir N; creat N/f; fsync N/f; unlink N/f; rmdir N; mkdir N; sync",
+    "truncate big 0; append big 20k; fsync big; truncate big 1k",
+    "rename A/a A/t; rename A/b A/a; rename A/t A/b; fsync A",
+];
+
+fn ops(text: &str) -> Vec<Op> {
+    // The lists above are constants; a test parses them all.
+    text.parse::<Workload>().map(|w| w.ops).unwrap_or_default()
+}
+
+/// The operations that prepare the small tree.
+#[must_use]
+pub fn setup() -> Arc<[Op]> {
+    ops(SETUP).into()
+}
+
+/// What may follow an operation: nothing, or one of the ways to make it durable.
+fn placements(file: &str, dir: &str) -> Vec<Option<Op>> {
+    vec![
+        None,
+        Some(Op::Fsync(file.to_owned())),
+        Some(Op::Fdatasync(file.to_owned())),
+        Some(Op::Fsync(dir.to_owned())),
+        Some(Op::Sync),
+    ]
+}
+
+/// The prepared tree, worked out once: a campaign tries tens of thousands of sequences on it.
+struct Prepared {
+    setup: Arc<[Op]>,
+    state: State,
+}
+
+impl Prepared {
+    fn new() -> Self {
+        let setup = setup();
+        let mut state = State::default();
+        for (i, op) in setup.iter().enumerate() {
+            // The setup is a constant; a test applies it all.
+            let _ = state.apply(op, i);
+        }
+        Self { setup, state }
+    }
+
+    /// The workload, if its operations make sense one after the other.
+    fn workload(&self, ops: Vec<Op>) -> Option<Workload> {
+        let mut state = self.state.clone();
+        let sense = ops.iter().enumerate().all(|(i, op)| state.apply(op, i).is_ok());
+        sense.then(|| Workload { setup: Arc::clone(&self.setup), ops })
+    }
+
+    /// The picked operations one after the other, with every placement after each.
+    fn sequence(&self, picked: &[usize]) -> Vec<Workload> {
+        let mut list: Vec<Vec<Op>> = vec![Vec::new()];
+        for index in picked {
+            let (text, file, dir) = OPS.get(*index).copied().unwrap_or(EXCHANGE);
+            list = list
+                .into_iter()
+                .flat_map(|before| {
+                    placements(file, dir).into_iter().map(move |persist| {
+                        before.iter().cloned().chain(ops(text)).chain(persist).collect()
+                    })
+                })
+                .collect();
+        }
+        list.into_iter().filter_map(|ops| self.workload(ops)).collect()
+    }
+}
+
+/// Every single operation with every placement. `exchange`: the file system can swap two names at
+/// one stroke.
+#[must_use]
+pub fn singles(exchange: bool) -> Vec<Workload> {
+    let prepared = Prepared::new();
+    let n = OPS.len() + usize::from(exchange);
+    (0..n).flat_map(|i| prepared.sequence(&[i])).collect()
+}
+
+/// The usual sequences of several operations.
+#[must_use]
+pub fn chains() -> Vec<Workload> {
+    let prepared = Prepared::new();
+    CHAINS.iter().filter_map(|text| prepared.workload(ops(text))).collect()
+}
+
+/// Every pair of operations with every placement after each: some tens of thousands.
+#[must_use]
+pub fn pairs(exchange: bool) -> Vec<Workload> {
+    let prepared = &Prepared::new();
+    let n = OPS.len() + usize::from(exchange);
+    (0..n).flat_map(|i| (0..n).flat_map(move |j| prepared.sequence(&[i, j]))).collect()
+}
+
+/// A random workload of `len` operations on the small tree.
+#[must_use]
+pub fn random(rng: &mut Rng, len: usize) -> Workload {
+    let Prepared { setup, mut state } = Prepared::new();
+    let mut ops = Vec::new();
+    let mut tries = 0;
+    while ops.len() < len && tries < len * 50 {
+        tries += 1;
+        let op = random_op(rng, &state);
+        let mut next = state.clone();
+        if next.apply(&op, ops.len()).is_ok() {
+            state = next;
+            ops.push(op);
+        }
+    }
+    Workload { setup, ops }
+}
+
+fn random_op(rng: &mut Rng, state: &State) -> Op {
+    let known: Vec<String> =
+        crate::record::paths(state).into_keys().map(|p| p[1..].to_owned()).collect();
+    let old = rng.pick(&known).cloned().unwrap_or_default();
+    let dir = ["", "A/", "B/", "E/", "D/"][rng.index(5)];
+    let fresh = format!("{dir}{}", ["a", "b", "c", "n", "m", "z"][rng.index(6)]);
+    let target = if rng.chance(1, 3) { rng.pick(&known).cloned() } else { None };
+    let target = target.unwrap_or_else(|| fresh.clone());
+    let (at, len) = (rng.below(16_000), 1 + rng.below(9000));
+    match rng.below(24) {
+        0 | 1 => Op::Creat(fresh),
+        2 => Op::Mkdir(fresh),
+        3..=5 => Op::Write(old, at, len),
+        6 | 7 => Op::Append(old, len),
+        8 => Op::Falloc(old, at, len, rng.chance(1, 2)),
+        9 => Op::Punch(old, at, len),
+        10 => Op::Truncate(old, at),
+        11 => Op::Link(old, fresh),
+        12 => Op::Symlink("x".repeat(1 + rng.index(80)), fresh),
+        13 | 14 => Op::Remove(old),
+        15..=17 => Op::Rename(old, target),
+        18 => Op::Setxattr(old, ["x", "old"][rng.index(2)].into(), len % 200),
+        19 => Op::Chmod(old, (len % 0o1000) as u16),
+        20 | 21 => Op::Fsync(old),
+        22 => Op::Fdatasync(old),
+        _ => Op::Sync,
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use std::collections::BTreeSet;
+
+    #[test]
+    fn every_listed_operation_parses_and_appears() {
+        let singles = singles(true);
+        let first: BTreeSet<String> = singles.iter().map(|w| w.ops[0].to_string()).collect();
+        assert_eq!(first.len(), OPS.len() + 1, "each is possible on the small tree");
+        assert!(singles.len() >= 4 * OPS.len(), "{}", singles.len());
+        assert_eq!(chains().len(), CHAINS.len());
+        let all = pairs(false);
+        assert!(all.len() > 15_000, "{}", all.len());
+        let mut kinds: BTreeSet<String> = BTreeSet::new();
+        for op in all.iter().flat_map(|w| &w.ops) {
+            kinds.extend(op.to_string().split(' ').next().map(str::to_owned));
+        }
+        assert_eq!(kinds.len(), 21, "{kinds:?}");
+    }
+
+    #[test]
+    fn random_workloads_make_sense_and_repeat_by_seed() {
+        let workload = random(&mut Rng::new(5), 12);
+        assert_eq!(workload.ops.len(), 12);
+        assert_eq!(Prepared::new().workload(workload.ops.clone()), Some(workload.clone()));
+        assert_eq!(workload, random(&mut Rng::new(5), 12));
+    }
+}

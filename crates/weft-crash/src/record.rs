@@ -1,0 +1,286 @@
+//! Running a workload on a recorded volume.
+
+use crate::history::{History, Progress};
+use crate::model::{
+    Body, ModelNode, NodeId, OWNER_BASE, PERM, State, pattern, user_name, xattr_value,
+};
+use crate::observe::observe;
+use crate::target::Target;
+use crate::workload::{Op, Workload};
+use crate::{Error, Result};
+use std::collections::BTreeMap;
+use std::sync::Arc;
+use weft_block::{BlockDevice, Event, Image, MemoryDevice, Recorder};
+use weft_vfs::{
+    Caller, FallocateMode, FileKind, FileSystem, Node, RenameFlags, SetAttr, Walker, XattrSet,
+};
+
+/// A workload that was run: where it began, what reached the device, what it promised.
+#[derive(Debug, Clone)]
+pub struct Recording {
+    /// The volume before the first recorded event: cleanly unmounted.
+    pub base: Image,
+    /// Everything that happened to the device, marks of the operations' beginnings and ends
+    /// included.
+    pub events: Vec<Event>,
+    /// The states that the volume went through.
+    pub history: History,
+    /// For each event, how far the workload had come in front of it.
+    progress: Vec<Progress>,
+}
+
+/// A volume on which a workload's setup has been run.
+#[derive(Debug, Clone)]
+pub struct Prepared {
+    image: Image,
+    state: State,
+}
+
+const BEGIN: &str = "begin ";
+const END: &str = "end ";
+
+/// Makes a volume and runs a setup on it.
+///
+/// # Errors
+/// If the setup makes no sense or the file system refuses it.
+pub fn prepare(target: &dyn Target, setup: &[Op]) -> Result<Prepared> {
+    let device = Arc::new(MemoryDevice::from_image(target.fresh()?));
+    let fs = target.mount(Arc::clone(&device) as Arc<dyn BlockDevice>)?;
+    let mut state = found(fs.as_ref())?;
+    let mut held = Vec::new();
+    for (number, op) in setup.iter().enumerate() {
+        // Numbered apart from the recorded ones, so that their data differ.
+        step(fs.as_ref(), &mut state, op, 900 + number, &mut held)?;
+    }
+    drop(held);
+    fs.unmount().map_err(Error::fs("unmounting after the setup"))?;
+    drop(fs);
+    Ok(Prepared { image: device.snapshot(), state })
+}
+
+/// Runs the operations of a workload on a prepared volume, then `sync` and an unmount, and records
+/// what happens to the device.
+///
+/// # Errors
+/// [`Error::Model`] if an operation makes no sense, [`Error::Fs`] if the file system refuses one
+/// that does.
+pub fn record(target: &dyn Target, prepared: &Prepared, workload: &Workload) -> Result<Recording> {
+    let base = prepared.image.clone();
+    let device = Arc::new(Recorder::new(MemoryDevice::from_image(base.clone())));
+    let fs = target.mount(Arc::clone(&device) as Arc<dyn BlockDevice>)?;
+    let mut state = prepared.state.clone();
+    let mut states = vec![state.clone()];
+    let mut ops = workload.ops.clone();
+    ops.push(Op::Sync);
+    let mut held = Vec::new();
+    for (number, op) in ops.iter().enumerate() {
+        device.mark(format!("{BEGIN}{number}"))?;
+        step(fs.as_ref(), &mut state, op, number, &mut held)?;
+        device.mark(format!("{END}{number}"))?;
+        states.push(state.clone());
+    }
+    drop(held);
+    fs.unmount().map_err(Error::fs("unmounting"))?;
+    drop(fs);
+    let events = device.events();
+    let progress = progress(&events);
+    Ok(Recording { base, events, history: History { states, ops }, progress })
+}
+
+/// What is on the volume already is part of the model: its names may not go either.
+fn found(fs: &dyn FileSystem) -> Result<State> {
+    let observed = observe(fs)?;
+    if let Some(trouble) = observed.unreadable.first() {
+        return Err(Error::Target(format!("the volume cannot be read: {trouble}")));
+    }
+    let node = |id: &NodeId| {
+        observed.nodes.get(id).map(|seen| {
+            Arc::new(ModelNode {
+                body: seen.body.clone(),
+                xattrs: seen.xattrs.clone(),
+                perm: seen.perm,
+            })
+        })
+    };
+    let mut state = State::default();
+    for id in observed.nodes.keys() {
+        state.nodes.extend(node(id).map(|n| (*id, n)));
+    }
+    Ok(state)
+}
+
+impl Recording {
+    /// How far the workload had come in front of an event.
+    #[must_use]
+    pub fn progress_at(&self, event: usize) -> Progress {
+        let end = self.history.at_end();
+        self.progress.get(event).copied().unwrap_or(end)
+    }
+
+    /// The moments after `first` and up to `last` at which an operation that makes something
+    /// durable had just ended.
+    pub fn promises_between(&self, first: usize, last: usize) -> impl Iterator<Item = usize> {
+        let marks = self.events.iter().enumerate().take(last).skip(first);
+        marks.filter_map(|(i, event)| {
+            let Event::Mark(text) = event else { return None };
+            let number: usize = text.strip_prefix(END)?.parse().ok()?;
+            self.history.ops.get(number)?.is_persist().then_some(i + 1)
+        })
+    }
+
+    /// Whether some operation gives a directory another name.
+    #[must_use]
+    pub fn renames_dirs(&self) -> bool {
+        self.history.ops.iter().zip(&self.history.states).any(|(op, before)| {
+            let dir = |p: &str| before.resolve(p).is_ok_and(|id| before.names(id).is_some());
+            match op {
+                Op::Rename(p, _) => dir(p),
+                Op::Exchange(p, q) => dir(p) || dir(q),
+                _ => false,
+            }
+        })
+    }
+}
+
+fn progress(events: &[Event]) -> Vec<Progress> {
+    let mut now = Progress { begun: 0, ended: 0 };
+    let mut all = Vec::with_capacity(events.len());
+    for event in events {
+        all.push(now);
+        if let Event::Mark(text) = event {
+            let number = |prefix| text.strip_prefix(prefix).and_then(|n: &str| n.parse().ok());
+            now.begun = number(BEGIN).map_or(now.begun, |n: usize| n + 1);
+            now.ended = number(END).map_or(now.ended, |n: usize| n + 1);
+        }
+    }
+    all
+}
+
+/// Does one operation to the model and to the file system.
+fn step<'a>(
+    fs: &'a dyn FileSystem,
+    state: &mut State,
+    op: &Op,
+    number: usize,
+    held: &mut Vec<Node<'a>>,
+) -> Result<()> {
+    let before = state.clone();
+    state.apply(op, number).map_err(|problem| Error::Model {
+        number: number + 1,
+        op: op.to_string(),
+        problem: problem.to_owned(),
+    })?;
+    act(fs, &before, op, number, held).map_err(Error::fs(op.to_string()))
+}
+
+fn act<'a>(
+    fs: &'a dyn FileSystem,
+    before: &State,
+    op: &Op,
+    number: usize,
+    held: &mut Vec<Node<'a>>,
+) -> weft_vfs::Result<()> {
+    let caller = Caller { uid: OWNER_BASE.wrapping_add(before.next_id().0), ..Caller::default() };
+    let walker = Walker::owned_by(fs, caller.clone());
+    let find = |path: &str| walker.resolve_link(format!("/{path}").as_bytes());
+    let place = |path: &str| walker.place(format!("/{path}").as_bytes());
+    let id = |path: &str| before.resolve(path).unwrap_or(NodeId::ROOT);
+    let write = |path: &str, at: u64, len: u64| {
+        find(path)?.write_at(at, &pattern(id(path), number, at, len as usize))
+    };
+    match op {
+        Op::Creat(p) => {
+            let at = place(p)?;
+            at.dir.create(&caller, &at.name, PERM).map(drop)
+        }
+        Op::Mkdir(p) => {
+            let at = place(p)?;
+            at.dir.mkdir(&caller, &at.name, PERM).map(drop)
+        }
+        Op::Mkfifo(p) => {
+            let at = place(p)?;
+            at.dir.mknod(&caller, &at.name, FileKind::Fifo, PERM, 0).map(drop)
+        }
+        Op::Symlink(target, p) => {
+            let at = place(p)?;
+            at.dir.symlink(&caller, &at.name, target.as_bytes()).map(drop)
+        }
+        Op::Write(p, at, len) => write(p, *at, *len),
+        Op::Append(p, len) => {
+            let Some(Body::File(content)) = before.node(id(p)).map(|n| &n.body) else {
+                return Err(weft_vfs::Error::Invalid("not a regular file"));
+            };
+            write(p, content.len() as u64, *len)
+        }
+        Op::Falloc(p, at, len, keep) => {
+            fs.fallocate(find(p)?.ino(), FallocateMode::Allocate { keep_size: *keep }, *at, *len)
+        }
+        Op::Punch(p, at, len) => fs.fallocate(find(p)?.ino(), FallocateMode::PunchHole, *at, *len),
+        Op::Truncate(p, size) => {
+            let set = SetAttr { size_bytes: Some(*size), ..SetAttr::default() };
+            fs.setattr(find(p)?.ino(), &set).map(drop)
+        }
+        Op::Chmod(p, perm) => {
+            let set = SetAttr { perm: Some(*perm), ..SetAttr::default() };
+            fs.setattr(find(p)?.ino(), &set).map(drop)
+        }
+        Op::Link(p, new) => {
+            let at = place(new)?;
+            find(p)?.link_as(&at.dir, &at.name)
+        }
+        Op::Unlink(p) => {
+            let at = place(p)?;
+            fs.unlink(at.dir.ino(), &at.name)
+        }
+        Op::Rmdir(p) => {
+            let at = place(p)?;
+            fs.rmdir(at.dir.ino(), &at.name)
+        }
+        Op::Remove(p) => {
+            let at = place(p)?;
+            at.dir.remove(&at.name)
+        }
+        Op::Rename(p, new) => rename(fs, &place(p)?, &place(new)?, RenameFlags::empty()),
+        Op::Exchange(p, q) => rename(fs, &place(p)?, &place(q)?, RenameFlags::EXCHANGE),
+        Op::Setxattr(p, name, len) => {
+            let value = xattr_value(number, *len as usize);
+            fs.setxattr(find(p)?.ino(), &user_name(name), &value, XattrSet::Any)
+        }
+        Op::Removexattr(p, name) => fs.removexattr(find(p)?.ino(), &user_name(name)),
+        Op::Hold(p) => {
+            held.push(find(p)?);
+            Ok(())
+        }
+        Op::Fsync(p) if p.split('/').all(str::is_empty) => fs.fsync_dir(fs.root()),
+        Op::Fsync(p) => {
+            let node = find(p)?;
+            if node.is_dir() { fs.fsync_dir(node.ino()) } else { fs.fsync(node.ino(), false) }
+        }
+        Op::Fdatasync(p) => fs.fsync(find(p)?.ino(), true),
+        Op::Sync => fs.sync(),
+    }
+}
+
+fn rename(
+    fs: &dyn FileSystem,
+    from: &weft_vfs::path::Place<'_>,
+    to: &weft_vfs::path::Place<'_>,
+    flags: RenameFlags,
+) -> weft_vfs::Result<()> {
+    fs.rename(from.dir.ino(), &from.name, to.dir.ino(), &to.name, flags)
+}
+
+/// The names of a state by path, for messages and tests.
+#[must_use]
+pub fn paths(state: &State) -> BTreeMap<String, NodeId> {
+    let mut all = BTreeMap::new();
+    let mut todo = vec![(String::new(), NodeId::ROOT)];
+    while let Some((path, dir)) = todo.pop() {
+        for (name, id) in state.names(dir).into_iter().flatten() {
+            let path = format!("{path}/{}", String::from_utf8_lossy(name));
+            todo.push((path.clone(), *id));
+            all.insert(path, *id);
+        }
+    }
+    all
+}

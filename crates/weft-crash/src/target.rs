@@ -1,0 +1,85 @@
+//! What is explored: any file system that can be made, mounted, checked and repaired.
+
+use crate::Result;
+use std::sync::Arc;
+use weft_block::{BlockDevice, Image};
+use weft_vfs::FileSystem;
+
+/// What a file system promises about the order of what it writes, beyond keeping what was fsynced.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub struct Promises {
+    /// Recovery leaves nothing at all for a checker to find. Without it, leaks and counts that are
+    /// too high are allowed.
+    pub clean_after_recovery: bool,
+    /// The names found after a crash are those after one operation: operations reach the disk in
+    /// order and whole. Without it, each name is old or new for itself.
+    pub operations_in_order: bool,
+    /// No file shows anything that was not written into it. Without it, data that was not fsynced
+    /// may be anything.
+    pub no_stale_data: bool,
+}
+
+/// How bad what a check found is.
+#[derive(Debug, Clone, Copy, PartialEq, Eq, PartialOrd, Ord)]
+pub enum Severity {
+    /// Nothing was found.
+    Clean,
+    /// Only what soft updates may leave.
+    Leaks,
+    /// Something that must never happen.
+    Damage,
+}
+
+/// What a check found.
+#[derive(Debug, Clone, PartialEq, Eq)]
+pub struct Findings {
+    /// The worst of it.
+    pub severity: Severity,
+    /// What is damaged, one line each; leaks are not listed.
+    pub damage: Vec<String>,
+}
+
+impl Findings {
+    /// Nothing.
+    pub const CLEAN: Self = Self { severity: Severity::Clean, damage: Vec::new() };
+}
+
+/// A file system under test.
+pub trait Target: Send + Sync {
+    /// The volume that every workload begins with.
+    ///
+    /// # Errors
+    /// [`Error::Target`](crate::Error::Target).
+    fn fresh(&self) -> Result<Image>;
+
+    /// The unit in which the file system writes, in bytes.
+    fn block_bytes(&self) -> usize;
+
+    /// What it promises.
+    fn promises(&self) -> Promises;
+
+    /// Mounts a volume, without threads of its own if it can, so that runs are repeatable.
+    /// Recovery, where there is any, happens here.
+    ///
+    /// # Errors
+    /// Whatever keeps it from being mounted.
+    fn mount(&self, device: Arc<dyn BlockDevice>) -> Result<Arc<dyn FileSystem>>;
+
+    /// Checks an unmounted volume with the file system's own checker, which changes nothing.
+    ///
+    /// # Errors
+    /// If it cannot be checked at all.
+    fn check(&self, device: Arc<dyn BlockDevice>) -> Result<Findings>;
+
+    /// Repairs an unmounted volume, recovery included.
+    ///
+    /// # Errors
+    /// If it cannot be repaired.
+    fn repair(&self, device: Arc<dyn BlockDevice>) -> Result<()>;
+
+    /// Whether e2fsck understands its volumes.
+    fn is_ext2(&self) -> bool;
+
+    /// The options of the `weft crash` command that select this target.
+    fn options(&self) -> String;
+}

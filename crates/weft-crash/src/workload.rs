@@ -1,0 +1,210 @@
+//! Workloads: what is done to a file system while its writes are recorded, as a little language.
+//!
+//! ```text
+//! mkdir A; creat A/x; write A/x 0 6k | fsync A/x; rename A/x A/y; sync
+//! ```
+//!
+//! Operations are separated by `;`. What stands before `|` prepares the volume and is durable
+//! before the recording begins. Paths are relative to the root and hold no blanks; sizes take the
+//! units of [`weft_block::parse_size`].
+
+use crate::{Error, Result};
+use std::fmt;
+use std::str::FromStr;
+use std::sync::Arc;
+use weft_block::parse_size;
+
+/// One operation. Paths are relative to the root of the volume.
+#[derive(Debug, Clone, PartialEq, Eq, Hash)]
+pub enum Op {
+    /// `creat PATH`: a new empty file.
+    Creat(String),
+    /// `mkdir PATH`
+    Mkdir(String),
+    /// `mkfifo PATH`
+    Mkfifo(String),
+    /// `write PATH OFFSET LENGTH`: overwrites, extends, or leaves a hole before it.
+    Write(String, u64, u64),
+    /// `append PATH LENGTH`
+    Append(String, u64),
+    /// `falloc PATH OFFSET LENGTH [keep]`: allocates; `keep` leaves the size alone.
+    Falloc(String, u64, u64, bool),
+    /// `punch PATH OFFSET LENGTH`: makes a hole.
+    Punch(String, u64, u64),
+    /// `truncate PATH SIZE`
+    Truncate(String, u64),
+    /// `link PATH NEW`
+    Link(String, String),
+    /// `symlink TARGET NEW`
+    Symlink(String, String),
+    /// `unlink PATH`
+    Unlink(String),
+    /// `rmdir PATH`
+    Rmdir(String),
+    /// `remove PATH`: whichever of the two fits.
+    Remove(String),
+    /// `rename OLD NEW`
+    Rename(String, String),
+    /// `exchange ONE OTHER`: swaps two names.
+    Exchange(String, String),
+    /// `setxattr PATH NAME LENGTH`: sets `user.NAME` to so many bytes.
+    Setxattr(String, String, u64),
+    /// `removexattr PATH NAME`
+    Removexattr(String, String),
+    /// `chmod PATH OCTAL`
+    Chmod(String, u16),
+    /// `hold PATH`: keeps the file open until the end.
+    Hold(String),
+    /// `fsync PATH`, of a file or a directory.
+    Fsync(String),
+    /// `fdatasync PATH`
+    Fdatasync(String),
+    /// `sync`
+    Sync,
+}
+
+impl Op {
+    /// Whether it makes something durable and changes nothing else.
+    #[must_use]
+    pub fn is_persist(&self) -> bool {
+        matches!(self, Self::Fsync(_) | Self::Fdatasync(_) | Self::Sync)
+    }
+}
+
+impl fmt::Display for Op {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        match self {
+            Self::Creat(p) => write!(f, "creat {p}"),
+            Self::Mkdir(p) => write!(f, "mkdir {p}"),
+            Self::Mkfifo(p) => write!(f, "mkfifo {p}"),
+            Self::Write(p, at, n) => write!(f, "write {p} {at} {n}"),
+            Self::Append(p, n) => write!(f, "append {p} {n}"),
+            Self::Falloc(p, at, n, false) => write!(f, "falloc {p} {at} {n}"),
+            Self::Falloc(p, at, n, true) => write!(f, "falloc {p} {at} {n} keep"),
+            Self::Punch(p, at, n) => write!(f, "punch {p} {at} {n}"),
+            Self::Truncate(p, n) => write!(f, "truncate {p} {n}"),
+            Self::Link(p, new) => write!(f, "link {p} {new}"),
+            Self::Symlink(target, new) => write!(f, "symlink {target} {new}"),
+            Self::Unlink(p) => write!(f, "unlink {p}"),
+            Self::Rmdir(p) => write!(f, "rmdir {p}"),
+            Self::Remove(p) => write!(f, "remove {p}"),
+            Self::Rename(p, new) => write!(f, "rename {p} {new}"),
+            Self::Exchange(p, q) => write!(f, "exchange {p} {q}"),
+            Self::Setxattr(p, name, n) => write!(f, "setxattr {p} {name} {n}"),
+            Self::Removexattr(p, name) => write!(f, "removexattr {p} {name}"),
+            Self::Chmod(p, perm) => write!(f, "chmod {p} {perm:o}"),
+            Self::Hold(p) => write!(f, "hold {p}"),
+            Self::Fsync(p) => write!(f, "fsync {p}"),
+            Self::Fdatasync(p) => write!(f, "fdatasync {p}"),
+            Self::Sync => f.write_str("sync"),
+        }
+    }
+}
+
+impl FromStr for Op {
+    type Err = Error;
+
+    fn from_str(text: &str) -> Result<Self> {
+        let words: Vec<&str> = text.split_whitespace().collect();
+        let own = |p: &&str| (*p).to_owned();
+        let size = |n: &&str| parse_size(n).map_err(|e| Error::Syntax(format!("{text:?}: {e}")));
+        Ok(match words.as_slice() {
+            ["creat", p] => Self::Creat(own(p)),
+            ["mkdir", p] => Self::Mkdir(own(p)),
+            ["mkfifo", p] => Self::Mkfifo(own(p)),
+            ["write", p, at, n] => Self::Write(own(p), size(at)?, size(n)?),
+            ["append", p, n] => Self::Append(own(p), size(n)?),
+            ["falloc", p, at, n] => Self::Falloc(own(p), size(at)?, size(n)?, false),
+            ["falloc", p, at, n, "keep"] => Self::Falloc(own(p), size(at)?, size(n)?, true),
+            ["punch", p, at, n] => Self::Punch(own(p), size(at)?, size(n)?),
+            ["truncate", p, n] => Self::Truncate(own(p), size(n)?),
+            ["link", p, new] => Self::Link(own(p), own(new)),
+            ["symlink", target, new] => Self::Symlink(own(target), own(new)),
+            ["unlink", p] => Self::Unlink(own(p)),
+            ["rmdir", p] => Self::Rmdir(own(p)),
+            ["remove", p] => Self::Remove(own(p)),
+            ["rename", p, new] => Self::Rename(own(p), own(new)),
+            ["exchange", p, q] => Self::Exchange(own(p), own(q)),
+            ["setxattr", p, name, n] => Self::Setxattr(own(p), own(name), size(n)?),
+            ["removexattr", p, name] => Self::Removexattr(own(p), own(name)),
+            ["chmod", p, perm] => Self::Chmod(
+                own(p),
+                u16::from_str_radix(perm, 8)
+                    .ok()
+                    .filter(|perm| *perm < 0o10_000)
+                    .ok_or_else(|| Error::Syntax(format!("{text:?}: {perm:?} is no mode")))?,
+            ),
+            ["hold", p] => Self::Hold(own(p)),
+            ["fsync", p] => Self::Fsync(own(p)),
+            ["fdatasync", p] => Self::Fdatasync(own(p)),
+            ["sync"] => Self::Sync,
+            _ => return Err(Error::Syntax(format!("{text:?} is no operation of a workload"))),
+        })
+    }
+}
+
+/// Operations, and those that prepare the volume for them.
+#[derive(Debug, Clone, PartialEq, Eq, Hash, Default)]
+pub struct Workload {
+    /// Done and made durable before the recording begins. Shared: a campaign has tens of thousands
+    /// of workloads with the same one.
+    pub setup: Arc<[Op]>,
+    /// What is recorded. A `sync` and an unmount follow by themselves.
+    pub ops: Vec<Op>,
+}
+
+impl fmt::Display for Workload {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        let list = |f: &mut fmt::Formatter<'_>, ops: &[Op]| {
+            for (i, op) in ops.iter().enumerate() {
+                write!(f, "{}{op}", if i == 0 { "" } else { "; " })?;
+            }
+            Ok(())
+        };
+        if !self.setup.is_empty() {
+            list(f, &self.setup)?;
+            f.write_str(" | ")?;
+        }
+        list(f, &self.ops)
+    }
+}
+
+impl FromStr for Workload {
+    type Err = Error;
+
+    fn from_str(text: &str) -> Result<Self> {
+        let list = |text: &str| -> Result<Vec<Op>> {
+            let ops = text.split([';', '\n']).map(str::trim).filter(|op| !op.is_empty());
+            ops.map(str::parse).collect()
+        };
+        match text.split('|').collect::<Vec<_>>().as_slice() {
+            [ops] => Ok(Self { setup: Arc::default(), ops: list(ops)? }),
+            [setup, ops] => Ok(Self { setup: list(setup)?.into(), ops: list(ops)? }),
+            _ => Err(Error::Syntax("a workload has one '|' at most".into())),
+        }
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn a_workload_prints_as_it_was_read() {
+        let text = "mkdir A; creat A/x; write A/x 0 6144 | hold A/x; unlink A/x; link A/x B; \
+                    symlink t l; falloc A/x 0 1 keep; punch A/x 1 2; chmod A 755; setxattr A n 9; \
+                    removexattr A n; exchange A B; mkfifo p; fdatasync A/x; fsync A; sync";
+        let workload: Workload = text.parse().unwrap();
+        assert_eq!((workload.setup.len(), workload.ops.len()), (3, 14));
+        assert_eq!(workload.to_string(), text);
+        assert_eq!("write a 1k 2K".parse::<Op>().unwrap(), Op::Write("a".into(), 1024, 2048));
+    }
+
+    #[test]
+    fn nonsense_is_refused() {
+        for text in ["creat", "write a 0", "fly a", "chmod a 99", "write a 0 x", "a|b|c", "sync a"]
+        {
+            assert!(matches!(text.parse::<Workload>(), Err(Error::Syntax(_))), "{text:?}");
+        }
+    }
+}
