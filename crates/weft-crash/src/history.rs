@@ -215,9 +215,7 @@ impl History {
         if attributes.iter().all(|v| v.xattrs != seen.xattrs) && !attributes.is_empty() {
             wrong.push(format!("{who} has attributes that it never had: {}", shown(&seen.xattrs)));
         }
-        // A symbolic link's mode means nothing; each file system has its own.
-        let moded = !matches!(seen.body, Body::Symlink(_)) && !attributes.is_empty();
-        if moded && attributes.iter().all(|v| v.perm != seen.perm) {
+        if attributes.iter().all(|v| v.perm != seen.perm) && !attributes.is_empty() {
             wrong.push(format!("{who} has mode {:o}, which it never had", seen.perm));
         }
         let content_since = durable.of(&durable.content, id);

@@ -41,6 +41,12 @@ pub enum Error {
     /// The device failed.
     #[error(transparent)]
     Device(#[from] weft_block::Error),
+    /// The engine could not do what was asked, mostly for the device's sake.
+    #[error(transparent)]
+    Engine(#[from] weft_patch::Error),
+    /// A call of the file plug failed for a reason a caller acts on.
+    #[error(transparent)]
+    Vfs(#[from] weft_vfs::Error),
 }
 
 impl Error {
@@ -64,6 +70,9 @@ impl From<Error> for weft_vfs::Error {
             Error::ReadOnly(_) => Self::ReadOnly,
             Error::Invalid(message) => Self::Io { errno: 22, message },
             Error::Device(e) => Self::Io { errno: e.errno(), message: e.to_string() },
+            Error::Engine(weft_patch::Error::ReadOnly) => Self::ReadOnly,
+            Error::Engine(e) => Self::Io { errno: e.errno(), message: e.to_string() },
+            Error::Vfs(e) => e,
         }
     }
 }

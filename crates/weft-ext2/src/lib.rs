@@ -7,7 +7,10 @@
 #![warn(missing_docs)]
 
 mod error;
+mod fs;
 pub mod layout;
 pub mod mkfs;
+mod volume;
 
 pub use error::{Error, Result};
+pub use fs::{Atime, Ext2, OpenOptions};

@@ -284,11 +284,6 @@ pub trait FileSystem: Send + Sync {
         let _ = sink;
     }
 
-    /// The unit in which times are kept, in nanoseconds: a power of ten up to a second.
-    fn time_unit_nanos(&self) -> u32 {
-        1
-    }
-
     /// Finds data or a hole.
     ///
     /// # Errors
@@ -302,8 +297,7 @@ pub trait FileSystem: Send + Sync {
         }
     }
 
-    /// Prepares for the end of use: everything durable, the volume marked clean. All references
-    /// and handles that are still out count as given back: an inode that lived by them is freed.
+    /// Prepares for the end of use: everything durable, the volume marked clean.
     ///
     /// # Errors
     /// As [`sync`](Self::sync).

@@ -1,0 +1,138 @@
+//! Attributes of inodes, and of the volume.
+
+use super::life::CUT_META_BLOCKS;
+use super::{Atime, Ext2, State, plain};
+use crate::Result;
+use weft_patch::Op;
+use weft_vfs::{Attr, Error as FsError, FileKind, Ino, SetAttr, SetTime, StatFs, Time};
+
+const SETUID: u16 = 0o4000;
+const SETGID: u16 = 0o2000;
+const GROUP_EXEC: u16 = 0o010;
+const DAY_SECS: i64 = 24 * 60 * 60;
+
+impl State {
+    /// Changes everything but the length.
+    fn set_fields(&mut self, op: &mut Op<'_>, ino: u32, set: &SetAttr) -> Result<()> {
+        let node = self.node(ino)?;
+        let inode = &mut node.inode;
+        if set.kill_privileges {
+            inode.mode &= !SETUID;
+            if inode.mode & GROUP_EXEC != 0 {
+                inode.mode &= !SETGID;
+            }
+        }
+        if let Some(perm) = set.perm {
+            inode.mode = (inode.mode & !0o7777) | (perm & 0o7777);
+        }
+        if let Some(uid) = set.uid {
+            inode.uid = uid;
+        }
+        if let Some(gid) = set.gid {
+            inode.gid = gid;
+        }
+        let now = inode.storable(Time::now());
+        let pick = |inode: &crate::layout::Inode, time: SetTime| match time {
+            SetTime::Now => now,
+            SetTime::At(time) => inode.storable(time),
+        };
+        if let Some(time) = set.atime {
+            inode.atime = pick(inode, time);
+        }
+        if let Some(time) = set.mtime {
+            inode.mtime = pick(inode, time);
+        }
+        inode.ctime = set.ctime.map_or(now, |time| inode.storable(time));
+        self.write_node(op, ino, &[])?;
+        Ok(())
+    }
+}
+
+impl Ext2 {
+    pub(super) fn do_getattr(&self, ino: Ino) -> Result<Attr> {
+        let number = plain(ino)?;
+        if let Some(node) = self.lock().nodes.get(&number) {
+            return Ok(node.attr(self.block_bytes));
+        }
+        self.look(|st, op| Ok(st.load(op, number)?.attr(self.block_bytes)))
+    }
+
+    pub(super) fn do_setattr(&self, ino: Ino, set: &SetAttr) -> Result<Attr> {
+        let ino = plain(ino)?;
+        if let Some(size) = set.size_bytes {
+            self.do_truncate(ino, size)?;
+        }
+        self.change(2, |st, op| {
+            st.load(op, ino)?;
+            if *set != SetAttr::default() {
+                // A truncation has set both times; explicit ones win over it.
+                let mut set = *set;
+                if set.size_bytes.is_some() && set.ctime.is_none() && set.mtime.is_none() {
+                    set.ctime = Some(st.node(ino)?.inode.ctime);
+                }
+                st.set_fields(op, ino, &set)?;
+            }
+            Ok(st.node(ino)?.attr(self.block_bytes))
+        })
+    }
+
+    pub(super) fn do_truncate(&self, ino: u32, size: u64) -> Result<()> {
+        loop {
+            let done = self.change(CUT_META_BLOCKS, |st, op| {
+                match st.load(op, ino)?.kind {
+                    FileKind::Regular => {}
+                    FileKind::Directory => return Err(FsError::IsADirectory.into()),
+                    _ => return Err(FsError::Invalid("not a regular file").into()),
+                }
+                st.check_mutable(ino, false)?;
+                st.truncate_step(op, ino, size)
+            })?;
+            if done {
+                return Ok(());
+            }
+        }
+    }
+
+    /// Notes that a file has been read, if its access time is kept.
+    pub(super) fn note_access(&self, st: &mut State, ino: u32) {
+        if self.atime == Atime::Never || self.is_read_only() {
+            return;
+        }
+        let Ok(node) = st.node(ino) else { return };
+        let inode = &mut node.inode;
+        if inode.flags.contains(crate::layout::InodeFlags::NOATIME) {
+            return;
+        }
+        let old = inode.atime;
+        if old > inode.mtime && old > inode.ctime {
+            let now = Time::now();
+            if now.secs - old.secs < DAY_SECS {
+                return;
+            }
+        }
+        inode.atime = inode.storable(Time::now());
+        node.lazy = true;
+        st.lazy.insert(ino);
+    }
+
+    pub(super) fn do_statfs(&self) -> StatFs {
+        let st = self.lock();
+        let geometry = &st.vol.geometry;
+        // As the kernel counts: what metadata takes is not the volume's.
+        let per_group = 2 + u64::from(geometry.inode_table_blocks());
+        let overhead: u64 = u64::from(geometry.first_data_block)
+            + (0..geometry.groups)
+                .map(|group| geometry.group_overhead_blocks(group) + per_group)
+                .sum::<u64>();
+        let free = st.vol.free_blocks;
+        StatFs {
+            block_bytes: geometry.block_bytes,
+            blocks: geometry.blocks.saturating_sub(overhead),
+            blocks_free: free,
+            blocks_available: free.saturating_sub(u64::from(st.vol.sb.reserved_blocks)),
+            inodes: u64::from(geometry.inodes),
+            inodes_free: st.vol.free_inodes,
+            name_max_bytes: 255,
+        }
+    }
+}

@@ -1,0 +1,116 @@
+//! The journal inside the volume (inode 8): replaying it, and running the engine on it.
+
+use super::{Ext2, Node};
+use crate::layout::{
+    Compat, Incompat, JOURNAL_INO, SUPERBLOCK_BYTES, SUPERBLOCK_OFFSET, Superblock,
+};
+use crate::volume::Volume;
+use crate::{Error, Result};
+use std::sync::Arc;
+use weft_block::BlockDevice;
+use weft_patch::jbd2::LogMap;
+use weft_patch::{Engine, Options, Policy};
+use weft_vfs::FileKind;
+
+/// The blocks of the journal inode, in order.
+///
+/// # Errors
+/// [`Error::Corrupt`] if there is none, or it has holes.
+pub fn journal_inode_blocks(device: &Arc<dyn BlockDevice>, sb: &Superblock) -> Result<Vec<u64>> {
+    if sb.journal_inode != JOURNAL_INO {
+        return Err(Error::corrupt(
+            "superblock",
+            0,
+            format!("the journal's inode is {}, not {JOURNAL_INO}", sb.journal_inode),
+        ));
+    }
+    // A cache for this one walk: nothing is changed through it.
+    let options = Options { policy: Policy::Soft, background: false, ..Options::default() };
+    let engine = Engine::new(Arc::clone(device), sb.block_bytes(), options)?;
+    let mut op = engine.begin(0)?;
+    let mut vol = Volume::load(&mut op, sb.clone(), device.geometry().len_bytes)?;
+    let inode = vol.read_inode(&mut op, JOURNAL_INO)?;
+    if inode.kind() != Some(FileKind::Regular) || inode.links == 0 {
+        return Err(Error::corrupt("inode 8", 0, "the journal is no regular file"));
+    }
+    let blocks = inode.size_bytes / u64::from(sb.block_bytes());
+    let mut node = Node::new(JOURNAL_INO, FileKind::Regular, inode);
+    let all = vol.all_blocks(&mut op, &mut node, blocks)?;
+    Ok(all.into_iter().map(u64::from).collect())
+}
+
+fn log_map(device: &Arc<dyn BlockDevice>, sb: &Superblock) -> Result<LogMap> {
+    let blocks = journal_inode_blocks(device, sb)?;
+    LogMap::from_blocks(Arc::clone(device), sb.block_bytes(), &blocks)
+        .map_err(|e| Error::corrupt("journal", 0, e.to_string()))
+}
+
+/// Sets or clears the feature that says the journal must be replayed: in place, past any engine,
+/// as a recovery looks at it before it reads the log.
+pub(super) fn set_recover(device: &dyn BlockDevice, on: bool) -> Result<()> {
+    let mut raw = [0; SUPERBLOCK_BYTES];
+    device.read_at(&mut raw, SUPERBLOCK_OFFSET)?;
+    let mut sb = Superblock::parse(&raw)?;
+    sb.features.incompat.set(Incompat::RECOVER, on);
+    sb.encode_into(&mut raw);
+    device.write_at(&raw, SUPERBLOCK_OFFSET)?;
+    Ok(device.flush()?)
+}
+
+/// Replays the journal if the volume says it must be; says whether it did.
+///
+/// # Errors
+/// [`Error::ReadOnly`] if it must be replayed but the device or the features forbid changes,
+/// [`Error::Incompatible`] if it is external, [`Error::Corrupt`] if it is damaged.
+pub(super) fn replay(
+    device: &Arc<dyn BlockDevice>,
+    sb: &Superblock,
+    features_known: bool,
+) -> Result<bool> {
+    if !sb.features.incompat.contains(Incompat::RECOVER) {
+        return Ok(false);
+    }
+    if !sb.features.compat.contains(Compat::HAS_JOURNAL) {
+        return Err(Error::corrupt("superblock", 0, "a journal to recover, but no journal"));
+    }
+    if sb.journal_inode == 0 {
+        return Err(Error::Incompatible { features: "an external journal to recover".into() });
+    }
+    if device.geometry().read_only || !features_known {
+        return Err(Error::ReadOnly(
+            "its journal must be replayed first, which needs writing".into(),
+        ));
+    }
+    let done = weft_patch::recover(&**device, sb.block_bytes(), log_map(device, sb)?)?;
+    tracing::info!("replayed {} transactions of the journal", done.transactions);
+    // The superblock may have been replayed: what is there now is changed.
+    set_recover(&**device, false)?;
+    Ok(true)
+}
+
+/// An engine that commits through the volume's journal, which must be clean.
+pub(super) fn engine(
+    device: &Arc<dyn BlockDevice>,
+    sb: &mut Superblock,
+    options: Options,
+) -> Result<Arc<Engine>> {
+    if !sb.features.compat.contains(Compat::HAS_JOURNAL) || sb.journal_inode == 0 {
+        return Err(Error::Incompatible {
+            features: "a journal policy, as the volume has no journal inside".into(),
+        });
+    }
+    let map = log_map(device, sb)?;
+    set_recover(&**device, true)?;
+    sb.features.incompat |= Incompat::RECOVER;
+    Ok(Engine::with_journal(Arc::clone(device), sb.block_bytes(), options, map)?)
+}
+
+impl Ext2 {
+    /// The blocks of the journal inode in order, as the volume has them.
+    ///
+    /// # Errors
+    /// [`Error::Corrupt`] if there is no journal inside the volume, or it has holes.
+    pub fn journal_blocks(device: &Arc<dyn BlockDevice>) -> Result<Vec<u64>> {
+        journal_inode_blocks(device, &super::open::read_superblock(&**device)?)
+    }
+}

@@ -1,0 +1,386 @@
+//! Names: looking up, creating, linking, removing.
+//!
+//! The order in which changes become durable (soft updates) is stated where each is made: a new
+//! name follows its inode, a link count goes up before the name it counts, and down after the
+//! name is gone.
+
+use super::{Ext2, Node, State, plain};
+use crate::layout::{FAST_SYMLINK_MAX_BYTES, Inode, LINK_MAX, file_type_code};
+use crate::volume::{Patches, push_patch};
+use crate::{Error, Result};
+use weft_patch::{BlockNr, Op, Owner, PatchId};
+use weft_vfs::{Caller, Entry, Error as FsError, FileKind, Ino, NAME_MAX_BYTES, Time};
+
+/// Blocks that making or removing one name may change: two directories with their maps, a new
+/// block with its map and bitmap, inodes, an inode bitmap, descriptors, the superblock.
+pub(super) const NAME_BLOCKS: u32 = 32;
+const SETGID: u16 = 0o2000;
+
+/// What is to be created.
+pub(super) enum What<'a> {
+    /// A regular file, FIFO, socket or device node.
+    Node {
+        kind: FileKind,
+        rdev: u32,
+    },
+    Directory,
+    Symlink {
+        target: &'a [u8],
+    },
+}
+
+impl What<'_> {
+    fn kind(&self) -> FileKind {
+        match self {
+            Self::Node { kind, .. } => *kind,
+            Self::Directory => FileKind::Directory,
+            Self::Symlink { .. } => FileKind::Symlink,
+        }
+    }
+}
+
+/// Refuses what cannot be a name.
+pub(super) fn check_name(name: &[u8]) -> Result<()> {
+    if name.is_empty() {
+        return Err(FsError::NotFound.into());
+    }
+    if name.len() > NAME_MAX_BYTES {
+        return Err(FsError::NameTooLong.into());
+    }
+    if name.iter().any(|&b| b == 0 || b == b'/') {
+        return Err(FsError::Invalid("a name with a slash or NUL").into());
+    }
+    Ok(())
+}
+
+/// Refuses `.` and `..` where a new name is asked for.
+pub(super) fn check_new_name(name: &[u8]) -> Result<()> {
+    check_name(name)?;
+    if name == b"." || name == b".." { Err(FsError::Exists.into()) } else { Ok(()) }
+}
+
+impl State {
+    /// The inode that `name` in `parent` names.
+    pub(super) fn find(&mut self, op: &mut Op<'_>, parent: u32, name: &[u8]) -> Result<u32> {
+        check_name(name)?;
+        self.load_dir(op, parent)?;
+        let Self { vol, nodes, .. } = self;
+        let Some(dir) = nodes.get_mut(&parent) else {
+            return Err(FsError::Stale(u64::from(parent)).into());
+        };
+        if name == b"." {
+            return Ok(parent);
+        }
+        if name == b".." {
+            vol.index_dir(op, dir)?;
+            return Ok(dir.parent);
+        }
+        let found = vol.find_entry(op, dir, name)?.ok_or(FsError::NotFound)?;
+        Ok(found.ino)
+    }
+
+    /// Loads what an entry of `dir` names: that there is such an inode is for the volume to keep.
+    pub(super) fn load_entry(&mut self, op: &mut Op<'_>, dir: u32, ino: u32) -> Result<&mut Node> {
+        match self.load(op, ino) {
+            Ok(_) => self.node(ino),
+            Err(Error::Vfs(FsError::Stale(_))) => Err(Error::corrupt(
+                format!("directory {dir}"),
+                0,
+                format!("an entry names inode {ino}, which is free or reserved"),
+            )),
+            Err(e) => Err(e),
+        }
+    }
+
+    pub(super) fn create(
+        &mut self,
+        op: &mut Op<'_>,
+        caller: &Caller,
+        parent: u32,
+        name: &[u8],
+        perm: u16,
+        what: &What<'_>,
+    ) -> Result<u32> {
+        let kind = what.kind();
+        let block_bytes = self.vol.block_bytes();
+        check_new_name(name)?;
+        if let What::Symlink { target } = what {
+            if target.is_empty() {
+                return Err(FsError::NotFound.into());
+            }
+            if target.len() >= block_bytes.min(4096) {
+                return Err(FsError::NameTooLong.into());
+            }
+        }
+        self.load_dir(op, parent)?;
+        let generation = self.next_generation();
+        let Self { vol, nodes, .. } = self;
+        let dir = nodes.get_mut(&parent).ok_or(FsError::Stale(u64::from(parent)))?;
+        if vol.find_entry(op, dir, name)?.is_some() {
+            return Err(FsError::Exists.into());
+        }
+        if kind == FileKind::Directory && dir.inode.links >= LINK_MAX {
+            return Err(FsError::TooManyLinks.into());
+        }
+        let file_type = if vol.has_filetype() { file_type_code(kind) } else { 0 };
+        let reserved = vol.reserve_entry(op, dir, name, file_type)?;
+
+        let mut befores = Patches::new();
+        let ino = vol.alloc_inode(op, parent, dir.inode.flags, kind, &mut befores)?;
+        let inode = new_inode(vol.new_extra_bytes(), caller, &dir.inode, kind, perm, generation);
+        let mut node = Node::new(ino, kind, inode);
+        let content = match what {
+            What::Directory => {
+                node.inode.links = 2;
+                vol.init_dir(op, &mut node, parent)
+            }
+            What::Symlink { target } => Self::init_symlink(vol, op, &mut node, target),
+            What::Node { rdev, .. } => {
+                if matches!(kind, FileKind::BlockDevice | FileKind::CharDevice) {
+                    node.inode.set_rdev(*rdev);
+                }
+                Ok(())
+            }
+        };
+        if let Err(e) = content {
+            // Nothing names the inode, nor did anything ever.
+            vol.free_inode(op, ino, Some(kind), PatchId::DURABLE)?;
+            return Err(e);
+        }
+        // The inode follows its content, the name follows the inode.
+        let born_after = std::mem::take(&mut node.born_after);
+        node.patch = vol.init_inode(op, ino, &node.inode, &born_after)?;
+        push_patch(&mut befores, node.patch);
+        dir.modified();
+        if kind == FileKind::Directory {
+            // `..` of the new directory is a name of its parent.
+            dir.inode.links += 1;
+            dir.patch = vol.write_inode(op, parent, &dir.inode, &[])?;
+            push_patch(&mut befores, dir.patch);
+        } else {
+            dir.patch = vol.write_inode(op, parent, &dir.inode, &[])?;
+        }
+        let named = vol.fill_entry(op, dir, reserved, ino, &mut befores)?;
+        dir.epoch += 1;
+        node.names.push((parent, named));
+        nodes.insert(ino, node);
+        Ok(ino)
+    }
+
+    fn init_symlink(
+        vol: &mut crate::volume::Volume,
+        op: &mut Op<'_>,
+        node: &mut Node,
+        target: &[u8],
+    ) -> Result<()> {
+        if target.len() <= FAST_SYMLINK_MAX_BYTES {
+            node.inode.set_fast_symlink(target);
+            return Ok(());
+        }
+        let mut patches = Patches::new();
+        let goal = vol.goal(node);
+        let (nr, _) = vol.alloc_blocks(op, node.ino, goal, 1, 0, &mut patches)?;
+        let mut block = vec![0; vol.block_bytes()];
+        if let Some(to) = block.get_mut(..target.len()) {
+            to.copy_from_slice(target);
+        }
+        // Links are metadata: without their target they are damaged.
+        let init = op.init(BlockNr(u64::from(nr)), &block, &[])?;
+        op.own(BlockNr(u64::from(nr)), Owner(u64::from(node.ino)));
+        push_patch(&mut patches, init);
+        node.inode.block[0] = nr;
+        node.inode.size_bytes = target.len() as u64;
+        vol.count_blocks(node, 1)?;
+        node.born_after = patches;
+        Ok(())
+    }
+
+    pub(super) fn link(
+        &mut self,
+        op: &mut Op<'_>,
+        ino: u32,
+        parent: u32,
+        name: &[u8],
+    ) -> Result<()> {
+        check_new_name(name)?;
+        self.load_dir(op, parent)?;
+        let node = self.load(op, ino)?;
+        if node.kind == FileKind::Directory {
+            return Err(FsError::NotPermitted.into());
+        }
+        if node.inode.links == 0 {
+            return Err(FsError::NotFound.into());
+        }
+        if node.inode.links >= LINK_MAX {
+            return Err(FsError::TooManyLinks.into());
+        }
+        let kind = node.kind;
+        let Self { vol, nodes, .. } = self;
+        let dir = nodes.get_mut(&parent).ok_or(FsError::Stale(u64::from(parent)))?;
+        if vol.find_entry(op, dir, name)?.is_some() {
+            return Err(FsError::Exists.into());
+        }
+        let file_type = if vol.has_filetype() { file_type_code(kind) } else { 0 };
+        let reserved = vol.reserve_entry(op, dir, name, file_type)?;
+        dir.modified();
+        dir.epoch += 1;
+        let node = self.node(ino)?;
+        node.inode.links += 1;
+        node.changed();
+        // The count goes up before the name is there.
+        let counted = self.write_node(op, ino, &[])?;
+        self.write_node(op, parent, &[])?;
+        let Self { vol, nodes, .. } = self;
+        let dir = nodes.get_mut(&parent).ok_or(FsError::Stale(u64::from(parent)))?;
+        let mut befores = Patches::from_slice(&[counted]);
+        let named = vol.fill_entry(op, dir, reserved, ino, &mut befores)?;
+        self.node(ino)?.note_name(op, parent, named);
+        Ok(())
+    }
+
+    /// Removes a name: of a directory if `directory`, else of anything else. Returns the inode.
+    pub(super) fn remove(
+        &mut self,
+        op: &mut Op<'_>,
+        parent: u32,
+        name: &[u8],
+        directory: bool,
+    ) -> Result<()> {
+        check_name(name)?;
+        if name == b"." {
+            let e = FsError::Invalid("`.` cannot be removed");
+            return Err(if directory { e } else { FsError::IsADirectory }.into());
+        }
+        if name == b".." {
+            return Err(if directory { FsError::NotEmpty } else { FsError::IsADirectory }.into());
+        }
+        self.load_dir(op, parent)?;
+        let Self { vol, nodes, .. } = self;
+        let dir = nodes.get_mut(&parent).ok_or(FsError::Stale(u64::from(parent)))?;
+        let found = vol.find_entry(op, dir, name)?.ok_or(FsError::NotFound)?;
+        let ino = found.ino;
+        let node = self.load_entry(op, parent, ino)?;
+        match (directory, node.kind == FileKind::Directory) {
+            (true, false) => return Err(FsError::NotADirectory.into()),
+            (false, true) => return Err(FsError::IsADirectory.into()),
+            _ => {}
+        }
+        if directory {
+            self.check_empty(op, ino)?;
+        }
+        let Self { vol, nodes, .. } = self;
+        let dir = nodes.get_mut(&parent).ok_or(FsError::Stale(u64::from(parent)))?;
+        let cleared = vol.clear_entry(op, dir, found.place, &[])?;
+        dir.modified();
+        dir.epoch += 1;
+        let mut after = Patches::new();
+        if directory {
+            dir.inode.links = dir.inode.links.saturating_sub(1).max(2);
+            push_patch(&mut after, cleared);
+        }
+        // The parent's count goes down after the name (and with it its `..`) is gone.
+        self.write_node(op, parent, &after)?;
+        self.lost_name(op, ino, parent, cleared)
+    }
+
+    /// Refuses a directory that holds names.
+    pub(super) fn check_empty(&mut self, op: &mut Op<'_>, ino: u32) -> Result<()> {
+        let Self { vol, nodes, .. } = self;
+        let node = nodes.get_mut(&ino).ok_or(FsError::Stale(u64::from(ino)))?;
+        vol.index_dir(op, node)?;
+        if node.dir.as_deref().is_some_and(crate::volume::DirIndex::is_empty) {
+            Ok(())
+        } else {
+            Err(FsError::NotEmpty.into())
+        }
+    }
+
+    /// An inode lost a name, which `cleared` removed: its count goes down after that.
+    pub(super) fn lost_name(
+        &mut self,
+        op: &mut Op<'_>,
+        ino: u32,
+        parent: u32,
+        cleared: PatchId,
+    ) -> Result<()> {
+        let node = self.node(ino)?;
+        node.changed();
+        node.note_name(op, parent, cleared);
+        node.inode.links = match node.kind {
+            FileKind::Directory => 0,
+            _ => node.inode.links.saturating_sub(1),
+        };
+        if node.inode.links > 0 {
+            self.write_node(op, ino, &[cleared])?;
+            return Ok(());
+        }
+        node.unlinked = cleared;
+        self.lost_last_name(op, ino)
+    }
+}
+
+fn new_inode(
+    extra_bytes: u16,
+    caller: &Caller,
+    parent: &Inode,
+    kind: FileKind,
+    perm: u16,
+    generation: u32,
+) -> Inode {
+    let mut mode = u16::try_from(kind.mode_bits()).unwrap_or(0) | (perm & 0o7777);
+    let mut gid = caller.gid;
+    if parent.mode & SETGID != 0 {
+        gid = parent.gid;
+        let member = caller.uid == 0 || caller.gid == gid || caller.groups.contains(&gid);
+        if kind == FileKind::Directory {
+            mode |= SETGID;
+        } else if mode & (SETGID | 0o010) == SETGID | 0o010 && !member {
+            mode &= !SETGID;
+        }
+    }
+    let mut inode = Inode {
+        mode,
+        uid: caller.uid,
+        gid,
+        links: 1,
+        flags: parent.inherited_flags(kind),
+        generation,
+        extra_bytes,
+        ..Inode::default()
+    };
+    let now = inode.storable(Time::now());
+    inode.atime = now;
+    inode.mtime = now;
+    inode.ctime = now;
+    inode.btime = (extra_bytes >= 24).then_some(now);
+    inode
+}
+
+impl Ext2 {
+    pub(super) fn do_lookup(&self, parent: Ino, name: &[u8]) -> Result<Entry> {
+        let parent = plain(parent)?;
+        self.look(|st, op| {
+            let ino = st.find(op, parent, name)?;
+            let node = st.load_entry(op, parent, ino)?;
+            node.refs += 1;
+            Ok(node.entry(self.block_bytes))
+        })
+    }
+
+    pub(super) fn do_create(
+        &self,
+        caller: &Caller,
+        parent: Ino,
+        name: &[u8],
+        perm: u16,
+        what: &What<'_>,
+    ) -> Result<Entry> {
+        let parent = plain(parent)?;
+        self.change(NAME_BLOCKS, |st, op| {
+            let ino = st.create(op, caller, parent, name, perm, what)?;
+            let node = st.node(ino)?;
+            node.refs += 1;
+            Ok(node.entry(self.block_bytes))
+        })
+    }
+}

@@ -1,0 +1,318 @@
+//! The file plug: each call handed to the module that does it.
+
+use super::data::Source;
+use super::names::{NAME_BLOCKS, What};
+use super::node::OpenFile;
+use super::{Ext2, plain};
+use crate::layout::{FAST_SYMLINK_MAX_BYTES, ROOT_INO};
+use crate::{Error, Result};
+use weft_patch::BlockNr;
+use weft_vfs::{
+    Attr, Caller, DirCursor, DirEntry, Entry, Error as FsError, FallocateMode, FileKind,
+    FileSystem, Handle, Ino, OpenFlags, Opened, RenameFlags, Result as FsResult, SeekFrom, SetAttr,
+    StatFs, XattrSet,
+};
+
+impl Ext2 {
+    pub(super) fn do_forget(&self, ino: Ino, count: u64) {
+        let Ok(ino) = plain(ino) else { return };
+        let doomed = {
+            let mut st = self.lock();
+            let Some(node) = st.nodes.get_mut(&ino) else { return };
+            node.refs = node.refs.saturating_sub(count);
+            if ino == ROOT_INO {
+                node.refs = node.refs.max(1);
+            }
+            if node.refs == 0 {
+                st.released(ino);
+            }
+            !st.doomed.is_empty()
+        };
+        if doomed {
+            self.reap();
+        }
+    }
+
+    fn do_readlink(&self, ino: u32) -> Result<Vec<u8>> {
+        self.look(|st, op| {
+            let node = st.load(op, ino)?;
+            if node.kind != FileKind::Symlink {
+                return Err(FsError::Invalid("not a symbolic link").into());
+            }
+            let place = st.vol.inode_position(ino)?.0.0;
+            let block_bytes = self.block_bytes;
+            let node = st.node(ino)?;
+            let len = usize::try_from(node.inode.size_bytes).unwrap_or(usize::MAX);
+            if len <= FAST_SYMLINK_MAX_BYTES && node.inode.is_fast_symlink(block_bytes) {
+                return node.inode.fast_symlink(ino, place);
+            }
+            let nr = node.inode.block[0];
+            st.vol.check_block(ino, nr)?;
+            let block = op.read(BlockNr(u64::from(nr)))?;
+            block.get(..len).filter(|target| !target.is_empty()).map(<[u8]>::to_vec).ok_or_else(
+                || Error::corrupt(format!("inode {ino}"), place, "a link longer than a block"),
+            )
+        })
+    }
+
+    fn do_open(&self, ino: u32, flags: OpenFlags) -> Result<Opened> {
+        let writes = flags.intersects(OpenFlags::WRITE | OpenFlags::TRUNCATE);
+        if writes && self.is_read_only() {
+            return Err(FsError::ReadOnly.into());
+        }
+        let handle = self.look(|st, op| {
+            let node = st.load(op, ino)?;
+            match node.kind {
+                FileKind::Directory if writes => return Err(FsError::IsADirectory.into()),
+                FileKind::Regular | FileKind::Directory => {}
+                _ => return Err(FsError::Invalid("not a regular file").into()),
+            }
+            if writes {
+                let append = flags.contains(OpenFlags::APPEND);
+                st.check_mutable(ino, append && !flags.contains(OpenFlags::TRUNCATE))?;
+            }
+            st.node(ino)?.opens += 1;
+            let handle = st.next_handle;
+            st.next_handle += 1;
+            st.handles.insert(handle, OpenFile { ino, flags });
+            Ok(handle)
+        })?;
+        if flags.contains(OpenFlags::TRUNCATE)
+            && let Err(e) = self.do_truncate(ino, 0)
+        {
+            self.do_release(handle)?;
+            return Err(e);
+        }
+        Ok(Opened { handle: Handle(handle), keep_cache: true, direct_io: false })
+    }
+
+    fn do_release(&self, handle: u64) -> Result<()> {
+        {
+            let mut st = self.lock();
+            let Some(open) = st.handles.remove(&handle) else {
+                return Err(FsError::Invalid("no such handle").into());
+            };
+            if let Some(node) = st.nodes.get_mut(&open.ino) {
+                node.opens = node.opens.saturating_sub(1);
+            }
+            st.released(open.ino);
+            if st.doomed.is_empty() {
+                return Ok(());
+            }
+        }
+        self.reap();
+        Ok(())
+    }
+
+    fn flags_of(&self, handle: Handle) -> OpenFlags {
+        if handle == Handle::NONE {
+            return OpenFlags::empty();
+        }
+        self.lock().handles.get(&handle.0).map_or(OpenFlags::empty(), |open| open.flags)
+    }
+}
+
+impl FileSystem for Ext2 {
+    fn root(&self) -> Ino {
+        Ino(u64::from(ROOT_INO))
+    }
+
+    fn lookup(&self, parent: Ino, name: &[u8]) -> FsResult<Entry> {
+        Ok(self.do_lookup(parent, name)?)
+    }
+
+    fn forget(&self, ino: Ino, count: u64) {
+        self.do_forget(ino, count);
+    }
+
+    fn getattr(&self, ino: Ino) -> FsResult<Attr> {
+        Ok(self.do_getattr(ino)?)
+    }
+
+    fn setattr(&self, ino: Ino, set: &SetAttr) -> FsResult<Attr> {
+        Ok(self.do_setattr(ino, set)?)
+    }
+
+    fn readlink(&self, ino: Ino) -> FsResult<Vec<u8>> {
+        Ok(self.do_readlink(plain(ino)?)?)
+    }
+
+    fn mknod(
+        &self,
+        caller: &Caller,
+        parent: Ino,
+        name: &[u8],
+        kind: FileKind,
+        perm: u16,
+        rdev: u32,
+    ) -> FsResult<Entry> {
+        if matches!(kind, FileKind::Directory | FileKind::Symlink) {
+            return Err(FsError::Invalid("mknod makes neither directories nor links"));
+        }
+        Ok(self.do_create(caller, parent, name, perm, &What::Node { kind, rdev })?)
+    }
+
+    fn mkdir(&self, caller: &Caller, parent: Ino, name: &[u8], perm: u16) -> FsResult<Entry> {
+        Ok(self.do_create(caller, parent, name, perm, &What::Directory)?)
+    }
+
+    fn symlink(&self, caller: &Caller, parent: Ino, name: &[u8], target: &[u8]) -> FsResult<Entry> {
+        Ok(self.do_create(caller, parent, name, 0o777, &What::Symlink { target })?)
+    }
+
+    fn link(&self, ino: Ino, new_parent: Ino, new_name: &[u8]) -> FsResult<Entry> {
+        let (ino, parent) = (plain(ino)?, plain(new_parent)?);
+        Ok(self.change(NAME_BLOCKS, |st, op| {
+            st.link(op, ino, parent, new_name)?;
+            let node = st.node(ino)?;
+            node.refs += 1;
+            Ok(node.entry(self.block_bytes))
+        })?)
+    }
+
+    fn unlink(&self, parent: Ino, name: &[u8]) -> FsResult<()> {
+        let parent = plain(parent)?;
+        let blocks = NAME_BLOCKS + super::life::CUT_META_BLOCKS;
+        Ok(self.change(blocks, |st, op| st.remove(op, parent, name, false))?)
+    }
+
+    fn rmdir(&self, parent: Ino, name: &[u8]) -> FsResult<()> {
+        let parent = plain(parent)?;
+        Ok(self.change(NAME_BLOCKS, |st, op| st.remove(op, parent, name, true))?)
+    }
+
+    fn rename(
+        &self,
+        parent: Ino,
+        name: &[u8],
+        new_parent: Ino,
+        new_name: &[u8],
+        flags: RenameFlags,
+    ) -> FsResult<()> {
+        let (from, to) = (plain(parent)?, plain(new_parent)?);
+        let policy = self.policy();
+        let blocks = NAME_BLOCKS + super::life::CUT_META_BLOCKS;
+        Ok(self
+            .change(blocks, |st, op| st.rename(op, policy, (from, name), (to, new_name), flags))?)
+    }
+
+    fn open(&self, ino: Ino, flags: OpenFlags) -> FsResult<Opened> {
+        Ok(self.do_open(plain(ino)?, flags)?)
+    }
+
+    fn create(
+        &self,
+        caller: &Caller,
+        parent: Ino,
+        name: &[u8],
+        perm: u16,
+        flags: OpenFlags,
+    ) -> FsResult<(Entry, Opened)> {
+        let what = What::Node { kind: FileKind::Regular, rdev: 0 };
+        let created = self.do_create(caller, parent, name, perm, &what);
+        let (entry, flags) = match created {
+            Ok(entry) => (entry, flags - OpenFlags::TRUNCATE),
+            Err(Error::Vfs(FsError::Exists)) if !flags.contains(OpenFlags::EXCLUSIVE) => {
+                (self.do_lookup(parent, name)?, flags)
+            }
+            Err(e) => return Err(e.into()),
+        };
+        match self.open(entry.attr.ino, flags) {
+            Ok(opened) if flags.contains(OpenFlags::TRUNCATE) => {
+                let attr = self.do_getattr(entry.attr.ino)?;
+                Ok((Entry { attr, ..entry }, opened))
+            }
+            Ok(opened) => Ok((entry, opened)),
+            Err(e) => {
+                self.do_forget(entry.attr.ino, 1);
+                Err(e)
+            }
+        }
+    }
+
+    fn release(&self, _ino: Ino, handle: Handle) -> FsResult<()> {
+        if handle != Handle::NONE {
+            self.do_release(handle.0)?;
+        }
+        Ok(())
+    }
+
+    fn read(&self, ino: Ino, _handle: Handle, offset: u64, buf: &mut [u8]) -> FsResult<usize> {
+        Ok(self.do_read(plain(ino)?, offset, buf)?)
+    }
+
+    fn write(&self, ino: Ino, handle: Handle, offset: u64, data: &[u8]) -> FsResult<usize> {
+        let ino = plain(ino)?;
+        let flags = self.flags_of(handle);
+        let append = flags.contains(OpenFlags::APPEND);
+        let done = self.do_write(ino, offset, append, Source::Bytes(data))?;
+        if flags.intersects(OpenFlags::SYNC | OpenFlags::DSYNC) {
+            self.do_fsync(ino, !flags.contains(OpenFlags::SYNC))?;
+        }
+        Ok(done)
+    }
+
+    fn fsync(&self, ino: Ino, data_only: bool) -> FsResult<()> {
+        Ok(self.do_fsync(plain(ino)?, data_only)?)
+    }
+
+    fn sync(&self) -> FsResult<()> {
+        Ok(self.do_sync()?)
+    }
+
+    fn readdir(
+        &self,
+        ino: Ino,
+        cursor: DirCursor,
+        each: &mut dyn FnMut(DirEntry<'_>) -> bool,
+    ) -> FsResult<()> {
+        Ok(self.do_readdir(ino, cursor, each)?)
+    }
+
+    fn readdir_plus(
+        &self,
+        ino: Ino,
+        cursor: DirCursor,
+        each: &mut dyn FnMut(DirEntry<'_>, Entry) -> bool,
+    ) -> FsResult<()> {
+        Ok(self.do_readdir_plus(ino, cursor, each)?)
+    }
+
+    fn statfs(&self) -> FsResult<StatFs> {
+        Ok(self.do_statfs())
+    }
+
+    fn getxattr(&self, ino: Ino, name: &[u8]) -> FsResult<Vec<u8>> {
+        Ok(self.do_getxattr(ino, name)?)
+    }
+
+    fn listxattr(&self, ino: Ino) -> FsResult<Vec<Vec<u8>>> {
+        Ok(self.do_listxattr(ino)?)
+    }
+
+    fn setxattr(&self, ino: Ino, name: &[u8], value: &[u8], how: XattrSet) -> FsResult<()> {
+        Ok(self.do_setxattr(ino, name, Some(value), how)?)
+    }
+
+    fn removexattr(&self, ino: Ino, name: &[u8]) -> FsResult<()> {
+        Ok(self.do_setxattr(ino, name, None, XattrSet::Replace)?)
+    }
+
+    fn fallocate(
+        &self,
+        ino: Ino,
+        mode: FallocateMode,
+        offset: u64,
+        len_bytes: u64,
+    ) -> FsResult<()> {
+        Ok(self.do_fallocate(plain(ino)?, mode, offset, len_bytes)?)
+    }
+
+    fn seek(&self, ino: Ino, from: SeekFrom) -> FsResult<u64> {
+        Ok(self.do_seek(plain(ino)?, from)?)
+    }
+
+    fn unmount(&self) -> FsResult<()> {
+        Ok(self.close()?)
+    }
+}

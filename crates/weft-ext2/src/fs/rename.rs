@@ -1,0 +1,296 @@
+//! Renames. The target name is the old file or the new one at every moment: it is overwritten
+//! atomically. In soft updates the moved inode counts one name more meanwhile.
+
+use super::State;
+use super::names::{check_name, check_new_name};
+use crate::layout::{LINK_MAX, ROOT_INO, file_type_code};
+use crate::volume::{Patches, Place, push_patch};
+use crate::{Error, Result};
+use weft_patch::{Op, PatchId, Policy};
+use weft_vfs::{Error as FsError, FileKind, RenameFlags};
+
+/// One side of a rename.
+#[derive(Clone, Copy)]
+struct Side {
+    dir: u32,
+    ino: u32,
+    place: Place,
+    kind: FileKind,
+}
+
+impl State {
+    fn side(&mut self, op: &mut Op<'_>, dir: u32, name: &[u8]) -> Result<Option<Side>> {
+        self.load_dir(op, dir)?;
+        let Self { vol, nodes, .. } = self;
+        let node = nodes.get_mut(&dir).ok_or(FsError::Stale(u64::from(dir)))?;
+        let Some(found) = vol.find_entry(op, node, name)? else { return Ok(None) };
+        let kind = self.load_entry(op, dir, found.ino)?.kind;
+        Ok(Some(Side { dir, ino: found.ino, place: found.place, kind }))
+    }
+
+    /// Refuses to move a directory below itself: walks up from `dir`.
+    fn check_not_below(&mut self, op: &mut Op<'_>, moved: u32, dir: u32) -> Result<()> {
+        let mut at = dir;
+        // No path is longer than the number of directories; a loop on the disk is.
+        for _ in 0..=self.vol.geometry.inodes {
+            if at == moved {
+                return Err(FsError::Invalid("a directory cannot move below itself").into());
+            }
+            if at == ROOT_INO {
+                return Ok(());
+            }
+            at = self.parent_of(op, at)?;
+        }
+        Err(Error::corrupt(format!("directory {dir}"), 0, "its parents form a loop"))
+    }
+
+    /// What `..` of a directory names.
+    pub(super) fn parent_of(&mut self, op: &mut Op<'_>, dir: u32) -> Result<u32> {
+        self.load_dir(op, dir)?;
+        let Self { vol, nodes, .. } = self;
+        let node = nodes.get_mut(&dir).ok_or(FsError::Stale(u64::from(dir)))?;
+        vol.index_dir(op, node)?;
+        Ok(node.parent)
+    }
+
+    pub(super) fn rename(
+        &mut self,
+        op: &mut Op<'_>,
+        policy: Policy,
+        from: (u32, &[u8]),
+        to: (u32, &[u8]),
+        flags: RenameFlags,
+    ) -> Result<()> {
+        let exchange = flags.contains(RenameFlags::EXCHANGE);
+        let no_replace = flags.contains(RenameFlags::NO_REPLACE);
+        if exchange && no_replace {
+            return Err(FsError::Invalid("exchange and no-replace").into());
+        }
+        for name in [from.1, to.1] {
+            check_name(name)?;
+            if name == b"." || name == b".." {
+                return Err(if no_replace && name == to.1 {
+                    FsError::Exists
+                } else {
+                    FsError::Busy
+                }
+                .into());
+            }
+        }
+        check_new_name(to.1)?;
+        let source = self.side(op, from.0, from.1)?.ok_or(FsError::NotFound)?;
+        let target = self.side(op, to.0, to.1)?;
+        if no_replace && target.is_some() {
+            return Err(FsError::Exists.into());
+        }
+        let is_dir = |side: &Side| side.kind == FileKind::Directory;
+        if from.0 != to.0 {
+            if is_dir(&source) {
+                self.check_not_below(op, source.ino, to.0)?;
+            }
+            if let Some(target) = target.filter(is_dir)
+                && exchange
+            {
+                self.check_not_below(op, target.ino, from.0)?;
+            }
+        }
+        match target {
+            None if exchange => Err(FsError::NotFound.into()),
+            None => self.move_to_new(op, policy, &source, to),
+            Some(target) if target.ino == source.ino => Ok(()),
+            Some(target) if exchange => self.exchange(op, policy, &source, &target),
+            Some(target) => {
+                match (is_dir(&source), is_dir(&target)) {
+                    (true, false) => return Err(FsError::NotADirectory.into()),
+                    (false, true) => return Err(FsError::IsADirectory.into()),
+                    (true, true) => {
+                        // The source below the target makes it not empty.
+                        self.check_empty(op, target.ino)?;
+                    }
+                    (false, false) => {}
+                }
+                self.replace(op, policy, &source, &target)
+            }
+        }
+    }
+
+    /// Raises a count before a second name is there (soft updates only: elsewhere the two names
+    /// change as one). Returns what the name must follow.
+    fn hold(&mut self, op: &mut Op<'_>, policy: Policy, ino: u32) -> Result<PatchId> {
+        let node = self.node(ino)?;
+        node.changed();
+        if policy != Policy::Soft || node.inode.links >= LINK_MAX {
+            return self.write_node(op, ino, &[]);
+        }
+        node.inode.links += 1;
+        let held = self.write_node(op, ino, &[])?;
+        self.node(ino)?.inode.links -= 1;
+        Ok(held)
+    }
+
+    fn touch_dirs(&mut self, op: &mut Op<'_>, dirs: [u32; 2], befores: &[PatchId]) -> Result<()> {
+        for (i, dir) in dirs.into_iter().enumerate() {
+            if i == 1 && dirs[0] == dir {
+                break;
+            }
+            let node = self.node(dir)?;
+            node.modified();
+            node.epoch += 1;
+            self.write_node(op, dir, befores)?;
+        }
+        Ok(())
+    }
+
+    fn type_code(&self, kind: FileKind) -> u8 {
+        if self.vol.has_filetype() { file_type_code(kind) } else { 0 }
+    }
+
+    fn clear(&mut self, op: &mut Op<'_>, side: &Side, befores: &[PatchId]) -> Result<PatchId> {
+        let Self { vol, nodes, .. } = self;
+        let dir = nodes.get_mut(&side.dir).ok_or(FsError::Stale(u64::from(side.dir)))?;
+        vol.clear_entry(op, dir, side.place, befores)
+    }
+
+    /// The second half of a move: the old name goes after the new one is there, the count after
+    /// that, and a moved directory gets its new parent.
+    fn leave(
+        &mut self,
+        op: &mut Op<'_>,
+        policy: Policy,
+        source: &Side,
+        new_dir: u32,
+        named: PatchId,
+    ) -> Result<()> {
+        let cleared = self.clear(op, source, &[named])?;
+        let node = self.node(source.ino)?;
+        node.note_name(op, new_dir, named);
+        node.note_name(op, source.dir, cleared);
+        if policy == Policy::Soft {
+            self.write_node(op, source.ino, &[cleared])?;
+        }
+        if source.kind == FileKind::Directory && source.dir != new_dir {
+            let Self { vol, nodes, .. } = self;
+            let node = nodes.get_mut(&source.ino).ok_or(FsError::Stale(u64::from(source.ino)))?;
+            let dotdot = vol.set_dotdot(op, node, new_dir, &[named])?;
+            // The old parent's count goes down after neither the name nor `..` counts.
+            let old = self.node(source.dir)?;
+            old.inode.links = old.inode.links.saturating_sub(1).max(2);
+            self.write_node(op, source.dir, &[cleared, dotdot])?;
+        }
+        Ok(())
+    }
+
+    /// Raises the count of a directory that gets a subdirectory.
+    fn gain_subdir(&mut self, op: &mut Op<'_>, dir: u32, befores: &mut Patches) -> Result<()> {
+        let node = self.node(dir)?;
+        node.inode.links = node.inode.links.saturating_add(1);
+        push_patch(befores, self.write_node(op, dir, &[])?);
+        Ok(())
+    }
+
+    fn move_to_new(
+        &mut self,
+        op: &mut Op<'_>,
+        policy: Policy,
+        source: &Side,
+        to: (u32, &[u8]),
+    ) -> Result<()> {
+        let moves_dir = source.kind == FileKind::Directory && source.dir != to.0;
+        if moves_dir && self.node(to.0)?.inode.links >= LINK_MAX {
+            return Err(FsError::TooManyLinks.into());
+        }
+        let file_type = self.type_code(source.kind);
+        let Self { vol, nodes, .. } = self;
+        let dir = nodes.get_mut(&to.0).ok_or(FsError::Stale(u64::from(to.0)))?;
+        let reserved = vol.reserve_entry(op, dir, to.1, file_type)?;
+        let mut befores = Patches::new();
+        push_patch(&mut befores, self.hold(op, policy, source.ino)?);
+        if moves_dir {
+            self.gain_subdir(op, to.0, &mut befores)?;
+        }
+        self.touch_dirs(op, [source.dir, to.0], &[])?;
+        let Self { vol, nodes, .. } = self;
+        let dir = nodes.get_mut(&to.0).ok_or(FsError::Stale(u64::from(to.0)))?;
+        let named = vol.fill_entry(op, dir, reserved, source.ino, &mut befores)?;
+        // A split may have moved nothing: entries stay where they are.
+        self.leave(op, policy, source, to.0, named)
+    }
+
+    fn replace(
+        &mut self,
+        op: &mut Op<'_>,
+        policy: Policy,
+        source: &Side,
+        target: &Side,
+    ) -> Result<()> {
+        let moves_dir = source.kind == FileKind::Directory && source.dir != target.dir;
+        let mut befores = Patches::new();
+        push_patch(&mut befores, self.hold(op, policy, source.ino)?);
+        if moves_dir {
+            // For the moment it has both subdirectories.
+            self.gain_subdir(op, target.dir, &mut befores)?;
+        }
+        let named = self.point_name(op, target, source, &befores)?;
+        self.touch_dirs(op, [source.dir, target.dir], &[])?;
+        self.leave(op, policy, source, target.dir, named)?;
+        if target.kind == FileKind::Directory {
+            let node = self.node(target.dir)?;
+            node.inode.links = node.inode.links.saturating_sub(1).max(2);
+            self.write_node(op, target.dir, &[named])?;
+        }
+        self.lost_name(op, target.ino, target.dir, named)
+    }
+
+    fn point_name(
+        &mut self,
+        op: &mut Op<'_>,
+        at: &Side,
+        what: &Side,
+        befores: &[PatchId],
+    ) -> Result<PatchId> {
+        let file_type = self.type_code(what.kind);
+        let Self { vol, nodes, .. } = self;
+        let dir = nodes.get_mut(&at.dir).ok_or(FsError::Stale(u64::from(at.dir)))?;
+        vol.overwrite_entry(op, dir, at.place, what.ino, file_type, befores)
+    }
+
+    /// Swaps two names. In soft updates both inodes are held by a count while one has two names
+    /// and the other none; after a crash between the two, one inode is without a name: the lower
+    /// count never reaches the disk before both names have changed.
+    fn exchange(&mut self, op: &mut Op<'_>, policy: Policy, a: &Side, b: &Side) -> Result<()> {
+        let a_dir = a.kind == FileKind::Directory && a.dir != b.dir;
+        let b_dir = b.kind == FileKind::Directory && a.dir != b.dir;
+        let mut befores = Patches::new();
+        push_patch(&mut befores, self.hold(op, policy, a.ino)?);
+        push_patch(&mut befores, self.hold(op, policy, b.ino)?);
+        if a_dir {
+            self.gain_subdir(op, b.dir, &mut befores)?;
+        }
+        if b_dir {
+            self.gain_subdir(op, a.dir, &mut befores)?;
+        }
+        let first = self.point_name(op, b, a, &befores)?;
+        let second = self.point_name(op, a, b, &[first])?;
+        self.touch_dirs(op, [a.dir, b.dir], &[])?;
+        for (side, new_dir) in [(a, b.dir), (b, a.dir)] {
+            let node = self.node(side.ino)?;
+            node.note_name(op, side.dir, first);
+            node.note_name(op, new_dir, second);
+            if policy == Policy::Soft {
+                self.write_node(op, side.ino, &[second])?;
+            }
+        }
+        for (moves, side, other) in [(a_dir, a, b), (b_dir, b, a)] {
+            if !moves {
+                continue;
+            }
+            let Self { vol, nodes, .. } = self;
+            let node = nodes.get_mut(&side.ino).ok_or(FsError::Stale(u64::from(side.ino)))?;
+            let dotdot = vol.set_dotdot(op, node, other.dir, &[second])?;
+            let old = self.node(side.dir)?;
+            old.inode.links = old.inode.links.saturating_sub(1).max(2);
+            self.write_node(op, side.dir, &[second, dotdot])?;
+        }
+        Ok(())
+    }
+}

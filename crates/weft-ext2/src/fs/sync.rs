@@ -1,0 +1,80 @@
+//! Durability: of one file, of everything.
+//!
+//! A file is durable with its data, its map, its inode, the names it was given (or lost) lately,
+//! and those of the directories above them: a new file in a new directory is found after a crash
+//! only if all of the path is there.
+
+use super::{Ext2, State};
+use crate::Result;
+use crate::layout::ROOT_INO;
+use hashbrown::HashSet;
+use weft_patch::{Op, Owner, PatchId};
+
+/// Inodes whose access times are written by one operation.
+const LAZY_BATCH: usize = 32;
+
+impl State {
+    /// What must be durable with inode `ino`, beside the blocks it owns.
+    fn sync_set(&self, op: &Op<'_>, ino: u32) -> Vec<PatchId> {
+        let mut patches = Vec::new();
+        let mut seen = HashSet::new();
+        let mut todo = vec![ino];
+        while let Some(at) = todo.pop() {
+            let Some(node) = self.nodes.get(&at) else { continue };
+            if !seen.insert(at) {
+                continue;
+            }
+            let mut add = |patch: PatchId| {
+                if !op.is_durable(patch) {
+                    patches.push(patch);
+                }
+            };
+            add(node.patch);
+            for &(dir, patch) in &node.names {
+                add(patch);
+                todo.push(dir);
+            }
+            if node.dir.is_some() && at != ROOT_INO {
+                todo.push(node.parent);
+            }
+        }
+        patches
+    }
+}
+
+impl Ext2 {
+    pub(super) fn do_fsync(&self, ino: u32, data_only: bool) -> Result<()> {
+        if self.is_read_only() {
+            return Ok(());
+        }
+        if !data_only && self.lock().lazy.contains(&ino) {
+            self.change_inner(1, |st, op| {
+                st.write_node(op, ino, &[])?;
+                Ok(())
+            })?;
+        }
+        let also = self.look(|st, op| Ok(st.sync_set(op, ino)))?;
+        self.engine.sync_owner(Owner(u64::from(ino)), &also)?;
+        Ok(())
+    }
+
+    pub(super) fn do_sync(&self) -> Result<()> {
+        if self.is_read_only() {
+            return Ok(());
+        }
+        loop {
+            let more = self.change_inner(1 + LAZY_BATCH as u32, |st, op| {
+                st.write_lazy(op, LAZY_BATCH)?;
+                if st.lazy.is_empty() && st.vol.refresh_counts() {
+                    st.vol.write_sb(op, &[])?;
+                }
+                Ok(!st.lazy.is_empty())
+            })?;
+            if !more {
+                break;
+            }
+        }
+        self.engine.sync()?;
+        Ok(())
+    }
+}

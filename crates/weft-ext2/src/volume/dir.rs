@@ -1,0 +1,606 @@
+//! Directories: finding, inserting, overwriting and clearing entries.
+//!
+//! A new entry is two changes: its *structure* (name, record lengths, inode number 0), which needs
+//! nothing, and its inode number, 4 bytes that are written atomically and follow the inode. So a
+//! rolled-back entry costs 4 bytes of undo data, and the structure can always be written.
+//!
+//! A write may be torn at sectors of 512 bytes. Blocks made here are rows of records that do not
+//! cross sectors (a fresh block is one free record a sector), and inserting and clearing split and
+//! join records only within a sector. A gap of a foreign block that spans sectors is first cut at
+//! them, in an order that leaves the block readable at every moment.
+//!
+//! Entries never move, so the byte offset behind an entry is a cursor that stays valid.
+
+use super::{Patches, Volume, push_patch};
+use crate::fs::Node;
+use crate::layout::{
+    DIRENT_HEADER_BYTES, Dirents, Incompat, InodeFlags, bytes, dirent_len, put_dirent,
+};
+use crate::{Error, Result};
+use hashbrown::{DefaultHashBuilder, HashTable};
+use std::hash::BuildHasher;
+use weft_patch::{BlockNr, Op, Owner, PatchId};
+use weft_vfs::Error as FsError;
+
+const SECTOR: usize = 512;
+/// The smallest record that can hold a name.
+const MIN_RECORD: usize = 12;
+/// Sizes of gaps are told apart in units of 4 bytes up to the longest entry.
+const CLASSES: usize = dirent_len(255) / 4 + 1;
+
+/// An entry's place: its block, and byte offset in the directory and in the block.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub(crate) struct Place {
+    pub nr: BlockNr,
+    pub at: usize,
+    pub offset: u32,
+}
+
+/// An entry that was found.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub(crate) struct Found {
+    pub ino: u32,
+    pub place: Place,
+}
+
+/// An entry whose structure is there; its inode number is not.
+#[derive(Debug, Clone, Copy)]
+pub(crate) struct Reserved {
+    place: Place,
+    hash: u64,
+    structure: PatchId,
+}
+
+#[derive(Debug)]
+struct Slot {
+    hash: u64,
+    offset: u32,
+    ino: u32,
+}
+
+/// What is known of a directory's blocks: where each name is, and where there is room.
+#[derive(Debug)]
+pub(crate) struct DirIndex {
+    names: HashTable<Slot>,
+    hasher: DefaultHashBuilder,
+    blocks: Vec<u32>,
+    /// The largest gap of each block, in bytes.
+    room: Vec<u16>,
+    /// For each size of a gap, the first block that may have one.
+    first_with: [u32; CLASSES],
+    dotdot: Place,
+}
+
+impl DirIndex {
+    /// Whether there is no name but `.` and `..`.
+    pub fn is_empty(&self) -> bool {
+        self.names.is_empty()
+    }
+
+    fn set_room(&mut self, block: usize, room: usize) {
+        if let Some(r) = self.room.get_mut(block) {
+            *r = u16::try_from(room).unwrap_or(u16::MAX);
+        }
+        let block = u32::try_from(block).unwrap_or(u32::MAX);
+        for first in &mut self.first_with[..=(room / 4).min(CLASSES - 1)] {
+            *first = (*first).min(block);
+        }
+    }
+
+    /// The first block with a gap of `need` bytes.
+    fn block_with(&mut self, need: usize) -> Option<usize> {
+        let first = &mut self.first_with[(need / 4).min(CLASSES - 1)];
+        let found = self.room.iter().skip(*first as usize).position(|r| usize::from(*r) >= need);
+        let at = found.map_or(self.room.len(), |i| *first as usize + i);
+        *first = u32::try_from(at).unwrap_or(u32::MAX);
+        found.map(|_| at)
+    }
+}
+
+fn sector(at: usize) -> usize {
+    at / SECTOR
+}
+
+impl Volume {
+    pub fn has_filetype(&self) -> bool {
+        self.geometry.features.incompat.contains(Incompat::FILETYPE)
+    }
+
+    /// What is wrong with a directory, as an error.
+    pub fn dir_error(ino: u32, nr: u32, (at, problem): (usize, &'static str)) -> Error {
+        Error::corrupt(format!("directory {ino}"), u64::from(nr), format!("{problem} at {at}"))
+    }
+
+    /// Reads a directory once and makes its index, unless it is there.
+    pub fn index_dir(&mut self, op: &mut Op<'_>, node: &mut Node) -> Result<()> {
+        if node.dir.is_some() {
+            return Ok(());
+        }
+        let block_bytes = self.block_bytes() as u64;
+        let size = node.inode.size_bytes;
+        if size == 0 || !size.is_multiple_of(block_bytes) || size > u64::from(u32::MAX) {
+            return Err(Error::corrupt(
+                format!("directory {}", node.ino),
+                0,
+                format!("its size is {size} bytes"),
+            ));
+        }
+        let blocks = self.all_blocks(op, node, size / block_bytes)?;
+        let mut index = DirIndex {
+            names: HashTable::new(),
+            hasher: DefaultHashBuilder::default(),
+            room: vec![0; blocks.len()],
+            blocks,
+            first_with: [u32::MAX; CLASSES],
+            dotdot: Place { nr: BlockNr(0), at: 0, offset: 0 },
+        };
+        let filetype = self.has_filetype();
+        for i in 0..index.blocks.len() {
+            let nr = index.blocks[i];
+            let content = op.read(BlockNr(u64::from(nr)))?;
+            let mut room = 0;
+            for (n, entry) in Dirents::new(content, filetype).enumerate() {
+                let entry = entry.map_err(|e| Self::dir_error(node.ino, nr, e))?;
+                room = room.max(entry.rec_len - entry.used_bytes());
+                let offset = u32::try_from(i as u64 * block_bytes + entry.offset as u64)
+                    .map_err(|_| FsError::Overflow("directory offset"))?;
+                if i == 0 && n < 2 {
+                    let expected: &[u8] = if n == 0 { b"." } else { b".." };
+                    if entry.ino == 0 || entry.name != expected {
+                        let e = (entry.offset, "`.` or `..` is missing");
+                        return Err(Self::dir_error(node.ino, nr, e));
+                    }
+                    if n == 0 && entry.ino != node.ino {
+                        let e = (entry.offset, "`.` names another inode");
+                        return Err(Self::dir_error(node.ino, nr, e));
+                    }
+                    if n == 1 {
+                        index.dotdot =
+                            Place { nr: BlockNr(u64::from(nr)), at: entry.offset, offset };
+                        node.parent = entry.ino;
+                    }
+                    continue;
+                }
+                if entry.ino != 0 {
+                    let hash = index.hasher.hash_one(entry.name);
+                    let slot = Slot { hash, offset, ino: entry.ino };
+                    index.names.insert_unique(hash, slot, |s| s.hash);
+                }
+            }
+            index.set_room(i, room);
+        }
+        if index.dotdot.at == 0 {
+            let nr = index.blocks.first().copied().unwrap_or(0);
+            return Err(Self::dir_error(node.ino, nr, (0, "`.` or `..` is missing")));
+        }
+        node.dir = Some(Box::new(index));
+        Ok(())
+    }
+
+    fn place_of(&self, index: &DirIndex, offset: u32) -> Option<Place> {
+        let block_bytes = self.block_bytes();
+        let nr = *index.blocks.get(offset as usize / block_bytes)?;
+        Some(Place { nr: BlockNr(u64::from(nr)), at: offset as usize % block_bytes, offset })
+    }
+
+    /// Finds a name (not `.` or `..`).
+    pub fn find_entry(
+        &mut self,
+        op: &mut Op<'_>,
+        node: &mut Node,
+        name: &[u8],
+    ) -> Result<Option<Found>> {
+        self.index_dir(op, node)?;
+        let Some(index) = node.dir.as_deref() else { return Ok(None) };
+        let hash = index.hasher.hash_one(name);
+        let mut failed = None;
+        let slot = index.names.find(hash, |slot| {
+            if slot.hash != hash {
+                return false;
+            }
+            let Some(place) = self.place_of(index, slot.offset) else { return false };
+            match op.read(place.nr) {
+                Ok(content) => {
+                    let from = place.at + DIRENT_HEADER_BYTES;
+                    usize::from(bytes::get8(content, place.at + 6)) == name.len()
+                        && content.get(from..from + name.len()) == Some(name)
+                }
+                Err(e) => {
+                    failed = Some(e);
+                    false
+                }
+            }
+        });
+        if let Some(e) = failed {
+            return Err(e.into());
+        }
+        Ok(slot.and_then(|s| Some(Found { ino: s.ino, place: self.place_of(index, s.offset)? })))
+    }
+
+    /// Prepares the first change of a directory with a hash tree: the inode says it has none,
+    /// before any leaf changes. Returns what every change of a leaf must follow.
+    fn before_change(&mut self, op: &mut Op<'_>, node: &mut Node) -> Result<PatchId> {
+        if node.inode.flags.contains(InodeFlags::INDEX) {
+            node.inode.flags -= InodeFlags::INDEX;
+            node.unindexed = self.write_inode(op, node.ino, &node.inode, &[])?;
+            node.patch = node.unindexed;
+        }
+        Ok(node.unindexed)
+    }
+
+    /// Puts the structure of an entry where there is room, growing the directory if needed.
+    pub fn reserve_entry(
+        &mut self,
+        op: &mut Op<'_>,
+        node: &mut Node,
+        name: &[u8],
+        file_type: u8,
+    ) -> Result<Reserved> {
+        self.index_dir(op, node)?;
+        let after = self.before_change(op, node)?;
+        let need = dirent_len(name.len());
+        loop {
+            let Some(index) = node.dir.as_deref_mut() else {
+                return Err(Error::Invalid("a directory lost its index".into()));
+            };
+            let Some(block) = index.block_with(need) else {
+                self.grow_dir(op, node)?;
+                continue;
+            };
+            let nr = index.blocks[block];
+            if let Some(reserved) =
+                self.reserve_in(op, node, block, nr, name, file_type, need, after)?
+            {
+                return Ok(reserved);
+            }
+        }
+    }
+
+    /// Reserves in one block; `None` if it had less room than thought, or its gap had to be cut.
+    #[expect(clippy::too_many_arguments, reason = "one step of reserve_entry")]
+    fn reserve_in(
+        &mut self,
+        op: &mut Op<'_>,
+        node: &mut Node,
+        block: usize,
+        nr: u32,
+        name: &[u8],
+        file_type: u8,
+        need: usize,
+        after: PatchId,
+    ) -> Result<Option<Reserved>> {
+        let filetype = self.has_filetype();
+        let block_nr = BlockNr(u64::from(nr));
+        // One pass: the first gap that serves, and the largest and the next largest of all.
+        let mut chosen = None;
+        let (mut largest, mut rest_largest) = (0, 0);
+        for entry in Dirents::new(op.read(block_nr)?, filetype) {
+            let e = entry.map_err(|e| Self::dir_error(node.ino, nr, e))?;
+            let gap = e.rec_len - e.used_bytes();
+            largest = largest.max(gap);
+            if chosen.is_none() && gap >= need {
+                chosen = Some((e.offset, e.rec_len, e.used_bytes()));
+            } else {
+                rest_largest = rest_largest.max(gap);
+            }
+        }
+        let Some(index) = node.dir.as_deref_mut() else { return Ok(None) };
+        let Some((at, rec_len, used)) = chosen else {
+            index.set_room(block, largest);
+            return Ok(None);
+        };
+        let own = Owner(u64::from(node.ino));
+        if sector(at) != sector(at + rec_len - 1)
+            && self.cut_gap(op, nr, at, rec_len, used, after)?
+        {
+            op.own(block_nr, own);
+            let mut room = rest_largest;
+            for entry in Dirents::new(op.read(block_nr)?, filetype).flatten() {
+                room = room.max(entry.rec_len - entry.used_bytes());
+            }
+            index.set_room(block, room);
+            return Ok(None);
+        }
+        let new_at = at + used;
+        let new_len = rec_len - used;
+        let mut record = [0_u8; dirent_len(255)];
+        put_dirent(&mut record, 0, new_len, 0, file_type, name);
+        let record = &record[..DIRENT_HEADER_BYTES + name.len()];
+        // A free record keeps its length: only what lies behind it changes.
+        let skip = if used == 0 { 6 } else { 0 };
+        let mut structure = op.write(block_nr, new_at + skip, &record[skip..], &[after])?;
+        let spans = sector(at) != sector(new_at + record.len() - 1);
+        if spans {
+            structure = op.join(&[structure])?;
+        }
+        if used > 0 {
+            let len = u16::try_from(used).unwrap_or(u16::MAX);
+            structure = op.write(block_nr, at + 4, &len.to_le_bytes(), &[structure, after])?;
+            if sector(at) != sector(new_at) {
+                structure = op.join(&[structure])?;
+            }
+        }
+        op.own(block_nr, own);
+        index.set_room(block, rest_largest.max(new_len - need));
+        let offset = u32::try_from(block * self.block_bytes() + new_at)
+            .map_err(|_| FsError::Overflow("directory offset"))?;
+        Ok(Some(Reserved {
+            place: Place { nr: block_nr, at: new_at, offset },
+            hash: index.hasher.hash_one(name),
+            structure,
+        }))
+    }
+
+    /// Cuts the gap of a record that spans sectors into free records that do not: first they are
+    /// written, where nobody looks, then the record's length. `false` if there is nothing to cut.
+    fn cut_gap(
+        &mut self,
+        op: &mut Op<'_>,
+        nr: u32,
+        at: usize,
+        rec_len: usize,
+        used: usize,
+        after: PatchId,
+    ) -> Result<bool> {
+        let end = at + rec_len;
+        let first = (at + used.max(MIN_RECORD)).next_multiple_of(SECTOR);
+        let mut patches = Patches::new();
+        let mut cut = first;
+        while cut + MIN_RECORD <= end {
+            let mut next = cut + SECTOR;
+            if next + MIN_RECORD > end {
+                next = end;
+            }
+            let mut header = [0_u8; DIRENT_HEADER_BYTES];
+            put_dirent(&mut header, 0, next - cut, 0, 0, b"");
+            push_patch(&mut patches, op.write(BlockNr(u64::from(nr)), cut, &header, &[after])?);
+            cut = next;
+        }
+        if patches.is_empty() {
+            return Ok(false);
+        }
+        let joined = op.join(&patches)?;
+        let len = u16::try_from(first - at).unwrap_or(u16::MAX);
+        op.write(BlockNr(u64::from(nr)), at + 4, &len.to_le_bytes(), &[joined, after])?;
+        Ok(true)
+    }
+
+    /// Gives a reserved entry its inode, which `befores` made.
+    pub fn fill_entry(
+        &mut self,
+        op: &mut Op<'_>,
+        node: &mut Node,
+        reserved: Reserved,
+        ino: u32,
+        befores: &mut Patches,
+    ) -> Result<PatchId> {
+        push_patch(befores, reserved.structure);
+        let place = reserved.place;
+        let patch = op.write(place.nr, place.at, &ino.to_le_bytes(), befores)?;
+        if let Some(index) = node.dir.as_deref_mut() {
+            let slot = Slot { hash: reserved.hash, offset: place.offset, ino };
+            index.names.insert_unique(reserved.hash, slot, |s| s.hash);
+        }
+        Ok(patch)
+    }
+
+    /// Makes an existing entry name another inode, atomically.
+    pub fn overwrite_entry(
+        &mut self,
+        op: &mut Op<'_>,
+        node: &mut Node,
+        place: Place,
+        ino: u32,
+        file_type: u8,
+        befores: &[PatchId],
+    ) -> Result<PatchId> {
+        let after = self.before_change(op, node)?;
+        let mut befores = Patches::from_slice(befores);
+        push_patch(&mut befores, after);
+        let mut header: [u8; 8] = bytes::get_array(op.read(place.nr)?, place.at);
+        let old_type = header[7];
+        header[..4].copy_from_slice(&ino.to_le_bytes());
+        header[7] = file_type;
+        let mut patch;
+        if sector(place.at) == sector(place.at + 7) {
+            let len = if old_type == file_type { 4 } else { 8 };
+            patch = op.write(place.nr, place.at, &header[..len], &befores)?;
+        } else {
+            patch = op.write(place.nr, place.at, &header[..4], &befores)?;
+            if old_type != file_type {
+                patch = op.write(place.nr, place.at + 7, &header[7..], &[patch])?;
+            }
+        }
+        op.own(place.nr, Owner(u64::from(node.ino)));
+        if let Some(index) = node.dir.as_deref_mut() {
+            let offset = place.offset;
+            if offset != index.dotdot.offset
+                && let Some(slot) = self.slot_at(op, index, place)?
+            {
+                slot.ino = ino;
+            }
+        }
+        Ok(patch)
+    }
+
+    fn slot_at<'i>(
+        &self,
+        op: &mut Op<'_>,
+        index: &'i mut DirIndex,
+        place: Place,
+    ) -> Result<Option<&'i mut Slot>> {
+        let content = op.read(place.nr)?;
+        let from = place.at + DIRENT_HEADER_BYTES;
+        let len = usize::from(bytes::get8(content, place.at + 6));
+        let name = content.get(from..from + len).unwrap_or_default();
+        let hash = index.hasher.hash_one(name);
+        Ok(index.names.find_mut(hash, |s| s.offset == place.offset))
+    }
+
+    /// Clears an entry. What follows the returned patch may count on the name being gone.
+    pub fn clear_entry(
+        &mut self,
+        op: &mut Op<'_>,
+        node: &mut Node,
+        place: Place,
+        befores: &[PatchId],
+    ) -> Result<PatchId> {
+        let after = self.before_change(op, node)?;
+        let mut befores = Patches::from_slice(befores);
+        push_patch(&mut befores, after);
+        let content = op.read(place.nr)?;
+        // The neighbours within the sector.
+        let mut previous = None;
+        let mut this = None;
+        let mut next = None;
+        let nr = u32::try_from(place.nr.0).unwrap_or(0);
+        let filetype = self.geometry.features.incompat.contains(Incompat::FILETYPE);
+        let mut hash = 0;
+        for entry in Dirents::new(content, filetype) {
+            let e = entry.map_err(|e| Self::dir_error(node.ino, nr, e))?;
+            let is_dotdot = e.ino != 0 && (e.name == b"." || e.name == b"..");
+            if e.offset < place.at {
+                let joinable = sector(e.offset) == sector(place.at);
+                // Joining to `.` would put `..` in the wrong place; nothing is ever behind it.
+                previous = joinable.then_some((e.offset, e.rec_len, e.used_bytes(), is_dotdot));
+            } else if e.offset == place.at {
+                this = Some((e.rec_len, e.used_bytes()));
+                if let Some(index) = node.dir.as_deref() {
+                    hash = index.hasher.hash_one(e.name);
+                }
+            } else {
+                let joinable = e.ino == 0 && sector(e.offset) == sector(place.at);
+                next = joinable.then_some(e.rec_len);
+                break;
+            }
+        }
+        let Some((rec_len, _)) = this else {
+            return Err(Self::dir_error(node.ino, nr, (place.at, "an entry has vanished")));
+        };
+        let cleared = op.write(place.nr, place.at, &[0; 4], &befores)?;
+        let mut gap = rec_len;
+        if let Some(next_len) = next {
+            gap += next_len;
+        }
+        if let Some((at, prev_len, used, _)) = previous {
+            let len = u16::try_from(prev_len + gap).unwrap_or(u16::MAX);
+            op.write(place.nr, at + 4, &len.to_le_bytes(), &[cleared])?;
+            gap += prev_len - used;
+        } else if next.is_some() {
+            let len = u16::try_from(gap).unwrap_or(u16::MAX);
+            op.write(place.nr, place.at + 4, &len.to_le_bytes(), &[cleared])?;
+        }
+        op.own(place.nr, Owner(u64::from(node.ino)));
+        let block_bytes = self.block_bytes();
+        if let Some(index) = node.dir.as_deref_mut() {
+            if let Ok(slot) = index.names.find_entry(hash, |s| s.offset == place.offset) {
+                slot.remove();
+            }
+            let block = place.offset as usize / block_bytes;
+            let room = index.room.get(block).copied().map_or(0, usize::from);
+            index.set_room(block, room.max(gap));
+        }
+        Ok(cleared)
+    }
+
+    /// Makes `..` name another directory.
+    pub fn set_dotdot(
+        &mut self,
+        op: &mut Op<'_>,
+        node: &mut Node,
+        parent: u32,
+        befores: &[PatchId],
+    ) -> Result<PatchId> {
+        self.index_dir(op, node)?;
+        let Some(place) = node.dir.as_deref().map(|index| index.dotdot) else {
+            return Err(Error::Invalid("a directory lost its index".into()));
+        };
+        let after = self.before_change(op, node)?;
+        let mut befores = Patches::from_slice(befores);
+        push_patch(&mut befores, after);
+        let patch = op.write(place.nr, place.at, &parent.to_le_bytes(), &befores)?;
+        op.own(place.nr, Owner(u64::from(node.ino)));
+        node.parent = parent;
+        Ok(patch)
+    }
+
+    /// One free record in each sector from `from` on.
+    fn free_records(block: &mut [u8], from: usize) {
+        for at in (from..block.len()).step_by(SECTOR) {
+            put_dirent(block, at, SECTOR, 0, 0, b"");
+        }
+    }
+
+    /// Adds an empty block to a directory, and writes its inode.
+    fn grow_dir(&mut self, op: &mut Op<'_>, node: &mut Node) -> Result<()> {
+        let fbn = node.inode.size_bytes / self.block_bytes() as u64;
+        if node.inode.size_bytes + self.block_bytes() as u64 > u64::from(i32::MAX.unsigned_abs()) {
+            return Err(FsError::NoSpace.into());
+        }
+        let mut block = self.zeroes.clone();
+        Self::free_records(&mut block, 0);
+        let nr = self.add_dir_block(op, node, fbn, &block)?;
+        if let Some(index) = node.dir.as_deref_mut() {
+            index.blocks.push(nr);
+            index.room.push(0);
+            let last = index.blocks.len() - 1;
+            index.set_room(last, SECTOR);
+        }
+        Ok(())
+    }
+
+    fn add_dir_block(
+        &mut self,
+        op: &mut Op<'_>,
+        node: &mut Node,
+        fbn: u64,
+        content: &[u8],
+    ) -> Result<u32> {
+        let mut befores = Patches::new();
+        self.ensure_leaf(op, node, fbn, &mut befores)?;
+        let mut patches = Patches::new();
+        let goal = self.goal(node);
+        // A directory that has grown will grow more.
+        let reserve = if fbn == 0 { 0 } else { 7 };
+        let (nr, _) = self.alloc_blocks(op, node.ino, goal, 1, reserve, &mut patches)?;
+        node.goal = u64::from(nr) + 1;
+        let init = op.init(BlockNr(u64::from(nr)), content, &[])?;
+        op.own(BlockNr(u64::from(nr)), Owner(u64::from(node.ino)));
+        push_patch(&mut patches, init);
+        self.point(op, node, fbn, (nr, 1), &patches, &mut befores)?;
+        self.count_blocks(node, 1)?;
+        node.inode.size_bytes = (fbn + 1) * self.block_bytes() as u64;
+        if fbn > 0 {
+            node.patch = self.write_inode(op, node.ino, &node.inode, &befores)?;
+        } else {
+            node.born_after.extend(befores);
+        }
+        Ok(nr)
+    }
+
+    /// Gives a new directory its first block. What the inode must follow is left in the node.
+    pub fn init_dir(&mut self, op: &mut Op<'_>, node: &mut Node, parent: u32) -> Result<()> {
+        let file_type = if self.has_filetype() { 2 } else { 0 };
+        let mut block = self.zeroes.clone();
+        put_dirent(&mut block, 0, MIN_RECORD, node.ino, file_type, b".");
+        put_dirent(&mut block, MIN_RECORD, SECTOR - MIN_RECORD, parent, file_type, b"..");
+        Self::free_records(&mut block, SECTOR);
+        let nr = self.add_dir_block(op, node, 0, &block)?;
+        node.parent = parent;
+        let mut index = DirIndex {
+            names: HashTable::new(),
+            hasher: DefaultHashBuilder::default(),
+            blocks: vec![nr],
+            room: vec![0],
+            first_with: [u32::MAX; CLASSES],
+            dotdot: Place {
+                nr: BlockNr(u64::from(nr)),
+                at: MIN_RECORD,
+                offset: u32::try_from(MIN_RECORD).unwrap_or(0),
+            },
+        };
+        index.set_room(0, SECTOR);
+        node.dir = Some(Box::new(index));
+        Ok(())
+    }
+}

@@ -1,0 +1,221 @@
+//! The layout's half of the file system: micro-operations on ext2 structures through the engine.
+//!
+//! # Where the line runs
+//!
+//! [`crate::fs`] knows names, link counts, open files, and in which order things must become
+//! durable; it would serve any format of the Unix shape. This module knows where ext2 keeps
+//! things. Each micro-operation makes one change and takes the patches the change must follow and
+//! returns the patch it made: *allocate blocks*, *free blocks*, *allocate an inode*, *free* it,
+//! *read* and *write* it, *map* a block of a file, *point* at new blocks, *cut* a file's tail,
+//! *insert*, *overwrite* and *clear* a directory entry, *switch* the attribute block. Another
+//! format of this shape writes these and nothing else.
+//!
+//! Invariants kept here: no block or inode is handed out whose old pointer or entry might still
+//! be on the disk (see [`Pending`]); no block is handed out, and no pointer followed, that lies in
+//! the metadata of a group; free counts of descriptors change in the operation that changes the
+//! bitmap.
+
+mod alloc;
+mod bits;
+mod dir;
+mod inodes;
+mod map;
+mod xattrs;
+
+pub(crate) use dir::{DirIndex, Place};
+pub(crate) use map::Cut;
+
+use crate::layout::{Geometry, GroupDesc, SUPERBLOCK_BYTES, Superblock, bytes};
+use crate::{Error, Result};
+use bits::Bits;
+use hashbrown::HashMap;
+use smallvec::SmallVec;
+use std::collections::VecDeque;
+use weft_patch::{BlockNr, Op, PatchId};
+
+/// A few patches: befores to pass on.
+pub(crate) type Patches = SmallVec<[PatchId; 16]>;
+
+/// Adds a patch to befores, unless it is the last one already.
+pub(crate) fn push_patch(patches: &mut Patches, patch: PatchId) {
+    if patches.last() != Some(&patch) && patch != PatchId::DURABLE {
+        patches.push(patch);
+    }
+}
+
+/// Blocks or an inode freed by a patch that may not be durable: they stay busy until it is.
+#[derive(Debug)]
+struct Pending {
+    cleared: PatchId,
+    start: u32,
+    len: u32,
+}
+
+/// One block group: its descriptor, and its bitmaps once they were needed.
+#[derive(Debug)]
+struct Group {
+    desc: GroupDesc,
+    blocks: Option<Box<Bits>>,
+    inodes: Option<Box<Bits>>,
+    /// The counts differ from those of the descriptor block.
+    dirty: bool,
+}
+
+/// The volume's own state: superblock, groups, what is reserved and what waits to be reused.
+#[derive(Debug)]
+pub(crate) struct Volume {
+    pub geometry: Geometry,
+    pub sb: Superblock,
+    /// Of all groups, as their descriptors say.
+    pub free_blocks: u64,
+    pub free_inodes: u64,
+    groups: Vec<Group>,
+    dirty_groups: SmallVec<[u32; 8]>,
+    pending_blocks: VecDeque<Pending>,
+    pending_block_count: u64,
+    pending_inodes: VecDeque<Pending>,
+    /// Reservations of files: first block and length, busy in the bitmap.
+    windows: HashMap<u32, (u32, u32)>,
+    /// Something on the volume contradicts itself: what was found first.
+    pub damage: Option<String>,
+    zeroes: Box<[u8]>,
+}
+
+impl Volume {
+    /// Reads superblock and descriptors. `device_bytes` must hold the volume.
+    pub fn load(op: &mut Op<'_>, sb: Superblock, device_bytes: u64) -> Result<Self> {
+        if sb.len_bytes() > device_bytes {
+            return Err(Error::corrupt(
+                "superblock",
+                0,
+                format!(
+                    "the volume has {} bytes but the device only {device_bytes}",
+                    sb.len_bytes()
+                ),
+            ));
+        }
+        let geometry = sb.geometry();
+        let mut groups = Vec::new();
+        let (mut free_blocks, mut free_inodes) = (0_u64, 0_u64);
+        for group in 0..geometry.groups {
+            let (block, offset) = geometry.desc_position(group);
+            let desc = op.read(BlockNr(block))?.get(offset..).map(GroupDesc::parse);
+            let desc = desc.unwrap_or_default();
+            desc.check(group, &geometry)?;
+            free_blocks += u64::from(desc.free_blocks);
+            free_inodes += u64::from(desc.free_inodes);
+            groups.push(Group { desc, blocks: None, inodes: None, dirty: false });
+        }
+        Ok(Self {
+            zeroes: vec![0; geometry.block_bytes as usize].into_boxed_slice(),
+            geometry,
+            sb,
+            free_blocks,
+            free_inodes,
+            groups,
+            dirty_groups: SmallVec::new(),
+            pending_blocks: VecDeque::new(),
+            pending_block_count: 0,
+            pending_inodes: VecDeque::new(),
+            windows: HashMap::new(),
+            damage: None,
+        })
+    }
+
+    /// Block size in bytes.
+    pub fn block_bytes(&self) -> usize {
+        self.geometry.block_bytes as usize
+    }
+
+    /// Where the superblock lies.
+    pub fn sb_position(&self) -> (BlockNr, usize) {
+        if self.geometry.block_bytes == 1024 { (BlockNr(1), 0) } else { (BlockNr(0), 1024) }
+    }
+
+    /// Writes the superblock's fields.
+    pub fn write_sb(&mut self, op: &mut Op<'_>, befores: &[PatchId]) -> Result<PatchId> {
+        let (nr, offset) = self.sb_position();
+        let mut raw = [0_u8; SUPERBLOCK_BYTES];
+        if let Some(now) = op.read(nr)?.get(offset..offset + SUPERBLOCK_BYTES) {
+            raw.copy_from_slice(now);
+        }
+        self.sb.encode_into(&mut raw);
+        Ok(op.write(nr, offset, &raw, befores)?)
+    }
+
+    /// Writes the superblock's head of the chain of orphans.
+    pub fn write_last_orphan(&mut self, op: &mut Op<'_>) -> Result<PatchId> {
+        let (nr, offset) = self.sb_position();
+        Ok(op.write(nr, offset + 0xE8, &self.sb.last_orphan.to_le_bytes(), &[])?)
+    }
+
+    /// Brings the superblock's free counts up to date; says whether they changed.
+    pub fn refresh_counts(&mut self) -> bool {
+        let blocks = u32::try_from(self.free_blocks).unwrap_or(u32::MAX);
+        let inodes = u32::try_from(self.free_inodes).unwrap_or(u32::MAX);
+        let changed = (self.sb.free_blocks, self.sb.free_inodes) != (blocks, inodes);
+        (self.sb.free_blocks, self.sb.free_inodes) = (blocks, inodes);
+        changed
+    }
+
+    /// Ends an operation: descriptors get the counts it changed.
+    pub fn finish(&mut self, op: &mut Op<'_>) -> Result<()> {
+        while let Some(group) = self.dirty_groups.pop() {
+            let g = &mut self.groups[group as usize];
+            g.dirty = false;
+            let (block, offset) = self.geometry.desc_position(group);
+            let counts = g.desc.encode_counts();
+            op.write(BlockNr(block), offset + GroupDesc::FREE_BLOCKS_OFFSET, &counts, &[])?;
+        }
+        Ok(())
+    }
+
+    /// Groups whose counts the operation under way has changed.
+    pub fn touched_groups(&self) -> usize {
+        self.dirty_groups.len()
+    }
+
+    fn touch(&mut self, group: u32) {
+        let g = &mut self.groups[group as usize];
+        if !g.dirty {
+            g.dirty = true;
+            self.dirty_groups.push(group);
+        }
+    }
+
+    /// Notes damage that an operation could step over.
+    pub fn note_damage(&mut self, what: String) {
+        tracing::warn!("{what}");
+        self.damage.get_or_insert(what);
+    }
+
+    /// Checks that `block` can be the block of a file: on the volume, outside all metadata.
+    pub fn check_block(&self, ino: u32, block: u32) -> Result<()> {
+        if self.is_data_block(block) {
+            return Ok(());
+        }
+        Err(Error::corrupt(
+            format!("inode {ino}"),
+            u64::from(block),
+            "a block pointer leads outside the volume or into its metadata",
+        ))
+    }
+
+    /// Whether a block is one that files can have.
+    pub fn is_data_block(&self, block: u32) -> bool {
+        let Some((group, bit)) = self.geometry.block_group(u64::from(block)) else {
+            return false;
+        };
+        let desc = &self.groups[group as usize].desc;
+        let table = desc.inode_table;
+        u64::from(bit) >= self.geometry.group_overhead_blocks(group)
+            && block != desc.block_bitmap
+            && block != desc.inode_bitmap
+            && !(block >= table && block - table < self.geometry.inode_table_blocks())
+    }
+
+    /// Reads a number of an indirect block.
+    fn pointer(&self, op: &mut Op<'_>, nr: u32, index: usize) -> Result<u32> {
+        Ok(bytes::get32(op.read(BlockNr(u64::from(nr)))?, index * 4))
+    }
+}
