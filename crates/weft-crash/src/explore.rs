@@ -39,6 +39,9 @@ pub struct Config {
     pub seed: u64,
     /// How many states of each epoch.
     pub bounds: Bounds,
+    /// How many states of one workload, chosen by the seed where there are more: a short campaign
+    /// sees more in many workloads than in all states of a few.
+    pub states_per_workload: usize,
     /// No new workload is begun after so many distinct images.
     pub images: u64,
     /// No new workload is begun after this time.
@@ -73,6 +76,7 @@ impl Config {
             campaign: Campaign::Short,
             seed: 1,
             bounds: Bounds::default(),
+            states_per_workload: 60,
             images: 5000,
             time: None,
             e2fsck_every: 4,
@@ -368,8 +372,11 @@ pub(crate) fn explore_one(
     let mut judged: HashSet<(u64, crate::history::Progress)> = HashSet::new();
     let mut rng = Rng::stream(config.seed, text_hash(&workload.to_string()));
     let epochs = epochs(&recording.base, &recording.events, config.target.block_bytes())?;
-    for (number, epoch) in epochs.iter().enumerate() {
-        for state in epoch.states(number, config.bounds, &mut rng) {
+    let all = epochs.iter().enumerate();
+    let states = all.flat_map(|(number, epoch)| epoch.states(number, config.bounds, &mut rng));
+    let states = sample(states.collect(), config.states_per_workload, &mut rng);
+    for state in states {
+        if let Some(epoch) = epochs.get(state.epoch) {
             if late() {
                 return Ok(found);
             }
@@ -404,6 +411,19 @@ pub(crate) fn explore_one(
         }
     }
     Ok(found)
+}
+
+/// So many of the states, in their order.
+fn sample(mut states: Vec<CrashState>, count: usize, rng: &mut Rng) -> Vec<CrashState> {
+    if states.len() > count {
+        for i in 0..count {
+            let j = i + rng.index(states.len() - i);
+            states.swap(i, j);
+        }
+        states.truncate(count);
+        states.sort();
+    }
+    states
 }
 
 /// The command that shows a state again.

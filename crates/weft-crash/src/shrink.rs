@@ -17,7 +17,12 @@ const TIME: Duration = Duration::from_secs(30);
 pub fn shrink(config: &Config, violation: &Violation) -> Result<Violation> {
     let until = Instant::now() + TIME;
     // Everything is looked at: with a sample, a smaller workload could hide the violation by luck.
-    let config = Config { e2fsck_every: 1, repair_every: 1, ..config.clone() };
+    let config = Config {
+        e2fsck_every: 1,
+        repair_every: 1,
+        states_per_workload: usize::MAX,
+        ..config.clone()
+    };
     let mut judge = Judge::new(&*config.target)?;
     let mut best = violation.clone();
     let kind = violation.faults.first().map(|f| f.kind);

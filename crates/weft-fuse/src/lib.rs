@@ -1,1 +1,37 @@
-//! Any weft file system as a FUSE mount
+//! Any weft [`FileSystem`](weft_vfs::FileSystem) as a FUSE mount.
+//!
+//! [`mount`] gives a [`Mount`]: threads answer the kernel until somebody unmounts, from outside
+//! (`umount`, `fusermount3 -u`), through an [`Unmounter`], or by a signal
+//! ([`Mount::unmount_on_signals`]); [`Mount::join`] waits for that and brings the file system to
+//! rest.
+//!
+//! What makes it quick is in `front`: no round trip to open or close anything, names and
+//! attributes that the kernel may keep, listings that bring the attributes along, writes of up to
+//! a mebibyte. The crate `fuser` mounts (also through `fusermount3`), agrees on the protocol, sends
+//! notices and unmounts; the requests themselves are read and answered here (`serve`, `wire`),
+//! since how a thread waits for the next request decides most of a round trip's time.
+//!
+//! ```no_run
+//! use std::sync::Arc;
+//! let fs = Arc::new(weft_vfs::MemFs::new());
+//! let mount = weft_fuse::mount(fs, "/mnt".as_ref(), &weft_fuse::MountOptions::default())?;
+//! mount.unmount_on_signals()?;
+//! mount.join()?;
+//! # Ok::<(), weft_fuse::Error>(())
+//! ```
+
+#![warn(missing_docs)]
+
+mod error;
+mod front;
+mod handshake;
+mod invalidate;
+mod mount;
+mod mountpoint;
+mod options;
+mod serve;
+mod wire;
+
+pub use error::{Error, Result};
+pub use mount::{Mount, Unmounter, mount};
+pub use options::MountOptions;

@@ -284,6 +284,11 @@ pub trait FileSystem: Send + Sync {
         let _ = sink;
     }
 
+    /// The unit in which times are kept, in nanoseconds: a power of ten up to a second.
+    fn time_unit_nanos(&self) -> u32 {
+        1
+    }
+
     /// Finds data or a hole.
     ///
     /// # Errors
@@ -297,7 +302,8 @@ pub trait FileSystem: Send + Sync {
         }
     }
 
-    /// Prepares for the end of use: everything durable, the volume marked clean.
+    /// Prepares for the end of use: everything durable, the volume marked clean. All references
+    /// and handles that are still out count as given back: an inode that lived by them is freed.
     ///
     /// # Errors
     /// As [`sync`](Self::sync).

@@ -185,6 +185,7 @@ const CASES: &[Case] = cases![
     unlinked::replaced_file_lives_while_open,
     unlinked::removed_directory_is_dead,
     unlinked::inode_number_is_not_reused_early,
+    unlinked::unmount_gives_up_references,
     attributes::mode_and_owner,
     attributes::explicit_times,
     attributes::privileges_fall,

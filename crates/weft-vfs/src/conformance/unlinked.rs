@@ -91,3 +91,18 @@ pub(super) fn inode_number_is_not_reused_early(bench: &Bench<'_>) -> Result<()> 
     assert_eq!(numbers.len(), held.len(), "an inode number in use was given again");
     Ok(())
 }
+
+pub(super) fn unmount_gives_up_references(bench: &Bench<'_>) -> Result<()> {
+    let (fs, root) = (&bench.fs, bench.root());
+    // A kernel that unmounts sends no more `forget`; the check after the case finds what leaks.
+    let (made, opened) = fs.create(&caller(), root.ino(), b"open", 0o600, RW)?;
+    fs.write(made.attr.ino, opened.handle, 0, &pattern(1, 50_000))?;
+    fs.unlink(root.ino(), b"open")?;
+    let node = root.create(&caller(), b"referenced", 0o600)?;
+    node.write_at(0, &pattern(2, 50_000))?;
+    root.remove(b"referenced")?;
+    let dir = root.mkdir(&caller(), b"dir", 0o700)?;
+    root.remove(b"dir")?;
+    std::mem::forget((node, dir));
+    Ok(())
+}

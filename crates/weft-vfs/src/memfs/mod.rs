@@ -8,12 +8,12 @@ mod file;
 mod node;
 mod state;
 
-use std::sync::{Mutex, MutexGuard, PoisonError};
+use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
 
 use crate::{
     Attr, Caller, DirCursor, DirEntry, Entry, Error, FallocateMode, FileKind, FileSystem, Handle,
-    Ino, OpenFlags, Opened, RenameFlags, Result, SeekFrom, SetAttr, SetTime, StatFs, Time,
-    XattrSet,
+    Ino, Invalidate, OpenFlags, Opened, RenameFlags, Result, SeekFrom, SetAttr, SetTime, StatFs,
+    Time, XattrSet,
 };
 use file::PAGE_BYTES;
 use node::{Data, Names};
@@ -54,10 +54,16 @@ impl Default for MemLimits {
 /// assert_eq!(walker.read_file(b"hello")?, b"world");
 /// # Ok::<(), weft_vfs::Error>(())
 /// ```
-#[derive(Debug)]
 pub struct MemFs {
     state: Mutex<State>,
     limits: MemLimits,
+    invalidate: Mutex<Option<Arc<dyn Invalidate>>>,
+}
+
+impl std::fmt::Debug for MemFs {
+    fn fmt(&self, f: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
+        f.debug_struct("MemFs").field("limits", &self.limits).finish_non_exhaustive()
+    }
 }
 
 impl Default for MemFs {
@@ -76,7 +82,13 @@ impl MemFs {
     /// An empty file system with these limits.
     #[must_use]
     pub fn with_limits(limits: MemLimits) -> Self {
-        Self { state: Mutex::new(State::new(limits)), limits }
+        Self { state: Mutex::new(State::new(limits)), limits, invalidate: Mutex::default() }
+    }
+
+    /// Where the front wants to hear of changes that are made past it.
+    #[must_use]
+    pub fn invalidate(&self) -> Option<Arc<dyn Invalidate>> {
+        self.invalidate.lock().unwrap_or_else(PoisonError::into_inner).clone()
     }
 
     fn lock(&self) -> MutexGuard<'_, State> {
@@ -355,6 +367,10 @@ impl FileSystem for MemFs {
 
     fn fallocate(&self, ino: Ino, mode: FallocateMode, offset: u64, len_bytes: u64) -> Result<()> {
         self.lock().fallocate(ino.0, mode, offset, len_bytes)
+    }
+
+    fn set_invalidate(&self, sink: Arc<dyn Invalidate>) {
+        *self.invalidate.lock().unwrap_or_else(PoisonError::into_inner) = Some(sink);
     }
 
     fn seek(&self, ino: Ino, from: SeekFrom) -> Result<u64> {

@@ -1,0 +1,282 @@
+//! A file system in memory that writes its whole tree to the device at every sync: into one of two
+//! slots in turn, then a header that names the slot. Correct like that, and easily made wrong.
+
+use std::collections::{BTreeMap, BTreeSet};
+use std::sync::{Arc, Mutex};
+use weft_block::{BlockDevice, Image, mix};
+use weft_crash::model::{Body, NodeId, OWNER_BASE};
+use weft_crash::observe::{Seen, observe};
+use weft_crash::{Error, Findings, Promises, Result, Severity, Target};
+use weft_vfs::{
+    Attr, Caller, DirCursor, DirEntry, Entry, FallocateMode, FileKind, FileSystem, Handle, Ino,
+    MemFs, OpenFlags, Opened, RenameFlags, SetAttr, StatFs, Walker, XattrSet,
+};
+
+/// What is wrong with it.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub enum Flaw {
+    None,
+    /// The header is written without waiting for what it names.
+    NoBarrier,
+    /// Only one slot.
+    InPlace,
+    /// fsync of a file does nothing.
+    FsyncForgotten,
+    /// The checker finds damage everywhere.
+    WrongChecker,
+}
+
+#[derive(Debug)]
+pub struct Toy(pub Flaw);
+
+const LEN: u64 = 4 << 20;
+const SLOT: u64 = 1 << 20;
+
+pub struct ToyFs {
+    mem: MemFs,
+    device: Arc<dyn BlockDevice>,
+    generation: Mutex<u64>,
+    flaw: Flaw,
+}
+
+impl Target for Toy {
+    fn fresh(&self) -> Result<Image> {
+        Ok(Image::new(LEN))
+    }
+
+    fn block_bytes(&self) -> usize {
+        4096
+    }
+
+    fn promises(&self) -> Promises {
+        Promises { clean_after_recovery: true, operations_in_order: true, no_stale_data: true }
+    }
+
+    fn mount(&self, device: Arc<dyn BlockDevice>) -> Result<Arc<dyn FileSystem>> {
+        let mem = MemFs::new();
+        let generation = load(&*device, &mem)?;
+        Ok(Arc::new(ToyFs { mem, device, generation: Mutex::new(generation), flaw: self.0 }))
+    }
+
+    fn check(&self, device: Arc<dyn BlockDevice>) -> Result<Findings> {
+        if self.0 == Flaw::WrongChecker {
+            let damage = vec!["everything is wrong".to_owned()];
+            return Ok(Findings { severity: Severity::Damage, damage });
+        }
+        load(&*device, &MemFs::new()).map(|_| Findings::CLEAN)
+    }
+
+    fn repair(&self, device: Arc<dyn BlockDevice>) -> Result<()> {
+        load(&*device, &MemFs::new()).map(drop)
+    }
+
+    fn is_ext2(&self) -> bool {
+        false
+    }
+
+    fn options(&self) -> String {
+        "--toy".into()
+    }
+}
+
+fn sum(bytes: &[u8]) -> u64 {
+    bytes.iter().fold(0, |sum, b| mix(sum ^ u64::from(*b)))
+}
+
+impl ToyFs {
+    fn save(&self) -> weft_vfs::Result<()> {
+        let io = |e: weft_block::Error| weft_vfs::Error::Io { errno: 5, message: e.to_string() };
+        let observed = observe(&self.mem)
+            .map_err(|e| weft_vfs::Error::Io { errno: 5, message: e.to_string() })?;
+        let mut bytes = Vec::new();
+        put(&mut bytes, &(observed.nodes.len() as u32).to_le_bytes());
+        for (id, seen) in &observed.nodes {
+            put(&mut bytes, &id.0.to_le_bytes());
+            put(&mut bytes, &seen.perm.to_le_bytes());
+            match &seen.body {
+                Body::File(content) => {
+                    put(&mut bytes, b"f");
+                    put(&mut bytes, content);
+                }
+                Body::Symlink(target) => {
+                    put(&mut bytes, b"l");
+                    put(&mut bytes, target);
+                }
+                Body::Dir(names) => {
+                    put(&mut bytes, b"d");
+                    put(&mut bytes, &(names.len() as u32).to_le_bytes());
+                    for (name, id) in names {
+                        put(&mut bytes, name);
+                        put(&mut bytes, &id.0.to_le_bytes());
+                    }
+                }
+                Body::Fifo | Body::Opaque => put(&mut bytes, b"p"),
+            }
+            put(&mut bytes, &(seen.xattrs.len() as u32).to_le_bytes());
+            for (name, value) in &seen.xattrs {
+                put(&mut bytes, name);
+                put(&mut bytes, value);
+            }
+        }
+        let mut generation = self.generation.lock().unwrap();
+        *generation += 1;
+        let slot = if self.flaw == Flaw::InPlace { 0 } else { *generation % 2 };
+        self.device.write_at(&bytes, 4096 + slot * SLOT).map_err(io)?;
+        if self.flaw != Flaw::NoBarrier {
+            self.device.flush().map_err(io)?;
+        }
+        let mut header = [0; 512];
+        let words = [*generation, slot, bytes.len() as u64, sum(&bytes)];
+        for (piece, word) in header.chunks_mut(8).zip(words) {
+            piece.copy_from_slice(&word.to_le_bytes());
+        }
+        self.device.write_at(&header, 0).map_err(io)?;
+        self.device.flush().map_err(io)
+    }
+}
+
+fn put(out: &mut Vec<u8>, bytes: &[u8]) {
+    out.extend_from_slice(&(bytes.len() as u32).to_le_bytes());
+    out.extend_from_slice(bytes);
+}
+
+struct Reader<'a>(&'a [u8]);
+
+impl<'a> Reader<'a> {
+    fn take(&mut self) -> &'a [u8] {
+        let (len, rest) = self.0.split_at(4);
+        let (bytes, rest) = rest.split_at(u32::from_le_bytes(len.try_into().unwrap()) as usize);
+        self.0 = rest;
+        bytes
+    }
+
+    fn number(&mut self) -> u32 {
+        u32::from_le_bytes(self.take().try_into().unwrap())
+    }
+}
+
+fn load(device: &dyn BlockDevice, mem: &MemFs) -> Result<u64> {
+    let mut header = [0; 32];
+    device.read_at(&mut header, 0)?;
+    let word = |i: usize| u64::from_le_bytes(header[i * 8..i * 8 + 8].try_into().unwrap());
+    let (generation, slot, len) = (word(0), word(1), word(2));
+    if generation == 0 {
+        return Ok(0);
+    }
+    let mut bytes = vec![0; len as usize];
+    device.read_at(&mut bytes, 4096 + slot * SLOT)?;
+    if sum(&bytes) != word(3) {
+        return Err(Error::Target("the tree's checksum is wrong".into()));
+    }
+    let mut reader = Reader(&bytes);
+    let mut nodes = BTreeMap::new();
+    for _ in 0..reader.number() {
+        let id = NodeId(reader.number());
+        let perm = u16::from_le_bytes(reader.take().try_into().unwrap());
+        let body = match reader.take() {
+            b"f" => Body::File(Arc::new(reader.take().to_vec())),
+            b"l" => Body::Symlink(reader.take().to_vec()),
+            b"d" => {
+                let n = reader.number();
+                let names = (0..n).map(|_| (reader.take().to_vec(), NodeId(reader.number())));
+                Body::Dir(names.collect())
+            }
+            _ => Body::Fifo,
+        };
+        let n = reader.number();
+        let xattrs = (0..n).map(|_| (reader.take().to_vec(), reader.take().to_vec())).collect();
+        nodes.insert(id, Seen { body, xattrs, perm, nlink: 1 });
+    }
+    build(mem, &nodes).map_err(|source| Error::Fs { what: "loading".into(), source })?;
+    Ok(generation)
+}
+
+/// Makes the tree again, inode owners and all.
+fn build(mem: &MemFs, nodes: &BTreeMap<NodeId, Seen>) -> weft_vfs::Result<()> {
+    let mut todo = vec![(NodeId::ROOT, mem.root())];
+    let mut made: BTreeMap<NodeId, Ino> = BTreeMap::new();
+    let mut finished = BTreeSet::new();
+    while let Some((id, ino)) = todo.pop() {
+        let Some(seen) = nodes.get(&id) else { continue };
+        for (name, value) in &seen.xattrs {
+            mem.setxattr(ino, name, value, XattrSet::Any)?;
+        }
+        mem.setattr(ino, &SetAttr { perm: Some(seen.perm), ..SetAttr::default() })?;
+        let Body::Dir(names) = &seen.body else { continue };
+        if !finished.insert(id) {
+            continue;
+        }
+        for (name, child) in names {
+            if let Some(old) = made.get(child) {
+                mem.link(*old, ino, name)?;
+                continue;
+            }
+            let caller = Caller { uid: OWNER_BASE + child.0, ..Caller::default() };
+            let entry = match nodes.get(child).map(|n| &n.body) {
+                Some(Body::Dir(_)) => mem.mkdir(&caller, ino, name, 0o755)?,
+                Some(Body::Symlink(target)) => mem.symlink(&caller, ino, name, target)?,
+                Some(Body::File(content)) => {
+                    let e = mem.mknod(&caller, ino, name, FileKind::Regular, 0o755, 0)?;
+                    mem.write(e.attr.ino, Handle::NONE, 0, content)?;
+                    e
+                }
+                _ => mem.mknod(&caller, ino, name, FileKind::Fifo, 0o755, 0)?,
+            };
+            made.insert(*child, entry.attr.ino);
+            todo.push((*child, entry.attr.ino));
+        }
+    }
+    Walker::new(mem).root().map(drop)
+}
+
+macro_rules! pass_on {
+    ($($name:ident($($arg:ident: $type:ty),*) -> $out:ty;)*) => {
+        $(fn $name(&self, $($arg: $type),*) -> $out {
+            self.mem.$name($($arg),*)
+        })*
+    };
+}
+
+type R<T> = weft_vfs::Result<T>;
+
+impl FileSystem for ToyFs {
+    pass_on! {
+        root() -> Ino;
+        lookup(parent: Ino, name: &[u8]) -> R<Entry>;
+        forget(ino: Ino, count: u64) -> ();
+        getattr(ino: Ino) -> R<Attr>;
+        setattr(ino: Ino, set: &SetAttr) -> R<Attr>;
+        readlink(ino: Ino) -> R<Vec<u8>>;
+        mknod(who: &Caller, dir: Ino, name: &[u8], kind: FileKind, perm: u16, rdev: u32) -> R<Entry>;
+        mkdir(who: &Caller, dir: Ino, name: &[u8], perm: u16) -> R<Entry>;
+        symlink(who: &Caller, dir: Ino, name: &[u8], target: &[u8]) -> R<Entry>;
+        link(ino: Ino, dir: Ino, name: &[u8]) -> R<Entry>;
+        unlink(dir: Ino, name: &[u8]) -> R<()>;
+        rmdir(dir: Ino, name: &[u8]) -> R<()>;
+        rename(dir: Ino, name: &[u8], to: Ino, new: &[u8], flags: RenameFlags) -> R<()>;
+        open(ino: Ino, flags: OpenFlags) -> R<Opened>;
+        create(who: &Caller, dir: Ino, name: &[u8], perm: u16, flags: OpenFlags) -> R<(Entry, Opened)>;
+        release(ino: Ino, handle: Handle) -> R<()>;
+        read(ino: Ino, handle: Handle, offset: u64, buf: &mut [u8]) -> R<usize>;
+        write(ino: Ino, handle: Handle, offset: u64, data: &[u8]) -> R<usize>;
+        readdir(ino: Ino, at: DirCursor, each: &mut dyn FnMut(DirEntry<'_>) -> bool) -> R<()>;
+        readdir_plus(ino: Ino, at: DirCursor, each: &mut dyn FnMut(DirEntry<'_>, Entry) -> bool) -> R<()>;
+        statfs() -> R<StatFs>;
+        getxattr(ino: Ino, name: &[u8]) -> R<Vec<u8>>;
+        listxattr(ino: Ino) -> R<Vec<Vec<u8>>>;
+        setxattr(ino: Ino, name: &[u8], value: &[u8], how: XattrSet) -> R<()>;
+        removexattr(ino: Ino, name: &[u8]) -> R<()>;
+        fallocate(ino: Ino, mode: FallocateMode, offset: u64, len: u64) -> R<()>;
+    }
+
+    fn fsync(&self, ino: Ino, _data_only: bool) -> R<()> {
+        if self.flaw == Flaw::FsyncForgotten && ino != self.root() {
+            return Ok(());
+        }
+        self.save()
+    }
+
+    fn sync(&self) -> R<()> {
+        self.save()
+    }
+}

@@ -1,0 +1,73 @@
+//! What can go wrong with a mount, said so that a person can act on it.
+
+use std::io;
+use std::path::PathBuf;
+
+/// Why a volume could not be mounted or unmounted.
+#[derive(Debug, thiserror::Error)]
+#[non_exhaustive]
+pub enum Error {
+    /// The kernel has no FUSE.
+    #[error(
+        "/dev/fuse does not exist: load the kernel module (modprobe fuse), or give the container \
+         the device (--device /dev/fuse)"
+    )]
+    NoDevice,
+    /// `/dev/fuse` is there but may not be opened.
+    #[error("/dev/fuse cannot be opened: {0}; see its permissions and group")]
+    Device(#[source] io::Error),
+    /// Users other than root mount through this program.
+    #[error(
+        "fusermount3 is not installed, and only root can mount without it: install the package \
+         fuse3"
+    )]
+    NoFusermount,
+    /// `allow_other` needs the administrator's consent.
+    #[error(
+        "other users may not be let in: put the line user_allow_other into /etc/fuse.conf, or \
+         mount without allow_other"
+    )]
+    AllowOther,
+    /// The mount point is missing.
+    #[error("the mount point {0} does not exist: make the directory first")]
+    NoMountpoint(PathBuf),
+    /// The mount point is a file.
+    #[error("the mount point {0} is not a directory")]
+    NotADirectory(PathBuf),
+    /// Mounting over files would hide them.
+    #[error("the mount point {0} is not empty: mounting there would hide what is in it")]
+    NotEmpty(PathBuf),
+    /// The kernel or `fusermount3` refused.
+    #[error("cannot mount on {mountpoint}: {source}")]
+    Mount {
+        /// Where.
+        mountpoint: PathBuf,
+        /// What it said.
+        source: io::Error,
+    },
+    /// Programs use the mount.
+    #[error("{0} is in use: end the programs that have files or a working directory there")]
+    Busy(PathBuf),
+    /// The kernel or `fusermount3` refused.
+    #[error("cannot unmount {mountpoint}: {source}")]
+    Unmount {
+        /// Where.
+        mountpoint: PathBuf,
+        /// What it said.
+        source: io::Error,
+    },
+    /// The connection to the kernel broke, or a thread could not be started.
+    #[error("serving {mountpoint}: {source}")]
+    Serve {
+        /// Where.
+        mountpoint: PathBuf,
+        /// What happened.
+        source: io::Error,
+    },
+    /// The last writes at the end of the mount failed.
+    #[error("the volume could not be brought to rest: {0}")]
+    Volume(#[source] weft_vfs::Error),
+}
+
+/// The result of mounting.
+pub type Result<T, E = Error> = std::result::Result<T, E>;

@@ -1,0 +1,468 @@
+//! From requests to calls of a [`FileSystem`], and back.
+//!
+//! Stateless: neither files nor directories are opened (the kernel learns that from the first
+//! `open` and never asks again), so that a file costs no round trip to open and none to close. An
+//! inode stays alive by the references that lookups took; open files hold theirs in the kernel.
+//! With the writeback cache the kernel keeps size, mtime and ctime of regular files, places
+//! appends, and sends times with `setattr`.
+
+use std::sync::Arc;
+
+use weft_vfs::{
+    Caller, DirCursor, Entry, Error, FallocateMode, FileKind, FileSystem, Handle, Ino, RenameFlags,
+    SeekFrom, SetAttr, SetTime, Time, XattrSet,
+};
+
+use crate::wire::{
+    Body, FSYNC_DATA_ONLY, Header, Lifetimes, Listing, Malformed, O_DSYNC, Opcode, ROOT_ID, Reply,
+    errno, falloc, put_listed, put_listed_plus, valid, whence, write_flags, xattr,
+};
+
+/// The most that one `copy_file_range` does before it answers, so that a thread is not gone for
+/// long; the caller goes on from there.
+const COPY_MAX_BYTES: u64 = 32 << 20;
+
+/// What is to be done after a request was looked at.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub(crate) enum Outcome {
+    /// Send the reply.
+    Answer,
+    /// The kernel expects none.
+    Silent,
+    /// The kernel said goodbye: send the reply and end.
+    Goodbye,
+}
+
+/// Why a request gets no answer but an error.
+enum Refusal {
+    FileSystem(Error),
+    /// An errno of the protocol.
+    Protocol(i32),
+}
+
+impl From<Error> for Refusal {
+    fn from(e: Error) -> Self {
+        Self::FileSystem(e)
+    }
+}
+
+impl From<Malformed> for Refusal {
+    fn from(Malformed: Malformed) -> Self {
+        Self::Protocol(errno::EINVAL)
+    }
+}
+
+type Answered = Result<(), Refusal>;
+
+/// The kernel calls the root 1; a file system that calls it otherwise has the two swapped.
+#[derive(Debug, Clone, Copy)]
+pub(crate) struct Nodes {
+    root: Ino,
+}
+
+impl Nodes {
+    pub(crate) fn node(self, ino: Ino) -> u64 {
+        match ino {
+            _ if ino == self.root => ROOT_ID,
+            Ino(ROOT_ID) => self.root.0,
+            Ino(other) => other,
+        }
+    }
+
+    fn ino(self, node: u64) -> Ino {
+        // Swapping is its own inverse.
+        Ino(self.node(Ino(node)))
+    }
+}
+
+/// One file system as the kernel sees it.
+pub(crate) struct Front {
+    fs: Arc<dyn FileSystem>,
+    nodes: Nodes,
+    lifetimes: Lifetimes,
+}
+
+impl Front {
+    pub(crate) fn new(fs: Arc<dyn FileSystem>, lifetimes: Lifetimes) -> Self {
+        let nodes = Nodes { root: fs.root() };
+        Self { fs, nodes, lifetimes }
+    }
+
+    pub(crate) fn nodes(&self) -> Nodes {
+        self.nodes
+    }
+
+    fn node(&self, ino: Ino) -> u64 {
+        self.nodes.node(ino)
+    }
+
+    fn ino(&self, node: u64) -> Ino {
+        self.nodes.ino(node)
+    }
+
+    /// Answers one request.
+    pub(crate) fn answer(&self, request: &[u8], reply: &mut Reply) -> Outcome {
+        let Some((header, body)) = Header::split(request) else {
+            tracing::error!(len = request.len(), "the kernel sent a request without a header");
+            return Outcome::Silent;
+        };
+        reply.begin(header.unique);
+        let opcode = Opcode::from_number(header.opcode);
+        match opcode {
+            Some(Opcode::Forget | Opcode::BatchForget) => {
+                let _ = self.forget(&header, body);
+                return Outcome::Silent;
+            }
+            Some(Opcode::Destroy) => return Outcome::Goodbye,
+            _ => {}
+        }
+        let answered = match opcode {
+            Some(opcode) => self.call(opcode, &header, body, reply),
+            None => Err(Refusal::Protocol(errno::ENOSYS)),
+        };
+        match answered {
+            Ok(()) => {}
+            Err(Refusal::Protocol(errno)) => reply.fail(errno),
+            Err(Refusal::FileSystem(e)) => {
+                if matches!(e, Error::Corrupt(_) | Error::Io { .. }) {
+                    tracing::error!(?opcode, node = header.node, "{e}");
+                }
+                reply.fail(e.errno());
+            }
+        }
+        Outcome::Answer
+    }
+
+    fn call(&self, opcode: Opcode, head: &Header, body: Body<'_>, reply: &mut Reply) -> Answered {
+        let ino = self.ino(head.node);
+        match opcode {
+            Opcode::Lookup => self.lookup(ino, body, reply),
+            Opcode::GetAttr => {
+                reply.attr(&self.fs.getattr(ino)?, self.lifetimes);
+                Ok(())
+            }
+            Opcode::StatX => {
+                reply.statx(&self.fs.getattr(ino)?, self.lifetimes);
+                Ok(())
+            }
+            Opcode::SetAttr => self.setattr(ino, body, reply),
+            Opcode::ReadLink => {
+                reply.put(&self.fs.readlink(ino)?);
+                Ok(())
+            }
+            Opcode::Symlink => self.symlink(head, ino, body, reply),
+            Opcode::MkNod => self.mknod(head, ino, body, reply),
+            Opcode::MkDir => self.mkdir(head, ino, body, reply),
+            Opcode::Unlink => self.named(body, |name| self.fs.unlink(ino, name)),
+            Opcode::RmDir => self.named(body, |name| self.fs.rmdir(ino, name)),
+            Opcode::RemoveXattr => self.named(body, |name| self.fs.removexattr(ino, name)),
+            Opcode::Rename => self.rename(ino, body, false),
+            Opcode::Rename2 => self.rename(ino, body, true),
+            Opcode::Link => self.link(ino, body, reply),
+            Opcode::Read => self.read(ino, body, reply),
+            Opcode::Write => self.write(ino, body, reply),
+            Opcode::StatFs => {
+                reply.statfs(&self.fs.statfs()?);
+                Ok(())
+            }
+            Opcode::FSync | Opcode::FSyncDir => self.fsync(opcode, ino, body),
+            Opcode::SyncFs => Ok(self.fs.sync()?),
+            Opcode::SetXattr => self.setxattr(ino, body),
+            Opcode::GetXattr => self.getxattr(ino, body, reply),
+            Opcode::ListXattr => self.listxattr(head, ino, body, reply),
+            Opcode::ReadDir => self.readdir(ino, body, reply, false),
+            Opcode::ReadDirPlus => self.readdir(ino, body, reply, true),
+            Opcode::FAllocate => self.fallocate(ino, body),
+            Opcode::LSeek => self.lseek(ino, body, reply),
+            Opcode::CopyFileRange => self.copy_file_range(ino, body, reply),
+            Opcode::Release | Opcode::ReleaseDir => Ok(()),
+            // Answered once with "unknown", these are never sent again: opening and closing are
+            // free from then on, creating is `mknod`.
+            Opcode::Open | Opcode::OpenDir | Opcode::Create | Opcode::Flush => {
+                Err(Refusal::Protocol(errno::ENOSYS))
+            }
+            // No request here waits for anything that an interrupt could end.
+            Opcode::Interrupt => Err(Refusal::Protocol(errno::ENOSYS)),
+            Opcode::Forget | Opcode::BatchForget | Opcode::Destroy => Ok(()),
+        }
+    }
+
+    fn named(
+        &self,
+        mut body: Body<'_>,
+        call: impl FnOnce(&[u8]) -> weft_vfs::Result<()>,
+    ) -> Answered {
+        Ok(call(body.name()?)?)
+    }
+
+    fn put_entry(&self, entry: &Entry, reply: &mut Reply) -> Answered {
+        reply.entry(self.node(entry.attr.ino), entry, self.lifetimes);
+        Ok(())
+    }
+
+    fn lookup(&self, parent: Ino, mut body: Body<'_>, reply: &mut Reply) -> Answered {
+        match self.fs.lookup(parent, body.name()?) {
+            Ok(entry) => self.put_entry(&entry, reply),
+            Err(Error::NotFound) => {
+                reply.no_entry(self.lifetimes.entry);
+                Ok(())
+            }
+            Err(e) => Err(e.into()),
+        }
+    }
+
+    fn forget(&self, head: &Header, mut body: Body<'_>) -> Result<(), Malformed> {
+        if head.opcode == Opcode::Forget as u32 {
+            self.fs.forget(self.ino(head.node), body.u64()?);
+            return Ok(());
+        }
+        let count = body.u32()?;
+        body.skip(4)?;
+        let mut references = Vec::new();
+        for _ in 0..count {
+            references.push((self.ino(body.u64()?), body.u64()?));
+        }
+        self.fs.forget_many(&references);
+        Ok(())
+    }
+
+    fn setattr(&self, ino: Ino, mut body: Body<'_>, reply: &mut Reply) -> Answered {
+        let bits = body.u32()?;
+        body.skip(4 + 8)?;
+        let size = body.u64()?;
+        body.skip(8)?;
+        let secs = [body.i64()?, body.i64()?, body.i64()?];
+        let nanos = [body.u32()?, body.u32()?, body.u32()?];
+        let mode = body.u32()?;
+        body.skip(4)?;
+        let (uid, gid) = (body.u32()?, body.u32()?);
+        let has = |bit| bits & bit != 0;
+        let at = |which: usize| Time { secs: secs[which], nanos: nanos[which] };
+        let time = |which: usize, bit, now| {
+            has(bit).then(|| if has(now) { SetTime::Now } else { SetTime::At(at(which)) })
+        };
+        let set = SetAttr {
+            perm: has(valid::MODE).then_some((mode & 0o7777) as u16),
+            uid: has(valid::UID).then_some(uid),
+            gid: has(valid::GID).then_some(gid),
+            size_bytes: has(valid::SIZE).then_some(size),
+            atime: time(0, valid::ATIME, valid::ATIME_NOW),
+            mtime: time(1, valid::MTIME, valid::MTIME_NOW),
+            ctime: has(valid::CTIME).then(|| at(2)),
+            kill_privileges: has(valid::KILL_SUIDGID) || has(valid::UID) || has(valid::GID),
+        };
+        if set.kill_privileges || set.size_bytes.is_some() {
+            self.drop_capabilities(ino)?;
+        }
+        reply.attr(&self.fs.setattr(ino, &set)?, self.lifetimes);
+        Ok(())
+    }
+
+    /// The kernel leaves it to us to take file capabilities from a file that changes.
+    fn drop_capabilities(&self, ino: Ino) -> Answered {
+        match self.fs.removexattr(ino, b"security.capability") {
+            Ok(()) | Err(Error::NoAttribute | Error::Unsupported(_)) => Ok(()),
+            Err(e) => Err(e.into()),
+        }
+    }
+
+    fn caller(head: &Header) -> Caller {
+        Caller { uid: head.uid, gid: head.gid, groups: Vec::new(), pid: head.pid }
+    }
+
+    fn mknod(&self, head: &Header, parent: Ino, mut body: Body<'_>, reply: &mut Reply) -> Answered {
+        let (mode, rdev) = (body.u32()?, body.u32()?);
+        body.skip(8)?;
+        let name = body.name()?;
+        let kind = FileKind::from_mode(mode).unwrap_or(FileKind::Regular);
+        let perm = (mode & 0o7777) as u16;
+        let entry = self.fs.mknod(&Self::caller(head), parent, name, kind, perm, rdev)?;
+        self.put_entry(&entry, reply)
+    }
+
+    fn mkdir(&self, head: &Header, parent: Ino, mut body: Body<'_>, reply: &mut Reply) -> Answered {
+        let mode = body.u32()?;
+        body.skip(4)?;
+        let perm = (mode & 0o7777) as u16;
+        let entry = self.fs.mkdir(&Self::caller(head), parent, body.name()?, perm)?;
+        self.put_entry(&entry, reply)
+    }
+
+    fn symlink(
+        &self,
+        head: &Header,
+        parent: Ino,
+        mut body: Body<'_>,
+        reply: &mut Reply,
+    ) -> Answered {
+        let (name, target) = (body.name()?, body.name()?);
+        let entry = self.fs.symlink(&Self::caller(head), parent, name, target)?;
+        self.put_entry(&entry, reply)
+    }
+
+    fn link(&self, parent: Ino, mut body: Body<'_>, reply: &mut Reply) -> Answered {
+        let ino = self.ino(body.u64()?);
+        let entry = self.fs.link(ino, parent, body.name()?)?;
+        self.put_entry(&entry, reply)
+    }
+
+    fn rename(&self, parent: Ino, mut body: Body<'_>, with_flags: bool) -> Answered {
+        let new_parent = self.ino(body.u64()?);
+        let bits = if with_flags {
+            let bits = body.u32()?;
+            body.skip(4)?;
+            bits
+        } else {
+            0
+        };
+        let flags = RenameFlags::from_bits(bits).ok_or(Refusal::Protocol(errno::EINVAL))?;
+        let (name, new_name) = (body.name()?, body.name()?);
+        Ok(self.fs.rename(parent, name, new_parent, new_name, flags)?)
+    }
+
+    fn read(&self, ino: Ino, mut body: Body<'_>, reply: &mut Reply) -> Answered {
+        body.skip(8)?;
+        let (offset, size) = (body.u64()?, body.u32()?);
+        let got = self.fs.read(ino, Handle::NONE, offset, reply.space(size as usize))?;
+        reply.took(got.min(size as usize));
+        Ok(())
+    }
+
+    fn write(&self, ino: Ino, mut body: Body<'_>, reply: &mut Reply) -> Answered {
+        body.skip(8)?;
+        let (offset, size, write_bits) = (body.u64()?, body.u32()?, body.u32()?);
+        body.skip(8)?;
+        let open_flags = body.u32()?;
+        body.skip(4)?;
+        let data = body.bytes(size as usize)?;
+        if write_bits & write_flags::KILL_SUIDGID != 0 {
+            let kill = SetAttr { kill_privileges: true, ..SetAttr::default() };
+            if self.fs.getattr(ino)?.perm & 0o6000 != 0 {
+                self.fs.setattr(ino, &kill)?;
+            }
+        }
+        let taken = self.fs.write(ino, Handle::NONE, offset, data)?;
+        let from_cache = write_bits & write_flags::CACHE != 0;
+        if from_cache && taken < data.len() {
+            // No caller waits for a count: the page's error is told by fsync or close.
+            return Err(Refusal::Protocol(errno::ENOSPC));
+        }
+        if !from_cache && open_flags & O_DSYNC != 0 {
+            self.fs.fsync(ino, false)?;
+        }
+        // At most `size`.
+        reply.written(taken as u32);
+        Ok(())
+    }
+
+    fn fsync(&self, opcode: Opcode, ino: Ino, mut body: Body<'_>) -> Answered {
+        body.skip(8)?;
+        let data_only = body.u32()? & FSYNC_DATA_ONLY != 0;
+        match opcode {
+            Opcode::FSyncDir => self.fs.fsync_dir(ino)?,
+            _ => self.fs.fsync(ino, data_only)?,
+        }
+        Ok(())
+    }
+
+    fn setxattr(&self, ino: Ino, mut body: Body<'_>) -> Answered {
+        let (size, flags) = (body.u32()?, body.u32()?);
+        let (name, value) = (body.name()?, body.bytes(size as usize)?);
+        let how = match flags {
+            0 => XattrSet::Any,
+            xattr::CREATE => XattrSet::Create,
+            xattr::REPLACE => XattrSet::Replace,
+            _ => return Err(Refusal::Protocol(errno::EINVAL)),
+        };
+        Ok(self.fs.setxattr(ino, name, value, how)?)
+    }
+
+    /// A size of 0 asks for the length only.
+    fn sized(value: &[u8], size: u32, reply: &mut Reply) -> Answered {
+        if size == 0 {
+            // A value has at most 64 KiB.
+            reply.u32(value.len() as u32);
+            reply.u32(0);
+        } else if value.len() > size as usize {
+            return Err(Refusal::Protocol(errno::ERANGE));
+        } else {
+            reply.put(value);
+        }
+        Ok(())
+    }
+
+    fn getxattr(&self, ino: Ino, mut body: Body<'_>, reply: &mut Reply) -> Answered {
+        let size = body.u32()?;
+        body.skip(4)?;
+        Self::sized(&self.fs.getxattr(ino, body.name()?)?, size, reply)
+    }
+
+    fn listxattr(
+        &self,
+        head: &Header,
+        ino: Ino,
+        mut body: Body<'_>,
+        reply: &mut Reply,
+    ) -> Answered {
+        let size = body.u32()?;
+        let mut list = Vec::new();
+        for name in self.fs.listxattr(ino)? {
+            // `trusted.` is for the privileged alone.
+            if head.uid == 0 || !name.starts_with(b"trusted.") {
+                list.extend(name);
+                list.push(0);
+            }
+        }
+        Self::sized(&list, size, reply)
+    }
+
+    fn readdir(&self, ino: Ino, mut body: Body<'_>, reply: &mut Reply, plus: bool) -> Answered {
+        body.skip(8)?;
+        let cursor = DirCursor(body.u64()?);
+        let listing = Listing { room_bytes: body.u32()? as usize };
+        if !plus {
+            return Ok(self.fs.readdir(ino, cursor, &mut |d| put_listed(reply, listing, &d))?);
+        }
+        Ok(self.fs.readdir_plus(ino, cursor, &mut |d, entry| {
+            let dots = d.name == b"." || d.name == b"..";
+            let node = if dots { 0 } else { self.node(d.ino) };
+            put_listed_plus(reply, listing, &d, node, &entry, self.lifetimes)
+        })?)
+    }
+
+    fn fallocate(&self, ino: Ino, mut body: Body<'_>) -> Answered {
+        body.skip(8)?;
+        let (offset, len, mode) = (body.u64()?, body.u64()?, body.u32()?);
+        let keep_size = mode & falloc::KEEP_SIZE != 0;
+        let mode = match mode & !falloc::KEEP_SIZE {
+            0 => FallocateMode::Allocate { keep_size },
+            falloc::PUNCH_HOLE => FallocateMode::PunchHole,
+            falloc::ZERO_RANGE => FallocateMode::ZeroRange { keep_size },
+            _ => return Err(Refusal::Protocol(errno::EOPNOTSUPP)),
+        };
+        Ok(self.fs.fallocate(ino, mode, offset, len)?)
+    }
+
+    fn lseek(&self, ino: Ino, mut body: Body<'_>, reply: &mut Reply) -> Answered {
+        body.skip(8)?;
+        let (offset, from) = (body.u64()?, body.u32()?);
+        let from = match from {
+            whence::DATA => SeekFrom::Data(offset),
+            whence::HOLE => SeekFrom::Hole(offset),
+            _ => return Err(Refusal::Protocol(errno::EINVAL)),
+        };
+        reply.u64(self.fs.seek(ino, from)?);
+        Ok(())
+    }
+
+    fn copy_file_range(&self, ino: Ino, mut body: Body<'_>, reply: &mut Reply) -> Answered {
+        body.skip(8)?;
+        let (from_offset, to) = (body.u64()?, self.ino(body.u64()?));
+        body.skip(8)?;
+        let (to_offset, len) = (body.u64()?, body.u64()?.min(COPY_MAX_BYTES));
+        let done = self.fs.copy_range(ino, from_offset, to, to_offset, len)?;
+        // At most `COPY_MAX_BYTES`.
+        reply.written(done as u32);
+        Ok(())
+    }
+}

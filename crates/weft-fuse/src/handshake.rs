@@ -1,0 +1,68 @@
+//! What the kernel and we agree on when the mount begins.
+
+use fuser::{InitFlags, KernelConfig, MountOption, Request, SessionACL};
+
+use crate::MountOptions;
+
+/// The kernel may have this many requests of readahead and writeback under way.
+const BACKGROUND_REQUESTS: u16 = 64;
+
+/// Stands in for a file system while `fuser` shakes hands; it is never called after that.
+pub(crate) struct Handshake {
+    pub(crate) writeback_cache: bool,
+    pub(crate) max_write_bytes: u32,
+    pub(crate) max_readahead_bytes: u32,
+    pub(crate) time_unit_nanos: u32,
+}
+
+impl fuser::Filesystem for Handshake {
+    fn init(&mut self, _request: &Request, config: &mut KernelConfig) -> std::io::Result<()> {
+        let mut wanted = InitFlags::FUSE_DO_READDIRPLUS
+            | InitFlags::FUSE_PARALLEL_DIROPS
+            | InitFlags::FUSE_ASYNC_DIO
+            | InitFlags::FUSE_CACHE_SYMLINKS
+            | InitFlags::FUSE_NO_OPEN_SUPPORT
+            | InitFlags::FUSE_NO_OPENDIR_SUPPORT
+            // Without this each write would ask for the attribute `security.capability`.
+            | InitFlags::FUSE_HANDLE_KILLPRIV_V2
+            // Nobody else changes the volume: cached pages go only when we say so.
+            | InitFlags::FUSE_EXPLICIT_INVAL_DATA;
+        wanted.set(InitFlags::FUSE_WRITEBACK_CACHE, self.writeback_cache);
+        let _ = config.add_capabilities(wanted & config.capabilities());
+        // Each of these refuses with the nearest possible value.
+        let nearest = config.set_max_write(self.max_write_bytes).err();
+        nearest.map(|n| config.set_max_write(n));
+        let nearest = config.set_max_readahead(self.max_readahead_bytes).err();
+        nearest.map(|n| config.set_max_readahead(n));
+        let _ = config.set_max_background(BACKGROUND_REQUESTS);
+        let unit = std::time::Duration::from_nanos(self.time_unit_nanos.into());
+        let _ = config.set_time_granularity(unit);
+        Ok(())
+    }
+}
+
+/// The options in `fuser`'s words.
+pub(crate) fn config(options: &MountOptions) -> fuser::Config {
+    let mut config = fuser::Config::default();
+    let either = |yes, if_so: MountOption, if_not| if yes { if_so } else { if_not };
+    config.mount_options = vec![
+        MountOption::FSName(escaped(&options.source)),
+        MountOption::Subtype(options.subtype.clone()),
+        // The kernel checks permissions by the attributes we give it.
+        MountOption::DefaultPermissions,
+        either(options.read_only, MountOption::RO, MountOption::RW),
+        either(options.suid, MountOption::Suid, MountOption::NoSuid),
+        either(options.dev, MountOption::Dev, MountOption::NoDev),
+        either(options.no_exec, MountOption::NoExec, MountOption::Exec),
+    ];
+    config.acl = if options.allow_other { SessionACL::All } else { SessionACL::Owner };
+    config
+}
+
+/// A comma would end the option where `fusermount3` takes it from a list.
+fn escaped(source: &str) -> String {
+    if rustix::process::geteuid().is_root() {
+        return source.to_owned();
+    }
+    source.replace('\\', "\\\\").replace(',', "\\,")
+}

@@ -1,0 +1,65 @@
+//! Telling the kernel that what it remembers is no longer true.
+//!
+//! Notices are sent by a thread of their own, which holds no lock of the file system: the kernel
+//! may make it wait for requests in flight.
+
+use std::ffi::OsStr;
+use std::os::unix::ffi::OsStrExt;
+use std::sync::Arc;
+use std::sync::mpsc::{Receiver, Sender, channel};
+
+use fuser::{INodeNo, Notifier};
+use weft_vfs::{Ino, Invalidate};
+
+use crate::front::Nodes;
+
+#[derive(Debug)]
+enum Notice {
+    Inode { node: u64, data: bool },
+    Entry { parent: u64, name: Vec<u8> },
+}
+
+struct Sink {
+    nodes: Nodes,
+    notices: Sender<Notice>,
+}
+
+impl Invalidate for Sink {
+    fn inode(&self, ino: Ino, data: bool) {
+        // An error means that the mount has ended.
+        let _ = self.notices.send(Notice::Inode { node: self.nodes.node(ino), data });
+    }
+
+    fn entry(&self, parent: Ino, name: &[u8]) {
+        let parent = self.nodes.node(parent);
+        let _ = self.notices.send(Notice::Entry { parent, name: name.to_vec() });
+    }
+}
+
+/// Where a file system announces changes, and the thread that passes them on. The thread ends
+/// when the file system has dropped the sink.
+pub(crate) fn start(nodes: Nodes, notifier: Notifier) -> std::io::Result<Arc<dyn Invalidate>> {
+    let (notices, receiver) = channel();
+    let thread = std::thread::Builder::new().name("weft-notify".into());
+    thread.spawn(move || pass_on(&receiver, &notifier))?;
+    Ok(Arc::new(Sink { nodes, notices }))
+}
+
+fn pass_on(notices: &Receiver<Notice>, notifier: &Notifier) {
+    for notice in notices {
+        let sent = match &notice {
+            // A negative offset: the attributes only.
+            Notice::Inode { node, data } => {
+                notifier.inval_inode(INodeNo(*node), if *data { 0 } else { -1 }, 0)
+            }
+            Notice::Entry { parent, name } => {
+                notifier.inval_entry(INodeNo(*parent), OsStr::from_bytes(name))
+            }
+        };
+        match sent {
+            Ok(()) => {}
+            Err(e) if e.raw_os_error() == Some(rustix::io::Errno::NODEV.raw_os_error()) => return,
+            Err(e) => tracing::debug!(?notice, "the kernel did not take the notice: {e}"),
+        }
+    }
+}

@@ -1,0 +1,228 @@
+//! A mount from its beginning to its end.
+
+use std::io;
+use std::os::fd::{AsFd, OwnedFd};
+use std::path::{Path, PathBuf};
+use std::sync::Arc;
+use std::sync::atomic::{AtomicBool, Ordering};
+use std::thread::JoinHandle;
+
+use signal_hook::consts::{SIGHUP, SIGINT, SIGTERM};
+use signal_hook::iterator::{Handle as SignalHandle, Signals};
+use weft_vfs::FileSystem;
+
+use crate::front::Front;
+use crate::handshake::{self, Handshake};
+use crate::serve::Worker;
+use crate::wire::Lifetimes;
+use crate::{Error, MountOptions, Result, invalidate, mountpoint};
+
+/// A mounted file system. Dropping it unmounts (without looking whether it is in use) and waits.
+pub struct Mount {
+    fs: Arc<dyn FileSystem>,
+    unmounter: Unmounter,
+    /// Keeps the mount; its own unmounting is the last resort when all else failed.
+    session: Option<fuser::Session<Handshake>>,
+    workers: Vec<JoinHandle<io::Result<()>>>,
+    signals: std::sync::Mutex<Option<SignalHandle>>,
+    at_rest: bool,
+}
+
+impl std::fmt::Debug for Mount {
+    fn fmt(&self, f: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
+        f.debug_struct("Mount").field("mountpoint", &self.unmounter.mountpoint).finish()
+    }
+}
+
+/// Ends a mount from any thread.
+#[derive(Debug, Clone)]
+pub struct Unmounter {
+    mountpoint: Arc<PathBuf>,
+    /// Nothing may be unmounted there once this mount has ended: it could be another's.
+    ended: Arc<AtomicBool>,
+}
+
+impl Unmounter {
+    /// Unmounts, so that [`Mount::join`] returns.
+    ///
+    /// # Errors
+    /// [`Error::Busy`] if programs have files or a working directory there.
+    pub fn unmount(&self) -> Result<()> {
+        if self.ended.load(Ordering::Acquire) {
+            return Ok(());
+        }
+        mountpoint::release(&self.mountpoint)
+    }
+
+    /// Takes the mount out of the host's tree at once; [`Mount::join`] returns when the last open
+    /// file there is closed.
+    ///
+    /// # Errors
+    /// [`Error::Unmount`].
+    pub fn detach(&self) -> Result<()> {
+        if self.ended.load(Ordering::Acquire) {
+            return Ok(());
+        }
+        mountpoint::detach(&self.mountpoint)
+    }
+}
+
+/// Mounts `fs` on the directory `mountpoint` and returns while threads serve it.
+///
+/// # Errors
+/// Each says what is missing: the device, the helper for ordinary users, the mount point.
+pub fn mount(fs: Arc<dyn FileSystem>, mountpoint: &Path, options: &MountOptions) -> Result<Mount> {
+    let path = mountpoint::prepare(mountpoint)?;
+    let shake = Handshake {
+        writeback_cache: options.writeback_cache,
+        max_write_bytes: options.max_write_bytes,
+        max_readahead_bytes: options.max_readahead_bytes,
+        time_unit_nanos: fs.time_unit_nanos(),
+    };
+    let session = fuser::Session::new(shake, &path, &handshake::config(options))
+        .map_err(|e| mountpoint::mount_error(mountpoint, e))?;
+    let lifetimes = Lifetimes { entry: options.lifetime, attr: options.lifetime };
+    let front = Arc::new(Front::new(Arc::clone(&fs), lifetimes));
+    let serve_error = |source| Error::Serve { mountpoint: mountpoint.into(), source };
+    let fd = Arc::new(session.as_fd().try_clone_to_owned().map_err(serve_error)?);
+    let mut mount = Mount {
+        fs,
+        unmounter: Unmounter { mountpoint: Arc::new(path), ended: Arc::default() },
+        session: Some(session),
+        workers: Vec::new(),
+        signals: std::sync::Mutex::default(),
+        at_rest: false,
+    };
+    for nr in 0..options.threads.max(1) {
+        mount.workers.push(worker(nr, &front, &fd, options).map_err(serve_error)?);
+    }
+    if let Some(session) = &mount.session {
+        let sink = invalidate::start(front.nodes(), session.notifier()).map_err(serve_error)?;
+        mount.fs.set_invalidate(sink);
+    }
+    Ok(mount)
+}
+
+fn worker(
+    nr: usize,
+    front: &Arc<Front>,
+    fd: &Arc<OwnedFd>,
+    options: &MountOptions,
+) -> io::Result<JoinHandle<io::Result<()>>> {
+    let worker = Worker::new(Arc::clone(front), Arc::clone(fd), options.max_write_bytes);
+    std::thread::Builder::new().name(format!("weft-fuse-{nr}")).spawn(move || worker.run())
+}
+
+impl Mount {
+    /// Where the file system is mounted, as an absolute path.
+    #[must_use]
+    pub fn mountpoint(&self) -> &Path {
+        &self.unmounter.mountpoint
+    }
+
+    /// A handle that ends this mount from elsewhere.
+    #[must_use]
+    pub fn unmounter(&self) -> Unmounter {
+        self.unmounter.clone()
+    }
+
+    /// From now on SIGTERM, SIGINT and SIGHUP unmount. If the mount is in use, it is taken out of
+    /// the tree and the volume is made durable; a second signal ends it with files still open.
+    ///
+    /// # Errors
+    /// [`Error::Serve`] if the signals cannot be watched.
+    pub fn unmount_on_signals(&self) -> Result<()> {
+        let failed = |source| Error::Serve { mountpoint: self.mountpoint().into(), source };
+        let mut signals = Signals::new([SIGTERM, SIGINT, SIGHUP]).map_err(failed)?;
+        let handle = signals.handle();
+        let (unmounter, fs) = (self.unmounter(), Arc::clone(&self.fs));
+        let thread = std::thread::Builder::new().name("weft-signals".into());
+        let watch = move || {
+            let mut again = false;
+            for _ in signals.forever() {
+                on_signal(&unmounter, &*fs, again);
+                again = true;
+            }
+        };
+        thread.spawn(watch).map_err(failed)?;
+        if let Ok(mut slot) = self.signals.lock() {
+            *slot = Some(handle);
+        }
+        Ok(())
+    }
+
+    /// Waits until the mount has ended, then brings the file system to rest: everything durable,
+    /// the volume clean.
+    ///
+    /// # Errors
+    /// [`Error::Serve`], [`Error::Volume`].
+    pub fn join(mut self) -> Result<()> {
+        self.wait()
+    }
+
+    /// Unmounts and waits as [`join`](Self::join) does.
+    ///
+    /// # Errors
+    /// [`Error::Busy`] if it is in use, and the mount goes on; those of [`join`](Self::join).
+    pub fn unmount(&mut self) -> Result<()> {
+        self.unmounter.unmount()?;
+        self.wait()
+    }
+
+    fn wait(&mut self) -> Result<()> {
+        let mut served = Ok(());
+        for worker in self.workers.drain(..) {
+            let result = worker.join().unwrap_or_else(|_| Err(io::Error::other("a panic")));
+            if let Err(source) = result {
+                let mountpoint = self.unmounter.mountpoint.to_path_buf();
+                served = Err(Error::Serve { mountpoint, source });
+            }
+        }
+        self.unmounter.ended.store(true, Ordering::Release);
+        self.session = None;
+        if let Ok(mut slot) = self.signals.lock()
+            && let Some(handle) = slot.take()
+        {
+            handle.close();
+        }
+        if !self.at_rest {
+            self.at_rest = true;
+            self.fs.unmount().map_err(Error::Volume)?;
+        }
+        served
+    }
+}
+
+impl Drop for Mount {
+    fn drop(&mut self) {
+        if self.at_rest {
+            return;
+        }
+        if let Err(e) = self.unmounter.unmount().or_else(|_| self.unmounter.detach()) {
+            tracing::error!("{e}");
+        }
+        if let Err(e) = self.wait() {
+            tracing::error!("{e}");
+        }
+    }
+}
+
+fn on_signal(unmounter: &Unmounter, fs: &dyn FileSystem, again: bool) {
+    match unmounter.unmount() {
+        Ok(()) => return,
+        Err(e) => tracing::warn!("{e}"),
+    }
+    if let Err(e) = unmounter.detach() {
+        tracing::error!("{e}");
+    }
+    if let Err(e) = fs.sync() {
+        tracing::error!("the volume could not be made durable: {e}");
+    }
+    if again {
+        // What is still open is lost to its programs, but not to the volume.
+        std::process::exit(1);
+    }
+    tracing::warn!(
+        "the mount ends when the last file there is closed; a second signal ends it now"
+    );
+}

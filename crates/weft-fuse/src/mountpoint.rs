@@ -1,0 +1,106 @@
+//! The place in the host's tree: looked at before mounting, freed when it ends.
+
+use std::fs;
+use std::io;
+use std::path::{Path, PathBuf};
+use std::process::Command;
+
+use rustix::io::Errno;
+use rustix::mount::{UnmountFlags, unmount};
+
+use crate::{Error, Result};
+
+const DEVICE: &str = "/dev/fuse";
+const HELPER: &str = "fusermount3";
+
+/// Checks that a mount is possible at all and makes sense there; returns the absolute path. A
+/// dead mount of an earlier run (its daemon was killed) is cleared away.
+pub(crate) fn prepare(path: &Path) -> Result<PathBuf> {
+    check_device()?;
+    if let Err(e) = fs::metadata(path)
+        && e.raw_os_error() == Some(Errno::NOTCONN.raw_os_error())
+    {
+        tracing::warn!(mountpoint = %path.display(), "clearing away a dead mount");
+        detach(path)?;
+    }
+    let failed = |source: io::Error| match source.kind() {
+        io::ErrorKind::NotFound => Error::NoMountpoint(path.into()),
+        io::ErrorKind::NotADirectory => Error::NotADirectory(path.into()),
+        _ => Error::Mount { mountpoint: path.into(), source },
+    };
+    let absolute = path.canonicalize().map_err(failed)?;
+    if fs::read_dir(&absolute).map_err(failed)?.next().is_some() {
+        return Err(Error::NotEmpty(path.into()));
+    }
+    Ok(absolute)
+}
+
+fn check_device() -> Result<()> {
+    match fs::metadata(DEVICE) {
+        Ok(_) => {}
+        Err(e) if e.kind() == io::ErrorKind::NotFound => return Err(Error::NoDevice),
+        Err(e) => return Err(Error::Device(e)),
+    }
+    if !rustix::process::geteuid().is_root() && !has_helper() {
+        return Err(Error::NoFusermount);
+    }
+    Ok(())
+}
+
+fn has_helper() -> bool {
+    let in_path = std::env::var_os("PATH")
+        .is_some_and(|path| std::env::split_paths(&path).any(|dir| dir.join(HELPER).is_file()));
+    in_path || ["/bin", "/usr/bin", "/sbin"].iter().any(|dir| Path::new(dir).join(HELPER).is_file())
+}
+
+/// Puts what mounting said into words.
+pub(crate) fn mount_error(mountpoint: &Path, source: io::Error) -> Error {
+    let text = source.to_string();
+    if text.contains("user_allow_other") {
+        return Error::AllowOther;
+    }
+    match source.raw_os_error().map(Errno::from_raw_os_error) {
+        Some(Errno::ACCESS | Errno::NXIO | Errno::NODEV) => Error::Device(source),
+        _ => Error::Mount { mountpoint: mountpoint.into(), source },
+    }
+}
+
+/// Unmounts if nothing there is in use.
+pub(crate) fn release(mountpoint: &Path) -> Result<()> {
+    end(mountpoint, UnmountFlags::NOFOLLOW, &["-u", "--"])
+}
+
+/// Takes the mount out of the tree at once; it ends when the last open file is closed.
+pub(crate) fn detach(mountpoint: &Path) -> Result<()> {
+    end(mountpoint, UnmountFlags::NOFOLLOW | UnmountFlags::DETACH, &["-u", "-z", "--"])
+}
+
+fn end(mountpoint: &Path, flags: UnmountFlags, helper_arguments: &[&str]) -> Result<()> {
+    match unmount(mountpoint, flags) {
+        // Somebody else unmounted it.
+        Ok(()) | Err(Errno::INVAL) => Ok(()),
+        Err(Errno::BUSY) => Err(Error::Busy(mountpoint.into())),
+        Err(Errno::PERM) => by_helper(mountpoint, helper_arguments),
+        Err(e) => Err(Error::Unmount { mountpoint: mountpoint.into(), source: e.into() }),
+    }
+}
+
+fn by_helper(mountpoint: &Path, arguments: &[&str]) -> Result<()> {
+    let failed = |source| Error::Unmount { mountpoint: mountpoint.into(), source };
+    let output = match Command::new(HELPER).args(arguments).arg(mountpoint).output() {
+        Ok(output) => output,
+        Err(e) if e.kind() == io::ErrorKind::NotFound => return Err(Error::NoFusermount),
+        Err(e) => return Err(failed(e)),
+    };
+    if output.status.success() {
+        return Ok(());
+    }
+    let said = String::from_utf8_lossy(&output.stderr).trim().to_owned();
+    if said.contains("busy") {
+        return Err(Error::Busy(mountpoint.into()));
+    }
+    if said.contains("not found in /etc/mtab") || said.contains("not mounted") {
+        return Ok(());
+    }
+    Err(failed(io::Error::other(said)))
+}

@@ -1,0 +1,62 @@
+//! How to mount.
+
+use std::time::Duration;
+
+/// How a mount behaves. [`Default`] is right for a volume that this mount alone changes.
+#[derive(Debug, Clone, PartialEq, Eq)]
+pub struct MountOptions {
+    /// What `mount` shows as the source, usually the image's path.
+    pub source: String,
+    /// What `mount` shows behind `fuse.`; the helper `mount.fuse.weft` needs `weft`.
+    pub subtype: String,
+    /// Refuse every change.
+    pub read_only: bool,
+    /// Other users may use the mount, each with the permissions that the files give. Default: for
+    /// root. Others need `user_allow_other` in `/etc/fuse.conf`.
+    pub allow_other: bool,
+    /// Honour setuid and setgid bits (root only, as a file's owner is what the image says).
+    pub suid: bool,
+    /// Honour device nodes (root only).
+    pub dev: bool,
+    /// Refuse to run programs.
+    pub no_exec: bool,
+    /// Threads that answer requests. Default: one a CPU, at least 2 (one waits for the disk while
+    /// another works) and at most 8 (the kernel has one queue for all of them).
+    pub threads: usize,
+    /// How long the kernel may trust names (also absent ones) and attributes. Default: a year,
+    /// since no one else changes the volume; what the file system changes by itself it announces.
+    /// Short for a file system that others change behind the mount's back.
+    pub lifetime: Duration,
+    /// The kernel collects writes in its page cache. Pays when a program writes in small pieces;
+    /// costs two requests more for each small file that is written and closed.
+    pub writeback_cache: bool,
+    /// Longest write in one request, in bytes (the kernel has its own limit, mostly 1 MiB).
+    pub max_write_bytes: u32,
+    /// Longest read ahead in bytes.
+    pub max_readahead_bytes: u32,
+    /// How long a thread looks for the next request before it sleeps. On a virtual machine waking
+    /// a sleeping CPU costs more than most requests; 0 never burns a cycle.
+    pub polling: Duration,
+}
+
+impl Default for MountOptions {
+    fn default() -> Self {
+        let root = rustix::process::geteuid().is_root();
+        let cpus = std::thread::available_parallelism().map_or(1, std::num::NonZero::get);
+        Self {
+            source: "weft".into(),
+            subtype: "weft".into(),
+            read_only: false,
+            allow_other: root,
+            suid: root,
+            dev: root,
+            no_exec: false,
+            threads: cpus.clamp(2, 8),
+            lifetime: Duration::from_secs(365 * 24 * 3600),
+            writeback_cache: true,
+            max_write_bytes: 1 << 20,
+            max_readahead_bytes: 1 << 20,
+            polling: Duration::ZERO,
+        }
+    }
+}

@@ -1,0 +1,78 @@
+//! The FUSE wire format (`include/uapi/linux/fuse.h`, protocol 7.40), apart from any I/O.
+//!
+//! All numbers are in the byte order of the machine. A request is a [`Header`] and a body that
+//! [`Body`] takes apart without ever reading past its end; an answer is built in a [`Reply`].
+
+mod opcode;
+mod reply;
+mod request;
+
+pub(crate) use opcode::Opcode;
+pub(crate) use reply::{Lifetimes, Listing, Reply, put_listed, put_listed_plus};
+pub(crate) use request::{Body, Header, Malformed};
+
+/// The node id of the root.
+pub(crate) const ROOT_ID: u64 = 1;
+
+/// Bytes of a request before its body.
+pub(crate) const HEADER_BYTES: usize = 40;
+
+/// The most that comes with a write beside its data.
+pub(crate) const WRITE_OVERHEAD_BYTES: usize = HEADER_BYTES + 40;
+
+/// Bits of `fuse_setattr_in::valid`.
+pub(crate) mod valid {
+    pub(crate) const MODE: u32 = 1 << 0;
+    pub(crate) const UID: u32 = 1 << 1;
+    pub(crate) const GID: u32 = 1 << 2;
+    pub(crate) const SIZE: u32 = 1 << 3;
+    pub(crate) const ATIME: u32 = 1 << 4;
+    pub(crate) const MTIME: u32 = 1 << 5;
+    pub(crate) const ATIME_NOW: u32 = 1 << 7;
+    pub(crate) const MTIME_NOW: u32 = 1 << 8;
+    pub(crate) const CTIME: u32 = 1 << 10;
+    pub(crate) const KILL_SUIDGID: u32 = 1 << 11;
+}
+
+/// Bits of `fuse_write_in::write_flags`.
+pub(crate) mod write_flags {
+    /// From the page cache: not the write of one caller.
+    pub(crate) const CACHE: u32 = 1 << 0;
+    pub(crate) const KILL_SUIDGID: u32 = 1 << 2;
+}
+
+/// Bit of `fuse_fsync_in::fsync_flags`: only the data.
+pub(crate) const FSYNC_DATA_ONLY: u32 = 1;
+
+/// `O_DSYNC`, which `O_SYNC` contains.
+pub(crate) const O_DSYNC: u32 = 0o10000;
+
+/// Modes of `fallocate(2)`.
+pub(crate) mod falloc {
+    pub(crate) const KEEP_SIZE: u32 = 1;
+    pub(crate) const PUNCH_HOLE: u32 = 2;
+    pub(crate) const ZERO_RANGE: u32 = 0x10;
+}
+
+/// `whence` of `lseek(2)`.
+pub(crate) mod whence {
+    pub(crate) const DATA: u32 = 3;
+    pub(crate) const HOLE: u32 = 4;
+}
+
+/// Flags of `setxattr(2)`.
+pub(crate) mod xattr {
+    pub(crate) const CREATE: u32 = 1;
+    pub(crate) const REPLACE: u32 = 2;
+}
+
+/// Errors that the kernel takes as an answer about the protocol.
+pub(crate) mod errno {
+    pub(crate) const EIO: i32 = 5;
+    pub(crate) const EINVAL: i32 = 22;
+    pub(crate) const ERANGE: i32 = 34;
+    /// Never send this again.
+    pub(crate) const ENOSYS: i32 = 38;
+    pub(crate) const EOPNOTSUPP: i32 = 95;
+    pub(crate) const ENOSPC: i32 = 28;
+}

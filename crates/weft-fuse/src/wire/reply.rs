@@ -1,0 +1,303 @@
+//! Building answers.
+
+use std::time::Duration;
+
+use weft_vfs::{Attr, DirEntry, Entry, StatFs, Time};
+
+/// Bytes before the body of an answer (`fuse_out_header`).
+const HEADER_BYTES: usize = 16;
+
+/// How long the kernel may trust what it was told.
+#[derive(Debug, Clone, Copy)]
+pub(crate) struct Lifetimes {
+    pub(crate) entry: Duration,
+    pub(crate) attr: Duration,
+}
+
+/// One answer, built in a buffer that is used again for the next one.
+#[derive(Debug, Default)]
+pub(crate) struct Reply {
+    buf: Vec<u8>,
+    /// Bytes in use; what lies behind is old.
+    len: usize,
+}
+
+impl Reply {
+    /// Starts the answer to the request `unique`.
+    pub(crate) fn begin(&mut self, unique: u64) {
+        self.len = 0;
+        self.put(&[0; 8]);
+        self.u64(unique);
+    }
+
+    /// Makes it the answer that says `errno` and nothing else.
+    pub(crate) fn fail(&mut self, errno: i32) {
+        self.len = HEADER_BYTES;
+        self.buf[4..8].copy_from_slice(&(-errno).to_ne_bytes());
+    }
+
+    /// The finished answer.
+    pub(crate) fn finish(&mut self) -> &[u8] {
+        // An answer is at most some MiB.
+        let len = u32::try_from(self.len).unwrap_or(u32::MAX);
+        self.buf[..4].copy_from_slice(&len.to_ne_bytes());
+        &self.buf[..self.len]
+    }
+
+    /// Whether it names a request.
+    pub(crate) fn is_begun(&self) -> bool {
+        self.len >= HEADER_BYTES
+    }
+
+    pub(crate) fn body_bytes(&self) -> usize {
+        self.len - HEADER_BYTES
+    }
+
+    pub(crate) fn put(&mut self, bytes: &[u8]) {
+        self.space(bytes.len()).copy_from_slice(bytes);
+        self.len += bytes.len();
+    }
+
+    pub(crate) fn u16(&mut self, n: u16) {
+        self.put(&n.to_ne_bytes());
+    }
+
+    pub(crate) fn u32(&mut self, n: u32) {
+        self.put(&n.to_ne_bytes());
+    }
+
+    pub(crate) fn u64(&mut self, n: u64) {
+        self.put(&n.to_ne_bytes());
+    }
+
+    pub(crate) fn i64(&mut self, n: i64) {
+        self.put(&n.to_ne_bytes());
+    }
+
+    pub(crate) fn zeroes(&mut self, len: usize) {
+        self.space(len).fill(0);
+        self.len += len;
+    }
+
+    /// `len` bytes at the end to write into; [`took`](Self::took) says how many count.
+    pub(crate) fn space(&mut self, len: usize) -> &mut [u8] {
+        let end = self.len + len;
+        if self.buf.len() < end {
+            self.buf.resize(end, 0);
+        }
+        &mut self.buf[self.len..end]
+    }
+
+    pub(crate) fn took(&mut self, len: usize) {
+        self.len += len;
+    }
+
+    /// `fuse_attr`
+    fn attr_body(&mut self, attr: &Attr) {
+        self.u64(attr.ino.0);
+        self.u64(attr.size_bytes);
+        self.u64(attr.blocks_512);
+        self.i64(attr.atime.secs);
+        self.i64(attr.mtime.secs);
+        self.i64(attr.ctime.secs);
+        self.u32(attr.atime.nanos);
+        self.u32(attr.mtime.nanos);
+        self.u32(attr.ctime.nanos);
+        self.u32(attr.kind.mode_bits() | u32::from(attr.perm));
+        self.u32(attr.nlink);
+        self.u32(attr.uid);
+        self.u32(attr.gid);
+        self.u32(attr.rdev);
+        self.u32(attr.io_bytes);
+        self.u32(0);
+    }
+
+    /// `fuse_attr_out`
+    pub(crate) fn attr(&mut self, attr: &Attr, lifetimes: Lifetimes) {
+        self.u64(lifetimes.attr.as_secs());
+        self.u32(lifetimes.attr.subsec_nanos());
+        self.u32(0);
+        self.attr_body(attr);
+    }
+
+    /// `fuse_entry_out`
+    pub(crate) fn entry(&mut self, node: u64, entry: &Entry, lifetimes: Lifetimes) {
+        self.u64(node);
+        self.u64(entry.generation);
+        self.u64(lifetimes.entry.as_secs());
+        self.u64(lifetimes.attr.as_secs());
+        self.u32(lifetimes.entry.subsec_nanos());
+        self.u32(lifetimes.attr.subsec_nanos());
+        self.attr_body(&entry.attr);
+    }
+
+    /// `fuse_entry_out` of a name that does not exist, which the kernel may remember.
+    pub(crate) fn no_entry(&mut self, lifetime: Duration) {
+        self.zeroes(16);
+        self.u64(lifetime.as_secs());
+        self.u64(0);
+        self.u32(lifetime.subsec_nanos());
+        self.zeroes(4 + 88);
+    }
+
+    /// `fuse_write_out`
+    pub(crate) fn written(&mut self, len_bytes: u32) {
+        self.u32(len_bytes);
+        self.u32(0);
+    }
+
+    /// `fuse_statfs_out`
+    pub(crate) fn statfs(&mut self, st: &StatFs) {
+        for n in [st.blocks, st.blocks_free, st.blocks_available, st.inodes, st.inodes_free] {
+            self.u64(n);
+        }
+        for n in [st.block_bytes, st.name_max_bytes, st.block_bytes, 0] {
+            self.u32(n);
+        }
+        self.zeroes(24);
+    }
+
+    /// `fuse_statx_out`
+    pub(crate) fn statx(&mut self, attr: &Attr, lifetimes: Lifetimes) {
+        /// `STATX_BASIC_STATS` and `STATX_BTIME`.
+        const BASIC: u32 = 0x7ff;
+        const BTIME: u32 = 0x800;
+        self.u64(lifetimes.attr.as_secs());
+        self.u32(lifetimes.attr.subsec_nanos());
+        self.u32(0);
+        self.zeroes(16);
+        self.u32(if attr.btime.is_some() { BASIC | BTIME } else { BASIC });
+        self.u32(attr.io_bytes);
+        self.u64(0);
+        self.u32(attr.nlink);
+        self.u32(attr.uid);
+        self.u32(attr.gid);
+        self.u16((attr.kind.mode_bits() | u32::from(attr.perm)) as u16);
+        self.u16(0);
+        self.u64(attr.ino.0);
+        self.u64(attr.size_bytes);
+        self.u64(attr.blocks_512);
+        self.u64(0);
+        for time in [attr.atime, attr.btime.unwrap_or_default(), attr.ctime, attr.mtime] {
+            self.statx_time(time);
+        }
+        self.u32((attr.rdev >> 8) & 0xfff);
+        self.u32((attr.rdev & 0xff) | ((attr.rdev >> 12) & 0xf_ff00));
+        self.zeroes(8 + 14 * 8);
+    }
+
+    fn statx_time(&mut self, time: Time) {
+        self.i64(time.secs);
+        self.u32(time.nanos);
+        self.u32(0);
+    }
+}
+
+/// How much of a directory fits into one answer.
+#[derive(Debug, Clone, Copy)]
+pub(crate) struct Listing {
+    /// Bytes the kernel has room for.
+    pub(crate) room_bytes: usize,
+}
+
+/// `fuse_dirent` has this many bytes before its name.
+const DIRENT_BYTES: usize = 24;
+/// `fuse_entry_out`
+const ENTRY_BYTES: usize = 128;
+
+/// Puts a name; `false` if it does not fit.
+pub(crate) fn put_listed(reply: &mut Reply, listing: Listing, dirent: &DirEntry<'_>) -> bool {
+    let bytes = (DIRENT_BYTES + dirent.name.len()).next_multiple_of(8);
+    if reply.body_bytes() + bytes > listing.room_bytes {
+        return false;
+    }
+    reply.u64(dirent.ino.0);
+    reply.u64(dirent.next.0);
+    // A name has at most 255 bytes.
+    reply.u32(dirent.name.len() as u32);
+    reply.u32(dirent.kind.mode_bits() >> 12);
+    reply.put(dirent.name);
+    reply.zeroes(bytes - DIRENT_BYTES - dirent.name.len());
+    true
+}
+
+/// Puts a name with its node; `false` if it does not fit. `node` 0: the kernel takes no reference.
+pub(crate) fn put_listed_plus(
+    reply: &mut Reply,
+    listing: Listing,
+    dirent: &DirEntry<'_>,
+    node: u64,
+    entry: &Entry,
+    lifetimes: Lifetimes,
+) -> bool {
+    let bytes = ENTRY_BYTES + (DIRENT_BYTES + dirent.name.len()).next_multiple_of(8);
+    if reply.body_bytes() + bytes > listing.room_bytes {
+        return false;
+    }
+    reply.entry(node, entry, lifetimes);
+    put_listed(reply, listing, dirent)
+}
+
+#[cfg(test)]
+mod tests {
+    use weft_vfs::{DirCursor, FileKind, FileSystem, Ino, MemFs};
+
+    use super::*;
+
+    fn attr() -> Attr {
+        let fs = MemFs::new();
+        fs.getattr(fs.root()).expect("root")
+    }
+
+    const LIFETIMES: Lifetimes =
+        Lifetimes { entry: Duration::from_millis(1500), attr: Duration::from_secs(9) };
+
+    /// The sizes are those of the kernel's structures.
+    #[test]
+    fn bodies_have_the_size_of_the_structures() {
+        let entry = Entry { attr: attr(), generation: 3 };
+        let size = |put: &dyn Fn(&mut Reply)| {
+            let mut reply = Reply::default();
+            reply.begin(1);
+            put(&mut reply);
+            reply.body_bytes()
+        };
+        assert_eq!(size(&|r| r.attr(&attr(), LIFETIMES)), 104);
+        assert_eq!(size(&|r| r.entry(5, &entry, LIFETIMES)), ENTRY_BYTES);
+        assert_eq!(size(&|r| r.no_entry(LIFETIMES.entry)), ENTRY_BYTES);
+        assert_eq!(size(&|r| r.statfs(&StatFs::default())), 80);
+        assert_eq!(size(&|r| r.statx(&attr(), LIFETIMES)), 288);
+    }
+
+    #[test]
+    fn header_says_length_and_error() {
+        let mut reply = Reply::default();
+        reply.begin(0x1122);
+        reply.put(b"body");
+        let bytes = reply.finish();
+        assert_eq!(bytes[..4], 20_u32.to_ne_bytes());
+        assert_eq!(bytes[4..8], [0; 4]);
+        assert_eq!(bytes[8..16], 0x1122_u64.to_ne_bytes());
+        reply.fail(2);
+        assert_eq!(reply.finish()[..8], [16_u32.to_ne_bytes(), (-2_i32).to_ne_bytes()].concat());
+        // The buffer is used again: nothing old shows.
+        reply.begin(5);
+        assert_eq!(reply.finish()[4..8], [0; 4]);
+    }
+
+    #[test]
+    fn listing_stops_where_the_room_ends() {
+        let mut reply = Reply::default();
+        reply.begin(1);
+        let dirent =
+            |name| DirEntry { ino: Ino(4), kind: FileKind::Directory, name, next: DirCursor(77) };
+        let listing = Listing { room_bytes: 64 };
+        assert!(put_listed(&mut reply, listing, &dirent(b"12345678")));
+        assert!(put_listed(&mut reply, listing, &dirent(b"a")));
+        assert!(!put_listed(&mut reply, listing, &dirent(b"b")));
+        assert_eq!(reply.body_bytes(), 64);
+        let body = &reply.finish()[16..];
+        assert_eq!(body[8..16], 77_u64.to_ne_bytes());
+        assert_eq!(body[20..24], 4_u32.to_ne_bytes());
+    }
+}

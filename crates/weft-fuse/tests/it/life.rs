@@ -1,0 +1,191 @@
+//! From mounting to unmounting.
+
+use std::fs::{self, File};
+use std::io::Write;
+use std::path::Path;
+use std::process::{Command, Stdio};
+use std::sync::Arc;
+use std::time::{Duration, Instant};
+
+use weft_fuse::{Error, MountOptions};
+use weft_vfs::{DirCursor, FileSystem, Handle, MemFs, Node};
+
+use super::mounted;
+
+fn is_mounted(path: &Path) -> bool {
+    let mounts = fs::read_to_string("/proc/self/mounts").expect("mounts");
+    mounts.lines().any(|line| line.split(' ').nth(1) == path.to_str())
+}
+
+#[test]
+fn unusable_mount_points() {
+    let mount = |path: &Path| {
+        weft_fuse::mount(Arc::new(MemFs::new()), path, &MountOptions::default())
+            .expect_err("mounted")
+    };
+    if !Path::new("/dev/fuse").exists() {
+        assert!(matches!(mount(Path::new("/")), Error::NoDevice));
+        return;
+    }
+    let dir = tempfile::tempdir().expect("temporary directory");
+    assert!(matches!(mount(&dir.path().join("none")), Error::NoMountpoint(_)));
+    fs::write(dir.path().join("file"), b"x").expect("write");
+    assert!(matches!(mount(dir.path()), Error::NotEmpty(_)));
+    assert!(matches!(mount(&dir.path().join("file")), Error::NotADirectory(_)));
+}
+
+#[test]
+fn busy_until_files_are_closed() {
+    let Some(mut m) = mounted() else { return };
+    let mut mount = m.mount.take().expect("mounted");
+    let mut file = File::create(m.at("open")).expect("create");
+    file.write_all(b"x").expect("write");
+    assert!(matches!(mount.unmount(), Err(Error::Busy(_))));
+    assert!(is_mounted(m.path()));
+    drop(file);
+    mount.unmount().expect("unmount");
+    assert!(!is_mounted(m.path()));
+    assert_eq!(fs::read_dir(m.path()).expect("list").count(), 0);
+}
+
+#[test]
+fn unmounted_from_outside() {
+    let Some(mut m) = mounted() else { return };
+    let mount = m.mount.take().expect("mounted");
+    fs::write(m.at("file"), b"kept").expect("write");
+    let status = Command::new("umount").arg(m.path()).status().expect("umount");
+    assert!(status.success());
+    mount.join().expect("join");
+    assert_eq!(weft_vfs::Walker::new(&*m.fs).read_file(b"/file").expect("read"), b"kept");
+}
+
+#[test]
+fn dropping_unmounts() {
+    let Some(mut m) = mounted() else { return };
+    let held = File::create(m.at("open")).expect("create");
+    let path = m.path().to_owned();
+    let mount = m.mount.take();
+    let dropper = std::thread::spawn(move || drop(mount));
+    let until = Instant::now() + Duration::from_secs(20);
+    while is_mounted(&path) {
+        assert!(Instant::now() < until, "still mounted");
+        std::thread::sleep(Duration::from_millis(10));
+    }
+    drop(held);
+    dropper.join().expect("dropped");
+}
+
+#[test]
+fn read_only() {
+    let options = MountOptions { read_only: true, ..MountOptions::default() };
+    let Some(m) = super::mounted_with(&options) else { return };
+    let refused = fs::write(m.at("file"), b"x").expect_err("read-only");
+    assert_eq!(refused.kind(), std::io::ErrorKind::ReadOnlyFilesystem);
+    m.unmount();
+}
+
+#[test]
+fn announced_changes_are_seen() {
+    let Some(m) = mounted() else { return };
+    fs::write(m.at("file"), b"old content").expect("write");
+    assert_eq!(fs::read(m.at("file")).expect("read"), b"old content");
+    assert!(!m.at("late").exists());
+    // Behind the kernel's back.
+    let root = Node::root(&*m.fs).expect("root");
+    let file = root.lookup(b"file").expect("lookup");
+    m.fs.write(file.ino(), Handle::NONE, 0, b"new").expect("write");
+    root.create(&weft_vfs::Caller::default(), b"late", 0o644).expect("create");
+    assert_eq!(fs::read(m.at("file")).expect("read"), b"old content", "the kernel remembers");
+    let sink = m.fs.invalidate().expect("the mount has given a sink");
+    sink.inode(file.ino(), true);
+    sink.entry(root.ino(), b"late");
+    let until = Instant::now() + Duration::from_secs(10);
+    while !(m.at("late").exists() && fs::read(m.at("file")).expect("read") == b"new content") {
+        assert!(Instant::now() < until, "the notice did not arrive");
+        std::thread::sleep(Duration::from_millis(10));
+    }
+    let mut names = 0;
+    let count = m.fs.readdir(root.ino(), DirCursor::START, &mut |_| {
+        names += 1;
+        true
+    });
+    count.expect("list");
+    assert_eq!(names, 4);
+}
+
+/// Runs this test again in a process of its own, which mounts and waits for a signal.
+#[test]
+fn signals_unmount() {
+    const MOUNTPOINT: &str = "WEFT_TEST_MOUNTPOINT";
+    if let Some(path) = std::env::var_os(MOUNTPOINT) {
+        let fs = Arc::new(MemFs::new());
+        let mount = weft_fuse::mount(fs, Path::new(&path), &MountOptions::default());
+        let mount = mount.expect("mount");
+        mount.unmount_on_signals().expect("signals");
+        mount.join().expect("join");
+        println!("at rest");
+        return;
+    }
+    if !Path::new("/dev/fuse").exists() {
+        eprintln!("skipped: there is no /dev/fuse here");
+        return;
+    }
+    for signal in ["TERM", "INT", "HUP"] {
+        let dir = tempfile::tempdir().expect("temporary directory");
+        let child = Command::new(std::env::current_exe().expect("this test"))
+            .args(["--exact", "life::signals_unmount", "--nocapture"])
+            .env(MOUNTPOINT, dir.path())
+            .stdout(Stdio::piped())
+            .spawn()
+            .expect("start");
+        let until = Instant::now() + Duration::from_secs(20);
+        while !is_mounted(dir.path()) {
+            assert!(Instant::now() < until, "never mounted");
+            std::thread::sleep(Duration::from_millis(10));
+        }
+        // The signal must not come between mounting and watching for it.
+        std::thread::sleep(Duration::from_millis(300));
+        fs::write(dir.path().join("file"), b"x").expect("write");
+        let arguments = [format!("-{signal}"), child.id().to_string()];
+        assert!(Command::new("kill").args(arguments).status().expect("kill").success());
+        let output = child.wait_with_output().expect("wait");
+        assert!(output.status.success(), "{signal}: {:?}", output.status);
+        assert!(String::from_utf8_lossy(&output.stdout).contains("at rest"));
+        assert!(!is_mounted(dir.path()), "{signal} did not unmount");
+    }
+}
+
+/// A daemon that was killed leaves a dead mount; the next mount there clears it away.
+#[test]
+fn dead_mounts_are_cleared_away() {
+    const MOUNTPOINT: &str = "WEFT_TEST_DEAD";
+    if let Some(path) = std::env::var_os(MOUNTPOINT) {
+        let fs = Arc::new(MemFs::new());
+        let mount = weft_fuse::mount(fs, Path::new(&path), &MountOptions::default());
+        mount.expect("mount").join().expect("join");
+        return;
+    }
+    if !Path::new("/dev/fuse").exists() {
+        eprintln!("skipped: there is no /dev/fuse here");
+        return;
+    }
+    let dir = tempfile::tempdir().expect("temporary directory");
+    let mut child = Command::new(std::env::current_exe().expect("this test"))
+        .args(["--exact", "life::dead_mounts_are_cleared_away"])
+        .env(MOUNTPOINT, dir.path())
+        .stdout(Stdio::null())
+        .spawn()
+        .expect("start");
+    let until = Instant::now() + Duration::from_secs(20);
+    while !is_mounted(dir.path()) {
+        assert!(Instant::now() < until, "never mounted");
+        std::thread::sleep(Duration::from_millis(10));
+    }
+    child.kill().expect("kill");
+    child.wait().expect("wait");
+    let mount = weft_fuse::mount(Arc::new(MemFs::new()), dir.path(), &MountOptions::default());
+    let mut mount = mount.expect("mount over the dead one");
+    fs::write(dir.path().join("file"), b"x").expect("write");
+    mount.unmount().expect("unmount");
+    assert!(!is_mounted(dir.path()));
+}

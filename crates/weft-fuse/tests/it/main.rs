@@ -1,0 +1,65 @@
+//! Real system calls through a real mount of the file system in memory.
+//!
+//! Needs `/dev/fuse` and the right to mount; where the device is missing each test says so and
+//! passes.
+
+mod life;
+mod mapped;
+mod names;
+mod trees;
+mod writing;
+
+use std::path::{Path, PathBuf};
+use std::sync::Arc;
+
+use weft_fuse::{Mount, MountOptions};
+use weft_vfs::{FileSystem, MemFs};
+
+/// A mount in a directory of its own.
+struct Mounted {
+    mount: Option<Mount>,
+    fs: Arc<MemFs>,
+    dir: tempfile::TempDir,
+}
+
+impl Mounted {
+    fn path(&self) -> &Path {
+        self.dir.path()
+    }
+
+    fn at(&self, name: &str) -> PathBuf {
+        self.dir.path().join(name)
+    }
+
+    fn unmount(mut self) -> Arc<MemFs> {
+        self.mount.take().expect("mounted").unmount().expect("unmount");
+        Arc::clone(&self.fs)
+    }
+}
+
+/// Mounts with the default options, or says why not.
+fn mounted() -> Option<Mounted> {
+    mounted_with(&MountOptions::default())
+}
+
+fn mounted_with(options: &MountOptions) -> Option<Mounted> {
+    if !Path::new("/dev/fuse").exists() {
+        eprintln!("skipped: there is no /dev/fuse here");
+        return None;
+    }
+    let dir = tempfile::tempdir().expect("temporary directory");
+    let fs = Arc::new(MemFs::new());
+    let plug: Arc<dyn FileSystem> = fs.clone();
+    let mount = weft_fuse::mount(plug, dir.path(), options).expect("mount");
+    Some(Mounted { mount: Some(mount), fs, dir })
+}
+
+/// Both with and without the kernel's writeback cache.
+fn both_caches(test: impl Fn(&Mounted)) {
+    for writeback_cache in [true, false] {
+        let options = MountOptions { writeback_cache, ..MountOptions::default() };
+        let Some(mounted) = mounted_with(&options) else { return };
+        test(&mounted);
+        mounted.unmount();
+    }
+}
