@@ -300,7 +300,11 @@ impl Ext2 {
         let mut done = 0;
         let mut retried = false;
         while done < source.len() {
-            let blocks = u32::try_from(step_bytes).unwrap_or(0) / self.block_bytes;
+            // Data that goes past the journal takes no room in it.
+            let blocks = match self.policy() {
+                Policy::Journal(JournalMode::Metadata | JournalMode::Ordered) => 0,
+                _ => u32::try_from(step_bytes).unwrap_or(0) / self.block_bytes,
+            };
             let result = self.change_inner(blocks + STEP_META_BLOCKS, |st, op| {
                 let node = st.load(op, ino)?;
                 match node.kind {

@@ -25,12 +25,12 @@ fn now_secs() -> u32 {
 }
 
 impl State {
-    /// An inode's last name is gone.
-    pub(super) fn lost_last_name(&mut self, op: &mut Op<'_>, ino: u32) -> Result<()> {
+    /// An inode's last name is gone. Returns the change that says so in the inode.
+    pub(super) fn lost_last_name(&mut self, op: &mut Op<'_>, ino: u32) -> Result<PatchId> {
         let node = self.node(ino)?;
         let used = node.refs > 0 || node.opens > 0;
-        if !used && self.delete_step(op, ino)? {
-            return Ok(());
+        if !used && let Some(cleared) = self.delete_step(op, ino)? {
+            return Ok(cleared);
         }
         if matches!(self.policy, Policy::Journal(_)) {
             let next = std::mem::replace(&mut self.vol.sb.last_orphan, ino);
@@ -41,11 +41,11 @@ impl State {
             self.node(ino)?.inode.dtime = now_secs();
         }
         let unlinked = self.node(ino)?.unlinked;
-        self.write_node(op, ino, &[unlinked])?;
+        let written = self.write_node(op, ino, &[unlinked])?;
         if !used {
             self.doomed.push(ino);
         }
-        Ok(())
+        Ok(written)
     }
 
     /// Takes an inode off the chain of orphans.
@@ -69,9 +69,9 @@ impl State {
         Ok(())
     }
 
-    /// Deletes an inode that nothing names or uses, or a part of a long one; says whether it is
-    /// gone.
-    pub(super) fn delete_step(&mut self, op: &mut Op<'_>, ino: u32) -> Result<bool> {
+    /// Deletes an inode that nothing names or uses, or a part of a long one; returns the
+    /// change that cleared it if it is gone.
+    pub(super) fn delete_step(&mut self, op: &mut Op<'_>, ino: u32) -> Result<Option<PatchId>> {
         let block_bytes = self.vol.geometry.block_bytes;
         let Self { vol, nodes, .. } = self;
         let node = nodes.get_mut(&ino).ok_or(FsError::Stale(u64::from(ino)))?;
@@ -86,7 +86,7 @@ impl State {
         if cut.from > 0 {
             node.inode.size_bytes = node.inode.size_bytes.min(cut.from * u64::from(block_bytes));
             self.apply_cut(op, ino, &cut, &[unlinked])?;
-            return Ok(false);
+            return Ok(None);
         }
         self.unchain(op, ino)?;
         let node = self.node(ino)?;
@@ -103,7 +103,7 @@ impl State {
         self.vol.free_inode(op, ino, Some(kind), cleared)?;
         self.nodes.remove(&ino);
         self.lazy.remove(&ino);
-        Ok(true)
+        Ok(Some(cleared))
     }
 
     /// Writes an inode whose tail has been cut off in memory, then frees what was cut. Returns
@@ -281,7 +281,7 @@ impl Ext2 {
                     Some(node) if node.refs == 0 && node.opens == 0 && node.inode.links == 0 => {}
                     _ => return Ok(true),
                 }
-                st.delete_step(op, ino)
+                Ok(st.delete_step(op, ino)?.is_some())
             });
             match result {
                 Ok(true) => {}

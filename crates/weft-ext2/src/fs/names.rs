@@ -147,10 +147,12 @@ impl State {
             vol.free_inode(op, ino, Some(kind), PatchId::DURABLE)?;
             return Err(e);
         }
-        // The inode follows its content, the name follows the inode.
-        let born_after = std::mem::take(&mut node.born_after);
+        // The inode follows its bit in the bitmap (which may over-count, never under-count) and
+        // its content, the name follows the inode.
+        let mut born_after = std::mem::take(&mut node.born_after);
+        befores.iter().for_each(|bit| push_patch(&mut born_after, *bit));
         node.patch = vol.init_inode(op, ino, &node.inode, &born_after)?;
-        push_patch(&mut befores, node.patch);
+        let mut befores = Patches::from_slice(&[node.patch]);
         dir.modified();
         if kind == FileKind::Directory {
             // `..` of the new directory is a name of its parent.
@@ -273,14 +275,35 @@ impl State {
         let cleared = vol.clear_entry(op, dir, found.place, &[])?;
         dir.modified();
         dir.epoch += 1;
-        let mut after = Patches::new();
-        if directory {
-            dir.inode.links = dir.inode.links.saturating_sub(1).max(2);
-            push_patch(&mut after, cleared);
+        if !directory {
+            self.write_node(op, parent, &[])?;
+            self.lost_name(op, ino, parent, cleared)?;
+            return Ok(());
         }
-        // The parent's count goes down after the name (and with it its `..`) is gone.
-        self.write_node(op, parent, &after)?;
-        self.lost_name(op, ino, parent, cleared)
+        self.lost_subdir(op, ino, parent, cleared)
+    }
+
+    /// Directory `parent` lost the empty directory `ino`, whose name `cleared` removed.
+    pub(super) fn lost_subdir(
+        &mut self,
+        op: &mut Op<'_>,
+        ino: u32,
+        parent: u32,
+        cleared: PatchId,
+    ) -> Result<()> {
+        let had_other = self.node(ino)?.has_other_name();
+        // The parent's count goes down after the inode is gone: until then its `..` counts.
+        let mut gone = self.lost_name(op, ino, parent, cleared)?;
+        if self.vol.inodes_tear(ino, parent)? {
+            // In one block, but not in one sector: a torn write could bring the second alone.
+            gone = op.join(&[gone])?;
+        }
+        if !had_other {
+            let dir = self.node(parent)?;
+            dir.inode.links = dir.inode.links.saturating_sub(1).max(2);
+        }
+        self.write_node(op, parent, &[gone])?;
+        Ok(())
     }
 
     /// Refuses a directory that holds names.
@@ -295,24 +318,24 @@ impl State {
         }
     }
 
-    /// An inode lost a name, which `cleared` removed: its count goes down after that.
+    /// An inode lost a name, which `cleared` removed: its count goes down after that. Returns the
+    /// change of the inode.
     pub(super) fn lost_name(
         &mut self,
         op: &mut Op<'_>,
         ino: u32,
         parent: u32,
         cleared: PatchId,
-    ) -> Result<()> {
+    ) -> Result<PatchId> {
         let node = self.node(ino)?;
         node.changed();
         node.note_name(op, parent, cleared);
         node.inode.links = match node.kind {
-            FileKind::Directory => 0,
+            FileKind::Directory if !node.has_other_name() => 0,
             _ => node.inode.links.saturating_sub(1),
         };
         if node.inode.links > 0 {
-            self.write_node(op, ino, &[cleared])?;
-            return Ok(());
+            return self.write_node(op, ino, &[cleared]);
         }
         node.unlinked = cleared;
         self.lost_last_name(op, ino)

@@ -33,6 +33,8 @@ pub(crate) struct Node {
     pub parent: u32,
     /// The change that took the directory's hash tree away.
     pub unindexed: PatchId,
+    /// The change that gave the directory its last block.
+    pub grown: PatchId,
     /// The last change of the inode.
     pub patch: PatchId,
     /// Changes of names of this inode that may not be durable, each with its directory.
@@ -61,6 +63,7 @@ impl Node {
             dir: None,
             parent: 0,
             unindexed: PatchId::DURABLE,
+            grown: PatchId::DURABLE,
             patch: PatchId::DURABLE,
             names: SmallVec::new(),
             born_after: Patches::new(),
@@ -109,6 +112,13 @@ impl Node {
     /// Sets ctime.
     pub fn changed(&mut self) {
         self.inode.ctime = self.inode.storable(Time::now());
+    }
+
+    /// Whether an empty directory counts more than its name and its `.`: a crash while it was
+    /// renamed has left it with two names (or just with a count too high). It may lose one of
+    /// them, but not its life: the other one would name a free inode.
+    pub fn has_other_name(&self) -> bool {
+        self.kind == FileKind::Directory && self.inode.links > 2
     }
 
     fn is_settled(&self, op: &Op<'_>) -> bool {

@@ -161,7 +161,12 @@ impl State {
         new_dir: u32,
         named: PatchId,
     ) -> Result<()> {
-        let cleared = self.clear(op, source, &[named])?;
+        let mut befores = vec![named];
+        if policy == Policy::Soft {
+            // There means: where it can be reached. The directories above may be new themselves.
+            befores.extend(self.way_to(op, new_dir));
+        }
+        let cleared = self.clear(op, source, &befores)?;
         let node = self.node(source.ino)?;
         node.note_name(op, new_dir, named);
         node.note_name(op, source.dir, cleared);
@@ -234,11 +239,10 @@ impl State {
         self.touch_dirs(op, [source.dir, target.dir], &[])?;
         self.leave(op, policy, source, target.dir, named)?;
         if target.kind == FileKind::Directory {
-            let node = self.node(target.dir)?;
-            node.inode.links = node.inode.links.saturating_sub(1).max(2);
-            self.write_node(op, target.dir, &[named])?;
+            return self.lost_subdir(op, target.ino, target.dir, named);
         }
-        self.lost_name(op, target.ino, target.dir, named)
+        self.lost_name(op, target.ino, target.dir, named)?;
+        Ok(())
     }
 
     fn point_name(

@@ -42,6 +42,26 @@ impl State {
     }
 }
 
+impl State {
+    /// What must be durable for names in directory `dir` to be found from the root: the blocks it
+    /// grew by, its own name, and the same for the directories above it.
+    pub(super) fn way_to(&self, op: &Op<'_>, dir: u32) -> Vec<PatchId> {
+        let mut patches = Vec::new();
+        let mut at = dir;
+        // A loop on the disk must not become one here.
+        for _ in 0..=self.vol.geometry.inodes {
+            let Some(node) = self.nodes.get(&at) else { break };
+            let changes = node.names.iter().map(|(_, patch)| *patch).chain([node.grown]);
+            patches.extend(changes.filter(|patch| !op.is_durable(*patch)));
+            if at == ROOT_INO || node.dir.is_none() {
+                break;
+            }
+            at = node.parent;
+        }
+        patches
+    }
+}
+
 impl Ext2 {
     pub(super) fn do_fsync(&self, ino: u32, data_only: bool) -> Result<()> {
         if self.is_read_only() {

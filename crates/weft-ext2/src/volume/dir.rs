@@ -572,6 +572,7 @@ impl Volume {
         node.inode.size_bytes = (fbn + 1) * self.block_bytes() as u64;
         if fbn > 0 {
             node.patch = self.write_inode(op, node.ino, &node.inode, &befores)?;
+            node.grown = node.patch;
         } else {
             node.born_after.extend(befores);
         }
