@@ -129,6 +129,8 @@ impl fmt::Display for Violation {
 pub struct Report {
     /// Workloads run.
     pub workloads: u64,
+    /// Workloads passed over, because the file system says that it does not support an operation.
+    pub unsupported: u64,
     /// Crash states built.
     pub states: u64,
     /// Distinct images among them, all judged.
@@ -305,7 +307,8 @@ impl Run<'_> {
             })?;
             let images = self.images.fetch_add(found.images, Ordering::Relaxed) + found.images;
             let mut report = self.report.lock().unwrap_or_else(PoisonError::into_inner);
-            report.workloads += 1;
+            report.workloads += u64::from(!found.unsupported);
+            report.unsupported += u64::from(found.unsupported);
             report.states += found.states;
             report.images += found.images;
             report.violations.extend(found.violation);
@@ -341,6 +344,7 @@ impl Run<'_> {
 pub(crate) struct Found {
     pub states: u64,
     pub images: u64,
+    pub unsupported: bool,
     pub violation: Option<Violation>,
 }
 
@@ -361,6 +365,10 @@ pub(crate) fn explore_one(
     };
     let recording = match record(&*config.target, prepared, workload) {
         Ok(recording) => recording,
+        Err(Error::Fs { source: weft_vfs::Error::Unsupported(_), .. }) => {
+            found.unsupported = true;
+            return Ok(found);
+        }
         Err(e @ (Error::Fs { .. } | Error::Target(_))) => {
             let fault = Fault { kind: Kind::Operation, what: e.to_string() };
             found.violation = Some(violation(None, vec![fault]));

@@ -8,8 +8,10 @@ use std::sync::Arc;
 use weft_block::Rng;
 
 /// The tree that the operations work on: two directories with files, an empty one, one to be
-/// moved, a file with indirect blocks and one with a hole.
-const SETUP: &str = "mkdir A; mkdir B; mkdir E; mkdir D; creat A/a; write A/a 0 5000; creat A/b; \
+/// moved, a file with indirect blocks and one with a hole. The blocks that are free hold the data
+/// of a file that is gone, so that stale data can turn up.
+const SETUP: &str = "creat junk; write junk 0 200k; sync; unlink junk; sync; \
+    mkdir A; mkdir B; mkdir E; mkdir D; creat A/a; write A/a 0 5000; creat A/b; \
     write A/b 0 2500; setxattr A/b old 40; creat B/c; write B/c 0 700; creat D/in; \
     write D/in 0 100; creat big; write big 0 40k; creat holes; write holes 9000 1000; symlink A/a s";
 

@@ -214,14 +214,19 @@ impl<'a> Judge<'a> {
         let own = match Self::guarded(faults, || self.target.check(device(image))) {
             Some(Ok(found)) => found,
             Some(Err(e)) => {
-                Findings { severity: Severity::Damage, damage: vec![format!("check: {e}")] }
+                let damage = vec![format!("check: {e}")];
+                Some(Findings { severity: Severity::Damage, damage })
             }
-            None => Findings::CLEAN,
+            None => None,
         };
-        let Some(e2fsck) = self.e2fsck.as_mut().filter(|_| depth.e2fsck) else { return Ok(own) };
+        let unknown = own.clone().unwrap_or(Findings::CLEAN);
+        let Some(e2fsck) = self.e2fsck.as_mut().filter(|_| depth.e2fsck) else {
+            return Ok(unknown);
+        };
         self.counts.e2fsck += 1;
         let theirs = e2fsck.check(image, renames_dirs)?;
         let damage = |f: &Findings| f.severity == Severity::Damage;
+        let Some(own) = own else { return Ok(theirs) };
         if damage(&own) != damage(&theirs) {
             faults.push(Fault {
                 kind: Kind::Disagreement,
@@ -271,7 +276,11 @@ impl<'a> Judge<'a> {
             self.target.repair(Arc::clone(&device) as Arc<dyn BlockDevice>)
         });
         match repaired {
-            Some(Ok(())) => {}
+            Some(Ok(true)) => {}
+            Some(Ok(false)) => {
+                self.counts.repairs -= 1;
+                return Ok(());
+            }
             Some(Err(e)) => {
                 faults.push(Fault { kind: Kind::Repair, what: e.to_string() });
                 return Ok(());

@@ -12,16 +12,18 @@
 //!
 //! [`explore`] does all of it:
 //!
-//! ```no_run
+//! ```
 //! use std::sync::Arc;
-//! use weft_crash::{Config, Target, explore};
+//! use weft_crash::{Config, Ext2Target, explore};
+//! use weft_patch::Policy;
 //!
-//! # fn some_target() -> Arc<dyn Target> { unimplemented!() }
-//! let config = Config { seed: 7, images: 2000, ..Config::new(some_target()) };
+//! let target = Arc::new(Ext2Target::new(Policy::Soft));
+//! let config = Config { seed: 7, images: 100, ..Config::new(target) };
 //! let report = explore(&config, &|status| eprintln!("{} images", status.images))?;
 //! for violation in &report.violations {
 //!     println!("{violation}");
 //! }
+//! assert!(report.images >= 100 && report.violations.is_empty());
 //! # Ok::<(), weft_crash::Error>(())
 //! ```
 #![warn(missing_docs)]
@@ -29,6 +31,7 @@
 pub mod e2fsck;
 mod error;
 mod explore;
+mod ext2;
 pub mod generate;
 pub mod history;
 pub mod judge;
@@ -42,6 +45,7 @@ pub mod workload;
 
 pub use error::{Error, Result};
 pub use explore::{Campaign, Config, Report, Status, Violation, explore, replay, replay_image};
+pub use ext2::Ext2Target;
 pub use judge::{Fault, Kind};
 pub use states::{Bounds, CrashState};
 pub use target::{Findings, Promises, Severity, Target};

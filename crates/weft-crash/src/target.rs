@@ -65,17 +65,18 @@ pub trait Target: Send + Sync {
     /// Whatever keeps it from being mounted.
     fn mount(&self, device: Arc<dyn BlockDevice>) -> Result<Arc<dyn FileSystem>>;
 
-    /// Checks an unmounted volume with the file system's own checker, which changes nothing.
+    /// Checks an unmounted volume with the file system's own checker, which changes nothing;
+    /// `None` if it has none.
     ///
     /// # Errors
     /// If it cannot be checked at all.
-    fn check(&self, device: Arc<dyn BlockDevice>) -> Result<Findings>;
+    fn check(&self, device: Arc<dyn BlockDevice>) -> Result<Option<Findings>>;
 
-    /// Repairs an unmounted volume, recovery included.
+    /// Repairs an unmounted volume, recovery included; `false` if it knows no repair.
     ///
     /// # Errors
     /// If it cannot be repaired.
-    fn repair(&self, device: Arc<dyn BlockDevice>) -> Result<()>;
+    fn repair(&self, device: Arc<dyn BlockDevice>) -> Result<bool>;
 
     /// Whether e2fsck understands its volumes.
     fn is_ext2(&self) -> bool;

@@ -22,7 +22,6 @@
 
 #![warn(missing_docs)]
 
-mod crew;
 mod error;
 mod front;
 mod handshake;

@@ -1,4 +1,5 @@
 //! The explorer from outside: on a toy file system that can be made wrong on purpose.
 
 mod explorer;
+mod ext2;
 mod toy;

@@ -58,16 +58,16 @@ impl Target for Toy {
         Ok(Arc::new(ToyFs { mem, device, generation: Mutex::new(generation), flaw: self.0 }))
     }
 
-    fn check(&self, device: Arc<dyn BlockDevice>) -> Result<Findings> {
+    fn check(&self, device: Arc<dyn BlockDevice>) -> Result<Option<Findings>> {
         if self.0 == Flaw::WrongChecker {
             let damage = vec!["everything is wrong".to_owned()];
-            return Ok(Findings { severity: Severity::Damage, damage });
+            return Ok(Some(Findings { severity: Severity::Damage, damage }));
         }
-        load(&*device, &MemFs::new()).map(|_| Findings::CLEAN)
+        load(&*device, &MemFs::new()).map(|_| Some(Findings::CLEAN))
     }
 
-    fn repair(&self, device: Arc<dyn BlockDevice>) -> Result<()> {
-        load(&*device, &MemFs::new()).map(drop)
+    fn repair(&self, device: Arc<dyn BlockDevice>) -> Result<bool> {
+        load(&*device, &MemFs::new()).map(|_| true)
     }
 
     fn is_ext2(&self) -> bool {

@@ -1,0 +1,141 @@
+//! weft's ext2 and ext3 as a target.
+
+use crate::target::{Findings, Promises, Target};
+use crate::{Error, Result};
+use std::fmt::Display;
+use std::sync::Arc;
+use weft_block::{BlockDevice, Image, MemoryDevice};
+use weft_ext2::mkfs::{Journal, MkfsOptions, mkfs};
+use weft_ext2::{Ext2, OpenOptions};
+use weft_patch::{JournalMode, Options, Policy};
+use weft_vfs::FileSystem;
+
+/// An ext2 volume (ext3 under a journal policy), small enough that hundreds of images a second can
+/// be judged.
+#[derive(Debug, Clone)]
+pub struct Ext2Target {
+    policy: Policy,
+    block_bytes: u32,
+    inode_bytes: u32,
+    engine: Options,
+    image: Option<Image>,
+}
+
+impl Ext2Target {
+    /// Volumes with blocks of 1 KiB, which cross most block boundaries with the least data.
+    #[must_use]
+    pub fn new(policy: Policy) -> Self {
+        // No thread: a run must repeat exactly.
+        let engine = Options { policy, background: false, ..Options::default() };
+        Self { policy, block_bytes: 1024, inode_bytes: 256, engine, image: None }
+    }
+
+    /// Blocks of 1024, 2048 or 4096 bytes.
+    #[must_use]
+    pub fn block_bytes(mut self, block_bytes: u32) -> Self {
+        self.block_bytes = block_bytes;
+        self
+    }
+
+    /// Inodes of 128 or 256 bytes.
+    #[must_use]
+    pub fn inode_bytes(mut self, inode_bytes: u32) -> Self {
+        self.inode_bytes = inode_bytes;
+        self
+    }
+
+    /// The engine's optimisations, budget and so on; policy and threads stay as they are.
+    #[must_use]
+    pub fn engine(mut self, options: Options) -> Self {
+        self.engine = Options { policy: self.policy, background: false, ..options };
+        self
+    }
+
+    /// Begins every workload with a copy of this volume and not with a fresh one.
+    #[must_use]
+    pub fn on_image(mut self, image: Image) -> Self {
+        self.image = Some(image);
+        self
+    }
+
+    fn journaled(&self) -> bool {
+        matches!(self.policy, Policy::Journal(_))
+    }
+}
+
+fn told(what: &str) -> impl FnOnce(weft_ext2::Error) -> Error {
+    move |e| Error::Target(format!("{what}: {}", chain(&e)))
+}
+
+fn chain(e: &dyn Display) -> String {
+    e.to_string()
+}
+
+impl Target for Ext2Target {
+    fn fresh(&self) -> Result<Image> {
+        if let Some(image) = &self.image {
+            return Ok(image.clone());
+        }
+        let block = u64::from(self.block_bytes);
+        // The least that JBD2 takes is 1024 blocks.
+        let journal = Journal::Internal { len_bytes: Some(1024 * block) };
+        let len_bytes = if self.journaled() { 3072 * block } else { 1536 * block };
+        let base = if self.journaled() { MkfsOptions::ext3() } else { MkfsOptions::ext2() };
+        let options = MkfsOptions {
+            block_bytes: Some(self.block_bytes),
+            inode_bytes: Some(self.inode_bytes),
+            inodes: Some(128),
+            journal: self.journaled().then_some(journal),
+            // The same volume every time: a seed means the same run.
+            uuid: Some(*b"weft crash proof"),
+            time: Some(1_700_000_000),
+            ..base
+        };
+        let device = MemoryDevice::new(len_bytes);
+        mkfs(&device, &options).map_err(told("mkfs"))?;
+        Ok(device.snapshot())
+    }
+
+    fn block_bytes(&self) -> usize {
+        self.block_bytes as usize
+    }
+
+    fn promises(&self) -> Promises {
+        Promises {
+            clean_after_recovery: self.journaled(),
+            operations_in_order: self.journaled(),
+            no_stale_data: self.policy != Policy::Journal(JournalMode::Metadata),
+        }
+    }
+
+    fn mount(&self, device: Arc<dyn BlockDevice>) -> Result<Arc<dyn FileSystem>> {
+        let options = OpenOptions { engine: self.engine.clone(), ..OpenOptions::default() };
+        Ok(Ext2::open(device, options).map_err(told("mount"))?)
+    }
+
+    fn check(&self, device: Arc<dyn BlockDevice>) -> Result<Option<Findings>> {
+        let _ = device;
+        Ok(None)
+    }
+
+    fn repair(&self, device: Arc<dyn BlockDevice>) -> Result<bool> {
+        let _ = device;
+        Ok(false)
+    }
+
+    fn is_ext2(&self) -> bool {
+        true
+    }
+
+    fn options(&self) -> String {
+        let order = match self.policy {
+            Policy::Soft => "soft",
+            Policy::Async => "async",
+            Policy::Journal(JournalMode::Metadata) => "journal",
+            Policy::Journal(JournalMode::Ordered) => "journal=ordered",
+            Policy::Journal(JournalMode::Full) => "journal=full",
+        };
+        let (block, inode) = (self.block_bytes, self.inode_bytes);
+        format!("--order {order} --block-size {block} --inode-size {inode}")
+    }
+}
