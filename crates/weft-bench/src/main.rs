@@ -1,3 +1,217 @@
-//! The measurements.
+//! The measurements, with peers beside weft in the same run.
+//!
+//! `weft-bench NAME` runs one and writes its section of docs/benchmarks.md. A peer that is not
+//! installed is skipped, and the section says so.
 
-fn main() {}
+mod engine;
+mod limits;
+mod machine;
+mod mounted;
+mod peer;
+mod plot;
+mod postmark;
+mod report;
+mod sequential;
+mod stats;
+mod tree;
+mod volume;
+
+use anyhow::{Context, Result};
+use clap::{Parser, Subcommand};
+use std::path::{Path, PathBuf};
+
+/// Measures weft beside its peers and writes the report.
+#[derive(Debug, Parser)]
+#[command(name = "weft-bench", version)]
+struct Cli {
+    /// A tenth of the work, for a look
+    #[arg(long, global = true)]
+    quick: bool,
+    /// Pairs of runs after the warm-up
+    #[arg(long, global = true, default_value_t = 5)]
+    pairs: u32,
+    /// Where images and mount points are made [default: a directory for temporary files]
+    #[arg(long, global = true, value_name = "DIR")]
+    work: Option<PathBuf>,
+    /// The input as a tar file whose one top directory is called "tree" [default: made from
+    /// Debian's linux-source-6.1]
+    #[arg(long, global = true, value_name = "FILE")]
+    tree: Option<PathBuf>,
+    /// Where the input is kept [default: ~/.cache/weft-bench]
+    #[arg(long, global = true, value_name = "DIR")]
+    cache: Option<PathBuf>,
+    /// The weft command [default: beside this program]
+    #[arg(long, global = true, value_name = "FILE")]
+    weft: Option<PathBuf>,
+    /// The report
+    #[arg(long, global = true, value_name = "FILE", default_value = "docs/benchmarks.md")]
+    report: PathBuf,
+    #[command(subcommand)]
+    what: What,
+}
+
+#[derive(Debug, Subcommand)]
+enum What {
+    /// Everything
+    All,
+    /// Patches, undo data and CPU with and without the engine's optimisations
+    Optimisations,
+    /// Blocks written by small changes, for each order of writes
+    Blocks,
+    /// Write requests and their sizes, with a plot
+    Requests,
+    /// Cost per file as their number grows
+    Growth,
+    /// untar, rm and small files through a mount, beside the kernel and fuse2fs
+    Mount,
+    /// weft import beside tar on the kernel's ext3
+    Import,
+    /// One large file, beside the kernel
+    Sequential,
+    /// What the machine can do at all
+    Limits,
+    /// Make the input, and say what it is
+    Tree,
+    /// The mix of small files, in a directory (used by mount)
+    #[command(hide = true)]
+    Postmark {
+        dir: PathBuf,
+        #[arg(long)]
+        files: u64,
+        #[arg(long)]
+        transactions: u64,
+        #[arg(long)]
+        directories: u64,
+        #[arg(long)]
+        seed: u64,
+    },
+    /// Empty requests to a mount (used by limits)
+    #[command(hide = true)]
+    RoundTrips {
+        dir: PathBuf,
+        #[arg(long)]
+        calls: u32,
+    },
+}
+
+/// What every measurement needs.
+#[derive(Debug)]
+pub struct Bench {
+    quick: bool,
+    pairs: u32,
+    work: PathBuf,
+    /// Removes the working directory at the end, if it is ours.
+    _temporary: Option<tempfile::TempDir>,
+    tree: Option<PathBuf>,
+    cache: PathBuf,
+    weft: PathBuf,
+    report: PathBuf,
+}
+
+impl Bench {
+    fn new(cli: &Cli) -> Result<Self> {
+        let mut temporary = None;
+        let work = match &cli.work {
+            Some(dir) => {
+                std::fs::create_dir_all(dir)?;
+                std::fs::canonicalize(dir)?
+            }
+            None => {
+                let dir = tempfile::tempdir()?;
+                let path = dir.path().to_owned();
+                temporary = Some(dir);
+                path
+            }
+        };
+        let cache = match &cli.cache {
+            Some(dir) => dir.clone(),
+            None => default_cache()?,
+        };
+        let weft = match &cli.weft {
+            Some(weft) => std::fs::canonicalize(weft)?,
+            None => std::env::current_exe()?.with_file_name("weft"),
+        };
+        Ok(Self {
+            quick: cli.quick,
+            pairs: cli.pairs.max(1),
+            work,
+            _temporary: temporary,
+            tree: cli.tree.clone(),
+            cache,
+            weft,
+            report: cli.report.clone(),
+        })
+    }
+
+    fn tree(&self) -> Result<tree::Tree> {
+        tree::Tree::find(self.tree.as_deref(), &self.cache)
+    }
+
+    /// Writes a plot beside the report.
+    fn plot(&self, name: &str, svg: &str) -> Result<()> {
+        let dir = self.report.parent().unwrap_or(Path::new(".")).join("plots");
+        std::fs::create_dir_all(&dir)?;
+        std::fs::write(dir.join(name), svg).with_context(|| format!("write {name}"))
+    }
+}
+
+fn default_cache() -> Result<PathBuf> {
+    let base = std::env::var_os("XDG_CACHE_HOME")
+        .map(PathBuf::from)
+        .or_else(|| std::env::var_os("HOME").map(|home| PathBuf::from(home).join(".cache")));
+    Ok(base.context("neither HOME nor XDG_CACHE_HOME is set; give --cache")?.join("weft-bench"))
+}
+
+fn main() -> Result<()> {
+    let cli = Cli::parse();
+    match &cli.what {
+        What::Postmark { dir, files, transactions, directories, seed } => {
+            let mix = postmark::Mix {
+                files: *files,
+                transactions: *transactions,
+                directories: *directories,
+                seed: *seed,
+                quick: false,
+            };
+            return mix.run(dir);
+        }
+        What::RoundTrips { dir, calls } => return limits::round_trips(dir, *calls),
+        _ => {}
+    }
+    let bench = Bench::new(&cli)?;
+    let all: [(&str, fn(&Bench) -> Result<()>); 8] = [
+        ("limits", limits::limits),
+        ("optimisations", engine::optimisations),
+        ("blocks", engine::blocks),
+        ("requests", engine::requests),
+        ("growth", engine::growth),
+        ("import", mounted::import),
+        ("sequential", sequential::sequential),
+        ("mount", mounted::mounted),
+    ];
+    match cli.what {
+        What::All => {
+            for (name, measure) in all {
+                // One measurement that cannot run here does not keep the others from it.
+                if let Err(e) = measure(&bench) {
+                    eprintln!("weft-bench: {name} is left out: {e:#}");
+                }
+            }
+            Ok(())
+        }
+        What::Optimisations => engine::optimisations(&bench),
+        What::Blocks => engine::blocks(&bench),
+        What::Requests => engine::requests(&bench),
+        What::Growth => engine::growth(&bench),
+        What::Mount => mounted::mounted(&bench),
+        What::Import => mounted::import(&bench),
+        What::Sequential => sequential::sequential(&bench),
+        What::Limits => limits::limits(&bench),
+        What::Tree => {
+            let tree = bench.tree()?;
+            println!("{}: {}", tree.tar.display(), tree.describe());
+            Ok(())
+        }
+        What::Postmark { .. } | What::RoundTrips { .. } => Ok(()),
+    }
+}

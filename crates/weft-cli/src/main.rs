@@ -1,3 +1,45 @@
 //! The `weft` command.
+//!
+//! One file for each verb (or small family) in `verb`; what they share is the command line
+//! (`cli`), the way they report (`output`) and the way they fail (`failure`).
 
-fn main() {}
+mod cli;
+mod failure;
+mod helper;
+mod output;
+mod verb;
+
+use clap::Parser;
+use std::process::ExitCode;
+
+fn main() -> ExitCode {
+    let args: Vec<_> = std::env::args_os().collect();
+    if let Some(mount) = helper::as_mount_helper(&args) {
+        return helper::run(mount);
+    }
+    let cli = cli::Cli::parse_from(args);
+    start_log(cli.verbose);
+    match verb::run(cli) {
+        Ok(code) => ExitCode::from(code),
+        Err(failure) => {
+            eprintln!("weft: {failure}");
+            ExitCode::from(failure.code)
+        }
+    }
+}
+
+/// Logs to standard error what `WEFT_LOG` or --verbose asks for; warnings unless told otherwise.
+fn start_log(verbose: u8) {
+    use tracing_subscriber::EnvFilter;
+    let level = match verbose {
+        0 => "warn",
+        1 => "info",
+        2 => "debug",
+        _ => "trace",
+    };
+    let filter = std::env::var("WEFT_LOG")
+        .ok()
+        .and_then(|filter| EnvFilter::try_new(filter).ok())
+        .unwrap_or_else(|| EnvFilter::new(level));
+    tracing_subscriber::fmt().with_env_filter(filter).with_writer(std::io::stderr).init();
+}

@@ -7,6 +7,7 @@
 //! appends, and sends times with `setattr`.
 
 use std::sync::Arc;
+use std::sync::atomic::{AtomicU64, Ordering};
 
 use weft_vfs::{
     Caller, DirCursor, Entry, Error, FallocateMode, FileKind, FileSystem, Handle, Ino, RenameFlags,
@@ -80,12 +81,28 @@ pub(crate) struct Front {
     fs: Arc<dyn FileSystem>,
     nodes: Nodes,
     lifetimes: Lifetimes,
+    /// Requests by opcode.
+    counts: [AtomicU64; COUNTED_OPCODES],
 }
+
+/// Opcodes below this are counted.
+const COUNTED_OPCODES: usize = 64;
 
 impl Front {
     pub(crate) fn new(fs: Arc<dyn FileSystem>, lifetimes: Lifetimes) -> Self {
         let nodes = Nodes { root: fs.root() };
-        Self { fs, nodes, lifetimes }
+        Self { fs, nodes, lifetimes, counts: [const { AtomicU64::new(0) }; COUNTED_OPCODES] }
+    }
+
+    /// How many requests of each kind have come, without those that never came.
+    pub(crate) fn counts(&self) -> Vec<(String, u64)> {
+        let counts = self.counts.iter().enumerate().map(|(number, count)| {
+            // Below 64.
+            let opcode = Opcode::from_number(number as u32);
+            let name = opcode.map_or_else(|| format!("Unknown{number}"), |o| format!("{o:?}"));
+            (name, count.load(Ordering::Relaxed))
+        });
+        counts.filter(|(_, count)| *count > 0).collect()
     }
 
     pub(crate) fn nodes(&self) -> Nodes {
@@ -107,6 +124,9 @@ impl Front {
             return Outcome::Silent;
         };
         reply.begin(header.unique);
+        if let Some(count) = self.counts.get(header.opcode as usize) {
+            count.fetch_add(1, Ordering::Relaxed);
+        }
         let opcode = Opcode::from_number(header.opcode);
         match opcode {
             Some(Opcode::Forget | Opcode::BatchForget) => {

@@ -22,6 +22,7 @@
 
 #![warn(missing_docs)]
 
+mod crew;
 mod error;
 mod front;
 mod handshake;

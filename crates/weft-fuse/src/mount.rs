@@ -1,11 +1,12 @@
 //! A mount from its beginning to its end.
 
 use std::io;
-use std::os::fd::{AsFd, OwnedFd};
+use std::os::fd::AsFd;
 use std::path::{Path, PathBuf};
 use std::sync::Arc;
 use std::sync::atomic::{AtomicBool, Ordering};
 use std::thread::JoinHandle;
+use std::time::Duration;
 
 use signal_hook::consts::{SIGHUP, SIGINT, SIGTERM};
 use signal_hook::iterator::{Handle as SignalHandle, Signals};
@@ -13,13 +14,14 @@ use weft_vfs::FileSystem;
 
 use crate::front::Front;
 use crate::handshake::{self, Handshake};
-use crate::serve::Worker;
+use crate::serve::Service;
 use crate::wire::Lifetimes;
 use crate::{Error, MountOptions, Result, invalidate, mountpoint};
 
 /// A mounted file system. Dropping it unmounts (without looking whether it is in use) and waits.
 pub struct Mount {
     fs: Arc<dyn FileSystem>,
+    front: Arc<Front>,
     unmounter: Unmounter,
     /// Keeps the mount; its own unmounting is the last resort when all else failed.
     session: Option<fuser::Session<Handshake>>,
@@ -84,9 +86,12 @@ pub fn mount(fs: Arc<dyn FileSystem>, mountpoint: &Path, options: &MountOptions)
     let lifetimes = Lifetimes { entry: options.lifetime, attr: options.lifetime };
     let front = Arc::new(Front::new(Arc::clone(&fs), lifetimes));
     let serve_error = |source| Error::Serve { mountpoint: mountpoint.into(), source };
-    let fd = Arc::new(session.as_fd().try_clone_to_owned().map_err(serve_error)?);
+    let fd = session.as_fd().try_clone_to_owned().map_err(serve_error)?;
+    let service = Service::new(Arc::clone(&front), fd, options.max_write_bytes, polling(options));
+    let service = Arc::new(service);
     let mut mount = Mount {
         fs,
+        front: Arc::clone(&front),
         unmounter: Unmounter { mountpoint: Arc::new(path), ended: Arc::default() },
         session: Some(session),
         workers: Vec::new(),
@@ -94,8 +99,15 @@ pub fn mount(fs: Arc<dyn FileSystem>, mountpoint: &Path, options: &MountOptions)
         at_rest: false,
     };
     for nr in 0..options.threads.max(1) {
-        mount.workers.push(worker(nr, &front, &fd, options).map_err(serve_error)?);
+        let service = Arc::clone(&service);
+        let work = move || service.work();
+        mount.workers.push(thread(format!("weft-fuse-{nr}"), work).map_err(serve_error)?);
     }
+    let standby = move || {
+        service.stand_by();
+        Ok(())
+    };
+    mount.workers.push(thread("weft-standby".into(), standby).map_err(serve_error)?);
     if let Some(session) = &mount.session {
         let sink = invalidate::start(front.nodes(), session.notifier()).map_err(serve_error)?;
         mount.fs.set_invalidate(sink);
@@ -103,14 +115,19 @@ pub fn mount(fs: Arc<dyn FileSystem>, mountpoint: &Path, options: &MountOptions)
     Ok(mount)
 }
 
-fn worker(
-    nr: usize,
-    front: &Arc<Front>,
-    fd: &Arc<OwnedFd>,
-    options: &MountOptions,
+fn thread(
+    name: String,
+    work: impl FnOnce() -> io::Result<()> + Send + 'static,
 ) -> io::Result<JoinHandle<io::Result<()>>> {
-    let worker = Worker::new(Arc::clone(front), Arc::clone(fd), options.max_write_bytes);
-    std::thread::Builder::new().name(format!("weft-fuse-{nr}")).spawn(move || worker.run())
+    std::thread::Builder::new().name(name).spawn(work)
+}
+
+/// On a single CPU, looking for a request only keeps its sender from making it.
+fn polling(options: &MountOptions) -> Duration {
+    match std::thread::available_parallelism() {
+        Ok(cpus) if cpus.get() > 1 => options.polling,
+        _ => Duration::ZERO,
+    }
 }
 
 impl Mount {
@@ -124,6 +141,39 @@ impl Mount {
     #[must_use]
     pub fn unmounter(&self) -> Unmounter {
         self.unmounter.clone()
+    }
+
+    /// How many requests of each kind the kernel has sent since the mount began.
+    #[must_use]
+    pub fn requests(&self) -> Vec<(String, u64)> {
+        self.front.counts()
+    }
+
+    /// Waits until the mount has ended, as [`join`](Self::join), but keeps what can still be asked.
+    ///
+    /// # Errors
+    /// As [`join`](Self::join).
+    pub fn wait(&mut self) -> Result<()> {
+        let mut served = Ok(());
+        for worker in self.workers.drain(..) {
+            let result = worker.join().unwrap_or_else(|_| Err(io::Error::other("a panic")));
+            if let Err(source) = result {
+                let mountpoint = self.unmounter.mountpoint.to_path_buf();
+                served = Err(Error::Serve { mountpoint, source });
+            }
+        }
+        self.unmounter.ended.store(true, Ordering::Release);
+        self.session = None;
+        if let Ok(mut slot) = self.signals.lock()
+            && let Some(handle) = slot.take()
+        {
+            handle.close();
+        }
+        if !self.at_rest {
+            self.at_rest = true;
+            self.fs.unmount().map_err(Error::Volume)?;
+        }
+        served
     }
 
     /// From now on SIGTERM, SIGINT and SIGHUP unmount. If the mount is in use, it is taken out of
@@ -167,29 +217,6 @@ impl Mount {
     pub fn unmount(&mut self) -> Result<()> {
         self.unmounter.unmount()?;
         self.wait()
-    }
-
-    fn wait(&mut self) -> Result<()> {
-        let mut served = Ok(());
-        for worker in self.workers.drain(..) {
-            let result = worker.join().unwrap_or_else(|_| Err(io::Error::other("a panic")));
-            if let Err(source) = result {
-                let mountpoint = self.unmounter.mountpoint.to_path_buf();
-                served = Err(Error::Serve { mountpoint, source });
-            }
-        }
-        self.unmounter.ended.store(true, Ordering::Release);
-        self.session = None;
-        if let Ok(mut slot) = self.signals.lock()
-            && let Some(handle) = slot.take()
-        {
-            handle.close();
-        }
-        if !self.at_rest {
-            self.at_rest = true;
-            self.fs.unmount().map_err(Error::Volume)?;
-        }
-        served
     }
 }
 

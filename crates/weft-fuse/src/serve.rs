@@ -1,65 +1,178 @@
 //! The threads that read requests and write answers.
 
 use std::io;
-use std::os::fd::{AsFd, BorrowedFd, OwnedFd};
+use std::os::fd::OwnedFd;
 use std::panic::{AssertUnwindSafe, catch_unwind};
-use std::sync::Arc;
+use std::sync::{Arc, Mutex, PoisonError};
+use std::time::{Duration, Instant};
 
+use rustix::fs::OFlags;
 use rustix::io::Errno;
 
+use crate::crew::Crew;
 use crate::front::{Front, Outcome};
-use crate::wire::{Reply, WRITE_OVERHEAD_BYTES, errno};
+use crate::wire::{Header, Opcode, Reply, WRITE_OVERHEAD_BYTES, errno};
 
 /// The kernel demands room for at least this much.
 const MIN_BUFFER_BYTES: usize = 8192;
 
-/// One thread's way to the kernel: a descriptor, a buffer for requests and one for answers.
-pub(crate) struct Worker {
+/// A request that brings or asks for this much is handed to a worker of its own.
+const LONG_BYTES: u32 = 64 << 10;
+
+/// What the workers of one mount share.
+pub(crate) struct Service {
     front: Arc<Front>,
-    fd: Arc<OwnedFd>,
+    fd: OwnedFd,
+    crew: Crew,
+    /// Only the leader uses it.
+    waiting: Mutex<Waiting>,
+    polling: Duration,
+    buffer_bytes: usize,
+}
+
+/// How the leader waits.
+#[derive(Debug)]
+struct Waiting {
+    /// Requests follow each other so quickly that it pays to look again and again.
+    brisk: bool,
+    /// The descriptor does not block.
+    nonblocking: bool,
+}
+
+impl Service {
+    pub(crate) fn new(
+        front: Arc<Front>,
+        fd: OwnedFd,
+        max_write_bytes: u32,
+        polling: Duration,
+    ) -> Self {
+        let room = (max_write_bytes as usize + WRITE_OVERHEAD_BYTES).next_multiple_of(4096);
+        Self {
+            front,
+            fd,
+            crew: Crew::new(),
+            waiting: Mutex::new(Waiting { brisk: false, nonblocking: false }),
+            polling,
+            buffer_bytes: room.max(MIN_BUFFER_BYTES),
+        }
+    }
+
+    /// Watches over the workers until the mount ends.
+    pub(crate) fn stand_by(&self) {
+        self.crew.stand_by();
+    }
+
+    /// Answers requests until the mount ends.
+    pub(crate) fn work(&self) -> io::Result<()> {
+        let mut worker =
+            Worker { service: self, request: vec![0; self.buffer_bytes], reply: Reply::default() };
+        let result = worker.run();
+        self.crew.end();
+        result
+    }
+
+    /// Reads the next request as the leader; 0 when the mount has ended.
+    fn receive(&self, buf: &mut [u8]) -> io::Result<usize> {
+        let mut waiting = self.waiting.lock().unwrap_or_else(PoisonError::into_inner);
+        let since = (!self.polling.is_zero()).then(Instant::now);
+        if let Some(since) = since
+            && waiting.brisk
+        {
+            self.block(&mut waiting, false)?;
+            loop {
+                if let Some(len) = self.read(buf)? {
+                    return Ok(len);
+                }
+                if since.elapsed() >= self.polling {
+                    break;
+                }
+                // Whoever else wants this CPU, the client among them, goes first.
+                std::thread::yield_now();
+            }
+        }
+        self.block(&mut waiting, true)?;
+        loop {
+            if let Some(len) = self.read(buf)? {
+                waiting.brisk = since.is_some_and(|since| since.elapsed() < self.polling);
+                return Ok(len);
+            }
+        }
+    }
+
+    fn block(&self, waiting: &mut Waiting, block: bool) -> io::Result<()> {
+        if waiting.nonblocking == block {
+            let flags = rustix::fs::fcntl_getfl(&self.fd)?;
+            let flags = if block { flags - OFlags::NONBLOCK } else { flags | OFlags::NONBLOCK };
+            rustix::fs::fcntl_setfl(&self.fd, flags)?;
+            waiting.nonblocking = !block;
+        }
+        Ok(())
+    }
+
+    /// `None`: nothing there, or interrupted.
+    fn read(&self, buf: &mut [u8]) -> io::Result<Option<usize>> {
+        match rustix::io::read(&self.fd, buf) {
+            Ok(len) => Ok(Some(len)),
+            // NOENT: the request was interrupted before it was read.
+            Err(Errno::NOENT | Errno::INTR | Errno::AGAIN) => Ok(None),
+            Err(Errno::NODEV | Errno::CONNABORTED) => Ok(Some(0)),
+            Err(e) => Err(e.into()),
+        }
+    }
+}
+
+/// One thread: a buffer for requests and one for answers.
+struct Worker<'a> {
+    service: &'a Service,
     request: Vec<u8>,
     reply: Reply,
 }
 
-impl Worker {
-    pub(crate) fn new(front: Arc<Front>, fd: Arc<OwnedFd>, max_write_bytes: u32) -> Self {
-        let room = (max_write_bytes as usize + WRITE_OVERHEAD_BYTES).next_multiple_of(4096);
-        let request = vec![0; room.max(MIN_BUFFER_BYTES)];
-        Self { front, fd, request, reply: Reply::default() }
-    }
-
-    /// Answers requests until the mount ends.
-    pub(crate) fn run(mut self) -> io::Result<()> {
-        let fd = Arc::clone(&self.fd);
-        while self.one(fd.as_fd())? {}
+impl Worker<'_> {
+    fn run(&mut self) -> io::Result<()> {
+        let crew = &self.service.crew;
+        while let Some(mut turn) = crew.lead() {
+            loop {
+                let len = self.service.receive(&mut self.request)?;
+                if len == 0 {
+                    return Ok(());
+                }
+                if takes_long(&self.request[..len]) {
+                    crew.hand_over(turn);
+                    self.answer(len);
+                    break;
+                }
+                crew.begin();
+                if !self.answer(len) {
+                    return Ok(());
+                }
+                match crew.done(turn) {
+                    Some(still) => turn = still,
+                    None => break,
+                }
+            }
+        }
         Ok(())
     }
 
-    /// Waits for one request and answers it; `false` when the mount has ended.
-    fn one(&mut self, fd: BorrowedFd<'_>) -> io::Result<bool> {
-        let len = match rustix::io::read(fd, &mut self.request[..]) {
-            Ok(len) => len,
-            // NOENT: the request was interrupted before it was read.
-            Err(Errno::NOENT | Errno::INTR | Errno::AGAIN) => return Ok(true),
-            Err(Errno::NODEV | Errno::CONNABORTED) => return Ok(false),
-            Err(e) => return Err(e.into()),
-        };
-        let outcome = self.answer(len);
+    /// `false` when the kernel said goodbye.
+    fn answer(&mut self, len: usize) -> bool {
+        let outcome = self.outcome(len);
         if outcome != Outcome::Silent {
-            match rustix::io::write(fd, self.reply.finish()) {
+            match rustix::io::write(&self.service.fd, self.reply.finish()) {
                 // NOENT: the caller was killed meanwhile.
                 Ok(_) | Err(Errno::NOENT) => {}
-                Err(Errno::NODEV | Errno::CONNABORTED) => return Ok(false),
+                Err(Errno::NODEV | Errno::CONNABORTED) => return false,
                 Err(e) => tracing::error!("the kernel did not take an answer: {e}"),
             }
         }
-        Ok(outcome != Outcome::Goodbye)
+        outcome != Outcome::Goodbye
     }
 
     /// A panic in the file system costs that one request, not the mount.
-    fn answer(&mut self, len: usize) -> Outcome {
-        let Self { front, request, reply, .. } = self;
-        let answer = AssertUnwindSafe(|| front.answer(&request[..len], reply));
+    fn outcome(&mut self, len: usize) -> Outcome {
+        let Self { service, request, reply } = self;
+        let answer = AssertUnwindSafe(|| service.front.answer(&request[..len], reply));
         catch_unwind(answer).unwrap_or_else(|_| {
             tracing::error!("a request made the file system panic");
             // Something may be half put; without a header there is nobody to answer.
@@ -69,5 +182,24 @@ impl Worker {
             }
             Outcome::Silent
         })
+    }
+}
+
+/// Whether the request is likely to wait for the disk or to move many bytes.
+fn takes_long(request: &[u8]) -> bool {
+    let Some((header, mut body)) = Header::split(request) else { return false };
+    match Opcode::from_number(header.opcode) {
+        Some(
+            Opcode::FSync
+            | Opcode::FSyncDir
+            | Opcode::SyncFs
+            | Opcode::FAllocate
+            | Opcode::CopyFileRange,
+        ) => true,
+        // Handle, offset, size: the same in both.
+        Some(Opcode::Read | Opcode::Write) => {
+            body.skip(16).and_then(|()| body.u32()).is_ok_and(|size| size >= LONG_BYTES)
+        }
+        _ => false,
     }
 }

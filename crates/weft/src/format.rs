@@ -12,6 +12,8 @@ use weft_block::BlockDevice;
 pub enum Format {
     /// ext2 or a descendant: whether it is one that weft can open, its feature words decide.
     Ext,
+    /// Nothing that anybody made: empty, or zeroes where any format has its marks.
+    Nothing,
     /// Something weft does not read, in words.
     Other(String),
 }
@@ -83,14 +85,24 @@ pub fn recognise_bytes(head: &[u8], len_bytes: u64) -> Format {
     if has(510, &[0x55, 0xaa]) {
         return Format::Other("a disk with an MBR; name a partition: IMAGE?partition=1".into());
     }
-    if len_bytes == 0 {
-        return Format::Other("an empty file; weft mkfs makes a volume".into());
-    }
-    if head.iter().all(|b| *b == 0) {
-        return Format::Other("nothing: it begins with zeroes; weft mkfs makes a volume".into());
+    if len_bytes == 0 || head.iter().all(|b| *b == 0) {
+        return Format::Nothing;
     }
     let first: Vec<String> = head.iter().take(8).map(|b| format!("{b:02x}")).collect();
-    Format::Other(format!("nothing weft has heard of (its first bytes are {})", first.join(" ")))
+    Format::Other(format!(
+        "something weft has never heard of (its first bytes are {})",
+        first.join(" ")
+    ))
+}
+
+/// Refuses what is not an ext volume, saying what it is.
+pub(crate) fn demand_ext(source: &str, device: &dyn BlockDevice) -> crate::Result<()> {
+    let saw = match recognise(device)? {
+        Format::Ext => return Ok(()),
+        Format::Nothing => "nothing at all: it is empty or begins with zeroes".to_owned(),
+        Format::Other(saw) => saw,
+    };
+    Err(crate::Error::Unrecognised { image: source.to_owned(), saw })
 }
 
 #[cfg(test)]
@@ -117,10 +129,7 @@ mod tests {
     #[test]
     fn short_and_empty_heads_are_answered() {
         for len in [0_usize, 1, 511, 1023, 1081] {
-            let Format::Other(saw) = recognise_bytes(&vec![0; len], len as u64) else {
-                panic!("{len} zeroes are no volume")
-            };
-            assert_eq!(saw.contains("empty"), len == 0, "{saw}");
+            assert_eq!(recognise_bytes(&vec![0; len], len as u64), Format::Nothing);
         }
         let Format::Other(saw) = recognise_bytes(b"\x01\x02hello", 7) else { panic!() };
         assert!(saw.contains("01 02 68"), "{saw}");

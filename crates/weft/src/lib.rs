@@ -1,29 +1,51 @@
 //! Puts a storage stack together from a description: what a Rust user of weft imports.
 //!
-//! [`format`] recognises what is in a volume by its content, [`volume`] reads `IMAGE:/path`, and
-//! [`transfer`] moves trees between the host, volumes and tar streams. The library never prints
-//! and never reads the environment; the command (`weft-cli`) does.
+//! A [`Stack`] is a volume opened: device, write engine and file system. [`mkfs`] makes volumes,
+//! `check` checks and repairs them, [`transfer`] moves trees between the host, volumes and tar
+//! streams, [`Stack::mount`] mounts one; [`format`] recognises volumes by their content and
+//! [`volume`] reads `IMAGE:/path`. The library never prints and never reads the environment; the
+//! command (`weft-cli`) does.
 //!
-//! The rooms below are re-exported: [`block`], [`vfs`], [`ext2`].
+//! The rooms below are re-exported: [`block`], [`patch`], [`vfs`], [`ext2`].
 //!
 //! ```
-//! use weft::vfs::{MemFs, Walker};
+//! use weft::ext2::mkfs::MkfsOptions;
+//! use weft::vfs::Walker;
+//! use weft::{Options, Stack};
 //!
-//! // Any file system will do; a volume's is weft::Stack's.
-//! let fs = MemFs::new();
-//! Walker::new(&fs).write_file(b"/greeting", b"hello", 0o644)?;
-//! assert_eq!(Walker::new(&fs).read_file(b"/greeting")?, b"hello");
-//! # Ok::<(), weft::vfs::Error>(())
+//! # let dir = tempfile::tempdir()?;
+//! # let image = dir.path().join("v.img");
+//! # let image = image.to_str().ok_or("UTF-8")?;
+//! weft::mkfs::make(image, Some(16 << 20), false, &MkfsOptions::ext2())?;
+//!
+//! let stack = Stack::open(image, &Options::default())?;
+//! Walker::new(stack.fs()).write_file(b"/greeting", b"hello", 0o644)?;
+//! stack.close()?; // durable, and marked clean
+//!
+//! let stack = Stack::open(image, &Options::read_only())?;
+//! assert_eq!(Walker::new(stack.fs()).read_file(b"/greeting")?, b"hello");
+//! # Ok::<(), Box<dyn std::error::Error>>(())
 //! ```
 #![warn(missing_docs)]
 
 pub mod format;
+pub mod mkfs;
+pub mod mount_options;
+pub mod mounts;
 pub mod transfer;
 pub mod volume;
 
 mod error;
+mod info;
+mod mount;
+mod order;
+mod stack;
 
 pub use error::{Error, Result};
+pub use info::{VolumeInfo, info};
+pub use mount::Session;
+pub use order::Order;
+pub use stack::{Options, Stack};
 
 pub use weft_block as block;
 pub use weft_ext2 as ext2;

@@ -1,3 +1,10 @@
 //! The `weft` command from outside, and the rules of the house.
 
+mod documents;
+mod files;
 mod house;
+mod mkfs;
+mod mount;
+mod run;
+mod transfer;
+mod usage;

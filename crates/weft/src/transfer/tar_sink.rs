@@ -12,6 +12,7 @@ use weft_vfs::FileKind;
 /// Writes a tar stream.
 pub struct TarSink<W: Write> {
     builder: tar::Builder<W>,
+    name: Vec<u8>,
 }
 
 impl<W: Write> std::fmt::Debug for TarSink<W> {
@@ -23,7 +24,17 @@ impl<W: Write> std::fmt::Debug for TarSink<W> {
 impl<W: Write> TarSink<W> {
     /// Writes to `stream`, which should be buffered.
     pub fn new(stream: W) -> Self {
-        Self { builder: tar::Builder::new(stream) }
+        Self { builder: tar::Builder::new(stream), name: b".".to_vec() }
+    }
+
+    /// What the top item is called in the stream, instead of `.`; what is in it keeps its relative
+    /// path.
+    #[must_use]
+    pub fn named(mut self, name: &[u8]) -> Self {
+        if !name.is_empty() {
+            self.name = name.to_vec();
+        }
+        self
     }
 }
 
@@ -50,7 +61,7 @@ impl<W: Write> Sink for TarSink<W> {
             let records = records.iter().map(|(name, value)| (name.as_str(), *value));
             self.builder.append_pax_extensions(records).map_err(failed)?;
         }
-        let mut name = if item.path.is_empty() { b".".to_vec() } else { item.path.to_vec() };
+        let mut name = if item.path.is_empty() { self.name.clone() } else { item.path.to_vec() };
         if item.kind == ItemKind::Directory {
             name.push(b'/');
         }

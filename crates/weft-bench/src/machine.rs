@@ -1,0 +1,90 @@
+//! What a measurement ran on: processor, memory, kernel, versions, date.
+
+use std::process::Command;
+use weft::vfs::Time;
+
+/// One line about this machine and this moment.
+pub fn describe() -> String {
+    let cpu = line_value("/proc/cpuinfo", "model name").unwrap_or_else(|| "an unknown CPU".into());
+    let cpus = std::thread::available_parallelism().map_or(1, usize::from);
+    let memory_kib: u64 = line_value("/proc/meminfo", "MemTotal")
+        .and_then(|v| v.split_whitespace().next()?.parse().ok())
+        .unwrap_or(0);
+    let kernel = std::fs::read_to_string("/proc/sys/kernel/osrelease").unwrap_or_default();
+    let virtual_machine = line_value("/proc/cpuinfo", "flags")
+        .is_some_and(|flags| flags.split_whitespace().any(|f| f == "hypervisor"));
+    format!(
+        "{}: {cpus} CPUs of {cpu}{}, {} GiB, Linux {}, weft {}{}",
+        date(),
+        if virtual_machine { " (a virtual machine)" } else { "" },
+        memory_kib.div_ceil(1 << 20),
+        kernel.trim(),
+        env!("CARGO_PKG_VERSION"),
+        e2fsprogs().map(|v| format!(", e2fsprogs {v}")).unwrap_or_default()
+    )
+}
+
+fn line_value(file: &str, key: &str) -> Option<String> {
+    let text = std::fs::read_to_string(file).ok()?;
+    text.lines().find_map(|line| {
+        let (name, value) = line.split_once(':')?;
+        (name.trim() == key).then(|| value.trim().to_owned())
+    })
+}
+
+/// The version that mke2fs reports of itself.
+fn e2fsprogs() -> Option<String> {
+    let out = Command::new("mke2fs").arg("-V").output().ok()?;
+    let text = String::from_utf8_lossy(&out.stderr).into_owned();
+    text.split_whitespace().nth(1).map(str::to_owned)
+}
+
+/// Today in UTC, `2026-11-21`.
+fn date() -> String {
+    let days = Time::now().secs.div_euclid(86_400);
+    // H. Hinnant's civil_from_days.
+    let z = days + 719_468;
+    let era = z.div_euclid(146_097);
+    let doe = z.rem_euclid(146_097);
+    let yoe = (doe - doe / 1460 + doe / 36_524 - doe / 146_096) / 365;
+    let doy = doe - (365 * yoe + yoe / 4 - yoe / 100);
+    let mp = (5 * doy + 2) / 153;
+    let month = if mp < 10 { mp + 3 } else { mp - 9 };
+    let year = yoe + era * 400 + i64::from(month <= 2);
+    format!("{year:04}-{month:02}-{:02}", doy - (153 * mp + 2) / 5 + 1)
+}
+
+/// Seconds of CPU that a process has used, in user and kernel mode together, all its threads
+/// (proc(5): `utime` and `stime` of `/proc/PID/stat`, in ticks of 10 ms).
+pub fn cpu_seconds(pid: &str) -> f64 {
+    const TICKS_PER_SECOND: f64 = 100.0;
+    let Ok(stat) = std::fs::read_to_string(format!("/proc/{pid}/stat")) else { return 0.0 };
+    // The name in parentheses may have blanks in it.
+    let Some((_, rest)) = stat.rsplit_once(')') else { return 0.0 };
+    let ticks: u64 =
+        rest.split_whitespace().skip(11).take(2).filter_map(|f| f.parse::<u64>().ok()).sum();
+    ticks as f64 / TICKS_PER_SECOND
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn cpu_time_grows_with_work() {
+        let before = cpu_seconds("self");
+        let start = std::time::Instant::now();
+        let mut x = 1_u64;
+        while start.elapsed().as_millis() < 100 {
+            x = std::hint::black_box(x.wrapping_mul(31));
+        }
+        assert!(cpu_seconds("self") > before);
+    }
+
+    #[test]
+    fn the_machine_is_described_in_one_line() {
+        let line = describe();
+        assert!(line.contains("Linux") && !line.contains('\n'), "{line}");
+        assert_eq!(date().len(), 10);
+    }
+}

@@ -1,0 +1,395 @@
+//! The command line: verbs and their options, as clap derives them.
+
+use clap::{Args, Parser, Subcommand, ValueEnum};
+use std::ffi::OsString;
+use std::path::PathBuf;
+use weft::Order;
+
+/// ext2 and ext3 volumes that survive a pulled plug: made, mounted, read, written and checked in
+/// user space.
+#[derive(Debug, Parser)]
+#[command(name = "weft", version, max_term_width = 100)]
+#[command(after_help = "A volume path is IMAGE:/path; IMAGE is an image file or a block device, \
+                        with ?partition=N for a partition of it.\nExit codes: 0 done, 1 failed, \
+                        2 wrong usage; weft fsck answers as fsck(8), weft crash with 3 for a \
+                        broken promise.")]
+pub struct Cli {
+    /// Report in JSON, for machines
+    #[arg(long, global = true)]
+    pub json: bool,
+    /// Say nothing but errors, and show no progress
+    #[arg(long, short, global = true)]
+    pub quiet: bool,
+    /// Log what happens inside (twice for more); `WEFT_LOG` takes a filter
+    #[arg(long, short, global = true, action = clap::ArgAction::Count)]
+    pub verbose: u8,
+    #[command(subcommand)]
+    pub verb: Verb,
+}
+
+#[derive(Debug, Subcommand)]
+pub enum Verb {
+    /// Make an empty volume
+    Mkfs(Mkfs),
+    /// Mount a volume on a directory, in the foreground unless --background
+    Mount(Mount),
+    /// Unmount a directory, and wait until everything is on the disk
+    Umount(Umount),
+    /// Show what a volume is
+    Info(Info),
+    /// List a directory
+    Ls(Ls),
+    /// Show a directory as a tree
+    Tree(Tree),
+    /// Show all that is known of a file
+    Stat(Stat),
+    /// Write files to standard output
+    Cat(Cat),
+    /// Copy within a volume, between volumes, or in and out
+    Cp(Cp),
+    /// Copy files out of a volume
+    Get(Get),
+    /// Copy files into a volume
+    Put(Put),
+    /// Make directories
+    Mkdir(Mkdir),
+    /// Remove files
+    Rm(Rm),
+    /// Rename a file
+    Mv(Mv),
+    /// Make a link
+    Ln(Ln),
+    /// Show how full a volume is
+    Df(Df),
+    /// Put a directory or a tar stream into a volume
+    Import(Import),
+    /// Take a tree out of a volume, into a directory or a tar stream
+    Export(Export),
+    /// Print the completions for a shell
+    Completions(Completions),
+    /// Write the manual pages into a directory
+    Man(Man),
+}
+
+/// How a volume is opened by the verbs that change it.
+#[derive(Debug, Clone, Default, Args)]
+pub struct Opening {
+    /// How writes are ordered: soft, journal, journal=ordered, journal=full or async
+    /// [default: soft on ext2, journal=ordered on ext3]
+    #[arg(long, value_name = "ORDER")]
+    pub order: Option<Order>,
+}
+
+#[derive(Debug, Clone, Copy, PartialEq, Eq, ValueEnum)]
+pub enum MkfsFormat {
+    Ext2,
+    Ext3,
+}
+
+#[derive(Debug, Args)]
+pub struct Mkfs {
+    /// The format
+    pub format: MkfsFormat,
+    /// The image file (made if it does not exist) or block device
+    pub image: String,
+    /// Size of the volume, such as 64M or 2G [default: the size of the image]
+    #[arg(long, short)]
+    pub size: Option<String>,
+    /// Block size in bytes: 1024, 2048 or 4096
+    #[arg(long, short, value_name = "BYTES")]
+    pub block_size: Option<u32>,
+    /// Inode size in bytes: 128 or 256
+    #[arg(long, short = 'I', value_name = "BYTES")]
+    pub inode_size: Option<u16>,
+    /// One inode for this many bytes of the volume
+    #[arg(long, short = 'i', value_name = "BYTES")]
+    pub bytes_per_inode: Option<u32>,
+    /// Number of inodes
+    #[arg(long, short = 'N', value_name = "COUNT", conflicts_with = "bytes_per_inode")]
+    pub inodes: Option<u32>,
+    /// Name of the volume, at most 16 bytes
+    #[arg(long, short = 'L')]
+    pub label: Option<String>,
+    /// UUID of the volume [default: random]
+    #[arg(long, short = 'U')]
+    pub uuid: Option<String>,
+    /// Percentage of blocks kept for the superuser
+    #[arg(long, short = 'm', value_name = "PERCENT")]
+    pub reserved: Option<f64>,
+    /// Features to set, or with a leading ^ to clear, comma-separated
+    #[arg(long, short = 'O', value_name = "FEATURES")]
+    pub features: Option<String>,
+    /// Size of the journal (ext3), such as 16M
+    #[arg(long, short = 'J', value_name = "SIZE")]
+    pub journal_size: Option<String>,
+    /// Blocks in a group
+    #[arg(long, short = 'g', value_name = "BLOCKS")]
+    pub blocks_per_group: Option<u32>,
+    /// On-disk revision: 0 or 1
+    #[arg(long, short = 'r')]
+    pub revision: Option<u32>,
+    /// Owner of the root directory, UID:GID [default: yours]
+    #[arg(long, value_name = "UID:GID")]
+    pub root_owner: Option<String>,
+    /// Fill the new volume with this directory
+    #[arg(long, short = 'd', value_name = "DIR")]
+    pub directory: Option<PathBuf>,
+    /// Overwrite what is there, even if it looks like something
+    #[arg(long, short = 'F')]
+    pub force: bool,
+}
+
+#[derive(Debug, Clone, Args)]
+pub struct Mount {
+    /// The image file or block device
+    pub image: String,
+    /// The directory to mount on
+    pub mountpoint: PathBuf,
+    #[command(flatten)]
+    pub opening: Opening,
+    /// Return once it is mounted
+    #[arg(long, short)]
+    pub background: bool,
+    /// Refuse writes
+    #[arg(long, short)]
+    pub read_only: bool,
+    /// Options as in fstab: ro, allow_other, order=..., noatime, ...
+    #[arg(short, long = "options", value_name = "OPTIONS")]
+    pub options: Vec<String>,
+    /// Number of threads that serve requests [default: the number of CPUs]
+    #[arg(long, value_name = "N")]
+    pub threads: Option<usize>,
+    /// Write the process id to this file once mounted
+    #[arg(long, value_name = "FILE")]
+    pub pid_file: Option<PathBuf>,
+    /// The re-execution of this command behind --background
+    #[arg(long, hide = true)]
+    pub detached: bool,
+}
+
+#[derive(Debug, Args)]
+pub struct Umount {
+    /// The directory a volume is mounted on
+    pub mountpoint: PathBuf,
+    /// Detach it now, even if files on it are in use or its process has died
+    #[arg(long, short)]
+    pub lazy: bool,
+}
+
+#[derive(Debug, Args)]
+pub struct Info {
+    /// The image file or block device
+    pub image: String,
+}
+
+#[derive(Debug, Args)]
+pub struct Ls {
+    /// IMAGE:/path, more than one if need be
+    #[arg(required = true, value_name = "VOLUME_PATH")]
+    pub paths: Vec<OsString>,
+    /// One line with mode, links, owner, size and time for each
+    #[arg(long, short)]
+    pub long: bool,
+    /// Names that begin with a dot too
+    #[arg(long, short)]
+    pub all: bool,
+    /// The directory itself and not what is in it
+    #[arg(long, short)]
+    pub directory: bool,
+    /// Everything below, too
+    #[arg(long, short = 'R')]
+    pub recursive: bool,
+}
+
+#[derive(Debug, Args)]
+pub struct Tree {
+    /// IMAGE:/path
+    pub path: OsString,
+    /// How many levels to show
+    #[arg(long, short)]
+    pub depth: Option<usize>,
+}
+
+#[derive(Debug, Args)]
+pub struct Stat {
+    /// IMAGE:/path, more than one if need be
+    #[arg(required = true, value_name = "VOLUME_PATH")]
+    pub paths: Vec<OsString>,
+}
+
+#[derive(Debug, Args)]
+pub struct Cat {
+    /// IMAGE:/path, more than one if need be
+    #[arg(required = true, value_name = "VOLUME_PATH")]
+    pub paths: Vec<OsString>,
+}
+
+/// What is kept of each file that is copied.
+#[derive(Debug, Clone, Args)]
+pub struct Keeping {
+    /// Owner of everything copied into the volume, UID:GID [default: as in the source]
+    #[arg(long, value_name = "UID:GID")]
+    pub owner: Option<String>,
+    /// Leave extended attributes behind
+    #[arg(long)]
+    pub no_xattrs: bool,
+}
+
+#[derive(Debug, Args)]
+pub struct Cp {
+    /// What to copy, then where to: paths of the host or IMAGE:/path
+    #[arg(required = true, num_args = 2.., value_name = "PATH")]
+    pub paths: Vec<OsString>,
+    #[command(flatten)]
+    pub keeping: Keeping,
+    #[command(flatten)]
+    pub opening: Opening,
+}
+
+#[derive(Debug, Args)]
+pub struct Get {
+    /// IMAGE:/path, more than one if the destination is a directory
+    #[arg(required = true, value_name = "VOLUME_PATH")]
+    pub paths: Vec<OsString>,
+    /// Where to: an existing directory, or the name of the copy
+    #[arg(value_name = "DESTINATION")]
+    pub destination: PathBuf,
+    /// Leave extended attributes behind
+    #[arg(long)]
+    pub no_xattrs: bool,
+}
+
+#[derive(Debug, Args)]
+pub struct Put {
+    /// Files and directories of the host
+    #[arg(required = true, value_name = "PATH")]
+    pub paths: Vec<PathBuf>,
+    /// Where to: IMAGE:/path of an existing directory, or the name of the copy
+    #[arg(value_name = "VOLUME_PATH")]
+    pub destination: OsString,
+    #[command(flatten)]
+    pub keeping: Keeping,
+    #[command(flatten)]
+    pub opening: Opening,
+}
+
+#[derive(Debug, Args)]
+pub struct Mkdir {
+    /// IMAGE:/path, more than one if need be
+    #[arg(required = true, value_name = "VOLUME_PATH")]
+    pub paths: Vec<OsString>,
+    /// Make what is missing above too, and do not mind what exists
+    #[arg(long, short)]
+    pub parents: bool,
+    /// Permissions, octal
+    #[arg(long, short, default_value = "755", value_parser = octal)]
+    pub mode: u16,
+    #[command(flatten)]
+    pub opening: Opening,
+}
+
+#[derive(Debug, Args)]
+pub struct Rm {
+    /// IMAGE:/path, more than one if need be
+    #[arg(required = true, value_name = "VOLUME_PATH")]
+    pub paths: Vec<OsString>,
+    /// Directories too, with all that is in them
+    #[arg(long, short)]
+    pub recursive: bool,
+    /// Do not mind what does not exist
+    #[arg(long, short)]
+    pub force: bool,
+    #[command(flatten)]
+    pub opening: Opening,
+}
+
+#[derive(Debug, Args)]
+pub struct Mv {
+    /// IMAGE:/path
+    pub from: OsString,
+    /// IMAGE:/path of the same volume: the new name, or a directory to move into
+    pub to: OsString,
+    /// Fail if the new name exists
+    #[arg(long, short)]
+    pub no_replace: bool,
+    #[command(flatten)]
+    pub opening: Opening,
+}
+
+#[derive(Debug, Args)]
+pub struct Ln {
+    /// What the link leads to: IMAGE:/path, or with --symbolic any text
+    pub target: OsString,
+    /// IMAGE:/path of the link
+    pub link: OsString,
+    /// A symbolic link
+    #[arg(long, short)]
+    pub symbolic: bool,
+    #[command(flatten)]
+    pub opening: Opening,
+}
+
+#[derive(Debug, Args)]
+pub struct Df {
+    /// The image files or block devices
+    #[arg(required = true)]
+    pub images: Vec<String>,
+}
+
+#[derive(Debug, Args)]
+pub struct Import {
+    /// A directory, a tar file (not compressed), or - for a tar stream on standard input
+    pub from: PathBuf,
+    /// IMAGE:/path of the directory to put it into; it is made if it does not exist
+    #[arg(value_name = "VOLUME_PATH")]
+    pub to: OsString,
+    #[command(flatten)]
+    pub keeping: Keeping,
+    #[command(flatten)]
+    pub opening: Opening,
+}
+
+#[derive(Debug, Args)]
+pub struct Export {
+    /// IMAGE:/path
+    #[arg(value_name = "VOLUME_PATH")]
+    pub from: OsString,
+    /// A directory, a name that ends in .tar, or - for a tar stream on standard output
+    pub to: PathBuf,
+    /// Write a tar stream, whatever the name
+    #[arg(long)]
+    pub tar: bool,
+    /// Leave extended attributes behind
+    #[arg(long)]
+    pub no_xattrs: bool,
+}
+
+#[derive(Debug, Args)]
+pub struct Completions {
+    /// The shell
+    pub shell: clap_complete::Shell,
+}
+
+#[derive(Debug, Args)]
+pub struct Man {
+    /// The directory; it is made if it does not exist
+    pub directory: PathBuf,
+}
+
+fn octal(text: &str) -> Result<u16, String> {
+    u16::from_str_radix(text, 8)
+        .ok()
+        .filter(|mode| *mode <= 0o7777)
+        .ok_or_else(|| format!("'{text}' is no mode; write it in octal, such as 755"))
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use clap::CommandFactory;
+
+    #[test]
+    fn the_command_line_is_consistent() {
+        Cli::command().debug_assert();
+    }
+}

@@ -1,0 +1,122 @@
+//! The mount helper: `mount -t fuse.weft` and `mount -t weft` run weft by another name, with
+//! arguments of their own kind: IMAGE DIR [-sfnv] [-N NAMESPACE] [-t TYPE] [-o OPTIONS].
+
+use crate::cli::{Mount, Opening};
+use crate::output::Output;
+use crate::verb;
+use std::ffi::OsString;
+use std::path::{Path, PathBuf};
+use std::process::ExitCode;
+
+/// Codes of mount(8): wrong usage, and a mount that failed.
+const USAGE: u8 = 1;
+const MOUNT_FAILED: u8 = 32;
+
+/// The arguments, if weft was called as a mount helper: by its name, or by `mount.fuse3`, which
+/// runs `weft IMAGE DIR -o OPTIONS`.
+pub fn as_mount_helper(args: &[OsString]) -> Option<&[OsString]> {
+    let name = Path::new(args.first()?).file_name()?.to_str()?;
+    let by_name = matches!(name, "mount.weft" | "mount.fuse.weft");
+    let by_mount_fuse = args.len() == 5
+        && args[3] == "-o"
+        && [1, 2].iter().all(|at| Path::new(&args[*at]).is_absolute());
+    (by_name || by_mount_fuse).then(|| &args[1..])
+}
+
+/// Mounts in the background.
+pub fn run(args: &[OsString]) -> ExitCode {
+    match parse(args) {
+        Ok(None) => ExitCode::SUCCESS,
+        Ok(Some(mount)) => {
+            let out = Output { json: false, quiet: true };
+            match verb::mount::run(out, &mount, 0) {
+                Ok(_) => ExitCode::SUCCESS,
+                Err(failure) => {
+                    eprintln!("mount.weft: {failure}");
+                    ExitCode::from(MOUNT_FAILED)
+                }
+            }
+        }
+        Err(problem) => {
+            eprintln!("mount.weft: {problem}\nusage: mount.weft IMAGE DIR [-o OPTIONS]");
+            ExitCode::from(USAGE)
+        }
+    }
+}
+
+/// `None`: a dry run (-f).
+fn parse(args: &[OsString]) -> Result<Option<Mount>, String> {
+    let mut places = Vec::new();
+    let mut options = Vec::new();
+    let mut fake = false;
+    let mut args = args.iter();
+    while let Some(arg) = args.next() {
+        match arg.to_str() {
+            Some("-o") => {
+                let list = args.next().ok_or("-o needs options")?;
+                options.push(list.to_str().ok_or("the options are not UTF-8")?.to_owned());
+            }
+            Some("-t" | "-N") => {
+                args.next().ok_or("-t and -N need a value")?;
+            }
+            Some(flags) if flags.starts_with('-') && flags.len() > 1 => {
+                if !flags[1..].chars().all(|c| "sfnvrw".contains(c)) {
+                    return Err(format!("{flags} is not known"));
+                }
+                fake |= flags.contains('f');
+                if flags.contains('r') {
+                    options.push("ro".into());
+                }
+            }
+            _ => places.push(arg.clone()),
+        }
+    }
+    let [image, mountpoint]: [OsString; 2] =
+        places.try_into().map_err(|_| "give an image and a directory")?;
+    if fake {
+        return Ok(None);
+    }
+    Ok(Some(Mount {
+        image: image.into_string().map_err(|_| "the image's name is not UTF-8")?,
+        mountpoint: PathBuf::from(mountpoint),
+        opening: Opening::default(),
+        background: true,
+        read_only: false,
+        options,
+        threads: None,
+        pid_file: None,
+        detached: false,
+    }))
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    fn os(args: &[&str]) -> Vec<OsString> {
+        args.iter().map(OsString::from).collect()
+    }
+
+    #[test]
+    fn it_is_recognised_by_its_name_and_by_how_mount_fuse_calls_it() {
+        assert!(as_mount_helper(&os(&["/sbin/mount.fuse.weft", "v.img", "/m"])).is_some());
+        assert!(as_mount_helper(&os(&["weft", "/v.img", "/m", "-o", "rw"])).is_some());
+        assert!(as_mount_helper(&os(&["weft", "mount", "/v.img", "/m"])).is_none());
+        assert!(as_mount_helper(&os(&["weft", "mount", "/m", "-o", "ro"])).is_none());
+        assert!(as_mount_helper(&os(&["weft"])).is_none());
+    }
+
+    #[test]
+    fn its_arguments_are_those_of_mount() {
+        let m =
+            parse(&os(&["v.img", "/m", "-sn", "-o", "ro,nodev", "-t", "weft"])).unwrap().unwrap();
+        assert_eq!(
+            (m.image.as_str(), m.options.as_slice()),
+            ("v.img", &["ro,nodev".to_owned()][..])
+        );
+        assert!(m.background);
+        assert!(parse(&os(&["v.img", "/m", "-f"])).unwrap().is_none());
+        assert!(parse(&os(&["v.img"])).is_err());
+        assert!(parse(&os(&["v.img", "/m", "-x"])).is_err());
+    }
+}

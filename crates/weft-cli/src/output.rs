@@ -1,0 +1,358 @@
+//! What verbs print: text for people, JSON for machines, progress on a terminal.
+
+use crate::cli::Cli;
+use crate::failure::Failure;
+use indicatif::{HumanBytes, ProgressBar, ProgressStyle};
+use serde::Serialize;
+use std::io::{IsTerminal, Write};
+use std::time::Duration;
+use weft::transfer::Tally;
+use weft::vfs::{Attr, FileKind, Time};
+
+/// Where and how a verb reports.
+#[derive(Debug, Clone, Copy)]
+pub struct Output {
+    pub json: bool,
+    pub quiet: bool,
+}
+
+impl Output {
+    pub fn new(cli: &Cli) -> Self {
+        Self { json: cli.json, quiet: cli.quiet }
+    }
+
+    /// Prints `report` as JSON, or what `text` writes.
+    pub fn report<T: Serialize>(
+        self,
+        report: &T,
+        text: impl FnOnce(&mut dyn Write) -> std::io::Result<()>,
+    ) -> Result<(), Failure> {
+        let mut out = std::io::BufWriter::new(std::io::stdout().lock());
+        let written = if self.json {
+            serde_json::to_writer_pretty(&mut out, report)
+                .map_err(std::io::Error::from)
+                .and_then(|()| out.write_all(b"\n"))
+        } else {
+            text(&mut out)
+        };
+        ignore_closed_pipe(written.and_then(|()| out.flush()))
+    }
+
+    /// As [`report`](Self::report), for what only confirms: --quiet leaves the text out.
+    pub fn confirm<T: Serialize>(self, report: &T, text: &str) -> Result<(), Failure> {
+        if self.quiet && !self.json {
+            return Ok(());
+        }
+        self.report(report, |out| writeln!(out, "{text}"))
+    }
+
+    /// A note beside the result, on standard error.
+    pub fn note(self, text: &str) {
+        if !self.quiet {
+            eprintln!("weft: {text}");
+        }
+    }
+
+    /// Progress of a transfer of `names` files (0 if that is not known).
+    pub fn progress(self, what: &str) -> Progress {
+        if self.quiet || !std::io::stderr().is_terminal() {
+            return Progress { bar: None };
+        }
+        let bar = ProgressBar::new_spinner();
+        let style = ProgressStyle::with_template("{spinner} {prefix} {msg} ({elapsed})");
+        bar.set_style(style.unwrap_or_else(|_| ProgressStyle::default_spinner()));
+        bar.set_prefix(what.to_owned());
+        bar.enable_steady_tick(Duration::from_millis(120));
+        Progress { bar: Some(bar) }
+    }
+}
+
+/// `head` closing the pipe is not a failure of the verb before it.
+pub fn ignore_closed_pipe(result: std::io::Result<()>) -> Result<(), Failure> {
+    match result {
+        Err(e) if e.kind() == std::io::ErrorKind::BrokenPipe => Ok(()),
+        other => other.map_err(|e| Failure::new(format!("cannot write the output: {e}"))),
+    }
+}
+
+/// A progress line on a terminal; nothing elsewhere.
+#[derive(Debug)]
+pub struct Progress {
+    bar: Option<ProgressBar>,
+}
+
+impl Progress {
+    pub fn show(&self, tally: &Tally) {
+        // Not for every file: formatting would cost more than a small file does.
+        if let Some(bar) = &self.bar
+            && (tally.names() & 63 == 0 || tally.names() < 64)
+        {
+            bar.set_message(format!("{} names, {}", tally.names(), HumanBytes(tally.bytes)));
+        }
+    }
+
+    pub fn say(&self, text: impl Into<String>) {
+        if let Some(bar) = &self.bar {
+            bar.set_message(text.into());
+        }
+    }
+}
+
+impl Drop for Progress {
+    fn drop(&mut self) {
+        if let Some(bar) = &self.bar {
+            bar.finish_and_clear();
+        }
+    }
+}
+
+/// `1.5G`: a size as people read it.
+pub fn human(bytes: u64) -> String {
+    const UNITS: [&str; 6] = ["", "K", "M", "G", "T", "P"];
+    let mut unit = 0;
+    let mut scaled = bytes;
+    let mut rest = 0;
+    while scaled >= 1024 && unit + 1 < UNITS.len() {
+        rest = scaled % 1024;
+        scaled /= 1024;
+        unit += 1;
+    }
+    let tenths = rest * 10 / 1024;
+    if unit > 0 && scaled < 10 {
+        format!("{scaled}.{tenths}{}", UNITS[unit])
+    } else {
+        format!("{scaled}{}", UNITS[unit])
+    }
+}
+
+/// `1 file`, `2 files`.
+pub fn count(n: u64, one: &str) -> String {
+    let plural = match one.strip_suffix('y') {
+        Some(stem) => format!("{stem}ies"),
+        None => format!("{one}s"),
+    };
+    if n == 1 { format!("1 {one}") } else { format!("{n} {plural}") }
+}
+
+/// A tally as JSON.
+#[derive(Debug, Serialize)]
+pub struct TallyReport {
+    pub files: u64,
+    pub directories: u64,
+    pub symlinks: u64,
+    pub hard_links: u64,
+    pub specials: u64,
+    pub bytes: u64,
+    pub seconds: f64,
+}
+
+impl TallyReport {
+    pub fn new(tally: &Tally, took: Duration) -> Self {
+        Self {
+            files: tally.files,
+            directories: tally.directories,
+            symlinks: tally.symlinks,
+            hard_links: tally.hard_links,
+            specials: tally.specials,
+            bytes: tally.bytes,
+            seconds: took.as_secs_f64(),
+        }
+    }
+
+    /// `12 files (3.4M) and 2 directories in 0.01 s`
+    pub fn sentence(&self) -> String {
+        let links = self.symlinks + self.hard_links + self.specials;
+        let others =
+            if links > 0 { format!(", {}", count(links, "link or node")) } else { String::new() };
+        format!(
+            "{} ({}), {}{others} in {:.2} s",
+            count(self.files, "file"),
+            human(self.bytes),
+            count(self.directories, "directory"),
+            self.seconds
+        )
+    }
+}
+
+/// `drwxr-xr-x`, as ls shows a mode.
+pub fn mode_string(kind: FileKind, perm: u16) -> String {
+    let mut s = String::with_capacity(10);
+    s.push(kind_letter(kind));
+    for (shift, special, set, clear) in
+        [(6, 0o4000, 's', 'S'), (3, 0o2000, 's', 'S'), (0, 0o1000, 't', 'T')]
+    {
+        let bits = perm >> shift;
+        s.push(if bits & 4 != 0 { 'r' } else { '-' });
+        s.push(if bits & 2 != 0 { 'w' } else { '-' });
+        s.push(match (perm & special != 0, bits & 1 != 0) {
+            (true, true) => set,
+            (true, false) => clear,
+            (false, true) => 'x',
+            (false, false) => '-',
+        });
+    }
+    s
+}
+
+fn kind_letter(kind: FileKind) -> char {
+    match kind {
+        FileKind::Regular => '-',
+        FileKind::Directory => 'd',
+        FileKind::Symlink => 'l',
+        FileKind::BlockDevice => 'b',
+        FileKind::CharDevice => 'c',
+        FileKind::Fifo => 'p',
+        FileKind::Socket => 's',
+    }
+}
+
+/// A kind in words.
+pub fn kind_name(kind: FileKind) -> &'static str {
+    match kind {
+        FileKind::Regular => "file",
+        FileKind::Directory => "directory",
+        FileKind::Symlink => "symlink",
+        FileKind::BlockDevice => "block device",
+        FileKind::CharDevice => "character device",
+        FileKind::Fifo => "fifo",
+        FileKind::Socket => "socket",
+    }
+}
+
+/// `2026-11-21 07:19:26` in UTC.
+pub fn utc(time: Time) -> String {
+    let days = time.secs.div_euclid(86_400);
+    let of_day = time.secs.rem_euclid(86_400);
+    let (year, month, day) = civil(days);
+    let (h, m, s) = (of_day / 3600, of_day / 60 % 60, of_day % 60);
+    format!("{year:04}-{month:02}-{day:02} {h:02}:{m:02}:{s:02}")
+}
+
+/// The proleptic Gregorian date of a day since 1970-01-01 (H. Hinnant's `civil_from_days`).
+fn civil(days: i64) -> (i64, i64, i64) {
+    let z = days + 719_468;
+    let era = z.div_euclid(146_097);
+    let doe = z.rem_euclid(146_097);
+    let yoe = (doe - doe / 1460 + doe / 36_524 - doe / 146_096) / 365;
+    let doy = doe - (365 * yoe + yoe / 4 - yoe / 100);
+    let mp = (5 * doy + 2) / 153;
+    let month = if mp < 10 { mp + 3 } else { mp - 9 };
+    (yoe + era * 400 + i64::from(month <= 2), month, doy - (153 * mp + 2) / 5 + 1)
+}
+
+/// A name or path as JSON: text where it is UTF-8, and its bytes where it is not.
+#[derive(Debug, Serialize)]
+#[serde(untagged)]
+pub enum NameReport {
+    Text(String),
+    Bytes(Vec<u8>),
+}
+
+impl From<&[u8]> for NameReport {
+    fn from(name: &[u8]) -> Self {
+        match std::str::from_utf8(name) {
+            Ok(text) => Self::Text(text.to_owned()),
+            Err(_) => Self::Bytes(name.to_vec()),
+        }
+    }
+}
+
+/// Attributes as JSON.
+#[derive(Debug, Serialize)]
+pub struct AttrReport {
+    pub inode: u64,
+    pub kind: &'static str,
+    pub mode: String,
+    pub links: u32,
+    pub uid: u32,
+    pub gid: u32,
+    pub size_bytes: u64,
+    pub allocated_bytes: u64,
+    #[serde(skip_serializing_if = "Option::is_none")]
+    pub device: Option<(u32, u32)>,
+    pub accessed: f64,
+    pub modified: f64,
+    pub changed: f64,
+    #[serde(skip_serializing_if = "Option::is_none")]
+    pub born: Option<f64>,
+}
+
+impl From<&Attr> for AttrReport {
+    fn from(attr: &Attr) -> Self {
+        let seconds = |t: Time| t.secs as f64 + f64::from(t.nanos) / 1e9;
+        let is_device = matches!(attr.kind, FileKind::BlockDevice | FileKind::CharDevice);
+        Self {
+            inode: attr.ino.0,
+            kind: kind_name(attr.kind),
+            mode: format!("{:04o}", attr.perm),
+            links: attr.nlink,
+            uid: attr.uid,
+            gid: attr.gid,
+            size_bytes: attr.size_bytes,
+            allocated_bytes: attr.blocks_512.saturating_mul(512),
+            device: is_device.then(|| device_numbers(attr.rdev)),
+            accessed: seconds(attr.atime),
+            modified: seconds(attr.mtime),
+            changed: seconds(attr.ctime),
+            born: attr.btime.map(seconds),
+        }
+    }
+}
+
+/// Major and minor number of a packed device number.
+pub fn device_numbers(rdev: u32) -> (u32, u32) {
+    ((rdev >> 8) & 0xfff, (rdev & 0xff) | ((rdev >> 12) & 0xf_ff00))
+}
+
+/// A name as a terminal may show it: control characters and bytes that are not UTF-8 escaped, so
+/// that a hostile name can neither fool nor steer the terminal.
+pub fn shown(name: &[u8]) -> String {
+    let mut s = String::with_capacity(name.len());
+    for chunk in name.utf8_chunks() {
+        for c in chunk.valid().chars() {
+            if c.is_control() || c == '\\' {
+                s.extend(c.escape_default());
+            } else {
+                s.push(c);
+            }
+        }
+        for byte in chunk.invalid() {
+            s.push_str(&format!("\\x{byte:02x}"));
+        }
+    }
+    s
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn times_are_utc() {
+        let at = |secs| utc(Time { secs, nanos: 0 });
+        assert_eq!(at(0), "1970-01-01 00:00:00");
+        assert_eq!(at(951_782_399), "2000-02-28 23:59:59");
+        assert_eq!(at(951_782_400), "2000-02-29 00:00:00");
+        assert_eq!(at(-1), "1969-12-31 23:59:59");
+        assert_eq!(at(4_102_444_800), "2100-01-01 00:00:00");
+    }
+
+    #[test]
+    fn sizes_counts_and_modes() {
+        assert_eq!(human(999), "999");
+        assert_eq!(human(1536), "1.5K");
+        assert_eq!(human(2 << 30), "2.0G");
+        assert_eq!(human(10 << 20), "10M");
+        assert_eq!(count(1, "directory"), "1 directory");
+        assert_eq!(count(2, "directory"), "2 directories");
+        assert_eq!(mode_string(FileKind::Directory, 0o1777), "drwxrwxrwt");
+        assert_eq!(mode_string(FileKind::Regular, 0o4644), "-rwSr--r--");
+    }
+
+    #[test]
+    fn hostile_names_are_escaped() {
+        assert_eq!(shown(b"plain \xc3\xa9"), "plain \u{e9}");
+        assert_eq!(shown(b"\x1b[2J\\"), "\\u{1b}[2J\\\\");
+        assert_eq!(shown(b"\xff"), "\\xff");
+    }
+}

@@ -1,0 +1,263 @@
+//! `cp`, `get`, `put`.
+
+use super::{changing, file_error, ownership, reading, volume_path};
+use crate::cli::{self, Keeping, Opening};
+use crate::failure::{DONE, Failure, Outcome};
+use crate::output::{Output, TallyReport};
+use std::ffi::{OsStr, OsString};
+use std::os::unix::ffi::OsStrExt;
+use std::path::{Path, PathBuf};
+use std::time::Instant;
+use weft::transfer::{
+    Counted, HostSink, HostSource, Ownership, Sink, Tally, VolumeSink, VolumeSource,
+};
+use weft::vfs::{Error as FsError, Ino, Node, Walker};
+use weft::volume::VolumePath;
+
+/// `get`.
+pub fn get(out: Output, args: &cli::Get) -> Outcome {
+    let from: Vec<VolumePath> =
+        args.paths.iter().map(|p| volume_path(p)).collect::<Result<_, _>>()?;
+    copy_out(out, &from, &args.destination, !args.no_xattrs)
+}
+
+/// `put`.
+pub fn put(out: Output, args: &cli::Put) -> Outcome {
+    let to = volume_path(&args.destination)?;
+    copy_in(out, &args.paths, &to, &args.keeping, &args.opening)
+}
+
+/// `cp`.
+pub fn cp(out: Output, args: &cli::Cp) -> Outcome {
+    let Some((to, from)) = args.paths.split_last() else {
+        return Err(Failure::usage("cp needs a source and a destination"));
+    };
+    let in_volume = |p: &&OsString| weft::volume::looks_like_one(p);
+    let volumes = from.iter().filter(in_volume).count();
+    if volumes != 0 && volumes != from.len() {
+        return Err(Failure::usage("all sources are on the host, or all are in volumes"));
+    }
+    match (volumes > 0, weft::volume::looks_like_one(to)) {
+        (false, false) => Err(Failure::usage(
+            "neither the source nor the destination is in a volume; a volume path is IMAGE:/path",
+        )),
+        (false, true) => {
+            let from: Vec<PathBuf> = from.iter().map(PathBuf::from).collect();
+            copy_in(out, &from, &volume_path(to)?, &args.keeping, &args.opening)
+        }
+        (true, to_volume) => {
+            let from: Vec<VolumePath> =
+                from.iter().map(|p| volume_path(p)).collect::<Result<_, _>>()?;
+            if to_volume {
+                copy_across(out, &from, &volume_path(to)?, &args.keeping, &args.opening)
+            } else {
+                copy_out(out, &from, Path::new(to), !args.keeping.no_xattrs)
+            }
+        }
+    }
+}
+
+/// Where copies go in a volume: a directory, and the name in it unless each keeps its own.
+struct Landing<'a> {
+    dir: Node<'a>,
+    name: Option<Vec<u8>>,
+    shown: Vec<u8>,
+}
+
+fn landing<'a>(walker: &Walker<'a>, path: &[u8], sources: usize) -> Result<Landing<'a>, Failure> {
+    let failed = |e| file_error("copy to", path, e);
+    match walker.resolve(path) {
+        Ok(node) if node.is_dir() => Ok(Landing { dir: node, name: None, shown: path.to_vec() }),
+        Ok(_) | Err(FsError::NotFound) if sources == 1 => {
+            let place = walker.place(path).map_err(failed)?;
+            if place.wants_dir {
+                return Err(failed(FsError::NotFound));
+            }
+            let end = path.iter().rposition(|b| *b == b'/').map_or(0, |at| at + 1);
+            Ok(Landing { dir: place.dir, name: Some(place.name), shown: path[..end].to_vec() })
+        }
+        Ok(_) => Err(failed(FsError::NotADirectory)),
+        Err(e) => Err(failed(e)),
+    }
+}
+
+impl<'a> Landing<'a> {
+    /// The sink for a source called `own_name` (`None`: what is in it goes into the directory).
+    fn sink(
+        &self,
+        walker: &Walker<'a>,
+        own_name: Option<&[u8]>,
+        ownership: Ownership,
+    ) -> Result<VolumeSink<'a>, Failure> {
+        let fs = walker.fs();
+        let dir = self.dir.lookup(b".").map_err(|e| file_error("copy to", &self.shown, e))?;
+        let name = self.name.as_deref().or(own_name);
+        Ok(VolumeSink::new(fs, dir, name, &self.shown, ownership))
+    }
+}
+
+/// Sends with progress, and adds what was sent to `total`.
+fn counted(
+    out: Output,
+    total: &mut Tally,
+    sink: &mut dyn Sink,
+    send: impl FnOnce(&mut dyn Sink) -> weft::Result<()>,
+) -> Result<(), Failure> {
+    let progress = out.progress("copying");
+    let mut each = |tally: &Tally| progress.show(tally);
+    let mut counted = Counted::new(sink, &mut each);
+    let sent = send(&mut counted);
+    let tally = counted.tally();
+    total.files += tally.files;
+    total.directories += tally.directories;
+    total.symlinks += tally.symlinks;
+    total.hard_links += tally.hard_links;
+    total.specials += tally.specials;
+    total.bytes += tally.bytes;
+    sent.map_err(Failure::from)
+}
+
+fn report(out: Output, tally: &Tally, since: Instant) -> Outcome {
+    let report = TallyReport::new(tally, since.elapsed());
+    out.confirm(&report, &format!("copied {}", report.sentence()))?;
+    Ok(DONE)
+}
+
+fn copy_in(
+    out: Output,
+    from: &[PathBuf],
+    to: &VolumePath,
+    keeping: &Keeping,
+    opening: &Opening,
+) -> Outcome {
+    let began = Instant::now();
+    let mut total = Tally::default();
+    let ownership = ownership(keeping.owner.as_deref())?;
+    for path in from {
+        if let Err(e) = std::fs::symlink_metadata(path) {
+            return Err(weft::Error::host("read", path, e).into());
+        }
+    }
+    changing(&to.image, opening, |stack| {
+        let walker = Walker::new(stack.fs());
+        let landing = landing(&walker, &to.path, from.len())?;
+        for path in from {
+            let own = own_name_of_host(path);
+            let mut sink = landing.sink(&walker, own.as_deref().map(OsStr::as_bytes), ownership)?;
+            counted(out, &mut total, &mut sink, |sink| {
+                HostSource::new(path).with_xattrs(!keeping.no_xattrs).send(sink)
+            })?;
+            note_left_out(out, sink.xattrs_left_out());
+        }
+        Ok(())
+    })?;
+    report(out, &total, began)
+}
+
+/// The last name of a host path; none for `.`, `..`, `/` and `dir/.`.
+fn own_name_of_host(path: &Path) -> Option<OsString> {
+    if path.as_os_str().as_bytes().ends_with(b"/.") {
+        return None;
+    }
+    path.file_name().map(OsStr::to_owned)
+}
+
+fn own_name(path: &[u8]) -> Option<&[u8]> {
+    path.split(|b| *b == b'/').rfind(|name| !name.is_empty()).filter(|n| *n != b"." && *n != b"..")
+}
+
+fn note_left_out(out: Output, xattrs: u64) {
+    if xattrs > 0 {
+        out.note(&format!("the volume has no place for {xattrs} of the extended attributes"));
+    }
+}
+
+fn copy_out(out: Output, from: &[VolumePath], to: &Path, with_xattrs: bool) -> Outcome {
+    let began = Instant::now();
+    let mut total = Tally::default();
+    let into_directory = to.is_dir();
+    if from.len() > 1 && !into_directory {
+        let to = to.display();
+        return Err(Failure::new(format!("{to} is no directory, and there are several sources")));
+    }
+    for run in from.chunk_by(|a, b| a.image == b.image) {
+        reading(&run[0].image, |stack| {
+            let walker = Walker::new(stack.fs());
+            for place in run {
+                let node = walker
+                    .resolve_link(&place.path)
+                    .map_err(|e| file_error("read", &place.path, e))?;
+                let host = match own_name(&place.path) {
+                    Some(name) if into_directory => to.join(OsStr::from_bytes(name)),
+                    _ => to.to_owned(),
+                };
+                let mut sink = HostSink::new(&host);
+                counted(out, &mut total, &mut sink, |sink| {
+                    VolumeSource::new(stack.fs(), &place.path)
+                        .with_xattrs(with_xattrs)
+                        .send(node, sink)
+                })?;
+                sink.left_out().iter().for_each(|what| out.note(what));
+            }
+            Ok(())
+        })?;
+    }
+    report(out, &total, began)
+}
+
+fn copy_across(
+    out: Output,
+    from: &[VolumePath],
+    to: &VolumePath,
+    keeping: &Keeping,
+    opening: &Opening,
+) -> Outcome {
+    let began = Instant::now();
+    let mut total = Tally::default();
+    let ownership = ownership(keeping.owner.as_deref())?;
+    changing(&to.image, opening, |target| {
+        let walker = Walker::new(target.fs());
+        let landing = landing(&walker, &to.path, from.len())?;
+        for place in from {
+            let mut one = |source: &Walker<'_>, same: bool| {
+                let node = source
+                    .resolve_link(&place.path)
+                    .map_err(|e| file_error("read", &place.path, e))?;
+                if same && node.is_dir() {
+                    refuse_copy_into_itself(&landing.dir, node.ino(), &place.path)?;
+                }
+                let mut sink = landing.sink(&walker, own_name(&place.path), ownership)?;
+                counted(out, &mut total, &mut sink, |sink| {
+                    VolumeSource::new(source.fs(), &place.path)
+                        .with_xattrs(!keeping.no_xattrs)
+                        .send(node, sink)
+                })?;
+                note_left_out(out, sink.xattrs_left_out());
+                Ok(())
+            };
+            if place.image == to.image {
+                one(&walker, true)?;
+            } else {
+                reading(&place.image, |stack| one(&Walker::new(stack.fs()), false))?;
+            }
+        }
+        Ok(())
+    })?;
+    report(out, &total, began)
+}
+
+/// A directory copied into one that lies in it would never end.
+fn refuse_copy_into_itself(dir: &Node<'_>, source: Ino, path: &[u8]) -> Result<(), Failure> {
+    let failed = |e| file_error("copy", path, e);
+    let mut at = dir.lookup(b".").map_err(failed)?;
+    loop {
+        if at.ino() == source {
+            return Err(failed(FsError::Invalid("the destination lies inside it")));
+        }
+        let up = at.lookup(b"..").map_err(failed)?;
+        if up.ino() == at.ino() {
+            return Ok(());
+        }
+        at = up;
+    }
+}

@@ -1,0 +1,120 @@
+//! The verbs, one file each or one for a small family.
+
+mod cat;
+mod change;
+mod copy;
+mod df;
+mod generate;
+mod info;
+mod list;
+mod mkfs;
+pub mod mount;
+mod tree_io;
+mod umount;
+
+use crate::cli::{Cli, Opening, Verb};
+use crate::failure::{DONE, Failure, Outcome};
+use crate::output::Output;
+use std::ffi::OsStr;
+use weft::transfer::Ownership;
+use weft::volume::VolumePath;
+use weft::{Options, Stack};
+
+/// Runs the verb of a command line.
+pub fn run(cli: Cli) -> Outcome {
+    let out = Output::new(&cli);
+    match cli.verb {
+        Verb::Mount(args) => mount::run(out, &args, cli.verbose),
+        Verb::Mkfs(args) => mkfs::run(out, &args),
+        Verb::Umount(args) => umount::run(out, &args),
+        Verb::Info(args) => info::run(out, &args),
+        Verb::Ls(args) => list::ls(out, &args),
+        Verb::Tree(args) => list::tree(out, &args),
+        Verb::Stat(args) => list::stat(out, &args),
+        Verb::Cat(args) => cat::run(&args),
+        Verb::Cp(args) => copy::cp(out, &args),
+        Verb::Get(args) => copy::get(out, &args),
+        Verb::Put(args) => copy::put(out, &args),
+        Verb::Mkdir(args) => change::mkdir(&args),
+        Verb::Rm(args) => change::rm(out, &args),
+        Verb::Mv(args) => change::mv(&args),
+        Verb::Ln(args) => change::ln(&args),
+        Verb::Df(args) => df::run(out, &args),
+        Verb::Import(args) => tree_io::import(out, &args),
+        Verb::Export(args) => tree_io::export(out, &args),
+        Verb::Completions(args) => generate::completions(&args),
+        Verb::Man(args) => generate::man(&args),
+    }
+}
+
+/// Opens a volume, does something with it, and closes it: what was done is durable when this
+/// returns, also where a part of it failed.
+fn with_volume<T>(
+    image: &str,
+    options: &Options,
+    work: impl FnOnce(&Stack) -> Result<T, Failure>,
+) -> Result<T, Failure> {
+    let stack = Stack::open(image, options)?;
+    let result = work(&stack);
+    let closed = stack.close();
+    let value = result?;
+    closed?;
+    Ok(value)
+}
+
+fn reading<T>(image: &str, work: impl FnOnce(&Stack) -> Result<T, Failure>) -> Result<T, Failure> {
+    with_volume(image, &Options::read_only(), work)
+}
+
+fn changing<T>(
+    image: &str,
+    opening: &Opening,
+    work: impl FnOnce(&Stack) -> Result<T, Failure>,
+) -> Result<T, Failure> {
+    with_volume(image, &Options { order: opening.order, ..Options::default() }, work)
+}
+
+/// Goes through volume paths in order, opening each volume once for all paths of it that stand
+/// next to each other.
+fn by_volume<P: AsRef<OsStr>>(
+    paths: &[P],
+    mut work: impl FnMut(&str, &[VolumePath]) -> Result<(), Failure>,
+) -> Outcome {
+    let paths: Vec<VolumePath> = paths
+        .iter()
+        .map(|p| weft::volume::parse(p.as_ref()))
+        .collect::<weft::Result<_>>()
+        .map_err(|e| Failure::usage(e.to_string()))?;
+    for run in paths.chunk_by(|a, b| a.image == b.image) {
+        work(&run[0].image, run)?;
+    }
+    Ok(DONE)
+}
+
+/// A volume path that the user has given.
+fn volume_path(text: &OsStr) -> Result<VolumePath, Failure> {
+    if !weft::volume::looks_like_one(text) {
+        let text = text.to_string_lossy();
+        return Err(Failure::usage(format!("'{text}' is no volume path; write IMAGE:/path")));
+    }
+    weft::volume::parse(text).map_err(|e| Failure::usage(e.to_string()))
+}
+
+/// `UID:GID`.
+fn parse_owner(text: &str) -> Result<(u32, u32), Failure> {
+    text.split_once(':').and_then(|(u, g)| Some((u.parse().ok()?, g.parse().ok()?))).ok_or_else(
+        || Failure::usage(format!("'{text}' is no owner; write numbers, such as 1000:1000")),
+    )
+}
+
+fn ownership(owner: Option<&str>) -> Result<Ownership, Failure> {
+    owner.map_or(Ok(Ownership::Keep), |text| {
+        let (uid, gid) = parse_owner(text)?;
+        Ok(Ownership::Fixed { uid, gid })
+    })
+}
+
+/// A failed call on a path in a volume.
+fn file_error(action: &'static str, path: &[u8], source: weft::vfs::Error) -> Failure {
+    weft::Error::file(action, path, source).into()
+}

@@ -1,0 +1,143 @@
+//! `import` and `export`: whole trees, as directories or tar streams.
+
+use super::{changing, file_error, ownership, reading, volume_path};
+use crate::cli;
+use crate::failure::{DONE, Failure, Outcome};
+use crate::output::{Output, TallyReport};
+use std::fs::File;
+use std::io::{BufWriter, IsTerminal, Read, Write};
+use std::path::Path;
+use std::time::Instant;
+use weft::transfer::{
+    Counted, HostSink, HostSource, ReadAhead, Sink, Tally, TarSink, TarSource, VolumeSink,
+    VolumeSource,
+};
+use weft::vfs::Walker;
+
+/// `import`.
+pub fn import(out: Output, args: &cli::Import) -> Outcome {
+    let began = Instant::now();
+    let to = volume_path(&args.to)?;
+    let ownership = ownership(args.keeping.owner.as_deref())?;
+    let with_xattrs = !args.keeping.no_xattrs;
+    let from = Import::open(&args.from)?;
+    let tally = changing(&to.image, &args.opening, |stack| {
+        let walker = Walker::new(stack.fs());
+        let top = walker
+            .mkdir_all(&to.path, 0o755)
+            .map_err(|e| file_error("make directory", &to.path, e))?;
+        let mut sink = VolumeSink::new(stack.fs(), top, None, &to.path, ownership);
+        let tally = with_progress(out, "importing", &mut sink, |sink| match from {
+            Import::Directory(dir) => HostSource::new(dir).with_xattrs(with_xattrs).send(sink),
+            Import::Stream(stream) => TarSource::new(stream).with_xattrs(with_xattrs).send(sink),
+        })?;
+        if sink.xattrs_left_out() > 0 {
+            let n = sink.xattrs_left_out();
+            out.note(&format!("the volume has no place for {n} of the extended attributes"));
+        }
+        Ok(tally)
+    })?;
+    // Closed: everything is on the disk.
+    let report = TallyReport::new(&tally, began.elapsed());
+    out.confirm(&report, &format!("imported {}, durable", report.sentence()))?;
+    Ok(DONE)
+}
+
+enum Import<'a> {
+    Directory(&'a Path),
+    Stream(Box<dyn Read>),
+}
+
+impl<'a> Import<'a> {
+    /// Opens what is imported, before the volume is touched.
+    fn open(from: &'a Path) -> Result<Self, Failure> {
+        if from == Path::new("-") {
+            return Ok(Self::Stream(Box::new(ReadAhead::new(std::io::stdin())?)));
+        }
+        let failed = |e| Failure::from(weft::Error::host("read", from, e));
+        let meta = std::fs::metadata(from).map_err(failed)?;
+        if meta.is_dir() {
+            return Ok(Self::Directory(from));
+        }
+        let mut file = File::open(from).map_err(failed)?;
+        if meta.is_file() {
+            let mut head = vec![0; 1024];
+            let got = file.read(&mut head).map_err(failed)?;
+            std::io::Seek::rewind(&mut file).map_err(failed)?;
+            if let Some(program) = decompressor(&head[..got]) {
+                let from = from.display();
+                return Err(Failure::new(format!(
+                    "{from} is compressed; give the stream to weft instead: {program} -dc {from} \
+                     | weft import - IMAGE:/path"
+                )));
+            }
+        }
+        Ok(Self::Stream(Box::new(ReadAhead::new(file)?)))
+    }
+}
+
+fn decompressor(head: &[u8]) -> Option<&'static str> {
+    const MAGICS: [(&[u8], &str); 4] = [
+        (&[0x1f, 0x8b], "gzip"),
+        (b"\xfd7zXZ\0", "xz"),
+        (&[0x28, 0xb5, 0x2f, 0xfd], "zstd"),
+        (b"BZh", "bzip2"),
+    ];
+    MAGICS.iter().find(|(magic, _)| head.starts_with(magic)).map(|(_, program)| *program)
+}
+
+fn with_progress(
+    out: Output,
+    what: &str,
+    sink: &mut dyn Sink,
+    send: impl FnOnce(&mut dyn Sink) -> weft::Result<()>,
+) -> Result<Tally, Failure> {
+    let progress = out.progress(what);
+    let mut each = |tally: &Tally| progress.show(tally);
+    let mut counted = Counted::new(sink, &mut each);
+    send(&mut counted)?;
+    Ok(counted.tally())
+}
+
+/// `export`.
+pub fn export(out: Output, args: &cli::Export) -> Outcome {
+    let began = Instant::now();
+    let from = volume_path(&args.from)?;
+    let to_stdout = args.to == Path::new("-");
+    let as_tar = to_stdout || args.tar || args.to.extension().is_some_and(|e| e == "tar");
+    if to_stdout && std::io::stdout().is_terminal() {
+        return Err(Failure::usage("a tar stream is not for a terminal; redirect it"));
+    }
+    let tally = reading(&from.image, |stack| {
+        let walker = Walker::new(stack.fs());
+        let failed = |e| file_error("read", &from.path, e);
+        let top = walker.resolve(&from.path).map_err(failed)?;
+        let source = VolumeSource::new(stack.fs(), &from.path).with_xattrs(!args.no_xattrs);
+        if as_tar {
+            let stream: Box<dyn Write> = if to_stdout {
+                Box::new(std::io::stdout().lock())
+            } else {
+                let made = File::create(&args.to);
+                Box::new(made.map_err(|e| weft::Error::host("make", &args.to, e))?)
+            };
+            // A file alone goes into the stream by its own name.
+            let name = if top.is_dir() { b"" } else { last_name(&from.path) };
+            let mut sink = TarSink::new(BufWriter::with_capacity(1 << 20, stream)).named(name);
+            return with_progress(out, "exporting", &mut sink, |sink| source.send(top, sink));
+        }
+        let mut sink = HostSink::new(&args.to);
+        let tally = with_progress(out, "exporting", &mut sink, |sink| source.send(top, sink))?;
+        sink.left_out().iter().for_each(|what| out.note(what));
+        Ok(tally)
+    })?;
+    if to_stdout {
+        return Ok(DONE);
+    }
+    let report = TallyReport::new(&tally, began.elapsed());
+    out.confirm(&report, &format!("exported {}", report.sentence()))?;
+    Ok(DONE)
+}
+
+fn last_name(path: &[u8]) -> &[u8] {
+    path.split(|b| *b == b'/').rfind(|name| !name.is_empty()).unwrap_or(b"")
+}

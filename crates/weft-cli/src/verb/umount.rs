@@ -1,0 +1,37 @@
+//! `umount`.
+
+use crate::cli;
+use crate::failure::{DONE, Failure, Outcome};
+use crate::output::Output;
+use std::time::Duration;
+use weft::mounts;
+
+/// How long to wait for the server of a mount to write everything back before saying so, and
+/// before giving up.
+const PATIENCE: Duration = Duration::from_secs(5);
+const LIMIT: Duration = Duration::from_secs(600);
+
+/// `umount`.
+pub fn run(out: Output, args: &cli::Umount) -> Outcome {
+    let shown = args.mountpoint.display();
+    let Some(mounted) = mounts::mounted_at(&args.mountpoint)? else {
+        return Err(Failure::new(format!("nothing is mounted on {shown}")));
+    };
+    if !mounted.is_weft() {
+        let kind = &mounted.fs_type;
+        return Err(Failure::new(format!("{shown} is a {kind} mount; use umount(8) for it")));
+    }
+    mounts::unmount(&args.mountpoint, args.lazy)?;
+    // Its server goes on until all is on the disk. A lazy unmount does not wait for users, and a
+    // reader has nothing to write.
+    let source = mounted.source.to_string_lossy();
+    if args.lazy || mounted.read_only || mounts::wait_until_free(&source, PATIENCE)? {
+        return Ok(DONE);
+    }
+    out.note(&format!("unmounted; waiting until {source} is on the disk"));
+    if mounts::wait_until_free(&source, LIMIT)? {
+        Ok(DONE)
+    } else {
+        Err(Failure::new(format!("unmounted, but some process still holds {source}")))
+    }
+}

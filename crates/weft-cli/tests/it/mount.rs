@@ -1,0 +1,163 @@
+//! Mounts through the real binary: in the background, killed, remounted, unmounted.
+
+use crate::run::{Bench, can_mount};
+use std::fs;
+use std::io::Write;
+use std::path::PathBuf;
+
+/// A mounted volume; whatever a test does, nothing stays mounted.
+struct Mounted<'a> {
+    bench: &'a Bench,
+    dir: PathBuf,
+}
+
+impl<'a> Mounted<'a> {
+    fn new(bench: &'a Bench, more: &[&str]) -> Self {
+        fs::create_dir_all(bench.path("m")).unwrap();
+        let args = ["mount", "v.img", "m", "--background", "--pid-file", "pid"];
+        bench.ok(&args.iter().chain(more).copied().collect::<Vec<_>>());
+        Self { bench, dir: bench.path("m") }
+    }
+
+    fn pid(&self) -> i32 {
+        fs::read_to_string(self.bench.path("pid")).unwrap().trim().parse().unwrap()
+    }
+
+    fn kill(&self, signal: rustix::process::Signal) {
+        let pid = rustix::process::Pid::from_raw(self.pid()).expect("a process id");
+        rustix::process::kill_process(pid, signal).expect("the daemon is there");
+    }
+}
+
+impl Drop for Mounted<'_> {
+    fn drop(&mut self) {
+        // Most often it is unmounted already; then this fails and that is well.
+        let _ = self.bench.run(&["umount", "--lazy", "m"]);
+    }
+}
+
+#[test]
+fn files_written_through_a_mount_are_in_the_volume() {
+    if !can_mount() {
+        return;
+    }
+    for order in ["soft", "async", "journal=ordered", "journal=full"] {
+        let bench = Bench::with_volume("ext3");
+        let mount = Mounted::new(&bench, &["--order", order]);
+        fs::create_dir_all(mount.dir.join("a/b")).unwrap();
+        fs::write(mount.dir.join("a/b/file"), b"through the kernel").unwrap();
+        fs::rename(mount.dir.join("a/b/file"), mount.dir.join("a/file")).unwrap();
+        assert_eq!(fs::read(mount.dir.join("a/file")).unwrap(), b"through the kernel");
+        // While it is mounted nobody else may have it.
+        assert!(bench.fails(1, &["ls", "v.img:/"]).contains("in use"));
+        bench.ok(&["umount", "m"]);
+        assert_eq!(bench.ok(&["cat", "v.img:/a/file"]), "through the kernel", "{order}");
+        bench.e2fsck_clean("v.img");
+    }
+}
+
+#[test]
+fn a_killed_daemon_loses_nothing_that_was_synced() {
+    if !can_mount() {
+        return;
+    }
+    for order in ["soft", "journal=ordered"] {
+        let bench = Bench::with_volume("ext3");
+        let mount = Mounted::new(&bench, &["--order", order]);
+        let mut synced = Vec::new();
+        for i in 0..20 {
+            let path = mount.dir.join(format!("file-{i}"));
+            let mut file = fs::File::create(&path).unwrap();
+            file.write_all(format!("content {i}").repeat(500).as_bytes()).unwrap();
+            if i % 2 == 0 {
+                file.sync_all().unwrap();
+                synced.push(i);
+            }
+        }
+        mount.kill(rustix::process::Signal::KILL);
+        drop(mount);
+        // The dead mount is still there; mounting again clears it away, and needs no check.
+        let mount = Mounted::new(&bench, &["--order", order]);
+        for i in synced {
+            let content = fs::read_to_string(mount.dir.join(format!("file-{i}"))).unwrap();
+            assert_eq!(content, format!("content {i}").repeat(500), "{order}");
+        }
+        fs::write(mount.dir.join("after"), b"the crash").unwrap();
+        bench.ok(&["umount", "m"]);
+        assert_eq!(bench.ok(&["cat", "v.img:/after"]), "the crash");
+    }
+}
+
+#[test]
+fn sigterm_unmounts_cleanly() {
+    if !can_mount() {
+        return;
+    }
+    let bench = Bench::with_volume("ext2");
+    let mount = Mounted::new(&bench, &[]);
+    fs::write(mount.dir.join("file"), b"kept").unwrap();
+    mount.kill(rustix::process::Signal::TERM);
+    let image = bench.path("v.img");
+    let free =
+        weft::mounts::wait_until_free(image.to_str().unwrap(), std::time::Duration::from_secs(30));
+    assert!(free.unwrap(), "the daemon ends");
+    assert_eq!(weft::mounts::mounted_at(&mount.dir).unwrap(), None);
+    assert_eq!(bench.json(&["info", "v.img"])["clean"], true);
+    assert_eq!(bench.ok(&["cat", "v.img:/file"]), "kept");
+}
+
+#[test]
+fn a_read_only_mount_refuses_writes() {
+    if !can_mount() {
+        return;
+    }
+    let bench = Bench::with_volume("ext2");
+    bench.write("file", b"there");
+    bench.ok(&["put", "file", "v.img:/"]);
+    let before = fs::read(bench.path("v.img")).unwrap();
+    let mount = Mounted::new(&bench, &["-o", "ro,nosuid"]);
+    assert_eq!(fs::read(mount.dir.join("file")).unwrap(), b"there");
+    let e = fs::write(mount.dir.join("new"), b"").unwrap_err();
+    assert_eq!(e.kind(), std::io::ErrorKind::ReadOnlyFilesystem);
+    bench.ok(&["umount", "m"]);
+    assert!(fs::read(bench.path("v.img")).unwrap() == before, "not a byte has changed");
+}
+
+#[test]
+fn what_cannot_be_mounted_says_why() {
+    let bench = Bench::with_volume("ext2");
+    let err = bench.fails(1, &["mount", "v.img", "nowhere", "--background"]);
+    assert!(err.contains("nowhere"), "{err}");
+    bench.write("noise", &vec![1; 10_000]);
+    fs::create_dir(bench.path("m")).unwrap();
+    for more in [&[][..], &["--background"]] {
+        let args: Vec<&str> = ["mount", "noise", "m"].iter().chain(more).copied().collect();
+        assert!(bench.fails(1, &args).contains("no file system that weft knows"), "{more:?}");
+    }
+    let err = bench.fails(1, &["umount", "m"]);
+    assert!(err.contains("nothing is mounted on m"), "{err}");
+}
+
+#[test]
+fn the_mount_helper_speaks_the_language_of_mount() {
+    if !can_mount() {
+        return;
+    }
+    let bench = Bench::with_volume("ext2");
+    fs::create_dir(bench.path("m")).unwrap();
+    let helper = bench.path("mount.fuse.weft");
+    std::os::unix::fs::symlink(env!("CARGO_BIN_EXE_weft"), &helper).unwrap();
+    let run = |args: &[&str]| {
+        let mut command = std::process::Command::new(&helper);
+        command.args(args).current_dir(bench.dir());
+        command.output().expect("the helper runs")
+    };
+    let failed = run(&["v.img", "m", "-o", "frobnicate"]);
+    assert_eq!(failed.status.code(), Some(32), "{failed:?}");
+    assert_eq!(run(&["v.img"]).status.code(), Some(1));
+    let done = run(&["v.img", "m", "-o", "rw,noatime,order=soft"]);
+    assert!(done.status.success(), "{done:?}");
+    fs::write(bench.path("m/file"), b"by fstab").unwrap();
+    bench.ok(&["umount", "m"]);
+    assert_eq!(bench.ok(&["cat", "v.img:/file"]), "by fstab");
+}

@@ -1,0 +1,31 @@
+//! Mounts an empty file system in memory until it is unmounted or signalled:
+//! `memory MOUNTPOINT [writethrough] [threads=N] [polling=MICROSECONDS]`.
+
+use std::path::PathBuf;
+use std::sync::Arc;
+use std::time::Duration;
+
+use weft_fuse::MountOptions;
+use weft_vfs::{MemFs, MemLimits};
+
+fn main() -> Result<(), Box<dyn std::error::Error>> {
+    let mut arguments = std::env::args().skip(1);
+    let mountpoint = PathBuf::from(arguments.next().ok_or("which mount point?")?);
+    let mut options = MountOptions { source: "memory".into(), ..MountOptions::default() };
+    for argument in arguments {
+        match argument.split_once('=') {
+            None if argument == "writethrough" => options.writeback_cache = false,
+            Some(("threads", n)) => options.threads = n.parse()?,
+            Some(("polling", us)) => options.polling = Duration::from_micros(us.parse()?),
+            _ => return Err(format!("unknown option {argument}").into()),
+        }
+    }
+    let limits = MemLimits { capacity_bytes: 4 << 30, ..MemLimits::default() };
+    let mut mount = weft_fuse::mount(Arc::new(MemFs::with_limits(limits)), &mountpoint, &options)?;
+    mount.unmount_on_signals()?;
+    mount.wait()?;
+    for (name, count) in mount.requests() {
+        println!("{count:10} {name}");
+    }
+    Ok(())
+}

@@ -1,0 +1,199 @@
+//! Who waits for the next request, and how.
+//!
+//! One worker, the *leader*, reads requests; the others rest. A leader answers short requests
+//! itself and goes on reading, so that a stream of them (an unpacking, a removal) wakes nobody and
+//! stays in one cache. Before a request that is likely to take long it makes another worker the
+//! leader; and where a short one turns out long (a directory that must come from the disk), the
+//! *standby* notices and does so. Hence two rules: there is never more than one reader, and a
+//! slow request delays others by at most two [`WATCH_PERIOD`]s.
+//!
+//! A leader that was kept busy lately looks for the next request again and again for a while
+//! before it sleeps in the kernel, letting any other program have the CPU in between: on a
+//! virtual machine waking a sleeping CPU costs more than most requests.
+
+use std::sync::{Condvar, Mutex, MutexGuard, PoisonError};
+use std::time::Duration;
+
+/// How often the standby looks whether the leader is stuck.
+pub(crate) const WATCH_PERIOD: Duration = Duration::from_micros(250);
+
+/// The standby goes to rest when it saw no request this many times in a row.
+const QUIET_PERIODS: u32 = 40;
+
+#[derive(Debug, Default)]
+struct State {
+    /// Whose turn it is: a worker leads while its ticket is this.
+    turn: u64,
+    /// Nobody leads.
+    vacant: bool,
+    /// The leader is answering a request itself.
+    answering: bool,
+    /// Requests that leaders began to answer themselves.
+    begun: u64,
+    standby_rests: bool,
+    ended: bool,
+}
+
+/// The workers of one mount.
+#[derive(Debug)]
+pub(crate) struct Crew {
+    state: Mutex<State>,
+    /// A leader is wanted, or the end has come.
+    call: Condvar,
+    /// The standby is wanted.
+    watch: Condvar,
+}
+
+/// The right to read requests, until it is handed over or taken away.
+#[derive(Debug)]
+pub(crate) struct Turn(u64);
+
+impl Crew {
+    pub(crate) fn new() -> Self {
+        let state = State { vacant: true, ..State::default() };
+        Self { state: Mutex::new(state), call: Condvar::new(), watch: Condvar::new() }
+    }
+
+    fn lock(&self) -> MutexGuard<'_, State> {
+        self.state.lock().unwrap_or_else(PoisonError::into_inner)
+    }
+
+    /// Rests until this worker is to lead; `None` at the end.
+    pub(crate) fn lead(&self) -> Option<Turn> {
+        let mut state = self.lock();
+        loop {
+            if state.ended {
+                return None;
+            }
+            if state.vacant {
+                state.vacant = false;
+                state.answering = false;
+                state.turn += 1;
+                return Some(Turn(state.turn));
+            }
+            state = self.call.wait(state).unwrap_or_else(PoisonError::into_inner);
+        }
+    }
+
+    /// Lets another worker lead.
+    pub(crate) fn hand_over(&self, Turn(mine): Turn) {
+        let mut state = self.lock();
+        if state.turn == mine {
+            state.vacant = true;
+            drop(state);
+            self.call.notify_one();
+        }
+    }
+
+    /// The leader starts to answer a request itself.
+    pub(crate) fn begin(&self) {
+        let mut state = self.lock();
+        state.answering = true;
+        state.begun += 1;
+        if state.standby_rests {
+            state.standby_rests = false;
+            drop(state);
+            self.watch.notify_one();
+        }
+    }
+
+    /// It has answered; gives the turn back if nobody took it away meanwhile.
+    pub(crate) fn done(&self, turn: Turn) -> Option<Turn> {
+        let mut state = self.lock();
+        if state.turn != turn.0 || state.vacant {
+            return None;
+        }
+        state.answering = false;
+        Some(turn)
+    }
+
+    /// No worker shall lead any more.
+    pub(crate) fn end(&self) {
+        self.lock().ended = true;
+        self.call.notify_all();
+        self.watch.notify_all();
+    }
+
+    /// Watches over the leaders until the end.
+    pub(crate) fn stand_by(&self) {
+        let (mut seen, mut quiet) = (0, 0);
+        let mut state = self.lock();
+        while !state.ended {
+            if state.begun != seen {
+                (seen, quiet) = (state.begun, 0);
+            } else if state.answering && !state.vacant {
+                // In the same request for a whole period: another shall lead.
+                state.vacant = true;
+                self.call.notify_one();
+            } else {
+                quiet += 1;
+            }
+            state.standby_rests = quiet >= QUIET_PERIODS;
+            if state.standby_rests {
+                quiet = 0;
+                let rests = |state: &mut State| state.standby_rests && !state.ended;
+                let woken = self.watch.wait_while(state, rests);
+                state = woken.unwrap_or_else(PoisonError::into_inner);
+                continue;
+            }
+            drop(state);
+            std::thread::sleep(WATCH_PERIOD);
+            state = self.lock();
+        }
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn one_leader_at_a_time() {
+        let crew = Crew::new();
+        let turn = crew.lead().expect("first");
+        crew.begin();
+        let turn = crew.done(turn).expect("kept");
+        crew.hand_over(turn);
+        let second = crew.lead().expect("second");
+        crew.end();
+        assert!(crew.lead().is_none());
+        crew.hand_over(second);
+        assert!(crew.lead().is_none());
+    }
+
+    #[test]
+    fn standby_replaces_a_stuck_leader() {
+        let crew = Crew::new();
+        std::thread::scope(|scope| {
+            scope.spawn(|| crew.stand_by());
+            let stuck = crew.lead().expect("first");
+            crew.begin();
+            // Blocks until the standby has seen that the first one is stuck.
+            let other = crew.lead().expect("second");
+            assert!(crew.done(stuck).is_none(), "the first one has lost its turn");
+            crew.begin();
+            let other = crew.done(other).expect("kept");
+            // A stale turn hands nothing over.
+            crew.hand_over(Turn(1));
+            crew.begin();
+            assert!(crew.done(other).is_some());
+            crew.end();
+        });
+    }
+
+    #[test]
+    fn a_leader_that_waits_for_requests_is_not_stuck() {
+        let crew = Crew::new();
+        std::thread::scope(|scope| {
+            scope.spawn(|| crew.stand_by());
+            let turn = crew.lead().expect("first");
+            crew.begin();
+            let turn = crew.done(turn).expect("kept");
+            // Long enough for the standby to rest, too.
+            std::thread::sleep(WATCH_PERIOD * (QUIET_PERIODS + 20));
+            crew.begin();
+            assert!(crew.done(turn).is_some());
+            crew.end();
+        });
+    }
+}

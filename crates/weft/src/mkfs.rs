@@ -1,0 +1,82 @@
+//! Makes a volume in an image file, on a block device or in a partition.
+
+use crate::format::{Format, recognise};
+use crate::{Error, Result};
+use std::path::Path;
+use weft_block::{BlockDevice, FileDevice, OpenMode, Source, SourceDevice};
+use weft_ext2::mkfs::{MkfsOptions, Report, mkfs};
+
+/// Makes a volume in `image`, of `len_bytes` or of the whole of what is there. An image file that
+/// does not exist is made, one that is too short grows. What looks like something is overwritten
+/// only with `force`.
+///
+/// # Errors
+/// [`Error::Invalid`] for a missing size or something in the way; [`Error::Volume`] for options
+/// that contradict each other; those of the device.
+pub fn make(
+    image: &str,
+    len_bytes: Option<u64>,
+    force: bool,
+    options: &MkfsOptions,
+) -> Result<Report> {
+    let source: Source = image.parse()?;
+    let options = MkfsOptions { len_bytes, ..options.clone() };
+    let run = |device: &dyn BlockDevice| {
+        mkfs(device, &options)
+            .map_err(|e| Error::Volume { image: image.to_owned(), message: e.to_string() })
+    };
+    if let (SourceDevice::File(path), None) = (&source.device, source.partition) {
+        return make_in_file(image, path, len_bytes, force, run);
+    }
+    let device = source.open(OpenMode::READ_WRITE)?;
+    if !force {
+        refuse_content(image, &*device)?;
+    }
+    run(&*device)
+}
+
+fn make_in_file(
+    image: &str,
+    path: &Path,
+    len_bytes: Option<u64>,
+    force: bool,
+    run: impl Fn(&dyn BlockDevice) -> Result<Report>,
+) -> Result<Report> {
+    if !path.exists() {
+        let Some(len) = len_bytes else {
+            return Err(Error::Invalid(format!(
+                "{image} does not exist: give the size of the volume to be made, such as --size 1G"
+            )));
+        };
+        let device = FileDevice::create(path, len)?;
+        let made = run(&device);
+        if made.is_err() {
+            // Nothing was there before; leave nothing behind.
+            drop(device);
+            let _ = std::fs::remove_file(path);
+        }
+        return made;
+    }
+    let device = FileDevice::open(path, OpenMode::READ_WRITE)?;
+    if !force {
+        refuse_content(image, &device)?;
+    }
+    if let Some(len) = len_bytes
+        && len > device.geometry().len_bytes
+        && !device.is_block_special()
+    {
+        device.grow(len)?;
+    }
+    run(&device)
+}
+
+fn refuse_content(image: &str, device: &dyn BlockDevice) -> Result<()> {
+    let there = match recognise(device)? {
+        Format::Ext => "an ext2, ext3 or ext4 volume".to_owned(),
+        Format::Nothing => return Ok(()),
+        Format::Other(saw) => saw,
+    };
+    Err(Error::Invalid(format!(
+        "{image} is in use already: it looks like {there}. --force overwrites it"
+    )))
+}

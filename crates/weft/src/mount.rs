@@ -1,0 +1,66 @@
+//! A volume as a FUSE mount.
+
+use crate::mount_options::MountOptions;
+use crate::{Error, Result, Stack, mounts};
+use std::path::Path;
+
+/// A mounted volume, served by threads of this process. Dropping it unmounts.
+#[derive(Debug)]
+pub struct Session {
+    mount: weft_fuse::Mount,
+}
+
+impl Stack {
+    /// Mounts the volume on the directory `mountpoint` and returns while threads serve it.
+    ///
+    /// # Errors
+    /// [`Error::Mount`] says what is missing.
+    pub fn mount(self, mountpoint: &Path, options: &MountOptions) -> Result<Session> {
+        let source = mounts::absolute_source(self.source())?;
+        let read_only = options.read_only || self.is_read_only();
+        let failed = |e: weft_fuse::Error| Error::Mount(e.to_string());
+        let mount =
+            weft_fuse::mount(self.share(), mountpoint, &fuse_options(options, source, read_only))
+                .map_err(failed)?;
+        mount.unmount_on_signals().map_err(failed)?;
+        Ok(Session { mount })
+    }
+}
+
+impl Session {
+    /// Waits until somebody unmounts (or SIGTERM or SIGINT says so), then makes everything durable.
+    ///
+    /// # Errors
+    /// [`Error::Mount`] if the connection broke or the last writes failed.
+    pub fn wait(self) -> Result<()> {
+        self.mount.join().map_err(|e| Error::Mount(e.to_string()))
+    }
+
+    /// Unmounts and makes everything durable.
+    ///
+    /// # Errors
+    /// [`Error::Mount`], also if the mount is in use.
+    pub fn unmount(mut self) -> Result<()> {
+        self.mount.unmount().map_err(|e| Error::Mount(e.to_string()))
+    }
+}
+
+fn fuse_options(
+    options: &MountOptions,
+    source: String,
+    read_only: bool,
+) -> weft_fuse::MountOptions {
+    let has = |name: &str| options.kernel.iter().any(|o| o == name);
+    let mut fuse = weft_fuse::MountOptions { source, ..weft_fuse::MountOptions::default() };
+    fuse.read_only = read_only;
+    if let Some(yes) = options.allow_other {
+        fuse.allow_other = yes;
+    }
+    fuse.suid &= !has("nosuid");
+    fuse.dev &= !has("nodev");
+    fuse.no_exec = has("noexec");
+    if let Some(threads) = options.threads {
+        fuse.threads = threads;
+    }
+    fuse
+}

@@ -1,0 +1,133 @@
+//! Mount options as fstab(5) and `-o` write them.
+
+use crate::{Error, Order, Result};
+
+/// What the options of a mount say.
+#[derive(Debug, Clone, PartialEq, Eq, Default)]
+pub struct MountOptions {
+    /// `ro`: nothing is written.
+    pub read_only: bool,
+    /// `order=...`
+    pub order: Option<Order>,
+    /// `allow_other`: other users may look in, as the permissions say. `None` leaves it to who
+    /// mounts: root lets others in, a user does not.
+    pub allow_other: Option<bool>,
+    /// `nodev`, `nosuid`, `noexec`, `noatime`, ...: what the kernel does with every mount.
+    pub kernel: Vec<String>,
+    /// `threads=N`
+    pub threads: Option<usize>,
+}
+
+/// Options that mount(8) and systemd give meaning to and pass on all the same.
+const IGNORED: &[&str] = &[
+    "defaults",
+    "auto",
+    "noauto",
+    "user",
+    "nouser",
+    "users",
+    "owner",
+    "group",
+    "nofail",
+    "_netdev",
+    "default_permissions",
+    "loop",
+    "rw",
+];
+
+/// Options that are the kernel's.
+const KERNEL: &[&str] = &[
+    "dev",
+    "nodev",
+    "suid",
+    "nosuid",
+    "exec",
+    "noexec",
+    "atime",
+    "noatime",
+    "relatime",
+    "norelatime",
+    "strictatime",
+    "nodiratime",
+    "diratime",
+    "sync",
+    "async",
+    "dirsync",
+    "lazytime",
+    "nolazytime",
+    "silent",
+    "loud",
+];
+
+impl MountOptions {
+    /// Adds the options of one comma-separated list; later ones win.
+    ///
+    /// # Errors
+    /// [`Error::Invalid`] names the option that is not known.
+    pub fn parse(&mut self, list: &str) -> Result<()> {
+        for option in list.split(',').map(str::trim).filter(|o| !o.is_empty()) {
+            let (name, value) = match option.split_once('=') {
+                Some((name, value)) => (name, Some(value)),
+                None => (option, None),
+            };
+            match (name, value) {
+                ("ro", None) => self.read_only = true,
+                ("rw", None) => self.read_only = false,
+                ("order", Some(order)) => self.order = Some(order.parse()?),
+                ("allow_other", None) => self.allow_other = Some(true),
+                ("noallow_other", None) => self.allow_other = Some(false),
+                ("threads", Some(n)) => {
+                    let n = n.parse().ok().filter(|n| (1..=1024).contains(n)).ok_or_else(|| {
+                        Error::Invalid(format!("threads={n}: give a number from 1 to 1024"))
+                    })?;
+                    self.threads = Some(n);
+                }
+                // Who mounts by which name is shown by weft itself.
+                ("fsname" | "subtype" | "comment", Some(_)) => {}
+                (name, None) if KERNEL.contains(&name) => {
+                    let opposite = match name.strip_prefix("no") {
+                        Some(rest) => rest.to_owned(),
+                        None => format!("no{name}"),
+                    };
+                    self.kernel.retain(|o| o != name && *o != opposite);
+                    self.kernel.push(name.to_owned());
+                }
+                (name, None) if IGNORED.contains(&name) => {}
+                (name, _) if name.starts_with("x-") => {}
+                _ => {
+                    return Err(Error::Invalid(format!(
+                        "the mount option '{option}' is not known; there are ro, order=ORDER, \
+                         allow_other, threads=N, and the kernel's own (nodev, nosuid, \
+                         noexec, noatime, ...)"
+                    )));
+                }
+            }
+        }
+        Ok(())
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn an_fstab_line_is_understood() {
+        let mut o = MountOptions::default();
+        o.parse("rw,nosuid,nodev,order=journal=full,x-systemd.automount,nofail,threads=3").unwrap();
+        assert_eq!(o.order.unwrap().name(), "journal=full");
+        assert_eq!(o.kernel, ["nosuid", "nodev"]);
+        assert_eq!((o.read_only, o.threads), (false, Some(3)));
+        o.parse("ro,suid,allow_other").unwrap();
+        assert_eq!(o.kernel, ["nodev", "suid"]);
+        assert_eq!((o.read_only, o.allow_other), (true, Some(true)));
+    }
+
+    #[test]
+    fn what_is_not_known_is_named() {
+        for bad in ["frobnicate", "order=hard", "threads=0", "threads", "ro=1"] {
+            let e = MountOptions::default().parse(bad).unwrap_err().to_string();
+            assert!(e.contains(bad.split('=').next().unwrap()) || e.contains("hard"), "{bad}: {e}");
+        }
+    }
+}

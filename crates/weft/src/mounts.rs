@@ -1,0 +1,221 @@
+//! The host's mount table: what is mounted where, and how to get rid of it.
+
+use crate::{Error, Result};
+use rustix::io::Errno;
+use rustix::mount::UnmountFlags;
+use std::ffi::OsString;
+use std::os::unix::ffi::{OsStrExt, OsStringExt};
+use std::path::{Path, PathBuf};
+use std::process::Command;
+use std::time::{Duration, Instant};
+use weft_block::{OpenMode, open_source};
+
+/// One line of the mount table.
+#[derive(Debug, Clone, PartialEq, Eq)]
+pub struct Mounted {
+    /// The directory.
+    pub mountpoint: PathBuf,
+    /// The type, such as `fuse.weft`.
+    pub fs_type: String,
+    /// What is mounted: for weft the image as an absolute path.
+    pub source: OsString,
+    /// Whether it is mounted for reading only.
+    pub read_only: bool,
+}
+
+impl Mounted {
+    /// Whether weft may serve it: when root mounts, the table does not say which program does.
+    #[must_use]
+    pub fn is_weft(&self) -> bool {
+        matches!(self.fs_type.as_str(), "fuse.weft" | "fuse")
+    }
+}
+
+/// What is mounted on `mountpoint`, if anything; the topmost of several.
+///
+/// # Errors
+/// [`Error::Host`] if the table cannot be read.
+pub fn mounted_at(mountpoint: &Path) -> Result<Option<Mounted>> {
+    let table = "/proc/self/mountinfo";
+    let text = std::fs::read(table).map_err(|e| Error::host("read", table, e))?;
+    let wanted = absolute(mountpoint)?;
+    Ok(text.split(|b| *b == b'\n').filter_map(parse_line).rfind(|m| m.mountpoint == wanted))
+}
+
+/// Makes a path absolute without touching what it names: a dead mount cannot even be looked at.
+fn absolute(path: &Path) -> Result<PathBuf> {
+    if let Ok(real) = std::fs::canonicalize(path) {
+        return Ok(real);
+    }
+    let failed = |e| Error::host("find", path, e);
+    match (path.parent(), path.file_name()) {
+        (Some(parent), Some(name)) => {
+            let parent = if parent.as_os_str().is_empty() { Path::new(".") } else { parent };
+            Ok(std::fs::canonicalize(parent).map_err(failed)?.join(name))
+        }
+        _ => std::path::absolute(path).map_err(failed),
+    }
+}
+
+/// One line of `/proc/self/mountinfo` (proc(5)): id, parent, device, root, mount point, options,
+/// optional fields, `-`, type, source, options of the file system.
+fn parse_line(line: &[u8]) -> Option<Mounted> {
+    let mut fields = line.split(|b| *b == b' ');
+    let mountpoint = unescape(fields.nth(4)?);
+    let options = fields.next()?;
+    let mut fields = fields.skip_while(|f| *f != b"-").skip(1);
+    let fs_type = String::from_utf8_lossy(fields.next()?).into_owned();
+    let source = unescape(fields.next()?);
+    Some(Mounted {
+        mountpoint: PathBuf::from(mountpoint),
+        fs_type,
+        source,
+        read_only: options.split(|b| *b == b',').any(|o| o == b"ro"),
+    })
+}
+
+/// Undoes the octal escapes of blanks and backslashes.
+fn unescape(field: &[u8]) -> OsString {
+    let mut out = Vec::with_capacity(field.len());
+    let mut rest = field;
+    while let [first, tail @ ..] = rest {
+        let octal = match (first, tail) {
+            (b'\\', [a @ b'0'..=b'3', b @ b'0'..=b'7', c @ b'0'..=b'7', ..]) => {
+                Some((a - b'0') * 64 + (b - b'0') * 8 + (c - b'0'))
+            }
+            _ => None,
+        };
+        out.push(octal.unwrap_or(*first));
+        rest = if octal.is_some() { &tail[3..] } else { tail };
+    }
+    OsString::from_vec(out)
+}
+
+/// Unmounts. `lazy` detaches a mount that is in use or whose server has died.
+///
+/// # Errors
+/// [`Error::Mount`] says why not and what to do.
+pub fn unmount(mountpoint: &Path, lazy: bool) -> Result<()> {
+    let shown = mountpoint.display();
+    let flags = if lazy { UnmountFlags::DETACH } else { UnmountFlags::empty() };
+    match rustix::mount::unmount(mountpoint, flags) {
+        Ok(()) => Ok(()),
+        Err(Errno::PERM) => fusermount(mountpoint, lazy),
+        Err(Errno::BUSY) => Err(Error::Mount(format!(
+            "{shown} is in use: leave it (fuser -vm {shown} shows who is there), or detach it with \
+             --lazy"
+        ))),
+        Err(Errno::INVAL) => Err(Error::Mount(format!("nothing is mounted on {shown}"))),
+        Err(e) => Err(Error::Mount(format!("cannot unmount {shown}: {e}"))),
+    }
+}
+
+/// Unmounts as an ordinary user.
+fn fusermount(mountpoint: &Path, lazy: bool) -> Result<()> {
+    let mut command = Command::new("fusermount3");
+    command.arg("-u");
+    if lazy {
+        command.arg("-z");
+    }
+    let shown = mountpoint.display();
+    match command.arg("--").arg(mountpoint).output() {
+        Ok(out) if out.status.success() => Ok(()),
+        Ok(out) => {
+            let said = String::from_utf8_lossy(&out.stderr);
+            Err(Error::Mount(format!("cannot unmount {shown}: {}", said.trim())))
+        }
+        Err(e) => Err(Error::Mount(format!(
+            "cannot unmount {shown}: only root can without fusermount3 (Debian package fuse3): {e}"
+        ))),
+    }
+}
+
+/// Detaches the mount on `mountpoint` if its server has died (a killed daemon leaves a mount that
+/// answers "not connected"). Returns whether there was one.
+///
+/// # Errors
+/// Those of [`unmount`].
+pub fn clear_dead(mountpoint: &Path) -> Result<bool> {
+    match rustix::fs::stat(mountpoint) {
+        Err(Errno::NOTCONN) => unmount(mountpoint, true).map(|()| true),
+        _ => Ok(false),
+    }
+}
+
+/// Waits until nobody holds the volume in `source` for writing any more: its server has made
+/// everything durable and ended. Returns whether that happened in time.
+///
+/// # Errors
+/// None today: a source that cannot be opened at all is nobody's.
+pub fn wait_until_free(source: &str, timeout: Duration) -> Result<bool> {
+    let deadline = Instant::now() + timeout;
+    let mut pause = Duration::from_millis(1);
+    loop {
+        match open_source(source, OpenMode::READ_WRITE) {
+            Err(weft_block::Error::Locked { .. }) => {}
+            _ => return Ok(true),
+        }
+        if Instant::now() >= deadline {
+            return Ok(false);
+        }
+        std::thread::sleep(pause);
+        pause = (pause * 2).min(Duration::from_millis(50));
+    }
+}
+
+/// A source as an absolute description: what the mount table shows, whatever the working
+/// directory was.
+///
+/// # Errors
+/// [`Error::Invalid`] for a path that is not UTF-8.
+pub fn absolute_source(source: &str) -> Result<String> {
+    let (name, options) = match source.rsplit_once("?partition=") {
+        Some((name, number)) => (name, Some(number)),
+        None => (source, None),
+    };
+    if name.starts_with("mem:") {
+        return Ok(source.to_owned());
+    }
+    let path = absolute(Path::new(name))?;
+    let path = std::str::from_utf8(path.as_os_str().as_bytes())
+        .map_err(|_| Error::Invalid(format!("the path of {source} is not UTF-8")))?;
+    Ok(options.map_or_else(|| path.to_owned(), |number| format!("{path}?partition={number}")))
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn a_line_of_the_mount_table_is_read() {
+        let line =
+            b"36 35 98:0 / /mnt/with\\040blank rw,noatime shared:1 - fuse.weft /a\\134b.img rw";
+        let m = parse_line(line).unwrap();
+        assert_eq!(m.mountpoint, Path::new("/mnt/with blank"));
+        assert_eq!(m.source, OsString::from("/a\\b.img"));
+        assert!(m.is_weft() && !m.read_only);
+        let line = b"22 1 0:21 / /proc ro,relatime - proc proc rw";
+        assert!(parse_line(line).unwrap().read_only);
+        assert_eq!(parse_line(b"garbage"), None);
+        assert_eq!(parse_line(b""), None);
+    }
+
+    #[test]
+    fn the_real_table_has_proc() {
+        assert_eq!(mounted_at(Path::new("/proc")).unwrap().unwrap().fs_type, "proc");
+        let dir = tempfile::tempdir().unwrap();
+        assert_eq!(mounted_at(dir.path()).unwrap(), None);
+    }
+
+    #[test]
+    fn an_image_that_nobody_holds_is_free() {
+        let dir = tempfile::tempdir().unwrap();
+        let image = dir.path().join("v.img");
+        std::fs::write(&image, [0; 4096]).unwrap();
+        let image = image.to_str().unwrap();
+        let held = open_source(image, OpenMode::READ_WRITE).unwrap();
+        assert!(!wait_until_free(image, Duration::from_millis(5)).unwrap());
+        drop(held);
+        assert!(wait_until_free(image, Duration::from_millis(5)).unwrap());
+    }
+}

@@ -1,0 +1,139 @@
+//! A volume opened: device, engine and file system put on top of each other.
+
+use crate::format::demand_ext;
+use crate::info::superblock;
+use crate::{Error, Order, Result};
+use std::sync::Arc;
+use weft_block::{BlockDevice, OpenMode, open_source};
+use weft_ext2::layout::Compat;
+use weft_ext2::{Atime, Ext2, OpenOptions};
+use weft_patch::{JournalMode, Policy};
+use weft_vfs::FileSystem;
+
+/// How a volume is opened.
+#[derive(Debug, Clone, Default)]
+pub struct Options {
+    /// Nothing is written, not even the note that it was opened.
+    pub read_only: bool,
+    /// How writes are ordered. `None` is what the volume was made for: soft updates, or the
+    /// ordered journal if it has one.
+    pub order: Option<Order>,
+    /// Reading leaves access times alone.
+    pub no_atime: bool,
+    /// Where it is going to be mounted: noted on the volume for people to read.
+    pub mount_point: Option<String>,
+    /// The engine's own options; its policy is that of `order`.
+    pub engine: weft_patch::Options,
+}
+
+impl Options {
+    /// Opens for reading only.
+    #[must_use]
+    pub fn read_only() -> Self {
+        Self { read_only: true, ..Self::default() }
+    }
+}
+
+/// An opened volume.
+///
+/// [`close`](Self::close) it to learn whether everything became durable.
+#[derive(Debug)]
+pub struct Stack {
+    source: String,
+    order: Order,
+    volume: Arc<Ext2>,
+}
+
+impl Stack {
+    /// Opens the volume in `source`: an image file or block device, or a partition of one
+    /// (`disk.img?partition=2`).
+    ///
+    /// # Errors
+    /// [`Error::Unrecognised`] says what is there instead of a volume, [`Error::Volume`] what is
+    /// wrong with it, [`Error::Invalid`] that it has no journal to order writes with.
+    pub fn open(source: &str, options: &Options) -> Result<Self> {
+        let mode = if options.read_only { OpenMode::READ_ONLY } else { OpenMode::READ_WRITE };
+        let device = open_source(source, mode)?;
+        Self::open_device(source, device, options)
+    }
+
+    /// Opens the volume on `device`, which is called `source` in messages.
+    ///
+    /// # Errors
+    /// As [`open`](Self::open).
+    pub fn open_device(
+        source: &str,
+        device: Arc<dyn BlockDevice>,
+        options: &Options,
+    ) -> Result<Self> {
+        demand_ext(source, &*device)?;
+        let has_journal =
+            superblock(source, &*device)?.features.compat.contains(Compat::HAS_JOURNAL);
+        let order = match options.order {
+            Some(order) => order,
+            None if has_journal => Order(Policy::Journal(JournalMode::Ordered)),
+            None => Order(Policy::Soft),
+        };
+        if matches!(order.0, Policy::Journal(_)) && !has_journal {
+            return Err(Error::Invalid(format!(
+                "{source} has no journal to order writes by ({order}): take --order soft, or make \
+                 an ext3 volume (tune2fs -j adds a journal to an ext2 one)"
+            )));
+        }
+        let mut engine = options.engine.clone();
+        engine.policy = order.0;
+        let open = OpenOptions {
+            read_only: options.read_only,
+            engine,
+            atime: if options.no_atime { Atime::Never } else { Atime::Relative },
+            mount_point: options.mount_point.clone(),
+        };
+        let volume = Ext2::open(device, open)
+            .map_err(|e| Error::Volume { image: source.to_owned(), message: e.to_string() })?;
+        Ok(Self { source: source.to_owned(), order, volume })
+    }
+
+    /// What was opened.
+    #[must_use]
+    pub fn source(&self) -> &str {
+        &self.source
+    }
+
+    /// How its writes are ordered.
+    #[must_use]
+    pub fn order(&self) -> Order {
+        self.order
+    }
+
+    /// Whether it refuses changes: because that was asked for, or because of its features.
+    #[must_use]
+    pub fn is_read_only(&self) -> bool {
+        self.volume.is_read_only()
+    }
+
+    /// The file system.
+    #[must_use]
+    pub fn fs(&self) -> &dyn FileSystem {
+        &*self.volume
+    }
+
+    /// The file system, to be shared with a front.
+    #[must_use]
+    pub fn share(&self) -> Arc<dyn FileSystem> {
+        Arc::clone(&self.volume) as Arc<dyn FileSystem>
+    }
+
+    /// What the engine has counted since the volume was opened.
+    #[must_use]
+    pub fn counters(&self) -> weft_patch::Counters {
+        self.volume.engine().counters()
+    }
+
+    /// Makes everything durable and marks the volume clean.
+    ///
+    /// # Errors
+    /// Those of [`FileSystem::unmount`].
+    pub fn close(self) -> Result<()> {
+        self.volume.unmount().map_err(|e| Error::file("unmount", b"/", e))
+    }
+}

@@ -1,0 +1,191 @@
+//! What is fuzzed, for cargo-fuzz and for the seeded replays of `make test` alike. Each target
+//! takes any bytes and demands of weft only that it neither panics nor hangs nor eats memory.
+#![allow(dead_code)]
+
+use std::ffi::OsStr;
+use std::io::Cursor;
+use std::os::unix::ffi::OsStrExt;
+use std::sync::{Arc, OnceLock};
+use weft::block::{BlockDevice, Image, LogReader, MemoryDevice, Source, list_partitions, parse_size};
+use weft::ext2::layout;
+use weft::ext2::mkfs::{MkfsOptions, mkfs};
+use weft::mount_options::MountOptions;
+use weft::patch::{self, JournalMode, Policy};
+use weft::transfer::{Ownership, TarSource, VolumeSink};
+use weft::vfs::{Caller, FileKind, FileSystem, MemFs, Node, Walker};
+use weft::{Options, Order, Stack};
+
+/// Every parser on the same bytes.
+pub fn parsers(data: &[u8]) {
+    let _ = layout::Superblock::parse(data).map(|sb| {
+        let _ = sb.check_features();
+        sb.geometry()
+    });
+    let _ = layout::Inode::parse(data);
+    let _ = layout::parse_xattr_block(data);
+    let _ = layout::parse_xattr_inode(data);
+    let _ = layout::acl_from_disk(data);
+    let _ = layout::acl_to_disk(data);
+    let _ = layout::HtreeRoot::parse(data);
+    for filetype in [false, true] {
+        // An entry in error ends the block.
+        let mut seen = 0;
+        for entry in layout::Dirents::new(data, filetype) {
+            seen += 1;
+            assert!(seen <= data.len(), "the entries of a block end");
+            if entry.is_err() {
+                break;
+            }
+        }
+    }
+    let _ = weft::format::recognise_bytes(data, data.len() as u64);
+
+    let device = memory(data);
+    let _ = list_partitions(&*device);
+    let _ = weft::ext2::fsck::check(&*device, &weft::ext2::fsck::Options::default());
+    if let Ok(reader) = LogReader::new(Cursor::new(data)) {
+        let _ = reader.read_all();
+    }
+    let fs = MemFs::new();
+    if let Ok(root) = Node::root(&fs) {
+        let mut sink = VolumeSink::new(&fs, root, None, b"/", Ownership::Keep);
+        let _ = TarSource::new(Cursor::new(data)).send(&mut sink);
+    }
+
+    let _ = weft::volume::parse(OsStr::from_bytes(data));
+    if let Ok(text) = std::str::from_utf8(data) {
+        let _ = text.parse::<Source>();
+        let _ = text.parse::<Order>();
+        let _ = parse_size(text);
+        let _ = MountOptions::default().parse(text);
+        let _ = MkfsOptions::ext2().set_features(text);
+    }
+}
+
+/// A volume with bytes changed as `data` says: opened in each order, walked, changed, checked,
+/// repaired, opened again.
+pub fn mount_and_walk(data: &[u8]) {
+    let Some((&choice, changes)) = data.split_first() else { return };
+    let (order, base) = bases(choice);
+    let mut image = base.clone();
+    let len = image.len_bytes();
+    for change in changes.chunks_exact(4) {
+        // Half of the changes go to the first blocks, where everything else is decided.
+        let at = u64::from(u16::from_le_bytes([change[1], change[2]]));
+        let at = match change[0] & 3 {
+            0 => 1024 + at % 1024,
+            1 => at % (64 << 10),
+            _ => (at << 8 | u64::from(change[0])) % len,
+        };
+        let _ = image.write(&change[3..4], at);
+    }
+    let device: Arc<dyn BlockDevice> = Arc::new(MemoryDevice::from_image(image));
+    let engine = patch::Options { background: false, ..patch::Options::default() };
+    let options = Options { order: Some(order), engine, ..Options::default() };
+
+    let _ = weft::ext2::fsck::check(&*device, &weft::ext2::fsck::Options::default());
+    if let Ok(stack) = Stack::open_device("fuzzed", Arc::clone(&device), &options) {
+        walk(stack.fs());
+        change(stack.fs());
+        let _ = stack.close();
+    }
+    if weft::ext2::fsck::check(&*device, &weft::ext2::fsck::Options::repair()).is_ok()
+        && let Ok(stack) = Stack::open_device("repaired", device, &options)
+    {
+        walk(stack.fs());
+        let _ = stack.close();
+    }
+}
+
+/// Looks at everything, up to bounds that no sound volume of this size reaches.
+fn walk(fs: &dyn FileSystem) {
+    let mut buffer = vec![0; 1 << 16];
+    let Ok(tree) = Walker::new(fs).tree(b"/") else { return };
+    for found in tree.take(2000) {
+        let Ok(found) = found else { continue };
+        let node = found.node;
+        let _ = node.stat();
+        let _ = node.readlink();
+        let attr = *node.attr();
+        for at in [0, 1 << 20, attr.size_bytes / 2, attr.size_bytes.saturating_sub(100)] {
+            let _ = node.read_at(at, &mut buffer);
+        }
+        for name in fs.listxattr(node.ino()).unwrap_or_default() {
+            let _ = fs.getxattr(node.ino(), &name);
+        }
+    }
+    let _ = fs.statfs();
+}
+
+/// One change of each kind. What fails, fails.
+fn change(fs: &dyn FileSystem) {
+    let walker = Walker::owned_by(fs, Caller::default());
+    if let Ok(file) = walker.write_file(b"/new", &[7; 9000], 0o644) {
+        let _ = file.write_at(300_000, b"far");
+        let _ = fs.setxattr(file.ino(), b"user.x", b"value", weft::vfs::XattrSet::Any);
+        let _ = fs.fsync(file.ino(), false);
+    }
+    let _ = walker.mkdir(b"/dir/new", 0o755);
+    let _ = walker.rename(b"/new", b"/dir/file-3", weft::vfs::RenameFlags::empty());
+    let _ = walker.symlink(b"/dir/link", &[b'x'; 200]);
+    let _ = walker.remove(b"/big");
+    let _ = walker.remove_tree(b"/dir", &mut |_| {});
+    let _ = fs.sync();
+}
+
+fn memory(data: &[u8]) -> Arc<dyn BlockDevice> {
+    let mut image = Image::new(data.len() as u64);
+    let _ = image.write(data, 0);
+    Arc::new(MemoryDevice::from_image(image))
+}
+
+/// Sound volumes to start from, each with the order of writes it is opened in.
+fn bases(choice: u8) -> (Order, &'static Image) {
+    static BASES: OnceLock<Vec<(Order, Image)>> = OnceLock::new();
+    let bases = BASES.get_or_init(|| {
+        let soft = Order(Policy::Soft);
+        let journal = Order(Policy::Journal(JournalMode::Ordered));
+        vec![
+            (soft, base(&MkfsOptions::ext2(), 1 << 20)),
+            (soft, base(&MkfsOptions { inode_bytes: Some(128), ..MkfsOptions::ext2() }, 1 << 20)),
+            (soft, base(&MkfsOptions { block_bytes: Some(4096), ..MkfsOptions::ext2() }, 4 << 20)),
+            (journal, base(&MkfsOptions::ext3(), 4 << 20)),
+        ]
+    });
+    let (order, image) = &bases[usize::from(choice) % bases.len()];
+    (*order, image)
+}
+
+/// A small volume with one of everything.
+fn base(options: &MkfsOptions, len_bytes: u64) -> Image {
+    let device = Arc::new(MemoryDevice::new(len_bytes));
+    let options = MkfsOptions { uuid: Some([7; 16]), time: Some(1_000_000_000), ..options.clone() };
+    mkfs(&*device, &options).expect("an empty volume is made");
+    let engine = patch::Options { background: false, ..patch::Options::default() };
+    let stack = Stack::open_device(
+        "base",
+        Arc::clone(&device) as Arc<dyn BlockDevice>,
+        &Options { engine, order: Some(Order(Policy::Soft)), ..Options::default() },
+    )
+    .expect("an empty volume is opened");
+    let walker = Walker::new(stack.fs());
+    walker.mkdir(b"/dir", 0o755).expect("a directory");
+    for i in 0..40 {
+        let path = format!("/dir/file-{i}");
+        walker.write_file(path.as_bytes(), path.repeat(20).as_bytes(), 0o644).expect("a file");
+    }
+    // Past the direct blocks, so that there are indirect ones to damage.
+    let big = walker.write_file(b"/big", &vec![3; 330_000], 0o600).expect("a large file");
+    stack
+        .fs()
+        .setxattr(big.ino(), b"user.name", &[1; 300], weft::vfs::XattrSet::Any)
+        .expect("an attribute");
+    walker.symlink(b"/short", b"dir/file-1").expect("a link");
+    walker.symlink(b"/long", &[b'l'; 300]).expect("a long link");
+    walker.link(b"/dir/file-2", b"/again").expect("a second name");
+    let root = walker.root().expect("the root");
+    root.mknod(&Caller::default(), b"fifo", FileKind::Fifo, 0o600, 0).expect("a fifo");
+    drop((big, root));
+    stack.close().expect("the volume is closed");
+    device.snapshot()
+}
