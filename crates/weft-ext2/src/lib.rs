@@ -8,6 +8,7 @@
 
 mod error;
 mod fs;
+pub mod fsck;
 pub mod layout;
 pub mod mkfs;
 mod volume;

@@ -2,12 +2,11 @@
 
 use super::plan::Plan;
 use super::space::{Space, set};
-use super::{MkfsOptions, Report, resize};
+use super::{MkfsOptions, Report, map_path, resize};
 use crate::layout::bytes::put32;
 use crate::layout::{
     Compat, DIRECT_SLOTS, Geometry, GroupDesc, Incompat, Inode, JOURNAL_INO, RESIZE_INO, ROOT_INO,
-    SLOT_DOUBLE, SLOT_INDIRECT, SLOT_TRIPLE, SUPERBLOCK_BYTES, SUPERBLOCK_OFFSET, Superblock,
-    WANT_EXTRA_BYTES, put_dirent,
+    SUPERBLOCK_BYTES, SUPERBLOCK_OFFSET, Superblock, WANT_EXTRA_BYTES, put_dirent,
 };
 use crate::{Error, Result};
 use std::collections::BTreeMap;
@@ -26,7 +25,13 @@ pub(super) struct Writer<'a> {
     extra_bytes: u16,
 }
 
-impl Writer<'_> {
+impl<'a> Writer<'a> {
+    pub(super) fn new(device: &'a dyn BlockDevice, geometry: &Geometry, time: u32) -> Self {
+        let extra_bytes = if geometry.inode_bytes > 128 { WANT_EXTRA_BYTES } else { 0 };
+        let block_bytes = u64::from(geometry.block_bytes);
+        Self { device, block_bytes, time, extra_bytes }
+    }
+
     /// Writes whole blocks from `first` on.
     pub(super) fn blocks(&self, first: u64, content: &[u8]) -> Result<()> {
         Ok(self.device.write_at(content, first * self.block_bytes)?)
@@ -62,12 +67,7 @@ pub(super) fn build(
     let mut superblock = plan.superblock.clone();
     let geometry = superblock.geometry();
     let mut space = Space::new(&geometry);
-    let writer = Writer {
-        device,
-        block_bytes: u64::from(geometry.block_bytes),
-        time: plan.time,
-        extra_bytes: if geometry.inode_bytes > 128 { WANT_EXTRA_BYTES } else { 0 },
-    };
+    let writer = Writer::new(device, &geometry, plan.time);
     let first_bytes = SUPERBLOCK_OFFSET + SUPERBLOCK_BYTES as u64;
     device.write_zeroes(0, first_bytes)?;
     device.flush()?;
@@ -209,12 +209,11 @@ fn journal(
         Ok(u64::from(*slot))
     };
     for i in 0..len {
-        let path = map_path(i, pointers)
+        let (first, rest) = map_path(i, pointers)
             .ok_or_else(|| Error::Invalid("the journal is too long for a file".into()))?;
-        let (&first, rest) = path.split_first().unwrap_or((&0, &[]));
         let mut slot_value = inode.block.get(first).copied().unwrap_or(0);
         let mut above: Option<(u64, usize)> = None;
-        for &next in rest {
+        for &next in &rest {
             let at = table(&mut slot_value, space)?;
             store(&mut inode, &mut tables, above, first, slot_value, geometry);
             above = Some((at, next));
@@ -265,27 +264,6 @@ fn journal(
     let units = u64::from(geometry.block_bytes) / 512;
     inode.blocks_512 = u32::try_from((len + tables_taken) * units).unwrap_or(0);
     Ok(inode)
-}
-
-/// The slots to follow from the inode to file block `i`.
-fn map_path(i: u64, pointers: u64) -> Option<Vec<usize>> {
-    let n = |v: u64| usize::try_from(v).unwrap_or(usize::MAX);
-    let direct = DIRECT_SLOTS as u64;
-    if i < direct {
-        return Some(vec![n(i)]);
-    }
-    let i = i - direct;
-    if i < pointers {
-        return Some(vec![SLOT_INDIRECT, n(i)]);
-    }
-    let i = i - pointers;
-    if i < pointers * pointers {
-        return Some(vec![SLOT_DOUBLE, n(i / pointers), n(i % pointers)]);
-    }
-    let i = i - pointers * pointers;
-    (i < pointers * pointers * pointers).then(|| {
-        vec![SLOT_TRIPLE, n(i / pointers / pointers), n(i / pointers % pointers), n(i % pointers)]
-    })
 }
 
 /// Stores a block number in the inode's slot `first`, or in a table.

@@ -30,6 +30,8 @@ pub use journal_device::{JournalDeviceOptions, format_journal_device};
 pub use options::{Journal, MkfsOptions, Revision};
 
 use crate::Result;
+use crate::layout::{DIRECT_SLOTS, Geometry, Inode, SLOT_DOUBLE, SLOT_INDIRECT, SLOT_TRIPLE};
+use smallvec::SmallVec;
 use weft_block::BlockDevice;
 
 /// What was made.
@@ -67,4 +69,37 @@ pub struct Report {
 pub fn mkfs(device: &dyn BlockDevice, options: &MkfsOptions) -> Result<Report> {
     let plan = plan::Plan::new(device.geometry().len_bytes, options)?;
     build::build(device, &plan, options)
+}
+
+/// The way from an inode to block `i` of its file, with `pointers` to an indirect block: the slot
+/// of the inode, and the index in each table from there on. `None` past what a file can have.
+pub(crate) fn map_path(i: u64, pointers: u64) -> Option<(usize, SmallVec<[usize; 3]>)> {
+    let n = |v: u64| usize::try_from(v).unwrap_or(usize::MAX);
+    let direct = DIRECT_SLOTS as u64;
+    if i < direct {
+        return Some((n(i), SmallVec::new()));
+    }
+    let i = i - direct;
+    if i < pointers {
+        return Some((SLOT_INDIRECT, SmallVec::from_slice(&[n(i)])));
+    }
+    let i = i - pointers;
+    if i < pointers * pointers {
+        return Some((SLOT_DOUBLE, SmallVec::from_slice(&[n(i / pointers), n(i % pointers)])));
+    }
+    let i = i - pointers * pointers;
+    (i < pointers * pointers * pointers).then(|| {
+        let path = [n(i / pointers / pointers), n(i / pointers % pointers), n(i % pointers)];
+        (SLOT_TRIPLE, SmallVec::from_slice(&path))
+    })
+}
+
+/// Writes the resize inode's map anew, for a repair; returns the inode. `double` is a free block.
+pub(crate) fn rewrite_resize_inode(
+    device: &dyn BlockDevice,
+    geometry: &Geometry,
+    double: u64,
+    time: u32,
+) -> Result<Inode> {
+    resize::write(&build::Writer::new(device, geometry, time), geometry, double)
 }

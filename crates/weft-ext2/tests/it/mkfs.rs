@@ -1,5 +1,6 @@
 //! New volumes, judged by e2fsck and the kernel.
 
+use crate::images::Random;
 use crate::tools::{assert_clean, have_e2fsprogs, run};
 use std::path::{Path, PathBuf};
 use std::process::Command;
@@ -18,19 +19,6 @@ fn make(path: &Path, len_bytes: u64, options: &MkfsOptions) -> Result<Report, Er
 
 fn fixed() -> MkfsOptions {
     MkfsOptions { uuid: Some([7; 16]), time: Some(1_700_000_000), ..MkfsOptions::ext2() }
-}
-
-/// A small generator of numbers: the same seed gives the same sweep.
-struct Random(u64);
-
-impl Random {
-    fn below(&mut self, n: u64) -> u64 {
-        self.0 = self.0.wrapping_mul(6_364_136_223_846_793_005).wrapping_add(1_442_695_040_888_963);
-        (self.0 >> 33) % n
-    }
-    fn pick<T: Copy>(&mut self, from: &[T]) -> T {
-        from[usize::try_from(self.below(from.len() as u64)).unwrap()]
-    }
 }
 
 fn image(dir: &tempfile::TempDir) -> PathBuf {

@@ -1,0 +1,584 @@
+//! Repairs what a check found, one problem at a time, until a check finds nothing.
+
+use super::found::{Found, KIND_DIRECTORY};
+use super::problem::{EntryProblem, InodeProblem, Place, Problem};
+use super::scan::{EXT4_FLAGS, inner_attributes};
+use super::volume::Volume;
+use super::{Options, Pass, Repair, Report, Unattached, entries, run, start};
+use crate::layout::bytes::{get16, get32, put, put16, put32};
+use crate::layout::{
+    Compat, GOOD_OLD_INODE_BYTES, Incompat, Inode, InodeFlags, RESIZE_INO, ROOT_INO, RoCompat,
+    SUPERBLOCK_BYTES, SUPERBLOCK_OFFSET, State, Superblock, XATTR_MAGIC, parse_xattr_block,
+};
+use crate::mkfs::map_path;
+use crate::{Error, Result};
+use std::time::{SystemTime, UNIX_EPOCH};
+use weft_block::BlockDevice;
+use weft_patch::jbd2;
+
+/// Most rounds: each cures at least what the one before made visible.
+const MAX_ROUNDS: usize = 16;
+
+pub(super) fn journal_error(error: jbd2::Error) -> Error {
+    match error {
+        jbd2::Error::Device(error) => Error::Device(error),
+        other => Error::corrupt("journal", 0, other.to_string()),
+    }
+}
+
+/// The first backup superblock that can be used, where mke2fs puts it for each block size.
+pub(super) fn backup_superblock(device: &dyn BlockDevice) -> Result<Option<(u64, Superblock)>> {
+    let len = device.geometry().len_bytes;
+    for (block, block_bytes) in [(8193_u64, 1024_u64), (16_384, 2048), (32_768, 4096)] {
+        let offset = block * block_bytes;
+        if offset + SUPERBLOCK_BYTES as u64 > len {
+            continue;
+        }
+        let mut raw = [0; SUPERBLOCK_BYTES];
+        device.read_at(&mut raw, offset)?;
+        if let Ok(superblock) = Superblock::parse(&raw)
+            && u64::from(superblock.block_bytes()) == block_bytes
+            && superblock.len_bytes() <= len
+        {
+            return Ok(Some((block, superblock)));
+        }
+    }
+    Ok(None)
+}
+
+pub(super) fn restore_superblock(device: &dyn BlockDevice, backup: &Superblock) -> Result<()> {
+    let mut primary = backup.clone();
+    primary.block_group = 0;
+    primary.state = State::ERROR;
+    device.write_at(&primary.encode(), SUPERBLOCK_OFFSET)?;
+    Ok(device.flush()?)
+}
+
+/// Reads the superblock, changes it, writes it.
+pub(super) fn update_superblock(
+    device: &dyn BlockDevice,
+    change: impl FnOnce(&mut Superblock, &mut [u8]),
+) -> Result<()> {
+    let mut raw = [0; SUPERBLOCK_BYTES];
+    device.read_at(&mut raw, SUPERBLOCK_OFFSET)?;
+    let mut superblock = Superblock::parse(&raw)?;
+    change(&mut superblock, &mut raw);
+    superblock.encode_into(&mut raw);
+    Ok(device.write_at(&raw, SUPERBLOCK_OFFSET)?)
+}
+
+/// Checks and repairs in turns.
+pub(super) fn repair(
+    device: &dyn BlockDevice,
+    options: &Options<'_>,
+    how: Repair,
+    report: &mut Report,
+) -> Result<()> {
+    let time = options.time.unwrap_or_else(|| {
+        let since = SystemTime::now().duration_since(UNIX_EPOCH).unwrap_or_default();
+        u32::try_from(since.as_secs()).unwrap_or(u32::MAX)
+    });
+    let mut marked = false;
+    let mut before: Vec<Problem> = Vec::new();
+    for round in 0..MAX_ROUNDS {
+        let superblock = start::superblock(device)?;
+        let pass = run(device, superblock, options)?;
+        if round == 0 {
+            report.problems.extend(pass.found.problems.iter().cloned());
+            report.counts = pass.found.counts;
+        }
+        if let Some(recovery) = pass.recovery {
+            report.journal = Some(recovery);
+            replay(&pass, options)?;
+            continue;
+        }
+        report.remaining.clone_from(&pass.found.problems);
+        pass.summarise(report);
+        if pass.found.problems.is_empty() {
+            return finish(device, time);
+        }
+        if !marked {
+            // A repair cut short must be seen to be one.
+            update_superblock(device, |sb, _| {
+                sb.state.remove(State::VALID);
+                sb.state.insert(State::ERROR);
+            })?;
+            device.flush()?;
+            marked = true;
+        }
+        if pass.found.problems == before {
+            return Ok(());
+        }
+        before.clone_from(&pass.found.problems);
+        Repairer { pass, how, time, search: 0 }.run()?;
+        device.flush()?;
+    }
+    Ok(())
+}
+
+/// Replays the journal to the volume and empties it.
+fn replay(pass: &Pass<'_>, options: &Options<'_>) -> Result<()> {
+    let volume = &pass.volume;
+    let mut found = Found::new(&volume.geometry, 0);
+    start::groups(volume, &mut found)?;
+    let log = start::journal(volume, &pass.superblock, &mut found, options.journal)?;
+    let Some(mut log) = log else { return Ok(()) };
+    let block_bytes = u64::from(volume.geometry.block_bytes);
+    let recovery = log
+        .recover_before_damage(volume.geometry.blocks, |block, content: &[u8]| {
+            volume.device.write_at(content, block * block_bytes)
+        })
+        .map_err(journal_error)?;
+    volume.device.flush()?;
+    log.reset(recovery.next_sequence).map_err(journal_error)?;
+    update_superblock(volume.device, |sb, _| sb.features.incompat.remove(Incompat::RECOVER))?;
+    Ok(volume.device.flush()?)
+}
+
+/// Nothing is wrong: the volume says so from now on.
+fn finish(device: &dyn BlockDevice, time: u32) -> Result<()> {
+    device.flush()?;
+    update_superblock(device, |sb, _| {
+        sb.state.remove(State::ERROR | State::ORPHANS);
+        sb.state.insert(State::VALID);
+        sb.features.incompat.remove(Incompat::RECOVER);
+        sb.mount_count = 0;
+        sb.error_count = 0;
+        sb.last_check = time;
+        sb.write_time = time;
+    })?;
+    Ok(device.flush()?)
+}
+
+struct Repairer<'d> {
+    pass: Pass<'d>,
+    how: Repair,
+    time: u32,
+    /// Where the search for a free block goes on.
+    search: u64,
+}
+
+impl<'d> Repairer<'d> {
+    fn volume(&self) -> &Volume<'d> {
+        &self.pass.volume
+    }
+
+    fn filetype(&self) -> bool {
+        self.volume().geometry.features.incompat.contains(Incompat::FILETYPE)
+    }
+
+    fn run(mut self) -> Result<()> {
+        let problems = std::mem::take(&mut self.pass.found.problems);
+        let mut summary = false;
+        // While blocks have two owners or inodes are not what they say, what is read through them
+        // must not be changed.
+        let foundations = problems.iter().any(is_foundation);
+        for problem in &problems {
+            match problem {
+                other if foundations && !is_foundation(other) => {}
+                Problem::BlockBitmap { .. }
+                | Problem::InodeBitmap { .. }
+                | Problem::Padding { .. }
+                | Problem::Count { .. } => summary = true,
+                other => self.problem(other)?,
+            }
+        }
+        // Also where other things are wrong: a block must not be given out twice meanwhile.
+        if summary { self.bitmaps() } else { Ok(()) }
+    }
+
+    fn problem(&mut self, problem: &Problem) -> Result<()> {
+        match problem {
+            Problem::Superblock { .. } | Problem::OrphanChain { .. } => self.superblock(),
+            Problem::GroupDescriptor { group, .. } => self.descriptor(*group),
+            Problem::ResizeInode { .. } => self.resize_inode(),
+            Problem::Inode { ino, problem } => self.inode(*ino, problem),
+            Problem::Pointer { ino, place, .. } => self.set_pointer(*ino, *place, 0),
+            Problem::CrossLink { ino, block, place } => {
+                let mut content = Vec::new();
+                self.volume().read(u64::from(*block), &mut content)?;
+                let Some(copy) = self.allocate() else { return Ok(()) };
+                self.volume().write(u64::from(copy), &content)?;
+                self.set_pointer(*ino, *place, copy)
+            }
+            Problem::AttributeRefs { block, expected, .. } => {
+                self.volume().update(u64::from(*block), |content| put32(content, 4, *expected))
+            }
+            Problem::Hole { ino, first, count } => self.fill_hole(*ino, *first, *count),
+            Problem::Entry { ino, block, offset, problem } => {
+                self.entry(*ino, u64::from(*block), usize::from(*offset), problem)
+            }
+            Problem::Unconnected { ino, empty, .. } => {
+                if *empty && self.how.unattached == Unattached::Free {
+                    return self.free_inode(*ino);
+                }
+                self.leave_parent(*ino)?;
+                self.reattach(*ino)
+            }
+            Problem::Unattached { ino, empty } => {
+                if *empty || self.how.unattached == Unattached::Free {
+                    self.free_inode(*ino)
+                } else {
+                    self.reattach(*ino)
+                }
+            }
+            Problem::LinkCount { ino, expected, .. } => {
+                let links = u16::try_from(*expected).unwrap_or(u16::MAX);
+                self.slot(*ino, |slot| put16(slot, 0x1A, links))
+            }
+            // Nothing can be made of these.
+            Problem::Journal { .. } | Problem::NoRoot => Ok(()),
+            Problem::BlockBitmap { .. }
+            | Problem::InodeBitmap { .. }
+            | Problem::Padding { .. }
+            | Problem::Count { .. } => Ok(()),
+        }
+    }
+
+    /// Changes an inode's slot.
+    fn slot(&self, ino: u32, change: impl FnOnce(&mut [u8])) -> Result<()> {
+        let geometry = &self.volume().geometry;
+        let Some((group, index)) = geometry.inode_group(ino) else { return Ok(()) };
+        let table = self.pass.found.tables.get(group as usize).copied().flatten();
+        let Some(table) = table else { return Ok(()) };
+        let (block, offset) = geometry.inode_position(table, index);
+        let len = geometry.inode_bytes as usize;
+        self.volume().update(block, |content| {
+            if let Some(slot) = content.get_mut(offset..offset + len) {
+                change(slot);
+            }
+        })
+    }
+
+    /// Takes a block that belongs to nothing.
+    fn allocate(&mut self) -> Option<u32> {
+        let block = self.pass.found.blocks.first_clear(self.search)?;
+        self.pass.found.blocks.set(block);
+        self.search = block + 1;
+        u32::try_from(block).ok()
+    }
+
+    fn superblock(&self) -> Result<()> {
+        let large_file = self.pass.found.large_file;
+        update_superblock(self.volume().device, |sb, raw| {
+            sb.reserved_blocks = sb.reserved_blocks.min(sb.blocks / 2);
+            sb.last_orphan = 0;
+            if sb.revision == 0 {
+                for i in 0..3 {
+                    put32(raw, 0x5C + 4 * i, 0);
+                }
+                return;
+            }
+            if large_file {
+                sb.features.ro_compat.insert(RoCompat::LARGE_FILE);
+            }
+            if !sb.features.compat.contains(Compat::HAS_JOURNAL) {
+                sb.features.incompat.remove(Incompat::RECOVER);
+            }
+            if !sb.features.compat.contains(Compat::RESIZE_INODE) {
+                sb.reserved_gdt_blocks = 0;
+            }
+        })
+    }
+
+    /// Takes a group's descriptor from a backup table where it makes sense.
+    fn descriptor(&self, group: u32) -> Result<()> {
+        let geometry = &self.volume().geometry;
+        let (primary, offset) = geometry.desc_position(group);
+        let distance = primary - u64::from(geometry.first_data_block);
+        let mut backup = Vec::new();
+        for holder in (1..geometry.groups).filter(|&g| geometry.has_super(g)) {
+            let block = geometry.group_first_block(holder) + distance;
+            if block >= geometry.blocks {
+                continue;
+            }
+            self.volume().read(block, &mut backup)?;
+            let Some(raw) = backup.get(offset..offset + crate::layout::GROUP_DESC_BYTES) else {
+                continue;
+            };
+            let desc = crate::layout::GroupDesc::parse(raw);
+            if desc.check(group, geometry).is_ok() {
+                let raw = raw.to_vec();
+                return self.volume().update(primary, |content| put(content, offset, &raw));
+            }
+        }
+        Ok(())
+    }
+
+    fn resize_inode(&mut self) -> Result<()> {
+        let Some(double) = self.allocate() else { return Ok(()) };
+        let volume = self.volume();
+        let inode = crate::mkfs::rewrite_resize_inode(
+            volume.device,
+            &volume.geometry,
+            u64::from(double),
+            self.time,
+        )?;
+        self.slot(RESIZE_INO, |slot| {
+            slot.fill(0);
+            inode.encode_into(slot);
+        })
+    }
+
+    fn free_inode(&self, ino: u32) -> Result<()> {
+        let time = self.time;
+        self.slot(ino, |slot| {
+            put16(slot, 0x1A, 0);
+            put32(slot, 0x14, time.max(1));
+        })
+    }
+
+    fn inode(&mut self, ino: u32, problem: &InodeProblem) -> Result<()> {
+        let time = self.time.max(1);
+        let reserved = ino < self.volume().geometry.first_inode && ino != ROOT_INO;
+        match problem {
+            InodeProblem::Orphan => {
+                self.slot(ino, |slot| put32(slot, 0x14, if reserved { 0 } else { time }))
+            }
+            InodeProblem::Deleted => self.slot(ino, |slot| put32(slot, 0x14, 0)),
+            InodeProblem::Mode(_) | InodeProblem::Content(_) if reserved => {
+                self.slot(ino, |slot| slot.fill(0))
+            }
+            InodeProblem::Mode(_) | InodeProblem::Content(_) => self.free_inode(ino),
+            InodeProblem::Field(_) => self.slot(ino, fix_fields),
+            InodeProblem::Size { expected, .. } => self.slot(ino, |slot| {
+                let [a, b, c, d, high @ ..] = expected.to_le_bytes();
+                put(slot, 0x04, &[a, b, c, d]);
+                if get16(slot, 0) & 0o170_000 == 0o100_000 {
+                    put(slot, 0x6C, &high);
+                }
+            }),
+            InodeProblem::BlockCount { expected, .. } => {
+                let expected = u32::try_from(*expected).unwrap_or(u32::MAX);
+                self.slot(ino, |slot| put32(slot, 0x1C, expected))
+            }
+            InodeProblem::Attributes(_) => self.drop_attributes(ino),
+        }
+    }
+
+    /// Takes away the attributes that cannot be read.
+    fn drop_attributes(&self, ino: u32) -> Result<()> {
+        let volume = self.volume();
+        let Some(slot) = start::inode_slot(volume, &self.pass.found, ino)? else {
+            return Ok(());
+        };
+        let acl = u64::from(get32(&slot, 0x68));
+        let mut bad = !volume.geometry.features.compat.contains(Compat::EXT_ATTR);
+        if acl != 0 && volume.geometry.contains_block(acl) {
+            let mut block = Vec::new();
+            volume.read(acl, &mut block)?;
+            bad |= parse_xattr_block(&block).is_err();
+        }
+        self.slot(ino, |slot| {
+            if bad {
+                put32(slot, 0x68, 0);
+            }
+            let extra = usize::from(get16(slot, 0x80));
+            if let Some(region) = slot.get_mut(GOOD_OLD_INODE_BYTES + extra..)
+                && region.len() >= 4
+                && get32(region, 0) == XATTR_MAGIC
+                && inner_attributes(region).is_err()
+            {
+                region.fill(0);
+            }
+        })
+    }
+
+    fn set_pointer(&self, ino: u32, place: Place, block: u32) -> Result<()> {
+        match place {
+            Place::Slot(slot) => self.slot(ino, |raw| put32(raw, 0x28 + 4 * slot, block)),
+            Place::Attributes => self.slot(ino, |raw| put32(raw, 0x68, block)),
+            Place::Entry { block: table, index } => {
+                self.volume().update(table, |content| put32(content, 4 * index, block))
+            }
+        }
+    }
+
+    /// Gives a directory empty blocks where it has none.
+    fn fill_hole(&mut self, ino: u32, first: u32, count: u32) -> Result<()> {
+        let Some(slot) = start::inode_slot(self.volume(), &self.pass.found, ino)? else {
+            return Ok(());
+        };
+        let Ok(inode) = Inode::parse(&slot) else { return Ok(()) };
+        let len = self.volume().block_len();
+        let parent = self.pass.found.dirs.get(&ino).map_or(0, |dir| dir.parent);
+        let parent = if parent == 0 { ROOT_INO } else { parent };
+        for logical in (u64::from(first)..).take(count as usize) {
+            let pointers = u64::from(self.volume().geometry.pointers_per_block());
+            let Some((slot, path)) = map_path(logical, pointers) else { return Ok(()) };
+            let mut place = Place::Slot(slot);
+            let mut table = inode.block.get(slot).copied().unwrap_or(0);
+            let mut content = Vec::new();
+            for &index in &path {
+                if !self.volume().geometry.contains_block(u64::from(table)) {
+                    return Ok(());
+                }
+                self.volume().read(u64::from(table), &mut content)?;
+                place = Place::Entry { block: u64::from(table), index };
+                table = get32(&content, 4 * index);
+            }
+            if table != 0 {
+                continue;
+            }
+            let Some(block) = self.allocate() else { return Ok(()) };
+            let mut content = entries::empty(len);
+            if logical == 0 {
+                entries::rebuild_first(&mut content, ino, parent, self.filetype());
+            }
+            self.volume().write(u64::from(block), &content)?;
+            self.set_pointer(ino, place, block)?;
+        }
+        Ok(())
+    }
+
+    fn entry(&mut self, ino: u32, block: u64, offset: usize, problem: &EntryProblem) -> Result<()> {
+        let dir = self.pass.found.dirs.get(&ino).copied().unwrap_or_default();
+        let is_dotdot =
+            dir.dotdot_at.is_some_and(|(b, o)| u64::from(b) == block && usize::from(o) == offset);
+        let parent = if dir.parent == 0 { ROOT_INO } else { dir.parent };
+        let filetype = self.filetype();
+        self.volume().update(block, |content| match problem {
+            EntryProblem::Record(_) => entries::truncate(content, offset),
+            EntryProblem::Dot | EntryProblem::DotDot => {
+                entries::rebuild_first(content, ino, parent, filetype);
+            }
+            EntryProblem::Parent { expected, .. } => put32(content, offset, *expected),
+            EntryProblem::NoSuchInode(_) | EntryProblem::FreeInode(_) if is_dotdot => {
+                put32(content, offset, parent);
+            }
+            EntryProblem::Name
+            | EntryProblem::Duplicate
+            | EntryProblem::NoSuchInode(_)
+            | EntryProblem::FreeInode(_)
+            | EntryProblem::SecondName(_) => entries::clear(content, offset),
+            EntryProblem::Kind { expected, .. } => put(content, offset + 7, &[*expected]),
+        })
+    }
+
+    /// Takes away the name of a directory that hangs in a loop.
+    fn leave_parent(&mut self, ino: u32) -> Result<()> {
+        let parent = self.pass.found.dirs.get(&ino).map_or(0, |dir| dir.parent);
+        if parent == 0 {
+            return Ok(());
+        }
+        let blocks: Vec<u32> = self
+            .pass
+            .found
+            .dir_blocks
+            .iter()
+            .filter(|block| block.ino == parent)
+            .map(|block| block.block)
+            .collect();
+        let filetype = self.filetype();
+        for block in blocks {
+            self.volume().update(u64::from(block), |content| {
+                let at = crate::layout::Dirents::new(content, filetype)
+                    .map_while(std::result::Result::ok)
+                    .find(|r| r.ino == ino && r.name != b"." && r.name != b"..")
+                    .map(|r| r.offset);
+                if let Some(at) = at {
+                    entries::clear(content, at);
+                }
+            })?;
+        }
+        Ok(())
+    }
+
+    /// Gives an inode a name in lost+found, if there is one with room.
+    fn reattach(&mut self, ino: u32) -> Result<()> {
+        let filetype = self.filetype();
+        let mut content = Vec::new();
+        let mut lost_found = 0;
+        for at in self.pass.found.dir_blocks.iter().filter(|at| at.ino == ROOT_INO) {
+            self.volume().read(u64::from(at.block), &mut content)?;
+            let entry = crate::layout::Dirents::new(&content, filetype)
+                .map_while(std::result::Result::ok)
+                .find(|r| r.ino != 0 && r.name == b"lost+found");
+            if let Some(entry) = entry {
+                lost_found = entry.ino;
+            }
+        }
+        if self.pass.found.inode(lost_found).kind != KIND_DIRECTORY || lost_found == ino {
+            return Ok(());
+        }
+        let kind = self.pass.found.inode(ino).kind;
+        let name = format!("#{ino}");
+        for at in self.pass.found.dir_blocks.iter().filter(|at| at.ino == lost_found) {
+            self.volume().read(u64::from(at.block), &mut content)?;
+            if entries::insert(&mut content, ino, kind, name.as_bytes(), filetype) {
+                return self.volume().write(u64::from(at.block), &content);
+            }
+        }
+        // Full: one block more.
+        let Some(slot) = start::inode_slot(self.volume(), &self.pass.found, lost_found)? else {
+            return Ok(());
+        };
+        let Ok(inode) = Inode::parse(&slot) else { return Ok(()) };
+        let used = self.pass.found.dir_blocks.iter().filter(|at| at.ino == lost_found);
+        let logical = used.map(|at| at.logical + 1).max().unwrap_or(0);
+        if inode.block.get(logical as usize).is_none_or(|&b| b != 0) || logical >= 12 {
+            return Ok(());
+        }
+        let Some(block) = self.allocate() else { return Ok(()) };
+        let mut content = entries::empty(self.volume().block_len());
+        entries::insert(&mut content, ino, kind, name.as_bytes(), filetype);
+        self.volume().write(u64::from(block), &content)?;
+        let block_bytes = self.volume().geometry.block_bytes;
+        self.slot(lost_found, |slot| {
+            put32(slot, 0x28 + 4 * logical as usize, block);
+            put32(slot, 0x04, (logical + 1) * block_bytes);
+            let sectors = get32(slot, 0x1C);
+            put32(slot, 0x1C, sectors.saturating_add(block_bytes / 512));
+        })?;
+        self.pass.found.dir_blocks.push(super::found::DirBlock { ino: lost_found, logical, block });
+        Ok(())
+    }
+
+    /// Writes bitmaps and counts as they should be.
+    fn bitmaps(&self) -> Result<()> {
+        super::counts::write(&self.pass)
+    }
+}
+
+/// Whether a problem must be cured before those that build on it are looked at.
+fn is_foundation(problem: &Problem) -> bool {
+    matches!(
+        problem,
+        Problem::Superblock { .. }
+            | Problem::GroupDescriptor { .. }
+            | Problem::ResizeInode { .. }
+            | Problem::Pointer { .. }
+            | Problem::CrossLink { .. }
+            | Problem::Inode {
+                problem: InodeProblem::Mode(_)
+                    | InodeProblem::Content(_)
+                    | InodeProblem::Field(_)
+                    | InodeProblem::Attributes(_),
+                ..
+            }
+    )
+}
+
+/// Gives every field with only one possible value that value.
+fn fix_fields(slot: &mut [u8]) {
+    let mode = get16(slot, 0);
+    let kind = mode & 0o170_000;
+    put32(slot, 0x70, 0);
+    put16(slot, 0x74, 0);
+    put16(slot, 0x76, 0);
+    if kind != 0o100_000 {
+        put32(slot, 0x6C, 0);
+    }
+    let mut flags = InodeFlags::from_bits_retain(get32(slot, 0x20));
+    flags -= EXT4_FLAGS | InodeFlags::INDEX;
+    put32(slot, 0x20, flags.bits());
+    if matches!(kind, 0o010_000 | 0o020_000 | 0o060_000 | 0o140_000) {
+        put32(slot, 0x04, 0);
+    }
+    if slot.len() > GOOD_OLD_INODE_BYTES && Inode::parse(slot).is_err() {
+        // What lies behind cannot be told from attributes: they go with it.
+        if let Some(rest) = slot.get_mut(GOOD_OLD_INODE_BYTES..) {
+            rest.fill(0);
+        }
+    }
+}

@@ -1,0 +1,288 @@
+//! Passes 2 and 3: what directories say, and whether paths from the root lead to them all.
+
+use super::found::{DirBlock, Found, KIND_DIRECTORY};
+use super::problem::{EntryProblem, Problem};
+use super::volume::Volume;
+use crate::Result;
+use crate::layout::bytes::get8;
+use crate::layout::{DIRENT_HEADER_BYTES, Dirents, Incompat, ROOT_INO, RawDirent};
+use hashbrown::{DefaultHashBuilder, HashSet};
+use std::hash::BuildHasher;
+
+/// Pass 2.
+pub(super) struct Tree<'a, 'v> {
+    pub volume: &'a Volume<'v>,
+    pub found: &'a mut Found,
+    /// Two hashes of each name of the directory being read: names are not kept.
+    names: HashSet<(u64, u64)>,
+    hashers: (DefaultHashBuilder, DefaultHashBuilder),
+}
+
+impl<'a, 'v> Tree<'a, 'v> {
+    pub(super) fn new(volume: &'a Volume<'v>, found: &'a mut Found) -> Self {
+        Self {
+            volume,
+            found,
+            names: HashSet::new(),
+            hashers: (DefaultHashBuilder::default(), DefaultHashBuilder::default()),
+        }
+    }
+
+    /// Reads every block of every directory. `tick` is told how many are done.
+    pub(super) fn run(&mut self, mut tick: impl FnMut(u64, u64)) -> Result<()> {
+        // In the order of inodes, which is that of pass 1: one directory after the other.
+        let blocks = std::mem::take(&mut self.found.dir_blocks);
+        let total = blocks.len() as u64;
+        let mut buf = Vec::new();
+        let mut current = 0;
+        for (done, block) in (0_u64..).zip(&blocks) {
+            if block.ino != current {
+                current = block.ino;
+                self.names.clear();
+                if block.logical != 0 {
+                    self.entry(*block, 0, EntryProblem::Dot);
+                }
+            }
+            self.volume.read(u64::from(block.block), &mut buf)?;
+            self.block(*block, &buf);
+            if done % 1024 == 0 {
+                tick(done, total);
+            }
+        }
+        self.found.dir_blocks = blocks;
+        Ok(())
+    }
+
+    fn entry(&mut self, at: DirBlock, offset: usize, problem: EntryProblem) {
+        let offset = u16::try_from(offset).unwrap_or(u16::MAX);
+        self.found.report(Problem::Entry { ino: at.ino, block: at.block, offset, problem });
+    }
+
+    fn block(&mut self, at: DirBlock, block: &[u8]) {
+        let filetype = self.volume.geometry.features.incompat.contains(Incompat::FILETYPE);
+        let mut dots = if at.logical == 0 { 0 } else { 2 };
+        for record in Dirents::new(block, filetype) {
+            let record = match record {
+                Ok(record) => record,
+                Err((offset, what)) => {
+                    self.entry(at, offset, EntryProblem::Record(what));
+                    break;
+                }
+            };
+            let name_len = usize::from(get8(block, record.offset + 6));
+            if record.ino == 0 && DIRENT_HEADER_BYTES + name_len > record.rec_len {
+                self.entry(at, record.offset, EntryProblem::Record("name longer than its record"));
+                break;
+            }
+            match dots {
+                0 => self.dot(at, block, &record),
+                1 => self.dotdot(at, block, &record),
+                _ if record.ino != 0 => self.name(at, block, &record),
+                _ => {}
+            }
+            dots = (dots + 1).min(2);
+        }
+        if dots < 2 {
+            let problem = if dots == 0 { EntryProblem::Dot } else { EntryProblem::DotDot };
+            self.entry(at, 0, problem);
+        }
+    }
+
+    fn dot(&mut self, at: DirBlock, block: &[u8], record: &RawDirent<'_>) {
+        let padded = get8(block, record.offset + DIRENT_HEADER_BYTES + 1) == 0;
+        if record.ino != at.ino || record.name != b"." || record.rec_len != 12 || !padded {
+            self.entry(at, record.offset, EntryProblem::Dot);
+            return;
+        }
+        self.kind(at, block, record);
+        self.count(at.ino);
+    }
+
+    fn dotdot(&mut self, at: DirBlock, block: &[u8], record: &RawDirent<'_>) {
+        let padded = get8(block, record.offset + DIRENT_HEADER_BYTES + 2) == 0;
+        if record.ino == 0 || record.name != b".." || !padded {
+            self.entry(at, record.offset, EntryProblem::DotDot);
+            return;
+        }
+        let offset = u16::try_from(record.offset).unwrap_or(u16::MAX);
+        if let Some(dir) = self.found.dirs.get_mut(&at.ino) {
+            dir.dotdot = record.ino;
+            dir.dotdot_at = Some((at.block, offset));
+        }
+        if !self.target(at, record) {
+            return;
+        }
+        self.kind(at, block, record);
+        self.count(record.ino);
+    }
+
+    fn name(&mut self, at: DirBlock, block: &[u8], record: &RawDirent<'_>) {
+        if record.name == b"." || record.name == b".." {
+            self.entry(at, record.offset, EntryProblem::Name);
+            return;
+        }
+        if record.ino == ROOT_INO {
+            self.entry(at, record.offset, EntryProblem::SecondName(ROOT_INO));
+            return;
+        }
+        if !self.target(at, record) {
+            return;
+        }
+        let hashes = (self.hashers.0.hash_one(record.name), self.hashers.1.hash_one(record.name));
+        if !self.names.insert(hashes) {
+            self.entry(at, record.offset, EntryProblem::Duplicate);
+        }
+        if let Some(dir) = self.found.dirs.get_mut(&at.ino) {
+            dir.entries = dir.entries.saturating_add(1);
+        }
+        self.kind(at, block, record);
+        if let Some(child) = self.found.dirs.get_mut(&record.ino) {
+            if child.parent != 0 {
+                self.entry(at, record.offset, EntryProblem::SecondName(record.ino));
+                return;
+            }
+            child.parent = at.ino;
+        }
+        self.count(record.ino);
+    }
+
+    /// Whether a record names an inode it may name.
+    fn target(&mut self, at: DirBlock, record: &RawDirent<'_>) -> bool {
+        let geometry = &self.volume.geometry;
+        let ino = record.ino;
+        if ino > geometry.inodes || (ino < geometry.first_inode && ino != ROOT_INO) {
+            self.entry(at, record.offset, EntryProblem::NoSuchInode(ino));
+            return false;
+        }
+        if !self.found.inode(ino).used {
+            self.entry(at, record.offset, EntryProblem::FreeInode(ino));
+            return false;
+        }
+        true
+    }
+
+    fn kind(&mut self, at: DirBlock, block: &[u8], record: &RawDirent<'_>) {
+        let state = self.found.inode(record.ino);
+        let filetype = self.volume.geometry.features.incompat.contains(Incompat::FILETYPE);
+        let expected = if filetype { state.kind } else { 0 };
+        let found = get8(block, record.offset + 7);
+        if found != expected && !state.bad {
+            self.entry(at, record.offset, EntryProblem::Kind { found, expected });
+        }
+    }
+
+    fn count(&mut self, ino: u32) {
+        if let Some(state) = self.found.inode_mut(ino) {
+            state.names = state.names.saturating_add(1);
+        }
+    }
+}
+
+/// Pass 3: follows each directory up to the root, and compares `..` with the way.
+pub(super) fn connect(found: &mut Found) {
+    let root = found.inode(ROOT_INO);
+    if !root.used || root.kind != KIND_DIRECTORY {
+        found.report(Problem::NoRoot);
+        return;
+    }
+    let mut all: Vec<u32> = found.dirs.keys().copied().collect();
+    all.sort_unstable();
+    if let Some(dir) = found.dirs.get_mut(&ROOT_INO) {
+        dir.parent = ROOT_INO;
+        dir.connected = true;
+    }
+    let mut path = Vec::new();
+    let mut seen = HashSet::new();
+    for &start in &all {
+        path.clear();
+        seen.clear();
+        let mut ino = start;
+        // Up to the root, to a directory that is known, or to where the way ends: a directory
+        // without a name, or one met before (a loop). Only the end is reported: the others hang
+        // below it.
+        let reached = loop {
+            let Some(dir) = found.dirs.get(&ino).copied() else { break false };
+            if dir.connected || dir.lost {
+                break dir.connected;
+            }
+            if seen.contains(&ino) || dir.parent == 0 {
+                path.push(ino);
+                let (empty, dotdot) = (dir.entries == 0, dir.dotdot);
+                found.report(Problem::Unconnected { ino, empty, dotdot });
+                break false;
+            }
+            seen.insert(ino);
+            path.push(ino);
+            ino = dir.parent;
+        };
+        for ino in &path {
+            if let Some(dir) = found.dirs.get_mut(ino) {
+                dir.connected = reached;
+                dir.lost = !reached;
+            }
+        }
+    }
+    for ino in all {
+        let Some(dir) = found.dirs.get(&ino).copied().filter(|dir| dir.connected) else {
+            continue;
+        };
+        if let Some((block, offset)) = dir.dotdot_at
+            && dir.dotdot != dir.parent
+        {
+            let problem = EntryProblem::Parent { found: dir.dotdot, expected: dir.parent };
+            found.report(Problem::Entry { ino, block, offset, problem });
+            // The name counts for the true parent.
+            if let Some(state) = found.inode_mut(dir.dotdot).filter(|s| s.used) {
+                state.names = state.names.saturating_sub(1);
+            }
+            if let Some(state) = found.inode_mut(dir.parent).filter(|s| s.used) {
+                state.names = state.names.saturating_add(1);
+            }
+        }
+    }
+}
+
+/// Pass 4: link counts, and inodes without a name.
+pub(super) fn links(found: &mut Found, first_inode: u32) {
+    let mut problems = Vec::new();
+    for (ino, state) in found.used_inodes() {
+        if ino < first_inode && ino != ROOT_INO {
+            continue;
+        }
+        if let Some(dir) = found.dirs.get(&ino)
+            && !dir.connected
+        {
+            continue;
+        }
+        if state.names == 0 {
+            problems.push(Problem::Unattached { ino, empty: state.empty });
+        } else if u32::from(state.links) != state.names {
+            let (found, expected) = (state.links, state.names);
+            problems.push(Problem::LinkCount { ino, found, expected });
+        }
+    }
+    for problem in problems {
+        found.report(problem);
+    }
+}
+
+/// The attribute blocks' reference counts.
+pub(super) fn attribute_refs(found: &mut Found) {
+    let mut wrong: Vec<_> = found
+        .attrs
+        .iter()
+        .filter(|(_, attr)| attr.refs_found != attr.refs)
+        .map(|(&block, attr)| Problem::AttributeRefs {
+            block,
+            found: attr.refs_found,
+            expected: attr.refs,
+        })
+        .collect();
+    wrong.sort_by_key(|problem| match problem {
+        Problem::AttributeRefs { block, .. } => *block,
+        _ => 0,
+    });
+    for problem in wrong {
+        found.report(problem);
+    }
+}
