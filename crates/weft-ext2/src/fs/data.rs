@@ -296,6 +296,9 @@ impl Ext2 {
         let journaled = self.policy() == Policy::Journal(JournalMode::Full);
         let step_bytes = if journaled { STEP_JOURNALED_BYTES } else { STEP_BYTES };
         let max = self.max_file_bytes;
+        if source.len() == 0 {
+            self.look(|st, op| st.load_file(op, ino))?;
+        }
         let mut at = offset;
         let mut done = 0;
         let mut retried = false;
@@ -306,13 +309,7 @@ impl Ext2 {
                 _ => u32::try_from(step_bytes).unwrap_or(0) / self.block_bytes,
             };
             let result = self.change_inner(blocks + STEP_META_BLOCKS, |st, op| {
-                let node = st.load(op, ino)?;
-                match node.kind {
-                    FileKind::Regular => {}
-                    FileKind::Directory => return Err(FsError::IsADirectory.into()),
-                    _ => return Err(FsError::Invalid("not a regular file").into()),
-                }
-                let size = node.inode.size_bytes;
+                let size = st.load_file(op, ino)?;
                 st.check_mutable(ino, append || at >= size)?;
                 if append && done == 0 {
                     at = st.node(ino)?.inode.size_bytes;

@@ -8,7 +8,7 @@ use crate::volume::Volume;
 use crate::{Error, Result};
 use std::sync::Arc;
 use weft_block::BlockDevice;
-use weft_patch::jbd2::LogMap;
+use weft_patch::jbd2::{Features, Log, LogMap};
 use weft_patch::{Engine, Options, Policy};
 use weft_vfs::FileKind;
 
@@ -41,8 +41,11 @@ pub fn journal_inode_blocks(device: &Arc<dyn BlockDevice>, sb: &Superblock) -> R
 
 fn log_map(device: &Arc<dyn BlockDevice>, sb: &Superblock) -> Result<LogMap> {
     let blocks = journal_inode_blocks(device, sb)?;
-    LogMap::from_blocks(Arc::clone(device), sb.block_bytes(), &blocks)
-        .map_err(|e| Error::corrupt("journal", 0, e.to_string()))
+    LogMap::from_blocks(Arc::clone(device), sb.block_bytes(), &blocks).map_err(|e| log_error(&e))
+}
+
+fn log_error(e: &weft_patch::jbd2::Error) -> Error {
+    Error::corrupt("journal", 0, e.to_string())
 }
 
 /// Sets or clears the feature that says the journal must be replayed: in place, past any engine,
@@ -100,6 +103,14 @@ pub(super) fn engine(
         });
     }
     let map = log_map(device, sb)?;
+    let mut log = Log::open(map.clone()).map_err(|e| log_error(&e))?;
+    if log.needs_recovery() {
+        // The superblock says that nothing is to be replayed: what the log holds is old.
+        let next = log.superblock().sequence.wrapping_add(1);
+        log.reset(next).map_err(|e| log_error(&e))?;
+    }
+    // As the kernel does at its first mount: mke2fs makes logs without features.
+    log.update(|sb| sb.features.incompat |= Features::REVOKE).map_err(|e| log_error(&e))?;
     set_recover(&**device, true)?;
     sb.features.incompat |= Incompat::RECOVER;
     Ok(Engine::with_journal(Arc::clone(device), sb.block_bytes(), options, map)?)

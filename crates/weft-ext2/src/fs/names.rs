@@ -9,7 +9,7 @@ use crate::layout::{FAST_SYMLINK_MAX_BYTES, Inode, LINK_MAX, file_type_code};
 use crate::volume::{Patches, push_patch};
 use crate::{Error, Result};
 use weft_patch::{BlockNr, Op, Owner, PatchId};
-use weft_vfs::{Caller, Entry, Error as FsError, FileKind, Ino, NAME_MAX_BYTES, Time};
+use weft_vfs::{Caller, Entry, Error as FsError, FileKind, Ino, Time, check_name};
 
 /// Blocks that making or removing one name may change: two directories with their maps, a new
 /// block with its map and bitmap, inodes, an inode bitmap, descriptors, the superblock.
@@ -39,20 +39,6 @@ impl What<'_> {
     }
 }
 
-/// Refuses what cannot be a name.
-pub(super) fn check_name(name: &[u8]) -> Result<()> {
-    if name.is_empty() {
-        return Err(FsError::NotFound.into());
-    }
-    if name.len() > NAME_MAX_BYTES {
-        return Err(FsError::NameTooLong.into());
-    }
-    if name.iter().any(|&b| b == 0 || b == b'/') {
-        return Err(FsError::Invalid("a name with a slash or NUL").into());
-    }
-    Ok(())
-}
-
 /// Refuses `.` and `..` where a new name is asked for.
 pub(super) fn check_new_name(name: &[u8]) -> Result<()> {
     check_name(name)?;
@@ -62,8 +48,8 @@ pub(super) fn check_new_name(name: &[u8]) -> Result<()> {
 impl State {
     /// The inode that `name` in `parent` names.
     pub(super) fn find(&mut self, op: &mut Op<'_>, parent: u32, name: &[u8]) -> Result<u32> {
-        check_name(name)?;
         self.load_dir(op, parent)?;
+        check_name(name)?;
         let Self { vol, nodes, .. } = self;
         let Some(dir) = nodes.get_mut(&parent) else {
             return Err(FsError::Stale(u64::from(parent)).into());
@@ -103,7 +89,6 @@ impl State {
     ) -> Result<u32> {
         let kind = what.kind();
         let block_bytes = self.vol.block_bytes();
-        check_new_name(name)?;
         if let What::Symlink { target } = what {
             if target.is_empty() {
                 return Err(FsError::NotFound.into());
@@ -113,6 +98,7 @@ impl State {
             }
         }
         self.load_dir(op, parent)?;
+        check_new_name(name)?;
         let generation = self.next_generation();
         let Self { vol, nodes, .. } = self;
         let dir = nodes.get_mut(&parent).ok_or(FsError::Stale(u64::from(parent)))?;
@@ -204,23 +190,24 @@ impl State {
         parent: u32,
         name: &[u8],
     ) -> Result<()> {
-        check_new_name(name)?;
-        self.load_dir(op, parent)?;
         let node = self.load(op, ino)?;
         if node.kind == FileKind::Directory {
             return Err(FsError::NotPermitted.into());
         }
-        if node.inode.links == 0 {
-            return Err(FsError::NotFound.into());
-        }
-        if node.inode.links >= LINK_MAX {
-            return Err(FsError::TooManyLinks.into());
-        }
-        let kind = node.kind;
+        self.load_dir(op, parent)?;
+        check_new_name(name)?;
+        let node = self.node(ino)?;
+        let (kind, links) = (node.kind, node.inode.links);
         let Self { vol, nodes, .. } = self;
         let dir = nodes.get_mut(&parent).ok_or(FsError::Stale(u64::from(parent)))?;
         if vol.find_entry(op, dir, name)?.is_some() {
             return Err(FsError::Exists.into());
+        }
+        if links == 0 {
+            return Err(FsError::NotFound.into());
+        }
+        if links >= LINK_MAX {
+            return Err(FsError::TooManyLinks.into());
         }
         let file_type = if vol.has_filetype() { file_type_code(kind) } else { 0 };
         let reserved = vol.reserve_entry(op, dir, name, file_type)?;
@@ -248,15 +235,16 @@ impl State {
         name: &[u8],
         directory: bool,
     ) -> Result<()> {
-        check_name(name)?;
-        if name == b"." {
-            let e = FsError::Invalid("`.` cannot be removed");
-            return Err(if directory { e } else { FsError::IsADirectory }.into());
-        }
-        if name == b".." {
-            return Err(if directory { FsError::NotEmpty } else { FsError::IsADirectory }.into());
+        match name {
+            b"." if directory => return Err(FsError::Invalid("`.` cannot be removed").into()),
+            b".." if directory => return Err(FsError::NotEmpty.into()),
+            _ => {}
         }
         self.load_dir(op, parent)?;
+        check_name(name)?;
+        if name == b"." || name == b".." {
+            return Err(FsError::IsADirectory.into());
+        }
         let Self { vol, nodes, .. } = self;
         let dir = nodes.get_mut(&parent).ok_or(FsError::Stale(u64::from(parent)))?;
         let found = vol.find_entry(op, dir, name)?.ok_or(FsError::NotFound)?;

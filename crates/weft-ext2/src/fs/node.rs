@@ -249,6 +249,22 @@ impl State {
         }
     }
 
+    /// Takes back all references and handles: what lived by them only is doomed.
+    pub fn give_up_references(&mut self) {
+        self.handles.clear();
+        let all: Vec<u32> = self.nodes.keys().copied().collect();
+        for ino in all {
+            if let Some(node) = self.nodes.get_mut(&ino) {
+                let used = node.refs > 0 || node.opens > 0;
+                node.refs = 0;
+                node.opens = 0;
+                if used {
+                    self.released(ino);
+                }
+            }
+        }
+    }
+
     /// Drops inodes that nobody uses when there are many. What may still have to be synced stays.
     fn trim(&mut self, op: &mut Op<'_>) -> Result<()> {
         let mut tries = if self.idle.len() > MAX_IDLE { 4 } else { 0 };

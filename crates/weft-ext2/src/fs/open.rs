@@ -87,7 +87,11 @@ impl Ext2 {
         };
         let was_clean = sb.state.contains(SbState::VALID) && !sb.state.contains(SbState::ERROR);
         let vol = Volume::load(&mut engine.begin(0)?, sb, device_bytes)?;
-        let max_file_bytes = vol.geometry.max_file_bytes();
+        // Revision 0 has no feature that would tell others of longer files.
+        let max_file_bytes = match vol.sb.revision {
+            0 => u64::from(i32::MAX.unsigned_abs()),
+            _ => vol.geometry.max_file_bytes(),
+        };
         let fs = Self {
             state: Mutex::new(State::new(vol, engine.policy())),
             engine,
@@ -145,6 +149,7 @@ impl Ext2 {
 
     /// Makes everything durable and marks the volume clean (as clean as it was found).
     pub(super) fn close(&self) -> Result<()> {
+        self.lock().give_up_references();
         self.reap();
         if self.is_read_only() && self.lock().vol.damage.is_none() {
             return Ok(self.engine.shutdown()?);

@@ -312,6 +312,11 @@ impl FileSystem for Ext2 {
         Ok(self.do_seek(plain(ino)?, from)?)
     }
 
+    fn time_unit_nanos(&self) -> u32 {
+        // What inodes made here can hold.
+        if self.lock().vol.new_extra_bytes() >= 16 { 1 } else { 1_000_000_000 }
+    }
+
     fn unmount(&self) -> FsResult<()> {
         Ok(self.close()?)
     }

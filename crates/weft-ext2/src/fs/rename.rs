@@ -2,12 +2,11 @@
 //! atomically. In soft updates the moved inode counts one name more meanwhile.
 
 use super::State;
-use super::names::{check_name, check_new_name};
 use crate::layout::{LINK_MAX, ROOT_INO, file_type_code};
 use crate::volume::{Patches, Place, push_patch};
 use crate::{Error, Result};
 use weft_patch::{Op, PatchId, Policy};
-use weft_vfs::{Error as FsError, FileKind, RenameFlags};
+use weft_vfs::{Error as FsError, FileKind, RenameFlags, check_name};
 
 /// One side of a rename.
 #[derive(Clone, Copy)]
@@ -66,19 +65,14 @@ impl State {
         if exchange && no_replace {
             return Err(FsError::Invalid("exchange and no-replace").into());
         }
-        for name in [from.1, to.1] {
-            check_name(name)?;
-            if name == b"." || name == b".." {
-                return Err(if no_replace && name == to.1 {
-                    FsError::Exists
-                } else {
-                    FsError::Busy
-                }
-                .into());
-            }
+        if [from.1, to.1].iter().any(|name| matches!(*name, b"." | b"..")) {
+            return Err(FsError::Busy.into());
         }
-        check_new_name(to.1)?;
+        self.load_dir(op, to.0)?;
+        self.load_dir(op, from.0)?;
+        check_name(from.1)?;
         let source = self.side(op, from.0, from.1)?.ok_or(FsError::NotFound)?;
+        check_name(to.1)?;
         let target = self.side(op, to.0, to.1)?;
         if no_replace && target.is_some() {
             return Err(FsError::Exists.into());

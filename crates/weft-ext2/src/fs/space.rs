@@ -76,7 +76,25 @@ impl State {
         Ok(None)
     }
 
-    fn load_file(&mut self, op: &mut Op<'_>, ino: u32) -> Result<u64> {
+    /// Keeps up to `want` blocks behind the end of a file for it.
+    fn keep_space(&mut self, op: &mut Op<'_>, ino: u32, want: u32) -> Result<()> {
+        let Self { vol, nodes, .. } = self;
+        let node = nodes.get_mut(&ino).ok_or(FsError::Stale(u64::from(ino)))?;
+        if u64::from(want) > vol.free_blocks {
+            return Err(FsError::NoSpace.into());
+        }
+        let bs = u64::from(vol.geometry.block_bytes);
+        let blocks = node.inode.size_bytes.div_ceil(bs);
+        if node.goal == 0 && blocks > 0 {
+            let (last, _) = vol.map_run(op, node, blocks - 1, 1)?;
+            node.goal = if last == 0 { 0 } else { u64::from(last) + 1 };
+        }
+        let goal = vol.goal(node);
+        vol.keep_window(op, ino, goal, want)
+    }
+
+    /// Loads a regular file; returns its length.
+    pub(super) fn load_file(&mut self, op: &mut Op<'_>, ino: u32) -> Result<u64> {
         let node = self.load(op, ino)?;
         match node.kind {
             FileKind::Regular => Ok(node.inode.size_bytes),
@@ -112,8 +130,10 @@ impl Ext2 {
             FallocateMode::ZeroRange { keep_size } => (false, keep_size),
         };
         if keep_size && fill && end > size {
-            // The format allows no blocks behind the end of a file.
-            return Err(FsError::Unsupported("allocation behind the end of a file").into());
+            // The format allows no blocks behind the end of a file: they are kept for it in
+            // memory, for as long as it is open.
+            let past = (end - size).div_ceil(u64::from(self.block_bytes));
+            self.look(|st, op| st.keep_space(op, ino, u32::try_from(past).unwrap_or(u32::MAX)))?;
         }
         let end = if keep_size { end.min(size) } else { end };
         if offset >= end {

@@ -96,6 +96,10 @@ impl State {
         let mut befores = Patches::new();
         let mut freed = 0;
         if block != old.block {
+            if self.vol.sb.revision == 0 {
+                // Where there are no features, nobody would know of the block.
+                return Err(FsError::Unsupported("attributes on a revision 0 volume").into());
+            }
             let Self { vol, nodes, .. } = self;
             let node = nodes.get_mut(&ino).ok_or(FsError::Stale(u64::from(ino)))?;
             let had = node.inode.file_acl;

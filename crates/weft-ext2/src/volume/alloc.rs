@@ -209,6 +209,16 @@ impl Volume {
         }
     }
 
+    /// Keeps blocks from `goal` on for a file, as far as they are free.
+    pub fn keep_window(&mut self, op: &mut Op<'_>, ino: u32, goal: u64, want: u32) -> Result<()> {
+        self.drop_window(ino);
+        if let Some((group, bit)) = self.geometry.block_group(goal) {
+            self.block_bits(op, group)?;
+            self.reserve(ino, group, bit, want);
+        }
+        Ok(())
+    }
+
     fn search(&mut self, op: &mut Op<'_>, goal: u64, want: u32) -> Result<Option<(u32, u32, u32)>> {
         let (goal_group, goal_bit) = self.geometry.block_group(goal).unwrap_or((0, 0));
         let groups = self.geometry.groups;

@@ -1,5 +1,9 @@
 //! Tests of the crate through its front door, and against other people's tools.
+mod damage;
+mod fs;
 mod fsck;
 mod images;
+mod kernel;
 mod mkfs;
 mod tools;
+mod volumes;

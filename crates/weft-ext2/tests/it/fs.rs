@@ -1,0 +1,132 @@
+//! The file system: the conformance suite on each kind of volume with e2fsck after each case.
+
+use crate::tools::have_e2fsprogs;
+use crate::volumes::{KINDS, Kind, Mounted, empty, plain};
+use std::sync::Mutex;
+use weft_block::Image;
+use weft_ext2::layout::Superblock;
+use weft_patch::{JournalMode, Options, Policy};
+use weft_vfs::conformance::{self, Limits};
+use weft_vfs::{Caller, FileKind, FileSystem, Handle, OpenFlags};
+
+fn limits(image: &Image) -> Limits {
+    let mut raw = [0; 1024];
+    image.read(&mut raw, 1024).unwrap();
+    let sb = Superblock::parse(&raw).unwrap();
+    let geometry = sb.geometry();
+    let wide = geometry.inode_bytes > 128;
+    Limits {
+        links: Some(32_000),
+        file_bytes: if sb.revision == 0 { i32::MAX as u64 } else { geometry.max_file_bytes() },
+        symlink_bytes: (geometry.block_bytes as usize - 1).min(4095),
+        time_unit_nanos: if wide { 1 } else { 1_000_000_000 },
+        seconds: if wide {
+            i64::from(i32::MIN)..=i64::from(i32::MAX) + (3 << 32)
+        } else {
+            i64::from(i32::MIN)..=i64::from(i32::MAX)
+        },
+        xattr_bytes: if sb.revision == 0 { 0 } else { 400 },
+        only: std::env::var("WEFT_CASE").ok(),
+        random_runs: 3,
+        names: 600,
+        long_bytes: 3 << 20,
+        ..Limits::default()
+    }
+}
+
+fn conform(kind: &Kind, engine: &Options) {
+    if !have_e2fsprogs() {
+        return;
+    }
+    let image = empty(kind);
+    let last: Mutex<Option<Mounted>> = Mutex::new(None);
+    let check = || {
+        if let Some(mounted) = last.lock().unwrap().take() {
+            mounted.check(kind.name);
+        }
+    };
+    conformance::run(
+        || {
+            check();
+            let mounted = Mounted::open(&image, engine.clone());
+            let fs = mounted.fs.clone();
+            *last.lock().unwrap() = Some(mounted);
+            fs
+        },
+        &limits(&image),
+    );
+    check();
+}
+
+#[test]
+fn conformance_4k() {
+    conform(&KINDS[0], &Options::default());
+}
+
+#[test]
+fn conformance_1k() {
+    conform(&KINDS[1], &Options::default());
+}
+
+#[test]
+fn conformance_2k() {
+    conform(&KINDS[2], &Options { policy: Policy::Async, ..Options::default() });
+}
+
+#[test]
+fn conformance_ext3_without_journaling() {
+    conform(&KINDS[3], &Options { hard_patches: false, merge: false, ..Options::default() });
+}
+
+#[test]
+fn conformance_journaled() {
+    for mode in [JournalMode::Metadata, JournalMode::Ordered, JournalMode::Full] {
+        conform(&KINDS[3], &Options { policy: Policy::Journal(mode), ..Options::default() });
+    }
+}
+
+#[test]
+fn conformance_revision_0() {
+    conform(&KINDS[4], &Options::default());
+}
+
+#[test]
+fn a_small_tree_survives_unmounting() {
+    if !have_e2fsprogs() {
+        return;
+    }
+    let mounted = Mounted::open(plain(), Options::default());
+    let fs = &mounted.fs;
+    let caller = Caller::default();
+    let dir = fs.mkdir(&caller, fs.root(), b"dir", 0o755).unwrap().attr.ino;
+    let data: Vec<u8> = (0..3_000_000_u32).map(|i| (i / 7 % 251) as u8).collect();
+    for i in 0..300 {
+        let name = format!("file{i}");
+        let (entry, open) =
+            fs.create(&caller, dir, name.as_bytes(), 0o644, OpenFlags::WRITE).unwrap();
+        let len = if i == 7 { data.len() } else { i * 37 };
+        assert_eq!(fs.write(entry.attr.ino, open.handle, 0, &data[..len]).unwrap(), len);
+        fs.release(entry.attr.ino, open.handle).unwrap();
+        fs.forget(entry.attr.ino, 1);
+    }
+    fs.mknod(&caller, dir, b"fifo", FileKind::Fifo, 0o600, 0).unwrap();
+    fs.symlink(&caller, dir, b"link", b"file7").unwrap();
+    let device = mounted.check("a small tree");
+    let image = device.snapshot();
+    let again = Mounted::open(&image, Options::default());
+    let fs = &again.fs;
+    let dir = fs.lookup(fs.root(), b"dir").unwrap().attr.ino;
+    let mut count = 0;
+    fs.readdir(dir, weft_vfs::DirCursor::START, &mut |_| {
+        count += 1;
+        true
+    })
+    .unwrap();
+    assert_eq!(count, 304);
+    let file = fs.lookup(dir, b"file7").unwrap().attr;
+    assert_eq!(file.size_bytes, data.len() as u64);
+    let mut back = vec![0; data.len()];
+    assert_eq!(fs.read(file.ino, Handle::NONE, 0, &mut back).unwrap(), data.len());
+    assert!(back == data);
+    again.check("a small tree read again");
+}
