@@ -25,6 +25,10 @@ pub(crate) struct Buffer {
     pub hard_waiting: u32,
     /// Dependencies of patches elsewhere on patches of the list.
     pub external_afters: u32,
+    /// The run it belongs to, or `NONE`; then it has no patches.
+    pub run: u32,
+    run_prev: u32,
+    run_next: u32,
     pub owner: Owner,
     /// Neighbours on the list of the owner's dirty buffers.
     owner_prev: u32,
@@ -50,7 +54,18 @@ pub(crate) struct Buffer {
 
 impl Buffer {
     pub fn is_dirty(&self) -> bool {
-        self.patches > 0 || self.in_flight
+        self.patches > 0 || self.in_flight || self.run != NONE
+    }
+
+    /// All its changes can be written now.
+    pub fn is_ready(&self) -> bool {
+        self.waiting == 0
+    }
+
+    /// Some of its changes can be written now.
+    pub fn is_partly_ready(&self) -> bool {
+        !self.in_flight
+            && (self.run != NONE || (self.hard_waiting == 0 && self.waiting < self.patches))
     }
 }
 
@@ -146,6 +161,9 @@ impl Cache {
             waiting: 0,
             hard_waiting: 0,
             external_afters: 0,
+            run: NONE,
+            run_prev: NONE,
+            run_next: NONE,
             owner: Owner::NONE,
             owner_prev: NONE,
             owner_next: NONE,
@@ -265,6 +283,43 @@ impl Cache {
         } else {
             self.owners.remove(&owner);
         }
+    }
+
+    /// Puts a buffer in front of a run's list, whose first buffer is `head`.
+    pub fn link_run(&mut self, index: u32, run: u32, head: u32) {
+        if head != NONE {
+            self[head].run_prev = index;
+        }
+        let buffer = &mut self[index];
+        buffer.run = run;
+        buffer.run_prev = NONE;
+        buffer.run_next = head;
+    }
+
+    /// Takes a buffer off its run's list; returns the list's first buffer then, given `head`.
+    pub fn unlink_run(&mut self, index: u32, head: u32) -> u32 {
+        let Buffer { run_prev, run_next, .. } = self[index];
+        self[index].run = NONE;
+        if run_next != NONE {
+            self[run_next].run_prev = run_prev;
+        }
+        if run_prev == NONE {
+            return run_next;
+        }
+        self[run_prev].run_next = run_next;
+        head
+    }
+
+    /// The buffers of a run.
+    pub fn run_from(&self, head: u32) -> impl Iterator<Item = u32> + '_ {
+        let mut at = head;
+        std::iter::from_fn(move || {
+            (at != NONE).then(|| {
+                let index = at;
+                at = self[index].run_next;
+                index
+            })
+        })
     }
 
     /// The dirty buffers of a file.

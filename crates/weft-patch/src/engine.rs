@@ -1,5 +1,6 @@
 //! The engine's front: operations, syncs, and the thread that writes back.
 
+use crate::graph::{Kind, NONE};
 use crate::jbd2::{Log, LogMap};
 use crate::journal::{Journal, open_log};
 use crate::state::State;
@@ -475,8 +476,12 @@ impl State {
     }
 
     fn seal_buffer(&mut self, buffer: u32, roots: &mut Vec<PatchId>) {
+        let run = self.cache[buffer].run;
+        if run != NONE {
+            roots.push(self.graph.id(run));
+        }
         let mut at = self.cache[buffer].oldest;
-        while at != crate::graph::NONE {
+        while at != NONE {
             self.graph[at].sealed = true;
             roots.push(self.graph.id(at));
             at = self.graph[at].newer;
@@ -485,7 +490,8 @@ impl State {
 
     fn add_in_flight(&self, roots: &mut Vec<PatchId>, wanted: impl Fn(u32) -> bool) {
         for write in self.failed.iter().filter(|w| wanted(w.buffer)) {
-            roots.extend(write.patches.iter().map(|&p| self.graph.id(p)));
+            let run = (write.run != NONE).then_some(write.run);
+            roots.extend(write.patches.iter().copied().chain(run).map(|p| self.graph.id(p)));
         }
     }
 
@@ -504,22 +510,33 @@ impl State {
     /// to new befores, so that the sync ends however busy the volume is.
     pub fn mark_needed(&mut self, roots: &[PatchId]) -> u32 {
         let from: Vec<u32> = roots.iter().filter_map(|&id| self.graph.find(id)).collect();
-        let met = std::cell::RefCell::new(Vec::new());
+        let mut met = from.clone();
         let cache = &self.cache;
         self.graph.reaches(
             &from,
             usize::MAX,
             |buffer| cache[buffer].hard,
             |index, _| {
-                met.borrow_mut().push(index);
+                met.push(index);
                 false
             },
         );
         let mark = self.graph.new_mark();
-        for index in met.into_inner().into_iter().chain(from) {
+        for index in met {
             self.graph[index].sealed = true;
-            if let Some(buffer) = self.buffer_of(index) {
+            self.graph[index].mark = mark;
+            if self.graph[index].kind == Kind::Run {
+                let members: Vec<u32> = self.cache.run_from(self.graph[index].pieces).collect();
+                for buffer in members {
+                    self.cache[buffer].mark = mark;
+                }
+            } else if let Some(buffer) = self.buffer_of(index) {
                 self.cache[buffer].mark = mark;
+            }
+        }
+        for write in &self.failed {
+            if write.run != NONE && self.graph[write.run].mark == mark {
+                self.cache[write.buffer].mark = mark;
             }
         }
         mark
@@ -652,6 +669,7 @@ impl Op<'_> {
 
 impl Drop for Op<'_> {
     fn drop(&mut self) {
+        self.state.run = NONE;
         if self.state.dirty_bytes() > self.shared.background_bytes && !self.state.signals.woken {
             self.state.signals.woken = true;
             self.shared.work.notify_one();

@@ -14,6 +14,8 @@ pub enum PatchKind {
     Hard,
     /// It joins others, or is a transaction's commit, and changes nothing itself.
     Empty,
+    /// File data of one operation, whole blocks that share it.
+    Run,
 }
 
 /// A patch, and what it waits for.
@@ -83,6 +85,7 @@ impl fmt::Display for BlockView {
                 PatchKind::Soft => "soft",
                 PatchKind::Hard => "hard",
                 PatchKind::Empty => "empty",
+                PatchKind::Run => "run of file data",
             };
             write!(f, "  {:?} ({kind}", p.id)?;
             if p.undo_bytes > 0 {
@@ -145,7 +148,7 @@ impl Engine {
                 let style = match p.kind {
                     PatchKind::Hard => "style=bold",
                     PatchKind::Soft => "style=solid",
-                    PatchKind::Empty => "style=dotted",
+                    PatchKind::Empty | PatchKind::Run => "style=dotted",
                 };
                 let _ = writeln!(
                     dot,
@@ -180,16 +183,17 @@ impl State {
         let b = &self.cache[buffer];
         let verdict = if b.in_flight {
             Verdict::InFlight
-        } else if b.patches == 0 {
+        } else if !b.is_dirty() {
             Verdict::Clean
-        } else if b.waiting == 0 {
+        } else if b.is_ready() {
             Verdict::Ready
-        } else if b.hard_waiting == 0 && b.waiting < b.patches {
+        } else if b.is_partly_ready() {
             Verdict::Partly
         } else {
             Verdict::Blocked
         };
-        let mut patches = Vec::new();
+        let mut patches: Vec<PatchView> =
+            (b.run != NONE).then(|| self.view(b.run)).into_iter().collect();
         let mut at = b.oldest;
         while at != NONE {
             patches.push(self.view(at));
@@ -205,6 +209,7 @@ impl State {
             Kind::Soft => PatchKind::Soft,
             Kind::Hard | Kind::InFlight => PatchKind::Hard,
             Kind::Empty | Kind::Free => PatchKind::Empty,
+            Kind::Run => PatchKind::Run,
         };
         PatchView {
             id: self.graph.id(patch),
@@ -215,7 +220,10 @@ impl State {
                 .map(|b| (self.graph.id(b), self.buffer_of(b).map(|b| self.cache[b].nr)))
                 .collect(),
             waited_for_by: self.graph.afters(patch).count(),
-            undo_bytes: self.graph.pieces(patch).map(|p| usize::from(p.len)).sum(),
+            undo_bytes: match kind {
+                PatchKind::Soft => self.graph.pieces(patch).map(|p| usize::from(p.len)).sum(),
+                PatchKind::Hard | PatchKind::Empty | PatchKind::Run => 0,
+            },
         }
     }
 }

@@ -26,6 +26,9 @@ pub(crate) enum Kind {
     Hard,
     /// Changes nothing: joins others.
     Empty,
+    /// Whole blocks of file data written by one operation, none of which has a patch of its own:
+    /// they are linked from `pieces` and counted in `waits`.
+    Run,
     /// Its write is under way (or failed and will be repeated from the copy that was made).
     InFlight,
     /// Not in use.
@@ -47,7 +50,7 @@ pub(crate) struct Patch {
     pub afters: u32,
     /// Number of befores on other blocks.
     pub waits: u32,
-    /// Undo pieces, newest first.
+    /// Undo pieces, newest first; of a run, its first buffer.
     pub pieces: u32,
     /// Marks of graph walks.
     pub mark: u32,
@@ -93,6 +96,14 @@ pub(crate) enum Change {
 }
 
 impl Change {
+    /// Bytes it takes to undo it.
+    pub fn undo_bytes(self) -> usize {
+        match self {
+            Self::Bytes { len, .. } => len,
+            Self::Bits { .. } => 4,
+        }
+    }
+
     fn range(self) -> (usize, usize) {
         match self {
             Self::Bytes { offset, len } => (offset, offset + len),
@@ -159,6 +170,10 @@ impl Graph {
 
     /// Forgets a patch that has no edges any more.
     pub fn release(&mut self, index: u32) {
+        debug_assert!(
+            self[index].kind != Kind::Run || self[index].pieces == NONE,
+            "a run has blocks"
+        );
         self.drop_pieces(index);
         self.live -= 1;
         let p = &mut self[index];
@@ -422,6 +437,20 @@ impl Graph {
         })
     }
 
+    /// Whether one piece of a patch covers the whole of `change`.
+    pub fn covered_by(&self, patch: u32, change: Change) -> bool {
+        match change {
+            Change::Bytes { offset, len } => self.covers(patch, offset, len),
+            Change::Bits { offset, mask } => {
+                self.covers(patch, offset, 4)
+                    || self.pieces(patch).any(|p| {
+                        usize::from(p.offset) == offset
+                            && matches!(p.undo, Undo::Flip(m) if m & mask == mask)
+                    })
+            }
+        }
+    }
+
     /// Rolls a patch back in a copy of its block.
     pub fn undo(&self, patch: u32, content: &mut [u8]) {
         for piece in self.pieces(patch) {
@@ -447,14 +476,14 @@ impl Graph {
     }
 
     /// Walks from `from` along befores, and to what must be written together with each patch met
-    /// (`together` gives the hard patch of a buffer). Stops, and says `true`, as soon as `found`
-    /// says so or more than `bound` patches were met: a caller takes "too far to tell" as "yes".
+    /// (`together` gives the hard patch of a buffer), until `found` says so or `bound` patches
+    /// were met. Says whether it was found.
     pub fn reaches(
         &mut self,
         from: &[u32],
         bound: usize,
         together: impl Fn(u32) -> u32,
-        found: impl Fn(u32, &Patch) -> bool,
+        mut found: impl FnMut(u32, &Patch) -> bool,
     ) -> bool {
         let mark = self.new_mark();
         let mut stack = std::mem::take(&mut self.stack);
@@ -469,7 +498,10 @@ impl Graph {
             }
             patch.mark = mark;
             met += 1;
-            if met > bound || found(index, patch) {
+            if met > bound {
+                break;
+            }
+            if found(index, patch) {
                 answer = true;
                 break;
             }

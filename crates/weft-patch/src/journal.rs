@@ -192,7 +192,7 @@ impl State {
             let patch = self.note_change(buffer, change, &[]);
             let id = self.graph.id(patch);
             if new && mode == JournalMode::Ordered {
-                self.running().data.push(id);
+                self.order_data(id);
             }
             return id;
         }
@@ -209,6 +209,14 @@ impl State {
             running.freed.remove(&nr);
         }
         id
+    }
+
+    /// Lets the running transaction commit only after this file data is durable.
+    pub fn order_data(&mut self, id: PatchId) {
+        let data = &mut self.running().data;
+        if data.last() != Some(&id) {
+            data.push(id);
+        }
     }
 
     /// Notes that a block was freed by the running transaction.
@@ -332,7 +340,7 @@ impl State {
             if b.transaction > transaction.number || b.in_flight {
                 continue;
             }
-            if b.patches > 0 {
+            if b.is_dirty() {
                 self.cancel_all(buffer);
             }
             self.settle(nr, sequence.wrapping_add(1));
@@ -543,7 +551,9 @@ impl State {
     fn is_unjournaled(&self, id: PatchId) -> bool {
         let Some(p) = self.graph.find(id) else { return false };
         let full = self.options.policy == Policy::Journal(JournalMode::Full);
-        self.buffer_of(p).is_some_and(|b| self.cache[b].data && !full)
+        !full
+            && (self.graph[p].kind == Kind::Run
+                || self.buffer_of(p).is_some_and(|b| self.cache[b].data))
     }
 
     /// All file data that is dirty and not journaled.

@@ -3,7 +3,7 @@
 use crate::buffer::Cache;
 use crate::graph::{Change, Graph, NONE};
 use crate::writeback::Write;
-use crate::{BlockNr, Counters, Error, Options, Owner, PatchId, Result};
+use crate::{BlockNr, Counters, Error, JournalMode, Options, Owner, PatchId, Policy, Result};
 use std::sync::Arc;
 use std::time::Instant;
 use weft_block::BlockDevice;
@@ -22,8 +22,9 @@ pub(crate) struct State {
     pub counters: Counters,
     /// Buffers that may be writable, checked again when they are taken.
     pub ready: Vec<u32>,
-    /// Without ready lists: all buffers that were ever dirty since they were last looked at.
-    pub dirty_list: Vec<u32>,
+    /// The run of the operation under way, or `NONE`, and whose data it is.
+    pub run: u32,
+    pub run_owner: Owner,
     /// Empty patches all of whose befores are durable.
     pub done_empties: Vec<u32>,
     /// Writes that failed, to be repeated from their copies before anything else is written.
@@ -46,7 +47,8 @@ impl State {
             graph: Graph::default(),
             counters: Counters::default(),
             ready: Vec::new(),
-            dirty_list: Vec::new(),
+            run: NONE,
+            run_owner: Owner::NONE,
             done_empties: Vec::new(),
             failed: Vec::new(),
             journal: None,
@@ -172,7 +174,11 @@ impl State {
             let content = self.cache.filled(bytes);
             let buffer = self.cache.insert(nr, content, true);
             self.set_owner(buffer, owner);
-            return Ok(self.change(buffer, change, befores));
+            return Ok(if self.options.merge && self.data_in_runs() {
+                self.data_run(buffer)
+            } else {
+                self.change(buffer, change, befores)
+            });
         }
         let buffer = if fresh { self.fresh(nr, true)? } else { self.load(nr, true)? };
         self.cache[buffer].data = true;
@@ -202,9 +208,22 @@ impl State {
         Ok(self.cache.insert(nr, zeroes, data))
     }
 
+    /// Whether the policy lets file data be written by itself.
+    fn data_in_runs(&self) -> bool {
+        self.options.policy != Policy::Journal(JournalMode::Full)
+    }
+
+    fn data_run(&mut self, buffer: u32) -> PatchId {
+        let run = self.note_data(buffer);
+        let id = self.graph.id(run);
+        if self.options.policy == Policy::Journal(JournalMode::Ordered) {
+            self.order_data(id);
+        }
+        id
+    }
+
     /// Notes a change under the commit policy.
     fn change(&mut self, buffer: u32, change: Change, befores: &[PatchId]) -> PatchId {
-        use crate::Policy;
         match self.options.policy {
             Policy::Soft => {
                 let patch = self.note_change(buffer, change, befores);

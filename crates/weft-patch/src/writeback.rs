@@ -30,6 +30,8 @@ pub(crate) struct Write {
     pub nr: BlockNr,
     pub content: Arc<[u8]>,
     pub patches: SmallVec<[u32; 2]>,
+    /// The run it is a part of, or `NONE`.
+    pub run: u32,
     /// Some patch was rolled back.
     pub partial: bool,
     /// The journal's next transaction when the copy was made.
@@ -72,10 +74,10 @@ impl State {
         candidates.retain(|&buffer| {
             let b = &mut self.cache[buffer];
             b.queued = false;
-            if b.patches == 0 || b.in_flight || b.hard_waiting > 0 || b.waiting == b.patches {
+            if !b.is_partly_ready() {
                 return false;
             }
-            let full = b.waiting == 0;
+            let full = b.is_ready();
             if !self.wanted(buffer, goal) {
                 self.queue_if_ready(buffer);
                 return false;
@@ -107,6 +109,10 @@ impl State {
 
     /// Makes the copy of a block to write, with what is not ready rolled back.
     fn take_write(&mut self, buffer: u32) -> Option<Write> {
+        if self.cache[buffer].run != NONE {
+            let run = self.unlink_run(buffer);
+            return Some(self.in_flight(buffer, None, SmallVec::new(), run));
+        }
         let mut patches: SmallVec<[u32; 2]> = SmallVec::new();
         let mut left_out: SmallVec<[u32; 8]> = SmallVec::new();
         let mut at = self.cache[buffer].oldest;
@@ -133,26 +139,37 @@ impl State {
         if patches.is_empty() {
             return None;
         }
-        let mut content = Arc::clone(&self.cache[buffer].content);
-        let partial = !left_out.is_empty();
-        if partial {
+        let rolled_back = (!left_out.is_empty()).then(|| {
             self.counters.rollbacks += 1;
-            let mut copy: Vec<u8> = content.to_vec();
+            let mut copy: Vec<u8> = self.cache[buffer].content.to_vec();
             for &p in left_out.iter().rev() {
                 self.graph.undo(p, &mut copy);
             }
-            content = Arc::from(copy);
-        }
+            Arc::from(copy)
+        });
         for &p in &patches {
             self.take_off_list(p);
             self.graph[p].kind = Kind::InFlight;
             self.graph.drop_pieces(p);
         }
+        Some(self.in_flight(buffer, rolled_back, patches, NONE))
+    }
+
+    /// Sends a block on its way, as it is or as it was rolled back.
+    fn in_flight(
+        &mut self,
+        buffer: u32,
+        rolled_back: Option<Arc<[u8]>>,
+        patches: SmallVec<[u32; 2]>,
+        run: u32,
+    ) -> Write {
         self.counters.blocks_written += 1;
         let sequence = self.next_sequence();
         let b = &mut self.cache[buffer];
         b.in_flight = true;
-        Some(Write { buffer, nr: b.nr, content, patches, partial, sequence, error: None })
+        let partial = rolled_back.is_some();
+        let content = rolled_back.unwrap_or_else(|| Arc::clone(&b.content));
+        Write { buffer, nr: b.nr, content, patches, run, partial, sequence, error: None }
     }
 
     /// The safety rule, checked where it counts: the befores of what is written to a block are
@@ -180,6 +197,9 @@ impl State {
                 self.failed.push(write);
                 continue;
             }
+            if write.run != NONE {
+                self.settle_run(write.run);
+            }
             for &p in &write.patches {
                 self.resolve_afters(p);
             }
@@ -195,11 +215,11 @@ impl State {
             let now = self.now_ms();
             let b = &mut self.cache[write.buffer];
             b.in_flight = false;
-            if b.patches == 0 {
-                self.cache.became_clean(write.buffer);
-            } else {
+            if b.is_dirty() {
                 b.dirty_since_ms = now;
                 self.queue_if_ready(write.buffer);
+            } else {
+                self.cache.became_clean(write.buffer);
             }
         }
         self.resolve_empties();
