@@ -1,3 +1,4 @@
 //! The library from outside.
 
+mod counts;
 mod transfer;
