@@ -6,7 +6,9 @@ use std::ffi::OsStr;
 use std::io::Cursor;
 use std::os::unix::ffi::OsStrExt;
 use std::sync::{Arc, OnceLock};
-use weft::block::{BlockDevice, Image, LogReader, MemoryDevice, Source, list_partitions, parse_size};
+use weft::block::{
+    BlockDevice, Image, LogReader, MemoryDevice, Source, list_partitions, parse_size,
+};
 use weft::ext2::layout;
 use weft::ext2::mkfs::{MkfsOptions, mkfs};
 use weft::mount_options::MountOptions;

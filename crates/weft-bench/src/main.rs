@@ -94,6 +94,9 @@ enum What {
     },
 }
 
+/// Runs and writes its section of the report.
+type Measurement = fn(&Bench) -> Result<()>;
+
 /// What every measurement needs.
 #[derive(Debug)]
 pub struct Bench {
@@ -179,7 +182,7 @@ fn main() -> Result<()> {
         _ => {}
     }
     let bench = Bench::new(&cli)?;
-    let all: [(&str, fn(&Bench) -> Result<()>); 8] = [
+    let all: [(&str, Measurement); 8] = [
         ("limits", limits::limits),
         ("optimisations", engine::optimisations),
         ("blocks", engine::blocks),

@@ -9,10 +9,6 @@ impl Times {
         self.0.push(seconds);
     }
 
-    pub fn is_empty(&self) -> bool {
-        self.0.is_empty()
-    }
-
     pub fn median(&self) -> f64 {
         median(&self.0)
     }

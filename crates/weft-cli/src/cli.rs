@@ -65,6 +65,10 @@ pub enum Verb {
     Import(Import),
     /// Take a tree out of a volume, into a directory or a tar stream
     Export(Export),
+    /// Check a volume, and repair it
+    Fsck(Fsck),
+    /// Explore what a power cut can leave behind, and judge every image
+    Crash(Crash),
     /// Print the completions for a shell
     Completions(Completions),
     /// Write the manual pages into a directory
@@ -362,6 +366,48 @@ pub struct Export {
     /// Leave extended attributes behind
     #[arg(long)]
     pub no_xattrs: bool,
+}
+
+#[derive(Debug, Args)]
+pub struct Fsck {
+    /// The image file or block device
+    pub image: String,
+    /// Repair what can be repaired without loss
+    #[arg(long, short, visible_alias = "yes", short_alias = 'y')]
+    pub repair: bool,
+}
+
+#[derive(Debug, Args)]
+pub struct Crash {
+    /// Begin every workload with a copy of this volume [default: an empty one of a few MiB]
+    pub image: Option<String>,
+    /// Begin no new workload after this many distinct images
+    #[arg(long, default_value_t = 5000, value_name = "COUNT")]
+    pub states: u64,
+    /// Begin no new workload after this many seconds
+    #[arg(long, value_name = "SECONDS")]
+    pub seconds: Option<u64>,
+    /// How writes are ordered [default: soft]
+    #[arg(long, value_name = "ORDER")]
+    pub order: Option<Order>,
+    /// Block size of the volume in bytes [default: 1024]
+    #[arg(long, value_name = "BYTES", conflicts_with = "image")]
+    pub block_size: Option<u32>,
+    /// Inode size of the volume in bytes [default: 256]
+    #[arg(long, value_name = "BYTES", conflicts_with = "image")]
+    pub inode_size: Option<u32>,
+    /// Every pair of operations, then random workloads, for as long as there is time
+    #[arg(long)]
+    pub all_pairs: bool,
+    /// Which states are sampled, and which random workloads run
+    #[arg(long, default_value_t = 1)]
+    pub seed: u64,
+    /// This workload alone, in the words that a failure prints
+    #[arg(long, value_name = "WORKLOAD")]
+    pub workload: Option<String>,
+    /// This state of the workload alone, as a failure prints it
+    #[arg(long, value_name = "STATE")]
+    pub state: Option<String>,
 }
 
 #[derive(Debug, Args)]

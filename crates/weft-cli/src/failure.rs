@@ -11,6 +11,8 @@ pub const DONE: u8 = 0;
 pub const FAILED: u8 = 1;
 /// Wrong usage, as clap exits too.
 pub const USAGE: u8 = 2;
+/// `weft crash` found a state that breaks a promise.
+pub const PROMISE_BROKEN: u8 = 3;
 
 /// Why a verb ended early.
 #[derive(Debug)]

@@ -19,11 +19,14 @@ fn main() -> ExitCode {
     }
     let cli = cli::Cli::parse_from(args);
     start_log(cli.verbose);
+    let is_fsck = matches!(cli.verb, cli::Verb::Fsck(_));
     match verb::run(cli) {
         Ok(code) => ExitCode::from(code),
         Err(failure) => {
             eprintln!("weft: {failure}");
-            ExitCode::from(failure.code)
+            // fsck(8) has its own code for "the check itself failed".
+            let code = if is_fsck && failure.code == failure::FAILED { 8 } else { failure.code };
+            ExitCode::from(code)
         }
     }
 }

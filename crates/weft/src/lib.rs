@@ -1,7 +1,7 @@
 //! Puts a storage stack together from a description: what a Rust user of weft imports.
 //!
 //! A [`Stack`] is a volume opened: device, write engine and file system. [`mkfs`] makes volumes,
-//! `check` checks and repairs them, [`transfer`] moves trees between the host, volumes and tar
+//! [`check`] checks and repairs them, [`transfer`] moves trees between the host, volumes and tar
 //! streams, [`Stack::mount`] mounts one; [`format`] recognises volumes by their content and
 //! [`volume`] reads `IMAGE:/path`. The library never prints and never reads the environment; the
 //! command (`weft-cli`) does.
@@ -28,6 +28,7 @@
 //! ```
 #![warn(missing_docs)]
 
+pub mod check;
 pub mod format;
 pub mod mkfs;
 pub mod mount_options;

@@ -3,7 +3,9 @@
 mod cat;
 mod change;
 mod copy;
+mod crash;
 mod df;
+mod fsck;
 mod generate;
 mod info;
 mod list;
@@ -24,6 +26,8 @@ use weft::{Options, Stack};
 pub fn run(cli: Cli) -> Outcome {
     let out = Output::new(&cli);
     match cli.verb {
+        Verb::Fsck(args) => fsck::run(out, &args),
+        Verb::Crash(args) => crash::run(out, &args),
         Verb::Mount(args) => mount::run(out, &args, cli.verbose),
         Verb::Mkfs(args) => mkfs::run(out, &args),
         Verb::Umount(args) => umount::run(out, &args),

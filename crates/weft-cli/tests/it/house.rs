@@ -19,7 +19,7 @@ const ROOMS: &[(&str, &[&str])] = &[
 ];
 
 /// The longest source file, in lines without its unit tests.
-const FILE_MAX_LINES: usize = 600;
+const FILE_MAX_LINES: usize = 700;
 
 fn root() -> PathBuf {
     Path::new(env!("CARGO_MANIFEST_DIR")).join("../..").canonicalize().expect("the workspace")

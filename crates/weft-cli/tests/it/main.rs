@@ -1,5 +1,6 @@
 //! The `weft` command from outside, and the rules of the house.
 
+mod check;
 mod documents;
 mod files;
 mod house;

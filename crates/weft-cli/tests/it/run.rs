@@ -53,7 +53,7 @@ impl Bench {
     }
 
     pub fn run(&self, args: &[&str]) -> Ran {
-        ran(self.command(args).output().expect("weft runs"))
+        ran(&self.command(args).output().expect("weft runs"))
     }
 
     /// Runs, demands success, and returns what it printed.
@@ -86,7 +86,7 @@ impl Bench {
     }
 }
 
-pub fn ran(output: Output) -> Ran {
+pub fn ran(output: &Output) -> Ran {
     Ran {
         code: output.status.code().unwrap_or(-1),
         out: String::from_utf8_lossy(&output.stdout).into_owned(),
@@ -99,7 +99,7 @@ pub fn tool<'a>(name: &str, args: impl IntoIterator<Item = &'a OsStr>) -> Option
     let path = format!("{}:/usr/sbin:/sbin", std::env::var("PATH").unwrap_or_default());
     let mut command = Command::new("env");
     command.arg(format!("PATH={path}")).arg("LC_ALL=C").arg(name).args(args).stdin(Stdio::null());
-    let ran = ran(command.output().expect("env runs"));
+    let ran = ran(&command.output().expect("env runs"));
     if ran.code == 127 {
         println!("skipped: {name} is not installed");
         return None;

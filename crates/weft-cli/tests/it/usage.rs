@@ -39,6 +39,8 @@ fn a_missing_image_is_named_with_what_to_do() {
             "{args:?}"
         );
     }
+    // fsck(8)'s own code for "the check could not be made".
+    assert!(bench.fails(8, &["fsck", "v.img"]).contains("cannot open v.img"));
 }
 
 #[test]
@@ -86,6 +88,8 @@ fn help_and_version_are_answered() {
         "df",
         "import",
         "export",
+        "fsck",
+        "crash",
         "completions",
         "man",
     ] {

@@ -1,4 +1,5 @@
 //! The library from outside.
 
 mod counts;
+mod fuzz;
 mod transfer;

@@ -1,0 +1,170 @@
+//! `crash`: explores what a power cut can leave.
+
+use crate::cli;
+use crate::failure::{DONE, Failure, Outcome, PROMISE_BROKEN};
+use crate::output::{Output, count};
+use serde::Serialize;
+use std::sync::Arc;
+use std::time::{Duration, Instant};
+use weft::Order;
+use weft::block::{Image, OpenMode, open_source};
+use weft::patch::Policy;
+use weft_crash::{Campaign, Config, CrashState, Ext2Target, Report, Status, Workload};
+use weft_crash::{explore, replay};
+
+/// Up to this size an image is taken as the volume that workloads begin with: every crash image
+/// is a copy of it.
+const IMAGE_MAX_BYTES: u64 = 256 << 20;
+
+/// `crash`.
+pub fn run(out: Output, args: &cli::Crash) -> Outcome {
+    let began = Instant::now();
+    let order = args.order.unwrap_or(Order(Policy::Soft));
+    let mut target = Ext2Target::new(order.0);
+    if let Some(bytes) = args.block_size {
+        target = target.block_bytes(bytes);
+    }
+    if let Some(bytes) = args.inode_size {
+        target = target.inode_bytes(bytes);
+    }
+    if let Some(source) = &args.image {
+        target = on_image(target, source, args)?;
+    }
+    let mut config =
+        Config { seed: args.seed, images: args.states, ..Config::new(Arc::new(target)) };
+    config.time = args.seconds.map(Duration::from_secs);
+    if args.all_pairs {
+        config.campaign = Campaign::Long;
+    }
+    if let Some(text) = &args.workload {
+        let workload: Workload = text.parse().map_err(|e| usage(&e))?;
+        if let Some(state) = &args.state {
+            let state: CrashState = state.parse().map_err(|e| usage(&e))?;
+            return replay_one(out, &config, &workload, &state);
+        }
+        config.campaign = Campaign::Given(vec![workload]);
+    } else if args.state.is_some() {
+        return Err(Failure::usage("--state needs the --workload that it is a state of"));
+    }
+    let progress = out.progress("exploring");
+    let told = |s: Status| {
+        let broken =
+            if s.violations > 0 { format!(", {} BROKEN", s.violations) } else { String::new() };
+        progress.say(format!("{} workloads, {} images{broken}", s.workloads, s.images));
+    };
+    let report = explore(&config, &told).map_err(|e| Failure::new(e.to_string()))?;
+    drop(progress);
+    tell(out, order, &report, began.elapsed())
+}
+
+fn usage(e: &weft_crash::Error) -> Failure {
+    Failure::usage(e.to_string())
+}
+
+/// Begins with a copy of the volume in `source`, which is not changed.
+fn on_image(target: Ext2Target, source: &str, args: &cli::Crash) -> Result<Ext2Target, Failure> {
+    let info = weft::info(source)?;
+    if info.len_bytes > IMAGE_MAX_BYTES {
+        return Err(Failure::new(format!(
+            "{source} is too large to be copied for every crash image: take one of at most {} MiB",
+            IMAGE_MAX_BYTES >> 20
+        )));
+    }
+    if matches!(args.order, Some(Order(Policy::Journal(_)))) && !info.has_journal {
+        return Err(Failure::usage(format!("{source} has no journal to order writes by")));
+    }
+    let device = open_source(source, OpenMode::READ_ONLY)?;
+    let image = Image::copy_of(&*device)?;
+    Ok(target.block_bytes(info.block_bytes).inode_bytes(info.inode_bytes).on_image(image))
+}
+
+#[derive(Serialize)]
+struct Explored {
+    order: String,
+    workloads: u64,
+    states: u64,
+    images: u64,
+    judged_by_e2fsck: u64,
+    repaired: u64,
+    used_after_the_crash: u64,
+    with_leaks: u64,
+    seconds: f64,
+    violations: Vec<Broken>,
+}
+
+#[derive(Serialize)]
+struct Broken {
+    workload: String,
+    state: Option<String>,
+    faults: Vec<String>,
+    replay: String,
+}
+
+fn tell(out: Output, order: Order, report: &Report, took: Duration) -> Outcome {
+    let explored = Explored {
+        order: order.to_string(),
+        workloads: report.workloads,
+        states: report.states,
+        images: report.images,
+        judged_by_e2fsck: report.counts.e2fsck,
+        repaired: report.counts.repairs,
+        used_after_the_crash: report.counts.aftermaths,
+        with_leaks: report.counts.leaky,
+        seconds: took.as_secs_f64(),
+        violations: report
+            .violations
+            .iter()
+            .map(|v| Broken {
+                workload: v.workload.to_string(),
+                state: v.state.as_ref().map(ToString::to_string),
+                faults: v.faults.iter().map(|f| format!("{}: {}", f.kind, f.what)).collect(),
+                replay: v.command.clone(),
+            })
+            .collect(),
+    };
+    out.report(&explored, |w| {
+        for violation in &report.violations {
+            writeln!(w, "{violation}\n")?;
+        }
+        writeln!(
+            w,
+            "{order}: {} with {} crash states, {} distinct images, every one judged in {:.1} s",
+            count(report.workloads, "workload"),
+            report.states,
+            report.images,
+            took.as_secs_f64()
+        )?;
+        writeln!(
+            w,
+            "{} by e2fsck as well, {} repaired and clean after it, {} used without a repair; {} had \
+             leaks, which soft updates may leave",
+            report.counts.e2fsck, report.counts.repairs, report.counts.aftermaths, report.counts.leaky
+        )?;
+        match report.violations.len() {
+            0 => writeln!(w, "no promise was broken"),
+            n => writeln!(w, "{} BROKEN; each is printed above with its replay", count(n as u64, "promise")),
+        }
+    })?;
+    Ok(if report.violations.is_empty() { DONE } else { PROMISE_BROKEN })
+}
+
+#[derive(Serialize)]
+struct Replayed {
+    faults: Vec<String>,
+}
+
+fn replay_one(out: Output, config: &Config, workload: &Workload, state: &CrashState) -> Outcome {
+    let faults = replay(config, workload, state).map_err(|e| Failure::new(e.to_string()))?;
+    let report =
+        Replayed { faults: faults.iter().map(|f| format!("{}: {}", f.kind, f.what)).collect() };
+    out.report(&report, |w| {
+        for fault in &report.faults {
+            writeln!(w, "{fault}")?;
+        }
+        if faults.is_empty() {
+            writeln!(w, "this state breaks no promise")?;
+        }
+        Ok(())
+    })?;
+    Ok(if faults.is_empty() { DONE } else { PROMISE_BROKEN })
+}

@@ -1,0 +1,101 @@
+//! `fsck`: exit codes as fsck(8) has them.
+
+use crate::cli;
+use crate::failure::{DONE, Outcome};
+use crate::output::{Output, count};
+use serde::Serialize;
+use weft::check::{Options, Progress, Report, check};
+
+/// Everything wrong has been repaired.
+const REPAIRED: u8 = 1;
+/// Something is wrong and has not been repaired.
+const LEFT: u8 = 4;
+
+/// How many problems are listed for a person.
+const SHOWN: usize = 50;
+
+#[derive(Serialize)]
+struct Checked<'a> {
+    image: &'a str,
+    clean: bool,
+    repaired: bool,
+    leaks: u64,
+    counts_off: u64,
+    corruptions: u64,
+    problems: Vec<String>,
+    remaining: Vec<String>,
+    journal_replayed: bool,
+    inodes: u32,
+    inodes_used: u32,
+    directories: u32,
+    blocks: u64,
+    blocks_used: u64,
+}
+
+/// `fsck`.
+pub fn run(out: Output, args: &cli::Fsck) -> Outcome {
+    let progress = out.progress("checking");
+    let tell = |p: Progress| {
+        let percent = p.done.saturating_mul(100) / p.total.max(1);
+        progress.say(format!("pass {} of 5, {percent}%", p.pass));
+    };
+    let options = if args.repair { Options::repair() } else { Options::default() };
+    let report = check(&args.image, &Options { progress: Some(&tell), ..options })?;
+    drop(progress);
+
+    let found: u64 = report.counts.iter().sum();
+    let found = found.max(report.problems.len() as u64);
+    let code = match (found, report.is_clean()) {
+        (0, true) => DONE,
+        (_, true) => REPAIRED,
+        (_, false) => LEFT,
+    };
+    let [leaks, counts_off, corruptions] = report.counts;
+    let lines = |problems: &[_]| problems.iter().map(ToString::to_string).collect();
+    let checked = Checked {
+        image: &args.image,
+        clean: report.is_clean(),
+        repaired: code == REPAIRED,
+        leaks,
+        counts_off,
+        corruptions,
+        problems: lines(&report.problems),
+        remaining: lines(&report.remaining),
+        journal_replayed: report.journal.is_some(),
+        inodes: report.inodes,
+        inodes_used: report.inodes_used,
+        directories: report.directories,
+        blocks: report.blocks,
+        blocks_used: report.blocks_used,
+    };
+    out.report(&checked, |w| {
+        if !out.quiet {
+            for problem in report.problems.iter().take(SHOWN) {
+                writeln!(w, "{problem}")?;
+            }
+            if report.problems.len() > SHOWN {
+                let more = report.problems.len() - SHOWN;
+                writeln!(w, "... and {} more (--json lists all)", count(more as u64, "problem"))?;
+            }
+        }
+        writeln!(w, "{}", sentence(&args.image, &report, code, found))
+    })?;
+    Ok(code)
+}
+
+fn sentence(image: &str, report: &Report, code: u8, found: u64) -> String {
+    let state = match code {
+        DONE => "clean".to_owned(),
+        REPAIRED => format!("{} found and repaired", count(found, "problem")),
+        _ => {
+            let [leaks, counts_off, corruptions] = report.counts;
+            let kinds = format!("{leaks} leaked, {counts_off} counts off, {corruptions} corrupt");
+            let left = count(report.remaining.len() as u64, "problem");
+            format!("{left} left ({kinds}); --repair repairs what it can")
+        }
+    };
+    format!(
+        "{image}: {state}; {} of {} inodes and {} of {} blocks in use",
+        report.inodes_used, report.inodes, report.blocks_used, report.blocks
+    )
+}

@@ -1,0 +1,89 @@
+//! The fuzz targets on seeded inputs, for `WEFT_FUZZ_SECONDS` together (3 if it is not set). A
+//! failure names the seed; `WEFT_FUZZ_SEED=that` runs that input alone.
+
+#[path = "../../../../fuzz/targets.rs"]
+mod targets;
+
+use std::panic::catch_unwind;
+use std::sync::mpsc::{RecvTimeoutError, channel};
+use std::time::{Duration, Instant};
+use weft::block::Rng;
+
+/// No input may take longer; most take a millisecond.
+const HANG: Duration = Duration::from_secs(60);
+
+fn replay(name: &'static str, target: fn(&[u8]), input: fn(&mut Rng) -> Vec<u8>) {
+    let from_env = |name: &str| std::env::var(name).ok().and_then(|v| v.parse::<u64>().ok());
+    let only = from_env("WEFT_FUZZ_SEED");
+    let seconds = from_env("WEFT_FUZZ_SECONDS").unwrap_or(3);
+    // Two targets share the time.
+    let time = Duration::from_millis(seconds * 500);
+    let (report, reports) = channel();
+    std::thread::spawn(move || {
+        let began = Instant::now();
+        let mut seed = only.unwrap_or(0);
+        loop {
+            let data = input(&mut Rng::new(seed));
+            let ended = catch_unwind(|| target(&data)).is_ok();
+            let last = only.is_some() || !ended || began.elapsed() >= time;
+            if report.send((seed, ended, last)).is_err() || last {
+                return;
+            }
+            seed += 1;
+        }
+    });
+    let mut next = only.unwrap_or(0);
+    loop {
+        match reports.recv_timeout(HANG) {
+            Ok((seed, true, false)) => next = seed + 1,
+            Ok((seed, true, true)) => {
+                println!("{name}: {} inputs", seed + 1);
+                return;
+            }
+            Ok((seed, false, _)) => {
+                panic!("{name} panicked: WEFT_FUZZ_SEED={seed} runs this input alone")
+            }
+            Err(RecvTimeoutError::Timeout) => {
+                panic!("{name} hangs: WEFT_FUZZ_SEED={next} runs this input alone")
+            }
+            Err(RecvTimeoutError::Disconnected) => panic!("{name}: the thread is gone"),
+        }
+    }
+}
+
+#[test]
+fn parsers_take_any_bytes() {
+    replay("parsers", targets::parsers, |rng| {
+        let mut data = vec![0; rng.index(5000)];
+        match rng.below(4) {
+            // Noise; mostly zeroes; text; small numbers, as most fields are.
+            0 => rng.fill(&mut data),
+            1 => {
+                for _ in 0..rng.index(40) {
+                    let at = rng.index(data.len().max(1));
+                    let byte = rng.next_u64().to_le_bytes()[0];
+                    data.get_mut(at).into_iter().for_each(|b| *b = byte);
+                }
+            }
+            2 => {
+                let alphabet = b"abz019=:/?,.%^ \npartition=mem:order=journal";
+                data.iter_mut().for_each(|b| *b = *rng.pick(alphabet).expect("letters"));
+            }
+            _ => data.iter_mut().for_each(|b| *b = rng.below(9).to_le_bytes()[0]),
+        }
+        // What looks like a superblock gets past the first check.
+        if rng.chance(1, 2) && data.len() > 64 {
+            data[56..58].copy_from_slice(&[0x53, 0xef]);
+        }
+        data
+    });
+}
+
+#[test]
+fn damaged_volumes_are_mounted_and_walked() {
+    replay("mount and walk", targets::mount_and_walk, |rng| {
+        let mut data = vec![0; 1 + 4 * (1 + rng.index(30))];
+        rng.fill(&mut data);
+        data
+    });
+}
