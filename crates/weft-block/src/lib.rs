@@ -16,6 +16,7 @@
 //! | [`MemoryDevice`] | sparse memory with cheap snapshots ([`Image`]) |
 //! | [`Partition`] | one partition of another device, found with [`list_partitions`] |
 //! | [`ReadOnly`] | another device, made sure not to change |
+//! | [`SnapshotDevice`] | another device that can be frozen, and goes on changing |
 //! | [`Recorder`] | another device, with every write, flush and discard written down |
 //! | [`CrashDevice`] | another device behind a volatile cache, and a plug that can be pulled |
 //! | [`FaultDevice`] | another device that fails on purpose |
@@ -58,6 +59,7 @@ mod partition;
 mod read_only;
 mod recorder;
 mod rng;
+mod snapshot;
 mod source;
 
 pub use crash::{CrashDevice, CrashOutcome};
@@ -73,4 +75,5 @@ pub use partition::{
 pub use read_only::ReadOnly;
 pub use recorder::{Event, Recorder, replay};
 pub use rng::{Rng, mix};
+pub use snapshot::{Snapshot, SnapshotDevice};
 pub use source::{Source, SourceDevice, open_source, parse_size};

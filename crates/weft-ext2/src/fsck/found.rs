@@ -38,8 +38,9 @@ pub(super) struct DirBlock {
 /// What is known of a directory's place in the tree.
 #[derive(Debug, Clone, Copy, Default)]
 pub(super) struct DirState {
-    /// The directory that names it.
+    /// The directory that names it, and where.
     pub parent: u32,
+    pub name_at: (u32, u16),
     /// What its `..` says, and where.
     pub dotdot: u32,
     pub dotdot_at: Option<(u32, u16)>,
@@ -49,6 +50,14 @@ pub(super) struct DirState {
     pub connected: bool,
     /// Known not to be connected.
     pub lost: bool,
+}
+
+/// One more name of a directory that has one.
+#[derive(Debug, Clone, Copy)]
+pub(super) struct ExtraName {
+    pub ino: u32,
+    pub parent: u32,
+    pub at: (u32, u16),
 }
 
 /// An attribute block.
@@ -70,6 +79,7 @@ pub(super) struct Found {
     inodes: Vec<Option<Box<[InodeState]>>>,
     pub dirs: HashMap<u32, DirState>,
     pub dir_blocks: Vec<DirBlock>,
+    pub extra_names: Vec<ExtraName>,
     pub attrs: HashMap<u32, AttrBlock>,
     /// Some file is of 2 GiB or more.
     pub large_file: bool,
@@ -89,6 +99,7 @@ impl Found {
             inodes: vec![None; geometry.groups as usize],
             dirs: HashMap::new(),
             dir_blocks: Vec::new(),
+            extra_names: Vec::new(),
             attrs: HashMap::new(),
             large_file: false,
             problems: Vec::new(),

@@ -32,6 +32,8 @@ pub struct Leaks {
     pub sizes: Vec<(u32, u64, u64)>,
     /// Attribute blocks whose reference count is too high, and by how many.
     pub attribute_refs: Vec<(u32, u32)>,
+    /// Groups whose descriptor counts directories wrongly, and what must be added.
+    pub directory_counts: Vec<(u32, i64)>,
     /// Worse things. If there are any, nothing should be given back: the volume needs a repair.
     pub corruption: Vec<Problem>,
 }
@@ -73,6 +75,9 @@ pub fn find_leaks(device: &dyn BlockDevice) -> Result<Leaks> {
             }
             Problem::AttributeRefs { block, found, expected } if found > expected => {
                 leaks.attribute_refs.push((block, found - expected));
+            }
+            Problem::Count { group: Some(group), which: "directories", found, expected } => {
+                leaks.directory_counts.push((group, i64::from(expected) - i64::from(found)));
             }
             // The mount keeps the free counts itself, and cures orphans by freeing their inode.
             other if other.severity() < Severity::Corruption => {}

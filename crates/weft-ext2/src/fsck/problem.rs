@@ -9,7 +9,7 @@ pub enum Severity {
     /// crash under soft updates leaves these.
     Leak,
     /// A number that says too much or lags behind: link counts too high, free counts, sizes in
-    /// blocks. A crash under soft updates leaves these too.
+    /// blocks; or a directory with one name too many. A crash under soft updates leaves these too.
     CountOff,
     /// Anything else: data is lost or at risk.
     Corruption,
@@ -280,6 +280,13 @@ impl Problem {
                 } else {
                     Severity::Corruption
                 }
+            }
+            // A rename of a directory that was cut short: a name too many keeps it from having
+            // none. (The root has no name at all.)
+            Self::Entry { problem: EntryProblem::SecondName(ino), .. }
+                if *ino != crate::layout::ROOT_INO =>
+            {
+                Severity::CountOff
             }
             Self::Count { .. }
             | Self::Padding { .. }

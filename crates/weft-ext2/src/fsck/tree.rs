@@ -1,6 +1,6 @@
 //! Passes 2 and 3: what directories say, and whether paths from the root lead to them all.
 
-use super::found::{DirBlock, Found, KIND_DIRECTORY};
+use super::found::{DirBlock, ExtraName, Found, KIND_DIRECTORY};
 use super::problem::{EntryProblem, Problem};
 use super::volume::Volume;
 use crate::Result;
@@ -137,11 +137,14 @@ impl<'a, 'v> Tree<'a, 'v> {
         }
         self.kind(at, block, record);
         if let Some(child) = self.found.dirs.get_mut(&record.ino) {
-            if child.parent != 0 {
-                self.entry(at, record.offset, EntryProblem::SecondName(record.ino));
-                return;
+            let name_at = (at.block, u16::try_from(record.offset).unwrap_or(u16::MAX));
+            if child.parent == 0 {
+                child.parent = at.ino;
+                child.name_at = name_at;
+            } else {
+                let extra = ExtraName { ino: record.ino, parent: at.ino, at: name_at };
+                self.found.extra_names.push(extra);
             }
-            child.parent = at.ino;
         }
         self.count(record.ino);
     }
@@ -184,6 +187,19 @@ pub(super) fn connect(found: &mut Found) {
     if !root.used || root.kind != KIND_DIRECTORY {
         found.report(Problem::NoRoot);
         return;
+    }
+    // Of several names of a directory the one that its `..` returns is the right one.
+    for mut extra in std::mem::take(&mut found.extra_names) {
+        if let Some(dir) = found.dirs.get_mut(&extra.ino)
+            && dir.dotdot == extra.parent
+            && dir.dotdot != dir.parent
+        {
+            std::mem::swap(&mut dir.parent, &mut extra.parent);
+            std::mem::swap(&mut dir.name_at, &mut extra.at);
+        }
+        let (block, offset) = extra.at;
+        let problem = EntryProblem::SecondName(extra.ino);
+        found.report(Problem::Entry { ino: extra.parent, block, offset, problem });
     }
     let mut all: Vec<u32> = found.dirs.keys().copied().collect();
     all.sort_unstable();

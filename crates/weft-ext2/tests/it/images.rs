@@ -5,19 +5,6 @@ use std::os::unix::fs::symlink;
 use std::path::{Path, PathBuf};
 use std::process::Command;
 
-/// Seeded numbers: the same seed gives the same run.
-pub struct Random(pub u64);
-
-impl Random {
-    pub fn below(&mut self, n: u64) -> u64 {
-        self.0 = self.0.wrapping_mul(6_364_136_223_846_793_005).wrapping_add(1_442_695_040_888_963);
-        (self.0 >> 33) % n.max(1)
-    }
-    pub fn pick<T: Copy>(&mut self, from: &[T]) -> T {
-        from[usize::try_from(self.below(from.len() as u64)).unwrap()]
-    }
-}
-
 /// A small tree with every kind of file that can be made without being root.
 pub fn make_tree(root: &Path) {
     let write = |name: &str, len: usize| {

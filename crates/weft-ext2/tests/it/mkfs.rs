@@ -1,10 +1,9 @@
 //! New volumes, judged by e2fsck and the kernel.
 
-use crate::images::Random;
 use crate::tools::{assert_clean, have_e2fsprogs, run};
 use std::path::{Path, PathBuf};
 use std::process::Command;
-use weft_block::{FileDevice, MemoryDevice};
+use weft_block::{FileDevice, MemoryDevice, Rng};
 use weft_ext2::Error;
 use weft_ext2::layout::{Features, Superblock};
 use weft_ext2::mkfs::{
@@ -67,15 +66,16 @@ fn random_options_are_clean() {
     }
     let dir = tempfile::tempdir().unwrap();
     let path = image(&dir);
-    let mut random = Random(20_260_721);
+    let mut random = Rng::new(20_260_721);
     let mut made = 0;
     for round in 0..150 {
         let mut options = fixed();
-        options.block_bytes = Some(random.pick(&[1024, 2048, 4096]));
-        options.inode_bytes = Some(random.pick(&[128, 256, 512]));
-        options.bytes_per_inode = random.pick(&[None, Some(1024), Some(4096), Some(65_536)]);
-        options.inodes = random.pick(&[None, None, None, Some(1), Some(100), Some(5000)]);
-        options.reserved_percent = random.pick(&[0.0, 1.5, 5.0, 50.0]);
+        options.block_bytes = Some(*random.pick(&[1024, 2048, 4096]).unwrap());
+        options.inode_bytes = Some(*random.pick(&[128, 256, 512]).unwrap());
+        options.bytes_per_inode =
+            *random.pick(&[None, Some(1024), Some(4096), Some(65_536)]).unwrap();
+        options.inodes = *random.pick(&[None, None, None, Some(1), Some(100), Some(5000)]).unwrap();
+        options.reserved_percent = *random.pick(&[0.0, 1.5, 5.0, 50.0]).unwrap();
         options.journal_checksums = random.below(2) == 0;
         if random.below(8) == 0 {
             options.revision = Revision::GoodOld;
@@ -90,7 +90,7 @@ fn random_options_are_clean() {
                 options.set_features("^resize_inode,^sparse_super").unwrap();
             }
             if random.below(3) == 0 {
-                let len_bytes = random.pick(&[None, Some(1024 * 4096), Some(6 << 20)]);
+                let len_bytes = *random.pick(&[None, Some(1024 * 4096), Some(6 << 20)]).unwrap();
                 options.journal = Some(Journal::Internal { len_bytes });
             }
         }
