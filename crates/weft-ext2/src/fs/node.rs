@@ -33,6 +33,9 @@ pub(crate) struct Node {
     pub parent: u32,
     /// The change that took the directory's hash tree away.
     pub unindexed: PatchId,
+    /// Changes of the directory's records that span sectors (weft makes none, others do). All
+    /// others must follow in a later write: a torn one could bring half of both.
+    pub spanning: PatchId,
     /// The change that gave the directory its last block.
     pub grown: PatchId,
     /// The last change of the inode.
@@ -63,6 +66,7 @@ impl Node {
             dir: None,
             parent: 0,
             unindexed: PatchId::DURABLE,
+            spanning: PatchId::DURABLE,
             grown: PatchId::DURABLE,
             patch: PatchId::DURABLE,
             names: SmallVec::new(),

@@ -153,9 +153,14 @@ impl State {
         policy: Policy,
         source: &Side,
         new_dir: u32,
+        new_place: Place,
         named: PatchId,
     ) -> Result<()> {
         let mut befores = vec![named];
+        if source.place.tears_from(new_place) {
+            // A torn write of the block could bring the second change without the first.
+            befores = vec![op.join(&befores)?];
+        }
         if policy == Policy::Soft {
             // There means: where it can be reached. The directories above may be new themselves.
             befores.extend(self.way_to(op, new_dir));
@@ -210,9 +215,10 @@ impl State {
         self.touch_dirs(op, [source.dir, to.0], &[])?;
         let Self { vol, nodes, .. } = self;
         let dir = nodes.get_mut(&to.0).ok_or(FsError::Stale(u64::from(to.0)))?;
+        let place = reserved.place;
         let named = vol.fill_entry(op, dir, reserved, source.ino, &mut befores)?;
         // A split may have moved nothing: entries stay where they are.
-        self.leave(op, policy, source, to.0, named)
+        self.leave(op, policy, source, to.0, place, named)
     }
 
     fn replace(
@@ -231,7 +237,7 @@ impl State {
         }
         let named = self.point_name(op, target, source, &befores)?;
         self.touch_dirs(op, [source.dir, target.dir], &[])?;
-        self.leave(op, policy, source, target.dir, named)?;
+        self.leave(op, policy, source, target.dir, target.place, named)?;
         if target.kind == FileKind::Directory {
             return self.lost_subdir(op, target.ino, target.dir, named);
         }

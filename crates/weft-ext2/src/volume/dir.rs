@@ -11,6 +11,8 @@
 //!
 //! Entries never move, so the byte offset behind an entry is a cursor that stays valid.
 
+mod grow;
+
 use super::{Patches, Volume, push_patch};
 use crate::fs::Node;
 use crate::layout::{
@@ -36,6 +38,14 @@ pub(crate) struct Place {
     pub offset: u32,
 }
 
+impl Place {
+    /// Whether a torn write of one block may bring a change here and not one there, or the other
+    /// way round.
+    pub fn tears_from(self, other: Self) -> bool {
+        self.nr == other.nr && sector(self.at) != sector(other.at)
+    }
+}
+
 /// An entry that was found.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub(crate) struct Found {
@@ -46,7 +56,7 @@ pub(crate) struct Found {
 /// An entry whose structure is there; its inode number is not.
 #[derive(Debug, Clone, Copy)]
 pub(crate) struct Reserved {
-    place: Place,
+    pub place: Place,
     hash: u64,
     structure: PatchId,
 }
@@ -225,7 +235,10 @@ impl Volume {
             node.unindexed = self.write_inode(op, node.ino, &node.inode, &[])?;
             node.patch = node.unindexed;
         }
-        Ok(node.unindexed)
+        if op.is_durable(node.spanning) {
+            return Ok(node.unindexed);
+        }
+        Ok(op.join(&[node.unindexed, node.spanning])?)
     }
 
     /// Puts the structure of an entry where there is room, growing the directory if needed.
@@ -291,8 +304,9 @@ impl Volume {
         };
         let own = Owner(u64::from(node.ino));
         if sector(at) != sector(at + rec_len - 1)
-            && self.cut_gap(op, nr, at, rec_len, used, after)?
+            && let Some(cut) = self.cut_gap(op, nr, at, rec_len, used, after)?
         {
+            node.spanning = op.join(&[node.spanning, cut])?;
             op.own(block_nr, own);
             let mut room = rest_largest;
             for entry in Dirents::new(op.read(block_nr)?, filetype).flatten() {
@@ -306,9 +320,9 @@ impl Volume {
         let mut record = [0_u8; dirent_len(255)];
         put_dirent(&mut record, 0, new_len, 0, file_type, name);
         let record = &record[..DIRENT_HEADER_BYTES + name.len()];
-        // A free record keeps its length: only what lies behind it changes.
-        let skip = if used == 0 { 6 } else { 0 };
-        let mut structure = op.write(block_nr, new_at + skip, &record[skip..], &[after])?;
+        // All of it, although a free record keeps its length and has no inode: what is written
+        // over the number that was cleared follows its clearing, which may wait for another block.
+        let mut structure = op.write(block_nr, new_at, record, &[after])?;
         let spans = sector(at) != sector(new_at + record.len() - 1);
         if spans {
             structure = op.join(&[structure])?;
@@ -332,7 +346,7 @@ impl Volume {
     }
 
     /// Cuts the gap of a record that spans sectors into free records that do not: first they are
-    /// written, where nobody looks, then the record's length. `false` if there is nothing to cut.
+    /// written, where nobody looks, then the record's length. `None` if there is nothing to cut.
     fn cut_gap(
         &mut self,
         op: &mut Op<'_>,
@@ -341,7 +355,7 @@ impl Volume {
         rec_len: usize,
         used: usize,
         after: PatchId,
-    ) -> Result<bool> {
+    ) -> Result<Option<PatchId>> {
         let end = at + rec_len;
         let first = (at + used.max(MIN_RECORD)).next_multiple_of(SECTOR);
         let mut patches = Patches::new();
@@ -357,12 +371,12 @@ impl Volume {
             cut = next;
         }
         if patches.is_empty() {
-            return Ok(false);
+            return Ok(None);
         }
         let joined = op.join(&patches)?;
         let len = u16::try_from(first - at).unwrap_or(u16::MAX);
-        op.write(BlockNr(u64::from(nr)), at + 4, &len.to_le_bytes(), &[joined, after])?;
-        Ok(true)
+        let cut = op.write(BlockNr(u64::from(nr)), at + 4, &len.to_le_bytes(), &[joined, after])?;
+        Ok(Some(cut))
     }
 
     /// Gives a reserved entry its inode, which `befores` made.
@@ -482,13 +496,18 @@ impl Volume {
         if let Some(next_len) = next {
             gap += next_len;
         }
+        let mut last = cleared;
+        let end = place.at + gap;
         if let Some((at, prev_len, used, _)) = previous {
             let len = u16::try_from(prev_len + gap).unwrap_or(u16::MAX);
-            op.write(place.nr, at + 4, &len.to_le_bytes(), &[cleared])?;
+            last = op.write(place.nr, at + 4, &len.to_le_bytes(), &[cleared])?;
             gap += prev_len - used;
         } else if next.is_some() {
             let len = u16::try_from(gap).unwrap_or(u16::MAX);
-            op.write(place.nr, place.at + 4, &len.to_le_bytes(), &[cleared])?;
+            last = op.write(place.nr, place.at + 4, &len.to_le_bytes(), &[cleared])?;
+        }
+        if sector(place.at) != sector(end - 1) {
+            node.spanning = op.join(&[node.spanning, last])?;
         }
         op.own(place.nr, Owner(u64::from(node.ino)));
         let block_bytes = self.block_bytes();
@@ -522,86 +541,5 @@ impl Volume {
         op.own(place.nr, Owner(u64::from(node.ino)));
         node.parent = parent;
         Ok(patch)
-    }
-
-    /// One free record in each sector from `from` on.
-    fn free_records(block: &mut [u8], from: usize) {
-        for at in (from..block.len()).step_by(SECTOR) {
-            put_dirent(block, at, SECTOR, 0, 0, b"");
-        }
-    }
-
-    /// Adds an empty block to a directory, and writes its inode.
-    fn grow_dir(&mut self, op: &mut Op<'_>, node: &mut Node) -> Result<()> {
-        let fbn = node.inode.size_bytes / self.block_bytes() as u64;
-        if node.inode.size_bytes + self.block_bytes() as u64 > u64::from(i32::MAX.unsigned_abs()) {
-            return Err(FsError::NoSpace.into());
-        }
-        let mut block = self.zeroes.clone();
-        Self::free_records(&mut block, 0);
-        let nr = self.add_dir_block(op, node, fbn, &block)?;
-        if let Some(index) = node.dir.as_deref_mut() {
-            index.blocks.push(nr);
-            index.room.push(0);
-            let last = index.blocks.len() - 1;
-            index.set_room(last, SECTOR);
-        }
-        Ok(())
-    }
-
-    fn add_dir_block(
-        &mut self,
-        op: &mut Op<'_>,
-        node: &mut Node,
-        fbn: u64,
-        content: &[u8],
-    ) -> Result<u32> {
-        let mut befores = Patches::new();
-        self.ensure_leaf(op, node, fbn, &mut befores)?;
-        let mut patches = Patches::new();
-        let goal = self.goal(node);
-        // A directory that has grown will grow more.
-        let reserve = if fbn == 0 { 0 } else { 7 };
-        let (nr, _) = self.alloc_blocks(op, node.ino, goal, 1, reserve, &mut patches)?;
-        node.goal = u64::from(nr) + 1;
-        let init = op.init(BlockNr(u64::from(nr)), content, &[])?;
-        op.own(BlockNr(u64::from(nr)), Owner(u64::from(node.ino)));
-        push_patch(&mut patches, init);
-        self.point(op, node, fbn, (nr, 1), &patches, &mut befores)?;
-        self.count_blocks(node, 1)?;
-        node.inode.size_bytes = (fbn + 1) * self.block_bytes() as u64;
-        if fbn > 0 {
-            node.patch = self.write_inode(op, node.ino, &node.inode, &befores)?;
-            node.grown = node.patch;
-        } else {
-            node.born_after.extend(befores);
-        }
-        Ok(nr)
-    }
-
-    /// Gives a new directory its first block. What the inode must follow is left in the node.
-    pub fn init_dir(&mut self, op: &mut Op<'_>, node: &mut Node, parent: u32) -> Result<()> {
-        let file_type = if self.has_filetype() { 2 } else { 0 };
-        let mut block = self.zeroes.clone();
-        put_dirent(&mut block, 0, MIN_RECORD, node.ino, file_type, b".");
-        put_dirent(&mut block, MIN_RECORD, SECTOR - MIN_RECORD, parent, file_type, b"..");
-        Self::free_records(&mut block, SECTOR);
-        let nr = self.add_dir_block(op, node, 0, &block)?;
-        node.parent = parent;
-        let mut index = DirIndex {
-            names: HashTable::new(),
-            hasher: DefaultHashBuilder::default(),
-            blocks: vec![nr],
-            room: vec![0],
-            first_with: [u32::MAX; CLASSES],
-            dotdot: Place {
-                nr: BlockNr(u64::from(nr)),
-                at: MIN_RECORD,
-                offset: u32::try_from(MIN_RECORD).unwrap_or(0),
-            },
-        };
-        index.set_room(0, SECTOR);
-        node.dir = Some(Box::new(index));
-        Ok(())
     }
 }

@@ -1,0 +1,93 @@
+//! The blocks of a directory: its first one, and those it grows by.
+
+use super::super::{Patches, Volume, push_patch};
+use super::{CLASSES, DirIndex, MIN_RECORD, Place, SECTOR};
+use crate::Result;
+use crate::fs::Node;
+use crate::layout::put_dirent;
+use hashbrown::{DefaultHashBuilder, HashTable};
+use weft_patch::{BlockNr, Op, Owner};
+use weft_vfs::Error as FsError;
+
+impl Volume {
+    /// One free record in each sector from `from` on.
+    fn free_records(block: &mut [u8], from: usize) {
+        for at in (from..block.len()).step_by(SECTOR) {
+            put_dirent(block, at, SECTOR, 0, 0, b"");
+        }
+    }
+
+    /// Adds an empty block to a directory, and writes its inode.
+    pub(super) fn grow_dir(&mut self, op: &mut Op<'_>, node: &mut Node) -> Result<()> {
+        let fbn = node.inode.size_bytes / self.block_bytes() as u64;
+        if node.inode.size_bytes + self.block_bytes() as u64 > u64::from(i32::MAX.unsigned_abs()) {
+            return Err(FsError::NoSpace.into());
+        }
+        let mut block = self.zeroes.clone();
+        Self::free_records(&mut block, 0);
+        let nr = self.add_dir_block(op, node, fbn, &block)?;
+        if let Some(index) = node.dir.as_deref_mut() {
+            index.blocks.push(nr);
+            index.room.push(0);
+            let last = index.blocks.len() - 1;
+            index.set_room(last, SECTOR);
+        }
+        Ok(())
+    }
+
+    fn add_dir_block(
+        &mut self,
+        op: &mut Op<'_>,
+        node: &mut Node,
+        fbn: u64,
+        content: &[u8],
+    ) -> Result<u32> {
+        let mut befores = Patches::new();
+        self.ensure_leaf(op, node, fbn, &mut befores)?;
+        let mut patches = Patches::new();
+        let goal = self.goal(node);
+        // A directory that has grown will grow more.
+        let reserve = if fbn == 0 { 0 } else { 7 };
+        let (nr, _) = self.alloc_blocks(op, node.ino, goal, 1, reserve, &mut patches)?;
+        node.goal = u64::from(nr) + 1;
+        let init = op.init(BlockNr(u64::from(nr)), content, &[])?;
+        op.own(BlockNr(u64::from(nr)), Owner(u64::from(node.ino)));
+        push_patch(&mut patches, init);
+        self.point(op, node, fbn, (nr, 1), &patches, &mut befores)?;
+        self.count_blocks(node, 1)?;
+        node.inode.size_bytes = (fbn + 1) * self.block_bytes() as u64;
+        if fbn > 0 {
+            node.patch = self.write_inode(op, node.ino, &node.inode, &befores)?;
+            node.grown = node.patch;
+        } else {
+            node.born_after.extend(befores);
+        }
+        Ok(nr)
+    }
+
+    /// Gives a new directory its first block. What the inode must follow is left in the node.
+    pub fn init_dir(&mut self, op: &mut Op<'_>, node: &mut Node, parent: u32) -> Result<()> {
+        let file_type = if self.has_filetype() { 2 } else { 0 };
+        let mut block = self.zeroes.clone();
+        put_dirent(&mut block, 0, MIN_RECORD, node.ino, file_type, b".");
+        put_dirent(&mut block, MIN_RECORD, SECTOR - MIN_RECORD, parent, file_type, b"..");
+        Self::free_records(&mut block, SECTOR);
+        let nr = self.add_dir_block(op, node, 0, &block)?;
+        node.parent = parent;
+        let mut index = DirIndex {
+            names: HashTable::new(),
+            hasher: DefaultHashBuilder::default(),
+            blocks: vec![nr],
+            room: vec![0],
+            first_with: [u32::MAX; CLASSES],
+            dotdot: Place {
+                nr: BlockNr(u64::from(nr)),
+                at: MIN_RECORD,
+                offset: u32::try_from(MIN_RECORD).unwrap_or(0),
+            },
+        };
+        index.set_room(0, SECTOR);
+        node.dir = Some(Box::new(index));
+        Ok(())
+    }
+}
