@@ -1,10 +1,10 @@
 //! weft's ext2 and ext3 as a target.
 
-use crate::target::{Findings, Promises, Target};
+use crate::target::{Findings, Promises, Severity, Target};
 use crate::{Error, Result};
-use std::fmt::Display;
 use std::sync::Arc;
 use weft_block::{BlockDevice, Image, MemoryDevice};
+use weft_ext2::fsck::{self, EntryProblem, Problem};
 use weft_ext2::mkfs::{Journal, MkfsOptions, mkfs};
 use weft_ext2::{Ext2, OpenOptions};
 use weft_patch::{JournalMode, Options, Policy};
@@ -17,6 +17,7 @@ pub struct Ext2Target {
     policy: Policy,
     block_bytes: u32,
     inode_bytes: u32,
+    len_blocks: u32,
     engine: Options,
     image: Option<Image>,
 }
@@ -27,7 +28,9 @@ impl Ext2Target {
     pub fn new(policy: Policy) -> Self {
         // No thread: a run must repeat exactly.
         let engine = Options { policy, background: false, ..Options::default() };
-        Self { policy, block_bytes: 1024, inode_bytes: 256, engine, image: None }
+        // A journal takes the least that JBD2 takes, 1024 blocks.
+        let len_blocks = if matches!(policy, Policy::Journal(_)) { 3072 } else { 1536 };
+        Self { policy, block_bytes: 1024, inode_bytes: 256, len_blocks, engine, image: None }
     }
 
     /// Blocks of 1024, 2048 or 4096 bytes.
@@ -44,10 +47,17 @@ impl Ext2Target {
         self
     }
 
+    /// Length in blocks; each 8 blocks for each byte of a block are a group of its own.
+    #[must_use]
+    pub fn len_blocks(mut self, len_blocks: u32) -> Self {
+        self.len_blocks = len_blocks;
+        self
+    }
+
     /// The engine's optimisations, budget and so on; policy and threads stay as they are.
     #[must_use]
-    pub fn engine(mut self, options: Options) -> Self {
-        self.engine = Options { policy: self.policy, background: false, ..options };
+    pub fn engine(mut self, options: &Options) -> Self {
+        self.engine = Options { policy: self.policy, background: false, ..options.clone() };
         self
     }
 
@@ -64,11 +74,11 @@ impl Ext2Target {
 }
 
 fn told(what: &str) -> impl FnOnce(weft_ext2::Error) -> Error {
-    move |e| Error::Target(format!("{what}: {}", chain(&e)))
+    move |e| Error::Target(format!("{what}: {e}"))
 }
 
-fn chain(e: &dyn Display) -> String {
-    e.to_string()
+fn is_unconnected(problem: &Problem) -> bool {
+    matches!(problem, Problem::Unconnected { .. })
 }
 
 impl Target for Ext2Target {
@@ -77,9 +87,8 @@ impl Target for Ext2Target {
             return Ok(image.clone());
         }
         let block = u64::from(self.block_bytes);
-        // The least that JBD2 takes is 1024 blocks.
         let journal = Journal::Internal { len_bytes: Some(1024 * block) };
-        let len_bytes = if self.journaled() { 3072 * block } else { 1536 * block };
+        let len_bytes = u64::from(self.len_blocks) * block;
         let base = if self.journaled() { MkfsOptions::ext3() } else { MkfsOptions::ext2() };
         let options = MkfsOptions {
             block_bytes: Some(self.block_bytes),
@@ -113,14 +122,34 @@ impl Target for Ext2Target {
         Ok(Ext2::open(device, options).map_err(told("mount"))?)
     }
 
-    fn check(&self, device: Arc<dyn BlockDevice>) -> Result<Option<Findings>> {
-        let _ = device;
-        Ok(None)
+    fn check(&self, device: Arc<dyn BlockDevice>, renames_dirs: bool) -> Result<Option<Findings>> {
+        let report = fsck::check(&*device, &fsck::Options::default()).map_err(told("fsck"))?;
+        let unconnected = report.problems.iter().any(is_unconnected);
+        let is_damage = |p: &Problem| match p {
+            // A new directory, with all that is in it, before its name is there.
+            Problem::Unconnected { .. } => false,
+            Problem::Entry { problem: EntryProblem::SecondName(_), .. } => !renames_dirs,
+            Problem::Entry { problem: EntryProblem::Parent { .. }, .. } => {
+                !renames_dirs && !unconnected
+            }
+            other => other.severity() == fsck::Severity::Corruption,
+        };
+        let damage: Vec<String> =
+            report.problems.iter().filter(|p| is_damage(p)).map(ToString::to_string).collect();
+        let severity = match (report.problems.is_empty(), damage.is_empty()) {
+            (true, _) => Severity::Clean,
+            (false, true) => Severity::Leaks,
+            (false, false) => Severity::Damage,
+        };
+        Ok(Some(Findings { severity, damage }))
     }
 
     fn repair(&self, device: Arc<dyn BlockDevice>) -> Result<bool> {
-        let _ = device;
-        Ok(false)
+        let report = fsck::check(&*device, &fsck::Options::repair()).map_err(told("repair"))?;
+        match report.remaining.first() {
+            None => Ok(true),
+            Some(problem) => Err(Error::Target(format!("repair leaves: {problem}"))),
+        }
     }
 
     fn is_ext2(&self) -> bool {

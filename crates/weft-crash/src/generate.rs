@@ -11,7 +11,7 @@ use weft_block::Rng;
 /// moved, a file with indirect blocks and one with a hole. The blocks that are free hold the data
 /// of a file that is gone, so that stale data can turn up.
 const SETUP: &str = "creat junk; write junk 0 200k; sync; unlink junk; sync; \
-    mkdir A; mkdir B; mkdir E; mkdir D; creat A/a; write A/a 0 5000; creat A/b; \
+    mkdir A; mkdir B; mkdir E; mkdir D; mkdir L; creat LONG0; creat LONG1; creat LONG2; creat A/a; write A/a 0 5000; creat A/b; \
     write A/b 0 2500; setxattr A/b old 40; creat B/c; write B/c 0 700; creat D/in; \
     write D/in 0 100; creat big; write big 0 40k; creat holes; write holes 9000 1000; symlink A/a s";
 
@@ -78,9 +78,13 @@ const CHAINS: &[&str] = &[
     "mkdir N; creat N/f; fsync N/f; unlink N/f; rmdir N; mkdir N; sync",
     "truncate big 0; append big 20k; fsync big; truncate big 1k",
     "rename A/a A/t; rename A/b A/a; rename A/t A/b; fsync A",
+    "rename LONG2 B/z; creat LONG3; fsync B",
+    "rename LONG2 B/z; rename B/c LONG3; unlink LONG1; creat LONG2; fsync LONG2",
 ];
 
 fn ops(text: &str) -> Vec<Op> {
+    // A name of which two fit into a sector of a directory.
+    let text = text.replace("LONG", &format!("L/{}", "n".repeat(200)));
     // The lists above are constants; a test parses them all.
     text.parse::<Workload>().map(|w| w.ops).unwrap_or_default()
 }

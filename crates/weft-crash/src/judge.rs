@@ -211,7 +211,7 @@ impl<'a> Judge<'a> {
         depth: Depth,
         faults: &mut Vec<Fault>,
     ) -> Result<Findings> {
-        let own = match Self::guarded(faults, || self.target.check(device(image))) {
+        let own = match Self::guarded(faults, || self.target.check(device(image), renames_dirs)) {
             Some(Ok(found)) => found,
             Some(Err(e)) => {
                 let damage = vec![format!("check: {e}")];

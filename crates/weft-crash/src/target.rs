@@ -66,11 +66,12 @@ pub trait Target: Send + Sync {
     fn mount(&self, device: Arc<dyn BlockDevice>) -> Result<Arc<dyn FileSystem>>;
 
     /// Checks an unmounted volume with the file system's own checker, which changes nothing;
-    /// `None` if it has none.
+    /// `None` if it has none. `renames_dirs`: the workload renames directories, which a crash may
+    /// leave with two names.
     ///
     /// # Errors
     /// If it cannot be checked at all.
-    fn check(&self, device: Arc<dyn BlockDevice>) -> Result<Option<Findings>>;
+    fn check(&self, device: Arc<dyn BlockDevice>, renames_dirs: bool) -> Result<Option<Findings>>;
 
     /// Repairs an unmounted volume, recovery included; `false` if it knows no repair.
     ///

@@ -2,4 +2,5 @@
 
 mod explorer;
 mod ext2;
+mod foreign;
 mod toy;

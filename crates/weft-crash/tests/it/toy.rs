@@ -58,7 +58,7 @@ impl Target for Toy {
         Ok(Arc::new(ToyFs { mem, device, generation: Mutex::new(generation), flaw: self.0 }))
     }
 
-    fn check(&self, device: Arc<dyn BlockDevice>) -> Result<Option<Findings>> {
+    fn check(&self, device: Arc<dyn BlockDevice>, _: bool) -> Result<Option<Findings>> {
         if self.0 == Flaw::WrongChecker {
             let damage = vec!["everything is wrong".to_owned()];
             return Ok(Some(Findings { severity: Severity::Damage, damage }));
