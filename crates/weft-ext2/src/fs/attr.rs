@@ -3,6 +3,7 @@
 use super::life::CUT_META_BLOCKS;
 use super::{Atime, Ext2, State, plain};
 use crate::Result;
+use std::sync::atomic::Ordering;
 use weft_patch::Op;
 use weft_vfs::{Attr, Error as FsError, FileKind, Ino, SetAttr, SetTime, StatFs, Time};
 
@@ -10,6 +11,9 @@ const SETUID: u16 = 0o4000;
 const SETGID: u16 = 0o2000;
 const GROUP_EXEC: u16 = 0o010;
 const DAY_SECS: i64 = 24 * 60 * 60;
+/// Access times kept in memory, and how many are written when there are more.
+const MAX_LAZY: usize = 4096;
+const LAZY_BATCH: u32 = 32;
 
 impl State {
     /// Changes everything but the length.
@@ -113,6 +117,17 @@ impl Ext2 {
         inode.atime = inode.storable(Time::now());
         node.lazy = true;
         st.lazy.insert(ino);
+        if st.lazy.len() > MAX_LAZY {
+            self.lazy_crowded.store(true, Ordering::Relaxed);
+        }
+    }
+
+    /// Writes some access times if there are many: where only reading happens nothing else does.
+    pub(super) fn relieve_lazy(&self) -> Result<()> {
+        if !self.lazy_crowded.swap(false, Ordering::Relaxed) {
+            return Ok(());
+        }
+        self.change_inner(LAZY_BATCH, |st, op| st.write_lazy(op, LAZY_BATCH as usize))
     }
 
     pub(super) fn do_statfs(&self) -> StatFs {

@@ -261,6 +261,7 @@ impl Ext2 {
         if buf.is_empty() {
             return Ok(0);
         }
+        self.relieve_lazy()?;
         for _ in 0..OPTIMISTIC_READS {
             let mut misses = SmallVec::new();
             let (len, epoch) = self.look(|st, op| {

@@ -56,6 +56,8 @@ pub struct Ext2 {
     read_only: AtomicBool,
     /// Space is short and some was freed: a sync would help.
     tight: AtomicBool,
+    /// Many access times wait to be written.
+    lazy_crowded: AtomicBool,
     atime: Atime,
 }
 

@@ -100,6 +100,7 @@ impl Ext2 {
             max_file_bytes,
             read_only: AtomicBool::new(read_only),
             tight: AtomicBool::new(false),
+            lazy_crowded: AtomicBool::new(false),
             atime: if read_only { Atime::Never } else { options.atime },
         };
         fs.look(|st, op| {

@@ -115,6 +115,7 @@ impl Ext2 {
         each: &mut dyn FnMut(DirEntry<'_>) -> bool,
     ) -> Result<()> {
         let dir = plain(ino)?;
+        self.relieve_lazy()?;
         let mut at = Some(cursor.0);
         while let Some(from) = at {
             let batch = self.look(|st, op| {

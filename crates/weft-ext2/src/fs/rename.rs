@@ -258,12 +258,13 @@ impl State {
         vol.overwrite_entry(op, dir, at.place, what.ino, file_type, befores)
     }
 
-    /// Swaps two names. In soft updates both inodes are held by a count while one has two names
-    /// and the other none; after a crash between the two, one inode is without a name: the lower
-    /// count never reaches the disk before both names have changed.
+    /// Swaps two names. Between the two changes one inode has both names and the other none: in
+    /// soft updates that one gets a third name for the time, unless both changes are one write
+    /// anyway. A crash may leave it.
     fn exchange(&mut self, op: &mut Op<'_>, policy: Policy, a: &Side, b: &Side) -> Result<()> {
         let a_dir = a.kind == FileKind::Directory && a.dir != b.dir;
         let b_dir = b.kind == FileKind::Directory && a.dir != b.dir;
+        let together = a.place.nr == b.place.nr && a.place.at / 512 == b.place.at / 512;
         let mut befores = Patches::new();
         push_patch(&mut befores, self.hold(op, policy, a.ino)?);
         push_patch(&mut befores, self.hold(op, policy, b.ino)?);
@@ -273,8 +274,17 @@ impl State {
         if b_dir {
             self.gain_subdir(op, a.dir, &mut befores)?;
         }
+        let third = if policy == Policy::Soft && !together {
+            Some(self.add_third_name(op, b, &mut befores)?)
+        } else {
+            None
+        };
         let first = self.point_name(op, b, a, &befores)?;
-        let second = self.point_name(op, a, b, &[first])?;
+        let mut second = self.point_name(op, a, b, &[first])?;
+        if let Some(place) = third {
+            let side = Side { place, dir: b.dir, ..*b };
+            second = self.clear(op, &side, &[second])?;
+        }
         self.touch_dirs(op, [a.dir, b.dir], &[])?;
         for (side, new_dir) in [(a, b.dir), (b, a.dir)] {
             let node = self.node(side.ino)?;
@@ -296,5 +306,30 @@ impl State {
             self.write_node(op, side.dir, &[second, dotdot])?;
         }
         Ok(())
+    }
+
+    /// Gives an inode another name beside its own; what follows it is added to `befores`.
+    fn add_third_name(
+        &mut self,
+        op: &mut Op<'_>,
+        side: &Side,
+        befores: &mut Patches,
+    ) -> Result<Place> {
+        let file_type = self.type_code(side.kind);
+        let Self { vol, nodes, .. } = self;
+        let dir = nodes.get_mut(&side.dir).ok_or(FsError::Stale(u64::from(side.dir)))?;
+        let mut number = side.ino;
+        let name = loop {
+            let name = format!(".exchanged-{number}");
+            if vol.find_entry(op, dir, name.as_bytes())?.is_none() {
+                break name;
+            }
+            number = number.wrapping_add(1);
+        };
+        let reserved = vol.reserve_entry(op, dir, name.as_bytes(), file_type)?;
+        let place = reserved.place();
+        let mut held = befores.clone();
+        push_patch(befores, vol.fill_entry(op, dir, reserved, side.ino, &mut held)?);
+        Ok(place)
     }
 }

@@ -61,6 +61,13 @@ pub(crate) struct Reserved {
     structure: PatchId,
 }
 
+impl Reserved {
+    /// Where it lies.
+    pub fn place(&self) -> Place {
+        self.place
+    }
+}
+
 #[derive(Debug)]
 struct Slot {
     hash: u64,

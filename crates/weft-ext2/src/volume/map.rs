@@ -4,10 +4,14 @@
 
 use super::{Patches, Volume, push_patch};
 use crate::fs::Node;
-use crate::layout::{DIRECT_SLOTS, SLOT_INDIRECT, bytes};
+use crate::layout::{DIRECT_SLOTS, Geometry, SLOT_INDIRECT, bytes};
 use crate::{Error, Result};
+use smallvec::SmallVec;
 use weft_patch::{BlockNr, Op, Owner, PatchId};
 use weft_vfs::Error as FsError;
+
+/// Groups that one cut frees blocks in, about.
+const CUT_GROUPS: usize = 20;
 
 /// Where the pointer to one block of a file lies.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
@@ -32,11 +36,26 @@ pub(crate) struct Cut {
     pub count: u64,
     /// The file has nothing from this block on any more: where the cut stopped.
     pub from: u64,
+    /// Groups that blocks are freed in: each costs a bitmap.
+    groups: SmallVec<[u32; 32]>,
+    budget: u64,
 }
 
 impl Cut {
-    fn add(&mut self, block: u32) {
+    fn is_full(&self) -> bool {
+        self.count >= self.budget || self.groups.len() >= CUT_GROUPS
+    }
+
+    fn count(&mut self, block: u32, geometry: &Geometry) {
         self.count += 1;
+        let group = block / geometry.blocks_per_group;
+        if self.groups.last() != Some(&group) && !self.groups.contains(&group) {
+            self.groups.push(group);
+        }
+    }
+
+    fn add(&mut self, block: u32, geometry: &Geometry) {
+        self.count(block, geometry);
         // Walked from the end: runs grow downwards.
         match self.data.last_mut() {
             Some((start, len)) if block.checked_add(1) == Some(*start) => {
@@ -270,7 +289,7 @@ impl Volume {
         let p = u64::from(self.geometry.pointers_per_block());
         let direct = DIRECT_SLOTS as u64;
         let spans = [(direct, 1), (direct + p, 2), (direct + p + p * p, 3)];
-        let mut cut = Cut { from: keep, ..Cut::default() };
+        let mut cut = Cut { from: keep, budget, ..Cut::default() };
         node.leaf = None;
         let mut complete = true;
         for (i, &(first, depth)) in spans.iter().enumerate().rev() {
@@ -279,9 +298,9 @@ impl Volume {
             if nr == 0 || keep >= first + p.pow(depth) {
                 continue;
             }
-            if self.cut_tree(op, node.ino, nr, depth, first, keep, budget, &mut cut)? {
+            if self.cut_tree(op, node.ino, nr, depth, first, keep, &mut cut)? {
                 node.inode.block[slot] = 0;
-            } else if cut.count >= budget {
+            } else if cut.is_full() {
                 complete = false;
                 break;
             }
@@ -292,7 +311,7 @@ impl Volume {
                 let nr = node.inode.block[slot];
                 if nr != 0 {
                     self.check_block(node.ino, nr)?;
-                    cut.add(nr);
+                    cut.add(nr, &self.geometry);
                     node.inode.block[slot] = 0;
                 }
             }
@@ -311,7 +330,6 @@ impl Volume {
         depth: u32,
         first: u64,
         keep: u64,
-        budget: u64,
         cut: &mut Cut,
     ) -> Result<bool> {
         self.check_block(ino, nr)?;
@@ -337,15 +355,15 @@ impl Volume {
                 cleared = index;
                 continue;
             }
-            if cut.count >= budget {
+            if cut.is_full() {
                 whole = false;
                 cut.from = cut.from.max(child_first + span);
                 break;
             }
             if depth == 1 {
                 self.check_block(ino, child)?;
-                cut.add(child);
-            } else if !self.cut_tree(op, ino, child, depth - 1, child_first, keep, budget, cut)? {
+                cut.add(child, &self.geometry);
+            } else if !self.cut_tree(op, ino, child, depth - 1, child_first, keep, cut)? {
                 whole = false;
                 break;
             }
@@ -355,7 +373,7 @@ impl Volume {
         whole &= keep <= first;
         if whole {
             cut.meta.insert(meta_at, nr);
-            cut.count += 1;
+            cut.count(nr, &self.geometry);
         } else if any {
             cut.clears.push((nr, cleared, pointers.len()));
         }
