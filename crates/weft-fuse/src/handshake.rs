@@ -45,9 +45,15 @@ impl fuser::Filesystem for Handshake {
 pub(crate) fn config(options: &MountOptions) -> fuser::Config {
     let mut config = fuser::Config::default();
     let either = |yes, if_so: MountOption, if_not| if yes { if_so } else { if_not };
+    let subtype = if rustix::process::geteuid().is_root() {
+        // `fuser` drops the subtype where it mounts without fusermount3.
+        MountOption::CUSTOM(format!("subtype={}", options.subtype))
+    } else {
+        MountOption::Subtype(options.subtype.clone())
+    };
     config.mount_options = vec![
         MountOption::FSName(escaped(&options.source)),
-        MountOption::Subtype(options.subtype.clone()),
+        subtype,
         // The kernel checks permissions by the attributes we give it.
         MountOption::DefaultPermissions,
         either(options.read_only, MountOption::RO, MountOption::RW),

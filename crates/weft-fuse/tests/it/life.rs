@@ -76,6 +76,17 @@ fn dropping_unmounts() {
 }
 
 #[test]
+fn shown_as_what_it_is() {
+    let options = MountOptions { source: "some image".into(), ..MountOptions::default() };
+    let Some(m) = super::mounted_with(&options) else { return };
+    let mounts = fs::read_to_string("/proc/self/mounts").expect("mounts");
+    let path = m.path().to_str().expect("a path of letters");
+    let line = mounts.lines().find(|line| line.contains(path)).expect("mounted");
+    assert!(line.starts_with("some\\040image ") && line.contains(" fuse.weft "), "{line}");
+    m.unmount();
+}
+
+#[test]
 fn read_only() {
     let options = MountOptions { read_only: true, ..MountOptions::default() };
     let Some(m) = super::mounted_with(&options) else { return };

@@ -1,0 +1,77 @@
+#!/bin/sh
+# Runs fsx (crates.io) on a weft mount: random reads, writes, mappings, cuts, holes, copies, each
+# read verified. With the same SEED the same operations come.
+#
+#   scripts/fsx.sh WEFT [OPERATIONS [TOOLS]]
+#
+# OPERATIONS are per commit policy (default 1000000). TOOLS is a directory with bin/fsx; it is
+# installed there if missing (default: target/tools). ORDERS lists the policies (default: soft,
+# journal=metadata, journal=ordered, journal=full, async), SEED the seed (default: the time).
+set -eu
+
+weft=$(realpath "${1:?usage: $0 WEFT [OPERATIONS [TOOLS]]}")
+operations=${2:-1000000}
+tools=${3:-target/tools}
+orders=${ORDERS:-soft journal=metadata journal=ordered journal=full async}
+seed=${SEED:-$(date +%s)}
+[ -x "$tools/bin/fsx" ] || cargo install --quiet fsx --version 0.3.2 --root "$tools"
+fsx=$(realpath "$tools/bin/fsx")
+
+dir=$(mktemp -d)
+clean() {
+    mountpoint -q "$dir/mnt" && umount "$dir/mnt"
+    rm -rf "$dir"
+}
+trap clean EXIT
+trap 'exit 130' INT TERM
+mkdir "$dir/mnt"
+
+# What fsx can do and a weft mount offers; fsync is rare, as it costs a thousand other operations.
+cat > "$dir/fsx.toml" <<END
+flen = 524288
+[opsize]
+max = 32768
+[weights]
+close_open = 1
+read = 10
+write = 10
+mapread = 10
+mapwrite = 10
+invalidate = 0.2
+truncate = 5
+fsync = 0.02
+fdatasync = 0.02
+posix_fallocate = 1
+punch_hole = 3
+sendfile = 2
+posix_fadvise = 0.5
+copy_file_range = 3
+END
+
+for order in $orders; do
+    case $order in
+        journal*) kind=ext3 ;;
+        *) kind=ext2 ;;
+    esac
+    rm -f "$dir/image"
+    "$weft" mkfs "$kind" "$dir/image" --size 128M > "$dir/mkfs.out"
+    "$weft" mount "$dir/image" "$dir/mnt" --background -o "order=$order" > "$dir/mount.out"
+    echo "fsx: $operations operations, seed $seed, $kind, order=$order"
+    if ! "$fsx" -q -f "$dir/fsx.toml" -N "$operations" -S "$seed" -P "$dir" "$dir/mnt/file" \
+        > "$dir/fsx.out" 2>&1
+    then
+        tail -n 50 "$dir/fsx.out"
+        echo "$0: failed; again with SEED=$seed ORDERS=$order $0 $weft $operations" >&2
+        exit 1
+    fi
+    umount "$dir/mnt"
+    # The daemon may still be writing: it holds a lock on the image until it is done.
+    tries=0
+    until flock -n "$dir/image" true; do
+        tries=$((tries + 1))
+        [ $tries -lt 300 ] || { echo "$0: the mount did not end" >&2; exit 1; }
+        sleep 0.1
+    done
+    e2fsck -fn "$dir/image" > "$dir/fsck.out" 2>&1 || { cat "$dir/fsck.out"; exit 1; }
+done
+echo "fsx found nothing, and e2fsck is content"

@@ -1,0 +1,88 @@
+#!/bin/sh
+# Runs pjdfstest (crates.io) on the kernel's ext2 and on a weft mount, both on a fresh image, and
+# demands of weft every test that the kernel passes. As root.
+#
+#   scripts/pjdfstest.sh WEFT [TOOLS]
+#
+# WEFT is the weft command, TOOLS a directory with bin/pjdfstest; it is installed there if missing
+# (default: target/tools). ORDER=soft|journal=...|async chooses the commit policy, KIND=ext2|ext3
+# the format. What FUSE itself rules out is in pjdfstest.exceptions beside this script.
+set -eu
+
+weft=$(realpath "${1:?usage: $0 WEFT [TOOLS]}")
+here=$(dirname "$(realpath "$0")")
+tools=${2:-target/tools}
+order=${ORDER:-soft}
+kind=${KIND:-ext2}
+[ "$(id -u)" = 0 ] || { echo "$0: needs root, to mount and to act as other users" >&2; exit 2; }
+[ -x "$tools/bin/pjdfstest" ] || cargo install --quiet pjdfstest --version 0.2.2 --root "$tools"
+pjdfstest=$(realpath "$tools/bin/pjdfstest")
+
+dir=$(mktemp -d)
+chmod 755 "$dir"
+clean() {
+    mountpoint -q "$dir/weft" && umount "$dir/weft"
+    mountpoint -q "$dir/kernel" && umount "$dir/kernel"
+    rm -rf "$dir"
+}
+trap clean EXIT
+trap 'exit 130' INT TERM
+mkdir "$dir/kernel" "$dir/weft"
+
+# Two users that exist everywhere; group names differ between distributions.
+nobody_group=$(id -gn nobody)
+cat > "$dir/config.toml" <<END
+[features]
+posix_fallocate = {}
+rename_ctime = {}
+utimensat = {}
+utime_now = {}
+stat_st_birthtime = {}
+[settings]
+naptime = 0.02
+allow_remount = false
+[dummy_auth]
+entries = [["nobody", "$nobody_group"], ["daemon", "daemon"]]
+END
+
+# The program's exit status is not looked at: its list of results is.
+results() {
+    "$pjdfstest" -c "$dir/config.toml" -p "$1" > "$2" 2>&1 || true
+    tail -n 1 "$2"
+    grep -E ' (ok|skipped|FAILED)$' "$2" | awk '{print $1, $NF}' | sort > "$2.results"
+    [ -s "$2.results" ] || { echo "$0: pjdfstest gave no results:" >&2; cat "$2" >&2; exit 1; }
+}
+
+truncate -s 512M "$dir/kernel.img"
+mke2fs -q -F -t "$kind" "$dir/kernel.img"
+mount -o loop "$dir/kernel.img" "$dir/kernel"
+echo "kernel $kind:"
+results "$dir/kernel" "$dir/kernel.out"
+
+"$weft" mkfs "$kind" "$dir/weft.img" --size 512M > "$dir/mkfs.out"
+"$weft" mount "$dir/weft.img" "$dir/weft" --background -o "order=$order" > "$dir/mount.out"
+echo "weft $kind, order=$order:"
+results "$dir/weft" "$dir/weft.out"
+umount "$dir/weft"
+
+# The daemon may still be writing: it holds a lock on the image until it is done.
+tries=0
+until flock -n "$dir/weft.img" true; do
+    tries=$((tries + 1))
+    [ $tries -lt 300 ] || { echo "$0: the mount did not end" >&2; exit 1; }
+    sleep 0.1
+done
+e2fsck -fn "$dir/weft.img" > "$dir/fsck.out" 2>&1 || { cat "$dir/fsck.out"; exit 1; }
+
+status=0
+awk '$2 == "ok" {print $1}' "$dir/kernel.out.results" > "$dir/wanted"
+sed -e 's/#.*//' -e 's/[[:space:]]*$//' -e '/^$/d' "$here/pjdfstest.exceptions" > "$dir/excepted"
+while read -r test; do
+    grep -qxF "$test ok" "$dir/weft.out.results" && continue
+    grep -qxF "$test" "$dir/excepted" && continue
+    echo "the kernel passes $test, weft does not:"
+    grep -F -A 3 "$test " "$dir/weft.out" | head -n 4
+    status=1
+done < "$dir/wanted"
+[ $status = 0 ] && echo "weft passes every test that the kernel passes, and e2fsck is content"
+exit $status
