@@ -75,6 +75,7 @@ impl State {
         let Self { vol, nodes, .. } = self;
         let node = nodes.get_mut(&ino).ok_or(FsError::Stale(u64::from(ino)))?;
         node.epoch += 1;
+        node.unlinked.clear();
         let zeroes: &[u8] = &[0; 4096];
         let mut done = 0;
         let mut failed = None;

@@ -26,6 +26,9 @@ pub(crate) struct Node {
     pub epoch: u64,
     /// The leaf last used: its first file block, and its block.
     pub leaf: Option<(u64, u32)>,
+    /// Indirect blocks made by the operation under way, which writes the inode at its end: until
+    /// then nothing on the volume leads to them.
+    pub unlinked: SmallVec<[u32; 4]>,
     /// Where the next block should go; 0 if nothing is known.
     pub goal: u64,
     pub dir: Option<Box<DirIndex>>,
@@ -62,6 +65,7 @@ impl Node {
             opens: 0,
             epoch: 0,
             leaf: None,
+            unlinked: SmallVec::new(),
             goal: 0,
             dir: None,
             parent: 0,

@@ -12,6 +12,8 @@ const GOOD_RUN: u32 = 16;
 const GOOD_RUN_GROUPS: u32 = 16;
 /// The longest reservation, in blocks.
 const MAX_WINDOW: u32 = 2048;
+/// Blocks kept in a row for the first blocks of a group's new directories.
+const DIR_WINDOW: u32 = 32;
 
 impl Volume {
     /// The block bitmap of a group, read at its first use. Corrects the descriptor's count.
@@ -188,6 +190,24 @@ impl Volume {
         }
         let start = self.geometry.group_first_block(group) + u64::from(bit);
         Ok((u32::try_from(start).unwrap_or(u32::MAX), len))
+    }
+
+    /// Takes the first block of a new directory, beside those of the other new directories of its
+    /// group: they are written together, walked together, and out of the way of file data.
+    pub fn alloc_first_dir_block(
+        &mut self,
+        op: &mut Op<'_>,
+        ino: u32,
+        patches: &mut Patches,
+    ) -> Result<u32> {
+        let group = self.geometry.inode_group(ino).map_or(0, |(group, _)| group);
+        // No inode has this number, so it can name the group's window.
+        let keeper = u32::MAX - group;
+        let goal = match self.windows.get(&keeper) {
+            Some(&(start, _)) => u64::from(start),
+            None => self.first_goal(ino),
+        };
+        Ok(self.alloc_blocks(op, keeper, goal, 1, DIR_WINDOW - 1, patches)?.0)
     }
 
     fn locate(&self, block: u32) -> Result<(u32, u32)> {

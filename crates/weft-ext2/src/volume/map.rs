@@ -213,10 +213,7 @@ impl Volume {
             let mut child = self.pointer(op, nr, index)?;
             if child == 0 {
                 let (new, patches) = self.new_indirect(op, node)?;
-                let patch =
-                    op.write(BlockNr(u64::from(nr)), index * 4, &new.to_le_bytes(), &patches)?;
-                op.own(BlockNr(u64::from(nr)), Owner(u64::from(node.ino)));
-                push_patch(befores, patch);
+                self.set_pointers(op, node, nr, index, &new.to_le_bytes(), &patches, befores)?;
                 child = new;
             } else {
                 self.check_block(node.ino, child)?;
@@ -233,6 +230,7 @@ impl Volume {
         let (nr, _) = self.alloc_blocks(op, node.ino, goal, 1, 0, &mut patches)?;
         node.goal = u64::from(nr) + 1;
         let init = op.init(BlockNr(u64::from(nr)), &self.zeroes, &[])?;
+        node.unlinked.push(nr);
         op.own(BlockNr(u64::from(nr)), Owner(u64::from(node.ino)));
         push_patch(&mut patches, init);
         self.count_blocks(node, 1)?;
@@ -276,9 +274,31 @@ impl Volume {
         }
         let Some(leaf) = self.ensure_leaf(op, node, fbn, befores)? else { return Ok(()) };
         let pointers: Vec<u8> = (start..start + len).flat_map(u32::to_le_bytes).collect();
-        let nr = BlockNr(u64::from(leaf));
-        let patch = op.write(nr, path.index[path.depth - 1] * 4, &pointers, data)?;
-        op.own(nr, Owner(u64::from(node.ino)));
+        self.set_pointers(op, node, leaf, path.index[path.depth - 1], &pointers, data, befores)
+    }
+
+    /// Writes pointers of an indirect block. They must follow what they point to. But as long as
+    /// nothing points to the indirect block itself, it is enough that what will (the inode) does:
+    /// then the block can be written with the data around it, in one request.
+    #[expect(clippy::too_many_arguments, reason = "the two places that set pointers")]
+    fn set_pointers(
+        &self,
+        op: &mut Op<'_>,
+        node: &Node,
+        nr: u32,
+        index: usize,
+        pointers: &[u8],
+        after: &[PatchId],
+        befores: &mut Patches,
+    ) -> Result<()> {
+        let block = BlockNr(u64::from(nr));
+        let patch = if node.unlinked.contains(&nr) {
+            after.iter().for_each(|p| push_patch(befores, *p));
+            op.write(block, index * 4, pointers, &[])?
+        } else {
+            op.write(block, index * 4, pointers, after)?
+        };
+        op.own(block, Owner(u64::from(node.ino)));
         push_patch(befores, patch);
         Ok(())
     }

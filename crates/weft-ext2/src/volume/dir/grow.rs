@@ -43,13 +43,18 @@ impl Volume {
         content: &[u8],
     ) -> Result<u32> {
         let mut befores = Patches::new();
+        node.unlinked.clear();
         self.ensure_leaf(op, node, fbn, &mut befores)?;
         let mut patches = Patches::new();
-        let goal = self.goal(node);
-        // A directory that has grown will grow more.
-        let reserve = if fbn == 0 { 0 } else { 7 };
-        let (nr, _) = self.alloc_blocks(op, node.ino, goal, 1, reserve, &mut patches)?;
-        node.goal = u64::from(nr) + 1;
+        let nr = if fbn == 0 {
+            self.alloc_first_dir_block(op, node.ino, &mut patches)?
+        } else {
+            let goal = self.goal(node);
+            // A directory that has grown will grow more.
+            let (nr, _) = self.alloc_blocks(op, node.ino, goal, 1, 7, &mut patches)?;
+            node.goal = u64::from(nr) + 1;
+            nr
+        };
         let init = op.init(BlockNr(u64::from(nr)), content, &[])?;
         op.own(BlockNr(u64::from(nr)), Owner(u64::from(node.ino)));
         push_patch(&mut patches, init);
