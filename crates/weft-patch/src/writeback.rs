@@ -14,7 +14,7 @@
 
 use crate::graph::{Kind, NONE};
 use crate::state::State;
-use crate::{BlockNr, Error, Result};
+use crate::{BlockNr, Error, Owner, Result};
 use smallvec::SmallVec;
 use std::io::IoSlice;
 use std::sync::Arc;
@@ -46,7 +46,8 @@ pub(crate) enum Goal {
     All,
     /// The blocks with this mark.
     Marked(u32),
-    /// What has been dirty since before this time, and file data if wanted; nothing rolled back.
+    /// What has been dirty since before this time, and if wanted the blocks of files (with their
+    /// indirect blocks, which lie between the data); nothing rolled back.
     Background { before_ms: u64, data: bool },
 }
 
@@ -57,7 +58,8 @@ impl State {
             Goal::All => true,
             Goal::Marked(mark) => b.mark == mark,
             Goal::Background { before_ms, data } => {
-                (data && b.data) || b.dirty_since_ms <= before_ms
+                let of_file = data && (b.data || b.owner != Owner::NONE);
+                of_file || b.dirty_since_ms <= before_ms
             }
         }
     }

@@ -51,6 +51,15 @@ impl Source<'_> {
             Self::Zeroes(n) | Self::Fill(n) => n,
         }
     }
+
+    /// The `len` bytes from `from` on, which must be there.
+    fn part(self, from: usize, len: usize) -> Self {
+        match self {
+            Self::Bytes(b) => Self::Bytes(b.get(from..from + len).unwrap_or_default()),
+            Self::Zeroes(_) => Self::Zeroes(len),
+            Self::Fill(_) => Self::Fill(len),
+        }
+    }
 }
 
 impl State {
@@ -63,9 +72,6 @@ impl State {
         offset: u64,
         source: Source<'_>,
     ) -> Result<usize> {
-        let block_bytes = self.vol.block_bytes();
-        let bs = block_bytes as u64;
-        let owner = Owner(u64::from(ino));
         let old = self.node(ino)?.inode.size_bytes;
         let end = offset + source.len() as u64;
         let mut befores = if end > old { self.need_large_file(op, end)? } else { Patches::new() };
@@ -75,71 +81,78 @@ impl State {
         let Self { vol, nodes, .. } = self;
         let node = nodes.get_mut(&ino).ok_or(FsError::Stale(u64::from(ino)))?;
         node.epoch += 1;
-        node.unlinked.clear();
-        let zeroes: &[u8] = &[0; 4096];
+        node.unreached.clear();
         let mut done = 0;
         let mut failed = None;
-        while done < source.len() {
-            let at = offset + done as u64;
-            let fbn = at / bs;
-            let last = (end - 1) / bs;
-            let (found, run) = match vol.map_run(op, node, fbn, last - fbn + 1) {
-                Ok(run) => run,
+        while done < source.len() && vol.touched_groups() < STEP_GROUPS {
+            let rest = source.part(done, source.len() - done);
+            match Self::write_run(vol, op, node, offset + done as u64, rest, &mut befores) {
+                Ok(n) => done += n,
                 Err(e) => {
                     failed = Some(e);
                     break;
                 }
-            };
-            let fresh = found == 0;
-            let mut patches = Patches::new();
-            let (start, run) = if fresh {
-                match Self::take_hole(vol, op, node, fbn, run, &mut befores, &mut patches) {
-                    Ok((start, n)) => (start, u64::from(n)),
-                    Err(e) => {
-                        failed = Some(e);
-                        break;
-                    }
-                }
-            } else {
-                (found, run)
-            };
-            for i in 0..run {
-                let from = if i == 0 { usize::try_from(at % bs).unwrap_or(0) } else { 0 };
-                let n = (block_bytes - from).min(source.len() - done);
-                let nr = BlockNr(u64::from(start) + i);
-                let bytes = match source {
-                    Source::Bytes(b) => b.get(done..done + n).unwrap_or_default(),
-                    Source::Zeroes(_) => &zeroes[..n],
-                    Source::Fill(_) if fresh => &zeroes[..n],
-                    Source::Fill(_) => &[],
-                };
-                if !bytes.is_empty() {
-                    let patch = op.write_data(nr, owner, from, bytes, fresh, &[])?;
-                    if fresh {
-                        push_patch(&mut patches, patch);
-                    }
-                }
-                done += n;
-            }
-            if fresh {
-                let n = u32::try_from(run).unwrap_or(0);
-                vol.point(op, node, fbn, (start, n), &patches, &mut befores)?;
-                vol.count_blocks(node, n)?;
-            }
-            if vol.touched_groups() >= STEP_GROUPS {
-                break;
             }
         }
-        if done == 0
-            && let Some(e) = failed
-        {
-            // Indirect blocks may have been made all the same.
-            self.write_node(op, ino, &befores)?;
-            return Err(e);
+        // Also after a failure: indirect blocks may have been made.
+        if done > 0 {
+            node.inode.size_bytes = old.max(offset + done as u64);
+            node.modified();
         }
-        node.inode.size_bytes = old.max(offset + done as u64);
-        node.modified();
         self.write_node(op, ino, &befores)?;
+        match failed {
+            Some(e) if done == 0 => Err(e),
+            _ => Ok(done),
+        }
+    }
+
+    /// Writes the part of `source` that goes to one run of blocks (or one hole). Returns its
+    /// length in bytes. What the inode must follow is added to `befores`.
+    fn write_run(
+        vol: &mut crate::volume::Volume,
+        op: &mut Op<'_>,
+        node: &mut super::Node,
+        at: u64,
+        source: Source<'_>,
+        befores: &mut Patches,
+    ) -> Result<usize> {
+        let block_bytes = vol.block_bytes();
+        let bs = block_bytes as u64;
+        let owner = Owner(u64::from(node.ino));
+        let zeroes: &[u8] = &[0; 4096];
+        let fbn = at / bs;
+        let last = (at + source.len() as u64 - 1) / bs;
+        let (mut start, mut run) = vol.map_run(op, node, fbn, last - fbn + 1)?;
+        let fresh = start == 0;
+        let mut patches = Patches::new();
+        if fresh {
+            let (first, n) = Self::take_hole(vol, op, node, fbn, run, befores, &mut patches)?;
+            (start, run) = (first, u64::from(n));
+        }
+        let mut done = 0;
+        for i in 0..run {
+            let from = if i == 0 { usize::try_from(at % bs).unwrap_or(0) } else { 0 };
+            let n = (block_bytes - from).min(source.len() - done);
+            let nr = BlockNr(u64::from(start) + i);
+            let bytes = match source {
+                Source::Bytes(b) => b.get(done..done + n).unwrap_or_default(),
+                Source::Zeroes(_) => &zeroes[..n],
+                Source::Fill(_) if fresh => &zeroes[..n],
+                Source::Fill(_) => &[],
+            };
+            if !bytes.is_empty() {
+                let patch = op.write_data(nr, owner, from, bytes, fresh, &[])?;
+                if fresh {
+                    push_patch(&mut patches, patch);
+                }
+            }
+            done += n;
+        }
+        if fresh {
+            let n = u32::try_from(run).unwrap_or(0);
+            vol.point(op, node, fbn, (start, n), &patches, befores)?;
+            vol.count_blocks(node, n)?;
+        }
         Ok(done)
     }
 
@@ -324,12 +337,7 @@ impl Ext2 {
                 let n = (source.len() - done)
                     .min(room)
                     .min(usize::try_from(max - at).unwrap_or(usize::MAX));
-                let part = match source {
-                    Source::Bytes(b) => Source::Bytes(b.get(done..done + n).unwrap_or_default()),
-                    Source::Zeroes(_) => Source::Zeroes(n),
-                    Source::Fill(_) => Source::Fill(n),
-                };
-                st.write_step(op, ino, at, part)
+                st.write_step(op, ino, at, source.part(done, n))
             });
             match result {
                 Ok(n) => {

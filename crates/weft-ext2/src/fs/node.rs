@@ -28,7 +28,7 @@ pub(crate) struct Node {
     pub leaf: Option<(u64, u32)>,
     /// Indirect blocks made by the operation under way, which writes the inode at its end: until
     /// then nothing on the volume leads to them.
-    pub unlinked: SmallVec<[u32; 4]>,
+    pub unreached: SmallVec<[u32; 4]>,
     /// Where the next block should go; 0 if nothing is known.
     pub goal: u64,
     pub dir: Option<Box<DirIndex>>,
@@ -65,7 +65,7 @@ impl Node {
             opens: 0,
             epoch: 0,
             leaf: None,
-            unlinked: SmallVec::new(),
+            unreached: SmallVec::new(),
             goal: 0,
             dir: None,
             parent: 0,

@@ -230,7 +230,7 @@ impl Volume {
         let (nr, _) = self.alloc_blocks(op, node.ino, goal, 1, 0, &mut patches)?;
         node.goal = u64::from(nr) + 1;
         let init = op.init(BlockNr(u64::from(nr)), &self.zeroes, &[])?;
-        node.unlinked.push(nr);
+        node.unreached.push(nr);
         op.own(BlockNr(u64::from(nr)), Owner(u64::from(node.ino)));
         push_patch(&mut patches, init);
         self.count_blocks(node, 1)?;
@@ -292,7 +292,7 @@ impl Volume {
         befores: &mut Patches,
     ) -> Result<()> {
         let block = BlockNr(u64::from(nr));
-        let patch = if node.unlinked.contains(&nr) {
+        let patch = if node.unreached.contains(&nr) {
             after.iter().for_each(|p| push_patch(befores, *p));
             op.write(block, index * 4, pointers, &[])?
         } else {

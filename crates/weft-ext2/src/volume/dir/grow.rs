@@ -43,7 +43,7 @@ impl Volume {
         content: &[u8],
     ) -> Result<u32> {
         let mut befores = Patches::new();
-        node.unlinked.clear();
+        node.unreached.clear();
         self.ensure_leaf(op, node, fbn, &mut befores)?;
         let mut patches = Patches::new();
         let nr = if fbn == 0 {
