@@ -83,7 +83,9 @@ fn write_with_weft(fs: &Ext2) {
 }
 
 fn getfattr(path: &Path, name: &str) -> Vec<u8> {
-    let (text, _) = run(Command::new("getfattr").args(["--only-values", "-n", name]).arg(path));
+    let (text, _) = run(Command::new("getfattr")
+        .args(["--absolute-names", "--only-values", "-n", name])
+        .arg(path));
     text.into_bytes()
 }
 
