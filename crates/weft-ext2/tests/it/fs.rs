@@ -39,6 +39,11 @@ fn conform(kind: &Kind, engine: &Options) {
         return;
     }
     let image = empty(kind);
+    let mut limits = limits(&image);
+    if !engine.merge {
+        // Each of so many changes of one inode is then a patch on top of all the others.
+        limits.links = None;
+    }
     let last: Mutex<Option<Mounted>> = Mutex::new(None);
     let check = || {
         if let Some(mounted) = last.lock().unwrap().take() {
@@ -53,7 +58,7 @@ fn conform(kind: &Kind, engine: &Options) {
             *last.lock().unwrap() = Some(mounted);
             fs
         },
-        &limits(&image),
+        &limits,
     );
     check();
 }
