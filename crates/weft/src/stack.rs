@@ -87,6 +87,7 @@ impl Stack {
             engine,
             atime: if options.no_atime { Atime::Never } else { Atime::Relative },
             mount_point: options.mount_point.clone(),
+            ..OpenOptions::default()
         };
         let volume = Ext2::open(device, open)
             .map_err(|e| Error::Volume { image: source.to_owned(), message: e.to_string() })?;

@@ -16,6 +16,7 @@
 
 mod attr;
 mod data;
+mod heal;
 mod journal;
 mod life;
 mod names;
@@ -59,6 +60,7 @@ pub struct Ext2 {
     /// Many access times wait to be written.
     lazy_crowded: AtomicBool,
     atime: Atime,
+    healing: heal::Healing,
 }
 
 impl fmt::Debug for Ext2 {

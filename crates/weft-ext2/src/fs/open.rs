@@ -1,12 +1,13 @@
 //! Opening a volume, and leaving it clean.
 
+use super::heal::Healing;
 use super::{Ext2, State};
 use crate::layout::{ROOT_INO, SUPERBLOCK_BYTES, SUPERBLOCK_OFFSET, State as SbState, Superblock};
 use crate::volume::Volume;
 use crate::{Error, Result};
 use std::sync::atomic::{AtomicBool, Ordering};
 use std::sync::{Arc, Mutex};
-use weft_block::BlockDevice;
+use weft_block::{BlockDevice, SnapshotDevice};
 use weft_patch::{Engine, Options as EngineOptions, Policy};
 use weft_vfs::Time;
 
@@ -32,6 +33,8 @@ pub struct OpenOptions {
     pub engine: EngineOptions,
     /// When reading changes access times.
     pub atime: Atime,
+    /// Do not look for what a crash has leaked, in the background.
+    pub no_healing: bool,
     /// Where it will be mounted: written to the superblock for people to read.
     pub mount_point: Option<String>,
 }
@@ -74,6 +77,11 @@ impl Ext2 {
         if super::journal::replay(&device, &sb, unknown.is_empty())? {
             sb = read_superblock(&*device)?;
         }
+        let was_clean = sb.state.contains(SbState::VALID) && !sb.state.contains(SbState::ERROR);
+        // What a crash has leaked is looked for in a frozen view.
+        let freezable = (!was_clean && !read_only && !options.no_healing)
+            .then(|| Arc::new(SnapshotDevice::new(Arc::clone(&device))));
+        let device = freezable.as_ref().map_or(device, |d| Arc::clone(d) as Arc<dyn BlockDevice>);
         let device_bytes = device.geometry().len_bytes;
         let block_bytes = sb.block_bytes();
         let mut engine_options = options.engine;
@@ -85,7 +93,6 @@ impl Ext2 {
         } else {
             Engine::new(Arc::clone(&device), block_bytes, engine_options)?
         };
-        let was_clean = sb.state.contains(SbState::VALID) && !sb.state.contains(SbState::ERROR);
         let vol = Volume::load(&mut engine.begin(0)?, sb, device_bytes)?;
         // Revision 0 has no feature that would tell others of longer files.
         let max_file_bytes = match vol.sb.revision {
@@ -102,6 +109,7 @@ impl Ext2 {
             tight: AtomicBool::new(false),
             lazy_crowded: AtomicBool::new(false),
             atime: if read_only { Atime::Never } else { options.atime },
+            healing: Healing::default(),
         };
         fs.look(|st, op| {
             st.load_dir(op, ROOT_INO)?;
@@ -114,7 +122,13 @@ impl Ext2 {
                 fs.recover_orphans()?;
             }
         }
-        Ok(Arc::new(fs))
+        let fs = Arc::new(fs);
+        if let Some(device) = freezable {
+            // Nothing is dirty and nobody knows the volume yet: it stands still.
+            fs.engine.sync()?;
+            Healing::start(&fs, &device);
+        }
+        Ok(fs)
     }
 
     fn mark_in_use(&self, was_clean: bool, mount_point: Option<&str>) -> Result<()> {
@@ -150,6 +164,7 @@ impl Ext2 {
 
     /// Makes everything durable and marks the volume clean (as clean as it was found).
     pub(super) fn close(&self) -> Result<()> {
+        self.healing.stop();
         self.lock().give_up_references();
         self.reap();
         if self.is_read_only() && self.lock().vol.damage.is_none() {

@@ -20,9 +20,10 @@ pub struct Leaks {
     pub inodes: Vec<u32>,
     /// Inodes with links that no directory names: to be deleted with their blocks.
     pub unattached: Vec<u32>,
-    /// Empty directories that no directory names, to be deleted with their blocks, and the one
-    /// that their `..` names, whose link count goes down with them.
-    pub directories: Vec<(u32, u32)>,
+    /// Empty directories that no directory names, to be deleted with their blocks (the count of
+    /// the directory above is among `excess_links`, if it has not been lowered yet: to be done
+    /// after).
+    pub directories: Vec<u32>,
     /// Inodes with more links than names, and by how many.
     pub excess_links: Vec<(u32, u32)>,
     /// Inodes whose count of 512-byte units is off, and what must be added to it.
@@ -60,9 +61,7 @@ pub fn find_leaks(device: &dyn BlockDevice) -> Result<Leaks> {
                 leaks.inodes.extend(first..first.saturating_add(len));
             }
             Problem::Unattached { ino, .. } => leaks.unattached.push(ino),
-            Problem::Unconnected { ino, empty: true, dotdot } => {
-                leaks.directories.push((ino, dotdot));
-            }
+            Problem::Unconnected { ino, empty: true } => leaks.directories.push(ino),
             Problem::LinkCount { ino, found, expected } if u32::from(found) > expected => {
                 leaks.excess_links.push((ino, u32::from(found) - expected));
             }

@@ -206,8 +206,6 @@ pub enum Problem {
         ino: u32,
         /// Whether it holds nothing.
         empty: bool,
-        /// The directory its `..` names, whose link count counts it; 0 if none.
-        dotdot: u32,
     },
     /// A file that has no name.
     Unattached {

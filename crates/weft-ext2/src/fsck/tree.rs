@@ -223,8 +223,12 @@ pub(super) fn connect(found: &mut Found) {
             }
             if seen.contains(&ino) || dir.parent == 0 {
                 path.push(ino);
-                let (empty, dotdot) = (dir.entries == 0, dir.dotdot);
-                found.report(Problem::Unconnected { ino, empty, dotdot });
+                found.report(Problem::Unconnected { ino, empty: dir.entries == 0 });
+                // Its `..` counts for nobody: when it was removed, the count above may have been
+                // lowered already.
+                if let Some(state) = found.inode_mut(dir.dotdot).filter(|s| s.used) {
+                    state.names = state.names.saturating_sub(1);
+                }
                 break false;
             }
             seen.insert(ino);

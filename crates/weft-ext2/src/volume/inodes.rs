@@ -185,6 +185,14 @@ impl Volume {
         Ok(())
     }
 
+    /// Corrects a group's count of directories.
+    pub fn correct_directory_count(&mut self, group: u32, by: i64) {
+        let Some(g) = self.groups.get_mut(group as usize) else { return };
+        let count = i64::from(g.desc.used_dirs).saturating_add(by).max(0);
+        g.desc.used_dirs = u16::try_from(count).unwrap_or(u16::MAX);
+        self.touch(group);
+    }
+
     fn drain_inodes(&mut self, op: &Op<'_>) {
         while let Some(front) = self.pending_inodes.front()
             && op.is_durable(front.cleared)

@@ -2,6 +2,7 @@
 mod damage;
 mod fs;
 mod fsck;
+mod healing;
 mod images;
 mod kernel;
 mod mkfs;

@@ -1,0 +1,245 @@
+//! Gives back, while the volume is in use, what a crash under soft updates has leaked.
+//!
+//! A mount does not wait for a check. It freezes the device as it is before the first change of
+//! this mount, and a thread looks for leaks in that view; then they are given back, a few at a
+//! time, as changes like any other. What was marked as taken and belonged to nothing then belongs
+//! to nothing now: nobody could take it or find it. Counts change by differences.
+//!
+//! If the view shows anything worse than leaks, nothing is given back, and the volume stays marked
+//! for a repair. So it does if the mount ends first, or overwrites more than is kept of the view.
+
+use super::{Ext2, State};
+use crate::Result;
+use crate::fsck::{Leaks, find_leaks};
+use crate::layout::State as SbState;
+use std::io::IoSlice;
+use std::sync::atomic::{AtomicBool, Ordering};
+use std::sync::{Arc, Mutex, PoisonError, Weak};
+use std::thread::JoinHandle;
+use weft_block::{BlockDevice, Geometry, Snapshot, SnapshotDevice};
+use weft_patch::{BlockNr, Op, PatchId};
+use weft_vfs::Time;
+
+/// What may be overwritten while the check reads, in bytes.
+const KEEP_BYTES: usize = 128 << 20;
+/// Blocks given back by one change.
+const BLOCKS_AT_ONCE: u32 = 4096;
+/// Inodes changed by one change.
+const INODES_AT_ONCE: usize = 16;
+/// Blocks of metadata that a change here may touch.
+const META_BLOCKS: u32 = 64;
+
+type Shared = Arc<dyn BlockDevice>;
+
+/// The background check of a mount.
+#[derive(Debug, Default)]
+pub(super) struct Healing {
+    cancel: Arc<AtomicBool>,
+    thread: Mutex<Option<JoinHandle<()>>>,
+}
+
+/// The frozen view, which fails once the mount ends.
+struct View {
+    snapshot: Snapshot<Shared>,
+    cancel: Arc<AtomicBool>,
+}
+
+impl BlockDevice for View {
+    fn geometry(&self) -> Geometry {
+        self.snapshot.geometry()
+    }
+    fn read_at(&self, buf: &mut [u8], offset: u64) -> weft_block::Result<()> {
+        if self.cancel.load(Ordering::Relaxed) {
+            return Err(weft_block::Error::Invalid("the mount has ended".into()));
+        }
+        self.snapshot.read_at(buf, offset)
+    }
+    fn write_at(&self, _: &[u8], _: u64) -> weft_block::Result<()> {
+        Err(weft_block::Error::ReadOnly)
+    }
+    fn write_vectored_at(&self, _: &[IoSlice<'_>], _: u64) -> weft_block::Result<()> {
+        Err(weft_block::Error::ReadOnly)
+    }
+    fn flush(&self) -> weft_block::Result<()> {
+        Ok(())
+    }
+}
+
+impl Healing {
+    /// Ends the check, and waits until its thread is gone.
+    pub(super) fn stop(&self) {
+        self.cancel.store(true, Ordering::Relaxed);
+        self.wait();
+    }
+
+    pub(super) fn wait(&self) {
+        let thread = self.thread.lock().unwrap_or_else(PoisonError::into_inner).take();
+        // The last user of the volume may be that thread itself.
+        if let Some(thread) = thread
+            && thread.thread().id() != std::thread::current().id()
+        {
+            let _ = thread.join();
+        }
+    }
+
+    /// Starts the check of a volume on `device`, which nobody changes before this returns.
+    pub(super) fn start(fs: &Arc<Ext2>, device: &Arc<SnapshotDevice<Shared>>) {
+        let Some(snapshot) = device.freeze(KEEP_BYTES) else { return };
+        let cancel = Arc::clone(&fs.healing.cancel);
+        let weak = Arc::downgrade(fs);
+        let view = View { snapshot, cancel: Arc::clone(&cancel) };
+        let thread = std::thread::Builder::new()
+            .name("weft-heal".into())
+            .spawn(move || heal(&weak, view, &cancel));
+        match thread {
+            Ok(thread) => {
+                *fs.healing.thread.lock().unwrap_or_else(PoisonError::into_inner) = Some(thread);
+            }
+            Err(error) => tracing::warn!("no background check: {error}"),
+        }
+    }
+}
+
+/// What the thread does.
+fn heal(fs: &Weak<Ext2>, view: View, cancel: &AtomicBool) {
+    let found = find_leaks(&view);
+    // Writes need not keep anything from here on.
+    drop(view);
+    if cancel.load(Ordering::Relaxed) {
+        return;
+    }
+    let Some(fs) = fs.upgrade() else { return };
+    let result = found.and_then(|leaks| fs.give_back(&leaks, cancel));
+    if let Err(error) = result
+        && !cancel.load(Ordering::Relaxed)
+    {
+        tracing::warn!("what the last crash has leaked was not given back: {error}");
+    }
+}
+
+fn now_secs() -> u32 {
+    u32::try_from(Time::now().secs.clamp(1, i64::from(u32::MAX))).unwrap_or(1)
+}
+
+impl Ext2 {
+    /// Waits until the background check that follows a crash is done, if there is one.
+    pub fn finish_healing(&self) {
+        self.healing.wait();
+    }
+
+    /// Runs `f` on some of `all` at a time, until all are done or the mount ends.
+    fn for_some<T>(
+        &self,
+        all: &[T],
+        at_once: usize,
+        cancel: &AtomicBool,
+        mut f: impl FnMut(&mut State, &mut Op<'_>, &T) -> Result<()>,
+    ) -> Result<()> {
+        for some in all.chunks(at_once) {
+            if cancel.load(Ordering::Relaxed) {
+                return Err(crate::Error::Invalid("the mount has ended".into()));
+            }
+            self.change_inner(META_BLOCKS, |st, op| {
+                some.iter().try_for_each(|item| f(st, op, item))
+            })?;
+            self.reap();
+        }
+        Ok(())
+    }
+
+    fn give_back(&self, leaks: &Leaks, cancel: &AtomicBool) -> Result<()> {
+        for problem in &leaks.corruption {
+            tracing::error!("damage found by the background check: {problem}");
+        }
+        if let Some(problem) = leaks.corruption.first() {
+            self.lock().vol.note_damage(problem.to_string());
+            return Ok(());
+        }
+        self.for_some(&leaks.directory_counts, INODES_AT_ONCE, cancel, |st, _, &(group, by)| {
+            st.vol.correct_directory_count(group, by);
+            Ok(())
+        })?;
+        self.delete_nameless(leaks, cancel)?;
+        self.for_some(&leaks.excess_links, INODES_AT_ONCE, cancel, |st, op, &(ino, by)| {
+            let inode = &mut st.load(op, ino)?.inode;
+            let by = u16::try_from(by).unwrap_or(u16::MAX);
+            // Never the last one: each of these has a name.
+            inode.links = inode.links.saturating_sub(by).max(inode.links.min(1));
+            st.write_node(op, ino, &[]).map(drop)
+        })?;
+        self.for_some(&leaks.sectors, INODES_AT_ONCE, cancel, |st, op, &(ino, by)| {
+            let inode = &mut st.load(op, ino)?.inode;
+            let sectors = i64::from(inode.blocks_512).saturating_add(by).max(0);
+            inode.blocks_512 = u32::try_from(sectors).unwrap_or(u32::MAX);
+            st.write_node(op, ino, &[]).map(drop)
+        })?;
+        self.for_some(&leaks.sizes, INODES_AT_ONCE, cancel, |st, op, &(ino, found, size)| {
+            let node = st.load(op, ino)?;
+            if node.inode.size_bytes != found {
+                return Ok(());
+            }
+            node.inode.size_bytes = size;
+            node.epoch += 1;
+            st.write_node(op, ino, &[]).map(drop)
+        })?;
+        self.for_some(&leaks.attribute_refs, INODES_AT_ONCE, cancel, |_, op, &(block, by)| {
+            let block = BlockNr(u64::from(block));
+            let refs = crate::layout::xattr_block_refcount(op.read(block)?);
+            op.write(block, 4, &refs.saturating_sub(by).max(1).to_le_bytes(), &[])?;
+            Ok(())
+        })?;
+        self.for_some(&leaks.inodes, INODES_AT_ONCE, cancel, |st, op, &ino| {
+            let mut cleared = PatchId::DURABLE;
+            let mut inode = st.vol.read_inode(op, ino)?;
+            if inode.mode != 0 && inode.dtime == 0 {
+                inode.dtime = now_secs();
+                cleared = st.vol.write_inode(op, ino, &inode, &[])?;
+            }
+            st.vol.free_inode(op, ino, None, cleared)
+        })?;
+        let runs: Vec<(u32, u32)> = leaks.blocks.iter().flat_map(|&run| pieces(run)).collect();
+        self.for_some(&runs, 1, cancel, |st, op, &(first, len)| {
+            st.vol.free_blocks(op, first, len, PatchId::DURABLE)
+        })?;
+        self.engine.sync()?;
+        let mut st = self.lock();
+        if st.vol.damage.is_none() {
+            st.was_clean = true;
+            st.vol.sb.state -= SbState::ERROR;
+        }
+        drop(st);
+        if !leaks.is_empty() {
+            let blocks: u64 = leaks.blocks.iter().map(|run| u64::from(run.1)).sum();
+            let inodes = leaks.inodes.len() + leaks.unattached.len() + leaks.directories.len();
+            tracing::info!("gave back {blocks} blocks and {inodes} inodes that a crash had leaked");
+        }
+        Ok(())
+    }
+
+    /// Deletes what has lost its last name.
+    fn delete_nameless(&self, leaks: &Leaks, cancel: &AtomicBool) -> Result<()> {
+        for list in [&leaks.unattached, &leaks.directories] {
+            self.for_some(list, 1, cancel, |st, op, &ino| {
+                let node = st.load(op, ino)?;
+                // Whoever holds it (by a handle of an earlier mount) may keep it.
+                node.inode.links = 0;
+                if node.refs == 0 && node.opens == 0 {
+                    st.doomed.push(ino);
+                }
+                Ok(())
+            })?;
+        }
+        if !leaks.directories.is_empty() {
+            // The counts above are lowered only after the directories that they count are gone.
+            self.engine.sync()?;
+        }
+        Ok(())
+    }
+}
+
+/// A run of blocks in pieces for one change each.
+fn pieces((first, len): (u32, u32)) -> impl Iterator<Item = (u32, u32)> {
+    (0..len)
+        .step_by(BLOCKS_AT_ONCE as usize)
+        .map(move |at| (first + at, BLOCKS_AT_ONCE.min(len - at)))
+}
