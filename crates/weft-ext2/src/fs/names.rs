@@ -137,17 +137,19 @@ impl State {
         // its content, the name follows the inode.
         let mut born_after = std::mem::take(&mut node.born_after);
         befores.iter().for_each(|bit| push_patch(&mut born_after, *bit));
-        node.patch = vol.init_inode(op, ino, &node.inode, &born_after)?;
-        let mut befores = Patches::from_slice(&[node.patch]);
         dir.modified();
         if kind == FileKind::Directory {
-            // `..` of the new directory is a name of its parent.
             dir.inode.links += 1;
-            dir.patch = vol.write_inode(op, parent, &dir.inode, &[])?;
-            push_patch(&mut befores, dir.patch);
-        } else {
-            dir.patch = vol.write_inode(op, parent, &dir.inode, &[])?;
         }
+        dir.patch = vol.write_inode(op, parent, &dir.inode, &[])?;
+        if kind == FileKind::Directory {
+            // `..` of the new directory is a name of its parent, as soon as the inode is there.
+            let tears = vol.inodes_tear(ino, parent)?;
+            let counted = if tears { op.join(&[dir.patch])? } else { dir.patch };
+            push_patch(&mut born_after, counted);
+        }
+        node.patch = vol.init_inode(op, ino, &node.inode, &born_after)?;
+        let mut befores = Patches::from_slice(&[node.patch]);
         let named = vol.fill_entry(op, dir, reserved, ino, &mut befores)?;
         dir.epoch += 1;
         node.names.push((parent, named));
