@@ -40,6 +40,7 @@ pub fn parsers(data: &[u8]) {
             }
         }
     }
+    journal(data);
     let _ = weft::format::recognise_bytes(data, data.len() as u64);
 
     let device = memory(data);
@@ -62,6 +63,49 @@ pub fn parsers(data: &[u8]) {
         let _ = MountOptions::default().parse(text);
         let _ = MkfsOptions::ext2().set_features(text);
     }
+}
+
+/// The journal's codec, and a recovery from a log that is nothing but these bytes behind a
+/// superblock (so that headers and sequence numbers get a chance).
+fn journal(data: &[u8]) {
+    use weft::patch::jbd2::{self, Features, Log, LogMap, commit, descriptor, revoke};
+    let _ = jbd2::Header::parse(data);
+    let _ = jbd2::Superblock::parse(data);
+    let flags = data.first().copied().unwrap_or(0);
+    let features = Features {
+        compat: u32::from(flags & 1),
+        incompat: [1, 3, 9, 11, 17, 19, 23, 7][usize::from(flags >> 1) % 8],
+        ro_compat: 0,
+    };
+    assert!(descriptor::tags(data, features).count() <= data.len());
+    let _ = revoke::records(data, features).map(Iterator::count);
+    let _ = descriptor::tail_fits(data, features, &[0; 16]);
+    let _ = commit::fits(data, features, &[0; 16], 0);
+    let options = jbd2::FormatOptions {
+        block_bytes: 1024,
+        len_blocks: 16,
+        superblock_at: 0,
+        uuid: [7; 16],
+        features,
+        users: Vec::new(),
+    };
+    let mut log = jbd2::format_journal_superblock(&options).expect("the options are sound");
+    log.resize(16 * 1024, 0);
+    for (block, bytes) in log.chunks_mut(1024).skip(1).zip(data.chunks(64)) {
+        // A header, then what was given.
+        let kind = [1, 2, 5, 1, 9][usize::from(bytes[0]) % 5];
+        block[..4].copy_from_slice(&jbd2::MAGIC.to_be_bytes());
+        block[7] = kind;
+        block[11] = 1 + bytes.get(1).map_or(0, |b| b >> 6);
+        block[12..12 + bytes.len()].copy_from_slice(bytes);
+    }
+    let mut log = Log::open(LogMap::sidecar(memory(&log)).expect("a log")).expect("a log");
+    log.set_tail(1, 1 + u32::from(flags) % 15).expect("a start in the ring");
+    let replayed = log.recover_before_damage(100, |block, _: &[u8]| {
+        assert!(block < 100, "nothing outside the volume is written");
+        Ok::<(), std::convert::Infallible>(())
+    });
+    assert!(replayed.is_ok(), "damage is no error here");
 }
 
 /// A volume with bytes changed as `data` says: opened in each order, walked, changed, checked,

@@ -4,35 +4,8 @@ use super::*;
 use proptest::prelude::*;
 use std::collections::BTreeMap;
 use std::convert::Infallible;
-use std::sync::{Arc, Mutex};
-use weft_block::{BlockDevice, Geometry};
-
-/// Bytes in memory as a device.
-pub(super) struct Memory(pub(super) Mutex<Vec<u8>>);
-
-impl BlockDevice for Memory {
-    fn geometry(&self) -> Geometry {
-        Geometry {
-            len_bytes: self.0.lock().unwrap().len() as u64,
-            logical_block_bytes: 512,
-            physical_block_bytes: 512,
-            read_only: false,
-        }
-    }
-    fn read_at(&self, buf: &mut [u8], offset: u64) -> weft_block::Result<()> {
-        let at = usize::try_from(offset).unwrap();
-        buf.copy_from_slice(&self.0.lock().unwrap()[at..at + buf.len()]);
-        Ok(())
-    }
-    fn write_at(&self, buf: &[u8], offset: u64) -> weft_block::Result<()> {
-        let at = usize::try_from(offset).unwrap();
-        self.0.lock().unwrap()[at..at + buf.len()].copy_from_slice(buf);
-        Ok(())
-    }
-    fn flush(&self) -> weft_block::Result<()> {
-        Ok(())
-    }
-}
+use std::sync::Arc;
+use weft_block::{BlockDevice, MemoryDevice};
 
 const BLOCK: usize = 1024;
 
@@ -55,8 +28,28 @@ fn any_features() -> impl Strategy<Value = Features> {
     prop::sample::select(all_features())
 }
 
+/// A device that holds `bytes`.
+fn memory(bytes: &[u8]) -> Arc<MemoryDevice> {
+    let device = MemoryDevice::new(bytes.len() as u64);
+    device.write_at(bytes, 0).unwrap();
+    Arc::new(device)
+}
+
+fn content(device: &MemoryDevice) -> Vec<u8> {
+    let mut bytes = vec![0; usize::try_from(device.geometry().len_bytes).unwrap()];
+    device.read_at(&mut bytes, 0).unwrap();
+    bytes
+}
+
+/// Flips bits of the byte at `at`.
+fn flip(device: &MemoryDevice, at: usize, bits: u8) {
+    let mut byte = [0];
+    device.read_at(&mut byte, at as u64).unwrap();
+    device.write_at(&[byte[0] ^ bits], at as u64).unwrap();
+}
+
 /// A log of `len` blocks in memory whose next transaction is `sequence`.
-fn new_log(features: Features, len: u32, sequence: u32) -> (Arc<Memory>, Log) {
+fn new_log(features: Features, len: u32, sequence: u32) -> (Arc<MemoryDevice>, Log) {
     let block = format_journal_superblock(&FormatOptions {
         block_bytes: BLOCK as u32,
         len_blocks: len,
@@ -68,7 +61,7 @@ fn new_log(features: Features, len: u32, sequence: u32) -> (Arc<Memory>, Log) {
     .unwrap();
     let mut bytes = vec![0; BLOCK * len as usize];
     bytes[..BLOCK].copy_from_slice(&block);
-    let device = Arc::new(Memory(Mutex::new(bytes)));
+    let device = memory(&bytes);
     let mut log = Log::open(LogMap::sidecar(device.clone()).unwrap()).unwrap();
     log.update(|s| s.sequence = sequence).unwrap();
     (device, log)
@@ -221,7 +214,7 @@ proptest! {
                 &vec![(u64::from(i), block_of(i)), (30, magic_block(i))], &[40]);
         }
         for (offset, byte) in hits {
-            device.0.lock().unwrap()[offset] = byte;
+            device.write_at(&[byte], offset as u64).unwrap();
         }
         if let Ok(log) = Log::open(log.map().clone()) {
             let _ = log.recover_before_damage(64, |nr, _| {
@@ -246,7 +239,7 @@ fn decode_everything(raw: &[u8]) {
 }
 
 /// Three transactions of which each writes block 1 anew, from log block 1 on.
-fn three_transactions(features: Features) -> (Arc<Memory>, Log, [u32; 4]) {
+fn three_transactions(features: Features) -> (Arc<MemoryDevice>, Log, [u32; 4]) {
     let (device, mut log) = new_log(features, 64, 10);
     log.set_tail(10, 1).unwrap();
     let mut starts = [1; 4];
@@ -263,22 +256,22 @@ fn three_transactions(features: Features) -> (Arc<Memory>, Log, [u32; 4]) {
     (device, log, starts)
 }
 
-fn damage_block(device: &Memory, log_block: u32) {
+fn damage_block(device: &MemoryDevice, log_block: u32) {
     let at = log_block as usize * BLOCK;
     // Behind the header, and in the checksummed part of every kind of block.
-    device.0.lock().unwrap()[at + 20] ^= 0x40;
+    flip(device, at + 20, 0x40);
 }
 
 #[test]
 fn a_transaction_cut_anywhere_is_ignored() {
     for features in all_features() {
         let (device, log, starts) = three_transactions(features);
-        let whole = device.0.lock().unwrap().clone();
+        let whole = content(&device);
         for cut in starts[2]..starts[3] {
             // The blocks from `cut` on never reached the disk; those before it did.
             let mut bytes = whole.clone();
             bytes[cut as usize * BLOCK..].fill(0);
-            *device.0.lock().unwrap() = bytes;
+            device.write_at(&bytes, 0).unwrap();
             let (recovery, got) = replay(&log).unwrap();
             assert_eq!(recovery.transactions, 2, "{features:?}, cut at {cut}");
             assert_eq!(recovery.next_sequence, 13);
@@ -291,7 +284,7 @@ fn a_transaction_cut_anywhere_is_ignored() {
             for gone in [lost, starts[3] - 1] {
                 bytes[gone as usize * BLOCK..][..BLOCK].fill(0xa5);
             }
-            *device.0.lock().unwrap() = bytes;
+            device.write_at(&bytes, 0).unwrap();
             assert_eq!(replay(&log).unwrap().0.transactions, 2, "{features:?}, lost {lost}");
         }
     }
@@ -301,11 +294,11 @@ fn a_transaction_cut_anywhere_is_ignored() {
 fn damage_before_the_end_is_named_and_nothing_is_written() {
     for features in all_features() {
         let (device, log, starts) = three_transactions(features);
-        let whole = device.0.lock().unwrap().clone();
+        let whole = content(&device);
         // A destroyed header is noticed whatever the features.
         for log_block in [starts[1], starts[2] - 1] {
-            *device.0.lock().unwrap() = whole.clone();
-            device.0.lock().unwrap()[log_block as usize * BLOCK] ^= 1;
+            device.write_at(&whole, 0).unwrap();
+            flip(&device, log_block as usize * BLOCK, 1);
             let error = replay(&log).unwrap_err();
             let Error::Damaged(damage) = error else { panic!("{error}") };
             assert_eq!((damage.sequence, damage.log_block), (11, log_block), "{features:?}");
@@ -314,7 +307,7 @@ fn damage_before_the_end_is_named_and_nothing_is_written() {
             continue;
         }
         for log_block in starts[1]..starts[2] {
-            *device.0.lock().unwrap() = whole.clone();
+            device.write_at(&whole, 0).unwrap();
             damage_block(&device, log_block);
             let mut written = 0;
             let error = log
@@ -382,8 +375,8 @@ fn writing_and_revoking_a_block_in_one_transaction_is_refused() {
 #[test]
 fn absurd_superblocks_are_refused() {
     let (device, log, _) = three_transactions(Features::revoke());
-    let whole = device.0.lock().unwrap().clone();
-    let cases: [(usize, u32); 9] = [
+    let whole = content(&device);
+    let cases: [(u64, u32); 9] = [
         (0x00, 1),
         (0x04, 1),
         (0x0c, 1023),
@@ -395,8 +388,8 @@ fn absurd_superblocks_are_refused() {
         (0x28, 0x8000_0001),
     ];
     for (offset, value) in cases {
-        *device.0.lock().unwrap() = whole.clone();
-        device.0.lock().unwrap()[offset..offset + 4].copy_from_slice(&value.to_be_bytes());
+        device.write_at(&whole, 0).unwrap();
+        device.write_at(&value.to_be_bytes(), offset).unwrap();
         assert!(Log::open(log.map().clone()).is_err(), "{value:#x} at {offset:#x}");
     }
 }
@@ -412,14 +405,15 @@ fn a_log_of_descriptors_without_end_is_left() {
 
 #[test]
 fn a_fragmented_log_is_followed() {
-    let device = Arc::new(Memory(Mutex::new(vec![0; 100 * BLOCK])));
+    let device = memory(&[0; 100 * BLOCK]);
     let blocks: Vec<u64> = (0..40).map(|i| if i % 3 == 0 { 10 + i } else { 99 - i }).collect();
     let map = LogMap::from_blocks(device.clone(), BLOCK as u32, &blocks).unwrap();
-    let content: Vec<Vec<u8>> = (0..40_u8).map(block_of).collect();
-    map.write(0, &content).unwrap();
+    let written: Vec<Vec<u8>> = (0..40_u8).map(block_of).collect();
+    map.write(0, &written).unwrap();
+    let bytes = content(&device);
     for (i, block) in blocks.iter().enumerate() {
         let at = usize::try_from(*block).unwrap() * BLOCK;
-        assert_eq!(device.0.lock().unwrap()[at..at + BLOCK], content[i]);
+        assert_eq!(bytes[at..at + BLOCK], written[i]);
     }
     assert!(map.locate(40).is_err());
     assert!(LogMap::from_blocks(device, BLOCK as u32, &[1, 2, 100]).is_err());

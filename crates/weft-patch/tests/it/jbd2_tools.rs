@@ -6,35 +6,21 @@ use std::convert::Infallible;
 use std::fmt::Write as _;
 use std::path::{Path, PathBuf};
 use std::process::Command;
-use std::sync::{Arc, Mutex};
-use weft_block::{BlockDevice, Geometry};
+use std::sync::Arc;
+use weft_block::{BlockDevice, MemoryDevice};
 use weft_patch::jbd2::{CommitTime, Features, Log, LogMap, MAGIC, build_transaction, commit_block};
 
-/// A file's bytes in memory, as a device.
-struct Memory(Mutex<Vec<u8>>);
+/// A device that holds `bytes`.
+fn memory(bytes: &[u8]) -> Arc<MemoryDevice> {
+    let device = MemoryDevice::new(bytes.len() as u64);
+    device.write_at(bytes, 0).unwrap();
+    Arc::new(device)
+}
 
-impl BlockDevice for Memory {
-    fn geometry(&self) -> Geometry {
-        Geometry {
-            len_bytes: self.0.lock().unwrap().len() as u64,
-            logical_block_bytes: 512,
-            physical_block_bytes: 512,
-            read_only: false,
-        }
-    }
-    fn read_at(&self, buf: &mut [u8], offset: u64) -> weft_block::Result<()> {
-        let at = usize::try_from(offset).unwrap();
-        buf.copy_from_slice(&self.0.lock().unwrap()[at..at + buf.len()]);
-        Ok(())
-    }
-    fn write_at(&self, buf: &[u8], offset: u64) -> weft_block::Result<()> {
-        let at = usize::try_from(offset).unwrap();
-        self.0.lock().unwrap()[at..at + buf.len()].copy_from_slice(buf);
-        Ok(())
-    }
-    fn flush(&self) -> weft_block::Result<()> {
-        Ok(())
-    }
+fn content(device: &MemoryDevice) -> Vec<u8> {
+    let mut bytes = vec![0; usize::try_from(device.geometry().len_bytes).unwrap()];
+    device.read_at(&mut bytes, 0).unwrap();
+    bytes
 }
 
 fn tools_missing() -> bool {
@@ -103,14 +89,14 @@ fn replay_with_e2fsck(image: &Path) {
     assert!(!text.contains("rror"), "{text}");
 }
 
-fn open_inner_log(image: &[u8], block: usize) -> (Arc<Memory>, Log) {
+fn open_inner_log(image: &[u8], block: usize) -> (Arc<MemoryDevice>, Log) {
     let blocks = journal_blocks(image, block);
-    let device = Arc::new(Memory(Mutex::new(image.to_vec())));
+    let device = memory(image);
     let map = LogMap::from_blocks(device.clone(), u32::try_from(block).unwrap(), &blocks).unwrap();
     (device, Log::open(map).unwrap())
 }
 
-fn replay_with_weft(device: &Memory, log: &mut Log, volume_blocks: u64) {
+fn replay_with_weft(device: &MemoryDevice, log: &mut Log, volume_blocks: u64) {
     let block = u64::from(log.map().block_bytes());
     let recovery = log
         .recover(volume_blocks, |nr, content: &[u8]| device.write_at(content, nr * block))
@@ -178,7 +164,7 @@ fn debugfs_writes_weft_replays_as_e2fsck_does() {
             replay_with_weft(&device, &mut log, (image.len() / block) as u64);
             replay_with_e2fsck(&path);
             let theirs = std::fs::read(&path).unwrap();
-            let ours = device.0.lock().unwrap();
+            let ours = content(&device);
             let skip = journal_blocks(&image, block);
             assert_eq!(differing(&ours, &theirs, block, &skip), [0_u64; 0], "{block} {open}");
             assert_eq!(
@@ -209,7 +195,7 @@ fn write_ours(
     })
     .unwrap();
     let format = log.format();
-    let content = |tag: u8, magic: bool| {
+    let block_of = |tag: u8, magic: bool| {
         let mut bytes = vec![tag; block];
         if magic {
             bytes[..4].copy_from_slice(&MAGIC.to_be_bytes());
@@ -221,7 +207,7 @@ fn write_ours(
         // More than one descriptor block's worth of copies in the first.
         let count = if step == 0 { 260 } else { 4 };
         let blocks: Vec<(u64, Vec<u8>)> = (0..count)
-            .map(|i| (free_block(block) + i, content(step * 50 + i as u8, i % 7 == 2)))
+            .map(|i| (free_block(block) + i, block_of(step * 50 + i as u8, i % 7 == 2)))
             .collect();
         let revoked: Vec<u64> =
             if step == 1 { vec![free_block(block) + 10, free_block(block) + 11] } else { vec![] };
@@ -237,7 +223,7 @@ fn write_ours(
         want.extend(blocks);
         sequence = sequence.wrapping_add(1);
     }
-    let mut bytes = device.0.lock().unwrap().clone();
+    let mut bytes = content(&device);
     bytes[1024 + 0x60] |= 4;
     (bytes, want)
 }
@@ -281,7 +267,7 @@ fn weft_writes_e2fsck_replays() {
                 check_replayed(&std::fs::read(&path).unwrap(), block, &want, &what);
                 let (device, mut log) = open_inner_log(&image, block);
                 replay_with_weft(&device, &mut log, (image.len() / block) as u64);
-                check_replayed(&device.0.lock().unwrap(), block, &want, &what);
+                check_replayed(&content(&device), block, &want, &what);
             }
         }
     }
@@ -333,7 +319,7 @@ fn external_journals_of_mke2fs_are_understood() {
                 .arg("8M"),
             0,
         );
-        let device = Arc::new(Memory(Mutex::new(std::fs::read(&path).unwrap())));
+        let device = memory(&std::fs::read(&path).unwrap());
         let (map, uuid) = LogMap::external(device).unwrap();
         assert_eq!(uuid, std::array::from_fn(|i| i as u8 + 1));
         assert_eq!(map.block_bytes().to_string(), block);
