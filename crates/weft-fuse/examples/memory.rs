@@ -1,5 +1,5 @@
 //! Mounts an empty file system in memory until it is unmounted or signalled:
-//! `memory MOUNTPOINT [writethrough] [threads=N] [polling=MICROSECONDS]`.
+//! `memory MOUNTPOINT [writethrough] [private] [noxattr] [threads=N] [polling=MICROSECONDS]`.
 
 use std::path::PathBuf;
 use std::sync::Arc;
@@ -15,6 +15,8 @@ fn main() -> Result<(), Box<dyn std::error::Error>> {
     for argument in arguments {
         match argument.split_once('=') {
             None if argument == "writethrough" => options.writeback_cache = false,
+            None if argument == "private" => options.allow_other = false,
+            None if argument == "noxattr" => options.xattrs = false,
             Some(("threads", n)) => options.threads = n.parse()?,
             Some(("polling", us)) => options.polling = Duration::from_micros(us.parse()?),
             _ => return Err(format!("unknown option {argument}").into()),

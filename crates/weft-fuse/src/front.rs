@@ -81,6 +81,7 @@ pub(crate) struct Front {
     fs: Arc<dyn FileSystem>,
     nodes: Nodes,
     lifetimes: Lifetimes,
+    xattrs: bool,
     /// Requests by opcode.
     counts: [AtomicU64; COUNTED_OPCODES],
 }
@@ -89,9 +90,15 @@ pub(crate) struct Front {
 const COUNTED_OPCODES: usize = 64;
 
 impl Front {
-    pub(crate) fn new(fs: Arc<dyn FileSystem>, lifetimes: Lifetimes) -> Self {
+    pub(crate) fn new(fs: Arc<dyn FileSystem>, lifetimes: Lifetimes, xattrs: bool) -> Self {
         let nodes = Nodes { root: fs.root() };
-        Self { fs, nodes, lifetimes, counts: [const { AtomicU64::new(0) }; COUNTED_OPCODES] }
+        Self {
+            fs,
+            nodes,
+            lifetimes,
+            xattrs,
+            counts: [const { AtomicU64::new(0) }; COUNTED_OPCODES],
+        }
     }
 
     /// How many requests of each kind have come, without those that never came.
@@ -175,7 +182,6 @@ impl Front {
             Opcode::MkDir => self.mkdir(head, ino, body, reply),
             Opcode::Unlink => self.named(body, |name| self.fs.unlink(ino, name)),
             Opcode::RmDir => self.named(body, |name| self.fs.rmdir(ino, name)),
-            Opcode::RemoveXattr => self.named(body, |name| self.fs.removexattr(ino, name)),
             Opcode::Rename => self.rename(ino, body, false),
             Opcode::Rename2 => self.rename(ino, body, true),
             Opcode::Link => self.link(ino, body, reply),
@@ -187,9 +193,15 @@ impl Front {
             }
             Opcode::FSync | Opcode::FSyncDir => self.fsync(opcode, ino, body),
             Opcode::SyncFs => Ok(self.fs.sync()?),
+            Opcode::SetXattr | Opcode::GetXattr | Opcode::ListXattr | Opcode::RemoveXattr
+                if !self.xattrs =>
+            {
+                Err(Refusal::Protocol(errno::ENOSYS))
+            }
             Opcode::SetXattr => self.setxattr(ino, body),
             Opcode::GetXattr => self.getxattr(ino, body, reply),
             Opcode::ListXattr => self.listxattr(head, ino, body, reply),
+            Opcode::RemoveXattr => self.named(body, |name| self.fs.removexattr(ino, name)),
             Opcode::ReadDir => self.readdir(ino, body, reply, false),
             Opcode::ReadDirPlus => self.readdir(ino, body, reply, true),
             Opcode::FAllocate => self.fallocate(ino, body),

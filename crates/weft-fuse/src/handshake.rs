@@ -54,13 +54,16 @@ pub(crate) fn config(options: &MountOptions) -> fuser::Config {
     config.mount_options = vec![
         MountOption::FSName(escaped(&options.source)),
         subtype,
-        // The kernel checks permissions by the attributes we give it.
-        MountOption::DefaultPermissions,
         either(options.read_only, MountOption::RO, MountOption::RW),
         either(options.suid, MountOption::Suid, MountOption::NoSuid),
         either(options.dev, MountOption::Dev, MountOption::NoDev),
         either(options.no_exec, MountOption::NoExec, MountOption::Exec),
     ];
+    // The kernel checks permissions by the attributes we give it. Root alone needs no check but
+    // that for programs, which the kernel makes in any case.
+    if options.allow_other || !rustix::process::geteuid().is_root() {
+        config.mount_options.push(MountOption::DefaultPermissions);
+    }
     config.acl = if options.allow_other { SessionACL::All } else { SessionACL::Owner };
     config
 }

@@ -84,7 +84,7 @@ pub fn mount(fs: Arc<dyn FileSystem>, mountpoint: &Path, options: &MountOptions)
     let session = fuser::Session::new(shake, &path, &handshake::config(options))
         .map_err(|e| mountpoint::mount_error(mountpoint, e))?;
     let lifetimes = Lifetimes { entry: options.lifetime, attr: options.lifetime };
-    let front = Arc::new(Front::new(Arc::clone(&fs), lifetimes));
+    let front = Arc::new(Front::new(Arc::clone(&fs), lifetimes, options.xattrs));
     let serve_error = |source| Error::Serve { mountpoint: mountpoint.into(), source };
     let fd = session.as_fd().try_clone_to_owned().map_err(serve_error)?;
     let service = Service::new(Arc::clone(&front), fd, options.max_write_bytes, polling(options));

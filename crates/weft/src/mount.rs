@@ -62,5 +62,12 @@ fn fuse_options(
     if let Some(threads) = options.threads {
         fuse.threads = threads;
     }
+    fuse.xattrs = !options.no_xattr;
+    if let Some(yes) = options.writeback {
+        fuse.writeback_cache = yes;
+    }
+    if let Some(micros) = options.polling_micros {
+        fuse.polling = std::time::Duration::from_micros(micros);
+    }
     fuse
 }

@@ -16,6 +16,12 @@ pub struct MountOptions {
     pub kernel: Vec<String>,
     /// `threads=N`
     pub threads: Option<usize>,
+    /// `noxattr`: no extended attributes, for fewer requests.
+    pub no_xattr: bool,
+    /// `writeback` or `nowriteback`: whether the kernel collects writes in its cache.
+    pub writeback: Option<bool>,
+    /// `polling=MICROSECONDS`: how long to look for the next request before sleeping.
+    pub polling_micros: Option<u64>,
 }
 
 /// Options that mount(8) and systemd give meaning to and pass on all the same.
@@ -76,6 +82,16 @@ impl MountOptions {
                 ("order", Some(order)) => self.order = Some(order.parse()?),
                 ("allow_other", None) => self.allow_other = Some(true),
                 ("noallow_other", None) => self.allow_other = Some(false),
+                ("noxattr", None) => self.no_xattr = true,
+                ("xattr" | "user_xattr", None) => self.no_xattr = false,
+                ("writeback", None) => self.writeback = Some(true),
+                ("nowriteback", None) => self.writeback = Some(false),
+                ("polling", Some(n)) => {
+                    let n = n.parse().ok().filter(|n| *n <= 10_000).ok_or_else(|| {
+                        Error::Invalid(format!("polling={n}: give microseconds, up to 10000"))
+                    })?;
+                    self.polling_micros = Some(n);
+                }
                 ("threads", Some(n)) => {
                     let n = n.parse().ok().filter(|n| (1..=1024).contains(n)).ok_or_else(|| {
                         Error::Invalid(format!("threads={n}: give a number from 1 to 1024"))
@@ -97,8 +113,8 @@ impl MountOptions {
                 _ => {
                     return Err(Error::Invalid(format!(
                         "the mount option '{option}' is not known; there are ro, order=ORDER, \
-                         allow_other, threads=N, and the kernel's own (nodev, nosuid, \
-                         noexec, noatime, ...)"
+                         allow_other, noxattr, writeback, polling=US, threads=N, and the kernel's \
+                         own (nodev, nosuid, noexec, noatime, ...)"
                     )));
                 }
             }

@@ -209,3 +209,38 @@ fn extended_attributes() {
         Err(rustix::io::Errno::NODATA)
     );
 }
+
+#[test]
+fn without_extended_attributes() {
+    let options = weft_fuse::MountOptions { xattrs: false, ..weft_fuse::MountOptions::default() };
+    let Some(m) = super::mounted_with(&options) else { return };
+    fs::write(m.at("file"), b"x").expect("write");
+    let refused = Err(rustix::io::Errno::OPNOTSUPP);
+    let flags = XattrFlags::empty();
+    assert_eq!(rustix::fs::setxattr(m.at("file"), "user.a", b"1", flags), refused);
+    let mut value = [0; 10];
+    let got = rustix::fs::getxattr(m.at("file"), "user.a", &mut value[..]);
+    assert_eq!(got.map(|_| ()), refused);
+    m.unmount();
+}
+
+#[test]
+fn for_root_alone() {
+    if !rustix::process::geteuid().is_root() {
+        eprintln!("skipped: needs root to act as somebody else");
+        return;
+    }
+    let options = weft_fuse::MountOptions { allow_other: false, ..Default::default() };
+    let Some(m) = super::mounted_with(&options) else { return };
+    fs::write(m.at("file"), b"x").expect("write");
+    fs::set_permissions(m.at("file"), fs::Permissions::from_mode(0o000)).expect("chmod");
+    assert_eq!(fs::read(m.at("file")).expect("root reads everything"), b"x");
+    let run = std::process::Command::new(m.at("file")).spawn().expect_err("not executable");
+    assert_eq!(run.kind(), ErrorKind::PermissionDenied);
+    fs::set_permissions(m.at("file"), fs::Permissions::from_mode(0o777)).expect("chmod");
+    let mut other = std::process::Command::new("setpriv");
+    other.args(["--reuid=12345", "--regid=12345", "--clear-groups", "cat"]);
+    other.arg(m.at("file")).stderr(std::process::Stdio::null());
+    assert!(!other.status().expect("setpriv").success(), "others stay out");
+    m.unmount();
+}
