@@ -99,9 +99,18 @@ fn one_table(bench: &Bench, name: &str, title: &str, cpu: Option<usize>) -> Resu
         }
     }
     for round in 0..=bench.pairs {
+        let mut failed = None;
         for row in &mut rows {
             eprintln!("{title}: round {round} of {}, {}", bench.pairs, row.peer);
-            let (seconds, cpu) = one_round(bench, &setting, &tree, row.peer)?;
+            let (seconds, cpu) = match one_round(bench, &setting, &tree, row.peer) {
+                Ok(costs) => costs,
+                Err(e) => {
+                    // Without it the others still say something.
+                    section.line(&format!("Left out: {}: {e:#}.", row.peer));
+                    failed = Some(row.peer);
+                    continue;
+                }
+            };
             // The first is the warm-up.
             if round > 0 {
                 for (i, (seconds, cpu)) in seconds.into_iter().zip(cpu).enumerate() {
@@ -110,6 +119,7 @@ fn one_table(bench: &Bench, name: &str, title: &str, cpu: Option<usize>) -> Resu
                 }
             }
         }
+        rows.retain(|row| Some(row.peer) != failed);
     }
     tables(&mut section, &rows);
     section

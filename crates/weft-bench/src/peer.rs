@@ -177,8 +177,8 @@ impl Volume {
                 // Its fastest options: the kernel checks permissions and keeps what it has read.
                 command.args([
                     "-o",
-                    "kernel,big_writes,kernel_cache,entry_timeout=3600,attr_timeout=3600,\
-                     negative_timeout=3600",
+                    "allow_other,default_permissions,dev,suid,big_writes,kernel_cache,\
+                     entry_timeout=3600,attr_timeout=3600,negative_timeout=3600",
                 ]);
                 mounted.serve(command)?;
             }
