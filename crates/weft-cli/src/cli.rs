@@ -82,6 +82,9 @@ pub struct Opening {
     /// [default: soft on ext2, journal=ordered on ext3]
     #[arg(long, value_name = "ORDER")]
     pub order: Option<Order>,
+    /// The journal beside the volume, if it was made with one
+    #[arg(long, value_name = "FILE")]
+    pub journal: Option<String>,
 }
 
 #[derive(Debug, Clone, Copy, PartialEq, Eq, ValueEnum)]
@@ -126,6 +129,9 @@ pub struct Mkfs {
     /// Size of the journal (ext3), such as 16M
     #[arg(long, short = 'J', value_name = "SIZE")]
     pub journal_size: Option<String>,
+    /// Put the journal (ext3) into this file beside the volume; opening then needs --journal
+    #[arg(long, value_name = "FILE")]
+    pub journal: Option<std::path::PathBuf>,
     /// Blocks in a group
     #[arg(long, short = 'g', value_name = "BLOCKS")]
     pub blocks_per_group: Option<u32>,

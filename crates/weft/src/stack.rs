@@ -22,6 +22,8 @@ pub struct Options {
     pub no_atime: bool,
     /// Where it is going to be mounted: noted on the volume for people to read.
     pub mount_point: Option<String>,
+    /// The source of the journal, for a volume made with one beside it.
+    pub journal: Option<String>,
     /// The engine's own options; its policy is that of `order`.
     pub engine: weft_patch::Options,
 }
@@ -67,8 +69,12 @@ impl Stack {
         options: &Options,
     ) -> Result<Self> {
         demand_ext(source, &*device)?;
-        let has_journal =
-            superblock(source, &*device)?.features.compat.contains(Compat::HAS_JOURNAL);
+        let sb = superblock(source, &*device)?;
+        let reachable = sb.journal_inode != 0 || options.journal.is_some();
+        let has_journal = sb.features.compat.contains(Compat::HAS_JOURNAL) && reachable;
+        let journal_mode =
+            if options.read_only { OpenMode::READ_ONLY } else { OpenMode::READ_WRITE };
+        let journal = options.journal.as_ref().map(|j| open_source(j, journal_mode)).transpose()?;
         let order = match options.order {
             Some(order) => order,
             None if has_journal => Order(Policy::Journal(JournalMode::Ordered)),
@@ -76,8 +82,9 @@ impl Stack {
         };
         if matches!(order.0, Policy::Journal(_)) && !has_journal {
             return Err(Error::Invalid(format!(
-                "{source} has no journal to order writes by ({order}): take --order soft, or make \
-                 an ext3 volume (tune2fs -j adds a journal to an ext2 one)"
+                "{source} has no journal to order writes by ({order}): take --order soft, name the \
+                 journal beside it with --journal, or make an ext3 volume (tune2fs -j adds a \
+                 journal to an ext2 one)"
             )));
         }
         let mut engine = options.engine.clone();
@@ -87,6 +94,7 @@ impl Stack {
             engine,
             atime: if options.no_atime { Atime::Never } else { Atime::Relative },
             mount_point: options.mount_point.clone(),
+            journal,
             ..OpenOptions::default()
         };
         let volume = Ext2::open(device, open)

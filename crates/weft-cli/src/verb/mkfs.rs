@@ -5,8 +5,10 @@ use crate::cli::{self, MkfsFormat};
 use crate::failure::{DONE, Failure, Outcome};
 use crate::output::{Output, human};
 use serde::Serialize;
-use weft::block::parse_size;
-use weft::ext2::mkfs::{Journal, MkfsOptions, Report, Revision};
+use weft::block::{FileDevice, parse_size};
+use weft::ext2::mkfs::{
+    Journal, JournalDeviceOptions, MkfsOptions, Report, Revision, format_journal_device,
+};
 use weft::transfer::{HostSource, Ownership, VolumeSink};
 use weft::vfs::Node;
 
@@ -83,6 +85,12 @@ fn options(args: &cli::Mkfs) -> Result<MkfsOptions, Failure> {
         }
         options.journal = Some(Journal::Internal { len_bytes: Some(self::size(size)?) });
     }
+    if let Some(path) = &args.journal {
+        if args.format == MkfsFormat::Ext2 {
+            return Err(Failure::usage("ext2 has no journal; ext3 is ext2 with one"));
+        }
+        options.journal = Some(make_journal(path, args.journal_size.as_deref(), &mut options)?);
+    }
     let (uid, gid) = match &args.root_owner {
         Some(owner) => parse_owner(owner)?,
         None => {
@@ -92,6 +100,30 @@ fn options(args: &cli::Mkfs) -> Result<MkfsOptions, Failure> {
     };
     (options.root_uid, options.root_gid) = (uid, gid);
     Ok(options)
+}
+
+/// Makes the journal that lies beside a volume. It names its one user, as Linux has it, and has
+/// the volume's block size; so both are settled here.
+fn make_journal(
+    path: &std::path::Path,
+    size: Option<&str>,
+    options: &mut MkfsOptions,
+) -> Result<Journal, Failure> {
+    const DEFAULT_BYTES: u64 = 32 << 20;
+    let len_bytes = size.map(self::size).transpose()?.unwrap_or(DEFAULT_BYTES);
+    let block_bytes = *options.block_bytes.get_or_insert(4096);
+    let uuid = *options.uuid.get_or_insert_with(|| uuid::Uuid::new_v4().into_bytes());
+    let device = FileDevice::create(path, len_bytes)?;
+    let made = JournalDeviceOptions {
+        block_bytes,
+        uuid: None,
+        label: Vec::new(),
+        users: vec![uuid],
+        checksums: options.journal_checksums,
+    };
+    let uuid = format_journal_device(&device, &made)
+        .map_err(|e| Failure::new(format!("{}: {e}", path.display())))?;
+    Ok(Journal::External { uuid })
 }
 
 fn parse_uuid(text: &str) -> Result<[u8; 16], Failure> {

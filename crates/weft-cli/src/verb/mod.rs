@@ -75,7 +75,11 @@ fn changing<T>(
     opening: &Opening,
     work: impl FnOnce(&Stack) -> Result<T, Failure>,
 ) -> Result<T, Failure> {
-    with_volume(image, &Options { order: opening.order, ..Options::default() }, work)
+    with_volume(
+        image,
+        &Options { order: opening.order, journal: opening.journal.clone(), ..Options::default() },
+        work,
+    )
 }
 
 /// Goes through volume paths in order, opening each volume once for all paths of it that stand

@@ -32,6 +32,7 @@ pub fn run(out: Output, args: &cli::Mount, verbose: u8) -> Outcome {
         read_only: options.read_only,
         order: options.order,
         no_atime: options.kernel.iter().any(|o| o == "noatime"),
+        journal: args.opening.journal.clone(),
         mount_point: std::path::absolute(&args.mountpoint)?.to_str().map(str::to_owned),
         ..Options::default()
     };
@@ -80,6 +81,9 @@ fn detach(out: Output, args: &cli::Mount, verbose: u8) -> Outcome {
     }
     if let Some(order) = args.opening.order {
         command.arg(format!("--order={order}"));
+    }
+    if let Some(journal) = &args.opening.journal {
+        command.arg(format!("--journal={}", mounts::absolute_source(journal)?));
     }
     if args.read_only {
         command.arg("--read-only");

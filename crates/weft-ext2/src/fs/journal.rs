@@ -1,4 +1,5 @@
-//! The journal inside the volume (inode 8): replaying it, and running the engine on it.
+//! The journal, inside the volume (inode 8) or on a device of its own: replaying it, and running
+//! the engine on it.
 
 use super::{Ext2, Node};
 use crate::layout::{
@@ -39,7 +40,27 @@ pub fn journal_inode_blocks(device: &Arc<dyn BlockDevice>, sb: &Superblock) -> R
     Ok(all.into_iter().map(u64::from).collect())
 }
 
-fn log_map(device: &Arc<dyn BlockDevice>, sb: &Superblock) -> Result<LogMap> {
+/// Where the volume's journal lies: `external` is the device given for one beside it.
+fn log_map(
+    device: &Arc<dyn BlockDevice>,
+    sb: &Superblock,
+    external: Option<&Arc<dyn BlockDevice>>,
+) -> Result<LogMap> {
+    if sb.journal_inode == 0 {
+        let Some(external) = external else {
+            return Err(Error::Incompatible {
+                features: "an external journal, which must be given".into(),
+            });
+        };
+        let (map, uuid) = LogMap::external(Arc::clone(external)).map_err(|e| log_error(&e))?;
+        if uuid != sb.journal_uuid {
+            return Err(Error::Invalid("the journal given is another volume's".into()));
+        }
+        return Ok(map);
+    }
+    if external.is_some() {
+        return Err(Error::Invalid("the volume has its journal inside".into()));
+    }
     let blocks = journal_inode_blocks(device, sb)?;
     LogMap::from_blocks(Arc::clone(device), sb.block_bytes(), &blocks).map_err(|e| log_error(&e))
 }
@@ -64,10 +85,11 @@ pub(super) fn set_recover(device: &dyn BlockDevice, on: bool) -> Result<()> {
 ///
 /// # Errors
 /// [`Error::ReadOnly`] if it must be replayed but the device or the features forbid changes,
-/// [`Error::Incompatible`] if it is external, [`Error::Corrupt`] if it is damaged.
+/// [`Error::Incompatible`] if it is external and not given, [`Error::Corrupt`] if it is damaged.
 pub(super) fn replay(
     device: &Arc<dyn BlockDevice>,
     sb: &Superblock,
+    external: Option<&Arc<dyn BlockDevice>>,
     features_known: bool,
 ) -> Result<bool> {
     if !sb.features.incompat.contains(Incompat::RECOVER) {
@@ -76,15 +98,12 @@ pub(super) fn replay(
     if !sb.features.compat.contains(Compat::HAS_JOURNAL) {
         return Err(Error::corrupt("superblock", 0, "a journal to recover, but no journal"));
     }
-    if sb.journal_inode == 0 {
-        return Err(Error::Incompatible { features: "an external journal to recover".into() });
-    }
     if device.geometry().read_only || !features_known {
         return Err(Error::ReadOnly(
             "its journal must be replayed first, which needs writing".into(),
         ));
     }
-    let done = weft_patch::recover(&**device, sb.block_bytes(), log_map(device, sb)?)?;
+    let done = weft_patch::recover(&**device, sb.block_bytes(), log_map(device, sb, external)?)?;
     tracing::info!("replayed {} transactions of the journal", done.transactions);
     // The superblock may have been replayed: what is there now is changed.
     set_recover(&**device, false)?;
@@ -95,14 +114,15 @@ pub(super) fn replay(
 pub(super) fn engine(
     device: &Arc<dyn BlockDevice>,
     sb: &mut Superblock,
+    external: Option<&Arc<dyn BlockDevice>>,
     options: Options,
 ) -> Result<Arc<Engine>> {
-    if !sb.features.compat.contains(Compat::HAS_JOURNAL) || sb.journal_inode == 0 {
+    if !sb.features.compat.contains(Compat::HAS_JOURNAL) {
         return Err(Error::Incompatible {
-            features: "a journal policy, as the volume has no journal inside".into(),
+            features: "a journal policy, as the volume has no journal".into(),
         });
     }
-    let map = log_map(device, sb)?;
+    let map = log_map(device, sb, external)?;
     let mut log = Log::open(map.clone()).map_err(|e| log_error(&e))?;
     if log.needs_recovery() {
         // The superblock says that nothing is to be replayed: what the log holds is old.

@@ -25,7 +25,7 @@ pub enum Atime {
 }
 
 /// How to open a volume.
-#[derive(Debug, Clone, Default)]
+#[derive(Clone, Default)]
 pub struct OpenOptions {
     /// Refuse all changes, and change nothing (but for a journal that must be replayed).
     pub read_only: bool,
@@ -37,6 +37,20 @@ pub struct OpenOptions {
     pub no_healing: bool,
     /// Where it will be mounted: written to the superblock for people to read.
     pub mount_point: Option<String>,
+    /// The device of its journal, for a volume made with one beside it.
+    pub journal: Option<Arc<dyn BlockDevice>>,
+}
+
+impl std::fmt::Debug for OpenOptions {
+    fn fmt(&self, f: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
+        f.debug_struct("OpenOptions")
+            .field("read_only", &self.read_only)
+            .field("engine", &self.engine)
+            .field("atime", &self.atime)
+            .field("mount_point", &self.mount_point)
+            .field("journal", &self.journal.is_some())
+            .finish()
+    }
 }
 
 fn now_secs() -> u32 {
@@ -74,7 +88,7 @@ impl Ext2 {
             tracing::warn!("opened read-only for its features {}", unknown.join(", "));
             read_only = true;
         }
-        if super::journal::replay(&device, &sb, unknown.is_empty())? {
+        if super::journal::replay(&device, &sb, options.journal.as_ref(), unknown.is_empty())? {
             sb = read_superblock(&*device)?;
         }
         let was_clean = sb.state.contains(SbState::VALID) && !sb.state.contains(SbState::ERROR);
@@ -89,7 +103,7 @@ impl Ext2 {
             engine_options.policy = Policy::Soft;
         }
         let engine = if matches!(engine_options.policy, Policy::Journal(_)) {
-            super::journal::engine(&device, &mut sb, engine_options)?
+            super::journal::engine(&device, &mut sb, options.journal.as_ref(), engine_options)?
         } else {
             Engine::new(Arc::clone(&device), block_bytes, engine_options)?
         };

@@ -1,5 +1,6 @@
 //! Tests of the crate through its front door, and against other people's tools.
 mod damage;
+mod external_journal;
 mod fs;
 mod fsck;
 mod healing;
