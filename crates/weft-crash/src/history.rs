@@ -35,6 +35,8 @@ pub struct History {
     pub states: Vec<State>,
     /// The operations.
     pub ops: Vec<Op>,
+    /// Those of them that failed: an fsync that did has promised nothing.
+    pub failed: BTreeSet<usize>,
 }
 
 /// Since which state each thing is durable.
@@ -65,6 +67,9 @@ impl History {
         let mut durable = Durable::default();
         for (i, op) in self.ops.iter().take(ended).enumerate() {
             let (Some(state), number) = (self.states.get(i + 1), i + 1) else { break };
+            if self.failed.contains(&i) {
+                continue;
+            }
             match op {
                 Op::Sync => durable.everything = number,
                 Op::Fdatasync(path) => {
@@ -340,7 +345,7 @@ mod tests {
             state.apply(op, i).unwrap();
             states.push(state.clone());
         }
-        History { states, ops: workload.ops }
+        History { states, ops: workload.ops, failed: BTreeSet::new() }
     }
 
     /// A state as if it had been read back from a volume.

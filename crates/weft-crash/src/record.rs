@@ -8,11 +8,11 @@ use crate::observe::observe;
 use crate::target::Target;
 use crate::workload::{Op, Workload};
 use crate::{Error, Result};
-use std::collections::BTreeMap;
+use std::collections::{BTreeMap, BTreeSet};
 use std::sync::Arc;
-use weft_block::{BlockDevice, Event, Image, MemoryDevice, Recorder};
+use weft_block::{BlockDevice, Event, FaultDevice, Image, MemoryDevice, Recorder, Rule};
 use weft_vfs::{
-    Caller, FallocateMode, FileKind, FileSystem, Node, RenameFlags, SetAttr, Walker, XattrSet,
+    Caller, FallocateMode, FileKind, FileSystem, Ino, RenameFlags, SetAttr, Walker, XattrSet,
 };
 
 /// A workload that was run: where it began, what reached the device, what it promised.
@@ -48,11 +48,13 @@ pub fn prepare(target: &dyn Target, setup: &[Op]) -> Result<Prepared> {
     let fs = target.mount(Arc::clone(&device) as Arc<dyn BlockDevice>)?;
     let mut state = found(fs.as_ref())?;
     let mut held = Vec::new();
-    for (number, op) in setup.iter().enumerate() {
-        // Numbered apart from the recorded ones, so that their data differ.
-        step(fs.as_ref(), &mut state, op, 900 + number, &mut held)?;
+    // Numbered apart from the recorded ones, so that their data differ.
+    for (number, op) in (900..).zip(setup) {
+        let before = state.clone();
+        state.apply(op, number).map_err(|problem| nonsense(number - 900, op, problem))?;
+        act(&*fs, &before, op, number, &mut held).map_err(Error::fs(op.to_string()))?;
     }
-    drop(held);
+    held.into_iter().for_each(|ino| fs.forget(ino, 1));
     fs.unmount().map_err(Error::fs("unmounting after the setup"))?;
     drop(fs);
     Ok(Prepared { image: device.snapshot(), state })
@@ -65,26 +67,103 @@ pub fn prepare(target: &dyn Target, setup: &[Op]) -> Result<Prepared> {
 /// [`Error::Model`] if an operation makes no sense, [`Error::Fs`] if the file system refuses one
 /// that does.
 pub fn record(target: &dyn Target, prepared: &Prepared, workload: &Workload) -> Result<Recording> {
-    let base = prepared.image.clone();
-    let device = Arc::new(Recorder::new(MemoryDevice::from_image(base.clone())));
-    let fs = target.mount(Arc::clone(&device) as Arc<dyn BlockDevice>)?;
-    let mut state = prepared.state.clone();
-    let mut states = vec![state.clone()];
-    let mut ops = workload.ops.clone();
-    ops.push(Op::Sync);
-    let mut held = Vec::new();
-    for (number, op) in ops.iter().enumerate() {
-        device.mark(format!("{BEGIN}{number}"))?;
-        step(fs.as_ref(), &mut state, op, number, &mut held)?;
-        device.mark(format!("{END}{number}"))?;
-        states.push(state.clone());
+    let mut run = Run::new(target, prepared)?;
+    for op in workload.ops.iter().chain([&Op::Sync]) {
+        run.step(op)?;
     }
-    drop(held);
-    fs.unmount().map_err(Error::fs("unmounting"))?;
-    drop(fs);
-    let events = device.events();
-    let progress = progress(&events);
-    Ok(Recording { base, events, history: History { states, ops }, progress })
+    run.unmount()?;
+    Ok(run.finish(&prepared.image))
+}
+
+/// As [`record`], on a device that fails by `rule` from the mount on. An operation may fail then:
+/// an fsync that does has promised nothing, any other ends the run. Two syncs follow, so that a
+/// fault that passed is made good. Also says how often the rule fired.
+///
+/// # Errors
+/// As [`record`], but for failed operations.
+pub fn record_failing(
+    target: &dyn Target,
+    prepared: &Prepared,
+    workload: &Workload,
+    rule: Rule,
+) -> Result<(Recording, u64)> {
+    let mut run = Run::new(target, prepared)?;
+    let rule = run.device.add(rule);
+    for op in workload.ops.iter().chain([&Op::Sync, &Op::Sync]) {
+        let number = run.ops.len();
+        match run.step(op) {
+            Ok(()) => {}
+            Err(Error::Fs { .. }) => {
+                run.failed.insert(number);
+                run.device.inner().mark(format!("{END}{number}"))?;
+                if !op.is_persist() {
+                    break;
+                }
+            }
+            Err(e) => return Err(e),
+        }
+    }
+    let fired = run.device.fired(rule);
+    // Failing is its right; whatever it writes is part of the recording.
+    let _ = run.unmount();
+    Ok((run.finish(&prepared.image), fired))
+}
+
+/// A workload on its way.
+struct Run {
+    device: Arc<FaultDevice<Recorder<MemoryDevice>>>,
+    fs: Arc<dyn FileSystem>,
+    held: Vec<Ino>,
+    states: Vec<State>,
+    ops: Vec<Op>,
+    failed: BTreeSet<usize>,
+}
+
+impl Run {
+    fn new(target: &dyn Target, prepared: &Prepared) -> Result<Self> {
+        let recorder = Recorder::new(MemoryDevice::from_image(prepared.image.clone()));
+        let device = Arc::new(FaultDevice::new(recorder));
+        let fs = target.mount(Arc::clone(&device) as Arc<dyn BlockDevice>)?;
+        Ok(Self {
+            device,
+            fs,
+            held: Vec::new(),
+            states: vec![prepared.state.clone()],
+            ops: Vec::new(),
+            failed: BTreeSet::new(),
+        })
+    }
+
+    fn step(&mut self, op: &Op) -> Result<()> {
+        let number = self.ops.len();
+        let mut state = self.states.last().cloned().unwrap_or_default();
+        let before = state.clone();
+        state.apply(op, number).map_err(|problem| nonsense(number, op, problem))?;
+        self.ops.push(op.clone());
+        self.states.push(state);
+        self.device.inner().mark(format!("{BEGIN}{number}"))?;
+        act(&*self.fs, &before, op, number, &mut self.held).map_err(Error::fs(op.to_string()))?;
+        Ok(self.device.inner().mark(format!("{END}{number}"))?)
+    }
+
+    fn unmount(&mut self) -> Result<()> {
+        for ino in self.held.drain(..) {
+            self.fs.forget(ino, 1);
+        }
+        self.fs.unmount().map_err(Error::fs("unmounting"))
+    }
+
+    fn finish(self, base: &Image) -> Recording {
+        drop(self.fs);
+        let events = self.device.inner().events();
+        let progress = progress(&events);
+        let history = History { states: self.states, ops: self.ops, failed: self.failed };
+        Recording { base: base.clone(), events, history, progress }
+    }
+}
+
+fn nonsense(number: usize, op: &Op, problem: &str) -> Error {
+    Error::Model { number: number + 1, op: op.to_string(), problem: problem.to_owned() }
 }
 
 /// What is on the volume already is part of the model: its names may not go either.
@@ -156,29 +235,13 @@ fn progress(events: &[Event]) -> Vec<Progress> {
     all
 }
 
-/// Does one operation to the model and to the file system.
-fn step<'a>(
-    fs: &'a dyn FileSystem,
-    state: &mut State,
-    op: &Op,
-    number: usize,
-    held: &mut Vec<Node<'a>>,
-) -> Result<()> {
-    let before = state.clone();
-    state.apply(op, number).map_err(|problem| Error::Model {
-        number: number + 1,
-        op: op.to_string(),
-        problem: problem.to_owned(),
-    })?;
-    act(fs, &before, op, number, held).map_err(Error::fs(op.to_string()))
-}
-
-fn act<'a>(
-    fs: &'a dyn FileSystem,
+/// Does one operation to the file system. `held` takes a reference on what is kept open.
+fn act(
+    fs: &dyn FileSystem,
     before: &State,
     op: &Op,
     number: usize,
-    held: &mut Vec<Node<'a>>,
+    held: &mut Vec<Ino>,
 ) -> weft_vfs::Result<()> {
     let caller = Caller { uid: OWNER_BASE.wrapping_add(before.next_id().0), ..Caller::default() };
     let walker = Walker::owned_by(fs, caller.clone());
@@ -248,7 +311,8 @@ fn act<'a>(
         }
         Op::Removexattr(p, name) => fs.removexattr(find(p)?.ino(), &user_name(name)),
         Op::Hold(p) => {
-            held.push(find(p)?);
+            let at = place(p)?;
+            held.push(fs.lookup(at.dir.ino(), &at.name)?.attr.ino);
             Ok(())
         }
         Op::Fsync(p) if p.split('/').all(str::is_empty) => fs.fsync_dir(fs.root()),

@@ -2,5 +2,6 @@
 
 mod explorer;
 mod ext2;
+mod faults;
 mod foreign;
 mod toy;
