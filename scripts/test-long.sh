@@ -19,6 +19,20 @@ echo "long campaigns, about $budget seconds; the log is $log"
 "$CARGO" test --locked --release --workspace --no-fail-fast -- --ignored --nocapture </dev/null 2>&1 |
   tee "$log" || status=1
 
+# Other people's file-system tests, on real mounts: they need root and FUSE. A million operations
+# of fsx on each policy where the budget allows, else what fits.
+if [ "$(id -u)" = 0 ] && [ -e /dev/fuse ]; then
+  "$CARGO" build --locked --release -p weft-cli
+  weft=target/release/weft
+  {
+    scripts/pjdfstest.sh "$weft" &&
+      ORDER=journal=ordered KIND=ext3 scripts/pjdfstest.sh "$weft" &&
+      scripts/fsx.sh "$weft" "$((budget * 400 < 1000000 ? budget * 400 : 1000000))"
+  } 2>&1 | tee -a "$log" || status=1
+else
+  echo "pjdfstest and fsx are left out: they need root and /dev/fuse"
+fi
+
 if cargo deny --version >/dev/null 2>&1; then
   cargo deny check || status=1
 else

@@ -112,6 +112,7 @@ pub fn mount(fs: Arc<dyn FileSystem>, mountpoint: &Path, options: &MountOptions)
         let sink = invalidate::start(front.nodes(), session.notifier()).map_err(serve_error)?;
         mount.fs.set_invalidate(sink);
     }
+    mountpoint::read_ahead(mount.mountpoint(), options.max_readahead_bytes);
     Ok(mount)
 }
 

@@ -65,6 +65,21 @@ pub(crate) fn mount_error(mountpoint: &Path, source: io::Error) -> Error {
     }
 }
 
+/// Lets the kernel read ahead this far in files of the mount. What the protocol agrees on is only
+/// an upper limit; the kernel starts with 128 KiB, at which reading a long file takes twice as
+/// long. Only root may change it: for others, and where there is no sysfs, all stays as it is.
+pub(crate) fn read_ahead(mountpoint: &Path, len_bytes: u32) {
+    let set = || -> io::Result<()> {
+        let device = rustix::fs::stat(mountpoint)?.st_dev;
+        let (major, minor) = (rustix::fs::major(device), rustix::fs::minor(device));
+        let knob = format!("/sys/class/bdi/{major}:{minor}/read_ahead_kb");
+        fs::write(knob, (len_bytes >> 10).to_string())
+    };
+    if let Err(e) = set() {
+        tracing::debug!("the kernel reads ahead as it likes: {e}");
+    }
+}
+
 /// Unmounts if nothing there is in use.
 pub(crate) fn release(mountpoint: &Path) -> Result<()> {
     end(mountpoint, UnmountFlags::NOFOLLOW, &["-u", "--"])

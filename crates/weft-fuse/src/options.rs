@@ -40,7 +40,7 @@ pub struct MountOptions {
     pub writeback_cache: bool,
     /// Longest write in one request, in bytes (the kernel has its own limit, mostly 1 MiB).
     pub max_write_bytes: u32,
-    /// Longest read ahead in bytes.
+    /// How far the kernel reads ahead in a file, in bytes; more than 128 KiB only for root.
     pub max_readahead_bytes: u32,
     /// How long a thread looks for the next request before it sleeps. On a virtual machine waking
     /// a sleeping CPU costs more than most requests; 0 never burns a cycle.

@@ -87,6 +87,21 @@ fn shown_as_what_it_is() {
 }
 
 #[test]
+fn reads_far_ahead() {
+    if !rustix::process::geteuid().is_root() || !Path::new("/sys/class/bdi").exists() {
+        eprintln!("skipped: only root may set how far the kernel reads ahead, in sysfs");
+        return;
+    }
+    let options = MountOptions { max_readahead_bytes: 640 << 10, ..MountOptions::default() };
+    let Some(m) = super::mounted_with(&options) else { return };
+    let device = rustix::fs::stat(m.path()).expect("stat").st_dev;
+    let (major, minor) = (rustix::fs::major(device), rustix::fs::minor(device));
+    let knob = fs::read_to_string(format!("/sys/class/bdi/{major}:{minor}/read_ahead_kb"));
+    assert_eq!(knob.expect("read").trim(), "640");
+    m.unmount();
+}
+
+#[test]
 fn read_only() {
     let options = MountOptions { read_only: true, ..MountOptions::default() };
     let Some(m) = super::mounted_with(&options) else { return };
