@@ -69,6 +69,8 @@ pub enum Verb {
     Fsck(Fsck),
     /// Explore what a power cut can leave behind, and judge every image
     Crash(Crash),
+    /// Explain why blocks are not written yet, and record what is written
+    Trace(Trace),
     /// Print the completions for a shell
     Completions(Completions),
     /// Write the manual pages into a directory
@@ -414,6 +416,27 @@ pub struct Crash {
     /// This state of the workload alone, as a failure prints it
     #[arg(long, value_name = "STATE")]
     pub state: Option<String>,
+}
+
+#[derive(Debug, Args)]
+pub struct Trace {
+    /// The volume that the operations begin with; it is not changed
+    pub image: String,
+    /// The operations, in the words of weft crash: "mkdir D; creat D/a; write D/a 0 9000"
+    #[arg(long, value_name = "WORKLOAD")]
+    pub workload: String,
+    /// How writes are ordered [default: soft on ext2, journal=ordered on ext3]
+    #[arg(long, value_name = "ORDER")]
+    pub order: Option<Order>,
+    /// Explain this block alone
+    #[arg(long, value_name = "BLOCK")]
+    pub block: Option<u64>,
+    /// Print the patch graph as Graphviz text: weft trace ... --dot | dot -Tsvg
+    #[arg(long, conflicts_with = "block")]
+    pub dot: bool,
+    /// Then sync, and record everything written in this file, in the format of dm-log-writes
+    #[arg(long, value_name = "FILE")]
+    pub record: Option<std::path::PathBuf>,
 }
 
 #[derive(Debug, Args)]

@@ -46,15 +46,8 @@ const END: &str = "end ";
 pub fn prepare(target: &dyn Target, setup: &[Op]) -> Result<Prepared> {
     let device = Arc::new(MemoryDevice::from_image(target.fresh()?));
     let fs = target.mount(Arc::clone(&device) as Arc<dyn BlockDevice>)?;
-    let mut state = found(fs.as_ref())?;
-    let mut held = Vec::new();
     // Numbered apart from the recorded ones, so that their data differ.
-    for (number, op) in (900..).zip(setup) {
-        let before = state.clone();
-        state.apply(op, number).map_err(|problem| nonsense(number - 900, op, problem))?;
-        act(&*fs, &before, op, number, &mut held).map_err(Error::fs(op.to_string()))?;
-    }
-    held.into_iter().for_each(|ino| fs.forget(ino, 1));
+    let state = run_from(900, fs.as_ref(), setup)?;
     fs.unmount().map_err(Error::fs("unmounting after the setup"))?;
     drop(fs);
     Ok(Prepared { image: device.snapshot(), state })
@@ -164,6 +157,27 @@ impl Run {
 
 fn nonsense(number: usize, op: &Op, problem: &str) -> Error {
     Error::Model { number: number + 1, op: op.to_string(), problem: problem.to_owned() }
+}
+
+/// Runs the operations of a workload on a mounted file system, and no more: what they changed may
+/// still be in memory.
+///
+/// # Errors
+/// As [`record`].
+pub fn run(fs: &dyn FileSystem, workload: &Workload) -> Result<()> {
+    run_from(0, fs, &workload.ops).map(drop)
+}
+
+fn run_from(first: usize, fs: &dyn FileSystem, ops: &[Op]) -> Result<State> {
+    let mut state = found(fs)?;
+    let mut held = Vec::new();
+    for (number, op) in (first..).zip(ops) {
+        let before = state.clone();
+        state.apply(op, number).map_err(|problem| nonsense(number - first, op, problem))?;
+        act(fs, &before, op, number, &mut held).map_err(Error::fs(op.to_string()))?;
+    }
+    held.into_iter().for_each(|ino| fs.forget(ino, 1));
+    Ok(state)
 }
 
 /// What is on the volume already is part of the model: its names may not go either.

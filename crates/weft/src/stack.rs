@@ -132,6 +132,12 @@ impl Stack {
         Arc::clone(&self.volume) as Arc<dyn FileSystem>
     }
 
+    /// The engine below the file system: what waits in it, and why.
+    #[must_use]
+    pub fn engine(&self) -> &weft_patch::Engine {
+        self.volume.engine()
+    }
+
     /// What the engine has counted since the volume was opened.
     #[must_use]
     pub fn counters(&self) -> weft_patch::Counters {

@@ -11,6 +11,7 @@ mod info;
 mod list;
 mod mkfs;
 pub mod mount;
+mod trace;
 mod tree_io;
 mod umount;
 
@@ -28,6 +29,7 @@ pub fn run(cli: Cli) -> Outcome {
     match cli.verb {
         Verb::Fsck(args) => fsck::run(out, &args),
         Verb::Crash(args) => crash::run(out, &args),
+        Verb::Trace(args) => trace::run(out, &args),
         Verb::Mount(args) => mount::run(out, &args, cli.verbose),
         Verb::Mkfs(args) => mkfs::run(out, &args),
         Verb::Umount(args) => umount::run(out, &args),

@@ -7,5 +7,6 @@ mod house;
 mod mkfs;
 mod mount;
 mod run;
+mod trace;
 mod transfer;
 mod usage;

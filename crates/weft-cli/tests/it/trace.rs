@@ -1,0 +1,44 @@
+//! `trace`: what waits for what, on a copy of the volume; and a journal beside a volume.
+
+use crate::run::{Bench, tool};
+use std::ffi::OsStr;
+
+const WORKLOAD: &str = "mkdir D; creat D/a; write D/a 0 9000";
+
+#[test]
+fn it_says_what_a_block_waits_for_and_changes_nothing() {
+    let bench = Bench::with_volume("ext2");
+    let before = std::fs::read(bench.path("v.img")).unwrap();
+    let blocks = bench.json(&["trace", "v.img", "--workload", WORKLOAD]);
+    let blocks = blocks.as_array().unwrap();
+    let find = |verdict: &str| blocks.iter().find(|b| b["verdict"] == verdict);
+    assert!(find("ready").is_some(), "bitmaps and data can be written at once: {blocks:#?}");
+    let blocked = find("blocked").expect("inodes wait for data");
+    let waits = blocked["patches"][0]["waits_for_blocks"].as_array().unwrap();
+    assert!(!waits.is_empty(), "{blocked:#?}");
+    let dot = bench.ok(&["trace", "v.img", "--workload", WORKLOAD, "--dot"]);
+    assert!(dot.starts_with("digraph") && dot.contains("->"), "{dot}");
+    assert!(std::fs::read(bench.path("v.img")).unwrap() == before, "the image is not changed");
+}
+
+#[test]
+fn it_records_in_the_format_of_dm_log_writes() {
+    let bench = Bench::with_volume("ext2");
+    bench.ok(&["trace", "v.img", "--workload", WORKLOAD, "--record", "log"]);
+    let log = std::fs::read(bench.path("log")).unwrap();
+    assert_eq!(log[..8], 0x006a_7366_7773_6872_u64.to_le_bytes());
+}
+
+#[test]
+fn a_journal_beside_a_volume_is_asked_for_and_used() {
+    let bench = Bench::new();
+    bench.ok(&["mkfs", "ext3", "v.img", "--size", "64M", "--journal", "v.journal"]);
+    bench.write("file", b"content");
+    bench.ok(&["put", "--journal", "v.journal", "--order", "journal=full", "file", "v.img:/"]);
+    assert_eq!(bench.ok(&["cat", "v.img:/file"]), "content");
+    bench.fails(1, &["put", "--order", "journal=full", "file", "v.img:/other"]);
+    let (journal, image) = (bench.path("v.journal"), bench.path("v.img"));
+    let args = [OsStr::new("-fn"), OsStr::new("-j"), journal.as_os_str(), image.as_os_str()];
+    let Some(ran) = tool("e2fsck", args) else { return };
+    assert_eq!(ran.code, 0, "{ran:#?}");
+}
