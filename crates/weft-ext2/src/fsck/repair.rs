@@ -344,7 +344,7 @@ impl<'d> Repairer<'d> {
             InodeProblem::Size { expected, .. } => self.slot(ino, |slot| {
                 let [a, b, c, d, high @ ..] = expected.to_le_bytes();
                 put(slot, 0x04, &[a, b, c, d]);
-                if get16(slot, 0) & 0o170_000 == 0o100_000 {
+                if reserved || get16(slot, 0) & 0o170_000 == 0o100_000 {
                     put(slot, 0x6C, &high);
                 }
             }),

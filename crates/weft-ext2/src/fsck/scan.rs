@@ -141,10 +141,16 @@ impl Scan<'_, '_> {
             return Ok(());
         }
         let has_map = (0..15).any(|i| get32(slot, 0x28 + 4 * i) != 0);
-        if ino == BAD_INO && has_map {
-            // A list of bad blocks: a map without a mode.
-            if mode != 0 {
-                self.problem(ino, InodeProblem::Mode(mode));
+        if ino == BAD_INO {
+            // A list of bad blocks: a map, and nothing that makes a file.
+            if mode != 0
+                || get16(slot, 0x1A) != 0
+                || get16(slot, 0x02) != 0
+                || get16(slot, 0x18) != 0
+                || get32(slot, 0x68) != 0
+            {
+                self.problem(ino, InodeProblem::Content("lists bad blocks, but looks like a file"));
+                return Ok(());
             }
             let Ok(inode) = Inode::parse(slot) else { return Ok(()) };
             let walk = self.walk(ino, &inode, false)?;
@@ -159,6 +165,15 @@ impl Scan<'_, '_> {
             _ => mode != 0,
         };
         let found = get32(slot, 0x1C);
+        let size = u64::from(get32(slot, 0x04)) | u64::from(get32(slot, 0x6C)) << 32;
+        let quota = matches!(ino, USER_QUOTA_INO | GROUP_QUOTA_INO);
+        if size > mappable_bytes(&self.volume.geometry) && !quota {
+            self.problem(ino, InodeProblem::Size { found: size, expected: 0, lags: false });
+        }
+        let flags = InodeFlags::from_bits_retain(get32(slot, 0x20));
+        if flags.intersects(EXT4_FLAGS | InodeFlags::INDEX) && !quota {
+            self.problem(ino, InodeProblem::Field("flags"));
+        }
         if in_use {
             self.problem(ino, InodeProblem::Content("is reserved, but in use"));
         } else if found != 0 && ino != RESIZE_INO {
@@ -239,12 +254,13 @@ impl Scan<'_, '_> {
 
     /// Fields that have only one possible value.
     fn fields(&mut self, ino: u32, slot: &[u8], inode: &Inode, kind: FileKind) {
-        let high_blocks = get16(slot, 0x74);
         let directory = kind == FileKind::Directory;
+        // Nobody reads these of an inode that has no name.
+        let named = ino == ROOT_INO || ino >= self.volume.geometry.first_inode;
         let wrong = [
-            (get32(slot, 0x70) != 0, "i_faddr"),
-            (high_blocks != 0, "i_blocks_hi"),
-            (get16(slot, 0x76) != 0, "i_file_acl_hi"),
+            (named && get32(slot, 0x70) != 0, "i_faddr"),
+            (named && get16(slot, 0x74) != 0, "i_blocks_hi"),
+            (named && get16(slot, 0x76) != 0, "i_file_acl_hi"),
             (
                 kind != FileKind::Regular && get32(slot, 0x6C) != 0,
                 "upper half of the size, for what is no file",

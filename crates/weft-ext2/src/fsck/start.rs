@@ -138,7 +138,7 @@ pub(super) fn resize_inode(volume: &Volume<'_>, found: &mut Found) -> Result<()>
     if (0..15).any(|i| (i != SLOT_DOUBLE) && inode.block.get(i).is_none_or(|&b| b != 0)) {
         return bad(found, "has blocks of its own");
     }
-    if inode.file_acl != 0 {
+    if geometry.contains_block(u64::from(inode.file_acl)) {
         return bad(found, "has attributes");
     }
     let double = inode.block.get(SLOT_DOUBLE).copied().unwrap_or(0);

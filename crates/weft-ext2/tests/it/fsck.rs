@@ -355,7 +355,7 @@ fn metadata_blocks(image: &Path, block: usize) -> Vec<usize> {
     for i in 0..40 * 1024 / block {
         blocks.push(table + i);
     }
-    for name in ["<2>", "a", "a/b", "many", "lost+found"] {
+    for name in ["<2>", "a", "a/b", "many", "lost+found", "<8>"] {
         let (text, _) =
             run(Command::new("debugfs").args(["-R", &format!("blocks {name}")]).arg(image));
         let listed = text.lines().last().unwrap_or("").split_whitespace();
@@ -398,15 +398,19 @@ fn differential(rounds: u64, seed: u64) -> (u64, Vec<String>) {
     let mut random = Rng::new(seed);
     let mut apart = Vec::new();
     let mut damaged = 0;
-    let images: Vec<_> =
-        [("ext2", 1024, 256, "3M"), ("ext2", 1024, 128, "3M"), ("ext2", 4096, 256, "12M")]
-            .into_iter()
-            .map(|(kind, block, inode, size)| {
-                let path = make_image(dir.path(), kind, block, inode, size);
-                let metadata = metadata_blocks(&path, block as usize);
-                (std::fs::read(&path).unwrap(), block as usize, metadata)
-            })
-            .collect();
+    let images: Vec<_> = [
+        ("ext2", 1024, 256, "3M"),
+        ("ext2", 1024, 128, "3M"),
+        ("ext2", 4096, 256, "12M"),
+        ("ext3", 1024, 256, "6M"),
+    ]
+    .into_iter()
+    .map(|(kind, block, inode, size)| {
+        let path = make_image(dir.path(), kind, block, inode, size);
+        let metadata = metadata_blocks(&path, block as usize);
+        (std::fs::read(&path).unwrap(), block as usize, metadata)
+    })
+    .collect();
     let image = dir.path().join("mutated.img");
     for round in 0..rounds {
         let (bytes, block, metadata) = &images[usize::try_from(round).unwrap() % images.len()];
