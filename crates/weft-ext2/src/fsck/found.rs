@@ -50,6 +50,8 @@ pub(super) struct DirState {
     pub connected: bool,
     /// Known not to be connected.
     pub lost: bool,
+    /// It has a hash tree, by its inode's flag.
+    pub indexed: bool,
 }
 
 /// One more name of a directory that has one.

@@ -17,13 +17,14 @@
 //! - What soft updates leave behind is [`Severity::Leak`] or [`Severity::CountOff`]; everything
 //!   else is [`Severity::Corruption`].
 //!
-//! Known to differ from e2fsck: hash trees are not checked (weft never reads them, and e2fsck
-//! rebuilds them), nor are values of attributes that overlap.
+//! Known to differ from e2fsck: attributes whose values overlap are not found; hashes in the root
+//! of a tree of two levels are compared with the names below them, which e2fsck does not do.
 
 mod bitmap;
 mod counts;
 mod entries;
 mod found;
+mod htree;
 mod leaks;
 mod problem;
 mod repair;
@@ -251,7 +252,7 @@ fn run<'d>(
         buffers: Default::default(),
     };
     scan.run(|done| tell(1, done, groups))?;
-    tree::Tree::new(&volume, &mut found).run(|done, total| tell(2, done, total))?;
+    tree::Tree::new(&volume, &superblock, &mut found).run(|done, total| tell(2, done, total))?;
     tell(3, 0, 1);
     tree::connect(&mut found);
     tell(4, 0, 1);

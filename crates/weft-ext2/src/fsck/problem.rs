@@ -73,6 +73,8 @@ pub enum InodeProblem {
     Content(&'static str),
     /// Extended attributes that cannot be read.
     Attributes(String),
+    /// A directory's hash tree.
+    HashTree(&'static str),
 }
 
 /// What is wrong with a record of a directory.
@@ -337,7 +339,7 @@ impl fmt::Display for InodeProblem {
             Self::BlockCount { found, expected } => {
                 write!(f, "says it has {found} sectors, should be {expected}")
             }
-            Self::Content(what) => f.write_str(what),
+            Self::Content(what) | Self::HashTree(what) => f.write_str(what),
             Self::Attributes(what) => write!(f, "has bad attributes: {what}"),
         }
     }

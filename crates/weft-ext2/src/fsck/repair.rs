@@ -353,6 +353,11 @@ impl<'d> Repairer<'d> {
                 self.slot(ino, |slot| put32(slot, 0x1C, expected))
             }
             InodeProblem::Attributes(_) => self.drop_attributes(ino),
+            InodeProblem::HashTree(_) => self.slot(ino, |slot| {
+                // Without the flag the tree is free space in a plain directory.
+                let flags = InodeFlags::from_bits_retain(get32(slot, 0x20)) - InodeFlags::INDEX;
+                put32(slot, 0x20, flags.bits());
+            }),
         }
     }
 
@@ -363,7 +368,8 @@ impl<'d> Repairer<'d> {
             return Ok(());
         };
         let acl = u64::from(get32(&slot, 0x68));
-        let mut bad = !volume.geometry.features.compat.contains(Compat::EXT_ATTR);
+        let mut bad = ino < volume.geometry.first_inode && ino != ROOT_INO;
+        bad |= !volume.geometry.features.compat.contains(Compat::EXT_ATTR);
         if acl != 0 && volume.geometry.contains_block(acl) {
             let mut block = Vec::new();
             volume.read(acl, &mut block)?;

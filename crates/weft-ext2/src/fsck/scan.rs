@@ -50,7 +50,7 @@ pub(super) fn inner_attributes(region: &[u8]) -> std::result::Result<(), String>
 }
 
 /// What an inode's map can hold at most.
-fn mappable_bytes(geometry: &Geometry) -> u64 {
+pub(super) fn mappable_bytes(geometry: &Geometry) -> u64 {
     let p = u64::from(geometry.pointers_per_block());
     (DIRECT_SLOTS as u64 + p + p * p + p * p * p) * u64::from(geometry.block_bytes)
 }
@@ -170,6 +170,9 @@ impl Scan<'_, '_> {
         if size > mappable_bytes(&self.volume.geometry) && !quota {
             self.problem(ino, InodeProblem::Size { found: size, expected: 0, lags: false });
         }
+        if self.volume.geometry.contains_block(u64::from(get32(slot, 0x68))) && !quota {
+            self.problem(ino, InodeProblem::Attributes("a reserved inode has none".into()));
+        }
         let flags = InodeFlags::from_bits_retain(get32(slot, 0x20));
         if flags.intersects(EXT4_FLAGS | InodeFlags::INDEX) && !quota {
             self.problem(ino, InodeProblem::Field("flags"));
@@ -219,7 +222,8 @@ impl Scan<'_, '_> {
         let mut walk = match kind {
             FileKind::Regular => self.walk(ino, &inode, false)?,
             FileKind::Directory => {
-                self.found.dirs.entry(ino).or_default();
+                self.found.dirs.entry(ino).or_default().indexed =
+                    inode.flags.contains(InodeFlags::INDEX);
                 let walk = self.walk(ino, &inode, true)?;
                 self.directory_end(ino, &inode, &walk);
                 walk

@@ -141,6 +141,9 @@ pub(super) fn resize_inode(volume: &Volume<'_>, found: &mut Found) -> Result<()>
     if geometry.contains_block(u64::from(inode.file_acl)) {
         return bad(found, "has attributes");
     }
+    if inode.size_bytes > super::scan::mappable_bytes(geometry) {
+        return bad(found, "has an impossible size");
+    }
     let double = inode.block.get(SLOT_DOUBLE).copied().unwrap_or(0);
     if !geometry.contains_block(u64::from(double)) {
         return bad(found, "has no double indirect block");

@@ -1,17 +1,22 @@
 //! Passes 2 and 3: what directories say, and whether paths from the root lead to them all.
 
 use super::found::{DirBlock, ExtraName, Found, KIND_DIRECTORY};
-use super::problem::{EntryProblem, Problem};
+use super::htree::Htree;
+use super::problem::{EntryProblem, InodeProblem, Problem};
 use super::volume::Volume;
 use crate::Result;
 use crate::layout::bytes::get8;
-use crate::layout::{DIRENT_HEADER_BYTES, Dirents, Incompat, ROOT_INO, RawDirent};
+use crate::layout::{DIRENT_HEADER_BYTES, Dirents, Incompat, ROOT_INO, RawDirent, Superblock};
 use hashbrown::{DefaultHashBuilder, HashSet};
 use std::hash::BuildHasher;
+
+/// Blocks that a hash tree of two levels can have, with blocks of 4 KiB.
+const MAX_TREE_BLOCKS: u32 = 1 << 20;
 
 /// Pass 2.
 pub(super) struct Tree<'a, 'v> {
     pub volume: &'a Volume<'v>,
+    superblock: &'a Superblock,
     pub found: &'a mut Found,
     /// Two hashes of each name of the directory being read: names are not kept.
     names: HashSet<(u64, u64)>,
@@ -19,9 +24,14 @@ pub(super) struct Tree<'a, 'v> {
 }
 
 impl<'a, 'v> Tree<'a, 'v> {
-    pub(super) fn new(volume: &'a Volume<'v>, found: &'a mut Found) -> Self {
+    pub(super) fn new(
+        volume: &'a Volume<'v>,
+        superblock: &'a Superblock,
+        found: &'a mut Found,
+    ) -> Self {
         Self {
             volume,
+            superblock,
             found,
             names: HashSet::new(),
             hashers: (DefaultHashBuilder::default(), DefaultHashBuilder::default()),
@@ -35,22 +45,43 @@ impl<'a, 'v> Tree<'a, 'v> {
         let total = blocks.len() as u64;
         let mut buf = Vec::new();
         let mut current = 0;
+        let mut htree: Option<Htree> = None;
+        let mut len = 0;
         for (done, block) in (0_u64..).zip(&blocks) {
             if block.ino != current {
+                self.hash_tree(current, htree.take(), len);
                 current = block.ino;
                 self.names.clear();
+                if self.found.dirs.get(&current).is_some_and(|dir| dir.indexed) {
+                    htree = Some(Htree::new(self.superblock));
+                }
                 if block.logical != 0 {
                     self.entry(*block, 0, EntryProblem::Dot);
                 }
             }
             self.volume.read(u64::from(block.block), &mut buf)?;
             self.block(*block, &buf);
+            len = block.logical.saturating_add(1);
+            if let Some(htree) = &mut htree {
+                let filetype = self.volume.geometry.features.incompat.contains(Incompat::FILETYPE);
+                htree.add(block.logical, &buf, filetype);
+            }
             if done % 1024 == 0 {
                 tick(done, total);
             }
         }
+        self.hash_tree(current, htree, len);
         self.found.dir_blocks = blocks;
         Ok(())
+    }
+
+    fn hash_tree(&mut self, ino: u32, htree: Option<Htree>, blocks: u32) {
+        // A hostile map can have its last block anywhere: no tree has that many.
+        let blocks = blocks.min(MAX_TREE_BLOCKS);
+        if let Some(what) = htree.and_then(|htree| htree.finish(blocks)) {
+            let problem = InodeProblem::HashTree(what);
+            self.found.report(Problem::Inode { ino, problem });
+        }
     }
 
     fn entry(&mut self, at: DirBlock, offset: usize, problem: EntryProblem) {

@@ -1,6 +1,6 @@
 //! The check and the repair, with e2fsck as the judge.
 
-use crate::images::make_image;
+use crate::images::{index, make_image};
 use crate::tools::{assert_clean, e2fsck, have_e2fsprogs, run};
 use std::path::Path;
 use std::process::Command;
@@ -54,6 +54,8 @@ fn clean_volumes_are_clean() {
         assert!(text.contains(&summary), "{summary} is not in {text}");
         let summary = format!(" {}/{} blocks", report.blocks_used, report.blocks);
         assert!(text.contains(&summary), "{summary} is not in {text}");
+        index(&image);
+        assert_eq!(look(&image).unwrap().problems, [], "{kind} {block} {inode}, indexed");
     }
     for options in [MkfsOptions::ext2(), MkfsOptions::ext3()] {
         let device = MemoryDevice::new(40 << 20);
@@ -302,6 +304,51 @@ fn files_come_back_from_a_lost_directory() {
 }
 
 #[test]
+fn a_hash_tree_of_two_levels_is_followed() {
+    if !have_e2fsprogs() {
+        return;
+    }
+    let dir = tempfile::tempdir().unwrap();
+    let tree = dir.path().join("tree");
+    std::fs::create_dir_all(tree.join("many")).unwrap();
+    for i in 0..6000 {
+        std::fs::write(tree.join(format!("many/a-name-of-thirty-characters-{i}")), b"").unwrap();
+    }
+    let image = dir.path().join("indexed.img");
+    let (text, status) = run(Command::new("mke2fs")
+        .args(["-q", "-F", "-t", "ext2", "-b", "1024", "-N", "6100", "-d"])
+        .arg(&tree)
+        .arg(&image)
+        .arg("12M"));
+    assert_eq!(status, 0, "{text}");
+    index(&image);
+    assert_clean(&image, "indexed");
+    assert_eq!(look(&image).unwrap().problems, []);
+    let (text, _) = run(Command::new("debugfs").args(["-R", "htree_dump many"]).arg(&image));
+    assert!(text.contains("Indirect levels: 1"), "{text}");
+    // A hash of the root, one of a node, a pointer of the root, the number of a root's entries.
+    let blocks = blocks_of(&image, "many");
+    let bytes = std::fs::read(&image).unwrap();
+    let le32 = |at: usize| u32::from_le_bytes(bytes[at..at + 4].try_into().unwrap());
+    let node = (0..blocks.len())
+        .map(|i| blocks[i] * 1024)
+        .find(|&at| le32(at) == 0 && bytes[at + 4..at + 6] == [0, 4])
+        .unwrap();
+    let root = blocks[0] * 1024;
+    // (e2fsck does not compare the root's hashes with what lies two levels below.)
+    for at in [root + 0x28 + 3, node + 16 + 3, root + 0x24 + 1, root + 0x22 + 1] {
+        let mut damaged = bytes.clone();
+        damaged[at] ^= 0x35;
+        std::fs::write(&image, &damaged).unwrap();
+        assert!(at == root + 0x28 + 3 || e2fsck(&image).1 != 0, "{at:#x}");
+        let report = look(&image).unwrap();
+        assert_eq!(report.worst(), Some(Severity::Corruption), "{at:#x}: {:?}", report.problems);
+        assert!(repair(&image).unwrap().is_clean());
+        assert_clean(&image, "repaired");
+    }
+}
+
+#[test]
 fn truncated_and_absurd_volumes_are_refused() {
     if !have_e2fsprogs() {
         return;
@@ -338,6 +385,13 @@ fn mutate(bytes: &mut [u8], block: usize, random: &mut Rng, metadata: &[usize]) 
     what
 }
 
+/// The blocks of a file, indirect ones among them.
+fn blocks_of(image: &Path, name: &str) -> Vec<usize> {
+    let (text, _) = run(Command::new("debugfs").args(["-R", &format!("blocks {name}")]).arg(image));
+    let line = text.lines().find(|line| !line.trim().is_empty()).unwrap_or("");
+    line.split_whitespace().map_while(|word| word.parse().ok()).collect()
+}
+
 /// Blocks that hold metadata in use, some of them several times so that they are hit more often.
 fn metadata_blocks(image: &Path, block: usize) -> Vec<usize> {
     let mut blocks = Vec::new();
@@ -356,17 +410,12 @@ fn metadata_blocks(image: &Path, block: usize) -> Vec<usize> {
         blocks.push(table + i);
     }
     for name in ["<2>", "a", "a/b", "many", "lost+found", "<8>"] {
-        let (text, _) =
-            run(Command::new("debugfs").args(["-R", &format!("blocks {name}")]).arg(image));
-        let listed = text.lines().last().unwrap_or("").split_whitespace();
-        blocks.extend(listed.filter_map(|word| word.parse::<usize>().ok()).take(6));
+        let listed = blocks_of(image, name);
+        assert!(!listed.is_empty() || name == "<8>", "{name}");
+        blocks.extend(listed.into_iter().take(6));
     }
     for (name, skip) in [("a/indirect", 12), ("a/b/double", 12), ("a/indirect", 0)] {
-        let (text, _) =
-            run(Command::new("debugfs").args(["-R", &format!("blocks {name}")]).arg(image));
-        let listed = text.lines().last().unwrap_or("").split_whitespace();
-        let listed: Vec<usize> = listed.filter_map(|word| word.parse().ok()).collect();
-        blocks.extend(listed.get(skip));
+        blocks.extend(blocks_of(image, name).get(skip));
     }
     blocks
 }
@@ -407,6 +456,9 @@ fn differential(rounds: u64, seed: u64) -> (u64, Vec<String>) {
     .into_iter()
     .map(|(kind, block, inode, size)| {
         let path = make_image(dir.path(), kind, block, inode, size);
+        if inode == 128 {
+            index(&path);
+        }
         let metadata = metadata_blocks(&path, block as usize);
         (std::fs::read(&path).unwrap(), block as usize, metadata)
     })
@@ -435,6 +487,24 @@ fn random_damage_is_judged_as_e2fsck_judges_it() {
     }
     assert!(damaged > 100, "only {damaged} volumes were damaged");
     assert!(apart.is_empty(), "{} disagreements", apart.len());
+}
+
+/// For hours: `WEFT_LONG_SECONDS`, shared with the other campaigns.
+#[test]
+#[ignore = "a campaign"]
+fn long_random_damage() {
+    if !have_e2fsprogs() {
+        return;
+    }
+    let seconds = std::env::var("WEFT_LONG_SECONDS").ok().and_then(|n| n.parse::<u64>().ok());
+    let time = std::time::Duration::from_secs(seconds.unwrap_or(60) / 8);
+    let (began, mut seed) = (std::time::Instant::now(), 0);
+    while began.elapsed() < time {
+        let (_, apart) = differential(100, seed);
+        assert!(apart.is_empty(), "seed {seed}: {}", apart.join("\n"));
+        seed += 1;
+    }
+    println!("{} volumes", seed * 100);
 }
 
 #[test]

@@ -60,3 +60,9 @@ pub fn make_image(dir: &Path, kind: &str, block: u32, inode: u32, size: &str) ->
     run(Command::new("debugfs").args(["-w", "-f"]).arg(&commands).arg(&path));
     path
 }
+
+/// Gives the volume's directories hash trees, where they have more than one block.
+pub fn index(image: &Path) {
+    let (text, status) = run(Command::new("e2fsck").args(["-fyD"]).arg(image));
+    assert!(status <= 1, "{text}");
+}
