@@ -70,6 +70,8 @@ impl Engine {
     /// # Errors
     /// [`Error::Invalid`] for a bad block size, or a journal policy (see
     /// [`with_journal`](Self::with_journal)).
+    // Options are given away, so that a caller writes them in place.
+    #[allow(clippy::needless_pass_by_value)]
     pub fn new(
         device: Arc<dyn BlockDevice>,
         block_bytes: u32,
@@ -78,7 +80,7 @@ impl Engine {
         if matches!(options.policy, Policy::Journal(_)) {
             return Err(Error::Invalid("a journal policy needs a journal".into()));
         }
-        Self::start(device, block_bytes, options, None)
+        Self::start(device, block_bytes, &options, None)
     }
 
     /// Opens an engine whose changes go through a JBD2 journal, in the volume or beside it.
@@ -87,6 +89,8 @@ impl Engine {
     ///
     /// # Errors
     /// As [`new`](Self::new); [`Error::Journal`] for a journal that cannot be used.
+    // Options are given away, so that a caller writes them in place.
+    #[allow(clippy::needless_pass_by_value)]
     pub fn with_journal(
         device: Arc<dyn BlockDevice>,
         block_bytes: u32,
@@ -97,13 +101,13 @@ impl Engine {
             return Err(Error::Invalid("a journal is of use to a journal policy only".into()));
         }
         let log = open_log(journal, block_bytes)?;
-        Self::start(device, block_bytes, options, Some(log))
+        Self::start(device, block_bytes, &options, Some(log))
     }
 
     fn start(
         device: Arc<dyn BlockDevice>,
         block_bytes: u32,
-        options: Options,
+        options: &Options,
         log: Option<Log>,
     ) -> Result<Arc<Self>> {
         if !block_bytes.is_power_of_two() || !(512..=32_768).contains(&block_bytes) {
@@ -353,10 +357,10 @@ impl Shared {
                 state.mark_needed(&roots)
             };
             let (wrote, result) = self.round(Goal::Marked(mark));
-            if let Err(e) = result {
-                if self.lock().failed_marked(mark) {
-                    return Err(e);
-                }
+            if let Err(e) = result
+                && self.lock().failed_marked(mark)
+            {
+                return Err(e);
             }
             self.check_progress(wrote)?;
             drop(io);

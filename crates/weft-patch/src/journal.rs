@@ -456,10 +456,10 @@ impl Shared {
                 state.mark_needed(&roots)
             };
             let (wrote, result) = self.round(Goal::Marked(mark));
-            if let Err(e) = result {
-                if self.lock().failed_marked(mark) {
-                    return Err(e);
-                }
+            if let Err(e) = result
+                && self.lock().failed_marked(mark)
+            {
+                return Err(e);
             }
             self.check_progress(wrote)?;
         }

@@ -126,9 +126,9 @@ impl State {
                 });
             self.graph[at].chosen = ready;
             if ready {
-                patches.push(at)
+                patches.push(at);
             } else {
-                left_out.push(at)
+                left_out.push(at);
             }
             at = self.graph[at].newer;
         }

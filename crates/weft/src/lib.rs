@@ -2,7 +2,7 @@
 //!
 //! A [`Stack`] is a volume opened: device, write engine and file system. [`mkfs`] makes volumes,
 //! [`check`] checks and repairs them, [`transfer`] moves trees between the host, volumes and tar
-//! streams, [`Stack::mount`] mounts one; [`format`] recognises volumes by their content and
+//! streams, [`Stack::mount`] mounts one; [`mod@format`] recognises volumes by their content and
 //! [`volume`] reads `IMAGE:/path`. The library never prints and never reads the environment; the
 //! command (`weft-cli`) does.
 //!

@@ -6,8 +6,11 @@ use weft_block::{BlockDevice, Geometry, Result};
 /// Called at each flush with the durable content and the writes it is about to make durable.
 type Inspect = Box<dyn Fn(&[u8], &[(u64, Vec<u8>)]) + Send + Sync>;
 
+/// What is durable, and the writes since the last flush.
+type Content = (Vec<u8>, Vec<(u64, Vec<u8>)>);
+
 pub struct Inspected {
-    inner: Mutex<(Vec<u8>, Vec<(u64, Vec<u8>)>)>,
+    inner: Mutex<Content>,
     inspect: Inspect,
 }
 

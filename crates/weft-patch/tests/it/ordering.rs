@@ -77,7 +77,7 @@ fn judge(image: &[u8], log: &[Made], what: &str) {
     }
 }
 
-fn run(seed: u64, options: Options, faults: bool) -> (weft_patch::Counters, usize) {
+fn run(seed: u64, options: &Options, faults: bool) -> (weft_patch::Counters, usize) {
     let log: Arc<Mutex<Vec<Made>>> = Arc::default();
     let seen = Arc::clone(&log);
     let device = Arc::new(Inspected::new(
@@ -97,7 +97,7 @@ fn run(seed: u64, options: Options, faults: bool) -> (weft_patch::Counters, usiz
     ));
     let faulty = Arc::new(FaultDevice::new(Arc::clone(&device)));
     let engine =
-        Engine::new(faulty.clone(), BLOCK as u32, Options { background: false, ..options })
+        Engine::new(faulty.clone(), BLOCK as u32, Options { background: false, ..options.clone() })
             .expect("engine");
     let mut rng = Rng(seed);
     let mut ids: Vec<PatchId> = Vec::new();
@@ -177,9 +177,8 @@ fn sweep(name: &str, options: &Options, faults: bool) {
     let many: u64 = std::env::var("WEFT_SEEDS").ok().and_then(|s| s.parse().ok()).unwrap_or(3000);
     let mut rollbacks = 0;
     for seed in first..first + many {
-        let result = std::panic::catch_unwind(std::panic::AssertUnwindSafe(|| {
-            run(seed, options.clone(), faults)
-        }));
+        let result =
+            std::panic::catch_unwind(std::panic::AssertUnwindSafe(|| run(seed, options, faults)));
         match result {
             Ok((counters, _)) => rollbacks += counters.rollbacks,
             Err(panic) => {
@@ -229,7 +228,7 @@ fn every_image_obeys_the_rule_on_a_failing_device() {
 fn the_judge_sees_a_breach() {
     let result = std::panic::catch_unwind(|| {
         for seed in 0..500 {
-            run(seed, Options { policy: Policy::Async, ..Options::default() }, false);
+            run(seed, &Options { policy: Policy::Async, ..Options::default() }, false);
         }
     });
     assert!(result.is_err(), "without dependencies some image must break the rule");

@@ -4,9 +4,9 @@ use std::sync::Arc;
 use weft_block::MemoryDevice;
 use weft_patch::{BlockNr, Engine, Options, Owner};
 
-fn engine(options: Options) -> Arc<Engine> {
+fn engine(options: &Options) -> Arc<Engine> {
     let device = Arc::new(MemoryDevice::new(64 << 20));
-    Engine::new(device, 4096, Options { background: false, ..options }).unwrap()
+    Engine::new(device, 4096, Options { background: false, ..options.clone() }).unwrap()
 }
 
 /// 1000 "files": bitmap bit, data, inode after both, name after inode.
@@ -26,7 +26,7 @@ fn create_files(engine: &Engine) {
 
 #[test]
 fn a_file_costs_one_patch_of_its_own_and_no_undo_data() {
-    let engine = engine(Options::default());
+    let engine = engine(&Options::default());
     create_files(&engine);
     let c = engine.counters();
     assert_eq!(c.undo_bytes, 0, "{c:?}");
@@ -37,7 +37,7 @@ fn a_file_costs_one_patch_of_its_own_and_no_undo_data() {
 
 #[test]
 fn without_optimisations_every_change_is_a_patch() {
-    let engine = engine(Options { hard_patches: false, merge: false, ..Options::default() });
+    let engine = engine(&Options { hard_patches: false, merge: false, ..Options::default() });
     create_files(&engine);
     let c = engine.counters();
     assert_eq!(c.patches, 4000);
@@ -47,7 +47,7 @@ fn without_optimisations_every_change_is_a_patch() {
 
 #[test]
 fn freed_before_written_is_never_written() {
-    let engine = engine(Options::default());
+    let engine = engine(&Options::default());
     let mut op = engine.begin(4).unwrap();
     let data = op.write_data(BlockNr(100), Owner(5), 0, &[3; 4096], true, &[]).unwrap();
     let pointer = op.write(BlockNr(3), 0, &[100, 0, 0, 0], &[data]).unwrap();
@@ -62,7 +62,7 @@ fn freed_before_written_is_never_written() {
 
 #[test]
 fn what_somebody_else_waits_for_is_not_cancelled() {
-    let engine = engine(Options::default());
+    let engine = engine(&Options::default());
     let mut op = engine.begin(4).unwrap();
     let data = op.write_data(BlockNr(100), Owner(5), 0, &[3; 4096], true, &[]).unwrap();
     op.write(BlockNr(3), 0, &[100, 0, 0, 0], &[data]).unwrap();
@@ -74,7 +74,7 @@ fn what_somebody_else_waits_for_is_not_cancelled() {
 
 #[test]
 fn a_sync_of_one_owner_leaves_the_others_alone() {
-    let engine = engine(Options::default());
+    let engine = engine(&Options::default());
     let mut op = engine.begin(4).unwrap();
     for i in 0..100 {
         op.write_data(BlockNr(100 + i), Owner(1 + i % 2), 0, &[3; 4096], true, &[]).unwrap();
