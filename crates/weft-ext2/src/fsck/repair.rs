@@ -1,6 +1,6 @@
 //! Repairs what a check found, one problem at a time, until a check finds nothing.
 
-use super::found::{Found, KIND_DIRECTORY};
+use super::found::Found;
 use super::problem::{EntryProblem, InodeProblem, Place, Problem};
 use super::scan::{EXT4_FLAGS, inner_attributes};
 use super::volume::Volume;
@@ -12,9 +12,12 @@ use crate::layout::{
 };
 use crate::mkfs::map_path;
 use crate::{Error, Result};
+use hashbrown::HashSet;
 use std::time::{SystemTime, UNIX_EPOCH};
 use weft_block::BlockDevice;
 use weft_patch::jbd2;
+
+mod lost;
 
 /// Most rounds: each cures at least what the one before made visible.
 const MAX_ROUNDS: usize = 16;
@@ -110,7 +113,8 @@ pub(super) fn repair(
             return Ok(());
         }
         before.clone_from(&pass.found.problems);
-        Repairer { pass, how, time, search: 0 }.run()?;
+        let orphans = lost::orphans(&pass)?;
+        Repairer { pass, how, time, search: 0, orphans }.run()?;
         device.flush()?;
     }
     Ok(())
@@ -156,6 +160,8 @@ struct Repairer<'d> {
     time: u32,
     /// Where the search for a free block goes on.
     search: u64,
+    /// Inodes on the chain of orphans: those with names were being cut.
+    orphans: HashSet<u32>,
 }
 
 impl<'d> Repairer<'d> {
@@ -189,7 +195,10 @@ impl<'d> Repairer<'d> {
 
     fn problem(&mut self, problem: &Problem) -> Result<()> {
         match problem {
-            Problem::Superblock { .. } | Problem::OrphanChain { .. } => self.superblock(),
+            Problem::Superblock { .. } => self.superblock(),
+            Problem::OrphanChain { .. } => {
+                update_superblock(self.volume().device, |sb, _| sb.last_orphan = 0)
+            }
             Problem::GroupDescriptor { group, .. } => self.descriptor(*group),
             Problem::ResizeInode { .. } => self.resize_inode(),
             Problem::Inode { ino, problem } => self.inode(*ino, problem),
@@ -262,7 +271,6 @@ impl<'d> Repairer<'d> {
         let large_file = self.pass.found.large_file;
         update_superblock(self.volume().device, |sb, raw| {
             sb.reserved_blocks = sb.reserved_blocks.min(sb.blocks / 2);
-            sb.last_orphan = 0;
             if sb.revision == 0 {
                 for i in 0..3 {
                     put32(raw, 0x5C + 4 * i, 0);
@@ -341,6 +349,9 @@ impl<'d> Repairer<'d> {
             }
             InodeProblem::Mode(_) | InodeProblem::Content(_) => self.free_inode(ino),
             InodeProblem::Field(_) => self.slot(ino, fix_fields),
+            InodeProblem::Size { lags: true, .. } if self.orphans.contains(&ino) => {
+                self.cut_tail(ino)
+            }
             InodeProblem::Size { expected, .. } => self.slot(ino, |slot| {
                 let [a, b, c, d, high @ ..] = expected.to_le_bytes();
                 put(slot, 0x04, &[a, b, c, d]);
@@ -459,85 +470,6 @@ impl<'d> Repairer<'d> {
             | EntryProblem::SecondName(_) => entries::clear(content, offset),
             EntryProblem::Kind { expected, .. } => put(content, offset + 7, &[*expected]),
         })
-    }
-
-    /// Takes away the name of a directory that hangs in a loop.
-    fn leave_parent(&mut self, ino: u32) -> Result<()> {
-        let parent = self.pass.found.dirs.get(&ino).map_or(0, |dir| dir.parent);
-        if parent == 0 {
-            return Ok(());
-        }
-        let blocks: Vec<u32> = self
-            .pass
-            .found
-            .dir_blocks
-            .iter()
-            .filter(|block| block.ino == parent)
-            .map(|block| block.block)
-            .collect();
-        let filetype = self.filetype();
-        for block in blocks {
-            self.volume().update(u64::from(block), |content| {
-                let at = crate::layout::Dirents::new(content, filetype)
-                    .map_while(std::result::Result::ok)
-                    .find(|r| r.ino == ino && r.name != b"." && r.name != b"..")
-                    .map(|r| r.offset);
-                if let Some(at) = at {
-                    entries::clear(content, at);
-                }
-            })?;
-        }
-        Ok(())
-    }
-
-    /// Gives an inode a name in lost+found, if there is one with room.
-    fn reattach(&mut self, ino: u32) -> Result<()> {
-        let filetype = self.filetype();
-        let mut content = Vec::new();
-        let mut lost_found = 0;
-        for at in self.pass.found.dir_blocks.iter().filter(|at| at.ino == ROOT_INO) {
-            self.volume().read(u64::from(at.block), &mut content)?;
-            let entry = crate::layout::Dirents::new(&content, filetype)
-                .map_while(std::result::Result::ok)
-                .find(|r| r.ino != 0 && r.name == b"lost+found");
-            if let Some(entry) = entry {
-                lost_found = entry.ino;
-            }
-        }
-        if self.pass.found.inode(lost_found).kind != KIND_DIRECTORY || lost_found == ino {
-            return Ok(());
-        }
-        let kind = self.pass.found.inode(ino).kind;
-        let name = format!("#{ino}");
-        for at in self.pass.found.dir_blocks.iter().filter(|at| at.ino == lost_found) {
-            self.volume().read(u64::from(at.block), &mut content)?;
-            if entries::insert(&mut content, ino, kind, name.as_bytes(), filetype) {
-                return self.volume().write(u64::from(at.block), &content);
-            }
-        }
-        // Full: one block more.
-        let Some(slot) = start::inode_slot(self.volume(), &self.pass.found, lost_found)? else {
-            return Ok(());
-        };
-        let Ok(inode) = Inode::parse(&slot) else { return Ok(()) };
-        let used = self.pass.found.dir_blocks.iter().filter(|at| at.ino == lost_found);
-        let logical = used.map(|at| at.logical + 1).max().unwrap_or(0);
-        if inode.block.get(logical as usize).is_none_or(|&b| b != 0) || logical >= 12 {
-            return Ok(());
-        }
-        let Some(block) = self.allocate() else { return Ok(()) };
-        let mut content = entries::empty(self.volume().block_len());
-        entries::insert(&mut content, ino, kind, name.as_bytes(), filetype);
-        self.volume().write(u64::from(block), &content)?;
-        let block_bytes = self.volume().geometry.block_bytes;
-        self.slot(lost_found, |slot| {
-            put32(slot, 0x28 + 4 * logical as usize, block);
-            put32(slot, 0x04, (logical + 1) * block_bytes);
-            let sectors = get32(slot, 0x1C);
-            put32(slot, 0x1C, sectors.saturating_add(block_bytes / 512));
-        })?;
-        self.pass.found.dir_blocks.push(super::found::DirBlock { ino: lost_found, logical, block });
-        Ok(())
     }
 
     /// Writes bitmaps and counts as they should be.

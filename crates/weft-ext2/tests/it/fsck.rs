@@ -349,6 +349,36 @@ fn a_hash_tree_of_two_levels_is_followed() {
 }
 
 #[test]
+fn files_that_were_being_cut_lose_their_tail_and_lost_ones_get_new_names() {
+    if !have_e2fsprogs() {
+        return;
+    }
+    let dir = tempfile::tempdir().unwrap();
+    let image = make_image(dir.path(), "ext3", 1024, 256, "6M");
+    let number = |path: &str| {
+        let request = format!("stat {path}");
+        let (text, _) = run(Command::new("debugfs").args(["-R", &request]).arg(&image));
+        text.split_whitespace().nth(1).unwrap().to_owned()
+    };
+    let (cut, lost) = (number("a/b/double"), number("small"));
+    // Cut to 100,000 bytes, but for its blocks; and a name in lost+found that is in the way.
+    debugfs(
+        &image,
+        &format!(
+            "sif a/b/double size 100000\nssv last_orphan {cut}\nsif a/indirect links_count 2\n\
+             ln a/indirect lost+found/#{lost}\nunlink small\nunlink a/hard-link\n"
+        ),
+    );
+    let report = repair(&image).unwrap();
+    assert!(report.is_clean(), "{:?}", report.remaining);
+    assert_clean(&image, "cut");
+    let (text, _) = run(Command::new("debugfs").args(["-R", "stat a/b/double"]).arg(&image));
+    assert!(text.contains("Size: 100000"), "{text}");
+    let (text, _) = run(Command::new("debugfs").args(["-R", "ls lost+found"]).arg(&image));
+    assert!(text.contains(&format!("#{lost}-1")), "{text}");
+}
+
+#[test]
 fn truncated_and_absurd_volumes_are_refused() {
     if !have_e2fsprogs() {
         return;
