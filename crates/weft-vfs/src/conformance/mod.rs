@@ -16,6 +16,8 @@ mod attributes;
 mod compare;
 mod content;
 mod creating;
+#[cfg(test)]
+mod faulty;
 mod links;
 mod listing;
 mod names;

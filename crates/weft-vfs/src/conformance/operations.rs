@@ -40,7 +40,7 @@ pub(super) enum Operation {
 const SLOTS: usize = 3;
 
 fn place(random: &mut Random) -> Place {
-    let depth = [1, 1, 2, 2, 3][random.below(5)];
+    let depth = [1, 1, 1, 2, 2, 2, 3][random.below(7)];
     let names: Vec<Vec<u8>> = (0..depth)
         .map(|_| match random.below(6) {
             5 => vec![b'L'; 200],
