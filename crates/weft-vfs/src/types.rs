@@ -26,10 +26,15 @@ pub struct Time {
 }
 
 impl Time {
-    /// The system clock's time.
+    /// The system clock's time, as of its last tick: what the kernel stamps its own inodes with,
+    /// and what `time(2)` reads. The finer clock runs up to a tick ahead of those, and a volume
+    /// stamped by it is from the future for a moment (as e2fsck says when it comes soon enough).
     #[must_use]
     pub fn now() -> Self {
-        std::time::SystemTime::now().into()
+        let now = rustix::time::clock_gettime(rustix::time::ClockId::RealtimeCoarse);
+        #[expect(clippy::cast_sign_loss, clippy::cast_possible_truncation, reason = "below 10^9")]
+        let nanos = now.tv_nsec as u32;
+        Self { secs: now.tv_sec, nanos }
     }
 }
 

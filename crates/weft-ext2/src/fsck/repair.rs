@@ -13,9 +13,9 @@ use crate::layout::{
 use crate::mkfs::map_path;
 use crate::{Error, Result};
 use hashbrown::HashSet;
-use std::time::{SystemTime, UNIX_EPOCH};
 use weft_block::BlockDevice;
 use weft_patch::jbd2;
+use weft_vfs::Time;
 
 mod lost;
 
@@ -77,10 +77,8 @@ pub(super) fn repair(
     how: Repair,
     report: &mut Report,
 ) -> Result<()> {
-    let time = options.time.unwrap_or_else(|| {
-        let since = SystemTime::now().duration_since(UNIX_EPOCH).unwrap_or_default();
-        u32::try_from(since.as_secs()).unwrap_or(u32::MAX)
-    });
+    let now = || u32::try_from(Time::now().secs).unwrap_or(u32::MAX);
+    let time = options.time.unwrap_or_else(now);
     let mut marked = false;
     let mut before: Vec<Problem> = Vec::new();
     for round in 0..MAX_ROUNDS {

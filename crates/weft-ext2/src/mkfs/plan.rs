@@ -6,7 +6,7 @@ use crate::layout::{
     Compat, CreatorOs, GOOD_OLD_FIRST_INO, JOURNAL_INO, RoCompat, Superblock, WANT_EXTRA_BYTES,
 };
 use crate::{Error, Result};
-use std::time::{SystemTime, UNIX_EPOCH};
+use weft_vfs::Time;
 
 /// Fewest inodes a volume may have: the reserved ones, lost+found, and some for files.
 const MIN_INODES: u32 = 16;
@@ -82,8 +82,7 @@ impl Plan {
 }
 
 fn now() -> u32 {
-    let since = SystemTime::now().duration_since(UNIX_EPOCH).unwrap_or_default();
-    u32::try_from(since.as_secs()).unwrap_or(u32::MAX)
+    u32::try_from(Time::now().secs).unwrap_or(u32::MAX)
 }
 
 /// The fields that do not depend on the number of blocks.
