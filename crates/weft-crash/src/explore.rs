@@ -324,6 +324,7 @@ impl Run<'_> {
         sum.e2fsck += more.e2fsck;
         sum.repairs += more.repairs;
         sum.aftermaths += more.aftermaths;
+        sum.healed += more.healed;
         sum.leaky += more.leaky;
         Ok(())
     }

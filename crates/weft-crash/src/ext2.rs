@@ -68,6 +68,12 @@ impl Ext2Target {
         self
     }
 
+    fn open(&self, device: Arc<dyn BlockDevice>, no_healing: bool) -> Result<Arc<Ext2>> {
+        let engine = self.engine.clone();
+        let options = OpenOptions { engine, no_healing, ..OpenOptions::default() };
+        Ext2::open(device, options).map_err(told("mount"))
+    }
+
     fn journaled(&self) -> bool {
         matches!(self.policy, Policy::Journal(_))
     }
@@ -118,8 +124,14 @@ impl Target for Ext2Target {
     }
 
     fn mount(&self, device: Arc<dyn BlockDevice>) -> Result<Arc<dyn FileSystem>> {
-        let options = OpenOptions { engine: self.engine.clone(), ..OpenOptions::default() };
-        Ok(Ext2::open(device, options).map_err(told("mount"))?)
+        Ok(self.open(device, true)?)
+    }
+
+    fn heal(&self, device: Arc<dyn BlockDevice>) -> Result<bool> {
+        let fs = self.open(device, false)?;
+        fs.finish_healing();
+        fs.unmount().map_err(Error::fs("unmounting"))?;
+        Ok(true)
     }
 
     fn check(&self, device: Arc<dyn BlockDevice>, renames_dirs: bool) -> Result<Option<Findings>> {

@@ -27,6 +27,8 @@ pub enum Kind {
     Promise,
     /// Repair leaves something.
     Repair,
+    /// The repair in the background of a mount does harm.
+    Healing,
     /// Using the volume after the crash, without a repair, damages it.
     Aftermath,
     /// weft's checker and e2fsck disagree.
@@ -43,6 +45,7 @@ impl fmt::Display for Kind {
             Self::Mount => "mount failed",
             Self::Promise => "broken promise",
             Self::Repair => "repair failed",
+            Self::Healing => "harm by the repair in the background",
             Self::Aftermath => "damage by use after the crash",
             Self::Disagreement => "the checkers disagree",
             Self::Panic => "panic",
@@ -82,6 +85,8 @@ pub struct Counts {
     pub e2fsck: u64,
     /// Repairs tried.
     pub repairs: u64,
+    /// Images that the repair in the background of a mount made clean.
+    pub healed: u64,
     /// Images used after the crash.
     pub aftermaths: u64,
     /// Images with leaks, which soft updates allow.
@@ -153,6 +158,9 @@ impl<'a> Judge<'a> {
         }
         if depth.repair && faults.is_empty() {
             self.repair(image, walked.as_ref().map(|w| &w.observed), &mut faults)?;
+        }
+        if depth.repair && faults.is_empty() {
+            self.heal(image, renames, walked.as_ref().map(|w| &w.observed), &mut faults)?;
         }
         if depth.aftermath && faults.is_empty() {
             self.aftermath(image, renames, &mut faults)?;
@@ -291,21 +299,51 @@ impl<'a> Judge<'a> {
         let image = device.snapshot();
         let found = self.check(&image, false, Depth::FULL, faults)?;
         demand(&found, Severity::Clean, Kind::Repair, "after repair", faults);
-        if let (Some(before), Some(after)) = (before, self.walk(&image, faults)) {
-            for (id, seen) in &before.nodes {
-                let kept = match (&seen.body, after.observed.nodes.get(id).map(|n| &n.body)) {
-                    // A size that lags behind the blocks may be made to cover them, as e2fsck
-                    // does; nothing that was there may change.
-                    (Body::File(old), Some(Body::File(new))) => new.starts_with(old),
-                    (_, now) => now.is_some(),
-                };
-                if !kept {
-                    let what = format!("repair removes or changes node {}", id.0);
-                    faults.push(Fault { kind: Kind::Repair, what });
-                }
+        self.keeps(&image, before, Kind::Repair, faults);
+        Ok(())
+    }
+
+    /// The repair in the background of a mount may leave something, but damage nothing.
+    fn heal(
+        &mut self,
+        image: &Image,
+        renames_dirs: bool,
+        before: Option<&Observed>,
+        faults: &mut Vec<Fault>,
+    ) -> Result<()> {
+        let device = device(image);
+        let healed =
+            Self::guarded(faults, || self.target.heal(Arc::clone(&device) as Arc<dyn BlockDevice>));
+        match healed {
+            Some(Ok(true)) => {}
+            Some(Ok(false)) | None => return Ok(()),
+            Some(Err(e)) => {
+                faults.push(Fault { kind: Kind::Healing, what: e.to_string() });
+                return Ok(());
             }
         }
+        let image = device.snapshot();
+        let found = self.check(&image, renames_dirs, Depth::FULL, faults)?;
+        self.counts.healed += u64::from(found.severity == Severity::Clean);
+        demand(&found, Severity::Leaks, Kind::Healing, "after healing", faults);
+        self.keeps(&image, before, Kind::Healing, faults);
         Ok(())
+    }
+
+    /// Whatever changes a volume after a crash must keep what could be seen on it.
+    fn keeps(&self, image: &Image, before: Option<&Observed>, kind: Kind, faults: &mut Vec<Fault>) {
+        let (Some(before), Some(after)) = (before, self.walk(image, faults)) else { return };
+        for (id, seen) in &before.nodes {
+            let kept = match (&seen.body, after.observed.nodes.get(id).map(|n| &n.body)) {
+                // A size that lags behind the blocks may be made to cover them, as e2fsck does;
+                // nothing that was there may change.
+                (Body::File(old), Some(Body::File(new))) => new.starts_with(old),
+                (_, now) => now.is_some(),
+            };
+            if !kept {
+                faults.push(Fault { kind, what: format!("it removes or changes node {}", id.0) });
+            }
+        }
     }
 
     /// Mounts without a repair, allocates, frees and renames, and unmounts.

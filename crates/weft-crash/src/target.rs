@@ -59,7 +59,7 @@ pub trait Target: Send + Sync {
     fn promises(&self) -> Promises;
 
     /// Mounts a volume, without threads of its own if it can, so that runs are repeatable.
-    /// Recovery, where there is any, happens here.
+    /// Recovery, where there is any, happens here; a repair in the background does not.
     ///
     /// # Errors
     /// Whatever keeps it from being mounted.
@@ -78,6 +78,13 @@ pub trait Target: Send + Sync {
     /// # Errors
     /// If it cannot be repaired.
     fn repair(&self, device: Arc<dyn BlockDevice>) -> Result<bool>;
+
+    /// Mounts a volume, lets the repair in the background come to its end, and unmounts; `false`
+    /// if there is none.
+    ///
+    /// # Errors
+    /// Whatever keeps it from being mounted or unmounted.
+    fn heal(&self, device: Arc<dyn BlockDevice>) -> Result<bool>;
 
     /// Whether e2fsck understands its volumes.
     fn is_ext2(&self) -> bool;

@@ -20,13 +20,14 @@ fn clean(config: &Config) -> Report {
     let report = explore(config, &|_| {}).unwrap();
     println!(
         "{}: {} distinct images ({} with leaks) of {} workloads, {} runs of e2fsck, {} repairs, \
-         {} used without repair",
+         {} made clean in the background, {} used without repair",
         config.target.options(),
         report.images,
         report.counts.leaky,
         report.workloads,
         report.counts.e2fsck,
         report.counts.repairs,
+        report.counts.healed,
         report.counts.aftermaths,
     );
     let told: String = report.violations.iter().map(|v| format!("\n{v}\n")).collect();

@@ -70,6 +70,10 @@ impl Target for Toy {
         load(&*device, &MemFs::new()).map(|_| true)
     }
 
+    fn heal(&self, _: Arc<dyn BlockDevice>) -> Result<bool> {
+        Ok(false)
+    }
+
     fn is_ext2(&self) -> bool {
         false
     }
