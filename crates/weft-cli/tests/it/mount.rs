@@ -164,3 +164,66 @@ fn the_mount_helper_speaks_the_language_of_mount() {
     bench.ok(&["umount", "m"]);
     assert_eq!(bench.ok(&["cat", "v.img:/file"]), "by fstab");
 }
+
+/// Kills the daemon at some moment of a copy, again and again on the same volume: each time the
+/// next mount works at once and everything that was fsynced is there.
+fn killed_again_and_again(format: &str, order: &str, kills: u64) {
+    let bench = Bench::with_volume(format);
+    for i in 0..400 {
+        let len = 500 + i * 37 % 9000;
+        bench.write(&format!("tree/d{}/f{i}", i % 20), &vec![(i % 251) as u8; len]);
+    }
+    let mut rng = weft::block::Rng::new(kills);
+    let mut synced: Vec<(String, Vec<u8>)> = Vec::new();
+    for round in 0..=kills {
+        let mount = Mounted::new(&bench, &["--order", order]);
+        for (name, content) in &synced {
+            let there = fs::read(mount.dir.join(name)).unwrap_or_default();
+            assert!(there == *content, "{order}, round {round}: {name} was fsynced");
+        }
+        if round == kills {
+            bench.ok(&["umount", "m"]);
+            break;
+        }
+        let mut copy = std::process::Command::new("cp")
+            .args(["-r", "tree"])
+            .arg(mount.dir.join(format!("copy-{round}")))
+            .current_dir(bench.dir())
+            .stderr(std::process::Stdio::null())
+            .spawn()
+            .expect("cp runs");
+        for i in 0..rng.below(12) {
+            let name = format!("synced-{round}-{i}");
+            let content = vec![rng.below(256) as u8; rng.index(20_000)];
+            let mut file = fs::File::create(mount.dir.join(&name)).unwrap();
+            file.write_all(&content).unwrap();
+            file.sync_all().unwrap();
+            synced.push((name, content));
+        }
+        std::thread::sleep(std::time::Duration::from_millis(rng.below(150)));
+        mount.kill(rustix::process::Signal::KILL);
+        drop(mount);
+        copy.wait().expect("cp ends");
+    }
+    let repaired = bench.run(&["fsck", "--repair", "v.img"]);
+    assert!(repaired.code <= 1, "{order}: {repaired:#?}");
+    bench.e2fsck_clean("v.img");
+}
+
+#[test]
+fn a_volume_survives_its_daemon_being_killed_while_it_works() {
+    if can_mount() {
+        killed_again_and_again("ext2", "soft", 3);
+        killed_again_and_again("ext3", "journal=ordered", 2);
+    }
+}
+
+#[test]
+#[ignore = "a campaign: make test-long"]
+fn long_many_kills() {
+    if can_mount() {
+        for order in ["soft", "journal", "journal=ordered", "journal=full"] {
+            killed_again_and_again("ext3", order, 10);
+        }
+    }
+}
