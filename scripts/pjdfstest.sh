@@ -60,7 +60,7 @@ echo "kernel $kind:"
 results "$dir/kernel" "$dir/kernel.out"
 
 "$weft" mkfs "$kind" "$dir/weft.img" --size 512M > "$dir/mkfs.out"
-"$weft" mount "$dir/weft.img" "$dir/weft" --background -o "order=$order" > "$dir/mount.out"
+"$weft" mount "$dir/weft.img" "$dir/weft" --background -o "allow_other,order=$order" > "$dir/mount.out"
 echo "weft $kind, order=$order:"
 results "$dir/weft" "$dir/weft.out"
 umount "$dir/weft"

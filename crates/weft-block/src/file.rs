@@ -20,8 +20,8 @@ use std::time::Duration;
 /// The most buffers that one `pwritev(2)` takes (`IOV_MAX` on Linux).
 const IOV_MAX: usize = 1024;
 
-/// How often, and how far apart, a busy block special is tried: udev holds a shared lock on one
-/// for a moment while it probes it.
+/// How often, and how far apart, a locked device is tried: a process that was killed, or a mount
+/// that was just unmounted, lets go of it in a moment; so does udev, which probes a block special.
 const LOCK_TRIES: u32 = 20;
 const LOCK_PAUSE: Duration = Duration::from_millis(25);
 
@@ -111,7 +111,7 @@ impl FileDevice {
             }
         };
         if mode.lock {
-            lock(&fd, path, mode.read_only, block_special)?;
+            lock(&fd, path, mode.read_only)?;
         }
         // A block special's st_size is 0; its end can be sought on both kinds.
         let len_bytes = rustix::fs::seek(&fd, rustix::fs::SeekFrom::End(0)).map_err(open_error)?;
@@ -328,7 +328,7 @@ pub(crate) fn vectored_len(bufs: &[IoSlice<'_>]) -> u64 {
     bufs.iter().map(|b| b.len() as u64).sum()
 }
 
-fn lock(fd: impl AsFd, path: &Path, shared: bool, patient: bool) -> Result<()> {
+fn lock(fd: impl AsFd, path: &Path, shared: bool) -> Result<()> {
     let how = if shared {
         FlockOperation::NonBlockingLockShared
     } else {
@@ -337,7 +337,7 @@ fn lock(fd: impl AsFd, path: &Path, shared: bool, patient: bool) -> Result<()> {
     for attempt in 0.. {
         match retry(|| rustix::fs::flock(&fd, how)) {
             Ok(()) => return Ok(()),
-            Err(Errno::WOULDBLOCK) if patient && attempt < LOCK_TRIES => {
+            Err(Errno::WOULDBLOCK) if attempt < LOCK_TRIES => {
                 std::thread::sleep(LOCK_PAUSE);
             }
             Err(Errno::WOULDBLOCK) => break,

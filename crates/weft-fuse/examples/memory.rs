@@ -1,9 +1,8 @@
 //! Mounts an empty file system in memory until it is unmounted or signalled:
-//! `memory MOUNTPOINT [writethrough] [private] [noxattr] [threads=N] [polling=MICROSECONDS]`.
+//! `memory MOUNTPOINT [writethrough] [others] [noxattr] [nopolling] [threads=N]`.
 
 use std::path::PathBuf;
 use std::sync::Arc;
-use std::time::Duration;
 
 use weft_fuse::MountOptions;
 use weft_vfs::{MemFs, MemLimits};
@@ -15,10 +14,10 @@ fn main() -> Result<(), Box<dyn std::error::Error>> {
     for argument in arguments {
         match argument.split_once('=') {
             None if argument == "writethrough" => options.writeback_cache = false,
-            None if argument == "private" => options.allow_other = false,
+            None if argument == "others" => options.allow_other = true,
+            None if argument == "nopolling" => options.polling = false,
             None if argument == "noxattr" => options.xattrs = false,
             Some(("threads", n)) => options.threads = n.parse()?,
-            Some(("polling", us)) => options.polling = Duration::from_micros(us.parse()?),
             _ => return Err(format!("unknown option {argument}").into()),
         }
     }

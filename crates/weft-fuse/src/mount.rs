@@ -6,7 +6,6 @@ use std::path::{Path, PathBuf};
 use std::sync::Arc;
 use std::sync::atomic::{AtomicBool, Ordering};
 use std::thread::JoinHandle;
-use std::time::Duration;
 
 use signal_hook::consts::{SIGHUP, SIGINT, SIGTERM};
 use signal_hook::iterator::{Handle as SignalHandle, Signals};
@@ -123,12 +122,9 @@ fn thread(
     std::thread::Builder::new().name(name).spawn(work)
 }
 
-/// On a single CPU, looking for a request only keeps its sender from making it.
-fn polling(options: &MountOptions) -> Duration {
-    match std::thread::available_parallelism() {
-        Ok(cpus) if cpus.get() > 1 => options.polling,
-        _ => Duration::ZERO,
-    }
+/// On one CPU it would only be in the way; on three the client finds another idle one.
+fn polling(options: &MountOptions) -> bool {
+    options.polling && std::thread::available_parallelism().is_ok_and(|cpus| cpus.get() == 2)
 }
 
 impl Mount {
@@ -164,6 +160,7 @@ impl Mount {
             }
         }
         self.unmounter.ended.store(true, Ordering::Release);
+        tracing::debug!(requests = ?self.requests(), "unmounted");
         self.session = None;
         if let Ok(mut slot) = self.signals.lock()
             && let Some(handle) = slot.take()

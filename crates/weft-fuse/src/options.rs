@@ -11,8 +11,8 @@ pub struct MountOptions {
     pub subtype: String,
     /// Refuse every change.
     pub read_only: bool,
-    /// Other users may use the mount, each with the permissions that the files give. Default: for
-    /// root. Others need `user_allow_other` in `/etc/fuse.conf`.
+    /// Other users may use the mount, each with the permissions that the files give. Default: no,
+    /// as with every FUSE mount. Who is not root needs `user_allow_other` in `/etc/fuse.conf`.
     ///
     /// A mount that only root may use needs no permission checks, and so spares the kernel a look
     /// at the directory's attributes after each name made or removed in it: one request in six of
@@ -42,9 +42,10 @@ pub struct MountOptions {
     pub max_write_bytes: u32,
     /// How far the kernel reads ahead in a file, in bytes; more than 128 KiB only for root.
     pub max_readahead_bytes: u32,
-    /// How long a thread looks for the next request before it sleeps. On a virtual machine waking
-    /// a sleeping CPU costs more than most requests; 0 never burns a cycle.
-    pub polling: Duration,
+    /// While requests follow each other closely, keep the second of two CPUs from falling idle, so
+    /// that nobody waits for it to wake. Default: on a virtual machine, where waking a CPU costs
+    /// more than most requests. Has no effect unless there are exactly two CPUs.
+    pub polling: bool,
 }
 
 impl Default for MountOptions {
@@ -55,7 +56,7 @@ impl Default for MountOptions {
             source: "weft".into(),
             subtype: "weft".into(),
             read_only: false,
-            allow_other: root,
+            allow_other: false,
             xattrs: true,
             suid: root,
             dev: root,
@@ -65,7 +66,13 @@ impl Default for MountOptions {
             writeback_cache: true,
             max_write_bytes: 1 << 20,
             max_readahead_bytes: 1 << 20,
-            polling: Duration::ZERO,
+            polling: virtual_machine(),
         }
     }
+}
+
+/// Whether this is a virtual machine, as far as x86 processors tell.
+fn virtual_machine() -> bool {
+    let flag = |info: String| info.split_ascii_whitespace().any(|word| word == "hypervisor");
+    std::fs::read_to_string("/proc/cpuinfo").is_ok_and(flag)
 }

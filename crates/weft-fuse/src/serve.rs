@@ -3,10 +3,8 @@
 use std::io;
 use std::os::fd::OwnedFd;
 use std::panic::{AssertUnwindSafe, catch_unwind};
-use std::sync::{Arc, Mutex, PoisonError};
-use std::time::{Duration, Instant};
+use std::sync::Arc;
 
-use rustix::fs::OFlags;
 use rustix::io::Errno;
 
 use crate::crew::Crew;
@@ -24,42 +22,19 @@ pub(crate) struct Service {
     front: Arc<Front>,
     fd: OwnedFd,
     crew: Crew,
-    /// Only the leader uses it.
-    waiting: Mutex<Waiting>,
-    polling: Duration,
+    polling: bool,
     buffer_bytes: usize,
 }
 
-/// How the leader waits.
-#[derive(Debug)]
-struct Waiting {
-    /// Requests follow each other so quickly that it pays to look again and again.
-    brisk: bool,
-    /// The descriptor does not block.
-    nonblocking: bool,
-}
-
 impl Service {
-    pub(crate) fn new(
-        front: Arc<Front>,
-        fd: OwnedFd,
-        max_write_bytes: u32,
-        polling: Duration,
-    ) -> Self {
+    pub(crate) fn new(front: Arc<Front>, fd: OwnedFd, max_write_bytes: u32, polling: bool) -> Self {
         let room = (max_write_bytes as usize + WRITE_OVERHEAD_BYTES).next_multiple_of(4096);
-        Self {
-            front,
-            fd,
-            crew: Crew::new(),
-            waiting: Mutex::new(Waiting { brisk: false, nonblocking: false }),
-            polling,
-            buffer_bytes: room.max(MIN_BUFFER_BYTES),
-        }
+        Self { front, fd, crew: Crew::new(), polling, buffer_bytes: room.max(MIN_BUFFER_BYTES) }
     }
 
     /// Watches over the workers until the mount ends.
     pub(crate) fn stand_by(&self) {
-        self.crew.stand_by();
+        self.crew.stand_by(self.polling);
     }
 
     /// Answers requests until the mount ends.
@@ -73,50 +48,14 @@ impl Service {
 
     /// Reads the next request as the leader; 0 when the mount has ended.
     fn receive(&self, buf: &mut [u8]) -> io::Result<usize> {
-        let mut waiting = self.waiting.lock().unwrap_or_else(PoisonError::into_inner);
-        let since = (!self.polling.is_zero()).then(Instant::now);
-        if let Some(since) = since
-            && waiting.brisk
-        {
-            self.block(&mut waiting, false)?;
-            loop {
-                if let Some(len) = self.read(buf)? {
-                    return Ok(len);
-                }
-                if since.elapsed() >= self.polling {
-                    break;
-                }
-                // Whoever else wants this CPU, the client among them, goes first.
-                std::thread::yield_now();
-            }
-        }
-        self.block(&mut waiting, true)?;
         loop {
-            if let Some(len) = self.read(buf)? {
-                waiting.brisk = since.is_some_and(|since| since.elapsed() < self.polling);
-                return Ok(len);
+            match rustix::io::read(&self.fd, &mut *buf) {
+                Ok(len) => return Ok(len),
+                // NOENT: the request was interrupted before it was read.
+                Err(Errno::NOENT | Errno::INTR | Errno::AGAIN) => {}
+                Err(Errno::NODEV | Errno::CONNABORTED) => return Ok(0),
+                Err(e) => return Err(e.into()),
             }
-        }
-    }
-
-    fn block(&self, waiting: &mut Waiting, block: bool) -> io::Result<()> {
-        if waiting.nonblocking == block {
-            let flags = rustix::fs::fcntl_getfl(&self.fd)?;
-            let flags = if block { flags - OFlags::NONBLOCK } else { flags | OFlags::NONBLOCK };
-            rustix::fs::fcntl_setfl(&self.fd, flags)?;
-            waiting.nonblocking = !block;
-        }
-        Ok(())
-    }
-
-    /// `None`: nothing there, or interrupted.
-    fn read(&self, buf: &mut [u8]) -> io::Result<Option<usize>> {
-        match rustix::io::read(&self.fd, buf) {
-            Ok(len) => Ok(Some(len)),
-            // NOENT: the request was interrupted before it was read.
-            Err(Errno::NOENT | Errno::INTR | Errno::AGAIN) => Ok(None),
-            Err(Errno::NODEV | Errno::CONNABORTED) => Ok(Some(0)),
-            Err(e) => Err(e.into()),
         }
     }
 }

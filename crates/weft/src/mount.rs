@@ -53,9 +53,7 @@ fn fuse_options(
     let has = |name: &str| options.kernel.iter().any(|o| o == name);
     let mut fuse = weft_fuse::MountOptions { source, ..weft_fuse::MountOptions::default() };
     fuse.read_only = read_only;
-    if let Some(yes) = options.allow_other {
-        fuse.allow_other = yes;
-    }
+    fuse.allow_other = options.allow_other;
     fuse.suid &= !has("nosuid");
     fuse.dev &= !has("nodev");
     fuse.no_exec = has("noexec");
@@ -66,8 +64,8 @@ fn fuse_options(
     if let Some(yes) = options.writeback {
         fuse.writeback_cache = yes;
     }
-    if let Some(micros) = options.polling_micros {
-        fuse.polling = std::time::Duration::from_micros(micros);
+    if let Some(yes) = options.polling {
+        fuse.polling = yes;
     }
     fuse
 }

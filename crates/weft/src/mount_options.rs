@@ -9,9 +9,8 @@ pub struct MountOptions {
     pub read_only: bool,
     /// `order=...`
     pub order: Option<Order>,
-    /// `allow_other`: other users may look in, as the permissions say. `None` leaves it to who
-    /// mounts: root lets others in, a user does not.
-    pub allow_other: Option<bool>,
+    /// `allow_other`: other users may look in, as the permissions say.
+    pub allow_other: bool,
     /// `nodev`, `nosuid`, `noexec`, `noatime`, ...: what the kernel does with every mount.
     pub kernel: Vec<String>,
     /// `threads=N`
@@ -20,8 +19,8 @@ pub struct MountOptions {
     pub no_xattr: bool,
     /// `writeback` or `nowriteback`: whether the kernel collects writes in its cache.
     pub writeback: Option<bool>,
-    /// `polling=MICROSECONDS`: how long to look for the next request before sleeping.
-    pub polling_micros: Option<u64>,
+    /// `polling` or `nopolling`: whether a CPU may be kept awake while there is much to do.
+    pub polling: Option<bool>,
 }
 
 /// Options that mount(8) and systemd give meaning to and pass on all the same.
@@ -80,18 +79,14 @@ impl MountOptions {
                 ("ro", None) => self.read_only = true,
                 ("rw", None) => self.read_only = false,
                 ("order", Some(order)) => self.order = Some(order.parse()?),
-                ("allow_other", None) => self.allow_other = Some(true),
-                ("noallow_other", None) => self.allow_other = Some(false),
+                ("allow_other", None) => self.allow_other = true,
+                ("noallow_other", None) => self.allow_other = false,
                 ("noxattr", None) => self.no_xattr = true,
                 ("xattr" | "user_xattr", None) => self.no_xattr = false,
                 ("writeback", None) => self.writeback = Some(true),
                 ("nowriteback", None) => self.writeback = Some(false),
-                ("polling", Some(n)) => {
-                    let n = n.parse().ok().filter(|n| *n <= 10_000).ok_or_else(|| {
-                        Error::Invalid(format!("polling={n}: give microseconds, up to 10000"))
-                    })?;
-                    self.polling_micros = Some(n);
-                }
+                ("polling", None) => self.polling = Some(true),
+                ("nopolling", None) => self.polling = Some(false),
                 ("threads", Some(n)) => {
                     let n = n.parse().ok().filter(|n| (1..=1024).contains(n)).ok_or_else(|| {
                         Error::Invalid(format!("threads={n}: give a number from 1 to 1024"))
@@ -113,8 +108,8 @@ impl MountOptions {
                 _ => {
                     return Err(Error::Invalid(format!(
                         "the mount option '{option}' is not known; there are ro, order=ORDER, \
-                         allow_other, noxattr, writeback, polling=US, threads=N, and the kernel's \
-                         own (nodev, nosuid, noexec, noatime, ...)"
+                         allow_other, noxattr, nowriteback, nopolling, threads=N, and the \
+                         kernel's own (nodev, nosuid, noexec, noatime, ...)"
                     )));
                 }
             }
@@ -136,7 +131,7 @@ mod tests {
         assert_eq!((o.read_only, o.threads), (false, Some(3)));
         o.parse("ro,suid,allow_other").unwrap();
         assert_eq!(o.kernel, ["nodev", "suid"]);
-        assert_eq!((o.read_only, o.allow_other), (true, Some(true)));
+        assert_eq!((o.read_only, o.allow_other), (true, true));
     }
 
     #[test]

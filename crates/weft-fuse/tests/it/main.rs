@@ -39,7 +39,13 @@ impl Mounted {
 
 /// Mounts with the default options, or says why not.
 fn mounted() -> Option<Mounted> {
-    mounted_with(&MountOptions::default())
+    mounted_with(&options())
+}
+
+/// Root lets others in, so that there is somebody whose permissions are checked.
+fn options() -> MountOptions {
+    let allow_other = rustix::process::geteuid().is_root();
+    MountOptions { allow_other, ..MountOptions::default() }
 }
 
 fn mounted_with(options: &MountOptions) -> Option<Mounted> {
@@ -57,7 +63,7 @@ fn mounted_with(options: &MountOptions) -> Option<Mounted> {
 /// Both with and without the kernel's writeback cache.
 fn both_caches(test: impl Fn(&Mounted)) {
     for writeback_cache in [true, false] {
-        let options = MountOptions { writeback_cache, ..MountOptions::default() };
+        let options = MountOptions { writeback_cache, ..options() };
         let Some(mounted) = mounted_with(&options) else { return };
         test(&mounted);
         mounted.unmount();

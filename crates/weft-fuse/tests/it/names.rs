@@ -212,7 +212,7 @@ fn extended_attributes() {
 
 #[test]
 fn without_extended_attributes() {
-    let options = weft_fuse::MountOptions { xattrs: false, ..weft_fuse::MountOptions::default() };
+    let options = weft_fuse::MountOptions { xattrs: false, ..super::options() };
     let Some(m) = super::mounted_with(&options) else { return };
     fs::write(m.at("file"), b"x").expect("write");
     let refused = Err(rustix::io::Errno::OPNOTSUPP);
@@ -230,7 +230,7 @@ fn for_root_alone() {
         eprintln!("skipped: needs root to act as somebody else");
         return;
     }
-    let options = weft_fuse::MountOptions { allow_other: false, ..Default::default() };
+    let options = weft_fuse::MountOptions::default();
     let Some(m) = super::mounted_with(&options) else { return };
     fs::write(m.at("file"), b"x").expect("write");
     fs::set_permissions(m.at("file"), fs::Permissions::from_mode(0o000)).expect("chmod");
