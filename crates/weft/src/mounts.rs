@@ -91,6 +91,11 @@ fn unescape(field: &[u8]) -> OsString {
     OsString::from_vec(out)
 }
 
+/// How often, and how far apart, a busy mount is tried: a program that is just ending, or one that
+/// is just being started and still has its parent's files, leaves it in a moment.
+const BUSY_TRIES: u32 = 20;
+const BUSY_PAUSE: Duration = Duration::from_millis(25);
+
 /// Unmounts. `lazy` detaches a mount that is in use or whose server has died.
 ///
 /// # Errors
@@ -98,7 +103,15 @@ fn unescape(field: &[u8]) -> OsString {
 pub fn unmount(mountpoint: &Path, lazy: bool) -> Result<()> {
     let shown = mountpoint.display();
     let flags = if lazy { UnmountFlags::DETACH } else { UnmountFlags::empty() };
-    match rustix::mount::unmount(mountpoint, flags) {
+    let mut result = rustix::mount::unmount(mountpoint, flags);
+    for _ in 0..BUSY_TRIES {
+        if result != Err(Errno::BUSY) {
+            break;
+        }
+        std::thread::sleep(BUSY_PAUSE);
+        result = rustix::mount::unmount(mountpoint, flags);
+    }
+    match result {
         Ok(()) => Ok(()),
         Err(Errno::PERM) => fusermount(mountpoint, lazy),
         Err(Errno::BUSY) => Err(Error::Mount(format!(
