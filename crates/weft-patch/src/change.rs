@@ -18,8 +18,9 @@
 //! File data has a form of its own: whole blocks written blindly (nothing to undo, nothing to wait
 //! for) have no patch each but share one, the *run* of the operation.
 
-use crate::graph::{Change, INLINE_UNDO_BYTES, Kind, NONE};
+use crate::graph::{Change, Kind, NONE};
 use crate::state::State;
+use crate::undo::INLINE_UNDO_BYTES;
 use crate::{Owner, PatchId};
 use smallvec::SmallVec;
 
@@ -136,7 +137,7 @@ impl State {
             let patch = &self.graph[at];
             if patch.kind == Kind::Soft {
                 let given = internal.contains(&at);
-                if given || self.graph.overlaps(at, change) {
+                if given || self.graph.overlap(at, change) {
                     if newest == NONE {
                         newest = at;
                     }
@@ -144,7 +145,7 @@ impl State {
                         internal.push(at);
                     }
                     // It waits itself for what lies below.
-                    if self.graph.covered_by(at, change) {
+                    if self.graph.pieces(at).cover(change) {
                         break;
                     }
                 }
@@ -229,7 +230,7 @@ impl State {
         newest_under: u32,
     ) -> u32 {
         let target = if self.options.merge {
-            self.merge_target(buffer, external, internal, newest_under)
+            self.merge_target(buffer, change, external, internal, newest_under)
         } else {
             NONE
         };
@@ -246,7 +247,7 @@ impl State {
         }
         self.add_befores(patch, external);
         let content = &self.cache[buffer].content;
-        let undo = self.graph.add_piece(patch, change, content);
+        let undo = self.graph.add_undo(patch, change, content);
         self.counters.undo_bytes += undo as u64;
         patch
     }
@@ -255,6 +256,7 @@ impl State {
     fn merge_target(
         &self,
         buffer: u32,
+        change: Change,
         external: &[u32],
         internal: &[u32],
         newest_under: u32,
@@ -268,6 +270,9 @@ impl State {
             if target == NONE {
                 return NONE;
             }
+        }
+        if !self.graph.pieces(target).can_take(change) {
+            return NONE;
         }
         let t = &self.graph[target];
         let (waited_for, sealed) = (t.afters != NONE, t.sealed);

@@ -221,7 +221,7 @@ impl State {
                 .collect(),
             waited_for_by: self.graph.afters(patch).count(),
             undo_bytes: match kind {
-                PatchKind::Soft => self.graph.pieces(patch).map(|p| usize::from(p.len)).sum(),
+                PatchKind::Soft => self.graph.pieces(patch).len_bytes(),
                 PatchKind::Hard | PatchKind::Empty | PatchKind::Run => 0,
             },
         }

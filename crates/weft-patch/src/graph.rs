@@ -2,7 +2,7 @@
 //!
 //! Edges are links in two lists at once: the *befores* of the patch that waits and the *afters* of
 //! the patch waited for. Nothing here allocates per patch or per edge once the arenas have grown,
-//! but for undo data of more than [`INLINE_UNDO_BYTES`].
+//! but for undo data of more than [`INLINE_UNDO_BYTES`](crate::undo::INLINE_UNDO_BYTES).
 //!
 //! Invariants:
 //! - An edge exists only between two live patches; making a patch durable removes its edges.
@@ -10,12 +10,10 @@
 //! - Befores on the same block ("internal") are always older on that block's list.
 
 use crate::PatchId;
+use crate::undo::{Pieces, UndoArena};
 
 /// "No patch", "no edge", "no piece", "no buffer".
 pub(crate) const NONE: u32 = u32::MAX;
-
-/// Undo data of this many bytes needs no allocation: half of it is this small.
-pub(crate) const INLINE_UNDO_BYTES: usize = 8;
 
 /// Why a patch exists and how far it has come.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
@@ -35,7 +33,7 @@ pub(crate) enum Kind {
     Free,
 }
 
-/// One patch: 44 bytes, and 24 for each dependency.
+/// One patch: 52 bytes, and 24 for each dependency.
 #[derive(Debug)]
 pub(crate) struct Patch {
     pub generation: u32,
@@ -50,8 +48,11 @@ pub(crate) struct Patch {
     pub afters: u32,
     /// Number of befores on other blocks.
     pub waits: u32,
-    /// Undo pieces, newest first; of a run, its first buffer.
+    /// Its undo data; of a run, its first buffer.
     pub pieces: u32,
+    /// The bytes of the block that its undo data lies in, from and to: most changes of a block
+    /// meet few of its patches, and this tells without a look at their pieces.
+    hull: (u32, u32),
     /// Marks of graph walks.
     pub mark: u32,
     pub kind: Kind,
@@ -71,23 +72,6 @@ struct Edge {
     prev_of_before: u32,
 }
 
-/// How to undo one range of a patch.
-#[derive(Debug)]
-pub(crate) enum Undo {
-    Small([u8; INLINE_UNDO_BYTES]),
-    Large(Box<[u8]>),
-    /// Flip these bits of the little-endian word.
-    Flip(u32),
-}
-
-#[derive(Debug)]
-pub(crate) struct Piece {
-    pub offset: u16,
-    pub len: u16,
-    next: u32,
-    pub undo: Undo,
-}
-
 /// A change within one block: a byte range, or bits of one little-endian 32-bit word.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub(crate) enum Change {
@@ -104,7 +88,8 @@ impl Change {
         }
     }
 
-    fn range(self) -> (usize, usize) {
+    /// The bytes it lies in, from and to.
+    pub fn range(self) -> (usize, usize) {
         match self {
             Self::Bytes { offset, len } => (offset, offset + len),
             Self::Bits { offset, .. } => (offset, offset + 4),
@@ -118,12 +103,9 @@ pub(crate) struct Graph {
     free_patches: Vec<u32>,
     edges: Vec<Edge>,
     free_edges: Vec<u32>,
-    pieces: Vec<Piece>,
-    free_pieces: Vec<u32>,
+    undo: UndoArena,
     mark: u32,
     stack: Vec<u32>,
-    /// Bytes of undo data held.
-    pub undo_bytes: usize,
     /// Live patches.
     pub live: usize,
 }
@@ -160,6 +142,7 @@ impl Graph {
             afters: NONE,
             waits: 0,
             pieces: NONE,
+            hull: (0, 0),
             mark: 0,
             kind,
             sealed: false,
@@ -174,7 +157,7 @@ impl Graph {
             self[index].kind != Kind::Run || self[index].pieces == NONE,
             "a run has blocks"
         );
-        self.drop_pieces(index);
+        self.drop_undo(index);
         self.live -= 1;
         let p = &mut self[index];
         debug_assert!(p.befores == NONE && p.afters == NONE, "a released patch has edges");
@@ -188,6 +171,7 @@ impl Graph {
             afters: NONE,
             waits: 0,
             pieces: NONE,
+            hull: (0, 0),
             mark: 0,
             kind: Kind::Free,
             sealed: false,
@@ -323,148 +307,36 @@ impl Graph {
 
     /// Records how to undo `change` of a patch, `content` being the block before it.
     /// Returns the bytes of undo data added.
-    pub fn add_piece(&mut self, patch: u32, change: Change, content: &[u8]) -> usize {
-        let (offset, len, undo) = match change {
-            Change::Bits { offset, mask } => {
-                if let Some(piece) = self.flip_piece(patch, offset) {
-                    if let Undo::Flip(m) = &mut self.pieces[piece as usize].undo {
-                        *m ^= mask;
-                    }
-                    return 0;
-                }
-                (offset, 4, Undo::Flip(mask))
-            }
-            Change::Bytes { offset, len } => {
-                if self.covers(patch, offset, len) {
-                    return 0;
-                }
-                let old = &content[offset..offset + len];
-                let undo = if len <= INLINE_UNDO_BYTES {
-                    let mut small = [0; INLINE_UNDO_BYTES];
-                    small[..len].copy_from_slice(old);
-                    Undo::Small(small)
-                } else {
-                    Undo::Large(old.into())
-                };
-                (offset, len, undo)
-            }
-        };
-        let next = self[patch].pieces;
-        let piece = Piece {
-            offset: u16::try_from(offset).expect("offsets within a block fit 16 bits"),
-            // A whole block of 64 KiB is the one length that does not fit; Options refuse it.
-            len: u16::try_from(len).expect("lengths within a block fit 16 bits"),
-            next,
-            undo,
-        };
-        let index = if let Some(index) = self.free_pieces.pop() {
-            self.pieces[index as usize] = piece;
-            index
-        } else {
-            self.pieces.push(piece);
-            u32::try_from(self.pieces.len() - 1).expect("fewer than 2^32 undo pieces in memory")
-        };
-        self[patch].pieces = index;
-        self.undo_bytes += len;
-        len
-    }
-
-    fn flip_piece(&self, patch: u32, offset: usize) -> Option<u32> {
-        let mut at = self[patch].pieces;
-        while at != NONE {
-            let piece = &self.pieces[at as usize];
-            if usize::from(piece.offset) == offset && matches!(piece.undo, Undo::Flip(_)) {
-                return Some(at);
-            }
-            // A newer byte range over the word must be undone before these bits are.
-            let start = usize::from(piece.offset);
-            let end = start + usize::from(piece.len);
-            if start < offset + 4 && offset < end {
-                return None;
-            }
-            at = piece.next;
+    pub fn add_undo(&mut self, patch: u32, change: Change, content: &[u8]) -> usize {
+        if self[patch].pieces == NONE {
+            self[patch].pieces = self.undo.make();
         }
-        None
-    }
-
-    /// Whether one byte piece of the patch already undoes the whole range, with nothing newer of
-    /// the patch in the way.
-    fn covers(&self, patch: u32, offset: usize, len: usize) -> bool {
-        self.pieces(patch).any(|p| {
-            !matches!(p.undo, Undo::Flip(_))
-                && usize::from(p.offset) <= offset
-                && offset + len <= usize::from(p.offset) + usize::from(p.len)
-        })
-    }
-
-    /// The undo pieces of a patch, newest first.
-    pub fn pieces(&self, patch: u32) -> impl Iterator<Item = &Piece> + '_ {
-        let mut at = self[patch].pieces;
-        std::iter::from_fn(move || {
-            (at != NONE).then(|| {
-                let piece = &self.pieces[at as usize];
-                at = piece.next;
-                piece
-            })
-        })
-    }
-
-    pub fn drop_pieces(&mut self, patch: u32) {
-        let mut at = std::mem::replace(&mut self[patch].pieces, NONE);
-        while at != NONE {
-            let piece = &mut self.pieces[at as usize];
-            self.undo_bytes -= usize::from(piece.len);
-            piece.undo = Undo::Flip(0);
-            self.free_pieces.push(at);
-            at = piece.next;
-        }
+        let added = self.undo.add(self[patch].pieces, change, content);
+        self[patch].hull = self.pieces(patch).hull();
+        added
     }
 
     /// Whether `change` touches what a soft patch changed.
-    pub fn overlaps(&self, patch: u32, change: Change) -> bool {
-        let (start, end) = change.range();
-        self.pieces(patch).any(|p| {
-            let (from, to) = (usize::from(p.offset), usize::from(p.offset) + usize::from(p.len));
-            if to <= start || end <= from {
-                return false;
-            }
-            match (&p.undo, change) {
-                (Undo::Flip(theirs), Change::Bits { offset, mask }) if offset == from => {
-                    theirs & mask != 0
-                }
-                _ => true,
-            }
-        })
+    pub fn overlap(&self, patch: u32, change: Change) -> bool {
+        let ((from, to), (start, end)) = (self[patch].hull, change.range());
+        start < to as usize && (from as usize) < end && self.pieces(patch).overlap(change)
     }
 
-    /// Whether one piece of a patch covers the whole of `change`.
-    pub fn covered_by(&self, patch: u32, change: Change) -> bool {
-        match change {
-            Change::Bytes { offset, len } => self.covers(patch, offset, len),
-            Change::Bits { offset, mask } => {
-                self.covers(patch, offset, 4)
-                    || self.pieces(patch).any(|p| {
-                        usize::from(p.offset) == offset
-                            && matches!(p.undo, Undo::Flip(m) if m & mask == mask)
-                    })
-            }
+    /// The undo data of a soft patch.
+    pub fn pieces(&self, patch: u32) -> &Pieces {
+        self.undo.get(self[patch].pieces)
+    }
+
+    pub fn drop_undo(&mut self, patch: u32) {
+        let list = std::mem::replace(&mut self[patch].pieces, NONE);
+        if list != NONE {
+            self.undo.release(list);
         }
     }
 
-    /// Rolls a patch back in a copy of its block.
-    pub fn undo(&self, patch: u32, content: &mut [u8]) {
-        for piece in self.pieces(patch) {
-            let (at, len) = (usize::from(piece.offset), usize::from(piece.len));
-            match &piece.undo {
-                Undo::Small(bytes) => content[at..at + len].copy_from_slice(&bytes[..len]),
-                Undo::Large(bytes) => content[at..at + len].copy_from_slice(bytes),
-                Undo::Flip(mask) => {
-                    let word = &mut content[at..at + 4];
-                    let value = u32::from_le_bytes([word[0], word[1], word[2], word[3]]) ^ mask;
-                    word.copy_from_slice(&value.to_le_bytes());
-                }
-            }
-        }
+    /// Bytes of undo data held.
+    pub fn undo_bytes(&self) -> usize {
+        self.undo.len_bytes
     }
 
     // --- walks ---------------------------------------------------------------------------------

@@ -64,14 +64,14 @@ impl State {
     /// Memory held by what is not durable yet.
     pub fn dirty_bytes(&self) -> usize {
         self.cache.dirty_blocks() * self.block_bytes
-            + self.graph.undo_bytes
+            + self.graph.undo_bytes()
             + self.graph.live * PATCH_BYTES
     }
 
     pub fn counters_now(&self) -> Counters {
         Counters {
             patches_now: self.graph.live as u64,
-            undo_bytes_now: self.graph.undo_bytes as u64,
+            undo_bytes_now: self.graph.undo_bytes() as u64,
             dirty_blocks_now: self.cache.dirty_blocks() as u64,
             ..self.counters
         }

@@ -145,14 +145,14 @@ impl State {
             self.counters.rollbacks += 1;
             let mut copy: Vec<u8> = self.cache[buffer].content.to_vec();
             for &p in left_out.iter().rev() {
-                self.graph.undo(p, &mut copy);
+                self.graph.pieces(p).apply(&mut copy);
             }
             Arc::from(copy)
         });
         for &p in &patches {
             self.take_off_list(p);
             self.graph[p].kind = Kind::InFlight;
-            self.graph.drop_pieces(p);
+            self.graph.drop_undo(p);
         }
         Some(self.in_flight(buffer, rolled_back, patches, NONE))
     }

@@ -1,0 +1,303 @@
+//! Undo data: how to take a soft patch back out of a copy of its block.
+//!
+//! A patch keeps its pieces sorted and disjoint. A block that many operations change before it is
+//! written, a bitmap or a directory, has hundreds of them, and every change looks among them.
+
+use crate::graph::Change;
+
+/// Undo data of this many bytes needs no allocation: half of it is this small.
+pub(crate) const INLINE_UNDO_BYTES: usize = 8;
+
+/// How to undo one range.
+#[derive(Debug)]
+enum Undo {
+    Small([u8; INLINE_UNDO_BYTES]),
+    Large(Box<[u8]>),
+    /// Flip these bits of the little-endian word.
+    Flip(u32),
+}
+
+impl Undo {
+    fn bytes(old: &[u8]) -> Self {
+        if old.len() > INLINE_UNDO_BYTES {
+            return Self::Large(old.into());
+        }
+        let mut small = [0; INLINE_UNDO_BYTES];
+        small[..old.len()].copy_from_slice(old);
+        Self::Small(small)
+    }
+}
+
+#[derive(Debug)]
+struct Piece {
+    offset: u16,
+    len: u16,
+    undo: Undo,
+}
+
+impl Piece {
+    fn new(start: usize, end: usize, undo: Undo) -> Self {
+        // A whole block of 64 KiB is the one length that does not fit; Options refuse it.
+        let fits = "offsets and lengths within a block fit 16 bits";
+        let offset = u16::try_from(start).expect(fits);
+        Self { offset, len: u16::try_from(end - start).expect(fits), undo }
+    }
+
+    fn start(&self) -> usize {
+        usize::from(self.offset)
+    }
+
+    fn end(&self) -> usize {
+        self.start() + usize::from(self.len)
+    }
+
+    fn is_flip(&self) -> bool {
+        matches!(self.undo, Undo::Flip(_))
+    }
+
+    fn covers(&self, start: usize, end: usize) -> bool {
+        self.start() <= start && end <= self.end()
+    }
+
+    fn apply(&self, content: &mut [u8]) {
+        let range = &mut content[self.start()..self.end()];
+        match &self.undo {
+            Undo::Small(bytes) => range.copy_from_slice(&bytes[..range.len()]),
+            Undo::Large(bytes) => range.copy_from_slice(bytes),
+            Undo::Flip(mask) => {
+                for (byte, flips) in range.iter_mut().zip(mask.to_le_bytes()) {
+                    *byte ^= flips;
+                }
+            }
+        }
+    }
+}
+
+/// The undo data of one patch.
+#[derive(Debug, Default)]
+pub(crate) struct Pieces(Vec<Piece>);
+
+impl Pieces {
+    /// The pieces that a range meets, as a range of indices.
+    fn met(&self, start: usize, end: usize) -> std::ops::Range<usize> {
+        let from = self.0.partition_point(|p| p.end() <= start);
+        let to = from + self.0[from..].partition_point(|p| p.start() < end);
+        from..to
+    }
+
+    /// From the first byte to behind the last.
+    pub fn hull(&self) -> (u32, u32) {
+        match (self.0.first(), self.0.last()) {
+            (Some(first), Some(last)) => {
+                (first.offset.into(), u32::from(last.offset) + u32::from(last.len))
+            }
+            _ => (0, 0),
+        }
+    }
+
+    /// Bytes of undo data.
+    pub fn len_bytes(&self) -> usize {
+        self.0.iter().map(|p| usize::from(p.len)).sum()
+    }
+
+    /// Whether `change` touches what the patch changed. Different bits do not touch.
+    pub fn overlap(&self, change: Change) -> bool {
+        let (start, end) = change.range();
+        self.0[self.met(start, end)].iter().any(|p| match (&p.undo, change) {
+            (Undo::Flip(theirs), Change::Bits { offset, mask }) if p.start() == offset => {
+                theirs & mask != 0
+            }
+            _ => true,
+        })
+    }
+
+    /// Whether one piece covers the whole of `change`.
+    pub fn cover(&self, change: Change) -> bool {
+        let (start, end) = change.range();
+        let [piece] = &self.0[self.met(start, end)] else { return false };
+        match (&piece.undo, change) {
+            (Undo::Flip(theirs), Change::Bits { offset, mask }) => {
+                piece.start() == offset && theirs & mask == mask
+            }
+            (Undo::Flip(_), Change::Bytes { .. }) => false,
+            _ => piece.covers(start, end),
+        }
+    }
+
+    /// Whether [`add`](Self::add) can take `change`: not where bits meet a part of a byte range,
+    /// since whoever changes other bits of the word need not wait for this patch.
+    pub fn can_take(&self, change: Change) -> bool {
+        let (start, end) = change.range();
+        let met = &self.0[self.met(start, end)];
+        match change {
+            Change::Bytes { .. } => {
+                met.iter().all(|p| !p.is_flip() || (start <= p.start() && p.end() <= end))
+            }
+            Change::Bits { offset, .. } => match met {
+                [] => true,
+                [p] if p.is_flip() => p.start() == offset,
+                [p] => p.covers(start, end),
+                _ => false,
+            },
+        }
+    }
+
+    /// Records how to undo `change`, `content` being the block before it. Returns the bytes of undo
+    /// data added.
+    pub fn add(&mut self, change: Change, content: &[u8]) -> usize {
+        debug_assert!(self.can_take(change));
+        let (start, end) = change.range();
+        let met = self.met(start, end);
+        match (&mut self.0[met.clone()], change) {
+            ([], Change::Bits { mask, .. }) => {
+                self.0.insert(met.start, Piece::new(start, end, Undo::Flip(mask)));
+                end - start
+            }
+            ([], Change::Bytes { .. }) => {
+                let undo = Undo::bytes(&content[start..end]);
+                self.0.insert(met.start, Piece::new(start, end, undo));
+                end - start
+            }
+            ([Piece { undo: Undo::Flip(theirs), .. }], Change::Bits { mask, .. }) => {
+                *theirs ^= mask;
+                0
+            }
+            ([piece], _) if !piece.is_flip() && piece.covers(start, end) => 0,
+            (pieces, _) => {
+                // Several become one, of what was there before any of them.
+                let whole_start = pieces[0].start().min(start);
+                let whole_end = pieces[pieces.len() - 1].end().max(end);
+                let mut old = content.to_vec();
+                let mut replaced = 0;
+                for piece in pieces {
+                    piece.apply(&mut old);
+                    replaced += usize::from(piece.len);
+                }
+                let undo = Undo::bytes(&old[whole_start..whole_end]);
+                self.0.splice(met, [Piece::new(whole_start, whole_end, undo)]);
+                whole_end - whole_start - replaced
+            }
+        }
+    }
+
+    /// Rolls the patch back in a copy of its block.
+    pub fn apply(&self, content: &mut [u8]) {
+        self.0.iter().for_each(|piece| piece.apply(content));
+    }
+}
+
+/// The undo data of all patches. Lists are used again, so that a patch seldom allocates one.
+#[derive(Debug, Default)]
+pub(crate) struct UndoArena {
+    lists: Vec<Pieces>,
+    free: Vec<u32>,
+    /// Bytes of undo data held.
+    pub len_bytes: usize,
+}
+
+impl UndoArena {
+    /// A list is given back with room for at most so many pieces.
+    const KEEP: usize = 64;
+
+    pub fn make(&mut self) -> u32 {
+        self.free.pop().unwrap_or_else(|| {
+            self.lists.push(Pieces::default());
+            u32::try_from(self.lists.len() - 1).expect("fewer than 2^32 patches in memory")
+        })
+    }
+
+    pub fn get(&self, list: u32) -> &Pieces {
+        &self.lists[list as usize]
+    }
+
+    pub fn add(&mut self, list: u32, change: Change, content: &[u8]) -> usize {
+        let added = self.lists[list as usize].add(change, content);
+        self.len_bytes += added;
+        added
+    }
+
+    pub fn release(&mut self, list: u32) {
+        let pieces = &mut self.lists[list as usize];
+        self.len_bytes -= pieces.len_bytes();
+        pieces.0.clear();
+        pieces.0.shrink_to(Self::KEEP);
+        self.free.push(list);
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use proptest::prelude::*;
+
+    const BLOCK: usize = 64;
+
+    fn change() -> impl Strategy<Value = Change> {
+        prop_oneof![
+            (0..BLOCK, 1..24_usize)
+                .prop_map(|(offset, len)| Change::Bytes { offset, len: len.min(BLOCK - offset) }),
+            (0..BLOCK / 4, 1..=u32::MAX)
+                .prop_map(|(word, mask)| Change::Bits { offset: word * 4, mask }),
+        ]
+    }
+
+    proptest! {
+        /// Whatever a patch took, rolling it back gives the old block, but for the bits that others
+        /// flipped meanwhile in words of which it flipped other bits.
+        #[test]
+        fn rolling_back_gives_the_old_block(
+            old in proptest::collection::vec(any::<u8>(), BLOCK),
+            changes in proptest::collection::vec((change(), any::<u8>()), 1..40),
+            others in proptest::collection::vec((0..BLOCK / 4, any::<u32>()), 0..8),
+        ) {
+            let (mut pieces, mut content, mut bytes) = (Pieces::default(), old.clone(), 0);
+            // What the patch may not touch: bits of others.
+            let mut taken = [0_u8; BLOCK];
+            for (change, value) in changes {
+                let touched = pieces.overlap(change);
+                prop_assert!(touched || !pieces.cover(change), "what is covered is touched");
+                if !pieces.can_take(change) {
+                    prop_assert!(!pieces.cover(change), "what is covered can be taken");
+                    continue;
+                }
+                bytes += pieces.add(change, &content);
+                prop_assert_eq!(bytes, pieces.len_bytes());
+                match change {
+                    Change::Bytes { offset, len } => {
+                        content[offset..offset + len].fill(value);
+                        taken[offset..offset + len].fill(0xFF);
+                    }
+                    Change::Bits { offset, mask } => {
+                        for (i, flips) in mask.to_le_bytes().into_iter().enumerate() {
+                            content[offset + i] ^= flips;
+                            taken[offset + i] |= flips;
+                        }
+                    }
+                }
+                prop_assert!(pieces.0.windows(2).all(|w| w[0].end() <= w[1].start()), "disjoint");
+            }
+            let mut expected = old;
+            for (word, mask) in others {
+                for (i, flips) in mask.to_le_bytes().into_iter().enumerate() {
+                    let at = word * 4 + i;
+                    let free = flips & !taken[at];
+                    content[at] ^= free;
+                    expected[at] ^= free;
+                }
+            }
+            pieces.apply(&mut content);
+            prop_assert_eq!(content, expected);
+        }
+    }
+
+    #[test]
+    fn bits_that_meet_a_part_of_a_byte_range_are_not_taken() {
+        let mut pieces = Pieces::default();
+        pieces.add(Change::Bytes { offset: 0, len: 6 }, &[0; BLOCK]);
+        assert!(pieces.can_take(Change::Bits { offset: 0, mask: 1 }), "within it");
+        assert!(!pieces.can_take(Change::Bits { offset: 4, mask: 1 }), "half within it");
+        pieces.add(Change::Bits { offset: 8, mask: 1 }, &[0; BLOCK]);
+        assert!(!pieces.can_take(Change::Bytes { offset: 10, len: 4 }), "half of the word");
+        assert!(pieces.can_take(Change::Bytes { offset: 5, len: 7 }), "the whole word");
+    }
+}
