@@ -55,6 +55,7 @@ mod fault;
 mod file;
 mod log_writes;
 mod memory;
+mod overlay;
 mod partition;
 mod read_only;
 mod recorder;
@@ -69,6 +70,7 @@ pub use fault::{Fault, FaultDevice, Request, Rule, RuleId};
 pub use file::{FileDevice, OpenMode};
 pub use log_writes::{LOG_MAGIC, LOG_VERSION, LogReader, LogWriter};
 pub use memory::{Image, MemoryDevice, PAGE_BYTES, Page};
+pub use overlay::Overlay;
 pub use partition::{
     Guid, Partition, PartitionInfo, PartitionTable, PartitionType, Scheme, list_partitions,
 };

@@ -76,6 +76,8 @@ fn a_killed_daemon_loses_nothing_that_was_synced() {
         }
         mount.kill(rustix::process::Signal::KILL);
         drop(mount);
+        // A look needs neither a mount nor a repair, and changes nothing.
+        assert!(bench.ok(&["cat", "v.img:/file-0"]).starts_with("content 0"), "{order}");
         // The dead mount is still there; mounting again clears it away, and needs no check.
         let mount = Mounted::new(&bench, &["--order", order]);
         for i in synced {

@@ -8,7 +8,7 @@ use crate::layout::{
 use crate::volume::Volume;
 use crate::{Error, Result};
 use std::sync::Arc;
-use weft_block::BlockDevice;
+use weft_block::{BlockDevice, Overlay, ReadOnly};
 use weft_patch::jbd2::{Features, Log, LogMap};
 use weft_patch::{Engine, Options, Policy};
 use weft_vfs::FileKind;
@@ -81,33 +81,35 @@ pub(super) fn set_recover(device: &dyn BlockDevice, on: bool) -> Result<()> {
     Ok(device.flush()?)
 }
 
-/// Replays the journal if the volume says it must be; says whether it did.
+/// Replays the journal if the volume says it must be, and gives the device to go on with. Where
+/// nothing may be written the replay stays in memory, and that device is a view of the volume.
 ///
 /// # Errors
-/// [`Error::ReadOnly`] if it must be replayed but the device or the features forbid changes,
 /// [`Error::Incompatible`] if it is external and not given, [`Error::Corrupt`] if it is damaged.
 pub(super) fn replay(
     device: &Arc<dyn BlockDevice>,
     sb: &Superblock,
     external: Option<&Arc<dyn BlockDevice>>,
-    features_known: bool,
-) -> Result<bool> {
+    read_only: bool,
+) -> Result<Option<Arc<dyn BlockDevice>>> {
     if !sb.features.incompat.contains(Incompat::RECOVER) {
-        return Ok(false);
+        return Ok(None);
     }
     if !sb.features.compat.contains(Compat::HAS_JOURNAL) {
         return Err(Error::corrupt("superblock", 0, "a journal to recover, but no journal"));
     }
-    if device.geometry().read_only || !features_known {
-        return Err(Error::ReadOnly(
-            "its journal must be replayed first, which needs writing".into(),
-        ));
-    }
-    let done = weft_patch::recover(&**device, sb.block_bytes(), log_map(device, sb, external)?)?;
-    tracing::info!("replayed {} transactions of the journal", done.transactions);
+    let writable = |device: &Arc<dyn BlockDevice>| -> Arc<dyn BlockDevice> {
+        let device = Arc::clone(device);
+        if read_only { Arc::new(Overlay::new(device)) } else { device }
+    };
+    let (device, external) = (writable(device), external.map(writable));
+    let log = log_map(&device, sb, external.as_ref())?;
+    let done = weft_patch::recover(&*device, sb.block_bytes(), log)?;
+    let place = if read_only { " in memory" } else { "" };
+    tracing::info!("replayed {} transactions of the journal{place}", done.transactions);
     // The superblock may have been replayed: what is there now is changed.
-    set_recover(&**device, false)?;
-    Ok(true)
+    set_recover(&*device, false)?;
+    Ok(Some(if read_only { Arc::new(ReadOnly::new(device)) } else { device }))
 }
 
 /// An engine that commits through the volume's journal, which must be clean.

@@ -74,7 +74,7 @@ pub(super) fn read_superblock(device: &dyn BlockDevice) -> Result<Superblock> {
 
 impl Ext2 {
     /// Opens the volume on a device: replays its journal if needed, ends the lives of orphans,
-    /// and (unless read-only) marks it as in use.
+    /// and marks it as in use. Read-only, it writes nothing: the journal is replayed in memory.
     ///
     /// A volume with unknown read-only-compatible features is opened read-only.
     ///
@@ -88,7 +88,10 @@ impl Ext2 {
             tracing::warn!("opened read-only for its features {}", unknown.join(", "));
             read_only = true;
         }
-        if super::journal::replay(&device, &sb, options.journal.as_ref(), unknown.is_empty())? {
+        let mut device = device;
+        let journal = options.journal.as_ref();
+        if let Some(replayed) = super::journal::replay(&device, &sb, journal, read_only)? {
+            device = replayed;
             sb = read_superblock(&*device)?;
         }
         let was_clean = sb.state.contains(SbState::VALID) && !sb.state.contains(SbState::ERROR);

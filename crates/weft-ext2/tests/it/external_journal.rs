@@ -1,7 +1,7 @@
 //! A journal on a device of its own.
 
 use std::sync::Arc;
-use weft_block::{BlockDevice, MemoryDevice};
+use weft_block::{BlockDevice, MemoryDevice, ReadOnly};
 use weft_ext2::mkfs::{Journal, JournalDeviceOptions, MkfsOptions, format_journal_device, mkfs};
 use weft_ext2::{Error, Ext2, OpenOptions};
 use weft_patch::{JournalMode, Options, Policy};
@@ -60,6 +60,30 @@ fn what_was_synced_comes_back_from_the_journal_alone() {
     let fs = open(&device, Some(&journal)).unwrap();
     assert_eq!(Walker::new(&*fs).read_file(b"/kept").unwrap(), b"content");
     fs.unmount().unwrap();
+}
+
+#[test]
+fn a_look_at_it_replays_in_memory() {
+    let Volume { device, journal } = volume();
+    let fs = open(&device, Some(&journal)).unwrap();
+    Walker::new(&*fs).write_file(b"/kept", b"content", 0o644).unwrap();
+    let in_place = device.snapshot();
+    fs.sync().unwrap();
+    drop(fs);
+    let device = Arc::new(MemoryDevice::from_image(in_place.clone()));
+    let log = journal.snapshot();
+    let options = OpenOptions {
+        journal: Some(Arc::new(ReadOnly::new(Arc::clone(&journal)))),
+        ..OpenOptions::default()
+    };
+    let fs = Ext2::open(Arc::new(ReadOnly::new(Arc::clone(&device))), options).unwrap();
+    let walker = Walker::new(&*fs);
+    assert_eq!(walker.read_file(b"/kept").unwrap(), b"content");
+    let refused = walker.write_file(b"/other", b"", 0o644);
+    assert!(matches!(refused, Err(weft_vfs::Error::ReadOnly)), "{refused:?}");
+    fs.unmount().unwrap();
+    assert!(device.snapshot().pages_apart(&in_place).is_empty(), "nothing was written");
+    assert!(journal.snapshot().pages_apart(&log).is_empty(), "nothing was written to the journal");
 }
 
 #[test]
