@@ -1,6 +1,6 @@
 //! The kernel reads what weft wrote, and weft what the kernel wrote. Needs root and loop devices.
 
-use crate::tools::{assert_clean, have_e2fsprogs, run};
+use crate::tools::{assert_clean, have_e2fsprogs, run, unmount};
 use crate::volumes::{KINDS, Kind, mke2fs, options};
 use std::os::unix::fs::{FileTypeExt, MetadataExt};
 use std::path::{Path, PathBuf};
@@ -27,8 +27,7 @@ impl Mount {
     }
 
     fn end(self) {
-        let (text, status) = run(Command::new("umount").arg(&self.0));
-        assert_eq!(status, 0, "{text}");
+        unmount(&self.0);
         std::mem::forget(self);
     }
 }

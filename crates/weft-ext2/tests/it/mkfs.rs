@@ -1,6 +1,6 @@
 //! New volumes, judged by e2fsck and the kernel.
 
-use crate::tools::{assert_clean, have_e2fsprogs, run};
+use crate::tools::{assert_clean, have_e2fsprogs, run, unmount};
 use std::path::{Path, PathBuf};
 use std::process::Command;
 use weft_block::{FileDevice, MemoryDevice, Rng};
@@ -256,7 +256,7 @@ fn the_kernel_mounts_and_resize2fs_grows() {
             std::fs::write(mountpoint.join("file"), vec![1; 3 << 20]).unwrap();
             std::fs::create_dir(mountpoint.join("dir")).unwrap();
             assert!(mountpoint.join("lost+found").is_dir());
-            assert_eq!(run(Command::new("umount").arg(&mountpoint)).1, 0);
+            unmount(&mountpoint);
             assert_clean(&path, "after the kernel");
         } else {
             println!("skipped: cannot mount here: {text}");

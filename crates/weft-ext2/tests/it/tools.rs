@@ -46,3 +46,17 @@ pub fn assert_clean(image: &Path, what: &str) {
     let (said, status) = e2fsck(image);
     assert!(status == 0 && said.is_empty(), "{what}: status {status}\n{}", said.join("\n"));
 }
+
+/// Unmounts. Tests run side by side in this process: while one of them starts a program, that has
+/// the files of all others open until it execs, and so a mount may be busy for a moment.
+pub fn unmount(mountpoint: &Path) {
+    for _ in 0..100 {
+        let (text, status) = run(Command::new("umount").arg(mountpoint));
+        if status == 0 {
+            return;
+        }
+        assert!(text.contains("busy"), "{text}");
+        std::thread::sleep(std::time::Duration::from_millis(20));
+    }
+    panic!("{} stays busy", mountpoint.display());
+}
