@@ -24,7 +24,8 @@ pub enum Campaign {
     Given(Vec<Workload>),
     /// Every single operation, the usual sequences, and pairs and random ones by seed.
     Short,
-    /// The same, then every pair, then random ones for as long as there is time.
+    /// The same, then every pair, then each with every placement of what makes it durable, then
+    /// random ones, for as long as there is time.
     Long,
 }
 
@@ -240,25 +241,26 @@ struct Queue {
 impl Queue {
     fn new(config: &Config) -> Self {
         let exchange = config.target.promises().operations_in_order;
-        let (mut list, endless) = match &config.campaign {
-            Campaign::Given(list) => return Self { list: list.clone(), endless: false, seed: 0 },
-            Campaign::Short => (Vec::new(), true),
-            Campaign::Long => (generate::pairs(exchange), true),
-        };
         let mut rng = Rng::new(config.seed);
-        for i in (1..list.len()).rev() {
-            list.swap(i, rng.index(i + 1));
-        }
-        let mut first = generate::chains();
-        first.extend(generate::singles(exchange));
-        if config.campaign == Campaign::Short {
+        let mut list = generate::chains();
+        list.extend(generate::singles(exchange));
+        match &config.campaign {
+            Campaign::Given(list) => return Self { list: list.clone(), endless: false, seed: 0 },
             // A short run is cut off somewhere: let that be a different place for each seed.
-            for i in (1..first.len()).rev() {
-                first.swap(i, rng.index(i + 1));
+            Campaign::Short => shuffle(&mut list, &mut rng),
+            Campaign::Long => {
+                // Each pair once, before any has its other placements.
+                let (mut first, mut others) = (Vec::new(), Vec::new());
+                for mut placements in generate::pairs(exchange) {
+                    first.push(placements.swap_remove(rng.index(placements.len())));
+                    others.append(&mut placements);
+                }
+                shuffle(&mut others, &mut rng);
+                list.append(&mut first);
+                list.append(&mut others);
             }
         }
-        first.append(&mut list);
-        Self { list: first, endless, seed: config.seed }
+        Self { list, endless: true, seed: config.seed }
     }
 
     fn get(&self, number: usize) -> Option<Workload> {
@@ -271,6 +273,12 @@ impl Queue {
             }
             None => None,
         }
+    }
+}
+
+fn shuffle<T>(list: &mut [T], rng: &mut Rng) {
+    for i in (1..list.len()).rev() {
+        list.swap(i, rng.index(i + 1));
     }
 }
 

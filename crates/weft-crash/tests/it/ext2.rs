@@ -164,7 +164,7 @@ fn without_dependencies_stale_data_turns_up() {
     assert!(told.contains("f001v901"), "the removed file's data must be recognised: {told}");
 }
 
-/// Every pair of operations with every placement of fsync, fdatasync and sync, then random
+/// Every pair of operations, then with every placement of fsync, fdatasync and sync, then random
 /// workloads, for `WEFT_LONG_SECONDS` divided by `share`.
 fn long(policy: Policy, share: u32) {
     let seconds = std::env::var("WEFT_LONG_SECONDS").ok().and_then(|s| s.parse().ok());
@@ -173,14 +173,22 @@ fn long(policy: Policy, share: u32) {
         // A new part of the space in each run; a failure prints its seed.
         seed: std::process::id().into(),
         bounds: Bounds { all_subsets_of: 8, samples: 48, tears: 4, states: 1000 },
-        states_per_workload: 300,
+        states_per_workload: 40,
         images: u64::MAX,
         time: Some(Duration::from_secs(seconds.unwrap_or(600)) / share),
         e2fsck_every: 2,
         repair_every: 8,
         ..Config::new(Arc::new(Ext2Target::new(policy)))
     };
-    clean(&config);
+    let exchange = config.target.promises().operations_in_order;
+    let pairs = generate::pairs(exchange).len();
+    let until = (generate::chains().len() + generate::singles(exchange).len() + pairs) as u64;
+    let seen = clean(&config).workloads;
+    if seen < until {
+        println!("{}: cut off before the last of {pairs} pairs", config.target.options());
+    } else {
+        println!("{}: all {pairs} pairs of operations", config.target.options());
+    }
 }
 
 #[test]
