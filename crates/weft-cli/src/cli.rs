@@ -383,6 +383,9 @@ pub struct Fsck {
     /// Repair what can be repaired without loss
     #[arg(long, short, visible_alias = "yes", short_alias = 'y')]
     pub repair: bool,
+    /// The journal beside the volume, if it was made with one
+    #[arg(long, value_name = "FILE")]
+    pub journal: Option<String>,
 }
 
 #[derive(Debug, Args)]

@@ -394,6 +394,9 @@ impl Front {
         body.skip(8)?;
         let data_only = body.u32()? & FSYNC_DATA_ONLY != 0;
         match opcode {
+            // The kernel tells a FUSE mount of fsync(2) alone, not of sync(2) or syncfs(2). So this
+            // is how all of it is made durable: `sync MOUNTPOINT`.
+            Opcode::FSyncDir if ino == self.fs.root() => self.fs.sync()?,
             Opcode::FSyncDir => self.fs.fsync_dir(ino)?,
             _ => self.fs.fsync(ino, data_only)?,
         }

@@ -4,6 +4,7 @@ use crate::cli;
 use crate::failure::{DONE, Outcome};
 use crate::output::{Output, count};
 use serde::Serialize;
+use weft::block::{BlockDevice, OpenMode, open_source};
 use weft::check::{Options, Progress, Report, check};
 
 /// Everything wrong has been repaired.
@@ -39,8 +40,16 @@ pub fn run(out: Output, args: &cli::Fsck) -> Outcome {
         let percent = p.done.saturating_mul(100) / p.total.max(1);
         progress.say(format!("pass {} of 5, {percent}%", p.pass));
     };
-    let options = if args.repair { Options::repair() } else { Options::default() };
-    let report = check(&args.image, &Options { progress: Some(&tell), ..options })?;
+    let (mode, options) = if args.repair {
+        (OpenMode::READ_WRITE, Options::repair())
+    } else {
+        (OpenMode::READ_ONLY, Options::default())
+    };
+    let open = |source: &String| open_source(source, mode).map_err(weft::Error::Block);
+    let journal = args.journal.as_ref().map(open).transpose()?;
+    let journal = journal.as_deref().map(|device| device as &dyn BlockDevice);
+    let options = Options { progress: Some(&tell), journal, ..options };
+    let report = check(&args.image, &options)?;
     drop(progress);
 
     let found: u64 = report.counts.iter().sum();

@@ -94,6 +94,52 @@ fn a_killed_daemon_loses_nothing_that_was_synced() {
 }
 
 #[test]
+fn syncing_the_mount_point_makes_everything_durable() {
+    if !can_mount() {
+        return;
+    }
+    for order in ["soft", "async", "journal", "journal=ordered", "journal=full"] {
+        let bench = Bench::with_volume("ext3");
+        let mount = Mounted::new(&bench, &["--order", order]);
+        fs::create_dir_all(mount.dir.join("a/b")).unwrap();
+        for i in 0..20 {
+            fs::write(mount.dir.join(format!("a/b/file-{i}")), vec![i; 3000]).unwrap();
+        }
+        fs::File::open(&mount.dir).unwrap().sync_all().unwrap();
+        mount.kill(rustix::process::Signal::KILL);
+        drop(mount);
+        let _again = Mounted::new(&bench, &["--order", order]);
+        for i in 0..20 {
+            let content = fs::read(bench.path(&format!("m/a/b/file-{i}"))).unwrap();
+            assert_eq!(content, vec![i; 3000], "{order}");
+        }
+    }
+}
+
+#[test]
+fn a_journal_beside_the_volume_is_replayed_by_fsck() {
+    if !can_mount() {
+        return;
+    }
+    let bench = Bench::new();
+    bench.ok(&["mkfs", "ext3", "v.img", "--size", "64M", "--journal", "v.journal"]);
+    let mount = Mounted::new(&bench, &["--journal", "v.journal"]);
+    let mut file = fs::File::create(mount.dir.join("file")).unwrap();
+    file.write_all(b"only in the journal").unwrap();
+    file.sync_all().unwrap();
+    mount.kill(rustix::process::Signal::KILL);
+    drop(mount);
+    let told = bench.run(&["fsck", "v.img"]);
+    assert!(told.code == 4 && told.out.contains("external"), "{told:#?}");
+    // As with the kernel's ext3, the superblock's totals are only right after an unmount.
+    let told = bench.run(&["fsck", "v.img", "--journal", "v.journal"]);
+    assert!(told.code == 4 && told.out.contains("0 leaked, 2 counts off, 0 corrupt"), "{told:#?}");
+    let repaired = bench.run(&["fsck", "--repair", "v.img", "--journal", "v.journal"]);
+    assert!(repaired.code <= 1, "{repaired:#?}");
+    assert_eq!(bench.ok(&["cat", "v.img:/file"]), "only in the journal");
+}
+
+#[test]
 fn sigterm_unmounts_cleanly() {
     if !can_mount() {
         return;
