@@ -15,11 +15,11 @@ pub struct MountOptions {
     /// as with every FUSE mount. Who is not root needs `user_allow_other` in `/etc/fuse.conf`.
     ///
     /// A mount that only root may use needs no permission checks, and so spares the kernel a look
-    /// at the directory's attributes after each name made or removed in it: one request in six of
-    /// an unpacking.
+    /// at the directory's attributes after each name made or removed in it: one request in nine
+    /// of an unpacking.
     pub allow_other: bool,
     /// Extended attributes. Without them the kernel need not ask for `security.capability` before
-    /// the first write and the first change of owner of each file: one request in six of an
+    /// the first write and the first change of owner of each file: one request in four of an
     /// unpacking (`noxattr`, like the kernel's `nouser_xattr`).
     pub xattrs: bool,
     /// Honour setuid and setgid bits (root only, as a file's owner is what the image says).

@@ -46,16 +46,21 @@ fn open(
     Ext2::open(Arc::clone(device) as Arc<dyn BlockDevice>, options)
 }
 
-#[test]
-fn what_was_synced_comes_back_from_the_journal_alone() {
+/// A volume after a cut that `/kept` was synced before: nothing was closed, and of the volume itself
+/// there is only what was there before the sync.
+fn cut() -> Volume {
     let Volume { device, journal } = volume();
     let fs = open(&device, Some(&journal)).unwrap();
     Walker::new(&*fs).write_file(b"/kept", b"content", 0o644).unwrap();
     let in_place = device.snapshot();
     fs.sync().unwrap();
-    // A cut: nothing is closed, and of the volume itself only what was there before the sync.
     drop(fs);
-    let device = Arc::new(MemoryDevice::from_image(in_place));
+    Volume { device: Arc::new(MemoryDevice::from_image(in_place)), journal }
+}
+
+#[test]
+fn what_was_synced_comes_back_from_the_journal_alone() {
+    let Volume { device, journal } = cut();
     assert!(matches!(open(&device, None), Err(Error::Incompatible { .. })), "it must be replayed");
     let fs = open(&device, Some(&journal)).unwrap();
     assert_eq!(Walker::new(&*fs).read_file(b"/kept").unwrap(), b"content");
@@ -64,14 +69,8 @@ fn what_was_synced_comes_back_from_the_journal_alone() {
 
 #[test]
 fn a_look_at_it_replays_in_memory() {
-    let Volume { device, journal } = volume();
-    let fs = open(&device, Some(&journal)).unwrap();
-    Walker::new(&*fs).write_file(b"/kept", b"content", 0o644).unwrap();
-    let in_place = device.snapshot();
-    fs.sync().unwrap();
-    drop(fs);
-    let device = Arc::new(MemoryDevice::from_image(in_place.clone()));
-    let log = journal.snapshot();
+    let Volume { device, journal } = cut();
+    let (in_place, log) = (device.snapshot(), journal.snapshot());
     let options = OpenOptions {
         journal: Some(Arc::new(ReadOnly::new(Arc::clone(&journal)))),
         ..OpenOptions::default()
