@@ -8,11 +8,14 @@ use std::process::Command;
 /// What each crate may depend on: the table in ARCHITECTURE.md, which is checked against this one.
 const ROOMS: &[(&str, &[&str])] = &[
     ("weft-block", &[]),
+    ("weft-nbd", &["block"]),
+    ("weft-cache", &["block"]),
     ("weft-patch", &["block"]),
     ("weft-vfs", &[]),
     ("weft-ext2", &["block", "patch", "vfs"]),
+    ("weft-hfs", &["block", "patch", "vfs"]),
     ("weft-fuse", &["vfs"]),
-    ("weft", &["block", "patch", "vfs", "ext2", "fuse"]),
+    ("weft", &["block", "nbd", "cache", "patch", "vfs", "ext2", "hfs", "fuse"]),
     ("weft-crash", &["block", "patch", "vfs", "ext2", "weft"]),
     ("weft-cli", &["weft", "crash"]),
     ("weft-bench", &["weft"]),

@@ -1,0 +1,2 @@
+//! Classic Macintosh volumes: HFS and MFS, with both forks of their files.
+#![warn(missing_docs)]
