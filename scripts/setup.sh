@@ -16,6 +16,7 @@ needs=(
   "mount                           mount       required"
   "diff                            diffutils   required"
   "setfattr                        attr        optional"
+  "hformat                         hfsutils    optional"
 )
 if [ "${1:-}" = bench ]; then
   needs+=(

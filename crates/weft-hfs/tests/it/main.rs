@@ -1,0 +1,4 @@
+//! The integration tests of weft-hfs.
+
+mod order;
+mod tools;
