@@ -7,6 +7,7 @@
 #
 #   make test-long SECONDS=3600   the long campaigns, for about that many seconds
 #   make bench                    the measurements, beside the kernel and fuse2fs
+#   make guest                    what needs a kernel of its own, in a QEMU guest
 #   make fuzz [SECONDS=600]       coverage-guided fuzzing (needs cargo-fuzz)
 #   make install [PREFIX=...]     weft, its manual pages and completions
 
@@ -15,7 +16,7 @@ PREFIX ?= /usr/local
 SECONDS ?= 600
 export CARGO
 
-.PHONY: all build demo test test-long bench fuzz install setup setup-bench clean
+.PHONY: all build demo test test-long bench guest fuzz install setup setup-bench setup-guest clean
 
 all: build
 
@@ -35,6 +36,10 @@ test-long: setup
 bench: setup-bench
 	bash scripts/bench.sh
 
+guest: setup-guest
+	$(CARGO) build --locked --release -p weft-cli
+	bash scripts/guest.sh all target/release/weft
+
 fuzz: setup
 	bash scripts/fuzz.sh "$(SECONDS)"
 
@@ -46,6 +51,9 @@ setup:
 
 setup-bench:
 	@bash scripts/setup.sh bench
+
+setup-guest:
+	@bash scripts/setup.sh guest
 
 clean:
 	$(CARGO) clean

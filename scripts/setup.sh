@@ -2,6 +2,7 @@
 # Installs the system packages that are missing, and only those; says so when it cannot.
 #   setup.sh          what building, the demo and the tests need
 #   setup.sh bench    and what the measurements run beside weft
+#   setup.sh guest    and what scripts/guest.sh boots a kernel of its own with
 set -euo pipefail
 
 say() { printf 'setup: %s\n' "$*" >&2; }
@@ -22,9 +23,24 @@ if [ "${1:-}" = bench ]; then
   needs+=(
     "fuse2fs                           fuse2fs           optional"
     "fio                               fio               optional"
+    "nbdinfo                           libnbd-bin        optional"
     "xz                                xz-utils          optional"
     "taskset                           util-linux        optional"
     "/usr/src/linux-source-6.1.tar.xz  linux-source-6.1  optional"
+  )
+fi
+if [ "${1:-}" = bench ] || [ "${1:-}" = guest ]; then
+  needs+=(
+    "qemu-system-x86_64  qemu-system-x86  optional"
+    "busybox             busybox-static   optional"
+    "cpio                cpio             optional"
+    "depmod              kmod             optional"
+    "nbd-client          nbd-client       optional"
+    "dmsetup             dmsetup          optional"
+    "getfattr            attr             optional"
+    "nbdkit              nbdkit           optional"
+    "hformat             hfsutils         optional"
+    "python3             python3          optional"
   )
 fi
 
