@@ -23,7 +23,8 @@ struct Batch {
 
 struct Listed {
     ino: u32,
-    kind: FileKind,
+    /// What the entry says; it need not say anything.
+    kind: Option<FileKind>,
     name: Range<usize>,
     next: u64,
 }
@@ -32,7 +33,7 @@ impl Batch {
     fn entry(&self, listed: &Listed) -> DirEntry<'_> {
         DirEntry {
             ino: Ino(u64::from(listed.ino)),
-            kind: listed.kind,
+            kind: listed.kind.unwrap_or(FileKind::Regular),
             name: self.names.get(listed.name.clone()).unwrap_or_default(),
             next: DirCursor(listed.next),
         }
@@ -81,7 +82,7 @@ impl State {
                 batch.names.extend_from_slice(entry.name);
                 batch.entries.push(Listed {
                     ino: entry.ino,
-                    kind: file_type_kind(entry.file_type).unwrap_or(FileKind::Regular),
+                    kind: file_type_kind(entry.file_type),
                     name: from..batch.names.len(),
                     next: offset + entry.rec_len as u64,
                 });
@@ -95,13 +96,9 @@ impl State {
                 break;
             }
         }
-        if !filetype {
-            for i in 0..batch.entries.len() {
-                let ino = batch.entries[i].ino;
-                if let Ok(node) = self.load(op, ino) {
-                    batch.entries[i].kind = node.kind;
-                }
-            }
+        // A volume without kinds in its entries, or an entry that leaves its kind open.
+        for listed in batch.entries.iter_mut().filter(|listed| listed.kind.is_none()) {
+            listed.kind = self.load(op, listed.ino).ok().map(|node| node.kind);
         }
         Ok(batch)
     }

@@ -200,7 +200,8 @@ impl<'a, 'v> Tree<'a, 'v> {
         let filetype = self.volume.geometry.features.incompat.contains(Incompat::FILETYPE);
         let expected = if filetype { state.kind } else { 0 };
         let found = get8(block, record.offset + 7);
-        if found != expected && !state.bad {
+        // 0 is "unknown": who reads it looks into the inode.
+        if found != expected && found != 0 && !state.bad {
             self.entry(at, record.offset, EntryProblem::Kind { found, expected });
         }
     }

@@ -5,9 +5,9 @@ use crate::volumes::{KINDS, Mounted, empty, options};
 use std::sync::Arc;
 use weft_block::{BlockDevice, Image, MemoryDevice, Rng};
 use weft_ext2::layout::{Inode, Superblock};
-use weft_ext2::{Error, Ext2};
+use weft_ext2::{Error, Ext2, fsck};
 use weft_patch::Options;
-use weft_vfs::{Caller, DirCursor, FileSystem, Handle, Ino, OpenFlags, SetAttr};
+use weft_vfs::{Caller, DirCursor, FileKind, FileSystem, Handle, Ino, OpenFlags, SetAttr};
 
 /// A volume with some of everything on it.
 fn used() -> Image {
@@ -213,4 +213,30 @@ fn an_indirect_block_that_points_at_itself_ends() {
     let cut = SetAttr { size_bytes: Some(0), ..SetAttr::default() };
     assert_eq!(fs.setattr(Ino(u64::from(victim)), &cut).unwrap_err().errno(), 117);
     let _ = fs.unmount();
+}
+
+#[test]
+fn an_entry_may_leave_its_kind_open() {
+    let mut image = used();
+    let mut bytes = vec![0; usize::try_from(image.len_bytes()).unwrap()];
+    image.read(&mut bytes, 0).unwrap();
+    // The name's length, the kind, the name.
+    let at = bytes.windows(5).position(|w| w == [3, 2, b's', b'u', b'b']).unwrap();
+    image.write(&[0], at as u64 + 1).unwrap();
+
+    let report = fsck::check(&MemoryDevice::from_image(image.clone()), &fsck::Options::default());
+    assert_eq!(report.unwrap().problems, []);
+    let mounted = Mounted::open(&image, Options::default());
+    let fs = &mounted.fs;
+    let dir = fs.lookup(fs.root(), b"dir").unwrap().attr.ino;
+    let mut kind = None;
+    fs.readdir(dir, DirCursor::START, &mut |entry| {
+        if entry.name == b"sub" {
+            kind = Some(entry.kind);
+        }
+        true
+    })
+    .unwrap();
+    assert_eq!(kind, Some(FileKind::Directory), "looked up in the inode");
+    mounted.check("an entry of no kind");
 }
