@@ -52,6 +52,9 @@ pub(crate) struct Shared {
     pub room: Condvar,
 }
 
+/// How often the write-back thread looks for what has become old.
+pub(crate) const TICK: Duration = Duration::from_millis(500);
+
 /// What the write-back thread is told, beside the state.
 #[derive(Debug, Default, Clone, Copy)]
 pub(crate) struct Signals {
@@ -60,6 +63,8 @@ pub(crate) struct Signals {
     pub pressed: bool,
     /// It has been woken for the dirty memory there is.
     pub woken: bool,
+    /// The earliest age limit for which overdue blocks are looked for again.
+    pub overdue_from_ms: u64,
 }
 
 impl Engine {
@@ -318,56 +323,6 @@ impl Shared {
         (true, result)
     }
 
-    pub fn sync_all(&self) -> Result<()> {
-        if self.log.is_some() {
-            return self.sync_journaled();
-        }
-        // What is in flight now belongs to nobody: its round held `io`. So the roots are complete.
-        let mut io = self.lock_io();
-        let mut roots: Vec<PatchId> = self.lock().seal_all();
-        loop {
-            {
-                let state = self.lock();
-                roots.retain(|&id| !state.is_durable(id));
-            }
-            if roots.is_empty() {
-                return Ok(());
-            }
-            let (wrote, result) = self.round(Goal::All);
-            result?;
-            self.check_progress(wrote)?;
-            drop(io);
-            io = self.lock_io();
-        }
-    }
-
-    fn sync_owner(&self, owner: Owner, also: &[PatchId]) -> Result<()> {
-        if self.log.is_some() {
-            return self.sync_owner_journaled(owner, also);
-        }
-        let mut io = self.lock_io();
-        let mut roots = self.lock().roots_of(owner, also);
-        loop {
-            let mark = {
-                let mut state = self.lock();
-                roots.retain(|&id| !state.is_durable(id));
-                if roots.is_empty() {
-                    return Ok(());
-                }
-                state.mark_needed(&roots)
-            };
-            let (wrote, result) = self.round(Goal::Marked(mark));
-            if let Err(e) = result
-                && self.lock().failed_marked(mark)
-            {
-                return Err(e);
-            }
-            self.check_progress(wrote)?;
-            drop(io);
-            io = self.lock_io();
-        }
-    }
-
     /// Nothing to write although something is dirty would be a cycle: a fault of the engine.
     pub fn check_progress(&self, wrote: bool) -> Result<()> {
         if wrote {
@@ -394,7 +349,6 @@ impl Shared {
 
     /// The write-back thread: by memory pressure, and by age.
     fn write_back(&self) {
-        const TICK: Duration = Duration::from_millis(500);
         let mut failures = 0_u32;
         let mut busy = false;
         loop {
@@ -434,6 +388,13 @@ impl Shared {
             (state.now_ms(), crowded, std::mem::take(&mut state.signals.pressed))
         };
         let max_age_ms = u64::try_from(self.max_age.as_millis()).unwrap_or(u64::MAX);
+        if self.log.is_none() && now_ms >= max_age_ms.saturating_mul(2) {
+            let overdue = self.lock().seal_overdue(now_ms - max_age_ms * 2);
+            if !overdue.is_empty() {
+                self.make_durable_in_turn(io, overdue)?;
+                return Ok(true);
+            }
+        }
         let mut goals = vec![];
         if now_ms >= max_age_ms {
             goals.push(Goal::Background { before_ms: now_ms - max_age_ms, data: false });
@@ -464,90 +425,6 @@ impl Shared {
             return Ok(true);
         }
         Ok(false)
-    }
-}
-
-impl State {
-    /// Every live patch that a sync waits for, from now on closed to new befores.
-    pub fn seal_all(&mut self) -> Vec<PatchId> {
-        let buffers: Vec<u32> = self.cache.all().filter(|&b| self.cache[b].is_dirty()).collect();
-        let mut roots = Vec::new();
-        for buffer in buffers {
-            self.seal_buffer(buffer, &mut roots);
-        }
-        self.add_in_flight(&mut roots, |_| true);
-        roots
-    }
-
-    fn seal_buffer(&mut self, buffer: u32, roots: &mut Vec<PatchId>) {
-        let run = self.cache[buffer].run;
-        if run != NONE {
-            roots.push(self.graph.id(run));
-        }
-        let mut at = self.cache[buffer].oldest;
-        while at != NONE {
-            self.graph[at].sealed = true;
-            roots.push(self.graph.id(at));
-            at = self.graph[at].newer;
-        }
-    }
-
-    fn add_in_flight(&self, roots: &mut Vec<PatchId>, wanted: impl Fn(u32) -> bool) {
-        for write in self.failed.iter().filter(|w| wanted(w.buffer)) {
-            let run = (write.run != NONE).then_some(write.run);
-            roots.extend(write.patches.iter().copied().chain(run).map(|p| self.graph.id(p)));
-        }
-    }
-
-    pub fn roots_of(&mut self, owner: Owner, also: &[PatchId]) -> Vec<PatchId> {
-        let buffers: Vec<u32> = self.cache.dirty_of(owner).collect();
-        let mut roots: Vec<PatchId> =
-            also.iter().copied().filter(|&id| !self.is_durable(id)).collect();
-        for &buffer in &buffers {
-            self.seal_buffer(buffer, &mut roots);
-        }
-        self.add_in_flight(&mut roots, |b| buffers.contains(&b));
-        roots
-    }
-
-    /// Marks the buffers that must be written for `roots` to be durable, and closes their patches
-    /// to new befores, so that the sync ends however busy the volume is.
-    pub fn mark_needed(&mut self, roots: &[PatchId]) -> u32 {
-        let from: Vec<u32> = roots.iter().filter_map(|&id| self.graph.find(id)).collect();
-        let mut met = from.clone();
-        let cache = &self.cache;
-        self.graph.reaches(
-            &from,
-            usize::MAX,
-            |buffer| cache[buffer].hard,
-            |index, _| {
-                met.push(index);
-                false
-            },
-        );
-        let mark = self.graph.new_mark();
-        for index in met {
-            self.graph[index].sealed = true;
-            self.graph[index].mark = mark;
-            if self.graph[index].kind == Kind::Run {
-                let members: Vec<u32> = self.cache.run_from(self.graph[index].pieces).collect();
-                for buffer in members {
-                    self.cache[buffer].mark = mark;
-                }
-            } else if let Some(buffer) = self.buffer_of(index) {
-                self.cache[buffer].mark = mark;
-            }
-        }
-        for write in &self.failed {
-            if write.run != NONE && self.graph[write.run].mark == mark {
-                self.cache[write.buffer].mark = mark;
-            }
-        }
-        mark
-    }
-
-    pub fn failed_marked(&self, mark: u32) -> bool {
-        self.failed.iter().any(|w| self.cache[w.buffer].mark == mark)
     }
 }
 

@@ -446,23 +446,8 @@ impl Shared {
 
     /// Runs rounds until the patches are durable. The caller holds `io`.
     fn make_durable(&self, mut roots: Vec<PatchId>) -> Result<()> {
-        loop {
-            let mark = {
-                let mut state = self.lock();
-                roots.retain(|&id| !state.is_durable(id));
-                if roots.is_empty() {
-                    return Ok(());
-                }
-                state.mark_needed(&roots)
-            };
-            let (wrote, result) = self.round(Goal::Marked(mark));
-            if let Err(e) = result
-                && self.lock().failed_marked(mark)
-            {
-                return Err(e);
-            }
-            self.check_progress(wrote)?;
-        }
+        while !self.durable_after_round(&mut roots)? {}
+        Ok(())
     }
 
     /// Writes in place what the log holds, as far as it can be written now, and gives back the

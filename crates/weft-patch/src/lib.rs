@@ -45,6 +45,7 @@ pub mod jbd2;
 mod journal;
 mod options;
 mod state;
+mod sync;
 mod undo;
 mod writeback;
 

@@ -39,7 +39,8 @@ pub struct Options {
     /// Write-back starts in the background from this much dirty memory on. Early, so that the
     /// device works while the callers still compute.
     pub background_bytes: usize,
-    /// A dirty block is written after this long at the latest (the kernel's 5 s commit interval).
+    /// A dirty block is written when it is this old (the kernel's 5 s commit interval), if it is
+    /// ready as a whole then; what changes without pause is written at twice that age.
     pub max_age: Duration,
     /// Clean metadata blocks kept in memory.
     pub clean_cache_bytes: usize,

@@ -4,4 +4,5 @@ mod faults;
 mod jbd2_tools;
 mod journal;
 mod ordering;
+mod overdue;
 mod perf_shape;
