@@ -2,4 +2,15 @@
 //! power cut, and never serves what is stale.
 #![warn(missing_docs)]
 
+mod error;
+mod options;
 pub mod policy;
+mod stats;
+
+pub use error::{Error, Result};
+pub use options::{
+    AttachOptions, BLOCK_BYTES_MAX, CreateOptions, Mode, ORIGINS_MAX, OpenOptions, OriginId,
+    SUB_BLOCK_BYTES,
+};
+pub use policy::PolicyKind;
+pub use stats::Stats;

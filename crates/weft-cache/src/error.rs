@@ -1,0 +1,134 @@
+//! What can go wrong with a cache. A variant exists only where a caller would act differently.
+
+use std::io;
+
+/// The result of a cache operation.
+pub type Result<T, E = Error> = std::result::Result<T, E>;
+
+/// Why a cache operation failed.
+#[derive(Debug, thiserror::Error)]
+#[non_exhaustive]
+pub enum Error {
+    /// The cache device failed a request.
+    #[error("cache device: {0}")]
+    CacheDevice(#[source] weft_block::Error),
+    /// The origin failed a request.
+    #[error("origin {label:?}: {source}")]
+    Origin {
+        /// The origin's label.
+        label: String,
+        /// What its device said.
+        source: weft_block::Error,
+    },
+    /// There is no cache on the device.
+    #[error("not a weft cache: {0}")]
+    NotACache(&'static str),
+    /// The cache was made by a later version of weft, or with a feature this one does not know.
+    #[error("the cache needs a later version of weft: {0}")]
+    Incompatible(String),
+    /// A structure of the cache is damaged, and dirty data may be lost with it. `check` says more,
+    /// `repair` keeps all that is provably good.
+    #[error(
+        "{structure} at byte {offset} of the cache is damaged: {problem}; dirty data may be lost, so the cache is not opened before a repair"
+    )]
+    Damaged {
+        /// The structure's name.
+        structure: &'static str,
+        /// Where it lies on the cache device, in bytes.
+        offset: u64,
+        /// What is wrong with it.
+        problem: String,
+    },
+    /// Data that is nowhere but in the cache does not match its checksum.
+    #[error("dirty block at bytes {offset}..{end} of origin {label:?} is damaged in the cache (slot {slot})", end = offset + len_bytes)]
+    DirtyDamaged {
+        /// The origin's label.
+        label: String,
+        /// Where the block lies in the origin, in bytes.
+        offset: u64,
+        /// How much of it is damaged, in bytes.
+        len_bytes: u64,
+        /// The slot of the cache it lies in.
+        slot: u32,
+    },
+    /// The cache knows other origins than the one given.
+    #[error(
+        "the cache belongs to {known}; the origin given is {given}. Detach the other, or add this one explicitly"
+    )]
+    OtherOrigin {
+        /// What the cache knows.
+        known: String,
+        /// What it was given.
+        given: String,
+    },
+    /// The origin is not as the cache left it.
+    #[error(
+        "origin {label:?} was changed behind the cache's back: {why}. {dirty_bytes} bytes of it are dirty in the cache; invalidate its clean blocks to go on"
+    )]
+    OriginChanged {
+        /// The origin's label.
+        label: String,
+        /// How it is seen.
+        why: String,
+        /// Bytes that are in the cache only.
+        dirty_bytes: u64,
+    },
+    /// The origin is attached already, or it has blocks that are still being forgotten.
+    #[error("origin {0:?} is in use")]
+    OriginBusy(String),
+    /// The cache does not know this origin.
+    #[error("the cache does not know an origin {0:?}")]
+    UnknownOrigin(String),
+    /// The cache device has failed while it held data that is nowhere else.
+    #[error(
+        "the cache device has failed and holds {dirty_bytes} bytes that are nowhere else: {why}"
+    )]
+    Failed {
+        /// Bytes that are in the cache only.
+        dirty_bytes: u64,
+        /// The first failure.
+        why: String,
+    },
+    /// Dirty data cannot be written to the origin at present; it stays in the cache.
+    #[error("{dirty_bytes} dirty bytes cannot be written back: {why}")]
+    StillDirty {
+        /// Bytes that are still in the cache only.
+        dirty_bytes: u64,
+        /// The origin's last error, or what is waited for.
+        why: String,
+    },
+    /// The cache was opened for reading only.
+    #[error("the cache is open for reading only")]
+    ReadOnly,
+    /// The cache has been closed.
+    #[error("the cache is closed")]
+    Closed,
+    /// An option makes no sense, or not with the others.
+    #[error("{0}")]
+    Invalid(String),
+}
+
+impl Error {
+    /// Makes an [`Error::Damaged`].
+    pub(crate) fn damaged(
+        structure: &'static str,
+        offset: u64,
+        problem: impl Into<String>,
+    ) -> Self {
+        Self::Damaged { structure, offset, problem: problem.into() }
+    }
+}
+
+/// What a user of the cached device gets to see.
+impl From<Error> for weft_block::Error {
+    fn from(error: Error) -> Self {
+        match error {
+            Error::CacheDevice(source) | Error::Origin { source, .. } => source,
+            Error::ReadOnly => Self::ReadOnly,
+            Error::DirtyDamaged { offset, len_bytes, .. } => {
+                Self::io("read", offset, len_bytes, io::Error::other(error.to_string()))
+            }
+            other => Self::io("cached request", 0, 0, io::Error::other(other.to_string())),
+        }
+    }
+}

@@ -1,0 +1,123 @@
+//! What a cache has done since it was opened, and what it holds.
+
+use std::sync::atomic::{AtomicU64, Ordering};
+
+macro_rules! counters {
+    ($($(#[$doc:meta])* $name:ident,)*) => {
+        /// The counters as they are counted: from many threads, without a lock.
+        #[derive(Debug, Default)]
+        pub(crate) struct Counters { $(pub(crate) $name: AtomicU64,)* }
+
+        /// What a cache has done since it was opened (counters, which only grow), and what it
+        /// holds now (gauges).
+        #[derive(Debug, Clone, Copy, PartialEq, Eq, Default)]
+        #[non_exhaustive]
+        pub struct Stats {
+            $($(#[$doc])* pub $name: u64,)*
+            /// Gauge: the slots there are.
+            pub slots: u64,
+            /// Gauge: the slots that hold a block.
+            pub used_slots: u64,
+            /// Gauge: bytes that are in the cache and not yet in the origin.
+            pub dirty_bytes: u64,
+            /// Gauge: regions of origins with a durable intent.
+            pub intents: u64,
+            /// Gauge: changed slots that the log does not have yet.
+            pub pending_records: u64,
+            /// Gauge: blocks of the log in use.
+            pub log_used_blocks: u64,
+            /// Gauge: blocks of the checkpoint that are still to be loaded.
+            pub loading_pages: u64,
+            /// Gauge: memory of the index, the slot table and the policy, in bytes.
+            pub memory_bytes: u64,
+        }
+
+        impl Counters {
+            pub(crate) fn snapshot(&self) -> Stats {
+                Stats {
+                    $($name: self.$name.load(Ordering::Relaxed),)*
+                    ..Stats::default()
+                }
+            }
+        }
+
+        impl Stats {
+            /// Each counter with its name, in a fixed order.
+            pub fn counters(&self) -> impl Iterator<Item = (&'static str, u64)> {
+                [$((stringify!($name), self.$name),)*].into_iter()
+            }
+        }
+    };
+}
+
+counters! {
+    /// Blocks read that were in the cache.
+    hits,
+    /// Blocks read that were not.
+    misses,
+    /// Bytes read from the cache for readers.
+    hit_bytes,
+    /// Bytes read from origins for readers.
+    miss_bytes,
+    /// Blocks put into the cache by reads.
+    fills,
+    /// Missed blocks that were not put into the cache: admission or mode said no, a write came
+    /// between, or there was no room.
+    bypasses,
+    /// Blocks given up for others.
+    evictions,
+    /// Bytes written by users of cached devices.
+    user_bytes_written,
+    /// Bytes written to the cache device in all.
+    flash_bytes_written,
+    /// Bytes of blocks written to the cache device (what is left is metadata).
+    data_bytes_written,
+    /// Bytes written back to origins.
+    writeback_bytes,
+    /// Requests that wrote them.
+    writeback_requests,
+    /// Writes to the log.
+    log_writes,
+    /// Blocks of the log written.
+    log_blocks,
+    /// Changes of a slot's metadata.
+    metadata_updates,
+    /// Of these, the ones that joined a change of the same slot, or a block of the log, that was
+    /// waiting to be written already.
+    batched_updates,
+    /// Commits of the log.
+    commits,
+    /// Flushes of the cache device.
+    cache_flushes,
+    /// Flushes of origins.
+    origin_flushes,
+    /// Checkpoints written.
+    checkpoints,
+    /// Intents set.
+    intents_set,
+    /// Intents cleared.
+    intents_cleared,
+    /// Clean blocks that did not match their checksum, and were read from the origin again.
+    heals,
+    /// Dirty blocks that did not match their checksum.
+    dirty_damaged,
+    /// Requests that an origin failed.
+    origin_errors,
+    /// Requests that the cache device failed.
+    cache_errors,
+    /// Writes that waited because too much was dirty.
+    throttled_writes,
+    /// Clean blocks dropped when the cache was opened, because the origin may have been changed.
+    dropped_at_open,
+}
+
+#[allow(dead_code)] // used with the cache itself
+pub(crate) trait Count {
+    fn add(&self, n: u64);
+}
+
+impl Count for AtomicU64 {
+    fn add(&self, n: u64) {
+        self.fetch_add(n, Ordering::Relaxed);
+    }
+}
