@@ -10,6 +10,7 @@ mod mounted;
 mod peer;
 mod plot;
 mod postmark;
+mod proxy;
 mod report;
 mod sequential;
 mod stats;
@@ -19,6 +20,7 @@ mod volume;
 use anyhow::{Context, Result};
 use clap::{Parser, Subcommand};
 use std::path::{Path, PathBuf};
+use std::time::Duration;
 
 /// Measures weft beside its peers and writes the report.
 #[derive(Debug, Parser)]
@@ -72,6 +74,18 @@ enum What {
     Limits,
     /// Make the input, and say what it is
     Tree,
+    /// A network of a given latency between a client and a server on this machine
+    Proxy {
+        /// Where clients connect: HOST:PORT or unix:PATH
+        #[arg(long, value_name = "ADDRESS")]
+        listen: proxy::Address,
+        /// The server: HOST:PORT or unix:PATH
+        #[arg(long, value_name = "ADDRESS")]
+        to: proxy::Address,
+        /// What a round trip takes longer, in microseconds
+        #[arg(long, default_value_t = 350, value_name = "US")]
+        round_trip: u64,
+    },
     /// The mix of small files, in a directory (used by mount)
     #[command(hide = true)]
     Postmark {
@@ -179,6 +193,13 @@ fn main() -> Result<()> {
             return mix.run(dir);
         }
         What::RoundTrips { dir, calls } => return limits::round_trips(dir, *calls),
+        What::Proxy { listen, to, round_trip } => {
+            let proxy = proxy::Proxy::start(listen, to, Duration::from_micros(*round_trip))?;
+            println!("{}: a round trip takes {} us longer", proxy.address, proxy.added.as_micros());
+            loop {
+                std::thread::park();
+            }
+        }
         _ => {}
     }
     let bench = Bench::new(&cli)?;
@@ -215,6 +236,6 @@ fn main() -> Result<()> {
             println!("{}: {}", tree.tar.display(), tree.describe());
             Ok(())
         }
-        What::Postmark { .. } | What::RoundTrips { .. } => Ok(()),
+        What::Postmark { .. } | What::RoundTrips { .. } | What::Proxy { .. } => Ok(()),
     }
 }
