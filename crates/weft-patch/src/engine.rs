@@ -1,6 +1,6 @@
 //! The engine's front: operations, syncs, and the thread that writes back.
 
-use crate::graph::{Kind, NONE};
+use crate::graph::NONE;
 use crate::jbd2::{Log, LogMap};
 use crate::journal::{Journal, open_log};
 use crate::state::State;
