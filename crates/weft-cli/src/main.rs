@@ -18,7 +18,7 @@ fn main() -> ExitCode {
         return helper::run(mount);
     }
     let cli = cli::Cli::parse_from(args);
-    start_log(cli.verbose);
+    start_log(&cli);
     let is_fsck = matches!(cli.verb, cli::Verb::Fsck(_));
     match verb::run(cli) {
         Ok(code) => ExitCode::from(code),
@@ -32,9 +32,12 @@ fn main() -> ExitCode {
 }
 
 /// Logs to standard error what `WEFT_LOG` or --verbose asks for; warnings unless told otherwise.
-fn start_log(verbose: u8) {
+///
+/// `weft crash` opens thousands of damaged images and judges what comes of it itself.
+fn start_log(cli: &cli::Cli) {
     use tracing_subscriber::EnvFilter;
-    let level = match verbose {
+    let level = match cli.verbose {
+        0 if matches!(cli.verb, cli::Verb::Crash(_)) => "off",
         0 => "warn",
         1 => "info",
         2 => "debug",
