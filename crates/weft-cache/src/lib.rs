@@ -5,6 +5,7 @@
 mod error;
 mod options;
 pub mod policy;
+pub mod simulate;
 mod stats;
 
 pub use error::{Error, Result};

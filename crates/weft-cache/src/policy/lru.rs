@@ -1,5 +1,6 @@
 //! Least recently used, exactly: one list, a hit moves the slot to its hot end.
 
+use super::ghost::Ghost;
 use super::links::{Links, List};
 use super::{ASKS_MAX, BlockKey, Policy, SLOTS_MAX, SlotNr};
 
@@ -8,12 +9,14 @@ use super::{ASKS_MAX, BlockKey, Policy, SLOTS_MAX, SlotNr};
 pub struct Lru {
     links: Links,
     list: List,
+    /// What was evicted or bypassed; only kept once admission by reuse asks for it.
+    ghost: Option<Ghost>,
 }
 
 impl Lru {
     /// A policy for `slots` slots, all free.
     pub fn new(slots: u32) -> Lru {
-        Lru { links: Links::new(slots), list: List::new(1) }
+        Lru { links: Links::new(slots), list: List::new(1), ghost: None }
     }
 }
 
@@ -24,7 +27,10 @@ impl Policy for Lru {
         }
     }
 
-    fn insert(&mut self, slot: SlotNr, _key: BlockKey) {
+    fn insert(&mut self, slot: SlotNr, key: BlockKey) {
+        if let Some(ghost) = &mut self.ghost {
+            ghost.remove(key);
+        }
         if self.links.list_of(slot).is_some() {
             self.links.heat(&mut self.list, slot);
         } else if slot.0 < self.slots() {
@@ -42,12 +48,15 @@ impl Policy for Lru {
         &mut self,
         _new: BlockKey,
         may: &mut dyn FnMut(SlotNr) -> bool,
-        _key_of: &dyn Fn(SlotNr) -> BlockKey,
+        key_of: &dyn Fn(SlotNr) -> BlockKey,
     ) -> Option<SlotNr> {
         for _ in 0..self.list.len().min(ASKS_MAX) {
             let slot = self.list.coldest()?;
             if may(slot) {
                 self.links.unlink(&mut self.list, slot);
+                if let Some(ghost) = &mut self.ghost {
+                    ghost.insert(key_of(slot));
+                }
                 return Some(slot);
             }
             self.links.heat(&mut self.list, slot);
@@ -55,10 +64,13 @@ impl Policy for Lru {
         None
     }
 
-    fn missed(&mut self, _key: BlockKey) {}
+    fn missed(&mut self, key: BlockKey) {
+        let slots = self.slots();
+        self.ghost.get_or_insert_with(|| Ghost::new(slots)).insert(key);
+    }
 
-    fn seen_before(&self, _key: BlockKey) -> bool {
-        false
+    fn seen_before(&self, key: BlockKey) -> bool {
+        self.ghost.as_ref().is_some_and(|ghost| ghost.contains(key))
     }
 
     fn save(&self, _key_of: &dyn Fn(SlotNr) -> BlockKey, out: &mut dyn FnMut(SlotNr, u8)) {
@@ -90,7 +102,7 @@ impl Policy for Lru {
     }
 
     fn memory_bytes(&self) -> usize {
-        self.links.memory_bytes()
+        self.links.memory_bytes() + self.ghost.as_ref().map_or(0, Ghost::memory_bytes)
     }
 }
 

@@ -1,0 +1,512 @@
+//! Each policy against a plain model of it, and all of them against what the trait promises.
+
+use super::*;
+use crate::simulate::CacheModel;
+use proptest::prelude::*;
+use std::collections::{HashMap, HashSet, VecDeque};
+
+const KINDS: [PolicyKind; 5] = [
+    PolicyKind::S3Fifo,
+    PolicyKind::WTinyLfu,
+    PolicyKind::Lru,
+    PolicyKind::SetAssociative { ways: 4 },
+    PolicyKind::SEED,
+];
+
+fn key(n: u64) -> BlockKey {
+    // Far apart, so that the set-associative policy uses several sets.
+    BlockKey::new(3, n * 300)
+}
+
+/// The paper's algorithm 1 with the simulator's filling: lists of keys, nothing else.
+struct S3FifoModel {
+    slots: usize,
+    small: VecDeque<u64>,
+    main: VecDeque<u64>,
+    ghost: VecDeque<u64>,
+    frequency: HashMap<u64, u8>,
+    was_full: bool,
+}
+
+impl S3FifoModel {
+    fn access(&mut self, x: u64) -> bool {
+        if self.small.contains(&x) || self.main.contains(&x) {
+            let frequency = self.frequency.entry(x).or_default();
+            *frequency = (*frequency + 1).min(3);
+            return true;
+        }
+        while self.small.len() + self.main.len() >= self.slots {
+            self.was_full = true;
+            if self.main.len() > self.slots - self.slots / 10 || self.small.is_empty() {
+                self.evict_main();
+            } else {
+                self.evict_small();
+            }
+        }
+        let known = self.ghost.iter().position(|&g| g == x);
+        self.frequency.insert(x, 0);
+        if known.and_then(|at| self.ghost.remove(at)).is_some()
+            || !self.was_full && self.small.len() >= self.slots / 10
+        {
+            self.main.push_back(x);
+        } else {
+            self.small.push_back(x);
+        }
+        false
+    }
+
+    fn evict_small(&mut self) {
+        while let Some(t) = self.small.pop_front() {
+            if self.frequency[&t] > 1 {
+                self.frequency.insert(t, 0);
+                self.main.push_back(t);
+            } else {
+                self.ghost.push_back(t);
+                if self.ghost.len() > self.slots * 9 / 10 {
+                    self.ghost.pop_front();
+                }
+                return;
+            }
+        }
+    }
+
+    fn evict_main(&mut self) {
+        while let Some(t) = self.main.pop_front() {
+            match self.frequency[&t] {
+                0 => return,
+                f => self.frequency.insert(t, f - 1),
+            };
+            self.main.push_back(t);
+        }
+    }
+}
+
+/// Window, probation and protected lists of keys, the coldest first, as Caffeine's simulator keeps
+/// them (its window never shrinks to nothing here). The sketch is tested on its own.
+struct WTinyLfuModel {
+    slots: usize,
+    window: Vec<u64>,
+    probation: Vec<u64>,
+    protected: Vec<u64>,
+    window_max: usize,
+    protected_max: usize,
+    sketch: sketch::Sketch,
+    // The climber.
+    hits: usize,
+    uses: usize,
+    previous: f64,
+    grow: bool,
+    step: f64,
+    target: f64,
+}
+
+impl WTinyLfuModel {
+    fn new(slots: usize) -> WTinyLfuModel {
+        let main = slots * 99 / 100;
+        WTinyLfuModel {
+            slots,
+            window: vec![],
+            probation: vec![],
+            protected: vec![],
+            window_max: slots - main,
+            protected_max: main * 8 / 10,
+            sketch: sketch::Sketch::new(slots as u32),
+            hits: 0,
+            uses: 0,
+            previous: 0.0,
+            grow: false,
+            step: slots as f64 * 0.0625,
+            target: (slots - main) as f64,
+        }
+    }
+
+    fn len(&self) -> usize {
+        self.window.len() + self.probation.len() + self.protected.len()
+    }
+
+    fn access(&mut self, x: u64) -> bool {
+        let was_full = self.len() == self.slots;
+        let estimate = |sketch: &sketch::Sketch, n: u64| sketch.estimate(key(n));
+        let take = |list: &mut Vec<u64>| {
+            let at = list.iter().position(|&y| y == x);
+            at.map(|at| list.remove(at)).is_some()
+        };
+        let hit = if take(&mut self.window) {
+            self.window.push(x);
+            true
+        } else if take(&mut self.protected) {
+            self.protected.push(x);
+            true
+        } else if take(&mut self.probation) {
+            self.protected.push(x);
+            self.demote();
+            true
+        } else {
+            false
+        };
+        if !hit && was_full {
+            let candidate = self.window.first().copied();
+            if let Some(candidate) = candidate.filter(|_| self.window.len() >= self.window_max) {
+                self.window.remove(0);
+                let main = if self.probation.is_empty() {
+                    &mut self.protected
+                } else {
+                    &mut self.probation
+                };
+                let wins = main.first().is_some_and(|&victim| {
+                    estimate(&self.sketch, candidate) > estimate(&self.sketch, victim)
+                });
+                if wins {
+                    main.remove(0);
+                    self.probation.push(candidate);
+                }
+            } else if !self.probation.is_empty() {
+                self.probation.remove(0);
+            } else {
+                self.protected.remove(0);
+            }
+        }
+        self.sketch.add(key(x));
+        if !hit {
+            self.window.push(x);
+            if self.window.len() > self.window_max {
+                let oldest = self.window.remove(0);
+                self.probation.push(oldest);
+            }
+        }
+        if self.len() == self.slots {
+            self.climb(hit);
+        }
+        hit
+    }
+
+    fn demote(&mut self) {
+        while self.protected.len() > self.protected_max {
+            self.probation.push(self.protected.remove(0));
+        }
+    }
+
+    fn climb(&mut self, hit: bool) {
+        self.uses += 1;
+        self.hits += usize::from(hit);
+        if self.uses.is_multiple_of(self.slots * 10) {
+            let ratio = self.hits as f64 / (self.slots * 10) as f64;
+            self.grow ^= ratio < self.previous;
+            if (ratio - self.previous).abs() >= 0.05 {
+                self.step = self.slots as f64 * 0.0625;
+            }
+            self.target += if self.grow { self.step } else { -self.step };
+            let most = (self.window_max + self.protected_max) as f64;
+            self.target = self.target.clamp(1.0, most);
+            self.step *= 0.98;
+            self.previous = ratio;
+            self.hits = 0;
+        }
+        while self.window_max < self.target as usize {
+            self.window_max += 1;
+            self.protected_max -= 1;
+            self.demote();
+            if !self.probation.is_empty() {
+                self.window.push(self.probation.remove(0));
+            }
+        }
+        while self.window_max > self.target as usize {
+            self.window_max -= 1;
+            self.protected_max += 1;
+            if !self.window.is_empty() {
+                self.probation.insert(0, self.window.remove(0));
+            }
+        }
+    }
+}
+
+/// Sets of keys, the least recently used first.
+struct SetModel {
+    ways: usize,
+    sets: HashMap<u32, Vec<u64>>,
+}
+
+impl SetModel {
+    fn access(&mut self, x: u64, set: u32) -> bool {
+        let keys = self.sets.entry(set).or_default();
+        let hit = keys.iter().position(|&y| y == x);
+        match hit {
+            Some(at) => drop(keys.remove(at)),
+            None if keys.len() == self.ways => drop(keys.remove(0)),
+            None => {}
+        }
+        keys.push(x);
+        hit.is_some()
+    }
+}
+
+/// Uses of keys with a popular part, a loop and a scan, from a seed.
+fn uses(seed: u64, len: usize, universe: u64) -> Vec<u64> {
+    let mut x = seed;
+    let mut random = move || {
+        x = BlockKey(x).hash();
+        x
+    };
+    (0..len as u64)
+        .map(|at| match random() % 8 {
+            0..4 => random() % universe % (1 + random() % universe),
+            4..7 => universe + at % (universe / 2),
+            _ => 2 * universe + at,
+        })
+        .collect()
+}
+
+proptest! {
+    #![proptest_config(ProptestConfig::with_cases(24))]
+
+    #[test]
+    fn s3_fifo_is_the_papers(seed: u64, slots in 10_usize..90, universe in 20_u64..200) {
+        let mut cache = CacheModel::new(PolicyKind::S3Fifo, slots as u32);
+        let mut model = S3FifoModel {
+            slots,
+            small: VecDeque::new(),
+            main: VecDeque::new(),
+            ghost: VecDeque::new(),
+            frequency: HashMap::new(),
+            was_full: false,
+        };
+        // A stranger taken for a ghost, or a full bucket, may change a few decisions.
+        let mut differ = 0;
+        let len = 4_000;
+        for x in uses(seed, len, universe) {
+            differ += usize::from(cache.access(key(x)) != model.access(x));
+        }
+        prop_assert!(differ <= len / 200, "{} of {} uses differ", differ, len);
+    }
+
+    #[test]
+    fn w_tiny_lfu_is_the_simulators(seed: u64, slots in 10_usize..300, universe in 20_u64..600) {
+        let mut cache = CacheModel::new(PolicyKind::WTinyLfu, slots as u32);
+        let mut model = WTinyLfuModel::new(slots);
+        for (at, x) in uses(seed, 12_000, universe).into_iter().enumerate() {
+            prop_assert_eq!(cache.access(key(x)), model.access(x), "use {}", at);
+        }
+    }
+
+    #[test]
+    fn set_associative_is_least_recently_used_in_each_set(seed: u64, sets in 1_u32..9) {
+        let ways = 8;
+        let slots = sets * ways;
+        let mut cache = CacheModel::new(PolicyKind::SetAssociative { ways: 8 }, slots);
+        let policy = SetAssociative::new(slots, 8);
+        let mut model = SetModel { ways: 8, sets: HashMap::new() };
+        for x in uses(seed, 4_000, 60) {
+            let set = policy.place(key(x)).start / ways;
+            prop_assert_eq!(cache.access(key(x)), model.access(x, set));
+        }
+    }
+
+    #[test]
+    fn lru_is_one_set(seed: u64, slots in 1_usize..60) {
+        let mut cache = CacheModel::new(PolicyKind::Lru, slots as u32);
+        let mut model = SetModel { ways: slots, sets: HashMap::new() };
+        for x in uses(seed, 4_000, 60) {
+            prop_assert_eq!(cache.access(key(x)), model.access(x, 0));
+        }
+    }
+
+    /// Any mix of calls: only slots that are held and may go are given up, each use of one is
+    /// found, and the number of held slots is right.
+    #[test]
+    fn only_slots_that_may_go_are_given_up(
+        seed: u64,
+        which in 0..KINDS.len(),
+        slots in 1_u32..200,
+        refused in 0_u32..100,
+    ) {
+        let mut policy = KINDS[which].build(slots);
+        let mut held: HashMap<SlotNr, BlockKey> = HashMap::new();
+        let mut x = seed;
+        for step in 0..3_000_u64 {
+            x = BlockKey(x).hash();
+            let slot = SlotNr((x >> 8) as u32 % slots);
+            let new = key(x >> 32 & 0xff);
+            let may = |slot: SlotNr| BlockKey(u64::from(slot.0) ^ seed).hash() % 100 >= u64::from(refused);
+            match x % 8 {
+                0 => {
+                    policy.remove(slot, held.get(&slot).copied().unwrap_or(new));
+                    held.remove(&slot);
+                }
+                1..4 => policy.hit(slot, held.get(&slot).copied().unwrap_or(new)),
+                4 => policy.missed(new),
+                _ => {
+                    let place = policy.place(new);
+                    let free = place.clone().map(SlotNr).find(|slot| !held.contains_key(slot));
+                    let slot = free.or_else(|| {
+                        let gone = policy.evict(new, &mut |slot| may(slot), &|slot| held[&slot]);
+                        if let Some(slot) = gone {
+                            assert!(may(slot), "step {step}: slot {slot} was refused");
+                            assert!(place.contains(&slot.0), "step {step}: out of place");
+                            assert!(held.remove(&slot).is_some(), "step {step}: slot {slot} is free");
+                        } else {
+                            let could = place.clone().map(SlotNr).filter(|&slot| may(slot));
+                            assert_eq!(could.count(), 0, "step {step}: a slot could go");
+                        }
+                        gone
+                    });
+                    if let Some(slot) = slot {
+                        policy.insert(slot, new);
+                        held.insert(slot, new);
+                    }
+                }
+            }
+            prop_assert_eq!(policy.held() as usize, held.len(), "step {}", step);
+        }
+        // To the last slot.
+        let mut gone = HashSet::new();
+        while policy.held() > 0 {
+            let before = gone.len();
+            // The set-associative policy gives up slots of the set of the block only.
+            for n in 0..256 {
+                let slot = policy.evict(key(n), &mut |_| true, &|slot| held[&slot]);
+                if let Some(slot) = slot {
+                    prop_assert!(held.contains_key(&slot) && gone.insert(slot));
+                }
+            }
+            if gone.len() == before {
+                break;
+            }
+        }
+        let sets = KINDS[which] == PolicyKind::SetAssociative { ways: 4 };
+        prop_assert!(policy.held() == 0 || sets);
+    }
+
+    /// What is saved and restored goes in the same order; the rest of a save is kept as well.
+    #[test]
+    fn a_restored_policy_gives_up_the_same_slots(seed: u64, which in 0..KINDS.len()) {
+        let slots = 300;
+        let mut policy = KINDS[which].build(slots);
+        let mut held: HashMap<SlotNr, BlockKey> = HashMap::new();
+        for x in uses(seed, 3_000, 500) {
+            let new = key(x);
+            let there = held.iter().find(|(_, k)| **k == new).map(|(slot, _)| *slot);
+            if let Some(slot) = there {
+                policy.hit(slot, new);
+                continue;
+            }
+            let free = policy.place(new).map(SlotNr).find(|slot| !held.contains_key(slot));
+            let slot = free.or_else(|| policy.evict(new, &mut |_| true, &|slot| held[&slot]));
+            let slot = slot.expect("nothing is refused");
+            held.insert(slot, new);
+            policy.insert(slot, new);
+        }
+        let mut saved = Vec::new();
+        policy.save(&|slot| held[&slot], &mut |slot, state| saved.push((slot, state)));
+        prop_assert_eq!(saved.len(), held.len());
+        let mut restored = KINDS[which].build(slots);
+        for &(slot, state) in &saved {
+            restored.restore(slot, state, held[&slot]);
+            restored.restore(slot, state, held[&slot]);
+        }
+        prop_assert_eq!(restored.held(), policy.held());
+        let mut again = Vec::new();
+        restored.save(&|slot| held[&slot], &mut |slot, state| again.push((slot, state)));
+        if KINDS[which] == PolicyKind::WTinyLfu {
+            // Its window is back at its first size, and collisions in the sketch are others.
+            return Ok(());
+        }
+        prop_assert_eq!(&saved, &again);
+        for n in 0..400 {
+            let next = |policy: &mut Box<dyn Policy>| {
+                policy.evict(key(n), &mut |_| true, &|slot| held[&slot])
+            };
+            prop_assert_eq!(next(&mut policy), next(&mut restored));
+        }
+    }
+
+    #[test]
+    fn a_resize_keeps_the_slots_that_remain(seed: u64, which in 0..KINDS.len(), to in 1_u32..200) {
+        let slots = 100_u32;
+        let mut policy = KINDS[which].build(slots);
+        let mut held = HashMap::new();
+        for x in uses(seed, 300, 100) {
+            let free = policy.place(key(x)).map(SlotNr).find(|slot| !held.contains_key(slot));
+            if let Some(slot) = free {
+                held.insert(slot, key(x));
+                policy.insert(slot, key(x));
+                policy.hit(slot, key(x));
+            }
+        }
+        policy.resize(to);
+        held.retain(|slot, _| slot.0 < to);
+        prop_assert_eq!((policy.slots(), policy.held() as usize), (to, held.len()));
+        let mut kept = HashSet::new();
+        policy.save(&|slot| held[&slot], &mut |slot, _| assert!(kept.insert(slot)));
+        prop_assert_eq!(kept, held.keys().copied().collect::<HashSet<_>>());
+    }
+}
+
+/// A state that no policy gave, or another one, is taken without harm.
+#[test]
+fn any_state_is_restored_somehow() {
+    for kind in KINDS {
+        let mut policy = kind.build(256);
+        for state in 0..=255_u8 {
+            policy.restore(SlotNr(u32::from(state)), state, key(u64::from(state)));
+            policy.restore(SlotNr(u32::MAX), state, key(0));
+        }
+        assert_eq!(policy.held(), 256, "{kind}");
+    }
+}
+
+/// A slot that is filled and trimmed over and over costs no more than any other.
+#[test]
+fn trimming_one_slot_over_and_over_is_cheap_and_bounded() {
+    for kind in KINDS {
+        let slots = 1 << 20;
+        let mut policy = kind.build(slots);
+        let before = policy.memory_bytes();
+        for n in 0..2_000_000_u64 {
+            let new = key(n % 7);
+            let slot = SlotNr(policy.place(new).start);
+            policy.insert(slot, new);
+            policy.remove(slot, new);
+        }
+        assert!(policy.memory_bytes() <= before + (1 << 16), "{kind}");
+        assert_eq!(policy.held(), 0);
+    }
+}
+
+/// The bound that the cache's 24 bytes a block leave.
+#[test]
+fn sixteen_million_slots_cost_ten_bytes_each() {
+    let slots = 1 << 24;
+    for kind in KINDS {
+        let mut policy = kind.build(slots);
+        for slot in 0..slots {
+            policy.restore(SlotNr(slot), 0, key(u64::from(slot)));
+        }
+        let bytes = policy.memory_bytes() as f64 / f64::from(slots);
+        assert!(bytes <= 10.01, "{kind}: {bytes:.2} bytes a slot");
+    }
+}
+
+#[test]
+fn admission_by_reuse_has_a_memory_in_every_policy() {
+    for kind in KINDS {
+        let mut policy = kind.build(1_000);
+        assert!(!policy.seen_before(key(1)));
+        policy.missed(key(1));
+        assert!(policy.seen_before(key(1)), "{kind}");
+        assert!(!policy.seen_before(key(2)), "{kind}");
+    }
+}
+
+#[test]
+fn names_and_codes_of_policies_come_back() {
+    for kind in KINDS {
+        assert_eq!(kind.to_string().parse(), Ok(kind));
+        assert_eq!(PolicyKind::from_code(kind.to_code()), Some(kind));
+    }
+    for name in ["", "arc", "set-lru:0", "set-lru:-1", "set-lru:70000"] {
+        assert!(name.parse::<PolicyKind>().is_err(), "{name}");
+    }
+    for code in [0, 4, 5, 1 << 16 | 1] {
+        assert_eq!(PolicyKind::from_code(code), None);
+    }
+}

@@ -1,0 +1,327 @@
+//! Adaptive W-TinyLFU: a window for what is new, a main part for what is frequent, and an admission
+//! between them.
+//!
+//! G. Einziger, R. Friedman, B. Manes: "TinyLFU: A Highly Efficient Cache Admission Policy", ACM
+//! Transactions on Storage 13(4), 2017, and "Adaptive Software Cache Management", Middleware 2018;
+//! the parameters are those of the Caffeine library. A new block enters the *window*, a least
+//! recently used list of 1 % of the slots at first. The block that falls out of it contends with
+//! the coldest block of the main part: the one used less often (by the [sketch](super::sketch)) is
+//! evicted. The main part is a segmented list: *probation*, and after a hit *protected* (80 % of
+//! it). A hill climber moves the border of the window, so recency and frequency share the slots as
+//! suits the workload.
+//!
+//! A slot costs eight bytes of links, and two (in caches of up to a million slots, eight) of
+//! sketch.
+
+use super::climber::Climber;
+use super::ghost::Ghost;
+use super::links::{Links, List};
+use super::sketch::Sketch;
+use super::{ASKS_MAX, BlockKey, Policy, SLOTS_MAX, SlotNr};
+
+const WINDOW: u8 = 1;
+const PROBATION: u8 = 2;
+const PROTECTED: u8 = 3;
+/// Slots moved across the border of the window in one call; a step of the climber is spread over
+/// many calls, so that none is long.
+const MOVES_MAX: u32 = 64;
+/// Marks a saved state as this policy's: the list and 4 bits of frequency are below.
+const SAVED: u8 = 0x40;
+
+/// Window, probation and protected lists, and the frequencies of keys.
+#[derive(Debug)]
+pub struct WTinyLfu {
+    links: Links,
+    window: List,
+    probation: List,
+    protected: List,
+    sketch: Sketch,
+    climber: Climber,
+    /// The window's share of the slots, as the climber wants it.
+    window_target: f64,
+    window_max: u32,
+    protected_max: u32,
+    /// Whether all slots were ever held; the climber waits for it.
+    was_full: bool,
+    /// What was evicted or bypassed; only kept once admission by reuse asks for it.
+    ghost: Option<Ghost>,
+}
+
+impl WTinyLfu {
+    /// A policy for `slots` slots, all free.
+    pub fn new(slots: u32) -> WTinyLfu {
+        let slots = slots.min(SLOTS_MAX);
+        let main = (u64::from(slots) * 99 / 100) as u32;
+        let window_max = (slots - main).max(1);
+        WTinyLfu {
+            links: Links::new(slots),
+            window: List::new(WINDOW),
+            probation: List::new(PROBATION),
+            protected: List::new(PROTECTED),
+            sketch: Sketch::new(slots),
+            climber: Climber::new(slots),
+            window_target: f64::from(window_max),
+            window_max,
+            protected_max: (u64::from(main) * 8 / 10) as u32,
+            was_full: false,
+            ghost: None,
+        }
+    }
+
+    /// How many slots the window may have at present.
+    pub fn window_slots(&self) -> u32 {
+        self.window_max
+    }
+
+    fn demote(&mut self) {
+        while self.protected.len() > self.protected_max
+            && let Some(slot) = self.protected.coldest()
+        {
+            self.links.unlink(&mut self.protected, slot);
+            self.links.push_hot(&mut self.probation, slot);
+        }
+    }
+
+    /// Counts a use for the climber, and moves the border of the window on.
+    fn climb(&mut self, hit: bool) {
+        self.was_full |= self.held() == self.slots();
+        if !self.was_full {
+            return;
+        }
+        if let Some(change) = self.climber.count(hit) {
+            let most = f64::from(self.window_max + self.protected_max);
+            self.window_target = (self.window_target + change).clamp(1.0, most.max(1.0));
+        }
+        let target = self.window_target as u32;
+        for _ in 0..MOVES_MAX {
+            if self.window_max < target {
+                self.window_max += 1;
+                self.protected_max -= 1;
+                self.demote();
+                if let Some(slot) = self.probation.coldest() {
+                    self.links.unlink(&mut self.probation, slot);
+                    self.links.push_hot(&mut self.window, slot);
+                }
+            } else if self.window_max > target {
+                self.window_max -= 1;
+                self.protected_max += 1;
+                if let Some(slot) = self.window.coldest() {
+                    self.links.unlink(&mut self.window, slot);
+                    self.links.push_cold(&mut self.probation, slot);
+                }
+            } else {
+                break;
+            }
+        }
+    }
+
+    fn list(&mut self, tag: u8) -> &mut List {
+        match tag {
+            WINDOW => &mut self.window,
+            PROBATION => &mut self.probation,
+            _ => &mut self.protected,
+        }
+    }
+
+    fn take(&mut self, slot: SlotNr) -> Option<u8> {
+        let tag = self.links.list_of(slot)?;
+        match tag {
+            WINDOW => self.links.unlink(&mut self.window, slot),
+            PROBATION => self.links.unlink(&mut self.probation, slot),
+            _ => self.links.unlink(&mut self.protected, slot),
+        }
+        Some(tag)
+    }
+
+    /// The coldest slot of the main part.
+    fn victim(&self) -> Option<SlotNr> {
+        self.probation.coldest().or_else(|| self.protected.coldest())
+    }
+
+    /// Takes out a slot that may go.
+    fn choose(
+        &mut self,
+        may: &mut dyn FnMut(SlotNr) -> bool,
+        key_of: &dyn Fn(SlotNr) -> BlockKey,
+    ) -> Option<SlotNr> {
+        for _ in 0..self.held().min(ASKS_MAX) {
+            let candidate = self.window.coldest();
+            let Some(candidate) = candidate.filter(|_| self.window.len() >= self.window_max) else {
+                let slot = self.victim().or(candidate)?;
+                let tag = self.take(slot)?;
+                if may(slot) {
+                    return Some(slot);
+                }
+                self.put_hot(tag, slot);
+                continue;
+            };
+            let victim = self.victim().filter(|&victim| {
+                let frequency = |slot| self.sketch.estimate(key_of(slot));
+                frequency(candidate) > frequency(victim)
+            });
+            self.links.unlink(&mut self.window, candidate);
+            let Some(victim) = victim else {
+                if may(candidate) {
+                    return Some(candidate);
+                }
+                // It cannot go, and its time in the window is over.
+                self.links.push_hot(&mut self.probation, candidate);
+                continue;
+            };
+            let tag = self.take(victim)?;
+            if may(victim) {
+                self.links.push_hot(&mut self.probation, candidate);
+                return Some(victim);
+            }
+            self.put_hot(tag, victim);
+            self.links.push_cold(&mut self.window, candidate);
+        }
+        None
+    }
+
+    fn put_hot(&mut self, tag: u8, slot: SlotNr) {
+        match tag {
+            WINDOW => self.links.push_hot(&mut self.window, slot),
+            PROBATION => self.links.push_hot(&mut self.probation, slot),
+            _ => self.links.push_hot(&mut self.protected, slot),
+        }
+    }
+}
+
+impl Policy for WTinyLfu {
+    fn hit(&mut self, slot: SlotNr, key: BlockKey) {
+        let Some(tag) = self.links.list_of(slot) else {
+            return;
+        };
+        self.sketch.add(key);
+        match tag {
+            WINDOW => self.links.heat(&mut self.window, slot),
+            PROTECTED => self.links.heat(&mut self.protected, slot),
+            _ => {
+                self.links.unlink(&mut self.probation, slot);
+                self.links.push_hot(&mut self.protected, slot);
+                self.demote();
+            }
+        }
+        self.climb(true);
+    }
+
+    fn insert(&mut self, slot: SlotNr, key: BlockKey) {
+        if slot.0 >= self.slots() {
+            return;
+        }
+        self.take(slot);
+        self.sketch.add(key);
+        if let Some(ghost) = &mut self.ghost {
+            ghost.remove(key);
+        }
+        self.links.push_hot(&mut self.window, slot);
+        while self.window.len() > self.window_max
+            && let Some(slot) = self.window.coldest()
+        {
+            self.links.unlink(&mut self.window, slot);
+            self.links.push_hot(&mut self.probation, slot);
+        }
+        self.climb(false);
+    }
+
+    fn remove(&mut self, slot: SlotNr, _key: BlockKey) {
+        self.take(slot);
+    }
+
+    fn evict(
+        &mut self,
+        _new: BlockKey,
+        may: &mut dyn FnMut(SlotNr) -> bool,
+        key_of: &dyn Fn(SlotNr) -> BlockKey,
+    ) -> Option<SlotNr> {
+        self.was_full = true;
+        let slot = self.choose(may, key_of)?;
+        if let Some(ghost) = &mut self.ghost {
+            ghost.insert(key_of(slot));
+        }
+        Some(slot)
+    }
+
+    fn missed(&mut self, key: BlockKey) {
+        self.sketch.add(key);
+        let slots = self.slots();
+        self.ghost.get_or_insert_with(|| Ghost::new(slots)).insert(key);
+    }
+
+    fn seen_before(&self, key: BlockKey) -> bool {
+        self.ghost.as_ref().is_some_and(|ghost| ghost.contains(key))
+    }
+
+    fn save(&self, key_of: &dyn Fn(SlotNr) -> BlockKey, out: &mut dyn FnMut(SlotNr, u8)) {
+        let lists =
+            [(PROTECTED, &self.protected), (WINDOW, &self.window), (PROBATION, &self.probation)];
+        for (tag, list) in lists {
+            for slot in self.links.iter(list) {
+                out(slot, SAVED | tag << 4 | self.sketch.estimate(key_of(slot)));
+            }
+        }
+    }
+
+    fn restore(&mut self, slot: SlotNr, state: u8, key: BlockKey) {
+        if slot.0 >= self.slots() || self.links.list_of(slot).is_some() {
+            return;
+        }
+        let ours = state & 0xc0 == SAVED;
+        let mut tag = if ours { state >> 4 & 3 } else { PROBATION };
+        let full = match tag {
+            WINDOW => self.window.len() >= self.window_max,
+            PROTECTED => self.protected.len() >= self.protected_max,
+            _ => false,
+        };
+        if tag == 0 || full {
+            tag = PROBATION;
+        }
+        if ours {
+            for _ in self.sketch.estimate(key)..state & 15 {
+                self.sketch.add(key);
+            }
+        }
+        match tag {
+            WINDOW => self.links.push_cold(&mut self.window, slot),
+            PROTECTED => self.links.push_cold(&mut self.protected, slot),
+            _ => self.links.push_cold(&mut self.probation, slot),
+        }
+    }
+
+    fn resize(&mut self, slots: u32) {
+        let mut resized = WTinyLfu::new(slots);
+        let slots = resized.slots();
+        for tag in [PROTECTED, WINDOW, PROBATION] {
+            while let Some(slot) = self.list(tag).coldest() {
+                self.take(slot);
+                if slot.0 < slots {
+                    resized.put_hot(tag, slot);
+                }
+            }
+        }
+        resized.demote();
+        while resized.window.len() > resized.window_max
+            && let Some(slot) = resized.window.coldest()
+        {
+            resized.links.unlink(&mut resized.window, slot);
+            resized.links.push_hot(&mut resized.probation, slot);
+        }
+        resized.was_full = self.was_full && slots <= self.slots();
+        *self = resized;
+    }
+
+    fn slots(&self) -> u32 {
+        self.links.slots()
+    }
+
+    fn held(&self) -> u32 {
+        self.window.len() + self.probation.len() + self.protected.len()
+    }
+
+    fn memory_bytes(&self) -> usize {
+        self.links.memory_bytes()
+            + self.sketch.memory_bytes()
+            + self.ghost.as_ref().map_or(0, Ghost::memory_bytes)
+    }
+}
