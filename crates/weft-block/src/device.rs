@@ -20,6 +20,26 @@ pub struct Geometry {
     pub read_only: bool,
 }
 
+/// What is known of the content of a run of bytes without reading it.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub enum ExtentKind {
+    /// Anything.
+    Data,
+    /// Zeroes, for which space is set aside.
+    Zero,
+    /// Zeroes, for which no space is set aside: a later write may find none left.
+    Hole,
+}
+
+/// A run of bytes of one kind.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub struct Extent {
+    /// Its length in bytes.
+    pub len_bytes: u64,
+    /// What is known of it.
+    pub kind: ExtentKind,
+}
+
 /// A byte-addressed block device. See the [crate] page for what it promises.
 ///
 /// All calls may come from many threads at once. Reads and writes are complete or fail: there are
@@ -85,6 +105,22 @@ pub trait BlockDevice: Send + Sync {
         }
         Ok(())
     }
+
+    /// What is known of the bytes from `offset` on, without reading them: the first run of one
+    /// kind, of at most `len_bytes` and, unless that is 0, of at least one byte. What a device
+    /// does not know is [`ExtentKind::Data`].
+    ///
+    /// # Errors
+    /// As [`read_at`](Self::read_at).
+    fn extent_at(&self, offset: u64, len_bytes: u64) -> Result<Extent> {
+        check_range("look", offset, len_bytes, self.geometry().len_bytes)?;
+        Ok(Extent { len_bytes, kind: ExtentKind::Data })
+    }
+
+    /// Whether [`write_zeroes`](Self::write_zeroes) takes less time than writing them.
+    fn zeroes_are_fast(&self) -> bool {
+        false
+    }
 }
 
 /// A pointer to a device is a device.
@@ -111,6 +147,12 @@ macro_rules! pass_on {
             }
             fn write_zeroes(&self, offset: u64, len_bytes: u64) -> Result<()> {
                 (**self).write_zeroes(offset, len_bytes)
+            }
+            fn extent_at(&self, offset: u64, len_bytes: u64) -> Result<Extent> {
+                (**self).extent_at(offset, len_bytes)
+            }
+            fn zeroes_are_fast(&self) -> bool {
+                (**self).zeroes_are_fast()
             }
         }
     };

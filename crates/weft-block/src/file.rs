@@ -8,8 +8,8 @@
 //!   while it is mounted or part of another device.
 //! - Nothing is read or written past the length seen at opening (or given to [`FileDevice::grow`]).
 
-use crate::{BlockDevice, Error, Geometry, Result, SECTOR_BYTES, check_range};
-use rustix::fs::{FallocateFlags, FileType, FlockOperation, Mode, OFlags};
+use crate::{BlockDevice, Error, Extent, ExtentKind, Geometry, Result, SECTOR_BYTES, check_range};
+use rustix::fs::{FallocateFlags, FileType, FlockOperation, Mode, OFlags, SeekFrom};
 use rustix::io::Errno;
 use std::io::{self, IoSlice};
 use std::os::fd::{AsFd, OwnedFd};
@@ -114,7 +114,7 @@ impl FileDevice {
             lock(&fd, path, mode.read_only)?;
         }
         // A block special's st_size is 0; its end can be sought on both kinds.
-        let len_bytes = rustix::fs::seek(&fd, rustix::fs::SeekFrom::End(0)).map_err(open_error)?;
+        let len_bytes = rustix::fs::seek(&fd, SeekFrom::End(0)).map_err(open_error)?;
         let (logical_block_bytes, physical_block_bytes) = if block_special {
             let logical = rustix::fs::ioctl_blksszget(&fd).unwrap_or(SECTOR_BYTES as u32);
             let physical = rustix::fs::ioctl_blkpbszget(&fd).unwrap_or(logical);
@@ -306,8 +306,9 @@ impl BlockDevice for FileDevice {
         let zero = FallocateFlags::ZERO_RANGE | FallocateFlags::KEEP_SIZE;
         let punch = FallocateFlags::PUNCH_HOLE | FallocateFlags::KEEP_SIZE;
         let op = "write zeroes";
-        if self.fallocate(op, zero, &self.no_zero_range, offset, len_bytes)?
-            || self.fallocate(op, punch, &self.no_punch, offset, len_bytes)?
+        // A hole first: zeroes are not worth space on the disk.
+        if self.fallocate(op, punch, &self.no_punch, offset, len_bytes)?
+            || self.fallocate(op, zero, &self.no_zero_range, offset, len_bytes)?
         {
             return Ok(());
         }
@@ -320,6 +321,33 @@ impl BlockDevice for FileDevice {
             at += n as u64;
         }
         Ok(())
+    }
+
+    fn extent_at(&self, offset: u64, len_bytes: u64) -> Result<Extent> {
+        self.check("look", offset, len_bytes)?;
+        let all = |kind| Extent { len_bytes, kind };
+        if self.block_special || len_bytes == 0 {
+            return Ok(all(ExtentKind::Data));
+        }
+        let up_to = |end: u64, kind| Extent { len_bytes: (end - offset).min(len_bytes), kind };
+        // Moves the descriptor's offset, which nothing here uses.
+        let seek = |from| retry(|| rustix::fs::seek(&self.fd, from));
+        match seek(SeekFrom::Data(offset)) {
+            Ok(data) if data > offset => Ok(up_to(data, ExtentKind::Hole)),
+            // No data from here to the end.
+            Err(Errno::NXIO) => Ok(all(ExtentKind::Hole)),
+            Ok(_) => match seek(SeekFrom::Hole(offset)) {
+                Ok(hole) if hole > offset => Ok(up_to(hole, ExtentKind::Data)),
+                _ => Ok(all(ExtentKind::Data)),
+            },
+            // This file system cannot say.
+            Err(_) => Ok(all(ExtentKind::Data)),
+        }
+    }
+
+    fn zeroes_are_fast(&self) -> bool {
+        let refused = |by: &AtomicBool| by.load(Ordering::Relaxed);
+        !self.block_special && !(refused(&self.no_punch) && refused(&self.no_zero_range))
     }
 }
 
@@ -417,5 +445,31 @@ mod tests {
         assert!(got[..1000].iter().all(|&b| b == 7) && got[6000..8192].iter().all(|&b| b == 7));
         assert!(got[1000..6000].iter().chain(&got[8192..]).all(|&b| b == 0));
         assert!(matches!(device.read_at(&mut got, 1), Err(Error::OutOfRange { .. })));
+    }
+
+    #[test]
+    fn extents_tell_holes_from_data_and_end_where_they_are_asked_to() {
+        let dir = tempfile::tempdir().unwrap();
+        let device = FileDevice::create(dir.path().join("v.img"), 4 << 20).unwrap();
+        device.write_at(&[7; 65536], 1 << 20).unwrap();
+        device.flush().unwrap();
+        let mut at = 0;
+        let mut data = 0;
+        while at < 4 << 20 {
+            let extent = device.extent_at(at, (4 << 20) - at).unwrap();
+            assert!(extent.len_bytes > 0);
+            if extent.kind == ExtentKind::Data {
+                data += extent.len_bytes;
+            } else {
+                let mut bytes = vec![1; extent.len_bytes as usize];
+                device.read_at(&mut bytes, at).unwrap();
+                assert!(bytes.iter().all(|b| *b == 0));
+            }
+            at += extent.len_bytes;
+        }
+        assert!((65536..=4 << 20).contains(&data), "{data}");
+        assert_eq!(device.extent_at((1 << 20) + 100, 10).unwrap().len_bytes, 10);
+        assert_eq!(device.extent_at(4 << 20, 0).unwrap().len_bytes, 0);
+        assert!(device.extent_at((4 << 20) - 1, 2).is_err());
     }
 }

@@ -64,7 +64,7 @@ mod snapshot;
 mod source;
 
 pub use crash::{CrashDevice, CrashOutcome};
-pub use device::{BlockDevice, Geometry, SECTOR_BYTES, check_range};
+pub use device::{BlockDevice, Extent, ExtentKind, Geometry, SECTOR_BYTES, check_range};
 pub use error::{Error, Result};
 pub use fault::{Fault, FaultDevice, Request, Rule, RuleId};
 pub use file::{FileDevice, OpenMode};

@@ -7,7 +7,7 @@
 //! Invariant: no byte at or past `len_bytes` is ever set, and a page that is missing reads as
 //! zeroes.
 
-use crate::{BlockDevice, Geometry, Result, SECTOR_BYTES, check_range};
+use crate::{BlockDevice, Extent, ExtentKind, Geometry, Result, SECTOR_BYTES, check_range};
 use std::collections::{BTreeMap, BTreeSet};
 use std::sync::{Arc, PoisonError, RwLock, RwLockReadGuard, RwLockWriteGuard};
 
@@ -168,6 +168,32 @@ impl Image {
         Ok(())
     }
 
+    /// The first run of bytes from `offset` on that all hold memory, or all do not; of at most
+    /// `len_bytes`.
+    ///
+    /// # Errors
+    /// [`Error::OutOfRange`](crate::Error::OutOfRange).
+    pub fn extent(&self, offset: u64, len_bytes: u64) -> Result<Extent> {
+        check_range("look", offset, len_bytes, self.len_bytes)?;
+        let (page, per_chunk) = (PAGE_BYTES as u64, CHUNK_PAGES as u64);
+        let end = offset + len_bytes;
+        let kind_of = |has: bool| if has { ExtentKind::Data } else { ExtentKind::Hole };
+        let first = self.page(offset / page).is_some();
+        let mut number = offset / page;
+        while number.saturating_mul(page) < end && self.page(number).is_some() == first {
+            let chunk = number / per_chunk;
+            number = match self.chunks.range(chunk..).next() {
+                Some((key, _)) if *key == chunk => number + 1,
+                // Whole chunks are missing: on to the next there is.
+                Some((key, _)) => key * per_chunk,
+                None => break,
+            };
+        }
+        let past = self.chunks.range(number / per_chunk..).next().is_none();
+        let stop = if past && !first { end } else { number.saturating_mul(page).min(end) };
+        Ok(Extent { len_bytes: stop - offset, kind: kind_of(first) })
+    }
+
     /// The numbers of the pages that do not share memory with `base`'s: all that differ, and
     /// perhaps some that were written with the content they had.
     #[must_use]
@@ -278,6 +304,14 @@ impl BlockDevice for MemoryDevice {
     fn write_zeroes(&self, offset: u64, len_bytes: u64) -> Result<()> {
         self.exclusive().zero(offset, len_bytes)
     }
+
+    fn extent_at(&self, offset: u64, len_bytes: u64) -> Result<Extent> {
+        self.shared().extent(offset, len_bytes)
+    }
+
+    fn zeroes_are_fast(&self) -> bool {
+        true
+    }
 }
 
 #[cfg(test)]
@@ -297,6 +331,28 @@ mod tests {
         let mut byte = [0];
         before.read(&mut byte, 8192).unwrap();
         assert_eq!(byte, [1]);
+    }
+
+    #[test]
+    fn extents_follow_the_pages_that_hold_memory() {
+        let device = MemoryDevice::new(100 << 20);
+        for page in [0_u64, 1, 63, 64, 5000] {
+            device.write_at(&[1], page * 4096).unwrap();
+        }
+        let mut runs = Vec::new();
+        let mut at = 0;
+        while at < 100 << 20 {
+            let extent = device.extent_at(at, (100 << 20) - at).unwrap();
+            runs.push((extent.kind == ExtentKind::Data, extent.len_bytes / 4096));
+            at += extent.len_bytes;
+        }
+        let rest = (100 << 20) / 4096 - 5001;
+        let want = [(true, 2), (false, 61), (true, 2), (false, 4935), (true, 1), (false, rest)];
+        assert_eq!(runs, want);
+        let part = device.extent_at(4100, 50).unwrap();
+        assert_eq!(part, Extent { len_bytes: 50, kind: ExtentKind::Data });
+        assert_eq!(device.extent_at(8191, 50).unwrap().len_bytes, 1);
+        assert!(device.extent_at(0, (100 << 20) + 1).is_err());
     }
 
     #[test]

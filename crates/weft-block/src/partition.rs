@@ -8,7 +8,7 @@
 //! memory bounded by constants here, and never overflows. A partition that reaches past the end of
 //! the device (a truncated image) is listed, so that the others stay usable, but cannot be opened.
 
-use crate::{BlockDevice, Error, Geometry, Result, check_range};
+use crate::{BlockDevice, Error, Extent, Geometry, Result, check_range};
 use std::collections::BTreeSet;
 use std::fmt;
 use std::io::IoSlice;
@@ -401,6 +401,14 @@ impl<D: BlockDevice> BlockDevice for Partition<D> {
 
     fn write_zeroes(&self, offset: u64, len_bytes: u64) -> Result<()> {
         self.inner.write_zeroes(self.shift("write zeroes", offset, len_bytes)?, len_bytes)
+    }
+
+    fn extent_at(&self, offset: u64, len_bytes: u64) -> Result<Extent> {
+        self.inner.extent_at(self.shift("look", offset, len_bytes)?, len_bytes)
+    }
+
+    fn zeroes_are_fast(&self) -> bool {
+        self.inner.zeroes_are_fast()
     }
 }
 

@@ -1,6 +1,6 @@
 //! A device that refuses every change.
 
-use crate::{BlockDevice, Error, Geometry, Result};
+use crate::{BlockDevice, Error, Extent, Geometry, Result};
 
 /// Another device, for reading only: a part above may be trusted not to write, this makes sure.
 #[derive(Debug)]
@@ -38,5 +38,9 @@ impl<D: BlockDevice> BlockDevice for ReadOnly<D> {
 
     fn write_zeroes(&self, _offset: u64, _len_bytes: u64) -> Result<()> {
         Err(Error::ReadOnly)
+    }
+
+    fn extent_at(&self, offset: u64, len_bytes: u64) -> Result<Extent> {
+        self.inner.extent_at(offset, len_bytes)
     }
 }

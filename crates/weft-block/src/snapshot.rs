@@ -10,7 +10,7 @@
 //!   snapshot take: a read sees every page as it was.
 //! - There is at most one snapshot.
 
-use crate::{BlockDevice, Error, Geometry, Result};
+use crate::{BlockDevice, Error, Extent, Geometry, Result};
 use std::collections::HashMap;
 use std::io::IoSlice;
 use std::sync::atomic::{AtomicBool, Ordering};
@@ -127,6 +127,14 @@ impl<D: BlockDevice> BlockDevice for SnapshotDevice<D> {
 
     fn write_zeroes(&self, offset: u64, len_bytes: u64) -> Result<()> {
         self.change(offset, len_bytes, |inner| inner.write_zeroes(offset, len_bytes))
+    }
+
+    fn extent_at(&self, offset: u64, len_bytes: u64) -> Result<Extent> {
+        self.inner.extent_at(offset, len_bytes)
+    }
+
+    fn zeroes_are_fast(&self) -> bool {
+        self.inner.zeroes_are_fast()
     }
 }
 

@@ -2,3 +2,14 @@
 //!
 //! Written from the protocol's public document (NetworkBlockDevice/nbd, `doc/proto.md`).
 #![warn(missing_docs)]
+
+mod error;
+pub mod server;
+mod stream;
+#[cfg(feature = "tls")]
+pub mod tls;
+pub mod wire;
+
+pub use error::{Error, Result};
+pub use server::{Export, Server};
+pub use stream::{Address, Channel, Socket};

@@ -1,0 +1,114 @@
+//! One error type for both ends. A variant exists only where a caller would act differently.
+
+use crate::wire::{NbdErrno, OptionReplyType, OptionType, WireError};
+use std::io;
+
+/// The result of a call of this crate.
+pub type Result<T, E = Error> = std::result::Result<T, E>;
+
+/// Why a connection could not be made or ended, or a request failed.
+#[derive(Debug, thiserror::Error)]
+#[non_exhaustive]
+pub enum Error {
+    /// The network failed, or the other side went away.
+    #[error("{what}: {source}")]
+    Io {
+        /// What was tried.
+        what: String,
+        /// What the system said.
+        source: io::Error,
+    },
+    /// The other side sent what the protocol does not allow.
+    #[error("protocol error: {0}")]
+    Protocol(String),
+    /// The server refused an option.
+    #[error("the server refused {option:?}: {reply:?}{}", said(message))]
+    Refused {
+        /// What was asked.
+        option: OptionType,
+        /// The kind of refusal.
+        reply: OptionReplyType,
+        /// What the server said to people; perhaps empty.
+        message: String,
+    },
+    /// A request failed at the server.
+    #[error("the server answered {error:?}{}", said(message))]
+    Request {
+        /// Why.
+        error: NbdErrno,
+        /// What the server said to people; perhaps empty.
+        message: String,
+    },
+    /// The server that came back is not the one that went away.
+    #[error("the export has changed while the connection was down: {0}")]
+    Changed(String),
+    /// A time limit passed.
+    #[error("{0}")]
+    TimedOut(String),
+    /// TLS could not be set up.
+    #[error("TLS: {0}")]
+    Tls(String),
+    /// An argument makes no sense.
+    #[error("{0}")]
+    Invalid(String),
+}
+
+fn said(message: &str) -> String {
+    if message.is_empty() { String::new() } else { format!(" ({message})") }
+}
+
+impl Error {
+    pub(crate) fn io(what: impl Into<String>, source: io::Error) -> Self {
+        Self::Io { what: what.into(), source }
+    }
+
+    pub(crate) fn protocol(what: impl Into<String>) -> Self {
+        Self::Protocol(what.into())
+    }
+
+    /// As an error of the system, with its errno where there is one.
+    #[must_use]
+    pub fn into_io(self) -> io::Error {
+        let kind = match &self {
+            Self::Request { error, .. } if self.is_plain() => {
+                return io::Error::from_raw_os_error(errno(*error));
+            }
+            Self::Io { source, .. } => source.kind(),
+            Self::Protocol(_) => io::ErrorKind::InvalidData,
+            Self::TimedOut(_) => io::ErrorKind::TimedOut,
+            Self::Invalid(_) => io::ErrorKind::InvalidInput,
+            Self::Refused { .. } => io::ErrorKind::ConnectionRefused,
+            Self::Request { .. } | Self::Changed(_) | Self::Tls(_) => io::ErrorKind::Other,
+        };
+        io::Error::new(kind, self)
+    }
+
+    /// Whether an errno says all there is to say.
+    fn is_plain(&self) -> bool {
+        matches!(self, Self::Request { error, message } if message.is_empty()
+            || *error != NbdErrno::EIO)
+    }
+}
+
+/// The errno of this system for an error of the protocol; one that it does not define counts as
+/// `EINVAL`.
+fn errno(error: NbdErrno) -> i32 {
+    use rustix::io::Errno;
+    let errno = match error {
+        NbdErrno::EPERM => Errno::PERM,
+        NbdErrno::EIO => Errno::IO,
+        NbdErrno::ENOMEM => Errno::NOMEM,
+        NbdErrno::ENOSPC => Errno::NOSPC,
+        NbdErrno::EOVERFLOW => Errno::OVERFLOW,
+        NbdErrno::ENOTSUP => Errno::OPNOTSUPP,
+        NbdErrno::ESHUTDOWN => Errno::SHUTDOWN,
+        _ => Errno::INVAL,
+    };
+    errno.raw_os_error()
+}
+
+impl From<WireError> for Error {
+    fn from(error: WireError) -> Self {
+        Self::Protocol(error.0)
+    }
+}

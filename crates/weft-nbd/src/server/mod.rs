@@ -1,0 +1,490 @@
+//! The server: any devices, for any NBD client.
+
+mod haggle;
+mod listen;
+mod perform;
+mod session;
+
+pub use haggle::{Agreement, Haggler, Next, TlsMode};
+
+use crate::stream::{Channel, Socket, is_pause, read_full};
+use crate::wire::{
+    BlockSizes, ClientFlags, ClientHello, HandshakeFlags, OPTION_HEADER_BYTES, OptionHeader,
+    PAYLOAD_MAX_BYTES, STRING_MAX_BYTES, ServerHello, TransmissionFlags,
+};
+use crate::{Error, Result};
+use listen::Listener;
+use session::{Session, TICK};
+use std::collections::HashMap;
+use std::io::Write;
+use std::net::{Shutdown, SocketAddr, TcpStream, ToSocketAddrs};
+use std::os::unix::net::UnixStream;
+use std::path::Path;
+use std::sync::atomic::{AtomicBool, AtomicU64, Ordering};
+use std::sync::{Arc, Condvar, Mutex, MutexGuard, PoisonError};
+use std::time::{Duration, Instant};
+use weft_block::BlockDevice;
+
+/// The longest data of an option that is looked at, in bytes.
+const OPTION_MAX_BYTES: u32 = 64 << 10;
+/// A longer one is passed over up to here; past it the session ends.
+const OPTION_SKIP_MAX_BYTES: u32 = 1 << 20;
+/// How long a client may leave its replies unread before the session ends.
+const SEND_LIMIT: Duration = Duration::from_secs(60);
+
+/// A device, and what clients are told of it.
+pub struct Export {
+    /// Its name. An empty name in a request means the first export.
+    pub name: String,
+    /// A description for people; perhaps empty.
+    pub description: String,
+    /// The device.
+    pub device: Arc<dyn BlockDevice>,
+    /// Changes are refused. An export of a read-only device is always read-only.
+    pub read_only: bool,
+    /// What offsets and lengths must be multiples of, in bytes: a power of two of at most 64 KiB.
+    pub block_bytes_min: u32,
+    /// What they should be multiples of, in bytes.
+    block_bytes_preferred: u32,
+}
+
+impl std::fmt::Debug for Export {
+    fn fmt(&self, f: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
+        let mut f = f.debug_struct("Export");
+        f.field("name", &self.name).field("read_only", &self.read_only).finish_non_exhaustive()
+    }
+}
+
+impl Export {
+    /// An export of the whole of `device`, addressable by the byte; read-only if the device is.
+    pub fn new(name: impl Into<String>, device: Arc<dyn BlockDevice>) -> Self {
+        let geometry = device.geometry();
+        let preferred = geometry.physical_block_bytes.max(512);
+        Self {
+            name: name.into(),
+            description: String::new(),
+            device,
+            read_only: geometry.read_only,
+            block_bytes_min: 1,
+            block_bytes_preferred: preferred.checked_next_power_of_two().unwrap_or(4096),
+        }
+    }
+
+    /// Length in bytes: a device may grow, and is not served past its last whole block.
+    fn len_bytes(&self) -> u64 {
+        let len_bytes = self.device.geometry().len_bytes;
+        len_bytes - len_bytes % u64::from(self.block_bytes_min.max(1))
+    }
+
+    fn block_sizes(&self) -> BlockSizes {
+        let preferred = self.block_bytes_preferred.max(self.block_bytes_min);
+        BlockSizes { min: self.block_bytes_min, preferred, max: PAYLOAD_MAX_BYTES }
+    }
+
+    /// What it can do. Every connection has the same device below it, whose flush covers every
+    /// write that returned: so many connections are as good as one.
+    fn flags(&self, structured: bool) -> TransmissionFlags {
+        use TransmissionFlags as F;
+        let mut flags = F::HAS_FLAGS | F::SEND_FLUSH | F::CAN_MULTI_CONN | F::SEND_CACHE;
+        flags |= if self.read_only {
+            F::READ_ONLY
+        } else {
+            F::SEND_FUA | F::SEND_TRIM | F::SEND_WRITE_ZEROES | F::SEND_FAST_ZERO
+        };
+        flags.set(F::SEND_DF, structured);
+        flags
+    }
+
+    fn check(&self) -> Result<()> {
+        let min = self.block_bytes_min;
+        if !min.is_power_of_two() || min > 1 << 16 {
+            return Err(Error::Invalid(format!("{min} bytes is no minimum block size")));
+        }
+        for text in [&self.name, &self.description] {
+            if text.len() > STRING_MAX_BYTES || text.contains('\0') {
+                let what = "a name or description that the protocol cannot carry";
+                return Err(Error::Invalid(what.into()));
+            }
+        }
+        Ok(())
+    }
+}
+
+/// How a server treats its clients.
+#[derive(Debug, Clone)]
+pub struct Options {
+    /// Connections at once; more are closed as they come.
+    pub connections_max: usize,
+    /// Requests in progress at once, on each connection.
+    pub threads: usize,
+    /// Data that the requests in progress on one connection may hold in memory, in bytes. One
+    /// request alone may hold 32 MiB whatever this says.
+    pub in_flight_max_bytes: u64,
+    /// The time for the whole handshake.
+    pub handshake_limit: Duration,
+    /// How long a client may ask for nothing before its connection ends. `None`: as long as it
+    /// likes, as mounted file systems do.
+    pub idle_limit: Option<Duration>,
+    /// Permission bits of a Unix socket.
+    pub socket_mode: u32,
+    /// Certificates, for clients that use TLS.
+    #[cfg(feature = "tls")]
+    pub tls: Option<crate::tls::ServerTls>,
+    /// Clients that do not use TLS are refused.
+    pub tls_required: bool,
+}
+
+impl Default for Options {
+    fn default() -> Self {
+        Self {
+            connections_max: 64,
+            threads: 8,
+            in_flight_max_bytes: 64 << 20,
+            handshake_limit: Duration::from_secs(30),
+            idle_limit: None,
+            socket_mode: 0o600,
+            #[cfg(feature = "tls")]
+            tls: None,
+            tls_required: false,
+        }
+    }
+}
+
+/// What a server has done since it began.
+#[derive(Debug, Default)]
+pub struct Counters {
+    /// Connections that were taken.
+    pub connections: AtomicU64,
+    /// Requests that came.
+    pub requests: AtomicU64,
+    /// Bytes read by clients.
+    pub read_bytes: AtomicU64,
+    /// Bytes written by clients.
+    pub written_bytes: AtomicU64,
+    /// Requests that were neither reads nor writes.
+    pub others: AtomicU64,
+}
+
+/// What all threads of a server share.
+struct Shared {
+    exports: Arc<[Arc<Export>]>,
+    options: Options,
+    stopping: Arc<AtomicBool>,
+    /// The sockets of the connections there are, to wake their threads at the end.
+    connections: Mutex<HashMap<u64, Arc<Socket>>>,
+    ended: Condvar,
+    counters: Arc<Counters>,
+}
+
+/// A server. Dropping it stops it.
+pub struct Server {
+    shared: Arc<Shared>,
+    listeners: Vec<Listener>,
+}
+
+impl std::fmt::Debug for Server {
+    fn fmt(&self, f: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
+        f.debug_struct("Server").field("exports", &self.shared.exports).finish_non_exhaustive()
+    }
+}
+
+impl Server {
+    /// A server of `exports` that nobody can reach yet: call [`listen_tcp`](Self::listen_tcp) or
+    /// [`listen_unix`](Self::listen_unix).
+    ///
+    /// # Errors
+    /// [`Error::Invalid`] for no export, two of one name, or one that cannot be told of.
+    pub fn new(exports: Vec<Export>, options: Options) -> Result<Self> {
+        if exports.is_empty() {
+            return Err(Error::Invalid("there is nothing to export".into()));
+        }
+        for (nr, export) in exports.iter().enumerate() {
+            export.check()?;
+            if exports[..nr].iter().any(|e| e.name == export.name) {
+                return Err(Error::Invalid(format!("two exports are named {:?}", export.name)));
+            }
+        }
+        let exports = exports.into_iter().map(|mut export| {
+            export.read_only |= export.device.geometry().read_only;
+            Arc::new(export)
+        });
+        let shared = Shared {
+            exports: exports.collect(),
+            options,
+            stopping: Arc::default(),
+            connections: Mutex::default(),
+            ended: Condvar::new(),
+            counters: Arc::default(),
+        };
+        if shared.tls_mode() == TlsMode::Off && shared.options.tls_required {
+            return Err(Error::Invalid("TLS is required, and there are no certificates".into()));
+        }
+        Ok(Self { shared: Arc::new(shared), listeners: Vec::new() })
+    }
+
+    /// Listens on each address of `address` (`host:port`, `[::]:10809`), and returns the first,
+    /// with the port that was given if none was asked for.
+    ///
+    /// # Errors
+    /// [`Error::Io`].
+    pub fn listen_tcp(
+        &mut self,
+        address: impl ToSocketAddrs + std::fmt::Debug,
+    ) -> Result<SocketAddr> {
+        let failed = |e| Error::io(format!("cannot listen on {address:?}"), e);
+        let mut first = None;
+        for address in address.to_socket_addrs().map_err(failed)? {
+            let (listener, local) = Listener::tcp(address, self.taker()).map_err(failed)?;
+            self.listeners.push(listener);
+            first.get_or_insert(local);
+        }
+        first.ok_or_else(|| failed(std::io::ErrorKind::AddrNotAvailable.into()))
+    }
+
+    /// Listens on a Unix socket, which is removed at the end. One that a dead server has left is
+    /// replaced.
+    ///
+    /// # Errors
+    /// [`Error::Io`], with `AddrInUse` if somebody listens there or it is no socket.
+    pub fn listen_unix(&mut self, path: &Path) -> Result<()> {
+        let mode = self.shared.options.socket_mode;
+        let listener = Listener::unix(path, mode, self.taker())
+            .map_err(|e| Error::io(format!("cannot listen on {}", path.display()), e))?;
+        self.listeners.push(listener);
+        Ok(())
+    }
+
+    /// Serves a client on a connection that somebody else made.
+    pub fn serve_unix(&self, stream: UnixStream) {
+        self.shared.take(Socket::Unix(stream));
+    }
+
+    /// Serves a client on a connection that somebody else made.
+    pub fn serve_tcp(&self, stream: TcpStream) {
+        self.shared.take(Socket::tcp(stream));
+    }
+
+    /// What was done so far.
+    #[must_use]
+    pub fn counters(&self) -> Arc<Counters> {
+        Arc::clone(&self.shared.counters)
+    }
+
+    /// How many clients are connected.
+    #[must_use]
+    pub fn connections(&self) -> usize {
+        self.shared.connections().len()
+    }
+
+    /// Stops: takes no more connections and requests, answers what is in progress (for up to
+    /// `limit`, then connections are cut), and flushes every export that can be written.
+    ///
+    /// # Errors
+    /// [`Error::Io`] if a flush failed.
+    pub fn stop(mut self, limit: Duration) -> Result<()> {
+        self.end(limit);
+        for export in self.shared.exports.iter().filter(|e| !e.read_only) {
+            export
+                .device
+                .flush()
+                .map_err(|e| Error::io("the last flush", std::io::Error::other(e)))?;
+        }
+        Ok(())
+    }
+
+    fn end(&mut self, limit: Duration) {
+        self.shared.stopping.store(true, Ordering::Release);
+        self.listeners.clear();
+        let deadline = Instant::now() + limit;
+        let mut connections = self.shared.connections();
+        for socket in connections.values() {
+            socket.shutdown(Shutdown::Read);
+        }
+        let mut cut = false;
+        while !connections.is_empty() {
+            let left = deadline.saturating_duration_since(Instant::now());
+            if left.is_zero() && !cut {
+                cut = true;
+                for socket in connections.values() {
+                    socket.shutdown(Shutdown::Both);
+                }
+            }
+            // After the cut nothing can take long but the device itself.
+            let wait = if cut { TICK } else { left };
+            let waited = self.shared.ended.wait_timeout(connections, wait);
+            connections = waited.unwrap_or_else(PoisonError::into_inner).0;
+        }
+    }
+
+    fn taker(&self) -> impl Fn(Socket) + Send + 'static {
+        let shared = Arc::clone(&self.shared);
+        move |socket| shared.take(socket)
+    }
+}
+
+impl Drop for Server {
+    fn drop(&mut self) {
+        self.end(Duration::ZERO);
+    }
+}
+
+impl Shared {
+    fn connections(&self) -> MutexGuard<'_, HashMap<u64, Arc<Socket>>> {
+        self.connections.lock().unwrap_or_else(PoisonError::into_inner)
+    }
+
+    fn tls_mode(&self) -> TlsMode {
+        #[cfg(feature = "tls")]
+        if self.options.tls.is_some() {
+            let required = self.options.tls_required;
+            return if required { TlsMode::Required } else { TlsMode::Optional };
+        }
+        TlsMode::Off
+    }
+
+    /// Serves a connection in a thread of its own, if there is room for it.
+    fn take(self: &Arc<Self>, socket: Socket) {
+        let id = self.counters.connections.fetch_add(1, Ordering::Relaxed);
+        let socket = Arc::new(socket);
+        let mut connections = self.connections();
+        if connections.len() >= self.options.connections_max
+            || self.stopping.load(Ordering::Acquire)
+        {
+            tracing::warn!("a connection was closed: there are as many as there may be");
+            return;
+        }
+        connections.insert(id, Arc::clone(&socket));
+        let shared = Arc::clone(self);
+        let work = move || {
+            let gone = Gone { shared: &shared, id };
+            match shared.converse(socket) {
+                Ok(()) => tracing::debug!("a client ended"),
+                // A client that breaks the rules is its own problem; many may be an attack.
+                Err(e) => tracing::info!(error = %e, "a connection ended"),
+            }
+            drop(gone);
+        };
+        let spawned = std::thread::Builder::new().name("weft-nbd".into()).spawn(work);
+        if spawned.is_err() {
+            connections.remove(&id);
+        }
+    }
+
+    /// A connection from its first byte to its last.
+    fn converse(&self, socket: Arc<Socket>) -> Result<()> {
+        let setup = |e| Error::io("cannot set up the socket", e);
+        socket.set_read_timeout(Some(TICK)).map_err(setup)?;
+        socket.set_write_timeout(Some(SEND_LIMIT)).map_err(setup)?;
+        let Some((channel, agreed)) = self.handshake(Channel::plain(socket))? else {
+            return Ok(());
+        };
+        let stopping = Arc::clone(&self.stopping);
+        let counters = Arc::clone(&self.counters);
+        Session::new(channel, agreed, &self.options, stopping, counters).serve()
+    }
+
+    /// The handshake. `None`: the client wanted no more.
+    fn handshake(&self, mut channel: Channel) -> Result<Option<(Channel, Agreement)>> {
+        let deadline = Some(Instant::now() + self.options.handshake_limit);
+        let flags = HandshakeFlags::FIXED_NEWSTYLE | HandshakeFlags::NO_ZEROES;
+        send(&mut channel, &ServerHello { flags }.encode())?;
+        let mut hello = [0; 4];
+        match read_full(&mut *channel.reader, &mut hello, deadline) {
+            // Somebody looked whether there is a server.
+            Err(Error::Io { .. }) => return Ok(None),
+            other => other?,
+        }
+        let client = ClientHello::parse(hello)?;
+        let no_zeroes = client.flags.contains(ClientFlags::NO_ZEROES);
+        let mut haggler = Haggler::new(Arc::clone(&self.exports), self.tls_mode(), no_zeroes);
+        let mut data = Vec::new();
+        loop {
+            let mut header = [0; OPTION_HEADER_BYTES];
+            match read_full(&mut *channel.reader, &mut header, deadline) {
+                Err(Error::Io { .. }) => return Ok(None),
+                other => other?,
+            }
+            if self.stopping.load(Ordering::Acquire) {
+                return Ok(None);
+            }
+            let header = OptionHeader::parse(&header)?;
+            let mut replies = Vec::new();
+            if header.len_bytes > OPTION_MAX_BYTES {
+                self.skip_option(&mut channel, header, deadline)?;
+                Haggler::too_big(header.option, &mut replies);
+                send(&mut channel, &replies)?;
+                continue;
+            }
+            data.resize(header.len_bytes as usize, 0);
+            read_full(&mut *channel.reader, &mut data, deadline)?;
+            let next = haggler.option(header.option, &data, &mut replies);
+            send(&mut channel, &replies)?;
+            match next {
+                Next::Option => {}
+                Next::End => return Ok(None),
+                Next::Transmission(agreed) => return Ok(Some((channel, agreed))),
+                Next::Tls => {
+                    channel = self.start_tls(channel, deadline)?;
+                    haggler.now_under_tls();
+                }
+            }
+        }
+    }
+
+    fn skip_option(
+        &self,
+        channel: &mut Channel,
+        header: OptionHeader,
+        deadline: Option<Instant>,
+    ) -> Result<()> {
+        if header.len_bytes > OPTION_SKIP_MAX_BYTES {
+            let len_bytes = header.len_bytes;
+            return Err(Error::protocol(format!("an option of {len_bytes} bytes")));
+        }
+        let mut scratch = [0; 4096];
+        let mut left = header.len_bytes as usize;
+        while left > 0 {
+            let n = left.min(scratch.len());
+            read_full(&mut *channel.reader, &mut scratch[..n], deadline)?;
+            left -= n;
+        }
+        Ok(())
+    }
+
+    #[cfg(feature = "tls")]
+    fn start_tls(&self, channel: Channel, deadline: Option<Instant>) -> Result<Channel> {
+        match &self.options.tls {
+            Some(tls) => tls.accept(channel, deadline),
+            None => Err(Error::Tls("there are no certificates".into())),
+        }
+    }
+
+    #[cfg(not(feature = "tls"))]
+    fn start_tls(&self, _channel: Channel, _deadline: Option<Instant>) -> Result<Channel> {
+        Err(Error::Tls("this program was built without it".into()))
+    }
+}
+
+/// Takes a connection off the list, however its thread ends.
+struct Gone<'a> {
+    shared: &'a Shared,
+    id: u64,
+}
+
+impl Drop for Gone<'_> {
+    fn drop(&mut self) {
+        self.shared.connections().remove(&self.id);
+        self.shared.ended.notify_all();
+    }
+}
+
+fn send(channel: &mut Channel, bytes: &[u8]) -> Result<()> {
+    let sent = channel.writer.write_all(bytes).and_then(|()| channel.writer.flush());
+    sent.map_err(|e| {
+        if is_pause(&e) {
+            Error::TimedOut("the client takes nothing".into())
+        } else {
+            Error::io("cannot send", e)
+        }
+    })
+}

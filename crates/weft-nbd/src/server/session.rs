@@ -1,0 +1,431 @@
+//! The transmission phase of one connection: a crew of threads that take turns at reading.
+//!
+//! One thread reads at a time. A request that is expected to take no longer than waking somebody
+//! is answered by the thread that read it, which then reads on; for any other it hands the
+//! reading over first, to a waiting thread or a new one. So a stream of short requests costs no
+//! switch of threads, a slow request holds up no other, and replies leave in any order.
+//!
+//! # Invariants
+//!
+//! - There are never more than `threads_max` threads, and the requests in progress never hold
+//!   more than `in_flight_max_bytes` of data (but one request always goes on).
+//! - Replies that wait to be sent together are sent before anybody waits for the next request.
+//! - Nothing the client does makes another connection wait.
+
+use super::haggle::Agreement;
+use super::perform::{Replies, is_refused, perform, refuse};
+use super::{Counters, Options};
+use crate::stream::{Channel, SendHalf, Socket, is_pause, write_all_vectored};
+use crate::wire::{Command, NbdErrno, PAYLOAD_MAX_BYTES, REQUEST_BYTES, Request};
+use crate::{Error, Result};
+use std::io::{self, BufRead, BufReader, Read};
+use std::net::Shutdown;
+use std::sync::atomic::{AtomicBool, AtomicU64, Ordering};
+use std::sync::{Arc, Condvar, Mutex, MutexGuard, PoisonError};
+use std::time::{Duration, Instant};
+
+/// How often a thread that waits for a request looks whether time is up.
+pub(crate) const TICK: Duration = Duration::from_secs(1);
+/// A client must go on with a message it has begun.
+const STALL_LIMIT: Duration = Duration::from_secs(30);
+/// What is read from a socket at once, in bytes.
+const READ_AHEAD_BYTES: usize = 64 << 10;
+/// Replies up to this length are gathered and sent together.
+const GATHER_MAX_BYTES: usize = 16 << 10;
+/// What is gathered is sent when it grows this long.
+const GATHERED_MAX_BYTES: usize = 128 << 10;
+/// Requests that take less than this are answered by the thread that read them.
+const QUICK: Duration = Duration::from_micros(100);
+/// A thread keeps up to this much memory from one request for the next.
+const KEEP_BYTES: usize = 1 << 20;
+/// Payload of a write that is refused is still read, up to here; a longer one ends the session.
+const SKIP_MAX_BYTES: u32 = 2 * PAYLOAD_MAX_BYTES;
+
+/// One connection in its transmission phase.
+pub(crate) struct Session {
+    agreed: Agreement,
+    socket: Arc<Socket>,
+    incoming: Mutex<Incoming>,
+    outgoing: Outgoing,
+    crew: Mutex<Crew>,
+    budget: Budget,
+    threads_max: usize,
+    idle_limit: Option<Duration>,
+    stopping: Arc<AtomicBool>,
+    counters: Arc<Counters>,
+    /// How long requests took lately, in nanoseconds: reads, writes, all others.
+    usual_nanos: [AtomicU64; 3],
+}
+
+/// The threads of a connection.
+#[derive(Default)]
+struct Crew {
+    threads: usize,
+    waiting: usize,
+    handles: Vec<std::thread::JoinHandle<()>>,
+}
+
+fn lock<T>(mutex: &Mutex<T>) -> MutexGuard<'_, T> {
+    mutex.lock().unwrap_or_else(PoisonError::into_inner)
+}
+
+impl Session {
+    pub fn new(
+        channel: Channel,
+        agreed: Agreement,
+        options: &Options,
+        stopping: Arc<AtomicBool>,
+        counters: Arc<Counters>,
+    ) -> Arc<Self> {
+        let reader = BufReader::with_capacity(READ_AHEAD_BYTES, channel.reader);
+        Arc::new(Self {
+            agreed,
+            socket: channel.socket,
+            incoming: Mutex::new(Incoming { reader, ended: false }),
+            outgoing: Outgoing::new(channel.writer),
+            crew: Mutex::default(),
+            budget: Budget::new(options.in_flight_max_bytes),
+            threads_max: options.threads.max(1),
+            idle_limit: options.idle_limit,
+            stopping,
+            counters,
+            usual_nanos: [const { AtomicU64::new(0) }; 3],
+        })
+    }
+
+    /// Serves until the client goes, breaks the protocol, or the server stops. All that was begun
+    /// is answered when this returns.
+    pub fn serve(self: &Arc<Self>) -> Result<()> {
+        lock(&self.crew).threads = 1;
+        let result = self.work();
+        loop {
+            let Some(handle) = lock(&self.crew).handles.pop() else { break };
+            // A thread that panicked has said so; the connection ends either way.
+            let _ = handle.join();
+        }
+        let sent = self.outgoing.flush();
+        self.outgoing.finish();
+        self.socket.shutdown(Shutdown::Both);
+        result.and(sent)
+    }
+
+    /// The life of one thread of the crew.
+    fn work(self: &Arc<Self>) -> Result<()> {
+        let mut buf = Vec::new();
+        loop {
+            lock(&self.crew).waiting += 1;
+            let mut incoming = lock(&self.incoming);
+            lock(&self.crew).waiting -= 1;
+            if incoming.ended {
+                return Ok(());
+            }
+            let slow = self.answer_quick(&mut incoming, &mut buf);
+            incoming.ended = !matches!(slow, Ok(Some(_)));
+            drop(incoming);
+            let Some(slow) = slow? else { return Ok(()) };
+            self.relieve();
+            let answered = self.answer(&slow, &mut buf).and_then(|()| self.outgoing.flush());
+            if let Err(e) = answered {
+                // The reader wakes, and ends.
+                self.socket.shutdown(Shutdown::Both);
+                return Err(e);
+            }
+        }
+    }
+
+    /// Reads and answers requests until one comes that is worth letting somebody else read on.
+    fn answer_quick(&self, incoming: &mut Incoming, buf: &mut Vec<u8>) -> Result<Option<Taken>> {
+        while let Some(taken) = self.receive(incoming, buf)? {
+            if !self.is_quick(&taken.request) {
+                return Ok(Some(taken));
+            }
+            self.answer(&taken, buf)?;
+        }
+        Ok(None)
+    }
+
+    /// Makes sure that somebody reads while this thread works, unless the crew is complete.
+    fn relieve(self: &Arc<Self>) {
+        let mut crew = lock(&self.crew);
+        if crew.waiting > 0 || crew.threads >= self.threads_max {
+            return;
+        }
+        let session = Arc::clone(self);
+        let work = move || {
+            if let Err(e) = session.work() {
+                tracing::debug!(error = %e, "a connection failed");
+            }
+        };
+        // Without a new thread this one reads on when it is done.
+        if let Ok(handle) = std::thread::Builder::new().name("weft-nbd".into()).spawn(work) {
+            crew.threads += 1;
+            crew.handles.push(handle);
+        }
+    }
+
+    /// Reads a request, and the payload of a write into `buf`. `None`: there are no more.
+    fn receive(&self, incoming: &mut Incoming, buf: &mut Vec<u8>) -> Result<Option<Taken>> {
+        loop {
+            if !incoming.has(REQUEST_BYTES) {
+                self.outgoing.flush()?;
+            }
+            let Some(request) = incoming.request(self.idle_limit, &self.stopping)? else {
+                return Ok(None);
+            };
+            if request.command == Command::DISC {
+                return Ok(None);
+            }
+            self.counters.requests.fetch_add(1, Ordering::Relaxed);
+            let payload = if request.command == Command::WRITE { request.len_bytes } else { 0 };
+            if !incoming.has(payload as usize) {
+                self.outgoing.flush()?;
+            }
+            let stopping = self.stopping.load(Ordering::Acquire);
+            if stopping || is_refused(&self.agreed, &request) {
+                if payload > SKIP_MAX_BYTES {
+                    return Err(Error::protocol(format!("a write of {payload} bytes")));
+                }
+                incoming.skip(payload)?;
+                if !stopping {
+                    return Ok(Some(Taken { request, held_bytes: 0 }));
+                }
+                let message = "the server is going down";
+                refuse(&self.agreed, &request, NbdErrno::ESHUTDOWN, message, &self.outgoing)?;
+                continue;
+            }
+            let held_bytes = data_bytes(&request);
+            self.budget.take(held_bytes);
+            let len = payload as usize;
+            if buf.len() < len {
+                buf.resize(len, 0);
+            }
+            incoming.fill(&mut buf[..len])?;
+            return Ok(Some(Taken { request, held_bytes }));
+        }
+    }
+
+    /// Does a request and answers it.
+    fn answer(&self, taken: &Taken, buf: &mut Vec<u8>) -> Result<()> {
+        let request = &taken.request;
+        let begun = Instant::now();
+        let result = perform(&self.agreed, request, buf, &self.outgoing);
+        self.budget.give(taken.held_bytes);
+        let counter = match request.command {
+            Command::READ => &self.counters.read_bytes,
+            Command::WRITE => &self.counters.written_bytes,
+            _ => &self.counters.others,
+        };
+        counter.fetch_add(taken.held_bytes.max(1), Ordering::Relaxed);
+        if buf.len() > KEEP_BYTES {
+            *buf = Vec::new();
+        }
+        // A running mean over some eight requests; races only blur it.
+        let usual = self.usual(request);
+        let took = u64::try_from(begun.elapsed().as_nanos()).unwrap_or(u64::MAX);
+        let before = usual.load(Ordering::Relaxed);
+        usual.store(before - before / 8 + took / 8, Ordering::Relaxed);
+        result
+    }
+
+    fn usual(&self, request: &Request) -> &AtomicU64 {
+        &self.usual_nanos[match request.command {
+            Command::READ => 0,
+            Command::WRITE => 1,
+            _ => 2,
+        }]
+    }
+
+    /// Whether the request is expected to take less time than waking another thread.
+    fn is_quick(&self, request: &Request) -> bool {
+        use crate::wire::CommandFlags;
+        let flushes =
+            request.command == Command::FLUSH || request.flags.contains(CommandFlags::FUA);
+        !flushes && u128::from(self.usual(request).load(Ordering::Relaxed)) < QUICK.as_nanos()
+    }
+}
+
+/// A request that was read, and the share of the budget it holds until it is answered.
+struct Taken {
+    request: Request,
+    held_bytes: u64,
+}
+
+/// The data a request moves, in bytes: what it holds in memory.
+fn data_bytes(request: &Request) -> u64 {
+    match request.command {
+        Command::READ | Command::WRITE => request.len_bytes.into(),
+        _ => 0,
+    }
+}
+
+/// What comes from the client.
+struct Incoming {
+    reader: BufReader<Box<dyn Read + Send>>,
+    /// Nothing more is read.
+    ended: bool,
+}
+
+impl Incoming {
+    /// Whether so many bytes can be had without waiting.
+    fn has(&self, len: usize) -> bool {
+        self.reader.buffer().len() >= len
+    }
+
+    /// The next request; `None` where the client ended between two.
+    fn request(
+        &mut self,
+        idle_limit: Option<Duration>,
+        stopping: &AtomicBool,
+    ) -> Result<Option<Request>> {
+        let begun = Instant::now();
+        while self.reader.buffer().is_empty() {
+            match self.reader.fill_buf() {
+                Ok([]) => return Ok(None),
+                Ok(_) => {}
+                Err(e) if is_pause(&e) => {
+                    if stopping.load(Ordering::Acquire) {
+                        return Ok(None);
+                    }
+                    if idle_limit.is_some_and(|limit| begun.elapsed() >= limit) {
+                        return Err(Error::TimedOut("nothing was asked for too long".into()));
+                    }
+                }
+                Err(e) => return Err(Error::io("cannot receive", e)),
+            }
+        }
+        let mut head = [0; REQUEST_BYTES];
+        self.fill(&mut head)?;
+        Ok(Some(Request::parse(&head)?))
+    }
+
+    /// Fills a buffer; the client may take its time as long as something comes.
+    fn fill(&mut self, mut buf: &mut [u8]) -> Result<()> {
+        let mut last = Instant::now();
+        while !buf.is_empty() {
+            match self.reader.read(buf) {
+                Ok(0) => {
+                    let eof = io::ErrorKind::UnexpectedEof.into();
+                    return Err(Error::io("the client ended within a message", eof));
+                }
+                Ok(n) => {
+                    buf = &mut buf[n..];
+                    last = Instant::now();
+                }
+                Err(e) if is_pause(&e) => {
+                    if last.elapsed() >= STALL_LIMIT {
+                        return Err(Error::TimedOut("the client stopped within a message".into()));
+                    }
+                }
+                Err(e) => return Err(Error::io("cannot receive", e)),
+            }
+        }
+        Ok(())
+    }
+
+    fn skip(&mut self, len_bytes: u32) -> Result<()> {
+        let mut scratch = [0; 4096];
+        let mut left = len_bytes as usize;
+        while left > 0 {
+            let n = left.min(scratch.len());
+            self.fill(&mut scratch[..n])?;
+            left -= n;
+        }
+        Ok(())
+    }
+}
+
+/// What goes to the client.
+struct Outgoing {
+    inner: Mutex<Gathered>,
+    /// Something waits to be sent.
+    waiting: AtomicBool,
+}
+
+struct Gathered {
+    writer: Box<dyn SendHalf>,
+    bytes: Vec<u8>,
+    /// A send failed half-way: nothing that follows would make sense.
+    broken: bool,
+}
+
+impl Outgoing {
+    fn new(writer: Box<dyn SendHalf>) -> Self {
+        let inner = Mutex::new(Gathered { writer, bytes: Vec::new(), broken: false });
+        Self { inner, waiting: AtomicBool::new(false) }
+    }
+
+    /// Says that nothing follows.
+    fn finish(&self) {
+        let mut gathered = lock(&self.inner);
+        if !gathered.broken {
+            gathered.writer.finish();
+        }
+    }
+
+    /// Sends what was gathered.
+    fn flush(&self) -> Result<()> {
+        if !self.waiting.load(Ordering::Acquire) {
+            return Ok(());
+        }
+        let mut gathered = lock(&self.inner);
+        self.waiting.store(false, Ordering::Release);
+        gathered.send(&[])
+    }
+}
+
+impl Gathered {
+    /// Sends what was gathered, then `parts`.
+    fn send(&mut self, parts: &[&[u8]]) -> Result<()> {
+        if self.broken {
+            return Err(Error::io("cannot send", io::ErrorKind::BrokenPipe.into()));
+        }
+        let mut all: Vec<&[u8]> = vec![&self.bytes];
+        all.extend(parts);
+        let result = write_all_vectored(&mut *self.writer, &all)
+            .and_then(|()| self.writer.flush().map_err(|e| Error::io("cannot send", e)));
+        self.bytes.clear();
+        self.broken = result.is_err();
+        result
+    }
+}
+
+impl Replies for Outgoing {
+    fn send(&self, head: &[u8], data: &[u8]) -> Result<()> {
+        let mut gathered = lock(&self.inner);
+        if data.len() <= GATHER_MAX_BYTES && gathered.bytes.len() < GATHERED_MAX_BYTES {
+            gathered.bytes.extend_from_slice(head);
+            gathered.bytes.extend_from_slice(data);
+            self.waiting.store(true, Ordering::Release);
+            return Ok(());
+        }
+        self.waiting.store(false, Ordering::Release);
+        gathered.send(&[head, data])
+    }
+}
+
+/// The memory that requests in progress may hold.
+struct Budget {
+    used: Mutex<u64>,
+    freed: Condvar,
+    max_bytes: u64,
+}
+
+impl Budget {
+    fn new(max_bytes: u64) -> Self {
+        Self { used: Mutex::new(0), freed: Condvar::new(), max_bytes }
+    }
+
+    /// Waits until there is room. What is larger than the whole gets it alone.
+    fn take(&self, len_bytes: u64) {
+        let mut used = lock(&self.used);
+        while *used > 0 && *used + len_bytes > self.max_bytes {
+            used = self.freed.wait(used).unwrap_or_else(PoisonError::into_inner);
+        }
+        *used += len_bytes;
+    }
+
+    fn give(&self, len_bytes: u64) {
+        *lock(&self.used) -= len_bytes;
+        self.freed.notify_all();
+    }
+}

@@ -1,0 +1,275 @@
+//! TLS, with `rustls`: certificates from a directory, and a connection that two threads share.
+//!
+//! The directory is laid out as `nbdkit`, `libnbd` and QEMU expect it: `ca-cert.pem`,
+//! `server-cert.pem` and `server-key.pem`, `client-cert.pem` and `client-key.pem`. Pre-shared keys
+//! are not there: `rustls` has none.
+//!
+//! # Invariants
+//!
+//! - The connection's lock is held for cryptography in memory, never across a system call. So the
+//!   reading thread waits for the socket without keeping the writing one from writing, and the
+//!   other way round, also when both directions are full.
+//! - Only the writing half sends, and sends records in the order in which they were made. What the
+//!   protocol itself has to say (the answer to a change of keys) leaves with the next data, before
+//!   which it must be sent.
+
+use crate::stream::{Channel, SendHalf, Socket, is_pause};
+use crate::{Error, Result};
+use rustls::pki_types::pem::PemObject;
+use rustls::pki_types::{CertificateDer, PrivateKeyDer, ServerName};
+use rustls::server::WebPkiClientVerifier;
+use rustls::{
+    ClientConfig, ClientConnection, Connection, RootCertStore, ServerConfig, ServerConnection,
+};
+use std::io::{self, Read, Write};
+use std::path::Path;
+use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
+use std::time::{Duration, Instant};
+
+/// What is read from a socket at once, in bytes: four records.
+const CIPHER_BYTES: usize = 64 << 10;
+/// How long a farewell may take.
+const FAREWELL_LIMIT: Duration = Duration::from_secs(1);
+
+/// The certificates of a server.
+#[derive(Debug, Clone)]
+pub struct ServerTls {
+    config: Arc<ServerConfig>,
+}
+
+/// What a client trusts, and perhaps its own certificate.
+#[derive(Debug, Clone)]
+pub struct ClientTls {
+    config: Arc<ClientConfig>,
+}
+
+fn tls_error(e: impl std::fmt::Display) -> Error {
+    Error::Tls(e.to_string())
+}
+
+fn in_file(path: &Path, e: impl std::fmt::Display) -> Error {
+    Error::Tls(format!("{}: {e}", path.display()))
+}
+
+fn certificates(path: &Path) -> Result<Vec<CertificateDer<'static>>> {
+    let list: Vec<_> = CertificateDer::pem_file_iter(path)
+        .and_then(Iterator::collect)
+        .map_err(|e| in_file(path, e))?;
+    if list.is_empty() {
+        return Err(in_file(path, "there is no certificate in it"));
+    }
+    Ok(list)
+}
+
+fn key(path: &Path) -> Result<PrivateKeyDer<'static>> {
+    PrivateKeyDer::from_pem_file(path).map_err(|e| in_file(path, e))
+}
+
+fn authorities(path: &Path) -> Result<RootCertStore> {
+    let mut roots = RootCertStore::empty();
+    for certificate in certificates(path)? {
+        roots.add(certificate).map_err(|e| in_file(path, e))?;
+    }
+    Ok(roots)
+}
+
+fn provider() -> Arc<rustls::crypto::CryptoProvider> {
+    Arc::new(rustls::crypto::ring::default_provider())
+}
+
+impl ServerTls {
+    /// From `server-cert.pem` and `server-key.pem` in a directory. With `verify_clients` each
+    /// client must show a certificate that an authority in `ca-cert.pem` has signed.
+    ///
+    /// # Errors
+    /// [`Error::Tls`] names the file.
+    pub fn from_directory(directory: &Path, verify_clients: bool) -> Result<Self> {
+        let chain = certificates(&directory.join("server-cert.pem"))?;
+        let key = key(&directory.join("server-key.pem"))?;
+        let builder = ServerConfig::builder_with_provider(provider())
+            .with_safe_default_protocol_versions()
+            .map_err(tls_error)?;
+        let builder = if verify_clients {
+            let roots = Arc::new(authorities(&directory.join("ca-cert.pem"))?);
+            let verifier = WebPkiClientVerifier::builder_with_provider(roots, provider())
+                .build()
+                .map_err(tls_error)?;
+            builder.with_client_cert_verifier(verifier)
+        } else {
+            builder.with_no_client_auth()
+        };
+        let config = builder.with_single_cert(chain, key).map_err(tls_error)?;
+        Ok(Self { config: Arc::new(config) })
+    }
+
+    /// The handshake, as the side that was called.
+    pub(crate) fn accept(&self, channel: Channel, deadline: Option<Instant>) -> Result<Channel> {
+        let tls = ServerConnection::new(Arc::clone(&self.config)).map_err(tls_error)?;
+        secure(channel, tls.into(), deadline)
+    }
+}
+
+impl ClientTls {
+    /// From `ca-cert.pem` in a directory, and `client-cert.pem` and `client-key.pem` if they are
+    /// there.
+    ///
+    /// # Errors
+    /// [`Error::Tls`] names the file.
+    pub fn from_directory(directory: &Path) -> Result<Self> {
+        let roots = authorities(&directory.join("ca-cert.pem"))?;
+        let builder = ClientConfig::builder_with_provider(provider())
+            .with_safe_default_protocol_versions()
+            .map_err(tls_error)?
+            .with_root_certificates(roots);
+        let own = directory.join("client-cert.pem");
+        let config = if own.exists() {
+            let key = key(&directory.join("client-key.pem"))?;
+            builder.with_client_auth_cert(certificates(&own)?, key).map_err(tls_error)?
+        } else {
+            builder.with_no_client_auth()
+        };
+        Ok(Self { config: Arc::new(config) })
+    }
+
+    /// The handshake, as the side that called; the other must show a certificate for `name`.
+    pub(crate) fn connect(
+        &self,
+        channel: Channel,
+        name: &str,
+        deadline: Option<Instant>,
+    ) -> Result<Channel> {
+        let server =
+            ServerName::try_from(name.to_owned()).map_err(|e| in_file(name.as_ref(), e))?;
+        let tls = ClientConnection::new(Arc::clone(&self.config), server).map_err(tls_error)?;
+        secure(channel, tls.into(), deadline)
+    }
+}
+
+/// Runs the handshake, and splits the connection.
+fn secure(channel: Channel, mut tls: Connection, deadline: Option<Instant>) -> Result<Channel> {
+    let socket = channel.socket;
+    while tls.is_handshaking() || tls.wants_write() {
+        while tls.wants_write() {
+            tls.write_tls(&mut &*socket).map_err(|e| Error::io("the TLS handshake", e))?;
+        }
+        if !tls.is_handshaking() {
+            break;
+        }
+        if deadline.is_some_and(|d| Instant::now() >= d) {
+            return Err(Error::TimedOut("the TLS handshake took too long".into()));
+        }
+        match tls.read_tls(&mut &*socket) {
+            Ok(0) => return Err(Error::Tls("the other side ended the handshake".into())),
+            Ok(_) => {}
+            Err(e) if is_pause(&e) => continue,
+            Err(e) => return Err(Error::io("the TLS handshake", e)),
+        }
+        if let Err(e) = tls.process_new_packets() {
+            // The other side is told why, if it still listens.
+            let _ = tls.write_tls(&mut &*socket);
+            return Err(tls_error(e));
+        }
+    }
+    let tls = Arc::new(Mutex::new(tls));
+    let reader = TlsReader {
+        tls: Arc::clone(&tls),
+        socket: Arc::clone(&socket),
+        cipher: vec![0; CIPHER_BYTES].into_boxed_slice(),
+        unread: 0..0,
+    };
+    let writer = TlsWriter { tls, socket: Arc::clone(&socket), cipher: Vec::new() };
+    Ok(Channel { socket, reader: Box::new(reader), writer: Box::new(writer) })
+}
+
+fn lock(tls: &Mutex<Connection>) -> MutexGuard<'_, Connection> {
+    tls.lock().unwrap_or_else(PoisonError::into_inner)
+}
+
+struct TlsReader {
+    tls: Arc<Mutex<Connection>>,
+    socket: Arc<Socket>,
+    cipher: Box<[u8]>,
+    /// The part of `cipher` that was received and not yet taken.
+    unread: std::ops::Range<usize>,
+}
+
+impl Read for TlsReader {
+    fn read(&mut self, buf: &mut [u8]) -> io::Result<usize> {
+        loop {
+            {
+                let mut tls = lock(&self.tls);
+                match tls.reader().read(buf) {
+                    Err(e) if e.kind() == io::ErrorKind::WouldBlock => {}
+                    done => return done,
+                }
+                if !self.unread.is_empty() {
+                    let n = tls.read_tls(&mut &self.cipher[self.unread.clone()])?;
+                    self.unread.start += n;
+                    let bad = |e| io::Error::new(io::ErrorKind::InvalidData, e);
+                    tls.process_new_packets().map_err(bad)?;
+                    if n > 0 {
+                        continue;
+                    }
+                }
+            }
+            // No lock is held while this waits.
+            let n = (&*self.socket).read(&mut self.cipher)?;
+            if n == 0 {
+                // Without a farewell; messages say for themselves where they end.
+                return Ok(0);
+            }
+            self.unread = 0..n;
+        }
+    }
+}
+
+struct TlsWriter {
+    tls: Arc<Mutex<Connection>>,
+    socket: Arc<Socket>,
+    cipher: Vec<u8>,
+}
+
+impl TlsWriter {
+    /// Sends the records that there are.
+    fn send(&mut self) -> io::Result<()> {
+        let sent = (&*self.socket).write_all(&self.cipher);
+        self.cipher.clear();
+        sent
+    }
+}
+
+impl Write for TlsWriter {
+    fn write(&mut self, buf: &[u8]) -> io::Result<usize> {
+        let n = {
+            let mut tls = lock(&self.tls);
+            // Takes as much as its buffer holds.
+            let n = tls.writer().write(buf)?;
+            while tls.wants_write() {
+                tls.write_tls(&mut self.cipher)?;
+            }
+            n
+        };
+        self.send()?;
+        Ok(n)
+    }
+
+    fn flush(&mut self) -> io::Result<()> {
+        Ok(())
+    }
+}
+
+impl SendHalf for TlsWriter {
+    fn finish(&mut self) {
+        {
+            let mut tls = lock(&self.tls);
+            tls.send_close_notify();
+            while tls.wants_write() {
+                if tls.write_tls(&mut self.cipher).is_err() {
+                    return;
+                }
+            }
+        }
+        let _ = self.socket.set_write_timeout(Some(FAREWELL_LIMIT));
+        let _ = self.send();
+    }
+}
