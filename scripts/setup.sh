@@ -18,6 +18,11 @@ needs=(
   "diff                            diffutils   required"
   "setfattr                        attr        optional"
   "hformat                         hfsutils    optional"
+  "hexbin                          macutils    optional"
+  "unar                            unar        optional"
+  "genisoimage                     genisoimage optional"
+  "qemu-img                        qemu-utils  optional"
+  "dmg2img                         dmg2img     optional"
 )
 if [ "${1:-}" = bench ]; then
   needs+=(

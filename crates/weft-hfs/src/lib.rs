@@ -2,6 +2,7 @@
 //!
 //! - [`macroman`] is the character set, and names as Unix writes them.
 //! - [`relstring`] is the order of names.
+//! - [`interchange`] packs both forks of a file for other systems, and unpacks them.
 //!
 //! The crate is `no_std` with `alloc` and without `unsafe`; the feature `std` (on unless switched
 //! off) adds what needs devices and the engine.
@@ -11,5 +12,7 @@
 
 extern crate alloc;
 
+#[cfg(feature = "std")]
+pub mod interchange;
 pub mod macroman;
 pub mod relstring;

@@ -1,4 +1,5 @@
 //! The integration tests of weft-hfs.
 
+mod interchange;
 mod order;
 mod tools;
