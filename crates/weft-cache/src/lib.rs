@@ -7,6 +7,7 @@ mod options;
 pub mod policy;
 pub mod simulate;
 mod stats;
+pub mod trace;
 
 pub use error::{Error, Result};
 pub use options::{

@@ -83,13 +83,9 @@ impl BlockKey {
         self.0 & Self::BLOCK_MAX
     }
 
-    /// A well-mixed hash, the same on every machine and in every run (the finaliser of
-    /// SplitMix64, which is a bijection).
+    /// A well-mixed hash, the same on every machine and in every run.
     pub fn hash(self) -> u64 {
-        let mut x = self.0.wrapping_add(0x9e37_79b9_7f4a_7c15);
-        x = (x ^ (x >> 30)).wrapping_mul(0xbf58_476d_1ce4_e5b9);
-        x = (x ^ (x >> 27)).wrapping_mul(0x94d0_49bb_1331_11eb);
-        x ^ (x >> 31)
+        weft_block::mix(self.0)
     }
 }
 

@@ -18,12 +18,13 @@ fn key(n: u64) -> BlockKey {
     BlockKey::new(3, n * 300)
 }
 
-/// The paper's algorithm 1 with the simulator's filling: lists of keys, nothing else.
+/// The paper's algorithm 1 with the simulator's filling: lists of keys. The ghost queue is tested
+/// on its own, as it takes a stranger for a ghost now and then.
 struct S3FifoModel {
     slots: usize,
     small: VecDeque<u64>,
     main: VecDeque<u64>,
-    ghost: VecDeque<u64>,
+    ghost: ghost::Ghost,
     frequency: HashMap<u64, u8>,
     was_full: bool,
 }
@@ -43,11 +44,9 @@ impl S3FifoModel {
                 self.evict_small();
             }
         }
-        let known = self.ghost.iter().position(|&g| g == x);
+        let known = self.ghost.remove(key(x));
         self.frequency.insert(x, 0);
-        if known.and_then(|at| self.ghost.remove(at)).is_some()
-            || !self.was_full && self.small.len() >= self.slots / 10
-        {
+        if known || !self.was_full && self.small.len() >= self.slots / 10 {
             self.main.push_back(x);
         } else {
             self.small.push_back(x);
@@ -61,10 +60,7 @@ impl S3FifoModel {
                 self.frequency.insert(t, 0);
                 self.main.push_back(t);
             } else {
-                self.ghost.push_back(t);
-                if self.ghost.len() > self.slots * 9 / 10 {
-                    self.ghost.pop_front();
-                }
+                self.ghost.insert(key(t));
                 return;
             }
         }
@@ -266,17 +262,13 @@ proptest! {
             slots,
             small: VecDeque::new(),
             main: VecDeque::new(),
-            ghost: VecDeque::new(),
+            ghost: ghost::Ghost::new(slots as u32 * 9 / 10),
             frequency: HashMap::new(),
             was_full: false,
         };
-        // A stranger taken for a ghost, or a full bucket, may change a few decisions.
-        let mut differ = 0;
-        let len = 4_000;
-        for x in uses(seed, len, universe) {
-            differ += usize::from(cache.access(key(x)) != model.access(x));
+        for (at, x) in uses(seed, 4_000, universe).into_iter().enumerate() {
+            prop_assert_eq!(cache.access(key(x)), model.access(x), "use {}", at);
         }
-        prop_assert!(differ <= len / 200, "{} of {} uses differ", differ, len);
     }
 
     #[test]

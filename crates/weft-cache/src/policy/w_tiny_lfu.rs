@@ -133,48 +133,49 @@ impl WTinyLfu {
         Some(tag)
     }
 
-    /// The coldest slot of the main part.
-    fn victim(&self) -> Option<SlotNr> {
-        self.probation.coldest().or_else(|| self.protected.coldest())
-    }
-
-    /// Takes out a slot that may go.
+    /// Takes out a slot that may go. Every turn asks about one slot, about none twice before all
+    /// were asked about.
     fn choose(
         &mut self,
         may: &mut dyn FnMut(SlotNr) -> bool,
         key_of: &dyn Fn(SlotNr) -> BlockKey,
     ) -> Option<SlotNr> {
+        // Refused slots are at the hot ends: so many are left to ask about.
+        let mut probation_left = self.probation.len();
+        let mut protected_left = self.protected.len();
         for _ in 0..self.held().min(ASKS_MAX) {
+            let victim = match (probation_left, protected_left) {
+                (1.., _) => self.probation.coldest(),
+                (0, 1..) => self.protected.coldest(),
+                (0, 0) => None,
+            };
             let candidate = self.window.coldest();
-            let Some(candidate) = candidate.filter(|_| self.window.len() >= self.window_max) else {
-                let slot = self.victim().or(candidate)?;
-                let tag = self.take(slot)?;
-                if may(slot) {
-                    return Some(slot);
+            let contender = candidate.filter(|_| self.window.len() >= self.window_max);
+            let frequency = |slot| self.sketch.estimate(key_of(slot));
+            let slot = match (contender, victim) {
+                (Some(contender), Some(victim)) if frequency(contender) <= frequency(victim) => {
+                    contender
                 }
-                self.put_hot(tag, slot);
-                continue;
+                (_, Some(victim)) => victim,
+                (_, None) => candidate?,
             };
-            let victim = self.victim().filter(|&victim| {
-                let frequency = |slot| self.sketch.estimate(key_of(slot));
-                frequency(candidate) > frequency(victim)
-            });
-            self.links.unlink(&mut self.window, candidate);
-            let Some(victim) = victim else {
-                if may(candidate) {
-                    return Some(candidate);
+            let tag = self.take(slot)?;
+            if may(slot) {
+                // A contender that won leaves the window.
+                if let Some(contender) = contender.filter(|&contender| contender != slot) {
+                    self.take(contender);
+                    self.put_hot(PROBATION, contender);
                 }
-                // It cannot go, and its time in the window is over.
-                self.links.push_hot(&mut self.probation, candidate);
-                continue;
-            };
-            let tag = self.take(victim)?;
-            if may(victim) {
-                self.links.push_hot(&mut self.probation, candidate);
-                return Some(victim);
+                return Some(slot);
             }
-            self.put_hot(tag, victim);
-            self.links.push_cold(&mut self.window, candidate);
+            match tag {
+                PROBATION => probation_left -= 1,
+                PROTECTED => protected_left -= 1,
+                _ => {}
+            }
+            // A contender that lost and cannot go has had its time in the window all the same.
+            let to = if contender == Some(slot) { PROBATION } else { tag };
+            self.put_hot(to, slot);
         }
         None
     }
