@@ -17,12 +17,10 @@ pub fn check(source: &str, options: &Options<'_>) -> Result<Report> {
     fsck::check(&*device, options).map_err(|e| match e {
         // Not even a backup of its superblock: what is it then?
         weft_ext2::Error::NotExt2 { .. } => match recognise(&*device) {
-            Ok(Format::Other(saw)) => Error::Unrecognised { image: source.to_owned(), saw },
-            Ok(Format::Nothing) => Error::Unrecognised {
-                image: source.to_owned(),
-                saw: "nothing at all: it is empty or begins with zeroes".to_owned(),
-            },
-            _ => Error::Volume { image: source.to_owned(), message: e.to_string() },
+            Ok(Format::Ext) | Err(_) => {
+                Error::Volume { image: source.to_owned(), message: e.to_string() }
+            }
+            Ok(other) => other.refused(source),
         },
         weft_ext2::Error::Device(e) => Error::Block(e),
         e => Error::Volume { image: source.to_owned(), message: e.to_string() },

@@ -95,14 +95,24 @@ pub fn recognise_bytes(head: &[u8], len_bytes: u64) -> Format {
     ))
 }
 
+impl Format {
+    /// The error for `source`, which holds this and not what was wanted.
+    pub(crate) fn refused(self, source: &str) -> crate::Error {
+        let saw = match self {
+            Self::Ext => "an ext2, ext3 or ext4 volume".to_owned(),
+            Self::Nothing => "nothing at all: it is empty or begins with zeroes".to_owned(),
+            Self::Other(saw) => saw,
+        };
+        crate::Error::Unrecognised { image: source.to_owned(), saw }
+    }
+}
+
 /// Refuses what is not an ext volume, saying what it is.
 pub(crate) fn demand_ext(source: &str, device: &dyn BlockDevice) -> crate::Result<()> {
-    let saw = match recognise(device)? {
-        Format::Ext => return Ok(()),
-        Format::Nothing => "nothing at all: it is empty or begins with zeroes".to_owned(),
-        Format::Other(saw) => saw,
-    };
-    Err(crate::Error::Unrecognised { image: source.to_owned(), saw })
+    match recognise(device)? {
+        Format::Ext => Ok(()),
+        other => Err(other.refused(source)),
+    }
 }
 
 #[cfg(test)]

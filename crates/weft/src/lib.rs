@@ -37,6 +37,7 @@ pub mod transfer;
 pub mod volume;
 
 mod error;
+mod ext;
 mod info;
 mod mount;
 mod order;

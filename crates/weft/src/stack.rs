@@ -1,13 +1,9 @@
 //! A volume opened: device, engine and file system put on top of each other.
 
-use crate::format::demand_ext;
-use crate::info::superblock;
-use crate::{Error, Order, Result};
+use crate::format::{Format, recognise};
+use crate::{Error, Order, Result, ext};
 use std::sync::Arc;
 use weft_block::{BlockDevice, OpenMode, open_source};
-use weft_ext2::layout::Compat;
-use weft_ext2::{Atime, Ext2, OpenOptions};
-use weft_patch::{JournalMode, Policy};
 use weft_vfs::FileSystem;
 
 /// How a volume is opened.
@@ -43,7 +39,13 @@ impl Options {
 pub struct Stack {
     source: String,
     order: Order,
-    volume: Arc<Ext2>,
+    volume: Arc<dyn Volume>,
+}
+
+/// What each format's file system offers beyond the file plug.
+pub(crate) trait Volume: FileSystem + std::fmt::Debug {
+    fn engine(&self) -> &weft_patch::Engine;
+    fn is_read_only(&self) -> bool;
 }
 
 impl Stack {
@@ -68,37 +70,10 @@ impl Stack {
         device: Arc<dyn BlockDevice>,
         options: &Options,
     ) -> Result<Self> {
-        demand_ext(source, &*device)?;
-        let sb = superblock(source, &*device)?;
-        let reachable = sb.journal_inode != 0 || options.journal.is_some();
-        let has_journal = sb.features.compat.contains(Compat::HAS_JOURNAL) && reachable;
-        let journal_mode =
-            if options.read_only { OpenMode::READ_ONLY } else { OpenMode::READ_WRITE };
-        let journal = options.journal.as_ref().map(|j| open_source(j, journal_mode)).transpose()?;
-        let order = match options.order {
-            Some(order) => order,
-            None if has_journal => Order(Policy::Journal(JournalMode::Ordered)),
-            None => Order(Policy::Soft),
+        let (order, volume) = match recognise(&*device)? {
+            Format::Ext => ext::open(source, device, options)?,
+            other => return Err(other.refused(source)),
         };
-        if matches!(order.0, Policy::Journal(_)) && !has_journal {
-            return Err(Error::Invalid(format!(
-                "{source} has no journal to order writes by ({order}): take --order soft, name the \
-                 journal beside it with --journal, or make an ext3 volume (tune2fs -j adds a \
-                 journal to an ext2 one)"
-            )));
-        }
-        let mut engine = options.engine.clone();
-        engine.policy = order.0;
-        let open = OpenOptions {
-            read_only: options.read_only,
-            engine,
-            atime: if options.no_atime { Atime::Never } else { Atime::Relative },
-            mount_point: options.mount_point.clone(),
-            journal,
-            ..OpenOptions::default()
-        };
-        let volume = Ext2::open(device, open)
-            .map_err(|e| Error::Volume { image: source.to_owned(), message: e.to_string() })?;
         Ok(Self { source: source.to_owned(), order, volume })
     }
 
