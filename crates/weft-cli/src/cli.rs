@@ -10,7 +10,7 @@ use weft::Order;
 #[derive(Debug, Parser)]
 #[command(name = "weft", version, max_term_width = 100)]
 #[command(after_help = "A volume path is IMAGE:/path; IMAGE is an image file or a block device, \
-                        with ?partition=N for a partition of it.\nExit codes: 0 done, 1 failed, \
+                        with ?partition=N for a partition of it, or nbd://HOST/EXPORT.\nExit codes: 0 done, 1 failed, \
                         2 wrong usage; weft fsck answers as fsck(8), weft crash with 3 for a \
                         broken promise.")]
 pub struct Cli {
@@ -33,6 +33,8 @@ pub enum Verb {
     Mkfs(Mkfs),
     /// Mount a volume on a directory, in the foreground unless --background
     Mount(Mount),
+    /// Serve a volume or device to others
+    Serve(Serve),
     /// Unmount a directory, and wait until everything is on the disk
     Umount(Umount),
     /// Show what a volume is
@@ -177,6 +179,77 @@ pub struct Mount {
     /// The re-execution of this command behind --background
     #[arg(long, hide = true)]
     pub detached: bool,
+}
+
+#[derive(Debug, Args)]
+pub struct Serve {
+    #[command(subcommand)]
+    pub protocol: ServeProtocol,
+}
+
+#[derive(Debug, Subcommand)]
+pub enum ServeProtocol {
+    /// Over NBD, to the kernel, QEMU, libnbd and weft itself
+    Nbd(ServeNbd),
+}
+
+#[derive(Debug, Args)]
+pub struct ServeNbd {
+    /// The image file, block device, partition of one, or nbd:// URI
+    pub source: String,
+    /// Listen on this address: HOST:PORT, [ADDRESS]:PORT or HOST; more than once if need be
+    /// [default: localhost:10809, unless there is a --socket]
+    #[arg(long, short, value_name = "ADDRESS")]
+    pub listen: Vec<String>,
+    /// Listen on this Unix socket, which is made
+    #[arg(long, short, value_name = "PATH")]
+    pub socket: Option<PathBuf>,
+    /// Permissions of the Unix socket, octal
+    #[arg(long, value_name = "MODE", default_value = "600", value_parser = octal)]
+    pub socket_mode: u16,
+    /// Name of the export; clients that name none get it too
+    #[arg(long, short, value_name = "NAME", default_value = "")]
+    pub export: String,
+    /// A description for people
+    #[arg(long, value_name = "TEXT", default_value = "")]
+    pub description: String,
+    /// Refuse writes
+    #[arg(long, short)]
+    pub read_only: bool,
+    /// Encryption: off, on (if the client asks for it) or require
+    #[arg(long, value_enum, default_value_t = ServeTls::Off)]
+    pub tls: ServeTls,
+    /// Where server-cert.pem, server-key.pem and perhaps ca-cert.pem are
+    #[arg(long, value_name = "DIR")]
+    pub tls_certificates: Option<PathBuf>,
+    /// Let only clients in that show a certificate signed by ca-cert.pem
+    #[arg(long)]
+    pub tls_verify_peer: bool,
+    /// Connections at once; more are closed as they come
+    #[arg(long, value_name = "N", default_value_t = 64)]
+    pub connections_max: usize,
+    /// Requests in progress at once on each connection
+    #[arg(long, value_name = "N", default_value_t = 8)]
+    pub threads: usize,
+    /// End connections that ask for nothing for so long [default: never]
+    #[arg(long, value_name = "SECONDS")]
+    pub idle_limit: Option<u64>,
+    /// Return once it is served
+    #[arg(long, short)]
+    pub background: bool,
+    /// Write the process id to this file once it is served
+    #[arg(long, value_name = "FILE")]
+    pub pid_file: Option<PathBuf>,
+    /// The re-execution of this command behind --background
+    #[arg(long, hide = true)]
+    pub detached: bool,
+}
+
+#[derive(Debug, Clone, Copy, PartialEq, Eq, ValueEnum)]
+pub enum ServeTls {
+    Off,
+    On,
+    Require,
 }
 
 #[derive(Debug, Args)]

@@ -42,6 +42,9 @@ pub enum Error {
     /// The server that came back is not the one that went away.
     #[error("the export has changed while the connection was down: {0}")]
     Changed(String),
+    /// Another process of this host writes to the export.
+    #[error("the export is in use by another process of this host")]
+    InUse,
     /// A time limit passed.
     #[error("{0}")]
     TimedOut(String),
@@ -78,6 +81,7 @@ impl Error {
             Self::TimedOut(_) => io::ErrorKind::TimedOut,
             Self::Invalid(_) => io::ErrorKind::InvalidInput,
             Self::Refused { .. } => io::ErrorKind::ConnectionRefused,
+            Self::InUse => io::ErrorKind::ResourceBusy,
             Self::Request { .. } | Self::Changed(_) | Self::Tls(_) => io::ErrorKind::Other,
         };
         io::Error::new(kind, self)

@@ -1,8 +1,9 @@
 //! Checks and repairs a volume that is not in use.
 
 use crate::format::{Format, recognise};
+use crate::source::open_source;
 use crate::{Error, Result};
-use weft_block::{OpenMode, open_source};
+use weft_block::OpenMode;
 use weft_ext2::fsck;
 
 pub use weft_ext2::fsck::{Options, Problem, Progress, Repair, Report, Severity};

@@ -1,10 +1,11 @@
 //! ext2 and ext3 volumes in a stack.
 
 use crate::info::superblock;
+use crate::source::open_source;
 use crate::stack::Volume;
 use crate::{Error, Options, Order, Result};
 use std::sync::Arc;
-use weft_block::{BlockDevice, OpenMode, open_source};
+use weft_block::{BlockDevice, OpenMode};
 use weft_ext2::layout::Compat;
 use weft_ext2::{Atime, Ext2, OpenOptions};
 use weft_patch::{Engine, JournalMode, Policy};

@@ -2,8 +2,9 @@
 //! while it is mounted elsewhere.
 
 use crate::format::demand_ext;
+use crate::source::open_source;
 use crate::{Error, Result};
-use weft_block::{BlockDevice, OpenMode, open_source};
+use weft_block::{BlockDevice, OpenMode};
 use weft_ext2::layout::{Compat, SUPERBLOCK_BYTES, SUPERBLOCK_OFFSET, State, Superblock};
 
 /// A volume in figures. Counts are those of the superblock, which an ordered volume in use keeps

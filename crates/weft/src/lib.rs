@@ -33,6 +33,7 @@ pub mod format;
 pub mod mkfs;
 pub mod mount_options;
 pub mod mounts;
+pub mod source;
 pub mod transfer;
 pub mod volume;
 
@@ -51,5 +52,6 @@ pub use stack::{Options, Stack};
 
 pub use weft_block as block;
 pub use weft_ext2 as ext2;
+pub use weft_nbd as nbd;
 pub use weft_patch as patch;
 pub use weft_vfs as vfs;

@@ -1,9 +1,10 @@
 //! Makes a volume in an image file, on a block device or in a partition.
 
 use crate::format::{Format, recognise};
+use crate::source::Source;
 use crate::{Error, Result};
 use std::path::Path;
-use weft_block::{BlockDevice, FileDevice, OpenMode, Source, SourceDevice};
+use weft_block::{BlockDevice, FileDevice, OpenMode, SourceDevice};
 use weft_ext2::mkfs::{MkfsOptions, Report, mkfs};
 
 /// Makes a volume in `image`, of `len_bytes` or of the whole of what is there. An image file that
@@ -25,7 +26,9 @@ pub fn make(
         mkfs(device, &options)
             .map_err(|e| Error::Volume { image: image.to_owned(), message: e.to_string() })
     };
-    if let (SourceDevice::File(path), None) = (&source.device, source.partition) {
+    if let Source::Local(local) = &source
+        && let (SourceDevice::File(path), None) = (&local.device, local.partition)
+    {
         return make_in_file(image, path, len_bytes, force, run);
     }
     let device = source.open(OpenMode::READ_WRITE)?;

@@ -1,5 +1,6 @@
 //! The host's mount table: what is mounted where, and how to get rid of it.
 
+use crate::source::{Source, open_source};
 use crate::{Error, Result};
 use rustix::io::Errno;
 use rustix::mount::UnmountFlags;
@@ -8,7 +9,7 @@ use std::os::unix::ffi::{OsStrExt, OsStringExt};
 use std::path::{Path, PathBuf};
 use std::process::Command;
 use std::time::{Duration, Instant};
-use weft_block::{OpenMode, open_source};
+use weft_block::OpenMode;
 
 /// One line of the mount table.
 #[derive(Debug, Clone, PartialEq, Eq)]
@@ -180,8 +181,15 @@ pub fn wait_until_free(source: &str, timeout: Duration) -> Result<bool> {
 /// directory was.
 ///
 /// # Errors
-/// [`Error::Invalid`] for a path that is not UTF-8.
+/// [`Error::Invalid`] for a path that is not UTF-8 or a URI that is none.
 pub fn absolute_source(source: &str) -> Result<String> {
+    if weft_nbd::Uri::is_one(source) {
+        let mut parsed: Source = source.parse()?;
+        if let Source::Nbd { uri, .. } = &mut parsed {
+            uri.make_absolute().map_err(|e| Error::Invalid(e.to_string()))?;
+        }
+        return Ok(parsed.to_string());
+    }
     let (name, options) = match source.rsplit_once("?partition=") {
         Some((name, number)) => (name, Some(number)),
         None => (source, None),

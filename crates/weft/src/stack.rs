@@ -1,9 +1,10 @@
 //! A volume opened: device, engine and file system put on top of each other.
 
 use crate::format::{Format, recognise};
+use crate::source::open_source;
 use crate::{Error, Order, Result, ext};
 use std::sync::Arc;
-use weft_block::{BlockDevice, OpenMode, open_source};
+use weft_block::{BlockDevice, OpenMode};
 use weft_vfs::FileSystem;
 
 /// How a volume is opened.

@@ -21,7 +21,7 @@ pub struct VolumePath {
 pub fn parse(text: &OsStr) -> Result<VolumePath> {
     let bytes = text.as_bytes();
     let shown = text.to_string_lossy();
-    let (image, path) = match bytes.windows(2).position(|w| w == b":/") {
+    let (image, path) = match path_at(bytes) {
         Some(at) => (&bytes[..at], &bytes[at + 1..]),
         None if bytes.last() == Some(&b':') => (&bytes[..bytes.len() - 1], &b"/"[..]),
         None => (bytes, &b"/"[..]),
@@ -39,11 +39,21 @@ pub fn parse(text: &OsStr) -> Result<VolumePath> {
     Ok(VolumePath { image: image.to_owned(), path: path.to_vec() })
 }
 
+/// Where the `:` before the path is: at the first `:/`, but for that of a URI's `://`.
+fn path_at(bytes: &[u8]) -> Option<usize> {
+    let scheme = ["nbd", "nbds", "nbd+unix", "nbds+unix"]
+        .iter()
+        .map(|scheme| format!("{scheme}://"))
+        .find(|scheme| bytes.starts_with(scheme.as_bytes()))
+        .map_or(0, |scheme| scheme.len());
+    bytes[scheme..].windows(2).position(|w| w == b":/").map(|at| scheme + at)
+}
+
 /// Whether `text` reads as `IMAGE:/path` (and not as a path of the host).
 #[must_use]
 pub fn looks_like_one(text: &OsStr) -> bool {
     let bytes = text.as_bytes();
-    bytes.last() == Some(&b':') || bytes.windows(2).any(|w| w == b":/")
+    bytes.last() == Some(&b':') || path_at(bytes).is_some()
 }
 
 #[cfg(test)]
@@ -66,6 +76,11 @@ mod tests {
             ("/d/v.img?partition=2".into(), "/x:/y".into())
         );
         assert_eq!(ok("a:b.img:/x"), ("a:b.img".into(), "/x".into()));
+        for uri in ["nbd://h:10809/e", "nbds://[::1]/e", "nbd+unix:///e?socket=/s", "nbd://h"] {
+            assert_eq!(ok(&format!("{uri}:/a:/b")), (uri.into(), "/a:/b".into()));
+            assert_eq!(ok(uri), (uri.into(), "/".into()));
+            assert!(!looks_like_one(OsStr::new(uri)));
+        }
     }
 
     #[test]

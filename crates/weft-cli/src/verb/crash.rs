@@ -7,8 +7,9 @@ use serde::Serialize;
 use std::sync::Arc;
 use std::time::{Duration, Instant};
 use weft::Order;
-use weft::block::{Image, OpenMode, open_source};
+use weft::block::{Image, OpenMode};
 use weft::patch::Policy;
+use weft::source::open_source;
 use weft_crash::{Campaign, Config, CrashState, Ext2Target, Report, Status, Workload};
 use weft_crash::{explore, replay};
 

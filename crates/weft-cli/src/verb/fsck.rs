@@ -4,8 +4,9 @@ use crate::cli;
 use crate::failure::{DONE, Outcome};
 use crate::output::{Output, count};
 use serde::Serialize;
-use weft::block::{BlockDevice, OpenMode, open_source};
+use weft::block::{BlockDevice, OpenMode};
 use weft::check::{Options, Progress, Report, check};
+use weft::source::open_source;
 
 /// Everything wrong has been repaired.
 const REPAIRED: u8 = 1;

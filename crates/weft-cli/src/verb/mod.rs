@@ -1,5 +1,6 @@
 //! The verbs, one file each or one for a small family.
 
+mod background;
 mod cat;
 mod change;
 mod copy;
@@ -11,6 +12,7 @@ mod info;
 mod list;
 mod mkfs;
 pub mod mount;
+mod serve;
 mod trace;
 mod tree_io;
 mod umount;
@@ -31,6 +33,7 @@ pub fn run(cli: Cli) -> Outcome {
         Verb::Crash(args) => crash::run(out, &args),
         Verb::Trace(args) => trace::run(out, &args),
         Verb::Mount(args) => mount::run(out, &args, cli.verbose),
+        Verb::Serve(args) => serve::run(out, &args),
         Verb::Mkfs(args) => mkfs::run(out, &args),
         Verb::Umount(args) => umount::run(out, &args),
         Verb::Info(args) => info::run(out, &args),

@@ -9,8 +9,9 @@ use crate::output::Output;
 use serde::Serialize;
 use std::fs::File;
 use std::sync::Arc;
-use weft::block::{BlockDevice, Image, MemoryDevice, OpenMode, Recorder, open_source};
+use weft::block::{BlockDevice, Image, MemoryDevice, OpenMode, Recorder};
 use weft::patch::{BlockNr, BlockView, Counters, Engine, PatchKind, Verdict};
+use weft::source::open_source;
 use weft::{Options, Stack};
 use weft_crash::{Workload, record};
 

@@ -1,0 +1,63 @@
+//! What goes on when the command has returned.
+//!
+//! `--background` runs this same program again with `--detached`, as the leader of a new session.
+//! That process does what takes a while to stand (a mount, a server), says so in one line through
+//! the pipe that is its standard output, lets go of the terminal and serves. The first process
+//! waits for that line, so that all stands when it returns, and passes on what the other complains
+//! about if it never comes.
+
+use crate::failure::{FAILED, Failure};
+use std::io::{BufRead, BufReader, Read, Write};
+use std::path::Path;
+use std::process::{Command, Stdio};
+
+/// Writes a process id to a file.
+pub fn write_pid(file: &Path, pid: u32) -> Result<(), Failure> {
+    std::fs::write(file, format!("{pid}\n")).map_err(|e| weft::Error::host("write", file, e).into())
+}
+
+/// Runs this program with `--detached` and waits until it says that all stands. Returns its process
+/// id and what it said.
+pub fn start(command: &mut Command) -> Result<(u32, String), Failure> {
+    let mut child = command
+        .stdin(Stdio::null())
+        .stdout(Stdio::piped())
+        .stderr(Stdio::piped())
+        .spawn()
+        .map_err(|e| Failure::new(format!("cannot start the serving process: {e}")))?;
+    let mut said = String::new();
+    if let Some(stdout) = child.stdout.take() {
+        BufReader::new(stdout).read_line(&mut said)?;
+    }
+    if said.ends_with('\n') {
+        return Ok((child.id(), said.trim_end().to_owned()));
+    }
+    let mut complaint = String::new();
+    if let Some(mut stderr) = child.stderr.take() {
+        stderr.read_to_string(&mut complaint)?;
+    }
+    let status = child.wait()?;
+    let message = complaint.trim().trim_start_matches("weft: ");
+    Err(if message.is_empty() {
+        Failure::new(format!("the serving process ended without a word ({status})"))
+    } else {
+        // Its paths are absolute; they name the same things.
+        Failure { code: FAILED, message: message.to_owned() }
+    })
+}
+
+/// Says `word`, then leaves the session, the terminal and the working directory of whoever began
+/// this.
+pub fn let_go(word: &str) -> Result<(), Failure> {
+    let io = |e: rustix::io::Errno| Failure::from(std::io::Error::from(e));
+    // Fails only for a process that leads a group already: then there is no terminal to leave.
+    let _ = rustix::process::setsid();
+    std::env::set_current_dir("/")?;
+    let mut stdout = std::io::stdout().lock();
+    writeln!(stdout, "{word}")?;
+    stdout.flush()?;
+    let null = std::fs::OpenOptions::new().read(true).write(true).open("/dev/null")?;
+    rustix::stdio::dup2_stdin(&null).map_err(io)?;
+    rustix::stdio::dup2_stdout(&null).map_err(io)?;
+    rustix::stdio::dup2_stderr(&null).map_err(io)
+}

@@ -1,0 +1,206 @@
+//! `serve`: a device for others.
+
+use super::background;
+use crate::cli::{Serve, ServeNbd, ServeProtocol, ServeTls};
+use crate::failure::{DONE, Failure, Outcome};
+use crate::output::Output;
+use serde::{Deserialize, Serialize};
+use signal_hook::consts::{SIGHUP, SIGINT, SIGTERM};
+use signal_hook::iterator::Signals;
+use std::path::PathBuf;
+use std::process::Command;
+use std::sync::Arc;
+use std::time::Duration;
+use weft::block::{BlockDevice, OpenMode};
+use weft::mounts::absolute_source;
+use weft::nbd::server::{Options, Server};
+use weft::nbd::tls::ServerTls;
+use weft::nbd::wire::PORT;
+use weft::nbd::{Address, Export, Uri};
+use weft::source::open_source;
+
+/// How long requests in progress may take when the server is told to end.
+const STOP_LIMIT: Duration = Duration::from_secs(10);
+
+/// What is served, and how to reach it.
+#[derive(Debug, Serialize, Deserialize)]
+struct Served {
+    source: String,
+    export: String,
+    len_bytes: u64,
+    read_only: bool,
+    uris: Vec<String>,
+    process: u32,
+}
+
+/// `serve`.
+pub fn run(out: Output, args: &Serve) -> Outcome {
+    match &args.protocol {
+        ServeProtocol::Nbd(args) => nbd(out, args),
+    }
+}
+
+fn nbd(out: Output, args: &ServeNbd) -> Outcome {
+    if args.background && !args.detached {
+        return in_background(out, args);
+    }
+    // Before anything can send one: a signal that comes early ends the server all the same.
+    let mut signals = Signals::new([SIGTERM, SIGINT, SIGHUP])?;
+    let device = open(args)?;
+    let len_bytes = device.geometry().len_bytes;
+    let mut export = Export::new(&args.export, device);
+    export.description.clone_from(&args.description);
+    export.read_only |= args.read_only;
+    let read_only = export.read_only;
+    let mut server = Server::new(vec![export], options(args)?).map_err(failed)?;
+    let uris = listen(&mut server, args)?;
+    let served = Served {
+        source: args.source.clone(),
+        export: args.export.clone(),
+        len_bytes,
+        read_only,
+        uris,
+        process: std::process::id(),
+    };
+    if let (Some(file), false) = (&args.pid_file, args.detached) {
+        background::write_pid(file, served.process)?;
+    }
+    if args.detached {
+        background::let_go(&serde_json::to_string(&served).map_err(std::io::Error::from)?)?;
+    } else {
+        report(out, &served)?;
+    }
+    signals.forever().next();
+    server.stop(STOP_LIMIT).map_err(failed)?;
+    Ok(DONE)
+}
+
+/// The device that is served.
+fn open(args: &ServeNbd) -> Result<Arc<dyn BlockDevice>, Failure> {
+    let mode = if args.read_only { OpenMode::READ_ONLY } else { OpenMode::READ_WRITE };
+    Ok(open_source(&absolute_source(&args.source)?, mode)?)
+}
+
+fn failed(e: weft::nbd::Error) -> Failure {
+    Failure::new(e.to_string())
+}
+
+fn options(args: &ServeNbd) -> Result<Options, Failure> {
+    let tls = match (args.tls, &args.tls_certificates) {
+        (ServeTls::Off, None) if !args.tls_verify_peer => None,
+        (ServeTls::Off, _) => {
+            return Err(Failure::usage("certificates are for --tls on or --tls require"));
+        }
+        (_, None) => {
+            let what = "say where server-cert.pem is: --tls-certificates DIRECTORY";
+            return Err(Failure::usage(what));
+        }
+        (_, Some(directory)) => {
+            Some(ServerTls::from_directory(directory, args.tls_verify_peer).map_err(failed)?)
+        }
+    };
+    Ok(Options {
+        connections_max: args.connections_max,
+        threads: args.threads,
+        idle_limit: args.idle_limit.map(Duration::from_secs),
+        socket_mode: args.socket_mode.into(),
+        tls,
+        tls_required: args.tls == ServeTls::Require,
+        ..Options::default()
+    })
+}
+
+/// Listens everywhere, and returns how each place is reached.
+fn listen(server: &mut Server, args: &ServeNbd) -> Result<Vec<String>, Failure> {
+    let mut uris = Vec::new();
+    let mut add = |address| {
+        uris.push(
+            Uri {
+                address,
+                export: args.export.clone(),
+                encrypted: args.tls == ServeTls::Require,
+                tls_certificates: None,
+                tls_hostname: None,
+                connections: None,
+                timeout: None,
+            }
+            .to_string(),
+        );
+    };
+    let mut addresses: Vec<&str> = args.listen.iter().map(String::as_str).collect();
+    if addresses.is_empty() && args.socket.is_none() {
+        addresses.push("localhost");
+    }
+    for address in addresses {
+        let (host, port) = host_and_port(address)?;
+        let local = server.listen_tcp((host, port)).map_err(failed)?;
+        add(Address::Tcp(host.to_owned(), local.port()));
+    }
+    if let Some(path) = &args.socket {
+        // It is removed at the end, when the working directory may be another.
+        let path: PathBuf = std::path::absolute(path)?;
+        server.listen_unix(&path).map_err(failed)?;
+        add(Address::Unix(path));
+    }
+    Ok(uris)
+}
+
+/// Takes `HOST`, `HOST:PORT` or `[ADDRESS]:PORT` apart.
+fn host_and_port(text: &str) -> Result<(&str, u16), Failure> {
+    let bad = || Failure::usage(format!("'{text}' is no address; write HOST:PORT"));
+    let (host, port) = match text.strip_prefix('[') {
+        Some(rest) => {
+            let (host, rest) = rest.split_once(']').ok_or_else(bad)?;
+            let port =
+                if rest.is_empty() { None } else { Some(rest.strip_prefix(':').ok_or_else(bad)?) };
+            (host, port)
+        }
+        None => match text.rsplit_once(':') {
+            Some((host, port)) => (host, Some(port)),
+            None => (text, None),
+        },
+    };
+    if host.is_empty() {
+        return Err(bad());
+    }
+    let port = port.map_or(Ok(PORT), |p| p.parse().map_err(|_| bad()))?;
+    Ok((host, port))
+}
+
+/// Runs the server in a process of its own and waits until it can be reached.
+fn in_background(out: Output, args: &ServeNbd) -> Outcome {
+    let mut command = Command::new(std::env::current_exe()?);
+    // The very same words; the name of this program is not among them.
+    command.args(std::env::args_os().skip(1)).arg("--detached").arg("--quiet");
+    let (process, said) = background::start(&mut command)?;
+    if let Some(file) = &args.pid_file {
+        background::write_pid(file, process)?;
+    }
+    let served: Served = serde_json::from_str(&said)
+        .map_err(|_| Failure::new(format!("the serving process said {said:?}")))?;
+    report(out, &served)?;
+    Ok(DONE)
+}
+
+fn report(out: Output, served: &Served) -> Result<(), Failure> {
+    let Served { source, read_only, uris, .. } = served;
+    let how = if *read_only { ", for reading only" } else { "" };
+    out.confirm(served, &format!("{source} is served at {}{how}", uris.join(" and ")))
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn addresses_are_taken_apart() {
+        let ok = |text: &str| host_and_port(text).ok().map(|(h, p)| (h.to_owned(), p));
+        assert_eq!(ok("localhost"), Some(("localhost".into(), 10809)));
+        assert_eq!(ok("0.0.0.0:7"), Some(("0.0.0.0".into(), 7)));
+        assert_eq!(ok("[::1]:9"), Some(("::1".into(), 9)));
+        assert_eq!(ok("[::1]"), Some(("::1".into(), 10809)));
+        for bad in [":1", "x:y", "[::1", "x:70000", ""] {
+            assert_eq!(ok(bad), None, "{bad}");
+        }
+    }
+}

@@ -1,0 +1,224 @@
+//! The client's half of the handshake. Works on any reader and writer, so that it can be tested
+//! and fuzzed without a network.
+
+use crate::stream::read_full;
+use crate::wire::{
+    BASE_ALLOCATION, BlockSizes, ClientFlags, ClientHello, GoRequest, HandshakeFlags, Info,
+    InfoType, MetaQueries, OPTION_REPLY_HEADER_BYTES, OptionHeader, OptionReplyHeader,
+    OptionReplyType, OptionType, SERVER_HELLO_BYTES, STRING_MAX_BYTES, ServerHello,
+    TransmissionFlags, parse_meta_context, parse_server_entry,
+};
+use crate::{Error, Result};
+use std::io::{Read, Write};
+use std::time::Instant;
+
+/// The longest reply that makes sense: two strings and some numbers.
+const REPLY_MAX_BYTES: u32 = 2 * STRING_MAX_BYTES as u32 + 64;
+/// The most replies to one option; a list of exports is the longest.
+const REPLIES_MAX: usize = 10_000;
+
+/// What a server says of an export.
+#[derive(Debug, Clone, PartialEq, Eq)]
+pub struct Facts {
+    /// Length in bytes.
+    pub len_bytes: u64,
+    /// What it can do.
+    pub flags: TransmissionFlags,
+    /// Block sizes, as said or as the protocol wants them assumed.
+    pub sizes: BlockSizes,
+    /// Its name as the server has it.
+    pub name: String,
+    /// A description for people; perhaps empty.
+    pub description: String,
+    /// Reads are answered in chunks.
+    pub structured: bool,
+    /// The number of the context `base:allocation`, if the server has it.
+    pub base_allocation: Option<u32>,
+}
+
+/// A handshake under way.
+pub struct Handshake<'a> {
+    reader: &'a mut dyn Read,
+    writer: &'a mut dyn Write,
+    deadline: Option<Instant>,
+}
+
+impl std::fmt::Debug for Handshake<'_> {
+    fn fmt(&self, f: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
+        f.debug_struct("Handshake").finish_non_exhaustive()
+    }
+}
+
+impl<'a> Handshake<'a> {
+    /// Over this connection, until `deadline`.
+    pub fn new(
+        reader: &'a mut dyn Read,
+        writer: &'a mut dyn Write,
+        deadline: Option<Instant>,
+    ) -> Self {
+        Self { reader, writer, deadline }
+    }
+
+    /// Exchanges greetings. Returns whether the server answers options.
+    ///
+    /// # Errors
+    /// [`Error::Protocol`] if it is no NBD server.
+    pub fn greet(&mut self) -> Result<bool> {
+        let mut hello = [0; SERVER_HELLO_BYTES];
+        self.receive(&mut hello)?;
+        let hello = ServerHello::parse(&hello)?;
+        let mut flags = ClientFlags::empty();
+        flags
+            .set(ClientFlags::FIXED_NEWSTYLE, hello.flags.contains(HandshakeFlags::FIXED_NEWSTYLE));
+        flags.set(ClientFlags::NO_ZEROES, hello.flags.contains(HandshakeFlags::NO_ZEROES));
+        self.send(&ClientHello { flags }.encode())?;
+        Ok(flags.contains(ClientFlags::FIXED_NEWSTYLE))
+    }
+
+    /// Asks for TLS. Returns whether the server agrees; then its handshake comes next, and
+    /// nothing in plain text.
+    ///
+    /// # Errors
+    /// [`Error::Protocol`], [`Error::Io`].
+    pub fn start_tls(&mut self) -> Result<bool> {
+        match self.ask(OptionType::STARTTLS, &[], |_, _| Ok(())) {
+            Ok(()) => Ok(true),
+            Err(Error::Refused { .. }) => Ok(false),
+            Err(e) => Err(e),
+        }
+    }
+
+    /// Enters the transmission phase with an export.
+    ///
+    /// # Errors
+    /// [`Error::Refused`] if there is no such export, or the server wants TLS first.
+    pub fn go(&mut self, export: &str) -> Result<Facts> {
+        let structured = self.agrees(OptionType::STRUCTURED_REPLY, &[])?;
+        let mut base_allocation = None;
+        if structured {
+            let queries =
+                MetaQueries { name: export.to_owned(), queries: vec![BASE_ALLOCATION.to_owned()] };
+            let option = OptionType::SET_META_CONTEXT;
+            let asked = self.ask(option, &queries.encode(), |kind, data| {
+                if kind == OptionReplyType::META_CONTEXT {
+                    let (id, name) = parse_meta_context(data)?;
+                    if name == BASE_ALLOCATION {
+                        base_allocation = Some(id);
+                    }
+                }
+                Ok(())
+            });
+            match asked {
+                Ok(()) => {}
+                // GO says better what is wrong with the export.
+                Err(Error::Refused { .. }) => base_allocation = None,
+                Err(e) => return Err(e),
+            }
+        }
+        let mut facts = None;
+        let mut sizes = BlockSizes::UNSAID;
+        let (mut name, mut description) = (export.to_owned(), String::new());
+        let wants = vec![InfoType::NAME, InfoType::DESCRIPTION, InfoType::BLOCK_SIZE];
+        let request = GoRequest { name: export.to_owned(), wants };
+        self.ask(OptionType::GO, &request.encode(), |kind, data| {
+            if kind != OptionReplyType::INFO {
+                return Ok(());
+            }
+            match Info::parse(data)? {
+                Info::Export { len_bytes, flags } => facts = Some((len_bytes, flags)),
+                Info::Name(text) => name = text,
+                Info::Description(text) => description = text,
+                Info::BlockSize(said) => sizes = said,
+                Info::Other(_) => {}
+            }
+            Ok(())
+        })?;
+        let Some((len_bytes, flags)) = facts else {
+            return Err(Error::protocol("the server did not say how large the export is"));
+        };
+        if i64::try_from(len_bytes).is_err() {
+            return Err(Error::protocol(format!("an export of {len_bytes} bytes")));
+        }
+        // What lies past the last whole block cannot be reached.
+        let len_bytes = len_bytes - len_bytes % u64::from(sizes.min);
+        Ok(Facts { len_bytes, flags, sizes, name, description, structured, base_allocation })
+    }
+
+    /// The names and descriptions of the exports.
+    ///
+    /// # Errors
+    /// [`Error::Refused`] if the server does not tell.
+    pub fn list(&mut self) -> Result<Vec<(String, String)>> {
+        let mut exports = Vec::new();
+        self.ask(OptionType::LIST, &[], |kind, data| {
+            if kind == OptionReplyType::SERVER {
+                exports.push(parse_server_entry(data)?);
+            }
+            Ok(())
+        })?;
+        Ok(exports)
+    }
+
+    /// Ends a handshake that does not end in transmission.
+    pub fn abort(&mut self) {
+        // The server may end before it answers.
+        let _ = self.ask(OptionType::ABORT, &[], |_, _| Ok(()));
+    }
+
+    /// Whether the server agrees to an option.
+    fn agrees(&mut self, option: OptionType, data: &[u8]) -> Result<bool> {
+        match self.ask(option, data, |_, _| Ok(())) {
+            Ok(()) => Ok(true),
+            Err(Error::Refused { reply, .. }) if reply != OptionReplyType::ERR_TLS_REQD => {
+                Ok(false)
+            }
+            Err(e) => Err(e),
+        }
+    }
+
+    /// Sends an option and takes its replies, each but the last given to `take`.
+    fn ask(
+        &mut self,
+        option: OptionType,
+        data: &[u8],
+        mut take: impl FnMut(OptionReplyType, &[u8]) -> Result<()>,
+    ) -> Result<()> {
+        let header = OptionHeader { option, len_bytes: data.len() as u32 };
+        self.send(&[&header.encode(), data].concat())?;
+        for _ in 0..REPLIES_MAX {
+            let mut header = [0; OPTION_REPLY_HEADER_BYTES];
+            self.receive(&mut header)?;
+            let header = OptionReplyHeader::parse(&header)?;
+            if header.option != option {
+                let other = header.option;
+                return Err(Error::protocol(format!("asked {option:?}, answered {other:?}")));
+            }
+            if header.len_bytes > REPLY_MAX_BYTES {
+                let len_bytes = header.len_bytes;
+                return Err(Error::protocol(format!("a reply to an option of {len_bytes} bytes")));
+            }
+            let mut data = vec![0; header.len_bytes as usize];
+            self.receive(&mut data)?;
+            if header.reply == OptionReplyType::ACK {
+                return Ok(());
+            }
+            if header.reply.is_error() {
+                let message = String::from_utf8_lossy(&data).into_owned();
+                return Err(Error::Refused { option, reply: header.reply, message });
+            }
+            take(header.reply, &data)?;
+        }
+        Err(Error::protocol(format!("{option:?} has no end of replies")))
+    }
+
+    fn send(&mut self, bytes: &[u8]) -> Result<()> {
+        self.writer
+            .write_all(bytes)
+            .and_then(|()| self.writer.flush())
+            .map_err(|e| Error::io("cannot send", e))
+    }
+
+    fn receive(&mut self, buf: &mut [u8]) -> Result<()> {
+        read_full(self.reader, buf, self.deadline)
+    }
+}

@@ -1,0 +1,485 @@
+//! One connection in its transmission phase: requests go out from many threads, one thread takes
+//! the replies and wakes whoever waits for each.
+//!
+//! # Invariants
+//!
+//! - Nothing the server sends is believed: a reply that answers no request, lies outside its
+//!   range, says the same bytes twice or leaves some out breaks the link.
+//! - Memory is taken for what was asked for, never for what the server announces.
+//! - Once broken, a link stays so: every request on it has failed or will at once.
+
+use super::handshake::Facts;
+use crate::stream::{Channel, SendHalf, Socket, is_pause, write_all_vectored};
+use crate::wire::{
+    Chunk, ChunkType, Command, CommandFlags, Descriptor, NbdErrno, ReplyHeader, Request,
+};
+use crate::{Error, Result};
+use std::collections::HashMap;
+use std::io::{self, BufReader, Read};
+use std::net::Shutdown;
+use std::ops::Range;
+use std::sync::{Arc, Condvar, Mutex, MutexGuard, PoisonError};
+use std::time::{Duration, Instant};
+
+/// What is read from a socket at once, in bytes.
+const READ_AHEAD_BYTES: usize = 64 << 10;
+/// The most pieces that a read may lie in, while they are not adjacent.
+const PIECES_MAX: usize = 4096;
+/// A server must go on with a reply it has begun.
+const STALL_LIMIT: Duration = Duration::from_secs(60);
+
+fn lock<T>(mutex: &Mutex<T>) -> MutexGuard<'_, T> {
+    mutex.lock().unwrap_or_else(PoisonError::into_inner)
+}
+
+/// What a request brought.
+#[derive(Debug, Default)]
+pub struct Reply {
+    /// The data of a read.
+    pub data: Vec<u8>,
+    /// The extents of a block status.
+    pub extents: Vec<Descriptor>,
+}
+
+/// Why a request has no reply.
+#[derive(Debug)]
+pub(crate) enum Failure {
+    /// The connection is gone; nobody knows whether the request was done.
+    Down(String),
+    /// The server refused or failed it.
+    Request(Error),
+}
+
+/// What a request asks for.
+#[derive(Debug, Clone, Copy)]
+pub(crate) struct Ask {
+    pub command: Command,
+    pub flags: CommandFlags,
+    pub offset: u64,
+    pub len_bytes: u32,
+}
+
+/// Where the outcome of one request appears.
+#[derive(Default)]
+struct Mailbox {
+    outcome: Mutex<Option<Result<Reply, Failure>>>,
+    arrived: Condvar,
+}
+
+impl Mailbox {
+    fn put(&self, outcome: Result<Reply, Failure>) {
+        *lock(&self.outcome) = Some(outcome);
+        self.arrived.notify_all();
+    }
+}
+
+/// A request under way.
+struct Slot {
+    ask: Ask,
+    mailbox: Arc<Mailbox>,
+    /// The data of a read as it comes in.
+    data: Vec<u8>,
+    /// The parts of it that have come, disjoint and sorted.
+    come: Vec<Range<usize>>,
+    extents: Vec<Descriptor>,
+    error: Option<Error>,
+}
+
+/// All requests under way on a link.
+#[derive(Default)]
+pub(crate) struct Table {
+    slots: HashMap<u64, Slot>,
+    next_handle: u64,
+    broken: Option<String>,
+    /// When the server last said something.
+    heard: Option<Instant>,
+}
+
+/// A connection.
+pub(crate) struct Link {
+    socket: Arc<Socket>,
+    writer: Mutex<Box<dyn SendHalf>>,
+    table: Arc<Mutex<Table>>,
+    reply_limit: Duration,
+}
+
+impl Link {
+    /// Begins to take replies.
+    pub fn start(channel: Channel, facts: &Facts, reply_limit: Duration) -> Result<Self> {
+        let table = Arc::new(Mutex::new(Table::default()));
+        let link = Self {
+            socket: Arc::clone(&channel.socket),
+            writer: Mutex::new(channel.writer),
+            table: Arc::clone(&table),
+            reply_limit,
+        };
+        let setup = |e| Error::io("cannot set up the connection", e);
+        channel.socket.set_read_timeout(Some(STALL_LIMIT)).map_err(setup)?;
+        let socket = channel.socket;
+        let mut replies = Replies {
+            reader: BufReader::with_capacity(READ_AHEAD_BYTES, channel.reader),
+            structured: facts.structured,
+            base_allocation: facts.base_allocation,
+        };
+        let work = move || {
+            let why = loop {
+                if let Err(e) = replies.take(&table) {
+                    break e;
+                }
+            };
+            socket.shutdown(Shutdown::Both);
+            fail_all(&table, &why.to_string());
+        };
+        std::thread::Builder::new().name("weft-nbd-replies".into()).spawn(work).map_err(setup)?;
+        Ok(link)
+    }
+
+    /// Sends a request with its payload, and returns where its reply will be.
+    pub fn send(&self, ask: Ask, payload: &[u8]) -> Result<Ticket<'_>, Failure> {
+        let mailbox = Arc::new(Mailbox::default());
+        let data =
+            if ask.command == Command::READ { vec![0; ask.len_bytes as usize] } else { Vec::new() };
+        let handle = {
+            let mut table = lock(&self.table);
+            if let Some(why) = &table.broken {
+                return Err(Failure::Down(why.clone()));
+            }
+            let handle = table.next_handle;
+            table.next_handle += 1;
+            let slot = Slot {
+                ask,
+                mailbox: Arc::clone(&mailbox),
+                data,
+                come: Vec::new(),
+                extents: Vec::new(),
+                error: None,
+            };
+            table.slots.insert(handle, slot);
+            handle
+        };
+        let Ask { command, flags, offset, len_bytes } = ask;
+        let request = Request { flags, command, handle, offset, len_bytes };
+        let sent = {
+            let mut writer = lock(&self.writer);
+            write_all_vectored(&mut **writer, &[&request.encode(), payload])
+        };
+        if let Err(e) = sent {
+            self.break_off(&e.to_string());
+        }
+        Ok(Ticket { link: self, mailbox, sent: Instant::now() })
+    }
+
+    /// Ends the link: every request on it fails.
+    pub fn break_off(&self, why: &str) {
+        self.socket.shutdown(Shutdown::Both);
+        fail_all(&self.table, why);
+    }
+
+    /// Takes leave of the server.
+    pub fn disconnect(&self) {
+        let request = Request {
+            flags: CommandFlags::empty(),
+            command: Command::DISC,
+            handle: 0,
+            offset: 0,
+            len_bytes: 0,
+        };
+        if lock(&self.table).broken.is_none() {
+            let _ = self.socket.set_write_timeout(Some(Duration::from_secs(1)));
+            let mut writer = lock(&self.writer);
+            let _ = write_all_vectored(&mut **writer, &[&request.encode()]);
+            writer.finish();
+        }
+        self.break_off("the device was closed");
+    }
+}
+
+fn fail_all(table: &Mutex<Table>, why: &str) {
+    let mut table = lock(table);
+    if table.broken.is_none() {
+        tracing::debug!(why, "a connection to an NBD server ended");
+    }
+    let why = table.broken.get_or_insert_with(|| why.to_owned()).clone();
+    for (_, slot) in table.slots.drain() {
+        slot.mailbox.put(Err(Failure::Down(why.clone())));
+    }
+}
+
+/// A request that was sent.
+pub(crate) struct Ticket<'a> {
+    link: &'a Link,
+    mailbox: Arc<Mailbox>,
+    sent: Instant,
+}
+
+impl Ticket<'_> {
+    /// Waits for the reply. A server that says nothing at all for too long is given up.
+    pub fn wait(self) -> Result<Reply, Failure> {
+        let mut outcome = lock(&self.mailbox.outcome);
+        loop {
+            if let Some(outcome) = outcome.take() {
+                return outcome;
+            }
+            let limit = self.link.reply_limit;
+            let waited = self.mailbox.arrived.wait_timeout(outcome, limit);
+            let (guard, timeout) = waited.unwrap_or_else(PoisonError::into_inner);
+            outcome = guard;
+            if timeout.timed_out() && outcome.is_none() {
+                // The table's lock is taken before a mailbox's: not here while holding one.
+                drop(outcome);
+                let heard = lock(&self.link.table).heard;
+                if heard.map_or(self.sent, |h| h.max(self.sent)).elapsed() >= limit {
+                    self.link.break_off("the server does not answer");
+                }
+                outcome = lock(&self.mailbox.outcome);
+            }
+        }
+    }
+}
+
+/// Takes replies off a stream.
+pub(crate) struct Replies<R> {
+    pub reader: BufReader<R>,
+    pub structured: bool,
+    pub base_allocation: Option<u32>,
+}
+
+impl<R: Read> Replies<R> {
+    /// Takes one reply, or one chunk of one.
+    pub fn take(&mut self, table: &Mutex<Table>) -> Result<()> {
+        let mut head = [0; 20];
+        self.begin(&mut head[..4])?;
+        let magic = [head[0], head[1], head[2], head[3]];
+        let len = ReplyHeader::len_bytes(magic, self.structured)?;
+        self.fill(&mut head[4..len])?;
+        lock(table).heard = Some(Instant::now());
+        match ReplyHeader::parse(&head[..len])? {
+            ReplyHeader::Simple { handle, error } => self.simple(table, handle, error),
+            ReplyHeader::Chunk { handle, kind, done, len_bytes } => {
+                self.chunk(table, handle, kind, done, len_bytes)
+            }
+        }
+    }
+
+    fn simple(&mut self, table: &Mutex<Table>, handle: u64, error: NbdErrno) -> Result<()> {
+        let mut slot = take_slot(table, handle)?;
+        if slot.ask.command == Command::READ && error == NbdErrno::OK {
+            if self.structured {
+                return Err(Error::protocol("a simple reply to a read, where chunks were agreed"));
+            }
+            let all = 0..slot.data.len();
+            self.fill_slot(&mut slot, all)?;
+        } else if error == NbdErrno::OK && slot.ask.command == Command::BLOCK_STATUS {
+            return Err(Error::protocol("a block status without extents"));
+        }
+        if error != NbdErrno::OK {
+            slot.error = Some(Error::Request { error, message: String::new() });
+        }
+        slot.finish()
+    }
+
+    fn chunk(
+        &mut self,
+        table: &Mutex<Table>,
+        handle: u64,
+        kind: ChunkType,
+        done: bool,
+        len_bytes: u32,
+    ) -> Result<()> {
+        let mut slot = take_slot(table, handle)?;
+        let reads = slot.ask.command == Command::READ;
+        if kind == ChunkType::OFFSET_DATA {
+            if !reads || len_bytes < 9 {
+                return Err(Error::protocol("data that nobody asked for"));
+            }
+            let mut offset = [0; 8];
+            self.fill(&mut offset)?;
+            let range = slot.range(u64::from_be_bytes(offset), len_bytes - 8)?;
+            self.fill_slot(&mut slot, range)?;
+        } else {
+            if len_bytes > Chunk::MAX_BYTES {
+                return Err(Error::protocol(format!("a chunk {kind:?} of {len_bytes} bytes")));
+            }
+            let mut payload = vec![0; len_bytes as usize];
+            self.fill(&mut payload)?;
+            match Chunk::parse(kind, done, &payload)? {
+                Chunk::None => {}
+                Chunk::Hole { offset, len_bytes } if reads => {
+                    let range = slot.range(offset, len_bytes)?;
+                    slot.arrive(range)?;
+                }
+                Chunk::Hole { .. } => return Err(Error::protocol("a hole nobody asked for")),
+                Chunk::BlockStatus { context, extents } => {
+                    let asked = slot.ask.command == Command::BLOCK_STATUS
+                        && Some(context) == self.base_allocation
+                        && slot.extents.is_empty();
+                    if !asked {
+                        return Err(Error::protocol("a block status that nobody asked for"));
+                    }
+                    slot.extents = extents;
+                }
+                Chunk::Error { error, message, .. } => {
+                    slot.error.get_or_insert(Error::Request { error, message });
+                }
+            }
+        }
+        if done {
+            return slot.finish();
+        }
+        put_back(table, handle, slot);
+        Ok(())
+    }
+
+    /// Fills a part of a read with what comes next.
+    fn fill_slot(&mut self, slot: &mut Slot, range: Range<usize>) -> Result<()> {
+        slot.arrive(range.clone())?;
+        self.fill(&mut slot.data[range])
+    }
+
+    /// Reads the first bytes of a reply, which may be long in coming.
+    fn begin(&mut self, buf: &mut [u8]) -> Result<()> {
+        let n = loop {
+            match self.reader.read(buf) {
+                Ok(0) => {
+                    let eof = io::ErrorKind::UnexpectedEof.into();
+                    return Err(Error::io("the server ended the connection", eof));
+                }
+                Ok(n) => break n,
+                Err(e) if is_pause(&e) => {}
+                Err(e) => return Err(Error::io("cannot receive", e)),
+            }
+        };
+        self.fill(&mut buf[n..])
+    }
+
+    fn fill(&mut self, mut buf: &mut [u8]) -> Result<()> {
+        while !buf.is_empty() {
+            match self.reader.read(buf) {
+                Ok(0) => {
+                    let eof = io::ErrorKind::UnexpectedEof.into();
+                    return Err(Error::io("the server ended within a reply", eof));
+                }
+                Ok(n) => buf = &mut buf[n..],
+                Err(e) if e.kind() == io::ErrorKind::Interrupted => {}
+                Err(e) if is_pause(&e) => {
+                    return Err(Error::TimedOut("the server stopped within a reply".into()));
+                }
+                Err(e) => return Err(Error::io("cannot receive", e)),
+            }
+        }
+        Ok(())
+    }
+}
+
+fn take_slot(table: &Mutex<Table>, handle: u64) -> Result<Slot> {
+    let slot = lock(table).slots.remove(&handle);
+    slot.ok_or_else(|| Error::protocol(format!("a reply to no request (handle {handle})")))
+}
+
+fn put_back(table: &Mutex<Table>, handle: u64, slot: Slot) {
+    let mut table = lock(table);
+    if table.broken.is_none() {
+        table.slots.insert(handle, slot);
+    }
+    // Else its end tells whoever waits.
+}
+
+impl Slot {
+    /// A part of the request's range, as a range of its data.
+    fn range(&self, offset: u64, len_bytes: u32) -> Result<Range<usize>> {
+        let start = offset.checked_sub(self.ask.offset);
+        let range = start.and_then(|start| Some(start..start.checked_add(len_bytes.into())?));
+        match range {
+            Some(range) if range.end <= u64::from(self.ask.len_bytes) => {
+                // Below 2^32.
+                Ok(range.start as usize..range.end as usize)
+            }
+            _ => Err(Error::protocol("a chunk outside the range of its request")),
+        }
+    }
+
+    /// Notes that a part has come.
+    fn arrive(&mut self, range: Range<usize>) -> Result<()> {
+        let at = self.come.partition_point(|r| r.end <= range.start);
+        if self.come.get(at).is_some_and(|next| next.start < range.end) {
+            return Err(Error::protocol("two chunks with the same bytes"));
+        }
+        if range.is_empty() {
+            return Ok(());
+        }
+        if at > 0 && self.come[at - 1].end == range.start {
+            self.come[at - 1].end = range.end;
+        } else if self.come.len() < PIECES_MAX {
+            self.come.insert(at, range);
+        } else {
+            return Err(Error::protocol("a read in too many pieces"));
+        }
+        Ok(())
+    }
+
+    /// The last of the reply has come.
+    fn finish(mut self) -> Result<()> {
+        let outcome = match self.error.take() {
+            Some(Error::Request { error: NbdErrno::ESHUTDOWN, .. }) => {
+                Err(Failure::Down("the server is going down".into()))
+            }
+            Some(e) => Err(Failure::Request(e)),
+            None => {
+                let whole = match self.ask.command {
+                    Command::READ => {
+                        let len: usize = self.come.iter().map(|r| r.end - r.start).sum();
+                        len == self.ask.len_bytes as usize
+                    }
+                    Command::BLOCK_STATUS => !self.extents.is_empty(),
+                    _ => true,
+                };
+                if !whole {
+                    return Err(Error::protocol("a reply that leaves out what was asked for"));
+                }
+                Ok(Reply {
+                    data: std::mem::take(&mut self.data),
+                    extents: std::mem::take(&mut self.extents),
+                })
+            }
+        };
+        self.mailbox.put(outcome);
+        Ok(())
+    }
+}
+
+impl Drop for Slot {
+    /// Whoever waits for it must not wait for ever.
+    fn drop(&mut self) {
+        let mut outcome = lock(&self.mailbox.outcome);
+        if outcome.is_none() && Arc::strong_count(&self.mailbox) > 1 {
+            *outcome = Some(Err(Failure::Down("the connection broke within a reply".into())));
+            drop(outcome);
+            self.mailbox.arrived.notify_all();
+        }
+    }
+}
+
+/// Takes replies off `data`, as if two reads and a block status had been asked for.
+pub(crate) fn fuzz(data: &[u8]) {
+    let table = Mutex::new(Table::default());
+    for (handle, command) in [(0, Command::READ), (1, Command::READ), (2, Command::BLOCK_STATUS)] {
+        let ask = Ask { command, flags: CommandFlags::empty(), offset: 4096, len_bytes: 8192 };
+        let slot = Slot {
+            ask,
+            mailbox: Arc::default(),
+            data: vec![0; 8192],
+            come: Vec::new(),
+            extents: Vec::new(),
+            error: None,
+        };
+        lock(&table).slots.insert(handle, slot);
+    }
+    let structured = data.first().is_none_or(|b| b & 1 == 0);
+    let mut replies = Replies {
+        reader: BufReader::new(data.get(1..).unwrap_or_default()),
+        structured,
+        base_allocation: Some(1),
+    };
+    while replies.take(&table).is_ok() {}
+    fail_all(&table, "the end");
+}

@@ -1,0 +1,35 @@
+//! One writer on this host: NBD itself has no locks, and two mounts of one export would destroy
+//! it. The lock is a name in the abstract socket namespace, which goes when its process does.
+
+use crate::stream::Address;
+use crate::{Error, Result};
+use rustix::net::{AddressFamily, SocketAddrUnix, SocketFlags, SocketType};
+use std::os::fd::OwnedFd;
+
+/// The right to write. Held until it is dropped.
+#[derive(Debug)]
+pub(crate) struct HostLock {
+    _socket: OwnedFd,
+}
+
+impl HostLock {
+    /// Takes the lock of an export, or of the part of it that `part` names.
+    pub fn take(address: &Address, export: &str, part: &str) -> Result<Self> {
+        // FNV-1a of 64 bits: the same in every process; names are short and few.
+        let text = format!("{address}\0{export}\0{part}");
+        let hash = text.bytes().fold(0xcbf2_9ce4_8422_2325_u64, |hash, byte| {
+            (hash ^ u64::from(byte)).wrapping_mul(0x0100_0000_01b3)
+        });
+        let failed = |e: rustix::io::Errno| Error::io("cannot lock the export", e.into());
+        let name = format!("weft-nbd-writer-{hash:016x}");
+        let name = SocketAddrUnix::new_abstract_name(name.as_bytes()).map_err(failed)?;
+        let flags = SocketFlags::CLOEXEC;
+        let socket = rustix::net::socket_with(AddressFamily::UNIX, SocketType::DGRAM, flags, None)
+            .map_err(failed)?;
+        match rustix::net::bind(&socket, &name) {
+            Ok(()) => Ok(Self { _socket: socket }),
+            Err(rustix::io::Errno::ADDRINUSE) => Err(Error::InUse),
+            Err(e) => Err(failed(e)),
+        }
+    }
+}

@@ -1,0 +1,134 @@
+//! Where a volume lives, in words: what a user types wherever a volume is asked for.
+//!
+//! | description | device |
+//! |---|---|
+//! | `disk.img`, `/dev/sdb1` | an image file or a block special file |
+//! | `mem:64M` | a fresh device in memory |
+//! | `nbd://host[:port]/export` | an export of an NBD server |
+//! | `nbd+unix:///export?socket=/path` | the same, over a Unix socket |
+//! | `nbds://`, `nbds+unix://` | the same, encrypted |
+//!
+//! Each with `?partition=N` for a partition of it. What else an NBD URI may say is in
+//! [`weft_nbd::Uri`].
+
+use std::fmt;
+use std::path::PathBuf;
+use std::str::FromStr;
+use std::sync::Arc;
+use weft_block::{BlockDevice, Error, OpenMode, Partition, Result};
+use weft_nbd::{NbdDevice, Uri};
+
+/// What a description names.
+#[derive(Debug, Clone, PartialEq, Eq)]
+pub enum Source {
+    /// A device of this host.
+    Local(weft_block::Source),
+    /// An export of an NBD server.
+    Nbd {
+        /// Where it is.
+        uri: Uri,
+        /// The number of the partition on it, if not all of it.
+        partition: Option<u32>,
+    },
+}
+
+impl FromStr for Source {
+    type Err = Error;
+
+    fn from_str(text: &str) -> Result<Self> {
+        if !Uri::is_one(text) {
+            return text.parse().map(Self::Local);
+        }
+        let (place, query) = text.split_once('?').unwrap_or((text, ""));
+        let mut partition = None;
+        let mut rest = Vec::new();
+        for option in query.split('&').filter(|o| !o.is_empty()) {
+            match option.strip_prefix("partition=").map(str::parse::<u32>) {
+                Some(Ok(number)) if number > 0 => partition = Some(number),
+                Some(_) => {
+                    return Err(Error::Invalid(format!(
+                        "{option:?} in {text:?} names no partition"
+                    )));
+                }
+                None => rest.push(option),
+            }
+        }
+        let uri = format!("{place}?{}", rest.join("&"));
+        let uri = uri.parse().map_err(|e: weft_nbd::Error| Error::Invalid(e.to_string()))?;
+        Ok(Self::Nbd { uri, partition })
+    }
+}
+
+impl fmt::Display for Source {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        match self {
+            Self::Local(source) => source.fmt(f),
+            Self::Nbd { uri, partition: None } => uri.fmt(f),
+            Self::Nbd { uri, partition: Some(number) } => {
+                let text = uri.to_string();
+                let joint = if text.contains('?') { '&' } else { '?' };
+                write!(f, "{text}{joint}partition={number}")
+            }
+        }
+    }
+}
+
+impl Source {
+    /// Opens it. An export that is opened for writing with a lock is locked against other
+    /// processes of this host; NBD has no other locks.
+    ///
+    /// # Errors
+    /// [`Error::Open`], [`Error::Locked`], and those of [`Partition::open`].
+    pub fn open(&self, mode: OpenMode) -> Result<Arc<dyn BlockDevice>> {
+        let (uri, partition) = match self {
+            Self::Local(source) => return source.open(mode),
+            Self::Nbd { uri, partition } => (uri, *partition),
+        };
+        let path = || PathBuf::from(self.to_string());
+        let failed = |e: weft_nbd::Error| match e {
+            weft_nbd::Error::InUse => Error::Locked { path: path() },
+            e => Error::Open { path: path(), source: e.into_io() },
+        };
+        let mut options = uri.options().map_err(failed)?;
+        options.read_only = mode.read_only;
+        options.lock = mode.lock.then(|| partition.map_or(String::new(), |n| n.to_string()));
+        let device: Arc<dyn BlockDevice> = Arc::new(NbdDevice::connect(options).map_err(failed)?);
+        Ok(match partition {
+            Some(number) => Arc::new(Partition::open(device, number)?),
+            None => device,
+        })
+    }
+}
+
+/// Opens what a description names.
+///
+/// # Errors
+/// [`Error::Invalid`] if it is not understood, and those of opening it.
+pub fn open_source(description: &str, mode: OpenMode) -> Result<Arc<dyn BlockDevice>> {
+    description.parse::<Source>()?.open(mode)
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn a_uri_keeps_its_options_and_loses_its_partition() {
+        let text = "nbd://host/export?connections=2&partition=3";
+        let Source::Nbd { uri, partition } = text.parse().unwrap() else { panic!("{text}") };
+        assert_eq!((uri.connections, partition), (Some(2), Some(3)));
+        assert_eq!(Source::Nbd { uri, partition }.to_string(), text);
+        assert!(matches!("disk.img?partition=2".parse(), Ok(Source::Local(_))));
+        for bad in ["nbd://host/x?partition=0", "nbd://host/x?partition=a", "nbd+unix:///x"] {
+            assert!(matches!(bad.parse::<Source>(), Err(Error::Invalid(_))), "{bad}");
+        }
+    }
+
+    #[test]
+    fn a_server_that_is_not_there_is_named() {
+        let uri = "nbd+unix:///x?socket=/nonexistent/socket&timeout=1";
+        let error = open_source(uri, OpenMode::READ_ONLY).err().expect("no server");
+        let text = error.to_string();
+        assert!(text.contains("/nonexistent/socket") && text.contains("connect"), "{text}");
+    }
+}
