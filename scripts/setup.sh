@@ -23,6 +23,7 @@ needs=(
   "genisoimage                     genisoimage optional"
   "qemu-img                        qemu-utils  optional"
   "dmg2img                         dmg2img     optional"
+  "7zz                             7zip        optional"
 )
 if [ "${1:-}" = bench ]; then
   needs+=(

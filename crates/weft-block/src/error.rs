@@ -63,6 +63,16 @@ pub enum Error {
         /// What is wrong with it.
         problem: String,
     },
+    /// A part of what was found is of a kind that is not read (a compression, an encryption).
+    #[error("{structure} at byte {offset}: {what} is not supported")]
+    Unsupported {
+        /// The structure's name, such as `"NDIF chunk"`.
+        structure: &'static str,
+        /// Where it lies, in bytes.
+        offset: u64,
+        /// What is not supported.
+        what: String,
+    },
     /// A description of a device names something that does not exist or makes no sense.
     #[error("{0}")]
     Invalid(String),
@@ -85,6 +95,7 @@ impl Error {
             Self::ReadOnly => Errno::ROFS.raw_os_error(),
             Self::Locked { .. } => Errno::BUSY.raw_os_error(),
             Self::OutOfRange { .. } | Self::Corrupt { .. } => Errno::IO.raw_os_error(),
+            Self::Unsupported { .. } => Errno::OPNOTSUPP.raw_os_error(),
             Self::Invalid(_) => Errno::INVAL.raw_os_error(),
         }
     }

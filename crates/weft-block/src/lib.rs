@@ -21,6 +21,8 @@
 //! | [`CrashDevice`] | another device behind a volatile cache, and a plug that can be pulled |
 //! | [`FaultDevice`] | another device that fails on purpose |
 //!
+//! Images in other files and formats are taken apart by [`container`].
+//!
 //! [`open_source`] opens what a user types (`disk.img?partition=2`, `mem:64M`). Recordings are
 //! read and written in the dm-log-writes format by [`LogReader`] and [`LogWriter`].
 //!
@@ -48,6 +50,7 @@
 //! ```
 #![warn(missing_docs)]
 
+pub mod container;
 mod crash;
 mod device;
 mod error;

@@ -1,8 +1,8 @@
-//! Partition tables, MBR and GPT, and one partition of a device as a device.
+//! Partition tables, MBR, GPT and Apple's, and one partition of a device as a device.
 //!
 //! Sources of the formats: the MBR as every BIOS since 1983 reads it (signature `55 aa`, four
-//! entries at byte 446, extended partitions chained through EBRs), and the UEFI specification 2.10,
-//! chapter 5, for the GPT.
+//! entries at byte 446, extended partitions chained through EBRs), the UEFI specification 2.10,
+//! chapter 5, for the GPT, and those named in [`apple`] for Apple's.
 //!
 //! A table is somebody else's data: listing it never reads outside the device, never loops, takes
 //! memory bounded by constants here, and never overflows. A partition that reaches past the end of
@@ -12,6 +12,8 @@ use crate::{BlockDevice, Error, Extent, Geometry, Result, check_range};
 use std::collections::BTreeSet;
 use std::fmt;
 use std::io::IoSlice;
+
+mod apple;
 
 /// The most logical partitions followed in an MBR.
 const LOGICAL_MAX: usize = 128;
@@ -42,12 +44,14 @@ impl fmt::Debug for Guid {
 }
 
 /// What a table says that a partition holds.
-#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+#[derive(Debug, Clone, PartialEq, Eq)]
 pub enum PartitionType {
     /// The type byte of an MBR entry; `0x83` is Linux.
     Mbr(u8),
     /// The type GUID of a GPT entry.
     Gpt(Guid),
+    /// The type of an entry of Apple's map, such as `Apple_HFS`; `TFS1` in the old one.
+    Apple(String),
 }
 
 /// The kind of a partition table.
@@ -57,12 +61,17 @@ pub enum Scheme {
     Mbr,
     /// GUID partition table.
     Gpt,
+    /// Apple's partition map.
+    Apple,
+    /// The map of the Macintosh Plus.
+    AppleOld,
 }
 
 /// One partition as its table describes it.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub struct PartitionInfo {
-    /// Its number, as Linux counts: from 1; logical ones of an MBR from 5.
+    /// Its number, as Linux counts: from 1; logical ones of an MBR from 5; in Apple's map the
+    /// number of the entry, the map's own included.
     pub number: u32,
     /// Where it begins, in bytes.
     pub start_bytes: u64,
@@ -72,14 +81,14 @@ pub struct PartitionInfo {
     pub kind: PartitionType,
     /// Its own GUID (GPT only).
     pub id: Option<Guid>,
-    /// Its name (GPT only); empty if it has none.
+    /// Its name (GPT and Apple's map); empty if it has none.
     pub name: String,
 }
 
 /// A partition table.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub struct PartitionTable {
-    /// MBR or GPT.
+    /// MBR, GPT or one of Apple's.
     pub scheme: Scheme,
     /// The unit the table counts in, in bytes.
     pub sector_bytes: u32,
@@ -120,9 +129,20 @@ pub fn list_partitions(device: &dyn BlockDevice) -> Result<PartitionTable> {
                 problem: problem.into(),
             });
         }
-        return Err(no_table("no signature of an MBR and no GPT"));
+        if let Some(table) = apple::table(device)? {
+            return Ok(table);
+        }
+        return Err(no_table("no signature of an MBR, no GPT and no Apple partition map"));
     }
     mbr(device, &sector, u64::from(geometry.logical_block_bytes))
+}
+
+/// Reads Apple's partition map, old or new, also where an MBR is beside it (as on a hybrid disc).
+///
+/// # Errors
+/// [`Error::Io`].
+pub(crate) fn list_apple_partitions(device: &dyn BlockDevice) -> Result<Option<PartitionTable>> {
+    apple::table(device)
 }
 
 fn no_table(problem: &str) -> Error {
@@ -364,6 +384,11 @@ impl<D: BlockDevice> Partition<D> {
             )));
         };
         Self::new(inner, info)
+    }
+
+    /// The part of `inner` between two byte offsets that are known to be in it.
+    pub(crate) fn window(inner: D, start_bytes: u64, len_bytes: u64) -> Self {
+        Self { inner, start_bytes, len_bytes }
     }
 
     /// Where on the device below a byte of the partition lies.

@@ -1,4 +1,6 @@
 //! Every device against a plain vector of bytes, and every reader of foreign data against garbage.
 
+mod containers;
 mod garbage;
 mod model;
+mod wrap;

@@ -1,0 +1,157 @@
+//! DiskCopy 4.2: a header of 84 bytes, the blocks of a floppy, then the twelve bytes of tag that a
+//! Macintosh floppy keeps beside each block.
+//!
+//! Source: Apple II File Type Note $E0/8005. The header has a checksum of the data and one of the
+//! tags (which leaves out the first tag). Each rotates after every word, so that one changed word
+//! means summing everything again: this is done at a flush, behind the data. A crash before leaves
+//! data without its sum, which [`DiskCopy::verify`] shows and the next flush after a write mends.
+
+use super::{be16, be32};
+use crate::{BlockDevice, Geometry, Partition, Result};
+use std::io::IoSlice;
+use std::sync::Arc;
+use std::sync::atomic::{AtomicBool, Ordering};
+
+const HEADER_BYTES: u64 = 84;
+const DATA_SUM_AT: u64 = 0x48;
+/// The sum of the tags leaves out this many bytes of them.
+const UNSUMMED_TAG_BYTES: u64 = 12;
+/// The largest image taken for one: floppies have 1.4 MiB, hard disks of the Lisa 10.
+const DATA_MAX_BYTES: u64 = 64 << 20;
+
+/// The data of a DiskCopy 4.2 image as a device.
+pub struct DiskCopy {
+    file: Arc<dyn BlockDevice>,
+    data: Partition<Arc<dyn BlockDevice>>,
+    data_bytes: u64,
+    tag_bytes: u64,
+    name: Vec<u8>,
+    /// Set before a write, so that the sum is never believed to be right when it is not.
+    changed: AtomicBool,
+}
+
+impl std::fmt::Debug for DiskCopy {
+    fn fmt(&self, f: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
+        f.debug_struct("DiskCopy")
+            .field("data_bytes", &self.data_bytes)
+            .field("tag_bytes", &self.tag_bytes)
+            .finish_non_exhaustive()
+    }
+}
+
+impl DiskCopy {
+    /// The image that a device holds, if its header is one and its lengths fit.
+    ///
+    /// # Errors
+    /// [`Error::Io`](crate::Error::Io).
+    pub fn recognise(file: &Arc<dyn BlockDevice>) -> Result<Option<Self>> {
+        let file_bytes = file.geometry().len_bytes;
+        let mut head = [0; HEADER_BYTES as usize];
+        if file_bytes < HEADER_BYTES {
+            return Ok(None);
+        }
+        file.read_at(&mut head, 0)?;
+        let (data_bytes, tag_bytes) = (u64::from(be32(&head, 0x40)), u64::from(be32(&head, 0x44)));
+        let blocks = data_bytes / 512;
+        let fits = be16(&head, 0x52) == 0x0100
+            && head[0] <= 63
+            && data_bytes > 0
+            && data_bytes % 512 == 0
+            && data_bytes <= DATA_MAX_BYTES
+            && (tag_bytes == 0 || tag_bytes == blocks * 12)
+            && HEADER_BYTES + data_bytes + tag_bytes <= file_bytes;
+        if !fits {
+            return Ok(None);
+        }
+        Ok(Some(Self {
+            file: Arc::clone(file),
+            data: Partition::window(Arc::clone(file), HEADER_BYTES, data_bytes),
+            data_bytes,
+            tag_bytes,
+            name: head[1..=usize::from(head[0])].to_vec(),
+            changed: AtomicBool::new(false),
+        }))
+    }
+
+    /// The disk's name in the header, in MacRoman.
+    #[must_use]
+    pub fn name(&self) -> &[u8] {
+        &self.name
+    }
+
+    /// Whether the blocks have tags.
+    #[must_use]
+    pub fn has_tags(&self) -> bool {
+        self.tag_bytes > 0
+    }
+
+    /// Whether both checksums in the header are right.
+    ///
+    /// # Errors
+    /// [`Error::Io`](crate::Error::Io).
+    pub fn verify(&self) -> Result<bool> {
+        let mut sums = [0; 8];
+        self.file.read_at(&mut sums, DATA_SUM_AT)?;
+        let tags_at = HEADER_BYTES + self.data_bytes + UNSUMMED_TAG_BYTES;
+        let tags = self.sum(tags_at, self.tag_bytes.saturating_sub(UNSUMMED_TAG_BYTES))?;
+        Ok(be32(&sums, 0) == self.sum(HEADER_BYTES, self.data_bytes)? && be32(&sums, 4) == tags)
+    }
+
+    fn sum(&self, at: u64, len_bytes: u64) -> Result<u32> {
+        let mut buffer = vec![0; 64 << 10];
+        let (mut sum, mut done) = (0_u32, 0);
+        while done < len_bytes {
+            let n = usize::try_from(len_bytes - done).unwrap_or(usize::MAX).min(buffer.len());
+            self.file.read_at(&mut buffer[..n], at + done)?;
+            for word in buffer[..n].chunks_exact(2) {
+                sum = sum.wrapping_add(u32::from(be16(word, 0))).rotate_right(1);
+            }
+            done += n as u64;
+        }
+        Ok(sum)
+    }
+}
+
+impl BlockDevice for DiskCopy {
+    fn geometry(&self) -> Geometry {
+        self.data.geometry()
+    }
+
+    fn read_at(&self, buf: &mut [u8], offset: u64) -> Result<()> {
+        self.data.read_at(buf, offset)
+    }
+
+    fn write_at(&self, buf: &[u8], offset: u64) -> Result<()> {
+        self.changed.store(true, Ordering::Release);
+        self.data.write_at(buf, offset)
+    }
+
+    fn write_vectored_at(&self, bufs: &[IoSlice<'_>], offset: u64) -> Result<()> {
+        self.changed.store(true, Ordering::Release);
+        self.data.write_vectored_at(bufs, offset)
+    }
+
+    fn flush(&self) -> Result<()> {
+        if self.changed.swap(false, Ordering::AcqRel) {
+            let summed = self.data.flush().and_then(|()| {
+                let sum = self.sum(HEADER_BYTES, self.data_bytes)?;
+                self.file.write_at(&sum.to_be_bytes(), DATA_SUM_AT)
+            });
+            if summed.is_err() {
+                self.changed.store(true, Ordering::Release);
+                return summed;
+            }
+        }
+        self.file.flush()
+    }
+
+    fn discard(&self, offset: u64, len_bytes: u64) -> Result<()> {
+        self.changed.store(true, Ordering::Release);
+        self.data.discard(offset, len_bytes)
+    }
+
+    fn write_zeroes(&self, offset: u64, len_bytes: u64) -> Result<()> {
+        self.changed.store(true, Ordering::Release);
+        self.data.write_zeroes(offset, len_bytes)
+    }
+}
