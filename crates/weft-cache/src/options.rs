@@ -46,7 +46,7 @@ impl Default for CreateOptions {
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub struct OpenOptions {
     /// Whether threads do the work behind: commits, write-back, fills. Without, the caller drives
-    /// the cache with `Cache::tick`, and everything happens in the call
+    /// the cache with [`Cache::tick`](crate::Cache::tick), and everything happens in the call
     /// that causes it, in the same order each time.
     pub background: bool,
     /// Nothing is written to the cache; it can be looked at, but no origin attached.

@@ -111,7 +111,6 @@ counters! {
     dropped_at_open,
 }
 
-#[allow(dead_code)] // used with the cache itself
 pub(crate) trait Count {
     fn add(&self, n: u64);
 }

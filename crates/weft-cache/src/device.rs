@@ -1,0 +1,193 @@
+//! A cached origin, as a block device.
+
+use crate::cache::Cache;
+use crate::origin::Origin;
+use crate::stats::Count;
+use crate::write::Data;
+use crate::{Mode, Result};
+use std::sync::Arc;
+use std::sync::atomic::Ordering;
+use weft_block::{BlockDevice, Geometry, check_range};
+
+/// The most that is discarded or zeroed at once, in bytes.
+const RANGE_BYTES_MAX: u64 = 1 << 30;
+
+/// Longer runs of zeroes are not kept in the cache, in bytes.
+const ZEROES_CACHED_MAX: u64 = 1 << 20;
+
+/// An origin with a cache in front of it. From [`Cache::attach`].
+pub struct CachedDevice {
+    pub(crate) cache: Arc<Cache>,
+    pub(crate) origin: Arc<Origin>,
+}
+
+impl std::fmt::Debug for CachedDevice {
+    fn fmt(&self, f: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
+        f.debug_struct("CachedDevice").field("origin", &self.origin.id).finish_non_exhaustive()
+    }
+}
+
+impl CachedDevice {
+    /// What happens to reads and writes at present.
+    #[must_use]
+    pub fn mode(&self) -> Mode {
+        self.origin.mode()
+    }
+
+    /// Changes what happens to reads and writes, from the next request on. From a mode that writes
+    /// back to one that does not, what is dirty is written back before this returns; meanwhile,
+    /// and if it cannot be, dirty blocks are served from the cache, and writes to them stay in it.
+    ///
+    /// # Errors
+    /// [`Error::StillDirty`](crate::Error::StillDirty): the mode is changed, but not everything is
+    /// written back.
+    pub fn set_mode(&self, mode: Mode) -> Result<()> {
+        if mode.writes_back() && !self.cache.options.persistence {
+            let what = format!("{mode} needs a cache with persistence");
+            return Err(crate::Error::Invalid(what));
+        }
+        {
+            // Under the lock: a write is planned with one mode.
+            let _st = self.cache.lock();
+            self.origin.set_mode(mode);
+        }
+        if mode.writes_back() {
+            return Ok(());
+        }
+        self.cache.write_back_origin(Some(self.origin.nr))
+    }
+
+    /// Writes back what is dirty of this origin.
+    ///
+    /// # Errors
+    /// [`Error::StillDirty`](crate::Error::StillDirty), and those of the devices.
+    pub fn write_back_all(&self) -> Result<()> {
+        self.cache.write_back_origin(Some(self.origin.nr))
+    }
+
+    /// The cache.
+    #[must_use]
+    pub fn cache(&self) -> &Arc<Cache> {
+        &self.cache
+    }
+
+    fn flush_all(&self) -> Result<()> {
+        let cache = &*self.cache;
+        let must = {
+            let st = cache.lock();
+            if st.closed {
+                return Err(crate::Error::Closed);
+            }
+            st.must_commit || st.commit_running
+        };
+        if must || cache.lock().failed.is_some() {
+            cache.commit().or_else(|error| self.pass_if_failed(error))?;
+        }
+        if self.origin.flush_needed() || !self.origin.mode().writes_back() {
+            self.origin.flush(cache)?;
+        }
+        Ok(())
+    }
+
+    /// Changes a range of the origin that may be long, and drops it from the cache.
+    fn change_range(
+        &self,
+        offset: u64,
+        len_bytes: u64,
+        change: impl Fn(u64, u64) -> weft_block::Result<()>,
+    ) -> Result<()> {
+        let cache = &*self.cache;
+        let end = offset + len_bytes;
+        let mut at = offset;
+        while at < end {
+            let to = (at + RANGE_BYTES_MAX).min(end);
+            let block_bytes = u64::from(cache.lock().sb.block_bytes);
+            let blocks = at / block_bytes..to.div_ceil(block_bytes);
+            let (st, id) = cache.enter_writer(self.origin.nr, &blocks, |_| true)?;
+            drop(st);
+            let changed = self.enter_regions(at, to).and_then(|regions| {
+                let changed = change(at, to - at).map_err(|e| self.origin.failed(cache, e));
+                let epoch = self.origin.written.fetch_add(1, Ordering::AcqRel) + 1;
+                if changed.is_ok() {
+                    self.drop_cached(at, to);
+                }
+                self.leave_regions(&regions, epoch);
+                changed
+            });
+            cache.leave_writer(id);
+            changed?;
+            at = to;
+        }
+        cache.commit_if_much()
+    }
+}
+
+impl BlockDevice for CachedDevice {
+    fn geometry(&self) -> Geometry {
+        self.origin.device.geometry()
+    }
+
+    fn read_at(&self, buf: &mut [u8], offset: u64) -> weft_block::Result<()> {
+        check_range("read", offset, buf.len() as u64, self.origin.id.len_bytes)?;
+        Ok(self.read(buf, offset)?)
+    }
+
+    fn write_at(&self, buf: &[u8], offset: u64) -> weft_block::Result<()> {
+        check_range("write", offset, buf.len() as u64, self.origin.id.len_bytes)?;
+        if self.geometry().read_only {
+            return Err(weft_block::Error::ReadOnly);
+        }
+        self.cache.counters.user_bytes_written.add(buf.len() as u64);
+        Ok(self.write(Data::Bytes(buf), offset)?)
+    }
+
+    fn write_vectored_at(
+        &self,
+        bufs: &[std::io::IoSlice<'_>],
+        offset: u64,
+    ) -> weft_block::Result<()> {
+        if let [one] = bufs {
+            return self.write_at(one, offset);
+        }
+        let bytes: Vec<u8> = bufs.iter().flat_map(|buf| buf.iter().copied()).collect();
+        self.write_at(&bytes, offset)
+    }
+
+    fn flush(&self) -> weft_block::Result<()> {
+        Ok(self.flush_all()?)
+    }
+
+    fn discard(&self, offset: u64, len_bytes: u64) -> weft_block::Result<()> {
+        check_range("discard", offset, len_bytes, self.origin.id.len_bytes)?;
+        if self.geometry().read_only {
+            return Err(weft_block::Error::ReadOnly);
+        }
+        // Whole blocks only: at the ends, nothing need happen, and blocks are shared with others.
+        let block = u64::from(self.cache.lock().sb.block_bytes);
+        let start = offset.next_multiple_of(block);
+        let end = offset + len_bytes;
+        let end = if end == self.origin.id.len_bytes { end } else { end / block * block };
+        if start >= end {
+            return Ok(());
+        }
+        let origin = &self.origin.device;
+        Ok(self.change_range(start, end - start, |at, len| origin.discard(at, len))?)
+    }
+
+    fn write_zeroes(&self, offset: u64, len_bytes: u64) -> weft_block::Result<()> {
+        check_range("write zeroes", offset, len_bytes, self.origin.id.len_bytes)?;
+        if self.geometry().read_only {
+            return Err(weft_block::Error::ReadOnly);
+        }
+        if len_bytes <= ZEROES_CACHED_MAX {
+            return Ok(self.write(Data::Zeroes(len_bytes), offset)?);
+        }
+        // The ends share their blocks with what is not zeroed.
+        let block = u64::from(self.cache.lock().sb.block_bytes);
+        let (start, end) = (offset.next_multiple_of(block), (offset + len_bytes) / block * block);
+        self.write(Data::Zeroes(start - offset), offset)?;
+        let origin = &self.origin.device;
+        self.change_range(start, end - start, |at, len| origin.write_zeroes(at, len))?;
+        Ok(self.write(Data::Zeroes(offset + len_bytes - end), end)?)
+    }
+}

@@ -1,0 +1,130 @@
+//! Fills: what is being read from an origin to be put into the cache.
+//!
+//! A fill is entered before its origin is asked, and left when its blocks are in the cache. A write
+//! cancels what it overlaps, so that no fill puts data into the cache that is older than a write.
+//! Readers of the same blocks wait for the fill's data instead of asking the origin again.
+
+use std::collections::BTreeMap;
+use std::ops::Range;
+use std::sync::Arc;
+
+/// The longest fill, in sub-blocks (1 MiB).
+pub(crate) const FILL_SUBS_MAX: u64 = 256;
+
+/// Names a fill.
+#[derive(Debug, Clone, Copy, PartialEq, Eq, PartialOrd, Ord)]
+pub(crate) struct FillId {
+    /// Origin in the upper 16 bits, first sub-block in the rest.
+    place: u64,
+    number: u64,
+}
+
+#[derive(Debug)]
+pub(crate) struct Fill {
+    /// The sub-blocks of the origin.
+    pub(crate) subs: Range<u64>,
+    cancelled: Vec<Range<u64>>,
+    /// What the origin said, once it has.
+    pub(crate) data: Option<Arc<Vec<u8>>>,
+}
+
+impl Fill {
+    /// Whether a write has overtaken the fill there.
+    pub(crate) fn cancelled(&self, sub: u64) -> bool {
+        self.cancelled.iter().any(|range| range.contains(&sub))
+    }
+}
+
+#[derive(Debug, Default)]
+pub(crate) struct Fills {
+    map: BTreeMap<FillId, Fill>,
+    next: u64,
+}
+
+fn place(origin: u16, sub: u64) -> u64 {
+    u64::from(origin) << 48 | sub
+}
+
+impl Fills {
+    pub(crate) fn begin(&mut self, origin: u16, subs: Range<u64>) -> FillId {
+        debug_assert!(subs.end - subs.start <= FILL_SUBS_MAX);
+        let id = FillId { place: place(origin, subs.start), number: self.next };
+        self.next += 1;
+        self.map.insert(id, Fill { subs, cancelled: Vec::new(), data: None });
+        id
+    }
+
+    /// The fills that overlap `subs`.
+    fn overlapping(
+        &self,
+        origin: u16,
+        subs: &Range<u64>,
+    ) -> impl Iterator<Item = (&FillId, &Fill)> {
+        let first = place(origin, subs.start.saturating_sub(FILL_SUBS_MAX));
+        let end = place(origin, subs.end);
+        let range = FillId { place: first, number: 0 }..FillId { place: end, number: 0 };
+        let start = subs.start;
+        self.map.range(range).filter(move |(_, fill)| fill.subs.end > start)
+    }
+
+    /// The fill that brings this sub-block.
+    pub(crate) fn covering(&self, origin: u16, sub: u64) -> Option<(FillId, &Fill)> {
+        self.overlapping(origin, &(sub..sub + 1))
+            .find(|(_, fill)| !fill.cancelled(sub))
+            .map(|(id, fill)| (*id, fill))
+    }
+
+    pub(crate) fn is_empty(&self) -> bool {
+        self.map.is_empty()
+    }
+
+    pub(crate) fn get(&self, id: FillId) -> Option<&Fill> {
+        self.map.get(&id)
+    }
+
+    /// Keeps the fills from bringing any of these sub-blocks.
+    pub(crate) fn cancel(&mut self, origin: u16, subs: &Range<u64>) {
+        if self.map.is_empty() {
+            return;
+        }
+        let ids: Vec<FillId> = self.overlapping(origin, subs).map(|(id, _)| *id).collect();
+        for id in ids {
+            if let Some(fill) = self.map.get_mut(&id) {
+                fill.cancelled.push(subs.clone());
+            }
+        }
+    }
+
+    /// The origin has answered.
+    pub(crate) fn ready(&mut self, id: FillId, data: Arc<Vec<u8>>) {
+        if let Some(fill) = self.map.get_mut(&id) {
+            fill.data = Some(data);
+        }
+    }
+
+    pub(crate) fn end(&mut self, id: FillId) -> Option<Fill> {
+        self.map.remove(&id)
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn a_cancelled_part_is_brought_by_nobody_until_a_new_fill_begins() {
+        let mut fills = Fills::default();
+        let old = fills.begin(1, 10..20);
+        assert_eq!(fills.covering(1, 19).map(|(id, _)| id), Some(old));
+        assert!(fills.covering(1, 20).is_none() && fills.covering(0, 15).is_none());
+        fills.cancel(1, &(14..16));
+        assert!(fills.covering(1, 14).is_none());
+        assert!(fills.covering(1, 16).is_some());
+        let new = fills.begin(1, 14..15);
+        assert_eq!(fills.covering(1, 14).map(|(id, _)| id), Some(new));
+        fills.end(new);
+        assert!(fills.covering(1, 14).is_none());
+        assert!(fills.end(old).is_some_and(|fill| fill.cancelled(15) && !fill.cancelled(13)));
+        assert!(fills.is_empty());
+    }
+}

@@ -1,0 +1,195 @@
+//! The clean part of a checkpoint is loaded while the cache serves already.
+//!
+//! Until its entry is loaded, a block is simply not in the cache: the origin has it as well. What
+//! happens to blocks meanwhile supersedes their entries: an entry counts only if its slot was not
+//! recorded by the log, its block is not in the cache, and has not been since the checkpoint.
+
+use crate::bitmap::Bitmap;
+use crate::cache::Cache;
+use crate::format::UNIT;
+use crate::format::checkpoint::{AreaLayout, Header, PageKind, entries, parse_page};
+use crate::format::record::Record;
+use crate::policy::{BlockKey, SlotNr};
+use crate::regions::Intent;
+use crate::state::State;
+use crate::stats::Count;
+use crate::{Error, Result};
+use hashbrown::HashSet;
+use std::sync::PoisonError;
+
+/// Pages of a checkpoint that are read at once.
+const PAGES_AT_ONCE: u64 = 64;
+
+#[derive(Debug)]
+pub(crate) struct Loading {
+    /// Where the area begins, in bytes.
+    pub(crate) area: u64,
+    pub(crate) layout: AreaLayout,
+    pub(crate) header: Header,
+    pub(crate) next_page: u64,
+    pub(crate) pages: u64,
+    /// Slots whose state is known: from the log, or loaded.
+    pub(crate) known: Bitmap,
+    /// Blocks whose entries do not count.
+    superseded: HashSet<BlockKey>,
+    /// No clean block may be believed.
+    pub(crate) untrusted: bool,
+}
+
+impl Loading {
+    pub(crate) fn new(
+        area: u64,
+        layout: AreaLayout,
+        header: Header,
+        slots: u32,
+        untrusted: bool,
+    ) -> Self {
+        Self {
+            area,
+            layout,
+            pages: layout.pages_of(header.entries),
+            header,
+            next_page: 0,
+            known: Bitmap::new(slots),
+            superseded: HashSet::new(),
+            untrusted,
+        }
+    }
+
+    /// What the checkpoint says of this block does not count any more.
+    pub(crate) fn supersede(&mut self, key: BlockKey) {
+        self.superseded.insert(key);
+    }
+
+    /// How many of the first pages have entries of dirty blocks.
+    pub(crate) fn dirty_pages(&self) -> u64 {
+        self.layout.pages_of(self.header.dirty)
+    }
+
+    fn page_offset(&self, page: u64) -> u64 {
+        self.area + (self.layout.entries_at() + page) * UNIT as u64
+    }
+}
+
+impl State {
+    /// Drops from a slot what may be older than the origin.
+    pub(crate) fn drop_unbelieved(&mut self, slot: u32, untrusted: bool) {
+        let Some(key) = self.slots.key(slot) else { return };
+        let masks = self.slots.masks(slot);
+        let clean = masks.valid & !masks.dirty;
+        let known = self.origins[usize::from(key.origin() & 15)].known;
+        let drop = if known {
+            let believed = !untrusted && self.intent(key) == Intent::None;
+            if believed { 0 } else { clean }
+        } else {
+            masks.valid
+        };
+        if drop != 0 {
+            self.counters.dropped_at_open.add(u64::from(drop == masks.valid));
+            self.invalidate(slot, drop);
+        }
+    }
+
+    /// Takes the entries of one page.
+    fn take_entries(&mut self, records: impl Iterator<Item = Option<Record>>) {
+        for record in records {
+            let Some(record) = record else { continue };
+            let Some(loading) = &mut self.loading else { return };
+            if record.slot >= self.slots.len() || !loading.known.set(record.slot) {
+                continue;
+            }
+            let untrusted = loading.untrusted;
+            let superseded = record.key.is_none_or(|key| loading.superseded.contains(&key));
+            match record.key {
+                Some(key) if !superseded && self.lookup(key).is_none() => {
+                    self.recover(&record, key);
+                    self.policy.restore(SlotNr(record.slot), record.policy, key);
+                    self.drop_unbelieved(record.slot, untrusted);
+                }
+                _ => {
+                    self.touch(record.slot);
+                    self.release(record.slot);
+                }
+            }
+        }
+    }
+
+    /// Whatever the map of the checkpoint called used, and no entry told of, is free.
+    fn end_loading(&mut self) {
+        let Some(loading) = self.loading.take() else { return };
+        for slot in 0..self.slots.len() {
+            let lost = !loading.known.get(slot) && !self.slots.free.get(slot);
+            if lost && self.slots.key(slot).is_none() {
+                self.touch(slot);
+                self.release(slot);
+            }
+        }
+    }
+}
+
+impl Cache {
+    /// Loads some more of the checkpoint. `Ok(false)`: all of it is loaded.
+    ///
+    /// # Errors
+    /// [`Error::Damaged`] for the part with dirty blocks, [`Error::CacheDevice`].
+    pub(crate) fn load_some(&self) -> Result<bool> {
+        let _one = self.loader.lock().unwrap_or_else(PoisonError::into_inner);
+        let (first, count, offset, header, subs, dirty_pages) = {
+            let st = self.lock();
+            let Some(loading) = &st.loading else { return Ok(false) };
+            let first = loading.next_page;
+            let count = (loading.pages - first).min(PAGES_AT_ONCE);
+            (
+                first,
+                count,
+                loading.page_offset(first),
+                loading.header,
+                st.sb.subs(),
+                loading.dirty_pages(),
+            )
+        };
+        let mut pages = vec![0; (count as usize) * UNIT];
+        let mut readable = true;
+        if let Err(error) = self.read_cache(&mut pages, offset) {
+            if first < dirty_pages {
+                return Err(error);
+            }
+            readable = false;
+        }
+        for (index, bytes) in (first..).zip(pages.chunks_exact(UNIT)) {
+            let page = readable
+                .then(|| parse_page(bytes, PageKind::Entries, header.sequence, index as u32))
+                .flatten();
+            let Some((count, payload)) = page else {
+                let at = offset + (index - first) * UNIT as u64;
+                if index < dirty_pages {
+                    return Err(Error::damaged("checkpoint of dirty blocks", at, "wrong checksum"));
+                }
+                tracing::warn!(
+                    at,
+                    "a page of the checkpoint is damaged: its clean blocks are forgotten"
+                );
+                continue;
+            };
+            // A short lock for each page: requests come between.
+            self.lock().take_entries(entries(payload, count, subs));
+        }
+        let mut st = self.lock();
+        if let Some(loading) = &mut st.loading {
+            loading.next_page = first + count;
+            if loading.next_page < loading.pages {
+                return Ok(true);
+            }
+        }
+        st.end_loading();
+        drop(st);
+        self.notify();
+        Ok(false)
+    }
+
+    /// Loads the rest of the checkpoint.
+    pub(crate) fn load_all(&self) -> Result<()> {
+        while self.load_some()? {}
+        Ok(())
+    }
+}

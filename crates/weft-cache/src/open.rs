@@ -1,0 +1,418 @@
+//! Making a cache, and opening one: recovery.
+//!
+//! 1. The superblock, the newest checkpoint's header, its intents and its map of used slots.
+//! 2. The log from the checkpoint's starting point to its end. If it ends before a point that was
+//!    durable once, dirty data may be lost, and the cache is not opened.
+//! 3. The checkpoint's dirty entries.
+//! 4. A new life is begun (*the superblock's write*), and the cache serves. Its clean entries are
+//!    loaded behind.
+
+use crate::cache::Cache;
+use crate::format::checkpoint::{AreaLayout, Header, PageKind, encode_page, parse_page, runs};
+use crate::format::log::{BlockHeader, Item, RING_MIN_BLOCKS};
+use crate::format::record::Record;
+use crate::format::superblock::{STATE_CLEAN, STATE_EMPTY, STATE_UNTRUSTED, Superblock};
+use crate::format::{UNIT, checkpoint};
+use crate::loading::Loading;
+use crate::policy::{PolicyKind, SlotNr};
+use crate::state::{Pins, State};
+use crate::stats::Counters;
+use crate::{CreateOptions, Error, ORIGINS_MAX, OpenOptions, Result};
+use std::sync::Arc;
+use weft_block::BlockDevice;
+
+const CHUNK_BYTES: usize = 1 << 20;
+
+impl Cache {
+    /// Makes an empty cache of the whole of `device`. What was there is lost.
+    ///
+    /// # Errors
+    /// [`Error::Invalid`] if the options make no sense or the device is too short,
+    /// [`Error::CacheDevice`].
+    pub fn create(device: &dyn BlockDevice, options: &CreateOptions) -> Result<()> {
+        let block = options.block_bytes;
+        if !block.is_power_of_two() || !(UNIT as u32..=crate::BLOCK_BYTES_MAX).contains(&block) {
+            let max = crate::BLOCK_BYTES_MAX;
+            return Err(Error::Invalid(format!(
+                "blocks of {block} bytes: 4096 to {max}, a power of two"
+            )));
+        }
+        if options.label.len() > 64 {
+            return Err(Error::Invalid("the label has more than 64 bytes".to_owned()));
+        }
+        let sb = lay_out(device.geometry().len_bytes, options)?;
+        let write =
+            |bytes: &[u8], offset: u64| device.write_at(bytes, offset).map_err(Error::CacheDevice);
+        // Without a valid superblock, nothing else counts: so that is broken first and written last.
+        write(&vec![0; 2 * UNIT], 0)?;
+        let area = sb.checkpoints[1];
+        for (bytes, block) in empty_checkpoint(&sb, 1, 1) {
+            write(&bytes, area + block * UNIT as u64)?;
+        }
+        device.flush().map_err(Error::CacheDevice)?;
+        write(&sb.encode(), sb.copy_offset())?;
+        device.flush().map_err(Error::CacheDevice)
+    }
+
+    /// Opens a cache, and recovers it if it was not closed.
+    ///
+    /// # Errors
+    /// [`Error::NotACache`], [`Error::Incompatible`], [`Error::Damaged`],
+    /// [`Error::CacheDevice`], [`Error::ReadOnly`] if `device` is and `options` are not.
+    pub fn open(device: Arc<dyn BlockDevice>, options: OpenOptions) -> Result<Arc<Self>> {
+        if device.geometry().read_only && !options.read_only {
+            return Err(Error::ReadOnly);
+        }
+        let sb = Superblock::load(&*device)?;
+        let kind = PolicyKind::from_code(sb.policy)
+            .ok_or_else(|| Error::Incompatible(format!("replacement policy {}", sb.policy)))?;
+        let policy = kind.build(sb.slots);
+        let mut state =
+            State::new(sb, policy, Arc::new(Pins::new()), Arc::new(Counters::default()));
+        state.persistent = options.persistence;
+        let empty = !options.persistence || state.sb.state & STATE_EMPTY != 0;
+        let found = Found::scan(&*device, &state.sb)?;
+        if empty {
+            start_empty(&mut state, &found);
+        } else {
+            recover(&*device, &mut state, &found)?;
+        }
+        let cache = Arc::new(Self::assemble(device, options, state));
+        cache.begin(empty)?;
+        cache.start_workers();
+        Ok(cache)
+    }
+
+    /// Loads what must be known before the cache serves, and begins a new life.
+    fn begin(&self, empty: bool) -> Result<()> {
+        let dirty_pages = self.lock().loading.as_ref().map_or(0, Loading::dirty_pages);
+        while self
+            .lock()
+            .loading
+            .as_ref()
+            .is_some_and(|l| l.next_page < dirty_pages || l.pages == 0)
+        {
+            self.load_some()?;
+        }
+        if !self.options.read_only {
+            let state = if self.options.persistence { 0 } else { STATE_EMPTY };
+            if empty && self.options.persistence {
+                // What is on the device must never be taken for this life's.
+                let (bytes, area) = {
+                    let mut st = self.lock();
+                    st.log.checkpoint += 1;
+                    let area = st.sb.checkpoints[(st.log.checkpoint & 1) as usize];
+                    (empty_checkpoint(&st.sb, st.log.checkpoint, st.log.next), area)
+                };
+                for (bytes, block) in bytes {
+                    self.write_cache(&bytes, area + block * UNIT as u64)?;
+                }
+                self.flush_cache()?;
+            }
+            self.write_superblock(|sb| {
+                sb.life += 1;
+                sb.state = sb.state & !(STATE_CLEAN | STATE_EMPTY) | state;
+            })?;
+        }
+        let untrusted = self.lock().sb.state & STATE_UNTRUSTED != 0;
+        if untrusted && !self.options.read_only {
+            // The doubt ends with the blocks it is about.
+            self.checkpoint_always()?;
+            self.write_superblock(|sb| sb.state &= !STATE_UNTRUSTED)?;
+        }
+        if !self.options.lazy_load {
+            self.load_all()?;
+        }
+        Ok(())
+    }
+}
+
+/// Where everything lies on a device of this length.
+fn lay_out(len_bytes: u64, options: &CreateOptions) -> Result<Superblock> {
+    let unit = UNIT as u64;
+    let block = u64::from(options.block_bytes);
+    let subs = options.block_bytes as usize / UNIT;
+    let len_bytes = len_bytes / unit * unit;
+    // As if there were no metadata, and then fewer until it fits.
+    let mut slots = (len_bytes / block).min(u64::from(crate::policy::SLOTS_MAX));
+    loop {
+        let area = AreaLayout::new(u32::try_from(slots).unwrap_or(u32::MAX), subs).blocks();
+        let log_blocks = match options.log_bytes {
+            Some(bytes) => (bytes / unit).max(RING_MIN_BLOCKS),
+            // A quarter of a checkpoint, so that writing checkpoints costs little.
+            None => (area / 4).clamp(if slots < 4096 { 16 } else { 256 }, (64 << 20) / unit),
+        };
+        let data = ((2 + log_blocks + 2 * area) * unit).next_multiple_of(block);
+        let fits = len_bytes.checked_sub(data).map_or(0, |room| room / block);
+        if slots == 0 || (fits == 0 && slots <= 1) {
+            return Err(Error::Invalid(format!(
+                "a device of {len_bytes} bytes is too short for a cache"
+            )));
+        }
+        if fits >= slots {
+            let log_offset = 2 * unit;
+            let first = log_offset + log_blocks * unit;
+            return Ok(Superblock {
+                sequence: 1,
+                uuid: options.uuid.unwrap_or_else(|| *uuid::Uuid::new_v4().as_bytes()),
+                label: options.label.clone(),
+                block_bytes: options.block_bytes,
+                slots: slots as u32,
+                policy: options.policy.to_code(),
+                state: STATE_CLEAN,
+                life: 1,
+                log_offset,
+                log_blocks,
+                checkpoints: [first, first + area * unit],
+                checkpoint_blocks: area,
+                data_offset: data,
+                len_bytes,
+                origins: [const { None }; ORIGINS_MAX],
+            });
+        }
+        slots = fits.max(slots.saturating_sub((slots - fits).div_ceil(2)).min(slots - 1));
+    }
+}
+
+/// The blocks of a checkpoint of an empty cache, each with its place in the area. The header comes
+/// last.
+pub(crate) fn empty_checkpoint(
+    sb: &Superblock,
+    sequence: u64,
+    log_start: u64,
+) -> Vec<(Vec<u8>, u64)> {
+    let layout = AreaLayout::new(sb.slots, sb.subs());
+    let mut map = Vec::new();
+    for index in 0..layout.map_pages {
+        encode_page(PageKind::Map, sequence, index as u32, 0, &[], &mut map);
+    }
+    let (life, slots) = (sb.life, sb.slots);
+    let header = Header { sequence, life, log_start, slots, intent_pages: 0, entries: 0, dirty: 0 };
+    vec![(map, layout.map_at()), (header.encode(sb.tag()), 0)]
+}
+
+/// What is found before anything is believed.
+pub(crate) struct Found {
+    /// The valid headers of the two areas.
+    pub(crate) headers: [Option<Header>; 2],
+    /// The valid header of each block of the ring.
+    pub(crate) ring: Vec<Option<BlockHeader>>,
+}
+
+impl Found {
+    pub(crate) fn scan(device: &dyn BlockDevice, sb: &Superblock) -> Result<Self> {
+        let layout = AreaLayout::new(sb.slots, sb.subs());
+        let mut block = vec![0; UNIT];
+        let mut headers = [None; 2];
+        for (area, header) in sb.checkpoints.iter().zip(&mut headers) {
+            device.read_at(&mut block, *area).map_err(Error::CacheDevice)?;
+            *header = Header::parse(&block, sb.tag(), sb.slots, &layout);
+        }
+        let mut ring = Vec::with_capacity(sb.log_blocks as usize);
+        let mut chunk = vec![0; CHUNK_BYTES];
+        let mut done = 0;
+        while done < sb.log_blocks {
+            let count = (sb.log_blocks - done).min((CHUNK_BYTES / UNIT) as u64);
+            let bytes = &mut chunk[..count as usize * UNIT];
+            device
+                .read_at(bytes, sb.log_offset + done * UNIT as u64)
+                .map_err(Error::CacheDevice)?;
+            for (index, block) in (done..).zip(bytes.chunks_exact(UNIT)) {
+                let header = BlockHeader::parse(block, sb.tag());
+                ring.push(header.filter(|header| header.number % sb.log_blocks == index));
+            }
+            done += count;
+        }
+        Ok(Self { headers, ring })
+    }
+
+    /// The newest checkpoint.
+    pub(crate) fn newest(&self) -> Option<Header> {
+        self.headers.iter().flatten().max_by_key(|header| header.sequence).copied()
+    }
+
+    /// A number of a log's block that was never used.
+    fn unused_number(&self) -> u64 {
+        let ring = self.ring.iter().flatten().map(|header| header.number + 1);
+        ring.chain(self.headers.iter().flatten().map(|h| h.log_start)).max().unwrap_or(0)
+    }
+
+    /// Where the log that begins at `start` ends: behind its last whole batch.
+    pub(crate) fn log_end(&self, start: u64) -> u64 {
+        let blocks = self.ring.len() as u64;
+        let (mut end, mut at, mut life, mut inside) = (start, start, 0, false);
+        while at < start + blocks {
+            let Some(header) = self.ring[(at % blocks) as usize] else { break };
+            if header.number != at || header.life < life || header.first == inside {
+                break;
+            }
+            life = header.life;
+            inside = !header.last;
+            at += 1;
+            if header.last {
+                end = at;
+            }
+        }
+        end
+    }
+
+    /// Up to which number the log was durable once.
+    pub(crate) fn durable(&self) -> u64 {
+        self.ring.iter().flatten().map(|header| header.durable).max().unwrap_or(0)
+    }
+}
+
+fn start_empty(state: &mut State, found: &Found) {
+    for slot in 0..state.slots.len() {
+        state.slots.free.set(slot);
+    }
+    let number = found.unused_number();
+    state.log.tail = number;
+    state.log.next = number;
+    state.log.checkpoint = found.newest().map_or(1, |header| header.sequence);
+}
+
+fn recover(device: &dyn BlockDevice, state: &mut State, found: &Found) -> Result<()> {
+    let sb = state.sb.clone();
+    let header = found.newest().ok_or_else(|| {
+        Error::damaged("checkpoint", sb.checkpoints[0], "neither of the two has a valid header")
+    })?;
+    let end = found.log_end(header.log_start);
+    let durable = found.durable();
+    if durable > end {
+        let at = sb.log_offset + end % sb.log_blocks * UNIT as u64;
+        let problem = format!("it ends at block {end}, but was durable up to {durable}");
+        return Err(Error::damaged("log", at, problem));
+    }
+    state.log.tail = header.log_start;
+    state.log.next = end;
+    state.log.checkpoint = header.sequence;
+
+    let layout = AreaLayout::new(sb.slots, sb.subs());
+    let area = sb.checkpoints[(header.sequence & 1) as usize];
+    load_intents(device, state, &header, area)?;
+    let map = load_map(device, state, &header, area, &layout)?;
+    let untrusted = sb.state & STATE_UNTRUSTED != 0;
+    state.loading = Some(Loading::new(area, layout, header, sb.slots, untrusted));
+    for slot in 0..sb.slots {
+        if !map.get(slot) {
+            state.slots.free.set(slot);
+        }
+    }
+    replay(device, state, header.log_start, end)?;
+    // Only now it is known which intents are left.
+    let mut slot = 0;
+    while let Some(known) = state.loading.as_ref().and_then(|l| l.known.next_set(slot..sb.slots)) {
+        state.drop_unbelieved(known, untrusted);
+        slot = known + 1;
+    }
+    Ok(())
+}
+
+fn load_intents(
+    device: &dyn BlockDevice,
+    state: &mut State,
+    header: &Header,
+    area: u64,
+) -> Result<()> {
+    let mut page = vec![0; UNIT];
+    for index in 0..header.intent_pages {
+        device
+            .read_at(&mut page, area + u64::from(1 + index) * UNIT as u64)
+            .map_err(Error::CacheDevice)?;
+        match parse_page(&page, PageKind::Intents, header.sequence, index) {
+            Some((count, payload)) => {
+                for run in runs(payload, count).flatten() {
+                    state.recover_intent(&run, true);
+                }
+            }
+            // Unknown intents: any clean block may be stale.
+            None => state.sb.state |= STATE_UNTRUSTED,
+        }
+    }
+    Ok(())
+}
+
+/// The slots that the checkpoint calls used; all of them, if that cannot be told.
+fn load_map(
+    device: &dyn BlockDevice,
+    state: &State,
+    header: &Header,
+    area: u64,
+    layout: &AreaLayout,
+) -> Result<crate::bitmap::Bitmap> {
+    let mut map = crate::bitmap::Bitmap::new(state.sb.slots);
+    let mut page = vec![0; UNIT];
+    for index in 0..layout.map_pages {
+        let at = area + (layout.map_at() + index) * UNIT as u64;
+        device.read_at(&mut page, at).map_err(Error::CacheDevice)?;
+        let first = (index as usize * checkpoint::BITS_PER_PAGE) as u32;
+        match parse_page(&page, PageKind::Map, header.sequence, index as u32) {
+            Some((_, payload)) => map.set_bytes(first, payload),
+            None => map.set_bytes(first, &[0xff; checkpoint::BITS_PER_PAGE / 8]),
+        }
+    }
+    Ok(map)
+}
+
+/// Applies the batches of the log from `start` to `end`.
+fn replay(device: &dyn BlockDevice, state: &mut State, start: u64, end: u64) -> Result<()> {
+    let (subs, tag) = (state.sb.subs(), state.sb.tag());
+    let (offset, blocks) = (state.sb.log_offset, state.sb.log_blocks);
+    let mut block = vec![0; UNIT];
+    for number in start..end {
+        let at = offset + number % blocks * UNIT as u64;
+        device.read_at(&mut block, at).map_err(Error::CacheDevice)?;
+        let header = BlockHeader::parse(&block, tag).filter(|header| header.number == number);
+        let header = header.ok_or_else(|| Error::damaged("log", at, "it reads differently now"))?;
+        for item in header.items(&block, subs) {
+            match item {
+                Some(Item::Record(record)) => state.replay(&record),
+                Some(Item::IntentSet(run)) => state.recover_intent(&run, true),
+                Some(Item::IntentClear(run)) => state.recover_intent(&run, false),
+                None => return Err(Error::damaged("log", at, "an item makes no sense")),
+            }
+        }
+    }
+    Ok(())
+}
+
+impl State {
+    /// Takes an intent of a region that exists.
+    pub(crate) fn recover_intent(&mut self, run: &crate::format::log::RegionRun, set: bool) {
+        let Some(entry) = self.sb.origins.get(usize::from(run.origin)).and_then(Option::as_ref)
+        else {
+            return;
+        };
+        let regions = entry.id.len_bytes.div_ceil(1 << entry.region_shift) as u32;
+        let first = run.first.min(regions);
+        let count = run.count.min(regions - first);
+        self.regions.recover(&crate::format::log::RegionRun { first, count, ..*run }, set);
+    }
+
+    /// Makes a slot what its record in the log says.
+    pub(crate) fn replay(&mut self, record: &Record) {
+        if record.slot >= self.slots.len() {
+            return;
+        }
+        let slot = record.slot;
+        if let Some(loading) = &mut self.loading {
+            loading.known.set(slot);
+        }
+        self.unmap_replayed(slot);
+        self.slots.free.clear(slot);
+        match record.key {
+            Some(key) => {
+                if let Some(other) = self.lookup(key) {
+                    self.unmap_replayed(other);
+                    self.slots.free.set(other);
+                }
+                self.recover(record, key);
+                self.policy.insert(SlotNr(slot), key);
+            }
+            None => {
+                self.slots.free.set(slot);
+            }
+        }
+    }
+}

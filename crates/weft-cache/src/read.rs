@@ -1,0 +1,550 @@
+//! Reading through the cache.
+//!
+//! A request is cut into pieces of at most 1 MiB. Under the lock, each piece is planned: which
+//! parts are in slots (neighbours that lie side by side in the cache are one part), which are being
+//! filled by somebody, which must come from the origin (one part each run). The slots are pinned
+//! and the fills entered. Then the lock is given back, and the parts are read.
+
+use crate::cache::Cache;
+use crate::device::CachedDevice;
+use crate::fills::{FILL_SUBS_MAX, FillId};
+use crate::origin::Origin;
+use crate::policy::{BlockKey, SlotNr};
+use crate::state::{Pins, State};
+use crate::stats::Count;
+use crate::{Error, Mode, Result, SUB_BLOCK_BYTES};
+use crc32c::crc32c;
+use smallvec::SmallVec;
+use std::ops::Range;
+use std::sync::Arc;
+use std::sync::atomic::Ordering;
+
+const SUB: u64 = SUB_BLOCK_BYTES as u64;
+
+/// Where a part of a piece comes from.
+#[derive(Debug)]
+enum From {
+    /// The cache device, at this offset.
+    Slot { offset: u64 },
+    /// The same, not yet seen to match these checksums.
+    Unverified { offset: u64, crcs: Vec<u32> },
+    /// The cache knows that it is zeroes.
+    Zeroes,
+    /// The origin; what comes goes into the cache.
+    Fill(FillId),
+    /// The origin.
+    Origin,
+    /// Somebody's fill.
+    Other(FillId),
+}
+
+#[derive(Debug)]
+struct Part {
+    subs: Range<u64>,
+    from: From,
+}
+
+/// Slots that are kept from being given to other blocks.
+pub(crate) struct Pinned<'a> {
+    pins: &'a Pins,
+    slots: SmallVec<[u32; 8]>,
+}
+
+impl<'a> Pinned<'a> {
+    pub(crate) fn new(pins: &'a Pins) -> Self {
+        Self { pins, slots: SmallVec::new() }
+    }
+
+    /// Only under the state's lock.
+    pub(crate) fn pin(&mut self, slot: u32) {
+        self.pins.pin(slot);
+        self.slots.push(slot);
+    }
+}
+
+impl Drop for Pinned<'_> {
+    fn drop(&mut self) {
+        for slot in &self.slots {
+            self.pins.unpin(*slot);
+        }
+    }
+}
+
+/// How reading a part went.
+enum Outcome {
+    Read,
+    /// Something has changed meanwhile: plan again.
+    Again,
+}
+
+impl CachedDevice {
+    pub(crate) fn read(&self, buf: &mut [u8], offset: u64) -> Result<()> {
+        let mut at = offset;
+        let mut rest = buf;
+        while !rest.is_empty() {
+            let end = (at / SUB + FILL_SUBS_MAX) * SUB;
+            let len = ((end - at) as usize).min(rest.len());
+            let (piece, tail) = rest.split_at_mut(len);
+            self.read_piece(piece, at)?;
+            rest = tail;
+            at += len as u64;
+        }
+        Ok(())
+    }
+
+    fn read_piece(&self, buf: &mut [u8], offset: u64) -> Result<()> {
+        let cache = &*self.cache;
+        let subs = offset / SUB..(offset + buf.len() as u64).div_ceil(SUB);
+        // What was read stays read when the rest is planned again.
+        let mut from = subs.start;
+        'plan: loop {
+            let mut pinned = Pinned::new(&cache.pins);
+            let parts = self.plan(from..subs.end, &mut pinned)?;
+            let mut parts = parts.into_iter();
+            while let Some(part) = parts.next() {
+                let start = (part.subs.start * SUB).max(offset);
+                let end = (part.subs.end * SUB).min(offset + buf.len() as u64);
+                let wanted = &mut buf[(start - offset) as usize..(end - offset) as usize];
+                let next = part.subs.end;
+                let outcome = self.read_part(part, wanted, start);
+                match outcome {
+                    Ok(Outcome::Read) => from = next,
+                    Ok(Outcome::Again) => {
+                        self.abandon(parts);
+                        continue 'plan;
+                    }
+                    Err(error) => {
+                        self.abandon(parts);
+                        return Err(error);
+                    }
+                }
+            }
+            return Ok(());
+        }
+    }
+
+    /// Leaves the fills that were entered for parts that are not read.
+    fn abandon(&self, parts: impl Iterator<Item = Part>) {
+        let mut st = self.cache.lock();
+        for part in parts {
+            if let From::Fill(id) = part.from {
+                st.fills.end(id);
+            }
+        }
+        drop(st);
+        self.cache.notify();
+    }
+
+    fn plan(&self, subs: Range<u64>, pinned: &mut Pinned<'_>) -> Result<SmallVec<[Part; 4]>> {
+        let cache = &*self.cache;
+        let nr = self.origin.nr;
+        let mut st = cache.lock();
+        if st.closed {
+            return Err(Error::Closed);
+        }
+        let mode = self.origin.mode();
+        let per_block = st.sb.subs() as u64;
+        let mut parts: SmallVec<[Part; 4]> = SmallVec::new();
+        let mut at = subs.start;
+        while at < subs.end {
+            let key = BlockKey::new(nr, at / per_block);
+            let block_end = (at / per_block + 1) * per_block;
+            let end = block_end.min(subs.end);
+            match st.lookup(key) {
+                Some(slot) => self.plan_block(&mut st, &mut parts, pinned, at..end, slot, mode),
+                None => {
+                    cache.counters.misses.add(1);
+                    plan_missing(&st, &mut parts, nr, at..end);
+                }
+            }
+            at = end;
+        }
+        let fills = mode.fills() && st.failed.is_none();
+        for part in &mut parts {
+            if matches!(part.from, From::Origin) {
+                let blocks = part.subs.start / per_block..part.subs.end.div_ceil(per_block);
+                if fills && !st.writers.overlaps(nr, &blocks) {
+                    part.from = From::Fill(st.fills.begin(nr, part.subs.clone()));
+                } else {
+                    cache.counters.bypasses.add(blocks.end - blocks.start);
+                }
+            }
+        }
+        Ok(parts)
+    }
+
+    fn plan_block(
+        &self,
+        st: &mut State,
+        parts: &mut SmallVec<[Part; 4]>,
+        pinned: &mut Pinned<'_>,
+        subs: Range<u64>,
+        slot: u32,
+        mode: Mode,
+    ) {
+        let cache = &*self.cache;
+        let per_block = st.sb.subs() as u64;
+        let masks = st.slots.masks(slot);
+        // A cache that is passed, or that has failed, serves only what is nowhere else.
+        let unused = mode == Mode::PassThrough || st.failed.is_some();
+        let served = if unused { masks.dirty } else { masks.valid };
+        let base = st.sb.slot_offset(slot);
+        let mut hit = false;
+        for at in subs {
+            let sub = (at % per_block) as usize;
+            if served >> sub & 1 == 0 {
+                plan_missing(st, parts, self.origin.nr, at..at + 1);
+                continue;
+            }
+            hit = true;
+            let offset = base + sub as u64 * SUB;
+            let verified = masks.verified >> sub & 1 != 0 && !cache.options.verify_always;
+            let last = parts.last_mut();
+            if masks.zero >> sub & 1 != 0 {
+                match last {
+                    Some(Part { subs, from: From::Zeroes }) => subs.end += 1,
+                    _ => parts.push(Part { subs: at..at + 1, from: From::Zeroes }),
+                }
+            } else if verified {
+                match last {
+                    Some(Part { subs, from: From::Slot { offset: first } })
+                        if *first + (subs.end - subs.start) * SUB == offset =>
+                    {
+                        subs.end += 1;
+                    }
+                    _ => parts.push(Part { subs: at..at + 1, from: From::Slot { offset } }),
+                }
+            } else {
+                let crc = st.slots.crc(slot, sub);
+                match last {
+                    Some(Part { subs, from: From::Unverified { offset: first, crcs } })
+                        if *first + (subs.end - subs.start) * SUB == offset =>
+                    {
+                        subs.end += 1;
+                        crcs.push(crc);
+                    }
+                    _ => {
+                        let from = From::Unverified { offset, crcs: vec![crc] };
+                        parts.push(Part { subs: at..at + 1, from });
+                    }
+                }
+            }
+        }
+        if hit {
+            pinned.pin(slot);
+            cache.counters.hits.add(1);
+            if let Some(key) = st.slots.key(slot) {
+                st.policy.hit(SlotNr(slot), key);
+            }
+        } else {
+            cache.counters.misses.add(1);
+        }
+    }
+
+    fn read_part(&self, part: Part, buf: &mut [u8], at: u64) -> Result<Outcome> {
+        let cache = &*self.cache;
+        let first = part.subs.start * SUB;
+        match part.from {
+            From::Slot { offset } => {
+                cache.counters.hit_bytes.add(buf.len() as u64);
+                cache.read_cache(buf, offset + (at - first))?;
+            }
+            From::Zeroes => {
+                cache.counters.hit_bytes.add(buf.len() as u64);
+                buf.fill(0);
+            }
+            From::Unverified { offset, crcs } => {
+                return self.read_unverified(&part.subs, offset, &crcs, buf, at);
+            }
+            From::Origin => {
+                cache.counters.miss_bytes.add(buf.len() as u64);
+                let origin = &*self.origin;
+                origin.device.read_at(buf, at).map_err(|e| origin.failed(cache, e))?;
+            }
+            From::Fill(id) => {
+                cache.counters.miss_bytes.add(buf.len() as u64);
+                let data = self.fetch(id, &part.subs)?;
+                buf.copy_from_slice(&data[(at - first) as usize..][..buf.len()]);
+                cache.hand_to_filler(&self.origin, id, data);
+            }
+            From::Other(id) => return Ok(self.wait_for_fill(id, &part.subs, buf, at)),
+        }
+        Ok(Outcome::Read)
+    }
+
+    /// Asks the origin for what a fill needs: whole sub-blocks, zeroes past the origin's end.
+    fn fetch(&self, id: FillId, subs: &Range<u64>) -> Result<Arc<Vec<u8>>> {
+        let cache = &*self.cache;
+        let origin = &*self.origin;
+        let mut data = vec![0; ((subs.end - subs.start) * SUB) as usize];
+        let at = subs.start * SUB;
+        let len = (origin.id.len_bytes - at).min(data.len() as u64) as usize;
+        let read = origin.device.read_at(&mut data[..len], at);
+        let data = Arc::new(data);
+        let mut st = cache.lock();
+        if read.is_ok() {
+            st.fills.ready(id, Arc::clone(&data));
+        } else {
+            st.fills.end(id);
+        }
+        drop(st);
+        cache.notify();
+        read.map(|()| data).map_err(|e| origin.failed(cache, e))
+    }
+
+    fn wait_for_fill(&self, id: FillId, subs: &Range<u64>, buf: &mut [u8], at: u64) -> Outcome {
+        let cache = &*self.cache;
+        let mut st = cache.lock();
+        loop {
+            let Some(fill) = st.fills.get(id) else { return Outcome::Again };
+            if subs.clone().any(|sub| fill.cancelled(sub)) {
+                return Outcome::Again;
+            }
+            if let Some(data) = &fill.data {
+                let data = Arc::clone(data);
+                let first = fill.subs.start * SUB;
+                drop(st);
+                cache.counters.hit_bytes.add(buf.len() as u64);
+                buf.copy_from_slice(&data[(at - first) as usize..][..buf.len()]);
+                return Outcome::Read;
+            }
+            st = cache.wait(st);
+        }
+    }
+
+    /// Reads whole sub-blocks and compares them with their checksums.
+    fn read_unverified(
+        &self,
+        subs: &Range<u64>,
+        offset: u64,
+        crcs: &[u32],
+        buf: &mut [u8],
+        at: u64,
+    ) -> Result<Outcome> {
+        let cache = &*self.cache;
+        let mut data = vec![0; crcs.len() * SUB_BLOCK_BYTES];
+        cache.read_cache(&mut data, offset)?;
+        let bad =
+            data.chunks_exact(SUB_BLOCK_BYTES).zip(crcs).position(|(d, crc)| crc32c(d) != *crc);
+        let good = bad.unwrap_or(crcs.len());
+        let nr = self.origin.nr;
+        {
+            let mut st = cache.lock();
+            let per_block = st.sb.subs() as u64;
+            for (sub, crc) in (subs.start..).zip(&crcs[..good]) {
+                st.mark_verified(
+                    BlockKey::new(nr, sub / per_block),
+                    (sub % per_block) as usize,
+                    *crc,
+                );
+            }
+        }
+        if let Some(bad) = bad {
+            return self.mismatch(subs.start + bad as u64, crcs[bad]).map(|()| Outcome::Again);
+        }
+        cache.counters.hit_bytes.add(buf.len() as u64);
+        let first = subs.start * SUB;
+        buf.copy_from_slice(&data[(at - first) as usize..][..buf.len()]);
+        Ok(Outcome::Read)
+    }
+
+    /// A cached sub-block did not match its checksum: forgotten if the origin has it, an error if
+    /// not. `Ok`: to be planned again.
+    pub(crate) fn mismatch(&self, sub: u64, crc: u32) -> Result<()> {
+        let cache = &*self.cache;
+        let mut st = cache.lock();
+        let per_block = st.sb.subs() as u64;
+        let key = BlockKey::new(self.origin.nr, sub / per_block);
+        let bit = (sub % per_block) as usize;
+        // It may have been overwritten while it was read.
+        while st.writers.contains(key) {
+            st = cache.wait(st);
+        }
+        let Some(slot) = st.lookup(key) else { return Ok(()) };
+        let masks = st.slots.masks(slot);
+        let same = masks.valid >> bit & 1 != 0 && st.slots.crc(slot, bit) == crc;
+        if !same || (masks.verified >> bit & 1 != 0 && !cache.options.verify_always) {
+            return Ok(());
+        }
+        if masks.dirty >> bit & 1 != 0 {
+            cache.counters.dirty_damaged.add(1);
+            return Err(Error::DirtyDamaged {
+                label: self.origin.id.label.clone(),
+                offset: sub * SUB,
+                len_bytes: SUB,
+                slot,
+            });
+        }
+        cache.counters.heals.add(1);
+        tracing::warn!(
+            origin = self.origin.id.label,
+            at = sub * SUB,
+            "a damaged clean block is read from the origin again"
+        );
+        st.invalidate(slot, 1 << bit);
+        Ok(())
+    }
+}
+
+/// Plans sub-blocks that are not in the cache.
+fn plan_missing(st: &State, parts: &mut SmallVec<[Part; 4]>, nr: u16, subs: Range<u64>) {
+    for at in subs {
+        let filling = if st.fills.is_empty() { None } else { st.fills.covering(nr, at) };
+        match (filling, parts.last_mut()) {
+            (Some((id, _)), Some(Part { subs, from: From::Other(last) })) if *last == id => {
+                subs.end += 1;
+            }
+            (Some((id, _)), _) => parts.push(Part { subs: at..at + 1, from: From::Other(id) }),
+            (None, Some(Part { subs, from: From::Origin })) if subs.end == at => subs.end += 1,
+            (None, _) => parts.push(Part { subs: at..at + 1, from: From::Origin }),
+        }
+    }
+}
+
+impl State {
+    /// Notes that a sub-block was seen to match its checksum, if it still has it.
+    pub(crate) fn mark_verified(&mut self, key: BlockKey, sub: usize, crc: u32) {
+        let Some(slot) = self.lookup(key) else { return };
+        let masks = self.slots.masks(slot);
+        if masks.valid >> sub & 1 != 0 && self.slots.crc(slot, sub) == crc {
+            let verified = masks.verified | 1 << sub;
+            self.set_masks(slot, crate::slots::Masks { verified, ..masks });
+        }
+    }
+}
+
+impl Cache {
+    /// Puts what a fill has brought into the cache: at once, or behind.
+    pub(crate) fn hand_to_filler(&self, origin: &Arc<Origin>, id: FillId, data: Arc<Vec<u8>>) {
+        if !self.workers.take_fill(&self.options, origin, id, &data) {
+            self.complete_fill(origin, id, &data);
+        }
+    }
+
+    /// Puts what a fill has brought into the cache. Failing to is no failure of the reader.
+    pub(crate) fn complete_fill(&self, origin: &Origin, id: FillId, data: &[u8]) {
+        let filled = self.try_fill(origin, id, data);
+        let mut st = self.lock();
+        st.fills.end(id);
+        drop(st);
+        self.notify();
+        if let Err(error) = filled.and_then(|()| self.commit_if_much()) {
+            tracing::debug!(%error, "a block was not put into the cache");
+        }
+    }
+
+    fn try_fill(&self, origin: &Origin, id: FillId, data: &[u8]) -> Result<()> {
+        let crcs: Vec<u32> = data.chunks_exact(SUB_BLOCK_BYTES).map(crc32c).collect();
+        let nr = origin.nr;
+        let mut pinned = Pinned::new(&self.pins);
+        // (slot, whether it is new, first sub-block of the origin, mask of the slot's sub-blocks)
+        let mut targets: Vec<(u32, bool, u64, u16)> = Vec::new();
+        let mut st = self.lock();
+        st.check_usable()?;
+        let per_block = st.sb.subs() as u64;
+        let Some(subs) = st.fills.get(id).map(|fill| fill.subs.clone()) else { return Ok(()) };
+        let blocks = subs.start / per_block..subs.end.div_ceil(per_block);
+        if st.writers.overlaps(nr, &blocks) {
+            self.counters.bypasses.add(blocks.end - blocks.start);
+            return Ok(());
+        }
+        for block in blocks.clone() {
+            let key = BlockKey::new(nr, block);
+            let first = block * per_block;
+            let mut mask = 0_u16;
+            let slot = st.lookup(key);
+            let valid = slot.map_or(0, |slot| st.slots.masks(slot).valid);
+            let Some(fill) = st.fills.get(id) else { return Ok(()) };
+            for sub in first.max(subs.start)..(first + per_block).min(subs.end) {
+                let bit = sub - first;
+                if !fill.cancelled(sub) && valid >> bit & 1 == 0 {
+                    mask |= 1 << bit;
+                }
+            }
+            if mask == 0 {
+                continue;
+            }
+            match slot {
+                Some(slot) => {
+                    pinned.pin(slot);
+                    targets.push((slot, false, first, mask));
+                }
+                None => match st.take_slot(key) {
+                    Some(slot) => targets.push((slot, true, first, mask)),
+                    None => self.counters.bypasses.add(1),
+                },
+            }
+        }
+        let range = st.writers.enter(nr, blocks);
+        let sb = (st.sb.data_offset, u64::from(st.sb.block_bytes));
+        drop(st);
+
+        let mut runs = Runs::default();
+        for (slot, _, first, mask) in &targets {
+            let base = sb.0 + u64::from(*slot) * sb.1;
+            for bit in (0..per_block).filter(|bit| mask >> bit & 1 != 0) {
+                runs.push(base + bit * SUB, ((first + bit - subs.start) * SUB) as usize);
+            }
+        }
+        let written = runs.write(self, data);
+
+        let mut st = self.lock();
+        for (slot, new, first, mask) in targets {
+            let key = BlockKey::new(nr, first / per_block);
+            if written.is_err() {
+                if new {
+                    st.release(slot);
+                }
+                continue;
+            }
+            for bit in (0..per_block).filter(|bit| mask >> bit & 1 != 0) {
+                st.slots.set_crc(slot, bit as usize, crcs[(first + bit - subs.start) as usize]);
+            }
+            if new {
+                let masks =
+                    crate::slots::Masks { valid: mask, verified: mask, ..Default::default() };
+                st.map(slot, key, masks);
+                st.policy.insert(SlotNr(slot), key);
+            } else {
+                let masks = st.slots.masks(slot);
+                let (valid, verified) = (masks.valid | mask, masks.verified | mask);
+                st.set_masks(slot, crate::slots::Masks { valid, verified, ..masks });
+            }
+            st.touch(slot);
+            self.counters.fills.add(1);
+        }
+        st.writers.leave(range);
+        drop(st);
+        self.notify();
+        written
+    }
+}
+
+/// Sub-blocks to be written, those that lie side by side in one request.
+#[derive(Debug, Default)]
+pub(crate) struct Runs {
+    /// Offset on the device, offset in the data, sub-blocks.
+    list: SmallVec<[(u64, usize, usize); 4]>,
+}
+
+impl Runs {
+    pub(crate) fn push(&mut self, offset: u64, from: usize) {
+        match self.list.last_mut() {
+            Some((o, f, n))
+                if *o + *n as u64 * SUB == offset && *f + *n * SUB_BLOCK_BYTES == from =>
+            {
+                *n += 1;
+            }
+            _ => self.list.push((offset, from, 1)),
+        }
+    }
+
+    pub(crate) fn write(&self, cache: &Cache, data: &[u8]) -> Result<()> {
+        for (offset, from, subs) in &self.list {
+            let bytes = &data[*from..from + subs * SUB_BLOCK_BYTES];
+            cache.counters.data_bytes_written.fetch_add(bytes.len() as u64, Ordering::Relaxed);
+            cache.write_cache(bytes, *offset)?;
+        }
+        Ok(())
+    }
+}

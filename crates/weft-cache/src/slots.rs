@@ -1,0 +1,208 @@
+//! The slot table: what is in each slot, in eleven bytes a slot (with blocks of 4 KiB).
+//!
+//! A slot is *free* (on the map of free slots), *used* (it has a key), or neither: reserved for a
+//! block that is being written, or given up and still held. It is *held* for the sub-blocks that a
+//! durable record calls dirty: these are never overwritten in place, and a held slot is not given
+//! to another block, until a later durable record says otherwise.
+
+use crate::bitmap::Bitmap;
+use crate::format::record::{Record, SUBS_MAX};
+use crate::policy::BlockKey;
+use std::ops::Range;
+
+const USED: u64 = 1;
+const TOUCHED: u64 = 2;
+const DIRTY: u64 = 4;
+const HELD: u64 = 8;
+const ZERO: u64 = 16;
+const VERIFIED: u64 = 32;
+const BLOCK_BITS: u32 = 38;
+const FLAGS_SHIFT: u32 = 42;
+
+/// A bit for each sub-block of a slot.
+#[derive(Debug, Clone, Copy, PartialEq, Eq, Default)]
+pub(crate) struct Masks {
+    /// In the cache.
+    pub(crate) valid: u16,
+    /// And not in the origin.
+    pub(crate) dirty: u16,
+    /// Dirty in the durable metadata.
+    pub(crate) held: u16,
+    /// Zeroes, whatever the slot contains.
+    pub(crate) zero: u16,
+    /// Seen to match its checksum, or written, since the cache was opened.
+    pub(crate) verified: u16,
+}
+
+#[derive(Debug)]
+pub(crate) struct SlotTable {
+    subs: usize,
+    /// Block 38 bits, origin 4 bits, flags 6 bits.
+    words: Vec<[u16; 3]>,
+    crcs: Vec<u32>,
+    /// Only if a block has several sub-blocks; else the flags are the masks.
+    masks: Vec<Masks>,
+    pub(crate) free: Bitmap,
+    /// Where the last free slot was found: runs of new blocks get runs of slots.
+    cursor: u32,
+}
+
+impl SlotTable {
+    /// All slots unused, and none free yet.
+    pub(crate) fn new(slots: u32, subs: usize) -> Self {
+        let n = slots as usize;
+        Self {
+            subs,
+            words: vec![[0; 3]; n],
+            crcs: vec![0; n * subs],
+            masks: if subs > 1 { vec![Masks::default(); n] } else { Vec::new() },
+            free: Bitmap::new(slots),
+            cursor: 0,
+        }
+    }
+
+    pub(crate) fn len(&self) -> u32 {
+        self.words.len() as u32
+    }
+
+    pub(crate) fn memory_bytes(&self) -> usize {
+        self.words.len() * 6
+            + self.crcs.len() * 4
+            + self.masks.len() * size_of::<Masks>()
+            + self.free.memory_bytes()
+    }
+
+    /// Changes the number of slots. Those beyond the new end must be unused.
+    pub(crate) fn resize(&mut self, slots: u32) {
+        debug_assert!((slots..self.len()).all(|slot| self.key(slot).is_none()));
+        let n = slots as usize;
+        self.words.resize(n, [0; 3]);
+        self.crcs.resize(n * self.subs, 0);
+        if self.subs > 1 {
+            self.masks.resize(n, Masks::default());
+        }
+        self.free.resize(slots);
+        self.cursor = 0;
+    }
+
+    fn word(&self, slot: u32) -> u64 {
+        let [a, b, c] = self.words[slot as usize];
+        u64::from(a) | u64::from(b) << 16 | u64::from(c) << 32
+    }
+
+    fn set_word(&mut self, slot: u32, word: u64) {
+        self.words[slot as usize] = [word as u16, (word >> 16) as u16, (word >> 32) as u16];
+    }
+
+    fn flag(&self, slot: u32, flag: u64) -> bool {
+        self.word(slot) >> FLAGS_SHIFT & flag != 0
+    }
+
+    fn set_flag(&mut self, slot: u32, flag: u64, on: bool) {
+        let word = self.word(slot);
+        let bit = flag << FLAGS_SHIFT;
+        self.set_word(slot, if on { word | bit } else { word & !bit });
+    }
+
+    /// What the slot holds.
+    pub(crate) fn key(&self, slot: u32) -> Option<BlockKey> {
+        let word = self.word(slot);
+        (word >> FLAGS_SHIFT & USED != 0).then(|| {
+            let block = word & ((1 << BLOCK_BITS) - 1);
+            BlockKey::new((word >> BLOCK_BITS) as u16 & 15, block)
+        })
+    }
+
+    /// Gives the slot a key, or none. All else about it stays.
+    pub(crate) fn set_key(&mut self, slot: u32, key: Option<BlockKey>) {
+        let flags = self.word(slot) >> FLAGS_SHIFT & !USED;
+        let word = key.map_or(flags << FLAGS_SHIFT, |key| {
+            debug_assert!(key.block() < 1 << BLOCK_BITS);
+            key.block() | u64::from(key.origin() & 15) << BLOCK_BITS | (flags | USED) << FLAGS_SHIFT
+        });
+        self.set_word(slot, word);
+    }
+
+    /// Whether the slot waits to be recorded.
+    pub(crate) fn touched(&self, slot: u32) -> bool {
+        self.flag(slot, TOUCHED)
+    }
+
+    pub(crate) fn set_touched(&mut self, slot: u32, on: bool) {
+        self.set_flag(slot, TOUCHED, on);
+    }
+
+    pub(crate) fn masks(&self, slot: u32) -> Masks {
+        if self.subs > 1 {
+            return self.masks[slot as usize];
+        }
+        let flags = self.word(slot) >> FLAGS_SHIFT;
+        let bit = |flag: u64| u16::from(flags & flag != 0);
+        Masks {
+            valid: bit(USED),
+            dirty: bit(DIRTY),
+            held: bit(HELD),
+            zero: bit(ZERO),
+            verified: bit(VERIFIED),
+        }
+    }
+
+    /// Sets the masks. With a single sub-block, `valid` is whether there is a key, and not set
+    /// here.
+    pub(crate) fn set_masks(&mut self, slot: u32, masks: Masks) {
+        debug_assert_eq!((masks.dirty | masks.zero) & !masks.valid, 0, "{masks:?}");
+        if self.subs > 1 {
+            self.masks[slot as usize] = masks;
+            return;
+        }
+        let mut word = self.word(slot) & !((DIRTY | HELD | ZERO | VERIFIED) << FLAGS_SHIFT);
+        for (mask, flag) in [
+            (masks.dirty, DIRTY),
+            (masks.held, HELD),
+            (masks.zero, ZERO),
+            (masks.verified, VERIFIED),
+        ] {
+            if mask != 0 {
+                word |= flag << FLAGS_SHIFT;
+            }
+        }
+        self.set_word(slot, word);
+    }
+
+    pub(crate) fn crc(&self, slot: u32, sub: usize) -> u32 {
+        self.crcs[slot as usize * self.subs + sub]
+    }
+
+    pub(crate) fn set_crc(&mut self, slot: u32, sub: usize, crc: u32) {
+        self.crcs[slot as usize * self.subs + sub] = crc;
+    }
+
+    /// The slot's record as of now.
+    pub(crate) fn record(&self, slot: u32) -> Record {
+        let mut record = Record::free(slot);
+        let Some(key) = self.key(slot) else { return record };
+        let masks = self.masks(slot);
+        record.key = Some(key);
+        record.valid = masks.valid;
+        record.dirty = masks.dirty;
+        record.zero = masks.zero;
+        for sub in 0..self.subs.min(SUBS_MAX) {
+            if masks.valid >> sub & 1 != 0 {
+                record.crcs[sub] = self.crc(slot, sub);
+            }
+        }
+        record
+    }
+
+    /// Takes a free slot within `range`: the next one behind the last that was taken.
+    pub(crate) fn take_free(&mut self, range: Range<u32>) -> Option<u32> {
+        let from = if range.contains(&self.cursor) { self.cursor } else { range.start };
+        let slot = self
+            .free
+            .next_set(from..range.end)
+            .or_else(|| self.free.next_set(range.start..from))?;
+        self.free.clear(slot);
+        self.cursor = slot + 1;
+        Some(slot)
+    }
+}

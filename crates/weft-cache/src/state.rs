@@ -1,0 +1,440 @@
+//! What a cache knows, behind one lock: the slots, the index, the policy, the regions, and what is
+//! going on. Nothing here does I/O.
+//!
+//! Invariants, beside those of the parts:
+//! - a used slot's key leads to it through the index, and no other slot has the key;
+//! - a slot's state differs from what the log has been given only if the slot is touched, and a
+//!   touched slot is in `pending`;
+//! - a slot is given to another block only when it is clean, not held and not pinned;
+//! - `dirty_subs` and the regions count the dirty sub-blocks of all slots.
+
+use crate::fills::Fills;
+use crate::format::record::Record;
+use crate::format::superblock::Superblock;
+use crate::index::Index;
+use crate::loading::Loading;
+use crate::policy::{BlockKey, Policy, SlotNr};
+use crate::ranges::Ranges;
+use crate::regions::{Intent, RegionKey, Regions};
+use crate::slots::{Masks, SlotTable};
+use crate::stats::{Count, Counters};
+use crate::{Error, ORIGINS_MAX, Result, SUB_BLOCK_BYTES};
+use hashbrown::HashSet;
+use std::sync::Arc;
+use std::sync::atomic::{AtomicU32, Ordering};
+
+/// How many readers are in the slots, counted for groups of slots. Taken under the state's lock,
+/// given back without it.
+#[derive(Debug)]
+pub(crate) struct Pins(Vec<AtomicU32>);
+
+impl Pins {
+    pub(crate) fn new() -> Self {
+        Self((0..4096).map(|_| AtomicU32::new(0)).collect())
+    }
+
+    fn of(&self, slot: u32) -> &AtomicU32 {
+        &self.0[slot as usize % self.0.len()]
+    }
+
+    pub(crate) fn pin(&self, slot: u32) {
+        self.of(slot).fetch_add(1, Ordering::Acquire);
+    }
+
+    pub(crate) fn unpin(&self, slot: u32) {
+        self.of(slot).fetch_sub(1, Ordering::Release);
+    }
+
+    pub(crate) fn pinned(&self, slot: u32) -> bool {
+        self.of(slot).load(Ordering::Acquire) != 0
+    }
+}
+
+/// Where the log stands, in numbers of blocks.
+#[derive(Debug, Clone, Copy, Default)]
+pub(crate) struct LogPosition {
+    /// The oldest block that recovery needs.
+    pub(crate) tail: u64,
+    /// The next to be written.
+    pub(crate) next: u64,
+    /// The sequence number of the newest checkpoint.
+    pub(crate) checkpoint: u64,
+}
+
+/// What the state knows of an origin.
+#[derive(Debug, Clone, Copy, Default)]
+pub(crate) struct OriginState {
+    pub(crate) region_shift: u32,
+    pub(crate) used_slots: u32,
+    pub(crate) dirty_subs: u64,
+    /// The most slots, 0 for all.
+    pub(crate) quota_slots: u64,
+    /// Its entries are believed.
+    pub(crate) known: bool,
+}
+
+pub(crate) struct State {
+    pub(crate) slots: SlotTable,
+    pub(crate) index: Index,
+    pub(crate) policy: Box<dyn Policy>,
+    pub(crate) regions: Regions,
+    pub(crate) origins: [OriginState; ORIGINS_MAX],
+    /// Touched slots, in the order in which they were.
+    pub(crate) pending: Vec<u32>,
+    /// Something pending is part of what a flush promises.
+    pub(crate) must_commit: bool,
+    /// Blocks that left the index since the last commit: a durable record may still name them.
+    pub(crate) removed: HashSet<BlockKey>,
+    /// The same, of the commit in progress.
+    pub(crate) removed_committing: HashSet<BlockKey>,
+    /// Slots that are unused, and held or pinned.
+    limbo: Vec<u32>,
+    pub(crate) pins: Arc<Pins>,
+    /// Blocks being written, each by one writer.
+    pub(crate) writers: Ranges,
+    /// Blocks being written back.
+    pub(crate) cleaning: Ranges,
+    pub(crate) fills: Fills,
+    pub(crate) loading: Option<Loading>,
+    pub(crate) dirty_subs: u64,
+    pub(crate) held_slots: u64,
+    /// Writes to dirty sub-blocks in place, in progress.
+    pub(crate) in_place: u32,
+    /// A commit waits for these, and no new ones may begin.
+    pub(crate) gathering: bool,
+    pub(crate) sb: Superblock,
+    pub(crate) log: LogPosition,
+    /// Why the cache device is not used any more.
+    pub(crate) failed: Option<String>,
+    pub(crate) closed: bool,
+    /// Whether anything outlives this opening.
+    pub(crate) persistent: bool,
+    /// A commit has gathered, and is not durable yet.
+    pub(crate) commit_running: bool,
+    /// Origins whose blocks are being forgotten, each with the next slot to look at.
+    pub(crate) forgetting: Vec<(u16, u32)>,
+    /// Slots with dirty data that does not match its checksum.
+    pub(crate) damaged: HashSet<u32>,
+    pub(crate) now_ms: u64,
+    pub(crate) last_commit_ms: u64,
+    /// Where write-back goes on.
+    pub(crate) elevator: RegionKey,
+    pub(crate) counters: Arc<Counters>,
+}
+
+impl std::fmt::Debug for State {
+    fn fmt(&self, f: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
+        f.debug_struct("State")
+            .field("sb", &self.sb)
+            .field("log", &self.log)
+            .finish_non_exhaustive()
+    }
+}
+
+impl State {
+    /// An empty cache: no slot is used, and none is free yet.
+    pub(crate) fn new(
+        sb: Superblock,
+        policy: Box<dyn Policy>,
+        pins: Arc<Pins>,
+        counters: Arc<Counters>,
+    ) -> Self {
+        let mut origins = [OriginState::default(); ORIGINS_MAX];
+        for (state, entry) in origins.iter_mut().zip(&sb.origins) {
+            if let Some(entry) = entry {
+                state.region_shift = entry.region_shift;
+                state.quota_slots = entry.quota_slots;
+                state.known = !entry.forgetting;
+            }
+        }
+        let forgotten = sb.origins.iter().enumerate();
+        let forgotten = forgotten.filter(|(_, e)| e.as_ref().is_some_and(|e| e.forgetting));
+        let forgetting = forgotten.map(|(nr, _)| (nr as u16, 0)).collect();
+        Self {
+            slots: SlotTable::new(sb.slots, sb.subs()),
+            index: Index::new(sb.slots),
+            policy,
+            regions: Regions::default(),
+            origins,
+            pending: Vec::new(),
+            must_commit: false,
+            removed: HashSet::new(),
+            removed_committing: HashSet::new(),
+            limbo: Vec::new(),
+            pins,
+            writers: Ranges::default(),
+            cleaning: Ranges::default(),
+            fills: Fills::default(),
+            loading: None,
+            dirty_subs: 0,
+            held_slots: 0,
+            in_place: 0,
+            gathering: false,
+            sb,
+            log: LogPosition::default(),
+            failed: None,
+            closed: false,
+            persistent: true,
+            commit_running: false,
+            forgetting,
+            damaged: HashSet::new(),
+            now_ms: 0,
+            last_commit_ms: 0,
+            elevator: RegionKey(0),
+            counters,
+        }
+    }
+
+    /// The slot that holds a block.
+    pub(crate) fn lookup(&self, key: BlockKey) -> Option<u32> {
+        self.index.get(key, |slot| self.slots.key(slot))
+    }
+
+    /// The region a block lies in.
+    pub(crate) fn region_of(&self, key: BlockKey) -> RegionKey {
+        let shift = self.origins[usize::from(key.origin() & 15)].region_shift;
+        let byte = u128::from(key.block()) * u128::from(self.sb.block_bytes);
+        RegionKey::new(key.origin(), (byte >> shift) as u32)
+    }
+
+    /// Bytes that are nowhere but in the cache.
+    pub(crate) fn dirty_bytes(&self) -> u64 {
+        self.dirty_subs * SUB_BLOCK_BYTES as u64
+    }
+
+    /// Notes that the log has to be told of a slot.
+    pub(crate) fn touch(&mut self, slot: u32) {
+        if !self.persistent {
+            return;
+        }
+        self.counters.metadata_updates.add(1);
+        let masks = self.slots.masks(slot);
+        self.must_commit |= (masks.dirty | masks.held) != 0;
+        if self.slots.touched(slot) {
+            self.counters.batched_updates.add(1);
+            return;
+        }
+        // The first of a batch, and each that overflows a block of the log, begins a write.
+        let per_block = 4000 / crate::format::record::padded_bytes(self.sb.subs());
+        self.counters.batched_updates.add(u64::from(self.pending.len() % per_block != 0));
+        self.slots.set_touched(slot, true);
+        self.pending.push(slot);
+    }
+
+    /// Changes the masks of a slot, and what is counted by them.
+    pub(crate) fn set_masks(&mut self, slot: u32, masks: Masks) {
+        let before = self.slots.masks(slot);
+        self.slots.set_masks(slot, masks);
+        match (before.held != 0, masks.held != 0) {
+            (false, true) => self.held_slots += 1,
+            (true, false) => self.held_slots -= 1,
+            _ => {}
+        }
+        let (was, is) = (before.dirty.count_ones(), masks.dirty.count_ones());
+        if was == is {
+            return;
+        }
+        let Some(key) = self.slots.key(slot) else {
+            debug_assert!(false, "an unused slot is not dirty");
+            return;
+        };
+        let now_ms = self.now_ms;
+        self.dirty_subs = self.dirty_subs + u64::from(is) - u64::from(was);
+        let origin = &mut self.origins[usize::from(key.origin() & 15)];
+        origin.dirty_subs = origin.dirty_subs + u64::from(is) - u64::from(was);
+        self.regions.update(self.region_of(key), |region| {
+            if region.dirty == 0 {
+                region.dirty_since_ms = now_ms;
+            }
+            region.dirty = region.dirty + is - was;
+        });
+    }
+
+    /// Puts a block into a reserved slot.
+    pub(crate) fn map(&mut self, slot: u32, key: BlockKey, masks: Masks) {
+        debug_assert!(self.slots.key(slot).is_none() && self.lookup(key).is_none());
+        self.index.insert(key, slot);
+        self.slots.set_key(slot, Some(key));
+        self.origins[usize::from(key.origin() & 15)].used_slots += 1;
+        let held = self.slots.masks(slot).held;
+        self.set_masks(slot, Masks { held, ..masks });
+    }
+
+    /// Empties a slot, whatever was in it; what durable records hold of it stays held. The slot is
+    /// reserved then.
+    fn empty(&mut self, slot: u32) -> Option<BlockKey> {
+        let key = self.slots.key(slot)?;
+        let masks = self.slots.masks(slot);
+        self.set_masks(slot, Masks { valid: masks.valid, held: masks.held, ..Masks::default() });
+        self.damaged.remove(&slot);
+        let there = self.index.remove(key, |slot| self.slots.key(slot));
+        debug_assert!(there, "a used slot is in the index");
+        self.slots.set_key(slot, None);
+        self.set_masks(slot, Masks { held: masks.held, ..Masks::default() });
+        self.origins[usize::from(key.origin() & 15)].used_slots -= 1;
+        Some(key)
+    }
+
+    /// Takes a block out of the cache.
+    pub(crate) fn unmap(&mut self, slot: u32) {
+        let Some(key) = self.slots.key(slot) else { return };
+        self.policy.remove(SlotNr(slot), key);
+        self.unmap_from_policy(slot, key);
+        self.release(slot);
+    }
+
+    fn unmap_from_policy(&mut self, slot: u32, key: BlockKey) {
+        self.empty(slot);
+        if self.persistent {
+            self.removed.insert(key);
+        }
+        if let Some(loading) = &mut self.loading {
+            loading.supersede(key);
+        }
+        self.touch(slot);
+    }
+
+    /// As [`unmap`](Self::unmap) while the log is replayed: the log says so itself.
+    pub(crate) fn unmap_replayed(&mut self, slot: u32) {
+        if let Some(key) = self.slots.key(slot) {
+            self.policy.remove(SlotNr(slot), key);
+            self.empty(slot);
+            self.set_masks(slot, Masks::default());
+            if let Some(loading) = &mut self.loading {
+                loading.supersede(key);
+            }
+        }
+    }
+
+    /// Takes sub-blocks out of the cache; with the last one, the block.
+    pub(crate) fn invalidate(&mut self, slot: u32, subs: u16) {
+        let masks = self.slots.masks(slot);
+        let valid = masks.valid & !subs;
+        if valid == masks.valid {
+            return;
+        }
+        if valid == 0 {
+            self.unmap(slot);
+            return;
+        }
+        let (dirty, zero) = (masks.dirty & valid, masks.zero & valid);
+        let verified = masks.verified & valid;
+        self.set_masks(slot, Masks { valid, dirty, zero, verified, held: masks.held });
+        self.touch(slot);
+    }
+
+    /// Gives back a reserved slot: it is free as soon as nothing holds it.
+    pub(crate) fn release(&mut self, slot: u32) {
+        debug_assert!(self.slots.key(slot).is_none() && !self.slots.free.get(slot));
+        if slot >= self.slots.len() {
+            return;
+        }
+        if self.slots.masks(slot).held == 0 && !self.pins.pinned(slot) {
+            self.slots.free.set(slot);
+        } else {
+            self.limbo.push(slot);
+        }
+    }
+
+    /// Frees what is not held and pinned any more.
+    pub(crate) fn sweep_limbo(&mut self) {
+        for slot in std::mem::take(&mut self.limbo) {
+            if slot < self.slots.len() {
+                self.release(slot);
+            }
+        }
+    }
+
+    /// Whether unused slots wait for a commit that lets go of them.
+    pub(crate) fn commit_would_free(&self) -> bool {
+        self.held_slots > 0
+    }
+
+    /// A slot for a block: a free one, or that of a block that is given up. It is reserved.
+    pub(crate) fn take_slot(&mut self, key: BlockKey) -> Option<u32> {
+        let origin = usize::from(key.origin() & 15);
+        let quota = self.origins[origin].quota_slots;
+        let over = quota != 0 && u64::from(self.origins[origin].used_slots) >= quota;
+        if !over {
+            let place = self.policy.place(key);
+            if let Some(slot) = self.slots.take_free(place.clone()) {
+                return Some(slot);
+            }
+            if !self.limbo.is_empty() {
+                self.sweep_limbo();
+                if let Some(slot) = self.slots.take_free(place) {
+                    return Some(slot);
+                }
+            }
+        }
+        let (slots, pins) = (&self.slots, &self.pins);
+        let mut may = |slot: SlotNr| {
+            let masks = slots.masks(slot.0);
+            let own = || slots.key(slot.0).is_some_and(|k| k.origin() == key.origin());
+            masks.dirty == 0 && masks.held == 0 && !pins.pinned(slot.0) && (!over || own())
+        };
+        let key_of = |slot: SlotNr| slots.key(slot.0).unwrap_or(BlockKey(u64::MAX));
+        let slot = self.policy.evict(key, &mut may, &key_of)?.0;
+        let evicted = self.slots.key(slot)?;
+        self.counters.evictions.add(1);
+        self.unmap_from_policy(slot, evicted);
+        Some(slot)
+    }
+
+    /// Whether a clean record of this block may be durable, and so may be believed after a crash.
+    pub(crate) fn may_be_believed(&self, key: BlockKey) -> bool {
+        self.loading.is_some()
+            || self.lookup(key).is_some()
+            || self.removed.contains(&key)
+            || self.removed_committing.contains(&key)
+    }
+
+    /// The intent of the region of a block.
+    pub(crate) fn intent(&self, key: BlockKey) -> Intent {
+        self.regions.intent(self.region_of(key))
+    }
+
+    /// Takes a record that was read from the device. Its slot is reserved.
+    pub(crate) fn recover(&mut self, record: &Record, key: BlockKey) {
+        for (sub, crc) in record.crcs.iter().enumerate().take(self.sb.subs()) {
+            self.slots.set_crc(record.slot, sub, *crc);
+        }
+        let (valid, dirty, zero) = (record.valid, record.dirty, record.zero);
+        self.map(record.slot, key, Masks { valid, dirty, zero, ..Masks::default() });
+        // The record is durable: what it calls dirty is held.
+        self.set_masks(record.slot, Masks { valid, dirty, zero, held: dirty, verified: 0 });
+    }
+
+    /// Refuses further use of a cache that is closed or has failed.
+    pub(crate) fn check_usable(&self) -> Result<()> {
+        if self.closed {
+            return Err(Error::Closed);
+        }
+        match &self.failed {
+            Some(why) => Err(Error::Failed { dirty_bytes: self.dirty_bytes(), why: why.clone() }),
+            None => Ok(()),
+        }
+    }
+
+    /// Looks at everything; for tests.
+    #[cfg(debug_assertions)]
+    pub(crate) fn check_invariants(&self) {
+        let mut dirty = 0;
+        let mut used = 0;
+        for slot in 0..self.slots.len() {
+            let masks = self.slots.masks(slot);
+            if let Some(key) = self.slots.key(slot) {
+                used += 1;
+                assert_eq!(self.lookup(key), Some(slot), "the index leads to the slot");
+                assert!(!self.slots.free.get(slot), "a used slot is not free");
+                assert_ne!(masks.valid, 0);
+                dirty += u64::from(masks.dirty.count_ones());
+            } else {
+                assert_eq!(masks.valid | masks.dirty, 0);
+                assert!(!(self.slots.free.get(slot) && masks.held != 0), "a free slot is held");
+            }
+        }
+        assert_eq!(used, self.index.len());
+        assert_eq!(dirty, self.dirty_subs);
+    }
+}

@@ -1,0 +1,292 @@
+//! Putting written data into the cache.
+//!
+//! A sub-block is overwritten in place unless a durable record calls it dirty: then its last
+//! flushed version must stay, and the block moves to another slot, its other sub-blocks with it.
+
+use crate::cache::Cache;
+use crate::fills::FILL_SUBS_MAX;
+use crate::policy::{BlockKey, SlotNr};
+use crate::read::{Pinned, Runs};
+use crate::slots::Masks;
+use crate::state::State;
+use crate::{Error, Result, SUB_BLOCK_BYTES};
+use crc32c::crc32c;
+use std::ops::Range;
+use std::sync::MutexGuard;
+
+const SUB: u64 = SUB_BLOCK_BYTES as u64;
+
+/// How data is stored.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub(crate) struct Store {
+    /// The origin does not have it.
+    pub(crate) dirty: bool,
+    /// Blocks that are not in the cache get a slot.
+    pub(crate) allocate: bool,
+    /// It is all zeroes: nothing but the fact is stored.
+    pub(crate) zero: bool,
+}
+
+/// Where one block's data goes.
+struct Target {
+    block: u64,
+    /// The sub-blocks that are stored.
+    mask: u16,
+    slot: u32,
+    /// The slot the block leaves, or `None` if it stays or is new.
+    leaves: Option<u32>,
+    new: bool,
+    /// Sub-blocks that move along.
+    moved: u16,
+}
+
+impl Cache {
+    /// Stores sub-blocks `subs` of an origin. The caller has entered the blocks as their writer.
+    /// `Ok(false)`: there is no room, and nothing was stored.
+    pub(crate) fn store(
+        &self,
+        nr: u16,
+        subs: &Range<u64>,
+        data: &[u8],
+        how: Store,
+    ) -> Result<bool> {
+        debug_assert!(subs.end - subs.start <= FILL_SUBS_MAX || how.zero);
+        let crcs: Vec<u32> = if how.zero {
+            Vec::new()
+        } else {
+            data.chunks_exact(SUB_BLOCK_BYTES).map(crc32c).collect()
+        };
+        let mut pinned = Pinned::new(&self.pins);
+        let mut st = self.lock();
+        st.check_usable()?;
+        while st.gathering {
+            st = self.wait(st);
+        }
+        let per_block = st.sb.subs() as u64;
+        let Some(mut targets) = take_targets(&mut st, nr, subs, how, &mut pinned) else {
+            return Ok(false);
+        };
+        let overwrites_dirty = targets
+            .iter()
+            .any(|t| !t.new && !how.zero && st.slots.masks(t.slot).dirty & t.mask != 0);
+        st.in_place += u32::from(overwrites_dirty);
+        let place = (st.sb.data_offset, u64::from(st.sb.block_bytes));
+        drop(st);
+
+        let written = if how.zero {
+            Ok(())
+        } else {
+            let mut runs = Runs::default();
+            for t in &targets {
+                for bit in (0..per_block).filter(|bit| t.mask >> bit & 1 != 0) {
+                    let from = (t.block * per_block + bit - subs.start) * SUB;
+                    runs.push(place.0 + u64::from(t.slot) * place.1 + bit * SUB, from as usize);
+                }
+            }
+            runs.write(self, data)
+        };
+        let written = written.and_then(|()| self.move_along(&mut targets, place));
+
+        let mut st = self.lock();
+        st.in_place -= u32::from(overwrites_dirty);
+        for t in targets {
+            let key = BlockKey::new(nr, t.block);
+            if written.is_err() {
+                give_up(&mut st, &t);
+                continue;
+            }
+            publish(&mut st, &t, key, how);
+            for bit in (0..per_block).filter(|bit| t.mask >> bit & 1 != 0) {
+                let crc = if how.zero {
+                    zero_crc()
+                } else {
+                    crcs[(t.block * per_block + bit - subs.start) as usize]
+                };
+                st.slots.set_crc(t.slot, bit as usize, crc);
+            }
+            st.touch(t.slot);
+        }
+        drop(st);
+        self.notify();
+        written.map(|()| true)
+    }
+
+    /// Copies what moves to another slot together with what was written. Checked on the way:
+    /// damage must not get a new checksum.
+    fn move_along(
+        &self,
+        targets: &mut [Target],
+        (data_offset, block_bytes): (u64, u64),
+    ) -> Result<()> {
+        for t in targets.iter_mut().filter(|t| t.moved != 0) {
+            let Some(old) = t.leaves else { continue };
+            let moved = t.moved;
+            for bit in (0..16).filter(|bit| moved >> bit & 1 != 0) {
+                let mut data = vec![0; SUB_BLOCK_BYTES];
+                self.read_cache(&mut data, data_offset + u64::from(old) * block_bytes + bit * SUB)?;
+                let (crc, dirty, offset) = {
+                    let mut st = self.lock();
+                    let crc = st.slots.crc(old, bit as usize);
+                    st.slots.set_crc(t.slot, bit as usize, crc);
+                    let sub = t.block * (block_bytes / SUB) + bit;
+                    (crc, st.slots.masks(old).dirty >> bit & 1 != 0, sub * SUB)
+                };
+                if crc32c(&data) != crc {
+                    if dirty {
+                        let label = String::new();
+                        return Err(Error::DirtyDamaged {
+                            label,
+                            offset,
+                            len_bytes: SUB,
+                            slot: old,
+                        });
+                    }
+                    t.moved &= !(1 << bit);
+                    continue;
+                }
+                self.write_cache(&data, data_offset + u64::from(t.slot) * block_bytes + bit * SUB)?;
+            }
+        }
+        Ok(())
+    }
+
+    /// Enters blocks of an origin as their only writer, and keeps fills from bringing what is older
+    /// than the write. With `cleaned`, write-back of these blocks has ended, too.
+    pub(crate) fn enter_writer(
+        &self,
+        nr: u16,
+        blocks: &Range<u64>,
+        cleaned: impl Fn(&State) -> bool,
+    ) -> Result<(MutexGuard<'_, State>, crate::ranges::RangeId)> {
+        let mut st = self.lock();
+        loop {
+            if st.closed {
+                return Err(Error::Closed);
+            }
+            let wait = st.writers.overlaps(nr, blocks)
+                || (st.cleaning.overlaps(nr, blocks) && cleaned(&st));
+            if !wait {
+                break;
+            }
+            st = self.wait(st);
+        }
+        let id = st.writers.enter(nr, blocks.clone());
+        let per_block = st.sb.subs() as u64;
+        st.fills.cancel(nr, &(blocks.start * per_block..blocks.end * per_block));
+        Ok((st, id))
+    }
+
+    pub(crate) fn leave_writer(&self, id: crate::ranges::RangeId) {
+        self.lock().writers.leave(id);
+        self.notify();
+    }
+}
+
+/// The checksum of 4 KiB of zeroes.
+pub(crate) fn zero_crc() -> u32 {
+    const ZEROES: [u8; SUB_BLOCK_BYTES] = [0; SUB_BLOCK_BYTES];
+    crc32c(&ZEROES)
+}
+
+/// Finds a slot for each block, or `None` if there are not enough.
+fn take_targets(
+    st: &mut State,
+    nr: u16,
+    subs: &Range<u64>,
+    how: Store,
+    pinned: &mut Pinned<'_>,
+) -> Option<Vec<Target>> {
+    let per_block = st.sb.subs() as u64;
+    let mut targets: Vec<Target> = Vec::new();
+    for block in subs.start / per_block..subs.end.div_ceil(per_block) {
+        let key = BlockKey::new(nr, block);
+        let first = block * per_block;
+        let mut mask = 0_u16;
+        for sub in first.max(subs.start)..(first + per_block).min(subs.end) {
+            mask |= 1 << (sub - first);
+        }
+        let slot = st.lookup(key);
+        if slot.is_none() && !how.allocate {
+            continue;
+        }
+        if let Some(slot) = slot {
+            pinned.pin(slot);
+            if how.zero || st.slots.masks(slot).held & mask == 0 {
+                targets.push(Target { block, mask, slot, leaves: None, new: false, moved: 0 });
+                continue;
+            }
+        }
+        match st.take_slot(key) {
+            Some(new) => {
+                let moved = slot.map_or(0, |old| {
+                    let masks = st.slots.masks(old);
+                    masks.valid & !mask & !masks.zero
+                });
+                targets.push(Target { block, mask, slot: new, leaves: slot, new: true, moved });
+            }
+            // What the origin has need not be in the cache; but what is older must not be.
+            None if !how.dirty => {
+                if let Some(old) = slot {
+                    st.invalidate(old, mask);
+                }
+            }
+            None => {
+                for t in targets.iter().filter(|t| t.new) {
+                    st.release(t.slot);
+                }
+                return None;
+            }
+        }
+    }
+    Some(targets)
+}
+
+/// Makes a slot's new content what the block is.
+fn publish(st: &mut State, t: &Target, key: BlockKey, how: Store) {
+    let before = match t.leaves {
+        Some(old) => {
+            let masks = st.slots.masks(old);
+            st.unmap(old);
+            let kept = t.moved | masks.zero;
+            for bit in (0..16).filter(|bit| masks.zero >> bit & 1 != 0) {
+                st.slots.set_crc(t.slot, bit, zero_crc());
+            }
+            let (valid, dirty) = (masks.valid & kept, masks.dirty & kept);
+            Masks { valid, dirty, held: 0, zero: masks.zero, verified: kept }
+        }
+        None if t.new => Masks::default(),
+        None => st.slots.masks(t.slot),
+    };
+    let set = |mask: u16, on: bool| if on { mask | t.mask } else { mask & !t.mask };
+    let after = Masks {
+        valid: before.valid | t.mask,
+        dirty: set(before.dirty, how.dirty),
+        zero: set(before.zero, how.zero),
+        verified: before.verified | t.mask,
+        held: before.held,
+    };
+    if t.new {
+        st.map(t.slot, key, after);
+        st.policy.insert(SlotNr(t.slot), key);
+    } else {
+        st.set_masks(t.slot, after);
+        st.policy.hit(SlotNr(t.slot), key);
+    }
+}
+
+/// The device failed a write: nobody knows what is in the slot.
+fn give_up(st: &mut State, t: &Target) {
+    if t.new {
+        st.release(t.slot);
+        if let Some(old) = t.leaves {
+            // Still what it was before the write.
+            debug_assert!(st.slots.key(old).is_some());
+        }
+        return;
+    }
+    let masks = st.slots.masks(t.slot);
+    // A dirty sub-block that was overwritten in part is found by its checksum.
+    let verified = masks.verified & !t.mask;
+    st.set_masks(t.slot, Masks { verified, ..masks });
+    st.invalidate(t.slot, t.mask & !masks.dirty);
+}

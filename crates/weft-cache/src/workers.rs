@@ -1,0 +1,337 @@
+//! What happens behind: by threads, or, without them, when [`Cache::tick`] is called.
+
+use crate::cache::Cache;
+use crate::fills::FillId;
+use crate::format::superblock::STATE_CLEAN;
+use crate::origin::{Origin, fingerprint};
+use crate::regions::Intent;
+use crate::{Error, OpenOptions, Result};
+use std::collections::VecDeque;
+use std::sync::atomic::{AtomicBool, Ordering};
+use std::sync::{Arc, Condvar, Mutex, MutexGuard, PoisonError, Weak};
+use std::thread::JoinHandle;
+use std::time::{Duration, Instant};
+
+/// How often the threads look for what is due.
+const TICK: Duration = Duration::from_millis(100);
+
+/// A fill whose data is to be written to the cache.
+struct Job {
+    origin: Arc<Origin>,
+    id: FillId,
+    data: Arc<Vec<u8>>,
+}
+
+#[derive(Default)]
+struct Queue {
+    jobs: VecDeque<Job>,
+    bytes: usize,
+    stop: bool,
+}
+
+#[derive(Default)]
+pub(crate) struct Workers {
+    queue: Arc<(Mutex<Queue>, Condvar)>,
+    threads: Mutex<Vec<JoinHandle<()>>>,
+    running: AtomicBool,
+    write_back: Arc<(Mutex<bool>, Condvar)>,
+}
+
+impl Workers {
+    fn queue(&self) -> MutexGuard<'_, Queue> {
+        self.queue.0.lock().unwrap_or_else(PoisonError::into_inner)
+    }
+
+    /// Queues a fill. `false`: there is no thread, or too much waits already.
+    pub(crate) fn take_fill(
+        &self,
+        options: &OpenOptions,
+        origin: &Arc<Origin>,
+        id: FillId,
+        data: &Arc<Vec<u8>>,
+    ) -> bool {
+        if !self.running.load(Ordering::Acquire) {
+            return false;
+        }
+        let mut queue = self.queue();
+        if queue.stop || queue.bytes + data.len() > options.fill_queue_bytes {
+            return false;
+        }
+        queue.bytes += data.len();
+        queue.jobs.push_back(Job { origin: Arc::clone(origin), id, data: Arc::clone(data) });
+        drop(queue);
+        self.queue.1.notify_one();
+        true
+    }
+}
+
+impl Cache {
+    pub(crate) fn start_workers(self: &Arc<Self>) {
+        if !self.options.background || self.options.read_only {
+            return;
+        }
+        self.workers.running.store(true, Ordering::Release);
+        let mut threads = self.workers.threads.lock().unwrap_or_else(PoisonError::into_inner);
+        let start = Instant::now();
+        let mut spawn = |name: &str, body: Box<dyn FnOnce() + Send>| {
+            let thread = std::thread::Builder::new().name(name.to_owned()).spawn(body);
+            match thread {
+                Ok(thread) => threads.push(thread),
+                Err(error) => tracing::error!(%error, "a thread of the cache does not start"),
+            }
+        };
+        let (cache, queue) = (Arc::downgrade(self), Arc::clone(&self.workers.queue));
+        spawn("cache-fill", Box::new(move || fill_loop(&cache, &queue)));
+        let (cache, wake) = (Arc::downgrade(self), Arc::clone(&self.workers.write_back));
+        spawn("cache-write-back", Box::new(move || write_back_loop(&cache, &wake)));
+        let (cache, queue) = (Arc::downgrade(self), Arc::clone(&self.workers.queue));
+        spawn("cache-commit", Box::new(move || commit_loop(&cache, &queue, start)));
+    }
+
+    /// There is more dirty data than before.
+    pub(crate) fn wake_writeback(&self) {
+        if !self.workers.running.load(Ordering::Relaxed) {
+            return;
+        }
+        let much = {
+            let st = self.lock();
+            st.dirty_bytes() > self.dirty_limit(&st) / 2
+        };
+        if much {
+            let mut due = self.workers.write_back.0.lock().unwrap_or_else(PoisonError::into_inner);
+            if !*due {
+                *due = true;
+                self.workers.write_back.1.notify_one();
+            }
+        }
+    }
+
+    /// Does everything that is due at `now_ms` (milliseconds from any beginning, never less than
+    /// before): loads some more of the checkpoint, commits, clears intents, writes back,
+    /// checkpoints. To be called about ten times a second when the cache was opened with
+    /// `background: false`, and not otherwise.
+    ///
+    /// # Errors
+    /// Of the cache device, or of an origin. What could not be done is due again.
+    pub fn tick(&self, now_ms: u64) -> Result<()> {
+        let maintained = self.maintain(now_ms);
+        let mut written = Ok(true);
+        while matches!(written, Ok(true)) {
+            written = self.write_back_due();
+        }
+        maintained.and(written.map(drop))
+    }
+
+    fn maintain(&self, now_ms: u64) -> Result<()> {
+        {
+            let mut st = self.lock();
+            st.now_ms = st.now_ms.max(now_ms);
+            if st.closed || st.failed.is_some() || self.options.read_only {
+                return Ok(());
+            }
+        }
+        self.load_some()?;
+        self.forget_some()?;
+        self.flush_idle_origins()?;
+        let (due, half) = {
+            let st = self.lock();
+            let due = st.now_ms >= st.last_commit_ms + self.options.commit_interval_ms;
+            let any =
+                !st.pending.is_empty() || !st.regions.pending.is_empty() || st.regions.durable > 0;
+            (due && any, st.log.next - st.log.tail >= st.sb.log_blocks / 2)
+        };
+        if due {
+            self.commit()?;
+        }
+        if half {
+            self.checkpoint()?;
+        }
+        Ok(())
+    }
+
+    /// Flushes origins that were written to and then left alone, so that intents can be cleared.
+    fn flush_idle_origins(&self) -> Result<()> {
+        let attached: Vec<Arc<Origin>> = {
+            let origins = self.origins.lock().unwrap_or_else(PoisonError::into_inner);
+            origins.iter().flatten().cloned().collect()
+        };
+        for origin in attached.iter().filter(|origin| origin.flush_needed()) {
+            let idle = {
+                let st = self.lock();
+                let before = st.now_ms.checked_sub(self.options.intent_idle_ms);
+                let flushed = origin.flushed.load(Ordering::Acquire);
+                st.regions.of(origin.nr).any(|(_, region)| {
+                    region.intent == Intent::Durable
+                        && region.writers == 0
+                        && region.written > flushed
+                        && before.is_some_and(|before| region.written_ms <= before)
+                })
+            };
+            if idle {
+                origin.flush(self)?;
+            }
+        }
+        Ok(())
+    }
+
+    /// Makes everything durable, in good order, and ends the use of the cache: requests fail from
+    /// now on. Dirty data stays in the cache.
+    ///
+    /// # Errors
+    /// Of the cache device. What was flushed is there nevertheless, and is recovered.
+    pub fn close(&self) -> Result<()> {
+        {
+            let mut st = self.lock();
+            if st.closed {
+                return Ok(());
+            }
+            st.closed = true;
+        }
+        self.notify();
+        self.stop_workers();
+        let mut st = self.lock();
+        while !st.writers.is_empty() {
+            st = self.wait(st);
+        }
+        let failed = st.failed.clone();
+        let dirty_bytes = st.dirty_bytes();
+        drop(st);
+        if self.options.read_only {
+            return Ok(());
+        }
+        if let Some(why) = failed {
+            return Err(Error::Failed { dirty_bytes, why });
+        }
+        let attached: Vec<Arc<Origin>> = {
+            let origins = self.origins.lock().unwrap_or_else(PoisonError::into_inner);
+            origins.iter().flatten().cloned().collect()
+        };
+        let mut fingerprints = Vec::new();
+        for origin in attached {
+            // An origin that is away keeps its intents, and has no fingerprint.
+            if origin.flush(self).is_ok()
+                && let Ok(print) = fingerprint(&*origin.device)
+            {
+                fingerprints.push((usize::from(origin.nr), print));
+            }
+        }
+        if !self.options.persistence {
+            return Ok(());
+        }
+        self.load_all()?;
+        self.commit()?;
+        self.checkpoint_always()?;
+        let clean = self.lock().regions.durable == 0;
+        self.write_superblock(|sb| {
+            sb.state |= if clean { STATE_CLEAN } else { 0 };
+            for (nr, print) in fingerprints {
+                if let Some(entry) = &mut sb.origins[nr] {
+                    entry.fingerprint = Some(print);
+                }
+            }
+        })
+    }
+
+    fn stop_workers(&self) {
+        self.workers.running.store(false, Ordering::Release);
+        let jobs = {
+            let mut queue = self.workers.queue();
+            queue.stop = true;
+            queue.bytes = 0;
+            std::mem::take(&mut queue.jobs)
+        };
+        self.workers.queue.1.notify_all();
+        self.workers.write_back.1.notify_all();
+        let mut st = self.lock();
+        for job in jobs {
+            st.fills.end(job.id);
+        }
+        drop(st);
+        self.notify();
+        let threads = std::mem::take(
+            &mut *self.workers.threads.lock().unwrap_or_else(PoisonError::into_inner),
+        );
+        for thread in threads {
+            // The last owner of the cache may be one of its threads.
+            if thread.thread().id() != std::thread::current().id() {
+                let _ = thread.join();
+            }
+        }
+    }
+}
+
+impl Drop for Cache {
+    /// Without [`close`](Cache::close): as if the power had gone.
+    fn drop(&mut self) {
+        self.stop_workers();
+    }
+}
+
+fn fill_loop(cache: &Weak<Cache>, queue: &(Mutex<Queue>, Condvar)) {
+    loop {
+        let job = {
+            let mut q = queue.0.lock().unwrap_or_else(PoisonError::into_inner);
+            loop {
+                if q.stop {
+                    return;
+                }
+                if let Some(job) = q.jobs.pop_front() {
+                    q.bytes = q.bytes.saturating_sub(job.data.len());
+                    break job;
+                }
+                q = queue.1.wait(q).unwrap_or_else(PoisonError::into_inner);
+            }
+        };
+        let Some(cache) = cache.upgrade() else { return };
+        cache.complete_fill(&job.origin, job.id, &job.data);
+    }
+}
+
+fn write_back_loop(cache: &Weak<Cache>, wake: &(Mutex<bool>, Condvar)) {
+    loop {
+        {
+            let due = wake.0.lock().unwrap_or_else(PoisonError::into_inner);
+            let waited = wake.1.wait_timeout_while(due, TICK, |due| !*due);
+            *waited.unwrap_or_else(PoisonError::into_inner).0 = false;
+        }
+        let Some(cache) = cache.upgrade() else { return };
+        if !cache.workers.running.load(Ordering::Acquire) {
+            return;
+        }
+        loop {
+            match cache.write_back_due() {
+                Ok(true) => {}
+                Ok(false) => break,
+                Err(error) => {
+                    tracing::warn!(%error, "write-back waits");
+                    break;
+                }
+            }
+        }
+    }
+}
+
+fn commit_loop(cache: &Weak<Cache>, queue: &(Mutex<Queue>, Condvar), start: Instant) {
+    loop {
+        let busy = {
+            let Some(cache) = cache.upgrade() else { return };
+            if !cache.workers.running.load(Ordering::Acquire) {
+                return;
+            }
+            if let Err(error) = cache.maintain(start.elapsed().as_millis() as u64) {
+                tracing::warn!(%error, "the cache could not be maintained");
+            }
+            let st = cache.lock();
+            st.loading.is_some() || !st.forgetting.is_empty()
+        };
+        if !busy {
+            // The queue's stop is what ends the pause early.
+            let q = queue.0.lock().unwrap_or_else(PoisonError::into_inner);
+            if q.stop {
+                return;
+            }
+            drop(q);
+            std::thread::sleep(TICK);
+        }
+    }
+}

@@ -1,0 +1,381 @@
+//! Writing through the cache.
+//!
+//! A request is cut into pieces of at most 1 MiB, and a piece into runs of blocks that are treated
+//! alike: *absorbed* (the cache takes the write, and the origin gets it later) or *passed* (the
+//! origin takes it, and then the cache is brought up to date). A writer has its blocks for itself.
+
+use crate::device::CachedDevice;
+use crate::fills::FILL_SUBS_MAX;
+use crate::policy::BlockKey;
+use crate::regions::{Intent, RegionKey};
+use crate::state::State;
+use crate::stats::Count;
+use crate::store::Store;
+use crate::{Error, Mode, Result, SUB_BLOCK_BYTES};
+use crc32c::crc32c;
+use std::ops::Range;
+use std::sync::atomic::Ordering;
+
+const SUB: u64 = SUB_BLOCK_BYTES as u64;
+
+/// What is written: bytes, or so many zeroes.
+#[derive(Debug, Clone, Copy)]
+pub(crate) enum Data<'a> {
+    Bytes(&'a [u8]),
+    Zeroes(u64),
+}
+
+impl<'a> Data<'a> {
+    fn len(self) -> u64 {
+        match self {
+            Self::Bytes(bytes) => bytes.len() as u64,
+            Self::Zeroes(len) => len,
+        }
+    }
+
+    fn part(self, from: u64, to: u64) -> Self {
+        match self {
+            Self::Bytes(bytes) => Self::Bytes(&bytes[from as usize..to as usize]),
+            Self::Zeroes(_) => Self::Zeroes(to - from),
+        }
+    }
+
+    fn copy_to(self, out: &mut [u8]) {
+        match self {
+            Self::Bytes(bytes) => out.copy_from_slice(bytes),
+            Self::Zeroes(_) => out.fill(0),
+        }
+    }
+}
+
+impl CachedDevice {
+    pub(crate) fn write(&self, data: Data<'_>, offset: u64) -> Result<()> {
+        let mut done = 0;
+        while done < data.len() {
+            let at = offset + done;
+            // Pieces end where blocks do, whatever the size of blocks.
+            let end = (at / SUB / FILL_SUBS_MAX + 1) * FILL_SUBS_MAX * SUB;
+            let len = (end - at).min(data.len() - done);
+            self.write_piece(data.part(done, done + len), at)?;
+            done += len;
+        }
+        Ok(())
+    }
+
+    fn write_piece(&self, data: Data<'_>, offset: u64) -> Result<()> {
+        let cache = &*self.cache;
+        let nr = self.origin.nr;
+        cache.commit_if_much().or_else(|error| self.pass_if_failed(error))?;
+        self.throttle(data.len())?;
+        let block_bytes = u64::from(cache.lock().sb.block_bytes);
+        let end = offset + data.len();
+        let blocks = offset / block_bytes..end.div_ceil(block_bytes);
+        let origin = &self.origin;
+        let (st, id) = cache.enter_writer(nr, &blocks, |_| !origin.mode().writes_back())?;
+        let mode = self.origin.mode();
+        let absorbs = |st: &State, block: u64| {
+            let slot = st.lookup(BlockKey::new(nr, block));
+            mode.writes_back() || slot.is_some_and(|slot| st.slots.masks(slot).dirty != 0)
+        };
+        let mut runs: Vec<(Range<u64>, bool)> = Vec::new();
+        for block in blocks {
+            let absorb = absorbs(&st, block);
+            match runs.last_mut() {
+                Some((run, same)) if *same == absorb => run.end = block + 1,
+                _ => runs.push((block..block + 1, absorb)),
+            }
+        }
+        drop(st);
+        let result = runs.into_iter().try_for_each(|(run, absorb)| {
+            let from = (run.start * block_bytes).max(offset);
+            let to = (run.end * block_bytes).min(end);
+            let part = data.part(from - offset, to - offset);
+            if absorb { self.absorb(part, from, mode) } else { self.pass(part, from, mode) }
+        });
+        cache.leave_writer(id);
+        result
+    }
+
+    /// The cache takes a write.
+    fn absorb(&self, data: Data<'_>, offset: u64, mode: Mode) -> Result<()> {
+        let cache = &*self.cache;
+        let end = offset + data.len();
+        let subs = offset / SUB..end.div_ceil(SUB);
+        let aligned = offset.is_multiple_of(SUB)
+            && (end.is_multiple_of(SUB) || end == self.origin.id.len_bytes);
+        let zero = aligned && matches!(data, Data::Zeroes(_));
+        let mut whole;
+        let bytes = match data {
+            _ if zero => &[][..],
+            Data::Bytes(bytes) if aligned && end.is_multiple_of(SUB) => bytes,
+            _ => {
+                whole = vec![0; ((subs.end - subs.start) * SUB) as usize];
+                if !offset.is_multiple_of(SUB) {
+                    self.read_base(subs.start, &mut whole[..SUB_BLOCK_BYTES])?;
+                }
+                let one = subs.end - subs.start == 1 && !offset.is_multiple_of(SUB);
+                if !end.is_multiple_of(SUB) && end != self.origin.id.len_bytes && !one {
+                    let last = whole.len() - SUB_BLOCK_BYTES;
+                    self.read_base(subs.end - 1, &mut whole[last..])?;
+                }
+                let from = (offset - subs.start * SUB) as usize;
+                data.copy_to(&mut whole[from..from + data.len() as usize]);
+                &whole[..]
+            }
+        };
+        let how = Store { dirty: true, allocate: true, zero };
+        loop {
+            if cache.store(self.origin.nr, &subs, bytes, how)? {
+                cache.wake_writeback();
+                return Ok(());
+            }
+            cache.counters.throttled_writes.add(1);
+            if !cache.make_room()? {
+                break;
+            }
+        }
+        // No slot can be had, not even by writing back: the origin takes the write, if no older
+        // version of it is dirty in the cache.
+        let any_dirty = {
+            let st = cache.lock();
+            let per_block = st.sb.subs() as u64;
+            (subs.start / per_block..subs.end.div_ceil(per_block)).any(|block| {
+                let slot = st.lookup(BlockKey::new(self.origin.nr, block));
+                slot.is_some_and(|slot| st.slots.masks(slot).dirty != 0)
+            })
+        };
+        if any_dirty {
+            let why = "the cache is full of dirty data".to_owned();
+            return Err(Error::StillDirty { dirty_bytes: cache.lock().dirty_bytes(), why });
+        }
+        self.pass(data, offset, mode)
+    }
+
+    /// The content of a sub-block that is written in part. The caller is its writer.
+    fn read_base(&self, sub: u64, out: &mut [u8]) -> Result<()> {
+        let at = sub * SUB;
+        let len = (self.origin.id.len_bytes - at).min(SUB) as usize;
+        self.read_for_writer(&mut out[..len], at)
+    }
+
+    /// Reads one sub-block without becoming a fill, and without waiting for writers.
+    fn read_for_writer(&self, out: &mut [u8], at: u64) -> Result<()> {
+        let cache = &*self.cache;
+        let sub = at / SUB;
+        let mut pinned = crate::read::Pinned::new(&cache.pins);
+        let found = {
+            let st = cache.lock();
+            let per_block = st.sb.subs() as u64;
+            let bit = (sub % per_block) as usize;
+            st.lookup(BlockKey::new(self.origin.nr, sub / per_block)).and_then(|slot| {
+                let masks = st.slots.masks(slot);
+                if masks.valid >> bit & 1 == 0 {
+                    return None;
+                }
+                pinned.pin(slot);
+                let offset = st.sb.slot_offset(slot) + bit as u64 * SUB;
+                let dirty = masks.dirty >> bit & 1 != 0;
+                Some((slot, offset, st.slots.crc(slot, bit), masks.zero >> bit & 1 != 0, dirty))
+            })
+        };
+        let origin = &*self.origin;
+        match found {
+            Some((_, _, _, true, _)) => out.fill(0),
+            Some((slot, offset, crc, false, dirty)) => {
+                let mut data = vec![0; SUB_BLOCK_BYTES];
+                cache.read_cache(&mut data, offset)?;
+                if crc32c(&data) == crc {
+                    out.copy_from_slice(&data[..out.len()]);
+                } else if dirty {
+                    cache.counters.dirty_damaged.add(1);
+                    let (label, offset) = (origin.id.label.clone(), sub * SUB);
+                    return Err(Error::DirtyDamaged { label, offset, len_bytes: SUB, slot });
+                } else {
+                    cache.counters.heals.add(1);
+                    origin.device.read_at(out, at).map_err(|e| origin.failed(cache, e))?;
+                }
+            }
+            None => origin.device.read_at(out, at).map_err(|e| origin.failed(cache, e))?,
+        }
+        Ok(())
+    }
+
+    /// The origin takes a write, and the cache is brought up to date.
+    fn pass(&self, data: Data<'_>, offset: u64, mode: Mode) -> Result<()> {
+        let cache = &*self.cache;
+        let end = offset + data.len();
+        let usable = cache.lock().check_usable();
+        usable.or_else(|error| self.pass_if_failed(error))?;
+        let regions = self.enter_regions(offset, end)?;
+        let origin = &*self.origin;
+        let written = match data {
+            Data::Bytes(bytes) => origin.device.write_at(bytes, offset),
+            Data::Zeroes(len) => origin.device.write_zeroes(offset, len),
+        };
+        let epoch = origin.written.fetch_add(1, Ordering::AcqRel) + 1;
+        let written = written.map_err(|e| origin.failed(cache, e));
+        let failed = cache.lock().failed.is_some();
+        let keep = written.is_ok()
+            && !failed
+            && matches!(
+                mode,
+                Mode::WriteThrough | Mode::WriteAround | Mode::WriteBack | Mode::WriteOnly
+            );
+        let updated = if keep { self.update(data, offset, mode) } else { Ok(()) };
+        if !keep || updated.is_err() {
+            self.drop_cached(offset, end);
+        }
+        self.leave_regions(&regions, epoch);
+        written
+    }
+
+    /// Brings the cache up to date with what the origin was given. An error means that it may not
+    /// be, and that what was cached must go.
+    fn update(&self, data: Data<'_>, offset: u64, mode: Mode) -> Result<()> {
+        let cache = &*self.cache;
+        let end = offset + data.len();
+        let origin_end = self.origin.id.len_bytes;
+        let whole_end = if end == origin_end { end.div_ceil(SUB) } else { end / SUB };
+        let whole = offset.div_ceil(SUB)..whole_end;
+        let nr = self.origin.nr;
+        if whole.start < whole.end {
+            let zero = matches!(data, Data::Zeroes(_));
+            // Zeroes are cheap to ask the origin for; only what is cached is kept up to date.
+            let allocate = mode == Mode::WriteThrough && !zero;
+            let how = Store { dirty: false, allocate, zero };
+            let (from, to) = (whole.start * SUB, (whole.end * SUB).min(end));
+            match data.part(from - offset, to - offset) {
+                Data::Bytes(bytes) if bytes.len() as u64 == (whole.end - whole.start) * SUB => {
+                    cache.store(nr, &whole, bytes, how)?;
+                }
+                Data::Bytes(bytes) => {
+                    // The origin's last sub-block, zeroes past its end.
+                    let mut padded = bytes.to_vec();
+                    padded.resize(((whole.end - whole.start) * SUB) as usize, 0);
+                    cache.store(nr, &whole, &padded, how)?;
+                }
+                Data::Zeroes(_) => {
+                    cache.store(nr, &whole, &[], how)?;
+                }
+            }
+        }
+        // The ends, if they are cached: patched in place or dropped.
+        let mut ends = vec![offset / SUB, (end - 1) / SUB];
+        ends.dedup();
+        for sub in ends.into_iter().filter(|sub| !whole.contains(sub)) {
+            let (from, to) = ((sub * SUB).max(offset), ((sub + 1) * SUB).min(end));
+            let cached = {
+                let st = cache.lock();
+                let per_block = st.sb.subs() as u64;
+                let slot = st.lookup(BlockKey::new(nr, sub / per_block));
+                slot.is_some_and(|slot| st.slots.masks(slot).valid >> (sub % per_block) & 1 != 0)
+            };
+            if cached {
+                let mut content = vec![0; SUB_BLOCK_BYTES];
+                self.read_base(sub, &mut content)?;
+                let part = data.part(from - offset, to - offset);
+                part.copy_to(&mut content[(from - sub * SUB) as usize..(to - sub * SUB) as usize]);
+                let how = Store { dirty: false, allocate: false, zero: false };
+                cache.store(nr, &(sub..sub + 1), &content, how)?;
+            }
+        }
+        Ok(())
+    }
+
+    /// Takes what overlaps these bytes out of the cache.
+    pub(crate) fn drop_cached(&self, start: u64, end: u64) {
+        let mut st = self.cache.lock();
+        let block_bytes = u64::from(st.sb.block_bytes);
+        let blocks = start / block_bytes..end.div_ceil(block_bytes);
+        let drop_one = |st: &mut State, slot: u32, block: u64| {
+            let base = block * block_bytes / SUB;
+            let mut mask = 0;
+            for bit in 0..block_bytes / SUB {
+                let at = (base + bit) * SUB;
+                mask |= u16::from(at < end && at + SUB > start) << bit;
+            }
+            st.invalidate(slot, mask);
+        };
+        let nr = self.origin.nr;
+        if blocks.end - blocks.start > u64::from(st.slots.len()) {
+            for slot in 0..st.slots.len() {
+                let key = st.slots.key(slot).filter(|key| key.origin() == nr);
+                if let Some(key) = key.filter(|key| blocks.contains(&key.block())) {
+                    drop_one(&mut st, slot, key.block());
+                }
+            }
+            return;
+        }
+        for block in blocks {
+            let key = BlockKey::new(nr, block);
+            match st.lookup(key) {
+                Some(slot) => drop_one(&mut st, slot, block),
+                None => {
+                    if let Some(loading) = &mut st.loading {
+                        loading.supersede(key);
+                    }
+                }
+            }
+        }
+    }
+
+    /// Announces a change of the origin. When this returns, no durable clean record of what is
+    /// changed will be believed after a crash.
+    pub(crate) fn enter_regions(&self, start: u64, end: u64) -> Result<Vec<RegionKey>> {
+        let cache = &*self.cache;
+        let nr = self.origin.nr;
+        let mut st = cache.lock();
+        let shift = st.origins[usize::from(nr)].region_shift;
+        let keys: Vec<RegionKey> =
+            (start >> shift..=(end - 1) >> shift).map(|r| RegionKey::new(nr, r as u32)).collect();
+        for key in &keys {
+            st.regions.update(*key, |region| region.writers += 1);
+        }
+        if !cache.options.persistence || st.failed.is_some() {
+            return Ok(keys);
+        }
+        keys.iter().for_each(|key| st.regions.want(*key));
+        let durable =
+            |st: &State| keys.iter().all(|key| st.regions.intent(*key) == Intent::Durable);
+        let block_bytes = u64::from(st.sb.block_bytes);
+        let mut blocks = start / block_bytes..end.div_ceil(block_bytes);
+        let urgent = !durable(&st)
+            && (blocks.end - blocks.start > 4096
+                || blocks.any(|block| st.may_be_believed(BlockKey::new(nr, block))));
+        drop(st);
+        if !urgent {
+            return Ok(keys);
+        }
+        let committed = cache.commit().or_else(|error| self.pass_if_failed(error));
+        if let Err(error) = committed {
+            self.leave_regions(&keys, 0);
+            return Err(error);
+        }
+        debug_assert!(cache.lock().failed.is_some() || durable(&cache.lock()));
+        Ok(keys)
+    }
+
+    /// The change has ended; it was the origin's write number `epoch`.
+    pub(crate) fn leave_regions(&self, keys: &[RegionKey], epoch: u64) {
+        let mut st = self.cache.lock();
+        let now_ms = st.now_ms;
+        for key in keys {
+            st.regions.update(*key, |region| {
+                region.writers -= 1;
+                region.written = region.written.max(epoch);
+                region.written_ms = now_ms;
+            });
+        }
+        drop(st);
+        self.cache.notify();
+    }
+
+    /// When the cache device has failed and nothing is nowhere else, it is passed.
+    pub(crate) fn pass_if_failed(&self, error: Error) -> Result<()> {
+        let st = self.cache.lock();
+        if st.failed.is_some() && !st.closed && st.dirty_subs == 0 && st.held_slots == 0 {
+            return Ok(());
+        }
+        Err(error)
+    }
+}

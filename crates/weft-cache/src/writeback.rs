@@ -1,0 +1,371 @@
+//! Write-back: dirty blocks go to their origin, in the origin's order, neighbours together.
+//!
+//! Only what a durable record calls dirty is written back: until the origin was flushed and a later
+//! record calls the block clean, a crash finds it dirty, and it is written back again. Blocks that
+//! are being written back may be read, and overwritten in the cache (the new version goes to
+//! another slot); writes that pass to the origin wait.
+
+use crate::cache::Cache;
+use crate::origin::Origin;
+use crate::policy::BlockKey;
+use crate::read::Pinned;
+use crate::regions::RegionKey;
+use crate::slots::Masks;
+use crate::state::State;
+use crate::stats::Count;
+use crate::{Error, Result, SUB_BLOCK_BYTES};
+use crc32c::crc32c;
+use std::sync::PoisonError;
+use std::sync::atomic::Ordering;
+
+const SUB: u64 = SUB_BLOCK_BYTES as u64;
+
+/// The most that is written back between two flushes of the origin, in bytes.
+const BATCH_BYTES: u64 = 8 << 20;
+
+/// The longest request to an origin, in bytes.
+const REQUEST_BYTES: u64 = 1 << 20;
+
+/// How fast write-back goes.
+#[derive(Debug, Default)]
+pub(crate) struct Pace {
+    /// When the next batch may begin, in milliseconds.
+    next_ms: u64,
+}
+
+/// What is to be written back.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+enum Which {
+    /// All there is of one origin, or of all.
+    All(Option<u16>),
+    /// What became dirty before this time.
+    OlderThan(u64),
+}
+
+/// A dirty block: its slot, and the sub-blocks to be written with their checksums.
+struct Dirty {
+    key: BlockKey,
+    slot: u32,
+    mask: u16,
+    crcs: Vec<u32>,
+}
+
+impl Cache {
+    /// Writes back everything that is dirty.
+    ///
+    /// # Errors
+    /// [`Error::StillDirty`] if something cannot be written back now, also because its origin is
+    /// not attached.
+    pub fn write_back_all(&self) -> Result<()> {
+        self.write_back_origin(None)
+    }
+
+    pub(crate) fn write_back_origin(&self, nr: Option<u16>) -> Result<()> {
+        let dirty =
+            |st: &State| nr.map_or(st.dirty_subs, |nr| st.origins[usize::from(nr)].dirty_subs);
+        // What writers make dirty meanwhile need not be waited for, nor be told apart.
+        let enough = dirty(&self.lock()) * SUB * 2;
+        let (mut total, mut idle) = (0, 0);
+        while dirty(&self.lock()) > 0 && total <= enough {
+            let done = self.write_back(Which::All(nr));
+            let dirty_bytes = dirty(&self.lock()) * SUB;
+            match done {
+                Ok(0) if dirty_bytes > 0 => {
+                    // Once may be a writer's doing: its block became dirty behind the commit.
+                    idle += 1;
+                    if idle > 2 {
+                        let why = "its origin is not attached, or it is damaged".to_owned();
+                        return Err(Error::StillDirty { dirty_bytes, why });
+                    }
+                }
+                Ok(bytes) => {
+                    idle = 0;
+                    total += bytes;
+                }
+                Err(error) => {
+                    return Err(Error::StillDirty { dirty_bytes, why: error.to_string() });
+                }
+            }
+        }
+        self.commit()
+    }
+
+    /// Writes one batch back. Returns how many bytes the origin has taken.
+    fn write_back(&self, which: Which) -> Result<u64> {
+        let _one = self.writing_back.lock().unwrap_or_else(PoisonError::into_inner);
+        let needs_commit = {
+            let mut st = self.lock();
+            let (_, found) = self.collect(&mut st, which, true);
+            found.iter().any(|d| st.slots.masks(d.slot).held & d.mask != d.mask)
+        };
+        if needs_commit {
+            self.commit()?;
+        }
+        let mut pinned = Pinned::new(&self.pins);
+        let mut st = self.lock();
+        let (Some(origin), mut found) = self.collect(&mut st, which, false) else { return Ok(0) };
+        if found.is_empty() {
+            return Ok(0);
+        }
+        found.sort_unstable_by_key(|d| d.key.0);
+        let mut ranges = Vec::new();
+        for d in &found {
+            pinned.pin(d.slot);
+            ranges.push(st.cleaning.enter(d.key.origin(), d.key.block()..d.key.block() + 1));
+        }
+        let place = (st.sb.data_offset, u64::from(st.sb.block_bytes));
+        drop(st);
+
+        let mut damaged = Vec::new();
+        let written = self.send(&origin, &found, place, &mut damaged);
+        let flushed = written.and_then(|bytes| origin.flush(self).map(|()| bytes));
+
+        let mut st = self.lock();
+        if flushed.is_ok() {
+            for d in &found {
+                let mask = d.mask
+                    & !damaged.iter().fold(
+                        0,
+                        |m, (key, bit)| {
+                            if *key == d.key { m | 1 << bit } else { m }
+                        },
+                    );
+                if mask != 0 && st.lookup(d.key) == Some(d.slot) {
+                    let masks = st.slots.masks(d.slot);
+                    let verified = masks.verified | mask;
+                    st.set_masks(d.slot, Masks { dirty: masks.dirty & !mask, verified, ..masks });
+                    st.touch(d.slot);
+                }
+            }
+        }
+        for id in ranges {
+            st.cleaning.leave(id);
+        }
+        let now_ms = st.now_ms;
+        drop(st);
+        self.notify();
+        match &flushed {
+            Ok(_) => origin.pause_ms.store(0, Ordering::Relaxed),
+            Err(_) => {
+                let pause = (origin.pause_ms.load(Ordering::Relaxed) * 2)
+                    .clamp(100, self.options.retry_max_ms.max(100));
+                origin.pause_ms.store(pause, Ordering::Relaxed);
+                origin.retry_ms.store(now_ms + pause, Ordering::Relaxed);
+            }
+        }
+        self.commit_if_much()?;
+        flushed
+    }
+
+    /// The next dirty blocks in the order of one origin. Without `all`, only what may be written
+    /// back at once: durable records call it dirty.
+    fn collect(
+        &self,
+        st: &mut State,
+        which: Which,
+        all: bool,
+    ) -> (Option<std::sync::Arc<Origin>>, Vec<Dirty>) {
+        let mut found = Vec::new();
+        let mut origin: Option<std::sync::Arc<Origin>> = None;
+        let mut bytes = 0;
+        let mut last = st.elevator;
+        for (region_key, region) in st.regions.dirty_from(st.elevator) {
+            let nr = region_key.origin();
+            let wanted = match which {
+                Which::All(only) => only.is_none_or(|only| only == nr),
+                Which::OlderThan(ms) => region.dirty_since_ms <= ms,
+            };
+            if !wanted || origin.as_ref().is_some_and(|origin| origin.nr != nr) {
+                continue;
+            }
+            if origin.is_none() {
+                let Some(attached) = self.origin(nr) else { continue };
+                let paused = attached.retry_ms.load(Ordering::Relaxed) > st.now_ms;
+                if paused && matches!(which, Which::OlderThan(_)) {
+                    continue;
+                }
+                origin = Some(attached);
+            }
+            let shift = st.origins[usize::from(nr)].region_shift;
+            let per_region = (1_u64 << shift) / u64::from(st.sb.block_bytes);
+            let first = u64::from(region_key.region()) * per_region;
+            let mut left = region.dirty;
+            for block in first..first + per_region {
+                if left == 0 {
+                    break;
+                }
+                let key = BlockKey::new(nr, block);
+                let Some(slot) = st.lookup(key) else { continue };
+                let masks = st.slots.masks(slot);
+                left -= masks.dirty.count_ones();
+                let mask = if all { masks.dirty } else { masks.dirty & masks.held };
+                if mask == 0 || st.damaged.contains(&slot) {
+                    continue;
+                }
+                let crcs = (0..16).filter(|bit| mask >> bit & 1 != 0);
+                let crcs: Vec<u32> = crcs.map(|bit| st.slots.crc(slot, bit)).collect();
+                bytes += crcs.len() as u64 * SUB;
+                found.push(Dirty { key, slot, mask, crcs });
+            }
+            last = region_key;
+            if bytes >= BATCH_BYTES {
+                break;
+            }
+        }
+        if !all && !found.is_empty() {
+            st.elevator = RegionKey(last.0 + 1);
+        }
+        (origin, found)
+    }
+
+    /// Writes blocks to their origin. What does not match its checksum stays behind.
+    fn send(
+        &self,
+        origin: &Origin,
+        found: &[Dirty],
+        (data_offset, block_bytes): (u64, u64),
+        damaged: &mut Vec<(BlockKey, u32)>,
+    ) -> Result<u64> {
+        let per_block = block_bytes / SUB;
+        let mut total = 0;
+        let mut run: Vec<u8> = Vec::new();
+        let mut run_end = 0;
+        let finish = |run: &mut Vec<u8>, run_end: u64| -> Result<u64> {
+            if run.is_empty() {
+                return Ok(0);
+            }
+            let start = run_end - run.len() as u64;
+            // The origin's last sub-block may be cut.
+            let len = (origin.id.len_bytes - start).min(run.len() as u64) as usize;
+            let result = origin.device.write_at(&run[..len], start);
+            origin.written.fetch_add(1, Ordering::AcqRel);
+            run.clear();
+            self.counters.writeback_requests.add(1);
+            self.counters.writeback_bytes.add(len as u64);
+            result.map(|()| len as u64).map_err(|e| origin.failed(self, e))
+        };
+        for d in found {
+            let mut crcs = d.crcs.iter();
+            for bit in (0..16_u32).filter(|bit| d.mask >> bit & 1 != 0) {
+                let at = (d.key.block() * per_block + u64::from(bit)) * SUB;
+                let from = run.len();
+                if !run.is_empty() && (run_end != at || from as u64 >= REQUEST_BYTES) {
+                    total += finish(&mut run, run_end)?;
+                }
+                let from = run.len();
+                run.resize(from + SUB_BLOCK_BYTES, 0);
+                let zero = self.lock().slots.masks(d.slot).zero >> bit & 1 != 0;
+                if !zero {
+                    let place =
+                        data_offset + u64::from(d.slot) * block_bytes + u64::from(bit) * SUB;
+                    self.read_cache(&mut run[from..], place)?;
+                    if crcs.next().is_some_and(|crc| *crc != crc32c(&run[from..])) {
+                        run.truncate(from);
+                        self.counters.dirty_damaged.add(1);
+                        tracing::error!(
+                            origin = origin.id.label,
+                            at,
+                            slot = d.slot,
+                            "a dirty block is damaged, and stays in the cache"
+                        );
+                        self.lock().damaged.insert(d.slot);
+                        damaged.push((d.key, bit));
+                        total += finish(&mut run, run_end)?;
+                        continue;
+                    }
+                } else {
+                    crcs.next();
+                }
+                run_end = at + SUB;
+            }
+        }
+        Ok(total + finish(&mut run, run_end)?)
+    }
+
+    /// What write-back does by itself: what is old, what is too much. Returns whether there may be
+    /// more to do at once.
+    pub(crate) fn write_back_due(&self) -> Result<bool> {
+        let (which, limited) = {
+            let st = self.lock();
+            if st.dirty_subs == 0 || st.failed.is_some() || st.closed {
+                return Ok(false);
+            }
+            if st.dirty_bytes() > self.dirty_limit(&st) / 2 {
+                (Which::OlderThan(u64::MAX), st.dirty_bytes() < self.dirty_limit(&st))
+            } else {
+                let Some(before) = st.now_ms.checked_sub(self.options.max_dirty_age_ms) else {
+                    return Ok(false);
+                };
+                (Which::OlderThan(before), true)
+            }
+        };
+        let now_ms = self.lock().now_ms;
+        {
+            let pace = self.writing_back.lock().unwrap_or_else(PoisonError::into_inner);
+            if limited && pace.next_ms > now_ms {
+                return Ok(false);
+            }
+        }
+        let bytes = self.write_back(which)?;
+        if let Some(rate) = self.options.writeback_bytes_per_second.filter(|rate| *rate > 0) {
+            let mut pace = self.writing_back.lock().unwrap_or_else(PoisonError::into_inner);
+            pace.next_ms = now_ms + bytes * 1000 / rate;
+        }
+        Ok(bytes > 0)
+    }
+
+    /// The most dirty data, in bytes.
+    pub(crate) fn dirty_limit(&self, st: &State) -> u64 {
+        let half = u64::from(st.slots.len()) * u64::from(st.sb.block_bytes) / 2;
+        self.options.dirty_limit_bytes.unwrap_or(half).max(SUB)
+    }
+
+    /// A slot was asked for in vain: makes some clean, or lets go of some. `Ok(false)`: cannot.
+    pub(crate) fn make_room(&self) -> Result<bool> {
+        if self.lock().commit_would_free() {
+            let before = self.lock().held_slots;
+            self.commit()?;
+            if self.lock().held_slots < before {
+                return Ok(true);
+            }
+        }
+        if self.load_some()? {
+            return Ok(true);
+        }
+        if self.lock().dirty_subs == 0 {
+            return Ok(false);
+        }
+        let bytes = self.write_back(Which::All(None))?;
+        self.commit()?;
+        Ok(bytes > 0)
+    }
+}
+
+impl crate::device::CachedDevice {
+    /// Waits, by helping, until there is not too much dirty data for a write.
+    pub(crate) fn throttle(&self, len_bytes: u64) -> Result<()> {
+        let cache = &*self.cache;
+        if !self.origin.mode().writes_back() {
+            return Ok(());
+        }
+        let over = |st: &State| st.dirty_bytes() + len_bytes > cache.dirty_limit(st);
+        let mut waited = false;
+        loop {
+            {
+                let st = cache.lock();
+                if !over(&st) || st.dirty_subs == 0 || st.failed.is_some() {
+                    return Ok(());
+                }
+            }
+            if !waited {
+                cache.counters.throttled_writes.add(1);
+                waited = true;
+            }
+            // An origin that fails is no reason to refuse a write while there is room for it.
+            match cache.write_back(Which::All(None)) {
+                Ok(bytes) if bytes > 0 => {}
+                _ => return Ok(()),
+            }
+        }
+    }
+}
