@@ -1,5 +1,15 @@
 //! Classic Macintosh volumes: HFS and MFS, with both forks of their files.
 //!
+//! # HFS
+//!
+//! - [`layout`] is what lies where on a volume.
+//! - [`btree`] changes its trees so that a power cut leaves them whole.
+//! - [`volume`] is the lower interface: items by parent and name, byte ranges of either fork.
+//! - [`mkfs`] makes volumes.
+//! - [`store`] is what all of this needs of a platform.
+//!
+//! # Beside it
+//!
 //! - [`macroman`] is the character set, and names as Unix writes them.
 //! - [`relstring`] is the order of names.
 //! - [`interchange`] packs both forks of a file for other systems, and unpacks them.
@@ -12,7 +22,15 @@
 
 extern crate alloc;
 
+pub mod btree;
+mod error;
 #[cfg(feature = "std")]
 pub mod interchange;
+pub mod layout;
 pub mod macroman;
+pub mod mkfs;
 pub mod relstring;
+pub mod store;
+pub mod volume;
+
+pub use error::{Error, Result};

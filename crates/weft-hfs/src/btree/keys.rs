@@ -1,0 +1,96 @@
+//! Keeping index keys what they are to be: the first key below them.
+
+use super::{Befores, Path, Tree};
+use crate::Result;
+use crate::store::Store;
+use core::cmp::Ordering;
+use smallvec::SmallVec;
+
+impl<P: Copy + PartialEq + core::fmt::Debug> Tree<P> {
+    /// After an insertion left of everything below: lowers the keys that are now too large.
+    /// Needs no order, as the search goes to the first entry for what is left of it.
+    pub(super) fn lower_keys<S: Store<Patch = P>>(
+        &self,
+        s: &mut S,
+        path: &Path,
+        key: &[u8],
+    ) -> Result<()> {
+        for step in path.steps.iter().rev().skip(1) {
+            if step.index != 0 {
+                break;
+            }
+            // A split may have put a level above the path.
+            let Ok(view) = self.view_any(s, step.node) else { break };
+            if self.kind.compare(view.key(0), key) != Ordering::Greater {
+                break;
+            }
+            let old = super::node::NodeBuf::of(&view);
+            let mut new = old.clone();
+            new.set_index_key(0, &self.kind.index_key(key));
+            self.write_node(s, step.node, &old, &new, &[])?;
+        }
+        Ok(())
+    }
+
+    /// A node of whatever height.
+    fn view_any<'s, S: Store<Patch = P>>(
+        &self,
+        s: &'s mut S,
+        node: u32,
+    ) -> Result<super::node::View<'s>> {
+        let raw = s.read(self.block_of(node)?)?;
+        super::node::View::parse(self.kind, raw).map_err(|e| self.damaged(node, e))
+    }
+
+    /// Whether index keys wait to be raised.
+    pub(crate) fn has_loose_keys(&self) -> bool {
+        !self.loose.is_empty()
+    }
+
+    /// Raises the index keys of up to `most` leaves whose first records were removed. The range
+    /// between falls to the leaf on the left; so what is stale there must be gone, and the removal
+    /// must be durable.
+    pub(crate) fn raise_keys<S: Store<Patch = P>>(&mut self, s: &mut S, most: usize) -> Result<()> {
+        for _ in 0..most {
+            let Some((leaf, removed)) = self.loose.pop_first() else { break };
+            self.raise_key(s, leaf, removed)?;
+        }
+        Ok(())
+    }
+
+    fn raise_key<S: Store<Patch = P>>(&mut self, s: &mut S, leaf: u32, removed: P) -> Result<()> {
+        if self.header.depth < 2 || !self.is_used(leaf) {
+            return Ok(());
+        }
+        let (key, prev): (SmallVec<[u8; 64]>, u32) = {
+            let view = self.view(s, leaf, 1)?;
+            (SmallVec::from_slice(view.key(0)), view.head.prev)
+        };
+        let path = self.find(s, &key)?;
+        if path.leaf().is_none_or(|step| step.node != leaf) {
+            return Err(self.damaged(leaf, "its first key leads elsewhere"));
+        }
+        let mut waits = Befores::from_slice(&[removed]);
+        waits.extend(self.needs_of(s, leaf));
+        waits.extend(self.trims.get(&prev).copied());
+        let mut raised = Befores::new();
+        for (level, step) in path.steps.iter().enumerate().rev().skip(1) {
+            let old = self.load(s, step.node, self.height(level))?;
+            if self.kind.compare(old.view().key(step.index), &key) != Ordering::Equal {
+                let mut new = old.clone();
+                new.set_index_key(step.index, &self.kind.index_key(&key));
+                let patch = self.write_node(s, step.node, &old, &new, &waits)?;
+                self.note_needs(s, step.node, &waits)?;
+                raised.push(patch);
+            }
+            if step.index != 0 {
+                break;
+            }
+        }
+        if prev != 0 && !raised.is_empty() {
+            let all = s.join(&raised)?;
+            self.note_reach(s, prev, all);
+        }
+        Ok(())
+    }
+}

@@ -1,0 +1,113 @@
+//! Opening a tree: its header and its map.
+
+use super::{MAX_DEPTH, MapPart, Place, Tree, TreeKind};
+use crate::layout::{
+    Extent, HEADER_MAP_BYTES, HEADER_MAP_OFFSET, Header, MAP_NODE_BYTES, NODE_BYTES,
+    NodeDescriptor, NodeKind, RECORDS_OFFSET, get16,
+};
+use crate::store::Store;
+use crate::{Error, Result};
+use alloc::collections::BTreeMap;
+use alloc::format;
+use alloc::vec::Vec;
+use hashbrown::HashMap;
+
+impl<P: Copy + PartialEq + core::fmt::Debug> Tree<P> {
+    /// Opens the tree whose file has these extents and this many bytes.
+    ///
+    /// # Errors
+    /// [`Error::Corrupt`] for a header that cannot be worked with.
+    pub fn open<S: Store<Patch = P>>(
+        s: &mut S,
+        kind: TreeKind,
+        place: Place,
+        extents: Vec<Extent>,
+        file_bytes: u32,
+    ) -> Result<Self> {
+        let mut tree = Self {
+            kind,
+            header: Header::default(),
+            extents,
+            place,
+            stored_header: [0; Header::BYTES],
+            map: Vec::new(),
+            map_parts: Vec::new(),
+            needs: HashMap::new(),
+            reach: HashMap::new(),
+            trims: HashMap::new(),
+            loose: BTreeMap::new(),
+            grown: S::DURABLE,
+            appending: 0,
+            version: 0,
+        };
+        let block = tree.block_of(0)?;
+        let raw = s.read(block)?;
+        let bad = |problem| Err(Error::corrupt(format!("{} header", kind.name()), block, problem));
+        match NodeDescriptor::parse(raw) {
+            Some(head) if head.kind == NodeKind::Header => {}
+            _ => return bad("it is no header node".into()),
+        }
+        let header = Header::parse(raw);
+        let file_nodes = file_bytes / NODE_BYTES as u32;
+        if usize::from(header.node_bytes) != NODE_BYTES {
+            return bad(format!("nodes of {} bytes", header.node_bytes));
+        }
+        if header.key_bytes != u16::from(kind.key_bytes()) {
+            return bad(format!("keys of {} bytes", header.key_bytes));
+        }
+        if header.nodes == 0 || header.nodes > file_nodes {
+            return bad(format!("{} nodes in a file of {file_nodes}", header.nodes));
+        }
+        if header.depth > MAX_DEPTH || header.root >= header.nodes {
+            return bad(format!("root {} at a depth of {}", header.root, header.depth));
+        }
+        if (header.depth == 0) != (header.root == 0) {
+            return bad(format!("root {} at a depth of {}", header.root, header.depth));
+        }
+        tree.stored_header = header.encode();
+        tree.header = header;
+        tree.block_of(header.nodes - 1)?;
+        tree.load_map(s)?;
+        Ok(tree)
+    }
+
+    /// Reads the map of nodes, and counts the free ones by it.
+    fn load_map<S: Store<Patch = P>>(&mut self, s: &mut S) -> Result<()> {
+        let mut node = 0;
+        let most = self.header.nodes as usize / (8 * MAP_NODE_BYTES) + 2;
+        let mut part = MapPart { node, offset: HEADER_MAP_OFFSET, len_bytes: HEADER_MAP_BYTES };
+        loop {
+            let raw = s.read(self.block_of(node)?)?;
+            let next = NodeDescriptor::parse(raw).map_or(0, |head| head.next);
+            self.map.extend(raw.get(part.offset..).iter().flat_map(|r| r.iter().take(part.len_bytes)));
+            self.map_parts.push(part);
+            if next == 0 || self.map.len() * 8 >= self.header.nodes as usize {
+                break;
+            }
+            if next >= self.header.nodes || self.map_parts.len() > most {
+                return Err(self.damaged(node, format!("the map goes on in node {next}")));
+            }
+            let raw = s.read(self.block_of(next)?)?;
+            let end = usize::from(get16(raw, NODE_BYTES - 4));
+            match NodeDescriptor::parse(raw) {
+                Some(head)
+                    if head.kind == NodeKind::Map
+                        && head.records == 1
+                        && (RECORDS_OFFSET + 1..=NODE_BYTES - 4).contains(&end) => {}
+                _ => return Err(self.damaged(next, "it is no map node")),
+            }
+            node = next;
+            let len_bytes = end - RECORDS_OFFSET;
+            part = MapPart { node, offset: RECORDS_OFFSET, len_bytes };
+        }
+        if self.map.len() * 8 < self.header.nodes as usize {
+            return Err(self.damaged(
+                node,
+                format!("the map ends after {} of {} nodes", self.map.len() * 8, self.header.nodes),
+            ));
+        }
+        let used = (0..self.header.nodes).filter(|&n| self.is_used(n)).count();
+        self.header.free_nodes = self.header.nodes - u32::try_from(used).unwrap_or(u32::MAX);
+        Ok(())
+    }
+}

@@ -1,0 +1,118 @@
+//! What can go wrong with a volume.
+
+use alloc::string::String;
+use core::fmt;
+
+/// The result of a call of this crate's core.
+pub type Result<T, E = Error> = core::result::Result<T, E>;
+
+/// Why a volume could not do what was asked. A variant exists for each errno a caller acts on.
+#[derive(Debug, Clone, PartialEq, Eq)]
+#[non_exhaustive]
+pub enum Error {
+    /// The device holds no HFS volume: the signature word found, 0 if it is too short.
+    NotHfs {
+        /// What stands where `BD` should.
+        found: u16,
+    },
+    /// A structure of the volume is damaged.
+    Corrupt {
+        /// Which one.
+        structure: String,
+        /// The 512-byte block of the volume it lies in.
+        block: u64,
+        /// What is wrong with it.
+        problem: String,
+    },
+    /// No such file or folder.
+    NotFound,
+    /// The name is taken.
+    Exists,
+    /// A folder was needed.
+    NotADirectory,
+    /// A file was needed.
+    IsADirectory,
+    /// The folder has items.
+    NotEmpty,
+    /// A name of more than 31 bytes (27 for a volume), in MacRoman.
+    NameTooLong,
+    /// A name HFS cannot have, and why.
+    BadName(&'static str),
+    /// No room on the volume: for data, or for the catalog to grow.
+    NoSpace,
+    /// A fork would grow past 2^31-1 bytes.
+    TooLarge,
+    /// The volume is read-only, or locked.
+    ReadOnly,
+    /// A folder has 65,535 items, or the volume has used all its ids.
+    TooMany(&'static str),
+    /// The call makes no sense.
+    Invalid(String),
+    /// The device failed.
+    Device {
+        /// The errno that tells it best.
+        errno: i32,
+        /// What failed, where.
+        message: String,
+    },
+}
+
+impl Error {
+    /// Damage found in `structure`, which lies in volume block `block`.
+    pub fn corrupt(
+        structure: impl Into<String>,
+        block: u64,
+        problem: impl Into<String>,
+    ) -> Self {
+        Self::Corrupt { structure: structure.into(), block, problem: problem.into() }
+    }
+
+    /// The errno nearest to this error, as Linux numbers it.
+    #[must_use]
+    pub fn errno(&self) -> i32 {
+        match self {
+            Self::NotFound => 2,
+            Self::Exists => 17,
+            Self::NotADirectory => 20,
+            Self::IsADirectory => 21,
+            Self::NotHfs { .. } | Self::BadName(_) | Self::Invalid(_) => 22,
+            Self::TooLarge => 27,
+            Self::NoSpace => 28,
+            Self::ReadOnly => 30,
+            Self::TooMany(_) => 31,
+            Self::NameTooLong => 36,
+            Self::NotEmpty => 39,
+            Self::Corrupt { .. } => 117,
+            Self::Device { errno, .. } => *errno,
+        }
+    }
+}
+
+impl fmt::Display for Error {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        match self {
+            Self::NotHfs { found: 0 } => f.write_str("no HFS volume: the device is too short"),
+            Self::NotHfs { found } => write!(f, "no HFS volume: its signature is {found:#06x}"),
+            Self::Corrupt { structure, block, problem } => {
+                write!(f, "{structure} in block {block}: {problem}")
+            }
+            Self::NotFound => f.write_str("no such file or folder"),
+            Self::Exists => f.write_str("the name is taken"),
+            Self::NotADirectory => f.write_str("not a folder"),
+            Self::IsADirectory => f.write_str("a folder"),
+            Self::NotEmpty => f.write_str("the folder is not empty"),
+            Self::NameTooLong => {
+                f.write_str("the name is longer than HFS allows (31 bytes, a volume's 27)")
+            }
+            Self::BadName(why) => write!(f, "no HFS name: {why}"),
+            Self::NoSpace => f.write_str("no space left on the volume"),
+            Self::TooLarge => f.write_str("a fork of an HFS file has at most 2147483647 bytes"),
+            Self::ReadOnly => f.write_str("the volume is read-only"),
+            Self::TooMany(what) => write!(f, "the volume has no room for more {what}"),
+            Self::Invalid(why) => f.write_str(why),
+            Self::Device { message, .. } => f.write_str(message),
+        }
+    }
+}
+
+impl core::error::Error for Error {}

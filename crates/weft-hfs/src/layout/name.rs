@@ -1,0 +1,103 @@
+//! Names: up to 31 bytes of MacRoman, compared without regard to case.
+
+use super::{get8, put};
+use crate::{Error, Result};
+use core::cmp::Ordering;
+use core::fmt;
+
+/// Most bytes of a volume's name.
+pub const VOLUME_NAME_MAX_BYTES: usize = 27;
+
+/// The name of a file or folder: 0 to 31 bytes (only a thread's key has none), no colon.
+///
+/// Two names are equal if their bytes are; whether they name the same item is
+/// [`order`](Self::order)'s to say.
+#[derive(Clone, Copy, PartialEq, Eq, Hash, Default)]
+pub struct Name {
+    len: u8,
+    bytes: [u8; Self::MAX_BYTES],
+}
+
+impl Name {
+    /// Most bytes of a name.
+    pub const MAX_BYTES: usize = 31;
+
+    /// The name of nothing, as it stands in the key of a thread.
+    pub const EMPTY: Self = Self { len: 0, bytes: [0; Self::MAX_BYTES] };
+
+    /// A name to be given to an item.
+    ///
+    /// # Errors
+    /// [`Error::NameTooLong`], or [`Error::BadName`] for an empty name, a colon or a NUL.
+    pub fn new(bytes: &[u8]) -> Result<Self> {
+        if bytes.is_empty() {
+            return Err(Error::BadName("it is empty"));
+        }
+        if bytes.contains(&b':') {
+            return Err(Error::BadName("a colon separates folders"));
+        }
+        if bytes.contains(&0) {
+            return Err(Error::BadName("it has a NUL"));
+        }
+        Self::any(bytes)
+    }
+
+    /// A name as a volume may have it, however strange.
+    ///
+    /// # Errors
+    /// [`Error::NameTooLong`].
+    pub fn any(bytes: &[u8]) -> Result<Self> {
+        let len = u8::try_from(bytes.len()).map_err(|_| Error::NameTooLong)?;
+        if bytes.len() > Self::MAX_BYTES {
+            return Err(Error::NameTooLong);
+        }
+        let mut name = Self { len, bytes: [0; Self::MAX_BYTES] };
+        put(&mut name.bytes, 0, bytes);
+        Ok(name)
+    }
+
+    /// The Pascal string at byte `at`; `None` if it is longer than `max_bytes`.
+    pub(super) fn parse(raw: &[u8], at: usize, max_bytes: usize) -> Option<Self> {
+        let len = usize::from(get8(raw, at));
+        if len > max_bytes {
+            return None;
+        }
+        Self::any(raw.get(at + 1..at + 1 + len)?).ok()
+    }
+
+    /// Its bytes, in MacRoman.
+    #[must_use]
+    pub fn as_bytes(&self) -> &[u8] {
+        self.bytes.get(..usize::from(self.len)).unwrap_or(&[])
+    }
+
+    /// Its length in bytes.
+    #[must_use]
+    pub fn len(&self) -> usize {
+        usize::from(self.len)
+    }
+
+    /// Whether it has no bytes.
+    #[must_use]
+    pub fn is_empty(&self) -> bool {
+        self.len == 0
+    }
+
+    /// The order of names in a folder.
+    #[must_use]
+    pub fn order(&self, other: &Self) -> Ordering {
+        crate::relstring::compare(self.as_bytes(), other.as_bytes())
+    }
+}
+
+impl fmt::Debug for Name {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        write!(f, "\"{}\"", self.as_bytes().escape_ascii())
+    }
+}
+
+impl fmt::Display for Name {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        write!(f, "{}", self.as_bytes().escape_ascii())
+    }
+}

@@ -1,0 +1,215 @@
+//! What the core needs of the platform: a [`Store`] of 512-byte blocks whose changes can be
+//! ordered.
+//!
+//! With feature `std` the store is an operation of weft's engine, which keeps the order over
+//! power cuts. [`Bare`] is any [`Device`], for a platform without the engine: it writes through,
+//! in the order of the calls, which is an order that keeps all befores.
+
+use crate::Result;
+use crate::layout::BLOCK_BYTES;
+use core::fmt::Debug;
+
+/// Blocks of a volume, of 512 bytes each, and changes of them.
+///
+/// A change takes its *befores*, changes that must be durable first, and is named by the
+/// [`Patch`](Self::Patch) it returns.
+pub trait Store {
+    /// Names a change.
+    type Patch: Copy + PartialEq + Debug;
+
+    /// The change that has always been durable.
+    const DURABLE: Self::Patch;
+
+    /// Whether all changes of one operation become durable together.
+    fn is_atomic(&self) -> bool;
+
+    /// A block of metadata.
+    ///
+    /// # Errors
+    /// [`Error::Device`](crate::Error::Device).
+    fn read(&mut self, block: u64) -> Result<&[u8]>;
+
+    /// Changes bytes of a block of metadata.
+    ///
+    /// # Errors
+    /// [`Error::Device`](crate::Error::Device).
+    fn write(
+        &mut self,
+        block: u64,
+        offset: usize,
+        bytes: &[u8],
+        befores: &[Self::Patch],
+    ) -> Result<Self::Patch>;
+
+    /// Gives a block of metadata a new content.
+    ///
+    /// # Errors
+    /// [`Error::Device`](crate::Error::Device).
+    fn init(
+        &mut self,
+        block: u64,
+        content: &[u8; BLOCK_BYTES],
+        befores: &[Self::Patch],
+    ) -> Result<Self::Patch>;
+
+    /// Writes data of file `owner` from byte `offset` of `block` on, over as many blocks as it
+    /// takes. Of `fresh` blocks, what is not written becomes zero.
+    ///
+    /// # Errors
+    /// [`Error::Device`](crate::Error::Device).
+    fn write_data(
+        &mut self,
+        block: u64,
+        owner: u32,
+        offset: usize,
+        bytes: &[u8],
+        fresh: bool,
+    ) -> Result<Self::Patch>;
+
+    /// Makes `count` fresh blocks of file `owner` zero.
+    ///
+    /// # Errors
+    /// [`Error::Device`](crate::Error::Device).
+    fn zero_data(&mut self, block: u64, owner: u32, count: u64) -> Result<Self::Patch>;
+
+    /// Reads file data from byte `offset` of `block` on, over as many blocks as it takes.
+    ///
+    /// # Errors
+    /// [`Error::Device`](crate::Error::Device).
+    fn read_data(&mut self, block: u64, offset: usize, buf: &mut [u8]) -> Result<()>;
+
+    /// Says that `cleared` removed the last pointer to `count` blocks.
+    fn free(&mut self, block: u64, count: u64, cleared: Self::Patch);
+
+    /// The change that is durable when all of `patches` are.
+    fn join(&mut self, patches: &[Self::Patch]) -> Result<Self::Patch>;
+
+    /// Whether a change is durable.
+    fn is_durable(&self, patch: Self::Patch) -> bool;
+}
+
+/// A row of bytes, as a platform without the engine offers it.
+pub trait Device {
+    /// Its length in 512-byte blocks.
+    fn len_blocks(&self) -> u64;
+
+    /// Fills `buf` from byte `offset` on.
+    ///
+    /// # Errors
+    /// [`Error::Device`](crate::Error::Device).
+    fn read_at(&mut self, buf: &mut [u8], offset: u64) -> Result<()>;
+
+    /// Writes `bytes` at byte `offset`.
+    ///
+    /// # Errors
+    /// [`Error::Device`](crate::Error::Device).
+    fn write_at(&mut self, bytes: &[u8], offset: u64) -> Result<()>;
+
+    /// Makes a range read as zeroes.
+    ///
+    /// # Errors
+    /// [`Error::Device`](crate::Error::Device).
+    fn write_zeroes(&mut self, offset: u64, len_bytes: u64) -> Result<()> {
+        let zeroes = [0; 4096];
+        let mut done = 0;
+        while done < len_bytes {
+            let n = (len_bytes - done).min(zeroes.len() as u64);
+            let piece = zeroes.get(..usize::try_from(n).unwrap_or(0)).unwrap_or(&zeroes);
+            self.write_at(piece, offset.saturating_add(done))?;
+            done += n;
+        }
+        Ok(())
+    }
+
+    /// Makes everything durable that was written.
+    ///
+    /// # Errors
+    /// [`Error::Device`](crate::Error::Device).
+    fn flush(&mut self) -> Result<()>;
+}
+
+/// A [`Device`] as a [`Store`]: every change is written at once.
+#[derive(Debug)]
+pub struct Bare<D> {
+    device: D,
+    block: [u8; BLOCK_BYTES],
+}
+
+const BLOCK: u64 = BLOCK_BYTES as u64;
+
+impl<D: Device> Bare<D> {
+    /// A store on a device.
+    pub fn new(device: D) -> Self {
+        Self { device, block: [0; BLOCK_BYTES] }
+    }
+
+    /// The device.
+    pub fn device(&self) -> &D {
+        &self.device
+    }
+
+    /// The device, given back.
+    pub fn into_device(self) -> D {
+        self.device
+    }
+}
+
+impl<D: Device> Store for Bare<D> {
+    type Patch = ();
+
+    const DURABLE: () = ();
+
+    fn is_atomic(&self) -> bool {
+        false
+    }
+
+    fn read(&mut self, block: u64) -> Result<&[u8]> {
+        self.device.read_at(&mut self.block, block.saturating_mul(BLOCK))?;
+        Ok(&self.block)
+    }
+
+    fn write(&mut self, block: u64, offset: usize, bytes: &[u8], _befores: &[()]) -> Result<()> {
+        self.device.write_at(bytes, block.saturating_mul(BLOCK) + offset as u64)
+    }
+
+    fn init(&mut self, block: u64, content: &[u8; BLOCK_BYTES], _befores: &[()]) -> Result<()> {
+        self.device.write_at(content, block.saturating_mul(BLOCK))
+    }
+
+    fn write_data(
+        &mut self,
+        block: u64,
+        _owner: u32,
+        offset: usize,
+        bytes: &[u8],
+        fresh: bool,
+    ) -> Result<()> {
+        let start = block.saturating_mul(BLOCK) + offset as u64;
+        let end = start + bytes.len() as u64;
+        if fresh {
+            let zeroes = [0; BLOCK_BYTES];
+            self.device.write_at(zeroes.get(..offset % BLOCK_BYTES).unwrap_or(&[]), start - start % BLOCK)?;
+            let rest = usize::try_from(end.next_multiple_of(BLOCK) - end).unwrap_or(0);
+            self.device.write_at(zeroes.get(..rest).unwrap_or(&[]), end)?;
+        }
+        self.device.write_at(bytes, start)
+    }
+
+    fn zero_data(&mut self, block: u64, _owner: u32, count: u64) -> Result<()> {
+        self.device.write_zeroes(block.saturating_mul(BLOCK), count.saturating_mul(BLOCK))
+    }
+
+    fn read_data(&mut self, block: u64, offset: usize, buf: &mut [u8]) -> Result<()> {
+        self.device.read_at(buf, block.saturating_mul(BLOCK) + offset as u64)
+    }
+
+    fn free(&mut self, _block: u64, _count: u64, _cleared: ()) {}
+
+    fn join(&mut self, _patches: &[()]) -> Result<()> {
+        Ok(())
+    }
+
+    fn is_durable(&self, _patch: ()) -> bool {
+        true
+    }
+}

@@ -1,0 +1,274 @@
+//! A file in memory: its record, and where its forks lie.
+
+use super::Volume;
+use crate::btree::{Path, Tree};
+use crate::layout::{
+    CATALOG_ID, CatalogKey, CatalogRecord, EXTENTS_ID, Extent, ExtentKey, ExtentRecord, FILE_BYTES,
+    FileRecord, Fork, Mdb, Name,
+};
+use crate::store::Store;
+use crate::{Error, Result};
+use alloc::format;
+use alloc::vec::Vec;
+
+/// A run of a fork.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub(crate) struct Run {
+    /// Its first allocation block in the fork.
+    pub at: u32,
+    /// Where it lies.
+    pub extent: Extent,
+}
+
+/// Where a fork lies.
+#[derive(Debug, Clone, Default)]
+pub(crate) struct ForkMap {
+    pub runs: Vec<Run>,
+    /// How many of the runs each record has: the first record is the file's own, the others are in
+    /// the extents file.
+    pub records: Vec<u8>,
+}
+
+impl ForkMap {
+    /// Allocation blocks of the fork.
+    pub fn blocks(&self) -> u32 {
+        self.runs.last().map_or(0, |run| run.at + u32::from(run.extent.count))
+    }
+
+    /// The run that has a block of the fork.
+    pub fn find(&self, block: u32) -> Option<Run> {
+        let i = self.runs.partition_point(|run| run.at <= block);
+        let run = *self.runs.get(i.checked_sub(1)?)?;
+        (block - run.at < u32::from(run.extent.count)).then_some(run)
+    }
+
+    /// Appends the extents of one record; false if it has none.
+    pub fn push_record(&mut self, extents: &ExtentRecord) -> bool {
+        let mut count = 0;
+        for &extent in extents.iter().take_while(|e| e.count > 0) {
+            self.runs.push(Run { at: self.blocks(), extent });
+            count += 1;
+        }
+        self.records.push(count);
+        count > 0
+    }
+
+    /// The runs of record `i`, which is key and value of a record of the extents file if it is
+    /// not the first.
+    pub fn record(&self, i: usize) -> (u32, ExtentRecord) {
+        let from: usize = self.records.iter().take(i).map(|&n| usize::from(n)).sum();
+        let count = self.records.get(i).map_or(0, |&n| usize::from(n));
+        let mut extents = ExtentRecord::default();
+        let runs = self.runs.iter().skip(from).take(count);
+        let at = runs.clone().next().map_or(self.blocks(), |run| run.at);
+        for (to, run) in extents.iter_mut().zip(runs) {
+            *to = run.extent;
+        }
+        (at, extents)
+    }
+
+    /// All extents.
+    pub fn extents(&self) -> Vec<Extent> {
+        self.runs.iter().map(|run| run.extent).collect()
+    }
+}
+
+/// Where a record was found, while the catalog's records stay where they are.
+#[derive(Debug, Clone)]
+pub(crate) struct Spot {
+    pub version: u64,
+    pub path: Path,
+    pub offset: usize,
+}
+
+/// A file that is in use.
+#[derive(Debug, Clone)]
+pub struct File {
+    /// The folder it is in.
+    pub parent: u32,
+    /// Its name.
+    pub name: Name,
+    /// What the catalog has, or shall have, of it.
+    pub record: FileRecord,
+    pub(crate) maps: [Option<ForkMap>; 2],
+    pub(crate) spot: Option<Spot>,
+    /// The record as the catalog has it.
+    pub(crate) stored: [u8; FILE_BYTES],
+    /// It has lost its name: nothing of it is on the disk any more.
+    pub(crate) deleted: bool,
+}
+
+impl File {
+    pub(crate) fn new(parent: u32, name: Name, record: FileRecord) -> Self {
+        Self {
+            parent,
+            name,
+            record,
+            maps: [None, None],
+            spot: None,
+            stored: CatalogRecord::File(record).encode().0,
+            deleted: false,
+        }
+    }
+
+    /// Its id.
+    #[must_use]
+    pub fn id(&self) -> u32 {
+        self.record.id
+    }
+
+    /// The length of a fork in bytes.
+    #[must_use]
+    pub fn len_bytes(&self, fork: Fork) -> u32 {
+        self.record.fork(fork).len_bytes
+    }
+
+    /// Whether its last name is gone.
+    #[must_use]
+    pub fn is_deleted(&self) -> bool {
+        self.deleted
+    }
+
+    pub(crate) fn map_ref(&self, fork: Fork) -> Option<&ForkMap> {
+        self.maps.get(fork.index()).and_then(Option::as_ref)
+    }
+
+    pub(crate) fn map_mut(&mut self, fork: Fork) -> &mut ForkMap {
+        let [data, resource] = &mut self.maps;
+        let map = match fork {
+            Fork::Data => data,
+            Fork::Resource => resource,
+        };
+        map.get_or_insert_default()
+    }
+}
+
+/// Reads the extents of a fork that has `space_bytes`, beginning with those of its own record.
+pub(crate) fn load_map<S: Store>(
+    s: &mut S,
+    overflow: &Tree<S::Patch>,
+    mdb: &Mdb,
+    of: (u32, Fork),
+    first: &ExtentRecord,
+    space_bytes: u32,
+) -> Result<ForkMap> {
+    let (id, fork) = of;
+    let want = space_bytes / mdb.alloc_block_bytes;
+    let mut map = ForkMap::default();
+    map.push_record(first);
+    if map.blocks() < want && id != EXTENTS_ID {
+        let key = |block: u32| -> Result<[u8; ExtentKey::BYTES]> {
+            let block = u16::try_from(block).map_err(|_| bad_map(id, "is too long"))?;
+            Ok(ExtentKey { file_id: id, fork, block }.encode())
+        };
+        let mut due = key(map.blocks())?;
+        let mut problem = None;
+        overflow.scan(s, &due.clone(), |found, value| {
+            if found != due {
+                problem = Some("misses an extents record");
+            } else if !ExtentKey::parse_record(value).is_some_and(|r| map.push_record(&r)) {
+                problem = Some("has an empty extents record");
+            } else if map.blocks() < want {
+                due = key(map.blocks())?;
+                return Ok(true);
+            }
+            Ok(false)
+        })?;
+        if let Some(problem) = problem {
+            return Err(bad_map(id, problem));
+        }
+    }
+    if map.blocks() < want {
+        return Err(bad_map(id, "has fewer blocks than it says"));
+    }
+    if map.runs.iter().any(|run| run.extent.end() > u32::from(mdb.alloc_blocks)) {
+        return Err(bad_map(id, "has an extent beyond the end of the volume"));
+    }
+    Ok(map)
+}
+
+fn bad_map(id: u32, problem: &str) -> Error {
+    let what = match id {
+        EXTENTS_ID => "extents file".into(),
+        CATALOG_ID => "catalog".into(),
+        id => format!("file {id}"),
+    };
+    Error::corrupt(what, 0, problem)
+}
+
+impl<P: Copy + PartialEq + core::fmt::Debug> Volume<P> {
+    /// The map of a fork, read if it is not known.
+    pub(crate) fn map<'f, S: Store<Patch = P>>(
+        &self,
+        s: &mut S,
+        file: &'f mut File,
+        fork: Fork,
+    ) -> Result<&'f mut ForkMap> {
+        if file.map_ref(fork).is_none() {
+            let sizes = *file.record.fork(fork);
+            let of = (file.id(), fork);
+            let map =
+                load_map(s, &self.extents, &self.mdb, of, &sizes.extents, sizes.space_bytes)?;
+            *file.map_mut(fork) = map;
+        }
+        Ok(file.map_mut(fork))
+    }
+
+    /// Finds a file and reads its record.
+    ///
+    /// # Errors
+    /// [`Error::NotFound`], [`Error::IsADirectory`].
+    pub fn open_file<S: Store<Patch = P>>(
+        &self,
+        s: &mut S,
+        parent: u32,
+        name: &Name,
+    ) -> Result<File> {
+        match self.lookup(s, parent, name)? {
+            (key, CatalogRecord::File(record)) => Ok(File::new(parent, key.name, record)),
+            (_, CatalogRecord::Directory(_)) => Err(Error::IsADirectory),
+            (_, CatalogRecord::Thread(_)) => Err(Error::NotFound),
+        }
+    }
+
+    /// Writes what has changed of a file's record; it follows `befores`.
+    pub(crate) fn write_record<S: Store<Patch = P>>(
+        &mut self,
+        s: &mut S,
+        file: &mut File,
+        befores: &[P],
+    ) -> Result<P> {
+        if file.deleted {
+            return Ok(S::DURABLE);
+        }
+        let (raw, _) = CatalogRecord::File(file.record).encode();
+        let differs = |(a, b): (&u8, &u8)| a != b;
+        let Some(first) = raw.iter().zip(&file.stored).position(differs) else {
+            return Ok(S::DURABLE);
+        };
+        let last = raw.iter().zip(&file.stored).rposition(differs).unwrap_or(first);
+        let bytes = raw.get(first..=last).unwrap_or(&[]);
+        if file.spot.as_ref().is_none_or(|spot| spot.version != self.catalog.version) {
+            let (key, len) = CatalogKey::new(file.parent, file.name).encode();
+            let path = self.catalog.find(s, key.get(..len).unwrap_or(&key))?;
+            let offset = self.catalog.value_place(s, &path, FILE_BYTES)?;
+            file.spot = Some(Spot { version: self.catalog.version, path, offset });
+        }
+        let Some(spot) = &file.spot else { return Err(Error::NotFound) };
+        let patch = match self.moved_by(s, file.record.id) {
+            Some(moved) => {
+                let waits: crate::btree::Befores<P> = befores.iter().copied().chain([moved]).collect();
+                self.catalog.update_at(s, &spot.path, spot.offset + first, bytes, &waits)?
+            }
+            None => self.catalog.update_at(s, &spot.path, spot.offset + first, bytes, befores)?,
+        };
+        file.stored = raw;
+        Ok(patch)
+    }
+
+    /// What lies in the extents file, of a fork's record `i`.
+    pub(crate) fn overflow_key(id: u32, fork: Fork, at: u32) -> Result<[u8; ExtentKey::BYTES]> {
+        let block = u16::try_from(at).map_err(|_| Error::TooLarge)?;
+        Ok(ExtentKey { file_id: id, fork, block }.encode())
+    }
+}

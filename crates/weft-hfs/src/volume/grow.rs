@@ -1,0 +1,144 @@
+//! The files of the trees: records of the extents file, and growth of both.
+
+use super::file::Run;
+use super::{Befores, Volume};
+use crate::btree::TreeKind;
+use crate::layout::{
+    CATALOG_ID, EXTENT_RECORD_BYTES, EXTENTS_ID, Extent, ExtentKey, FORK_MAX_BYTES, Fork,
+    NODE_BYTES,
+};
+use crate::store::Store;
+use crate::{Error, Result};
+use alloc::vec::Vec;
+
+impl<P: Copy + PartialEq + core::fmt::Debug> Volume<P> {
+    /// Puts a record into the extents file, or overwrites it.
+    pub(super) fn put_extents<S: Store<Patch = P>>(
+        &mut self,
+        s: &mut S,
+        key: &[u8; ExtentKey::BYTES],
+        value: &[u8; EXTENT_RECORD_BYTES],
+        befores: &[P],
+    ) -> Result<P> {
+        let path = self.extents.find(s, key)?;
+        if path.found {
+            self.extents.update(s, &path, 0, value, befores)
+        } else {
+            self.extents.insert(s, &path, key, value, befores)
+        }
+    }
+
+    /// Removes a record of the extents file, if it is there.
+    pub(super) fn remove_extents<S: Store<Patch = P>>(
+        &mut self,
+        s: &mut S,
+        key: &[u8],
+        befores: &[P],
+    ) -> Result<Option<P>> {
+        let path = self.extents.find(s, key)?;
+        if path.found { self.extents.remove(s, &path, befores).map(Some) } else { Ok(None) }
+    }
+
+    /// Makes sure that the extents file has `nodes` free nodes.
+    pub(super) fn need_extents_nodes<S: Store<Patch = P>>(
+        &mut self,
+        s: &mut S,
+        nodes: u32,
+    ) -> Result<()> {
+        if self.extents.header.free_nodes >= nodes {
+            return Ok(());
+        }
+        self.grow_tree(s, TreeKind::Extents, nodes)
+    }
+
+    /// Makes sure that the catalog has `nodes` free nodes.
+    pub(super) fn need_catalog_nodes<S: Store<Patch = P>>(
+        &mut self,
+        s: &mut S,
+        nodes: u32,
+    ) -> Result<()> {
+        if self.catalog.header.free_nodes >= nodes {
+            return Ok(());
+        }
+        // Room for the record of a fourth extent first.
+        if self.catalog_map.runs.len() >= 3 {
+            let depth = u32::from(self.extents.header.depth);
+            self.need_extents_nodes(s, depth + 2)?;
+        }
+        self.grow_tree(s, TreeKind::Catalog, nodes)
+    }
+
+    /// Makes a tree's file longer by its clump size, or at least by `nodes`.
+    fn grow_tree<S: Store<Patch = P>>(
+        &mut self,
+        s: &mut S,
+        kind: TreeKind,
+        nodes: u32,
+    ) -> Result<()> {
+        let size = self.mdb.alloc_block_bytes;
+        let (id, clump, map) = match kind {
+            TreeKind::Catalog => (CATALOG_ID, self.mdb.catalog_clump_bytes, &self.catalog_map),
+            TreeKind::Extents => (EXTENTS_ID, self.mdb.extents_clump_bytes, &self.extents_map),
+        };
+        // The map may need a node of its own.
+        let least = ((nodes + 1) * NODE_BYTES as u32).div_ceil(size);
+        let most = (FORK_MAX_BYTES / size).saturating_sub(map.blocks());
+        let goal = map.runs.last().map(|run| run.extent.end());
+        let want = (clump / size).max(least);
+        if least > most {
+            return Err(Error::NoSpace);
+        }
+        self.space.settle(s);
+        let taken = match self.space.take((id, Fork::Data), goal, want.min(most), 0) {
+            Err(Error::NoSpace) => self.space.take((id, Fork::Data), goal, least, 0)?,
+            taken => taken?,
+        };
+        let mut map = map.clone();
+        let first_changed = super::fork::append(&mut map, &taken);
+        if kind == TreeKind::Extents && map.runs.len() > 3 {
+            // The Mac knows no more than three.
+            self.space.put_back(&taken);
+            return Err(Error::NoSpace);
+        }
+        self.space.use_up(&taken);
+        let mut waits = Befores::new();
+        let per = self.mdb.blocks_per_alloc();
+        for extent in &taken {
+            let block = self.block_of(u32::from(extent.start));
+            waits.push(s.zero_data(block, id, u64::from(extent.count) * per)?);
+        }
+        for i in first_changed.max(1)..map.records.len() {
+            let (at, extents) = map.record(i);
+            let key = Self::overflow_key(id, Fork::Data, at)?;
+            let value = ExtentKey::encode_record(&extents);
+            waits.push(self.put_extents(s, &key, &value, &[])?);
+        }
+        let bytes = map.blocks() * size;
+        let first = map.record(0).1;
+        match kind {
+            TreeKind::Catalog => {
+                self.mdb.catalog_file = first;
+                self.mdb.catalog_file_bytes = bytes;
+            }
+            TreeKind::Extents => {
+                self.mdb.extents_file = first;
+                self.mdb.extents_file_bytes = bytes;
+            }
+        }
+        let mapped = self.write_mdb(s, &waits)?;
+        self.write_copy(s, &[mapped])?;
+        let extents: Vec<Extent> = map.runs.iter().map(|run: &Run| run.extent).collect();
+        match kind {
+            TreeKind::Catalog => {
+                self.catalog_map = map;
+                self.catalog.grow(s, &extents, bytes, mapped)?;
+            }
+            TreeKind::Extents => {
+                self.extents_map = map;
+                self.extents.grow(s, &extents, bytes, mapped)?;
+            }
+        }
+        self.touch();
+        Ok(())
+    }
+}

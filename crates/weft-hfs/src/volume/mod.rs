@@ -1,0 +1,298 @@
+//! A volume: its MDB, bitmap and trees, and what is done to items and forks.
+//!
+//! The lower interface: it names an item by its parent's id and its name, and takes byte ranges of
+//! either fork. Everything else stands on it. All changes go through a [`Store`], and each call
+//! returns the patch that is durable when its change is.
+//!
+//! # Order
+//!
+//! [`btree`](crate::btree) says what keeps a tree whole. Beyond that, without a journal:
+//!
+//! - **A file's record** with its length and first extents follows the data and the overflow
+//!   records. So a file never shows what others left in its blocks.
+//! - **Blocks that were freed** can be taken again when what freed them is durable.
+//! - **A move** marks the old record ([`MOVE_MARK`](crate::layout::MOVE_MARK)), writes the new one,
+//!   removes the old one: in this order. Of two records of one id the marked one goes. So the target
+//!   of a rename is always the old file or the new one.
+//! - **A folder's record and its thread** are in no order: each follows from the other.
+//! - **Bitmap, MDB and counts** are in no order: all of it follows from the trees. But the MDB is
+//!   written before the part of a tree's file that it adds.
+//!
+//! A volume that was not unmounted cleanly goes through [`recover`](Volume::recover) when it is
+//! opened: one pass over the trees, which makes all that follows from others.
+
+mod file;
+mod fork;
+mod grow;
+mod items;
+mod moves;
+mod recover;
+mod space;
+
+pub use file::File;
+pub use items::{Item, New};
+pub use moves::Moved;
+pub use recover::Recovered;
+
+use crate::btree::{Befores, Place, Tree, TreeKind};
+use crate::layout::{
+    Attributes, CATALOG_ID, Fork, MDB_BLOCK, MDB_BYTES, Mdb,
+};
+use crate::store::Store;
+use crate::{Error, Result};
+use alloc::vec::Vec;
+use file::{ForkMap, load_map};
+use hashbrown::HashMap;
+use space::Space;
+
+/// A volume that is open.
+#[derive(Debug)]
+pub struct Volume<P> {
+    pub(crate) mdb: Mdb,
+    stored_mdb: [u8; MDB_BYTES],
+    mdb_changed: bool,
+    pub(crate) device_blocks: u64,
+    pub(crate) space: Space<P>,
+    pub(crate) catalog: Tree<P>,
+    pub(crate) extents: Tree<P>,
+    catalog_map: ForkMap,
+    extents_map: ForkMap,
+    /// For folders what put them where they are, until that is durable, and that place.
+    places: HashMap<u32, (P, u32)>,
+    /// For items what took their old records away, until that is durable.
+    moved: HashMap<u32, P>,
+    /// Seconds since 1904, local time.
+    now: u32,
+    read_only: bool,
+}
+
+impl<P: Copy + PartialEq + core::fmt::Debug> Volume<P> {
+    /// Opens the volume in the store's first `device_blocks` blocks. Nothing is written.
+    ///
+    /// # Errors
+    /// [`Error::NotHfs`], [`Error::Corrupt`].
+    pub fn open<S: Store<Patch = P>>(s: &mut S, device_blocks: u64) -> Result<Self> {
+        if device_blocks < MDB_BLOCK + 3 {
+            return Err(Error::NotHfs { found: 0 });
+        }
+        let mdb = Mdb::parse(s.read(MDB_BLOCK)?)?;
+        Self::open_with(s, mdb, device_blocks)
+    }
+
+    /// As [`open`](Self::open), with an MDB that was read or repaired elsewhere.
+    pub(crate) fn open_with<S: Store<Patch = P>>(
+        s: &mut S,
+        mdb: Mdb,
+        device_blocks: u64,
+    ) -> Result<Self> {
+        mdb.check(device_blocks)?;
+        let mut bitmap = Vec::new();
+        for block in 0..mdb.bitmap_blocks() {
+            bitmap.extend_from_slice(s.read(u64::from(mdb.bitmap_block) + block)?);
+        }
+        let place = Place {
+            first_block: u64::from(mdb.first_block),
+            blocks_per_alloc: mdb.blocks_per_alloc(),
+        };
+        let mut extents_map = ForkMap::default();
+        extents_map.push_record(&mdb.extents_file);
+        let extents = Tree::open(
+            s,
+            TreeKind::Extents,
+            place,
+            extents_map.extents(),
+            mdb.extents_file_bytes,
+        )?;
+        let catalog_map = load_map(
+            s,
+            &extents,
+            &mdb,
+            (CATALOG_ID, Fork::Data),
+            &mdb.catalog_file,
+            mdb.catalog_file_bytes,
+        )?;
+        let catalog = Tree::open(
+            s,
+            TreeKind::Catalog,
+            place,
+            catalog_map.extents(),
+            mdb.catalog_file_bytes,
+        )?;
+        let mut volume = Self {
+            stored_mdb: [0; MDB_BYTES],
+            mdb_changed: false,
+            device_blocks,
+            space: Space::new(mdb.alloc_blocks, bitmap),
+            extents,
+            catalog,
+            catalog_map,
+            extents_map,
+            places: HashMap::new(),
+            moved: HashMap::new(),
+            now: mdb.modified,
+            read_only: false,
+            mdb,
+        };
+        if let Some(raw) = s.read(MDB_BLOCK)?.first_chunk() {
+            volume.stored_mdb = *raw;
+        }
+        volume.space.hint = u32::from(volume.mdb.alloc_hint);
+        Ok(volume)
+    }
+
+    /// The MDB, as it shall be.
+    #[must_use]
+    pub fn mdb(&self) -> &Mdb {
+        &self.mdb
+    }
+
+    /// Sets the time that changes are dated with: seconds since 1904, in local time.
+    pub fn set_now(&mut self, now: u32) {
+        self.now = now;
+    }
+
+    /// Refuses all changes from now on, or allows them.
+    pub fn set_read_only(&mut self, read_only: bool) {
+        self.read_only = read_only;
+    }
+
+    /// Whether the volume was left unmounted.
+    #[must_use]
+    pub fn is_clean(&self) -> bool {
+        self.mdb.attributes.contains(Attributes::UNMOUNTED)
+    }
+
+    /// Whether the volume says that it must not be changed.
+    #[must_use]
+    pub fn is_locked(&self) -> bool {
+        self.mdb.attributes.intersects(Attributes::HARDWARE_LOCK | Attributes::SOFTWARE_LOCK)
+    }
+
+    pub(crate) fn check_writable(&self) -> Result<()> {
+        if self.read_only { Err(Error::ReadOnly) } else { Ok(()) }
+    }
+
+    /// Notes a change of the volume.
+    pub(crate) fn touch(&mut self) {
+        self.mdb_changed = true;
+    }
+
+    /// Marks the volume as in use, or as unmounted, in its MDB.
+    pub fn mark<S: Store<Patch = P>>(&mut self, s: &mut S, unmounted: bool) -> Result<P> {
+        self.mdb.attributes.set(Attributes::UNMOUNTED, unmounted);
+        self.write_mdb(s, &[])
+    }
+
+    /// What the free block counts say.
+    fn refresh_mdb(&mut self) {
+        self.mdb.free_blocks = u16::try_from(self.space.free_on_disk()).unwrap_or(u16::MAX);
+        self.mdb.alloc_hint =
+            u16::try_from(self.space.hint).ok().filter(|&h| h < self.mdb.alloc_blocks).unwrap_or(0);
+    }
+
+    pub(crate) fn write_mdb<S: Store<Patch = P>>(&mut self, s: &mut S, befores: &[P]) -> Result<P> {
+        self.refresh_mdb();
+        let raw = self.mdb.encode();
+        let differs = |(a, b): (&u8, &u8)| a != b;
+        let Some(first) = raw.iter().zip(&self.stored_mdb).position(differs) else {
+            return Ok(S::DURABLE);
+        };
+        let last = raw.iter().zip(&self.stored_mdb).rposition(differs).unwrap_or(first);
+        let patch = s.write(MDB_BLOCK, first, raw.get(first..=last).unwrap_or(&[]), befores)?;
+        self.stored_mdb = raw;
+        Ok(patch)
+    }
+
+    /// Writes the copy of the MDB, as the Mac does when a tree's file has grown.
+    pub(crate) fn write_copy<S: Store<Patch = P>>(&self, s: &mut S, befores: &[P]) -> Result<P> {
+        s.write(self.device_blocks - 2, 0, &self.mdb.encode(), befores)
+    }
+
+    /// Ends an operation: brings bitmap, tree headers and MDB to the store.
+    ///
+    /// # Errors
+    /// [`Error::Device`].
+    pub fn finish<S: Store<Patch = P>>(&mut self, s: &mut S) -> Result<()> {
+        self.space.write(s, u64::from(self.mdb.bitmap_block))?;
+        self.catalog.write_header(s, &[])?;
+        self.extents.write_header(s, &[])?;
+        if self.mdb_changed {
+            self.mdb_changed = false;
+            self.mdb.modified = self.now;
+            self.mdb.write_count = self.mdb.write_count.wrapping_add(1);
+            self.write_mdb(s, &[])?;
+        }
+        Ok(())
+    }
+
+    /// Forgets which changes have become durable, and makes what they freed available.
+    pub fn settle<S: Store<Patch = P>>(&mut self, s: &S) {
+        self.space.settle(s);
+        self.catalog.settle(s);
+        self.extents.settle(s);
+        self.places.retain(|_, &mut (p, _)| !s.is_durable(p));
+        self.moved.retain(|_, &mut p| !s.is_durable(p));
+    }
+
+    /// Brings index keys up to date, which a checker wants exact, some at a time. Says whether
+    /// there are more.
+    ///
+    /// # Errors
+    /// [`Error::Corrupt`], [`Error::Device`].
+    pub fn tidy<S: Store<Patch = P>>(&mut self, s: &mut S, most: usize) -> Result<bool> {
+        self.catalog.raise_keys(s, most)?;
+        self.extents.raise_keys(s, most)?;
+        Ok(self.catalog.has_loose_keys() || self.extents.has_loose_keys())
+    }
+
+    /// Free allocation blocks: those that can be taken now.
+    #[must_use]
+    pub fn free_now(&self) -> u32 {
+        self.space.free_now()
+    }
+
+    /// Whether blocks were freed that can be taken only when that is durable.
+    #[must_use]
+    pub fn has_pending(&self) -> bool {
+        self.space.has_pending()
+    }
+
+    /// What took the old record of an item away, if that may not be durable.
+    pub(crate) fn moved_by<S: Store<Patch = P>>(&mut self, s: &S, id: u32) -> Option<P> {
+        if self.moved.is_empty() {
+            return None;
+        }
+        let patch = *self.moved.get(&id)?;
+        if s.is_durable(patch) {
+            self.moved.remove(&id);
+            return None;
+        }
+        Some(patch)
+    }
+
+    /// What must be durable for folder `id` to be found from the root.
+    pub fn way_to<S: Store<Patch = P>>(&self, s: &mut S, id: u32) -> Result<Vec<P>> {
+        let mut patches = Vec::new();
+        let mut at = id;
+        // Folders whose place is durable may lie between those whose place is not.
+        for _ in 0..=self.mdb.dirs {
+            if self.places.is_empty() || at <= crate::layout::ROOT_ID {
+                break;
+            }
+            at = match self.places.get(&at) {
+                Some(&(patch, parent)) => {
+                    if !s.is_durable(patch) {
+                        patches.push(patch);
+                    }
+                    parent
+                }
+                None => self.thread(s, at)?.parent,
+            };
+        }
+        Ok(patches)
+    }
+
+    pub(crate) fn all_befores(first: &[P], more: Option<P>) -> Befores<P> {
+        first.iter().copied().chain(more).collect()
+    }
+}
