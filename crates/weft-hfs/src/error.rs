@@ -59,11 +59,7 @@ pub enum Error {
 
 impl Error {
     /// Damage found in `structure`, which lies in volume block `block`.
-    pub fn corrupt(
-        structure: impl Into<String>,
-        block: u64,
-        problem: impl Into<String>,
-    ) -> Self {
+    pub fn corrupt(structure: impl Into<String>, block: u64, problem: impl Into<String>) -> Self {
         Self::Corrupt { structure: structure.into(), block, problem: problem.into() }
     }
 

@@ -25,6 +25,9 @@ extern crate alloc;
 pub mod btree;
 mod error;
 #[cfg(feature = "std")]
+mod fs;
+pub mod fsck;
+#[cfg(feature = "std")]
 pub mod interchange;
 pub mod layout;
 pub mod macroman;
@@ -34,3 +37,5 @@ pub mod store;
 pub mod volume;
 
 pub use error::{Error, Result};
+#[cfg(feature = "std")]
+pub use fs::{Hfs, ItemInfo, OpenOptions, VolumeInfo, format_journal, unix_now};

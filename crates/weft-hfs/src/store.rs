@@ -188,7 +188,10 @@ impl<D: Device> Store for Bare<D> {
         let end = start + bytes.len() as u64;
         if fresh {
             let zeroes = [0; BLOCK_BYTES];
-            self.device.write_at(zeroes.get(..offset % BLOCK_BYTES).unwrap_or(&[]), start - start % BLOCK)?;
+            self.device.write_at(
+                zeroes.get(..offset % BLOCK_BYTES).unwrap_or(&[]),
+                start - start % BLOCK,
+            )?;
             let rest = usize::try_from(end.next_multiple_of(BLOCK) - end).unwrap_or(0);
             self.device.write_at(zeroes.get(..rest).unwrap_or(&[]), end)?;
         }

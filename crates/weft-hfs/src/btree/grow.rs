@@ -74,7 +74,7 @@ impl<P: Copy + PartialEq + core::fmt::Debug> Tree<P> {
         let mut at = from;
         while at < nodes {
             // A full byte of the map at a time.
-            if at % 8 == 0 && self.map.get(at as usize / 8) == Some(&0xff) {
+            if at.is_multiple_of(8) && self.map.get(at as usize / 8) == Some(&0xff) {
                 at += 8;
                 continue;
             }

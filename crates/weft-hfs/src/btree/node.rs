@@ -47,10 +47,7 @@ impl<'a> View<'a> {
             let key = usize::from(get8(raw, start));
             let least = key_space(key) + if index { 4 } else { 2 };
             if !kind.takes_key_len(key) || end - start < least {
-                return Err(format!(
-                    "its record {i} of {} bytes has a key of {key}",
-                    end - start
-                ));
+                return Err(format!("its record {i} of {} bytes has a key of {key}", end - start));
             }
             start = end;
         }

@@ -79,7 +79,8 @@ impl<P: Copy + PartialEq + core::fmt::Debug> Tree<P> {
         loop {
             let raw = s.read(self.block_of(node)?)?;
             let next = NodeDescriptor::parse(raw).map_or(0, |head| head.next);
-            self.map.extend(raw.get(part.offset..).iter().flat_map(|r| r.iter().take(part.len_bytes)));
+            self.map
+                .extend(raw.get(part.offset..).iter().flat_map(|r| r.iter().take(part.len_bytes)));
             self.map_parts.push(part);
             if next == 0 || self.map.len() * 8 >= self.header.nodes as usize {
                 break;

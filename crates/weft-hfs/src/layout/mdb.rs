@@ -2,8 +2,7 @@
 
 use super::extent::{parse_extents, put_extents};
 use super::{
-    BLOCK_BYTES, Extent, ExtentRecord, Name, VOLUME_NAME_MAX_BYTES, get16, get32, put, put16,
-    put32,
+    BLOCK_BYTES, Extent, ExtentRecord, Name, VOLUME_NAME_MAX_BYTES, get16, get32, put, put16, put32,
 };
 use crate::{Error, Result};
 use alloc::format;

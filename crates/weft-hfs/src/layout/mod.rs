@@ -22,8 +22,8 @@ pub use finder::{DInfo, DXInfo, FInfo, FXInfo, Point, Rect, finder_flags};
 pub use mdb::{Attributes, MDB_BLOCK, MDB_BYTES, Mdb, SIGNATURE_HFS, SIGNATURE_HFS_PLUS};
 pub use name::{Name, VOLUME_NAME_MAX_BYTES};
 pub use node::{
-    HEADER_MAP_BYTES, HEADER_MAP_OFFSET, HEADER_RECORD_OFFSET, Header, MAP_NODE_BYTES,
-    NODE_BYTES, NodeDescriptor, NodeKind, RECORDS_OFFSET,
+    HEADER_MAP_BYTES, HEADER_MAP_OFFSET, HEADER_RECORD_OFFSET, Header, MAP_NODE_BYTES, NODE_BYTES,
+    NodeDescriptor, NodeKind, RECORDS_OFFSET,
 };
 
 /// Bytes of a logical block, the unit a device writes atomically.

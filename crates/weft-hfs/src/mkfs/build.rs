@@ -100,10 +100,7 @@ fn root_leaf(options: &MkfsOptions) -> NodeBuf {
         (CatalogKey::thread(ROOT_ID), thread),
     ] {
         let ((key, key_len), (raw, len)) = (key.encode(), record.encode());
-        leaf.push(&leaf_record(
-            key.get(..key_len).unwrap_or(&key),
-            raw.get(..len).unwrap_or(&raw),
-        ));
+        leaf.push(&leaf_record(key.get(..key_len).unwrap_or(&key), raw.get(..len).unwrap_or(&raw)));
     }
     leaf
 }

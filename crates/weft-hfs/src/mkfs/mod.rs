@@ -71,7 +71,9 @@ impl Plan {
             return Err(Error::NameTooLong);
         }
         if !(MIN_BLOCKS..=MAX_BLOCKS).contains(&blocks) {
-            return bad(format!("an HFS volume has 400 KB to 2 TB, not {blocks} blocks of 512 bytes"));
+            return bad(format!(
+                "an HFS volume has 400 KB to 2 TB, not {blocks} blocks of 512 bytes"
+            ));
         }
         let least = blocks / 65_536 + 1;
         let per = match options.alloc_block_bytes {
@@ -128,6 +130,15 @@ pub fn format<D: Device>(device: &mut D, options: &MkfsOptions) -> Result<Plan> 
     let plan = Plan::new(device.len_blocks(), options)?;
     build::build(device, &plan, options)?;
     Ok(plan)
+}
+
+/// Makes an empty volume of a whole device. What was there is lost.
+///
+/// # Errors
+/// As [`format`].
+#[cfg(feature = "std")]
+pub fn mkfs(device: &dyn weft_block::BlockDevice, options: &MkfsOptions) -> Result<Plan> {
+    format(&mut crate::fs::Raw(device), options)
 }
 
 #[cfg(test)]

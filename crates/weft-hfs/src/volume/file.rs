@@ -111,6 +111,18 @@ impl File {
         }
     }
 
+    /// Notes that it was moved.
+    pub fn move_to(&mut self, parent: u32, name: Name) {
+        self.parent = parent;
+        self.name = name;
+        self.spot = None;
+    }
+
+    /// Notes that another item took its name.
+    pub fn set_deleted(&mut self) {
+        self.deleted = true;
+    }
+
     /// Its id.
     #[must_use]
     pub fn id(&self) -> u32 {
@@ -207,8 +219,7 @@ impl<P: Copy + PartialEq + core::fmt::Debug> Volume<P> {
         if file.map_ref(fork).is_none() {
             let sizes = *file.record.fork(fork);
             let of = (file.id(), fork);
-            let map =
-                load_map(s, &self.extents, &self.mdb, of, &sizes.extents, sizes.space_bytes)?;
+            let map = load_map(s, &self.extents, &self.mdb, of, &sizes.extents, sizes.space_bytes)?;
             *file.map_mut(fork) = map;
         }
         Ok(file.map_mut(fork))
@@ -257,7 +268,8 @@ impl<P: Copy + PartialEq + core::fmt::Debug> Volume<P> {
         let Some(spot) = &file.spot else { return Err(Error::NotFound) };
         let patch = match self.moved_by(s, file.record.id) {
             Some(moved) => {
-                let waits: crate::btree::Befores<P> = befores.iter().copied().chain([moved]).collect();
+                let waits: crate::btree::Befores<P> =
+                    befores.iter().copied().chain([moved]).collect();
                 self.catalog.update_at(s, &spot.path, spot.offset + first, bytes, &waits)?
             }
             None => self.catalog.update_at(s, &spot.path, spot.offset + first, bytes, befores)?,

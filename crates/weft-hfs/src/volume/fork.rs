@@ -111,7 +111,8 @@ impl<P: Copy + PartialEq + core::fmt::Debug> Volume<P> {
             } else {
                 let (old, new) = now.split_at((fresh_from - at) as usize);
                 waits.push(s.write_data(block, file.id(), within, old, false)?);
-                let fresh_block = block + (u64::from(fresh_from - block_start)) / BLOCK_BYTES as u64;
+                let fresh_block =
+                    block + (u64::from(fresh_from - block_start)) / BLOCK_BYTES as u64;
                 waits.push(s.write_data(fresh_block, file.id(), 0, new, true)?);
             }
             rest = later;
@@ -247,7 +248,8 @@ impl<P: Copy + PartialEq + core::fmt::Debug> Volume<P> {
             // At most a record for each extent, and a node for each few of them.
             let new_records = (runs + taken.len()).div_ceil(3).saturating_sub(records) + 1;
             let nodes = u32::try_from(new_records / 8 + 2).unwrap_or(u32::MAX)
-                + u32::from(self.extents.header.depth) + 1;
+                + u32::from(self.extents.header.depth)
+                + 1;
             if let Err(e) = self.need_extents_nodes(s, nodes) {
                 self.space.put_back(&taken);
                 return Err(e);
@@ -386,7 +388,8 @@ fn cut_map(map: &ForkMap, keep: u32) -> (ForkMap, Vec<Extent>) {
         for run in runs.by_ref().take(usize::from(count)) {
             let Extent { start, count } = run.extent;
             // Smaller than the count, which is 16 bits.
-            let here = u16::try_from(keep.saturating_sub(run.at).min(u32::from(count))).unwrap_or(count);
+            let here =
+                u16::try_from(keep.saturating_sub(run.at).min(u32::from(count))).unwrap_or(count);
             if here > 0 {
                 kept.runs.push(Run { at: run.at, extent: Extent { start, count: here } });
                 in_record += 1;

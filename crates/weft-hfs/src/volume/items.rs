@@ -71,12 +71,7 @@ impl<P: Copy + PartialEq + core::fmt::Debug> Volume<P> {
     ///
     /// # Errors
     /// [`Error::NotFound`], [`Error::Corrupt`].
-    pub fn lookup<S: Store<Patch = P>>(
-        &self,
-        s: &mut S,
-        parent: u32,
-        name: &Name,
-    ) -> Result<Item> {
+    pub fn lookup<S: Store<Patch = P>>(&self, s: &mut S, parent: u32, name: &Name) -> Result<Item> {
         let (raw, len) = CatalogKey::new(parent, *name).encode();
         let path = self.catalog.find(s, raw.get(..len).unwrap_or(&raw))?;
         let Some(step) = path.leaf().filter(|_| path.found && !name.is_empty()) else {
@@ -251,7 +246,7 @@ impl<P: Copy + PartialEq + core::fmt::Debug> Volume<P> {
         if path.found {
             return Err(Error::Exists);
         }
-        let nodes = self.catalog.nodes_to_insert(s, &path, len + (key_len + 1) / 2 * 2)?;
+        let nodes = self.catalog.nodes_to_insert(s, &path, len + key_len.next_multiple_of(2))?;
         self.need_catalog_nodes(s, nodes)?;
         self.catalog.insert(s, &path, raw_key, raw.get(..len).unwrap_or(&raw), befores)
     }
@@ -463,8 +458,7 @@ impl<P: Copy + PartialEq + core::fmt::Debug> Volume<P> {
     ) -> Result<Vec<Extent>> {
         let sizes = record.fork(fork);
         let of = (record.id, fork);
-        let map =
-            load_map(s, &self.extents, &self.mdb, of, &sizes.extents, sizes.space_bytes)?;
+        let map = load_map(s, &self.extents, &self.mdb, of, &sizes.extents, sizes.space_bytes)?;
         Ok(map.extents())
     }
 }

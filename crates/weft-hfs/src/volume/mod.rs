@@ -35,9 +35,7 @@ pub use moves::Moved;
 pub use recover::Recovered;
 
 use crate::btree::{Befores, Place, Tree, TreeKind};
-use crate::layout::{
-    Attributes, CATALOG_ID, Fork, MDB_BLOCK, MDB_BYTES, Mdb,
-};
+use crate::layout::{Attributes, CATALOG_ID, Fork, MDB_BLOCK, MDB_BYTES, Mdb};
 use crate::store::Store;
 use crate::{Error, Result};
 use alloc::vec::Vec;
@@ -96,13 +94,8 @@ impl<P: Copy + PartialEq + core::fmt::Debug> Volume<P> {
         };
         let mut extents_map = ForkMap::default();
         extents_map.push_record(&mdb.extents_file);
-        let extents = Tree::open(
-            s,
-            TreeKind::Extents,
-            place,
-            extents_map.extents(),
-            mdb.extents_file_bytes,
-        )?;
+        let extents =
+            Tree::open(s, TreeKind::Extents, place, extents_map.extents(), mdb.extents_file_bytes)?;
         let catalog_map = load_map(
             s,
             &extents,
@@ -111,13 +104,8 @@ impl<P: Copy + PartialEq + core::fmt::Debug> Volume<P> {
             &mdb.catalog_file,
             mdb.catalog_file_bytes,
         )?;
-        let catalog = Tree::open(
-            s,
-            TreeKind::Catalog,
-            place,
-            catalog_map.extents(),
-            mdb.catalog_file_bytes,
-        )?;
+        let catalog =
+            Tree::open(s, TreeKind::Catalog, place, catalog_map.extents(), mdb.catalog_file_bytes)?;
         let mut volume = Self {
             stored_mdb: [0; MDB_BYTES],
             mdb_changed: false,
@@ -177,6 +165,12 @@ impl<P: Copy + PartialEq + core::fmt::Debug> Volume<P> {
         self.mdb_changed = true;
     }
 
+    /// Sets `drFndrInfo`.
+    pub fn set_finder_info(&mut self, words: [u32; 8]) {
+        self.mdb.finder_info = words;
+        self.touch();
+    }
+
     /// Marks the volume as in use, or as unmounted, in its MDB.
     pub fn mark<S: Store<Patch = P>>(&mut self, s: &mut S, unmounted: bool) -> Result<P> {
         self.mdb.attributes.set(Attributes::UNMOUNTED, unmounted);
@@ -213,6 +207,10 @@ impl<P: Copy + PartialEq + core::fmt::Debug> Volume<P> {
     /// # Errors
     /// [`Error::Device`].
     pub fn finish<S: Store<Patch = P>>(&mut self, s: &mut S) -> Result<()> {
+        if s.is_atomic() {
+            // There is no recovery that would find what was put off.
+            self.tidy(s, usize::MAX)?;
+        }
         self.space.write(s, u64::from(self.mdb.bitmap_block))?;
         self.catalog.write_header(s, &[])?;
         self.extents.write_header(s, &[])?;

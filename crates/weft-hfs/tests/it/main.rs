@@ -1,5 +1,7 @@
 //! The integration tests of weft-hfs.
 
 mod interchange;
+mod model;
 mod order;
 mod tools;
+mod volume;

@@ -1,0 +1,121 @@
+//! Attributes, as Unix sees them.
+
+use super::Hfs;
+use super::names::plain;
+use super::node::{Known, State};
+use super::store::OpStore;
+use crate::Result;
+use crate::layout::{FInfo, FileFlags, Fork};
+use weft_vfs::{
+    Attr, Error as FsError, FileKind, Ino, Result as FsResult, SetAttr, SetTime, StatFs, Time,
+};
+
+/// Type and creator of a new file, which nobody has said anything of: none, so that the Finder
+/// shows a plain document.
+pub(super) fn info_by_name(_name: &[u8]) -> FInfo {
+    FInfo::default()
+}
+
+impl Hfs {
+    pub(super) fn attr(&self, st: &mut State, s: &mut OpStore<'_, '_>, id: u32) -> Result<Attr> {
+        let known = st.known(s, id)?;
+        let gone = st.nodes.get(&id).is_some_and(|node| node.gone.is_some());
+        let io_bytes = st.vol.mdb().alloc_block_bytes;
+        let (kind, perm, size, space, created, modified) = match known {
+            Known::Folder(dir) => {
+                (FileKind::Directory, 0o755, u64::from(dir.valence), 0, dir.created, dir.modified)
+            }
+            Known::File(file) => {
+                let locked = file.flags.contains(FileFlags::LOCKED);
+                let space = u64::from(file.fork(Fork::Data).space_bytes)
+                    + u64::from(file.fork(Fork::Resource).space_bytes);
+                let size = u64::from(file.fork(Fork::Data).len_bytes);
+                let perm = if locked { 0o444 } else { 0o644 };
+                (FileKind::Regular, perm, size, space, file.created, file.modified)
+            }
+        };
+        let time = self.time(modified);
+        Ok(Attr {
+            ino: Ino(u64::from(id)),
+            kind,
+            perm,
+            nlink: u32::from(!gone),
+            uid: self.uid,
+            gid: self.gid,
+            rdev: 0,
+            size_bytes: size,
+            blocks_512: space / 512,
+            io_bytes: io_bytes.min(1 << 20),
+            atime: time,
+            mtime: time,
+            ctime: time,
+            btime: Some(self.time(created)),
+        })
+    }
+
+    pub(super) fn do_getattr(&self, ino: Ino) -> FsResult<Attr> {
+        let id = plain(ino)?;
+        self.look(|st, s| self.attr(st, s, id)).map_err(|e| match e {
+            crate::Error::Device { errno: 116, .. } => FsError::Stale(ino.0),
+            e => e.into(),
+        })
+    }
+
+    pub(super) fn do_setattr(&self, ino: Ino, set: &SetAttr) -> FsResult<Attr> {
+        let id = plain(ino)?;
+        if set.uid.is_some_and(|uid| uid != self.uid) || set.gid.is_some_and(|gid| gid != self.gid)
+        {
+            return Err(FsError::NotPermitted);
+        }
+        if let Some(size) = set.size_bytes {
+            self.do_set_len(id, Fork::Data, size)?;
+        }
+        let modified = match set.mtime {
+            Some(SetTime::Now) => Some(self.date(Time::now())),
+            Some(SetTime::At(time)) => Some(self.date(time)),
+            None => None,
+        };
+        // A file nobody may write is one the Finder calls locked.
+        let locked = set.perm.map(|perm| perm & 0o222 == 0);
+        if modified.is_none() && locked.is_none() {
+            return self.do_getattr(ino);
+        }
+        Ok(self.change(|st, s| {
+            let patch = match st.known(s, id)? {
+                Known::Folder(_) if st.nodes.get(&id).is_some_and(|n| n.gone.is_some()) => {
+                    return self.attr(st, s, id);
+                }
+                Known::Folder(_) => st.vol.change_folder(s, id, |dir| {
+                    dir.modified = modified.unwrap_or(dir.modified);
+                })?,
+                Known::File(_) => st.with_file(s, id, |vol, s, file| {
+                    vol.change_file(s, file, |record| {
+                        record.modified = modified.unwrap_or(record.modified);
+                        if let Some(locked) = locked {
+                            record.flags.set(FileFlags::LOCKED, locked);
+                        }
+                    })
+                })?,
+            };
+            st.node(s, id)?.note(s, patch);
+            self.attr(st, s, id)
+        })?)
+    }
+
+    pub(super) fn do_statfs(&self) -> StatFs {
+        let st = self.lock();
+        let mdb = st.vol.mdb();
+        let free = u64::from(st.vol.free_now());
+        let ids = u64::from(i32::MAX.unsigned_abs());
+        StatFs {
+            block_bytes: mdb.alloc_block_bytes,
+            blocks: u64::from(mdb.alloc_blocks),
+            blocks_free: free,
+            blocks_available: free,
+            inodes: ids,
+            inodes_free: ids.saturating_sub(u64::from(mdb.next_id)),
+            // In UTF-8 a letter of MacRoman has up to three bytes.
+            name_max_bytes: 93,
+        }
+    }
+}

@@ -1,0 +1,140 @@
+//! Reading and writing forks.
+
+use super::Hfs;
+use super::names::plain;
+use super::node::{OpenFile, stale};
+use super::store::engine_error;
+use crate::layout::{FORK_MAX_BYTES, Fork};
+use crate::{Error, Result};
+use weft_patch::Owner;
+use weft_vfs::{Handle, Ino, OpenFlags, Opened, Result as FsResult};
+
+impl Hfs {
+    pub(super) fn do_open(&self, id: u32, fork: Fork, flags: OpenFlags) -> Result<Opened> {
+        let writes = flags.intersects(OpenFlags::WRITE | OpenFlags::TRUNCATE);
+        if writes && self.is_read_only() {
+            return Err(Error::ReadOnly);
+        }
+        let handle = self.look(|st, s| {
+            let node = st.node(s, id)?;
+            if node.file.is_none() && writes {
+                return Err(Error::IsADirectory);
+            }
+            node.opens += 1;
+            let handle = st.next_handle;
+            st.next_handle += 1;
+            st.handles.insert(handle, OpenFile { id, flags, fork });
+            Ok(handle)
+        })?;
+        if flags.contains(OpenFlags::TRUNCATE)
+            && let Err(e) = self.do_set_len(id, fork, 0)
+        {
+            self.do_release(handle)?;
+            return Err(e);
+        }
+        Ok(Opened { handle: Handle(handle), keep_cache: true, direct_io: false })
+    }
+
+    pub(super) fn do_release(&self, handle: u64) -> Result<()> {
+        self.look(|st, s| {
+            let Some(open) = st.handles.remove(&handle) else {
+                return Err(Error::Invalid("no such handle".into()));
+            };
+            if let Some(node) = st.nodes.get_mut(&open.id) {
+                node.opens = node.opens.saturating_sub(1);
+                if node.opens == 0 && node.gone.is_none() {
+                    st.vol.close_file(open.id);
+                }
+            }
+            st.release(s, open.id);
+            Ok(())
+        })
+    }
+
+    pub(super) fn do_read(
+        &self,
+        id: u32,
+        fork: Fork,
+        offset: u64,
+        buf: &mut [u8],
+    ) -> Result<usize> {
+        self.look(|st, s| st.with_file(s, id, |vol, s, file| vol.read(s, file, fork, offset, buf)))
+    }
+
+    /// Writes, or appends at the end. Where the volume is too full for all of it, as much as fits.
+    pub(super) fn do_write(
+        &self,
+        id: u32,
+        fork: Fork,
+        offset: Option<u64>,
+        data: &[u8],
+    ) -> Result<usize> {
+        match self.write_all(id, fork, offset, data) {
+            Err(Error::NoSpace) if data.len() > 1 => {}
+            Err(e) => return Err(e),
+            Ok(()) => return Ok(data.len()),
+        }
+        // What still fits: by halves, so that a full volume ends it soon.
+        let (mut done, mut step) = (0, data.len() / 2);
+        while step > 0 {
+            let Some(part) = data.get(done..done + step) else { break };
+            let at = offset.map(|offset| offset.saturating_add(done as u64));
+            match self.write_all(id, fork, at, part) {
+                Ok(()) => done += step,
+                Err(Error::NoSpace) => step /= 2,
+                Err(e) if done == 0 => return Err(e),
+                Err(_) => break,
+            }
+            step = step.min(data.len() - done);
+        }
+        if done == 0 { Err(Error::NoSpace) } else { Ok(done) }
+    }
+
+    fn write_all(&self, id: u32, fork: Fork, offset: Option<u64>, data: &[u8]) -> Result<()> {
+        self.change(|st, s| {
+            let patch = st.with_file(s, id, |vol, s, file| {
+                let offset = offset.unwrap_or(u64::from(file.len_bytes(fork)));
+                vol.write(s, file, fork, offset, data)
+            })?;
+            st.nodes.get_mut(&id).ok_or_else(stale)?.note(s, patch);
+            Ok(())
+        })
+    }
+
+    pub(super) fn do_set_len(&self, id: u32, fork: Fork, len_bytes: u64) -> Result<()> {
+        if len_bytes > u64::from(FORK_MAX_BYTES) {
+            return Err(Error::TooLarge);
+        }
+        self.change(|st, s| {
+            let patch =
+                st.with_file(s, id, |vol, s, file| vol.set_len(s, file, fork, len_bytes))?;
+            st.nodes.get_mut(&id).ok_or_else(stale)?.note(s, patch);
+            Ok(())
+        })
+    }
+
+    pub(super) fn do_allocate(&self, id: u32, offset: u64, len: u64, keep: bool) -> Result<()> {
+        let Some(end) = offset.checked_add(len) else { return Err(Error::TooLarge) };
+        self.change(|st, s| {
+            let patch = st.with_file(s, id, |vol, s, file| {
+                if keep || end <= u64::from(file.len_bytes(Fork::Data)) {
+                    vol.grow(s, file, Fork::Data, end)
+                } else {
+                    vol.set_len(s, file, Fork::Data, end)
+                }
+            })?;
+            st.nodes.get_mut(&id).ok_or_else(stale)?.note(s, patch);
+            Ok(())
+        })
+    }
+
+    pub(super) fn do_fsync(&self, ino: Ino) -> FsResult<()> {
+        if self.is_read_only() {
+            return Ok(());
+        }
+        let id = plain(ino)?;
+        let also = self.look(|st, s| Self::sync_set(st, s, id))?;
+        self.engine.sync_owner(Owner(u64::from(id)), &also).map_err(|e| engine_error(&e))?;
+        Ok(())
+    }
+}

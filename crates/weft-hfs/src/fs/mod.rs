@@ -1,0 +1,171 @@
+//! An HFS volume as a [`FileSystem`], over the engine.
+//!
+//! Inode numbers are the ids of the catalog. As files have no threads, a file's number leads to it
+//! only while it is known here: while the front has a reference on it.
+//!
+//! A change takes an engine operation first and the state's lock second, and gives both back when
+//! it is done.
+
+mod attr;
+mod data;
+mod journal;
+mod lower;
+mod names;
+mod node;
+mod open;
+mod plug;
+mod store;
+mod xattr;
+
+pub use journal::format_journal;
+pub use lower::{ItemInfo, VolumeInfo};
+pub use open::{OpenOptions, unix_now};
+pub(crate) use store::Raw;
+
+use crate::layout::EPOCH_1904_SECS;
+use crate::volume::Volume;
+use crate::{Error, Result};
+use node::State;
+use std::fmt;
+use std::sync::atomic::{AtomicBool, Ordering};
+use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
+use store::OpStore;
+use weft_block::BlockDevice;
+use weft_patch::{Engine, PatchId};
+use weft_vfs::Time;
+
+#[cfg(doc)]
+use weft_vfs::FileSystem;
+
+/// A mounted HFS volume.
+pub struct Hfs {
+    engine: Arc<Engine>,
+    device: Arc<dyn BlockDevice>,
+    state: Mutex<State>,
+    read_only: AtomicBool,
+    /// Seconds that local time is ahead of UTC.
+    utc_offset_secs: i32,
+    uid: u32,
+    gid: u32,
+}
+
+impl fmt::Debug for Hfs {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        f.debug_struct("Hfs")
+            .field("engine", &self.engine)
+            .field("read_only", &self.is_read_only())
+            .finish_non_exhaustive()
+    }
+}
+
+/// Blocks that an operation may change: paths of both trees with all their splits, the bitmap,
+/// header, map and MDB.
+const BLOCKS: u32 = 160;
+
+impl Hfs {
+    /// The engine under the volume: counters, policy.
+    #[must_use]
+    pub fn engine(&self) -> &Arc<Engine> {
+        &self.engine
+    }
+
+    /// Whether changes are refused: asked for, by a lock on the volume, or since damage was found.
+    #[must_use]
+    pub fn is_read_only(&self) -> bool {
+        self.read_only.load(Ordering::Relaxed)
+    }
+
+    fn lock(&self) -> MutexGuard<'_, State> {
+        // A panic elsewhere has been reported; each change of the volume is whole.
+        self.state.lock().unwrap_or_else(PoisonError::into_inner)
+    }
+
+    /// Seconds since 1904 in local time, as the volume keeps dates.
+    fn date(&self, time: Time) -> u32 {
+        let secs = time.secs.saturating_add(EPOCH_1904_SECS + i64::from(self.utc_offset_secs));
+        u32::try_from(secs.clamp(0, i64::from(u32::MAX))).unwrap_or(0)
+    }
+
+    /// The time of a date of the volume.
+    fn time(&self, date: u32) -> Time {
+        let secs = i64::from(date) - EPOCH_1904_SECS - i64::from(self.utc_offset_secs);
+        Time { secs, nanos: 0 }
+    }
+
+    /// Runs `f` with a store that is not changed.
+    fn look<R>(&self, f: impl FnOnce(&mut State, &mut OpStore<'_, '_>) -> Result<R>) -> Result<R> {
+        let mut op = self.engine.begin(0).map_err(|e| store::engine_error(&e))?;
+        let mut st = self.lock();
+        f(&mut st, &mut OpStore::new(&mut op, &self.engine, &*self.device))
+    }
+
+    /// Runs `f` as one operation. If space is short because what freed it is not durable, it is
+    /// made so, and `f` is run again: it must not have changed anything then.
+    fn change<R>(
+        &self,
+        mut f: impl FnMut(&mut State, &mut OpStore<'_, '_>) -> Result<R>,
+    ) -> Result<R> {
+        match self.change_once(&mut f) {
+            Err(Error::NoSpace) if self.settle_pending()? => self.change_once(&mut f),
+            other => other,
+        }
+    }
+
+    fn change_once<R>(
+        &self,
+        f: impl FnOnce(&mut State, &mut OpStore<'_, '_>) -> Result<R>,
+    ) -> Result<R> {
+        if self.is_read_only() {
+            return Err(Error::ReadOnly);
+        }
+        let mut op = self.engine.begin(BLOCKS).map_err(|e| store::engine_error(&e))?;
+        let mut st = self.lock();
+        let mut s = OpStore::new(&mut op, &self.engine, &*self.device);
+        st.vol.set_now(self.date(Time::now()));
+        let result = f(&mut st, &mut s);
+        let finished = st.vol.finish(&mut s);
+        if let Err(e @ Error::Corrupt { .. }) = &result {
+            st.found_damage(e);
+            self.read_only.store(true, Ordering::Relaxed);
+            tracing::error!("the volume is damaged and now read-only: {e}");
+        }
+        finished?;
+        result
+    }
+
+    /// Makes freed space available: what freed it becomes durable. Says whether there was any.
+    fn settle_pending(&self) -> Result<bool> {
+        if !self.lock().vol.has_pending() {
+            return Ok(false);
+        }
+        self.engine.sync().map_err(|e| store::engine_error(&e))?;
+        self.look(|st, s| {
+            st.vol.settle(s);
+            Ok(true)
+        })
+    }
+}
+
+/// The volume of a [`Hfs`].
+type HfsVolume = Volume<PatchId>;
+
+impl From<Error> for weft_vfs::Error {
+    fn from(error: Error) -> Self {
+        match error {
+            Error::NotFound => Self::NotFound,
+            Error::Exists => Self::Exists,
+            Error::NotADirectory => Self::NotADirectory,
+            Error::IsADirectory => Self::IsADirectory,
+            Error::NotEmpty => Self::NotEmpty,
+            Error::NameTooLong => Self::NameTooLong,
+            Error::BadName(why) => Self::Invalid(why),
+            Error::NoSpace => Self::NoSpace,
+            Error::TooLarge => Self::TooLarge,
+            Error::ReadOnly => Self::ReadOnly,
+            Error::TooMany(_) => Self::TooManyLinks,
+            Error::NotHfs { .. } | Error::Corrupt { .. } => Self::Corrupt(error.to_string().into()),
+            Error::Invalid(message) => Self::Io { errno: 22, message },
+            Error::Device { errno, message } => Self::Io { errno, message },
+        }
+    }
+}

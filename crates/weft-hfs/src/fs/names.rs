@@ -1,0 +1,347 @@
+//! Names: looking up, making, removing, renaming, listing.
+
+use super::node::{State, stale};
+use super::store::OpStore;
+use super::{Hfs, node};
+use crate::layout::{CatalogRecord, FInfo, FXInfo, Name, ROOT_ID};
+use crate::store::Store;
+use crate::volume::New;
+use crate::{Error, Result, macroman};
+use weft_patch::PatchId;
+use weft_vfs::{
+    DirCursor, DirEntry, Entry, Error as FsError, FileKind, Ino, RenameFlags, Result as FsResult,
+    check_name,
+};
+
+/// A Unix name as a name of HFS, of an item that is there.
+fn sought(name: &[u8]) -> FsResult<Name> {
+    check_name(name)?;
+    // What MacRoman cannot say names nothing.
+    let name = macroman::name_from_unix(name).map_err(|_| FsError::NotFound)?;
+    Ok(Name::any(&name)?)
+}
+
+/// A Unix name as a name of HFS, of an item that is to be.
+fn given(name: &[u8]) -> FsResult<Name> {
+    if matches!(name, b"." | b"..") {
+        return Err(FsError::Exists);
+    }
+    check_name(name)?;
+    let name = macroman::name_from_unix(name)
+        .map_err(|_| FsError::Invalid("the name has characters that MacRoman does not have"))?;
+    Ok(Name::new(&name)?)
+}
+
+pub(super) fn plain(ino: Ino) -> FsResult<u32> {
+    u32::try_from(ino.0).map_err(|_| FsError::Stale(ino.0))
+}
+
+impl Hfs {
+    /// Looks an item up; `refs` references are taken on it.
+    fn find(&self, parent: u32, name: &[u8], refs: u64) -> FsResult<Entry> {
+        if name == b"." || name == b".." {
+            return Ok(self.look(|st, s| {
+                st.folder(s, parent)?;
+                let id = match name {
+                    b".." if parent != ROOT_ID => st.vol.thread(s, parent)?.parent,
+                    _ => parent,
+                };
+                st.node(s, id)?.refs += refs;
+                self.entry(st, s, id)
+            })?);
+        }
+        self.look(|st, s| st.folder(s, parent))?;
+        let name = sought(name)?;
+        Ok(self.look(|st, s| {
+            let (key, record) = st.vol.lookup(s, parent, &name)?;
+            st.node_of(parent, key.name, &record)?.refs += refs;
+            self.entry(st, s, record.id().unwrap_or(0))
+        })?)
+    }
+
+    pub(super) fn do_lookup(&self, parent: Ino, name: &[u8]) -> FsResult<Entry> {
+        self.find(plain(parent)?, name, 1)
+    }
+
+    pub(super) fn entry(&self, st: &mut State, s: &mut OpStore<'_, '_>, id: u32) -> Result<Entry> {
+        Ok(Entry { attr: self.attr(st, s, id)?, generation: 0 })
+    }
+
+    pub(super) fn do_create(&self, parent: Ino, name: &[u8], folder: bool) -> FsResult<Entry> {
+        let parent = plain(parent)?;
+        self.look(|st, s| st.folder(s, parent))?;
+        let name = given(name)?;
+        let what = if folder {
+            New::Folder { info: Default::default(), xinfo: Default::default() }
+        } else {
+            let info: FInfo = crate::fs::attr::info_by_name(name.as_bytes());
+            New::File { info, xinfo: FXInfo::default() }
+        };
+        Ok(self.change(|st, s| {
+            let (id, patch) = st.vol.create(s, parent, &name, &what)?;
+            let (key, record) = st.vol.lookup(s, parent, &name)?;
+            let node = st.node_of(parent, key.name, &record)?;
+            node.refs += 1;
+            node.note(s, patch);
+            Self::note_folder(st, s, parent, patch);
+            self.entry(st, s, id)
+        })?)
+    }
+
+    /// Notes a change of a folder's names, for when it is synced.
+    fn note_folder(st: &mut State, s: &mut OpStore<'_, '_>, folder: u32, patch: PatchId) {
+        if let Some(node) = st.nodes.get_mut(&folder) {
+            node.note(s, patch);
+        }
+    }
+
+    pub(super) fn do_remove(&self, parent: Ino, name: &[u8], folder: bool) -> FsResult<()> {
+        let parent = plain(parent)?;
+        match (name, folder) {
+            (b".", true) => return Err(FsError::Invalid("the folder itself")),
+            (b"..", true) => return Err(FsError::NotEmpty),
+            (b"." | b"..", false) => return Err(FsError::IsADirectory),
+            _ => {}
+        }
+        self.look(|st, s| st.folder(s, parent))?;
+        let name = sought(name)?;
+        Ok(self.change(|st, s| {
+            let (key, record) = st.vol.lookup(s, parent, &name)?;
+            match (&record, folder) {
+                (CatalogRecord::Directory(_), false) => return Err(Error::IsADirectory),
+                (CatalogRecord::File(_), true) => return Err(Error::NotADirectory),
+                _ => {}
+            }
+            let id = record.id().unwrap_or(0);
+            let gone = if folder {
+                st.vol.remove_folder(s, parent, &name)?
+            } else {
+                st.node_of(parent, key.name, &record)?;
+                st.with_file(s, id, super::HfsVolume::remove_file)?
+            };
+            Self::gone(st, s, id, gone);
+            Self::note_folder(st, s, parent, gone);
+            Ok(())
+        })?)
+    }
+
+    /// An item has lost its name.
+    fn gone(st: &mut State, s: &mut OpStore<'_, '_>, id: u32, gone: PatchId) {
+        if let Some(node) = st.nodes.get_mut(&id) {
+            node.gone = Some(gone);
+            node.note(s, gone);
+        }
+        st.release(s, id);
+    }
+
+    pub(super) fn do_rename(
+        &self,
+        from: (Ino, &[u8]),
+        to: (Ino, &[u8]),
+        flags: RenameFlags,
+    ) -> FsResult<()> {
+        let (old_parent, new_parent) = (plain(from.0)?, plain(to.0)?);
+        let special = |name: &[u8]| matches!(name, b"." | b"..");
+        if flags.contains(RenameFlags::EXCHANGE) {
+            return Err(FsError::Invalid("HFS cannot exchange two items"));
+        }
+        self.look(|st, s| {
+            st.folder(s, old_parent)?;
+            st.folder(s, new_parent)
+        })?;
+        if special(from.1) || special(to.1) {
+            return Err(FsError::Busy);
+        }
+        let (old_name, new_name) = (sought(from.1)?, given(to.1)?);
+        let replace = !flags.contains(RenameFlags::NO_REPLACE);
+        Ok(self.change(|st, s| {
+            let (old, new) = ((old_parent, &old_name), (new_parent, &new_name));
+            let (_, record) = st.vol.lookup(s, old_parent, &old_name)?;
+            let id = record.id().unwrap_or(0);
+            // The replaced file may be in use: its node has what is newest of it.
+            let target = match st.vol.lookup(s, new_parent, &new_name) {
+                Ok((_, target)) => target.id().filter(|&t| t != id),
+                Err(_) => None,
+            };
+            let moved = st.vol.move_item(s, old, new, replace)?;
+            if let Some(node) = st.nodes.get_mut(&id) {
+                node.note(s, moved.patch);
+                if let Some(file) = &mut node.file {
+                    file.move_to(new_parent, new_name);
+                }
+            }
+            match (moved.replaced, target) {
+                (Some(file), Some(target)) => {
+                    match st.nodes.get_mut(&target).and_then(|node| node.file.as_mut()) {
+                        Some(known) => known.set_deleted(),
+                        None => st.vol.drop_file(s, &file, moved.patch),
+                    }
+                    Self::gone(st, s, target, moved.patch);
+                }
+                (None, Some(target)) => Self::gone(st, s, target, moved.patch),
+                _ => {}
+            }
+            Self::note_folder(st, s, old_parent, moved.patch);
+            Self::note_folder(st, s, new_parent, moved.patch);
+            Ok(())
+        })?)
+    }
+
+    pub(super) fn do_forget(&self, ino: Ino, count: u64) {
+        let Ok(id) = plain(ino) else { return };
+        let last = {
+            let mut st = self.lock();
+            let Some(node) = st.nodes.get_mut(&id) else { return };
+            node.refs = node.refs.saturating_sub(count);
+            node.refs == 0 && node.opens == 0
+        };
+        if last {
+            // Freeing needs no room: what it changes is in memory.
+            let _ = self.look(|st, s| {
+                st.release(s, id);
+                Ok(())
+            });
+        }
+    }
+
+    /// Lists a folder behind a cursor: 1 and 2 are those of `.` and `..`, others are ids.
+    pub(super) fn do_readdir(
+        &self,
+        ino: Ino,
+        cursor: DirCursor,
+        plus: bool,
+        each: &mut dyn FnMut(DirEntry<'_>, Option<Entry>) -> bool,
+    ) -> FsResult<()> {
+        const BATCH: usize = 128;
+        let dir = plain(ino)?;
+        let mut at = cursor.0;
+        let up = self.look(|st, s| {
+            match st.known(s, dir)? {
+                node::Known::Folder(_) => {}
+                node::Known::File(_) => return Err(Error::NotADirectory),
+            }
+            if dir == ROOT_ID {
+                return Ok(Some(ROOT_ID));
+            }
+            Ok(st.vol.thread(s, dir).ok().map(|thread| thread.parent))
+        })?;
+        for (next, name, id) in [(1, &b"."[..], dir), (2, &b".."[..], up.unwrap_or(dir))] {
+            if at < next {
+                let entry = DirEntry {
+                    ino: Ino(u64::from(id)),
+                    kind: FileKind::Directory,
+                    name,
+                    next: DirCursor(next),
+                };
+                let attr =
+                    if plus { Some(self.look(|st, s| self.entry(st, s, id))?) } else { None };
+                if !each(entry, attr) {
+                    return Ok(());
+                }
+                at = next;
+            }
+        }
+        if up.is_none() {
+            return Ok(());
+        }
+        loop {
+            let batch = self.look(|st, s| {
+                let after = match at {
+                    0..=2 => Name::EMPTY,
+                    id => match Self::cursor_name(st, s, dir, id)? {
+                        Some(name) => name,
+                        None => return Ok(Vec::new()),
+                    },
+                };
+                let mut batch = Vec::new();
+                st.vol.list(s, dir, &after, |key, record| {
+                    batch.push((key.name, *record));
+                    Ok(batch.len() < BATCH)
+                })?;
+                let cursors = st.cursors.entry(dir).or_default();
+                for (name, record) in &batch {
+                    cursors.insert(record.id().unwrap_or(0), *name);
+                }
+                // References on what is shown, given back if it was not wanted.
+                let mut shown = Vec::new();
+                for (name, record) in batch {
+                    let id = record.id().unwrap_or(0);
+                    let entry = if plus {
+                        st.node_of(dir, name, &record)?.refs += 1;
+                        Some(self.entry(st, s, id)?)
+                    } else {
+                        None
+                    };
+                    shown.push((name, matches!(record, CatalogRecord::Directory(_)), id, entry));
+                }
+                Ok(shown)
+            })?;
+            if batch.is_empty() {
+                return Ok(());
+            }
+            let mut wanted = true;
+            for (name, folder, id, entry) in batch {
+                if !wanted {
+                    if plus {
+                        self.do_forget(Ino(u64::from(id)), 1);
+                    }
+                    continue;
+                }
+                let name = macroman::name_to_unix(name.as_bytes());
+                let next = DirCursor(u64::from(id));
+                let kind = if folder { FileKind::Directory } else { FileKind::Regular };
+                let ino = Ino(u64::from(id));
+                wanted = each(DirEntry { ino, kind, name: name.as_bytes(), next }, entry);
+                if !wanted && plus {
+                    self.do_forget(ino, 1);
+                }
+                at = u64::from(id);
+            }
+            if !wanted {
+                return Ok(());
+            }
+        }
+    }
+
+    /// The name behind a cursor: as it was when the cursor was given, or as it is.
+    fn cursor_name(
+        st: &mut State,
+        s: &mut OpStore<'_, '_>,
+        dir: u32,
+        cursor: u64,
+    ) -> Result<Option<Name>> {
+        let id = u32::try_from(cursor).map_err(|_| stale())?;
+        if let Some(name) = st.cursors.get(&dir).and_then(|names| names.get(&id)) {
+            return Ok(Some(*name));
+        }
+        let mut found = None;
+        st.vol.list(s, dir, &Name::EMPTY, |key, record| {
+            if record.id() == Some(id) {
+                found = Some(key.name);
+            }
+            Ok(found.is_none())
+        })?;
+        Ok(found)
+    }
+
+    /// What must be durable with an item.
+    pub(super) fn sync_set(
+        st: &mut State,
+        s: &mut OpStore<'_, '_>,
+        id: u32,
+    ) -> Result<Vec<PatchId>> {
+        let mut patches = Vec::new();
+        if let Some(node) = st.nodes.get(&id) {
+            patches.extend(node.changes.iter().copied().filter(|&p| !s.is_durable(p)));
+            if node.gone.is_some() {
+                return Ok(patches);
+            }
+        }
+        let folder = match st.nodes.get(&id).and_then(|node| node.file.as_ref()) {
+            Some(file) => file.parent,
+            None => id,
+        };
+        patches.extend(st.vol.way_to(s, folder)?);
+        Ok(patches)
+    }
+}

@@ -1,0 +1,210 @@
+//! Items in memory.
+
+use super::HfsVolume;
+use crate::layout::{CatalogRecord, DirectoryRecord, FileRecord, Fork, Name, ROOT_ID};
+use crate::store::Store;
+use crate::volume::File;
+use crate::{Error, Result};
+use hashbrown::HashMap;
+use std::collections::BTreeMap;
+use weft_patch::PatchId;
+use weft_vfs::OpenFlags;
+
+/// A file or folder that is known.
+#[derive(Debug)]
+pub(super) struct Node {
+    /// Of a file, its record and forks.
+    pub file: Option<File>,
+    /// References of the front.
+    pub refs: u64,
+    /// Open handles.
+    pub opens: u32,
+    /// Changes of its name and record that may not be durable.
+    pub changes: Vec<PatchId>,
+    /// What removed its name, once that is gone.
+    pub gone: Option<PatchId>,
+}
+
+impl Node {
+    fn new(file: Option<File>) -> Self {
+        Self { file, refs: 0, opens: 0, changes: Vec::new(), gone: None }
+    }
+
+    /// Notes a change that makes it durable.
+    pub fn note<S: Store<Patch = PatchId>>(&mut self, s: &S, patch: PatchId) {
+        if s.is_durable(patch) || self.changes.last() == Some(&patch) {
+            return;
+        }
+        if self.changes.len() > 16 {
+            self.changes.retain(|&p| !s.is_durable(p));
+        }
+        self.changes.push(patch);
+    }
+}
+
+/// An open file.
+#[derive(Debug, Clone, Copy)]
+pub(super) struct OpenFile {
+    pub id: u32,
+    pub flags: OpenFlags,
+    pub fork: Fork,
+}
+
+/// Everything the lock protects.
+#[derive(Debug)]
+pub(super) struct State {
+    pub vol: HfsVolume,
+    pub nodes: HashMap<u32, Node>,
+    pub handles: HashMap<u64, OpenFile>,
+    pub next_handle: u64,
+    /// Where listings have been: the names behind their cursors.
+    pub cursors: BTreeMap<u32, HashMap<u32, Name>>,
+    /// What was found to be damaged.
+    pub damage: Option<String>,
+}
+
+/// What an id leads to.
+#[derive(Debug)]
+pub(super) enum Known {
+    Folder(DirectoryRecord),
+    File(FileRecord),
+}
+
+impl State {
+    pub fn new(vol: HfsVolume) -> Self {
+        Self {
+            vol,
+            nodes: HashMap::new(),
+            handles: HashMap::new(),
+            next_handle: 1,
+            cursors: BTreeMap::new(),
+            damage: None,
+        }
+    }
+
+    pub fn found_damage(&mut self, error: &Error) {
+        self.damage.get_or_insert_with(|| error.to_string());
+    }
+
+    /// A node for an item that was found, made if it is new.
+    pub fn node_of(
+        &mut self,
+        parent: u32,
+        name: Name,
+        record: &CatalogRecord,
+    ) -> Result<&mut Node> {
+        let Some(id) = record.id() else { return Err(Error::NotFound) };
+        let node = self.nodes.entry(id).or_insert_with(|| {
+            Node::new(match record {
+                CatalogRecord::File(record) => Some(File::new(parent, name, *record)),
+                _ => None,
+            })
+        });
+        Ok(node)
+    }
+
+    /// The node with an id, of a file or folder. Folders are found by their threads.
+    pub fn node<S: Store<Patch = PatchId>>(&mut self, s: &mut S, id: u32) -> Result<&mut Node> {
+        if !self.nodes.contains_key(&id) {
+            let thread = match self.vol.thread(s, id) {
+                Err(Error::NotFound) => return Err(stale()),
+                other => other?,
+            };
+            let (key, record) = match self.vol.lookup(s, thread.parent, &thread.name) {
+                Err(Error::NotFound) => return Err(stale()),
+                other => other?,
+            };
+            if record.id() != Some(id) {
+                return Err(stale());
+            }
+            self.node_of(key.parent, key.name, &record)?;
+        }
+        self.nodes.get_mut(&id).ok_or_else(stale)
+    }
+
+    /// What is known of an item.
+    pub fn known<S: Store<Patch = PatchId>>(&mut self, s: &mut S, id: u32) -> Result<Known> {
+        let node = self.node(s, id)?;
+        if let Some(file) = &node.file {
+            return Ok(Known::File(file.record));
+        }
+        if node.gone.is_some() {
+            return Ok(Known::Folder(DirectoryRecord { id, ..DirectoryRecord::default() }));
+        }
+        Ok(Known::Folder(self.vol.folder(s, id)?.1))
+    }
+
+    /// A folder that items can be in.
+    pub fn folder<S: Store<Patch = PatchId>>(&mut self, s: &mut S, id: u32) -> Result<()> {
+        if id == ROOT_ID {
+            return Ok(());
+        }
+        let node = self.node(s, id)?;
+        if node.file.is_some() {
+            return Err(Error::NotADirectory);
+        }
+        if node.gone.is_some() { Err(Error::NotFound) } else { Ok(()) }
+    }
+
+    /// Runs `f` with a file taken out of its node, as it needs the volume beside it.
+    pub fn with_file<S: Store<Patch = PatchId>, R>(
+        &mut self,
+        s: &mut S,
+        id: u32,
+        f: impl FnOnce(&mut HfsVolume, &mut S, &mut File) -> Result<R>,
+    ) -> Result<R> {
+        let node = self.node(s, id)?;
+        let Some(mut file) = node.file.take() else { return Err(Error::IsADirectory) };
+        let result = f(&mut self.vol, s, &mut file);
+        if let Some(node) = self.nodes.get_mut(&id) {
+            node.file = Some(file);
+        }
+        result
+    }
+
+    /// Forgets a node nobody uses, and frees what it held.
+    pub fn release<S: Store<Patch = PatchId>>(&mut self, s: &mut S, id: u32) {
+        let Some(node) = self.nodes.get_mut(&id) else { return };
+        if node.refs > 0 || node.opens > 0 {
+            return;
+        }
+        let (file, gone) = (node.file.take(), node.gone);
+        self.cursors.remove(&id);
+        if let Some(file) = &file {
+            match gone {
+                Some(gone) => self.vol.drop_file(s, file, gone),
+                None => self.vol.close_file(id),
+            }
+        }
+        node_keep(&mut self.nodes, s, id, file);
+    }
+}
+
+/// A node that nobody uses stays while its changes may have to be synced.
+fn node_keep<S: Store<Patch = PatchId>>(
+    nodes: &mut HashMap<u32, Node>,
+    s: &S,
+    id: u32,
+    file: Option<File>,
+) {
+    const MANY: usize = 4096;
+    let Some(node) = nodes.get_mut(&id) else { return };
+    if node.gone.is_some() {
+        nodes.remove(&id);
+        return;
+    }
+    node.file = file;
+    node.changes.retain(|&p| !s.is_durable(p));
+    if node.changes.is_empty() {
+        nodes.remove(&id);
+    } else if nodes.len() > MANY {
+        nodes.retain(|_, node| {
+            node.changes.retain(|&p| !s.is_durable(p));
+            node.refs > 0 || node.opens > 0 || !node.changes.is_empty()
+        });
+    }
+}
+
+pub(super) fn stale() -> Error {
+    Error::Device { errno: 116, message: "stale inode number".into() }
+}

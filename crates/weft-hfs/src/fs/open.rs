@@ -1,0 +1,178 @@
+//! Opening a volume and leaving it clean; making one.
+
+use super::node::State;
+use super::store::{OpStore, engine_error};
+use super::{Hfs, Raw};
+use crate::layout::{BLOCK_BYTES, EPOCH_1904_SECS};
+use crate::store::Device;
+use crate::volume::Volume;
+use crate::{Error, Result};
+use std::sync::atomic::{AtomicBool, Ordering};
+use std::sync::{Arc, Mutex};
+use weft_block::{BlockDevice, Overlay};
+use weft_patch::{Engine, JournalMode, Options as EngineOptions, Policy};
+use weft_vfs::Time;
+
+/// How to open a volume.
+#[derive(Clone, Default)]
+pub struct OpenOptions {
+    /// Refuse all changes, and write nothing. A volume that was not unmounted is recovered in
+    /// memory.
+    pub read_only: bool,
+    /// Options of the engine, its commit policy among them.
+    pub engine: EngineOptions,
+    /// The journal beside the volume, for a journal policy: made if the device is empty. A volume
+    /// that has one must be opened with it.
+    pub journal: Option<Arc<dyn BlockDevice>>,
+    /// Seconds that local time is ahead of UTC: HFS keeps local time.
+    pub utc_offset_secs: i32,
+    /// Who owns everything.
+    pub uid: u32,
+    /// Whose group it is.
+    pub gid: u32,
+}
+
+impl std::fmt::Debug for OpenOptions {
+    fn fmt(&self, f: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
+        f.debug_struct("OpenOptions")
+            .field("read_only", &self.read_only)
+            .field("engine", &self.engine)
+            .field("journal", &self.journal.is_some())
+            .finish_non_exhaustive()
+    }
+}
+
+/// The time now, as the volume keeps dates: seconds since 1904 in a local time that is so many
+/// seconds ahead of UTC.
+#[must_use]
+pub fn unix_now(utc_offset_secs: i32) -> u32 {
+    let secs = Time::now().secs + EPOCH_1904_SECS + i64::from(utc_offset_secs);
+    u32::try_from(secs.clamp(0, i64::from(u32::MAX))).unwrap_or(0)
+}
+
+/// Makes right what a crash has left on a volume that was not unmounted, by ordered writes: it can
+/// be interrupted too.
+fn recover(device: &Arc<dyn BlockDevice>, utc_offset_secs: i32) -> Result<()> {
+    let options =
+        EngineOptions { policy: Policy::Soft, background: false, ..EngineOptions::default() };
+    let engine = Engine::new(Arc::clone(device), BLOCK_BYTES as u32, options)
+        .map_err(|e| engine_error(&e))?;
+    let done = {
+        let mut op = engine.begin(0).map_err(|e| engine_error(&e))?;
+        let mut s = OpStore::new(&mut op, &engine, &**device);
+        let mut volume = Volume::open(&mut s, Raw(&**device).len_blocks())?;
+        if volume.is_clean() {
+            return Ok(());
+        }
+        volume.set_now(unix_now(utc_offset_secs));
+        volume.recover(&mut s)?
+    };
+    if done.changes() > 0 {
+        tracing::info!("recovered the volume, which was not unmounted: {done}");
+    }
+    engine.shutdown().map_err(|e| engine_error(&e))
+}
+
+impl Hfs {
+    /// Opens the volume on a device. One that was not unmounted is recovered first: by its journal
+    /// if it has one, else by a pass over its trees.
+    ///
+    /// # Errors
+    /// [`Error::NotHfs`], [`Error::Corrupt`], [`Error::Device`].
+    pub fn open(device: Arc<dyn BlockDevice>, options: OpenOptions) -> Result<Arc<Self>> {
+        let read_only = options.read_only || device.geometry().read_only;
+        // What must be recovered is recovered in memory if nothing may be written.
+        let device: Arc<dyn BlockDevice> =
+            if read_only { Arc::new(Overlay::new(device)) } else { device };
+        let journal = options.journal.map(|journal| -> Arc<dyn BlockDevice> {
+            if read_only { Arc::new(Overlay::new(journal)) } else { journal }
+        });
+        let mut engine_options = options.engine;
+        if read_only {
+            engine_options.policy = Policy::Async;
+        }
+        let journaled = matches!(engine_options.policy, Policy::Journal(_));
+        if engine_options.policy == Policy::Journal(JournalMode::Full) {
+            return Err(Error::Invalid("an HFS volume's journal holds no file data".into()));
+        }
+        if journaled && journal.is_none() {
+            return Err(Error::Invalid("a journal policy needs a journal beside the image".into()));
+        }
+        let replayed = match &journal {
+            Some(journal) => super::journal::replay(&device, journal)?,
+            None => false,
+        };
+        if !replayed {
+            recover(&device, options.utc_offset_secs)?;
+        }
+        let engine = match (&journal, journaled) {
+            (Some(journal), true) => super::journal::engine(&device, journal, engine_options),
+            _ => Engine::new(Arc::clone(&device), BLOCK_BYTES as u32, engine_options)
+                .map_err(|e| engine_error(&e)),
+        }?;
+        let blocks = Raw(&*device).len_blocks();
+        let volume = {
+            let mut op = engine.begin(0).map_err(|e| engine_error(&e))?;
+            Volume::open(&mut OpStore::new(&mut op, &engine, &*device), blocks)?
+        };
+        let locked = volume.is_locked();
+        let fs = Self {
+            state: Mutex::new(State::new(volume)),
+            engine,
+            device,
+            read_only: AtomicBool::new(false),
+            utc_offset_secs: options.utc_offset_secs,
+            uid: options.uid,
+            gid: options.gid,
+        };
+        if read_only || locked {
+            fs.read_only.store(true, Ordering::Relaxed);
+            fs.lock().vol.set_read_only(true);
+        } else {
+            fs.change_once(|st, s| st.vol.mark(s, false).map(|_| ()))?;
+            // A volume in use must not look clean once anything else has changed.
+            fs.engine.sync().map_err(|e| engine_error(&e))?;
+        }
+        Ok(Arc::new(fs))
+    }
+
+    /// Writes deferred metadata and makes everything durable.
+    pub(super) fn do_sync(&self) -> Result<()> {
+        if self.is_read_only() {
+            return Ok(());
+        }
+        // Few at a time, that others are not held up and a journal has room.
+        while self.change_once(|st, s| st.vol.tidy(s, 16))? {}
+        self.engine.sync().map_err(|e| engine_error(&e))?;
+        self.look(|st, s| {
+            st.vol.settle(s);
+            Ok(())
+        })
+    }
+
+    /// Makes everything durable and marks the volume as unmounted.
+    pub(super) fn close(&self) -> Result<()> {
+        if self.is_read_only() && self.lock().damage.is_none() {
+            return self.engine.shutdown().map_err(|e| engine_error(&e));
+        }
+        self.look(|st, s| {
+            st.handles.clear();
+            let all: Vec<u32> = st.nodes.keys().copied().collect();
+            for id in all {
+                if let Some(node) = st.nodes.get_mut(&id) {
+                    node.refs = 0;
+                    node.opens = 0;
+                }
+                st.release(s, id);
+            }
+            Ok(())
+        })?;
+        let damaged = self.lock().damage.is_some();
+        if !damaged {
+            self.do_sync()?;
+            self.change_once(|st, s| st.vol.mark(s, true).map(|_| ()))?;
+        }
+        self.read_only.store(true, Ordering::Relaxed);
+        self.engine.shutdown().map_err(|e| engine_error(&e))
+    }
+}

@@ -1,0 +1,241 @@
+//! The core's store over the engine, and its device over weft's.
+
+use crate::layout::BLOCK_BYTES;
+use crate::store::{Device, Store};
+use crate::{Error, Result};
+use smallvec::SmallVec;
+use weft_block::BlockDevice;
+use weft_patch::{BlockNr, Engine, Op, Owner, PatchId, Policy};
+
+/// Fresh blocks from this many on are made zero on the device, past the cache.
+const ZERO_BLOCKS: u64 = 2048;
+
+/// An operation of the engine as a store of 512-byte blocks.
+///
+/// Without a journal a block of the engine is one of the volume, so that its writes are atomic. A
+/// journal has blocks of 1024 bytes at least.
+pub(super) struct OpStore<'a, 'e> {
+    op: &'a mut Op<'e>,
+    engine: &'e Engine,
+    device: &'e dyn BlockDevice,
+    /// Blocks of the volume in one of the engine.
+    per: u64,
+    atomic: bool,
+}
+
+impl<'a, 'e> OpStore<'a, 'e> {
+    pub fn new(op: &'a mut Op<'e>, engine: &'e Engine, device: &'e dyn BlockDevice) -> Self {
+        let per = u64::from(engine.block_bytes()) / BLOCK_BYTES as u64;
+        let atomic = matches!(engine.policy(), Policy::Journal(_));
+        Self { op, engine, device, per, atomic }
+    }
+
+    /// Where a block of the volume lies in the engine's.
+    fn place(&self, block: u64) -> (BlockNr, usize) {
+        let within = usize::try_from(block % self.per).unwrap_or(0);
+        (BlockNr(block / self.per), within * BLOCK_BYTES)
+    }
+
+    fn engine_bytes(&self) -> usize {
+        self.engine.block_bytes() as usize
+    }
+}
+
+pub(super) fn engine_error(e: &weft_patch::Error) -> Error {
+    match e {
+        weft_patch::Error::ReadOnly => Error::ReadOnly,
+        e => Error::Device { errno: e.errno(), message: e.to_string() },
+    }
+}
+
+impl Store for OpStore<'_, '_> {
+    type Patch = PatchId;
+
+    const DURABLE: PatchId = PatchId::DURABLE;
+
+    fn is_atomic(&self) -> bool {
+        self.atomic
+    }
+
+    fn read(&mut self, block: u64) -> Result<&[u8]> {
+        let (nr, at) = self.place(block);
+        let raw = self.op.read(nr).map_err(|e| engine_error(&e))?;
+        Ok(raw.get(at..at + BLOCK_BYTES).unwrap_or(&[]))
+    }
+
+    fn write(
+        &mut self,
+        block: u64,
+        offset: usize,
+        bytes: &[u8],
+        befores: &[PatchId],
+    ) -> Result<PatchId> {
+        let (nr, at) = self.place(block);
+        self.op.write(nr, at + offset, bytes, befores).map_err(|e| engine_error(&e))
+    }
+
+    fn init(
+        &mut self,
+        block: u64,
+        content: &[u8; BLOCK_BYTES],
+        befores: &[PatchId],
+    ) -> Result<PatchId> {
+        let (nr, at) = self.place(block);
+        if self.per == 1 {
+            self.op.init(nr, content, befores)
+        } else {
+            self.op.write(nr, at, content, befores)
+        }
+        .map_err(|e| engine_error(&e))
+    }
+
+    fn write_data(
+        &mut self,
+        block: u64,
+        owner: u32,
+        offset: usize,
+        bytes: &[u8],
+        fresh: bool,
+    ) -> Result<PatchId> {
+        let padded: Vec<u8>;
+        let (mut rest, start, fresh) = if fresh && self.per > 1 {
+            // A block of the engine may be another file's by half: what is to be zero is written.
+            let len = (offset + bytes.len()).next_multiple_of(BLOCK_BYTES);
+            let mut all = vec![0; len];
+            crate::layout::put(&mut all, offset, bytes);
+            padded = all;
+            (padded.as_slice(), 0, false)
+        } else {
+            (bytes, offset, fresh)
+        };
+        let owner = Owner(u64::from(owner));
+        let (mut nr, at) = self.place(block + (start / BLOCK_BYTES) as u64);
+        let mut at = at + start % BLOCK_BYTES;
+        let mut patches: SmallVec<[PatchId; 4]> = SmallVec::new();
+        while !rest.is_empty() {
+            let n = (self.engine_bytes() - at).min(rest.len());
+            let (now, later) = rest.split_at(n);
+            let patch =
+                self.op.write_data(nr, owner, at, now, fresh, &[]).map_err(|e| engine_error(&e))?;
+            if patches.last() != Some(&patch) {
+                patches.push(patch);
+            }
+            (rest, nr, at) = (later, BlockNr(nr.0 + 1), 0);
+        }
+        self.join(&patches)
+    }
+
+    fn zero_data(&mut self, block: u64, owner: u32, count: u64) -> Result<PatchId> {
+        static CHUNK: [u8; 64 * BLOCK_BYTES] = [0; 64 * BLOCK_BYTES];
+        if count >= ZERO_BLOCKS {
+            // Nothing on the disk leads to these blocks yet: they may be written at once.
+            let fail =
+                |e: weft_block::Error| Error::Device { errno: e.errno(), message: e.to_string() };
+            let bytes = BLOCK_BYTES as u64;
+            self.device.write_zeroes(block * bytes, count * bytes).map_err(fail)?;
+            self.device.flush().map_err(fail)?;
+            return Ok(PatchId::DURABLE);
+        }
+        let mut patches: SmallVec<[PatchId; 4]> = SmallVec::new();
+        let mut done = 0;
+        while done < count {
+            let n = (count - done).min(64);
+            let bytes = CHUNK.get(..usize::try_from(n).unwrap_or(64) * BLOCK_BYTES);
+            patches.push(self.write_data(block + done, owner, 0, bytes.unwrap_or(&CHUNK), true)?);
+            done += n;
+        }
+        patches.dedup();
+        self.join(&patches)
+    }
+
+    fn read_data(&mut self, block: u64, offset: usize, buf: &mut [u8]) -> Result<()> {
+        let (nr, at) = self.place(block + (offset / BLOCK_BYTES) as u64);
+        let size = self.engine_bytes();
+        let first = nr.0 * size as u64 + (at + offset % BLOCK_BYTES) as u64;
+        let end = first + buf.len() as u64;
+        // What the cache does not have is read in long pieces.
+        let mut done = first;
+        let mut missing = first;
+        while done < end {
+            let nr = BlockNr(done / size as u64);
+            let next = ((nr.0 + 1) * size as u64).min(end);
+            if let Some(content) = self.op.cached(nr) {
+                let from = usize::try_from(done % size as u64).unwrap_or(0);
+                let len = usize::try_from(next - done).unwrap_or(0);
+                let to = usize::try_from(done - first).unwrap_or(0);
+                if let (Some(to), Some(from)) =
+                    (buf.get_mut(to..to + len), content.get(from..from + len))
+                {
+                    to.copy_from_slice(from);
+                }
+                self.read_missing(buf, first, missing, done)?;
+                missing = next;
+            }
+            done = next;
+        }
+        self.read_missing(buf, first, missing, end)
+    }
+
+    fn free(&mut self, block: u64, count: u64, cleared: PatchId) {
+        for nr in block.div_ceil(self.per)..(block + count) / self.per {
+            self.op.free(BlockNr(nr), cleared);
+        }
+    }
+
+    fn join(&mut self, patches: &[PatchId]) -> Result<PatchId> {
+        match patches {
+            [] => Ok(PatchId::DURABLE),
+            [one] => Ok(*one),
+            [a, b] if a == b => Ok(*a),
+            many => self.op.join(many).map_err(|e| engine_error(&e)),
+        }
+    }
+
+    fn is_durable(&self, patch: PatchId) -> bool {
+        patch == PatchId::DURABLE || self.op.is_durable(patch)
+    }
+}
+
+impl OpStore<'_, '_> {
+    /// Reads bytes `from` to `to` of the device into a buffer that begins at byte `first`.
+    fn read_missing(&self, buf: &mut [u8], first: u64, from: u64, to: u64) -> Result<()> {
+        if from >= to {
+            return Ok(());
+        }
+        let start = usize::try_from(from - first).unwrap_or(usize::MAX);
+        let end = usize::try_from(to - first).unwrap_or(usize::MAX);
+        let Some(part) = buf.get_mut(start..end) else { return Ok(()) };
+        self.device
+            .read_at(part, from)
+            .map_err(|e| Error::Device { errno: e.errno(), message: e.to_string() })
+    }
+}
+
+/// A device of weft as the core sees one.
+pub(crate) struct Raw<'d>(pub &'d dyn BlockDevice);
+
+fn device_error(e: &weft_block::Error) -> Error {
+    Error::Device { errno: e.errno(), message: e.to_string() }
+}
+
+impl Device for Raw<'_> {
+    fn len_blocks(&self) -> u64 {
+        self.0.geometry().len_bytes / BLOCK_BYTES as u64
+    }
+
+    fn read_at(&mut self, buf: &mut [u8], offset: u64) -> Result<()> {
+        self.0.read_at(buf, offset).map_err(|e| device_error(&e))
+    }
+
+    fn write_at(&mut self, bytes: &[u8], offset: u64) -> Result<()> {
+        self.0.write_at(bytes, offset).map_err(|e| device_error(&e))
+    }
+
+    fn write_zeroes(&mut self, offset: u64, len_bytes: u64) -> Result<()> {
+        self.0.write_zeroes(offset, len_bytes).map_err(|e| device_error(&e))
+    }
+
+    fn flush(&mut self) -> Result<()> {
+        self.0.flush().map_err(|e| device_error(&e))
+    }
+}

@@ -1,0 +1,212 @@
+//! What can be wrong with a volume.
+
+use crate::btree::TreeKind;
+use crate::layout::{Fork, Name};
+use alloc::string::String;
+use core::fmt;
+
+/// One thing that is wrong, with the structure and the place.
+#[derive(Debug, Clone, PartialEq, Eq)]
+#[non_exhaustive]
+#[allow(missing_docs)] // the fields are what the sentences below say of them
+pub enum Problem {
+    /// A field of the MDB.
+    Mdb { what: String },
+    /// The copy of the MDB.
+    Copy { what: &'static str },
+    /// A node that cannot be read; what was below it is out of reach.
+    Node { tree: TreeKind, node: u32, block: u64, what: String },
+    /// Records at the end of a node that belong to the next one.
+    Stale { tree: TreeKind, node: u32, block: u64, count: usize },
+    /// An index key that is not the first key below it.
+    IndexKey { tree: TreeKind, node: u32, block: u64, index: usize },
+    /// A link that leads to another node than the next or previous one of its level.
+    Link { tree: TreeKind, node: u32, block: u64 },
+    /// The map says otherwise than the tree.
+    Map { tree: TreeKind, node: u32, used: bool },
+    /// A free node that is not zero.
+    FreeNode { tree: TreeKind, node: u32, block: u64 },
+    /// A field of a tree's header.
+    Header { tree: TreeKind, field: &'static str, found: u32, right: u32 },
+    /// A record of the catalog that cannot be read.
+    Record { parent: u32, block: u64, what: String },
+    /// Two records of one item; this is the one that goes.
+    Duplicate { id: u32, parent: u32, name: Name },
+    /// A record that was to go when its item was moved, and is the only one.
+    Marked { id: u32, parent: u32, name: Name },
+    /// A folder without thread, or with one that leads elsewhere.
+    Thread { id: u32, missing: bool },
+    /// A thread of nothing.
+    LoneThread { id: u32 },
+    /// A file says it has a thread and has none.
+    ThreadFlag { id: u32, parent: u32, name: Name },
+    /// A thread and items of a folder that has no record.
+    Folder { id: u32, parent: u32, name: Name },
+    /// An item in a folder that does not exist.
+    Orphan { id: u32, parent: u32, name: Name },
+    /// A folder that counts its items wrongly.
+    Valence { id: u32, found: u16, right: u16 },
+    /// A count in the MDB.
+    Count { what: &'static str, found: u32, right: u32 },
+    /// A field that is reserved, or has one value only.
+    Field { id: u32, parent: u32, name: Name, field: &'static str },
+    /// A name that no item can have.
+    BadName { id: u32, parent: u32, name: Name },
+    /// A fork whose lengths contradict each other or its extents.
+    Lengths { id: u32, fork: Fork, what: &'static str },
+    /// A record of the extents file of no file, or of blocks behind the end of a fork.
+    Extents { id: u32, fork: Fork, block: u32, lone: bool },
+    /// An extent beyond the end of the volume.
+    Range { id: u32, fork: Fork, start: u16, count: u16 },
+    /// Blocks that two forks have.
+    Overlap { id: u32, fork: Fork, start: u16, count: u16 },
+    /// Blocks of which the bitmap says otherwise than the extents.
+    Bitmap { first: u32, count: u32, used: bool },
+}
+
+struct Tree(TreeKind);
+
+impl fmt::Display for Tree {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        f.write_str(match self.0 {
+            TreeKind::Catalog => "catalog",
+            TreeKind::Extents => "extents file",
+        })
+    }
+}
+
+fn fork_name(fork: Fork) -> &'static str {
+    match fork {
+        Fork::Data => "data fork",
+        Fork::Resource => "resource fork",
+    }
+}
+
+impl fmt::Display for Problem {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        match self {
+            Self::Mdb { what } => write!(f, "MDB: {what}"),
+            Self::Copy { what } => write!(f, "copy of the MDB: {what}"),
+            Self::Node { tree, node, block, what } => {
+                write!(f, "{} node {node} (block {block}): {what}", Tree(*tree))
+            }
+            Self::Stale { tree, node, block, count } => write!(
+                f,
+                "{} node {node} (block {block}): {count} records at its end are the next node's",
+                Tree(*tree)
+            ),
+            Self::IndexKey { tree, node, block, index } => write!(
+                f,
+                "{} node {node} (block {block}): index key {index} is not the first key below it",
+                Tree(*tree)
+            ),
+            Self::Link { tree, node, block } => {
+                write!(f, "{} node {node} (block {block}): a link leads elsewhere", Tree(*tree))
+            }
+            Self::Map { tree, node, used } => {
+                let is = if *used { "in use" } else { "free" };
+                write!(f, "{} map: node {node} is {is}", Tree(*tree))
+            }
+            Self::FreeNode { tree, node, block } => {
+                write!(f, "{} node {node} (block {block}) is free and not zero", Tree(*tree))
+            }
+            Self::Header { tree, field, found, right } => {
+                write!(f, "{} header: {field} is {found}, not {right}", Tree(*tree))
+            }
+            Self::Record { parent, block, what } => {
+                write!(f, "catalog record in folder {parent} (block {block}): {what}")
+            }
+            Self::Duplicate { id, parent, name } => {
+                write!(f, "item {id} has a second record, {name} in folder {parent}")
+            }
+            Self::Marked { id, parent, name } => {
+                write!(f, "item {id}, {name} in folder {parent}, is marked as moved")
+            }
+            Self::Thread { id, missing: true } => write!(f, "folder {id} has no thread"),
+            Self::Thread { id, missing: false } => {
+                write!(f, "the thread of item {id} leads elsewhere")
+            }
+            Self::LoneThread { id } => write!(f, "a thread of {id}, which does not exist"),
+            Self::ThreadFlag { id, parent, name } => {
+                write!(f, "file {id}, {name} in folder {parent}, has no thread but says so")
+            }
+            Self::Folder { id, parent, name } => {
+                write!(f, "folder {id}, {name} in folder {parent}, has a thread and no record")
+            }
+            Self::Orphan { id, parent, name } => {
+                write!(f, "item {id}, {name}, is in folder {parent}, which does not exist")
+            }
+            Self::Valence { id, found, right } => {
+                write!(f, "folder {id} counts {found} items and has {right}")
+            }
+            Self::Count { what, found, right } => write!(f, "MDB: {what} is {found}, not {right}"),
+            Self::Field { id, parent, name, field } => {
+                write!(f, "item {id}, {name} in folder {parent}: {field} is not what it must be")
+            }
+            Self::BadName { id, parent, name } => {
+                write!(f, "item {id} in folder {parent} has the impossible name {name}")
+            }
+            Self::Lengths { id, fork, what } => {
+                write!(f, "{} of file {id}: {what}", fork_name(*fork))
+            }
+            Self::Extents { id, fork, block, lone: true } => {
+                write!(
+                    f,
+                    "extents of the {} of {id} from {block} on are no file's",
+                    fork_name(*fork)
+                )
+            }
+            Self::Extents { id, fork, block, lone: false } => {
+                write!(
+                    f,
+                    "extents of the {} of {id} from {block} on are behind its end",
+                    fork_name(*fork)
+                )
+            }
+            Self::Range { id, fork, start, count } => write!(
+                f,
+                "{} of file {id}: {count} blocks from {start} on reach beyond the end",
+                fork_name(*fork)
+            ),
+            Self::Overlap { id, fork, start, count } => write!(
+                f,
+                "{} of file {id}: some of {count} blocks from {start} on are another's too",
+                fork_name(*fork)
+            ),
+            Self::Bitmap { first, count, used } => {
+                let is = if *used { "in use" } else { "free" };
+                write!(f, "bitmap: {count} allocation blocks from {first} on are {is}")
+            }
+        }
+    }
+}
+
+impl Problem {
+    /// What a repair does about it.
+    #[must_use]
+    pub fn fix(&self) -> &'static str {
+        match self {
+            Self::Mdb { .. } | Self::Copy { .. } | Self::Count { .. } => "write what is right",
+            Self::Node { .. } => "make the tree anew from its leaves",
+            Self::Stale { .. }
+            | Self::IndexKey { .. }
+            | Self::Link { .. }
+            | Self::Map { .. }
+            | Self::FreeNode { .. }
+            | Self::Header { .. } => "make the tree anew",
+            Self::Record { .. } | Self::Duplicate { .. } => "remove the record",
+            Self::Marked { .. } => "clear the mark",
+            Self::Thread { .. } => "write a thread",
+            Self::LoneThread { .. } => "remove the thread",
+            Self::ThreadFlag { .. } | Self::Field { .. } => "set the field",
+            Self::Folder { .. } => "make the folder's record",
+            Self::Orphan { .. } => "move it to a folder of its own",
+            Self::Valence { .. } => "count again",
+            Self::BadName { .. } => "give it another name",
+            Self::Lengths { .. } | Self::Range { .. } => "cut the fork where it is sound",
+            Self::Extents { .. } => "remove the extents",
+            Self::Overlap { .. } => "copy the blocks, so that each fork has its own",
+            Self::Bitmap { .. } => "make the bitmap anew",
+        }
+    }
+}

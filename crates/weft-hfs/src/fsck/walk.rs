@@ -1,0 +1,230 @@
+//! Walking a tree by its index, whatever state it is in.
+
+use super::Problem;
+use crate::Result;
+use crate::btree::node::{NodeBuf, View};
+use crate::btree::{Tree, TreeKind};
+use crate::layout::NodeKind;
+use crate::store::Store;
+use alloc::format;
+use alloc::vec;
+use alloc::vec::Vec;
+use core::cmp::Ordering;
+use hashbrown::HashSet;
+
+/// A record, and where it was found.
+#[derive(Debug, Clone)]
+pub(crate) struct Found {
+    pub key: Vec<u8>,
+    pub value: Vec<u8>,
+    pub node: u32,
+    pub block: u64,
+}
+
+/// An index key that is not what it must be.
+#[derive(Debug, Clone)]
+pub(crate) struct KeyOff {
+    pub node: u32,
+    pub index: usize,
+    pub right: Vec<u8>,
+}
+
+/// What a walk has seen.
+#[derive(Debug, Default)]
+pub(crate) struct Walk {
+    /// The nodes of each level in order, leaves first.
+    pub levels: Vec<Vec<u32>>,
+    /// Nodes of index and leaves.
+    pub used: HashSet<u32>,
+    /// Nodes that end with records of the next one, and how many of theirs are before them.
+    pub stale: Vec<(u32, usize, usize)>,
+    pub keys_off: Vec<KeyOff>,
+    /// The records that count.
+    pub records: Vec<Found>,
+    /// What cannot be walked.
+    pub damage: Vec<Problem>,
+}
+
+/// The part of a tree below an entry.
+struct Part {
+    node: u32,
+    height: u16,
+    /// Keys from here on are another's.
+    end: Option<Vec<u8>>,
+}
+
+impl Walk {
+    /// Walks a tree.
+    pub fn new<S: Store<Patch = P>, P: Copy + PartialEq + core::fmt::Debug>(
+        s: &mut S,
+        tree: &Tree<P>,
+    ) -> Self {
+        let depth = tree.header.depth;
+        let mut walk = Self { levels: vec![Vec::new(); usize::from(depth)], ..Self::default() };
+        if depth > 0 {
+            walk.visit(s, tree, &Part { node: tree.header.root, height: depth, end: None });
+        }
+        // The records of the whole tree rise; where nodes overlap, something is wrong with it.
+        for i in 1..walk.records.len() {
+            let (Some(a), Some(b)) = (walk.records.get(i - 1), walk.records.get(i)) else { break };
+            if tree.kind.compare(&a.key, &b.key) != Ordering::Less {
+                walk.damage.push(Problem::Node {
+                    tree: tree.kind,
+                    node: b.node,
+                    block: b.block,
+                    what: "its keys are out of order".into(),
+                });
+                break;
+            }
+        }
+        walk
+    }
+
+    /// Visits a node and all below it; returns the first key of its leaves. The depth of the
+    /// recursion is that of the tree, which is bounded.
+    fn visit<S: Store<Patch = P>, P: Copy + PartialEq + core::fmt::Debug>(
+        &mut self,
+        s: &mut S,
+        tree: &Tree<P>,
+        part: &Part,
+    ) -> Option<Vec<u8>> {
+        let kind = tree.kind;
+        let node = part.node;
+        let block = tree.block_of(node).unwrap_or(0);
+        let mut bad = |what| {
+            self.damage.push(Problem::Node { tree: kind, node, block, what });
+            None
+        };
+        if node == 0 || node >= tree.header.nodes {
+            return bad(format!("an entry points to node {node} of {}", tree.header.nodes));
+        }
+        let buf = match read_node(s, tree, node) {
+            Ok(buf) => buf,
+            Err(e) => return bad(e),
+        };
+        let view = buf.view();
+        let leaf = view.head.kind == NodeKind::Leaf;
+        if u16::from(view.head.height) != part.height || leaf != (part.height == 1) {
+            return bad(format!("its height is {}, not {}", view.head.height, part.height));
+        }
+        if !self.used.insert(node) {
+            return bad("two entries point to it".into());
+        }
+        let count = view.count();
+        let is_mine = |i: usize| {
+            part.end.as_ref().is_none_or(|end| kind.compare(view.key(i), end) == Ordering::Less)
+        };
+        let mine = (0..count).take_while(|&i| is_mine(i)).count();
+        if mine == 0 {
+            let what = "it has no records of its own".into();
+            self.damage.push(Problem::Node { tree: kind, node, block, what });
+            return None;
+        }
+        if mine < count {
+            self.stale.push((node, mine, count));
+        }
+        if let Some(level) = self.levels.get_mut(usize::from(part.height) - 1) {
+            level.push(node);
+        }
+        let rises = |i: usize| kind.compare(view.key(i - 1), view.key(i)) == Ordering::Less;
+        if let Some(i) = (1..mine).find(|&i| !rises(i)) {
+            let what = format!("its key {i} is not above the one before");
+            self.damage.push(Problem::Node { tree: kind, node, block, what });
+        }
+        if leaf {
+            for i in 0..mine {
+                let (key, value) = (view.key(i).to_vec(), view.value(i).to_vec());
+                self.records.push(Found { key, value, node, block });
+            }
+            return Some(view.key(0).to_vec());
+        }
+        let mut first = None;
+        for i in 0..mine {
+            let end = if i + 1 < mine { Some(view.key(i + 1).to_vec()) } else { part.end.clone() };
+            let below = Part { node: view.child(i), height: part.height - 1, end };
+            let below = self.visit(s, tree, &below);
+            if let Some(key) = &below
+                && kind.compare(key, view.key(i)) != Ordering::Equal
+            {
+                self.keys_off.push(KeyOff { node, index: i, right: key.clone() });
+            } else if let Some(key) = &below
+                && kind.index_key(key).as_slice() != view.key(i)
+                && view.key(i).first() != Some(&kind.key_bytes())
+            {
+                self.keys_off.push(KeyOff { node, index: i, right: key.clone() });
+            }
+            if i == 0 {
+                first = below;
+            }
+        }
+        first
+    }
+}
+
+/// A node of index or leaf, checked.
+pub(crate) fn read_node<S: Store<Patch = P>, P: Copy + PartialEq + core::fmt::Debug>(
+    s: &mut S,
+    tree: &Tree<P>,
+    node: u32,
+) -> core::result::Result<NodeBuf, alloc::string::String> {
+    let block = tree.block_of(node).map_err(|e| format!("{e}"))?;
+    let raw = s.read(block).map_err(|e| format!("{e}"))?;
+    View::parse(tree.kind, raw).map(|view| NodeBuf::of(&view))
+}
+
+/// What is wrong with links, map, header and free nodes of a tree that was walked.
+pub(crate) fn shape<S: Store<Patch = P>, P: Copy + PartialEq + core::fmt::Debug>(
+    s: &mut S,
+    tree: &Tree<P>,
+    walk: &Walk,
+    stored: &crate::layout::Header,
+) -> Result<Vec<Problem>> {
+    let mut found = Vec::new();
+    let kind = tree.kind;
+    for &(node, mine, count) in &walk.stale {
+        let block = tree.block_of(node)?;
+        found.push(Problem::Stale { tree: kind, node, block, count: count - mine });
+    }
+    for off in &walk.keys_off {
+        let (node, index) = (off.node, off.index);
+        found.push(Problem::IndexKey { tree: kind, node, block: tree.block_of(node)?, index });
+    }
+    for level in &walk.levels {
+        for (i, &node) in level.iter().enumerate() {
+            let prev = i.checked_sub(1).and_then(|i| level.get(i)).copied().unwrap_or(0);
+            let next = level.get(i + 1).copied().unwrap_or(0);
+            let block = tree.block_of(node)?;
+            let raw = s.read(block)?;
+            if (crate::layout::get32(raw, 0), crate::layout::get32(raw, 4)) != (next, prev) {
+                found.push(Problem::Link { tree: kind, node, block });
+            }
+        }
+    }
+    let maps: HashSet<u32> = tree.map_nodes().collect();
+    let mut free = 0;
+    for node in 0..tree.header.nodes {
+        let used = maps.contains(&node) || walk.used.contains(&node);
+        free += u32::from(!used);
+        if tree.is_used(node) != used {
+            found.push(Problem::Map { tree: kind, node, used });
+        }
+        if !used && s.read(tree.block_of(node)?)?.iter().any(|&b| b != 0) {
+            found.push(Problem::FreeNode { tree: kind, node, block: tree.block_of(node)? });
+        }
+    }
+    let leaves = walk.levels.first();
+    let end = |leaf: Option<&u32>| leaf.copied().unwrap_or(0);
+    let records = u32::try_from(walk.records.len()).unwrap_or(u32::MAX);
+    for (field, was, right) in [
+        ("the number of records", stored.records, records),
+        ("the first leaf", stored.first_leaf, end(leaves.and_then(|l| l.first()))),
+        ("the last leaf", stored.last_leaf, end(leaves.and_then(|l| l.last()))),
+        ("the number of free nodes", stored.free_nodes, free),
+    ] {
+        if was != right {
+            found.push(Problem::Header { tree: kind, field, found: was, right });
+        }
+    }
+    let _: TreeKind = kind;
+    Ok(found)
+}

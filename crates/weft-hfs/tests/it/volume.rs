@@ -1,0 +1,104 @@
+//! Volumes through the file plug and the lower interface, with the check after each step.
+
+use std::sync::Arc;
+use weft_block::{BlockDevice, MemoryDevice};
+use weft_hfs::layout::{Fork, Name, ROOT_ID};
+use weft_hfs::mkfs::{MkfsOptions, mkfs};
+use weft_hfs::volume::New;
+use weft_hfs::{Hfs, OpenOptions, fsck};
+use weft_patch::Options;
+use weft_vfs::FileSystem;
+
+pub fn name(text: &str) -> Name {
+    Name::new(text.as_bytes()).unwrap()
+}
+
+pub fn empty(bytes: u64) -> Arc<MemoryDevice> {
+    let device = Arc::new(MemoryDevice::new(bytes));
+    mkfs(&*device, &MkfsOptions::new(name("Test Volume"), 3_000_000_000)).unwrap();
+    device
+}
+
+pub fn quiet() -> OpenOptions {
+    OpenOptions {
+        engine: Options { background: false, ..Options::default() },
+        ..OpenOptions::default()
+    }
+}
+
+pub fn mount(device: &Arc<MemoryDevice>) -> Arc<Hfs> {
+    Hfs::open(Arc::clone(device) as Arc<dyn BlockDevice>, quiet()).unwrap()
+}
+
+#[track_caller]
+pub fn assert_sound(device: &dyn BlockDevice) {
+    let report = fsck::check(device).unwrap();
+    assert!(
+        report.is_clean(),
+        "{}",
+        report.problems.iter().map(ToString::to_string).collect::<Vec<_>>().join("\n")
+    );
+}
+
+#[test]
+fn an_empty_volume_is_sound() {
+    let device = empty(800 << 10);
+    assert_sound(&*device);
+    let fs = mount(&device);
+    assert!(fs.items(ROOT_ID).unwrap().is_empty());
+    fs.unmount().unwrap();
+    assert_sound(&*device);
+}
+
+#[test]
+fn thousands_of_files_come_and_go() {
+    let device = empty(8 << 20);
+    let fs = mount(&device);
+    let names: Vec<Name> =
+        (0..3000).map(|i| name(&format!("file {:04}", i * 7919 % 3000))).collect();
+    for name in &names {
+        fs.create_item(ROOT_ID, name, &New::FILE).unwrap();
+    }
+    fs.sync().unwrap();
+    assert_sound(&*device);
+    assert_eq!(fs.items(ROOT_ID).unwrap().len(), 3000);
+    for name in &names[..2000] {
+        fs.unlink(weft_vfs::Ino(2), name.as_bytes()).unwrap();
+    }
+    fs.sync().unwrap();
+    assert_sound(&*device);
+    for name in &names[2000..] {
+        fs.unlink(weft_vfs::Ino(2), name.as_bytes()).unwrap();
+    }
+    fs.unmount().unwrap();
+    assert_sound(&*device);
+    let report = fsck::check(&*device).unwrap();
+    assert_eq!((report.files, report.unmounted), (0, true));
+}
+
+#[test]
+fn both_forks_keep_what_they_are_given() {
+    let device = empty(4 << 20);
+    let fs = mount(&device);
+    let file = name("both");
+    fs.create_item(ROOT_ID, &file, &New::FILE).unwrap();
+    let data: Vec<u8> = (0..100_000_u32).map(|i| (i * 7) as u8).collect();
+    let resource: Vec<u8> = (0..70_000_u32).map(|i| (i * 13) as u8).collect();
+    for (fork, bytes) in [(Fork::Data, &data), (Fork::Resource, &resource)] {
+        for (i, piece) in bytes.chunks(777).enumerate() {
+            let at = (i * 777) as u64;
+            assert_eq!(fs.write_fork(ROOT_ID, &file, fork, at, piece).unwrap(), piece.len());
+        }
+    }
+    let check = |fs: &Hfs| {
+        for (fork, bytes) in [(Fork::Data, &data), (Fork::Resource, &resource)] {
+            let mut got = vec![0; bytes.len() + 10];
+            let n = fs.read_fork(ROOT_ID, &file, fork, 0, &mut got).unwrap();
+            assert_eq!(&got[..n], &bytes[..]);
+        }
+    };
+    check(&fs);
+    fs.unmount().unwrap();
+    assert_sound(&*device);
+    check(&mount(&device));
+}
