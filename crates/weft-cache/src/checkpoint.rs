@@ -53,7 +53,10 @@ impl Cache {
     }
 
     /// As [`checkpoint`](Self::checkpoint), in any case.
-    pub(crate) fn checkpoint_always(&self) -> Result<()> {
+    ///
+    /// # Errors
+    /// Those of the cache device.
+    pub fn checkpoint_always(&self) -> Result<()> {
         let _one = self.checkpointing.lock().unwrap_or_else(PoisonError::into_inner);
         self.checkpoint_now()
     }
@@ -93,6 +96,8 @@ impl Cache {
         let mut st = self.lock();
         st.log.tail = snapshot.log_start;
         st.log.checkpoint = snapshot.sequence;
+        // All was loaded before, so nothing was dropped since.
+        st.unlogged_drops = false;
         drop(st);
         self.counters.checkpoints.add(1);
         self.notify();

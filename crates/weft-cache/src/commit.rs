@@ -49,7 +49,8 @@ impl Cache {
                 return Ok(());
             }
             drop(committing);
-            self.checkpoint()?;
+            // Whether the log is long or the batch: only a checkpoint makes room.
+            self.checkpoint_always()?;
         }
     }
 
@@ -159,7 +160,7 @@ impl Cache {
 
     /// The regions where cache and origin agree once all that is pending is recorded.
     fn clearable(&self, st: &State) -> Vec<RegionKey> {
-        if st.loading.is_some() || st.regions.durable == 0 {
+        if st.loading.is_some() || st.unlogged_drops || st.regions.durable == 0 {
             return Vec::new();
         }
         let idle_ms = if st.closed { 0 } else { self.options.intent_idle_ms };
@@ -184,21 +185,33 @@ impl Cache {
             st.failed = Some(error.to_string());
         }
         st.commit_running = false;
-        let poison = (first && st.dirty_subs == 0 && st.held_slots == 0).then(|| {
-            st.sb.sequence += 1;
-            st.sb.state |= STATE_UNTRUSTED;
-            st.sb.clone()
-        });
         drop(st);
-        if let Some(sb) = poison {
-            let marked =
-                self.write_cache(&sb.encode(), sb.copy_offset()).and_then(|()| self.flush_cache());
-            if let Err(error) = marked {
-                tracing::warn!(%error, "the cache could not be marked as out of date");
-            }
+        if first {
+            self.mark_untrusted();
         }
         self.notify();
         error
+    }
+
+    /// Says in the superblock, if that is still possible, that origins are changed without
+    /// intents. It is tried again before each such change: a device may refuse writes for a while
+    /// only.
+    pub(crate) fn mark_untrusted(&self) {
+        let sb = {
+            let mut st = self.lock();
+            if st.marked_untrusted || st.dirty_subs > 0 || st.held_slots > 0 {
+                return;
+            }
+            st.sb.sequence += 1;
+            st.sb.state |= STATE_UNTRUSTED;
+            st.sb.clone()
+        };
+        let marked =
+            self.write_cache(&sb.encode(), sb.copy_offset()).and_then(|()| self.flush_cache());
+        match marked {
+            Ok(()) => self.lock().marked_untrusted = true,
+            Err(error) => tracing::warn!(%error, "the cache cannot be marked as out of date"),
+        }
     }
 
     /// Commits if there is much to commit, so that the log's room is never exceeded.

@@ -57,7 +57,8 @@ impl CachedDevice {
         self.cache.write_back_origin(Some(self.origin.nr))
     }
 
-    /// Writes back what is dirty of this origin.
+    /// Writes back what is dirty of this origin, and flushes it: it is complete without the cache
+    /// then, until the next write.
     ///
     /// # Errors
     /// [`Error::StillDirty`](crate::Error::StillDirty), and those of the devices.

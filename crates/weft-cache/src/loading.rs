@@ -86,7 +86,11 @@ impl State {
         };
         if drop != 0 {
             self.counters.dropped_at_open.add(u64::from(drop == masks.valid));
-            self.invalidate(slot, drop);
+            if masks.held == 0 {
+                self.drop_unlogged(slot, drop);
+            } else {
+                self.invalidate(slot, drop);
+            }
         }
     }
 
@@ -106,8 +110,9 @@ impl State {
                     self.policy.restore(SlotNr(record.slot), record.policy, key);
                     self.drop_unbelieved(record.slot, untrusted);
                 }
+                // Superseded, and again by any other recovery: the log need not be told.
                 _ => {
-                    self.touch(record.slot);
+                    self.unlogged_drops = true;
                     self.release(record.slot);
                 }
             }
@@ -120,7 +125,7 @@ impl State {
         for slot in 0..self.slots.len() {
             let lost = !loading.known.get(slot) && !self.slots.free.get(slot);
             if lost && self.slots.key(slot).is_none() {
-                self.touch(slot);
+                self.unlogged_drops = true;
                 self.release(slot);
             }
         }

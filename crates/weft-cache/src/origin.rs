@@ -205,7 +205,8 @@ impl Cache {
                 continue;
             }
             if entry.forgetting {
-                return Err(Error::OriginBusy(id.label.clone()));
+                // It gets a new number: what is left of the old one's blocks is none of its own.
+                continue;
             }
             return Ok(Some(nr));
         }
@@ -280,14 +281,18 @@ impl Cache {
     /// Forgets the clean blocks of an origin; dirty ones stay.
     fn drop_clean(&self, nr: u16) -> Result<()> {
         self.load_all()?;
-        let mut st = self.lock();
-        for slot in 0..st.slots.len() {
+        let slots = self.lock().slots.len();
+        for slot in 0..slots {
+            let mut st = self.lock();
             if st.slots.key(slot).is_some_and(|key| key.origin() == nr) {
                 let masks = st.slots.masks(slot);
                 st.invalidate(slot, masks.valid & !masks.dirty);
             }
+            if slot % 64 == 0 {
+                drop(st);
+                self.commit_if_much()?;
+            }
         }
-        drop(st);
         self.commit()
     }
 
@@ -299,8 +304,9 @@ impl Cache {
     /// the devices.
     pub fn detach(&self, device: &CachedDevice) -> Result<()> {
         let nr = device.origin.nr;
+        let mode = device.origin.mode();
         device.origin.set_mode(Mode::PassThrough);
-        self.write_back_origin(Some(nr))?;
+        self.write_back_origin(Some(nr)).inspect_err(|_| device.origin.set_mode(mode))?;
         self.commit()?;
         device.origin.flush(self)?;
         self.origins.lock().unwrap_or_else(PoisonError::into_inner)[usize::from(nr)] = None;
@@ -350,7 +356,8 @@ impl Cache {
 
     /// Takes some more blocks of forgotten origins out of the cache. `Ok(false)`: none are left.
     pub(crate) fn forget_some(&self) -> Result<bool> {
-        const SLOTS_AT_ONCE: u32 = 65_536;
+        // Few enough for what a batch of the shortest log has room for.
+        const SLOTS_AT_ONCE: u32 = 512;
         let mut st = self.lock();
         let Some((nr, from)) = st.forgetting.first().copied() else { return Ok(false) };
         if st.loading.is_some() {
@@ -375,6 +382,9 @@ impl Cache {
         drop(st);
         // Its number is given to another only when nothing durable names it.
         self.commit()?;
+        if self.lock().unlogged_drops {
+            self.checkpoint_always()?;
+        }
         self.write_superblock(|sb| sb.origins[usize::from(nr)] = None)?;
         Ok(more)
     }

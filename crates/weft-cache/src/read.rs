@@ -246,8 +246,10 @@ impl CachedDevice {
         let first = part.subs.start * SUB;
         match part.from {
             From::Slot { offset } => {
+                if let Err(error) = cache.read_cache(buf, offset + (at - first)) {
+                    return self.unreadable(&part.subs, error).map(|()| Outcome::Again);
+                }
                 cache.counters.hit_bytes.add(buf.len() as u64);
-                cache.read_cache(buf, offset + (at - first))?;
             }
             From::Zeroes => {
                 cache.counters.hit_bytes.add(buf.len() as u64);
@@ -323,7 +325,9 @@ impl CachedDevice {
     ) -> Result<Outcome> {
         let cache = &*self.cache;
         let mut data = vec![0; crcs.len() * SUB_BLOCK_BYTES];
-        cache.read_cache(&mut data, offset)?;
+        if let Err(error) = cache.read_cache(&mut data, offset) {
+            return self.unreadable(subs, error).map(|()| Outcome::Again);
+        }
         let bad =
             data.chunks_exact(SUB_BLOCK_BYTES).zip(crcs).position(|(d, crc)| crc32c(d) != *crc);
         let good = bad.unwrap_or(crcs.len());
@@ -346,6 +350,35 @@ impl CachedDevice {
         let first = subs.start * SUB;
         buf.copy_from_slice(&data[(at - first) as usize..][..buf.len()]);
         Ok(Outcome::Read)
+    }
+
+    /// The cache device failed a read: what the origin has as well is forgotten, to be read from
+    /// there. A device that fails often is given up. `Ok`: to be planned again.
+    fn unreadable(&self, subs: &Range<u64>, error: Error) -> Result<()> {
+        const READ_ERRORS_MAX: u32 = 16;
+        let cache = &*self.cache;
+        let nr = self.origin.nr;
+        let mut st = cache.lock();
+        let per_block = st.sb.subs() as u64;
+        for sub in subs.clone() {
+            let key = BlockKey::new(nr, sub / per_block);
+            while st.writers.contains(key) {
+                st = cache.wait(st);
+            }
+            let Some(slot) = st.lookup(key) else { continue };
+            let bit = 1 << (sub % per_block);
+            if st.slots.masks(slot).dirty & bit != 0 {
+                return Err(error);
+            }
+            st.invalidate(slot, bit);
+        }
+        st.read_errors += 1;
+        let often = st.read_errors > READ_ERRORS_MAX && st.failed.is_none();
+        drop(st);
+        if often {
+            cache.fail(error);
+        }
+        Ok(())
     }
 
     /// A cached sub-block did not match its checksum: forgotten if the origin has it, an error if

@@ -104,6 +104,13 @@ pub(crate) struct State {
     pub(crate) gathering: bool,
     pub(crate) sb: Superblock,
     pub(crate) log: LogPosition,
+    /// Recovery has dropped blocks that the log is not told of: until the next checkpoint, what
+    /// made it drop them (intents, an origin's being forgotten) must stay, to drop them again.
+    pub(crate) unlogged_drops: bool,
+    /// Reads that the cache device failed.
+    pub(crate) read_errors: u32,
+    /// The superblock says that clean blocks are not to be believed.
+    pub(crate) marked_untrusted: bool,
     /// Why the cache device is not used any more.
     pub(crate) failed: Option<String>,
     pub(crate) closed: bool,
@@ -172,6 +179,9 @@ impl State {
             gathering: false,
             sb,
             log: LogPosition::default(),
+            unlogged_drops: false,
+            read_errors: 0,
+            marked_untrusted: false,
             failed: None,
             closed: false,
             persistent: true,
@@ -323,6 +333,26 @@ impl State {
         self.touch(slot);
     }
 
+    /// As [`invalidate`](Self::invalidate), of clean sub-blocks that any other recovery would drop
+    /// as well: the log is not told. There may be more of them than it has room for.
+    pub(crate) fn drop_unlogged(&mut self, slot: u32, subs: u16) {
+        let Some(key) = self.slots.key(slot) else { return };
+        self.unlogged_drops = true;
+        let masks = self.slots.masks(slot);
+        let valid = masks.valid & !subs;
+        if valid != 0 {
+            let (dirty, zero) = (masks.dirty & valid, masks.zero & valid);
+            self.set_masks(slot, Masks { valid, dirty, zero, ..masks });
+            return;
+        }
+        self.policy.remove(SlotNr(slot), key);
+        self.empty(slot);
+        if let Some(loading) = &mut self.loading {
+            loading.supersede(key);
+        }
+        self.release(slot);
+    }
+
     /// Gives back a reserved slot: it is free as soon as nothing holds it.
     pub(crate) fn release(&mut self, slot: u32) {
         debug_assert!(self.slots.key(slot).is_none() && !self.slots.free.get(slot));
@@ -350,6 +380,16 @@ impl State {
         self.held_slots > 0
     }
 
+    /// A free slot. While a checkpoint is being loaded, it is known from now on: no entry tells of
+    /// it, and it must not be taken for one whose entry is lost.
+    fn take_free(&mut self, place: std::ops::Range<u32>) -> Option<u32> {
+        let slot = self.slots.take_free(place)?;
+        if let Some(loading) = &mut self.loading {
+            loading.known.set(slot);
+        }
+        Some(slot)
+    }
+
     /// A slot for a block: a free one, or that of a block that is given up. It is reserved.
     pub(crate) fn take_slot(&mut self, key: BlockKey) -> Option<u32> {
         let origin = usize::from(key.origin() & 15);
@@ -357,12 +397,12 @@ impl State {
         let over = quota != 0 && u64::from(self.origins[origin].used_slots) >= quota;
         if !over {
             let place = self.policy.place(key);
-            if let Some(slot) = self.slots.take_free(place.clone()) {
+            if let Some(slot) = self.take_free(place.clone()) {
                 return Some(slot);
             }
             if !self.limbo.is_empty() {
                 self.sweep_limbo();
-                if let Some(slot) = self.slots.take_free(place) {
+                if let Some(slot) = self.take_free(place) {
                     return Some(slot);
                 }
             }

@@ -133,17 +133,22 @@ impl Cache {
         self.load_some()?;
         self.forget_some()?;
         self.flush_idle_origins()?;
+        let unlogged;
         let (due, half) = {
             let st = self.lock();
             let due = st.now_ms >= st.last_commit_ms + self.options.commit_interval_ms;
             let any =
                 !st.pending.is_empty() || !st.regions.pending.is_empty() || st.regions.durable > 0;
-            (due && any, st.log.next - st.log.tail >= st.sb.log_blocks / 2)
+            let half = st.log.next - st.log.tail >= st.sb.log_blocks / 2;
+            unlogged = st.unlogged_drops && st.loading.is_none();
+            (due && any, half)
         };
         if due {
             self.commit()?;
         }
-        if half {
+        if unlogged {
+            self.checkpoint_always()?;
+        } else if half {
             self.checkpoint()?;
         }
         Ok(())
@@ -219,6 +224,10 @@ impl Cache {
             return Ok(());
         }
         self.load_all()?;
+        if self.lock().unlogged_drops {
+            // Intents can be cleared only behind it.
+            self.checkpoint_always()?;
+        }
         self.commit()?;
         self.checkpoint_always()?;
         let clean = self.lock().regions.durable == 0;

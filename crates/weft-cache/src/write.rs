@@ -183,7 +183,10 @@ impl CachedDevice {
             Some((_, _, _, true, _)) => out.fill(0),
             Some((slot, offset, crc, false, dirty)) => {
                 let mut data = vec![0; SUB_BLOCK_BYTES];
-                cache.read_cache(&mut data, offset)?;
+                let read = cache.read_cache(&mut data, offset);
+                if dirty {
+                    read?;
+                }
                 if crc32c(&data) == crc {
                     out.copy_from_slice(&data[..out.len()]);
                 } else if dirty {
@@ -331,7 +334,12 @@ impl CachedDevice {
         for key in &keys {
             st.regions.update(*key, |region| region.writers += 1);
         }
-        if !cache.options.persistence || st.failed.is_some() {
+        if !cache.options.persistence {
+            return Ok(keys);
+        }
+        if st.failed.is_some() {
+            drop(st);
+            cache.mark_untrusted();
             return Ok(keys);
         }
         keys.iter().for_each(|key| st.regions.want(*key));

@@ -51,7 +51,7 @@ struct Dirty {
 }
 
 impl Cache {
-    /// Writes back everything that is dirty.
+    /// Writes back everything that is dirty, and flushes the origins.
     ///
     /// # Errors
     /// [`Error::StillDirty`] if something cannot be written back now, also because its origin is
@@ -87,7 +87,14 @@ impl Cache {
                 }
             }
         }
-        self.commit()
+        self.commit()?;
+        // What passed to an origin as well: it is complete now, and durably so.
+        for nr in (0..crate::ORIGINS_MAX as u16).filter(|n| nr.is_none_or(|nr| nr == *n)) {
+            if let Some(origin) = self.origin(nr).filter(|origin| origin.flush_needed()) {
+                origin.flush(self)?;
+            }
+        }
+        Ok(())
     }
 
     /// Writes one batch back. Returns how many bytes the origin has taken.
