@@ -1,0 +1,10 @@
+//! The cache from outside: under power cuts, faults, damage and races.
+
+mod damage;
+mod defects;
+mod faults;
+mod gate;
+mod rig;
+mod threads;
+mod torment;
+mod warm;

@@ -1,0 +1,177 @@
+//! One life of a cache: from opening it to the moment at which the power goes.
+//!
+//! Every answer is held against the oracle at once. After every step the oracle is kept together
+//! with the number of disk events so far, so that later the expectation at any event is at hand.
+
+use super::oracle::{Oracle, pattern};
+use super::script::{Config, Op};
+use super::subject::Subject;
+use super::world::{Disk, World};
+use std::sync::Arc;
+use weft_block::Rng;
+
+/// A cache in use.
+pub struct Life<'a, S> {
+    config: &'a Config,
+    pub world: Arc<World>,
+    subject: Option<S>,
+    pub oracle: Oracle,
+    /// The oracle after each step, with the number of events by then.
+    steps: Vec<(usize, Oracle)>,
+}
+
+impl<'a, S: Subject> Life<'a, S> {
+    /// Opens the cache on `disks` and attaches every origin.
+    pub fn begin(config: &'a Config, disks: Vec<Disk>, oracle: Oracle) -> Result<Self, String> {
+        let world = World::new(disks);
+        let steps = vec![(0, oracle.clone())];
+        let subject = S::open(config, &world).map_err(|e| format!("cannot open: {e}"))?;
+        Ok(Self { config, world, subject: Some(subject), oracle, steps })
+    }
+
+    /// Does one operation. The step is number `op` of its script, which makes its data unique.
+    pub fn step(&mut self, op: u32, what: &Op) -> Result<(), String> {
+        let done = match *what {
+            Op::Write { origin, offset, len } => {
+                self.write(op, origin, offset, &pattern(op, origin, offset, len), false)
+            }
+            Op::Zero { origin, offset, len } => self.write(op, origin, offset, &vec![0; len], true),
+            Op::Discard { origin, offset, len } => {
+                self.oracle.begin_discard(origin, offset, len);
+                self.keep();
+                let device = self.subject().device(origin);
+                let done = device.discard(offset, len as u64).map_err(|e| e.to_string());
+                self.oracle.end_discard(origin, offset, len);
+                done
+            }
+            Op::Read { origin, offset, len } => self.read(origin, offset, len),
+            Op::Flush { origin } => {
+                let done = self.subject().device(origin).flush().map_err(|e| e.to_string());
+                self.oracle.flushed(origin);
+                done
+            }
+            Op::Restart => self.restart(),
+            Op::Reattach { origin } => {
+                let done = self.subject_mut().reattach(origin);
+                self.oracle.flushed(origin);
+                done
+            }
+            Op::WriteBack { origin } => {
+                let done = self.subject_mut().write_back(origin);
+                self.oracle.flushed(origin);
+                done
+            }
+            Op::Mode { origin, mode } => self.subject_mut().set_mode(origin, mode),
+            Op::Tick { ms } => self.subject_mut().tick(ms),
+            Op::Checkpoint => self.subject_mut().checkpoint(),
+            Op::Resize { percent } => self.subject_mut().resize(percent),
+            Op::Cut { .. } => Ok(()),
+        };
+        self.keep();
+        done.map_err(|e| format!("#{op} {what}: {e}"))?;
+        self.subject().invariants();
+        Ok(())
+    }
+
+    fn write(
+        &mut self,
+        op: u32,
+        origin: usize,
+        offset: u64,
+        data: &[u8],
+        zeroes: bool,
+    ) -> Result<(), String> {
+        if !self.oracle.edges_known(origin, offset, data.len()) {
+            let start = offset / 512 * 512;
+            let end = (offset + data.len() as u64).next_multiple_of(512);
+            self.read(origin, start, (end - start) as usize)?;
+        }
+        self.oracle.begin_write(op, origin, offset, data);
+        self.keep();
+        let device = self.subject().device(origin);
+        let done = if zeroes {
+            device.write_zeroes(offset, data.len() as u64)
+        } else {
+            device.write_at(data, offset)
+        };
+        self.oracle.end_write(origin, offset, data.len());
+        done.map_err(|e| e.to_string())
+    }
+
+    fn read(&mut self, origin: usize, offset: u64, len: usize) -> Result<(), String> {
+        let mut got = vec![0xee; len];
+        self.subject().device(origin).read_at(&mut got, offset).map_err(|e| e.to_string())?;
+        self.oracle.observe(origin, offset, &got)
+    }
+
+    /// Reads everything in pieces of random sizes and in no order.
+    pub fn read_all(&mut self, rng: &mut Rng) -> Result<(), String> {
+        for origin in 0..self.config.origin_bytes.len() {
+            let len = self.config.origin_bytes[origin];
+            let piece = *rng.pick(&[4096, 12288, 65536, 1 << 20]).expect("some");
+            let pieces = len.div_ceil(piece);
+            let first = rng.below(pieces);
+            for i in 0..pieces {
+                let at = (i + first) % pieces * piece;
+                self.read(origin, at, piece.min(len - at) as usize)
+                    .map_err(|e| format!("reading all: {e}"))?;
+            }
+        }
+        self.keep();
+        Ok(())
+    }
+
+    /// Closes the cache in good order and opens it again.
+    pub fn restart(&mut self) -> Result<(), String> {
+        if let Some(subject) = self.subject.take() {
+            subject.close().map_err(|e| format!("closing: {e}"))?;
+        }
+        for origin in 0..self.config.origin_bytes.len() {
+            self.oracle.flushed(origin);
+        }
+        self.keep();
+        let subject = S::open(self.config, &self.world);
+        self.subject = Some(subject.map_err(|e| format!("cannot open again: {e}"))?);
+        Ok(())
+    }
+
+    /// Detaches everything in good order. From here on the origins stand alone: what a bare
+    /// origin's medium holds is held against the oracle.
+    pub fn detach_all(&mut self) -> Result<(), String> {
+        if let Some(mut subject) = self.subject.take() {
+            subject.detach_all().map_err(|e| format!("detaching: {e}"))?;
+        }
+        for (origin, len) in self.config.origin_bytes.iter().enumerate() {
+            self.oracle.flushed(origin);
+            let mut bytes = vec![0; *len as usize];
+            let disks = self.world.at(self.world.events());
+            disks[origin + 1].medium().read(&mut bytes, 0).expect("in range");
+            let seen = self.oracle.observe(origin, 0, &bytes);
+            seen.map_err(|e| format!("the bare origin after everything was detached: {e}"))?;
+        }
+        Ok(())
+    }
+
+    /// What a cut after `events` events may leave.
+    pub fn at(&self, events: usize) -> (Vec<Disk>, Oracle) {
+        let step = self.steps.partition_point(|step| step.0 <= events);
+        let oracle = self.steps[step.saturating_sub(1)].1.clone();
+        (self.world.at(events), oracle)
+    }
+
+    pub fn config(&self) -> &'a Config {
+        self.config
+    }
+
+    pub fn subject(&self) -> &S {
+        self.subject.as_ref().expect("open")
+    }
+
+    fn subject_mut(&mut self) -> &mut S {
+        self.subject.as_mut().expect("open")
+    }
+
+    fn keep(&mut self) {
+        self.steps.push((self.world.events(), self.oracle.clone()));
+    }
+}
