@@ -46,6 +46,8 @@ if [ "${1:-}" = bench ] || [ "${1:-}" = guest ]; then
     "getfattr            attr             optional"
     "nbdkit              nbdkit           optional"
     "hformat             hfsutils         optional"
+    "tgtd                tgt              optional"
+    "/usr/lib/x86_64-linux-gnu/qemu/block-iscsi.so  qemu-block-extra  optional"
     "python3             python3          optional"
   )
 fi

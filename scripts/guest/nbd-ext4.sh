@@ -41,11 +41,13 @@ cat >"$scenario_dir/work" <<'END'
 mkfs.ext4 -q -E lazy_itable_init=0,lazy_journal_init=0 /dev/nbd0 || exit 22
 mount -t ext4 /dev/nbd0 /mnt || exit 23
 # A tree unpacked and synced whole.
-tar -C / -cf /tmp/tree.tar bin lib
+tar -C / -cf /tmp/tree.tar bin lib64
 mkdir /mnt/tree && tar -C /mnt/tree -xf /tmp/tree.tar && sync
 (cd /mnt && find tree -type f | sort | xargs md5sum) | sed 's/^/@synced /'
 # Somebody else dirties the volume all the time and never syncs.
-(i=0; while :; do cat /tmp/tree.tar >/mnt/noise.$((i % 3)); rm -rf /mnt/noise.$(((i + 1) % 3)); i=$((i + 1)); done) &
+(i=0; while :; do
+  head -c 3000000 /tmp/tree.tar >/mnt/noise.$((i % 5)); rm -f /mnt/noise.$(((i + 2) % 5)); i=$((i + 1)); sleep 0.2
+done) &
 # Small files, each synced before it is promised: new ones, and some written over.
 i=0
 while [ $i -lt 40 ]; do

@@ -3,6 +3,7 @@
 //! `weft-bench NAME` runs one and writes its section of docs/benchmarks.md. A peer that is not
 //! installed is skipped, and the section says so.
 
+mod cache;
 mod engine;
 mod limits;
 mod machine;
@@ -72,6 +73,14 @@ enum What {
     Sequential,
     /// What the machine can do at all
     Limits,
+    /// A volume behind a slow link read through caches, beside nbdkit's
+    Cache,
+    /// Updates of the cache's metadata that share a write, with a plot
+    CacheBatching,
+    /// A cache of 64 GiB opened: time to the first read, memory
+    CacheOpen,
+    /// The kernel's dm-cache in a guest, counted, beside weft's cache
+    DmCache,
     /// Make the input, and say what it is
     Tree,
     /// A network of a given latency between a client and a server on this machine
@@ -98,6 +107,16 @@ enum What {
         directories: u64,
         #[arg(long)]
         seed: u64,
+    },
+    /// weft's cache behind an NBD server (used by cache)
+    #[command(hide = true)]
+    Cached(cache::Server),
+    /// Opens a cache and looks (used by cache-open)
+    #[command(hide = true)]
+    CacheOpening {
+        cache: PathBuf,
+        #[arg(long)]
+        origin_bytes: u64,
     },
     /// Empty requests to a mount (used by limits)
     #[command(hide = true)]
@@ -193,6 +212,11 @@ fn main() -> Result<()> {
             return mix.run(dir);
         }
         What::RoundTrips { dir, calls } => return limits::round_trips(dir, *calls),
+        What::Cached(server) => return server.run(),
+        What::CacheOpening { cache, origin_bytes } => {
+            println!("{}", cache::Opening::measure(cache, *origin_bytes)?.show());
+            return Ok(());
+        }
         What::Proxy { listen, to, round_trip } => {
             let proxy = proxy::Proxy::start(listen, to, Duration::from_micros(*round_trip))?;
             println!("{}: a round trip takes {} us longer", proxy.address, proxy.added.as_micros());
@@ -203,7 +227,7 @@ fn main() -> Result<()> {
         _ => {}
     }
     let bench = Bench::new(&cli)?;
-    let all: [(&str, Measurement); 8] = [
+    let all: [(&str, Measurement); 12] = [
         ("limits", limits::limits),
         ("optimisations", engine::optimisations),
         ("blocks", engine::blocks),
@@ -212,6 +236,10 @@ fn main() -> Result<()> {
         ("import", mounted::import),
         ("sequential", sequential::sequential),
         ("mount", mounted::mounted),
+        ("cache-batching", cache::batching),
+        ("cache-open", cache::opening),
+        ("cache", cache::experiment),
+        ("dm-cache", cache::dm_cache),
     ];
     match cli.what {
         What::All => {
@@ -231,11 +259,19 @@ fn main() -> Result<()> {
         What::Import => mounted::import(&bench),
         What::Sequential => sequential::sequential(&bench),
         What::Limits => limits::limits(&bench),
+        What::Cache => cache::experiment(&bench),
+        What::CacheBatching => cache::batching(&bench),
+        What::CacheOpen => cache::opening(&bench),
+        What::DmCache => cache::dm_cache(&bench),
         What::Tree => {
             let tree = bench.tree()?;
             println!("{}: {}", tree.tar.display(), tree.describe());
             Ok(())
         }
-        What::Postmark { .. } | What::RoundTrips { .. } | What::Proxy { .. } => Ok(()),
+        What::Postmark { .. }
+        | What::RoundTrips { .. }
+        | What::Proxy { .. }
+        | What::Cached(_)
+        | What::CacheOpening { .. } => Ok(()),
     }
 }

@@ -1,0 +1,305 @@
+//! A large cache opened: how soon it serves, how long it loads, what memory a block costs.
+//!
+//! The cache is a sparse file full of blocks of zeroes: every slot is taken and has its record, the
+//! data are holes. A process of its own opens it, so that memory is that of the cache alone, with
+//! the file dropped from the host's page cache before.
+
+use crate::report::Section;
+use crate::stats::{Times, thousands};
+use crate::{Bench, machine};
+use anyhow::{Context, Result, bail, ensure};
+use std::io::IoSlice;
+use std::path::Path;
+use std::process::Command;
+use std::sync::Arc;
+use std::time::{Duration, Instant};
+use weft::block::{
+    BlockDevice, Error, FileDevice, Geometry, OpenMode, Result as BlockResult, check_range,
+};
+use weft::cache::{AttachOptions, Cache, CreateOptions, OpenOptions, OriginId};
+
+const BLOCK_BYTES: u64 = 4096;
+
+/// One request while filling, in bytes.
+const FILL_BYTES: u64 = 1 << 20;
+
+/// Longest wait for a cache to load.
+const PATIENCE: Duration = Duration::from_secs(120);
+
+/// What the process that opened a cache saw.
+#[derive(Debug, Clone, Copy, Default, PartialEq)]
+pub struct Opening {
+    /// From the call that opens until an origin is attached and a cached block was read.
+    first_read_secs: f64,
+    /// Until nothing was left to load.
+    loaded_secs: f64,
+    /// Blocks in the cache then.
+    blocks: u64,
+    /// How much the resident set had grown then.
+    rss_bytes: u64,
+    /// What the cache says that its tables take.
+    tables_bytes: u64,
+}
+
+/// The table.
+pub fn opening(bench: &Bench) -> Result<()> {
+    let sizes_gib: &[u64] = if bench.quick { &[1, 4] } else { &[4, 16, 64] };
+    let mut section = Section::new("cache-open", "A large cache, opened");
+    section.line(
+        "A sparse file full of cached blocks of 4 KiB, opened in a new process after it was dropped \
+         from the page cache. Seconds from opening to the first cached block that was read, and \
+         until all is loaded; memory is the growth of the resident set by then.",
+    );
+    let mut rows = Vec::new();
+    for gib in sizes_gib {
+        eprintln!("filling a cache of {gib} GiB");
+        let path = bench.work.join("large-cache.img");
+        let _ = std::fs::remove_file(&path);
+        fill(&path, gib << 30)?;
+        let (mut first, mut loaded) = (Times::default(), Times::default());
+        let mut last = Opening::default();
+        for _ in 0..bench.pairs {
+            drop_from_page_cache(&path)?;
+            last = Opening::in_a_process(&path, gib << 30)?;
+            first.push(last.first_read_secs);
+            loaded.push(last.loaded_secs);
+        }
+        std::fs::remove_file(&path)?;
+        let each = |bytes: u64| format!("{:.1}", bytes as f64 / last.blocks.max(1) as f64);
+        rows.push(vec![
+            format!("{gib} GiB"),
+            thousands(last.blocks),
+            first.show(),
+            loaded.show(),
+            each(last.rss_bytes),
+            each(last.tables_bytes),
+        ]);
+    }
+    section.table(
+        &["cache", "blocks", "first read, s", "all loaded, s", "memory, B a block", "its tables"],
+        &rows,
+    );
+    section.signed(&machine::describe(), "weft-bench cache-open").save(&bench.report)
+}
+
+fn origin_id(len_bytes: u64) -> OriginId {
+    OriginId { len_bytes, label: "zeroes".into(), ..OriginId::default() }
+}
+
+/// Makes a cache with room for `len_bytes` of data and fills it to the last slot.
+fn fill(path: &Path, len_bytes: u64) -> Result<()> {
+    // 1/64 of the data is more than the metadata take.
+    let device: Arc<dyn BlockDevice> =
+        Arc::new(Holes(FileDevice::create(path, len_bytes + len_bytes / 64 + (64 << 20))?));
+    // Filling it is not what is measured: a log that is long enough spares checkpoints on the way.
+    let create =
+        CreateOptions { log_bytes: Some(len_bytes / 256 + (4 << 20)), ..CreateOptions::default() };
+    Cache::create(&device, &create)?;
+    let cache = Cache::open(device, OpenOptions::default())?;
+    // More than there are slots.
+    let origin_bytes = len_bytes * 2;
+    let volume = cache.attach(
+        Arc::new(Zeroes(origin_bytes)),
+        &origin_id(origin_bytes),
+        &AttachOptions::default(),
+    )?;
+    let mut buffer = vec![0; usize::try_from(FILL_BYTES)?];
+    let places = origin_bytes / FILL_BYTES;
+    for i in 0..places {
+        let stats = cache.stats();
+        if stats.used_slots >= stats.slots {
+            break;
+        }
+        // In no order, as a sequential reader may be kept out of a cache.
+        let place = i.wrapping_mul(0x9e37_79b9_7f4a_7c15) % places;
+        volume.read_at(&mut buffer, place * FILL_BYTES)?;
+    }
+    let stats = cache.stats();
+    ensure!(
+        stats.used_slots * 100 >= stats.slots * 99,
+        "only {} of {} slots were filled",
+        stats.used_slots,
+        stats.slots
+    );
+    drop(volume);
+    cache.close()?;
+    Ok(())
+}
+
+fn drop_from_page_cache(path: &Path) -> Result<()> {
+    let file = std::fs::File::open(path)?;
+    file.sync_all()?;
+    rustix::fs::fadvise(&file, 0, None, rustix::fs::Advice::DontNeed)?;
+    Ok(())
+}
+
+impl Opening {
+    /// Runs this program again to open the cache.
+    fn in_a_process(path: &Path, len_bytes: u64) -> Result<Self> {
+        let out = Command::new(std::env::current_exe()?)
+            .arg("cache-opening")
+            .arg(path)
+            .arg(format!("--origin-bytes={}", len_bytes * 2))
+            .output()?;
+        ensure!(out.status.success(), "{}", String::from_utf8_lossy(&out.stderr).trim());
+        Self::parse(&String::from_utf8_lossy(&out.stdout))
+    }
+
+    /// Opens the cache in this process, and looks.
+    pub fn measure(path: &Path, origin_bytes: u64) -> Result<Self> {
+        let before = resident_bytes()?;
+        let began = Instant::now();
+        let device: Arc<dyn BlockDevice> = Arc::new(FileDevice::open(path, OpenMode::READ_WRITE)?);
+        let cache = Cache::open(device, OpenOptions::default())?;
+        let volume = cache.attach(
+            Arc::new(Zeroes(origin_bytes)),
+            &origin_id(origin_bytes),
+            &AttachOptions::default(),
+        )?;
+        // Blocks spread over the origin until one was in the cache: about every second one is.
+        let mut buffer = [0; 4096];
+        let mut at = 0;
+        while cache.stats().hits == 0 {
+            ensure!(at < 100_000, "nothing is in the cache");
+            let place = (at * 7919 * BLOCK_BYTES) % origin_bytes;
+            volume.read_at(&mut buffer, place)?;
+            at += 1;
+        }
+        let first_read_secs = began.elapsed().as_secs_f64();
+        while cache.stats().loading_pages > 0 {
+            ensure!(began.elapsed() < PATIENCE, "the cache does not finish loading");
+            std::thread::sleep(Duration::from_millis(2));
+        }
+        let loaded_secs = began.elapsed().as_secs_f64();
+        let stats = cache.stats();
+        let rss_bytes = resident_bytes()?.saturating_sub(before);
+        drop(volume);
+        cache.close()?;
+        Ok(Self {
+            first_read_secs,
+            loaded_secs,
+            blocks: stats.used_slots,
+            rss_bytes,
+            tables_bytes: stats.memory_bytes,
+        })
+    }
+
+    /// One line for the process that asked.
+    pub fn show(&self) -> String {
+        format!(
+            "{} {} {} {} {}",
+            self.first_read_secs, self.loaded_secs, self.blocks, self.rss_bytes, self.tables_bytes
+        )
+    }
+
+    fn parse(line: &str) -> Result<Self> {
+        let fields: Vec<&str> = line.split_whitespace().collect();
+        let [first, loaded, blocks, rss, tables] = fields[..] else {
+            bail!("{line:?} is not what was asked for");
+        };
+        Ok(Self {
+            first_read_secs: first.parse()?,
+            loaded_secs: loaded.parse()?,
+            blocks: blocks.parse()?,
+            rss_bytes: rss.parse()?,
+            tables_bytes: tables.parse()?,
+        })
+    }
+}
+
+/// The resident set of this process (proc(5), `VmRSS`).
+fn resident_bytes() -> Result<u64> {
+    let status = std::fs::read_to_string("/proc/self/status")?;
+    let line = status.lines().find_map(|l| l.strip_prefix("VmRSS:")).context("no VmRSS")?;
+    let kib: u64 = line.trim().trim_end_matches(" kB").parse()?;
+    Ok(kib << 10)
+}
+
+/// An origin of any size that reads as zeroes and cannot be written.
+struct Zeroes(u64);
+
+impl BlockDevice for Zeroes {
+    fn geometry(&self) -> Geometry {
+        Geometry {
+            len_bytes: self.0,
+            logical_block_bytes: 512,
+            physical_block_bytes: 4096,
+            read_only: true,
+        }
+    }
+
+    fn read_at(&self, buf: &mut [u8], offset: u64) -> BlockResult<()> {
+        check_range("read", offset, buf.len() as u64, self.0)?;
+        buf.fill(0);
+        Ok(())
+    }
+
+    fn write_at(&self, _: &[u8], _: u64) -> BlockResult<()> {
+        Err(Error::ReadOnly)
+    }
+
+    fn flush(&self) -> BlockResult<()> {
+        Ok(())
+    }
+}
+
+/// A file that stays sparse: zeroes that are written to it become holes.
+struct Holes(FileDevice);
+
+impl BlockDevice for Holes {
+    fn geometry(&self) -> Geometry {
+        self.0.geometry()
+    }
+
+    fn read_at(&self, buf: &mut [u8], offset: u64) -> BlockResult<()> {
+        self.0.read_at(buf, offset)
+    }
+
+    fn write_at(&self, buf: &[u8], offset: u64) -> BlockResult<()> {
+        if is_zero(buf) {
+            self.0.write_zeroes(offset, buf.len() as u64)
+        } else {
+            self.0.write_at(buf, offset)
+        }
+    }
+
+    fn write_vectored_at(&self, bufs: &[IoSlice<'_>], offset: u64) -> BlockResult<()> {
+        if bufs.iter().all(|buf| is_zero(buf)) {
+            self.0.write_zeroes(offset, bufs.iter().map(|b| b.len() as u64).sum())
+        } else {
+            self.0.write_vectored_at(bufs, offset)
+        }
+    }
+
+    fn flush(&self) -> BlockResult<()> {
+        self.0.flush()
+    }
+
+    fn discard(&self, offset: u64, len_bytes: u64) -> BlockResult<()> {
+        self.0.discard(offset, len_bytes)
+    }
+
+    fn write_zeroes(&self, offset: u64, len_bytes: u64) -> BlockResult<()> {
+        self.0.write_zeroes(offset, len_bytes)
+    }
+}
+
+fn is_zero(buf: &[u8]) -> bool {
+    buf.iter().all(|b| *b == 0)
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn a_cache_that_was_filled_opens_with_every_slot() {
+        let dir = tempfile::tempdir().unwrap();
+        let path = dir.path().join("c.img");
+        fill(&path, 64 << 20).unwrap();
+        let seen = Opening::measure(&path, 128 << 20).unwrap();
+        assert!(seen.blocks >= (64 << 20) / BLOCK_BYTES, "{seen:?}");
+        assert!(seen.first_read_secs <= seen.loaded_secs);
+        assert_eq!(Opening::parse(&seen.show()).unwrap(), seen);
+    }
+}
