@@ -97,6 +97,28 @@ impl<P: Copy + PartialEq + core::fmt::Debug> Tree<P> {
         Ok(gone)
     }
 
+    /// Takes a node out of the tree that has no records of its own, where the entry with `key`
+    /// leads to it; says whether it does. For a recovery: links are not right yet.
+    pub(crate) fn drop_empty<S: Store<Patch = P>>(
+        &mut self,
+        s: &mut S,
+        node: u32,
+        height: u16,
+        key: &[u8],
+        after: P,
+    ) -> Result<bool> {
+        let path = self.find(s, key)?;
+        let Some(level) = usize::from(self.header.depth).checked_sub(usize::from(height)) else {
+            return Ok(false);
+        };
+        if path.steps.get(level).is_none_or(|step| step.node != node) {
+            return Ok(false);
+        }
+        self.drop_node(s, &path, level, &[after])?;
+        self.lower_root(s)?;
+        Ok(true)
+    }
+
     /// Closes the gap in a level that a node has left.
     fn unlink<S: Store<Patch = P>>(
         &mut self,

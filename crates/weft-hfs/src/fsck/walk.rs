@@ -2,8 +2,8 @@
 
 use super::Problem;
 use crate::Result;
+use crate::btree::Tree;
 use crate::btree::node::{NodeBuf, View};
-use crate::btree::{Tree, TreeKind};
 use crate::layout::NodeKind;
 use crate::store::Store;
 use alloc::format;
@@ -39,6 +39,8 @@ pub(crate) struct Walk {
     /// Nodes that end with records of the next one, and how many of theirs are before them.
     pub stale: Vec<(u32, usize, usize)>,
     pub keys_off: Vec<KeyOff>,
+    /// Nodes all of whose records are the next one's, with the keys of their entries.
+    pub empty: Vec<(u32, u16, Vec<u8>)>,
     /// The records that count.
     pub records: Vec<Found>,
     /// What cannot be walked.
@@ -49,6 +51,8 @@ pub(crate) struct Walk {
 struct Part {
     node: u32,
     height: u16,
+    /// The key of the entry.
+    start: Vec<u8>,
     /// Keys from here on are another's.
     end: Option<Vec<u8>>,
 }
@@ -62,7 +66,8 @@ impl Walk {
         let depth = tree.header.depth;
         let mut walk = Self { levels: vec![Vec::new(); usize::from(depth)], ..Self::default() };
         if depth > 0 {
-            walk.visit(s, tree, &Part { node: tree.header.root, height: depth, end: None });
+            let root = tree.header.root;
+            walk.visit(s, tree, &Part { node: root, height: depth, start: Vec::new(), end: None });
         }
         // The records of the whole tree rise; where nodes overlap, something is wrong with it.
         for i in 1..walk.records.len() {
@@ -116,8 +121,8 @@ impl Walk {
         };
         let mine = (0..count).take_while(|&i| is_mine(i)).count();
         if mine == 0 {
-            let what = "it has no records of its own".into();
-            self.damage.push(Problem::Node { tree: kind, node, block, what });
+            // A merge was cut off after its records were removed.
+            self.empty.push((node, part.height, part.start.clone()));
             return None;
         }
         if mine < count {
@@ -141,7 +146,8 @@ impl Walk {
         let mut first = None;
         for i in 0..mine {
             let end = if i + 1 < mine { Some(view.key(i + 1).to_vec()) } else { part.end.clone() };
-            let below = Part { node: view.child(i), height: part.height - 1, end };
+            let start = view.key(i).to_vec();
+            let below = Part { node: view.child(i), height: part.height - 1, start, end };
             let below = self.visit(s, tree, &below);
             if let Some(key) = &below
                 && kind.compare(key, view.key(i)) != Ordering::Equal
@@ -185,6 +191,10 @@ pub(crate) fn shape<S: Store<Patch = P>, P: Copy + PartialEq + core::fmt::Debug>
         let block = tree.block_of(node)?;
         found.push(Problem::Stale { tree: kind, node, block, count: count - mine });
     }
+    for &(node, ..) in &walk.empty {
+        let block = tree.block_of(node)?;
+        found.push(Problem::Stale { tree: kind, node, block, count: 1 });
+    }
     for off in &walk.keys_off {
         let (node, index) = (off.node, off.index);
         found.push(Problem::IndexKey { tree: kind, node, block: tree.block_of(node)?, index });
@@ -225,6 +235,5 @@ pub(crate) fn shape<S: Store<Patch = P>, P: Copy + PartialEq + core::fmt::Debug>
             found.push(Problem::Header { tree: kind, field, found: was, right });
         }
     }
-    let _: TreeKind = kind;
     Ok(found)
 }

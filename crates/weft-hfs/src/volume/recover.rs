@@ -107,13 +107,13 @@ impl<P: Copy + PartialEq + core::fmt::Debug> Volume<P> {
         }
     }
 
-    /// Cuts off stale copies, then sets keys, links, map and header.
-    fn recover_tree<S: Store<Patch = P>>(
+    /// Cuts off stale copies; returns how many, and what that waits for.
+    fn cut_stale<S: Store<Patch = P>>(
         &mut self,
         s: &mut S,
         kind: TreeKind,
         walk: &Walk,
-    ) -> Result<u32> {
+    ) -> Result<(u32, P)> {
         let tree = self.tree_mut(kind);
         let mut changed = 0;
         let mut cuts = Befores::new();
@@ -126,7 +126,37 @@ impl<P: Copy + PartialEq + core::fmt::Debug> Volume<P> {
             cuts.push(s.write(tree.block_of(node)?, 0, &new.raw, &[])?);
             changed += 1;
         }
-        let cut = s.join(&cuts)?;
+        Ok((changed, s.join(&cuts)?))
+    }
+
+    /// Cuts off stale copies, then sets keys, links, map and header.
+    fn recover_tree<S: Store<Patch = P>>(
+        &mut self,
+        s: &mut S,
+        kind: TreeKind,
+        walk: &Walk,
+    ) -> Result<u32> {
+        let (mut changed, cut) = self.cut_stale(s, kind, walk)?;
+        let again;
+        let walk = if walk.empty.is_empty() {
+            walk
+        } else {
+            let tree = self.tree_mut(kind);
+            for (node, height, key) in &walk.empty {
+                changed += u32::from(tree.drop_empty(s, *node, *height, key, cut)?);
+            }
+            again = Walk::new(s, tree);
+            let rest = !again.stale.is_empty() || !again.empty.is_empty();
+            if let Some(problem) = again.damage.first() {
+                return Err(damage(problem));
+            }
+            if rest {
+                // What has become a node's own neighbour is seen now.
+                return Ok(changed + self.recover_tree(s, kind, &again)?);
+            }
+            &again
+        };
+        let tree = self.tree_mut(kind);
         for off in &walk.keys_off {
             let mut node = load(s, tree, off.node)?;
             node.set_index_key(off.index, &kind.index_key(&off.right));

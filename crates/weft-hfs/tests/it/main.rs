@@ -1,5 +1,6 @@
 //! The integration tests of weft-hfs.
 
+mod crash;
 mod interchange;
 mod model;
 mod order;

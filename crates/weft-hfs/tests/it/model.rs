@@ -1,9 +1,8 @@
 //! Random operations against a model, with weft's own check every so often.
 
 use crate::volume::{assert_sound, empty, mount, name};
-use std::collections::BTreeMap;
-use std::sync::Arc;
-use weft_block::{MemoryDevice, Rng};
+use std::collections::{BTreeMap, BTreeSet};
+use weft_block::Rng;
 use weft_hfs::layout::{CatalogRecord, Fork, Name, ROOT_ID};
 use weft_hfs::volume::New;
 use weft_hfs::{Error, Hfs};
@@ -91,6 +90,10 @@ pub struct Driver {
     pub write_bytes: u64,
     /// Names to choose from.
     pub names: u64,
+    /// No syncs but those of the test.
+    pub syncs_only_by_test: bool,
+    /// Items that an operation has changed, until the test forgets them.
+    pub touched: BTreeSet<u32>,
 }
 
 impl Driver {
@@ -101,6 +104,8 @@ impl Driver {
             items: 400,
             write_bytes: 6000,
             names: 300,
+            syncs_only_by_test: false,
+            touched: BTreeSet::new(),
         }
     }
 
@@ -121,8 +126,7 @@ impl Driver {
 
     fn name(&mut self) -> String {
         let n = self.rng.below(self.names);
-        let base =
-            format!("{}{n}", ["a", "File ", "X long name of some length "][(n % 3) as usize]);
+        let base = format!("{}{n}", ["a", "File ", "X long name of some sort "][(n % 3) as usize]);
         if self.rng.chance(1, 4) { base.to_uppercase() } else { base }
     }
 
@@ -135,6 +139,7 @@ impl Driver {
             35..45 => self.rename(fs),
             45..85 => self.write(fs),
             85..97 => self.truncate(fs),
+            _ if self.syncs_only_by_test => {}
             _ => fs.sync().unwrap(),
         }
     }
@@ -152,6 +157,7 @@ impl Driver {
             Ok(id) => {
                 assert!(!taken, "{text} was taken");
                 let forks = (!folder).then(Default::default);
+                self.touched.insert(id);
                 self.model.items.insert(id, Item { parent, name: text, forks });
             }
             Err(Error::Exists) => assert!(taken),
@@ -174,6 +180,7 @@ impl Driver {
         } else {
             fs.rmdir(parent, item.name.as_bytes()).unwrap();
         }
+        self.touched.insert(id);
         self.model.items.remove(&id);
     }
 
@@ -194,7 +201,9 @@ impl Driver {
         match result {
             Ok(()) => {
                 assert!(!into_itself);
+                self.touched.insert(id);
                 if let Some(target) = target {
+                    self.touched.insert(target);
                     let replaced = self.model.items.remove(&target).unwrap();
                     assert_eq!(replaced.forks.is_some(), file);
                 }
@@ -215,6 +224,7 @@ impl Driver {
     fn write(&mut self, fs: &Hfs) {
         let Some(id) = self.pick(true) else { return };
         let fork = Fork::ALL[self.rng.below(2) as usize];
+        self.touched.insert(id);
         let item = self.model.items.get_mut(&id).unwrap();
         let content = &mut item.forks.as_mut().unwrap()[fork.index()];
         let at = match self.rng.below(4) {
@@ -242,6 +252,7 @@ impl Driver {
     fn truncate(&mut self, fs: &Hfs) {
         let Some(id) = self.pick(true) else { return };
         let fork = Fork::ALL[self.rng.below(2) as usize];
+        self.touched.insert(id);
         let item = self.model.items.get_mut(&id).unwrap();
         let content = &mut item.forks.as_mut().unwrap()[fork.index()];
         let len = self.rng.below(content.len() as u64 + 3000);
@@ -338,8 +349,6 @@ fn thirty_thousand_files_in_a_folder() {
     fs.unmount().unwrap();
     assert_sound(&*device);
 }
-
-pub type Device = Arc<MemoryDevice>;
 
 #[test]
 fn names_are_refused_that_hfs_cannot_have() {

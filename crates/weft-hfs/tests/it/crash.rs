@@ -1,0 +1,278 @@
+//! Cuts at every block write: the volume is recovered, sound, and has what was synced.
+
+use crate::model::{Driver, Model};
+use crate::volume::{assert_sound, name, quiet};
+use std::collections::{BTreeMap, BTreeSet};
+use std::sync::Arc;
+use weft_block::{
+    BlockDevice, Event, Image, MemoryDevice, Partition, PartitionInfo, PartitionType, Recorder,
+    Rng, SECTOR_BYTES,
+};
+use weft_hfs::layout::{CatalogRecord, Fork, Name, ROOT_ID};
+use weft_hfs::mkfs::{MkfsOptions, mkfs};
+use weft_hfs::{Hfs, OpenOptions, fsck};
+use weft_patch::{JournalMode, Options, Policy};
+use weft_vfs::FileSystem;
+
+const JOURNAL_BYTES: u64 = 2 << 20;
+
+/// The volume at the front of a device, its journal behind it.
+#[allow(clippy::needless_pass_by_value)]
+fn parts(device: Arc<dyn BlockDevice>, bytes: u64) -> (Arc<dyn BlockDevice>, Arc<dyn BlockDevice>) {
+    let part = |start_bytes, len_bytes| -> Arc<dyn BlockDevice> {
+        let info = PartitionInfo {
+            number: 1,
+            start_bytes,
+            len_bytes,
+            kind: PartitionType::Mbr(0xaf),
+            id: None,
+            name: String::new(),
+        };
+        Arc::new(Partition::new(Arc::clone(&device), &info).unwrap())
+    };
+    (part(0, bytes), part(bytes, JOURNAL_BYTES))
+}
+
+fn open(device: Arc<dyn BlockDevice>, bytes: u64, policy: Policy) -> weft_hfs::Result<Arc<Hfs>> {
+    let (volume, journal) = parts(device, bytes);
+    let journaled = matches!(policy, Policy::Journal(_));
+    let engine = Options { policy, background: false, ..Options::default() };
+    Hfs::open(volume, OpenOptions { engine, journal: journaled.then_some(journal), ..quiet() })
+}
+
+/// What was synced, and which items were changed since.
+struct Promise {
+    event: usize,
+    model: Model,
+    touched: BTreeSet<u32>,
+}
+
+/// All items of a volume by id.
+fn contents(fs: &Hfs) -> BTreeMap<u32, (u32, Name, CatalogRecord)> {
+    let mut all = BTreeMap::new();
+    let mut folders = vec![ROOT_ID];
+    while let Some(folder) = folders.pop() {
+        for (name, record) in fs.items(folder).unwrap() {
+            let id = record.id().unwrap();
+            if matches!(record, CatalogRecord::Directory(_)) {
+                folders.push(id);
+            }
+            assert!(all.insert(id, (folder, name, record)).is_none(), "item {id} twice");
+        }
+    }
+    all
+}
+
+fn kept(fs: &Hfs, promise: &Promise) {
+    let there = contents(fs);
+    for (id, item) in &promise.model.items {
+        if promise.touched.contains(id) {
+            continue;
+        }
+        let Some((parent, found, _)) = there.get(id) else {
+            panic!("item {id} ({}) was synced and is gone", item.name)
+        };
+        assert_eq!((*parent, found.as_bytes()), (item.parent, item.name.as_bytes()));
+        let Some(forks) = &item.forks else { continue };
+        for fork in Fork::ALL {
+            let want = &forks[fork.index()];
+            let mut got = vec![0; want.len() + 1];
+            let n = fs.read_fork(*parent, found, fork, 0, &mut got).unwrap();
+            assert!(&got[..n] == want.as_slice(), "{fork:?} fork of synced item {id} has changed");
+        }
+    }
+}
+
+/// Opens what a cut has left, and looks at it.
+fn judge(image: Image, bytes: u64, policy: Policy, promise: &Promise) -> Image {
+    let device = Arc::new(MemoryDevice::from_image(image));
+    let fs = open(Arc::clone(&device) as Arc<dyn BlockDevice>, bytes, policy)
+        .unwrap_or_else(|e| panic!("cannot be opened: {e}"));
+    kept(&fs, promise);
+    fs.unmount().unwrap();
+    drop(fs);
+    let (volume, _) = parts(Arc::clone(&device) as Arc<dyn BlockDevice>, bytes);
+    assert_sound(&*volume);
+    assert!(fsck::check(&*volume).unwrap().unmounted);
+    device.snapshot()
+}
+
+/// Plays events `from..to` with what a power cut may leave of those that no flush covers.
+fn cut(image: &mut Image, pending: &[&Event], rng: &mut Rng) {
+    let harsh = rng.below(101);
+    for event in pending {
+        let Event::Write { offset, data, .. } = event else { continue };
+        for (i, sector) in data.chunks(SECTOR_BYTES).enumerate() {
+            // Each sector by itself: a long write is many.
+            if rng.chance(harsh, 100) {
+                image.write(sector, offset + (i * SECTOR_BYTES) as u64).unwrap();
+            }
+        }
+    }
+}
+
+fn apply(image: &mut Image, event: &Event) {
+    if let Event::Write { offset, data, .. } = event {
+        image.write(data, *offset).unwrap();
+    }
+}
+
+/// Runs operations with syncs, then cuts the power after each write of the recording; `every`-th
+/// only for long runs. Returns how many cuts there were.
+fn explore(
+    seed: u64,
+    bytes: u64,
+    steps: usize,
+    policy: Policy,
+    every: usize,
+    setup: impl FnOnce(&mut Driver),
+) -> usize {
+    println!("seed {seed}, {bytes} bytes, {steps} steps, {policy:?}");
+    let base = Arc::new(MemoryDevice::new(bytes + JOURNAL_BYTES));
+    let whole = Arc::clone(&base) as Arc<dyn BlockDevice>;
+    mkfs(&*parts(whole, bytes).0, &MkfsOptions::new(name("Cut"), 1)).unwrap();
+    let start = base.snapshot();
+    let recorder = Arc::new(Recorder::new(base));
+    let fs = open(Arc::clone(&recorder) as Arc<dyn BlockDevice>, bytes, policy).unwrap();
+    let mut driver = Driver::new(seed);
+    driver.items = 60;
+    driver.names = 80;
+    driver.write_bytes = 3000;
+    setup(&mut driver);
+    let mut promises =
+        vec![Promise { event: 0, model: Model::default(), touched: BTreeSet::new() }];
+    for _ in 0..steps {
+        driver.touched.clear();
+        driver.step(&fs);
+        let last = promises.last_mut().unwrap();
+        last.touched.extend(&driver.touched);
+        match driver.rng.below(12) {
+            0 => {
+                fs.sync().unwrap();
+                let event = recorder.event_count();
+                let model = driver.model.clone();
+                promises.push(Promise { event, model, touched: BTreeSet::new() });
+            }
+            1 => fs.engine().write_back().unwrap(),
+            _ => {}
+        }
+    }
+    fs.sync().unwrap();
+    let events = recorder.events();
+    let mut rng = Rng::stream(seed, 1);
+    let (mut durable, mut flushed, mut cuts) = (start, 0, 0);
+    let mut promise = 0;
+    for at in 0..events.len() {
+        while promises.get(promise + 1).is_some_and(|p| p.event <= at) {
+            promise += 1;
+        }
+        if let Event::Flush { covers } = &events[at] {
+            for event in &events[flushed..*covers] {
+                apply(&mut durable, event);
+            }
+            flushed = *covers;
+            continue;
+        }
+        if at % every != 0 {
+            continue;
+        }
+        let pending: Vec<&Event> = events[flushed..=at].iter().collect();
+        let mut image = durable.clone();
+        cut(&mut image, &pending, &mut rng);
+        cuts += 1;
+        let again = image.clone();
+        let result = std::panic::catch_unwind(|| judge(image, bytes, policy, &promises[promise]));
+        if let Err(panic) = result {
+            eprintln!("cut at event {at} of seed {seed}");
+            if let Ok(path) = std::env::var("WEFT_HFS_KEEP") {
+                let mut raw = vec![0; bytes as usize];
+                again.read(&mut raw, 0).unwrap();
+                std::fs::write(path, raw).unwrap();
+            }
+            std::panic::resume_unwind(panic);
+        }
+        if cuts % 16 == 0 {
+            recovery_is_cut(&again, bytes, policy, &promises[promise], &mut rng);
+        }
+    }
+    println!("{cuts} cuts");
+    cuts
+}
+
+/// The power goes again while the volume is recovered.
+fn recovery_is_cut(image: &Image, bytes: u64, policy: Policy, promise: &Promise, rng: &mut Rng) {
+    let recorder = Arc::new(Recorder::new(MemoryDevice::from_image(image.clone())));
+    drop(open(Arc::clone(&recorder) as Arc<dyn BlockDevice>, bytes, policy).unwrap());
+    let events = recorder.events();
+    let at = rng.below(events.len() as u64 + 1) as usize;
+    let mut durable = image.clone();
+    let mut flushed = 0;
+    for event in &events[..at] {
+        if let Event::Flush { covers } = event {
+            for event in &events[flushed..*covers] {
+                apply(&mut durable, event);
+            }
+            flushed = *covers;
+        }
+    }
+    cut(&mut durable, &events[flushed..at].iter().collect::<Vec<_>>(), rng);
+    judge(durable, bytes, policy, promise);
+}
+
+#[test]
+fn ordered_writes() {
+    let mut cuts = 0;
+    for seed in 0..8 {
+        cuts += explore(seed, 1 << 20, 400, Policy::Soft, 1, |_| {});
+    }
+    assert!(cuts > 2000, "{cuts}");
+}
+
+/// Small files, many names: the catalog splits and merges.
+#[test]
+fn growing_and_shrinking_catalog() {
+    for seed in 50..54 {
+        explore(seed, 2 << 20, 1500, Policy::Soft, 3, |driver| {
+            driver.items = 600;
+            driver.names = 5000;
+            driver.write_bytes = 30;
+            driver.syncs_only_by_test = true;
+        });
+    }
+}
+
+#[test]
+fn nearly_full_and_in_pieces() {
+    for seed in 100..104 {
+        explore(seed, 400 << 10, 800, Policy::Soft, 2, |driver| driver.items = 40);
+    }
+}
+
+#[test]
+fn with_a_journal() {
+    let policy = Policy::Journal(JournalMode::Ordered);
+    for seed in 200..204 {
+        explore(seed, 1 << 20, 400, policy, 2, |_| {});
+    }
+}
+
+/// As long as `WEFT_LONG_SECONDS` says.
+#[test]
+#[ignore = "long"]
+fn for_long() {
+    let seconds = std::env::var("WEFT_LONG_SECONDS").ok().and_then(|s| s.parse().ok());
+    let end = std::time::Instant::now() + std::time::Duration::from_secs(seconds.unwrap_or(60));
+    let mut seed = 10_000;
+    let mut cuts = 0;
+    while std::time::Instant::now() < end {
+        let policy = [Policy::Soft, Policy::Soft, Policy::Journal(JournalMode::Ordered)];
+        let policy = policy[(seed % 3) as usize];
+        cuts += explore(seed, (400 << 10) + (seed % 7) * 300_032, 1000, policy, 1, |driver| {
+            driver.items = [30, 100, 600][(seed % 3) as usize];
+            driver.names = [40, 300, 3000][(seed / 3 % 3) as usize];
+            driver.write_bytes = [20, 3000, 20_000][(seed / 9 % 3) as usize];
+        });
+        seed += 1;
+    }
+    println!("{cuts} cuts");
+}
