@@ -235,3 +235,68 @@ fn base(options: &MkfsOptions, len_bytes: u64) -> Image {
     stack.close().expect("the volume is closed");
     device.snapshot()
 }
+
+/// A cache device with bytes changed as `data` says: checked, opened, used, repaired, opened.
+pub fn cache_device(data: &[u8]) {
+    use weft::cache::{self, AttachOptions, Cache, CreateOptions, Mode, OpenOptions, OriginId};
+    static BASE: OnceLock<Image> = OnceLock::new();
+    const ORIGIN_BYTES: u64 = 1 << 20;
+    let open = |disk: &Arc<MemoryDevice>| {
+        let options = OpenOptions { background: false, ..OpenOptions::default() };
+        let cache = Cache::open(Arc::clone(disk) as Arc<dyn BlockDevice>, options).ok()?;
+        let id = OriginId { len_bytes: ORIGIN_BYTES, label: "o".to_owned(), ..OriginId::default() };
+        let attach = AttachOptions {
+            mode: Mode::WriteBack,
+            add: true,
+            invalidate: true,
+            ..AttachOptions::default()
+        };
+        let origin = Arc::new(MemoryDevice::new(ORIGIN_BYTES));
+        cache.attach(origin, &id, &attach).ok()
+    };
+    let base = BASE.get_or_init(|| {
+        let disk = Arc::new(MemoryDevice::new(1 << 20));
+        let create = CreateOptions {
+            log_bytes: Some(64 << 10),
+            uuid: Some([7; 16]),
+            ..CreateOptions::default()
+        };
+        Cache::create(&*disk, &create).expect("a cache is made");
+        let cached = open(&disk).expect("a cache is opened");
+        let mut buf = vec![0; 64 << 10];
+        cached.read_at(&mut buf, 0).expect("reads");
+        for at in 0..40 {
+            cached.write_at(&[at as u8; 5000], at * 9000).expect("writes");
+            cached.flush().expect("flushes");
+        }
+        disk.snapshot()
+    });
+    let mut image = base.clone();
+    for change in data.chunks_exact(4) {
+        // The metadata is the first quarter; most of it is superblock, log and headers.
+        let at = u64::from(u16::from_le_bytes([change[1], change[2]]));
+        let at = if change[0] & 3 == 0 {
+            at % 8192
+        } else {
+            (at << 2 | u64::from(change[0] >> 6)) % (1 << 20)
+        };
+        let _ = image.write(&change[3..4], at);
+    }
+    let disk = Arc::new(MemoryDevice::from_image(image));
+    let use_it = |disk: &Arc<MemoryDevice>| {
+        let Some(cached) = open(disk) else { return };
+        let mut buf = vec![0; 300_000];
+        let _ = cached.read_at(&mut buf, 1000);
+        let _ = cached.write_at(&buf, 5000);
+        let _ = cached.cache().tick(100_000);
+        let _ = cached.cache().close();
+    };
+    let _ = cache::check(&*disk, true);
+    let _ = cache::dump(&*disk, |_| {});
+    use_it(&disk);
+    if cache::repair(Arc::clone(&disk) as Arc<dyn BlockDevice>).is_ok() {
+        let report = cache::check(&*disk, true).expect("a repaired cache can be checked");
+        assert!(!report.needs_repair(), "{report:?}");
+        use_it(&disk);
+    }
+}

@@ -1,5 +1,6 @@
 //! The cache itself: a device, the state, and the locks around what is one at a time.
 
+use crate::format::superblock::Superblock;
 use crate::options::OpenOptions;
 use crate::origin::Origin;
 use crate::state::{Pins, State};
@@ -120,11 +121,17 @@ impl Cache {
     /// Makes the superblock durable after `change`.
     ///
     /// *The superblock's write is what makes the change count.*
-    pub(crate) fn write_superblock(
+    pub(crate) fn write_superblock(&self, change: impl FnOnce(&mut Superblock)) -> Result<()> {
+        let committing = self.committing.lock().unwrap_or_else(PoisonError::into_inner);
+        self.write_superblock_locked(&committing, change)
+    }
+
+    /// As [`write_superblock`](Self::write_superblock), by who holds the lock of committers.
+    pub(crate) fn write_superblock_locked(
         &self,
-        change: impl FnOnce(&mut crate::format::superblock::Superblock),
+        _committing: &MutexGuard<'_, ()>,
+        change: impl FnOnce(&mut Superblock),
     ) -> Result<()> {
-        let _one = self.committing.lock().unwrap_or_else(PoisonError::into_inner);
         let sb = {
             let mut st = self.lock();
             change(&mut st.sb);

@@ -28,6 +28,15 @@ use std::sync::PoisonError;
 /// Pages of entries that are written at once.
 const PAGES_AT_ONCE: usize = 64;
 
+/// How a cache is laid out after a resize.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub(crate) struct NewLayout {
+    pub(crate) slots: u32,
+    pub(crate) len_bytes: u64,
+    pub(crate) checkpoints: [u64; 2],
+    pub(crate) checkpoint_blocks: u64,
+}
+
 /// What a checkpoint says, as of its starting point.
 struct Snapshot {
     order: Vec<u32>,
@@ -62,16 +71,25 @@ impl Cache {
     }
 
     fn checkpoint_now(&self) -> Result<()> {
+        self.checkpoint_into(None)
+    }
+
+    /// Writes a checkpoint where the superblock says, or, for a resize, where `layout` says; then
+    /// the superblock is changed as well, and *its write is what makes the new layout count.* The
+    /// caller holds the lock of checkpoints.
+    pub(crate) fn checkpoint_into(&self, layout: Option<&NewLayout>) -> Result<()> {
         self.load_all()?;
-        let (area, layout, subs, tag, life, slots);
+        let (area, pages, subs, tag, life, slots);
         let snapshot = {
             let committing = self.committing.lock().unwrap_or_else(PoisonError::into_inner);
             self.commit_reserved(&committing)?;
             let st = self.lock();
-            let snapshot = snapshot(&st);
-            area = st.sb.checkpoints[(snapshot.sequence & 1) as usize];
-            (subs, tag, life, slots) = (st.sb.subs(), st.sb.tag(), st.sb.life, st.sb.slots);
-            layout = AreaLayout::new(slots, subs);
+            let snapshot = snapshot(&st, layout.map_or(st.sb.slots, |l| l.slots));
+            let areas = layout.map_or(st.sb.checkpoints, |l| l.checkpoints);
+            area = areas[(snapshot.sequence & 1) as usize];
+            (subs, tag, life) = (st.sb.subs(), st.sb.tag(), st.sb.life);
+            slots = layout.map_or(st.sb.slots, |l| l.slots);
+            pages = AreaLayout::new(slots, subs);
             snapshot
         };
         let header = Header {
@@ -83,7 +101,7 @@ impl Cache {
             entries: snapshot.order.len() as u64,
             dirty: snapshot.dirty,
         };
-        let written = self.write_pages(&snapshot, area, &layout, subs);
+        let written = self.write_pages(&snapshot, area, &pages, subs);
         written.map_err(|error| self.fail(error))?;
 
         let committing = self.committing.lock().unwrap_or_else(PoisonError::into_inner);
@@ -93,6 +111,14 @@ impl Cache {
             .and_then(|()| self.write_cache(&header.encode(tag), area))
             .and_then(|()| self.flush_cache());
         finished.map_err(|error| self.fail(error))?;
+        if let Some(layout) = layout {
+            self.write_superblock_locked(&committing, |sb| {
+                sb.slots = layout.slots;
+                sb.len_bytes = layout.len_bytes;
+                sb.checkpoints = layout.checkpoints;
+                sb.checkpoint_blocks = layout.checkpoint_blocks;
+            })?;
+        }
         let mut st = self.lock();
         st.log.tail = snapshot.log_start;
         st.log.checkpoint = snapshot.sequence;
@@ -181,7 +207,7 @@ impl Cache {
     }
 }
 
-fn snapshot(st: &State) -> Snapshot {
+fn snapshot(st: &State, slots_then: u32) -> Snapshot {
     let slots = &st.slots;
     let mut map = Bitmap::new(slots.len());
     let used = st.index.len() as usize;
@@ -202,7 +228,7 @@ fn snapshot(st: &State) -> Snapshot {
     order.append(&mut clean);
     policy.append(&mut clean_policy);
     let durable = st.regions.durable_if(|_, region| region.intent == Intent::Durable);
-    let pages = AreaLayout::new(st.sb.slots, st.sb.subs()).intent_pages as usize;
+    let pages = AreaLayout::new(slots_then, st.sb.subs()).intent_pages as usize;
     Snapshot {
         order,
         policy,

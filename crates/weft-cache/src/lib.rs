@@ -4,6 +4,7 @@
 
 mod bitmap;
 mod cache;
+mod check;
 mod checkpoint;
 mod commit;
 mod device;
@@ -21,6 +22,7 @@ pub mod policy;
 mod ranges;
 mod read;
 mod regions;
+mod resize;
 pub mod simulate;
 mod slots;
 mod state;
@@ -32,6 +34,7 @@ mod write;
 mod writeback;
 
 pub use cache::Cache;
+pub use check::{Dump, Finding, Report, Severity, SlotInfo, check, dump, info, repair};
 pub use device::CachedDevice;
 
 pub use error::{Error, Result};

@@ -95,7 +95,7 @@ impl State {
     }
 
     /// Takes the entries of one page.
-    fn take_entries(&mut self, records: impl Iterator<Item = Option<Record>>) {
+    pub(crate) fn take_entries(&mut self, records: impl Iterator<Item = Option<Record>>) {
         for record in records {
             let Some(record) = record else { continue };
             let Some(loading) = &mut self.loading else { return };

@@ -232,7 +232,7 @@ impl Found {
     }
 
     /// A number of a log's block that was never used.
-    fn unused_number(&self) -> u64 {
+    pub(crate) fn unused_number(&self) -> u64 {
         let ring = self.ring.iter().flatten().map(|header| header.number + 1);
         ring.chain(self.headers.iter().flatten().map(|h| h.log_start)).max().unwrap_or(0)
     }
@@ -254,6 +254,26 @@ impl Found {
             }
         }
         end
+    }
+
+    /// The first of the blocks that follow one another up to the newest.
+    pub(crate) fn oldest_of_newest_run(&self) -> u64 {
+        let blocks = self.ring.len() as u64;
+        let Some(newest) = self.ring.iter().flatten().map(|header| header.number).max() else {
+            return 0;
+        };
+        let mut first = newest;
+        let there = |number: u64| {
+            self.ring[(number % blocks) as usize].is_some_and(|header| header.number == number)
+        };
+        while first > 0 && newest - first + 1 < blocks && there(first - 1) {
+            first -= 1;
+        }
+        // A batch counts as a whole.
+        while first < newest && !self.ring[(first % blocks) as usize].is_some_and(|h| h.first) {
+            first += 1;
+        }
+        first
     }
 
     /// Up to which number the log was durable once.
@@ -414,5 +434,134 @@ impl State {
                 self.slots.free.set(slot);
             }
         }
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use crate::format::checkpoint::push_entry;
+    use crate::format::superblock::OriginEntry;
+    use crate::policy::BlockKey;
+    use crate::store::zero_crc;
+    use crate::{AttachOptions, Mode, OriginId};
+    use std::time::{Duration, Instant};
+    use weft_block::{FileDevice, MemoryDevice};
+
+    const DIRTY: u64 = 1000;
+
+    /// Makes a sparse cache whose every slot holds a block of zeroes, the first of them dirty.
+    fn full_cache(path: &std::path::Path, len_bytes: u64, id: &OriginId) -> Arc<dyn BlockDevice> {
+        let disk = FileDevice::create(path, len_bytes).unwrap();
+        Cache::create(&disk, &CreateOptions::default()).unwrap();
+        let mut sb = Superblock::load(&disk).unwrap();
+        let entry = OriginEntry {
+            id: id.clone(),
+            region_shift: 20,
+            quota_slots: 0,
+            forgetting: false,
+            fingerprint: None,
+        };
+        sb.origins[0] = Some(entry);
+        sb.sequence += 1;
+        let layout = AreaLayout::new(sb.slots, 1);
+        let (sequence, area) = (2, sb.checkpoints[0]);
+        let at = |block: u64| area + block * UNIT as u64;
+        let mut out = Vec::new();
+        for index in 0..layout.map_pages {
+            let ones = [0xff; checkpoint::BITS_PER_PAGE / 8];
+            encode_page(PageKind::Map, sequence, index as u32, 0, &ones, &mut out);
+        }
+        disk.write_at(&out, at(layout.map_at())).unwrap();
+        let mut slot = 0;
+        for first in (0..layout.entry_pages).step_by(256) {
+            out.clear();
+            for index in first..(first + 256).min(layout.entry_pages) {
+                let mut payload = Vec::new();
+                let mut count = 0;
+                while slot < sb.slots && count < layout.entries_per_page {
+                    let mut record = Record::free(slot);
+                    // Neighbours in the cache are far from each other in the origin.
+                    let block = u64::from(slot) * 7919 % (1 << 28);
+                    record.key = Some(BlockKey::new(0, block));
+                    record.valid = 1;
+                    record.dirty = u16::from(u64::from(slot) < DIRTY);
+                    record.crcs[0] = zero_crc();
+                    push_entry(&record, 1, &mut payload);
+                    slot += 1;
+                    count += 1;
+                }
+                encode_page(
+                    PageKind::Entries,
+                    sequence,
+                    index as u32,
+                    count as u32,
+                    &payload,
+                    &mut out,
+                );
+            }
+            disk.write_at(&out, at(layout.entries_at() + first)).unwrap();
+        }
+        let entries = u64::from(sb.slots);
+        let header = Header {
+            sequence,
+            life: 1,
+            log_start: 1,
+            slots: sb.slots,
+            intent_pages: 0,
+            entries,
+            dirty: DIRTY,
+        };
+        disk.write_at(&header.encode(sb.tag()), area).unwrap();
+        disk.write_at(&sb.encode(), sb.copy_offset()).unwrap();
+        disk.flush().unwrap();
+        Arc::new(disk)
+    }
+
+    fn serves_while_it_loads(len_bytes: u64) -> (Duration, Duration) {
+        let dir = tempfile::tempdir().unwrap();
+        let id = OriginId { len_bytes: 1 << 40, label: "o".to_owned(), ..OriginId::default() };
+        let disk = full_cache(&dir.path().join("cache"), len_bytes, &id);
+        let options = OpenOptions { background: false, ..OpenOptions::default() };
+        let began = Instant::now();
+        let cache = Cache::open(disk, options).unwrap();
+        let attach =
+            AttachOptions { mode: Mode::WriteBack, samples: 0, ..AttachOptions::default() };
+        let origin = Arc::new(MemoryDevice::new(id.len_bytes));
+        let cached = cache.attach(origin, &id, &attach).unwrap();
+        let mut block = [1; 4096];
+        // A dirty block, and one that is not loaded yet.
+        for slot in [5, cache.stats().slots - 5] {
+            cached.read_at(&mut block, slot * 7919 % (1 << 28) * 4096).unwrap();
+            assert_eq!(block, [0; 4096]);
+        }
+        let opened = began.elapsed();
+        let stats = cache.stats();
+        assert_eq!((stats.hits, stats.misses, stats.dirty_bytes), (1, 1, DIRTY * 4096));
+        assert!(stats.loading_pages > 0, "it serves before all is loaded");
+        let began = Instant::now();
+        cache.load_all().unwrap();
+        let loaded = began.elapsed();
+        let stats = cache.stats();
+        assert!(stats.used_slots >= stats.slots - 1, "{stats:?}");
+        let per_slot = stats.memory_bytes as f64 / stats.slots as f64;
+        println!(
+            "{} slots: open {opened:?}, loaded {loaded:?}, {per_slot:.2} bytes a slot",
+            stats.slots
+        );
+        assert!(per_slot <= 24.0, "{per_slot} bytes a slot");
+        (opened, loaded)
+    }
+
+    #[test]
+    fn a_full_cache_of_2_gib_serves_while_it_loads() {
+        serves_while_it_loads(2 << 30);
+    }
+
+    #[test]
+    #[ignore = "takes 300 MB of disk and 400 MB of memory; scripts/test-long.sh runs it"]
+    fn a_full_cache_of_64_gib_opens_in_less_than_a_second() {
+        let (opened, _) = serves_while_it_loads(64 << 30);
+        assert!(opened < Duration::from_secs(1), "{opened:?}");
     }
 }

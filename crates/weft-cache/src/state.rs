@@ -116,6 +116,8 @@ pub(crate) struct State {
     pub(crate) closed: bool,
     /// Whether anything outlives this opening.
     pub(crate) persistent: bool,
+    /// Slots from here on are not given to blocks: the cache is being made smaller.
+    pub(crate) slot_limit: u32,
     /// A commit has gathered, and is not durable yet.
     pub(crate) commit_running: bool,
     /// Origins whose blocks are being forgotten, each with the next slot to look at.
@@ -185,6 +187,7 @@ impl State {
             failed: None,
             closed: false,
             persistent: true,
+            slot_limit: u32::MAX,
             commit_running: false,
             forgetting,
             damaged: HashSet::new(),
@@ -375,6 +378,11 @@ impl State {
         }
     }
 
+    /// Forgets which slots wait to be freed: all unused ones are being freed.
+    pub(crate) fn clear_limbo(&mut self) {
+        self.limbo.clear();
+    }
+
     /// Whether unused slots wait for a commit that lets go of them.
     pub(crate) fn commit_would_free(&self) -> bool {
         self.held_slots > 0
@@ -397,6 +405,7 @@ impl State {
         let over = quota != 0 && u64::from(self.origins[origin].used_slots) >= quota;
         if !over {
             let place = self.policy.place(key);
+            let place = place.start..place.end.min(self.slot_limit);
             if let Some(slot) = self.take_free(place.clone()) {
                 return Some(slot);
             }
@@ -407,11 +416,15 @@ impl State {
                 }
             }
         }
-        let (slots, pins) = (&self.slots, &self.pins);
+        let (slots, pins, limit) = (&self.slots, &self.pins, self.slot_limit);
         let mut may = |slot: SlotNr| {
             let masks = slots.masks(slot.0);
             let own = || slots.key(slot.0).is_some_and(|k| k.origin() == key.origin());
-            masks.dirty == 0 && masks.held == 0 && !pins.pinned(slot.0) && (!over || own())
+            masks.dirty == 0
+                && masks.held == 0
+                && !pins.pinned(slot.0)
+                && slot.0 < limit
+                && (!over || own())
         };
         let key_of = |slot: SlotNr| slots.key(slot.0).unwrap_or(BlockKey(u64::MAX));
         let slot = self.policy.evict(key, &mut may, &key_of)?.0;
@@ -419,6 +432,26 @@ impl State {
         self.counters.evictions.add(1);
         self.unmap_from_policy(slot, evicted);
         Some(slot)
+    }
+
+    /// Changes the number of slots. Those that go are unused and not held.
+    pub(crate) fn resize(&mut self, slots: u32) {
+        let before = self.slots.len();
+        self.limbo.retain(|slot| *slot < slots);
+        self.pending.retain(|slot| *slot < slots);
+        self.slots.resize(slots);
+        self.policy.resize(slots);
+        for slot in before..slots {
+            self.slots.free.set(slot);
+        }
+        let mut index = Index::new(slots);
+        for slot in 0..slots {
+            if let Some(key) = self.slots.key(slot) {
+                index.insert(key, slot);
+            }
+        }
+        self.index = index;
+        self.slot_limit = u32::MAX;
     }
 
     /// Whether a clean record of this block may be durable, and so may be believed after a crash.

@@ -16,8 +16,8 @@ fn replay(name: &'static str, target: fn(&[u8]), input: fn(&mut Rng) -> Vec<u8>)
     let from_env = |name: &str| std::env::var(name).ok().and_then(|v| v.parse::<u64>().ok());
     let only = from_env("WEFT_FUZZ_SEED");
     let seconds = from_env("WEFT_FUZZ_SECONDS").unwrap_or(3);
-    // Two targets share the time.
-    let time = Duration::from_millis(seconds * 500);
+    // Three targets share the time.
+    let time = Duration::from_millis(seconds * 333);
     let (report, reports) = channel();
     std::thread::spawn(move || {
         let began = Instant::now();
@@ -83,6 +83,15 @@ fn parsers_take_any_bytes() {
 fn damaged_volumes_are_mounted_and_walked() {
     replay("mount and walk", targets::mount_and_walk, |rng| {
         let mut data = vec![0; 1 + 4 * (1 + rng.index(30))];
+        rng.fill(&mut data);
+        data
+    });
+}
+
+#[test]
+fn damaged_caches_are_checked_opened_and_repaired() {
+    replay("cache device", targets::cache_device, |rng| {
+        let mut data = vec![0; 4 * (1 + rng.index(20))];
         rng.fill(&mut data);
         data
     });

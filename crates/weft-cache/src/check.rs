@@ -1,0 +1,581 @@
+//! Looking at a cache that is not in use: what is damaged, and repairing it.
+//!
+//! A check reads all metadata, and on demand all cached data. A repair keeps all that is provably
+//! good: structures that are whole, and of the blocks that these name those whose data matches its
+//! checksum. Where a part of the log is missing, what it said is unknown, so nothing clean is
+//! kept, as the origin has it as well; dirty blocks are kept if they match, and reported, as they
+//! may have been superseded.
+
+use crate::cache::Cache;
+use crate::format::UNIT;
+use crate::format::checkpoint::{AreaLayout, PageKind, entries, parse_page, runs};
+use crate::format::log::{BlockHeader, Item};
+use crate::format::record::Record;
+use crate::format::superblock::{STATE_EMPTY, STATE_UNTRUSTED, Superblock};
+use crate::loading::Loading;
+use crate::open::Found;
+use crate::policy::{BlockKey, PolicyKind};
+use crate::state::{Pins, State};
+use crate::stats::Counters;
+use crate::{Error, OpenOptions, Result, SUB_BLOCK_BYTES};
+use crc32c::crc32c;
+use std::fmt;
+use std::sync::Arc;
+use weft_block::BlockDevice;
+
+/// How bad a finding is.
+#[derive(Debug, Clone, Copy, PartialEq, Eq, PartialOrd, Ord, Hash)]
+pub enum Severity {
+    /// Nothing is lost but speed.
+    Clean,
+    /// Dirty data may be out of date or lost: the cache is not opened before a repair.
+    Dirty,
+}
+
+/// Something that is not as it should be.
+#[derive(Debug, Clone, PartialEq, Eq)]
+#[non_exhaustive]
+pub enum Finding {
+    /// One of the superblock's two copies is no good. One is enough.
+    SuperblockCopy {
+        /// 0 or 1.
+        copy: u8,
+        /// What is wrong with it.
+        problem: String,
+    },
+    /// Neither checkpoint has a valid header: only what the log tells is known.
+    NoCheckpoint,
+    /// A page of the newest checkpoint is damaged.
+    CheckpointPage {
+        /// `"intents"`, `"map"`, `"dirty entries"` or `"clean entries"`.
+        what: &'static str,
+        /// Which of them.
+        index: u64,
+    },
+    /// The log ends before a point that was durable.
+    LogDamaged {
+        /// The number of the first block that is missing.
+        end: u64,
+        /// Up to which number the log was durable.
+        durable: u64,
+    },
+    /// A slot's data does not match its checksum.
+    Data {
+        /// The slot.
+        slot: u32,
+        /// The origin's label.
+        origin: String,
+        /// Where the damaged part lies in the origin, in bytes.
+        offset: u64,
+        /// Its length in bytes.
+        len_bytes: u64,
+        /// Whether the origin does not have it.
+        dirty: bool,
+    },
+    /// A dirty block that may be older than one whose record is missing; a repair keeps it.
+    MaybeOutOfDate {
+        /// The origin's label.
+        origin: String,
+        /// Where the block lies in the origin, in bytes.
+        offset: u64,
+        /// Its length in bytes.
+        len_bytes: u64,
+    },
+}
+
+impl Finding {
+    /// How bad it is.
+    #[must_use]
+    pub fn severity(&self) -> Severity {
+        match self {
+            Self::NoCheckpoint
+            | Self::LogDamaged { .. }
+            | Self::MaybeOutOfDate { .. }
+            | Self::Data { dirty: true, .. }
+            | Self::CheckpointPage { what: "dirty entries", .. } => Severity::Dirty,
+            Self::SuperblockCopy { .. } | Self::CheckpointPage { .. } | Self::Data { .. } => {
+                Severity::Clean
+            }
+        }
+    }
+}
+
+impl fmt::Display for Finding {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        match self {
+            Self::SuperblockCopy { copy, problem } => {
+                write!(f, "superblock, copy {copy}: {problem}")
+            }
+            Self::NoCheckpoint => f.write_str("no checkpoint has a valid header"),
+            Self::CheckpointPage { what, index } => {
+                write!(f, "checkpoint: page {index} of the {what} is damaged")
+            }
+            Self::LogDamaged { end, durable } => {
+                write!(f, "log: blocks {end} to {} are missing or damaged", durable - 1)
+            }
+            Self::Data { slot, origin, offset, len_bytes, dirty } => {
+                let kind = if *dirty { "dirty" } else { "clean" };
+                let end = offset + len_bytes;
+                write!(
+                    f,
+                    "slot {slot}: {kind} bytes {offset}..{end} of {origin:?} do not match their checksum"
+                )
+            }
+            Self::MaybeOutOfDate { origin, offset, len_bytes } => {
+                let end = offset + len_bytes;
+                write!(f, "dirty bytes {offset}..{end} of {origin:?} may be out of date")
+            }
+        }
+    }
+}
+
+/// What a check or a repair has found.
+#[derive(Debug, Clone, PartialEq, Eq)]
+pub struct Report {
+    /// In the order of the structures; empty if all is well.
+    pub findings: Vec<Finding>,
+    /// Blocks in the cache.
+    pub blocks: u64,
+    /// Bytes that are in the cache only.
+    pub dirty_bytes: u64,
+}
+
+impl Report {
+    /// Whether the cache is not opened before a repair.
+    #[must_use]
+    pub fn needs_repair(&self) -> bool {
+        self.findings.iter().any(|f| f.severity() == Severity::Dirty)
+    }
+}
+
+/// Checks a cache without changing anything. With `data`, all cached data is read as well.
+///
+/// # Errors
+/// [`Error::NotACache`], [`Error::Incompatible`], [`Error::Damaged`] if no copy of the superblock
+/// is good, [`Error::CacheDevice`].
+pub fn check(device: &dyn BlockDevice, data: bool) -> Result<Report> {
+    let mut findings = superblock_copies(device)?;
+    let (mut state, more) = salvage(device)?;
+    findings.extend(more);
+    if data {
+        findings.extend(check_data(device, &mut state, false)?);
+    }
+    let (blocks, dirty_bytes) = (u64::from(state.index.len()), state.dirty_bytes());
+    Ok(Report { findings, blocks, dirty_bytes })
+}
+
+/// Repairs a cache: afterwards it can be opened, and holds what is provably good of what it held.
+/// Reports what was found, dirty data that is lost included.
+///
+/// # Errors
+/// As [`check`]; [`Error::ReadOnly`].
+pub fn repair(device: Arc<dyn BlockDevice>) -> Result<Report> {
+    if device.geometry().read_only {
+        return Err(Error::ReadOnly);
+    }
+    let mut findings = superblock_copies(&*device)?;
+    let (mut state, more) = salvage(&*device)?;
+    findings.extend(more);
+    findings.extend(check_data(&*device, &mut state, true)?);
+    let (blocks, dirty_bytes) = (u64::from(state.index.len()), state.dirty_bytes());
+    state.sb.state &= !(STATE_UNTRUSTED | STATE_EMPTY);
+    state.sb.life += 1;
+    let options = OpenOptions { background: false, ..OpenOptions::default() };
+    let cache = Cache::assemble(device, options, state);
+    // A new life before the first block of the log, and everything in a checkpoint of its own; then
+    // the other copy of the superblock.
+    cache.write_superblock(|_| {})?;
+    cache.checkpoint_always()?;
+    cache.write_superblock(|_| {})?;
+    Ok(Report { findings, blocks, dirty_bytes })
+}
+
+fn superblock_copies(device: &dyn BlockDevice) -> Result<Vec<Finding>> {
+    let good = Superblock::load(device)?;
+    let mut copies = vec![0; 2 * UNIT];
+    device.read_at(&mut copies, 0).map_err(Error::CacheDevice)?;
+    let mut findings = Vec::new();
+    for (copy, bytes) in (0..).zip(copies.chunks_exact(UNIT)) {
+        // A new cache has written one copy only.
+        let unwritten = good.sequence == 1 && bytes.iter().all(|b| *b == 0);
+        if let Err(error) = Superblock::parse(bytes, device.geometry().len_bytes)
+            && !unwritten
+        {
+            findings.push(Finding::SuperblockCopy { copy, problem: error.to_string() });
+        }
+    }
+    Ok(findings)
+}
+
+/// All that can be known of a cache, and what stands in the way.
+fn salvage(device: &dyn BlockDevice) -> Result<(State, Vec<Finding>)> {
+    let sb = Superblock::load(device)?;
+    let kind = PolicyKind::from_code(sb.policy)
+        .ok_or_else(|| Error::Incompatible(format!("replacement policy {}", sb.policy)))?;
+    let found = Found::scan(device, &sb)?;
+    let layout = AreaLayout::new(sb.slots, sb.subs());
+    let mut st = State::new(
+        sb.clone(),
+        kind.build(sb.slots),
+        Arc::new(Pins::new()),
+        Arc::new(Counters::default()),
+    );
+    let mut findings = Vec::new();
+    st.log.next = found.unused_number();
+    st.log.tail = st.log.next;
+    st.log.checkpoint = found.newest().map_or(1, |header| header.sequence);
+    if sb.state & STATE_EMPTY != 0 {
+        free_the_rest(&mut st);
+        return Ok((st, findings));
+    }
+    let mut untrusted = sb.state & STATE_UNTRUSTED != 0;
+    let header = found.newest();
+    let start = header.map_or_else(|| found.oldest_of_newest_run(), |header| header.log_start);
+    let end = found.log_end(start);
+    let durable = found.durable();
+    let gap = durable > end;
+    if gap {
+        findings.push(Finding::LogDamaged { end, durable });
+    }
+    let empty = crate::format::checkpoint::Header {
+        sequence: 0,
+        life: 0,
+        log_start: start,
+        slots: sb.slots,
+        intent_pages: 0,
+        entries: 0,
+        dirty: 0,
+    };
+    let area = header.map_or(0, |header| sb.checkpoints[(header.sequence & 1) as usize]);
+    if header.is_none() {
+        findings.push(Finding::NoCheckpoint);
+        untrusted = true;
+    }
+    untrusted |= gap;
+    let header = header.unwrap_or(empty);
+    let mut page = vec![0; UNIT];
+    for index in 0..header.intent_pages {
+        let at = area + u64::from(1 + index) * UNIT as u64;
+        let whole = device.read_at(&mut page, at).is_ok();
+        match parse_page(&page, PageKind::Intents, header.sequence, index).filter(|_| whole) {
+            Some((count, payload)) => {
+                runs(payload, count).flatten().for_each(|run| st.recover_intent(&run, true));
+            }
+            None => {
+                findings.push(Finding::CheckpointPage { what: "intents", index: u64::from(index) });
+                untrusted = true;
+            }
+        }
+    }
+    st.loading = Some(Loading::new(area, layout, header, sb.slots, untrusted));
+    let mut tail =
+        found.ring.iter().flatten().map(|h| h.number).filter(|n| *n >= end).collect::<Vec<_>>();
+    tail.sort_unstable();
+    for number in (start..end).chain(tail.into_iter().filter(|_| gap)) {
+        let at = sb.log_offset + number % sb.log_blocks * UNIT as u64;
+        if device.read_at(&mut page, at).is_err() {
+            continue;
+        }
+        let Some(block) = BlockHeader::parse(&page, sb.tag()).filter(|h| h.number == number) else {
+            continue;
+        };
+        for item in block.items(&page, sb.subs()) {
+            match item {
+                Some(Item::Record(record)) => st.replay(&record),
+                Some(Item::IntentSet(run)) => st.recover_intent(&run, true),
+                Some(Item::IntentClear(run)) => st.recover_intent(&run, false),
+                None => {}
+            }
+        }
+    }
+    let mut slot = 0;
+    while let Some(known) = st.loading.as_ref().and_then(|l| l.known.next_set(slot..sb.slots)) {
+        st.drop_unbelieved(known, untrusted);
+        slot = known + 1;
+    }
+    load_entries(device, &mut st, &mut findings, area)?;
+    st.loading = None;
+    free_the_rest(&mut st);
+    if gap {
+        for slot in 0..st.slots.len() {
+            if let Some(key) = st.slots.key(slot).filter(|_| st.slots.masks(slot).dirty != 0) {
+                let (origin, offset) = place_of(&st, key, 0);
+                let len_bytes = u64::from(sb.block_bytes);
+                findings.push(Finding::MaybeOutOfDate { origin, offset, len_bytes });
+            }
+        }
+    }
+    Ok((st, findings))
+}
+
+fn load_entries(
+    device: &dyn BlockDevice,
+    st: &mut State,
+    findings: &mut Vec<Finding>,
+    area: u64,
+) -> Result<()> {
+    let Some((pages, dirty_pages, header, layout)) =
+        st.loading.as_ref().map(|l| (l.pages, l.dirty_pages(), l.header, l.layout))
+    else {
+        return Ok(());
+    };
+    let mut page = vec![0; UNIT];
+    for index in 0..pages {
+        let whole =
+            device.read_at(&mut page, area + (layout.entries_at() + index) * UNIT as u64).is_ok();
+        let parsed = parse_page(&page, PageKind::Entries, header.sequence, index as u32);
+        match parsed.filter(|_| whole) {
+            Some((count, payload)) => {
+                let records: Vec<Option<Record>> = entries(payload, count, st.sb.subs()).collect();
+                st.take_entries(records.into_iter());
+            }
+            None => {
+                let what = if index < dirty_pages { "dirty entries" } else { "clean entries" };
+                findings.push(Finding::CheckpointPage { what, index });
+            }
+        }
+    }
+    Ok(())
+}
+
+/// Whatever is not used is free, and nothing of it is pending or held.
+fn free_the_rest(st: &mut State) {
+    st.pending.clear();
+    st.must_commit = false;
+    st.clear_limbo();
+    for slot in 0..st.slots.len() {
+        st.slots.set_touched(slot, false);
+        if st.slots.key(slot).is_none() {
+            st.set_masks(slot, crate::slots::Masks::default());
+            st.slots.free.set(slot);
+        }
+    }
+}
+
+fn place_of(st: &State, key: BlockKey, sub: u64) -> (String, u64) {
+    let entry = st.sb.origins.get(usize::from(key.origin())).and_then(Option::as_ref);
+    let label = entry.map_or_else(|| format!("origin {}", key.origin()), |e| e.id.label.clone());
+    let offset = key.block() * u64::from(st.sb.block_bytes) + sub * SUB_BLOCK_BYTES as u64;
+    (label, offset)
+}
+
+/// Compares all data with its checksums; with `drop`, what is damaged leaves the cache.
+fn check_data(device: &dyn BlockDevice, st: &mut State, drop: bool) -> Result<Vec<Finding>> {
+    let mut findings = Vec::new();
+    let subs = st.sb.subs();
+    let mut data = vec![0; SUB_BLOCK_BYTES];
+    for slot in 0..st.slots.len() {
+        let Some(key) = st.slots.key(slot) else { continue };
+        let masks = st.slots.masks(slot);
+        let mut bad = 0_u16;
+        for sub in (0..subs).filter(|sub| masks.valid & !masks.zero & 1 << sub != 0) {
+            let at = st.sb.slot_offset(slot) + (sub * SUB_BLOCK_BYTES) as u64;
+            let read = device.read_at(&mut data, at);
+            if read.is_err() || crc32c(&data) != st.slots.crc(slot, sub) {
+                bad |= 1 << sub;
+                let (origin, offset) = place_of(st, key, sub as u64);
+                let (len_bytes, dirty) = (SUB_BLOCK_BYTES as u64, masks.dirty >> sub & 1 != 0);
+                findings.push(Finding::Data { slot, origin, offset, len_bytes, dirty });
+            }
+        }
+        if drop && bad != 0 {
+            st.invalidate(slot, bad);
+        }
+    }
+    if drop {
+        free_the_rest(st);
+    }
+    Ok(findings)
+}
+
+/// A slot of a cache, for people.
+#[derive(Debug, Clone, PartialEq, Eq)]
+pub struct SlotInfo {
+    /// The slot.
+    pub slot: u32,
+    /// The origin's label.
+    pub origin: String,
+    /// Where the block begins in the origin, in bytes.
+    pub offset: u64,
+    /// Sub-blocks that are in the cache, a bit each.
+    pub valid: u16,
+    /// Those that the origin does not have.
+    pub dirty: u16,
+    /// Those that are zeroes without being stored.
+    pub zero: u16,
+    /// The checksums of the valid ones, in order.
+    pub crcs: Vec<u32>,
+}
+
+/// Everything a cache says of itself.
+#[derive(Debug, Clone, PartialEq, Eq)]
+pub struct Dump {
+    /// The superblock that counts.
+    pub superblock: Superblock,
+    /// The headers of the two checkpoints, where they are valid.
+    pub checkpoints: [Option<crate::format::checkpoint::Header>; 2],
+    /// The log that counts: numbers of its first block and of the one behind its last.
+    pub log: std::ops::Range<u64>,
+    /// Up to which number the log was durable.
+    pub log_durable: u64,
+    /// What is damaged.
+    pub findings: Vec<Finding>,
+}
+
+/// Reads all metadata of a cache that is not in use, and hands each used slot to `slot`.
+///
+/// # Errors
+/// As [`check`].
+pub fn dump(device: &dyn BlockDevice, mut slot: impl FnMut(SlotInfo)) -> Result<Dump> {
+    let sb = Superblock::load(device)?;
+    let found = Found::scan(device, &sb)?;
+    let start = found.newest().map_or(0, |header| header.log_start);
+    let mut findings = superblock_copies(device)?;
+    let (st, more) = salvage(device)?;
+    findings.extend(more);
+    for nr in 0..st.slots.len() {
+        let record = st.slots.record(nr);
+        let Some(key) = record.key else { continue };
+        let (origin, offset) = place_of(&st, key, 0);
+        let crcs = (0..16).filter(|sub| record.valid >> sub & 1 != 0).map(|sub| record.crcs[sub]);
+        slot(SlotInfo {
+            slot: nr,
+            origin,
+            offset,
+            valid: record.valid,
+            dirty: record.dirty,
+            zero: record.zero,
+            crcs: crcs.collect(),
+        });
+    }
+    Ok(Dump {
+        log: start..found.log_end(start),
+        log_durable: found.durable(),
+        checkpoints: found.headers,
+        superblock: sb,
+        findings,
+    })
+}
+
+/// The superblock of a cache: what it is, and whose blocks it holds.
+///
+/// # Errors
+/// [`Error::NotACache`], [`Error::Incompatible`], [`Error::Damaged`], [`Error::CacheDevice`].
+pub fn info(device: &dyn BlockDevice) -> Result<Superblock> {
+    Superblock::load(device)
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use crate::{AttachOptions, CreateOptions, Mode, OriginId};
+    use weft_block::MemoryDevice;
+
+    const ORIGIN_BYTES: u64 = 1 << 20;
+
+    /// Sixteen dirty blocks of ones over sixteen clean ones of zeroes, flushed, and then the power
+    /// was gone.
+    fn crashed() -> (Arc<dyn BlockDevice>, Arc<dyn BlockDevice>) {
+        let disk: Arc<dyn BlockDevice> = Arc::new(MemoryDevice::new(2 << 20));
+        let origin: Arc<dyn BlockDevice> = Arc::new(MemoryDevice::new(ORIGIN_BYTES));
+        Cache::create(&*disk, &CreateOptions::default()).unwrap();
+        let cached = attach(&disk, &origin).unwrap();
+        let mut block = vec![0; 32 * 4096];
+        cached.read_at(&mut block, 0).unwrap();
+        for at in 0..16 {
+            cached.write_at(&[1; 4096], at * 4096).unwrap();
+            cached.flush().unwrap();
+        }
+        (disk, origin)
+    }
+
+    fn attach(
+        disk: &Arc<dyn BlockDevice>,
+        origin: &Arc<dyn BlockDevice>,
+    ) -> Result<Arc<crate::CachedDevice>> {
+        let options = OpenOptions { background: false, ..OpenOptions::default() };
+        let cache = Cache::open(Arc::clone(disk), options)?;
+        let id = OriginId { len_bytes: ORIGIN_BYTES, label: "o".to_owned(), ..OriginId::default() };
+        let attach = AttachOptions { mode: Mode::WriteBack, ..AttachOptions::default() };
+        cache.attach(Arc::clone(origin), &id, &attach)
+    }
+
+    fn flip(disk: &Arc<dyn BlockDevice>, at: u64) {
+        let mut byte = [0];
+        disk.read_at(&mut byte, at).unwrap();
+        disk.write_at(&[byte[0] ^ 0x20], at).unwrap();
+    }
+
+    fn ones(cached: &crate::CachedDevice) -> usize {
+        let mut seen = vec![0; 16 * 4096];
+        cached.read_at(&mut seen, 0).unwrap();
+        seen.chunks(4096).filter(|block| block.iter().all(|b| *b == 1)).count()
+    }
+
+    #[test]
+    fn a_sound_cache_has_no_findings_and_a_repair_changes_nothing_of_it() {
+        let (disk, origin) = crashed();
+        let report = check(&*disk, true).unwrap();
+        assert_eq!((&report.findings[..], report.dirty_bytes), (&[][..], 16 * 4096));
+        let repaired = repair(Arc::clone(&disk)).unwrap();
+        assert_eq!(repaired, report);
+        assert_eq!(check(&*disk, true).unwrap(), report);
+        assert_eq!(ones(&attach(&disk, &origin).unwrap()), 16);
+    }
+
+    #[test]
+    fn a_hole_in_the_log_is_not_guessed_over_and_a_repair_keeps_what_matches() {
+        let (disk, origin) = crashed();
+        let sb = info(&*disk).unwrap();
+        let mut log = 0..0;
+        dump(&*disk, |_| {}).map(|d| log = d.log).unwrap();
+        // A block in the middle: later ones say that it was durable.
+        let number = log.start + (log.end - log.start) / 2;
+        flip(&disk, sb.log_offset + number % sb.log_blocks * UNIT as u64 + 100);
+        let report = check(&*disk, true).unwrap();
+        assert!(report.needs_repair());
+        assert!(
+            matches!(report.findings[0], Finding::LogDamaged { end, .. } if end == number),
+            "{report:?}"
+        );
+        assert!(matches!(attach(&disk, &origin), Err(Error::Damaged { structure: "log", .. })));
+
+        let repaired = repair(Arc::clone(&disk)).unwrap();
+        // One record is gone with the block; the others match.
+        assert_eq!(repaired.dirty_bytes, 15 * 4096, "{repaired:?}");
+        assert_eq!(repaired.blocks, 15, "nothing clean is kept");
+        assert_eq!(ones(&attach(&disk, &origin).unwrap()), 15);
+    }
+
+    #[test]
+    fn damaged_data_is_found_by_slot_and_place() {
+        let (disk, origin) = crashed();
+        let sb = info(&*disk).unwrap();
+        let mut slots = Vec::new();
+        dump(&*disk, |slot| slots.push(slot)).unwrap();
+        let dirty = slots.iter().find(|s| s.offset == 5 * 4096).unwrap();
+        let clean = slots.iter().find(|s| s.offset == 20 * 4096).unwrap();
+        assert_eq!((dirty.dirty, clean.dirty, slots.len()), (1, 0, 32));
+        flip(&disk, sb.slot_offset(dirty.slot) + 77);
+        flip(&disk, sb.slot_offset(clean.slot) + 77);
+        let report = check(&*disk, true).unwrap();
+        let data = |slot: &SlotInfo, dirty| Finding::Data {
+            slot: slot.slot,
+            origin: "o".to_owned(),
+            offset: slot.offset,
+            len_bytes: 4096,
+            dirty,
+        };
+        let (a, b) = (data(dirty, true), data(clean, false));
+        assert!(
+            report.findings.len() == 2
+                && report.findings.contains(&a)
+                && report.findings.contains(&b),
+            "{report:?}"
+        );
+        assert!(check(&*disk, false).unwrap().findings.is_empty(), "without data, it is not read");
+        assert_eq!(repair(Arc::clone(&disk)).unwrap().dirty_bytes, 15 * 4096);
+        assert!(check(&*disk, true).unwrap().findings.is_empty());
+        assert_eq!(ones(&attach(&disk, &origin).unwrap()), 15);
+    }
+}

@@ -1,0 +1,185 @@
+//! Making a cache larger or smaller while it is used.
+//!
+//! Slot 0 stays where it is. The checkpoints stay in front of it as long as they are large enough
+//! for an entry for each slot; else they lie behind the last slot. The new layout counts with the
+//! write of the superblock that names it: until then the old one is whole, as nothing of the new
+//! one lies where the old one has anything.
+
+use crate::cache::Cache;
+use crate::checkpoint::NewLayout;
+use crate::format::UNIT;
+use crate::format::checkpoint::AreaLayout;
+use crate::format::superblock::Superblock;
+use crate::{Error, Result};
+use std::sync::PoisonError;
+
+impl Cache {
+    /// Makes the cache use `len_bytes` of its device, which is that long already. To grow, make the
+    /// device longer first; to shrink, make it shorter afterwards. Blocks that have to go are
+    /// written back if they are dirty.
+    ///
+    /// The cache serves meanwhile, but for a moment when the index is built anew (less than a tenth
+    /// of a microsecond a slot).
+    ///
+    /// # Errors
+    /// [`Error::Invalid`] if the length makes no sense, or differs too little from the present one;
+    /// [`Error::StillDirty`] if dirty blocks cannot be written back; [`Error::CacheDevice`].
+    /// The cache is as it was then.
+    pub fn resize(&self, len_bytes: u64) -> Result<()> {
+        self.lock().check_usable()?;
+        if self.options.read_only || !self.options.persistence {
+            return Err(Error::ReadOnly);
+        }
+        let device_bytes = self.device.geometry().len_bytes;
+        if len_bytes > device_bytes {
+            let what = format!("{len_bytes} bytes do not fit the device of {device_bytes}");
+            return Err(Error::Invalid(what));
+        }
+        self.load_all()?;
+        let checkpointing = self.checkpointing.lock().unwrap_or_else(PoisonError::into_inner);
+        let layout = new_layout(&self.lock().sb, len_bytes)?;
+        self.lock().slot_limit = layout.slots;
+        let resized =
+            self.empty_slots_from(layout.slots).and_then(|()| self.checkpoint_into(Some(&layout)));
+        if let Err(error) = resized {
+            self.lock().slot_limit = u32::MAX;
+            return Err(error);
+        }
+        self.lock().resize(layout.slots);
+        drop(checkpointing);
+        self.notify();
+        Ok(())
+    }
+
+    /// Takes everything out of the slots from `limit` on.
+    fn empty_slots_from(&self, limit: u32) -> Result<()> {
+        // What a writer or a fill has reserved already still comes: as often as that happens.
+        for _ in 0..1000 {
+            let (mut used, mut dirty, mut held) = (0_u32, 0_u32, 0_u32);
+            let mut st = self.lock();
+            st.sweep_limbo();
+            for slot in limit..st.slots.len() {
+                let masks = st.slots.masks(slot);
+                if st.slots.key(slot).is_some() {
+                    used += 1;
+                    if masks.dirty == 0 {
+                        st.unmap(slot);
+                    } else {
+                        dirty += 1;
+                    }
+                }
+                held += u32::from(masks.held != 0);
+            }
+            let reserved = (limit..st.slots.len())
+                .any(|slot| st.slots.key(slot).is_none() && !st.slots.free.get(slot));
+            drop(st);
+            if used == 0 && held == 0 && !reserved {
+                return Ok(());
+            }
+            if dirty > 0 {
+                self.write_back_all()?;
+            }
+            if !self.commit_or_no_room()? {
+                break;
+            }
+            if used == 0 && held == 0 {
+                std::thread::yield_now();
+            }
+        }
+        Err(Error::StillDirty {
+            dirty_bytes: self.lock().dirty_bytes(),
+            why: "the last slots of the cache are in use".to_owned(),
+        })
+    }
+
+    /// Commits, without a checkpoint: the caller holds the lock of those. `Ok(false)`: there is no
+    /// room in the log.
+    fn commit_or_no_room(&self) -> Result<bool> {
+        let committing = self.committing.lock().unwrap_or_else(PoisonError::into_inner);
+        Ok(self.commit_locked(&committing, false)? == crate::commit::Committed::Done)
+    }
+}
+
+fn new_layout(sb: &Superblock, len_bytes: u64) -> Result<NewLayout> {
+    let unit = UNIT as u64;
+    let block = u64::from(sb.block_bytes);
+    let len_bytes = len_bytes / unit * unit;
+    let room = len_bytes.saturating_sub(sb.data_offset);
+    let area = |slots: u64| AreaLayout::new(slots as u32, sb.subs()).blocks();
+    let slots = (room / block).min(u64::from(crate::policy::SLOTS_MAX));
+    if slots == 0 {
+        return Err(Error::Invalid(format!("{len_bytes} bytes are too few for this cache")));
+    }
+    let front = sb.log_offset + sb.log_blocks * unit;
+    let front_blocks = (sb.data_offset - front) / unit / 2;
+    if area(slots) <= front_blocks {
+        let checkpoints = [front, front + front_blocks * unit];
+        let slots = slots as u32;
+        return Ok(NewLayout { slots, len_bytes, checkpoints, checkpoint_blocks: front_blocks });
+    }
+    let mut slots = slots;
+    while slots > 0 && slots * block + 2 * area(slots) * unit > room {
+        let excess = (slots * block + 2 * area(slots) * unit - room).div_ceil(block);
+        slots = slots.saturating_sub(excess.div_ceil(2).max(1));
+    }
+    let blocks = area(slots.max(1));
+    let first = len_bytes.saturating_sub(2 * blocks * unit);
+    // Nothing of the old layout may lie there: neither data (of slots that stay) nor checkpoints.
+    let old_data_end = sb.data_offset + u64::from(sb.slots).min(slots) * block;
+    let old_behind = sb.checkpoints.iter().filter(|at| **at >= sb.data_offset);
+    let free =
+        old_behind.clone().all(|at| at + sb.checkpoint_blocks * unit <= first || *at >= len_bytes);
+    if slots == 0 || first < old_data_end || !free {
+        let what = "the new length is too near to the old one: the checkpoints would overlap";
+        return Err(Error::Invalid(what.to_owned()));
+    }
+    let checkpoints = [first, first + blocks * unit];
+    Ok(NewLayout { slots: slots as u32, len_bytes, checkpoints, checkpoint_blocks: blocks })
+}
+
+#[cfg(test)]
+mod tests {
+    use crate::{AttachOptions, Cache, CreateOptions, Mode, OpenOptions, OriginId};
+    use std::sync::Arc;
+    use weft_block::{BlockDevice, MemoryDevice};
+
+    /// Grown twice (the checkpoints move behind the slots), shrunk below the beginning: in each
+    /// step dirty and clean blocks stay right, also when the cache is opened again.
+    #[test]
+    fn a_cache_grows_and_shrinks_while_it_is_used() {
+        let disk: Arc<dyn BlockDevice> = Arc::new(MemoryDevice::new(64 << 20));
+        let origin: Arc<dyn BlockDevice> = Arc::new(MemoryDevice::new(32 << 20));
+        // A short cache on a long device.
+        let short = MemoryDevice::new(2 << 20);
+        Cache::create(&short, &CreateOptions::default()).unwrap();
+        let mut bytes = vec![0; 2 << 20];
+        short.read_at(&mut bytes, 0).unwrap();
+        disk.write_at(&bytes, 0).unwrap();
+
+        let options = OpenOptions { background: false, ..OpenOptions::default() };
+        let id = OriginId { len_bytes: 32 << 20, label: "o".to_owned(), ..OriginId::default() };
+        let attach = AttachOptions { mode: Mode::WriteBack, ..AttachOptions::default() };
+        let mut version = 1_u8;
+        let mut slots = Vec::new();
+        for mib in [2_u64, 12, 48, 50, 20, 1] {
+            let cache = Cache::open(Arc::clone(&disk), options.clone()).unwrap();
+            let cached = cache.attach(Arc::clone(&origin), &id, &attach).unwrap();
+            cache.resize(mib << 20).unwrap_or_else(|e| panic!("to {mib} MiB: {e}"));
+            slots.push(cache.stats().slots);
+            for at in (0..32 << 20).step_by(1 << 20) {
+                let mut seen = [0; 4096];
+                cached.read_at(&mut seen, at).unwrap();
+                assert!(seen.iter().all(|b| *b == version - 1), "at {at} with {mib} MiB");
+                cached.write_at(&[version; 4096], at).unwrap();
+            }
+            cached.flush().unwrap();
+            cache.check_invariants();
+            version += 1;
+            if mib % 8 == 0 {
+                cache.close().unwrap();
+            }
+        }
+        assert!(slots[1] > slots[0] && slots[2] > slots[1], "{slots:?}");
+        assert!(slots[4] < slots[3] && slots[5] < slots[0], "{slots:?}");
+    }
+}
