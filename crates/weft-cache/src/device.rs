@@ -191,4 +191,8 @@ impl BlockDevice for CachedDevice {
         self.change_range(start, end - start, |at, len| origin.write_zeroes(at, len))?;
         Ok(self.write(Data::Zeroes(offset + len_bytes - end), end)?)
     }
+
+    fn zeroes_are_fast(&self) -> bool {
+        self.origin.mode().writes_back() || self.origin.device.zeroes_are_fast()
+    }
 }

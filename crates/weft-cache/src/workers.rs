@@ -327,11 +327,12 @@ fn commit_loop(cache: &Weak<Cache>, queue: &(Mutex<Queue>, Condvar), start: Inst
             if !cache.workers.running.load(Ordering::Acquire) {
                 return;
             }
-            if let Err(error) = cache.maintain(start.elapsed().as_millis() as u64) {
+            let maintained = cache.maintain(start.elapsed().as_millis() as u64);
+            if let Err(error) = &maintained {
                 tracing::warn!(%error, "the cache could not be maintained");
             }
             let st = cache.lock();
-            st.loading.is_some() || !st.forgetting.is_empty()
+            maintained.is_ok() && (st.loading.is_some() || !st.forgetting.is_empty())
         };
         if !busy {
             // The queue's stop is what ends the pause early.
