@@ -85,13 +85,34 @@ impl Bitmap {
         self.words.iter().flat_map(|word| word.to_le_bytes())
     }
 
-    /// Sets the bits that `bytes` say, from bit `first` (a multiple of 8) on.
+    /// Sets the bits that `bytes` say, from bit `first` (a multiple of 64) on.
     pub(crate) fn set_bytes(&mut self, first: u32, bytes: &[u8]) {
-        for (index, byte) in bytes.iter().enumerate().filter(|(_, byte)| **byte != 0) {
-            for bit in (0..8).filter(|bit| byte >> bit & 1 != 0) {
-                self.set(first + index as u32 * 8 + bit);
-            }
+        debug_assert!(first.is_multiple_of(64));
+        let words = self.words.iter_mut().skip(first as usize / 64);
+        for (word, bytes) in words.zip(bytes.chunks(8)) {
+            let mut whole = [0; 8];
+            whole[..bytes.len()].copy_from_slice(bytes);
+            *word |= u64::from_le_bytes(whole);
         }
+        self.trim();
+    }
+
+    /// The map of the bits that are clear in this one.
+    pub(crate) fn complement(&self) -> Self {
+        let words = self.words.iter().map(|word| !word).collect();
+        let mut map = Self { words, len: self.len, set: 0 };
+        map.trim();
+        map
+    }
+
+    /// Clears what lies past the end, and counts.
+    fn trim(&mut self) {
+        if let Some(last) = self.words.last_mut()
+            && !self.len.is_multiple_of(64)
+        {
+            *last &= (1 << (self.len % 64)) - 1;
+        }
+        self.set = self.words.iter().map(|word| word.count_ones()).sum();
     }
 }
 
@@ -119,7 +140,10 @@ mod tests {
             let mut copy = Bitmap::new(len);
             let bytes: Vec<u8> = map.bytes().collect();
             copy.set_bytes(0, &bytes);
-            prop_assert_eq!(copy.words, map.words);
+            prop_assert_eq!(copy.words, map.words.clone());
+            let clear = map.complement();
+            prop_assert_eq!(clear.count(), len - map.count());
+            prop_assert!((0..len).all(|bit| clear.get(bit) != map.get(bit)));
         }
     }
 }

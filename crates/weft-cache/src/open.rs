@@ -283,9 +283,7 @@ impl Found {
 }
 
 fn start_empty(state: &mut State, found: &Found) {
-    for slot in 0..state.slots.len() {
-        state.slots.free.set(slot);
-    }
+    state.slots.free = crate::bitmap::Bitmap::new(state.slots.len()).complement();
     let number = found.unused_number();
     state.log.tail = number;
     state.log.next = number;
@@ -314,11 +312,7 @@ fn recover(device: &dyn BlockDevice, state: &mut State, found: &Found) -> Result
     let map = load_map(device, state, &header, area, &layout)?;
     let untrusted = sb.state & STATE_UNTRUSTED != 0;
     state.loading = Some(Loading::new(area, layout, header, sb.slots, untrusted));
-    for slot in 0..sb.slots {
-        if !map.get(slot) {
-            state.slots.free.set(slot);
-        }
-    }
+    state.slots.free = map.complement();
     replay(device, state, header.log_start, end)?;
     // Only now it is known which intents are left.
     let mut slot = 0;
@@ -361,17 +355,17 @@ fn load_map(
     area: u64,
     layout: &AreaLayout,
 ) -> Result<crate::bitmap::Bitmap> {
-    let mut map = crate::bitmap::Bitmap::new(state.sb.slots);
-    let mut page = vec![0; UNIT];
-    for index in 0..layout.map_pages {
-        let at = area + (layout.map_at() + index) * UNIT as u64;
-        device.read_at(&mut page, at).map_err(Error::CacheDevice)?;
-        let first = (index as usize * checkpoint::BITS_PER_PAGE) as u32;
-        match parse_page(&page, PageKind::Map, header.sequence, index as u32) {
-            Some((_, payload)) => map.set_bytes(first, payload),
-            None => map.set_bytes(first, &[0xff; checkpoint::BITS_PER_PAGE / 8]),
+    let mut pages = vec![0; layout.map_pages as usize * UNIT];
+    device.read_at(&mut pages, area + layout.map_at() * UNIT as u64).map_err(Error::CacheDevice)?;
+    let mut bytes = Vec::with_capacity(pages.len());
+    for (index, page) in (0..).zip(pages.chunks_exact(UNIT)) {
+        match parse_page(page, PageKind::Map, header.sequence, index) {
+            Some((_, payload)) => bytes.extend_from_slice(payload),
+            None => bytes.resize(bytes.len() + checkpoint::BITS_PER_PAGE / 8, 0xff),
         }
     }
+    let mut map = crate::bitmap::Bitmap::new(state.sb.slots);
+    map.set_bytes(0, &bytes);
     Ok(map)
 }
 
