@@ -40,6 +40,7 @@ const OTHERS: &[(usize, &[u8], &str)] = &[
     (0x255c, &[0x19, 0x01, 0x54, 0x19], "a UFS2 volume (little-endian)"),
     (0x1055c, &[0x19, 0x01, 0x54, 0x19], "a UFS2 volume"),
     (0x255c, &[0x54, 0x19, 0x01, 0x00], "a UFS1 volume"),
+    (0, b"weftCACH", "a cache of weft; weft cache info shows it"),
     (0, b"LUKS\xba\xbe", "a LUKS-encrypted volume; open it with cryptsetup first"),
     (536, b"LVM2 001", "an LVM physical volume; give a logical volume of it"),
     (4086, b"SWAPSPACE2", "a swap area"),

@@ -20,16 +20,25 @@ pub fn make(
     force: bool,
     options: &MkfsOptions,
 ) -> Result<Report> {
-    let source: Source = image.parse()?;
     let options = MkfsOptions { len_bytes, ..options.clone() };
-    let run = |device: &dyn BlockDevice| {
+    in_source(image, len_bytes, force, &|device| {
         mkfs(device, &options)
             .map_err(|e| Error::Volume { image: image.to_owned(), message: e.to_string() })
-    };
+    })
+}
+
+/// Lets `run` make something on the device that `image` names, which is made or grown for it.
+pub(crate) fn in_source<T>(
+    image: &str,
+    len_bytes: Option<u64>,
+    force: bool,
+    run: &dyn Fn(&dyn BlockDevice) -> Result<T>,
+) -> Result<T> {
+    let source: Source = image.parse()?;
     if let Source::Local(local) = &source
         && let (SourceDevice::File(path), None) = (&local.device, local.partition)
     {
-        return make_in_file(image, path, len_bytes, force, run);
+        return in_file(image, path, len_bytes, force, run);
     }
     let device = source.open(OpenMode::READ_WRITE)?;
     if !force {
@@ -38,17 +47,17 @@ pub fn make(
     run(&*device)
 }
 
-fn make_in_file(
+fn in_file<T>(
     image: &str,
     path: &Path,
     len_bytes: Option<u64>,
     force: bool,
-    run: impl Fn(&dyn BlockDevice) -> Result<Report>,
-) -> Result<Report> {
+    run: &dyn Fn(&dyn BlockDevice) -> Result<T>,
+) -> Result<T> {
     if !path.exists() {
         let Some(len) = len_bytes else {
             return Err(Error::Invalid(format!(
-                "{image} does not exist: give the size of the volume to be made, such as --size 1G"
+                "{image} does not exist: give the size it shall have, such as --size 1G"
             )));
         };
         let device = FileDevice::create(path, len)?;
