@@ -149,6 +149,7 @@ impl Cache {
         let st = self.lock();
         Stats {
             slots: u64::from(st.slots.len()),
+            block_bytes: u64::from(st.sb.block_bytes),
             used_slots: u64::from(st.index.len()),
             dirty_bytes: st.dirty_bytes(),
             intents: st.regions.durable,
@@ -170,6 +171,12 @@ impl Cache {
     #[doc(hidden)]
     pub fn check_invariants(&self) {
         self.lock().check_invariants();
+    }
+
+    /// The size of its blocks, in bytes.
+    #[must_use]
+    pub fn block_bytes(&self) -> u32 {
+        self.lock().sb.block_bytes
     }
 
     /// The options it was opened with.

@@ -2,40 +2,28 @@
 
 use std::sync::atomic::{AtomicU64, Ordering};
 
-macro_rules! counters {
-    ($($(#[$doc:meta])* $name:ident,)*) => {
+macro_rules! stats {
+    (
+        counters { $($(#[$doc:meta])* $counter:ident,)* }
+        gauges { $($(#[$gauge_doc:meta])* $gauge:ident,)* }
+    ) => {
         /// The counters as they are counted: from many threads, without a lock.
         #[derive(Debug, Default)]
-        pub(crate) struct Counters { $(pub(crate) $name: AtomicU64,)* }
+        pub(crate) struct Counters { $(pub(crate) $counter: AtomicU64,)* }
 
         /// What a cache has done since it was opened (counters, which only grow), and what it
         /// holds now (gauges).
         #[derive(Debug, Clone, Copy, PartialEq, Eq, Default)]
         #[non_exhaustive]
         pub struct Stats {
-            $($(#[$doc])* pub $name: u64,)*
-            /// Gauge: the slots there are.
-            pub slots: u64,
-            /// Gauge: the slots that hold a block.
-            pub used_slots: u64,
-            /// Gauge: bytes that are in the cache and not yet in the origin.
-            pub dirty_bytes: u64,
-            /// Gauge: regions of origins with a durable intent.
-            pub intents: u64,
-            /// Gauge: changed slots that the log does not have yet.
-            pub pending_records: u64,
-            /// Gauge: blocks of the log in use.
-            pub log_used_blocks: u64,
-            /// Gauge: blocks of the checkpoint that are still to be loaded.
-            pub loading_pages: u64,
-            /// Gauge: memory of the index, the slot table and the policy, in bytes.
-            pub memory_bytes: u64,
+            $($(#[$doc])* pub $counter: u64,)*
+            $($(#[$gauge_doc])* pub $gauge: u64,)*
         }
 
         impl Counters {
             pub(crate) fn snapshot(&self) -> Stats {
                 Stats {
-                    $($name: self.$name.load(Ordering::Relaxed),)*
+                    $($counter: self.$counter.load(Ordering::Relaxed),)*
                     ..Stats::default()
                 }
             }
@@ -44,14 +32,20 @@ macro_rules! counters {
         impl Stats {
             /// Each counter with its name, in a fixed order.
             pub fn counters(&self) -> impl Iterator<Item = (&'static str, u64)> {
-                [$((stringify!($name), self.$name),)*].into_iter()
+                [$((stringify!($counter), self.$counter),)*].into_iter()
+            }
+
+            /// Each gauge with its name, in a fixed order.
+            pub fn gauges(&self) -> impl Iterator<Item = (&'static str, u64)> {
+                [$((stringify!($gauge), self.$gauge),)*].into_iter()
             }
         }
     };
 }
 
-counters! {
-    /// Blocks read that were in the cache.
+stats! {
+    counters {
+        /// Blocks read that were in the cache.
     hits,
     /// Blocks read that were not.
     misses,
@@ -109,6 +103,27 @@ counters! {
     throttled_writes,
     /// Clean blocks dropped when the cache was opened, because the origin may have been changed.
     dropped_at_open,
+    }
+    gauges {
+    /// Gauge: the slots there are.
+    slots,
+    /// Gauge: the size of a block, in bytes.
+    block_bytes,
+    /// Gauge: the slots that hold a block.
+    used_slots,
+    /// Gauge: bytes that are in the cache and not yet in the origin.
+    dirty_bytes,
+    /// Gauge: regions of origins with a durable intent.
+    intents,
+    /// Gauge: changed slots that the log does not have yet.
+    pending_records,
+    /// Gauge: blocks of the log in use.
+    log_used_blocks,
+    /// Gauge: blocks of the checkpoint that are still to be loaded.
+    loading_pages,
+    /// Gauge: memory of the index, the slot table and the policy, in bytes.
+    memory_bytes,
+    }
 }
 
 pub(crate) trait Count {

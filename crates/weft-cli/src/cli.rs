@@ -1,5 +1,9 @@
 //! The command line: verbs and their options, as clap derives them.
 
+pub mod cache;
+
+pub use cache::{Cache, Caching};
+
 use clap::{Args, Parser, Subcommand, ValueEnum};
 use std::ffi::OsString;
 use std::path::PathBuf;
@@ -35,6 +39,11 @@ pub enum Verb {
     Mount(Mount),
     /// Serve a volume or device to others
     Serve(Serve),
+    /// A cache on a local disk, in front of a slow source
+    #[command(subcommand)]
+    Cache(Cache),
+    /// Watch a cache in use
+    Top(cache::Top),
     /// Unmount a directory, and wait until everything is on the disk
     Umount(Umount),
     /// Show what a volume is
@@ -161,6 +170,8 @@ pub struct Mount {
     pub mountpoint: PathBuf,
     #[command(flatten)]
     pub opening: Opening,
+    #[command(flatten)]
+    pub caching: Caching,
     /// Return once it is mounted
     #[arg(long, short)]
     pub background: bool,
@@ -234,6 +245,8 @@ pub struct ServeNbd {
     /// End connections that ask for nothing for so long [default: never]
     #[arg(long, value_name = "SECONDS")]
     pub idle_limit: Option<u64>,
+    #[command(flatten)]
+    pub caching: Caching,
     /// Return once it is served
     #[arg(long, short)]
     pub background: bool,

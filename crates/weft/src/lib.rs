@@ -28,6 +28,7 @@
 //! ```
 #![warn(missing_docs)]
 
+pub mod cache;
 pub mod check;
 pub mod format;
 pub mod mkfs;
@@ -51,7 +52,6 @@ pub use order::Order;
 pub use stack::{Options, Stack};
 
 pub use weft_block as block;
-pub use weft_cache as cache;
 pub use weft_ext2 as ext2;
 pub use weft_nbd as nbd;
 pub use weft_patch as patch;

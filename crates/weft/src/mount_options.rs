@@ -19,6 +19,10 @@ pub struct MountOptions {
     pub no_xattr: bool,
     /// `writeback` or `nowriteback`: whether the kernel collects writes in its cache.
     pub writeback: Option<bool>,
+    /// `cache=PATH`: a cache in front of the source.
+    pub cache: Option<String>,
+    /// `cache_mode=MODE`: what happens to reads and writes there.
+    pub cache_mode: Option<String>,
     /// `polling` or `nopolling`: whether a CPU may be kept awake while there is much to do.
     pub polling: Option<bool>,
 }
@@ -87,6 +91,8 @@ impl MountOptions {
                 ("nowriteback", None) => self.writeback = Some(false),
                 ("polling", None) => self.polling = Some(true),
                 ("nopolling", None) => self.polling = Some(false),
+                ("cache", Some(path)) => self.cache = Some(path.to_owned()),
+                ("cache_mode", Some(mode)) => self.cache_mode = Some(mode.to_owned()),
                 ("threads", Some(n)) => {
                     let n = n.parse().ok().filter(|n| (1..=1024).contains(n)).ok_or_else(|| {
                         Error::Invalid(format!("threads={n}: give a number from 1 to 1024"))
@@ -108,7 +114,8 @@ impl MountOptions {
                 _ => {
                     return Err(Error::Invalid(format!(
                         "the mount option '{option}' is not known; there are ro, order=ORDER, \
-                         allow_other, noxattr, nowriteback, nopolling, threads=N, and the \
+                         allow_other, noxattr, nowriteback, nopolling, threads=N, cache=PATH, \
+                         cache_mode=MODE, and the \
                          kernel's own (nodev, nosuid, noexec, noatime, ...)"
                     )));
                 }

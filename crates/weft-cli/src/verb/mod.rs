@@ -1,6 +1,7 @@
 //! The verbs, one file each or one for a small family.
 
 mod background;
+mod cache;
 mod cat;
 mod change;
 mod copy;
@@ -35,6 +36,8 @@ pub fn run(cli: Cli) -> Outcome {
         Verb::Mount(args) => mount::run(out, &args, cli.verbose),
         Verb::Serve(args) => serve::run(out, &args),
         Verb::Mkfs(args) => mkfs::run(out, &args),
+        Verb::Cache(verb) => cache::run(out, &verb),
+        Verb::Top(args) => cache::top::run(out, &args),
         Verb::Umount(args) => umount::run(out, &args),
         Verb::Info(args) => info::run(out, &args),
         Verb::Ls(args) => list::ls(out, &args),

@@ -29,7 +29,9 @@ pub fn run(out: Output, args: &cli::Mount, verbose: u8) -> Outcome {
         mount_point: std::path::absolute(&args.mountpoint)?.to_str().map(str::to_owned),
         ..Options::default()
     };
-    let stack = Stack::open(&args.image, &opening)?;
+    let cached =
+        super::cache::open_source(&args.image, &caching(args, &options)?, opening.read_only)?;
+    let stack = Stack::open_device(&args.image, cached.device(), &opening)?;
     if stack.is_read_only() && !options.read_only {
         out.note("mounted read-only: weft info says which features of the volume call for that");
     }
@@ -44,8 +46,23 @@ pub fn run(out: Output, args: &cli::Mount, verbose: u8) -> Outcome {
         let (image, dir) = (&args.image, args.mountpoint.display());
         out.note(&format!("{image} is mounted on {dir}; unmount it, or press Ctrl-C, to end"));
     }
-    session.wait()?;
+    let ended = session.wait();
+    cached.close(out, &args.image)?;
+    ended?;
     Ok(DONE)
+}
+
+/// The cache of the command line, or that of `-o`.
+fn caching(args: &cli::Mount, options: &MountOptions) -> Result<cli::Caching, Failure> {
+    let mut caching = args.caching.clone();
+    if let (None, Some(cache)) = (&caching.cache, &options.cache) {
+        caching.cache = Some(cache.clone());
+        if let Some(mode) = &options.cache_mode {
+            caching.cache_mode =
+                Some(mode.parse().map_err(|e: weft::cache::Error| Failure::usage(e.to_string()))?);
+        }
+    }
+    Ok(caching)
 }
 
 /// Puts the options of the command line and of `-o` together.
@@ -74,6 +91,7 @@ fn detach(out: Output, args: &cli::Mount, verbose: u8) -> Outcome {
     if let Some(journal) = &args.opening.journal {
         command.arg(format!("--journal={}", mounts::absolute_source(journal)?));
     }
+    command.args(args.caching.to_args());
     if args.read_only {
         command.arg("--read-only");
     }

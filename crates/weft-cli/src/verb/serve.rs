@@ -1,6 +1,6 @@
 //! `serve`: a device for others.
 
-use super::background;
+use super::{background, cache};
 use crate::cli::{Serve, ServeNbd, ServeProtocol, ServeTls};
 use crate::failure::{DONE, Failure, Outcome};
 use crate::output::Output;
@@ -9,15 +9,13 @@ use signal_hook::consts::{SIGHUP, SIGINT, SIGTERM};
 use signal_hook::iterator::Signals;
 use std::path::PathBuf;
 use std::process::Command;
-use std::sync::Arc;
 use std::time::Duration;
-use weft::block::{BlockDevice, OpenMode};
+use weft::block::BlockDevice;
 use weft::mounts::absolute_source;
 use weft::nbd::server::{Options, Server};
 use weft::nbd::tls::ServerTls;
 use weft::nbd::wire::PORT;
 use weft::nbd::{Address, Export, Uri};
-use weft::source::open_source;
 
 /// How long requests in progress may take when the server is told to end.
 const STOP_LIMIT: Duration = Duration::from_secs(10);
@@ -46,7 +44,8 @@ fn nbd(out: Output, args: &ServeNbd) -> Outcome {
     }
     // Before anything can send one: a signal that comes early ends the server all the same.
     let mut signals = Signals::new([SIGTERM, SIGINT, SIGHUP])?;
-    let device = open(args)?;
+    let source = open(args)?;
+    let device = source.device();
     let len_bytes = device.geometry().len_bytes;
     let mut export = Export::new(&args.export, device);
     export.description.clone_from(&args.description);
@@ -71,14 +70,15 @@ fn nbd(out: Output, args: &ServeNbd) -> Outcome {
         report(out, &served)?;
     }
     signals.forever().next();
-    server.stop(STOP_LIMIT).map_err(failed)?;
+    let stopped = server.stop(STOP_LIMIT);
+    source.close(out, &args.source)?;
+    stopped.map_err(failed)?;
     Ok(DONE)
 }
 
-/// The device that is served.
-fn open(args: &ServeNbd) -> Result<Arc<dyn BlockDevice>, Failure> {
-    let mode = if args.read_only { OpenMode::READ_ONLY } else { OpenMode::READ_WRITE };
-    Ok(open_source(&absolute_source(&args.source)?, mode)?)
+/// What is served.
+fn open(args: &ServeNbd) -> Result<cache::Opened, Failure> {
+    cache::open_source(&absolute_source(&args.source)?, &args.caching, args.read_only)
 }
 
 fn failed(e: weft::nbd::Error) -> Failure {

@@ -1,0 +1,162 @@
+//! The command line of `weft cache`, and the options of a volume behind a cache.
+
+use clap::{Args, Subcommand};
+use std::path::PathBuf;
+use weft::cache::{Mode, PolicyKind};
+
+/// A cache in front of the source, for the verbs that keep it open.
+#[derive(Debug, Clone, Default, Args)]
+#[command(next_help_heading = "Cache")]
+pub struct Caching {
+    /// Put this cache (made with weft cache create) in front of the source
+    #[arg(long, value_name = "CACHE")]
+    pub cache: Option<String>,
+    /// What happens to reads and writes: write-through, write-back, write-around,
+    /// write-invalidate, write-only or pass-through [default: write-through]
+    #[arg(long, value_name = "MODE", requires = "cache")]
+    pub cache_mode: Option<Mode>,
+    /// The most of the cache that this source may take
+    #[arg(long, value_name = "SIZE", requires = "cache")]
+    pub cache_quota: Option<String>,
+    /// The name this source goes by in the cache, wherever it is found [default: the source]
+    #[arg(long, value_name = "NAME", requires = "cache")]
+    pub cache_name: Option<String>,
+    /// Let the cache take this source beside those it has
+    #[arg(long, requires = "cache")]
+    pub cache_add: bool,
+    /// Go on with a source that was changed without the cache: what is clean of it is dropped
+    #[arg(long, requires = "cache")]
+    pub cache_invalidate: bool,
+    /// Forget the cache's content at the end, and write no metadata
+    #[arg(long, requires = "cache")]
+    pub cache_volatile: bool,
+    /// Finer settings, comma-separated: commit-ms, dirty-limit, dirty-age-ms, writeback-rate,
+    /// verify, ... (weft cache options lists them)
+    #[arg(long, value_name = "NAME=VALUE", requires = "cache")]
+    pub cache_options: Vec<String>,
+    /// Serve the cache's statistics to Prometheus on this address, such as 127.0.0.1:9105
+    #[arg(long, value_name = "ADDRESS", requires = "cache")]
+    pub metrics: Option<String>,
+}
+
+impl Caching {
+    /// The same settings as arguments, for a process that goes on in the background.
+    pub fn to_args(&self) -> Vec<String> {
+        let valued = [
+            ("--cache", self.cache.clone()),
+            ("--cache-mode", self.cache_mode.map(|mode| mode.to_string())),
+            ("--cache-quota", self.cache_quota.clone()),
+            ("--cache-name", self.cache_name.clone()),
+            ("--metrics", self.metrics.clone()),
+        ];
+        let flags = [
+            ("--cache-add", self.cache_add),
+            ("--cache-invalidate", self.cache_invalidate),
+            ("--cache-volatile", self.cache_volatile),
+        ];
+        let valued = valued.into_iter().filter_map(|(name, v)| Some(format!("{name}={}", v?)));
+        let flags = flags.into_iter().filter(|(_, set)| *set).map(|(name, _)| name.to_owned());
+        let options = self.cache_options.iter().map(|o| format!("--cache-options={o}"));
+        valued.chain(flags).chain(options).collect()
+    }
+}
+
+/// `weft cache`.
+#[derive(Debug, Subcommand)]
+pub enum Cache {
+    /// Make an empty cache in a file or on a block device
+    Create(Create),
+    /// Show what a cache is and what it holds, in use or not
+    Info(Which),
+    /// List the settings that --cache-options takes
+    Options,
+    /// Write what is dirty back to the source
+    Flush(Flush),
+    /// Switch the mode of a source of a cache in use
+    Mode(SetMode),
+    /// Make a cache forget a source
+    Detach(Detach),
+    /// Record what is read and written through a cache in use
+    Trace(Trace),
+}
+
+#[derive(Debug, Args)]
+pub struct Create {
+    /// The file (made if it does not exist) or block device
+    pub cache: String,
+    /// Size, such as 10G [default: that of the file or device]
+    #[arg(long, short)]
+    pub size: Option<String>,
+    /// The unit of caching, 4K to 64K: larger needs less memory, smaller wastes less
+    #[arg(long, short, value_name = "SIZE", default_value = "4K")]
+    pub block_size: String,
+    /// What is given up when room is needed: s3fifo, wtinylfu, lru or set-lru:WAYS
+    #[arg(long, value_name = "POLICY", default_value_t)]
+    pub policy: PolicyKind,
+    /// A name for people
+    #[arg(long, short = 'L', default_value = "")]
+    pub label: String,
+    /// Overwrite what is there, even if it looks like something
+    #[arg(long, short = 'F')]
+    pub force: bool,
+}
+
+#[derive(Debug, Args)]
+pub struct Which {
+    /// The cache
+    pub cache: String,
+}
+
+#[derive(Debug, Args)]
+pub struct Flush {
+    /// The cache
+    pub cache: String,
+    /// The source, for a cache that is not in use
+    pub source: Option<String>,
+    /// The name the source goes by in the cache [default: the source]
+    #[arg(long, value_name = "NAME")]
+    pub cache_name: Option<String>,
+}
+
+#[derive(Debug, Args)]
+pub struct SetMode {
+    /// The cache
+    pub cache: String,
+    /// The new mode
+    pub mode: Mode,
+    /// Which of its sources, if it has more than one in use
+    #[arg(long, value_name = "NAME")]
+    pub origin: Option<String>,
+}
+
+#[derive(Debug, Args)]
+pub struct Detach {
+    /// The cache
+    pub cache: String,
+    /// The source's name, as weft cache info shows it [default: the only one]
+    pub origin: Option<String>,
+}
+
+#[derive(Debug, Args)]
+pub struct Trace {
+    /// The cache
+    pub cache: String,
+    /// The file to write, in libCacheSim's oracleGeneral format
+    #[arg(long, short)]
+    pub output: PathBuf,
+    /// How long to record, in seconds
+    #[arg(long, short, default_value_t = 60)]
+    pub seconds: u64,
+}
+
+#[derive(Debug, Args)]
+pub struct Top {
+    /// The cache
+    pub cache: String,
+    /// Milliseconds between two looks
+    #[arg(long, short, value_name = "MS", default_value_t = 1000)]
+    pub interval_ms: u64,
+    /// How many times to look; 0 goes on until it is interrupted
+    #[arg(long, short = 'n', default_value_t = 0)]
+    pub count: u64,
+}

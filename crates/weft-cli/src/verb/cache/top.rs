@@ -1,0 +1,107 @@
+//! `top`: a cache in use, second by second.
+
+use super::ask;
+use crate::cli::cache::Top;
+use crate::failure::{DONE, Failure, Outcome};
+use crate::output::{Output, human};
+use serde_json::json;
+use std::collections::HashMap;
+use std::io::{IsTerminal, Write};
+use std::time::{Duration, Instant};
+use weft::cache::parse_metrics;
+
+/// What a cache said, by name.
+type Figures = HashMap<String, f64>;
+
+/// `top`.
+pub fn run(out: Output, args: &Top) -> Outcome {
+    let interval = Duration::from_millis(args.interval_ms.max(100));
+    let mut before = read(&args.cache)?;
+    let mut round = 0;
+    while args.count == 0 || round < args.count {
+        let began = Instant::now();
+        std::thread::sleep(interval);
+        let now = read(&args.cache)?;
+        show(out, &args.cache, &before, &now, began.elapsed().as_secs_f64())?;
+        before = now;
+        round += 1;
+    }
+    Ok(DONE)
+}
+
+fn read(cache: &str) -> Result<Figures, Failure> {
+    let text = ask(cache, "GET", "/metrics")?.ok_or_else(|| {
+        Failure::new(format!(
+            "no process of yours uses {cache} (weft mount and weft serve take --cache)"
+        ))
+    })?;
+    Ok(parse_metrics(&text).into_iter().map(|s| (s.name, s.value)).collect())
+}
+
+fn show(
+    out: Output,
+    cache: &str,
+    before: &Figures,
+    now: &Figures,
+    secs: f64,
+) -> Result<(), Failure> {
+    let total = |name: &str| now.get(&format!("weft_cache_{name}_total")).copied().unwrap_or(0.0);
+    let gauge = |name: &str| now.get(&format!("weft_cache_{name}")).copied().unwrap_or(0.0);
+    let rate = |name: &str| {
+        let earlier = before.get(&format!("weft_cache_{name}_total")).copied().unwrap_or(0.0);
+        (total(name) - earlier).max(0.0) / secs.max(0.001)
+    };
+    let ratio = |a: f64, b: f64| if b > 0.0 { a / b } else { 0.0 };
+    let asked = rate("hits") + rate("misses");
+    let report = json!({
+        "cache": cache,
+        "hit_ratio": ratio(rate("hits"), asked),
+        "hit_ratio_total": ratio(total("hits"), total("hits") + total("misses")),
+        "blocks_per_second": asked,
+        "fills_per_second": rate("fills"),
+        "dirty_bytes": gauge("dirty_bytes"),
+        "writeback_bytes_per_second": rate("writeback_bytes"),
+        "log_writes_per_second": rate("log_writes"),
+        "metadata_updates_per_second": rate("metadata_updates"),
+        "batched_updates_per_second": rate("batched_updates"),
+        "flash_bytes_per_user_byte":
+            ratio(total("flash_bytes_written"), total("user_bytes_written") + total("miss_bytes")),
+        "used_slots": gauge("used_slots"),
+        "slots": gauge("slots"),
+    });
+    if !out.json && std::io::stdout().is_terminal() {
+        // To the top left, and clear the screen.
+        print!("\x1b[H\x1b[2J");
+        std::io::stdout().flush()?;
+    }
+    let bytes = |b: f64| human(b as u64);
+    out.report(&report, |w| {
+        writeln!(w, "{cache}: {:.0} of {:.0} blocks used", gauge("used_slots"), gauge("slots"))?;
+        writeln!(
+            w,
+            "hits        {:5.1}% now, {:5.1}% in all, of {asked:.0} blocks/s",
+            100.0 * ratio(rate("hits"), asked),
+            100.0 * ratio(total("hits"), total("hits") + total("misses")),
+        )?;
+        writeln!(w, "fills       {:.0}/s", rate("fills"))?;
+        writeln!(
+            w,
+            "dirty       {}, written back {}/s",
+            bytes(gauge("dirty_bytes")),
+            bytes(rate("writeback_bytes"))
+        )?;
+        writeln!(
+            w,
+            "metadata    {:.0} updates/s, {:.0} batched, {:.1} log writes/s",
+            rate("metadata_updates"),
+            rate("batched_updates"),
+            rate("log_writes")
+        )?;
+        writeln!(
+            w,
+            "flash       {} written, {:.2} for each byte of the user's",
+            bytes(total("flash_bytes_written")),
+            ratio(total("flash_bytes_written"), total("user_bytes_written") + total("miss_bytes"))
+        )
+    })
+}

@@ -1,0 +1,240 @@
+//! A source behind a cache, as the command uses one: opened together, asked and told things while
+//! it is in use, closed together.
+//!
+//! A source is known to its cache by its name and length. An identity that lies on the source
+//! itself, such as the UUID of its file system, would change with each mkfs through the cache, and
+//! is stale on the source while the new one is dirty in the cache; that the *content* is what the
+//! cache left is for the cache to see.
+
+mod control;
+mod http;
+mod metrics;
+mod settings;
+mod tap;
+
+pub use control::{control_path, request};
+pub use metrics::{Sample, parse as parse_metrics, render as render_metrics};
+pub use settings::{SETTINGS, Settings};
+pub use weft_cache::{
+    AttachOptions, BLOCK_BYTES_MAX, Cache, CachedDevice, CreateOptions, Error, Mode, ORIGINS_MAX,
+    OpenOptions, OriginId, OriginInfo, PolicyKind, SUB_BLOCK_BYTES, Stats, format, policy,
+    simulate, trace,
+};
+
+use crate::Result;
+use crate::source::{Source, open_source};
+use control::{Handler, Listener};
+use http::{Answer, Request};
+use std::net::SocketAddr;
+use std::path::Path;
+use std::sync::Arc;
+use tap::Tap;
+use weft_block::{BlockDevice, OpenMode, SourceDevice};
+
+/// Makes an empty cache in `cache`, of `len_bytes` or of the whole of what is there. A file that
+/// does not exist is made, one that is too short grows. What looks like something is overwritten
+/// only with `force`.
+///
+/// # Errors
+/// [`crate::Error::Invalid`] for a missing size or something in the way; those of the cache and the
+/// device.
+pub fn create(
+    cache: &str,
+    len_bytes: Option<u64>,
+    force: bool,
+    options: &CreateOptions,
+) -> Result<()> {
+    crate::mkfs::in_source(cache, len_bytes, force, &|device: &dyn BlockDevice| {
+        Cache::create(device, options).map_err(|e| named(cache, &e))
+    })
+}
+
+/// Opens a cache for a look, without attaching a source.
+///
+/// # Errors
+/// As [`CachedSource::open`].
+pub fn open(cache: &str, options: OpenOptions) -> Result<Arc<Cache>> {
+    let mode = if options.read_only { OpenMode::READ_ONLY } else { OpenMode::READ_WRITE };
+    let device = open_source(cache, mode).map_err(|e| missing(cache, e))?;
+    Cache::open(device, options).map_err(|e| named(cache, &e))
+}
+
+/// The file or block device of a cache, whose identity names its control socket.
+///
+/// # Errors
+/// [`crate::Error::Invalid`] if it has none.
+pub fn file_of(cache: &str) -> Result<std::path::PathBuf> {
+    match cache.parse::<Source>()? {
+        Source::Local(weft_block::Source { device: SourceDevice::File(path), partition: None }) => {
+            Ok(path)
+        }
+        _ => Err(crate::Error::Invalid(format!(
+            "{cache}: a cache is a file or a block device of its own"
+        ))),
+    }
+}
+
+fn missing(cache: &str, error: weft_block::Error) -> crate::Error {
+    if file_of(cache).is_ok_and(|path| path.exists()) {
+        return error.into();
+    }
+    crate::Error::Invalid(format!(
+        "there is no cache {cache}; make one: weft cache create {cache} --size 10G"
+    ))
+}
+
+/// A cache's error, with the name of the cache.
+pub fn named(cache: &str, error: &Error) -> crate::Error {
+    crate::Error::Volume { image: cache.to_owned(), message: error.to_string() }
+}
+
+/// A source with a cache in front of it.
+#[derive(Debug)]
+pub struct CachedSource {
+    cache_name: String,
+    cache: Arc<Cache>,
+    tap: Arc<Tap>,
+    listeners: Vec<Listener>,
+}
+
+impl CachedSource {
+    /// Opens the cache and puts it in front of `origin`, which the user calls `source`.
+    ///
+    /// # Errors
+    /// [`crate::Error::Volume`] with what is wrong with the cache, or why it does not go with this source.
+    pub fn open(source: &str, origin: Arc<dyn BlockDevice>, settings: &Settings) -> Result<Self> {
+        let cache_name = settings.cache.clone();
+        let cache = open(&cache_name, settings.open.clone())?;
+        let id = OriginId {
+            len_bytes: origin.geometry().len_bytes,
+            label: match &settings.name {
+                Some(name) => name.clone(),
+                None => crate::mounts::absolute_source(source)?,
+            },
+            ..OriginId::default()
+        };
+        let device =
+            cache.attach(origin, &id, &settings.attach).map_err(|e| named(&cache_name, &e))?;
+        let tap = Arc::new(Tap::new(device));
+        let mut opened = Self { cache_name, cache, tap, listeners: Vec::new() };
+        if let Some(dir) = &settings.runtime_dir {
+            let path = control_path(dir, &file_of(&opened.cache_name)?)?;
+            opened.listeners.push(Listener::unix(&path, opened.handler(true))?);
+        }
+        if let Some(address) = &settings.metrics {
+            opened.listeners.push(Listener::tcp(address, opened.handler(false))?);
+        }
+        Ok(opened)
+    }
+
+    /// What is read and written through the cache.
+    #[must_use]
+    pub fn device(&self) -> Arc<dyn BlockDevice> {
+        Arc::clone(&self.tap) as Arc<dyn BlockDevice>
+    }
+
+    /// What the cache has done and holds.
+    #[must_use]
+    pub fn stats(&self) -> Stats {
+        self.cache.stats()
+    }
+
+    /// Writes back what is dirty.
+    ///
+    /// # Errors
+    /// [`crate::Error::Volume`] if something stays dirty.
+    pub fn write_back(&self) -> Result<()> {
+        self.tap.device().write_back_all().map_err(|e| named(&self.cache_name, &e))
+    }
+
+    /// Where Prometheus may ask.
+    #[must_use]
+    pub fn metrics_address(&self) -> Option<SocketAddr> {
+        self.listeners.iter().find_map(Listener::address)
+    }
+
+    /// Makes everything durable and closes the cache. What is dirty stays in it; says how much that
+    /// is, in bytes.
+    ///
+    /// # Errors
+    /// [`crate::Error::Volume`] if the cache could not be closed in good order.
+    pub fn close(self) -> Result<u64> {
+        drop(self.listeners);
+        self.tap.finish_trace()?;
+        self.tap.flush()?;
+        let dirty_bytes = self.cache.stats().dirty_bytes;
+        self.cache.close().map_err(|e| named(&self.cache_name, &e))?;
+        Ok(dirty_bytes)
+    }
+
+    /// Answers requests; those that change something only with `may_change`.
+    fn handler(&self, may_change: bool) -> Handler {
+        let (name, cache, tap) =
+            (self.cache_name.clone(), Arc::clone(&self.cache), Arc::clone(&self.tap));
+        Arc::new(move |request| match (request.method.as_str(), request.path.as_str()) {
+            ("GET", "/metrics") => Answer::ok(render_metrics(&name, &cache.stats())),
+            ("GET", "/origins") => Answer::ok(describe_origins(&cache, Some(tap.device()))),
+            ("POST", _) if may_change => match change(&cache, &tap, request) {
+                Ok(done) => Answer::ok(done),
+                Err(Refused::Unknown) => Answer::refused(404, "there is nothing of that name\n"),
+                Err(Refused::Failed(why)) => Answer::refused(409, format!("{why}\n")),
+            },
+            (_, "/metrics" | "/origins") => Answer::refused(405, "that can only be looked at\n"),
+            _ => Answer::refused(404, "there is /metrics\n"),
+        })
+    }
+}
+
+/// What a cache knows of its sources: `MODE DIRTY_BYTES USED_SLOTS NAME`, a line each, with a dash
+/// for the mode of one that is not in use.
+#[must_use]
+pub fn describe_origins(cache: &Cache, device: Option<&CachedDevice>) -> String {
+    let line = |origin: OriginInfo| {
+        let mode = match device {
+            Some(device) if origin.attached => device.mode().name(),
+            _ => "-",
+        };
+        format!("{mode} {} {} {}\n", origin.dirty_bytes, origin.used_slots, origin.id.label)
+    };
+    cache.origins().into_iter().map(line).collect()
+}
+
+enum Refused {
+    Unknown,
+    Failed(String),
+}
+
+impl<E: std::error::Error> From<E> for Refused {
+    fn from(error: E) -> Self {
+        Self::Failed(error.to_string())
+    }
+}
+
+/// Does what a request asks for, and says what was done.
+fn change(cache: &Cache, tap: &Tap, request: &Request) -> std::result::Result<String, Refused> {
+    let device = tap.device();
+    match request.path.as_str() {
+        "/flush" => {
+            device.write_back_all()?;
+            Ok("everything dirty is written back\n".to_owned())
+        }
+        "/mode" => {
+            let mode: Mode = request.query.parse()?;
+            device.set_mode(mode)?;
+            Ok(format!("the mode is {mode} now\n"))
+        }
+        "/detach" => {
+            cache.detach(device)?;
+            Ok("the source is complete without the cache, and served without it\n".to_owned())
+        }
+        "/trace/start" => {
+            tap.start_trace(Path::new(&request.query))?;
+            Ok(format!("recording into {}\n", request.query))
+        }
+        "/trace/stop" => match tap.finish_trace()? {
+            Some(records) => Ok(format!("{records} accesses recorded\n")),
+            None => Err(Refused::Failed("nothing was being recorded".to_owned())),
+        },
+        _ => Err(Refused::Unknown),
+    }
+}

@@ -1,0 +1,115 @@
+//! How a cache in front of a source is used, in words: `dirty-limit=1G`, `commit-ms=100`.
+
+use crate::{Error, Result};
+use std::path::PathBuf;
+use weft_block::parse_size;
+use weft_cache::{AttachOptions, OpenOptions};
+
+/// Which cache, and how it is used.
+#[derive(Debug, Clone, Default)]
+pub struct Settings {
+    /// The cache: a file or block device.
+    pub cache: String,
+    /// What the source is called in the cache; `None` is how the user named the source.
+    pub name: Option<String>,
+    /// How the cache is opened.
+    pub open: OpenOptions,
+    /// How the source is attached to it.
+    pub attach: AttachOptions,
+    /// A TCP address where Prometheus may ask.
+    pub metrics: Option<String>,
+    /// A directory for the control socket; `None`: the cache cannot be talked to while it is in
+    /// use.
+    pub runtime_dir: Option<PathBuf>,
+}
+
+/// The finer settings: name, what it takes, what it means.
+pub const SETTINGS: &[(&str, &str, &str)] = &[
+    ("commit-ms", "MILLISECONDS", "the oldest a change of metadata gets before it is logged"),
+    ("commit-records", "COUNT", "changed blocks after which metadata is logged at the latest"),
+    ("dirty-limit", "SIZE", "the most dirty data; writes wait beyond it [half of the cache]"),
+    ("dirty-age-ms", "MILLISECONDS", "the oldest dirty data gets before it is written back"),
+    ("writeback-rate", "SIZE", "the most write-back a second below the dirty limit [no limit]"),
+    (
+        "intent-idle-ms",
+        "MILLISECONDS",
+        "how long a region is left alone before its intent is cleared",
+    ),
+    ("fill-queue", "SIZE", "the most data that waits to be put into the cache"),
+    ("retry-max-ms", "MILLISECONDS", "the longest pause before write-back is tried again"),
+    ("samples", "COUNT", "cached blocks compared with the source when it is attached"),
+    ("verify", "yes|no", "compare checksums at every read, not only at the first"),
+];
+
+impl Settings {
+    /// Takes one or more `name=value`, separated by commas.
+    ///
+    /// # Errors
+    /// [`Error::Invalid`] names what is not understood.
+    pub fn set(&mut self, list: &str) -> Result<()> {
+        for setting in list.split(',').map(str::trim).filter(|s| !s.is_empty()) {
+            let (name, value) = setting
+                .split_once('=')
+                .ok_or_else(|| Error::Invalid(format!("'{setting}' is not NAME=VALUE")))?;
+            self.set_one(name, value)?;
+        }
+        Ok(())
+    }
+
+    fn set_one(&mut self, name: &str, value: &str) -> Result<()> {
+        let bad = || Error::Invalid(format!("{name}={value}: that is no value for it"));
+        let number = || value.parse::<u64>().map_err(|_| bad());
+        let open = &mut self.open;
+        match name {
+            "commit-ms" => open.commit_interval_ms = number()?,
+            "commit-records" => open.commit_records = value.parse().map_err(|_| bad())?,
+            "dirty-limit" => open.dirty_limit_bytes = Some(parse_size(value)?),
+            "dirty-age-ms" => open.max_dirty_age_ms = number()?,
+            "writeback-rate" => open.writeback_bytes_per_second = Some(parse_size(value)?),
+            "intent-idle-ms" => open.intent_idle_ms = number()?,
+            "fill-queue" => {
+                open.fill_queue_bytes = usize::try_from(parse_size(value)?).map_err(|_| bad())?;
+            }
+            "retry-max-ms" => open.retry_max_ms = number()?,
+            "samples" => self.attach.samples = value.parse().map_err(|_| bad())?,
+            "verify" => {
+                open.verify_always = match value {
+                    "yes" => true,
+                    "no" => false,
+                    _ => return Err(bad()),
+                }
+            }
+            _ => {
+                let names: Vec<&str> = SETTINGS.iter().map(|(name, ..)| *name).collect();
+                return Err(Error::Invalid(format!(
+                    "'{name}' is no setting of a cache; there are {}",
+                    names.join(", ")
+                )));
+            }
+        }
+        Ok(())
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn every_setting_that_is_listed_is_taken() {
+        let mut settings = Settings::default();
+        for (name, kind, _) in SETTINGS {
+            let value = match *kind {
+                "yes|no" => "yes",
+                "SIZE" => "1M",
+                _ => "7",
+            };
+            settings.set(&format!("{name}={value}")).unwrap();
+            assert!(settings.set(&format!("{name}=-1")).is_err(), "{name}");
+        }
+        settings.set("commit-ms=5, dirty-limit=2G,").unwrap();
+        assert_eq!(settings.open.commit_interval_ms, 5);
+        assert_eq!(settings.open.dirty_limit_bytes, Some(2 << 30));
+        assert!(settings.set("commit-ms").is_err() && settings.set("speed=9").is_err());
+    }
+}
