@@ -30,7 +30,7 @@ tgtd -f -C "$control" --iscsi "portal=127.0.0.1:$port" >"$scenario_dir/tgtd.log"
 tgtd=$!
 bridge=
 # tgtd does not end on SIGTERM while it has a session.
-trap 'kill -KILL "$tgtd" $bridge 2>/dev/null; end_scenario' EXIT
+trap '{ kill -KILL "$tgtd" $bridge; wait "$tgtd" $bridge; } 2>/dev/null; end_scenario' EXIT
 admin() { tgtadm -C "$control" --lld iscsi "$@"; }
 tries=0
 until admin --op show --mode target >/dev/null 2>&1; do
