@@ -76,7 +76,7 @@ impl CachedDevice {
         let cache = &*self.cache;
         let must = {
             let st = cache.lock();
-            if st.closed {
+            if st.closed || self.origin.detached.load(Ordering::Acquire) {
                 return Err(crate::Error::Closed);
             }
             st.must_commit || st.commit_running
@@ -104,7 +104,7 @@ impl CachedDevice {
             let to = (at + RANGE_BYTES_MAX).min(end);
             let block_bytes = u64::from(cache.lock().sb.block_bytes);
             let blocks = at / block_bytes..to.div_ceil(block_bytes);
-            let (st, id) = cache.enter_writer(self.origin.nr, &blocks, |_| true)?;
+            let (st, id) = cache.enter_writer(&self.origin, &blocks, |_| true)?;
             drop(st);
             let changed = self.enter_regions(at, to).and_then(|regions| {
                 let changed = change(at, to - at).map_err(|e| self.origin.failed(cache, e));

@@ -21,7 +21,7 @@ use crate::state::OriginState;
 use crate::stats::Count;
 use crate::{AttachOptions, Error, Mode, ORIGINS_MAX, OriginId, Result, SUB_BLOCK_BYTES};
 use crc32c::{crc32c, crc32c_append};
-use std::sync::atomic::{AtomicU8, AtomicU64, Ordering};
+use std::sync::atomic::{AtomicBool, AtomicU8, AtomicU64, Ordering};
 use std::sync::{Arc, PoisonError};
 use weft_block::BlockDevice;
 
@@ -38,6 +38,8 @@ pub(crate) struct Origin {
     pub(crate) written: AtomicU64,
     /// How many of them were flushed.
     pub(crate) flushed: AtomicU64,
+    /// It was detached: its number may be another's.
+    pub(crate) detached: AtomicBool,
     /// When write-back may be tried again, and how long it pauses then.
     pub(crate) retry_ms: AtomicU64,
     pub(crate) pause_ms: AtomicU64,
@@ -115,6 +117,7 @@ impl Cache {
             mode: AtomicU8::new(0),
             written: AtomicU64::new(0),
             flushed: AtomicU64::new(0),
+            detached: AtomicBool::new(false),
             retry_ms: AtomicU64::new(0),
             pause_ms: AtomicU64::new(0),
         });
@@ -307,8 +310,20 @@ impl Cache {
         let mode = device.origin.mode();
         device.origin.set_mode(Mode::PassThrough);
         self.write_back_origin(Some(nr)).inspect_err(|_| device.origin.set_mode(mode))?;
-        self.commit()?;
-        device.origin.flush(self)?;
+        {
+            // From here on, the device refuses requests; those that have begun are waited for.
+            let mut st = self.lock();
+            device.origin.detached.store(true, Ordering::Release);
+            while st.writers.overlaps(nr, &(0..u64::MAX)) {
+                st = self.wait(st);
+            }
+        }
+        let last = self.write_back_origin(Some(nr)).and_then(|()| device.origin.flush(self));
+        if let Err(error) = last {
+            device.origin.detached.store(false, Ordering::Release);
+            device.origin.set_mode(mode);
+            return Err(error);
+        }
         self.origins.lock().unwrap_or_else(PoisonError::into_inner)[usize::from(nr)] = None;
         self.forget_origin(nr)
     }
@@ -367,7 +382,9 @@ impl Cache {
         }
         let end = from.saturating_add(SLOTS_AT_ONCE).min(st.slots.len());
         for slot in from..end {
-            if st.slots.key(slot).is_some_and(|key| key.origin() == nr) {
+            let key = st.slots.key(slot).filter(|key| key.origin() == nr);
+            debug_assert!(key.is_none_or(|key| !st.writers.contains(key)), "nobody writes to it");
+            if key.is_some() {
                 st.unmap(slot);
             }
         }

@@ -139,7 +139,7 @@ impl CachedDevice {
         let cache = &*self.cache;
         let nr = self.origin.nr;
         let mut st = cache.lock();
-        if st.closed {
+        if st.closed || self.origin.detached.load(Ordering::Acquire) {
             return Err(Error::Closed);
         }
         let mode = self.origin.mode();
@@ -474,6 +474,9 @@ impl Cache {
         let mut targets: Vec<(u32, bool, u64, u16)> = Vec::new();
         let mut st = self.lock();
         st.check_usable()?;
+        if origin.detached.load(Ordering::Acquire) {
+            return Ok(());
+        }
         let per_block = st.sb.subs() as u64;
         let Some(subs) = st.fills.get(id).map(|fill| fill.subs.clone()) else { return Ok(()) };
         let blocks = subs.start / per_block..subs.end.div_ceil(per_block);

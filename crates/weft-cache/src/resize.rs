@@ -60,8 +60,11 @@ impl Cache {
             st.sweep_limbo();
             for slot in limit..st.slots.len() {
                 let masks = st.slots.masks(slot);
-                if st.slots.key(slot).is_some() {
+                if let Some(key) = st.slots.key(slot) {
                     used += 1;
+                    if st.writers.contains(key) {
+                        continue;
+                    }
                     if masks.dirty == 0 {
                         st.unmap(slot);
                     } else {

@@ -5,6 +5,7 @@
 
 use crate::cache::Cache;
 use crate::fills::FILL_SUBS_MAX;
+use crate::origin::Origin;
 use crate::policy::{BlockKey, SlotNr};
 use crate::read::{Pinned, Runs};
 use crate::slots::Masks;
@@ -13,6 +14,7 @@ use crate::{Error, Result, SUB_BLOCK_BYTES};
 use crc32c::crc32c;
 use std::ops::Range;
 use std::sync::MutexGuard;
+use std::sync::atomic::Ordering;
 
 const SUB: u64 = SUB_BLOCK_BYTES as u64;
 
@@ -154,13 +156,14 @@ impl Cache {
     /// than the write. With `cleaned`, write-back of these blocks has ended, too.
     pub(crate) fn enter_writer(
         &self,
-        nr: u16,
+        origin: &Origin,
         blocks: &Range<u64>,
         cleaned: impl Fn(&State) -> bool,
     ) -> Result<(MutexGuard<'_, State>, crate::ranges::RangeId)> {
+        let nr = origin.nr;
         let mut st = self.lock();
         loop {
-            if st.closed {
+            if st.closed || origin.detached.load(Ordering::Acquire) {
                 return Err(Error::Closed);
             }
             let wait = st.writers.overlaps(nr, blocks)

@@ -71,7 +71,7 @@ impl CachedDevice {
         let end = offset + data.len();
         let blocks = offset / block_bytes..end.div_ceil(block_bytes);
         let origin = &self.origin;
-        let (st, id) = cache.enter_writer(nr, &blocks, |_| !origin.mode().writes_back())?;
+        let (st, id) = cache.enter_writer(origin, &blocks, |_| !origin.mode().writes_back())?;
         let mode = self.origin.mode();
         let absorbs = |st: &State, block: u64| {
             let slot = st.lookup(BlockKey::new(nr, block));

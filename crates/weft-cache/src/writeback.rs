@@ -137,7 +137,14 @@ impl Cache {
                             if *key == d.key { m | 1 << bit } else { m }
                         },
                     );
-                if mask != 0 && st.lookup(d.key) == Some(d.slot) {
+                if st.lookup(d.key) != Some(d.slot) {
+                    continue;
+                }
+                // Zeroes may have been put in place of what was sent.
+                let sent = (0..16).filter(|bit| d.mask >> bit & 1 != 0).zip(&d.crcs);
+                let same = sent.filter(|(bit, crc)| st.slots.crc(d.slot, *bit) == **crc);
+                let mask = mask & same.fold(0, |m, (bit, _)| m | 1 << bit);
+                if mask != 0 {
                     let masks = st.slots.masks(d.slot);
                     let verified = masks.verified | mask;
                     st.set_masks(d.slot, Masks { dirty: masks.dirty & !mask, verified, ..masks });
@@ -374,5 +381,74 @@ impl crate::device::CachedDevice {
                 _ => return Ok(()),
             }
         }
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use crate::{AttachOptions, Cache, CachedDevice, CreateOptions, Mode, OpenOptions, OriginId};
+    use std::sync::{Arc, Mutex, PoisonError};
+    use weft_block::{BlockDevice, Geometry, MemoryDevice, Result};
+
+    const ORIGIN_BYTES: u64 = 1 << 20;
+
+    /// An origin during whose first write something happens.
+    struct Hooked {
+        inner: MemoryDevice,
+        hook: Mutex<Option<Box<dyn FnOnce() + Send>>>,
+    }
+
+    impl BlockDevice for Hooked {
+        fn geometry(&self) -> Geometry {
+            self.inner.geometry()
+        }
+        fn read_at(&self, buf: &mut [u8], offset: u64) -> Result<()> {
+            self.inner.read_at(buf, offset)
+        }
+        fn write_at(&self, buf: &[u8], offset: u64) -> Result<()> {
+            let hook = self.hook.lock().unwrap_or_else(PoisonError::into_inner).take();
+            if let Some(hook) = hook {
+                hook();
+            }
+            self.inner.write_at(buf, offset)
+        }
+        fn flush(&self) -> Result<()> {
+            self.inner.flush()
+        }
+    }
+
+    /// A dirty block is changed while it is being written back: what was changed stays dirty, and
+    /// reaches the origin with the next write-back.
+    fn changed_on_the_way(change: fn(&CachedDevice), then: u8) {
+        let disk = Arc::new(MemoryDevice::new(1 << 20));
+        Cache::create(&*disk, &CreateOptions::default()).unwrap();
+        let options = OpenOptions { background: false, ..OpenOptions::default() };
+        let cache = Cache::open(disk, options).unwrap();
+        let origin =
+            Arc::new(Hooked { inner: MemoryDevice::new(ORIGIN_BYTES), hook: Mutex::default() });
+        let id = OriginId { len_bytes: ORIGIN_BYTES, label: "o".to_owned(), ..OriginId::default() };
+        let attach = AttachOptions { mode: Mode::WriteBack, ..AttachOptions::default() };
+        let device = Arc::clone(&origin) as Arc<dyn BlockDevice>;
+        let cached = cache.attach(device, &id, &attach).unwrap();
+        cached.write_at(&[1; 4096], 8192).unwrap();
+        let again = Arc::clone(&cached);
+        *origin.hook.lock().unwrap_or_else(PoisonError::into_inner) =
+            Some(Box::new(move || change(&again)));
+        cached.write_back_all().unwrap();
+        cached.write_back_all().unwrap();
+        let mut seen = [9; 4096];
+        origin.inner.read_at(&mut seen, 8192).unwrap();
+        assert_eq!(seen, [then; 4096], "the origin has what was written last");
+        assert_eq!(cache.stats().dirty_bytes, 0);
+    }
+
+    #[test]
+    fn a_block_that_is_overwritten_while_it_is_written_back_stays_dirty() {
+        changed_on_the_way(|cached| cached.write_at(&[2; 4096], 8192).unwrap(), 2);
+    }
+
+    #[test]
+    fn a_block_that_is_zeroed_while_it_is_written_back_stays_dirty() {
+        changed_on_the_way(|cached| cached.write_zeroes(8192, 4096).unwrap(), 0);
     }
 }
