@@ -252,6 +252,8 @@ struct Workload {
     /// Of a hundred data requests, how many write.
     writes: u64,
     flushes: u64,
+    /// Of a hundred operations, how many are the cache's own affairs.
+    upkeep: u64,
 }
 
 impl Workload {
@@ -268,6 +270,7 @@ impl Workload {
             hot,
             writes: *rng.pick(&[20, 50, 80]).expect("some"),
             flushes: *rng.pick(&[1, 6, 20]).expect("some"),
+            upkeep: *rng.pick(&[0, 0, 30]).expect("some"),
         }
     }
 
@@ -285,6 +288,10 @@ impl Workload {
         let origin = rng.index(config.origin_bytes.len());
         if rng.chance(self.flushes, 100) {
             return Op::Flush { origin };
+        }
+        if rng.chance(self.upkeep, 100) {
+            let own = [Op::Checkpoint, Op::Checkpoint, Op::Restart, Op::Tick { ms: 20_000 }];
+            return rng.pick(&own).cloned().expect("some");
         }
         let block = u64::from(config.block_bytes);
         match rng.below(100) {
