@@ -300,3 +300,36 @@ pub fn cache_device(data: &[u8]) {
         use_it(&disk);
     }
 }
+
+/// Block traces in each format, and a small cache of each policy that lives through them.
+pub fn traces(data: &[u8]) {
+    use weft::cache::policy::PolicyKind;
+    use weft::cache::simulate::CacheModel;
+    use weft::cache::trace::{self, Format, csv, synthetic};
+    /// A line of a trace can stand for a million uses.
+    const USES: usize = 5_000;
+
+    let text = String::from_utf8_lossy(data);
+    let first_line = text.lines().next().unwrap_or_default();
+    let named = first_line.parse::<Format>();
+    let _ = first_line.parse::<synthetic::Workload>();
+    let _ = first_line.parse::<PolicyKind>();
+    let columns = csv::Columns { time: Some(2), size: Some(3), ..csv::Columns::default() };
+    let formats = [Format::OracleGeneral, Format::Arc, Format::Csv(columns)];
+    for (number, format) in formats.into_iter().chain(named).enumerate() {
+        let Ok(requests) = trace::read(Cursor::new(data.to_vec()), &format) else { continue };
+        let kinds = [PolicyKind::S3Fifo, PolicyKind::WTinyLfu, PolicyKind::Lru, PolicyKind::SEED];
+        let mut cache = CacheModel::new(kinds[number % kinds.len()], 1 + data.len() as u32 % 64);
+        let mut ended = false;
+        for request in trace::cut(requests, 512, 4096).take(USES) {
+            assert!(!ended, "an error ends the trace");
+            match request {
+                Ok(request) => {
+                    assert_eq!(request.len_bytes, 4096, "cut into blocks");
+                    cache.access(request.key());
+                }
+                Err(_) => ended = true,
+            }
+        }
+    }
+}

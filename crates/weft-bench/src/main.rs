@@ -5,6 +5,7 @@
 
 mod cache;
 mod engine;
+mod hit_ratio;
 mod limits;
 mod machine;
 mod mounted;
@@ -71,6 +72,8 @@ enum What {
     Import,
     /// One large file, beside the kernel
     Sequential,
+    /// Hit ratios of the cache's policies, beside their published simulators
+    HitRatio,
     /// What the machine can do at all
     Limits,
     /// A volume behind a slow link read through caches, beside nbdkit's
@@ -227,13 +230,14 @@ fn main() -> Result<()> {
         _ => {}
     }
     let bench = Bench::new(&cli)?;
-    let all: [(&str, Measurement); 12] = [
+    let all: [(&str, Measurement); 13] = [
         ("limits", limits::limits),
         ("optimisations", engine::optimisations),
         ("blocks", engine::blocks),
         ("requests", engine::requests),
         ("growth", engine::growth),
         ("import", mounted::import),
+        ("hit-ratio", hit_ratio::hit_ratio),
         ("sequential", sequential::sequential),
         ("mount", mounted::mounted),
         ("cache-batching", cache::batching),
@@ -258,6 +262,7 @@ fn main() -> Result<()> {
         What::Mount => mounted::mounted(&bench),
         What::Import => mounted::import(&bench),
         What::Sequential => sequential::sequential(&bench),
+        What::HitRatio => hit_ratio::hit_ratio(&bench),
         What::Limits => limits::limits(&bench),
         What::Cache => cache::experiment(&bench),
         What::CacheBatching => cache::batching(&bench),

@@ -52,6 +52,8 @@
 //! ```
 #![warn(missing_docs)]
 
+pub mod admission;
+pub mod advise;
 mod bitmap;
 mod cache;
 mod check;

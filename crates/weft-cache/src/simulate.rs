@@ -35,7 +35,11 @@ impl Hits {
 impl CacheModel {
     /// An empty cache of `slots` blocks.
     pub fn new(kind: PolicyKind, slots: u32) -> CacheModel {
-        let policy = kind.build(slots);
+        CacheModel::with(kind.build(slots))
+    }
+
+    /// An empty cache under a policy that holds nothing yet.
+    pub fn with(policy: Box<dyn Policy>) -> CacheModel {
         let slots = policy.slots();
         CacheModel {
             policy,

@@ -10,7 +10,7 @@
 //! | policy | bytes a slot | strong at | weak at |
 //! |---|---|---|---|
 //! | [`S3Fifo`], the default | 8.7 | scans, blocks used once; nearly everything | loops a little longer than the cache |
-//! | [`WTinyLfu`], adaptive | 10 (16 up to 2^20 slots) | stable popularity, loops | sudden changes of it, until it has adapted |
+//! | [`WTinyLfu`], adaptive | 10 (16 to 24 up to 2^20 slots) | stable popularity, loops | sudden changes of it, until it has adapted |
 //! | [`Lru`] | 8 | recency | scans, loops longer than the cache |
 //! | [`SetAssociative`], the baseline | 4.1 | | as LRU, and 512 neighbours compete for one set |
 //!

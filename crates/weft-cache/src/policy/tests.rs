@@ -502,3 +502,20 @@ fn names_and_codes_of_policies_come_back() {
         assert_eq!(PolicyKind::from_code(code), None);
     }
 }
+
+/// The small sketch of a large cache, in caches that are quickly simulated: about a point is the
+/// price.
+#[test]
+fn the_compact_sketch_costs_few_hits() {
+    for workload in ["zipf:20000:0.9", "scan-mix:20000", "desk:10000"] {
+        let workload: crate::trace::synthetic::Workload = workload.parse().unwrap();
+        let ratio = |policy: WTinyLfu| {
+            let mut cache = CacheModel::with(Box::new(policy));
+            let uses = workload.blocks(5).take(300_000);
+            uses.filter(|&block| cache.access(BlockKey(block))).count() as f64 / 300_000.0
+        };
+        let full = ratio(WTinyLfu::new(2_000));
+        let compact = ratio(WTinyLfu::with_compact_sketch(2_000));
+        assert!(compact > full - 0.015, "{workload}: {compact:.4}, with the full sketch {full:.4}");
+    }
+}

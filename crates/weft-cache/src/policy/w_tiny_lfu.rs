@@ -10,8 +10,8 @@
 //! it). A hill climber moves the border of the window, so recency and frequency share the slots as
 //! suits the workload.
 //!
-//! A slot costs eight bytes of links, and two (in caches of up to a million slots, eight) of
-//! sketch.
+//! A slot costs eight bytes of links, and two (in caches of up to a million slots, eight to
+//! sixteen) of sketch.
 
 use super::climber::Climber;
 use super::ghost::Ghost;
@@ -66,6 +66,11 @@ impl WTinyLfu {
             was_full: false,
             ghost: None,
         }
+    }
+
+    #[cfg(test)]
+    pub(super) fn with_compact_sketch(slots: u32) -> WTinyLfu {
+        WTinyLfu { sketch: Sketch::compact(slots), ..WTinyLfu::new(slots) }
     }
 
     /// How many slots the window may have at present.

@@ -16,8 +16,8 @@ fn replay(name: &'static str, target: fn(&[u8]), input: fn(&mut Rng) -> Vec<u8>)
     let from_env = |name: &str| std::env::var(name).ok().and_then(|v| v.parse::<u64>().ok());
     let only = from_env("WEFT_FUZZ_SEED");
     let seconds = from_env("WEFT_FUZZ_SECONDS").unwrap_or(3);
-    // Three targets share the time.
-    let time = Duration::from_millis(seconds * 333);
+    // Four targets share the time.
+    let time = Duration::from_millis(seconds * 250);
     let (report, reports) = channel();
     std::thread::spawn(move || {
         let began = Instant::now();
@@ -93,6 +93,28 @@ fn damaged_caches_are_checked_opened_and_repaired() {
     replay("cache device", targets::cache_device, |rng| {
         let mut data = vec![0; 4 * (1 + rng.index(20))];
         rng.fill(&mut data);
+        data
+    });
+}
+
+#[test]
+fn traces_take_any_bytes() {
+    replay("traces", targets::traces, |rng| {
+        let mut data = vec![0; rng.index(3000)];
+        match rng.below(3) {
+            0 => rng.fill(&mut data),
+            1 => data.iter_mut().for_each(|b| *b = rng.below(9).to_le_bytes()[0]),
+            _ => {
+                let alphabet = b"0123456789012345  \n\n,;.-#\tcsv:=zipf";
+                data.iter_mut().for_each(|b| *b = *rng.pick(alphabet).expect("letters"));
+            }
+        }
+        // A compressed trace; a format by name.
+        if rng.chance(1, 4) && data.len() > 12 {
+            data[..8].copy_from_slice(&[0x28, 0xb5, 0x2f, 0xfd, 0x20, 200, 0x41, 6]);
+        } else if rng.chance(1, 4) {
+            data.splice(..0, *b"csv:time-col=2,delimiter=space\n");
+        }
         data
     });
 }
