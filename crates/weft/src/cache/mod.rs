@@ -17,8 +17,8 @@ pub use metrics::{Sample, parse as parse_metrics, render as render_metrics};
 pub use settings::{SETTINGS, Settings};
 pub use weft_cache::{
     AttachOptions, BLOCK_BYTES_MAX, Cache, CachedDevice, CreateOptions, Error, Mode, ORIGINS_MAX,
-    OpenOptions, OriginId, OriginInfo, PolicyKind, SUB_BLOCK_BYTES, Stats, format, policy,
-    simulate, trace,
+    OpenOptions, OriginId, OriginInfo, PolicyKind, SUB_BLOCK_BYTES, Stats, admission, advise,
+    check, dump, format, policy, repair, simulate, trace,
 };
 
 use crate::Result;
