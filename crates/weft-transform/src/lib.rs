@@ -1,3 +1,38 @@
 //! Transformations of files as they are read and written: compressed, encrypted, seen as another
 //! format, one after the other without copies in between.
+//!
+//! - A [`Transform`] is a stage with its parameters; its [`Shape`] says what it can do.
+//! - A [`Network`] is a chain of stages, parsed from a [`text`] by a [`Registry`], and checked for
+//!   what is asked of it before it is used.
+//! - [`exec`] runs networks over memory and streams.
+//! - [`store`] opens stored files through networks, to be read and written anywhere.
+//!
+//! ```
+//! use weft_transform::{Context, Registry, exec::Fused, Io};
+//! let registry = Registry::new(Context::default());
+//! let network = registry.parse("view: increment | rot13")?;
+//! let mut bytes = *b"a file";
+//! Fused::new(network.layers(), Io::Read).expect("both work in place").apply(0, &mut bytes)?;
+//! assert_eq!(&bytes, b"o!twzs");
+//! # Ok::<(), weft_transform::Error>(())
+//! ```
 #![warn(missing_docs)]
+
+mod error;
+pub mod exec;
+mod keys;
+mod model;
+mod network;
+pub mod registry;
+pub mod stages;
+pub mod store;
+pub mod text;
+
+pub use error::{Error, Result};
+pub use keys::{KEY_BYTES, Key, KeyRing};
+pub use model::{
+    Access, ByteMap, Declares, Direction, Frame, FrameCodec, OnError, STEP_BYTES, Seal, Sealer,
+    Shape, SizeRule, Stream, StreamCodec, Transform, Write,
+};
+pub use network::{Io, Layer, Need, Network, Reason, Refusal};
+pub use registry::{Context, Registry};

@@ -1,0 +1,199 @@
+//! Networks of stages, and whether they can do what is asked of them.
+
+use std::fmt;
+use std::sync::Arc;
+
+use crate::text::{Element, Text};
+use crate::{Access, Declares, Direction, Transform, Write};
+
+/// A stage in its place in a network.
+#[derive(Debug, Clone)]
+pub struct Layer {
+    /// The stage.
+    pub stage: Arc<dyn Transform>,
+    /// Which of its functions reading runs; writing runs the other.
+    pub on_read: Direction,
+}
+
+impl Layer {
+    /// What the stage declares for reading.
+    #[must_use]
+    pub fn declares(&self) -> Declares {
+        self.stage.declares(self.on_read)
+    }
+
+    /// Which of the stage's functions runs.
+    #[must_use]
+    pub fn direction(&self, io: Io) -> Direction {
+        match io {
+            Io::Read => self.on_read,
+            Io::Write => self.on_read.opposite(),
+        }
+    }
+}
+
+/// Which way data passes through a network.
+#[derive(Debug, Clone, Copy, PartialEq, Eq, Hash)]
+pub enum Io {
+    /// From the stored file to the reader.
+    Read,
+    /// From the writer to the stored file.
+    Write,
+}
+
+/// A network of stages: a chain, whose tees have branches.
+#[derive(Debug, Clone)]
+pub struct Network {
+    text: Text,
+    /// From the stored file up to the reader.
+    layers: Vec<Layer>,
+}
+
+impl Network {
+    pub(crate) fn new(text: Text, layers: Vec<Layer>) -> Self {
+        Self { text, layers }
+    }
+
+    /// The canonical text.
+    #[must_use]
+    pub fn text(&self) -> &Text {
+        &self.text
+    }
+
+    /// The stages, from the stored file up to the reader.
+    #[must_use]
+    pub fn layers(&self) -> &[Layer] {
+        &self.layers
+    }
+
+    /// What the whole network can do.
+    #[must_use]
+    pub fn can(&self) -> Need {
+        let declares = || self.layers.iter().map(Layer::declares);
+        let rewriters = declares().filter(|d| d.write == Write::Rewrite).count();
+        let write = declares().map(|d| d.write).min().unwrap_or(Write::InPlace);
+        Need {
+            exact_size: declares().all(|d| d.size.is_exact()),
+            random_read: declares().all(|d| d.access == Access::Random),
+            write: if rewriters > 1 { Write::None } else { write },
+        }
+    }
+
+    /// Whether each read gives the same bytes while the stored file does not change.
+    #[must_use]
+    pub fn is_deterministic(&self) -> bool {
+        // What is random in sealing is gone when it is opened again.
+        self.layers
+            .iter()
+            .all(|layer| layer.on_read == Direction::Inverse || layer.declares().deterministic)
+    }
+
+    /// Checks that the network can do what is asked.
+    ///
+    /// # Errors
+    /// A [`Refusal`] that names the first stage in the way, why, and the nearest network that
+    /// would do.
+    pub fn check(&self, need: &Need) -> Result<(), Box<Refusal>> {
+        let Some((at, reason)) = self.obstacle(need) else { return Ok(()) };
+        let mut nearest = self.clone();
+        while let Some((at, _)) = nearest.obstacle(need) {
+            let index = nearest.layers.len() - 1 - at;
+            nearest.layers.remove(at);
+            // The text of a store network runs the other way.
+            let place = if nearest.text.side == crate::text::Side::Store { index } else { at };
+            nearest.text.pipe.remove(place);
+        }
+        if nearest.layers.is_empty() {
+            nearest.text.pipe.push(Element::identity());
+        }
+        Err(Box::new(Refusal {
+            stage: self.layers[at].stage.name(),
+            reason,
+            nearest: nearest.text,
+        }))
+    }
+
+    /// The first layer in the way of `need`, from the stored file up.
+    fn obstacle(&self, need: &Need) -> Option<(usize, Reason)> {
+        let mut rewriters = 0;
+        for (at, layer) in self.layers.iter().enumerate() {
+            let declares = layer.declares();
+            if need.exact_size && !declares.size.is_exact() {
+                return Some((at, Reason::UnknownSize));
+            }
+            if need.random_read && declares.access == Access::Sequential {
+                return Some((at, Reason::SequentialOnly));
+            }
+            rewriters += usize::from(declares.write == Write::Rewrite);
+            if need.write > declares.write {
+                return Some((
+                    at,
+                    match declares.write {
+                        Write::None if !declares.invertible => Reason::NoInverse,
+                        Write::None => Reason::NotWritable,
+                        _ => Reason::RewritesOnly,
+                    },
+                ));
+            }
+            if need.write > Write::None && rewriters > 1 {
+                return Some((at, Reason::SecondRewriter));
+            }
+        }
+        None
+    }
+}
+
+impl fmt::Display for Network {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        self.text.fmt(f)
+    }
+}
+
+/// What is asked of a network, or what it can do.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub struct Need {
+    /// The size is known before everything was read.
+    pub exact_size: bool,
+    /// Any block can be read by itself.
+    pub random_read: bool,
+    /// Which writes.
+    pub write: Write,
+}
+
+/// Why a network cannot do what is asked.
+#[derive(Debug, Clone, Copy, PartialEq, Eq, thiserror::Error)]
+pub enum Reason {
+    /// Writing needs an inverse.
+    #[error("it has no inverse to write through")]
+    NoInverse,
+    /// The size of the output is known only at its end.
+    #[error("the size of its output is not known before all was read")]
+    UnknownSize,
+    /// Reading starts at the beginning.
+    #[error("it can be read from the beginning only")]
+    SequentialOnly,
+    /// Reading works, writing does not.
+    #[error("files cannot be written through it in this direction")]
+    NotWritable,
+    /// Writes in the middle rewrite the file.
+    #[error("writing in the middle writes the stored file anew")]
+    RewritesOnly,
+    /// Only one stage of a chain may rewrite.
+    #[error("a second stage that writes the stored file anew")]
+    SecondRewriter,
+    /// It keeps a header with the length, so its output must be a file.
+    #[error("its stored form has a header that is written last, which a stream cannot have")]
+    NeedsFile,
+}
+
+/// Why a network was refused.
+#[derive(Debug, Clone, PartialEq, Eq, thiserror::Error)]
+#[error("stage {stage}: {reason} (\"{nearest}\" would do)")]
+pub struct Refusal {
+    /// The stage in the way.
+    pub stage: &'static str,
+    /// Why.
+    pub reason: Reason,
+    /// The nearest network that would do.
+    pub nearest: Text,
+}

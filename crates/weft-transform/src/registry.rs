@@ -1,0 +1,243 @@
+//! Stages by name, with typed parameters.
+
+use std::collections::BTreeMap;
+use std::fmt;
+use std::ops::RangeInclusive;
+use std::str::FromStr;
+use std::sync::Arc;
+
+use crate::keys::KeyRing;
+use crate::stages::{self, LogSink};
+use crate::text::{Element, Side, StageText, Text};
+use crate::{Direction, Error, Layer, Network, Result, Transform};
+
+/// What stages take from their surroundings, handed in by the caller: the library itself reads no
+/// environment and opens no file.
+#[derive(Clone, Default)]
+pub struct Context {
+    /// Keys by name.
+    pub keys: KeyRing,
+    /// Where `log to=NAME` writes, by name.
+    pub logs: BTreeMap<String, Arc<dyn LogSink>>,
+}
+
+impl fmt::Debug for Context {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        let logs: Vec<&String> = self.logs.keys().collect();
+        f.debug_struct("Context").field("keys", &self.keys).field("logs", &logs).finish()
+    }
+}
+
+/// Makes a stage from its parameters.
+pub type Make = fn(&mut Parameters<'_>, &Context) -> Result<Arc<dyn Transform>>;
+
+/// A stage that can be named in a network text.
+#[derive(Debug, Clone, Copy)]
+pub struct StageInfo {
+    /// Its name.
+    pub name: &'static str,
+    /// What it does, in a line.
+    pub summary: &'static str,
+    /// Its parameters: name, and what it is with its default.
+    pub parameters: &'static [(&'static str, &'static str)],
+    /// How it is made.
+    pub make: Make,
+}
+
+/// All stages that a network text may name.
+#[derive(Debug, Clone)]
+pub struct Registry {
+    stages: BTreeMap<&'static str, StageInfo>,
+    context: Context,
+}
+
+impl Registry {
+    /// The stages that weft supplies.
+    #[must_use]
+    pub fn new(context: Context) -> Self {
+        let stages = stages::SUPPLIED.iter().flat_map(|list| list.iter());
+        Self { stages: stages.map(|info| (info.name, *info)).collect(), context }
+    }
+
+    /// Adds a stage, or puts it in the place of one with the same name.
+    pub fn add(&mut self, info: StageInfo) {
+        self.stages.insert(info.name, info);
+    }
+
+    /// All stages, by name.
+    pub fn stages(&self) -> impl Iterator<Item = &StageInfo> {
+        self.stages.values()
+    }
+
+    /// Makes the network of a text.
+    ///
+    /// # Errors
+    /// [`Error::Text`], [`Error::UnknownStage`], [`Error::Parameter`], [`Error::MissingKey`].
+    pub fn parse(&self, text: &str) -> Result<Network> {
+        self.network(&text.parse()?)
+    }
+
+    /// Makes the network of a text that is parsed already.
+    ///
+    /// # Errors
+    /// As [`parse`](Self::parse).
+    pub fn network(&self, text: &Text) -> Result<Network> {
+        let mut layers = self.layers(text.side, &text.pipe)?;
+        if text.side == Side::Store {
+            layers.reverse();
+        }
+        Ok(Network::new(text.clone(), layers))
+    }
+
+    fn layers(&self, side: Side, pipe: &[Element]) -> Result<Vec<Layer>> {
+        let mut layers = Vec::new();
+        for element in pipe {
+            layers.push(match element {
+                Element::Stage(stage) => {
+                    let inverse = (side == Side::Store) != stage.inverted;
+                    let on_read = if inverse { Direction::Inverse } else { Direction::Forward };
+                    Layer { stage: self.stage(stage)?, on_read }
+                }
+                // What a branch sees is what passes to its right, whichever way that is.
+                Element::Tee(branch) => {
+                    let branch = self.layers(Side::View, branch)?;
+                    let tee: Arc<dyn Transform> = Arc::new(stages::Tee::new(branch)?);
+                    Layer { stage: tee, on_read: Direction::Forward }
+                }
+            });
+        }
+        Ok(layers)
+    }
+
+    /// Makes one stage.
+    ///
+    /// # Errors
+    /// As [`parse`](Self::parse).
+    pub fn stage(&self, text: &StageText) -> Result<Arc<dyn Transform>> {
+        let info = self.stages.get(text.name.as_str()).ok_or_else(|| Error::UnknownStage {
+            name: text.name.clone(),
+            nearest: self.nearest(&text.name),
+        })?;
+        let mut parameters = Parameters { info, left: text.parameters.clone() };
+        let stage = (info.make)(&mut parameters, &self.context)?;
+        parameters.all_taken()?;
+        if text.inverted && !stage.invertible() {
+            return Err(crate::model::no_inverse(info.name));
+        }
+        Ok(stage)
+    }
+
+    /// A stage whose name is at most two letters off.
+    fn nearest(&self, name: &str) -> Option<String> {
+        let distances = self.stages.keys().map(|known| (distance(known, name), known));
+        let (distance, known) = distances.min()?;
+        (distance <= 2).then(|| (*known).to_owned())
+    }
+}
+
+/// The Levenshtein distance of two short names.
+fn distance(a: &str, b: &str) -> usize {
+    let b: Vec<u8> = b.bytes().take(64).collect();
+    let mut row: Vec<usize> = (0..=b.len()).collect();
+    for (i, x) in a.bytes().enumerate() {
+        let mut diagonal = row[0];
+        row[0] = i + 1;
+        for (j, y) in b.iter().enumerate() {
+            let above = row[j + 1];
+            let change = diagonal + usize::from(x != *y);
+            row[j + 1] = change.min(above + 1).min(row[j] + 1);
+            diagonal = above;
+        }
+    }
+    row[b.len()]
+}
+
+/// The parameters of a stage while it is made: what is not taken is unknown.
+#[derive(Debug)]
+pub struct Parameters<'a> {
+    info: &'a StageInfo,
+    left: Vec<(String, String)>,
+}
+
+impl Parameters<'_> {
+    /// An error about these parameters.
+    #[must_use]
+    pub fn error(&self, message: impl Into<String>) -> Error {
+        Error::Parameter { stage: self.info.name.to_owned(), message: message.into() }
+    }
+
+    /// The text of a parameter.
+    pub fn text(&mut self, name: &str) -> Option<String> {
+        let at = self.left.iter().position(|(given, _)| given == name)?;
+        Some(self.left.remove(at).1)
+    }
+
+    /// The text of a parameter that must be given.
+    ///
+    /// # Errors
+    /// [`Error::Parameter`] if it is not.
+    pub fn required(&mut self, name: &str) -> Result<String> {
+        self.text(name).ok_or_else(|| self.error(format!("needs {name}=...")))
+    }
+
+    /// A number within a range.
+    ///
+    /// # Errors
+    /// [`Error::Parameter`].
+    pub fn number<T>(&mut self, name: &str, range: RangeInclusive<T>, default: T) -> Result<T>
+    where
+        T: FromStr + PartialOrd + fmt::Display,
+    {
+        let Some(text) = self.text(name) else { return Ok(default) };
+        match text.parse::<T>() {
+            Ok(number) if range.contains(&number) => Ok(number),
+            _ => {
+                let (first, last) = (range.start(), range.end());
+                Err(self.error(format!("{name}={text} is not a number from {first} to {last}")))
+            }
+        }
+    }
+
+    /// A number of bytes with an optional suffix K, M, G or T (powers of 1024).
+    ///
+    /// # Errors
+    /// [`Error::Parameter`].
+    pub fn bytes(&mut self, name: &str, range: RangeInclusive<u64>, default: u64) -> Result<u64> {
+        let Some(text) = self.text(name) else { return Ok(default) };
+        let (digits, shift) = match text.char_indices().last() {
+            Some((at, 'K' | 'k')) => (&text[..at], 10),
+            Some((at, 'M' | 'm')) => (&text[..at], 20),
+            Some((at, 'G' | 'g')) => (&text[..at], 30),
+            Some((at, 'T' | 't')) => (&text[..at], 40),
+            _ => (&text[..], 0),
+        };
+        let number = digits.parse::<u64>().ok().and_then(|n| n.checked_mul(1 << shift));
+        number.filter(|n| range.contains(n)).ok_or_else(|| {
+            let (first, last) = (range.start(), range.end());
+            self.error(format!("{name}={text} is not a size from {first} to {last} bytes"))
+        })
+    }
+
+    /// One of several words.
+    ///
+    /// # Errors
+    /// [`Error::Parameter`].
+    pub fn choice<T: Copy>(&mut self, name: &str, of: &[(&str, T)], default: T) -> Result<T> {
+        let Some(text) = self.text(name) else { return Ok(default) };
+        of.iter().find(|(word, _)| *word == text).map(|(_, value)| *value).ok_or_else(|| {
+            let words: Vec<&str> = of.iter().map(|(word, _)| *word).collect();
+            self.error(format!("{name}={text} is none of {}", words.join(", ")))
+        })
+    }
+
+    fn all_taken(&self) -> Result<()> {
+        let Some((name, _)) = self.left.first() else { return Ok(()) };
+        let known: Vec<&str> = self.info.parameters.iter().map(|(known, _)| *known).collect();
+        let has = if known.is_empty() {
+            "it has none".to_owned()
+        } else {
+            format!("it has {}", known.join(", "))
+        };
+        Err(self.error(format!("has no parameter \"{name}\" ({has})")))
+    }
+}

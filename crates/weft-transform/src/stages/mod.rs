@@ -1,0 +1,35 @@
+//! The stages that weft supplies: one file each, with its entry for the registry.
+
+mod aead;
+mod base;
+mod bytes;
+mod charset;
+mod filter;
+mod guard;
+mod gzip;
+mod line_ends;
+mod lz4;
+mod seek_table;
+mod tee;
+#[cfg(feature = "zstd")]
+mod zstd;
+
+use crate::registry::StageInfo;
+
+pub use tee::{LogSink, Tee};
+
+/// All of them.
+pub(crate) const SUPPLIED: &[&[StageInfo]] = &[
+    bytes::STAGES,
+    tee::STAGES,
+    line_ends::STAGES,
+    charset::STAGES,
+    filter::STAGES,
+    base::STAGES,
+    aead::STAGES,
+    guard::STAGES,
+    lz4::STAGES,
+    gzip::STAGES,
+    #[cfg(feature = "zstd")]
+    zstd::STAGES,
+];

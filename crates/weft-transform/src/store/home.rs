@@ -1,0 +1,148 @@
+//! Where a file lives that is written anew when it is committed.
+
+use super::{Limits, Store, stack};
+use crate::{Layer, Result};
+
+/// A file made beside another, to take its place.
+#[derive(Debug, Clone, Copy, PartialEq, Eq, Hash)]
+pub struct FreshId(pub u64);
+
+/// A stored file below all stages, which can be replaced.
+pub trait Base: Send {
+    /// The file as it is.
+    ///
+    /// # Errors
+    /// Those of the file system.
+    fn current(&mut self) -> Result<Box<dyn Store>>;
+
+    /// Makes an empty file beside it.
+    ///
+    /// # Errors
+    /// No space for it.
+    fn fresh(&mut self) -> Result<(FreshId, Box<dyn Store>)>;
+
+    /// Puts a file made by [`fresh`](Self::fresh), which is durable, in the place of the current
+    /// one, atomically.
+    ///
+    /// # Errors
+    /// Those of the file system; the current file stays then, and so does the fresh one.
+    fn adopt(&mut self, fresh: FreshId) -> Result<()>;
+
+    /// Removes a file made by [`fresh`](Self::fresh).
+    fn discard(&mut self, fresh: FreshId);
+}
+
+/// An empty file that is written once, and is nobody's yet.
+pub(crate) struct Single {
+    raw: Option<Box<dyn Store>>,
+    /// The network writes its file anew: what it is given first is only in the way.
+    rewrites: bool,
+}
+
+impl Single {
+    pub(crate) fn new(raw: Box<dyn Store>, rewrites: bool) -> Self {
+        Self { raw: Some(raw), rewrites }
+    }
+
+    fn take(&mut self) -> Result<Box<dyn Store>> {
+        self.raw.take().ok_or_else(|| weft_vfs::Error::Busy.into())
+    }
+}
+
+impl Base for Single {
+    fn current(&mut self) -> Result<Box<dyn Store>> {
+        if self.rewrites { Ok(Box::new(super::MemoryStore::default())) } else { self.take() }
+    }
+
+    fn fresh(&mut self) -> Result<(FreshId, Box<dyn Store>)> {
+        Ok((FreshId(0), self.take()?))
+    }
+
+    fn adopt(&mut self, _: FreshId) -> Result<()> {
+        Ok(())
+    }
+
+    fn discard(&mut self, _: FreshId) {}
+}
+
+/// A base seen through stages that work in place.
+pub struct Home {
+    /// `None`: cannot be replaced, and so not written.
+    base: Option<Box<dyn Base>>,
+    below: Vec<Layer>,
+    limits: Limits,
+    current: Box<dyn Store>,
+}
+
+impl std::fmt::Debug for Home {
+    fn fmt(&self, f: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
+        f.debug_struct("Home").field("below", &self.below).finish_non_exhaustive()
+    }
+}
+
+/// A file to be, seen through the same stages.
+pub(super) struct Fresh {
+    id: FreshId,
+    pub(super) store: Box<dyn Store>,
+}
+
+impl Home {
+    /// The current file of `base` through `below`, stages that work in place.
+    ///
+    /// # Errors
+    /// Those of opening it.
+    pub fn new(mut base: Box<dyn Base>, below: Vec<Layer>, limits: Limits) -> Result<Self> {
+        let current = stack::in_place(base.current()?, &below, &limits)?;
+        Ok(Self { base: Some(base), below, limits, current })
+    }
+
+    /// A file that is only read.
+    #[must_use]
+    pub fn read_only(current: Box<dyn Store>, limits: Limits) -> Self {
+        Self { base: None, below: Vec::new(), limits, current }
+    }
+
+    pub(super) fn current(&mut self) -> &mut dyn Store {
+        &mut *self.current
+    }
+
+    pub(super) fn limits(&self) -> &Limits {
+        &self.limits
+    }
+
+    pub(super) fn fresh(&mut self) -> Result<Fresh> {
+        let Some(base) = &mut self.base else {
+            return Err(weft_vfs::Error::ReadOnly.into());
+        };
+        let (id, raw) = base.fresh()?;
+        match stack::in_place(raw, &self.below, &self.limits) {
+            Ok(store) => Ok(Fresh { id, store }),
+            Err(e) => {
+                base.discard(id);
+                Err(e)
+            }
+        }
+    }
+
+    /// Makes `fresh` durable and current.
+    pub(super) fn replace(&mut self, mut fresh: Fresh) -> Result<(), (Fresh, crate::Error)> {
+        let Some(base) = &mut self.base else {
+            return Err((fresh, weft_vfs::Error::ReadOnly.into()));
+        };
+        match fresh.store.commit().and_then(|()| base.adopt(fresh.id)) {
+            Ok(()) => {
+                self.current = fresh.store;
+                Ok(())
+            }
+            Err(e) => Err((fresh, e)),
+        }
+    }
+
+    pub(super) fn discard(&mut self, fresh: Fresh) {
+        let id = fresh.id;
+        drop(fresh);
+        if let Some(base) = &mut self.base {
+            base.discard(id);
+        }
+    }
+}

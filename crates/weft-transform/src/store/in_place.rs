@@ -1,0 +1,90 @@
+//! Stages that keep every byte in its place, over another file.
+//!
+//! Nothing is kept here: writes go straight down, and are as atomic and durable as they are there.
+
+use super::{Store, ZEROES_BYTES};
+use crate::exec::Fused;
+use crate::{Error, Io, Layer, Result};
+
+/// A file through stages that work in place.
+pub struct InPlace {
+    below: Box<dyn Store>,
+    read: Fused,
+    write: Fused,
+    /// Zeroes come out as zeroes: holes may stay holes.
+    keeps_zeroes: bool,
+}
+
+impl std::fmt::Debug for InPlace {
+    fn fmt(&self, f: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
+        f.debug_struct("InPlace").field("read", &self.read).finish_non_exhaustive()
+    }
+}
+
+impl InPlace {
+    /// `below` through `layers`, given from the stored file up.
+    ///
+    /// # Errors
+    /// [`Error::Parameter`] if one of them does not work in place.
+    pub fn new(below: Box<dyn Store>, layers: &[Layer]) -> Result<Self> {
+        let fused = |io| {
+            Fused::new(layers, io).ok_or_else(|| Error::Parameter {
+                stage: "network".to_owned(),
+                message: "a stage does not work in place".to_owned(),
+            })
+        };
+        let keeps_zeroes = layers.iter().all(|layer| layer.stage.name() == "identity");
+        Ok(Self { below, read: fused(Io::Read)?, write: fused(Io::Write)?, keeps_zeroes })
+    }
+
+    fn zero(&mut self, from: u64, to: u64) -> Result<()> {
+        let mut at = from;
+        while at < to {
+            let len = super::within(at, ZEROES_BYTES, to);
+            let mut zeroes = vec![0; len];
+            self.write.apply(at, &mut zeroes)?;
+            self.below.write_at(at, &zeroes)?;
+            at += len as u64;
+        }
+        Ok(())
+    }
+}
+
+impl Store for InPlace {
+    fn len_bytes(&mut self) -> Result<Option<u64>> {
+        self.below.len_bytes()
+    }
+
+    fn read_at(&mut self, offset: u64, buf: &mut [u8]) -> Result<usize> {
+        let got = self.below.read_at(offset, buf)?;
+        let data = buf.get_mut(..got).unwrap_or_default();
+        self.read.apply(offset, data)?;
+        Ok(got)
+    }
+
+    fn write_at(&mut self, offset: u64, data: &[u8]) -> Result<()> {
+        if !self.keeps_zeroes {
+            let len = self.below.len_bytes()?.unwrap_or(0);
+            self.zero(len, offset)?;
+        }
+        let mut data = data.to_vec();
+        self.write.apply(offset, &mut data)?;
+        self.below.write_at(offset, &data)
+    }
+
+    fn set_len(&mut self, len_bytes: u64) -> Result<()> {
+        let len = self.below.len_bytes()?.unwrap_or(0);
+        if len_bytes > len && !self.keeps_zeroes {
+            return self.zero(len, len_bytes);
+        }
+        self.below.set_len(len_bytes)
+    }
+
+    fn commit(&mut self) -> Result<()> {
+        self.below.commit()
+    }
+
+    fn is_dirty(&self) -> bool {
+        self.below.is_dirty()
+    }
+}

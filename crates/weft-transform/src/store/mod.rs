@@ -1,0 +1,91 @@
+//! Files seen through stages.
+//!
+//! A [`Store`] is a file that can be read and written at any offset. Stores stack: [`InPlace`]
+//! runs stages over the bytes of the one below, [`SealedFile`] keeps sealed blocks in it,
+//! [`FramedFile`] frames, and [`StreamFile`] reads through a sequential stage.
+//!
+//! What was written is visible to reads at once and becomes durable, all of it or none, with
+//! [`Store::commit`] (but for stages in place on a plain file, whose writes go straight down).
+
+mod framed;
+mod home;
+mod in_place;
+mod memory;
+mod sealed;
+mod sealed_format;
+mod stack;
+mod stream;
+
+pub use framed::FramedFile;
+pub(crate) use home::Single;
+pub use home::{Base, FreshId, Home};
+pub use in_place::InPlace;
+pub use memory::{MemoryBase, MemoryStore};
+pub use sealed::SealedFile;
+pub use stack::{Limits, open};
+pub use stream::StreamFile;
+
+use crate::Result;
+
+/// Makes a file longer by zeroes that pass through stages, this many at a time.
+const ZEROES_BYTES: usize = 128 << 10;
+
+/// How much of `[offset, offset + want)` lies within a file of `len_bytes`.
+fn within(offset: u64, want: usize, len_bytes: u64) -> usize {
+    usize::try_from(len_bytes.saturating_sub(offset)).unwrap_or(usize::MAX).min(want)
+}
+
+/// A file that can be read and written at any offset.
+pub trait Store: Send {
+    /// Its length in bytes; `None` if only reading to the end would tell.
+    ///
+    /// # Errors
+    /// Those of the file below.
+    fn len_bytes(&mut self) -> Result<Option<u64>>;
+
+    /// Reads into `buf` from byte `offset` on; returns how many bytes, fewer only at the end.
+    ///
+    /// # Errors
+    /// Those of the file below, or [`Error::Corrupt`](crate::Error::Corrupt) if any byte asked
+    /// for cannot be had.
+    fn read_at(&mut self, offset: u64, buf: &mut [u8]) -> Result<usize>;
+
+    /// Writes all of `data` at byte `offset`. A gap behind the end reads as zeroes.
+    ///
+    /// # Errors
+    /// Those of the file below.
+    fn write_at(&mut self, offset: u64, data: &[u8]) -> Result<()>;
+
+    /// Cuts or grows the file; what is grown reads as zeroes.
+    ///
+    /// # Errors
+    /// Those of the file below.
+    fn set_len(&mut self, len_bytes: u64) -> Result<()>;
+
+    /// Makes everything written durable, atomically.
+    ///
+    /// # Errors
+    /// Those of the file below. What was written is kept, and the next call tries again.
+    fn commit(&mut self) -> Result<()>;
+
+    /// Whether there is anything to commit.
+    fn is_dirty(&self) -> bool;
+}
+
+/// Reads exactly `buf.len()` bytes, which the caller knows to be there.
+pub(crate) fn read_exact(
+    store: &mut dyn Store,
+    stage: &'static str,
+    offset: u64,
+    buf: &mut [u8],
+) -> Result<()> {
+    let got = store.read_at(offset, buf)?;
+    if got == buf.len() {
+        return Ok(());
+    }
+    Err(crate::Error::Corrupt {
+        stage,
+        offset: 0,
+        what: format!("the stored file ends at byte {}", offset + got as u64),
+    })
+}

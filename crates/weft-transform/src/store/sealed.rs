@@ -1,0 +1,535 @@
+//! A file of sealed blocks, each opened and written by itself. [`super::sealed_format`] says how it
+//! lies on disk and why a commit is atomic.
+//!
+//! In memory: `size` is the plain length that readers see, `header` what was last committed.
+//! Changed blocks are in `dirty`. A block below `size` that is not in `dirty` lies in the file:
+//! committed, or (at or behind `header`'s last block) written ahead of the header, invisible until
+//! the commit. So writing much at the end takes no memory, and still all of it appears at once.
+
+use std::collections::BTreeMap;
+use std::sync::Arc;
+
+use super::sealed_format::{
+    HEADER_BYTES, Header, LOG_END_BYTES, Layout, LogEnd, PLAIN_MAX_BYTES, RECORD_BYTES,
+};
+use super::{Limits, Store, read_exact, within};
+use crate::{Error, Result, Seal, Sealer, Shape, Transform};
+
+/// Blocks that are read from the file below at a time, in bytes.
+const RUN_BYTES: u64 = 256 << 10;
+
+/// The most bytes that a commit adds to the log only to save a flush.
+const LOG_APPENDED_BYTES: usize = 256 << 10;
+
+/// A file of sealed blocks.
+pub struct SealedFile {
+    stage: Arc<dyn Transform>,
+    below: Box<dyn Store>,
+    layout: Layout,
+    sealer: Box<dyn Sealer>,
+    /// As committed. Its length is 0 and its sequence 0 before the first commit.
+    header: Header,
+    /// The plain length now.
+    size: u64,
+    /// Changed blocks, each of its full plain length.
+    dirty: BTreeMap<u64, Vec<u8>>,
+    dirty_bytes: u64,
+    dirty_max_bytes: u64,
+    /// The file below has a header. It is written and flushed before anything else, so that a file
+    /// without one is empty, and never one whose first commit was cut short.
+    begun: bool,
+    /// Something is to be committed.
+    changed: bool,
+    /// The file below may be longer than the last block's end.
+    has_tail: bool,
+    /// A log that is durable and could not be written to its places: until that is done, nothing
+    /// may take its place.
+    unapplied: Option<(Header, Vec<u8>)>,
+    /// The block opened last.
+    cached: Option<(u64, Vec<u8>)>,
+}
+
+impl std::fmt::Debug for SealedFile {
+    fn fmt(&self, f: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
+        f.debug_struct("SealedFile")
+            .field("header", &self.header)
+            .field("size", &self.size)
+            .finish_non_exhaustive()
+    }
+}
+
+/// The seal of a stage of the shape `Sealed`.
+fn seal_of(stage: &Arc<dyn Transform>) -> Result<&dyn Seal> {
+    match stage.shape() {
+        Shape::Sealed(seal) => Ok(seal),
+        _ => Err(crate::model::no_inverse(stage.name())),
+    }
+}
+
+impl SealedFile {
+    /// Opens the sealed file `below`, or begins one in an empty file. Finishes a commit that a
+    /// crash cut short.
+    ///
+    /// # Errors
+    /// [`Error::Corrupt`] for a damaged header, [`Error::WrongKey`].
+    pub fn open(stage: Arc<dyn Transform>, below: Box<dyn Store>, limits: &Limits) -> Result<Self> {
+        let mut below = below;
+        let seal = seal_of(&stage)?;
+        let overhead_bytes = seal.overhead_bytes() as u64;
+        let len = below.len_bytes()?.unwrap_or(0);
+        let (header, sealer) = if len == 0 {
+            let mut file_id = [0; 16];
+            getrandom::fill(&mut file_id).map_err(|e| Error::Io(e.into()))?;
+            let header = Header {
+                algorithm: seal.algorithm(),
+                block_bytes: seal.block_bytes(),
+                file_id,
+                key_id: seal.key_id(),
+                plain_bytes: 0,
+                sequence: 0,
+            };
+            let sealer = seal.sealer(file_id, header.key_id)?;
+            (header, sealer)
+        } else {
+            read_header(seal, &mut *below)?
+        };
+        let layout = Layout { block_bytes: u64::from(header.block_bytes), overhead_bytes };
+        let mut file = Self {
+            stage,
+            below,
+            layout,
+            sealer,
+            size: header.plain_bytes,
+            header,
+            dirty: BTreeMap::new(),
+            dirty_bytes: 0,
+            dirty_max_bytes: limits.dirty_bytes,
+            begun: len > 0,
+            changed: false,
+            has_tail: false,
+            unapplied: None,
+            cached: None,
+        };
+        if len > file.layout.end(file.size) {
+            file.has_tail = true;
+            file.recover(len)?;
+        }
+        Ok(file)
+    }
+
+    fn stage(&self) -> &'static str {
+        self.stage.name()
+    }
+
+    fn corrupt(&self, index: u64, what: impl Into<String>) -> Error {
+        let offset = index.saturating_mul(self.layout.block_bytes);
+        Error::Corrupt { stage: self.stage(), offset, what: what.into() }
+    }
+
+    /// Opens block `index`, whose sealed form is `sealed`.
+    fn unseal(&self, index: u64, sealed: &[u8], out: &mut [u8]) -> Result<()> {
+        self.sealer.open(index, sealed, out).map_err(|what| {
+            out.fill(0);
+            self.corrupt(index, format!("block {index}: {what}"))
+        })
+    }
+
+    /// Block `index` from the file below.
+    fn load(&mut self, index: u64) -> Result<Vec<u8>> {
+        // The length that the block was sealed with: that of the file now, as a block whose length
+        // changes is dirty.
+        let len = self.layout.plain_len(index, self.size);
+        let mut plain = vec![0; len];
+        if len > 0 {
+            self.load_run(index, 1, &mut plain)?;
+        }
+        Ok(plain)
+    }
+
+    /// `count` blocks from the file below, one behind the other, into `out`.
+    fn load_run(&mut self, first: u64, count: u64, out: &mut [u8]) -> Result<()> {
+        let overhead = self.layout.overhead_bytes as usize;
+        let mut sealed = vec![0; out.len() + overhead * count as usize];
+        let got = self.below.read_at(self.layout.start(first), &mut sealed)?;
+        let (mut rest, mut out) = (&sealed[..], out);
+        let mut at = 0;
+        for index in first..first + count {
+            let len = self.layout.plain_len(index, self.size).min(out.len());
+            let (block, after) = rest.split_at(len + overhead);
+            at += block.len();
+            if at > got {
+                return Err(
+                    self.corrupt(index, format!("block {index}: the stored file ends before"))
+                );
+            }
+            let (plain, left) = std::mem::take(&mut out).split_at_mut(len);
+            self.unseal(index, block, plain)?;
+            (rest, out) = (after, left);
+        }
+        Ok(())
+    }
+
+    /// The block as it is to be changed.
+    fn block_mut(&mut self, index: u64) -> Result<&mut Vec<u8>> {
+        if !self.dirty.contains_key(&index) {
+            let plain = match self.cached.take() {
+                Some((cached, plain)) if cached == index => plain,
+                _ => self.load(index)?,
+            };
+            self.dirty_bytes += self.layout.block_bytes;
+            self.dirty.insert(index, plain);
+        }
+        self.changed = true;
+        Ok(self.dirty.entry(index).or_default())
+    }
+
+    /// Makes the file longer; the new part reads as zeroes.
+    fn grow(&mut self, size: u64) -> Result<()> {
+        if size > PLAIN_MAX_BYTES {
+            return Err(weft_vfs::Error::TooLarge.into());
+        }
+        let block_bytes = self.layout.block_bytes;
+        while self.size < size {
+            let index = self.size / block_bytes;
+            let to = size.min((index + 1) * block_bytes);
+            // Within a block.
+            let len = (to - index * block_bytes) as usize;
+            if self.size.is_multiple_of(block_bytes) {
+                self.dirty.insert(index, vec![0; len]);
+                self.dirty_bytes += block_bytes;
+                self.changed = true;
+            } else {
+                self.block_mut(index)?.resize(len, 0);
+            }
+            self.size = to;
+            self.relieve()?;
+        }
+        Ok(())
+    }
+
+    /// Keeps memory bounded: writes full blocks behind the committed ones ahead of the commit, and
+    /// commits early if that is not enough.
+    fn relieve(&mut self) -> Result<()> {
+        if self.dirty_bytes <= self.dirty_max_bytes {
+            return Ok(());
+        }
+        let committed = self.layout.blocks(self.header.plain_bytes);
+        let full = self.size / self.layout.block_bytes;
+        let ahead: Vec<u64> =
+            self.dirty.range(committed..full.max(committed)).map(|b| *b.0).collect();
+        self.write_blocks(&ahead)?;
+        for index in ahead {
+            self.dirty.remove(&index);
+            self.dirty_bytes -= self.layout.block_bytes;
+        }
+        if self.dirty_bytes > self.dirty_max_bytes {
+            tracing::debug!(stage = self.stage(), "commits early, as much is dirty");
+            self.commit()?;
+        }
+        Ok(())
+    }
+
+    fn begin(&mut self) -> Result<()> {
+        if !self.begun {
+            let bytes = self.header.encode(&self.tag());
+            self.below.write_at(0, &bytes)?;
+            self.below.commit()?;
+            self.begun = true;
+        }
+        Ok(())
+    }
+
+    /// Seals dirty blocks and writes them to their places, neighbours together.
+    fn write_blocks(&mut self, indexes: &[u64]) -> Result<()> {
+        self.begin()?;
+        let mut run = Vec::new();
+        let mut start = 0;
+        for (at, &index) in indexes.iter().enumerate() {
+            if run.is_empty() {
+                start = self.layout.start(index);
+            }
+            if let Some(plain) = self.dirty.get(&index) {
+                self.sealer.seal(index, plain, &mut run)?;
+            }
+            let goes_on = indexes.get(at + 1) == Some(&(index + 1));
+            if !goes_on || run.len() as u64 >= RUN_BYTES {
+                self.has_tail = true;
+                self.below.write_at(start, &run)?;
+                run.clear();
+            }
+        }
+        Ok(())
+    }
+
+    fn tag(&self) -> impl Fn(&[u8]) -> [u8; 16] + '_ {
+        |bytes| self.sealer.tag(bytes)
+    }
+
+    /// Commits by a log; see the format.
+    fn commit_by_log(&mut self, header: &Header, changed: &[u64]) -> Result<()> {
+        let start = self.layout.end(self.size).max(self.layout.end(self.header.plain_bytes));
+        let start = start.next_multiple_of(512);
+        let mut log = header.encode(&self.tag()).to_vec();
+        for index in changed {
+            let Some(plain) = self.dirty.get(index) else { continue };
+            log.extend(index.to_le_bytes());
+            let len = plain.len() as u64 + self.layout.overhead_bytes;
+            log.extend(len.to_le_bytes());
+            self.sealer.seal(*index, plain, &mut log)?;
+        }
+        let end = LogEnd {
+            start,
+            count: changed.len() as u64,
+            sequence: header.sequence,
+            hash: *blake3::hash(&log).as_bytes(),
+        };
+        let end = end.encode(&self.tag());
+        log.extend(end);
+        self.has_tail = true;
+        // What a failed commit left behind a shorter log would hide its end.
+        self.below.set_len(start + log.len() as u64)?;
+        self.below.write_at(start, &log)?;
+        self.below.commit()?;
+        log.truncate(log.len() - LOG_END_BYTES);
+        self.unapplied = Some((header.clone(), log));
+        self.apply_pending()
+    }
+
+    /// Writes the log of the last commit to its places, if that is still to be done.
+    fn apply_pending(&mut self) -> Result<()> {
+        if let Some((header, log)) = self.unapplied.take() {
+            if let Err(e) = self.apply(&log) {
+                self.unapplied = Some((header, log));
+                return Err(e);
+            }
+            self.has_tail = true;
+            self.header = header;
+        }
+        Ok(())
+    }
+
+    /// Writes what a log holds to its places.
+    fn apply(&mut self, log: &[u8]) -> Result<()> {
+        let (header, mut rest) = log.split_at(HEADER_BYTES.min(log.len()));
+        while let Some((record, after)) = rest.split_at_checked(RECORD_BYTES) {
+            let index = u64::from_le_bytes(record[..8].try_into().unwrap_or_default());
+            let len = u64::from_le_bytes(record[8..].try_into().unwrap_or_default());
+            let len = usize::try_from(len).unwrap_or(usize::MAX);
+            let Some((block, after)) = after.split_at_checked(len) else { break };
+            self.below.write_at(self.layout.start(index), block)?;
+            rest = after;
+        }
+        self.below.write_at(0, header)?;
+        self.below.commit()
+    }
+
+    /// Looks for a log behind the last block, and applies it if it is whole.
+    fn recover(&mut self, len: u64) -> Result<()> {
+        let Some(end_at) = len.checked_sub(LOG_END_BYTES as u64) else { return Ok(()) };
+        let stage = self.stage();
+        let mut end = [0; LOG_END_BYTES];
+        read_exact(&mut *self.below, stage, end_at, &mut end)?;
+        let Some(end) = LogEnd::decode(&end, &self.tag()) else { return Ok(()) };
+        let Some(log_len) = end_at.checked_sub(end.start) else { return Ok(()) };
+        let newest = self.header.sequence + 1;
+        // A log has the blocks of a commit, which are limited in number by what was dirty; one
+        // that was not written by us has no right tag.
+        let in_range = usize::try_from(log_len).is_ok() && log_len >= HEADER_BYTES as u64;
+        if !in_range || (end.sequence != newest && end.sequence != self.header.sequence) {
+            return Ok(());
+        }
+        let mut log = vec![0; log_len as usize];
+        read_exact(&mut *self.below, stage, end.start, &mut log)?;
+        if *blake3::hash(&log).as_bytes() != end.hash {
+            return Ok(());
+        }
+        tracing::info!(stage, blocks = end.count, "finishes a commit that was cut short");
+        self.apply(&log)?;
+        let (header, _) = read_header(seal_of(&self.stage)?, &mut *self.below)?;
+        self.size = header.plain_bytes;
+        self.header = header;
+        self.cut_tail()
+    }
+
+    /// Cuts off what lies behind the last block.
+    fn cut_tail(&mut self) -> Result<()> {
+        if std::mem::take(&mut self.has_tail) {
+            self.below.set_len(self.layout.end(self.header.plain_bytes))?;
+        }
+        Ok(())
+    }
+}
+
+fn read_header(seal: &dyn Seal, below: &mut dyn Store) -> Result<(Header, Box<dyn Sealer>)> {
+    let stage = seal.stage();
+    let corrupt = |what: String| Error::Corrupt { stage, offset: 0, what };
+    let mut bytes = [0; HEADER_BYTES];
+    if below.read_at(0, &mut bytes)? < HEADER_BYTES {
+        return Err(corrupt("shorter than the header of a sealed file".into()));
+    }
+    let header = Header::decode(&bytes).map_err(corrupt)?;
+    if header.algorithm != seal.algorithm() {
+        return Err(corrupt(format!(
+            "sealed with algorithm {}, not {}",
+            header.algorithm,
+            seal.algorithm()
+        )));
+    }
+    let sealer = seal.sealer(header.file_id, header.key_id)?;
+    if !Header::tag_is_right(&bytes, &|bytes| sealer.tag(bytes)) {
+        return Err(corrupt("the header does not fit its tag".into()));
+    }
+    Ok((header, sealer))
+}
+
+impl Store for SealedFile {
+    fn len_bytes(&mut self) -> Result<Option<u64>> {
+        Ok(Some(self.size))
+    }
+
+    fn read_at(&mut self, offset: u64, buf: &mut [u8]) -> Result<usize> {
+        let len = within(offset, buf.len(), self.size);
+        let block_bytes = self.layout.block_bytes;
+        let mut done = 0;
+        while done < len {
+            let at = offset + done as u64;
+            let index = at / block_bytes;
+            // Within a block.
+            let skip = (at % block_bytes) as usize;
+            let plain_len = self.layout.plain_len(index, self.size);
+            let step = (plain_len - skip).min(len - done);
+            if let Some(plain) = self.dirty.get(&index) {
+                buf[done..done + step].copy_from_slice(&plain[skip..skip + step]);
+            } else if step == plain_len {
+                // Whole blocks go where they belong; as many as lie together.
+                let mut count = 1;
+                let mut bytes = step;
+                loop {
+                    let next = index + count;
+                    let next_len = self.layout.plain_len(next, self.size);
+                    if next_len == 0
+                        || bytes + next_len > len - done
+                        || bytes as u64 >= RUN_BYTES
+                        || self.dirty.contains_key(&next)
+                    {
+                        break;
+                    }
+                    (count, bytes) = (count + 1, bytes + next_len);
+                }
+                self.load_run(index, count, &mut buf[done..done + bytes])?;
+                done += bytes;
+                continue;
+            } else {
+                if self.cached.as_ref().is_none_or(|(cached, _)| *cached != index) {
+                    self.cached = Some((index, self.load(index)?));
+                }
+                if let Some((_, plain)) = &self.cached {
+                    buf[done..done + step].copy_from_slice(&plain[skip..skip + step]);
+                }
+            }
+            done += step;
+        }
+        Ok(len)
+    }
+
+    fn write_at(&mut self, offset: u64, data: &[u8]) -> Result<()> {
+        let end = offset.checked_add(data.len() as u64).filter(|end| *end <= PLAIN_MAX_BYTES);
+        let end = end.ok_or(weft_vfs::Error::TooLarge)?;
+        if data.is_empty() {
+            return Ok(());
+        }
+        if offset > self.size {
+            self.grow(offset)?;
+        }
+        self.cached = None;
+        let block_bytes = self.layout.block_bytes;
+        let mut done = 0;
+        while done < data.len() {
+            let at = offset + done as u64;
+            let index = at / block_bytes;
+            let skip = (at % block_bytes) as usize;
+            let step = (block_bytes as usize - skip).min(data.len() - done);
+            let piece = &data[done..done + step];
+            let whole = skip == 0 && step >= self.layout.plain_len(index, self.size);
+            if whole {
+                // Nothing of the old block is left, so it need not be read (nor be readable).
+                if self.dirty.insert(index, piece.to_vec()).is_none() {
+                    self.dirty_bytes += block_bytes;
+                }
+                self.changed = true;
+            } else {
+                let block = self.block_mut(index)?;
+                if block.len() < skip + step {
+                    block.resize(skip + step, 0);
+                }
+                block[skip..skip + step].copy_from_slice(piece);
+            }
+            done += step;
+            self.size = self.size.max(at + step as u64);
+            self.relieve()?;
+        }
+        debug_assert!(self.size >= end, "all of it was written");
+        Ok(())
+    }
+
+    fn set_len(&mut self, len_bytes: u64) -> Result<()> {
+        if len_bytes >= self.size {
+            return self.grow(len_bytes);
+        }
+        self.cached = None;
+        let block_bytes = self.layout.block_bytes;
+        if !len_bytes.is_multiple_of(block_bytes) {
+            let index = len_bytes / block_bytes;
+            let len = self.layout.plain_len(index, len_bytes);
+            self.block_mut(index)?.truncate(len);
+        }
+        let gone = self.dirty.split_off(&self.layout.blocks(len_bytes));
+        self.dirty_bytes -= gone.len() as u64 * block_bytes;
+        self.size = len_bytes;
+        self.changed = true;
+        Ok(())
+    }
+
+    fn commit(&mut self) -> Result<()> {
+        if !self.changed {
+            return Ok(());
+        }
+        self.begin()?;
+        self.apply_pending()?;
+        let header = Header {
+            plain_bytes: self.size,
+            sequence: self.header.sequence + 1,
+            ..self.header.clone()
+        };
+        let committed = self.layout.blocks(self.header.plain_bytes);
+        let mut in_place: Vec<u64> = self.dirty.range(..committed).map(|b| *b.0).collect();
+        let mut added: Vec<u64> = self.dirty.range(committed..).map(|b| *b.0).collect();
+        let written_ahead =
+            self.layout.blocks(self.size).saturating_sub(committed) as usize > added.len();
+        let added_bytes = added.len() as u64 * self.layout.block_bytes;
+        if !in_place.is_empty() && !written_ahead && added_bytes <= LOG_APPENDED_BYTES as u64 {
+            in_place.append(&mut added);
+        }
+        if !added.is_empty() || written_ahead || in_place.is_empty() {
+            self.write_blocks(&added)?;
+            self.below.commit()?;
+        }
+        if in_place.is_empty() {
+            let bytes = header.encode(&self.tag());
+            self.below.write_at(0, &bytes)?;
+            self.below.commit()?;
+        } else {
+            self.commit_by_log(&header, &in_place)?;
+        }
+        self.has_tail |= header.plain_bytes < self.header.plain_bytes;
+        self.header = header;
+        self.dirty.clear();
+        self.dirty_bytes = 0;
+        self.changed = false;
+        self.cut_tail()
+    }
+
+    fn is_dirty(&self) -> bool {
+        self.changed
+    }
+}

@@ -1,0 +1,97 @@
+//! A network over a stored file.
+
+use super::{Base, FramedFile, Home, InPlace, SealedFile, Store, StreamFile};
+use crate::{Direction, Error, Layer, Network, Reason, Refusal, Result, Shape};
+
+/// What a stored file may cost.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub struct Limits {
+    /// The longest frame that is decoded, in bytes: it is held in memory.
+    pub frame_bytes: u64,
+    /// The longest file that is decoded, in bytes.
+    pub file_bytes: u64,
+    /// How many times a frame may be longer than its stored form. A page of zeroes is some
+    /// thousand times as long.
+    pub ratio: u64,
+    /// Bytes written to a file that are held in memory before they go down.
+    pub dirty_bytes: u64,
+}
+
+impl Default for Limits {
+    fn default() -> Self {
+        Self { frame_bytes: 64 << 20, file_bytes: 1 << 50, ratio: 40_000, dirty_bytes: 16 << 20 }
+    }
+}
+
+/// Opens the file of `base` through a network.
+///
+/// # Errors
+/// What the stages find wrong with the stored file; [`Error::Refused`] if one of them cannot be
+/// read this way at all.
+pub fn open(base: Box<dyn Base>, network: &Network, limits: &Limits) -> Result<Box<dyn Store>> {
+    let layers = network.layers();
+    let decodes = |layer: &Layer| {
+        matches!(layer.stage.shape(), Shape::Framed(_)) && layer.on_read == Direction::Inverse
+    };
+    let below = layers.iter().take_while(|layer| stays_in_place(layer)).count();
+    let (below, above) = layers.split_at(below);
+    let mut store: Box<dyn Store>;
+    let rest = match above.split_first() {
+        Some((framed, rest)) if decodes(framed) => {
+            let home = Home::new(base, below.to_vec(), *limits)?;
+            store = Box::new(FramedFile::open(framed.stage.clone(), home)?);
+            rest
+        }
+        _ => {
+            let mut base = base;
+            store = in_place(base.current()?, below, limits)?;
+            above
+        }
+    };
+    for layer in rest {
+        store = if decodes(layer) {
+            let home = Home::read_only(store, *limits);
+            Box::new(FramedFile::open(layer.stage.clone(), home)?)
+        } else if stays_in_place(layer) {
+            in_place(store, std::slice::from_ref(layer), limits)?
+        } else if matches!(layer.stage.shape(), Shape::Sealed(_)) {
+            let refusal = Refusal {
+                stage: layer.stage.name(),
+                reason: Reason::NeedsFile,
+                nearest: network.text().without(layer.stage.name()),
+            };
+            return Err(Error::Refused(Box::new(refusal)));
+        } else {
+            Box::new(StreamFile::new(store, layer.clone(), *limits))
+        };
+    }
+    Ok(store)
+}
+
+fn stays_in_place(layer: &Layer) -> bool {
+    match layer.stage.shape() {
+        Shape::Bytes(_) => true,
+        Shape::Sealed(_) => layer.on_read == Direction::Inverse,
+        Shape::Framed(_) | Shape::Stream(_) => false,
+    }
+}
+
+/// `store` through layers that stay in place.
+pub(super) fn in_place(
+    mut store: Box<dyn Store>,
+    mut layers: &[Layer],
+    limits: &Limits,
+) -> Result<Box<dyn Store>> {
+    while let Some((first, rest)) = layers.split_first() {
+        if matches!(first.stage.shape(), Shape::Sealed(_)) {
+            store = Box::new(SealedFile::open(first.stage.clone(), store, limits)?);
+            layers = rest;
+        } else {
+            let is_bytes = |layer: &&Layer| matches!(layer.stage.shape(), Shape::Bytes(_));
+            let run = layers.iter().take_while(is_bytes).count().max(1);
+            store = Box::new(InPlace::new(store, &layers[..run])?);
+            layers = &layers[run..];
+        }
+    }
+    Ok(store)
+}

@@ -1,0 +1,74 @@
+//! What the tests share.
+
+use weft_transform::store::{Base, Limits, Store, open};
+use weft_transform::{Context, Key, KeyRing, Network, Registry};
+
+/// Splitmix64: the same sequence for the same seed.
+#[derive(Debug, Clone)]
+pub struct Random(pub u64);
+
+impl Random {
+    pub fn next(&mut self) -> u64 {
+        self.0 = self.0.wrapping_add(0x9e37_79b9_7f4a_7c15);
+        let mut z = self.0;
+        z = (z ^ (z >> 30)).wrapping_mul(0xbf58_476d_1ce4_e5b9);
+        z = (z ^ (z >> 27)).wrapping_mul(0x94d0_49bb_1331_11eb);
+        z ^ (z >> 31)
+    }
+
+    pub fn below(&mut self, bound: u64) -> u64 {
+        self.next() % bound.max(1)
+    }
+
+    pub fn bytes(&mut self, len: usize) -> Vec<u8> {
+        (0..len).map(|_| self.next() as u8).collect()
+    }
+
+    /// Bytes that compress, with some that do not.
+    pub fn text(&mut self, len: usize) -> Vec<u8> {
+        let mut out = Vec::with_capacity(len + 64);
+        while out.len() < len {
+            match self.below(8) {
+                0 => out.extend(self.bytes(40)),
+                n => out.extend(format!("line {n} of a log that repeats itself\n").bytes()),
+            }
+        }
+        out.truncate(len);
+        out
+    }
+}
+
+pub fn registry() -> Registry {
+    let mut keys = KeyRing::default();
+    keys.add("work", Key::new([7; 32]));
+    keys.add("rotated", Key::new([8; 32]));
+    keys.add("rotated", Key::new([7; 32]));
+    Registry::new(Context { keys, ..Context::default() })
+}
+
+pub fn network(text: &str) -> Network {
+    registry().parse(text).unwrap_or_else(|e| panic!("{text}: {e}"))
+}
+
+pub fn open_base(base: &(impl Base + Clone + 'static), text: &str) -> Box<dyn Store> {
+    try_open(base, text).unwrap_or_else(|e| panic!("{text}: {e}"))
+}
+
+pub fn try_open(
+    base: &(impl Base + Clone + 'static),
+    text: &str,
+) -> weft_transform::Result<Box<dyn Store>> {
+    open(Box::new(base.clone()), &network(text), &Limits::default())
+}
+
+/// All of a store, read in pieces of `step`.
+pub fn read_all(store: &mut dyn Store, step: usize) -> weft_transform::Result<Vec<u8>> {
+    let (mut all, mut buf) = (Vec::new(), vec![0; step]);
+    loop {
+        let got = store.read_at(all.len() as u64, &mut buf)?;
+        all.extend_from_slice(&buf[..got]);
+        if got < step {
+            return Ok(all);
+        }
+    }
+}

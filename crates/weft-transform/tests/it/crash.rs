@@ -1,0 +1,206 @@
+//! Power cuts during commits of sealed files: every moment, and any part of what was written since
+//! the last flush, in sectors of 512 bytes. The file is then old or new.
+
+use std::sync::{Arc, Mutex};
+
+use weft_transform::Result;
+use weft_transform::store::{Base, FreshId, MemoryBase, Store};
+
+use crate::common::{Random, open_base, read_all};
+
+/// What reached the file below, in order.
+#[derive(Debug, Clone)]
+enum Event {
+    Write(u64, Vec<u8>),
+    SetLen(u64),
+    Flush,
+}
+
+/// A file that records what happens to it.
+#[derive(Debug, Clone, Default)]
+struct Recorder {
+    content: MemoryBase,
+    events: Arc<Mutex<Vec<Event>>>,
+}
+
+struct Recorded {
+    store: Box<dyn Store>,
+    events: Arc<Mutex<Vec<Event>>>,
+}
+
+impl Recorded {
+    fn record(&self, event: Event) {
+        self.events.lock().expect("events").push(event);
+    }
+}
+
+impl Store for Recorded {
+    fn len_bytes(&mut self) -> Result<Option<u64>> {
+        self.store.len_bytes()
+    }
+
+    fn read_at(&mut self, offset: u64, buf: &mut [u8]) -> Result<usize> {
+        self.store.read_at(offset, buf)
+    }
+
+    fn write_at(&mut self, offset: u64, data: &[u8]) -> Result<()> {
+        self.record(Event::Write(offset, data.to_vec()));
+        self.store.write_at(offset, data)
+    }
+
+    fn set_len(&mut self, len_bytes: u64) -> Result<()> {
+        self.record(Event::SetLen(len_bytes));
+        self.store.set_len(len_bytes)
+    }
+
+    fn commit(&mut self) -> Result<()> {
+        self.record(Event::Flush);
+        self.store.commit()
+    }
+
+    fn is_dirty(&self) -> bool {
+        self.store.is_dirty()
+    }
+}
+
+impl Base for Recorder {
+    fn current(&mut self) -> Result<Box<dyn Store>> {
+        let store = self.content.current()?;
+        Ok(Box::new(Recorded { store, events: self.events.clone() }))
+    }
+
+    fn fresh(&mut self) -> Result<(FreshId, Box<dyn Store>)> {
+        self.content.fresh()
+    }
+
+    fn adopt(&mut self, fresh: FreshId) -> Result<()> {
+        self.content.adopt(fresh)
+    }
+
+    fn discard(&mut self, fresh: FreshId) {
+        self.content.discard(fresh);
+    }
+}
+
+fn apply(file: &mut Vec<u8>, event: &Event) {
+    match event {
+        Event::Write(at, data) => {
+            let end = *at as usize + data.len();
+            file.resize(file.len().max(end), 0);
+            file[*at as usize..end].copy_from_slice(data);
+        }
+        Event::SetLen(len) => file.resize(*len as usize, 0),
+        Event::Flush => {}
+    }
+}
+
+/// Applies a part of an event: some of its sectors.
+fn tear(file: &mut Vec<u8>, event: &Event, random: &mut Random) {
+    let Event::Write(at, data) = event else {
+        if random.below(2) == 0 {
+            apply(file, event);
+        }
+        return;
+    };
+    let mut from = 0;
+    while from < data.len() {
+        let to = data.len().min(from + 512 - (*at as usize + from) % 512);
+        if random.below(2) == 0 {
+            apply(file, &Event::Write(at + from as u64, data[from..to].to_vec()));
+        }
+        from = to;
+    }
+}
+
+fn content(file: Vec<u8>, text: &str) -> Vec<u8> {
+    let base = MemoryBase::new(file);
+    let mut store = open_base(&base, text);
+    let content = read_all(&mut *store, 4096).unwrap_or_else(|e| panic!("{text}: {e}"));
+    // What opening repaired stays repaired, and the file can be written on.
+    store.write_at(0, b"!").expect("write");
+    store.commit().expect("commit");
+    drop(store);
+    let mut again = open_base(&base, text);
+    let rest = read_all(&mut *again, 4096).expect("after another commit");
+    assert!(rest[1..] == content[1.min(content.len())..]);
+    content
+}
+
+/// Commits of random writes; each prefix of what went down, and parts of what was not flushed.
+fn cut_everywhere(text: &str, seed: u64) {
+    let mut random = Random(seed);
+    let recorder = Recorder::default();
+    let mut store = open_base(&recorder, text);
+    let mut model: Vec<u8> = Vec::new();
+    // The content as of each commit, with the number of events before and after it.
+    let mut commits = vec![(0, 0, model.clone())];
+    for _ in 0..8 {
+        for _ in 0..=random.below(4) {
+            let at = random.below(model.len() as u64 + 2000);
+            if random.below(6) == 0 {
+                store.set_len(at).expect("set_len");
+                model.resize(at as usize, 0);
+            } else {
+                let len = 1 + random.below(9000) as usize;
+                let data = random.bytes(len);
+                store.write_at(at, &data).expect("write");
+                let end = at as usize + data.len();
+                model.resize(model.len().max(end), 0);
+                model[at as usize..end].copy_from_slice(&data);
+            }
+        }
+        let before = recorder.events.lock().expect("events").len();
+        store.commit().expect("commit");
+        let after = recorder.events.lock().expect("events").len();
+        commits.push((before, after, model.clone()));
+    }
+    let events = recorder.events.lock().expect("events").clone();
+    for cut in 0..=events.len() {
+        let flushed =
+            events[..cut].iter().rposition(|e| matches!(e, Event::Flush)).map_or(0, |f| f + 1);
+        let mut safe = Vec::new();
+        events[..flushed].iter().for_each(|e| apply(&mut safe, e));
+        // Old: the last commit that was over; new: the one under way, if any.
+        let old = commits.iter().rposition(|(_, after, _)| *after <= cut).unwrap_or(0);
+        for variant in 0..6 {
+            let mut file = safe.clone();
+            for event in &events[flushed..cut] {
+                match variant {
+                    0 => apply(&mut file, event),
+                    1 => {}
+                    _ => tear(&mut file, event, &mut random),
+                }
+            }
+            let got = content(file, text);
+            let new = commits.get(old + 1).filter(|(before, _, _)| *before < cut);
+            let fits = got == commits[old].2 || new.is_some_and(|(_, _, new)| got == *new);
+            assert!(
+                fits,
+                "{text}, seed {seed}, cut after event {cut} of {}, variant {variant}: neither old nor new",
+                events.len()
+            );
+        }
+    }
+}
+
+#[test]
+fn a_sealed_file_is_old_or_new() {
+    for seed in 1..=6 {
+        cut_everywhere("aead key=work", seed);
+        cut_everywhere("guard block=4K", seed + 100);
+    }
+}
+
+#[test]
+#[ignore = "a long campaign: WEFT_LONG_SECONDS"]
+fn a_sealed_file_is_old_or_new_for_long() {
+    let seconds =
+        std::env::var("WEFT_LONG_SECONDS").ok().and_then(|s| s.parse().ok()).unwrap_or(60);
+    let start = std::time::Instant::now();
+    let mut seed = 1000;
+    while start.elapsed().as_secs() < seconds {
+        cut_everywhere("aead key=work", seed);
+        cut_everywhere("guard block=4K | aead key=work", seed);
+        seed += 1;
+    }
+}

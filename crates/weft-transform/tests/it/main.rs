@@ -1,0 +1,9 @@
+//! Networks, run over streams and stored files.
+
+mod common;
+mod crash;
+mod damage;
+mod networks;
+mod peers;
+mod stores;
+mod streams;

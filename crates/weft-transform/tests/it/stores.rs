@@ -1,0 +1,249 @@
+//! Stored files through networks, against plain bytes.
+
+use weft_transform::store::{Limits, MemoryBase, open};
+use weft_transform::{Context, Error, Key, KeyRing, Registry};
+
+use crate::common::{Random, network, open_base, read_all, try_open};
+
+const WRITABLE: &[&str] = &[
+    "identity",
+    "increment | xor hex=010203",
+    "guard block=4K",
+    "aead key=work",
+    "aead key=work cipher=aes256gcm block=8K",
+    "rot13 | aead key=work | increment",
+    "guard block=4K | aead key=work",
+    "zstd frame=4K level=1",
+    "lz4 frame=4K",
+    "gzip level=1",
+    "base64",
+    "hex",
+    "zstd frame=4K level=1 | aead key=work",
+    "aead key=work | lz4 frame=4K",
+    "increment | zstd frame=8K level=1 | xor hex=55 | guard block=4K",
+];
+
+/// Little memory for dirty data, so that it is written ahead and spilled.
+fn limits() -> Limits {
+    Limits { dirty_bytes: 24 << 10, ..Limits::default() }
+}
+
+fn random_operations(text: &str, seed: u64, operations: usize) {
+    let network = network(text);
+    let base = MemoryBase::default();
+    let reopen = || open(Box::new(base.clone()), &network, &limits()).expect(text);
+    let mut random = Random(seed);
+    let mut store = reopen();
+    let mut model: Vec<u8> = Vec::new();
+    let mut committed = model.clone();
+    for nr in 0..operations {
+        let offset = match random.below(4) {
+            0 => model.len() as u64,
+            1 => random.below(model.len() as u64 + 1) / 4096 * 4096,
+            _ => random.below(model.len() as u64 + 3000),
+        };
+        let what = format!("{text}, seed {seed}, operation {nr}");
+        match random.below(12) {
+            0..=4 => {
+                let len = [1, 100, 4096, 5000, 30_000][random.below(5) as usize];
+                let data = random.text(len);
+                store.write_at(offset, &data).expect(&what);
+                let end = offset as usize + len;
+                model.resize(model.len().max(end), 0);
+                model[offset as usize..end].copy_from_slice(&data);
+            }
+            5 => {
+                let len = if model.len() > 200_000 { offset / 4 } else { offset };
+                store.set_len(len).expect(&what);
+                model.resize(len as usize, 0);
+            }
+            6..=9 => {
+                let mut buf = vec![9; 1 + random.below(20_000) as usize];
+                let got = store.read_at(offset, &mut buf).expect(&what);
+                let want = &model[(offset as usize).min(model.len())..];
+                let want = &want[..want.len().min(buf.len())];
+                assert!(buf[..got] == *want, "{what}: read {} at {offset}", buf.len());
+            }
+            10 => {
+                store.commit().expect(&what);
+                assert!(!store.is_dirty(), "{what}");
+                committed.clone_from(&model);
+            }
+            _ => {
+                store.commit().expect(&what);
+                drop(store);
+                store = reopen();
+                assert_eq!(
+                    store.len_bytes().expect(&what),
+                    Some(model.len() as u64),
+                    "{what}: reopened"
+                );
+            }
+        }
+        assert_eq!(store.len_bytes().expect(&what), Some(model.len() as u64), "{what}");
+    }
+    assert!(read_all(&mut *store, 10_007).expect(text) == model, "{text}, seed {seed}: at the end");
+    drop(store);
+    assert_eq!(base.fresh_files(), 0, "{text}: what was made beside the file is gone");
+}
+
+#[test]
+fn agree_with_plain_bytes() {
+    for text in WRITABLE {
+        for seed in 1..=3 {
+            random_operations(text, seed, 150);
+        }
+    }
+}
+
+#[test]
+#[ignore = "a long campaign: WEFT_LONG_SECONDS"]
+fn agree_with_plain_bytes_for_long() {
+    let seconds =
+        std::env::var("WEFT_LONG_SECONDS").ok().and_then(|s| s.parse().ok()).unwrap_or(60);
+    let start = std::time::Instant::now();
+    let mut seed = 1000;
+    while start.elapsed().as_secs() < seconds {
+        for text in WRITABLE {
+            random_operations(text, seed, 400);
+        }
+        seed += 1;
+    }
+}
+
+#[test]
+fn writing_through_reads_like_the_stream() {
+    // What a store makes is what a stream makes, so either reads the other's.
+    let data = Random(4).text(100_000);
+    for text in ["zstd frame=4K", "lz4 frame=8K", "gzip", "base64", "hex", "increment"] {
+        let network = network(text);
+        let base = MemoryBase::default();
+        let mut store = open_base(&base, text);
+        for (at, piece) in data.chunks(777).enumerate() {
+            store.write_at(at as u64 * 777, piece).expect(text);
+        }
+        store.commit().expect(text);
+        let mut streamed = Vec::new();
+        let options = weft_transform::exec::RunOptions::default();
+        weft_transform::exec::run(
+            &network,
+            weft_transform::Io::Write,
+            &mut &data[..],
+            &mut streamed,
+            options,
+        )
+        .expect(text);
+        assert!(base.content() == streamed, "{text}");
+    }
+}
+
+#[test]
+fn a_sequential_view_is_read_from_anywhere() {
+    let text = Random(5).text(3_000_000);
+    let base = MemoryBase::new(text.clone());
+    let mut store = open_base(&base, "view: lines contains=line | rot13");
+    let want: Vec<u8> = text
+        .split_inclusive(|&b| b == b'\n')
+        .filter(|line| line.windows(4).any(|w| w == b"line"))
+        .flatten()
+        .map(|b| match b {
+            b'a'..=b'z' => (b - b'a' + 13) % 26 + b'a',
+            b'A'..=b'Z' => (b - b'A' + 13) % 26 + b'A',
+            other => *other,
+        })
+        .collect();
+    assert_eq!(store.len_bytes().expect("view"), None, "unknown, and not guessed");
+    let mut random = Random(6);
+    for _ in 0..40 {
+        let at = random.below(want.len() as u64 + 100) as usize;
+        let mut buf = vec![0; 1 + random.below(50_000) as usize];
+        let got = store.read_at(at as u64, &mut buf).expect("view");
+        let rest = &want[at.min(want.len())..];
+        assert!(buf[..got] == rest[..rest.len().min(buf.len())], "at {at}");
+    }
+    assert!(read_all(&mut *store, 65_536).expect("view") == want);
+    assert_eq!(store.len_bytes().expect("view"), Some(want.len() as u64), "known at the end");
+    let refused = store.write_at(0, b"x").expect_err("a view");
+    assert!(matches!(refused, Error::Below(weft_vfs::Error::Unsupported(_))), "{refused}");
+}
+
+#[test]
+fn keys_are_rotated() {
+    let base = MemoryBase::default();
+    let mut old = open_base(&base, "aead key=work");
+    old.write_at(0, b"sealed with the old key").expect("write");
+    old.commit().expect("commit");
+    let mut both = open_base(&base, "aead key=rotated");
+    assert_eq!(
+        read_all(&mut *both, 100).expect("the old key is among them"),
+        b"sealed with the old key"
+    );
+    let fresh = MemoryBase::default();
+    let mut new = open_base(&fresh, "aead key=rotated");
+    new.write_at(0, b"new").expect("write");
+    new.commit().expect("commit");
+    match try_open(&fresh, "aead key=work").err() {
+        Some(Error::WrongKey { key, found, .. }) => {
+            assert_eq!(key, "work");
+            assert_eq!(found, hex(&Key::new([8; 32]).id()));
+        }
+        other => panic!("{other:?}"),
+    }
+}
+
+fn hex(bytes: &[u8]) -> String {
+    bytes.iter().map(|b| format!("{b:02x}")).collect()
+}
+
+#[test]
+fn nothing_of_the_plain_text_is_stored() {
+    let base = MemoryBase::default();
+    let mut store = open_base(&base, "aead key=work");
+    let secret = b"a secret that is easy to find";
+    store.write_at(0, &secret.repeat(1000)).expect("write");
+    store.commit().expect("commit");
+    let stored = base.content();
+    assert!(!stored.windows(8).any(|w| w == &secret[2..10]));
+    // The same again gives other bytes: nonces are random.
+    store.write_at(0, &secret.repeat(1000)).expect("write");
+    store.commit().expect("commit");
+    let again = base.content();
+    assert_eq!(stored.len(), again.len());
+    assert!(stored[512..4600] != again[512..4600]);
+}
+
+#[test]
+fn keys_as_people_keep_them() {
+    let hex = "0707070707070707070707070707070707070707070707070707070707070707";
+    for content in [hex.as_bytes(), format!(" {hex}\n").as_bytes(), &[7; 32][..]] {
+        assert_eq!(Key::from_file_content(content).expect("a key").id(), Key::new([7; 32]).id());
+    }
+    for content in [&b""[..], b"short", &[7; 33], &hex.as_bytes()[..62]] {
+        assert!(Key::from_file_content(content).is_none());
+    }
+    assert!(!format!("{:?}", Key::new([7; 32])).contains('7'), "keys are not printed");
+}
+
+#[test]
+fn bombs_are_refused() {
+    let base = MemoryBase::default();
+    let mut store = open_base(&base, "zstd frame=8M");
+    store.set_len(64 << 20).expect("zeroes");
+    store.commit().expect("commit");
+    assert!(base.content().len() < 10_000);
+    let open_with = |limits: Limits| {
+        let registry = Registry::new(Context { keys: KeyRing::default(), ..Context::default() });
+        open(Box::new(base.clone()), &registry.parse("zstd").expect("zstd"), &limits).err()
+    };
+    assert!(open_with(Limits::default()).is_none());
+    for limits in [
+        Limits { frame_bytes: 1 << 20, ..Limits::default() },
+        Limits { file_bytes: 32 << 20, ..Limits::default() },
+        Limits { ratio: 100, ..Limits::default() },
+    ] {
+        assert!(
+            matches!(open_with(limits), Some(Error::Limit { stage: "zstd", .. })),
+            "{limits:?}"
+        );
+    }
+}
