@@ -6,6 +6,7 @@
 //!   what is asked of it before it is used.
 //! - [`exec`] runs networks over memory and streams.
 //! - [`store`] opens stored files through networks, to be read and written anywhere.
+//! - [`TransformFs`] is a file system over another, whose files carry networks.
 //!
 //! ```
 //! use weft_transform::{Context, Registry, exec::Fused, Io};
@@ -20,6 +21,7 @@
 
 mod error;
 pub mod exec;
+mod fs;
 mod keys;
 mod model;
 mod network;
@@ -29,6 +31,7 @@ pub mod store;
 pub mod text;
 
 pub use error::{Error, Result};
+pub use fs::{NETWORK_ATTRIBUTE, RULES_NAME, Rules, Ruling, TransformFs, TransformOptions};
 pub use keys::{KEY_BYTES, Key, KeyRing};
 pub use model::{
     Access, ByteMap, Declares, Direction, Frame, FrameCodec, OnError, STEP_BYTES, Seal, Sealer,

@@ -7,3 +7,4 @@ mod networks;
 mod peers;
 mod stores;
 mod streams;
+mod tree;

@@ -1,0 +1,200 @@
+//! A stored file in the file system below, as a [`Base`].
+
+use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
+
+use weft_vfs::{
+    Attr, Caller, Error as Fault, FileKind, FileSystem, Handle, Ino, RenameFlags, SetAttr, SetTime,
+    XattrSet,
+};
+
+use crate::Result;
+use crate::store::{Base, FreshId, Store};
+
+/// How the names of files begin that are to take the place of others. They are not listed, and
+/// cannot be named from above.
+pub(super) const FRESH_PREFIX: &[u8] = b".weft-fresh-";
+
+/// Where a file stands in the file system below.
+#[derive(Debug, Clone, PartialEq, Eq)]
+pub(super) struct Place {
+    /// The inode there now.
+    pub(super) ino: Ino,
+    /// A directory that has it, as of the last look.
+    pub(super) parent: Ino,
+    /// Its name in there.
+    pub(super) name: Vec<u8>,
+    /// It has no name any more.
+    pub(super) unlinked: bool,
+}
+
+/// A place that others see change.
+pub(super) type SharedPlace = Arc<Mutex<Place>>;
+
+pub(super) fn locked<T>(mutex: &Mutex<T>) -> MutexGuard<'_, T> {
+    // What is kept under these locks is whole after each statement.
+    mutex.lock().unwrap_or_else(PoisonError::into_inner)
+}
+
+/// The bytes of one inode.
+struct FileStore {
+    fs: Arc<dyn FileSystem>,
+    ino: Ino,
+}
+
+impl Store for FileStore {
+    fn len_bytes(&mut self) -> Result<Option<u64>> {
+        Ok(Some(self.fs.getattr(self.ino)?.size_bytes))
+    }
+
+    fn read_at(&mut self, offset: u64, buf: &mut [u8]) -> Result<usize> {
+        Ok(self.fs.read(self.ino, Handle::NONE, offset, buf)?)
+    }
+
+    fn write_at(&mut self, offset: u64, data: &[u8]) -> Result<()> {
+        let mut done = 0;
+        while done < data.len() {
+            match self.fs.write(self.ino, Handle::NONE, offset + done as u64, &data[done..])? {
+                0 => return Err(Fault::NoSpace.into()),
+                taken => done += taken,
+            }
+        }
+        Ok(())
+    }
+
+    fn set_len(&mut self, len_bytes: u64) -> Result<()> {
+        let set = SetAttr { size_bytes: Some(len_bytes), ..SetAttr::default() };
+        self.fs.setattr(self.ino, &set)?;
+        Ok(())
+    }
+
+    fn commit(&mut self) -> Result<()> {
+        Ok(self.fs.fsync(self.ino, true)?)
+    }
+
+    fn is_dirty(&self) -> bool {
+        // What was written went to the file system, whose business it is.
+        false
+    }
+}
+
+/// A file of the file system below, and those made to take its place.
+pub(super) struct FileBase {
+    pub(super) fs: Arc<dyn FileSystem>,
+    pub(super) place: SharedPlace,
+    /// Part of the names of fresh files: another for each mount.
+    pub(super) session: u64,
+    /// Held while names change.
+    pub(super) names: Arc<Mutex<()>>,
+    /// Told when another inode took the place: old, new.
+    pub(super) replaced: Arc<dyn Fn(Ino, Ino) + Send + Sync>,
+    pub(super) fresh: Vec<Fresh>,
+    pub(super) made: u64,
+}
+
+/// A file made beside.
+pub(super) struct Fresh {
+    id: u64,
+    ino: Ino,
+    parent: Ino,
+    name: Vec<u8>,
+}
+
+impl FileBase {
+    fn take(&mut self, id: FreshId) -> Option<Fresh> {
+        let at = self.fresh.iter().position(|fresh| fresh.id == id.0)?;
+        Some(self.fresh.swap_remove(at))
+    }
+
+    fn try_adopt(&mut self, fresh: &Fresh) -> Result<()> {
+        let names = self.names.clone();
+        let _names = locked(&names);
+        let place = locked(&self.place).clone();
+        if place.unlinked {
+            // Nobody can see it by name: the content lives on without one, like the file.
+            self.fs.unlink(fresh.parent, &fresh.name)?;
+        } else {
+            let there = self.fs.lookup(place.parent, &place.name)?;
+            self.fs.forget(there.attr.ino, 1);
+            if there.attr.ino != place.ino {
+                let message = "the name of the file changed under it".to_owned();
+                return Err(Fault::Io { errno: 16, message }.into());
+            }
+            copy_attributes(&*self.fs, &there.attr, fresh.ino)?;
+            self.fs.fsync(fresh.ino, false)?;
+            let flags = RenameFlags::empty();
+            self.fs.rename(fresh.parent, &fresh.name, place.parent, &place.name, flags)?;
+            self.fs.fsync_dir(place.parent)?;
+        }
+        locked(&self.place).ino = fresh.ino;
+        (self.replaced)(place.ino, fresh.ino);
+        Ok(())
+    }
+}
+
+/// Gives `to` the owner, mode, times and extended attributes of another file.
+fn copy_attributes(fs: &dyn FileSystem, from: &Attr, to: Ino) -> Result<()> {
+    match fs.listxattr(from.ino) {
+        Ok(names) => {
+            for name in names {
+                let value = fs.getxattr(from.ino, &name)?;
+                fs.setxattr(to, &name, &value, XattrSet::Any)?;
+            }
+        }
+        Err(Fault::Unsupported(_)) => {}
+        Err(e) => return Err(e.into()),
+    }
+    let set = SetAttr {
+        perm: Some(from.perm),
+        uid: Some(from.uid),
+        gid: Some(from.gid),
+        atime: Some(SetTime::At(from.atime)),
+        mtime: Some(SetTime::At(from.mtime)),
+        ..SetAttr::default()
+    };
+    fs.setattr(to, &set)?;
+    Ok(())
+}
+
+impl Base for FileBase {
+    fn current(&mut self) -> Result<Box<dyn Store>> {
+        let ino = locked(&self.place).ino;
+        Ok(Box::new(FileStore { fs: self.fs.clone(), ino }))
+    }
+
+    fn fresh(&mut self) -> Result<(FreshId, Box<dyn Store>)> {
+        let place = locked(&self.place).clone();
+        let old = self.fs.getattr(place.ino)?;
+        self.made += 1;
+        let suffix = format!("{:016x}-{:x}-{:x}", self.session, place.ino.0, self.made);
+        let name = [FRESH_PREFIX, suffix.as_bytes()].concat();
+        let caller = Caller { uid: old.uid, gid: old.gid, ..Caller::default() };
+        let make = |parent| self.fs.mknod(&caller, parent, &name, FileKind::Regular, 0o600, 0);
+        // The directory of a file without a name may be gone too.
+        let (parent, made) = match make(place.parent) {
+            Err(_) if place.unlinked => (self.fs.root(), make(self.fs.root())?),
+            made => (place.parent, made?),
+        };
+        let fresh = Fresh { id: self.made, ino: made.attr.ino, parent, name };
+        let store = FileStore { fs: self.fs.clone(), ino: fresh.ino };
+        self.fresh.push(fresh);
+        Ok((FreshId(self.made), Box::new(store)))
+    }
+
+    fn adopt(&mut self, fresh: FreshId) -> Result<()> {
+        let Some(fresh) = self.take(fresh) else { return Ok(()) };
+        let result = self.try_adopt(&fresh);
+        if result.is_err() {
+            self.fresh.push(fresh);
+        }
+        result
+    }
+
+    fn discard(&mut self, fresh: FreshId) {
+        if let Some(fresh) = self.take(fresh) {
+            if let Err(e) = self.fs.unlink(fresh.parent, &fresh.name) {
+                tracing::warn!("a temporary file stays behind: {e}");
+            }
+            self.fs.forget(fresh.ino, 1);
+        }
+    }
+}

@@ -1,0 +1,593 @@
+//! The calls of the file plug.
+
+use std::sync::Arc;
+
+use weft_vfs::{
+    Attr, Caller, DirCursor, DirEntry, Entry, Error, FallocateMode, FileKind, FileSystem, Handle,
+    Ino, Invalidate, OpenFlags, Opened, RenameFlags, Result, SeekFrom, SetAttr, StatFs, XattrSet,
+};
+
+use super::base::locked;
+use super::decide::is_rules_file;
+use super::file::Attached;
+use super::nodes::{Node, Nodes};
+use super::{NETWORK_ATTRIBUTE, Open, RULES_NAME, TransformFs, join};
+use crate::Write;
+
+/// Announcements from below, with the numbers seen from above.
+struct Upward {
+    nodes: Arc<std::sync::Mutex<Nodes>>,
+    sink: Arc<dyn Invalidate>,
+}
+
+impl Invalidate for Upward {
+    fn inode(&self, ino: Ino, data: bool) {
+        let ino = locked(&self.nodes).number(ino);
+        self.sink.inode(ino, data);
+    }
+
+    fn entry(&self, parent: Ino, name: &[u8]) {
+        let parent = locked(&self.nodes).number(parent);
+        self.sink.entry(parent, name);
+    }
+}
+
+impl TransformFs {
+    /// The node of a name below that is about to move or go, with a use; `None` if nobody refers
+    /// to it.
+    fn known(&self, parent: &Node, name: &[u8]) -> Option<Arc<Node>> {
+        let entry = self.below.lookup(parent.below(), name).ok()?;
+        let node = locked(&self.nodes).of_below(entry.attr.ino);
+        if let Some(node) = &node {
+            locked(&self.nodes).add_use(node);
+        }
+        self.below.forget(entry.attr.ino, 1);
+        node
+    }
+
+    /// Notes that an inode may have lost its last name, and gives back the use of
+    /// [`known`](Self::known).
+    fn lost_name(&self, node: Option<Arc<Node>>) {
+        if let Some(node) = node {
+            if self.below.getattr(node.below()).is_ok_and(|attr| attr.nlink == 0) {
+                locked(&node.place).unlinked = true;
+            }
+            self.give_back(node.ino, 1);
+        }
+    }
+
+    /// Notes where a node is now, and gives back the use.
+    fn moved(&self, node: Option<Arc<Node>>, parent: &Node, name: &[u8]) {
+        let Some(node) = node else { return };
+        let path = join(&locked(&parent.path), name);
+        let old = std::mem::replace(&mut *locked(&node.path), path.clone());
+        {
+            let mut place = locked(&node.place);
+            place.parent = parent.below();
+            name.clone_into(&mut place.name);
+        }
+        if node.kind == FileKind::Directory {
+            let inside = [&old[..], b"/"].concat();
+            for other in locked(&self.nodes).all() {
+                let mut at = locked(&other.path);
+                if let Some(rest) = at.strip_prefix(&inside[..]) {
+                    *at = join(&path, rest);
+                }
+            }
+            self.forget_rules();
+        }
+        self.give_back(node.ino, 1);
+    }
+
+    /// A file without network that comes under a rule by its new name is written anew through the
+    /// network of that rule, before it moves.
+    fn convert_for(&self, parent: &Node, name: &[u8], to: &Node, new_name: &[u8]) -> Result<()> {
+        let path = join(&locked(&to.path), new_name);
+        let (attached, text) = self.of_rules(&path);
+        if matches!(attached, Attached::Plain)
+            || is_rules_file(&path)
+            || name == new_name && parent.ino == to.ino
+        {
+            return Ok(());
+        }
+        let entry = match self.lookup(parent.ino, name) {
+            Ok(entry) => entry,
+            // The rename itself says what is wrong.
+            Err(_) => return Ok(()),
+        };
+        let result = self.node(entry.attr.ino).and_then(|node| {
+            let has_attribute = self.below.getxattr(node.below(), NETWORK_ATTRIBUTE).is_ok();
+            if node.kind != FileKind::Regular || !Self::is_plain(&node) || has_attribute {
+                return Ok(());
+            }
+            self.with(&node, |file, around| file.convert(around, attached))?;
+            if let Some(text) = text.filter(|_| self.options.pin) {
+                self.pin(node.below(), &text);
+            }
+            Ok(())
+        });
+        self.forget(entry.attr.ino, 1);
+        result
+    }
+
+    fn set_network(&self, node: &Node, value: &[u8], how: XattrSet) -> Result<()> {
+        if node.kind != FileKind::Regular {
+            return Err(Error::Invalid("only regular files carry networks"));
+        }
+        let attached = self.of_attribute(value);
+        // One form for all: what is kept is the canonical text.
+        let text = match &attached {
+            Attached::Plain => String::new(),
+            Attached::Network(network) => network.to_string(),
+            Attached::Unusable(why) => {
+                return Err(Error::Io { errno: why.errno(), message: why.to_string() });
+            }
+        };
+        self.with(node, |file, around| {
+            file.attach(around, attached)?;
+            let ino = locked(around.place).ino;
+            self.below.setxattr(ino, NETWORK_ATTRIBUTE, text.as_bytes(), how)
+        })
+    }
+
+    /// What rules say counts from the next look on.
+    fn touched(&self, node: &Node) {
+        if is_rules_file(&locked(&node.path)) {
+            self.forget_rules();
+        }
+    }
+
+    fn named(&self, name: &[u8]) {
+        if name == RULES_NAME {
+            self.forget_rules();
+        }
+    }
+
+    fn open_flags(&self, handle: Handle) -> Option<Open> {
+        locked(&self.handles).get(&handle).copied()
+    }
+
+    fn below_handle(&self, handle: Handle) -> Handle {
+        self.open_flags(handle).and_then(|open| open.below).unwrap_or(Handle::NONE)
+    }
+
+    /// What a durable handle promises of each write.
+    fn after_write(&self, node: &Node, open: Option<Open>) -> Result<()> {
+        let durable = OpenFlags::SYNC | OpenFlags::DSYNC;
+        match open {
+            Some(open) if open.flags.intersects(durable) => self.fsync(node.ino, false),
+            _ => Ok(()),
+        }
+    }
+}
+
+impl FileSystem for TransformFs {
+    fn root(&self) -> Ino {
+        self.below.root()
+    }
+
+    fn lookup(&self, parent: Ino, name: &[u8]) -> Result<Entry> {
+        let parent = self.node(parent)?;
+        if Self::check_visible(name).is_err() {
+            return Err(Error::NotFound);
+        }
+        let below = self.below.lookup(parent.below(), name)?;
+        self.found(&parent, name, below, false)
+    }
+
+    fn forget(&self, ino: Ino, count: u64) {
+        if ino != self.root() {
+            self.give_back(ino, count);
+        }
+    }
+
+    fn getattr(&self, ino: Ino) -> Result<Attr> {
+        self.attr(&*self.node(ino)?)
+    }
+
+    fn setattr(&self, ino: Ino, set: &SetAttr) -> Result<Attr> {
+        let node = self.node(ino)?;
+        self.touched(&node);
+        let mut attr = if Self::is_plain(&node) {
+            self.below.setattr(node.below(), set)?
+        } else {
+            self.with(&node, |file, around| file.setattr(around, set))?.0
+        };
+        attr.ino = node.ino;
+        Ok(attr)
+    }
+
+    fn readlink(&self, ino: Ino) -> Result<Vec<u8>> {
+        self.below.readlink(self.node(ino)?.below())
+    }
+
+    fn mknod(
+        &self,
+        caller: &Caller,
+        parent: Ino,
+        name: &[u8],
+        kind: FileKind,
+        perm: u16,
+        rdev: u32,
+    ) -> Result<Entry> {
+        let parent = self.node(parent)?;
+        Self::check_visible(name)?;
+        let made = {
+            let _names = locked(&self.names);
+            self.below.mknod(caller, parent.below(), name, kind, perm, rdev)?
+        };
+        self.named(name);
+        self.found(&parent, name, made, true)
+    }
+
+    fn mkdir(&self, caller: &Caller, parent: Ino, name: &[u8], perm: u16) -> Result<Entry> {
+        let parent = self.node(parent)?;
+        Self::check_visible(name)?;
+        let made = self.below.mkdir(caller, parent.below(), name, perm)?;
+        self.forget_rules();
+        self.found(&parent, name, made, true)
+    }
+
+    fn symlink(&self, caller: &Caller, parent: Ino, name: &[u8], target: &[u8]) -> Result<Entry> {
+        let parent = self.node(parent)?;
+        Self::check_visible(name)?;
+        let made = self.below.symlink(caller, parent.below(), name, target)?;
+        self.found(&parent, name, made, true)
+    }
+
+    fn link(&self, ino: Ino, new_parent: Ino, new_name: &[u8]) -> Result<Entry> {
+        let (node, parent) = (self.node(ino)?, self.node(new_parent)?);
+        Self::check_visible(new_name)?;
+        if !Self::is_plain(&node) {
+            let rewrites = match &locked(&node.file).attached {
+                Attached::Network(network) => network.can().write == Write::Rewrite,
+                _ => false,
+            };
+            // The file changes its inode at every commit; other names would keep the old one.
+            if rewrites {
+                return Err(Error::TooManyLinks);
+            }
+        }
+        let _names = locked(&self.names);
+        let entry = self.below.link(node.below(), parent.below(), new_name)?;
+        self.named(new_name);
+        self.below.forget(entry.attr.ino, 1);
+        locked(&self.nodes).add_use(&node);
+        Ok(Entry { attr: self.attr(&node)?, ..entry })
+    }
+
+    fn unlink(&self, parent: Ino, name: &[u8]) -> Result<()> {
+        let parent = self.node(parent)?;
+        Self::check_visible(name).map_err(|_| Error::NotFound)?;
+        let names = locked(&self.names);
+        let node = self.known(&parent, name);
+        let result = self.below.unlink(parent.below(), name);
+        drop(names);
+        self.named(name);
+        self.lost_name(node);
+        result
+    }
+
+    fn rmdir(&self, parent: Ino, name: &[u8]) -> Result<()> {
+        let parent = self.node(parent)?;
+        let node = self.known(&parent, name);
+        let mut result = self.below.rmdir(parent.below(), name);
+        if matches!(result, Err(Error::NotEmpty)) && name != b".." {
+            // Perhaps all that is left is what a commit cut short left behind.
+            if let Ok(entry) = self.lookup(parent.ino, name) {
+                let mut names = 0;
+                self.list(entry.attr.ino, DirCursor::START, &mut |_| {
+                    names += 1;
+                    true
+                })?;
+                self.forget(entry.attr.ino, 1);
+                if names <= 2 {
+                    result = self.below.rmdir(parent.below(), name);
+                }
+            }
+        }
+        self.forget_rules();
+        self.lost_name(node);
+        result
+    }
+
+    fn rename(
+        &self,
+        parent: Ino,
+        name: &[u8],
+        new_parent: Ino,
+        new_name: &[u8],
+        flags: RenameFlags,
+    ) -> Result<()> {
+        let (parent, new_parent) = (self.node(parent)?, self.node(new_parent)?);
+        Self::check_visible(name).map_err(|_| Error::NotFound)?;
+        Self::check_visible(new_name)?;
+        self.convert_for(&parent, name, &new_parent, new_name)?;
+        let exchange = flags.contains(RenameFlags::EXCHANGE);
+        if exchange {
+            self.convert_for(&new_parent, new_name, &parent, name)?;
+        }
+        let names = locked(&self.names);
+        let moving = self.known(&parent, name);
+        let there = self.known(&new_parent, new_name);
+        let result = self.below.rename(parent.below(), name, new_parent.below(), new_name, flags);
+        let same = moving.as_ref().zip(there.as_ref()).is_some_and(|(a, b)| Arc::ptr_eq(a, b));
+        drop(names);
+        for name in [name, new_name] {
+            self.named(name);
+        }
+        if result.is_err() || same {
+            for node in [moving, there].into_iter().flatten() {
+                self.give_back(node.ino, 1);
+            }
+            return result;
+        }
+        self.moved(moving, &new_parent, new_name);
+        if exchange {
+            self.moved(there, &parent, name);
+        } else {
+            self.lost_name(there);
+        }
+        result
+    }
+
+    fn open(&self, ino: Ino, flags: OpenFlags) -> Result<Opened> {
+        let node = self.node(ino)?;
+        self.touched(&node);
+        if Self::is_plain(&node) {
+            let below = self.below.open(node.below(), flags)?;
+            locked(&self.nodes).add_use(&node);
+            let open = Open { ino, flags, below: Some(below.handle) };
+            return Ok(Opened { handle: self.new_handle(open), ..below });
+        }
+        if flags.intersects(OpenFlags::WRITE | OpenFlags::TRUNCATE) {
+            self.with(&node, |file, around| file.check_writable(around))?;
+        }
+        if flags.contains(OpenFlags::TRUNCATE) {
+            self.setattr(ino, &SetAttr { size_bytes: Some(0), ..SetAttr::default() })?;
+        }
+        let (_, known) = self.attr_and_size(&node)?;
+        let keeps = match &locked(&node.file).attached {
+            Attached::Network(network) => network.is_deterministic(),
+            _ => false,
+        };
+        locked(&self.nodes).add_use(&node);
+        let handle = self.new_handle(Open { ino, flags, below: None });
+        Ok(Opened { handle, keep_cache: known && keeps, direct_io: !known })
+    }
+
+    fn create(
+        &self,
+        caller: &Caller,
+        parent: Ino,
+        name: &[u8],
+        perm: u16,
+        flags: OpenFlags,
+    ) -> Result<(Entry, Opened)> {
+        loop {
+            let entry = match self.lookup(parent, name) {
+                Ok(entry) if flags.contains(OpenFlags::EXCLUSIVE) => {
+                    self.forget(entry.attr.ino, 1);
+                    return Err(Error::Exists);
+                }
+                Ok(entry) => entry,
+                Err(Error::NotFound) => {
+                    match self.mknod(caller, parent, name, FileKind::Regular, perm, 0) {
+                        Ok(entry) => entry,
+                        // Somebody else was faster.
+                        Err(Error::Exists) if !flags.contains(OpenFlags::EXCLUSIVE) => continue,
+                        Err(e) => return Err(e),
+                    }
+                }
+                Err(e) => return Err(e),
+            };
+            let ino = entry.attr.ino;
+            let opened = self.open(ino, flags).and_then(|opened| Ok((self.getattr(ino)?, opened)));
+            return match opened {
+                Ok((attr, opened)) => Ok((Entry { attr, ..entry }, opened)),
+                Err(e) => {
+                    self.forget(ino, 1);
+                    Err(e)
+                }
+            };
+        }
+    }
+
+    fn release(&self, ino: Ino, handle: Handle) -> Result<()> {
+        let open = {
+            let mut handles = locked(&self.handles);
+            match handles.get(&handle) {
+                Some(open) if open.ino == ino => handles.remove(&handle),
+                _ => None,
+            }
+        };
+        let open = open.ok_or(Error::Invalid("no such handle"))?;
+        let node = self.node(ino)?;
+        let mut result = Ok(());
+        if let Some(below) = open.below {
+            // A file whose network came later has another inode below.
+            result = self.below.release(node.below(), below);
+        }
+        if open.flags.contains(OpenFlags::WRITE) {
+            result = result.and(self.commit(&node));
+        }
+        drop(node);
+        self.give_back(ino, 1);
+        result
+    }
+
+    fn read(&self, ino: Ino, handle: Handle, offset: u64, buf: &mut [u8]) -> Result<usize> {
+        let node = self.node(ino)?;
+        if Self::is_plain(&node) {
+            return self.below.read(node.below(), self.below_handle(handle), offset, buf);
+        }
+        self.with(&node, |file, around| file.read(around, offset, buf))
+            .inspect_err(|e| tracing::error!(ino = ino.0, offset, "{e}"))
+    }
+
+    fn write(&self, ino: Ino, handle: Handle, offset: u64, data: &[u8]) -> Result<usize> {
+        let node = self.node(ino)?;
+        self.touched(&node);
+        let open = self.open_flags(handle);
+        if Self::is_plain(&node) {
+            let below = open.and_then(|open| open.below).unwrap_or(Handle::NONE);
+            return self.below.write(node.below(), below, offset, data);
+        }
+        if data.is_empty() {
+            return Ok(0);
+        }
+        let append = open.is_some_and(|open| open.flags.contains(OpenFlags::APPEND));
+        let offset = (!append).then_some(offset);
+        let taken = self.with(&node, |file, around| file.write(around, offset, data))?;
+        self.after_write(&node, open)?;
+        Ok(taken)
+    }
+
+    fn fsync(&self, ino: Ino, data_only: bool) -> Result<()> {
+        let node = self.node(ino)?;
+        self.commit(&node)?;
+        self.below.fsync(node.below(), data_only)
+    }
+
+    fn fsync_dir(&self, ino: Ino) -> Result<()> {
+        self.below.fsync_dir(self.node(ino)?.below())
+    }
+
+    fn sync(&self) -> Result<()> {
+        self.commit_all().and(self.below.sync())
+    }
+
+    fn readdir(
+        &self,
+        ino: Ino,
+        cursor: DirCursor,
+        each: &mut dyn FnMut(DirEntry<'_>) -> bool,
+    ) -> Result<()> {
+        self.list(ino, cursor, each)
+    }
+
+    fn readdir_plus(
+        &self,
+        ino: Ino,
+        cursor: DirCursor,
+        each: &mut dyn FnMut(DirEntry<'_>, Entry) -> bool,
+    ) -> Result<()> {
+        self.list_plus(ino, cursor, each)
+    }
+
+    fn statfs(&self) -> Result<StatFs> {
+        self.below.statfs()
+    }
+
+    fn getxattr(&self, ino: Ino, name: &[u8]) -> Result<Vec<u8>> {
+        self.below.getxattr(self.node(ino)?.below(), name)
+    }
+
+    fn listxattr(&self, ino: Ino) -> Result<Vec<Vec<u8>>> {
+        self.below.listxattr(self.node(ino)?.below())
+    }
+
+    fn setxattr(&self, ino: Ino, name: &[u8], value: &[u8], how: XattrSet) -> Result<()> {
+        let node = self.node(ino)?;
+        if name == NETWORK_ATTRIBUTE {
+            return self.set_network(&node, value, how);
+        }
+        self.below.setxattr(node.below(), name, value, how)
+    }
+
+    fn removexattr(&self, ino: Ino, name: &[u8]) -> Result<()> {
+        let node = self.node(ino)?;
+        if name != NETWORK_ATTRIBUTE || node.kind != FileKind::Regular {
+            return self.below.removexattr(node.below(), name);
+        }
+        let path = locked(&node.path).clone();
+        let (attached, _) = self.of_rules(&path);
+        self.with(&node, |file, around| {
+            file.attach(around, attached)?;
+            let ino = locked(around.place).ino;
+            self.below.removexattr(ino, name)
+        })
+    }
+
+    fn fallocate(&self, ino: Ino, mode: FallocateMode, offset: u64, len_bytes: u64) -> Result<()> {
+        let node = self.node(ino)?;
+        if Self::is_plain(&node) {
+            return self.below.fallocate(node.below(), mode, offset, len_bytes);
+        }
+        let end = offset.checked_add(len_bytes).ok_or(Error::TooLarge)?;
+        if len_bytes == 0 {
+            return Err(Error::Invalid("an empty range"));
+        }
+        let keep_size = match mode {
+            // Space is taken when what is stored is known, not before.
+            FallocateMode::Allocate { .. } => return Err(Error::Unsupported("fallocate")),
+            FallocateMode::PunchHole => true,
+            FallocateMode::ZeroRange { keep_size } => keep_size,
+        };
+        let size = self.attr(&node)?.size_bytes;
+        let end = if keep_size { end.min(size) } else { end };
+        self.with(&node, |file, around| file.zero(around, offset, end))
+    }
+
+    fn copy_range(
+        &self,
+        from: Ino,
+        from_offset: u64,
+        to: Ino,
+        to_offset: u64,
+        len_bytes: u64,
+    ) -> Result<u64> {
+        let (source, target) = (self.node(from)?, self.node(to)?);
+        self.touched(&target);
+        if Self::is_plain(&source) && Self::is_plain(&target) {
+            let (from, to) = (source.below(), target.below());
+            return self.below.copy_range(from, from_offset, to, to_offset, len_bytes);
+        }
+        let mut buf = vec![0; 256 << 10];
+        let mut done = 0;
+        while done < len_bytes {
+            let want = usize::try_from(len_bytes - done).unwrap_or(usize::MAX).min(buf.len());
+            let got = self.read(from, Handle::NONE, from_offset + done, &mut buf[..want])?;
+            let put = self.write(to, Handle::NONE, to_offset + done, &buf[..got])?;
+            done += put as u64;
+            if put < want {
+                break;
+            }
+        }
+        Ok(done)
+    }
+
+    fn set_invalidate(&self, sink: Arc<dyn Invalidate>) {
+        self.below.set_invalidate(Arc::new(Upward { nodes: self.nodes.clone(), sink }));
+    }
+
+    fn time_unit_nanos(&self) -> u32 {
+        self.below.time_unit_nanos()
+    }
+
+    fn seek(&self, ino: Ino, from: SeekFrom) -> Result<u64> {
+        let node = self.node(ino)?;
+        if Self::is_plain(&node) {
+            return self.below.seek(node.below(), from);
+        }
+        let size = self.attr(&node)?.size_bytes;
+        match from {
+            SeekFrom::Data(at) | SeekFrom::Hole(at) if at >= size => Err(Error::NoAddress),
+            SeekFrom::Data(at) => Ok(at),
+            SeekFrom::Hole(_) => Ok(size),
+        }
+    }
+
+    fn unmount(&self) -> Result<()> {
+        let result = self.commit_all();
+        locked(&self.handles).clear();
+        let nodes = locked(&self.nodes).clear();
+        for node in nodes {
+            locked(&node.file).close();
+        }
+        if let Ok(root) = self.below.getattr(self.below.root()) {
+            self.add_root(&root);
+        }
+        result.and(self.below.unmount())
+    }
+}

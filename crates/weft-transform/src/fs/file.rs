@@ -1,0 +1,300 @@
+//! A regular file: the network it carries, and its content through it.
+
+use std::sync::Arc;
+
+use weft_vfs::{Attr, Error as Fault, FileSystem, SetAttr, SetTime, Time};
+
+use super::base::{FileBase, SharedPlace, locked};
+use crate::store::{Limits, Store, open};
+use crate::{Error, Need, Network, Result, Write};
+
+/// What a file carries.
+#[derive(Debug, Clone)]
+pub(super) enum Attached {
+    /// Nothing: it is read and written as it is.
+    Plain,
+    /// A network.
+    Network(Arc<Network>),
+    /// Something that is no network, or not one that can be made here: why. Nothing of the file
+    /// can be read then, rather than what is stored.
+    Unusable(Arc<Fault>),
+}
+
+/// The state of one file. Its lock is held while the file is read or written.
+pub(super) struct File {
+    pub(super) attached: Attached,
+    /// Opened when first needed.
+    store: Option<Box<dyn Store>>,
+    /// mtime and ctime of what is not committed yet, which the file system below does not know.
+    stamp: Option<(Time, Time)>,
+}
+
+/// What a file needs of its surroundings.
+pub(super) struct Around<'a> {
+    pub(super) fs: &'a Arc<dyn FileSystem>,
+    pub(super) place: &'a SharedPlace,
+    pub(super) limits: &'a Limits,
+    pub(super) base: &'a dyn Fn() -> FileBase,
+}
+
+impl Around<'_> {
+    fn attr(&self) -> weft_vfs::Result<Attr> {
+        let ino = locked(self.place).ino;
+        self.fs.getattr(ino)
+    }
+}
+
+/// The same error again: that of the file system has no `Clone`.
+fn again(fault: &Fault) -> Fault {
+    Fault::Io { errno: fault.errno(), message: fault.to_string() }
+}
+
+impl File {
+    pub(super) fn new(attached: Attached) -> Self {
+        Self { attached, store: None, stamp: None }
+    }
+
+    /// Lets go of the content; what is not committed is lost.
+    pub(super) fn close(&mut self) {
+        self.store = None;
+    }
+
+    pub(super) fn is_plain(&self) -> bool {
+        matches!(self.attached, Attached::Plain)
+    }
+
+    /// The network, if the file carries a usable one.
+    pub(super) fn network(&self) -> Result<&Arc<Network>, Fault> {
+        match &self.attached {
+            Attached::Network(network) => Ok(network),
+            Attached::Plain => Err(Fault::Invalid("the file carries no network")),
+            Attached::Unusable(why) => Err(again(why)),
+        }
+    }
+
+    fn store(&mut self, around: &Around<'_>) -> Result<&mut Box<dyn Store>, Fault> {
+        if self.store.is_none() {
+            let network = self.network()?.clone();
+            self.store = Some(open(Box::new((around.base)()), &network, around.limits)?);
+        }
+        self.store.as_mut().ok_or(Fault::Invalid("just opened"))
+    }
+
+    /// The attributes with the size that a reader sees. `None` for an unknown size; of a file that
+    /// cannot be opened the size is that of the stored file, so that reading it is tried, and fails.
+    pub(super) fn attr(&mut self, around: &Around<'_>) -> weft_vfs::Result<(Attr, bool)> {
+        let stored = around.attr()?;
+        let size = match self.store(around).and_then(|store| Ok(store.len_bytes()?)) {
+            Ok(size) => size,
+            Err(e) => {
+                tracing::error!(ino = stored.ino.0, "{e}");
+                Some(stored.size_bytes)
+            }
+        };
+        // Opening may have finished a commit that a crash cut short.
+        let mut attr = around.attr()?;
+        attr.size_bytes = size.unwrap_or(0);
+        if let Some((mtime, ctime)) = self.stamp {
+            (attr.mtime, attr.ctime) = (mtime, ctime);
+        }
+        Ok((attr, size.is_some()))
+    }
+
+    pub(super) fn read(
+        &mut self,
+        around: &Around<'_>,
+        offset: u64,
+        buf: &mut [u8],
+    ) -> weft_vfs::Result<usize> {
+        Ok(self.store(around)?.read_at(offset, buf)?)
+    }
+
+    /// Whether the file can be written: what keeps it from that is told otherwise.
+    pub(super) fn check_writable(&self, around: &Around<'_>) -> weft_vfs::Result<()> {
+        let network = self.network()?;
+        let need = Need { exact_size: true, random_read: true, write: Write::Rewrite };
+        network.check(&need).map_err(Error::Refused)?;
+        if network.can().write == Write::Rewrite && around.attr()?.nlink > 1 {
+            let why = "writing a file with several names that is written anew at every commit";
+            return Err(Fault::Unsupported(why));
+        }
+        Ok(())
+    }
+
+    pub(super) fn write(
+        &mut self,
+        around: &Around<'_>,
+        offset: Option<u64>,
+        data: &[u8],
+    ) -> weft_vfs::Result<usize> {
+        self.check_writable(around)?;
+        let store = self.store(around)?;
+        let end = store.len_bytes()?.unwrap_or(0);
+        let offset = offset.unwrap_or(end);
+        let room = FILE_MAX_BYTES.saturating_sub(offset);
+        if room == 0 {
+            return Err(Fault::TooLarge);
+        }
+        let len = usize::try_from(room).unwrap_or(usize::MAX).min(data.len());
+        store.write_at(offset, &data[..len])?;
+        let now = Time::now();
+        self.stamp = self.is_dirty().then_some((now, now));
+        Ok(len)
+    }
+
+    /// As [`FileSystem::setattr`], the length included.
+    pub(super) fn setattr(
+        &mut self,
+        around: &Around<'_>,
+        set: &SetAttr,
+    ) -> weft_vfs::Result<(Attr, bool)> {
+        // Who changes owner or mode is done with writing, and learns what space is taken. (Times
+        // may come at any moment, from a kernel that keeps them.)
+        if set.uid.is_some() || set.gid.is_some() || set.perm.is_some() {
+            self.commit(around)?;
+        }
+        let mut below = SetAttr { size_bytes: None, ..*set };
+        if let Some(size) = set.size_bytes {
+            self.check_writable(around)?;
+            if size > FILE_MAX_BYTES {
+                return Err(Fault::TooLarge);
+            }
+            self.store(around)?.set_len(size)?;
+            below.mtime = Some(set.mtime.unwrap_or(SetTime::Now));
+        }
+        let ino = locked(around.place).ino;
+        let attr = around.fs.setattr(ino, &below)?;
+        if self.is_dirty() {
+            let (mtime, ctime) = self.stamp.unwrap_or((attr.mtime, attr.ctime));
+            self.stamp = Some((
+                if below.mtime.is_some() { attr.mtime } else { mtime },
+                if below == SetAttr::default() { ctime } else { attr.ctime },
+            ));
+        }
+        self.attr(around)
+    }
+
+    /// Makes a range of the file read as zeroes, as far as it reaches.
+    pub(super) fn zero(
+        &mut self,
+        around: &Around<'_>,
+        mut offset: u64,
+        end: u64,
+    ) -> weft_vfs::Result<()> {
+        let zeroes = vec![0; 64 << 10];
+        while offset < end {
+            let step = usize::try_from(end - offset).unwrap_or(usize::MAX).min(zeroes.len());
+            self.write(around, Some(offset), &zeroes[..step])?;
+            offset += step as u64;
+        }
+        Ok(())
+    }
+
+    pub(super) fn is_dirty(&self) -> bool {
+        self.store.as_ref().is_some_and(|store| store.is_dirty())
+    }
+
+    /// Makes what was written durable, all of it or none. A file without a name has nobody to be
+    /// durable for.
+    pub(super) fn commit(&mut self, around: &Around<'_>) -> weft_vfs::Result<()> {
+        if !self.is_dirty() || locked(around.place).unlinked {
+            return Ok(());
+        }
+        if let Some(store) = &mut self.store {
+            store.commit()?;
+        }
+        if let Some((mtime, ctime)) = self.stamp.take() {
+            // The commit itself was later than what it committed.
+            let set = SetAttr {
+                mtime: Some(SetTime::At(mtime)),
+                ctime: Some(ctime),
+                ..SetAttr::default()
+            };
+            let ino = locked(around.place).ino;
+            around.fs.setattr(ino, &set)?;
+        }
+        Ok(())
+    }
+
+    /// Puts another network in the place of this one. What is stored is not touched: the stored
+    /// bytes must make sense to the new network, or the file be empty.
+    pub(super) fn attach(
+        &mut self,
+        around: &Around<'_>,
+        attached: Attached,
+    ) -> weft_vfs::Result<()> {
+        self.commit(around)?;
+        let mut next = Self::new(attached);
+        if let Attached::Network(_) = &next.attached {
+            next.store(around)?;
+        }
+        *self = next;
+        Ok(())
+    }
+
+    /// The same content through another network: what is stored is written anew.
+    pub(super) fn convert(
+        &mut self,
+        around: &Around<'_>,
+        attached: Attached,
+    ) -> weft_vfs::Result<()> {
+        self.commit(around)?;
+        let mut base = (around.base)();
+        let mut from: Box<dyn Store> = match &self.attached {
+            Attached::Plain => crate::store::Base::current(&mut base)?,
+            _ => {
+                self.store(around)?;
+                self.store.take().ok_or(Fault::Invalid("just opened"))?
+            }
+        };
+        let copied = copy_through(&mut base, &mut *from, &attached, around.limits);
+        drop(from);
+        let fresh = copied?;
+        crate::store::Base::adopt(&mut base, fresh)?;
+        *self = Self::new(attached);
+        Ok(())
+    }
+}
+
+/// The longest file: what every system call can name.
+const FILE_MAX_BYTES: u64 = i64::MAX.cast_unsigned();
+
+/// A fresh file beside `base`, with the content of `from` through a network, durable.
+fn copy_through(
+    base: &mut FileBase,
+    from: &mut dyn Store,
+    attached: &Attached,
+    limits: &Limits,
+) -> weft_vfs::Result<crate::store::FreshId> {
+    use crate::store::Base;
+    let (id, raw) = base.fresh()?;
+    let write = || -> Result<()> {
+        let mut to: Box<dyn Store> = match attached {
+            Attached::Plain => raw,
+            Attached::Network(network) => {
+                let rewrites = network.can().write == Write::Rewrite;
+                let sink = crate::store::Single::new(raw, rewrites);
+                open(Box::new(sink), network, limits)?
+            }
+            Attached::Unusable(why) => return Err(again(why).into()),
+        };
+        let mut buf = vec![0; 256 << 10];
+        let mut at = 0;
+        loop {
+            let got = from.read_at(at, &mut buf)?;
+            if got == 0 {
+                break;
+            }
+            to.write_at(at, &buf[..got])?;
+            at += got as u64;
+        }
+        to.commit()
+    };
+    match write() {
+        Ok(()) => Ok(id),
+        Err(e) => {
+            base.discard(id);
+            Err(e.into())
+        }
+    }
+}

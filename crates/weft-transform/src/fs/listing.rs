@@ -1,0 +1,91 @@
+//! Listing directories: temporary files are left out, numbers and sizes are those seen from above.
+
+use weft_vfs::{Attr, DirCursor, DirEntry, Entry, Error, FileKind, FileSystem, Ino, Result};
+
+use super::TransformFs;
+use super::base::{FRESH_PREFIX, locked};
+
+/// Names that are taken from below at a time, to look at each.
+const BATCH: usize = 128;
+
+/// A name taken from below.
+struct Listed {
+    ino: Ino,
+    kind: FileKind,
+    name: Vec<u8>,
+    next: DirCursor,
+}
+
+impl TransformFs {
+    pub(super) fn list(
+        &self,
+        ino: Ino,
+        cursor: DirCursor,
+        each: &mut dyn FnMut(DirEntry<'_>) -> bool,
+    ) -> Result<()> {
+        let directory = self.node(ino)?;
+        let mut stale = Vec::new();
+        self.below.readdir(directory.below(), cursor, &mut |entry| {
+            if entry.name.starts_with(FRESH_PREFIX) {
+                stale.push(entry.name.to_vec());
+                return true;
+            }
+            let ino = locked(&self.nodes).number(entry.ino);
+            each(DirEntry { ino, ..entry })
+        })?;
+        self.remove_stale(directory.below(), stale);
+        Ok(())
+    }
+
+    pub(super) fn list_plus(
+        &self,
+        ino: Ino,
+        mut cursor: DirCursor,
+        each: &mut dyn FnMut(DirEntry<'_>, Entry) -> bool,
+    ) -> Result<()> {
+        loop {
+            let mut batch = Vec::new();
+            self.list(ino, cursor, &mut |entry| {
+                let DirEntry { ino, kind, name, next } = entry;
+                batch.push(Listed { ino, kind, name: name.to_vec(), next });
+                batch.len() < BATCH
+            })?;
+            if batch.is_empty() {
+                return Ok(());
+            }
+            for Listed { ino: listed, kind, name, next } in batch {
+                cursor = next;
+                let entry = match self.lookup(ino, &name) {
+                    Ok(entry) => entry,
+                    // Gone since.
+                    Err(Error::NotFound | Error::Stale(_)) => continue,
+                    Err(e) => return Err(e),
+                };
+                let Attr { ino: found, .. } = entry.attr;
+                let dots = name == b"." || name == b"..";
+                let shown = if dots { listed } else { found };
+                let more = each(DirEntry { ino: shown, kind, name: &name, next }, entry);
+                if dots || !more {
+                    self.forget(found, 1);
+                }
+                if !more {
+                    return Ok(());
+                }
+            }
+        }
+    }
+
+    /// Removes what an earlier mount that ended suddenly left behind.
+    fn remove_stale(&self, directory: Ino, names: Vec<Vec<u8>>) {
+        let ours = format!("{:016x}-", self.session);
+        for name in names {
+            let of = &name[FRESH_PREFIX.len()..];
+            if !of.starts_with(ours.as_bytes()) {
+                match self.below.unlink(directory, &name) {
+                    Ok(()) => tracing::info!("removed what a commit cut short left behind"),
+                    Err(e) => tracing::warn!("what a commit cut short left behind stays: {e}"),
+                }
+            }
+        }
+    }
+}

@@ -1,0 +1,276 @@
+//! A file system over another, whose regular files may carry networks.
+//!
+//! Which network a file carries is decided when it is first looked at: its extended attribute
+//! [`NETWORK_ATTRIBUTE`] says so (empty: none), or else the nearest rules file ([`Rules`]), or else
+//! the rules that the mount was given. A file made under a rule gets the attribute, so that it can
+//! be read wherever it is moved; a file without network that is moved under a rule is written anew
+//! through the network there, so that what a directory promises holds for editors that save by
+//! renaming.
+//!
+//! Locks: a file's lock, then the lock of names, then that of the nodes; calls to the file system
+//! below are made under the first two at most.
+
+mod base;
+mod calls;
+mod decide;
+mod file;
+mod listing;
+mod nodes;
+mod rules;
+
+use std::collections::HashMap;
+use std::fmt;
+use std::sync::atomic::{AtomicU64, Ordering};
+use std::sync::{Arc, Mutex};
+
+use weft_vfs::{Attr, Entry, Error, FileKind, FileSystem, Handle, Ino, OpenFlags, Result};
+
+use crate::Registry;
+use crate::store::Limits;
+use base::{FRESH_PREFIX, FileBase, Place, locked};
+use decide::RulesCache;
+use file::{Around, Attached, File};
+use nodes::{Node, Nodes};
+
+pub use rules::{RULES_NAME, Rules, Ruling};
+
+/// The extended attribute that holds the text of a file's network.
+pub const NETWORK_ATTRIBUTE: &[u8] = b"user.weft.network";
+
+/// How files and networks come together.
+#[derive(Debug)]
+pub struct TransformOptions {
+    /// Rules that hold from the root down, unless a nearer rules file says otherwise.
+    pub rules: Rules,
+    /// Whether rules files in the directories count.
+    pub rules_files: bool,
+    /// Whether a file made under a rule gets the attribute.
+    pub pin: bool,
+    /// What a stored file may cost.
+    pub limits: Limits,
+}
+
+impl Default for TransformOptions {
+    fn default() -> Self {
+        Self { rules: Rules::default(), rules_files: true, pin: true, limits: Limits::default() }
+    }
+}
+
+/// A file system over another. See the module page.
+pub struct TransformFs {
+    below: Arc<dyn FileSystem>,
+    registry: Registry,
+    options: TransformOptions,
+    nodes: Arc<Mutex<Nodes>>,
+    /// Held while names change.
+    names: Arc<Mutex<()>>,
+    rules: Mutex<RulesCache>,
+    handles: Mutex<HashMap<Handle, Open>>,
+    next_handle: AtomicU64,
+    session: u64,
+    replaced: Arc<dyn Fn(Ino, Ino) + Send + Sync>,
+}
+
+/// An open file.
+#[derive(Debug, Clone, Copy)]
+struct Open {
+    ino: Ino,
+    flags: OpenFlags,
+    /// The handle below, of a file that carried no network when it was opened.
+    below: Option<Handle>,
+}
+
+impl fmt::Debug for TransformFs {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        f.debug_struct("TransformFs").field("options", &self.options).finish_non_exhaustive()
+    }
+}
+
+impl TransformFs {
+    /// `below` with networks made by `registry`.
+    ///
+    /// # Errors
+    /// No attributes of the root, no randomness.
+    pub fn new(
+        below: Arc<dyn FileSystem>,
+        registry: Registry,
+        options: TransformOptions,
+    ) -> Result<Self> {
+        let root = below.getattr(below.root())?;
+        let session =
+            getrandom::u64().map_err(|e| Error::Io { errno: 5, message: e.to_string() })?;
+        let nodes: Arc<Mutex<Nodes>> = Arc::default();
+        let replaced = {
+            let (nodes, below) = (nodes.clone(), below.clone());
+            Arc::new(move |old, new| {
+                locked(&nodes).replaced(old, new);
+                below.forget(old, 1);
+            })
+        };
+        let fs = Self {
+            below,
+            registry,
+            options,
+            nodes,
+            names: Arc::default(),
+            rules: Mutex::default(),
+            handles: Mutex::default(),
+            next_handle: AtomicU64::new(1),
+            session,
+            replaced,
+        };
+        fs.add_root(&root);
+        Ok(fs)
+    }
+
+    /// The root needs no reference, and so keeps one use for ever.
+    fn add_root(&self, attr: &Attr) {
+        let place = Place { ino: attr.ino, parent: attr.ino, name: Vec::new(), unlinked: false };
+        let mut nodes = locked(&self.nodes);
+        let (node, _) = nodes.insert(place, FileKind::Directory, Vec::new(), Attached::Plain);
+        nodes.add_use(&node);
+    }
+
+    fn node(&self, ino: Ino) -> Result<Arc<Node>> {
+        locked(&self.nodes).get(ino)
+    }
+
+    /// Runs `call` with a file and its surroundings, the file locked.
+    fn with<T>(
+        &self,
+        node: &Node,
+        call: impl FnOnce(&mut File, &Around<'_>) -> Result<T>,
+    ) -> Result<T> {
+        let base = || FileBase {
+            fs: self.below.clone(),
+            place: node.place.clone(),
+            session: self.session,
+            names: self.names.clone(),
+            replaced: self.replaced.clone(),
+            fresh: Vec::new(),
+            made: 0,
+        };
+        let around = Around {
+            fs: &self.below,
+            place: &node.place,
+            limits: &self.options.limits,
+            base: &base,
+        };
+        call(&mut locked(&node.file), &around)
+    }
+
+    /// Whether a file carries no network (or is no regular file).
+    fn is_plain(node: &Node) -> bool {
+        node.kind != FileKind::Regular || locked(&node.file).is_plain()
+    }
+
+    /// The attributes as seen from above.
+    fn attr(&self, node: &Node) -> Result<Attr> {
+        Ok(self.attr_and_size(node)?.0)
+    }
+
+    /// The attributes, and whether the size is known.
+    fn attr_and_size(&self, node: &Node) -> Result<(Attr, bool)> {
+        let (mut attr, known) = if Self::is_plain(node) {
+            (self.below.getattr(node.below())?, true)
+        } else {
+            self.with(node, File::attr)?
+        };
+        attr.ino = node.ino;
+        Ok((attr, known))
+    }
+
+    /// Makes a node of what was found below under a name, whose reference it takes over, and takes
+    /// one use of it. An error gives the reference back.
+    fn found(&self, parent: &Node, name: &[u8], below: Entry, new: bool) -> Result<Entry> {
+        let ino = below.attr.ino;
+        let known = locked(&self.nodes).of_below(ino);
+        let moved = matches!(name, b"." | b"..");
+        let node = match known {
+            Some(node) => {
+                self.below.forget(ino, 1);
+                if !moved {
+                    let mut place = locked(&node.place);
+                    place.parent = parent.below();
+                    name.clone_into(&mut place.name);
+                    drop(place);
+                    *locked(&node.path) = join(&locked(&parent.path), name);
+                }
+                node
+            }
+            None => {
+                let path = join(&locked(&parent.path), name);
+                let attached = if below.attr.kind == FileKind::Regular {
+                    self.decide(ino, &path, new)
+                } else {
+                    Attached::Plain
+                };
+                let place =
+                    Place { ino, parent: parent.below(), name: name.to_vec(), unlinked: false };
+                let kind = below.attr.kind;
+                let (node, made) = locked(&self.nodes).insert(place, kind, path, attached);
+                if !made {
+                    // Somebody else came first, whose reference it has.
+                    self.below.forget(ino, 1);
+                }
+                node
+            }
+        };
+        locked(&self.nodes).add_use(&node);
+        match self.attr(&node) {
+            Ok(attr) => Ok(Entry { attr, generation: below.generation }),
+            Err(e) => {
+                self.give_back(node.ino, 1);
+                Err(e)
+            }
+        }
+    }
+
+    /// Gives back uses of an inode; with the last one what was written is committed, and the
+    /// inode below forgotten.
+    fn give_back(&self, ino: Ino, count: u64) {
+        let unused = locked(&self.nodes).drop_uses(ino, count);
+        let Some(node) = unused else { return };
+        if let Err(e) = self.commit(&node) {
+            tracing::error!(ino = ino.0, "what was written last is lost: {e}");
+        }
+        if locked(&self.nodes).remove_unused(&node) {
+            // A temporary file must be gone before the inode.
+            let below = node.below();
+            locked(&node.file).close();
+            self.below.forget(below, 1);
+        }
+    }
+
+    fn commit(&self, node: &Node) -> Result<()> {
+        if Self::is_plain(node) {
+            return Ok(());
+        }
+        self.with(node, File::commit)
+    }
+
+    fn commit_all(&self) -> Result<()> {
+        let all = locked(&self.nodes).all();
+        let mut result = Ok(());
+        for node in all {
+            result = result.and(self.commit(&node));
+        }
+        result
+    }
+
+    /// Files to be cannot be named from above.
+    fn check_visible(name: &[u8]) -> Result<()> {
+        if name.starts_with(FRESH_PREFIX) { Err(Error::NotPermitted) } else { Ok(()) }
+    }
+
+    fn new_handle(&self, open: Open) -> Handle {
+        let handle = Handle(self.next_handle.fetch_add(1, Ordering::Relaxed));
+        locked(&self.handles).insert(handle, open);
+        handle
+    }
+}
+
+/// The path of a name in a directory; the root's is empty.
+fn join(directory: &[u8], name: &[u8]) -> Vec<u8> {
+    if directory.is_empty() { name.to_vec() } else { [directory, b"/", name].concat() }
+}

@@ -1,0 +1,126 @@
+//! Inodes as seen from above. A file that is written anew changes its inode below and keeps its
+//! number here; all others have the same number on both sides, but where a number below is taken
+//! by a file that kept it.
+
+use std::collections::HashMap;
+use std::sync::atomic::{AtomicU64, Ordering};
+use std::sync::{Arc, Mutex};
+
+use weft_vfs::{Error, FileKind, Ino, Result};
+
+use super::base::{Place, SharedPlace, locked};
+use super::file::{Attached, File};
+
+/// An inode that somebody refers to.
+pub(super) struct Node {
+    /// As seen from above.
+    pub(super) ino: Ino,
+    pub(super) kind: FileKind,
+    pub(super) place: SharedPlace,
+    /// A path that leads to it, as of the last look.
+    pub(super) path: Mutex<Vec<u8>>,
+    pub(super) file: Mutex<File>,
+    /// References and open handles.
+    uses: AtomicU64,
+}
+
+impl Node {
+    /// The inode below.
+    pub(super) fn below(&self) -> Ino {
+        locked(&self.place).ino
+    }
+}
+
+/// All of them.
+#[derive(Default)]
+pub(super) struct Nodes {
+    above: HashMap<Ino, Arc<Node>>,
+    /// From numbers below to numbers above.
+    below: HashMap<Ino, Ino>,
+    /// How many numbers were made up.
+    made_up: u64,
+}
+
+impl Nodes {
+    pub(super) fn get(&self, ino: Ino) -> Result<Arc<Node>> {
+        self.above.get(&ino).cloned().ok_or(Error::Stale(ino.0))
+    }
+
+    /// What an inode below is called above, whether anybody refers to it or not.
+    pub(super) fn number(&self, below: Ino) -> Ino {
+        self.below.get(&below).copied().unwrap_or(below)
+    }
+
+    pub(super) fn of_below(&self, below: Ino) -> Option<Arc<Node>> {
+        self.below.get(&below).and_then(|ino| self.above.get(ino)).cloned()
+    }
+
+    pub(super) fn all(&self) -> Vec<Arc<Node>> {
+        self.above.values().cloned().collect()
+    }
+
+    /// Makes a node with no uses, or finds the one that is there; which of the two.
+    pub(super) fn insert(
+        &mut self,
+        place: Place,
+        kind: FileKind,
+        path: Vec<u8>,
+        attached: Attached,
+    ) -> (Arc<Node>, bool) {
+        if let Some(node) = self.of_below(place.ino) {
+            return (node, false);
+        }
+        let below = place.ino;
+        let mut ino = below;
+        while self.above.contains_key(&ino) {
+            self.made_up += 1;
+            ino = Ino(u64::MAX / 2 + self.made_up);
+        }
+        let node = Arc::new(Node {
+            ino,
+            kind,
+            place: Arc::new(Mutex::new(place)),
+            path: Mutex::new(path),
+            file: Mutex::new(File::new(attached)),
+            uses: AtomicU64::new(0),
+        });
+        self.above.insert(ino, node.clone());
+        self.below.insert(below, ino);
+        (node, true)
+    }
+
+    pub(super) fn add_use(&self, node: &Node) {
+        node.uses.fetch_add(1, Ordering::Relaxed);
+    }
+
+    /// Gives back uses; the node, out of the map, if these were the last.
+    pub(super) fn drop_uses(&mut self, ino: Ino, count: u64) -> Option<Arc<Node>> {
+        let node = self.above.get(&ino)?;
+        let uses = node.uses.load(Ordering::Relaxed);
+        node.uses.store(uses.saturating_sub(count), Ordering::Relaxed);
+        (uses <= count).then(|| node.clone())
+    }
+
+    /// Takes a node out if nobody came to use it again.
+    pub(super) fn remove_unused(&mut self, node: &Arc<Node>) -> bool {
+        let unused = node.uses.load(Ordering::Relaxed) == 0
+            && self.above.get(&node.ino).is_some_and(|there| Arc::ptr_eq(there, node));
+        if unused {
+            self.above.remove(&node.ino);
+            self.below.remove(&node.below());
+        }
+        unused
+    }
+
+    /// Another inode took the place of one below.
+    pub(super) fn replaced(&mut self, old: Ino, new: Ino) {
+        if let Some(ino) = self.below.remove(&old) {
+            self.below.insert(new, ino);
+        }
+    }
+
+    pub(super) fn clear(&mut self) -> Vec<Arc<Node>> {
+        self.below.clear();
+        self.above.drain().map(|(_, node)| node).collect()
+    }
+}
