@@ -11,6 +11,7 @@
 //! - [`path`] walks paths in process, for the command and the library.
 //! - [`access`] decides permissions where no kernel does.
 //! - [`memfs`] is a complete file system in memory: the model.
+//! - [`hostdir`] is a directory of the host.
 //! - [`conformance`] is the suite that every implementation goes through.
 //!
 //! ```
@@ -29,6 +30,7 @@ pub mod access;
 pub mod conformance;
 mod error;
 mod fs;
+pub mod hostdir;
 mod invalidate;
 pub mod memfs;
 mod name;
@@ -44,5 +46,6 @@ pub use types::{
     Opened, RenameFlags, SeekFrom, SetAttr, SetTime, StatFs, Time, XattrSet,
 };
 
+pub use hostdir::HostDir;
 pub use memfs::{MemFs, MemLimits};
 pub use path::{Node, Walker};

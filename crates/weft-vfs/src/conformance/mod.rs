@@ -49,6 +49,8 @@ pub struct Limits {
     pub symlink_bytes: usize,
     /// Times are kept in multiples of this many nanoseconds.
     pub time_unit_nanos: u32,
+    /// `setattr` can set the change time; if not, the cases wait for the clock to tick.
+    pub sets_ctime: bool,
     /// First and last second since 1970 that a time can have.
     pub seconds: std::ops::RangeInclusive<i64>,
     /// A hole takes no space and can be found by seeking.
@@ -63,6 +65,9 @@ pub struct Limits {
     pub exchange: bool,
     /// Extended attributes: the longest value sure to fit in bytes, 0 without attributes.
     pub xattr_bytes: usize,
+    /// Symbolic links and special files have `user.` attributes too, which Linux refuses above any
+    /// file system.
+    pub special_xattrs: bool,
     /// Fill the whole volume to see what happens (for volumes of some megabytes).
     pub fill: bool,
     /// Names in the directories of the listing cases.
@@ -88,6 +93,7 @@ impl Default for Limits {
             file_bytes: i64::MAX.cast_unsigned(),
             symlink_bytes: 4095,
             time_unit_nanos: 1,
+            sets_ctime: true,
             seconds: -(1 << 31)..=(1 << 33),
             holes: true,
             allocate: true,
@@ -95,6 +101,7 @@ impl Default for Limits {
             special_files: true,
             exchange: true,
             xattr_bytes: 2048,
+            special_xattrs: true,
             fill: false,
             names: 1000,
             long_bytes: 3 << 20,

@@ -126,14 +126,22 @@ pub(super) fn random_operation(random: &mut Random, limits: &Limits) -> Operatio
 pub(super) struct Side<'a> {
     pub(super) fs: &'a dyn FileSystem,
     slots: [Option<(Ino, Handle)>; SLOTS],
+    special_xattrs: bool,
 }
 
 /// What an operation told its caller, apart from what the tree shows.
 pub(super) type Told = Result<Vec<u8>, i32>;
 
 impl<'a> Side<'a> {
-    pub(super) fn new(fs: &'a dyn FileSystem) -> Self {
-        Self { fs, slots: [None; SLOTS] }
+    pub(super) fn new(fs: &'a dyn FileSystem, limits: &Limits) -> Self {
+        Self { fs, slots: [None; SLOTS], special_xattrs: limits.special_xattrs }
+    }
+
+    /// The node, unless its kind has no attributes of users.
+    fn with_xattrs(&self, path: &[u8]) -> Result<Option<Node<'a>>> {
+        let node = self.node(path)?;
+        let common = matches!(node.kind(), FileKind::Regular | FileKind::Directory);
+        Ok((common || self.special_xattrs).then_some(node))
     }
 
     fn node(&self, path: &[u8]) -> Result<Node<'a>> {
@@ -210,10 +218,14 @@ impl<'a> Side<'a> {
             }
             Operation::SetXattr { at, name, len, how } => {
                 let (name, value) = (xattr_name(*name), pattern(*len as u64, *len));
-                fs.setxattr(self.node(at)?.ino(), &name, &value, *how)?;
+                if let Some(node) = self.with_xattrs(at)? {
+                    fs.setxattr(node.ino(), &name, &value, *how)?;
+                }
             }
             Operation::RemoveXattr { at, name } => {
-                fs.removexattr(self.node(at)?.ino(), &xattr_name(*name))?;
+                if let Some(node) = self.with_xattrs(at)? {
+                    fs.removexattr(node.ino(), &xattr_name(*name))?;
+                }
             }
             Operation::Fallocate { at, mode, offset, len } => {
                 fs.fallocate(self.file(at)?.ino(), *mode, *offset, *len)?;

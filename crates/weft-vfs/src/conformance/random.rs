@@ -58,7 +58,7 @@ fn play(
     content_every: usize,
 ) -> Result<(), (usize, String)> {
     let (fs, model) = ((bench.make)(), MemFs::new());
-    let (mut left, mut right) = (Side::new(&*fs), Side::new(&model));
+    let (mut left, mut right) = (Side::new(&*fs, bench.limits), Side::new(&model, bench.limits));
     for (at, operation) in operations.iter().enumerate() {
         let fail = |what: String| (at, what);
         let (got, want) = (left.apply(operation), right.apply(operation));

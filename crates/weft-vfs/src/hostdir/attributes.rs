@@ -1,0 +1,141 @@
+//! Attributes: from the host's form, and setting them.
+
+use std::os::fd::{AsFd, OwnedFd};
+
+use rustix::fs::{
+    AtFlags, CWD, Gid, Mode, Statx, StatxFlags, StatxTimestamp, Timespec, Timestamps, UTIME_NOW,
+    UTIME_OMIT, Uid, chmodat, chownat, fchmod, fchown, ftruncate, makedev, utimensat,
+};
+
+use super::errno::os;
+use super::inodes::Inode;
+use super::{magic, stat};
+use crate::access::without_privileges;
+use crate::{Attr, Caller, Error, FileKind, Ino, Result, SetAttr, SetTime, Time};
+
+fn time(t: &StatxTimestamp) -> Time {
+    Time { secs: t.tv_sec, nanos: t.tv_nsec }
+}
+
+pub(super) fn attr(ino: Ino, from: &Statx) -> Attr {
+    let rdev = makedev(from.stx_rdev_major, from.stx_rdev_minor);
+    Attr {
+        ino,
+        kind: super::kind_of(rustix::fs::FileType::from_raw_mode(from.stx_mode.into())),
+        perm: from.stx_mode & 0o7777,
+        nlink: from.stx_nlink,
+        uid: from.stx_uid,
+        gid: from.stx_gid,
+        // Numbers of 12 and 20 bits, as the kernel has them, fit in 32.
+        rdev: u32::try_from(rdev).unwrap_or(0),
+        size_bytes: from.stx_size,
+        blocks_512: from.stx_blocks,
+        io_bytes: from.stx_blksize,
+        atime: time(&from.stx_atime),
+        mtime: time(&from.stx_mtime),
+        ctime: time(&from.stx_ctime),
+        btime: StatxFlags::from_bits_retain(from.stx_mask)
+            .contains(StatxFlags::BTIME)
+            .then(|| time(&from.stx_btime)),
+    }
+}
+
+fn timespec(time: Option<SetTime>) -> Timespec {
+    match time {
+        None => Timespec { tv_sec: 0, tv_nsec: UTIME_OMIT },
+        Some(SetTime::Now) => Timespec { tv_sec: 0, tv_nsec: UTIME_NOW },
+        Some(SetTime::At(t)) => Timespec { tv_sec: t.secs, tv_nsec: t.nanos.into() },
+    }
+}
+
+/// Sets what `set` says, but the change time, which the host sets itself.
+pub(super) fn set(inode: &Inode, set: &SetAttr) -> Result<Attr> {
+    if let Some(size) = set.size_bytes {
+        if i64::try_from(size).is_err() {
+            return Err(Error::TooLarge);
+        }
+        let content = inode.content(true)?;
+        ftruncate(&content, size).map_err(|e| match e {
+            // What `ftruncate` says of a length that the file system cannot have.
+            rustix::io::Errno::INVAL => Error::TooLarge,
+            e => os(e),
+        })?;
+    }
+    let before = stat(&inode.fd)?.stx_mode & 0o7777;
+    let mut perm = set.perm.map_or(before, |perm| perm & 0o7777);
+    if set.kill_privileges && set.perm.is_none() && inode.kind != FileKind::Directory {
+        perm = without_privileges(perm);
+    }
+    if set.uid.is_some() || set.gid.is_some() {
+        let (uid, gid) = (set.uid.map(Uid::from_raw), set.gid.map(Gid::from_raw));
+        chownat(&inode.fd, "", uid, gid, AtFlags::EMPTY_PATH).map_err(os)?;
+    }
+    // A change of owner takes setuid away, which is not ours to decide.
+    let now = stat(&inode.fd)?.stx_mode & 0o7777;
+    if inode.kind != FileKind::Symlink && (set.perm.is_some() || now != perm) {
+        chmodat(CWD, magic(inode.fd.as_fd()), Mode::from_raw_mode(perm.into()), AtFlags::empty())
+            .map_err(os)?;
+    }
+    if set.atime.is_some() || set.mtime.is_some() {
+        let times =
+            Timestamps { last_access: timespec(set.atime), last_modification: timespec(set.mtime) };
+        utimensat(&inode.fd, "", &times, AtFlags::EMPTY_PATH).map_err(os)?;
+    }
+    Ok(attr(inode.ino, &stat(&inode.fd)?))
+}
+
+/// Whether new inodes can be given to others.
+pub(super) fn is_privileged() -> bool {
+    rustix::process::geteuid().is_root()
+}
+
+/// What a new inode is to be.
+pub(super) struct New<'a> {
+    pub(super) caller: &'a Caller,
+    pub(super) kind: FileKind,
+    pub(super) perm: u16,
+    /// The directory's mode: a setgid directory hands on its group, as the host did already.
+    pub(super) parent: &'a Statx,
+}
+
+impl New<'_> {
+    fn inherits(&self) -> bool {
+        self.parent.stx_mode & 0o2000 != 0
+    }
+
+    fn owner(&self) -> Option<(Uid, Option<Gid>)> {
+        let gid = (!self.inherits()).then(|| Gid::from_raw(self.caller.gid));
+        is_privileged().then(|| (Uid::from_raw(self.caller.uid), gid))
+    }
+
+    fn mode(&self) -> Mode {
+        let setgid = self.inherits() && self.kind == FileKind::Directory;
+        Mode::from_raw_mode((self.perm & 0o7777 | if setgid { 0o2000 } else { 0 }).into())
+    }
+
+    /// Gives an inode that was just made, open in `file`, its owner and mode.
+    pub(super) fn finish_file(&self, file: &OwnedFd) -> Result<()> {
+        if let Some((uid, gid)) = self.owner() {
+            fchown(file, Some(uid), gid).map_err(os)?;
+        }
+        fchmod(file, self.mode()).map_err(os)
+    }
+
+    /// Gives an inode that was just made, named by `fd`, its owner and mode. If somebody put
+    /// another in its place meanwhile, that one is left alone.
+    pub(super) fn finish(&self, fd: &OwnedFd) -> Result<()> {
+        let found = stat(fd)?;
+        let kind = super::kind_of(rustix::fs::FileType::from_raw_mode(found.stx_mode.into()));
+        let ours = rustix::process::geteuid().as_raw();
+        if kind != self.kind || found.stx_uid != ours {
+            return Err(Error::Exists);
+        }
+        if let Some((uid, gid)) = self.owner() {
+            chownat(fd, "", Some(uid), gid, AtFlags::EMPTY_PATH).map_err(os)?;
+        }
+        if kind == FileKind::Symlink {
+            return Ok(());
+        }
+        chmodat(CWD, magic(fd.as_fd()), self.mode(), AtFlags::empty()).map_err(os)
+    }
+}

@@ -1,0 +1,477 @@
+//! The calls of the plug.
+
+use std::mem::MaybeUninit;
+use std::os::fd::AsFd;
+use std::sync::Arc;
+
+use rustix::fs::{
+    AtFlags, CWD, FileType, Mode, OFlags, RawDir, RenameFlags as HostRename, XattrFlags, fdatasync,
+    fstatvfs, fsync, getxattr, getxattr_query, linkat, listxattr, listxattr_query, mkdirat,
+    mknodat, openat, readlinkat, removexattr, renameat_with, seek, setxattr, symlinkat, syncfs,
+    unlinkat,
+};
+use rustix::io::Errno;
+
+use super::attributes::{self, New};
+use super::errno::os;
+use super::inodes::Inode;
+use super::{HostDir, kind_of, locked, magic, stat};
+use crate::{
+    Attr, Caller, DirCursor, DirEntry, Entry, Error, FallocateMode, FileKind, FileSystem, Handle,
+    Ino, OpenFlags, Opened, RenameFlags, Result, SeekFrom, SetAttr, StatFs, XattrSet, check_name,
+};
+
+/// Bytes of names taken from the host at a time.
+const LISTING_BYTES: usize = 16 << 10;
+
+/// Names looked at together by `readdir_plus`.
+const BATCH: usize = 128;
+
+impl HostDir {
+    /// Takes the inode that was just made as `name`, and gives it its owner and mode.
+    fn made(&self, parent: &Inode, name: &[u8], new: &New<'_>) -> Result<Entry> {
+        let flags = OFlags::PATH | OFlags::NOFOLLOW | OFlags::CLOEXEC;
+        let fd = openat(&parent.fd, name, flags, Mode::empty()).map_err(os)?;
+        new.finish(&fd)?;
+        Ok(self.entry(&self.keep(fd)?))
+    }
+
+    /// Makes a regular file; nobody can put another in its place before it is open.
+    fn make_file(&self, parent: &Inode, name: &[u8], new: &New<'_>) -> Result<Entry> {
+        let flags =
+            OFlags::CREATE | OFlags::EXCL | OFlags::RDWR | OFlags::NOFOLLOW | OFlags::CLOEXEC;
+        let file = openat(&parent.fd, name, flags, Mode::RUSR | Mode::WUSR).map_err(os)?;
+        new.finish_file(&file)?;
+        let flags = OFlags::PATH | OFlags::CLOEXEC;
+        let fd = openat(CWD, magic(file.as_fd()), flags, Mode::empty()).map_err(os)?;
+        Ok(self.entry(&self.keep(fd)?))
+    }
+
+    fn path(&self, ino: Ino) -> Result<(Arc<Inode>, String)> {
+        let inode = self.inode(ino)?;
+        let path = magic(inode.fd.as_fd());
+        Ok((inode, path))
+    }
+
+    /// Calls `each` with the names of a directory: number on the host, kind, name, cursor behind.
+    fn each_name(
+        &self,
+        directory: &Inode,
+        cursor: DirCursor,
+        each: &mut dyn FnMut(DirEntry<'_>) -> bool,
+    ) -> Result<()> {
+        let flags = OFlags::RDONLY | OFlags::DIRECTORY | OFlags::CLOEXEC;
+        let fd = match openat(&directory.fd, c".", flags, Mode::empty()) {
+            // A directory without a name is empty.
+            Err(Errno::NOENT) => return Ok(()),
+            opened => opened.map_err(os)?,
+        };
+        if cursor != DirCursor::START {
+            seek(&fd, rustix::fs::SeekFrom::Start(cursor.0)).map_err(os)?;
+        }
+        let is_root = directory.ino == self.root.ino;
+        let mut buf = vec![MaybeUninit::uninit(); LISTING_BYTES];
+        let mut names = RawDir::new(&fd, &mut buf);
+        while let Some(entry) = names.next() {
+            let entry = match entry {
+                Err(Errno::NOENT) => return Ok(()),
+                entry => entry.map_err(os)?,
+            };
+            let name = entry.file_name().to_bytes();
+            let kind = match entry.file_type() {
+                // Few file systems leave it out.
+                FileType::Unknown => {
+                    let at = AtFlags::SYMLINK_NOFOLLOW;
+                    match rustix::fs::statx(&directory.fd, name, at, super::WANTED) {
+                        Ok(found) => kind_of(FileType::from_raw_mode(found.stx_mode.into())),
+                        Err(_) => continue,
+                    }
+                }
+                known => kind_of(known),
+            };
+            // What lies above the root is not shown.
+            let ino = if is_root && name == b".." {
+                directory.ino
+            } else {
+                locked(&self.inodes).number(directory, entry.ino())
+            };
+            let next = DirCursor(entry.next_entry_cookie());
+            if !each(DirEntry { ino, kind, name, next }) {
+                break;
+            }
+        }
+        Ok(())
+    }
+}
+
+fn open_flags(flags: OpenFlags) -> OFlags {
+    let mut host = match (flags.contains(OpenFlags::READ), flags.contains(OpenFlags::WRITE)) {
+        (_, false) => OFlags::RDONLY,
+        (false, true) => OFlags::WRONLY,
+        (true, true) => OFlags::RDWR,
+    };
+    for (ours, theirs) in [
+        (OpenFlags::APPEND, OFlags::APPEND),
+        (OpenFlags::TRUNCATE, OFlags::TRUNC),
+        (OpenFlags::DSYNC, OFlags::DSYNC),
+        (OpenFlags::SYNC, OFlags::SYNC),
+    ] {
+        host.set(theirs, flags.contains(ours));
+    }
+    host
+}
+
+impl FileSystem for HostDir {
+    fn root(&self) -> Ino {
+        self.root.ino
+    }
+
+    fn lookup(&self, parent: Ino, name: &[u8]) -> Result<Entry> {
+        Ok(self.entry(&self.find(&*self.directory(parent)?, name)?))
+    }
+
+    fn forget(&self, ino: Ino, count: u64) {
+        if ino != self.root.ino {
+            locked(&self.inodes).drop_uses(ino, count);
+        }
+    }
+
+    fn getattr(&self, ino: Ino) -> Result<Attr> {
+        let inode = self.inode(ino)?;
+        Ok(attributes::attr(ino, &stat(&inode.fd)?))
+    }
+
+    fn setattr(&self, ino: Ino, set: &SetAttr) -> Result<Attr> {
+        attributes::set(&*self.inode(ino)?, set)
+    }
+
+    fn readlink(&self, ino: Ino) -> Result<Vec<u8>> {
+        let inode = self.inode(ino)?;
+        if inode.kind != FileKind::Symlink {
+            return Err(Error::Invalid("not a symbolic link"));
+        }
+        Ok(readlinkat(&inode.fd, c"", Vec::new()).map_err(os)?.into_bytes())
+    }
+
+    fn mknod(
+        &self,
+        caller: &Caller,
+        parent: Ino,
+        name: &[u8],
+        kind: FileKind,
+        perm: u16,
+        rdev: u32,
+    ) -> Result<Entry> {
+        let parent = self.directory(parent)?;
+        check_name(name)?;
+        let above = stat(&parent.fd)?;
+        let new = New { caller, kind, perm, parent: &above };
+        let (host, rdev) = match kind {
+            FileKind::Regular => return self.make_file(&parent, name, &new),
+            FileKind::Directory | FileKind::Symlink => {
+                return Err(Error::Invalid("mknod makes no directory and no symbolic link"));
+            }
+            FileKind::BlockDevice => (FileType::BlockDevice, rdev),
+            FileKind::CharDevice => (FileType::CharacterDevice, rdev),
+            FileKind::Fifo => (FileType::Fifo, 0),
+            FileKind::Socket => (FileType::Socket, 0),
+        };
+        mknodat(&parent.fd, name, host, Mode::RUSR | Mode::WUSR, rdev.into()).map_err(os)?;
+        self.made(&parent, name, &new)
+    }
+
+    fn mkdir(&self, caller: &Caller, parent: Ino, name: &[u8], perm: u16) -> Result<Entry> {
+        let parent = self.directory(parent)?;
+        check_name(name)?;
+        let above = stat(&parent.fd)?;
+        mkdirat(&parent.fd, name, Mode::RWXU).map_err(os)?;
+        let new = New { caller, kind: FileKind::Directory, perm, parent: &above };
+        self.made(&parent, name, &new)
+    }
+
+    fn symlink(&self, caller: &Caller, parent: Ino, name: &[u8], target: &[u8]) -> Result<Entry> {
+        let parent = self.directory(parent)?;
+        check_name(name)?;
+        let above = stat(&parent.fd)?;
+        symlinkat(target, &parent.fd, name).map_err(os)?;
+        let new = New { caller, kind: FileKind::Symlink, perm: 0o777, parent: &above };
+        self.made(&parent, name, &new)
+    }
+
+    fn link(&self, ino: Ino, new_parent: Ino, new_name: &[u8]) -> Result<Entry> {
+        let (inode, path) = self.path(ino)?;
+        let parent = self.directory(new_parent)?;
+        check_name(new_name)?;
+        linkat(CWD, path, &parent.fd, new_name, AtFlags::SYMLINK_FOLLOW).map_err(os)?;
+        locked(&self.inodes).add_uses(&inode, 1);
+        let attributes = stat(&inode.fd)?;
+        Ok(self.entry(&(inode, attributes)))
+    }
+
+    fn unlink(&self, parent: Ino, name: &[u8]) -> Result<()> {
+        let parent = self.directory(parent)?;
+        check_name(name)?;
+        unlinkat(&parent.fd, name, AtFlags::empty()).map_err(os)
+    }
+
+    fn rmdir(&self, parent: Ino, name: &[u8]) -> Result<()> {
+        let parent = self.directory(parent)?;
+        check_name(name)?;
+        unlinkat(&parent.fd, name, AtFlags::REMOVEDIR).map_err(os)
+    }
+
+    fn rename(
+        &self,
+        parent: Ino,
+        name: &[u8],
+        new_parent: Ino,
+        new_name: &[u8],
+        flags: RenameFlags,
+    ) -> Result<()> {
+        let (parent, new_parent) = (self.directory(parent)?, self.directory(new_parent)?);
+        check_name(name)?;
+        check_name(new_name)?;
+        let mut host = HostRename::empty();
+        host.set(HostRename::NOREPLACE, flags.contains(RenameFlags::NO_REPLACE));
+        host.set(HostRename::EXCHANGE, flags.contains(RenameFlags::EXCHANGE));
+        renameat_with(&parent.fd, name, &new_parent.fd, new_name, host).map_err(os)
+    }
+
+    fn open(&self, ino: Ino, flags: OpenFlags) -> Result<Opened> {
+        let inode = self.inode(ino)?;
+        match inode.kind {
+            FileKind::Regular => {}
+            FileKind::Directory => return Err(Error::IsADirectory),
+            // Opening a FIFO would wait, opening a device do who knows what.
+            _ => return Err(Error::Invalid("not a regular file")),
+        }
+        let file = inode.open(open_flags(flags))?;
+        let handle = self.new_handle(inode, file);
+        // Others may change the host's files at any time.
+        Ok(Opened { handle, keep_cache: false, direct_io: false })
+    }
+
+    fn create(
+        &self,
+        caller: &Caller,
+        parent: Ino,
+        name: &[u8],
+        perm: u16,
+        flags: OpenFlags,
+    ) -> Result<(Entry, Opened)> {
+        loop {
+            let made = self.mknod(caller, parent, name, FileKind::Regular, perm, 0);
+            let entry = match made {
+                Err(Error::Exists) if !flags.contains(OpenFlags::EXCLUSIVE) => {
+                    match self.lookup(parent, name) {
+                        // Gone between the two calls.
+                        Err(Error::NotFound) => continue,
+                        found => found?,
+                    }
+                }
+                made => made?,
+            };
+            let ino = entry.attr.ino;
+            let opened = self.open(ino, flags).and_then(|opened| Ok((self.getattr(ino)?, opened)));
+            return match opened {
+                Ok((attr, opened)) => Ok((Entry { attr, ..entry }, opened)),
+                Err(e) => {
+                    self.forget(ino, 1);
+                    Err(e)
+                }
+            };
+        }
+    }
+
+    fn release(&self, ino: Ino, handle: Handle) -> Result<()> {
+        let mut handles = locked(&self.handles);
+        if handles.get(&handle).is_none_or(|opened| opened.inode.ino != ino) {
+            return Err(Error::Invalid("no such handle"));
+        }
+        handles.remove(&handle);
+        drop(handles);
+        locked(&self.inodes).drop_uses(ino, 1);
+        Ok(())
+    }
+
+    fn read(&self, ino: Ino, handle: Handle, offset: u64, buf: &mut [u8]) -> Result<usize> {
+        self.read_content(ino, handle, offset, buf)
+    }
+
+    fn write(&self, ino: Ino, handle: Handle, offset: u64, data: &[u8]) -> Result<usize> {
+        self.write_content(ino, handle, offset, data)
+    }
+
+    fn fsync(&self, ino: Ino, data_only: bool) -> Result<()> {
+        let inode = self.inode(ino)?;
+        match inode.kind {
+            FileKind::Regular => {
+                let file = inode.content(false)?;
+                if data_only { fdatasync(&file) } else { fsync(&file) }.map_err(os)
+            }
+            FileKind::Directory => {
+                match inode.open(OFlags::RDONLY | OFlags::DIRECTORY) {
+                    // Without a name there is nothing to keep.
+                    Err(Error::NotFound) => Ok(()),
+                    directory => fsync(directory?).map_err(os),
+                }
+            }
+            // The host has no call for these.
+            _ => Ok(()),
+        }
+    }
+
+    fn sync(&self) -> Result<()> {
+        let root = self.root.open(OFlags::RDONLY | OFlags::DIRECTORY)?;
+        syncfs(root).map_err(os)
+    }
+
+    fn readdir(
+        &self,
+        ino: Ino,
+        cursor: DirCursor,
+        each: &mut dyn FnMut(DirEntry<'_>) -> bool,
+    ) -> Result<()> {
+        self.each_name(&*self.directory(ino)?, cursor, each)
+    }
+
+    fn readdir_plus(
+        &self,
+        ino: Ino,
+        mut cursor: DirCursor,
+        each: &mut dyn FnMut(DirEntry<'_>, Entry) -> bool,
+    ) -> Result<()> {
+        let directory = self.directory(ino)?;
+        loop {
+            let mut batch = Vec::new();
+            self.each_name(&directory, cursor, &mut |entry| {
+                batch.push((entry.ino, entry.kind, entry.name.to_vec(), entry.next));
+                batch.len() < BATCH
+            })?;
+            if batch.is_empty() {
+                return Ok(());
+            }
+            for (listed, kind, name, next) in batch {
+                cursor = next;
+                let found = match self.find(&directory, &name) {
+                    Ok(found) => found,
+                    // Gone since.
+                    Err(Error::NotFound) => continue,
+                    Err(e) => return Err(e),
+                };
+                let dots = name == b"." || name == b"..";
+                let entry = self.entry(&found);
+                let shown = if dots { listed } else { entry.attr.ino };
+                let more = each(DirEntry { ino: shown, kind, name: &name, next }, entry);
+                if dots || !more {
+                    self.forget(entry.attr.ino, 1);
+                }
+                if !more {
+                    return Ok(());
+                }
+            }
+        }
+    }
+
+    fn statfs(&self) -> Result<StatFs> {
+        let host = fstatvfs(&self.root.fd).map_err(os)?;
+        let unit = if host.f_frsize == 0 { host.f_bsize } else { host.f_frsize };
+        Ok(StatFs {
+            block_bytes: u32::try_from(unit).unwrap_or(u32::MAX),
+            blocks: host.f_blocks,
+            blocks_free: host.f_bfree,
+            blocks_available: host.f_bavail,
+            inodes: host.f_files,
+            inodes_free: host.f_ffree,
+            name_max_bytes: u32::try_from(host.f_namemax).unwrap_or(255),
+        })
+    }
+
+    fn getxattr(&self, ino: Ino, name: &[u8]) -> Result<Vec<u8>> {
+        let (_inode, path) = self.path(ino)?;
+        loop {
+            let len = getxattr_query(&*path, name).map_err(os)?;
+            let mut value = vec![0; len];
+            match getxattr(&*path, name, &mut value[..]) {
+                Ok(len) => {
+                    value.truncate(len);
+                    return Ok(value);
+                }
+                // It grew between the two calls.
+                Err(Errno::RANGE) => {}
+                Err(e) => return Err(os(e)),
+            }
+        }
+    }
+
+    fn listxattr(&self, ino: Ino) -> Result<Vec<Vec<u8>>> {
+        let (_inode, path) = self.path(ino)?;
+        loop {
+            let len = listxattr_query(&*path).map_err(os)?;
+            let mut list = vec![0; len];
+            match listxattr(&*path, &mut list[..]) {
+                Ok(len) => {
+                    let names = list[..len].split(|&byte| byte == 0);
+                    return Ok(names.filter(|name| !name.is_empty()).map(<[u8]>::to_vec).collect());
+                }
+                Err(Errno::RANGE) => {}
+                Err(e) => return Err(os(e)),
+            }
+        }
+    }
+
+    fn setxattr(&self, ino: Ino, name: &[u8], value: &[u8], how: XattrSet) -> Result<()> {
+        let (_inode, path) = self.path(ino)?;
+        let flags = match how {
+            XattrSet::Any => XattrFlags::empty(),
+            XattrSet::Create => XattrFlags::CREATE,
+            XattrSet::Replace => XattrFlags::REPLACE,
+        };
+        setxattr(path, name, value, flags).map_err(os)
+    }
+
+    fn removexattr(&self, ino: Ino, name: &[u8]) -> Result<()> {
+        let (_inode, path) = self.path(ino)?;
+        removexattr(path, name).map_err(os)
+    }
+
+    fn fallocate(&self, ino: Ino, mode: FallocateMode, offset: u64, len_bytes: u64) -> Result<()> {
+        self.allocate(ino, mode, offset, len_bytes)
+    }
+
+    fn copy_range(
+        &self,
+        from: Ino,
+        from_offset: u64,
+        to: Ino,
+        to_offset: u64,
+        len_bytes: u64,
+    ) -> Result<u64> {
+        if let Some(done) = self.copy_on_host(from, from_offset, to, to_offset, len_bytes)? {
+            return Ok(done);
+        }
+        let mut buf = vec![0; 256 << 10];
+        let mut done = 0;
+        while done < len_bytes {
+            let want = usize::try_from(len_bytes - done).unwrap_or(usize::MAX).min(buf.len());
+            let got = self.read(from, Handle::NONE, from_offset + done, &mut buf[..want])?;
+            let put = self.write(to, Handle::NONE, to_offset + done, &buf[..got])?;
+            done += put as u64;
+            if put < want {
+                break;
+            }
+        }
+        Ok(done)
+    }
+
+    fn seek(&self, ino: Ino, from: SeekFrom) -> Result<u64> {
+        self.seek_content(ino, from)
+    }
+
+    fn unmount(&self) -> Result<()> {
+        let result = self.sync();
+        locked(&self.handles).clear();
+        locked(&self.inodes).keep_only(&self.root);
+        result
+    }
+}

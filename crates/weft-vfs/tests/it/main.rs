@@ -1,0 +1,3 @@
+//! The file plug on a real kernel.
+
+mod hostdir;
