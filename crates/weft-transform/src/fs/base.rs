@@ -7,6 +7,7 @@ use weft_vfs::{
     XattrSet,
 };
 
+use super::nodes::Nodes;
 use crate::Result;
 use crate::store::{Base, FreshId, Store};
 
@@ -85,8 +86,8 @@ pub(super) struct FileBase {
     pub(super) session: u64,
     /// Held while names change.
     pub(super) names: Arc<Mutex<()>>,
-    /// Told when another inode took the place: old, new.
-    pub(super) replaced: Arc<dyn Fn(Ino, Ino) + Send + Sync>,
+    /// Where the inode below is known by its number.
+    pub(super) nodes: Arc<Mutex<Nodes>>,
     pub(super) fresh: Vec<Fresh>,
     pub(super) made: u64,
 }
@@ -121,12 +122,28 @@ impl FileBase {
             }
             copy_attributes(&*self.fs, &there.attr, fresh.ino)?;
             self.fs.fsync(fresh.ino, false)?;
+            // Whoever looks the name up meanwhile finds the same file by either inode.
+            locked(&self.nodes).alias(place.ino, fresh.ino);
             let flags = RenameFlags::empty();
-            self.fs.rename(fresh.parent, &fresh.name, place.parent, &place.name, flags)?;
-            self.fs.fsync_dir(place.parent)?;
+            let renamed =
+                self.fs.rename(fresh.parent, &fresh.name, place.parent, &place.name, flags);
+            if let Err(e) = renamed {
+                locked(&self.nodes).drop_alias(fresh.ino);
+                return Err(e.into());
+            }
         }
+        let mut nodes = locked(&self.nodes);
+        nodes.alias(place.ino, fresh.ino);
         locked(&self.place).ino = fresh.ino;
-        (self.replaced)(place.ino, fresh.ino);
+        nodes.drop_alias(place.ino);
+        drop(nodes);
+        self.fs.forget(place.ino, 1);
+        if !place.unlinked {
+            // Until then a crash may bring the old file back, whole.
+            if let Err(e) = self.fs.fsync_dir(place.parent) {
+                tracing::warn!("the directory of a file written anew is not durable: {e}");
+            }
+        }
         Ok(())
     }
 }

@@ -37,27 +37,32 @@ impl TransformFs {
     /// to it.
     fn known(&self, parent: &Node, name: &[u8]) -> Option<Arc<Node>> {
         let entry = self.below.lookup(parent.below(), name).ok()?;
-        let node = locked(&self.nodes).of_below(entry.attr.ino);
-        if let Some(node) = &node {
-            locked(&self.nodes).add_use(node);
-        }
+        let node = locked(&self.nodes).acquire(entry.attr.ino);
         self.below.forget(entry.attr.ino, 1);
         node
     }
 
-    /// Notes that an inode may have lost its last name, and gives back the use of
-    /// [`known`](Self::known).
-    fn lost_name(&self, node: Option<Arc<Node>>) {
-        if let Some(node) = node {
-            if self.below.getattr(node.below()).is_ok_and(|attr| attr.nlink == 0) {
-                locked(&node.place).unlinked = true;
-            }
-            self.give_back(node.ino, 1);
+    /// Gives back the uses of [`known`](Self::known): not under the lock of names, as a commit may
+    /// follow.
+    fn done_with(&self, nodes: impl IntoIterator<Item = Option<Arc<Node>>>) {
+        for node in nodes.into_iter().flatten() {
+            let ino = node.ino;
+            drop(node);
+            self.give_back(ino, 1);
         }
     }
 
-    /// Notes where a node is now, and gives back the use.
-    fn moved(&self, node: Option<Arc<Node>>, parent: &Node, name: &[u8]) {
+    /// Notes that an inode may have lost its last name.
+    fn lost_name(&self, node: Option<&Arc<Node>>) {
+        if let Some(node) = node
+            && self.below.getattr(node.below()).is_ok_and(|attr| attr.nlink == 0)
+        {
+            locked(&node.place).unlinked = true;
+        }
+    }
+
+    /// Notes where a node is now.
+    fn moved(&self, node: Option<&Arc<Node>>, parent: &Node, name: &[u8]) {
         let Some(node) = node else { return };
         let path = join(&locked(&parent.path), name);
         let old = std::mem::replace(&mut *locked(&node.path), path.clone());
@@ -76,7 +81,6 @@ impl TransformFs {
             }
             self.forget_rules();
         }
-        self.give_back(node.ino, 1);
     }
 
     /// A file without network that comes under a rule by its new name is written anew through the
@@ -148,7 +152,8 @@ impl TransformFs {
     }
 
     fn below_handle(&self, handle: Handle) -> Handle {
-        self.open_flags(handle).and_then(|open| open.below).unwrap_or(Handle::NONE)
+        let below = self.open_flags(handle).and_then(|open| open.below);
+        below.map_or(Handle::NONE, |(_, handle)| handle)
     }
 
     /// What a durable handle promises of each write.
@@ -161,6 +166,9 @@ impl TransformFs {
     }
 }
 
+/// How often a name is looked up that another inode takes again and again.
+const LOOKUPS: usize = 100;
+
 impl FileSystem for TransformFs {
     fn root(&self) -> Ino {
         self.below.root()
@@ -171,8 +179,16 @@ impl FileSystem for TransformFs {
         if Self::check_visible(name).is_err() {
             return Err(Error::NotFound);
         }
-        let below = self.below.lookup(parent.below(), name)?;
-        self.found(&parent, name, below, false)
+        for _ in 0..LOOKUPS {
+            let below = self.below.lookup(parent.below(), name)?;
+            let entry = self.found(&parent, name, below, false)?;
+            // Without a name: the file was written anew, or removed, since it was found.
+            if entry.attr.nlink > 0 || matches!(name, b"." | b"..") {
+                return Ok(entry);
+            }
+            self.forget(entry.attr.ino, 1);
+        }
+        Err(Error::Busy)
     }
 
     fn forget(&self, ino: Ino, count: u64) {
@@ -224,7 +240,6 @@ impl FileSystem for TransformFs {
         let parent = self.node(parent)?;
         Self::check_visible(name)?;
         let made = self.below.mkdir(caller, parent.below(), name, perm)?;
-        self.forget_rules();
         self.found(&parent, name, made, true)
     }
 
@@ -248,8 +263,10 @@ impl FileSystem for TransformFs {
                 return Err(Error::TooManyLinks);
             }
         }
-        let _names = locked(&self.names);
-        let entry = self.below.link(node.below(), parent.below(), new_name)?;
+        let entry = {
+            let _names = locked(&self.names);
+            self.below.link(node.below(), parent.below(), new_name)?
+        };
         self.named(new_name);
         self.below.forget(entry.attr.ino, 1);
         locked(&self.nodes).add_use(&node);
@@ -262,9 +279,10 @@ impl FileSystem for TransformFs {
         let names = locked(&self.names);
         let node = self.known(&parent, name);
         let result = self.below.unlink(parent.below(), name);
+        self.lost_name(node.as_ref());
         drop(names);
         self.named(name);
-        self.lost_name(node);
+        self.done_with([node]);
         result
     }
 
@@ -287,7 +305,8 @@ impl FileSystem for TransformFs {
             }
         }
         self.forget_rules();
-        self.lost_name(node);
+        self.lost_name(node.as_ref());
+        self.done_with([node]);
         result
     }
 
@@ -312,21 +331,18 @@ impl FileSystem for TransformFs {
         let there = self.known(&new_parent, new_name);
         let result = self.below.rename(parent.below(), name, new_parent.below(), new_name, flags);
         let same = moving.as_ref().zip(there.as_ref()).is_some_and(|(a, b)| Arc::ptr_eq(a, b));
+        if result.is_ok() && !same {
+            self.moved(moving.as_ref(), &new_parent, new_name);
+            if exchange {
+                self.moved(there.as_ref(), &parent, name);
+            } else {
+                self.lost_name(there.as_ref());
+            }
+        }
         drop(names);
+        self.done_with([moving, there]);
         for name in [name, new_name] {
             self.named(name);
-        }
-        if result.is_err() || same {
-            for node in [moving, there].into_iter().flatten() {
-                self.give_back(node.ino, 1);
-            }
-            return result;
-        }
-        self.moved(moving, &new_parent, new_name);
-        if exchange {
-            self.moved(there, &parent, name);
-        } else {
-            self.lost_name(there);
         }
         result
     }
@@ -337,7 +353,7 @@ impl FileSystem for TransformFs {
         if Self::is_plain(&node) {
             let below = self.below.open(node.below(), flags)?;
             locked(&self.nodes).add_use(&node);
-            let open = Open { ino, flags, below: Some(below.handle) };
+            let open = Open { ino, flags, below: Some((node.below(), below.handle)) };
             return Ok(Opened { handle: self.new_handle(open), ..below });
         }
         if flags.intersects(OpenFlags::WRITE | OpenFlags::TRUNCATE) {
@@ -404,9 +420,9 @@ impl FileSystem for TransformFs {
         let open = open.ok_or(Error::Invalid("no such handle"))?;
         let node = self.node(ino)?;
         let mut result = Ok(());
-        if let Some(below) = open.below {
-            // A file whose network came later has another inode below.
-            result = self.below.release(node.below(), below);
+        if let Some((ino, below)) = open.below {
+            // Not the node's inode any more, if the file was written anew since.
+            result = self.below.release(ino, below);
         }
         if open.flags.contains(OpenFlags::WRITE) {
             result = result.and(self.commit(&node));
@@ -430,8 +446,7 @@ impl FileSystem for TransformFs {
         self.touched(&node);
         let open = self.open_flags(handle);
         if Self::is_plain(&node) {
-            let below = open.and_then(|open| open.below).unwrap_or(Handle::NONE);
-            return self.below.write(node.below(), below, offset, data);
+            return self.below.write(node.below(), self.below_handle(handle), offset, data);
         }
         if data.is_empty() {
             return Ok(0);

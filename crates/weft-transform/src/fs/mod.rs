@@ -68,7 +68,6 @@ pub struct TransformFs {
     handles: Mutex<HashMap<Handle, Open>>,
     next_handle: AtomicU64,
     session: u64,
-    replaced: Arc<dyn Fn(Ino, Ino) + Send + Sync>,
 }
 
 /// An open file.
@@ -76,8 +75,8 @@ pub struct TransformFs {
 struct Open {
     ino: Ino,
     flags: OpenFlags,
-    /// The handle below, of a file that carried no network when it was opened.
-    below: Option<Handle>,
+    /// The inode and handle below, of a file that carried no network when it was opened.
+    below: Option<(Ino, Handle)>,
 }
 
 impl fmt::Debug for TransformFs {
@@ -100,13 +99,6 @@ impl TransformFs {
         let session =
             getrandom::u64().map_err(|e| Error::Io { errno: 5, message: e.to_string() })?;
         let nodes: Arc<Mutex<Nodes>> = Arc::default();
-        let replaced = {
-            let (nodes, below) = (nodes.clone(), below.clone());
-            Arc::new(move |old, new| {
-                locked(&nodes).replaced(old, new);
-                below.forget(old, 1);
-            })
-        };
         let fs = Self {
             below,
             registry,
@@ -117,7 +109,6 @@ impl TransformFs {
             handles: Mutex::default(),
             next_handle: AtomicU64::new(1),
             session,
-            replaced,
         };
         fs.add_root(&root);
         Ok(fs)
@@ -127,8 +118,7 @@ impl TransformFs {
     fn add_root(&self, attr: &Attr) {
         let place = Place { ino: attr.ino, parent: attr.ino, name: Vec::new(), unlinked: false };
         let mut nodes = locked(&self.nodes);
-        let (node, _) = nodes.insert(place, FileKind::Directory, Vec::new(), Attached::Plain);
-        nodes.add_use(&node);
+        nodes.insert(place, FileKind::Directory, Vec::new(), Attached::Plain);
     }
 
     fn node(&self, ino: Ino) -> Result<Arc<Node>> {
@@ -146,7 +136,7 @@ impl TransformFs {
             place: node.place.clone(),
             session: self.session,
             names: self.names.clone(),
-            replaced: self.replaced.clone(),
+            nodes: self.nodes.clone(),
             fresh: Vec::new(),
             made: 0,
         };
@@ -184,7 +174,7 @@ impl TransformFs {
     /// one use of it. An error gives the reference back.
     fn found(&self, parent: &Node, name: &[u8], below: Entry, new: bool) -> Result<Entry> {
         let ino = below.attr.ino;
-        let known = locked(&self.nodes).of_below(ino);
+        let known = locked(&self.nodes).acquire(ino);
         let moved = matches!(name, b"." | b"..");
         let node = match known {
             Some(node) => {
@@ -216,7 +206,6 @@ impl TransformFs {
                 node
             }
         };
-        locked(&self.nodes).add_use(&node);
         match self.attr(&node) {
             Ok(attr) => Ok(Entry { attr, generation: below.generation }),
             Err(e) => {

@@ -51,15 +51,18 @@ impl Nodes {
         self.below.get(&below).copied().unwrap_or(below)
     }
 
-    pub(super) fn of_below(&self, below: Ino) -> Option<Arc<Node>> {
-        self.below.get(&below).and_then(|ino| self.above.get(ino)).cloned()
+    /// The node of an inode below, with one more use.
+    pub(super) fn acquire(&self, below: Ino) -> Option<Arc<Node>> {
+        let node = self.below.get(&below).and_then(|ino| self.above.get(ino))?;
+        self.add_use(node);
+        Some(node.clone())
     }
 
     pub(super) fn all(&self) -> Vec<Arc<Node>> {
         self.above.values().cloned().collect()
     }
 
-    /// Makes a node with no uses, or finds the one that is there; which of the two.
+    /// Makes a node, or finds the one that is there; which of the two. It has one more use.
     pub(super) fn insert(
         &mut self,
         place: Place,
@@ -67,7 +70,7 @@ impl Nodes {
         path: Vec<u8>,
         attached: Attached,
     ) -> (Arc<Node>, bool) {
-        if let Some(node) = self.of_below(place.ino) {
+        if let Some(node) = self.acquire(place.ino) {
             return (node, false);
         }
         let below = place.ino;
@@ -82,7 +85,7 @@ impl Nodes {
             place: Arc::new(Mutex::new(place)),
             path: Mutex::new(path),
             file: Mutex::new(File::new(attached)),
-            uses: AtomicU64::new(0),
+            uses: AtomicU64::new(1),
         });
         self.above.insert(ino, node.clone());
         self.below.insert(below, ino);
@@ -112,11 +115,16 @@ impl Nodes {
         unused
     }
 
-    /// Another inode took the place of one below.
-    pub(super) fn replaced(&mut self, old: Ino, new: Ino) {
-        if let Some(ino) = self.below.remove(&old) {
+    /// `new` is about to take the place of `old` below: both are the same node until one of them
+    /// is dropped.
+    pub(super) fn alias(&mut self, old: Ino, new: Ino) {
+        if let Some(ino) = self.below.get(&old).copied() {
             self.below.insert(new, ino);
         }
+    }
+
+    pub(super) fn drop_alias(&mut self, below: Ino) {
+        self.below.remove(&below);
     }
 
     pub(super) fn clear(&mut self) -> Vec<Arc<Node>> {
