@@ -108,6 +108,76 @@ fn journal(data: &[u8]) {
     assert!(replayed.is_ok(), "damage is no error here");
 }
 
+/// The networks that stored files are opened through.
+const NETWORKS: &[&str] = &[
+    "zstd",
+    "lz4",
+    "gzip",
+    "base64",
+    "hex",
+    "guard block=4K",
+    "aead key=k",
+    "view: ~zstd | lines contains=a | charset from=shift_jis on-error=replace",
+    "view: line-ends to=lf | gzip",
+    "zstd frame=4K | aead key=k",
+];
+
+/// Network texts and rules files, and stored files that are damaged or nothing but these bytes:
+/// opened, read, written, committed, and read again.
+pub fn transforms(data: &[u8]) {
+    use weft::transform::store::{Limits, MemoryBase, Store, open};
+    use weft::transform::{Context, Key, KeyRing, Registry, Rules, text::Text};
+
+    let mut keys = KeyRing::default();
+    keys.add("k", Key::new([7; 32]));
+    let registry = Registry::new(Context { keys, ..Context::default() });
+    if let Ok(text) = std::str::from_utf8(data)
+        && let Ok(parsed) = text.parse::<Text>()
+    {
+        let printed = parsed.to_string();
+        assert_eq!(printed.parse::<Text>().ok(), Some(parsed), "{printed}");
+        let _ = registry.parse(text).map(|network| network.can());
+    }
+    let _ = Rules::parse(data).map(|rules| rules.ruling("a/b".as_ref()).map(|r| r.line));
+
+    let Some((&choice, rest)) = data.split_first() else { return };
+    let network = NETWORKS[usize::from(choice) % NETWORKS.len()];
+    let network = registry.parse(network).expect("one of ours");
+    let limits = Limits {
+        frame_bytes: 1 << 20,
+        file_bytes: 8 << 20,
+        dirty_bytes: 16 << 10,
+        ..Limits::default()
+    };
+    let mut stored = rest.to_vec();
+    if choice >= 128 {
+        // A sound file, with some bytes changed.
+        let base = MemoryBase::default();
+        if let Ok(mut file) = open(Box::new(base.clone()), &network, &limits) {
+            let _ = file.write_at(0, &b"some text that repeats ".repeat(700));
+            let _ = file.commit();
+        }
+        stored = base.content();
+        for change in rest.chunks_exact(3) {
+            let at = usize::from(u16::from_le_bytes([change[0], change[1]]));
+            let len = stored.len().max(1);
+            stored.get_mut(at % len).into_iter().for_each(|byte| *byte ^= change[2]);
+        }
+    }
+    let Ok(mut file) = open(Box::new(MemoryBase::new(stored)), &network, &limits) else { return };
+    let read = |file: &mut dyn Store| {
+        let mut buffer = vec![0; 5000];
+        for at in [0, 4096, 100_000, u64::MAX] {
+            let _ = file.read_at(at, &mut buffer);
+        }
+    };
+    read(&mut *file);
+    let _ = file.write_at(3000, &[1; 9000]);
+    let _ = file.set_len(5000);
+    let _ = file.commit();
+    read(&mut *file);
+}
+
 /// A volume with bytes changed as `data` says: opened in each order, walked, changed, checked,
 /// repaired, opened again.
 pub fn mount_and_walk(data: &[u8]) {

@@ -55,4 +55,5 @@ pub use weft_block as block;
 pub use weft_ext2 as ext2;
 pub use weft_nbd as nbd;
 pub use weft_patch as patch;
+pub use weft_transform as transform;
 pub use weft_vfs as vfs;

@@ -16,8 +16,8 @@ fn replay(name: &'static str, target: fn(&[u8]), input: fn(&mut Rng) -> Vec<u8>)
     let from_env = |name: &str| std::env::var(name).ok().and_then(|v| v.parse::<u64>().ok());
     let only = from_env("WEFT_FUZZ_SEED");
     let seconds = from_env("WEFT_FUZZ_SECONDS").unwrap_or(3);
-    // Four targets share the time.
-    let time = Duration::from_millis(seconds * 250);
+    // Five targets share the time.
+    let time = Duration::from_millis(seconds * 200);
     let (report, reports) = channel();
     std::thread::spawn(move || {
         let began = Instant::now();
@@ -114,6 +114,35 @@ fn traces_take_any_bytes() {
             data[..8].copy_from_slice(&[0x28, 0xb5, 0x2f, 0xfd, 0x20, 200, 0x41, 6]);
         } else if rng.chance(1, 4) {
             data.splice(..0, *b"csv:time-col=2,delimiter=space\n");
+        }
+        data
+    });
+}
+
+#[test]
+fn networks_take_any_stored_file() {
+    replay("transforms", targets::transforms, |rng| {
+        let mut data = vec![0; 1 + rng.index(3000)];
+        match rng.below(3) {
+            0 => rng.fill(&mut data),
+            // A few changes to a sound file.
+            1 => {
+                data.truncate(1 + 3 * (1 + rng.index(4)));
+                rng.fill(&mut data);
+                data[0] |= 128;
+            }
+            _ => {
+                let alphabet = b"az09=|~\"\\ .,:()\nviewteezstdguard*/!#none";
+                data.truncate(1 + data.len() % 60);
+                data.iter_mut().for_each(|b| *b = *rng.pick(alphabet).expect("letters"));
+            }
+        }
+        // What looks like the beginning of a file gets past the first check.
+        let beginnings: [&[u8]; 4] =
+            [&[0x28, 0xb5, 0x2f, 0xfd], &[4, 0x22, 0x4d, 0x18], &[0x1f, 0x8b, 8], b"WEFTSEAL\x01"];
+        let beginning = rng.pick(&beginnings).copied().unwrap_or_default();
+        if rng.chance(1, 2) && data.len() > 20 {
+            data[1..=beginning.len()].copy_from_slice(beginning);
         }
         data
     });
