@@ -115,7 +115,8 @@ fn fill(path: &Path, len_bytes: u64) -> Result<()> {
     )?;
     let mut buffer = vec![0; usize::try_from(FILL_BYTES)?];
     let places = origin_bytes / FILL_BYTES;
-    for i in 0..places {
+    // More than once over the origin: fills go on behind the reader.
+    for i in 0..places * 8 {
         let stats = cache.stats();
         if stats.used_slots >= stats.slots {
             break;

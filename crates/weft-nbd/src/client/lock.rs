@@ -5,6 +5,12 @@ use crate::stream::Address;
 use crate::{Error, Result};
 use rustix::net::{AddressFamily, SocketAddrUnix, SocketFlags, SocketType};
 use std::os::fd::OwnedFd;
+use std::time::Duration;
+
+/// How often, and how far apart, the lock is tried: a process that was killed lets go of it in a
+/// moment.
+const LOCK_TRIES: u32 = 20;
+const LOCK_PAUSE: Duration = Duration::from_millis(25);
 
 /// The right to write. Held until it is dropped.
 #[derive(Debug)]
@@ -26,10 +32,17 @@ impl HostLock {
         let flags = SocketFlags::CLOEXEC;
         let socket = rustix::net::socket_with(AddressFamily::UNIX, SocketType::DGRAM, flags, None)
             .map_err(failed)?;
-        match rustix::net::bind(&socket, &name) {
-            Ok(()) => Ok(Self { _socket: socket }),
-            Err(rustix::io::Errno::ADDRINUSE) => Err(Error::InUse),
-            Err(e) => Err(failed(e)),
+        let mut tries = 0;
+        loop {
+            match rustix::net::bind(&socket, &name) {
+                Ok(()) => return Ok(Self { _socket: socket }),
+                Err(rustix::io::Errno::ADDRINUSE) if tries < LOCK_TRIES => {
+                    tries += 1;
+                    std::thread::sleep(LOCK_PAUSE);
+                }
+                Err(rustix::io::Errno::ADDRINUSE) => return Err(Error::InUse),
+                Err(e) => return Err(failed(e)),
+            }
         }
     }
 }
