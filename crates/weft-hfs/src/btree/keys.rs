@@ -72,10 +72,14 @@ impl<P: Copy + PartialEq + core::fmt::Debug> Tree<P> {
         }
         let mut waits = Befores::from_slice(&[removed]);
         waits.extend(self.needs_of(s, leaf));
-        waits.extend(self.trims.get(&prev).copied());
         let mut raised = Befores::new();
         for (level, step) in path.steps.iter().enumerate().rev().skip(1) {
-            let old = self.load(s, step.node, self.height(level))?;
+            let height = self.height(level);
+            let old = self.load(s, step.node, height)?;
+            if let Some(left) = step.index.checked_sub(1) {
+                // From here on the range is that of the nodes on the left, down to its last leaf.
+                self.edge_leaf(s, old.view().child(left), height - 1, true, &mut waits)?;
+            }
             if self.kind.compare(old.view().key(step.index), &key) != Ordering::Equal {
                 let mut new = old.clone();
                 new.set_index_key(step.index, &self.kind.index_key(&key));

@@ -35,6 +35,7 @@
 //! After a cut, [`volume`](crate::volume)'s recovery cuts off stale copies, frees and zeroes nodes
 //! nobody points to, and puts links, map and counts right.
 
+pub(crate) mod bulk;
 mod grow;
 mod insert;
 mod keys;

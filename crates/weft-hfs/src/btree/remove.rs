@@ -142,7 +142,7 @@ impl<P: Copy + PartialEq + core::fmt::Debug> Tree<P> {
 
     /// The first or last leaf below a node. Adds to `trims` what cuts off the stale copies on the
     /// way.
-    fn edge_leaf<S: Store<Patch = P>>(
+    pub(super) fn edge_leaf<S: Store<Patch = P>>(
         &self,
         s: &mut S,
         node: u32,

@@ -6,9 +6,13 @@
 
 pub(crate) mod census;
 mod problem;
+mod repair;
 pub(crate) mod walk;
 
 pub use problem::Problem;
+#[cfg(feature = "std")]
+pub use repair::repair;
+pub use repair::{Repaired, repair_on};
 
 use crate::layout::{BLOCK_BYTES, Header, MDB_BLOCK, Mdb};
 use crate::store::{Bare, Device, Store};

@@ -92,6 +92,8 @@ pub struct Driver {
     pub names: u64,
     /// No syncs but those of the test.
     pub syncs_only_by_test: bool,
+    /// Whatever an operation answers is right: for damaged volumes.
+    pub careless: bool,
     /// Items that an operation has changed, until the test forgets them.
     pub touched: BTreeSet<u32>,
 }
@@ -105,6 +107,7 @@ impl Driver {
             write_bytes: 6000,
             names: 300,
             syncs_only_by_test: false,
+            careless: false,
             touched: BTreeSet::new(),
         }
     }
@@ -132,6 +135,9 @@ impl Driver {
 
     /// One operation.
     pub fn step(&mut self, fs: &Hfs) {
+        if self.careless {
+            return self.careless_step(fs);
+        }
         let crowded = self.model.items.len() >= self.items;
         match self.rng.below(100) {
             0..20 if !crowded => self.create(fs),
@@ -141,6 +147,22 @@ impl Driver {
             85..97 => self.truncate(fs),
             _ if self.syncs_only_by_test => {}
             _ => fs.sync().unwrap(),
+        }
+    }
+
+    fn careless_step(&mut self, fs: &Hfs) {
+        let text = self.name();
+        let root = Ino(u64::from(ROOT_ID));
+        match self.rng.below(6) {
+            0 | 1 => drop(fs.create_item(ROOT_ID, &name(&text), &New::FILE)),
+            2 => drop(fs.write_fork(ROOT_ID, &name(&text), Fork::Data, 0, &[1; 5000])),
+            3 => drop(fs.unlink(root, text.as_bytes())),
+            4 => {
+                let other = self.name();
+                let flags = RenameFlags::empty();
+                drop(fs.rename(root, text.as_bytes(), root, other.as_bytes(), flags));
+            }
+            _ => drop(fs.sync()),
         }
     }
 

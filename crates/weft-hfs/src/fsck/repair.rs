@@ -1,0 +1,519 @@
+//! Repair: everything that follows from the leaves is made anew.
+//!
+//! The records of both trees are taken from the leaves, also from those no index leads to where an
+//! index is damaged. What contradicts itself among them is settled (see [`Problem::fix`]), and
+//! from what is left both trees, the bitmap, and the counts are written. Unlike the recovery this
+//! is not made for power cuts: let it come to its end.
+
+use super::census::Census;
+use super::walk::{Found, Walk, read_node};
+use super::{Report, check_store};
+use crate::btree::{Tree, TreeKind, bulk};
+use crate::layout::{
+    Attributes, BAD_BLOCKS_ID, BLOCK_BYTES, CATALOG_ID, CatalogKey, CatalogRecord, DirectoryRecord,
+    EXTENTS_ID, Extent, ExtentKey, ExtentRecord, FORK_MAX_BYTES, FileFlags, FileRecord, Fork,
+    MDB_BLOCK, Mdb, NODE_BYTES, Name, NodeKind, ROOT_ID, ROOT_PARENT_ID, ThreadRecord,
+    VOLUME_NAME_MAX_BYTES,
+};
+use crate::store::{Bare, Device, Store};
+use crate::volume::Volume;
+use crate::{Error, Result};
+use alloc::collections::BTreeMap;
+use alloc::format;
+use alloc::vec;
+use alloc::vec::Vec;
+
+/// What a repair has done.
+#[derive(Debug, Clone, Default)]
+pub struct Repaired {
+    /// What was wrong before.
+    pub before: Report,
+    /// What is wrong still.
+    pub after: Report,
+}
+
+/// Checks the volume on a device and repairs what is wrong.
+///
+/// # Errors
+/// [`Error::NotHfs`] if not even the copy of the MDB can be read; [`Error::Corrupt`] if the header
+/// of a tree is gone; [`Error::NoSpace`]; [`Error::Device`].
+pub fn repair_on<D: Device>(device: D) -> Result<Repaired> {
+    let blocks = device.len_blocks();
+    let mut s = Bare::new(device);
+    let before = match check_store(&mut s, blocks) {
+        Ok(report) if report.is_clean() => {
+            return Ok(Repaired { after: report.clone(), before: report });
+        }
+        Ok(report) => report,
+        Err(Error::Device { errno, message }) => return Err(Error::Device { errno, message }),
+        Err(e) => {
+            let problem = super::Problem::Mdb { what: format!("{e}") };
+            Report { problems: vec![problem], ..Report::default() }
+        }
+    };
+    let volume = open_any(&mut s, blocks)?;
+    Rebuild::new(&mut s, &volume)?.write(&mut s, &volume, blocks)?;
+    let after = check_store(&mut s, blocks)?;
+    Ok(Repaired { before, after })
+}
+
+/// Checks the volume on a device and repairs what is wrong.
+///
+/// # Errors
+/// As [`repair_on`].
+#[cfg(feature = "std")]
+pub fn repair(device: &dyn weft_block::BlockDevice) -> Result<Repaired> {
+    let repaired = repair_on(crate::fs::Raw(device))?;
+    device.flush().map_err(|e| Error::Device { errno: e.errno(), message: format!("{e}") })?;
+    Ok(repaired)
+}
+
+/// Opens a volume by its MDB, or by the copy of it.
+fn open_any<S: Store>(s: &mut S, blocks: u64) -> Result<Volume<S::Patch>> {
+    Volume::open(s, blocks).or_else(|first| {
+        let copy = blocks.checked_sub(2).ok_or(Error::NotHfs { found: 0 })?;
+        let raw = s.read(copy)?;
+        let Ok(mut mdb) = Mdb::parse(raw) else { return Err(first) };
+        // What it does not follow is counted anew.
+        mdb.attributes.remove(Attributes::UNMOUNTED);
+        Volume::open_with(s, mdb, blocks).map_err(|_| first)
+    })
+}
+
+/// The records of a tree's leaves: those its index leads to, and where that is damaged, those of
+/// all leaves.
+fn gather<S: Store<Patch = P>, P: Copy + PartialEq + core::fmt::Debug>(
+    s: &mut S,
+    tree: &Tree<P>,
+) -> Vec<Found> {
+    let walk = Walk::new(s, tree);
+    if walk.damage.is_empty() {
+        return walk.records;
+    }
+    let mut all = walk.records;
+    for node in 1..tree.header.nodes {
+        if walk.used.contains(&node) {
+            continue;
+        }
+        let Ok(buf) = read_node(s, tree, node) else { continue };
+        let view = buf.view();
+        if view.head.kind != NodeKind::Leaf {
+            continue;
+        }
+        let block = tree.block_of(node).unwrap_or(0);
+        for i in 0..view.count() {
+            let (key, value) = (view.key(i).to_vec(), view.value(i).to_vec());
+            all.push(Found { key, value, node, block });
+        }
+    }
+    // Stable: of equal keys the one that the index led to comes first.
+    all.sort_by(|a, b| tree.kind.compare(&a.key, &b.key));
+    all.dedup_by(|b, a| tree.kind.compare(&a.key, &b.key).is_eq());
+    all
+}
+
+/// What the volume will be.
+struct Rebuild {
+    census: Census,
+    mdb: Mdb,
+    /// All extents of each fork, of the catalog and of the bad blocks.
+    forks: BTreeMap<(u32, Fork), Vec<Extent>>,
+    used: Vec<bool>,
+}
+
+impl Rebuild {
+    fn new<S: Store>(s: &mut S, volume: &Volume<S::Patch>) -> Result<Self> {
+        let catalog = gather(s, &volume.catalog);
+        let extents = gather(s, &volume.extents);
+        let mdb = volume.mdb.clone();
+        let used = vec![false; usize::from(mdb.alloc_blocks)];
+        let census = Census::new(&catalog, &extents);
+        let mut rebuild = Self { census, mdb, forks: BTreeMap::new(), used };
+        rebuild.settle_items()?;
+        rebuild.settle_forks(s, volume)?;
+        Ok(rebuild)
+    }
+
+    fn claim(&mut self, extent: Extent) -> bool {
+        let range = usize::from(extent.start)..extent.end() as usize;
+        match self.used.get_mut(range) {
+            Some(blocks) if blocks.iter().all(|used| !used) => {
+                blocks.fill(true);
+                true
+            }
+            _ => false,
+        }
+    }
+
+    /// Every item in a folder, every folder with a thread, and nothing else.
+    fn settle_items(&mut self) -> Result<()> {
+        let census = &mut self.census;
+        let now = self.mdb.modified;
+        census.duplicates.clear();
+        let new = |id| DirectoryRecord { id, created: now, modified: now, ..Default::default() };
+        if let Some((key, _)) = census.folders.get_mut(&ROOT_ID) {
+            key.parent = ROOT_PARENT_ID;
+            let name = key.name.as_bytes();
+            key.name = Name::any(name.get(..VOLUME_NAME_MAX_BYTES).unwrap_or(name))?;
+        } else {
+            let name =
+                if self.mdb.name.is_empty() { Name::new(b"Untitled")? } else { self.mdb.name };
+            census.folders.insert(ROOT_ID, (CatalogKey::new(ROOT_PARENT_ID, name), new(ROOT_ID)));
+        }
+        let has_items: Vec<u32> = census.items().map(|(key, _)| key.parent).collect();
+        for (&id, thread) in &census.threads {
+            if !thread.of_file
+                && has_items.contains(&id)
+                && !census.folders.contains_key(&id)
+                && !census.files.contains_key(&id)
+            {
+                census.folders.insert(id, (CatalogKey::new(thread.parent, thread.name), new(id)));
+            }
+        }
+        let highest = census.items().filter_map(|(_, r)| r.id()).max().unwrap_or(15);
+        self.mdb.next_id = self.mdb.next_id.max(highest.saturating_add(1)).max(16);
+
+        // What is in no folder, or in a ring of folders, gets a folder of its own.
+        let lost: Vec<u32> = census
+            .items()
+            .filter_map(|(key, record)| record.id().map(|id| (id, key)))
+            .filter(|&(id, key)| id != ROOT_ID && !leads_to_root(census, key.parent))
+            .filter(|&(_, key)| {
+                // Only the top of what is lost; of a ring, all of it.
+                !census.folders.contains_key(&key.parent) || in_ring(census, key.parent)
+            })
+            .map(|(id, _)| id)
+            .collect();
+        if !lost.is_empty() {
+            let id = self.mdb.next_id;
+            self.mdb.next_id += 1;
+            let name = Name::new(b"Recovered items")?;
+            census.folders.insert(id, (CatalogKey::new(ROOT_ID, name), new(id)));
+            for item in lost {
+                if let Some((key, _)) = census.folders.get_mut(&item) {
+                    key.parent = id;
+                } else if let Some((key, _)) = census.files.get_mut(&item) {
+                    key.parent = id;
+                }
+            }
+        }
+        self.settle_names()?;
+        self.settle_records();
+        Ok(())
+    }
+
+    /// Names that are possible, and differ within each folder.
+    fn settle_names(&mut self) -> Result<()> {
+        let census = &mut self.census;
+        let folders = census.folders.iter_mut().map(|(id, (key, _))| (*id, key));
+        let files = census.files.iter_mut().map(|(id, (key, _))| (*id, key));
+        let mut keys: Vec<(u32, &mut CatalogKey)> = folders.chain(files).collect();
+        for (_, key) in &mut keys {
+            let bytes: Vec<u8> =
+                key.name.as_bytes().iter().map(|&b| if b == b':' { b'-' } else { b }).collect();
+            key.name = Name::any(&bytes)?;
+        }
+        let order = |a: &CatalogKey, b: &CatalogKey| {
+            a.parent.cmp(&b.parent).then_with(|| a.name.order(&b.name))
+        };
+        loop {
+            keys.sort_by(|a, b| order(a.1, b.1));
+            let mut changed = false;
+            for i in 1..keys.len() {
+                let (before, rest) = keys.split_at_mut(i);
+                let (Some((_, a)), Some((id, b))) = (before.last(), rest.first_mut()) else {
+                    break;
+                };
+                if order(a, b).is_eq() {
+                    // The id makes it its own; room is made for it at the end.
+                    let tail = format!(" #{id}");
+                    let keep = Name::MAX_BYTES.saturating_sub(tail.len()).min(b.name.len());
+                    let mut bytes = b.name.as_bytes().get(..keep).unwrap_or(&[]).to_vec();
+                    bytes.extend_from_slice(tail.as_bytes());
+                    b.name = Name::any(&bytes)?;
+                    changed = true;
+                }
+            }
+            if !changed {
+                return Ok(());
+            }
+        }
+    }
+
+    /// Threads, counts and reserved fields.
+    fn settle_records(&mut self) {
+        let census = &mut self.census;
+        let mut valence: BTreeMap<u32, u16> = BTreeMap::new();
+        for (key, _) in census.items() {
+            let count = valence.entry(key.parent).or_default();
+            *count = count.saturating_add(1);
+        }
+        let old = core::mem::take(&mut census.threads);
+        for (&id, (key, dir)) in &mut census.folders {
+            dir.valence = valence.get(&id).copied().unwrap_or(0);
+            dir.reserved = [0; 4];
+            dir.flags &= !3;
+            let thread = ThreadRecord { of_file: false, parent: key.parent, name: key.name };
+            census.threads.insert(id, thread);
+        }
+        for (&id, (key, file)) in &mut census.files {
+            file.reserved = 0;
+            file.version = 0;
+            for fork in Fork::ALL {
+                file.fork_mut(fork).start_block = 0;
+            }
+            let threaded = old.get(&id).is_some_and(|thread| thread.of_file);
+            let says = file.flags.contains(FileFlags::THREAD);
+            file.flags.set(FileFlags::THREAD, threaded && says);
+            if threaded && says {
+                let thread = ThreadRecord { of_file: true, parent: key.parent, name: key.name };
+                census.threads.insert(id, thread);
+            }
+        }
+        let count = |n: usize| u32::try_from(n).unwrap_or(u32::MAX);
+        let short = |n: usize| u16::try_from(n).unwrap_or(u16::MAX);
+        self.mdb.files = count(census.files.len());
+        self.mdb.dirs = count(census.folders.len().saturating_sub(1));
+        let in_root = |key: &&CatalogKey| key.parent == ROOT_ID;
+        self.mdb.root_files = short(census.files.values().map(|f| &f.0).filter(in_root).count());
+        self.mdb.root_dirs = short(census.folders.values().map(|f| &f.0).filter(in_root).count());
+        if let Some((key, _)) = census.folders.get(&ROOT_ID) {
+            self.mdb.name = key.name;
+        }
+    }
+
+    /// Each fork with blocks of its own.
+    fn settle_forks<S: Store>(&mut self, s: &mut S, volume: &Volume<S::Patch>) -> Result<()> {
+        let size = self.mdb.alloc_block_bytes;
+        for (id, tree) in [(EXTENTS_ID, &volume.extents), (CATALOG_ID, &volume.catalog)] {
+            for &extent in &tree.extents {
+                if !self.claim(extent) {
+                    return Err(Error::corrupt("MDB", MDB_BLOCK, "the trees lie in each other"));
+                }
+            }
+            self.forks.insert((id, Fork::Data), tree.extents.clone());
+        }
+        let overflow = core::mem::take(&mut self.census.overflow);
+        if let Some(bad) = overflow.get(&(BAD_BLOCKS_ID, Fork::Data)) {
+            let all: Vec<Extent> =
+                bad.values().flatten().copied().filter(|e| e.count > 0).collect();
+            let kept = all.into_iter().filter(|&extent| self.claim(extent)).collect();
+            self.forks.insert((BAD_BLOCKS_ID, Fork::Data), kept);
+        }
+        // First all that is sound, so that what is not cannot take it away.
+        let ids: Vec<u32> = self.census.files.keys().copied().collect();
+        let mut doubled = Vec::new();
+        for id in ids {
+            for fork in Fork::ALL {
+                let Some((_, file)) = self.census.files.get(&id) else { continue };
+                let sizes = *file.fork(fork);
+                let mut want = sizes.space_bytes.div_ceil(size);
+                let mut extents: Vec<Extent> = Vec::new();
+                let mut record = Some(sizes.extents);
+                let mut at = 0;
+                while let Some(these) = record.take() {
+                    let from = at;
+                    for extent in these.iter().filter(|e| e.count > 0) {
+                        let count = want.min(u32::from(extent.count));
+                        want -= count;
+                        at += u32::from(extent.count);
+                        let sound = extent.end() <= u32::from(self.mdb.alloc_blocks);
+                        if count == 0 || !sound {
+                            want = 0;
+                            continue;
+                        }
+                        let count = u16::try_from(count).unwrap_or(extent.count);
+                        extents.push(Extent { start: extent.start, count });
+                    }
+                    if want > 0 && at > from {
+                        record = overflow.get(&(id, fork)).and_then(|more| more.get(&at)).copied();
+                    }
+                }
+                for (i, &extent) in extents.iter().enumerate() {
+                    if !self.claim(extent) {
+                        doubled.push((id, fork, i));
+                    }
+                }
+                self.forks.insert((id, fork), extents);
+            }
+        }
+        for (id, fork, i) in doubled {
+            self.copy_extent(s, volume, (id, fork), i)?;
+        }
+        for (&id, (_, file)) in &mut self.census.files {
+            for fork in Fork::ALL {
+                let extents = self.forks.get(&(id, fork)).map_or(&[][..], Vec::as_slice);
+                fit(file, fork, extents, size);
+            }
+        }
+        Ok(())
+    }
+
+    /// Gives an extent whose blocks are another's blocks of its own, with the same content; where
+    /// there are none, the fork ends.
+    fn copy_extent<S: Store>(
+        &mut self,
+        s: &mut S,
+        volume: &Volume<S::Patch>,
+        of: (u32, Fork),
+        i: usize,
+    ) -> Result<()> {
+        let Some(&extent) = self.forks.get(&of).and_then(|extents| extents.get(i)) else {
+            return Ok(());
+        };
+        let want = usize::from(extent.count);
+        let free = self.used.windows(want).position(|run| run.iter().all(|used| !used));
+        let Some(start) = free.and_then(|start| u16::try_from(start).ok()) else {
+            if let Some(extents) = self.forks.get_mut(&of) {
+                extents.truncate(i);
+            }
+            return Ok(());
+        };
+        let copy = Extent { start, count: extent.count };
+        self.claim(copy);
+        let per = self.mdb.blocks_per_alloc();
+        let (from, to) =
+            (volume.block_of(u32::from(extent.start)), volume.block_of(u32::from(start)));
+        for block in 0..u64::from(extent.count) * per {
+            let mut content = [0; BLOCK_BYTES];
+            s.read_data(from + block, 0, &mut content)?;
+            s.write_data(to + block, of.0, 0, &content, true)?;
+        }
+        if let Some(slot) = self.forks.get_mut(&of).and_then(|extents| extents.get_mut(i)) {
+            *slot = copy;
+        }
+        Ok(())
+    }
+
+    /// Writes trees, bitmap and MDB.
+    fn write<S: Store>(
+        mut self,
+        s: &mut S,
+        volume: &Volume<S::Patch>,
+        device_blocks: u64,
+    ) -> Result<()> {
+        let mut catalog: Vec<(Vec<u8>, Vec<u8>)> = Vec::new();
+        let mut put = |key: CatalogKey, record: CatalogRecord| {
+            let ((key, key_len), (raw, len)) = (key.encode(), record.encode());
+            let key = key.get(..key_len).unwrap_or(&key).to_vec();
+            catalog.push((key, raw.get(..len).unwrap_or(&raw).to_vec()));
+        };
+        for (key, record) in self.census.items() {
+            put(key, record);
+        }
+        for (&id, thread) in &self.census.threads {
+            put(CatalogKey::thread(id), CatalogRecord::Thread(*thread));
+        }
+        catalog.sort_by(|a, b| CatalogKey::compare(&a.0, &b.0));
+        let mut extents: Vec<(Vec<u8>, Vec<u8>)> = Vec::new();
+        for (&(id, fork), all) in &self.forks {
+            // The first three of a fork are in its own record; bad blocks have none.
+            let own = if id == BAD_BLOCKS_ID { 0 } else { 3 };
+            let mut at: u32 = all.iter().take(own).map(|e| u32::from(e.count)).sum();
+            for three in all.get(own..).unwrap_or(&[]).chunks(3) {
+                let block = u16::try_from(at).map_err(|_| Error::TooLarge)?;
+                let key = ExtentKey { file_id: id, fork, block }.encode().to_vec();
+                let mut record = ExtentRecord::default();
+                for (to, from) in record.iter_mut().zip(three) {
+                    *to = *from;
+                    at += u32::from(from.count);
+                }
+                extents.push((key, ExtentKey::encode_record(&record).to_vec()));
+            }
+        }
+        extents.sort_by(|a, b| ExtentKey::compare(&a.0, &b.0));
+        for (tree, records) in [(&volume.catalog, &catalog), (&volume.extents, &extents)] {
+            let blocks: u64 = tree.extents.iter().map(|e| u64::from(e.count)).sum();
+            let bytes = blocks * u64::from(self.mdb.alloc_block_bytes);
+            let nodes = u32::try_from(bytes / NODE_BYTES as u64).unwrap_or(u32::MAX);
+            let built = bulk::build(tree.kind, records, nodes)?;
+            for node in 0..nodes {
+                let raw = built.get(node as usize).unwrap_or(&[0; NODE_BYTES]);
+                let block = tree.block_of(node)?;
+                if s.read(block)? != raw {
+                    s.init(block, raw, &[])?;
+                }
+            }
+            let bytes = u32::try_from(bytes).unwrap_or(u32::MAX);
+            let mut first = ExtentRecord::default();
+            for (to, from) in first.iter_mut().zip(&tree.extents) {
+                *to = *from;
+            }
+            match tree.kind {
+                TreeKind::Catalog => {
+                    (self.mdb.catalog_file, self.mdb.catalog_file_bytes) = (first, bytes);
+                }
+                TreeKind::Extents => {
+                    (self.mdb.extents_file, self.mdb.extents_file_bytes) = (first, bytes);
+                }
+            }
+        }
+        let mut bitmap = vec![0_u8; usize::try_from(self.mdb.bitmap_blocks()).unwrap_or(0) * 512];
+        for (nr, _) in self.used.iter().enumerate().filter(|(_, used)| **used) {
+            if let Some(byte) = bitmap.get_mut(nr / 8) {
+                *byte |= 0x80 >> (nr % 8);
+            }
+        }
+        for (i, block) in bitmap.chunks(BLOCK_BYTES).enumerate() {
+            s.write(u64::from(self.mdb.bitmap_block) + i as u64, 0, block, &[])?;
+        }
+        let size = self.mdb.alloc_block_bytes;
+        for clump in [
+            &mut self.mdb.clump_bytes,
+            &mut self.mdb.extents_clump_bytes,
+            &mut self.mdb.catalog_clump_bytes,
+        ] {
+            if *clump == 0 || !clump.is_multiple_of(size) {
+                *clump = (*clump / size).max(1) * size;
+            }
+        }
+        let free = self.used.iter().filter(|used| !**used).count();
+        self.mdb.free_blocks = u16::try_from(free).unwrap_or(u16::MAX);
+        self.mdb.attributes.insert(Attributes::UNMOUNTED);
+        self.mdb.attributes.remove(Attributes::INCONSISTENT);
+        self.mdb.write_count = self.mdb.write_count.wrapping_add(1);
+        let mdb = self.mdb.encode();
+        s.write(MDB_BLOCK, 0, &mdb, &[])?;
+        s.write(device_blocks - 2, 0, &mdb, &[])?;
+        Ok(())
+    }
+}
+
+/// Makes the lengths of a fork fit its extents.
+fn fit(file: &mut FileRecord, fork: Fork, extents: &[Extent], size: u32) {
+    let blocks: u32 = extents.iter().map(|e| u32::from(e.count)).sum();
+    let sizes = file.fork_mut(fork);
+    sizes.space_bytes = blocks.saturating_mul(size);
+    sizes.len_bytes = sizes.len_bytes.min(sizes.space_bytes).min(FORK_MAX_BYTES);
+    sizes.extents = ExtentRecord::default();
+    for (to, from) in sizes.extents.iter_mut().zip(extents) {
+        *to = *from;
+    }
+}
+
+/// Whether a folder lies, by however many others, in the root.
+fn leads_to_root(census: &Census, folder: u32) -> bool {
+    let mut at = folder;
+    for _ in 0..=census.folders.len() {
+        if at == ROOT_ID {
+            return true;
+        }
+        match census.folders.get(&at) {
+            Some((key, _)) => at = key.parent,
+            None => return false,
+        }
+    }
+    false
+}
+
+/// Whether going up from a folder never ends.
+fn in_ring(census: &Census, folder: u32) -> bool {
+    let mut at = folder;
+    for _ in 0..=census.folders.len() {
+        match census.folders.get(&at) {
+            Some((key, _)) if at != ROOT_ID => at = key.parent,
+            _ => return false,
+        }
+    }
+    true
+}
