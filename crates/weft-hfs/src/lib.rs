@@ -5,7 +5,8 @@
 //! - [`layout`] is what lies where on a volume.
 //! - [`btree`] changes its trees so that a power cut leaves them whole.
 //! - [`volume`] is the lower interface: items by parent and name, byte ranges of either fork.
-//! - [`mkfs`] makes volumes.
+//! - [`mkfs`] makes volumes, [`fsck`] checks and repairs them.
+//! - `Hfs` is a volume as a `FileSystem` over the engine, `Mac` its paths and open files.
 //! - [`store`] is what all of this needs of a platform.
 //!
 //! # Beside it
@@ -38,4 +39,4 @@ pub mod volume;
 
 pub use error::{Error, Result};
 #[cfg(feature = "std")]
-pub use fs::{Hfs, ItemInfo, OpenOptions, VolumeInfo, format_journal, unix_now};
+pub use fs::{Hfs, ItemInfo, Mac, MacFile, OpenOptions, VolumeInfo, format_journal, unix_now};

@@ -423,6 +423,11 @@ impl<P: Copy + PartialEq + core::fmt::Debug> Tree<P> {
         needs.clone()
     }
 
+    /// What the leaf that a path leads to waits for.
+    pub(crate) fn needs_at<S: Store<Patch = P>>(&mut self, s: &S, path: &Path) -> Befores<P> {
+        path.leaf().map_or_else(Befores::new, |step| self.needs_of(s, step.node))
+    }
+
     /// A change of the last of `levels` nodes of a path, joined with what makes them reachable.
     fn reachable<S: Store<Patch = P>>(
         &mut self,

@@ -10,6 +10,7 @@ mod attr;
 mod data;
 mod journal;
 mod lower;
+mod mac;
 mod names;
 mod node;
 mod open;
@@ -19,6 +20,7 @@ mod xattr;
 
 pub use journal::format_journal;
 pub use lower::{ItemInfo, VolumeInfo};
+pub use mac::{Mac, MacFile};
 pub use open::{OpenOptions, unix_now};
 pub(crate) use store::Raw;
 

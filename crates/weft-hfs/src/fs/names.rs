@@ -105,16 +105,22 @@ impl Hfs {
         }
         self.look(|st, s| st.folder(s, parent))?;
         let name = sought(name)?;
-        Ok(self.change(|st, s| {
-            let (key, record) = st.vol.lookup(s, parent, &name)?;
-            match (&record, folder) {
-                (CatalogRecord::Directory(_), false) => return Err(Error::IsADirectory),
-                (CatalogRecord::File(_), true) => return Err(Error::NotADirectory),
+        Ok(self.remove_item(parent, &name, Some(folder))?)
+    }
+
+    /// Removes an item, of one kind or of either.
+    pub(super) fn remove_item(&self, parent: u32, name: &Name, folder: Option<bool>) -> Result<()> {
+        self.change(|st, s| {
+            let (key, record) = st.vol.lookup(s, parent, name)?;
+            let is_folder = matches!(record, CatalogRecord::Directory(_));
+            match (is_folder, folder) {
+                (true, Some(false)) => return Err(Error::IsADirectory),
+                (false, Some(true)) => return Err(Error::NotADirectory),
                 _ => {}
             }
             let id = record.id().unwrap_or(0);
-            let gone = if folder {
-                st.vol.remove_folder(s, parent, &name)?
+            let gone = if is_folder {
+                st.vol.remove_folder(s, parent, name)?
             } else {
                 st.node_of(parent, key.name, &record)?;
                 st.with_file(s, id, super::HfsVolume::remove_file)?
@@ -122,7 +128,7 @@ impl Hfs {
             Self::gone(st, s, id, gone);
             Self::note_folder(st, s, parent, gone);
             Ok(())
-        })?)
+        })
     }
 
     /// An item has lost its name.
@@ -153,21 +159,30 @@ impl Hfs {
             return Err(FsError::Busy);
         }
         let (old_name, new_name) = (sought(from.1)?, given(to.1)?);
+        Ok(self.rename_item((old_parent, &old_name), (new_parent, &new_name), flags)?)
+    }
+
+    pub(super) fn rename_item(
+        &self,
+        from: (u32, &Name),
+        to: (u32, &Name),
+        flags: RenameFlags,
+    ) -> Result<()> {
+        let ((old_parent, old_name), (new_parent, new_name)) = (from, to);
         let replace = !flags.contains(RenameFlags::NO_REPLACE);
-        Ok(self.change(|st, s| {
-            let (old, new) = ((old_parent, &old_name), (new_parent, &new_name));
-            let (_, record) = st.vol.lookup(s, old_parent, &old_name)?;
+        self.change(|st, s| {
+            let (_, record) = st.vol.lookup(s, old_parent, old_name)?;
             let id = record.id().unwrap_or(0);
             // The replaced file may be in use: its node has what is newest of it.
-            let target = match st.vol.lookup(s, new_parent, &new_name) {
+            let target = match st.vol.lookup(s, new_parent, new_name) {
                 Ok((_, target)) => target.id().filter(|&t| t != id),
                 Err(_) => None,
             };
-            let moved = st.vol.move_item(s, old, new, replace)?;
+            let moved = st.vol.move_item(s, from, to, replace)?;
             if let Some(node) = st.nodes.get_mut(&id) {
                 node.note(s, moved.patch);
                 if let Some(file) = &mut node.file {
-                    file.move_to(new_parent, new_name);
+                    file.move_to(new_parent, *new_name);
                 }
             }
             match (moved.replaced, target) {
@@ -184,7 +199,7 @@ impl Hfs {
             Self::note_folder(st, s, old_parent, moved.patch);
             Self::note_folder(st, s, new_parent, moved.patch);
             Ok(())
-        })?)
+        })
     }
 
     pub(super) fn do_forget(&self, ino: Ino, count: u64) {

@@ -71,8 +71,8 @@ impl FileSystem for Hfs {
         self.do_create(parent, name, true)
     }
 
-    fn symlink(&self, _: &Caller, _: Ino, _: &[u8], _: &[u8]) -> Result<Entry> {
-        Err(Error::NotPermitted)
+    fn symlink(&self, _: &Caller, _: Ino, name: &[u8], _: &[u8]) -> Result<Entry> {
+        Err(if matches!(name, b"." | b"..") { Error::Exists } else { Error::NotPermitted })
     }
 
     fn link(&self, _ino: Ino, _new_parent: Ino, _new_name: &[u8]) -> Result<Entry> {

@@ -89,10 +89,13 @@ impl<P: Copy + PartialEq + core::fmt::Debug> Volume<P> {
         if !s.is_atomic() {
             record.set_mark(true);
             let (path, _) = self.record_at(s, &old_key)?;
+            // The new record says what the old one says: it waits for the same data and extents.
+            let needs = self.catalog.needs_at(s, &path);
             let (raw, len) = record.encode();
             let mark = raw.get(len - 4..len).unwrap_or(&[]);
             let marked = self.catalog.update(s, &path, len - 4, mark, &waits)?;
-            waits = Befores::from_slice(&[marked]);
+            waits = needs;
+            waits.push(marked);
         }
         let there = match &target {
             None => self.insert_record(s, &new_key, &clean, &waits)?,

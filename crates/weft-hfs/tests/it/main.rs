@@ -1,10 +1,12 @@
 //! The integration tests of weft-hfs.
 
+mod conformance;
 mod crash;
 mod damage;
 mod hfsutils;
 mod interchange;
 mod model;
 mod order;
+mod speed;
 mod tools;
 mod volume;

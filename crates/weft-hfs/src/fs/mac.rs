@@ -1,0 +1,304 @@
+//! The upper interface: paths and open files, as Macintosh programs had them.
+//!
+//! A path is bytes of MacRoman with colons: `Volume:Folder:File` from the volume on, `:Folder:File`
+//! or `File` from a folder on, and each further colon in a row one folder up. Every call stands on
+//! one of the lower interface.
+
+use super::Hfs;
+use crate::layout::{CatalogKey, CatalogRecord, FInfo, FXInfo, Fork, Name, ROOT_ID};
+use crate::volume::New;
+use crate::{Error, Result};
+use std::io::SeekFrom;
+use std::sync::Arc;
+use weft_vfs::{FileSystem, Handle, Ino, OpenFlags, RenameFlags};
+
+/// A volume with a folder that paths begin in.
+#[derive(Debug, Clone)]
+pub struct Mac {
+    fs: Arc<Hfs>,
+    folder: u32,
+}
+
+/// An open fork with a place in it. Dropping it closes it.
+#[derive(Debug)]
+pub struct MacFile {
+    fs: Arc<Hfs>,
+    id: u32,
+    fork: Fork,
+    handle: Handle,
+    position: u64,
+}
+
+impl Mac {
+    /// Paths on a volume, from its root on.
+    #[must_use]
+    pub fn new(fs: Arc<Hfs>) -> Self {
+        Self { fs, folder: ROOT_ID }
+    }
+
+    /// The volume.
+    #[must_use]
+    pub fn volume(&self) -> &Arc<Hfs> {
+        &self.fs
+    }
+
+    /// Begins paths in another folder from now on.
+    ///
+    /// # Errors
+    /// [`Error::NotFound`], [`Error::NotADirectory`].
+    pub fn change_folder(&mut self, path: &[u8]) -> Result<()> {
+        self.folder = self.folder_at(path)?;
+        Ok(())
+    }
+
+    /// The folder that holds what a path names, and its name; `None` for the volume itself.
+    fn resolve(&self, path: &[u8]) -> Result<Option<(u32, Name)>> {
+        let mut parts: Vec<&[u8]> = path.split(|&b| b == b':').collect();
+        let mut folder = self.folder;
+        if path.contains(&b':') {
+            match parts.first() {
+                // From here: the first colon separates nothing.
+                Some(first) if first.is_empty() => {}
+                Some(first) => {
+                    let name = self.fs.volume_info().name;
+                    if name.order(&Name::any(first)?).is_ne() {
+                        return Err(Error::NotFound);
+                    }
+                    folder = ROOT_ID;
+                }
+                None => return Ok(None),
+            }
+            parts.remove(0);
+        }
+        // A colon at the end says that it is a folder.
+        if parts.last().is_some_and(|last| last.is_empty()) {
+            parts.pop();
+        }
+        let Some((last, above)) = parts.split_last() else {
+            return self.name_of(folder);
+        };
+        for part in above {
+            folder = self.step(folder, part)?;
+        }
+        if last.is_empty() {
+            let up = self.step(folder, last)?;
+            return self.name_of(up);
+        }
+        Ok(Some((folder, Name::any(last)?)))
+    }
+
+    fn step(&self, folder: u32, part: &[u8]) -> Result<u32> {
+        if part.is_empty() {
+            return Ok(self.name_of(folder)?.map_or(ROOT_ID, |(parent, _)| parent));
+        }
+        match self.fs.item(folder, &Name::any(part)?)? {
+            (_, CatalogRecord::Directory(dir)) => Ok(dir.id),
+            _ => Err(Error::NotADirectory),
+        }
+    }
+
+    fn name_of(&self, folder: u32) -> Result<Option<(u32, Name)>> {
+        if folder == ROOT_ID {
+            return Ok(None);
+        }
+        let CatalogKey { parent, name } = self.fs.look(|st, s| Ok(st.vol.folder(s, folder)?.0))?;
+        Ok(Some((parent, name)))
+    }
+
+    fn place(&self, path: &[u8]) -> Result<(u32, Name)> {
+        self.resolve(path)?.ok_or_else(|| Error::Invalid("the volume itself".into()))
+    }
+
+    fn folder_at(&self, path: &[u8]) -> Result<u32> {
+        match self.resolve(path)? {
+            None => Ok(ROOT_ID),
+            Some((parent, name)) => self.step(parent, name.as_bytes()),
+        }
+    }
+
+    /// Makes an empty file with this type and creator.
+    ///
+    /// # Errors
+    /// [`Error::Exists`], [`Error::NotFound`], [`Error::NoSpace`].
+    pub fn create_file(&self, path: &[u8], file_type: [u8; 4], creator: [u8; 4]) -> Result<()> {
+        let (parent, name) = self.place(path)?;
+        let info = FInfo { file_type, creator, ..FInfo::default() };
+        self.fs.create_item(parent, &name, &New::File { info, xinfo: FXInfo::default() })?;
+        Ok(())
+    }
+
+    /// Makes an empty folder.
+    ///
+    /// # Errors
+    /// As [`create_file`](Self::create_file).
+    pub fn create_folder(&self, path: &[u8]) -> Result<()> {
+        let (parent, name) = self.place(path)?;
+        let what = New::Folder { info: Default::default(), xinfo: Default::default() };
+        self.fs.create_item(parent, &name, &what)?;
+        Ok(())
+    }
+
+    /// Removes a file, or an empty folder.
+    ///
+    /// # Errors
+    /// [`Error::NotFound`], [`Error::NotEmpty`].
+    pub fn delete(&self, path: &[u8]) -> Result<()> {
+        let (parent, name) = self.place(path)?;
+        self.fs.delete_item(parent, &name)
+    }
+
+    /// Moves an item to another path, where nothing may be.
+    ///
+    /// # Errors
+    /// [`Error::Exists`], [`Error::NotFound`], [`Error::Invalid`] for a folder into itself.
+    pub fn move_item(&self, from: &[u8], to: &[u8]) -> Result<()> {
+        let (old, new) = (self.place(from)?, self.place(to)?);
+        self.fs.move_item((old.0, &old.1), (new.0, &new.1), false)
+    }
+
+    /// The items of a folder, in order.
+    ///
+    /// # Errors
+    /// [`Error::NotFound`], [`Error::NotADirectory`].
+    pub fn list(&self, path: &[u8]) -> Result<Vec<super::ItemInfo>> {
+        self.fs.items(self.folder_at(path)?)
+    }
+
+    /// What the catalog has of an item.
+    ///
+    /// # Errors
+    /// [`Error::NotFound`].
+    pub fn info(&self, path: &[u8]) -> Result<super::ItemInfo> {
+        match self.resolve(path)? {
+            Some((parent, name)) => self.fs.item(parent, &name),
+            None => {
+                let root = self.fs.folder(ROOT_ID)?;
+                Ok((self.fs.volume_info().name, CatalogRecord::Directory(root)))
+            }
+        }
+    }
+
+    /// Sets the Finder info of a file.
+    ///
+    /// # Errors
+    /// [`Error::NotFound`], [`Error::IsADirectory`].
+    pub fn set_finder_info(&self, path: &[u8], info: &FInfo, xinfo: &FXInfo) -> Result<()> {
+        let (parent, name) = self.place(path)?;
+        self.fs.change_file(parent, &name, |record| {
+            record.info = *info;
+            record.xinfo = *xinfo;
+        })
+    }
+
+    /// Opens a fork of a file.
+    ///
+    /// # Errors
+    /// [`Error::NotFound`], [`Error::IsADirectory`], [`Error::ReadOnly`].
+    pub fn open(&self, path: &[u8], fork: Fork, flags: OpenFlags) -> Result<MacFile> {
+        let (parent, name) = self.place(path)?;
+        let (_, record) = self.fs.item(parent, &name)?;
+        let id = record.id().unwrap_or(0);
+        let handle = self.fs.open_fork(parent, &name, fork, flags)?;
+        Ok(MacFile { fs: Arc::clone(&self.fs), id, fork, handle, position: 0 })
+    }
+}
+
+impl MacFile {
+    fn ino(&self) -> Ino {
+        Ino(u64::from(self.id))
+    }
+
+    /// The length of the fork in bytes.
+    ///
+    /// # Errors
+    /// [`Error::Device`].
+    pub fn len_bytes(&self) -> Result<u64> {
+        self.fs.fork_len(self.id, self.fork)
+    }
+
+    /// Goes to a place in the fork; returns its offset.
+    ///
+    /// # Errors
+    /// [`Error::Invalid`] before the beginning.
+    pub fn seek(&mut self, to: SeekFrom) -> Result<u64> {
+        let (base, by) = match to {
+            SeekFrom::Start(at) => (at, 0),
+            SeekFrom::Current(by) => (self.position, by),
+            SeekFrom::End(by) => (self.len_bytes()?, by),
+        };
+        let at = base.checked_add_signed(by);
+        self.position = at.ok_or_else(|| Error::Invalid("a place before the beginning".into()))?;
+        Ok(self.position)
+    }
+
+    /// Reads from the place on, and goes on; returns how many bytes, 0 at the end.
+    ///
+    /// # Errors
+    /// [`Error::Corrupt`], [`Error::Device`].
+    pub fn read(&mut self, buf: &mut [u8]) -> Result<usize> {
+        let got = self.fs.do_read(self.id, self.fork, self.position, buf)?;
+        self.position += got as u64;
+        Ok(got)
+    }
+
+    /// Writes at the place, and goes on; returns how many bytes, fewer only on a full volume.
+    ///
+    /// # Errors
+    /// [`Error::NoSpace`], [`Error::TooLarge`].
+    pub fn write(&mut self, data: &[u8]) -> Result<usize> {
+        let put = self.fs.do_write(self.id, self.fork, Some(self.position), data)?;
+        self.position += put as u64;
+        Ok(put)
+    }
+
+    /// Makes the fork so many bytes long.
+    ///
+    /// # Errors
+    /// [`Error::NoSpace`], [`Error::TooLarge`].
+    pub fn truncate(&mut self, len_bytes: u64) -> Result<()> {
+        self.fs.do_set_len(self.id, self.fork, len_bytes)
+    }
+
+    /// Makes the file durable.
+    ///
+    /// # Errors
+    /// A write error that touched it.
+    pub fn sync(&self) -> weft_vfs::Result<()> {
+        self.fs.fsync(self.ino(), false)
+    }
+}
+
+impl Drop for MacFile {
+    fn drop(&mut self) {
+        // An error of closing has nobody to go to; what was written is in the volume.
+        let _ = self.fs.do_release(self.handle.0);
+    }
+}
+
+impl Hfs {
+    /// The length of a fork of a file that is open.
+    fn fork_len(&self, id: u32, fork: Fork) -> Result<u64> {
+        self.look(|st, s| match st.known(s, id)? {
+            super::node::Known::File(file) => Ok(u64::from(file.fork(fork).len_bytes)),
+            super::node::Known::Folder(_) => Err(Error::IsADirectory),
+        })
+    }
+
+    /// Removes a file, or an empty folder.
+    ///
+    /// # Errors
+    /// [`Error::NotFound`], [`Error::NotEmpty`].
+    pub fn delete_item(&self, parent: u32, name: &Name) -> Result<()> {
+        self.remove_item(parent, name, None)
+    }
+
+    /// Moves an item to another folder, gives it another name, or both.
+    ///
+    /// # Errors
+    /// [`Error::Exists`] unless `replace`, [`Error::NotFound`], [`Error::Invalid`] for a folder
+    /// into itself.
+    pub fn move_item(&self, from: (u32, &Name), to: (u32, &Name), replace: bool) -> Result<()> {
+        let flags = if replace { RenameFlags::empty() } else { RenameFlags::NO_REPLACE };
+        self.rename_item(from, to, flags)
+    }
+}
