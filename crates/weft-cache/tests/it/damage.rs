@@ -5,7 +5,7 @@
 
 use crate::rig::{BLOCK, Open, Rig, block, read, write};
 use weft_block::{BlockDevice, Rng};
-use weft_cache::{Error, Mode};
+use weft_cache::{Error, Mode, check, repair};
 
 /// Blocks of the origin.
 const BLOCKS: u64 = 96;
@@ -170,6 +170,7 @@ fn judge(rig: &Rig, seed: u64, clean_end: bool, outcomes: &mut Outcomes) {
         Ok(open) => open,
         Err(Error::Damaged { .. } | Error::NotACache(_) | Error::DirtyDamaged { .. }) => {
             outcomes.refused += 1;
+            repaired(rig, seed, clean_end);
             return;
         }
         Err(e) => panic!("seed {seed}, clean {clean_end}: {e:?}"),
@@ -195,5 +196,23 @@ fn judge(rig: &Rig, seed: u64, clean_end: bool, outcomes: &mut Outcomes) {
         let got = rig.origin_block(number);
         let right = got == block(number, version(number)) || failed > 0 && got == block(number, 0);
         assert!(right, "seed {seed}, clean {clean_end}: the origin's block {number} is wrong");
+    }
+}
+
+/// What was refused is repaired: then it opens, and what it holds is right. What is lost, only
+/// dirty data can be, shows the origin's old content, and was reported.
+fn repaired(rig: &Rig, seed: u64, clean_end: bool) {
+    let Ok(report) = check(&*rig.cache_disk, true) else {
+        // Both superblocks: nothing can be proved of such a cache.
+        return;
+    };
+    assert!(report.needs_repair(), "seed {seed}, clean {clean_end}: {report:?}");
+    repair(rig.cache_disk.clone())
+        .unwrap_or_else(|e| panic!("seed {seed}, clean {clean_end}: {e}"));
+    let open = rig.try_open().unwrap_or_else(|e| panic!("seed {seed}, clean {clean_end}: {e}"));
+    for number in 0..BLOCKS {
+        let Ok(got) = read(&*open.device, number) else { continue };
+        let right = got == block(number, version(number)) || got == block(number, 0);
+        assert!(right, "seed {seed}, clean {clean_end}: block {number} is wrong after a repair");
     }
 }

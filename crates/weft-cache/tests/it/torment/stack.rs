@@ -4,8 +4,10 @@ use super::script::Config;
 use super::subject::Subject;
 use super::world::{Disk, World};
 use std::sync::Arc;
-use weft_block::{BlockDevice, Rng};
-use weft_cache::{AttachOptions, Cache, CachedDevice, CreateOptions, Mode, OpenOptions, OriginId};
+use weft_block::{BlockDevice, MemoryDevice, Rng};
+use weft_cache::{
+    AttachOptions, Cache, CachedDevice, CreateOptions, Error, Mode, OpenOptions, OriginId, check,
+};
 
 pub struct Stack {
     cache: Arc<Cache>,
@@ -93,8 +95,12 @@ impl Subject for Stack {
         Ok(stack)
     }
 
-    fn inspect(_config: &Config, _disks: &[Disk]) -> Result<(), String> {
-        Ok(())
+    fn inspect(_config: &Config, disks: &[Disk]) -> Result<(), String> {
+        let device = MemoryDevice::from_image(disks[0].visible());
+        let report = check(&device, false).map_err(text)?;
+        // A copy of the superblock or a clean block may have been under way.
+        let bad = report.needs_repair();
+        if bad { Err(format!("{:?}", report.findings)) } else { Ok(()) }
     }
 
     fn device(&self, origin: usize) -> &dyn BlockDevice {
@@ -124,8 +130,13 @@ impl Subject for Stack {
         self.cached(origin).write_back_all().map_err(text)
     }
 
-    fn resize(&mut self, _percent: u64) -> Result<(), String> {
-        Ok(())
+    fn resize(&mut self, percent: u64) -> Result<(), String> {
+        let len_bytes = self.config.cache_bytes() * percent / 100 / 4096 * 4096;
+        match self.cache.resize(len_bytes) {
+            // Too small, too little of a change, or nowhere to keep what must stay.
+            Ok(()) | Err(Error::Invalid(_) | Error::ReadOnly) => Ok(()),
+            Err(e) => Err(text(e)),
+        }
     }
 
     fn reattach(&mut self, origin: usize) -> Result<(), String> {
