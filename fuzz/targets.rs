@@ -12,6 +12,7 @@ use weft::block::{
 use weft::ext2::layout;
 use weft::ext2::mkfs::{MkfsOptions, mkfs};
 use weft::mount_options::MountOptions;
+use weft::nbd::Export;
 use weft::patch::{self, JournalMode, Policy};
 use weft::transfer::{Ownership, TarSource, VolumeSink};
 use weft::vfs::{Caller, FileKind, FileSystem, MemFs, Node, Walker};
@@ -56,8 +57,10 @@ pub fn parsers(data: &[u8]) {
     }
 
     let _ = weft::volume::parse(OsStr::from_bytes(data));
+    nbd_messages(data);
     if let Ok(text) = std::str::from_utf8(data) {
         let _ = text.parse::<Source>();
+        let _ = text.parse::<weft::source::Source>();
         let _ = text.parse::<Order>();
         let _ = parse_size(text);
         let _ = MountOptions::default().parse(text);
@@ -401,5 +404,71 @@ pub fn traces(data: &[u8]) {
                 Err(_) => ended = true,
             }
         }
+    }
+}
+
+/// What an NBD server reads: options up to the transmission phase, then requests.
+pub fn nbd_server(data: &[u8]) {
+    use weft::nbd::server::{Haggler, Next, TlsMode};
+    use weft::nbd::wire::{OptionType, REQUEST_BYTES, Request};
+    let exports = ["", "disk"].map(|name| Arc::new(Export::new(name, memory(&[0; 4096]))));
+    let Some((&first, mut rest)) = data.split_first() else { return };
+    let mode = [TlsMode::Off, TlsMode::Optional, TlsMode::Required][usize::from(first) % 3];
+    let mut haggler = Haggler::new(exports.into(), mode, first & 4 != 0);
+    let mut out = Vec::new();
+    while let [option, len, tail @ ..] = rest {
+        let (data, tail) = tail.split_at(usize::from(*len).min(tail.len()));
+        rest = tail;
+        match haggler.option(OptionType(u32::from(*option)), data, &mut out) {
+            Next::Option => {}
+            Next::Tls => haggler.now_under_tls(),
+            Next::End | Next::Transmission(_) => break,
+        }
+        assert!(out.len() < 1 << 20, "replies are bounded by what was asked");
+    }
+    for request in rest.chunks_exact(REQUEST_BYTES) {
+        if let Ok(request) = <&[u8; REQUEST_BYTES]>::try_from(request) {
+            let _ = Request::parse(request);
+        }
+    }
+}
+
+/// What an NBD client reads: a handshake made of these bytes, and replies made of them.
+pub fn nbd_client(data: &[u8]) {
+    use weft::nbd::client::{Handshake, fuzz_replies};
+    fuzz_replies(data);
+    // A sound greeting and magic numbers give the rest a chance.
+    let mut script = b"NBDMAGICIHAVEOPT\0\x03".to_vec();
+    for (option, bytes) in [8_u32, 10, 7, 7, 7].iter().zip(data.chunks(24)) {
+        script.extend_from_slice(&0x0003_e889_0455_65a9_u64.to_be_bytes());
+        script.extend_from_slice(&option.to_be_bytes());
+        script.extend_from_slice(&u32::from(bytes[0] % 6).to_be_bytes());
+        script.extend_from_slice(&(bytes.len() as u32).to_be_bytes());
+        script.extend_from_slice(bytes);
+    }
+    for script in [&script[..], data] {
+        let (mut reader, mut writer) = (script, std::io::sink());
+        let mut handshake = Handshake::new(&mut reader, &mut writer, None);
+        if handshake.greet().is_ok()
+            && let Ok(facts) = handshake.go("disk")
+        {
+            assert!(facts.sizes.check().is_ok() && facts.len_bytes <= i64::MAX as u64);
+        }
+        let (mut reader, mut writer) = (script, std::io::sink());
+        let mut handshake = Handshake::new(&mut reader, &mut writer, None);
+        let _ = handshake.greet().and_then(|_| handshake.list());
+    }
+}
+
+/// The codec of NBD on any bytes.
+fn nbd_messages(data: &[u8]) {
+    use weft::nbd::wire::{
+        Chunk, ChunkType, GoRequest, Info, MetaQueries, ReplyHeader, parse_meta_context,
+        parse_server_entry,
+    };
+    let _ = (GoRequest::parse(data), MetaQueries::parse(data), Info::parse(data));
+    let _ = (parse_server_entry(data), parse_meta_context(data), ReplyHeader::parse(data));
+    for kind in [0, 2, 5, 0x8001, 0x8002, 0x8077, 77] {
+        let _ = Chunk::parse(ChunkType(kind), true, data);
     }
 }

@@ -22,14 +22,18 @@ needs=(
   "unar                            unar        optional"
   "genisoimage                     genisoimage optional"
   "qemu-img                        qemu-utils  optional"
+  "nbdinfo                         libnbd-bin  optional"
+  "nbdkit                          nbdkit      optional"
+  "fio                             fio         optional"
+  "tgtd                            tgt         optional"
+  "qemu-storage-daemon             qemu-system-common  optional"
+  "/usr/share/doc/qemu-block-extra qemu-block-extra    optional"
   "dmg2img                         dmg2img     optional"
   "7zz                             7zip        optional"
 )
 if [ "${1:-}" = bench ]; then
   needs+=(
     "fuse2fs                           fuse2fs           optional"
-    "fio                               fio               optional"
-    "nbdinfo                           libnbd-bin        optional"
     "xz                                xz-utils          optional"
     "taskset                           util-linux        optional"
     "/usr/src/linux-source-6.1.tar.xz  linux-source-6.1  optional"

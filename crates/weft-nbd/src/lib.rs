@@ -1,6 +1,35 @@
 //! The NBD protocol: a block device of another machine, and any block device for other machines.
 //!
-//! Written from the protocol's public document (NetworkBlockDevice/nbd, `doc/proto.md`).
+//! Written from the protocol's public document (NetworkBlockDevice/nbd, `doc/proto.md`): fixed
+//! newstyle handshake, structured replies, `base:allocation`, block sizes, many connections, TLS
+//! (feature `tls`, on by default).
+//!
+//! | part | what it is |
+//! |---|---|
+//! | [`wire`] | the codec: bytes and values, no I/O |
+//! | [`server`] | [`Server`]: exports of devices, for any client |
+//! | [`client`] | [`NbdDevice`]: an export as a device, which outlives its connections |
+//! | `tls` | certificates, and a connection that two threads share |
+//! | [`Uri`] | where an export is, in words |
+//!
+//! # Example
+//!
+//! ```
+//! use std::sync::Arc;
+//! use weft_block::{BlockDevice, MemoryDevice};
+//! use weft_nbd::{Address, Export, NbdDevice, Server, client, server};
+//!
+//! # let dir = tempfile::tempdir()?;
+//! let socket = dir.path().join("disk.sock");
+//! let disk = Export::new("disk", Arc::new(MemoryDevice::new(1 << 20)));
+//! let mut server = Server::new(vec![disk], server::Options::default())?;
+//! server.listen_unix(&socket)?;
+//!
+//! let device = NbdDevice::connect(client::Options::new(Address::Unix(socket), "disk"))?;
+//! device.write_at(b"over there", 4096)?;
+//! device.flush()?; // durable at the server
+//! # Ok::<(), Box<dyn std::error::Error>>(())
+//! ```
 #![warn(missing_docs)]
 
 pub mod client;

@@ -41,11 +41,31 @@ pub struct Reply {
     pub extents: Vec<Descriptor>,
 }
 
+/// Why a link is broken.
+#[derive(Debug, Clone)]
+pub(crate) struct Down {
+    pub why: String,
+    /// The server broke the protocol: trying again is not likely to help.
+    pub protocol: bool,
+}
+
+impl Down {
+    pub fn new(why: impl Into<String>) -> Self {
+        Self { why: why.into(), protocol: false }
+    }
+}
+
+impl From<&Error> for Down {
+    fn from(e: &Error) -> Self {
+        Self { why: e.to_string(), protocol: matches!(e, Error::Protocol(_)) }
+    }
+}
+
 /// Why a request has no reply.
 #[derive(Debug)]
 pub(crate) enum Failure {
     /// The connection is gone; nobody knows whether the request was done.
-    Down(String),
+    Down(Down),
     /// The server refused or failed it.
     Request(Error),
 }
@@ -90,7 +110,7 @@ struct Slot {
 pub(crate) struct Table {
     slots: HashMap<u64, Slot>,
     next_handle: u64,
-    broken: Option<String>,
+    broken: Option<Down>,
     /// When the server last said something.
     heard: Option<Instant>,
 }
@@ -128,7 +148,7 @@ impl Link {
                 }
             };
             socket.shutdown(Shutdown::Both);
-            fail_all(&table, &why.to_string());
+            fail_all(&table, &Down::from(&why));
         };
         std::thread::Builder::new().name("weft-nbd-replies".into()).spawn(work).map_err(setup)?;
         Ok(link)
@@ -141,8 +161,8 @@ impl Link {
             if ask.command == Command::READ { vec![0; ask.len_bytes as usize] } else { Vec::new() };
         let handle = {
             let mut table = lock(&self.table);
-            if let Some(why) = &table.broken {
-                return Err(Failure::Down(why.clone()));
+            if let Some(down) = &table.broken {
+                return Err(Failure::Down(down.clone()));
             }
             let handle = table.next_handle;
             table.next_handle += 1;
@@ -164,13 +184,13 @@ impl Link {
             write_all_vectored(&mut **writer, &[&request.encode(), payload])
         };
         if let Err(e) = sent {
-            self.break_off(&e.to_string());
+            self.break_off(&Down::from(&e));
         }
         Ok(Ticket { link: self, mailbox, sent: Instant::now() })
     }
 
     /// Ends the link: every request on it fails.
-    pub fn break_off(&self, why: &str) {
+    pub fn break_off(&self, why: &Down) {
         self.socket.shutdown(Shutdown::Both);
         fail_all(&self.table, why);
     }
@@ -190,18 +210,18 @@ impl Link {
             let _ = write_all_vectored(&mut **writer, &[&request.encode()]);
             writer.finish();
         }
-        self.break_off("the device was closed");
+        self.break_off(&Down::new("the device was closed"));
     }
 }
 
-fn fail_all(table: &Mutex<Table>, why: &str) {
+fn fail_all(table: &Mutex<Table>, down: &Down) {
     let mut table = lock(table);
     if table.broken.is_none() {
-        tracing::debug!(why, "a connection to an NBD server ended");
+        tracing::debug!(why = down.why, "a connection to an NBD server ended");
     }
-    let why = table.broken.get_or_insert_with(|| why.to_owned()).clone();
+    let down = table.broken.get_or_insert_with(|| down.clone()).clone();
     for (_, slot) in table.slots.drain() {
-        slot.mailbox.put(Err(Failure::Down(why.clone())));
+        slot.mailbox.put(Err(Failure::Down(down.clone())));
     }
 }
 
@@ -229,7 +249,7 @@ impl Ticket<'_> {
                 drop(outcome);
                 let heard = lock(&self.link.table).heard;
                 if heard.map_or(self.sent, |h| h.max(self.sent)).elapsed() >= limit {
-                    self.link.break_off("the server does not answer");
+                    self.link.break_off(&Down::new("the server does not answer"));
                 }
                 outcome = lock(&self.mailbox.outcome);
             }
@@ -253,40 +273,52 @@ impl<R: Read> Replies<R> {
         let len = ReplyHeader::len_bytes(magic, self.structured)?;
         self.fill(&mut head[4..len])?;
         lock(table).heard = Some(Instant::now());
-        match ReplyHeader::parse(&head[..len])? {
-            ReplyHeader::Simple { handle, error } => self.simple(table, handle, error),
-            ReplyHeader::Chunk { handle, kind, done, len_bytes } => {
-                self.chunk(table, handle, kind, done, len_bytes)
+        let header = ReplyHeader::parse(&head[..len])?;
+        let (ReplyHeader::Simple { handle, .. } | ReplyHeader::Chunk { handle, .. }) = header;
+        // Out of the table, so that no lock is held while data comes in.
+        let mut slot = take_slot(table, handle)?;
+        let taken = match header {
+            ReplyHeader::Simple { error, .. } => self.simple(&mut slot, error).map(|()| true),
+            ReplyHeader::Chunk { kind, done, len_bytes, .. } => {
+                self.chunk(&mut slot, kind, done, len_bytes).map(|()| done)
+            }
+        };
+        match taken.and_then(|done| if done { slot.finish().map(|()| true) } else { Ok(false) }) {
+            Ok(true) => Ok(()),
+            Ok(false) => {
+                put_back(table, handle, slot);
+                Ok(())
+            }
+            Err(e) => {
+                // Whoever waits is told why when the link breaks.
+                put_back(table, handle, slot);
+                Err(e)
             }
         }
     }
 
-    fn simple(&mut self, table: &Mutex<Table>, handle: u64, error: NbdErrno) -> Result<()> {
-        let mut slot = take_slot(table, handle)?;
-        if slot.ask.command == Command::READ && error == NbdErrno::OK {
+    fn simple(&mut self, slot: &mut Slot, error: NbdErrno) -> Result<()> {
+        if error != NbdErrno::OK {
+            slot.error = Some(Error::Request { error, message: String::new() });
+        } else if slot.ask.command == Command::BLOCK_STATUS {
+            return Err(Error::protocol("a block status without extents"));
+        } else if slot.ask.command == Command::READ {
             if self.structured {
                 return Err(Error::protocol("a simple reply to a read, where chunks were agreed"));
             }
             let all = 0..slot.data.len();
-            self.fill_slot(&mut slot, all)?;
-        } else if error == NbdErrno::OK && slot.ask.command == Command::BLOCK_STATUS {
-            return Err(Error::protocol("a block status without extents"));
+            self.fill_slot(slot, all)?;
         }
-        if error != NbdErrno::OK {
-            slot.error = Some(Error::Request { error, message: String::new() });
-        }
-        slot.finish()
+        Ok(())
     }
 
     fn chunk(
         &mut self,
-        table: &Mutex<Table>,
-        handle: u64,
+        slot: &mut Slot,
         kind: ChunkType,
         done: bool,
         len_bytes: u32,
     ) -> Result<()> {
-        let mut slot = take_slot(table, handle)?;
         let reads = slot.ask.command == Command::READ;
         if kind == ChunkType::OFFSET_DATA {
             if !reads || len_bytes < 9 {
@@ -295,38 +327,33 @@ impl<R: Read> Replies<R> {
             let mut offset = [0; 8];
             self.fill(&mut offset)?;
             let range = slot.range(u64::from_be_bytes(offset), len_bytes - 8)?;
-            self.fill_slot(&mut slot, range)?;
-        } else {
-            if len_bytes > Chunk::MAX_BYTES {
-                return Err(Error::protocol(format!("a chunk {kind:?} of {len_bytes} bytes")));
+            return self.fill_slot(slot, range);
+        }
+        if len_bytes > Chunk::MAX_BYTES {
+            return Err(Error::protocol(format!("a chunk {kind:?} of {len_bytes} bytes")));
+        }
+        let mut payload = vec![0; len_bytes as usize];
+        self.fill(&mut payload)?;
+        match Chunk::parse(kind, done, &payload)? {
+            Chunk::None => {}
+            Chunk::Hole { offset, len_bytes } if reads => {
+                let range = slot.range(offset, len_bytes)?;
+                slot.arrive(range)?;
             }
-            let mut payload = vec![0; len_bytes as usize];
-            self.fill(&mut payload)?;
-            match Chunk::parse(kind, done, &payload)? {
-                Chunk::None => {}
-                Chunk::Hole { offset, len_bytes } if reads => {
-                    let range = slot.range(offset, len_bytes)?;
-                    slot.arrive(range)?;
+            Chunk::Hole { .. } => return Err(Error::protocol("a hole that nobody asked for")),
+            Chunk::BlockStatus { context, extents } => {
+                let asked = slot.ask.command == Command::BLOCK_STATUS
+                    && Some(context) == self.base_allocation
+                    && slot.extents.is_empty();
+                if !asked {
+                    return Err(Error::protocol("a block status that nobody asked for"));
                 }
-                Chunk::Hole { .. } => return Err(Error::protocol("a hole nobody asked for")),
-                Chunk::BlockStatus { context, extents } => {
-                    let asked = slot.ask.command == Command::BLOCK_STATUS
-                        && Some(context) == self.base_allocation
-                        && slot.extents.is_empty();
-                    if !asked {
-                        return Err(Error::protocol("a block status that nobody asked for"));
-                    }
-                    slot.extents = extents;
-                }
-                Chunk::Error { error, message, .. } => {
-                    slot.error.get_or_insert(Error::Request { error, message });
-                }
+                slot.extents = extents;
+            }
+            Chunk::Error { error, message, .. } => {
+                slot.error.get_or_insert(Error::Request { error, message });
             }
         }
-        if done {
-            return slot.finish();
-        }
-        put_back(table, handle, slot);
         Ok(())
     }
 
@@ -418,10 +445,10 @@ impl Slot {
     }
 
     /// The last of the reply has come.
-    fn finish(mut self) -> Result<()> {
+    fn finish(&mut self) -> Result<()> {
         let outcome = match self.error.take() {
             Some(Error::Request { error: NbdErrno::ESHUTDOWN, .. }) => {
-                Err(Failure::Down("the server is going down".into()))
+                Err(Failure::Down(Down::new("the server is going down")))
             }
             Some(e) => Err(Failure::Request(e)),
             None => {
@@ -452,7 +479,7 @@ impl Drop for Slot {
     fn drop(&mut self) {
         let mut outcome = lock(&self.mailbox.outcome);
         if outcome.is_none() && Arc::strong_count(&self.mailbox) > 1 {
-            *outcome = Some(Err(Failure::Down("the connection broke within a reply".into())));
+            *outcome = Some(Err(Failure::Down(Down::new("the connection broke"))));
             drop(outcome);
             self.mailbox.arrived.notify_all();
         }
@@ -481,5 +508,5 @@ pub(crate) fn fuzz(data: &[u8]) {
         base_allocation: Some(1),
     };
     while replies.take(&table).is_ok() {}
-    fail_all(&table, "the end");
+    fail_all(&table, &Down::new("the end"));
 }

@@ -19,7 +19,7 @@
 
 use super::Options;
 use super::handshake::Facts;
-use super::link::{Ask, Failure, Link, Reply, Ticket};
+use super::link::{Ask, Down, Failure, Link, Reply, Ticket};
 use super::unflushed::{Content, Unflushed};
 use crate::wire::{Command, CommandFlags, TransmissionFlags};
 use crate::{Error, Result};
@@ -79,7 +79,7 @@ pub(crate) struct Pool {
 /// Why a call over a generation did not come to its end.
 pub(crate) enum Interrupted {
     /// The generation ended: try the next one.
-    Down(String),
+    Down(Down),
     /// It failed.
     Failed(Error),
 }
@@ -87,7 +87,7 @@ pub(crate) enum Interrupted {
 impl From<Failure> for Interrupted {
     fn from(failure: Failure) -> Self {
         match failure {
-            Failure::Down(why) => Self::Down(why),
+            Failure::Down(down) => Self::Down(down),
             Failure::Request(e) => Self::Failed(e),
         }
     }
@@ -186,20 +186,24 @@ impl Pool {
         &self,
         mut attempt: impl FnMut(&Generation) -> Result<T, Interrupted>,
     ) -> Result<(T, u64)> {
-        let mut last = String::new();
-        for _ in 0..ATTEMPTS_MAX {
+        let mut attempts = 0;
+        loop {
             let generation = self.wait_up()?;
-            match attempt(&generation) {
+            let down = match attempt(&generation) {
                 Ok(value) => return Ok((value, generation.number)),
                 Err(Interrupted::Failed(e)) => return Err(e),
-                Err(Interrupted::Down(why)) => {
-                    self.end(generation.number, &why);
-                    last = why;
-                }
+                Err(Interrupted::Down(down)) => down,
+            };
+            self.end(generation.number, &down);
+            attempts += 1;
+            if down.protocol {
+                return Err(Error::Protocol(down.why));
+            }
+            if attempts == ATTEMPTS_MAX {
+                let what = format!("the connection broke {attempts} times in a row: {}", down.why);
+                return Err(Error::io(what, std::io::ErrorKind::ConnectionAborted.into()));
             }
         }
-        let what = format!("the connection broke {ATTEMPTS_MAX} times in a row: {last}");
-        Err(Error::io(what, std::io::ErrorKind::ConnectionAborted.into()))
     }
 
     /// Notes down an acknowledged write of a generation. `false`: the generation has ended, and
@@ -234,7 +238,7 @@ impl Pool {
                 failed.get_or_insert(e);
                 Ok(())
             }
-            Err(Failure::Down(why)) => Err(Interrupted::Down(why)),
+            Err(Failure::Down(down)) => Err(Interrupted::Down(down)),
         };
         for (ask, payload) in asks {
             if under_way.len() >= WINDOW
@@ -369,17 +373,18 @@ impl Pool {
     }
 
     /// Ends a generation, if it is the one there is.
-    fn end(&self, generation: u64, why: &str) {
+    fn end(&self, generation: u64, down: &Down) {
         let mut state = self.state();
         if state.generation != generation {
             return;
         }
-        let down = Phase::Down { why: why.to_owned(), connecting: false };
-        if let Phase::Up(links) = std::mem::replace(&mut state.phase, down) {
-            tracing::info!(why, address = %self.options.address, "the NBD server is away");
+        let why = down.why.clone();
+        let phase = Phase::Down { why, connecting: false };
+        if let Phase::Up(links) = std::mem::replace(&mut state.phase, phase) {
+            tracing::info!(why = down.why, address = %self.options.address, "the NBD server is away");
             state.generation += 1;
             for link in links.iter() {
-                link.break_off(why);
+                link.break_off(down);
             }
         }
         self.changed.notify_all();
@@ -430,9 +435,9 @@ impl Pool {
             match self.replay(std::slice::from_ref(&first), &writes) {
                 Ok(()) => {}
                 Err(Interrupted::Failed(e)) => return Err(e),
-                Err(Interrupted::Down(why)) => {
+                Err(Interrupted::Down(down)) => {
                     let broken = std::io::ErrorKind::ConnectionAborted.into();
-                    return Err(Error::io(why, broken));
+                    return Err(Error::io(down.why, broken));
                 }
             }
         }

@@ -44,8 +44,8 @@ pub struct Export {
     pub read_only: bool,
     /// What offsets and lengths must be multiples of, in bytes: a power of two of at most 64 KiB.
     pub block_bytes_min: u32,
-    /// What they should be multiples of, in bytes.
-    block_bytes_preferred: u32,
+    /// What they should be multiples of, in bytes: a power of two of at least 512.
+    pub block_bytes_preferred: u32,
 }
 
 impl std::fmt::Debug for Export {
@@ -99,6 +99,10 @@ impl Export {
         let min = self.block_bytes_min;
         if !min.is_power_of_two() || min > 1 << 16 {
             return Err(Error::Invalid(format!("{min} bytes is no minimum block size")));
+        }
+        let preferred = self.block_bytes_preferred;
+        if !preferred.is_power_of_two() || preferred < 512 {
+            return Err(Error::Invalid(format!("{preferred} bytes is no preferred block size")));
         }
         for text in [&self.name, &self.description] {
             if text.len() > STRING_MAX_BYTES || text.contains('\0') {

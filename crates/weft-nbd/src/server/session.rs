@@ -32,8 +32,10 @@ const STALL_LIMIT: Duration = Duration::from_secs(30);
 const READ_AHEAD_BYTES: usize = 64 << 10;
 /// Replies up to this length are gathered and sent together.
 const GATHER_MAX_BYTES: usize = 16 << 10;
-/// What is gathered is sent when it grows this long.
+/// What is gathered is sent when it grows this long, or so many replies: a client that has many
+/// requests under way should have something to go on with.
 const GATHERED_MAX_BYTES: usize = 128 << 10;
+const GATHERED_MAX_REPLIES: u32 = 16;
 /// Requests that take less than this are answered by the thread that read them.
 const QUICK: Duration = Duration::from_micros(100);
 /// A thread keeps up to this much memory from one request for the next.
@@ -344,13 +346,14 @@ struct Outgoing {
 struct Gathered {
     writer: Box<dyn SendHalf>,
     bytes: Vec<u8>,
+    replies: u32,
     /// A send failed half-way: nothing that follows would make sense.
     broken: bool,
 }
 
 impl Outgoing {
     fn new(writer: Box<dyn SendHalf>) -> Self {
-        let inner = Mutex::new(Gathered { writer, bytes: Vec::new(), broken: false });
+        let inner = Mutex::new(Gathered { writer, bytes: Vec::new(), replies: 0, broken: false });
         Self { inner, waiting: AtomicBool::new(false) }
     }
 
@@ -384,6 +387,7 @@ impl Gathered {
         let result = write_all_vectored(&mut *self.writer, &all)
             .and_then(|()| self.writer.flush().map_err(|e| Error::io("cannot send", e)));
         self.bytes.clear();
+        self.replies = 0;
         self.broken = result.is_err();
         result
     }
@@ -392,7 +396,10 @@ impl Gathered {
 impl Replies for Outgoing {
     fn send(&self, head: &[u8], data: &[u8]) -> Result<()> {
         let mut gathered = lock(&self.inner);
-        if data.len() <= GATHER_MAX_BYTES && gathered.bytes.len() < GATHERED_MAX_BYTES {
+        let full =
+            gathered.replies >= GATHERED_MAX_REPLIES || gathered.bytes.len() >= GATHERED_MAX_BYTES;
+        if data.len() <= GATHER_MAX_BYTES && !full {
+            gathered.replies += 1;
             gathered.bytes.extend_from_slice(head);
             gathered.bytes.extend_from_slice(data);
             self.waiting.store(true, Ordering::Release);

@@ -9,6 +9,9 @@ use std::sync::mpsc::{RecvTimeoutError, channel};
 use std::time::{Duration, Instant};
 use weft::block::Rng;
 
+/// How many targets there are below.
+const TARGETS: u64 = 7;
+
 /// No input may take longer; most take a millisecond.
 const HANG: Duration = Duration::from_secs(60);
 
@@ -16,8 +19,8 @@ fn replay(name: &'static str, target: fn(&[u8]), input: fn(&mut Rng) -> Vec<u8>)
     let from_env = |name: &str| std::env::var(name).ok().and_then(|v| v.parse::<u64>().ok());
     let only = from_env("WEFT_FUZZ_SEED");
     let seconds = from_env("WEFT_FUZZ_SECONDS").unwrap_or(3);
-    // Five targets share the time.
-    let time = Duration::from_millis(seconds * 200);
+    // The targets share the time.
+    let time = Duration::from_millis(seconds * 1000 / TARGETS);
     let (report, reports) = channel();
     std::thread::spawn(move || {
         let began = Instant::now();
@@ -146,4 +149,31 @@ fn networks_take_any_stored_file() {
         }
         data
     });
+}
+
+/// Mostly small numbers, as most fields of a message are.
+fn message(rng: &mut Rng) -> Vec<u8> {
+    let mut data = vec![0; rng.index(400)];
+    let small = rng.chance(2, 3);
+    data.iter_mut().for_each(|b| *b = rng.below(if small { 12 } else { 256 }).to_le_bytes()[0]);
+    // Magic numbers of requests and of both kinds of replies.
+    for magic in [[0x25, 0x60, 0x95, 0x13], [0x67, 0x44, 0x66, 0x98], [0x66, 0x8e, 0x33, 0xef]] {
+        for _ in 0..rng.index(3) {
+            let at = if rng.chance(1, 2) { 1 } else { rng.index(data.len().max(1)) };
+            if let Some(place) = data.get_mut(at..at + 4) {
+                place.copy_from_slice(&magic);
+            }
+        }
+    }
+    data
+}
+
+#[test]
+fn nbd_clients_may_send_anything() {
+    replay("NBD server", targets::nbd_server, message);
+}
+
+#[test]
+fn nbd_servers_may_send_anything() {
+    replay("NBD client", targets::nbd_client, message);
 }

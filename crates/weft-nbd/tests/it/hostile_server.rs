@@ -1,0 +1,255 @@
+//! Servers that break the rules: each ends in an error that says so, in time, and nothing they
+//! announce is believed.
+
+use crate::bench::Bench;
+use std::io::{Read, Write};
+use std::os::unix::net::{UnixListener, UnixStream};
+use std::time::{Duration, Instant};
+use weft_block::BlockDevice;
+use weft_nbd::wire::{
+    BlockSizes, ChunkType, HandshakeFlags, Info, NbdErrno, OPTION_HEADER_BYTES, OptionHeader,
+    OptionReplyHeader, OptionReplyType, OptionType, REQUEST_BYTES, Request, ServerHello,
+    TransmissionFlags, chunk_header, simple_reply,
+};
+use weft_nbd::{Error, NbdDevice, Result};
+
+const LEN: u64 = 1 << 20;
+
+fn hello() -> Vec<u8> {
+    let flags = HandshakeFlags::FIXED_NEWSTYLE | HandshakeFlags::NO_ZEROES;
+    ServerHello { flags }.encode().to_vec()
+}
+
+fn reply(option: OptionType, kind: OptionReplyType, data: &[u8]) -> Vec<u8> {
+    let mut out = Vec::new();
+    OptionReplyHeader::put(&mut out, option, kind, data);
+    out
+}
+
+/// Takes an option and its data.
+fn take_option(stream: &mut UnixStream) -> Option<OptionType> {
+    let mut header = [0; OPTION_HEADER_BYTES];
+    stream.read_exact(&mut header).ok()?;
+    let header = OptionHeader::parse(&header).ok()?;
+    let mut data = vec![0; header.len_bytes as usize];
+    stream.read_exact(&mut data).ok()?;
+    Some(header.option)
+}
+
+/// A handshake as it should be, up to the answer to `GO`, which is `infos`.
+fn shake_hands(stream: &mut UnixStream, infos: &[Info]) -> Option<()> {
+    stream.write_all(&hello()).ok()?;
+    stream.read_exact(&mut [0; 4]).ok()?;
+    loop {
+        let option = take_option(stream)?;
+        let ack = reply(option, OptionReplyType::ACK, &[]);
+        if option == OptionType::GO {
+            for info in infos {
+                let info = reply(option, OptionReplyType::INFO, &info.encode());
+                stream.write_all(&info).ok()?;
+            }
+            return stream.write_all(&ack).ok();
+        }
+        stream.write_all(&ack).ok()?;
+    }
+}
+
+fn sound() -> Vec<Info> {
+    let flags = TransmissionFlags::HAS_FLAGS | TransmissionFlags::SEND_FLUSH;
+    vec![Info::Export { len_bytes: LEN, flags }]
+}
+
+/// Runs a server that treats every connection so, and connects to it.
+fn against(
+    serve: impl Fn(&mut UnixStream) -> Option<()> + Send + 'static,
+    then: impl FnOnce(Result<NbdDevice>),
+) {
+    let bench = Bench::new();
+    let listener = UnixListener::bind(bench.socket()).expect("a socket");
+    // Ends with the test.
+    std::thread::spawn(move || {
+        for stream in listener.incoming() {
+            let Ok(mut stream) = stream else { return };
+            let _ = serve(&mut stream);
+        }
+    });
+    let mut options = bench.options();
+    options.reconnect_limit = Duration::from_millis(1500);
+    options.reply_limit = Duration::from_millis(1500);
+    let begun = Instant::now();
+    then(NbdDevice::connect(options));
+    assert!(begun.elapsed() < Duration::from_secs(30), "it took {:?}", begun.elapsed());
+}
+
+fn connecting_fails(
+    what: &str,
+    says: &str,
+    serve: impl Fn(&mut UnixStream) -> Option<()> + Send + 'static,
+) {
+    against(serve, |device| {
+        let error = device.expect_err(what).to_string();
+        assert!(error.contains(says), "{what}: {error}");
+    });
+}
+
+#[test]
+fn a_broken_handshake_is_an_error() {
+    connecting_fails("no NBD", "no NBD server", |s| s.write_all(&[b'x'; 18]).ok());
+    connecting_fails("the old style", "old style", |s| {
+        s.write_all(b"NBDMAGIC\x00\x00\x42\x02\x81\x86\x12\x53\0\0").ok()
+    });
+    connecting_fails("a hello cut short", "ended the connection", |s| s.write_all(b"NBD").ok());
+    connecting_fails("silence", "too long", |_| {
+        std::thread::sleep(Duration::from_secs(4));
+        None
+    });
+    connecting_fails("a reply of 4 GiB", "reply to an option of", |s| {
+        s.write_all(&hello()).ok()?;
+        s.read_exact(&mut [0; 4]).ok()?;
+        let option = take_option(s)?;
+        let mut header = reply(option, OptionReplyType::INFO, &[]);
+        header[16..20].copy_from_slice(&u32::MAX.to_be_bytes());
+        s.write_all(&header).ok()
+    });
+    connecting_fails("an answer to another question", "answered", |s| {
+        s.write_all(&hello()).ok()?;
+        s.read_exact(&mut [0; 4]).ok()?;
+        take_option(s)?;
+        s.write_all(&reply(OptionType::LIST, OptionReplyType::ACK, &[])).ok()
+    });
+    connecting_fails("replies without end", "no end of replies", |s| {
+        s.write_all(&hello()).ok()?;
+        s.read_exact(&mut [0; 4]).ok()?;
+        let option = take_option(s)?;
+        loop {
+            s.write_all(&reply(option, OptionReplyType::INFO, &[])).ok()?;
+        }
+    });
+    connecting_fails("no size", "how large", |s| shake_hands(s, &[]));
+    connecting_fails("an absurd size", "an export of", |s| {
+        let flags = TransmissionFlags::HAS_FLAGS;
+        shake_hands(s, &[Info::Export { len_bytes: u64::MAX, flags }])
+    });
+    connecting_fails("impossible block sizes", "block sizes", |s| {
+        let sizes = BlockSizes { min: 3, preferred: 0, max: 1 };
+        shake_hands(s, &[sound()[0].clone(), Info::BlockSize(sizes)])
+    });
+}
+
+/// A server that answers each request by what `answer` makes of it.
+fn reading_fails(
+    what: &str,
+    says: &str,
+    answer: impl Fn(&Request) -> Vec<u8> + Clone + Send + 'static,
+) {
+    let serve = move |stream: &mut UnixStream| {
+        shake_hands(stream, &sound())?;
+        loop {
+            let mut request = [0; REQUEST_BYTES];
+            stream.read_exact(&mut request).ok()?;
+            let request = Request::parse(&request).ok()?;
+            let answer = answer(&request);
+            if answer.is_empty() {
+                // It says nothing more.
+                stream.read_exact(&mut [0; 1]).ok()?;
+            }
+            stream.write_all(&answer).ok()?;
+        }
+    };
+    against(serve, |device| {
+        let device = device.expect("the handshake is sound");
+        let error = device.read_at(&mut [0; 8192], 4096).expect_err(what).to_string();
+        assert!(error.contains(says), "{what}: {error}");
+    });
+}
+
+/// A chunk of data.
+fn data(handle: u64, offset: u64, len: usize, done: bool) -> Vec<u8> {
+    let mut out = chunk_header(handle, ChunkType::OFFSET_DATA, done, 8 + len as u32).to_vec();
+    out.extend_from_slice(&offset.to_be_bytes());
+    out.resize(28 + len, 7);
+    out
+}
+
+#[test]
+fn a_reply_that_lies_breaks_the_connection() {
+    reading_fails("an unknown handle", "no request", |r| data(r.handle + 1, r.offset, 8192, true));
+    reading_fails("data before the range", "outside the range", |r| {
+        data(r.handle, r.offset - 1, 100, true)
+    });
+    reading_fails("data past the range", "outside the range", |r| {
+        data(r.handle, r.offset + 8000, 193, true)
+    });
+    reading_fails("an offset that overflows", "outside the range", |r| {
+        data(r.handle, u64::MAX, 8, true)
+    });
+    reading_fails("the same bytes twice", "same bytes", |r| {
+        [data(r.handle, r.offset, 4096, false), data(r.handle, r.offset, 8192, true)].concat()
+    });
+    reading_fails("too little", "leaves out", |r| data(r.handle, r.offset, 8191, true));
+    reading_fails("a hole past the range", "outside the range", |r| {
+        let mut out = chunk_header(r.handle, ChunkType::OFFSET_HOLE, true, 12).to_vec();
+        out.extend_from_slice(&r.offset.to_be_bytes());
+        out.extend_from_slice(&u32::MAX.to_be_bytes());
+        out
+    });
+    reading_fails("4 GiB announced", "outside the range", |r| {
+        let mut out = chunk_header(r.handle, ChunkType::OFFSET_DATA, true, u32::MAX).to_vec();
+        out.extend_from_slice(&r.offset.to_be_bytes());
+        out
+    });
+    reading_fails("an error chunk of 4 GiB", "chunk", |r| {
+        chunk_header(r.handle, ChunkType::ERROR, true, u32::MAX).to_vec()
+    });
+    reading_fails("a type from the future", "unexpected", |r| {
+        chunk_header(r.handle, ChunkType(77), true, 0).to_vec()
+    });
+    reading_fails("a simple reply to a read", "simple reply", |r| {
+        let mut out = simple_reply(r.handle, NbdErrno::OK).to_vec();
+        out.resize(16 + 8192, 0);
+        out
+    });
+    reading_fails("noise", "begins with", |_| vec![0xee; 64]);
+    reading_fails("no answer at all", "does not answer", |_| Vec::new());
+}
+
+#[test]
+fn an_honest_error_is_passed_on_and_breaks_nothing() {
+    let serve = |stream: &mut UnixStream| {
+        shake_hands(stream, &sound())?;
+        for nr in 0.. {
+            let mut request = [0; REQUEST_BYTES];
+            stream.read_exact(&mut request).ok()?;
+            let request = Request::parse(&request).ok()?;
+            let answer = if nr == 0 {
+                let mut out = Vec::new();
+                weft_nbd::wire::put_error_chunk(&mut out, request.handle, NbdErrno::EIO, "worn");
+                out
+            } else {
+                data(request.handle, request.offset, request.len_bytes as usize, true)
+            };
+            stream.write_all(&answer).ok()?;
+        }
+        Some(())
+    };
+    against(serve, |device| {
+        let device = device.expect("it connects");
+        let error = device.read_at(&mut [0; 8192], 4096).expect_err("an error").to_string();
+        assert!(error.contains("worn"), "{error}");
+        let mut got = [0; 8192];
+        device.read_at(&mut got, 4096).expect("a read");
+        assert_eq!(got, [7; 8192]);
+        assert_eq!(device.reconnections(), 0);
+    });
+}
+
+#[test]
+fn a_missing_export_is_refused_at_once() {
+    let bench = Bench::new();
+    let device = std::sync::Arc::new(weft_block::MemoryDevice::new(LEN));
+    let _server = bench.serve(device);
+    let mut options = bench.options();
+    options.export = "other".into();
+    let error = NbdDevice::connect(options).expect_err("no such export");
+    assert!(matches!(error, Error::Refused { reply: OptionReplyType::ERR_UNKNOWN, .. }), "{error}");
+}
