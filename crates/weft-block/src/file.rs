@@ -346,8 +346,8 @@ impl BlockDevice for FileDevice {
     }
 
     fn zeroes_are_fast(&self) -> bool {
-        let refused = |by: &AtomicBool| by.load(Ordering::Relaxed);
-        !self.block_special && !(refused(&self.no_punch) && refused(&self.no_zero_range))
+        let may = |refused: &AtomicBool| !refused.load(Ordering::Relaxed);
+        !self.block_special && (may(&self.no_punch) || may(&self.no_zero_range))
     }
 }
 

@@ -221,9 +221,11 @@ impl Session {
         if buf.len() > KEEP_BYTES {
             *buf = Vec::new();
         }
-        // A running mean over some eight requests; races only blur it.
+        // A running mean over some eight requests; races only blur it. One that took very long
+        // says no more than one that took long: it may have been the scheduler.
         let usual = self.usual(request);
-        let took = u64::try_from(begun.elapsed().as_nanos()).unwrap_or(u64::MAX);
+        let took = begun.elapsed().min(4 * QUICK);
+        let took = u64::try_from(took.as_nanos()).unwrap_or(u64::MAX);
         let before = usual.load(Ordering::Relaxed);
         usual.store(before - before / 8 + took / 8, Ordering::Relaxed);
         result
