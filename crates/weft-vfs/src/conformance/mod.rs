@@ -65,9 +65,9 @@ pub struct Limits {
     pub exchange: bool,
     /// Extended attributes: the longest value sure to fit in bytes, 0 without attributes.
     pub xattr_bytes: usize,
-    /// Symbolic links and special files have `user.` attributes too, which Linux refuses above any
-    /// file system.
-    pub special_xattrs: bool,
+    /// Symbolic links and special files have `user.` attributes, and symbolic links a mode: both
+    /// are refused by Linux itself, above any file system of its own.
+    pub special_attributes: bool,
     /// Fill the whole volume to see what happens (for volumes of some megabytes).
     pub fill: bool,
     /// Names in the directories of the listing cases.
@@ -101,7 +101,7 @@ impl Default for Limits {
             special_files: true,
             exchange: true,
             xattr_bytes: 2048,
-            special_xattrs: true,
+            special_attributes: true,
             fill: false,
             names: 1000,
             long_bytes: 3 << 20,

@@ -126,7 +126,7 @@ pub(super) fn random_operation(random: &mut Random, limits: &Limits) -> Operatio
 pub(super) struct Side<'a> {
     pub(super) fs: &'a dyn FileSystem,
     slots: [Option<(Ino, Handle)>; SLOTS],
-    special_xattrs: bool,
+    special_attributes: bool,
 }
 
 /// What an operation told its caller, apart from what the tree shows.
@@ -134,14 +134,14 @@ pub(super) type Told = Result<Vec<u8>, i32>;
 
 impl<'a> Side<'a> {
     pub(super) fn new(fs: &'a dyn FileSystem, limits: &Limits) -> Self {
-        Self { fs, slots: [None; SLOTS], special_xattrs: limits.special_xattrs }
+        Self { fs, slots: [None; SLOTS], special_attributes: limits.special_attributes }
     }
 
     /// The node, unless its kind has no attributes of users.
     fn with_xattrs(&self, path: &[u8]) -> Result<Option<Node<'a>>> {
         let node = self.node(path)?;
         let common = matches!(node.kind(), FileKind::Regular | FileKind::Directory);
-        Ok((common || self.special_xattrs).then_some(node))
+        Ok((common || self.special_attributes).then_some(node))
     }
 
     fn node(&self, path: &[u8]) -> Result<Node<'a>> {
@@ -204,7 +204,10 @@ impl<'a> Side<'a> {
             }
             Operation::Chmod { at, perm } => {
                 let set = SetAttr { perm: Some(*perm), ..SetAttr::default() };
-                fs.setattr(self.node(at)?.ino(), &set)?;
+                let node = self.node(at)?;
+                if self.special_attributes || node.kind() != FileKind::Symlink {
+                    fs.setattr(node.ino(), &set)?;
+                }
             }
             Operation::Chown { at, uid, gid } => {
                 let set = SetAttr { uid: Some(*uid), gid: Some(*gid), ..SetAttr::default() };

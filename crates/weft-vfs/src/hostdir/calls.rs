@@ -200,6 +200,10 @@ impl FileSystem for HostDir {
 
     fn link(&self, ino: Ino, new_parent: Ino, new_name: &[u8]) -> Result<Entry> {
         let (inode, path) = self.path(ino)?;
+        // Whatever else is wrong, as other file systems have it.
+        if inode.kind == FileKind::Directory {
+            return Err(Error::NotPermitted);
+        }
         let parent = self.directory(new_parent)?;
         check_name(new_name)?;
         linkat(CWD, path, &parent.fd, new_name, AtFlags::SYMLINK_FOLLOW).map_err(os)?;

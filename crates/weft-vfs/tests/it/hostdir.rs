@@ -58,7 +58,7 @@ fn conforms() {
     let limits = Limits {
         sets_ctime: false,
         xattr_bytes: 4096,
-        special_xattrs: false,
+        special_attributes: false,
         names: 300,
         random_runs: 4,
         ..Limits::default()
