@@ -328,11 +328,12 @@ impl Cache {
         self.forget_origin(nr)
     }
 
-    /// Forgets an origin that is not attached, by its label or UUID, if nothing of it is dirty.
+    /// Forgets an origin that is not attached, by its label. What is dirty of it is lost with
+    /// `discard_dirty`; without, nothing may be.
     ///
     /// # Errors
     /// [`Error::UnknownOrigin`], [`Error::OriginBusy`] if it is attached, [`Error::StillDirty`].
-    pub fn forget(&self, label: &str) -> Result<()> {
+    pub fn forget(&self, label: &str, discard_dirty: bool) -> Result<()> {
         let attached = self.origins.lock().unwrap_or_else(PoisonError::into_inner);
         let nr = {
             let st = self.lock();
@@ -343,7 +344,7 @@ impl Cache {
             return Err(Error::OriginBusy(label.to_owned()));
         }
         let dirty_bytes = self.lock().origins[nr].dirty_subs * SUB_BLOCK_BYTES as u64;
-        if dirty_bytes > 0 {
+        if dirty_bytes > 0 && !discard_dirty {
             let why = "it is not attached; attach it and write it back".to_owned();
             return Err(Error::StillDirty { dirty_bytes, why });
         }

@@ -70,6 +70,14 @@ pub enum Cache {
     Info(Which),
     /// List the settings that --cache-options takes
     Options,
+    /// Check a cache that is not in use
+    Check(Check),
+    /// List what a cache that is not in use holds, block by block
+    Dump(Dump),
+    /// Keep all that is provably good of a damaged cache
+    Repair(Repair),
+    /// Make a cache larger or smaller, in use or not
+    Resize(Resize),
     /// Write what is dirty back to the source
     Flush(Flush),
     /// Switch the mode of a source of a cache in use
@@ -135,6 +143,9 @@ pub struct Detach {
     pub cache: String,
     /// The source's name, as weft cache info shows it [default: the only one]
     pub origin: Option<String>,
+    /// Lose what is dirty in the cache and was never written to the source
+    #[arg(long)]
+    pub discard_dirty: bool,
 }
 
 #[derive(Debug, Args)]
@@ -159,4 +170,40 @@ pub struct Top {
     /// How many times to look; 0 goes on until it is interrupted
     #[arg(long, short = 'n', default_value_t = 0)]
     pub count: u64,
+}
+
+#[derive(Debug, Args)]
+pub struct Dump {
+    /// The cache
+    pub cache: String,
+    /// Only what is dirty
+    #[arg(long)]
+    pub dirty: bool,
+}
+
+#[derive(Debug, Args)]
+pub struct Repair {
+    /// The cache
+    pub cache: String,
+    /// Say what would be done, and do nothing
+    #[arg(long, short = 'n')]
+    pub dry_run: bool,
+}
+
+#[derive(Debug, Args)]
+pub struct Resize {
+    /// The cache
+    pub cache: String,
+    /// The new size, such as 20G
+    #[arg(long, short)]
+    pub size: String,
+}
+
+#[derive(Debug, Args)]
+pub struct Check {
+    /// The cache
+    pub cache: String,
+    /// Look at the metadata only, and not whether all data matches its checksums
+    #[arg(long)]
+    pub quick: bool,
 }

@@ -16,20 +16,20 @@ pub use control::{control_path, request};
 pub use metrics::{Sample, parse as parse_metrics, render as render_metrics};
 pub use settings::{SETTINGS, Settings};
 pub use weft_cache::{
-    AttachOptions, BLOCK_BYTES_MAX, Cache, CachedDevice, CreateOptions, Error, Mode, ORIGINS_MAX,
-    OpenOptions, OriginId, OriginInfo, PolicyKind, SUB_BLOCK_BYTES, Stats, admission, advise,
-    check, dump, format, policy, repair, simulate, trace,
+    AttachOptions, BLOCK_BYTES_MAX, Cache, CachedDevice, CreateOptions, Dump, Error, Finding, Mode,
+    ORIGINS_MAX, OpenOptions, OriginId, OriginInfo, PolicyKind, Report, SUB_BLOCK_BYTES, Severity,
+    SlotInfo, Stats, admission, advise, check, dump, format, policy, repair, simulate, trace,
 };
 
 use crate::Result;
-use crate::source::{Source, open_source};
+use crate::source::Source;
 use control::{Handler, Listener};
 use http::{Answer, Request};
 use std::net::SocketAddr;
 use std::path::Path;
 use std::sync::Arc;
 use tap::Tap;
-use weft_block::{BlockDevice, OpenMode, SourceDevice};
+use weft_block::{BlockDevice, FileDevice, OpenMode, SourceDevice, parse_size};
 
 /// Makes an empty cache in `cache`, of `len_bytes` or of the whole of what is there. A file that
 /// does not exist is made, one that is too short grows. What looks like something is overwritten
@@ -49,14 +49,62 @@ pub fn create(
     })
 }
 
-/// Opens a cache for a look, without attaching a source.
+/// Opens a cache, without a source.
 ///
 /// # Errors
 /// As [`CachedSource::open`].
 pub fn open(cache: &str, options: OpenOptions) -> Result<Arc<Cache>> {
+    open_file(cache, options).map(|(cache, _)| cache)
+}
+
+fn open_file(cache: &str, options: OpenOptions) -> Result<(Arc<Cache>, Arc<FileDevice>)> {
+    let path = file_of(cache)?;
+    if !path.exists() {
+        return Err(crate::Error::Invalid(format!(
+            "there is no cache {cache}; make one: weft cache create {cache} --size 10G"
+        )));
+    }
     let mode = if options.read_only { OpenMode::READ_ONLY } else { OpenMode::READ_WRITE };
-    let device = open_source(cache, mode).map_err(|e| missing(cache, e))?;
-    Cache::open(device, options).map_err(|e| named(cache, &e))
+    let file = Arc::new(FileDevice::open(&path, mode)?);
+    let device = Arc::clone(&file) as Arc<dyn BlockDevice>;
+    Ok((Cache::open(device, options).map_err(|e| named(cache, &e))?, file))
+}
+
+/// Makes a cache that is not in use larger or smaller; its file grows or shrinks with it.
+///
+/// # Errors
+/// [`crate::Error::Volume`]: it is as it was, but for the length of its file.
+pub fn resize(cache: &str, len_bytes: u64) -> Result<()> {
+    let (opened, file) = open_file(cache, OpenOptions::default())?;
+    let resized = resize_with_file(&opened, &file, len_bytes);
+    let closed = opened.close();
+    resized.and(closed).map_err(|e| named(cache, &e))?;
+    drop((opened, file));
+    shrink_file(cache, len_bytes)
+}
+
+/// Resizes a cache whose file may have to grow for it.
+fn resize_with_file(
+    cache: &Cache,
+    file: &FileDevice,
+    len_bytes: u64,
+) -> std::result::Result<(), Error> {
+    if len_bytes > file.geometry().len_bytes && !file.is_block_special() {
+        file.grow(len_bytes).map_err(Error::CacheDevice)?;
+    }
+    cache.resize(len_bytes)
+}
+
+/// Cuts off what a cache no longer uses of its file.
+fn shrink_file(cache: &str, len_bytes: u64) -> Result<()> {
+    let path = file_of(cache)?;
+    let fail = |e| crate::Error::host("shorten", &path, e);
+    let file = std::fs::OpenOptions::new().write(true).open(&path).map_err(fail)?;
+    let meta = file.metadata().map_err(fail)?;
+    if meta.is_file() && meta.len() > len_bytes {
+        file.set_len(len_bytes).map_err(fail)?;
+    }
+    Ok(())
 }
 
 /// The file or block device of a cache, whose identity names its control socket.
@@ -74,15 +122,6 @@ pub fn file_of(cache: &str) -> Result<std::path::PathBuf> {
     }
 }
 
-fn missing(cache: &str, error: weft_block::Error) -> crate::Error {
-    if file_of(cache).is_ok_and(|path| path.exists()) {
-        return error.into();
-    }
-    crate::Error::Invalid(format!(
-        "there is no cache {cache}; make one: weft cache create {cache} --size 10G"
-    ))
-}
-
 /// A cache's error, with the name of the cache.
 pub fn named(cache: &str, error: &Error) -> crate::Error {
     crate::Error::Volume { image: cache.to_owned(), message: error.to_string() }
@@ -93,6 +132,7 @@ pub fn named(cache: &str, error: &Error) -> crate::Error {
 pub struct CachedSource {
     cache_name: String,
     cache: Arc<Cache>,
+    file: Arc<FileDevice>,
     tap: Arc<Tap>,
     listeners: Vec<Listener>,
 }
@@ -104,7 +144,7 @@ impl CachedSource {
     /// [`crate::Error::Volume`] with what is wrong with the cache, or why it does not go with this source.
     pub fn open(source: &str, origin: Arc<dyn BlockDevice>, settings: &Settings) -> Result<Self> {
         let cache_name = settings.cache.clone();
-        let cache = open(&cache_name, settings.open.clone())?;
+        let (cache, file) = open_file(&cache_name, settings.open.clone())?;
         let id = OriginId {
             len_bytes: origin.geometry().len_bytes,
             label: match &settings.name {
@@ -116,7 +156,7 @@ impl CachedSource {
         let device =
             cache.attach(origin, &id, &settings.attach).map_err(|e| named(&cache_name, &e))?;
         let tap = Arc::new(Tap::new(device));
-        let mut opened = Self { cache_name, cache, tap, listeners: Vec::new() };
+        let mut opened = Self { cache_name, cache, file, tap, listeners: Vec::new() };
         if let Some(dir) = &settings.runtime_dir {
             let path = control_path(dir, &file_of(&opened.cache_name)?)?;
             opened.listeners.push(Listener::unix(&path, opened.handler(true))?);
@@ -171,10 +211,11 @@ impl CachedSource {
     fn handler(&self, may_change: bool) -> Handler {
         let (name, cache, tap) =
             (self.cache_name.clone(), Arc::clone(&self.cache), Arc::clone(&self.tap));
+        let file = Arc::clone(&self.file);
         Arc::new(move |request| match (request.method.as_str(), request.path.as_str()) {
             ("GET", "/metrics") => Answer::ok(render_metrics(&name, &cache.stats())),
             ("GET", "/origins") => Answer::ok(describe_origins(&cache, Some(tap.device()))),
-            ("POST", _) if may_change => match change(&cache, &tap, request) {
+            ("POST", _) if may_change => match change(&cache, &file, &tap, request) {
                 Ok(done) => Answer::ok(done),
                 Err(Refused::Unknown) => Answer::refused(404, "there is nothing of that name\n"),
                 Err(Refused::Failed(why)) => Answer::refused(409, format!("{why}\n")),
@@ -211,7 +252,12 @@ impl<E: std::error::Error> From<E> for Refused {
 }
 
 /// Does what a request asks for, and says what was done.
-fn change(cache: &Cache, tap: &Tap, request: &Request) -> std::result::Result<String, Refused> {
+fn change(
+    cache: &Cache,
+    file: &FileDevice,
+    tap: &Tap,
+    request: &Request,
+) -> std::result::Result<String, Refused> {
     let device = tap.device();
     match request.path.as_str() {
         "/flush" => {
@@ -222,6 +268,11 @@ fn change(cache: &Cache, tap: &Tap, request: &Request) -> std::result::Result<St
             let mode: Mode = request.query.parse()?;
             device.set_mode(mode)?;
             Ok(format!("the mode is {mode} now\n"))
+        }
+        "/resize" => {
+            let len_bytes = parse_size(&request.query)?;
+            resize_with_file(cache, file, len_bytes)?;
+            Ok(format!("the cache takes {len_bytes} bytes now\n"))
         }
         "/detach" => {
             cache.detach(device)?;

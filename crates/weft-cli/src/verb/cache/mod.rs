@@ -3,6 +3,7 @@
 //! A cache that is in use is locked by the process that uses it; that process listens on a socket
 //! (see `weft::cache::control_path`), and what can be done to a cache in use goes there.
 
+mod inspect;
 mod show;
 pub mod top;
 
@@ -23,6 +24,10 @@ pub fn run(out: Output, verb: &Cache) -> Outcome {
         Cache::Create(args) => create(out, args),
         Cache::Info(args) => show::info(out, &args.cache),
         Cache::Options => show::settings(out),
+        Cache::Check(args) => inspect::check(out, args),
+        Cache::Dump(args) => inspect::dump(out, args),
+        Cache::Repair(args) => inspect::repair(out, args),
+        Cache::Resize(args) => resize(out, args),
         Cache::Flush(args) => flush(out, args),
         Cache::Mode(args) => tell(out, &args.cache, &format!("/mode?{}", args.mode)),
         Cache::Detach(args) => detach(out, args),
@@ -179,6 +184,17 @@ fn flush(out: Output, args: &args::Flush) -> Outcome {
     Ok(DONE)
 }
 
+fn resize(out: Output, args: &args::Resize) -> Outcome {
+    let len_bytes = size(&args.size)?;
+    if ask(&args.cache, "GET", "/origins")?.is_some() {
+        return tell(out, &args.cache, &format!("/resize?{len_bytes}"));
+    }
+    cache::resize(&args.cache, len_bytes)?;
+    let text = format!("{} takes {} now", args.cache, human(len_bytes));
+    out.confirm(&json!({ "cache": args.cache, "len_bytes": len_bytes }), &text)?;
+    Ok(DONE)
+}
+
 fn detach(out: Output, args: &args::Detach) -> Outcome {
     if ask(&args.cache, "GET", "/origins")?.is_some() {
         return tell(out, &args.cache, "/detach");
@@ -196,7 +212,7 @@ fn detach(out: Output, args: &args::Detach) -> Outcome {
             return Err(Failure::usage(format!("{} has several sources: {known}", args.cache)));
         }
     };
-    let forgotten = opened.forget(&label);
+    let forgotten = opened.forget(&label, args.discard_dirty);
     let closed = opened.close();
     forgotten.and(closed).map_err(named)?;
     let text = format!("{} has forgotten {label}", args.cache);
