@@ -1,5 +1,6 @@
 //! The `weft` command from outside, and the rules of the house.
 
+mod cache;
 mod cached;
 mod check;
 mod documents;

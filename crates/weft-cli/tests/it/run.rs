@@ -49,6 +49,7 @@ impl Bench {
         let mut command = Command::new(env!("CARGO_BIN_EXE_weft"));
         command.args(args).current_dir(self.dir.path()).stdin(Stdio::null());
         command.env_remove("WEFT_LOG").env("LC_ALL", "C");
+        command.env("WEFT_RUNTIME_DIR", self.dir.path().join("run"));
         command
     }
 

@@ -35,8 +35,12 @@ pub fn run(out: Output, verb: &Cache) -> Outcome {
     }
 }
 
-/// Where caches in use are spoken to: a directory of the user's own. `None` if there is none.
-pub fn runtime_dir() -> Option<PathBuf> {
+/// Where caches in use are spoken to: `WEFT_RUNTIME_DIR`, or a directory of the user's own. `None`
+/// if there is none.
+fn runtime_dir() -> Option<PathBuf> {
+    if let Some(dir) = std::env::var_os("WEFT_RUNTIME_DIR") {
+        return Some(dir.into());
+    }
     if rustix::process::geteuid().is_root() {
         return Some("/run/weft".into());
     }
