@@ -80,15 +80,17 @@ impl Source {
     /// # Errors
     /// [`Error::Open`], [`Error::Locked`], and those of [`Partition::open`].
     pub fn open(&self, mode: OpenMode) -> Result<Arc<dyn BlockDevice>> {
-        let (uri, partition) = match self {
+        let (mut uri, partition) = match self {
             Self::Local(source) => return source.open(mode),
-            Self::Nbd { uri, partition } => (uri, *partition),
+            Self::Nbd { uri, partition } => (uri.clone(), *partition),
         };
         let path = || PathBuf::from(self.to_string());
         let failed = |e: weft_nbd::Error| match e {
             weft_nbd::Error::InUse => Error::Locked { path: path() },
             e => Error::Open { path: path(), source: e.into_io() },
         };
+        // The lock goes by the socket's name.
+        uri.make_absolute().map_err(failed)?;
         let mut options = uri.options().map_err(failed)?;
         options.read_only = mode.read_only;
         options.lock = mode.lock.then(|| partition.map_or(String::new(), |n| n.to_string()));

@@ -86,6 +86,8 @@ pub enum Cache {
     Detach(Detach),
     /// Record what is read and written through a cache in use
     Trace(Trace),
+    /// Say what hit ratio a cache of which size and policy would have on a trace
+    Advise(Advise),
 }
 
 #[derive(Debug, Args)]
@@ -206,4 +208,25 @@ pub struct Check {
     /// Look at the metadata only, and not whether all data matches its checksums
     #[arg(long)]
     pub quick: bool,
+}
+
+#[derive(Debug, Args)]
+pub struct Advise {
+    /// The trace
+    pub trace: PathBuf,
+    /// Its format: oracleGeneral, csv, csv:COLUMNS or arc [default: by its name]
+    #[arg(long)]
+    pub format: Option<String>,
+    /// The trace names addresses in units of this many bytes (512: sectors), and not blocks
+    #[arg(long, value_name = "BYTES")]
+    pub address_bytes: Option<u32>,
+    /// The unit of caching
+    #[arg(long, short, value_name = "SIZE", default_value = "4K")]
+    pub block_size: String,
+    /// Sizes of caches to look at, such as 1G [default: eight, up to all that is touched]
+    #[arg(long, short, value_name = "SIZE")]
+    pub size: Vec<String>,
+    /// Policies to compare [default: all]
+    #[arg(long, value_name = "POLICY")]
+    pub policy: Vec<PolicyKind>,
 }

@@ -165,3 +165,18 @@ fn prometheus_reads_and_cannot_change() {
     assert!(ask("GET /secret").starts_with("HTTP/1.1 404"));
     bench.ok(&["umount", "m"]);
 }
+
+#[test]
+fn a_trace_says_which_cache_to_take() {
+    let bench = Bench::new();
+    // Eight blocks in turn: nothing but a cache of all eight hits, and that after the first round.
+    let blocks: String = (0..800).map(|i| format!("{}\n", i % 8)).collect();
+    bench.write("t.csv", blocks.as_bytes());
+    let advice =
+        bench.json(&["cache", "advise", "t.csv", "--policy", "lru", "-s", "16K", "-s", "32K"]);
+    assert_eq!((&advice["requests"], &advice["blocks"]), (&800.into(), &8.into()));
+    let ratio = |i: usize| advice["curves"][0]["points"][i]["hit_ratio"].as_f64().unwrap();
+    assert!(ratio(0) < 0.001 && (ratio(1) - 0.99).abs() < 0.001, "{advice}");
+    assert!(bench.ok(&["cache", "advise", "t.csv"]).contains("Take 32K"));
+    assert!(bench.fails(1, &["cache", "advise", "no.csv"]).contains("no.csv"));
+}

@@ -3,6 +3,7 @@
 //! A cache that is in use is locked by the process that uses it; that process listens on a socket
 //! (see `weft::cache::control_path`), and what can be done to a cache in use goes there.
 
+mod advise;
 mod inspect;
 mod show;
 pub mod top;
@@ -32,6 +33,7 @@ pub fn run(out: Output, verb: &Cache) -> Outcome {
         Cache::Mode(args) => tell(out, &args.cache, &format!("/mode?{}", args.mode)),
         Cache::Detach(args) => detach(out, args),
         Cache::Trace(args) => trace(out, args),
+        Cache::Advise(args) => advise::run(out, args),
     }
 }
 

@@ -17,7 +17,9 @@ pub fn run(out: Output, args: &Advise) -> Outcome {
         Some(name) => name.parse::<Format>().map_err(|e| Failure::usage(e.to_string()))?,
         None => Format::of_path(&args.trace).ok_or_else(|| {
             let name = args.trace.display();
-            Failure::usage(format!("{name}: say what it is with --format oracleGeneral, csv or arc"))
+            Failure::usage(format!(
+                "{name}: say what it is with --format oracleGeneral, csv or arc"
+            ))
         })?,
     };
     let sizes = args.size.iter().map(|s| Ok(size(s)? / u64::from(block_bytes)));
@@ -39,7 +41,10 @@ pub fn run(out: Output, args: &Advise) -> Outcome {
     drop(progress);
 
     let points = |curve: &weft::cache::advise::Curve| {
-        curve.points.iter().map(|p| json!({ "slots": p.slots, "hit_ratio": p.hit_ratio }))
+        curve
+            .points
+            .iter()
+            .map(|p| json!({ "slots": p.slots, "hit_ratio": p.hit_ratio }))
             .collect::<Vec<_>>()
     };
     let report = json!({
