@@ -68,6 +68,94 @@ pub fn parsers(data: &[u8]) {
     }
 }
 
+/// Files that keep both forks of a Macintosh file, in every format: what is in them is read, and
+/// packed again.
+pub fn interchange(data: &[u8]) {
+    use weft::hfs::interchange::{Fork, Format, Reader, detect, write};
+    let _ = detect(&mut Cursor::new(data));
+    for format in Format::ALL {
+        let Ok(mut reader) = Reader::open(format, Cursor::new(data)) else { continue };
+        let mut forks = [Vec::new(), Vec::new()];
+        let resource = reader.copy_fork(Fork::Resource, &mut forks[1]);
+        if reader.copy_fork(Fork::Data, &mut forks[0]).is_err() || resource.is_err() {
+            continue;
+        }
+        // Nothing grows by more than a run of BinHex can say.
+        assert!(forks[0].len() + forks[1].len() <= data.len() * 256, "{format:?}");
+        let meta = reader.meta();
+        for packed in Format::ALL {
+            let (mut data, mut resource) = (&forks[0][..], &forks[1][..]);
+            let _ = write(packed, meta, &mut data, &mut resource, &mut std::io::sink());
+        }
+    }
+    let _ = weft::hfs::macroman::name_from_unix(data).map(|name| {
+        let unix = weft::hfs::macroman::name_to_unix(&name);
+        assert_eq!(weft::hfs::macroman::name_from_unix(unix.as_bytes()), Ok(name));
+    });
+}
+
+/// A disk image in whatever wrapping the bytes pretend, with and without a resource fork.
+pub fn containers(data: &[u8]) {
+    use weft::block::container::{Options, open};
+    let half = data.len() / 2;
+    let beside = Options { resource_fork: Some(memory(&data[half..])), ..Options::default() };
+    let third = Options { partition: Some(3), ..Options::default() };
+    for (image, options) in [(data, &Options::default()), (&data[..half], &beside), (data, &third)]
+    {
+        let Ok(opened) = open(memory(image), options) else { continue };
+        let len = opened.device.geometry().len_bytes;
+        let mut buffer = vec![0; 8192];
+        for at in [0, 1000, len / 2, len.saturating_sub(8192)] {
+            let n = usize::try_from(len.saturating_sub(at)).unwrap_or(usize::MAX).min(buffer.len());
+            let _ = opened.device.read_at(&mut buffer[..n], at);
+        }
+        let _ = opened.device.write_at(&[1; 100], len / 3);
+        let _ = opened.device.flush();
+        let _: Vec<String> = opened.layers.iter().map(ToString::to_string).collect();
+    }
+}
+
+/// An MFS volume with bytes changed as `data` says: opened, read, changed, checked, repaired.
+pub fn mfs(data: &[u8]) {
+    use weft::hfs::mfs::{Mfs, MkfsOptions, OpenOptions, check, mkfs};
+    static BASE: OnceLock<Image> = OnceLock::new();
+    let options = || OpenOptions {
+        engine: patch::Options { background: false, ..patch::Options::default() },
+        ..OpenOptions::default()
+    };
+    let base = BASE.get_or_init(|| {
+        let device = Arc::new(MemoryDevice::new(400 << 10));
+        mkfs(&*device, &MkfsOptions::default()).expect("an empty volume is made");
+        let fs = Mfs::open(Arc::clone(&device) as _, options()).expect("and opened");
+        let walker = Walker::new(&*fs);
+        for i in 0..30 {
+            let path = format!("/file {i}");
+            let content = path.repeat(20 * i);
+            let node =
+                walker.write_file(path.as_bytes(), content.as_bytes(), 0o644).expect("a file");
+            let name = b"user.com.apple.ResourceFork";
+            fs.setxattr(node.ino(), name, &[7; 2000], weft::vfs::XattrSet::Any).expect("a fork");
+        }
+        fs.close().expect("and closed");
+        device.snapshot()
+    });
+    let mut image = base.clone();
+    for change in data.chunks_exact(3) {
+        // The metadata: blocks 2 to 15.
+        let at = 1024 + u64::from(u16::from_le_bytes([change[0], change[1]])) % (14 * 512);
+        let _ = image.write(&change[2..], at);
+    }
+    let device = Arc::new(MemoryDevice::from_image(image));
+    if let Ok(fs) = Mfs::open(Arc::clone(&device) as _, options()) {
+        walk(&*fs);
+        change(&*fs);
+        let _ = fs.close();
+    }
+    if let Ok(report) = check(&*device, true) {
+        assert!(report.is_clean() || report.repaired, "{report:?}");
+    }
+}
+
 /// The journal's codec, and a recovery from a log that is nothing but these bytes behind a
 /// superblock (so that headers and sequence numbers get a chance).
 fn journal(data: &[u8]) {

@@ -14,6 +14,7 @@
 //! - [`macroman`] is the character set, and names as Unix writes them.
 //! - [`relstring`] is the order of names.
 //! - [`interchange`] packs both forks of a file for other systems, and unpacks them.
+//! - [`mfs`] is the file system of the first Macintosh, whole.
 //!
 //! The crate is `no_std` with `alloc` and without `unsafe`; the feature `std` (on unless switched
 //! off) adds what needs devices and the engine.
@@ -32,6 +33,7 @@ pub mod fsck;
 pub mod interchange;
 pub mod layout;
 pub mod macroman;
+pub mod mfs;
 pub mod mkfs;
 pub mod relstring;
 pub mod store;

@@ -5,6 +5,7 @@ mod crash;
 mod damage;
 mod hfsutils;
 mod interchange;
+mod mfs;
 mod model;
 mod order;
 mod speed;

@@ -3,6 +3,9 @@
 
 #[path = "../../../../fuzz/targets.rs"]
 mod targets;
+/// Writers of disk images in their wrappings.
+#[path = "../../../weft-block/tests/it/wrap.rs"]
+mod wrap;
 
 use std::panic::catch_unwind;
 use std::sync::mpsc::{RecvTimeoutError, channel};
@@ -10,7 +13,7 @@ use std::time::{Duration, Instant};
 use weft::block::Rng;
 
 /// How many targets there are below.
-const TARGETS: u64 = 7;
+const TARGETS: u64 = 10;
 
 /// No input may take longer; most take a millisecond.
 const HANG: Duration = Duration::from_secs(60);
@@ -176,4 +179,80 @@ fn nbd_clients_may_send_anything() {
 #[test]
 fn nbd_servers_may_send_anything() {
     replay("NBD client", targets::nbd_client, message);
+}
+
+/// Changes some bytes, half of them near the beginning or the end, and cuts some off.
+fn harm(rng: &mut Rng, mut data: Vec<u8>) -> Vec<u8> {
+    for _ in 0..rng.index(8) {
+        let near = rng.index(data.len().clamp(1, 600));
+        let at = match rng.below(4) {
+            0 => near,
+            1 => data.len().saturating_sub(near + 1),
+            _ => rng.index(data.len().max(1)),
+        };
+        let byte = *rng.pick(&[0, 1, 0x7f, 0x80, 0x90, 0xff]).expect("bytes");
+        data.get_mut(at).into_iter().for_each(|b| *b = byte);
+    }
+    if rng.chance(1, 4) {
+        data.truncate(rng.index(data.len().max(1)));
+    }
+    data
+}
+
+#[test]
+fn harmed_packed_files_are_unpacked_or_refused() {
+    use weft::hfs::interchange::{Format, Meta, write};
+    replay("interchange", targets::interchange, |rng| {
+        let (mut data, mut resource) = (vec![0; rng.index(700)], vec![0x90; rng.index(700)]);
+        rng.fill(&mut data);
+        rng.fill(&mut resource[..]);
+        let mut meta = Meta {
+            name: b"name"[..1 + rng.index(4)].to_vec(),
+            data_bytes: data.len() as u64,
+            resource_bytes: resource.len() as u64,
+            comment: vec![b'c'; rng.index(200)],
+            ..Meta::default()
+        };
+        rng.fill(&mut meta.finder_info);
+        let format = *rng.pick(&Format::ALL).expect("formats");
+        let mut packed = Vec::new();
+        write(format, &meta, &mut &data[..], &mut &resource[..], &mut packed).expect("it fits");
+        harm(rng, packed)
+    });
+}
+
+#[test]
+fn harmed_containers_are_opened_or_refused() {
+    replay("containers", targets::containers, |rng| {
+        let image = wrap::volume(20_480);
+        let (data, resource) = wrap::ndif(&image);
+        let packed = match rng.below(8) {
+            0 => wrap::macbinary(1 + rng.index(3) as u8, &image, b"r"),
+            1 => wrap::macbinary(2, &data, &resource),
+            2 => wrap::apple(Some(&data), &resource),
+            3 => wrap::disk_copy(&image, &[1; 480]),
+            4 => wrap::apple_map(1 << 15, &[("Apple_HFS", 10, 40), ("Apple_Free", 50, 9)]),
+            5 => wrap::udif(&image, 0x8000_0004, rng.chance(1, 2), &wrap::adc),
+            6 => wrap::udif(&image, 0x8000_0005 + rng.below(3) as u32, false, &<[u8]>::to_vec),
+            // The target takes the second half for a resource fork.
+            _ => {
+                let len = data.len().max(resource.len());
+                let mut both = data;
+                both.resize(len, 0);
+                both.extend(&resource);
+                both.resize(2 * len, 0);
+                both
+            }
+        };
+        harm(rng, packed)
+    });
+}
+
+#[test]
+fn damaged_mfs_volumes_are_read_and_repaired() {
+    replay("mfs", targets::mfs, |rng| {
+        let mut data = vec![0; 3 * (1 + rng.index(20))];
+        rng.fill(&mut data);
+        data
+    });
 }

@@ -1,0 +1,102 @@
+//! Checking a volume, and setting right what can be.
+
+use super::volume::Volume;
+use weft_block::BlockDevice;
+use weft_vfs::Result;
+
+/// What was found on a volume.
+#[derive(Debug, Clone, PartialEq, Eq, Default)]
+pub struct Report {
+    /// What a power cut leaves, and an open sets right by itself: structure, place, what is wrong.
+    pub loose: Vec<String>,
+    /// Everything else that is wrong.
+    pub damage: Vec<String>,
+    /// Whether all of it has been set right.
+    pub repaired: bool,
+    /// Files on the volume, after repair.
+    pub files: usize,
+}
+
+impl Report {
+    /// Whether nothing at all was found.
+    #[must_use]
+    pub fn is_clean(&self) -> bool {
+        self.loose.is_empty() && self.damage.is_empty()
+    }
+}
+
+/// Checks a volume that nobody has open. With `repair`, sets right what is wrong: forks are cut
+/// where they leave their file or enter another, names and numbers that are there twice are made
+/// unique, and map, counts and the copy of the master directory block are written anew.
+///
+/// # Errors
+/// [`weft_vfs::Error::Corrupt`] if there is no volume, or nothing that tells where its parts are.
+pub fn check(device: &dyn BlockDevice, repair: bool) -> Result<Report> {
+    let mut volume = Volume::read(device)?;
+    let mut report = Report {
+        loose: std::mem::take(&mut volume.loose),
+        damage: std::mem::take(&mut volume.damage),
+        repaired: false,
+        files: volume.files.len(),
+    };
+    if repair && !report.is_clean() {
+        make_unique(&mut volume);
+        report.files = volume.files.len();
+        volume.write(device)?;
+        let again = Volume::read(device)?;
+        report.repaired = again.loose.is_empty() && again.damage.is_empty();
+    }
+    Ok(report)
+}
+
+/// Gives files whose name or number is another's, or none, one of their own.
+fn make_unique(volume: &mut Volume) {
+    let mut numbers = std::collections::BTreeSet::new();
+    for file in &mut volume.files {
+        file.entry.name.iter_mut().filter(|b| **b == 0).for_each(|b| *b = b'-');
+        if file.entry.number == 0 || !numbers.insert(file.entry.number) {
+            file.entry.number = volume.mdb.next_number;
+            numbers.insert(file.entry.number);
+            volume.mdb.next_number = volume.mdb.next_number.saturating_add(1);
+        }
+    }
+    for at in 1..volume.files.len() {
+        let (before, rest) = volume.files.split_at_mut(at);
+        let entry = &mut rest[0].entry;
+        let version = entry.version;
+        let taken = |name: &[u8]| {
+            before.iter().any(|f| {
+                f.entry.version == version && crate::relstring::compare(&f.entry.name, name).is_eq()
+            })
+        };
+        // Its place in the block is no longer than it was: the last characters become a number.
+        let original = entry.name.clone();
+        let mut tries = 0_u32;
+        while taken(&entry.name) {
+            tries += 1;
+            let suffix = tries.to_string().into_bytes();
+            let keep = original.len().saturating_sub(suffix.len());
+            entry.name = [&original[..keep], &suffix].concat();
+            entry.name.truncate(original.len());
+            if suffix.len() > original.len() {
+                break;
+            }
+        }
+    }
+    // A name of one character can be used up.
+    let mut seen = std::collections::BTreeSet::new();
+    volume.files.retain(|f| {
+        let folded: Vec<u8> = f.entry.name.iter().map(|&b| crate::relstring::weight(b)).collect();
+        seen.insert((folded, f.entry.version))
+    });
+    volume.mdb.files = volume.files.len() as u16;
+    let used: std::collections::BTreeSet<u16> =
+        volume.files.iter().flat_map(|f| f.chains.iter().flatten().copied()).collect();
+    for number in volume.map.numbers() {
+        let value = volume.map.get(number);
+        if !used.contains(&number) && value != super::layout::DIRECTORY {
+            volume.map.set(number, super::layout::FREE);
+        }
+    }
+    volume.mdb.free_blocks = volume.map.free();
+}

@@ -1,0 +1,293 @@
+//! A volume's metadata in memory, whole: it is a few kilobytes.
+//!
+//! [`Volume::read`] takes everything in, and judges it: what a power cut can leave is set right as
+//! it is read (a caller that may write brings it to the volume); anything else that is wrong is
+//! *damage*, and all that is not touched by it can be read.
+//!
+//! A power cut can leave, by the order in which [`super::fs`] writes: blocks that no file has,
+//! chains that go on behind a file's last block, a file under its old name and its new one (the
+//! new one has the higher number, and both have the same blocks), and counts that are off.
+
+use super::layout::{
+    BLOCK_BYTES, DIRECTORY, Entry, FREE, ForkEntry, LAST, MAP_OFFSET, MDB_OFFSET, Map, Mdb,
+    parse_block,
+};
+use std::collections::{BTreeMap, BTreeSet};
+use weft_block::BlockDevice;
+
+/// A file and where its blocks are.
+#[derive(Debug, Clone)]
+pub(super) struct Known {
+    pub entry: Entry,
+    /// Allocation blocks of the data fork and the resource fork, in order.
+    pub chains: [Vec<u16>; 2],
+    /// The block of the directory it is in, counted from the first.
+    pub place: usize,
+}
+
+/// Everything that is not file content.
+#[derive(Debug, Clone)]
+pub(super) struct Volume {
+    pub mdb: Mdb,
+    pub map: Map,
+    /// In the order of the directory.
+    pub files: Vec<Known>,
+    /// The blocks of the directory as they are on the volume.
+    pub raw: Vec<[u8; BLOCK_BYTES]>,
+    /// Blocks of the directory that have something behind their last entry.
+    pub tails: Vec<u64>,
+    /// What a power cut can leave, and has been set right here.
+    pub loose: Vec<String>,
+    /// What it cannot.
+    pub damage: Vec<String>,
+}
+
+fn io(error: &weft_block::Error) -> weft_vfs::Error {
+    weft_vfs::Error::Io { errno: error.errno(), message: error.to_string() }
+}
+
+/// Where the copy of the master directory block begins, in bytes: the last two blocks.
+pub(super) fn copy_offset(len_bytes: u64) -> u64 {
+    (len_bytes / BLOCK_BYTES as u64).saturating_sub(2) * BLOCK_BYTES as u64
+}
+
+impl Volume {
+    /// Reads a volume.
+    ///
+    /// # Errors
+    /// [`weft_vfs::Error::Corrupt`] if there is none, or neither its master directory block nor the
+    /// copy can be used; [`weft_vfs::Error::Io`].
+    pub fn read(device: &dyn BlockDevice) -> weft_vfs::Result<Self> {
+        let len_bytes = device.geometry().len_bytes;
+        let len_blocks = len_bytes / BLOCK_BYTES as u64;
+        let mut head = [0; MAP_OFFSET];
+        let mut parse = |offset: u64| -> weft_vfs::Result<Result<Mdb, String>> {
+            if offset + head.len() as u64 > len_bytes {
+                return Ok(Err("the device ends before it".into()));
+            }
+            device.read_at(&mut head, offset).map_err(|e| io(&e))?;
+            Ok(Mdb::parse(&head, len_blocks))
+        };
+        let (mdb, at) = match parse(MDB_OFFSET)? {
+            Ok(mdb) => (mdb, MDB_OFFSET),
+            Err(problem) => match parse(copy_offset(len_bytes))? {
+                // A map that takes more than two blocks has no copy.
+                Ok(mdb) if mdb.map_blocks() <= 2 => (mdb, copy_offset(len_bytes)),
+                _ => {
+                    let text = format!("MFS master directory block in block 2: {problem}");
+                    return Err(weft_vfs::Error::Corrupt(text.into()));
+                }
+            },
+        };
+        let mut map = vec![0; Map::bytes_for(mdb.alloc_blocks)];
+        device.read_at(&mut map, at + MAP_OFFSET as u64).map_err(|e| io(&e))?;
+        let mut volume = Self {
+            map: Map::new(map, mdb.alloc_blocks),
+            mdb,
+            files: Vec::new(),
+            raw: Vec::new(),
+            tails: Vec::new(),
+            loose: Vec::new(),
+            damage: Vec::new(),
+        };
+        if at != MDB_OFFSET {
+            volume
+                .damage
+                .push("master directory block in block 2: unreadable, its copy is used".into());
+        }
+        for place in 0..usize::from(volume.mdb.directory_blocks) {
+            let block = u64::from(volume.mdb.directory_start) + place as u64;
+            let mut raw = [0; BLOCK_BYTES];
+            device.read_at(&mut raw, block * BLOCK_BYTES as u64).map_err(|e| io(&e))?;
+            let (entries, problem) = parse_block(&raw);
+            let end: usize = entries.iter().map(Entry::len_bytes).sum();
+            if raw.get(end..).is_some_and(|tail| tail.iter().any(|&b| b != 0)) {
+                volume.tails.push(block);
+            }
+            volume.raw.push(raw);
+            volume.files.extend(entries.into_iter().map(|entry| Known {
+                entry,
+                chains: Default::default(),
+                place,
+            }));
+            if let Some(problem) = problem {
+                volume.damage.push(format!("directory in block {block}: {problem}"));
+            }
+        }
+        volume.judge();
+        Ok(volume)
+    }
+
+    /// Follows every chain, and compares everything with everything.
+    fn judge(&mut self) {
+        self.drop_old_names();
+        let mut owners: BTreeMap<u16, String> = BTreeMap::new();
+        let mut files = std::mem::take(&mut self.files);
+        for file in &mut files {
+            for which in 0..2 {
+                self.follow(file, which, &mut owners);
+            }
+        }
+        let mut names = BTreeSet::new();
+        let mut numbers = BTreeSet::new();
+        for file in &files {
+            let name = file.entry.name.escape_ascii();
+            let folded: Vec<u8> =
+                file.entry.name.iter().map(|&b| crate::relstring::weight(b)).collect();
+            if file.entry.name.contains(&0) {
+                self.damage.push(format!("file \"{name}\": its name has a NUL"));
+            }
+            if !names.insert((folded, file.entry.version)) {
+                self.damage.push(format!("file \"{name}\": the name is there twice"));
+            }
+            if !numbers.insert(file.entry.number) {
+                let number = file.entry.number;
+                self.damage.push(format!("file \"{name}\": number {number} is another file's too"));
+            }
+        }
+        self.files = files;
+        // Blocks of the directory may lie among those of files, and are marked then.
+        let lost: Vec<u16> = self
+            .map
+            .numbers()
+            .filter(|n| !matches!(self.map.get(*n), FREE | DIRECTORY) && !owners.contains_key(n))
+            .collect();
+        if !lost.is_empty() {
+            self.loose.push(format!("block map: {} blocks belong to no file", lost.len()));
+            lost.iter().for_each(|&n| {
+                self.map.set(n, FREE);
+            });
+        }
+        self.count();
+    }
+
+    /// Removes the older of two names of one file: same blocks, made at the same second.
+    fn drop_old_names(&mut self) {
+        let key = |f: &Known| (f.entry.data.start, f.entry.resource.start, f.entry.created);
+        let mut newest: BTreeMap<(u16, u16, u32), u32> = BTreeMap::new();
+        for file in self.files.iter().filter(|f| f.entry.data.start | f.entry.resource.start != 0) {
+            let number = newest.entry(key(file)).or_default();
+            *number = (*number).max(file.entry.number);
+        }
+        let loose = &mut self.loose;
+        self.files.retain(|file| {
+            let keep = newest.get(&key(file)).is_none_or(|&n| n <= file.entry.number);
+            if !keep {
+                let name = file.entry.name.escape_ascii();
+                loose.push(format!("file \"{name}\": it has got another name"));
+            }
+            keep
+        });
+    }
+
+    /// Follows the chain of a fork as far as the fork goes.
+    fn follow(&mut self, file: &mut Known, which: usize, owners: &mut BTreeMap<u16, String>) {
+        let name = format!("\"{}\"", file.entry.name.escape_ascii());
+        let label = ["data", "resource"][which];
+        let fork = if which == 0 { &mut file.entry.data } else { &mut file.entry.resource };
+        let chain = &mut file.chains[which];
+        let unit = self.mdb.alloc_block_bytes;
+        let blocks = fork.allocated_bytes / unit;
+        let mut problem = None;
+        if !fork.allocated_bytes.is_multiple_of(unit) || fork.len_bytes > fork.allocated_bytes {
+            problem = Some(format!(
+                "{} bytes in allocation blocks of {} bytes together",
+                fork.len_bytes, fork.allocated_bytes
+            ));
+        }
+        let mut next = fork.start;
+        while problem.is_none() && chain.len() < blocks as usize {
+            if !self.map.has(next) || matches!(self.map.get(next), FREE | DIRECTORY) {
+                problem = Some(format!("its block {} is {next}, no block in use", chain.len()));
+            } else if let Some(owner) = owners.get(&next) {
+                problem = Some(format!("its block {} is {next}, which {owner} has", chain.len()));
+            } else {
+                owners.insert(next, name.clone());
+                chain.push(next);
+                next = self.map.get(next);
+            }
+        }
+        if problem.is_none() && blocks == 0 && fork.start != 0 {
+            problem = Some(format!("it begins at block {} and has no length", fork.start));
+        }
+        if let Some(problem) = problem {
+            self.damage.push(format!("file {name}, {label} fork: {problem}"));
+            // What is there can be read.
+            fork.allocated_bytes = chain.len() as u32 * unit;
+            fork.len_bytes = fork.len_bytes.min(fork.allocated_bytes);
+            if chain.is_empty() {
+                fork.start = 0;
+            }
+        }
+        if let Some(&last) = chain.last()
+            && self.map.get(last) != LAST
+        {
+            self.loose.push(format!("file {name}, {label} fork: its chain goes on behind its end"));
+            self.map.set(last, LAST);
+        }
+    }
+
+    /// Compares the counts with what they count.
+    fn count(&mut self) {
+        // What is behind the last entry has been deleted, unless files are missing.
+        if self.files.len() < usize::from(self.mdb.files) {
+            for block in &self.tails {
+                self.damage.push(format!(
+                    "directory in block {block}: entries behind the last one, and files are missing"
+                ));
+            }
+        }
+        let next = self.files.iter().map(|f| f.entry.number).max().unwrap_or(0).saturating_add(1);
+        let counts = [
+            ("files", &mut self.mdb.files, self.files.len() as u16),
+            ("free blocks", &mut self.mdb.free_blocks, self.map.free()),
+        ];
+        for (what, stored, found) in counts {
+            if *stored != found {
+                self.loose.push(format!("volume information: {stored} {what}, there are {found}"));
+                *stored = found;
+            }
+        }
+        if self.mdb.next_number < next {
+            let stored = self.mdb.next_number;
+            self.loose.push(format!("volume information: the next file is {stored}, not {next}"));
+            self.mdb.next_number = next;
+        }
+    }
+
+    /// The content of a directory block.
+    pub fn directory_block(&self, place: usize) -> [u8; BLOCK_BYTES] {
+        encode_block(self.files.iter().filter(|f| f.place == place).map(|f| &f.entry))
+    }
+
+    /// Writes all of it.
+    pub fn write(&self, device: &dyn BlockDevice) -> weft_vfs::Result<()> {
+        let write = |bytes: &[u8], at: u64| device.write_at(bytes, at).map_err(|e| io(&e));
+        let head = [&self.mdb.encode()[..], self.map.bytes()].concat();
+        for place in 0..usize::from(self.mdb.directory_blocks) {
+            let block = u64::from(self.mdb.directory_start) + place as u64;
+            write(&self.directory_block(place), block * BLOCK_BYTES as u64)?;
+        }
+        write(&head, MDB_OFFSET)?;
+        let len_blocks = device.geometry().len_bytes / BLOCK_BYTES as u64;
+        if let Some(block) = self.mdb.copy_block(len_blocks) {
+            write(&head, block * BLOCK_BYTES as u64)?;
+        }
+        device.flush().map_err(|e| io(&e))
+    }
+}
+
+/// The block that holds these entries, which fit.
+pub(super) fn encode_block<'a>(entries: impl Iterator<Item = &'a Entry>) -> [u8; BLOCK_BYTES] {
+    let mut bytes = Vec::with_capacity(BLOCK_BYTES);
+    entries.for_each(|entry| entry.encode(&mut bytes));
+    bytes.resize(BLOCK_BYTES, 0);
+    let mut block = [0; BLOCK_BYTES];
+    block.copy_from_slice(&bytes[..BLOCK_BYTES]);
+    block
+}
+
+/// A fork of a file as `which` counts them.
+pub(super) fn fork_mut(entry: &mut Entry, which: usize) -> &mut ForkEntry {
+    if which == 0 { &mut entry.data } else { &mut entry.resource }
+}

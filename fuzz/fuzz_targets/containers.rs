@@ -1,0 +1,7 @@
+//! Disk images in their wrappings.
+#![no_main]
+
+#[path = "../targets.rs"]
+mod targets;
+
+libfuzzer_sys::fuzz_target!(|data: &[u8]| targets::containers(data));
