@@ -30,6 +30,7 @@ needs=(
   "/usr/share/doc/qemu-block-extra qemu-block-extra    optional"
   "dmg2img                         dmg2img     optional"
   "7zz                             7zip        optional"
+  "xorriso                         xorriso     optional"
 )
 if [ "${1:-}" = bench ]; then
   needs+=(

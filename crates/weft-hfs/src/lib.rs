@@ -15,6 +15,7 @@
 //! - [`relstring`] is the order of names.
 //! - [`interchange`] packs both forks of a file for other systems, and unpacks them.
 //! - [`mfs`] is the file system of the first Macintosh, whole.
+//! - [`hfsplus`] is what came after HFS, to read.
 //!
 //! The crate is `no_std` with `alloc` and without `unsafe`; the feature `std` (on unless switched
 //! off) adds what needs devices and the engine.
@@ -29,6 +30,8 @@ mod error;
 #[cfg(feature = "std")]
 mod fs;
 pub mod fsck;
+#[cfg(feature = "std")]
+pub mod hfsplus;
 #[cfg(feature = "std")]
 pub mod interchange;
 pub mod layout;

@@ -3,6 +3,7 @@
 mod conformance;
 mod crash;
 mod damage;
+mod hfsplus;
 mod hfsutils;
 mod interchange;
 mod mfs;

@@ -1,0 +1,55 @@
+//! HFS Plus, to read: the volume that hides in an HFS wrapper, or stands alone.
+//!
+//! Source: Apple Technical Note TN1150, "HFS Plus Volume Format". Names come out in UTF-8, composed
+//! (NFC), with `:` and `/` swapped as on HFS; a name is found as it is listed, in the case that it
+//! has. Both forks, Finder information and extended attributes are there, as on HFS. Symbolic links
+//! and hard links to files are followed as macOS keeps them. A journal is not replayed: what it
+//! holds that is not in place yet is not seen.
+//!
+//! Everything is checked as it is read: a node, an extent or a length that lies is an error that
+//! names it, no walk is longer than the tree has nodes, and no fork has more extents than the
+//! volume blocks.
+
+mod fs;
+mod layout;
+mod volume;
+
+pub use fs::{HfsPlus, OpenOptions};
+
+use weft_block::BlockDevice;
+
+/// Where an HFS Plus volume lies on a device.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub struct Place {
+    /// Its first byte.
+    pub start_bytes: u64,
+    /// Its length in bytes.
+    pub len_bytes: u64,
+    /// Whether it is embedded in an HFS volume.
+    pub wrapped: bool,
+}
+
+/// Looks for an HFS Plus volume: by itself, or embedded in an HFS volume (`drEmbedSigWord`).
+///
+/// # Errors
+/// Those of reading the device.
+pub fn find(device: &dyn BlockDevice) -> Result<Option<Place>, weft_block::Error> {
+    let device_bytes = device.geometry().len_bytes;
+    let mut header = [0; 512];
+    if device_bytes < 1536 {
+        return Ok(None);
+    }
+    device.read_at(&mut header, 1024)?;
+    if matches!(&header[..2], b"H+" | b"HX") {
+        return Ok(Some(Place { start_bytes: 0, len_bytes: device_bytes, wrapped: false }));
+    }
+    if header[..2] != *b"BD" || !matches!(&header[0x7c..0x7e], b"H+" | b"HX") {
+        return Ok(None);
+    }
+    let unit = u64::from(layout::be32(&header, 0x14));
+    let first = u64::from(layout::be16(&header, 0x1c)) * 512;
+    let [start, count] = [0x7e, 0x80].map(|at| u64::from(layout::be16(&header, at)));
+    let place = Place { start_bytes: first + start * unit, len_bytes: count * unit, wrapped: true };
+    let inside = place.start_bytes + place.len_bytes <= device_bytes && place.len_bytes >= 1536;
+    Ok(inside.then_some(place))
+}
