@@ -95,6 +95,12 @@ impl Cache {
             self.load_some()?;
         }
         if !self.options.read_only {
+            // What a process that was killed has written may be in the device's volatile cache
+            // only. It was believed, so it must be durable before anything is built on it: both
+            // copies of the superblock would be in flight otherwise.
+            self.flush_cache()?;
+        }
+        if !self.options.read_only {
             let state = if self.options.persistence { 0 } else { STATE_EMPTY };
             if empty && self.options.persistence {
                 // What is on the device must never be taken for this life's.

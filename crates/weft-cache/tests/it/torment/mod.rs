@@ -144,6 +144,13 @@ fn a_cache_that_is_still_loading_survives_cuts() {
     campaign(Family::Large, 0..3, 1);
 }
 
+/// Cases that once broke a promise.
+#[test]
+fn what_failed_once_holds() {
+    // Both copies of the superblock in flight: one of a killed process, one of the recovery.
+    campaign(Family::Only(weft_cache::Mode::PassThrough), 1008..1009, 2);
+}
+
 /// Hundreds of thousands of cuts, in the share of `WEFT_LONG_SECONDS` that is this campaign's.
 #[test]
 #[ignore = "a campaign: make test-long"]

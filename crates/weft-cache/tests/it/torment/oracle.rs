@@ -215,6 +215,8 @@ impl Oracle {
             if sector.now.len() > 1 {
                 let sector = Arc::make_mut(sector);
                 sector.now.retain(fits);
+                // The same content may have been written twice.
+                sector.now.dedup_by(|a, b| a.bytes == b.bytes);
                 if sector.since.is_empty() {
                     sector.durable = sector.now.clone();
                 }
