@@ -47,6 +47,8 @@ pub struct Hfs {
     read_only: AtomicBool,
     /// Seconds that local time is ahead of UTC.
     utc_offset_secs: i32,
+    /// Where the allocation blocks begin, and blocks of each.
+    geometry: (u64, u64),
     uid: u32,
     gid: u32,
 }
@@ -98,7 +100,7 @@ impl Hfs {
     fn look<R>(&self, f: impl FnOnce(&mut State, &mut OpStore<'_, '_>) -> Result<R>) -> Result<R> {
         let mut op = self.engine.begin(0).map_err(|e| store::engine_error(&e))?;
         let mut st = self.lock();
-        f(&mut st, &mut OpStore::new(&mut op, &self.engine, &*self.device))
+        f(&mut st, &mut OpStore::new(&mut op, &self.engine, &*self.device, self.geometry))
     }
 
     /// Runs `f` as one operation. If space is short because what freed it is not durable, it is
@@ -122,7 +124,7 @@ impl Hfs {
         }
         let mut op = self.engine.begin(BLOCKS).map_err(|e| store::engine_error(&e))?;
         let mut st = self.lock();
-        let mut s = OpStore::new(&mut op, &self.engine, &*self.device);
+        let mut s = OpStore::new(&mut op, &self.engine, &*self.device, self.geometry);
         st.vol.set_now(self.date(Time::now()));
         let result = f(&mut st, &mut s);
         let finished = st.vol.finish(&mut s);

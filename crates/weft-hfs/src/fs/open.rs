@@ -59,7 +59,7 @@ fn recover(device: &Arc<dyn BlockDevice>, utc_offset_secs: i32) -> Result<()> {
         .map_err(|e| engine_error(&e))?;
     let done = {
         let mut op = engine.begin(0).map_err(|e| engine_error(&e))?;
-        let mut s = OpStore::new(&mut op, &engine, &**device);
+        let mut s = OpStore::new(&mut op, &engine, &**device, (0, 0));
         let mut volume = Volume::open(&mut s, Raw(&**device).len_blocks())?;
         if volume.is_clean() {
             return Ok(());
@@ -113,15 +113,17 @@ impl Hfs {
         let blocks = Raw(&*device).len_blocks();
         let volume = {
             let mut op = engine.begin(0).map_err(|e| engine_error(&e))?;
-            Volume::open(&mut OpStore::new(&mut op, &engine, &*device), blocks)?
+            Volume::open(&mut OpStore::new(&mut op, &engine, &*device, (0, 0)), blocks)?
         };
         let locked = volume.is_locked();
+        let geometry = (u64::from(volume.mdb().first_block), volume.mdb().blocks_per_alloc());
         let fs = Self {
             state: Mutex::new(State::new(volume)),
             engine,
             device,
             read_only: AtomicBool::new(false),
             utc_offset_secs: options.utc_offset_secs,
+            geometry,
             uid: options.uid,
             gid: options.gid,
         };

@@ -1,6 +1,6 @@
 //! The core's store over the engine, and its device over weft's.
 
-use crate::layout::BLOCK_BYTES;
+use crate::layout::{BLOCK_BYTES, CATALOG_ID, EXTENTS_ID};
 use crate::store::{Device, Store};
 use crate::{Error, Result};
 use smallvec::SmallVec;
@@ -21,19 +21,36 @@ pub(super) struct OpStore<'a, 'e> {
     /// Blocks of the volume in one of the engine.
     per: u64,
     atomic: bool,
+    /// Where the allocation blocks begin, and blocks of each.
+    geometry: (u64, u64),
 }
 
 impl<'a, 'e> OpStore<'a, 'e> {
-    pub fn new(op: &'a mut Op<'e>, engine: &'e Engine, device: &'e dyn BlockDevice) -> Self {
+    pub fn new(
+        op: &'a mut Op<'e>,
+        engine: &'e Engine,
+        device: &'e dyn BlockDevice,
+        geometry: (u64, u64),
+    ) -> Self {
         let per = u64::from(engine.block_bytes()) / BLOCK_BYTES as u64;
         let atomic = matches!(engine.policy(), Policy::Journal(_));
-        Self { op, engine, device, per, atomic }
+        Self { op, engine, device, per, atomic, geometry }
     }
 
     /// Where a block of the volume lies in the engine's.
     fn place(&self, block: u64) -> (BlockNr, usize) {
         let within = usize::try_from(block % self.per).unwrap_or(0);
         (BlockNr(block / self.per), within * BLOCK_BYTES)
+    }
+
+    /// Whether a block of the engine lies within one allocation block. One that does not may hold
+    /// data and metadata; all of it is journaled then, as a block is either data or metadata.
+    fn is_pure(&self, nr: BlockNr) -> bool {
+        let (first_block, per_alloc) = self.geometry;
+        let (from, to) = (nr.0 * self.per, (nr.0 + 1) * self.per - 1);
+        let alloc =
+            |block: u64| block.checked_sub(first_block).and_then(|b| b.checked_div(per_alloc));
+        self.per == 1 || (alloc(from).is_some() && alloc(from) == alloc(to))
     }
 
     fn engine_bytes(&self) -> usize {
@@ -115,8 +132,12 @@ impl Store for OpStore<'_, '_> {
         while !rest.is_empty() {
             let n = (self.engine_bytes() - at).min(rest.len());
             let (now, later) = rest.split_at(n);
-            let patch =
-                self.op.write_data(nr, owner, at, now, fresh, &[]).map_err(|e| engine_error(&e))?;
+            let patch = if self.is_pure(nr) {
+                self.op.write_data(nr, owner, at, now, fresh, &[])
+            } else {
+                self.op.write(nr, at, now, &[])
+            }
+            .map_err(|e| engine_error(&e))?;
             if patches.last() != Some(&patch) {
                 patches.push(patch);
             }
@@ -127,14 +148,26 @@ impl Store for OpStore<'_, '_> {
 
     fn zero_data(&mut self, block: u64, owner: u32, count: u64) -> Result<PatchId> {
         static CHUNK: [u8; 64 * BLOCK_BYTES] = [0; 64 * BLOCK_BYTES];
-        if count >= ZERO_BLOCKS {
+        let tree = matches!(owner, EXTENTS_ID | CATALOG_ID);
+        if count >= ZERO_BLOCKS || (self.atomic && tree) {
+            // What shares a block of the engine with others goes through it.
+            let (mut block, mut count) = (block, count);
+            let mut edges: SmallVec<[PatchId; 4]> = SmallVec::new();
+            while count > 0 && !self.is_pure(self.place(block).0) {
+                edges.push(self.write(block, 0, &[0; BLOCK_BYTES], &[])?);
+                (block, count) = (block + 1, count - 1);
+            }
+            while count > 0 && !self.is_pure(self.place(block + count - 1).0) {
+                edges.push(self.write(block + count - 1, 0, &[0; BLOCK_BYTES], &[])?);
+                count -= 1;
+            }
             // Nothing on the disk leads to these blocks yet: they may be written at once.
             let fail =
                 |e: weft_block::Error| Error::Device { errno: e.errno(), message: e.to_string() };
             let bytes = BLOCK_BYTES as u64;
             self.device.write_zeroes(block * bytes, count * bytes).map_err(fail)?;
             self.device.flush().map_err(fail)?;
-            return Ok(PatchId::DURABLE);
+            return self.join(&edges);
         }
         let mut patches: SmallVec<[PatchId; 4]> = SmallVec::new();
         let mut done = 0;

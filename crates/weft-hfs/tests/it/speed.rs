@@ -37,6 +37,7 @@ fn of_the_paper() {
         5000.0 / all.as_secs_f64(),
         fs.engine().counters()
     );
+    drop(fs);
     let fs = open();
     let start = Instant::now();
     for name in &names {
@@ -50,6 +51,7 @@ fn of_the_paper() {
         5000.0 / made.as_secs_f64(),
         5000.0 / all.as_secs_f64()
     );
+    drop(fs);
     const BYTES: usize = 5_000_000;
     let data = vec![7; BYTES];
     let mut back = vec![0; BYTES];
