@@ -267,7 +267,7 @@ impl CachedDevice {
                 cache.counters.miss_bytes.add(buf.len() as u64);
                 let data = self.fetch(id, &part.subs)?;
                 buf.copy_from_slice(&data[(at - first) as usize..][..buf.len()]);
-                cache.hand_to_filler(&self.origin, id, data);
+                cache.hand_to_filler(&self.origin, id, &data);
             }
             From::Other(id) => return Ok(self.wait_for_fill(id, &part.subs, buf, at)),
         }
@@ -448,9 +448,9 @@ impl State {
 
 impl Cache {
     /// Puts what a fill has brought into the cache: at once, or behind.
-    pub(crate) fn hand_to_filler(&self, origin: &Arc<Origin>, id: FillId, data: Arc<Vec<u8>>) {
-        if !self.workers.take_fill(&self.options, origin, id, &data) {
-            self.complete_fill(origin, id, &data);
+    pub(crate) fn hand_to_filler(&self, origin: &Arc<Origin>, id: FillId, data: &Arc<Vec<u8>>) {
+        if !self.workers.take_fill(&self.options, origin, id, data) {
+            self.complete_fill(origin, id, data);
         }
     }
 

@@ -229,7 +229,7 @@ impl State {
         }
         // The first of a batch, and each that overflows a block of the log, begins a write.
         let per_block = 4000 / crate::format::record::padded_bytes(self.sb.subs());
-        self.counters.batched_updates.add(u64::from(self.pending.len() % per_block != 0));
+        self.counters.batched_updates.add(u64::from(!self.pending.len().is_multiple_of(per_block)));
         self.slots.set_touched(slot, true);
         self.pending.push(slot);
     }
