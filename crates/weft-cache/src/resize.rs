@@ -162,9 +162,8 @@ mod tests {
         let options = OpenOptions { background: false, ..OpenOptions::default() };
         let id = OriginId { len_bytes: 32 << 20, label: "o".to_owned(), ..OriginId::default() };
         let attach = AttachOptions { mode: Mode::WriteBack, ..AttachOptions::default() };
-        let mut version = 1_u8;
         let mut slots = Vec::new();
-        for mib in [2_u64, 12, 48, 50, 20, 1] {
+        for (version, mib) in (1_u8..).zip([2_u64, 12, 48, 50, 20, 1]) {
             let cache = Cache::open(Arc::clone(&disk), options.clone()).unwrap();
             let cached = cache.attach(Arc::clone(&origin), &id, &attach).unwrap();
             cache.resize(mib << 20).unwrap_or_else(|e| panic!("to {mib} MiB: {e}"));
@@ -177,7 +176,6 @@ mod tests {
             }
             cached.flush().unwrap();
             cache.check_invariants();
-            version += 1;
             if mib % 8 == 0 {
                 cache.close().unwrap();
             }

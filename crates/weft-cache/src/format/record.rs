@@ -148,9 +148,9 @@ pub(crate) mod tests {
                     record.valid = (masks[0] & all).max(1);
                     record.dirty = masks[1] & record.valid;
                     record.zero = masks[2] & record.valid;
-                    for sub in 0..subs {
+                    for (sub, crc) in crcs.into_iter().enumerate().take(subs) {
                         if record.valid >> sub & 1 != 0 {
-                            record.crcs[sub] = crcs[sub];
+                            record.crcs[sub] = crc;
                         }
                     }
                 }

@@ -33,7 +33,7 @@ fn stays_warm(mode: Mode) {
     let writes = Counter::new(&rig.origin_disk, Request::Write);
     let open = rig.open();
     let reads_of_attach = reads.count();
-    let version = |number: u64| u64::from(number % 100 == 0);
+    let version = |number: u64| u64::from(number.is_multiple_of(100));
     for number in 0..BLOCKS {
         assert_eq!(read(&*open.device, number).unwrap(), block(number, version(number)));
     }

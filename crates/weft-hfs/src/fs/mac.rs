@@ -58,7 +58,7 @@ impl Mac {
         if path.contains(&b':') {
             match parts.first() {
                 // From here: the first colon separates nothing.
-                Some(first) if first.is_empty() => {}
+                Some([]) => {}
                 Some(first) => {
                     let name = self.fs.volume_info().name;
                     if name.order(&Name::any(first)?).is_ne() {

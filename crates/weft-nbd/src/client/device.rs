@@ -155,7 +155,7 @@ impl NbdDevice {
     }
 
     /// Writes whole blocks. The caller holds `writers`.
-    fn write_blocks(&self, data: Arc<[u8]>, offset: u64) -> Result<()> {
+    fn write_blocks(&self, data: &Arc<[u8]>, offset: u64) -> Result<()> {
         let max = u64::from(self.pool.piece_bytes());
         loop {
             let (_, generation) = self.pool.call(|generation| {
@@ -168,10 +168,10 @@ impl NbdDevice {
                 self.pool.run(&generation.links, asks, |_, _| Ok(()))
             })?;
             let keep = self.pool.keeps_unflushed();
-            let content = Content::Data(Arc::clone(&data));
+            let content = Content::Data(Arc::clone(data));
             if self.pool.commit(generation, |log| {
                 if keep {
-                    log.add(offset, content)
+                    log.add(offset, content);
                 }
             }) {
                 return Ok(());
@@ -194,7 +194,7 @@ impl NbdDevice {
         if self.is_aligned(offset, data.len() as u64) {
             self.make_room(data.len() as u64)?;
             let _writing = self.writers.read().unwrap_or_else(PoisonError::into_inner);
-            return self.write_blocks(data.into(), offset);
+            return self.write_blocks(&data.into(), offset);
         }
         let min = self.min_bytes();
         let start = offset - offset % min;
@@ -211,7 +211,7 @@ impl NbdDevice {
         }
         let at = (offset - start) as usize;
         blocks[at..at + data.len()].copy_from_slice(data);
-        self.write_blocks(blocks.into(), start)
+        self.write_blocks(&blocks.into(), start)
     }
 
     /// Makes room for another write in the memory for what is not durable.

@@ -104,7 +104,7 @@ fn a_flood_of_requests_whose_replies_nobody_reads_is_not_served_into_memory() {
             flags: CommandFlags::empty(),
             command: Command::READ,
             handle: nr,
-            offset: nr % 8 << 20,
+            offset: (nr % 8) << 20,
             len_bytes: 1 << 20,
         };
         if raw.stream.write_all(&request.encode()).is_err() {

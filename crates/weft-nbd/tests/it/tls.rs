@@ -112,8 +112,8 @@ fn who_may_not_come_in_does_not() {
 fn missing_files_are_named() {
     let dir = tempfile::tempdir().expect("a directory");
     for error in [
-        ServerTls::from_directory(dir.path(), false).err().expect("nothing there"),
-        ClientTls::from_directory(dir.path()).err().expect("nothing there"),
+        ServerTls::from_directory(dir.path(), false).expect_err("nothing there"),
+        ClientTls::from_directory(dir.path()).expect_err("nothing there"),
     ] {
         assert!(error.to_string().contains("-cert.pem"), "{error}");
     }

@@ -191,7 +191,7 @@ fn replay() {
     let mut words = text.split_whitespace();
     let family = words.next().and_then(Family::parse).expect("a family");
     let seed = words.next().and_then(|w| w.parse().ok()).expect("a seed");
-    let cut = words.next().map(|word| parse_cut(word)).expect("a cut");
+    let cut = words.next().map(parse_cut).expect("a cut");
     let mut case = Case::new(Config::generate(family, seed), OPS);
     if let Some(numbers) = words.next() {
         let numbers: Vec<u32> = numbers.split(',').map(|n| n.parse().expect("a number")).collect();

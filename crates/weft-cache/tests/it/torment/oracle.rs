@@ -64,7 +64,7 @@ pub fn pattern(op: u32, origin: usize, offset: u64, len: usize) -> Vec<u8> {
     let mut bytes = Vec::with_capacity(len + 16);
     let mut at = first;
     while at < offset + len as u64 {
-        let word = mix(u64::from(op) << 40 ^ (origin as u64) << 36 ^ at / 8 ^ 1 << 63);
+        let word = mix((u64::from(op) << 40) ^ ((origin as u64) << 36) ^ (at / 8) ^ (1 << 63));
         bytes.extend_from_slice(&word.to_le_bytes());
         at += 8;
     }

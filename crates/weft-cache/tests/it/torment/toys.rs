@@ -139,11 +139,11 @@ impl<const WRONG: usize> Subject for Toy<WRONG> {
     }
 
     fn detach_all(&mut self) -> Result<(), String> {
-        self.0.iter().try_for_each(|o| o.flush()).map_err(|e| e.to_string())
+        self.0.iter().try_for_each(BlockDevice::flush).map_err(|e| e.to_string())
     }
 
     fn close(self) -> Result<(), String> {
-        self.0.iter().try_for_each(|o| o.flush()).map_err(|e| e.to_string())
+        self.0.iter().try_for_each(BlockDevice::flush).map_err(|e| e.to_string())
     }
 }
 
