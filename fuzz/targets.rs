@@ -540,7 +540,7 @@ pub fn nbd_client(data: &[u8]) {
         if handshake.greet().is_ok()
             && let Ok(facts) = handshake.go("disk")
         {
-            assert!(facts.sizes.check().is_ok() && facts.len_bytes <= i64::MAX as u64);
+            assert!(facts.sizes.check().is_ok() && i64::try_from(facts.len_bytes).is_ok());
         }
         let (mut reader, mut writer) = (script, std::io::sink());
         let mut handshake = Handshake::new(&mut reader, &mut writer, None);

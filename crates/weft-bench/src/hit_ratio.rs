@@ -119,7 +119,7 @@ fn ours(trace: &Trace, sizes: &[usize]) -> Vec<Vec<f64>> {
             .iter()
             .flat_map(|&slots| policies.iter().map(move |&kind| (kind, slots as u32)))
             .collect();
-        simulate::hits_of_each(&runs, &keys).into_iter().map(|hits| hits.ratio()).collect()
+        simulate::hits_of_each(&runs, &keys).into_iter().map(simulate::Hits::ratio).collect()
     };
     let all: Vec<f64> = each(0, &OURS);
     let mut ratios: Vec<Vec<f64>> = all.chunks(OURS.len()).map(<[f64]>::to_vec).collect();

@@ -327,7 +327,7 @@ mod tests {
         let address = run(&path, &echo, held).unwrap();
         assert_eq!(address, path);
         let mut stream = address.connect().unwrap();
-        let sent: Vec<u8> = (0..300_000_u32).flat_map(|i| i.to_le_bytes()).collect();
+        let sent: Vec<u8> = (0..300_000_u32).flat_map(u32::to_le_bytes).collect();
         let mut writer = stream.try_clone().unwrap();
         let copy = sent.clone();
         let began = Instant::now();

@@ -81,6 +81,8 @@ fn open(args: &ServeNbd) -> Result<cache::Opened, Failure> {
     cache::open_source(&absolute_source(&args.source)?, &args.caching, args.read_only)
 }
 
+// A function for `map_err`.
+#[allow(clippy::needless_pass_by_value)]
 fn failed(e: weft::nbd::Error) -> Failure {
     Failure::new(e.to_string())
 }

@@ -231,11 +231,7 @@ fn trace(out: Output, args: &args::Trace) -> Outcome {
     let shown = path.to_str().filter(|p| !p.contains([' ', '\r', '\n'])).ok_or_else(|| {
         Failure::usage("the output's path must be UTF-8 and have no spaces in it")
     })?;
-    tell(
-        Output { quiet: true, json: false, ..out },
-        &args.cache,
-        &format!("/trace/start?{shown}"),
-    )?;
+    tell(Output { quiet: true, json: false }, &args.cache, &format!("/trace/start?{shown}"))?;
     std::thread::sleep(Duration::from_secs(args.seconds));
     tell(out, &args.cache, "/trace/stop")
 }
