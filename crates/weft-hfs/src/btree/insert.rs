@@ -84,7 +84,7 @@ impl<P: Copy + PartialEq + core::fmt::Debug> Tree<P> {
         self.header.first_leaf = root;
         self.header.last_leaf = root;
         let rooted = self.write_header(s, &[made])?;
-        self.note_reach(s, root, rooted);
+        self.note_reach(s, root, rooted)?;
         s.join(&[made, rooted])
     }
 
@@ -154,7 +154,11 @@ impl<P: Copy + PartialEq + core::fmt::Debug> Tree<P> {
             let first = self.kind.index_record(left_buf.view().key(0), node);
             self.new_root(s, height, &[&first, &entry], made)?
         };
-        self.note_reach(s, right, pointed);
+        // What the left node's records wait for to be reachable, those that moved wait for too.
+        if let Some(&before) = self.reach.get(&node) {
+            self.note_reach(s, right, before)?;
+        }
+        self.note_reach(s, right, pointed)?;
 
         let cut = if at_end {
             self.set_next(s, node, right)?;
@@ -194,7 +198,7 @@ impl<P: Copy + PartialEq + core::fmt::Debug> Tree<P> {
         self.header.root = root;
         self.header.depth = height + 1;
         let pointed = self.write_header(s, &[rooted])?;
-        self.note_reach(s, root, pointed);
+        self.note_reach(s, root, pointed)?;
         Ok(pointed)
     }
 }

@@ -93,7 +93,7 @@ impl<P: Copy + PartialEq + core::fmt::Debug> Tree<P> {
         }
         if prev != 0 && !raised.is_empty() {
             let all = s.join(&raised)?;
-            self.note_reach(s, prev, all);
+            self.note_reach(s, prev, all)?;
         }
         Ok(())
     }

@@ -456,10 +456,19 @@ impl<P: Copy + PartialEq + core::fmt::Debug> Tree<P> {
         s.join(&all)
     }
 
-    fn note_reach<S: Store<Patch = P>>(&mut self, s: &S, node: u32, patch: P) {
-        if !s.is_atomic() && !s.is_durable(patch) {
-            self.reach.insert(node, patch);
+    /// Notes what (more) makes all of a node's content reachable.
+    fn note_reach<S: Store<Patch = P>>(&mut self, s: &mut S, node: u32, patch: P) -> Result<()> {
+        if s.is_atomic() || s.is_durable(patch) {
+            return Ok(());
         }
+        let all = match self.reach.get(&node) {
+            Some(&before) if before != patch && !s.is_durable(before) => {
+                s.join(&[before, patch])?
+            }
+            _ => patch,
+        };
+        self.reach.insert(node, all);
+        Ok(())
     }
 
     /// Forgets what has become durable.

@@ -79,7 +79,7 @@ impl<P: Copy + PartialEq + core::fmt::Debug> Tree<P> {
             let patch = self.reachable(s, patch, path, level)?;
             let leaf = self.edge_leaf(s, right, height, false, &mut Befores::new())?;
             self.loose.insert(leaf, patch);
-            self.note_reach(s, leaf, patch);
+            self.note_reach(s, leaf, patch)?;
             patch
         } else {
             let left = old.view().child(parent.index - 1);
@@ -89,7 +89,7 @@ impl<P: Copy + PartialEq + core::fmt::Debug> Tree<P> {
             let patch = self.write_node(s, parent.node, &old, &new, &waits)?;
             self.note_needs(s, parent.node, &waits)?;
             let patch = self.reachable(s, patch, path, level)?;
-            self.note_reach(s, leaf, patch);
+            self.note_reach(s, leaf, patch)?;
             patch
         };
         self.unlink(s, height, prev, next)?;
@@ -228,8 +228,8 @@ impl<P: Copy + PartialEq + core::fmt::Debug> Tree<P> {
         let patch = self.write_node(s, parent.node, &old, &new, &trims)?;
         self.note_needs(s, parent.node, &trims)?;
         let pointed = self.reachable(s, patch, path, level)?;
-        self.note_reach(s, left, pointed);
-        self.note_reach(s, edge, pointed);
+        self.note_reach(s, left, pointed)?;
+        self.note_reach(s, edge, pointed)?;
         self.appending = 0;
         self.give_node(s, right, pointed)
     }
