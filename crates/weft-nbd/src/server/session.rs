@@ -221,10 +221,11 @@ impl Session {
         if buf.len() > KEEP_BYTES {
             *buf = Vec::new();
         }
-        // A running mean over some eight requests; races only blur it. One that took very long
-        // says no more than one that took long: it may have been the scheduler.
+        // A running mean over some eight requests; races only blur it. One slow request is enough
+        // for the next to be handed over, but however slow it was (perhaps it met the scheduler
+        // and not the device), one or two quick ones are enough to change that back.
         let usual = self.usual(request);
-        let took = begun.elapsed().min(4 * QUICK);
+        let took = begun.elapsed().min(8 * QUICK);
         let took = u64::try_from(took.as_nanos()).unwrap_or(u64::MAX);
         let before = usual.load(Ordering::Relaxed);
         usual.store(before - before / 8 + took / 8, Ordering::Relaxed);
