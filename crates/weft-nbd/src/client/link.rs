@@ -191,8 +191,9 @@ impl Link {
 
     /// Ends the link: every request on it fails.
     pub fn break_off(&self, why: &Down) {
-        self.socket.shutdown(Shutdown::Both);
+        // First, or the thread that takes replies might give a reason of its own.
         fail_all(&self.table, why);
+        self.socket.shutdown(Shutdown::Both);
     }
 
     /// Takes leave of the server.
