@@ -52,6 +52,11 @@ impl<P: Copy + PartialEq + core::fmt::Debug> Tree<P> {
     ) -> Result<P> {
         let Some(&step) = path.steps.get(level) else { return Err(Error::NotFound) };
         let height = self.height(level);
+        // With the node goes what is still there on the disk of records removed before: that waits
+        // for what they waited for.
+        let mut all = self.needs_of(s, step.node);
+        all.extend_from_slice(befores);
+        let befores = all.as_slice();
         let (prev, next) = {
             let head = self.view(s, step.node, height)?.head;
             (head.prev, head.next)

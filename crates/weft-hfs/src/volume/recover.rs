@@ -142,8 +142,13 @@ impl<P: Copy + PartialEq + core::fmt::Debug> Volume<P> {
             walk
         } else {
             let tree = self.tree_mut(kind);
+            let before = changed;
             for (node, height, key) in &walk.empty {
                 changed += u32::from(tree.drop_empty(s, *node, *height, key, cut)?);
+            }
+            if changed == before {
+                let node = walk.empty.first().map_or(0, |(node, ..)| *node);
+                return Err(tree.damaged(node, "it has no records of its own"));
             }
             again = Walk::new(s, tree);
             let rest = !again.stale.is_empty() || !again.empty.is_empty();

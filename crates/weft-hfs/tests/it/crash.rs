@@ -262,7 +262,8 @@ fn with_a_journal() {
 fn for_long() {
     let seconds = std::env::var("WEFT_LONG_SECONDS").ok().and_then(|s| s.parse().ok());
     let end = std::time::Instant::now() + std::time::Duration::from_secs(seconds.unwrap_or(60));
-    let mut seed = 10_000;
+    let first = std::env::var("WEFT_HFS_SEED").ok().and_then(|s| s.parse().ok());
+    let mut seed = first.unwrap_or(10_000);
     let mut cuts = 0;
     while std::time::Instant::now() < end {
         let policy = [Policy::Soft, Policy::Soft, Policy::Journal(JournalMode::Ordered)];
