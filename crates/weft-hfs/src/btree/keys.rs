@@ -42,6 +42,23 @@ impl<P: Copy + PartialEq + core::fmt::Debug> Tree<P> {
         super::node::View::parse(self.kind, raw).map_err(|e| self.damaged(node, e))
     }
 
+    /// Notes that the key that leads to a leaf is too small since a change.
+    pub(super) fn note_loose<S: Store<Patch = P>>(
+        &mut self,
+        s: &mut S,
+        leaf: u32,
+        removed: P,
+    ) -> Result<()> {
+        let all = match self.loose.get(&leaf) {
+            Some(&before) if before != removed && !s.is_durable(before) => {
+                s.join(&[before, removed])?
+            }
+            _ => removed,
+        };
+        self.loose.insert(leaf, all);
+        Ok(())
+    }
+
     /// Whether index keys wait to be raised.
     pub(crate) fn has_loose_keys(&self) -> bool {
         !self.loose.is_empty()
@@ -86,6 +103,8 @@ impl<P: Copy + PartialEq + core::fmt::Debug> Tree<P> {
                 let patch = self.write_node(s, step.node, &old, &new, &waits)?;
                 self.note_needs(s, step.node, &waits)?;
                 raised.push(patch);
+                // From below upwards: a key leads past what is below it.
+                waits.push(patch);
             }
             if step.index != 0 {
                 break;

@@ -32,7 +32,7 @@ impl<P: Copy + PartialEq + core::fmt::Debug> Tree<P> {
             let patch = self.write_node(s, leaf.node, &old, &new, befores)?;
             self.note_needs(s, leaf.node, befores)?;
             if leaf.index == 0 && level > 0 {
-                self.loose.insert(leaf.node, patch);
+                self.note_loose(s, leaf.node, patch)?;
             }
             let patch = self.reachable(s, patch, path, level + 1)?;
             self.try_merge(s, path, level)?;
@@ -83,7 +83,7 @@ impl<P: Copy + PartialEq + core::fmt::Debug> Tree<P> {
             self.note_needs(s, parent.node, befores)?;
             let patch = self.reachable(s, patch, path, level)?;
             let leaf = self.edge_leaf(s, right, height, false, &mut Befores::new())?;
-            self.loose.insert(leaf, patch);
+            self.note_loose(s, leaf, patch)?;
             self.note_reach(s, leaf, patch)?;
             patch
         } else {
@@ -103,7 +103,7 @@ impl<P: Copy + PartialEq + core::fmt::Debug> Tree<P> {
     }
 
     /// Takes a node out of the tree that has no records of its own, where the entry with `key`
-    /// leads to it; says whether it does. For a recovery: links are not right yet.
+    /// leads to it; returns what did it if it does. For a recovery: links are not right yet.
     pub(crate) fn drop_empty<S: Store<Patch = P>>(
         &mut self,
         s: &mut S,
@@ -111,17 +111,17 @@ impl<P: Copy + PartialEq + core::fmt::Debug> Tree<P> {
         height: u16,
         key: &[u8],
         after: P,
-    ) -> Result<bool> {
+    ) -> Result<Option<P>> {
         let path = self.find(s, key)?;
         let Some(level) = usize::from(self.header.depth).checked_sub(usize::from(height)) else {
-            return Ok(false);
+            return Ok(None);
         };
         if path.steps.get(level).is_none_or(|step| step.node != node) {
-            return Ok(false);
+            return Ok(None);
         }
-        self.drop_node(s, &path, level, &[after])?;
+        let gone = self.drop_node(s, &path, level, &[after])?;
         self.lower_root(s)?;
-        Ok(true)
+        Ok(Some(gone))
     }
 
     /// Closes the gap in a level that a node has left.

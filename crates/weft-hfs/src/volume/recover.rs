@@ -75,8 +75,8 @@ impl<P: Copy + PartialEq + core::fmt::Debug> Volume<P> {
         if let Some(problem) = catalog.damage.iter().chain(&extents.damage).next() {
             return Err(damage(problem));
         }
-        done.nodes += self.recover_tree(s, TreeKind::Catalog, &catalog)?;
-        done.nodes += self.recover_tree(s, TreeKind::Extents, &extents)?;
+        done.nodes += self.recover_tree(s, TreeKind::Catalog, &catalog, S::DURABLE)?;
+        done.nodes += self.recover_tree(s, TreeKind::Extents, &extents, S::DURABLE)?;
         self.recover_items(s, &catalog, &mut done)?;
         let catalog = Walk::new(s, &self.catalog);
         self.recover_extents(s, &catalog, &extents, &mut done)?;
@@ -113,10 +113,11 @@ impl<P: Copy + PartialEq + core::fmt::Debug> Volume<P> {
         s: &mut S,
         kind: TreeKind,
         walk: &Walk,
+        after: P,
     ) -> Result<(u32, P)> {
         let tree = self.tree_mut(kind);
         let mut changed = 0;
-        let mut cuts = Befores::new();
+        let mut cuts = Befores::from_slice(&[after]);
         for &(node, mine, count) in &walk.stale {
             let old = load(s, tree, node)?;
             let mut new = old.clone();
@@ -135,8 +136,9 @@ impl<P: Copy + PartialEq + core::fmt::Debug> Volume<P> {
         s: &mut S,
         kind: TreeKind,
         walk: &Walk,
+        after: P,
     ) -> Result<u32> {
-        let (mut changed, cut) = self.cut_stale(s, kind, walk)?;
+        let (mut changed, mut cut) = self.cut_stale(s, kind, walk, after)?;
         let again;
         let walk = if walk.empty.is_empty() {
             walk
@@ -144,7 +146,11 @@ impl<P: Copy + PartialEq + core::fmt::Debug> Volume<P> {
             let tree = self.tree_mut(kind);
             let before = changed;
             for (node, height, key) in &walk.empty {
-                changed += u32::from(tree.drop_empty(s, *node, *height, key, cut)?);
+                if let Some(gone) = tree.drop_empty(s, *node, *height, key, cut)? {
+                    // Keys are raised when what they would lead past is gone.
+                    cut = s.join(&[cut, gone])?;
+                    changed += 1;
+                }
             }
             if changed == before {
                 let node = walk.empty.first().map_or(0, |(node, ..)| *node);
@@ -157,7 +163,7 @@ impl<P: Copy + PartialEq + core::fmt::Debug> Volume<P> {
             }
             if rest {
                 // What has become a node's own neighbour is seen now.
-                return Ok(changed + self.recover_tree(s, kind, &again)?);
+                return Ok(changed + self.recover_tree(s, kind, &again, cut)?);
             }
             &again
         };
