@@ -16,7 +16,7 @@ pub enum Problem {
     Copy { what: &'static str },
     /// A node that cannot be read; what was below it is out of reach.
     Node { tree: TreeKind, node: u32, block: u64, what: String },
-    /// Records at the end of a node that belong to the next one.
+    /// Records of a node that its index does not lead to: they are other nodes', or gone.
     Stale { tree: TreeKind, node: u32, block: u64, count: usize },
     /// An index key that is not the first key below it.
     IndexKey { tree: TreeKind, node: u32, block: u64, index: usize },
@@ -92,7 +92,7 @@ impl fmt::Display for Problem {
             }
             Self::Stale { tree, node, block, count } => write!(
                 f,
-                "{} node {node} (block {block}): {count} records at its end are the next node's",
+                "{} node {node} (block {block}): {count} of its records are other nodes'",
                 Tree(*tree)
             ),
             Self::IndexKey { tree, node, block, index } => write!(

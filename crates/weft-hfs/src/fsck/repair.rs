@@ -85,16 +85,17 @@ fn open_any<S: Store>(s: &mut S, blocks: u64) -> Result<Volume<S::Patch>> {
 fn gather<S: Store<Patch = P>, P: Copy + PartialEq + core::fmt::Debug>(
     s: &mut S,
     tree: &Tree<P>,
+    unmounted: bool,
 ) -> Vec<Found> {
     let walk = Walk::new(s, tree);
-    if walk.damage.is_empty() {
+    // After a power cut there may be records that the index does not lead to, and do not count. On
+    // a volume that was unmounted there are none: there, the index is at fault.
+    let left_over = !unmounted || (walk.stale.is_empty() && walk.empty.is_empty());
+    if walk.damage.is_empty() && left_over {
         return walk.records;
     }
     let mut all = walk.records;
     for node in 1..tree.header.nodes {
-        if walk.used.contains(&node) {
-            continue;
-        }
         let Ok(buf) = read_node(s, tree, node) else { continue };
         let view = buf.view();
         if view.head.kind != NodeKind::Leaf {
@@ -123,8 +124,8 @@ struct Rebuild {
 
 impl Rebuild {
     fn new<S: Store>(s: &mut S, volume: &Volume<S::Patch>) -> Result<Self> {
-        let catalog = gather(s, &volume.catalog);
-        let extents = gather(s, &volume.extents);
+        let catalog = gather(s, &volume.catalog, volume.is_clean());
+        let extents = gather(s, &volume.extents, volume.is_clean());
         let mdb = volume.mdb.clone();
         let used = vec![false; usize::from(mdb.alloc_blocks)];
         let census = Census::new(&catalog, &extents);

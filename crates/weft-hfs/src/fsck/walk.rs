@@ -36,8 +36,8 @@ pub(crate) struct Walk {
     pub levels: Vec<Vec<u32>>,
     /// Nodes of index and leaves.
     pub used: HashSet<u32>,
-    /// Nodes that end with records of the next one, and how many of theirs are before them.
-    pub stale: Vec<(u32, usize, usize)>,
+    /// Nodes that have records of others, and which are theirs.
+    pub stale: Vec<(u32, core::ops::Range<usize>, usize)>,
     pub keys_off: Vec<KeyOff>,
     /// Nodes all of whose records are the next one's, with the keys of their entries.
     pub empty: Vec<(u32, u16, Vec<u8>)>,
@@ -53,6 +53,8 @@ struct Part {
     height: u16,
     /// The key of the entry.
     start: Vec<u8>,
+    /// Keys before this are another's.
+    low: Option<Vec<u8>>,
     /// Keys from here on are another's.
     end: Option<Vec<u8>>,
 }
@@ -67,7 +69,11 @@ impl Walk {
         let mut walk = Self { levels: vec![Vec::new(); usize::from(depth)], ..Self::default() };
         if depth > 0 {
             let root = tree.header.root;
-            walk.visit(s, tree, &Part { node: root, height: depth, start: Vec::new(), end: None });
+            walk.visit(
+                s,
+                tree,
+                &Part { node: root, height: depth, start: Vec::new(), low: None, end: None },
+            );
         }
         // The records of the whole tree rise; where nodes overlap, something is wrong with it.
         for i in 1..walk.records.len() {
@@ -119,47 +125,55 @@ impl Walk {
         let is_mine = |i: usize| {
             part.end.as_ref().is_none_or(|end| kind.compare(view.key(i), end) == Ordering::Less)
         };
-        let mine = (0..count).take_while(|&i| is_mine(i)).count();
-        if mine == 0 {
+        let end = (0..count).take_while(|&i| is_mine(i)).count();
+        let front = part.low.as_ref().map_or(0, |low| {
+            let before = (0..end).take_while(|&i| kind.compare(view.key(i), low).is_lt()).count();
+            // An entry reaches up to the next one.
+            let exact = before < end && kind.compare(view.key(before), low).is_eq();
+            if leaf || exact { before } else { before.saturating_sub(1) }
+        });
+        if front >= end {
             // A merge was cut off after its records were removed.
             self.empty.push((node, part.height, part.start.clone()));
             return None;
         }
-        if mine < count {
-            self.stale.push((node, mine, count));
+        if front > 0 || end < count {
+            self.stale.push((node, front..end, count));
         }
         if let Some(level) = self.levels.get_mut(usize::from(part.height) - 1) {
             level.push(node);
         }
         let rises = |i: usize| kind.compare(view.key(i - 1), view.key(i)) == Ordering::Less;
-        if let Some(i) = (1..mine).find(|&i| !rises(i)) {
+        if let Some(i) = (front + 1..end).find(|&i| !rises(i)) {
             let what = format!("its key {i} is not above the one before");
             self.damage.push(Problem::Node { tree: kind, node, block, what });
         }
         if leaf {
-            for i in 0..mine {
+            for i in front..end {
                 let (key, value) = (view.key(i).to_vec(), view.value(i).to_vec());
                 self.records.push(Found { key, value, node, block });
             }
-            return Some(view.key(0).to_vec());
+            return Some(view.key(front).to_vec());
         }
         let mut first = None;
-        for i in 0..mine {
-            let end = if i + 1 < mine { Some(view.key(i + 1).to_vec()) } else { part.end.clone() };
+        for i in front..end {
+            let stop = if i + 1 < end { Some(view.key(i + 1).to_vec()) } else { part.end.clone() };
             let start = view.key(i).to_vec();
-            let below = Part { node: view.child(i), height: part.height - 1, start, end };
+            let low = if i == front { part.low.clone() } else { Some(start.clone()) };
+            let (child, height) = (view.child(i), part.height - 1);
+            let below = Part { node: child, height, start, low, end: stop };
             let below = self.visit(s, tree, &below);
             if let Some(key) = &below
                 && kind.compare(key, view.key(i)) != Ordering::Equal
             {
-                self.keys_off.push(KeyOff { node, index: i, right: key.clone() });
+                self.keys_off.push(KeyOff { node, index: i - front, right: key.clone() });
             } else if let Some(key) = &below
                 && kind.index_key(key).as_slice() != view.key(i)
                 && view.key(i).first() != Some(&kind.key_bytes())
             {
-                self.keys_off.push(KeyOff { node, index: i, right: key.clone() });
+                self.keys_off.push(KeyOff { node, index: i - front, right: key.clone() });
             }
-            if i == 0 {
+            if i == front {
                 first = below;
             }
         }
@@ -187,9 +201,9 @@ pub(crate) fn shape<S: Store<Patch = P>, P: Copy + PartialEq + core::fmt::Debug>
 ) -> Result<Vec<Problem>> {
     let mut found = Vec::new();
     let kind = tree.kind;
-    for &(node, mine, count) in &walk.stale {
-        let block = tree.block_of(node)?;
-        found.push(Problem::Stale { tree: kind, node, block, count: count - mine });
+    for (node, mine, count) in &walk.stale {
+        let (node, block) = (*node, tree.block_of(*node)?);
+        found.push(Problem::Stale { tree: kind, node, block, count: count - mine.len() });
     }
     for &(node, ..) in &walk.empty {
         let block = tree.block_of(node)?;

@@ -118,10 +118,11 @@ impl<P: Copy + PartialEq + core::fmt::Debug> Volume<P> {
         let tree = self.tree_mut(kind);
         let mut changed = 0;
         let mut cuts = Befores::from_slice(&[after]);
-        for &(node, mine, count) in &walk.stale {
+        for (node, mine, count) in &walk.stale {
+            let node = *node;
             let old = load(s, tree, node)?;
             let mut new = old.clone();
-            for i in (mine..count).rev() {
+            for i in (0..*count).rev().filter(|i| !mine.contains(i)) {
                 new.remove(i);
             }
             cuts.push(s.write(tree.block_of(node)?, 0, &new.raw, &[])?);
