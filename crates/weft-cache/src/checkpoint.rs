@@ -61,7 +61,7 @@ impl Cache {
         self.checkpoint_now()
     }
 
-    /// As [`checkpoint`](Self::checkpoint), in any case.
+    /// Writes a checkpoint, however short the log is.
     ///
     /// # Errors
     /// Those of the cache device.

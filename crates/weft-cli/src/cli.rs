@@ -208,7 +208,7 @@ pub enum ServeProtocol {
 pub struct ServeNbd {
     /// The image file, block device, partition of one, or nbd:// URI
     pub source: String,
-    /// Listen on this address: HOST:PORT, [ADDRESS]:PORT or HOST; more than once if need be
+    /// Listen on this address: HOST:PORT or HOST, with IPv6 addresses in brackets; more than once
     /// [default: localhost:10809, unless there is a --socket]
     #[arg(long, short, value_name = "ADDRESS")]
     pub listen: Vec<String>,

@@ -27,7 +27,7 @@
 //!   follow the change (reusing blocks that a removed record had) waits for both; the node itself
 //!   need not wait, as older versions of records agree with each other.
 //! - An index key may be smaller than the first key below it, when the first record was removed.
-//!   That changes no search; the key is raised by [`Tree::raise_keys`] at the next sync. (Raising it
+//!   That changes no search; the key is raised by `Tree::raise_keys` at the next sync. (Raising it
 //!   at once would make each removal wait for the next, as neighbouring nodes take turns.)
 //!
 //! Under a journal an operation is atomic, and no order is kept inside it.

@@ -10,7 +10,7 @@
 //! | data | `name` | the data fork |
 //! | [`text`] | `name` | the data fork, as UTF-8 with LF |
 //!
-//! [`write`] packs, [`Reader`] unpacks, [`detect`] tells what a file is by its content. All work
+//! [`write()`] packs, [`Reader`] unpacks, [`detect`] tells what a file is by its content. All work
 //! with bounded memory. What comes in as a plain file gets its type from its [`extension`].
 //!
 //! ```

@@ -135,7 +135,7 @@ pub fn format<D: Device>(device: &mut D, options: &MkfsOptions) -> Result<Plan> 
 /// Makes an empty volume of a whole device. What was there is lost.
 ///
 /// # Errors
-/// As [`format`].
+/// As [`format()`].
 #[cfg(feature = "std")]
 pub fn mkfs(device: &dyn weft_block::BlockDevice, options: &MkfsOptions) -> Result<Plan> {
     format(&mut crate::fs::Raw(device), options)
