@@ -13,10 +13,21 @@ fn bench() -> Bench {
     bench
 }
 
+/// Whatever a test does, nothing stays mounted.
+struct Mounted<'a>(&'a Bench);
+
+impl Drop for Mounted<'_> {
+    fn drop(&mut self) {
+        // Most often it is unmounted already; then this fails and that is well.
+        let _ = self.0.run(&["umount", "--lazy", "m"]);
+    }
+}
+
 /// Mounts in the background, with what the tests of a cache have in common.
-fn mount(bench: &Bench, more: &[&str]) {
+fn mount<'a>(bench: &'a Bench, more: &[&str]) -> Mounted<'a> {
     let args = ["mount", "v.img", "m", "--cache", "c.img", "--background", "--pid-file", "pid"];
     bench.ok(&args.iter().chain(more).copied().collect::<Vec<_>>());
+    Mounted(bench)
 }
 
 fn kill(bench: &Bench) {
@@ -42,13 +53,13 @@ fn what_was_synced_survives_a_kill_and_the_cache_stays_warm() {
     }
     for mode in ["write-through", "write-back"] {
         let bench = bench();
-        mount(&bench, &["--cache-mode", mode]);
+        let _mounted = mount(&bench, &["--cache-mode", mode]);
         let data = vec![7; 3 << 20];
         fs::write(bench.path("m/file"), &data).unwrap();
         sync(&bench);
         kill(&bench);
 
-        mount(&bench, &["--cache-mode", mode]);
+        let _mounted = mount(&bench, &["--cache-mode", mode]);
         assert_eq!(fs::read(bench.path("m/file")).unwrap(), data, "{mode}");
         // In write-through, what was written moments before the kill has an intent still, and is
         // read from the source again.
@@ -73,7 +84,7 @@ fn a_cache_in_use_is_asked_and_told() {
     assert!(
         bench.fails(1, &["top", "c.img", "-n", "1"]).contains("no process of yours uses c.img")
     );
-    mount(&bench, &["--cache-mode", "write-back", "--metrics", "127.0.0.1:0"]);
+    let _mounted = mount(&bench, &["--cache-mode", "write-back", "--metrics", "127.0.0.1:0"]);
     fs::write(bench.path("m/file"), vec![1; 1 << 20]).unwrap();
     sync(&bench);
     assert!(figure(&bench, "dirty_bytes") > 1e6);
@@ -120,7 +131,7 @@ fn damage_is_found_and_repaired() {
         return;
     }
     let bench = bench();
-    mount(&bench, &["--cache-mode", "write-back"]);
+    let _mounted = mount(&bench, &["--cache-mode", "write-back"]);
     fs::write(bench.path("m/file"), vec![1; 8 << 20]).unwrap();
     sync(&bench);
     kill(&bench);
@@ -153,7 +164,7 @@ fn prometheus_reads_and_cannot_change() {
     // A port that is free now; nobody else takes it so soon.
     let port = std::net::TcpListener::bind("127.0.0.1:0").unwrap().local_addr().unwrap().port();
     let address = format!("127.0.0.1:{port}");
-    mount(&bench, &["--metrics", &address]);
+    let _mounted = mount(&bench, &["--metrics", &address]);
     let ask = |request: &str| {
         let mut stream = TcpStream::connect(&address).unwrap();
         write!(stream, "{request} HTTP/1.1\r\nHost: x\r\n\r\n").unwrap();
