@@ -1,22 +1,25 @@
 //! From requests to calls of a [`FileSystem`], and back.
 //!
-//! Stateless: neither files nor directories are opened (the kernel learns that from the first
-//! `open` and never asks again), so that a file costs no round trip to open and none to close. An
-//! inode stays alive by the references that lookups took; open files hold theirs in the kernel.
+//! Stateless, unless the file system wants to know of open files: neither files nor directories are
+//! opened (the kernel learns that from the first `open` and never asks again), so that a file costs
+//! no round trip to open and none to close. An inode stays alive by the references that lookups
+//! took; open files hold theirs in the kernel. Directories are not opened in either case.
+//!
 //! With the writeback cache the kernel keeps size, mtime and ctime of regular files, places
 //! appends, and sends times with `setattr`.
 
 use std::sync::Arc;
 use std::sync::atomic::{AtomicU64, Ordering};
+use std::time::Duration;
 
 use weft_vfs::{
-    Caller, DirCursor, Entry, Error, FallocateMode, FileKind, FileSystem, Handle, Ino, RenameFlags,
-    SeekFrom, SetAttr, SetTime, Time, XattrSet,
+    Caller, DirCursor, Entry, Error, FallocateMode, FileKind, FileSystem, Handle, Ino, OpenFlags,
+    RenameFlags, SeekFrom, SetAttr, SetTime, Time, XattrSet,
 };
 
 use crate::wire::{
-    Body, FSYNC_DATA_ONLY, Header, Lifetimes, Listing, Malformed, O_DSYNC, Opcode, ROOT_ID, Reply,
-    errno, falloc, put_listed, put_listed_plus, valid, whence, write_flags, xattr,
+    Body, FSYNC_DATA_ONLY, Header, Lifetimes, Listing, Malformed, O_DSYNC, O_EXCL, O_TRUNC, Opcode,
+    ROOT_ID, Reply, errno, falloc, put_listed, put_listed_plus, valid, whence, write_flags, xattr,
 };
 
 /// The most that one `copy_file_range` does before it answers, so that a thread is not gone for
@@ -82,6 +85,8 @@ pub(crate) struct Front {
     nodes: Nodes,
     lifetimes: Lifetimes,
     xattrs: bool,
+    /// Whether files are opened and closed.
+    stateful: bool,
     /// Requests by opcode.
     counts: [AtomicU64; COUNTED_OPCODES],
 }
@@ -92,9 +97,11 @@ const COUNTED_OPCODES: usize = 64;
 impl Front {
     pub(crate) fn new(fs: Arc<dyn FileSystem>, lifetimes: Lifetimes, xattrs: bool) -> Self {
         let nodes = Nodes { root: fs.root() };
+        let stateful = fs.is_stateful();
         Self {
             fs,
             nodes,
+            stateful,
             lifetimes,
             xattrs,
             counts: [const { AtomicU64::new(0) }; COUNTED_OPCODES],
@@ -160,16 +167,22 @@ impl Front {
         Outcome::Answer
     }
 
-    fn call(&self, opcode: Opcode, head: &Header, body: Body<'_>, reply: &mut Reply) -> Answered {
+    fn call(
+        &self,
+        opcode: Opcode,
+        head: &Header,
+        mut body: Body<'_>,
+        reply: &mut Reply,
+    ) -> Answered {
         let ino = self.ino(head.node);
         match opcode {
             Opcode::Lookup => self.lookup(ino, body, reply),
             Opcode::GetAttr => {
-                reply.attr(&self.fs.getattr(ino)?, self.lifetimes);
+                reply.attr(&self.fs.getattr(ino)?, self.lifetimes_of(ino));
                 Ok(())
             }
             Opcode::StatX => {
-                reply.statx(&self.fs.getattr(ino)?, self.lifetimes);
+                reply.statx(&self.fs.getattr(ino)?, self.lifetimes_of(ino));
                 Ok(())
             }
             Opcode::SetAttr => self.setattr(ino, body, reply),
@@ -207,6 +220,10 @@ impl Front {
             Opcode::FAllocate => self.fallocate(ino, body),
             Opcode::LSeek => self.lseek(ino, body, reply),
             Opcode::CopyFileRange => self.copy_file_range(ino, body, reply),
+            Opcode::Open if self.stateful => self.open(ino, body, reply),
+            Opcode::Create if self.stateful => self.create(head, ino, body, reply),
+            Opcode::Flush if self.stateful => Ok(self.fs.flush(ino, Handle(body.u64()?))?),
+            Opcode::Release if self.stateful => Ok(self.fs.release(ino, Handle(body.u64()?))?),
             Opcode::Release | Opcode::ReleaseDir => Ok(()),
             // Answered once with "unknown", these are never sent again: opening and closing are
             // free from then on, creating is `mknod`.
@@ -228,15 +245,23 @@ impl Front {
     }
 
     fn put_entry(&self, entry: &Entry, reply: &mut Reply) -> Answered {
-        reply.entry(self.node(entry.attr.ino), entry, self.lifetimes);
+        let lifetimes = self.lifetimes_of(entry.attr.ino);
+        reply.entry(self.node(entry.attr.ino), entry, lifetimes);
         Ok(())
+    }
+
+    fn lifetimes_of(&self, ino: Ino) -> Lifetimes {
+        if self.stateful && !self.fs.is_settled(ino) {
+            return Lifetimes { attr: Duration::ZERO, ..self.lifetimes };
+        }
+        self.lifetimes
     }
 
     fn lookup(&self, parent: Ino, mut body: Body<'_>, reply: &mut Reply) -> Answered {
         match self.fs.lookup(parent, body.name()?) {
             Ok(entry) => self.put_entry(&entry, reply),
             Err(Error::NotFound) => {
-                reply.no_entry(self.lifetimes.entry);
+                reply.no_entry(self.lifetimes.absent);
                 Ok(())
             }
             Err(e) => Err(e.into()),
@@ -286,7 +311,7 @@ impl Front {
         if set.kill_privileges || set.size_bytes.is_some() {
             self.drop_capabilities(ino)?;
         }
-        reply.attr(&self.fs.setattr(ino, &set)?, self.lifetimes);
+        reply.attr(&self.fs.setattr(ino, &set)?, self.lifetimes_of(ino));
         Ok(())
     }
 
@@ -356,15 +381,16 @@ impl Front {
     }
 
     fn read(&self, ino: Ino, mut body: Body<'_>, reply: &mut Reply) -> Answered {
-        body.skip(8)?;
+        // Without opening, the kernel has no other handle than `Handle::NONE`.
+        let handle = Handle(body.u64()?);
         let (offset, size) = (body.u64()?, body.u32()?);
-        let got = self.fs.read(ino, Handle::NONE, offset, reply.space(size as usize))?;
+        let got = self.fs.read(ino, handle, offset, reply.space(size as usize))?;
         reply.took(got.min(size as usize));
         Ok(())
     }
 
     fn write(&self, ino: Ino, mut body: Body<'_>, reply: &mut Reply) -> Answered {
-        body.skip(8)?;
+        let handle = Handle(body.u64()?);
         let (offset, size, write_bits) = (body.u64()?, body.u32()?, body.u32()?);
         body.skip(8)?;
         let open_flags = body.u32()?;
@@ -376,7 +402,7 @@ impl Front {
                 self.fs.setattr(ino, &kill)?;
             }
         }
-        let taken = self.fs.write(ino, Handle::NONE, offset, data)?;
+        let taken = self.fs.write(ino, handle, offset, data)?;
         let from_cache = write_bits & write_flags::CACHE != 0;
         if from_cache && taken < data.len() {
             // No caller waits for a count: the page's error is told by fsync or close.
@@ -388,6 +414,62 @@ impl Front {
         // At most `size`.
         reply.written(taken as u32);
         Ok(())
+    }
+
+    /// The kernel places appends, and synchronous writes are made durable here: a file is opened to
+    /// be read and written, no more.
+    fn open_flags(bits: u32) -> OpenFlags {
+        match bits & 3 {
+            0 => OpenFlags::READ,
+            1 => OpenFlags::WRITE,
+            _ => OpenFlags::READ | OpenFlags::WRITE,
+        }
+    }
+
+    fn open(&self, ino: Ino, mut body: Body<'_>, reply: &mut Reply) -> Answered {
+        let flags = Self::open_flags(body.u32()?);
+        reply.opened(&self.fs.open(ino, flags)?, flags);
+        Ok(())
+    }
+
+    fn create(
+        &self,
+        head: &Header,
+        parent: Ino,
+        mut body: Body<'_>,
+        reply: &mut Reply,
+    ) -> Answered {
+        let (bits, mode) = (body.u32()?, body.u32()?);
+        body.skip(8)?;
+        let mut flags = Self::open_flags(bits);
+        flags.set(OpenFlags::EXCLUSIVE, bits & O_EXCL != 0);
+        flags.set(OpenFlags::TRUNCATE, bits & O_TRUNC != 0);
+        let perm = (mode & 0o7777) as u16;
+        let (entry, opened) =
+            self.fs.create(&Self::caller(head), parent, body.name()?, perm, flags)?;
+        self.put_entry(&entry, reply)?;
+        reply.opened(&opened, flags);
+        Ok(())
+    }
+
+    /// The kernel did not take an answer, since its caller was killed meanwhile: an open file is
+    /// closed again, as nobody else will.
+    pub(crate) fn take_back(&self, request: &[u8], answer: &Reply) {
+        let Some((header, _)) = Header::split(request) else { return };
+        let opcode = Opcode::from_number(header.opcode);
+        if !self.stateful || !matches!(opcode, Some(Opcode::Open | Opcode::Create)) {
+            return;
+        }
+        let (node, handle) = match (opcode, answer.opened_node()) {
+            (Some(Opcode::Create), Some((node, handle))) => (node, handle),
+            (_, Some((_, handle))) => (header.node, handle),
+            // It said an error.
+            (_, None) => return,
+        };
+        let _ = self.fs.release(self.ino(node), Handle(handle));
+        if opcode == Some(Opcode::Create) {
+            self.fs.forget(self.ino(node), 1);
+        }
     }
 
     fn fsync(&self, opcode: Opcode, ino: Ino, mut body: Body<'_>) -> Answered {
@@ -464,7 +546,7 @@ impl Front {
         Ok(self.fs.readdir_plus(ino, cursor, &mut |d, entry| {
             let dots = d.name == b"." || d.name == b"..";
             let node = if dots { 0 } else { self.node(d.ino) };
-            put_listed_plus(reply, listing, &d, node, &entry, self.lifetimes)
+            put_listed_plus(reply, listing, &d, node, &entry, self.lifetimes_of(entry.attr.ino))
         })?)
     }
 

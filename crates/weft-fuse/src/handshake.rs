@@ -13,6 +13,7 @@ pub(crate) struct Handshake {
     pub(crate) max_write_bytes: u32,
     pub(crate) max_readahead_bytes: u32,
     pub(crate) time_unit_nanos: u32,
+    pub(crate) shared: bool,
 }
 
 impl fuser::Filesystem for Handshake {
@@ -24,9 +25,14 @@ impl fuser::Filesystem for Handshake {
             | InitFlags::FUSE_NO_OPEN_SUPPORT
             | InitFlags::FUSE_NO_OPENDIR_SUPPORT
             // Without this each write would ask for the attribute `security.capability`.
-            | InitFlags::FUSE_HANDLE_KILLPRIV_V2
+            | InitFlags::FUSE_HANDLE_KILLPRIV_V2;
+        wanted |= if self.shared {
+            // Cached pages go when the attributes show that somebody else changed the file.
+            InitFlags::FUSE_AUTO_INVAL_DATA
+        } else {
             // Nobody else changes the volume: cached pages go only when we say so.
-            | InitFlags::FUSE_EXPLICIT_INVAL_DATA;
+            InitFlags::FUSE_EXPLICIT_INVAL_DATA
+        };
         wanted.set(InitFlags::FUSE_WRITEBACK_CACHE, self.writeback_cache);
         let _ = config.add_capabilities(wanted & config.capabilities());
         // Each of these refuses with the nearest possible value.

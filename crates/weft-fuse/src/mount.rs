@@ -6,6 +6,7 @@ use std::path::{Path, PathBuf};
 use std::sync::Arc;
 use std::sync::atomic::{AtomicBool, Ordering};
 use std::thread::JoinHandle;
+use std::time::Duration;
 
 use signal_hook::consts::{SIGHUP, SIGINT, SIGTERM};
 use signal_hook::iterator::{Handle as SignalHandle, Signals};
@@ -79,10 +80,12 @@ pub fn mount(fs: Arc<dyn FileSystem>, mountpoint: &Path, options: &MountOptions)
         max_write_bytes: options.max_write_bytes,
         max_readahead_bytes: options.max_readahead_bytes,
         time_unit_nanos: fs.time_unit_nanos(),
+        shared: options.shared,
     };
     let session = fuser::Session::new(shake, &path, &handshake::config(options))
         .map_err(|e| mountpoint::mount_error(mountpoint, e))?;
-    let lifetimes = Lifetimes { entry: options.lifetime, attr: options.lifetime };
+    let absent = if options.absent_names { options.lifetime } else { Duration::ZERO };
+    let lifetimes = Lifetimes { entry: options.lifetime, attr: options.lifetime, absent };
     let front = Arc::new(Front::new(Arc::clone(&fs), lifetimes, options.xattrs));
     let serve_error = |source| Error::Serve { mountpoint: mountpoint.into(), source };
     let fd = session.as_fd().try_clone_to_owned().map_err(serve_error)?;

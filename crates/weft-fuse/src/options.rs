@@ -35,6 +35,13 @@ pub struct MountOptions {
     /// since no one else changes the volume; what the file system changes by itself it announces.
     /// Short for a file system that others change behind the mount's back.
     pub lifetime: Duration,
+    /// The kernel may also remember that a name does not exist. Default: yes; not where names come to
+    /// be by others than this mount's users.
+    pub absent_names: bool,
+    /// Others change the files behind the mount's back: what the kernel has cached of a file goes
+    /// when its attributes have changed. Wants a short [`lifetime`](Self::lifetime), and no
+    /// [`writeback_cache`](Self::writeback_cache), which trusts its own attributes.
+    pub shared: bool,
     /// The kernel collects writes in its page cache. Pays when a program writes in small pieces;
     /// costs two requests more for each small file that is written and closed.
     pub writeback_cache: bool,
@@ -63,6 +70,8 @@ impl Default for MountOptions {
             no_exec: false,
             threads: cpus.clamp(2, 8),
             lifetime: Duration::from_secs(365 * 24 * 3600),
+            absent_names: true,
+            shared: false,
             writeback_cache: true,
             max_write_bytes: 1 << 20,
             max_readahead_bytes: 1 << 20,

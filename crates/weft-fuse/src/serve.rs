@@ -99,8 +99,11 @@ impl Worker<'_> {
         let outcome = self.outcome(len);
         if outcome != Outcome::Silent {
             match rustix::io::write(&self.service.fd, self.reply.finish()) {
-                // NOENT: the caller was killed meanwhile.
-                Ok(_) | Err(Errno::NOENT) => {}
+                Ok(_) => {}
+                // The caller was killed meanwhile.
+                Err(Errno::NOENT) => {
+                    self.service.front.take_back(&self.request[..len], &self.reply);
+                }
                 Err(Errno::NODEV | Errno::CONNABORTED) => return false,
                 Err(e) => tracing::error!("the kernel did not take an answer: {e}"),
             }
@@ -131,6 +134,7 @@ fn takes_long(request: &[u8]) -> bool {
         Some(
             Opcode::FSync
             | Opcode::FSyncDir
+            | Opcode::Flush
             | Opcode::SyncFs
             | Opcode::FAllocate
             | Opcode::CopyFileRange,

@@ -135,6 +135,31 @@ pub trait FileSystem: Send + Sync {
         flags: OpenFlags,
     ) -> Result<(Entry, Opened)>;
 
+    /// Whether a front must tell of every opening and closing: by [`open`](Self::open) or
+    /// [`create`](Self::create), [`flush`](Self::flush) and [`release`](Self::release), with the
+    /// handle in between. If not (the default), a front may leave all of that out, and spare it.
+    fn is_stateful(&self) -> bool {
+        false
+    }
+
+    /// Somebody closes a descriptor of an open file, of which there may be several (`dup(2)`, `fork(2)`):
+    /// comes once for each, before [`release`](Self::release), and what it returns is what
+    /// `close(2)` returns. The file stays open.
+    ///
+    /// # Errors
+    /// What keeps that which was written from being kept.
+    fn flush(&self, ino: Ino, handle: Handle) -> Result<()> {
+        let _ = (ino, handle);
+        Ok(())
+    }
+
+    /// Whether a front may keep the attributes of an inode until it hears otherwise. Not where the
+    /// length is not known yet. Asked only of a [stateful](Self::is_stateful) file system.
+    fn is_settled(&self, ino: Ino) -> bool {
+        let _ = ino;
+        true
+    }
+
     /// Closes a handle of [`open`](Self::open) or [`create`](Self::create).
     ///
     /// # Errors

@@ -47,6 +47,22 @@ pub(crate) const FSYNC_DATA_ONLY: u32 = 1;
 /// `O_DSYNC`, which `O_SYNC` contains.
 pub(crate) const O_DSYNC: u32 = 0o10000;
 
+/// The file must not exist.
+pub(crate) const O_EXCL: u32 = 0o200;
+
+/// The file is to be cut to nothing.
+pub(crate) const O_TRUNC: u32 = 0o1000;
+
+/// Bits of `fuse_open_out::open_flags`.
+pub(crate) mod open_flags {
+    /// Past the page cache: the length of the file need not be known.
+    pub(crate) const DIRECT_IO: u32 = 1 << 0;
+    /// What is in the page cache stays.
+    pub(crate) const KEEP_CACHE: u32 = 1 << 1;
+    /// Closing need not be told before the last descriptor is closed.
+    pub(crate) const NO_FLUSH: u32 = 1 << 5;
+}
+
 /// Modes of `fallocate(2)`.
 pub(crate) mod falloc {
     pub(crate) const KEEP_SIZE: u32 = 1;

@@ -2,7 +2,9 @@
 
 use std::time::Duration;
 
-use weft_vfs::{Attr, DirEntry, Entry, StatFs, Time};
+use weft_vfs::{Attr, DirEntry, Entry, OpenFlags, Opened, StatFs, Time};
+
+use super::open_flags;
 
 /// Bytes before the body of an answer (`fuse_out_header`).
 const HEADER_BYTES: usize = 16;
@@ -12,6 +14,8 @@ const HEADER_BYTES: usize = 16;
 pub(crate) struct Lifetimes {
     pub(crate) entry: Duration,
     pub(crate) attr: Duration,
+    /// A name that does not exist.
+    pub(crate) absent: Duration,
 }
 
 /// One answer, built in a buffer that is used again for the next one.
@@ -140,6 +144,39 @@ impl Reply {
         self.zeroes(4 + 88);
     }
 
+    /// `fuse_open_out`, alone or behind an entry
+    pub(crate) fn opened(&mut self, opened: &Opened, flags: OpenFlags) {
+        let mut bits = 0;
+        if opened.direct_io {
+            bits |= open_flags::DIRECT_IO;
+        }
+        if opened.keep_cache {
+            bits |= open_flags::KEEP_CACHE;
+        }
+        // Who only reads has nothing that could get lost.
+        if !flags.contains(OpenFlags::WRITE) {
+            bits |= open_flags::NO_FLUSH;
+        }
+        self.u64(opened.handle.0);
+        self.u32(bits);
+        self.u32(0);
+    }
+
+    /// Node (0 if the answer is not about a new one) and handle of what [`opened`](Self::opened)
+    /// said; `None` of an error.
+    pub(crate) fn opened_node(&self) -> Option<(u64, u64)> {
+        let body = self.buf.get(HEADER_BYTES..self.len)?;
+        let word = |at: usize| {
+            let bytes = body.get(at..at + 8)?;
+            Some(u64::from_ne_bytes(bytes.try_into().ok()?))
+        };
+        match body.len() {
+            OPENED_BYTES => Some((0, word(0)?)),
+            len if len == ENTRY_BYTES + OPENED_BYTES => Some((word(0)?, word(ENTRY_BYTES)?)),
+            _ => None,
+        }
+    }
+
     /// `fuse_write_out`
     pub(crate) fn written(&mut self, len_bytes: u32) {
         self.u32(len_bytes);
@@ -204,6 +241,8 @@ pub(crate) struct Listing {
 const DIRENT_BYTES: usize = 24;
 /// `fuse_entry_out`
 const ENTRY_BYTES: usize = 128;
+/// `fuse_open_out`
+const OPENED_BYTES: usize = 16;
 
 /// Puts a name; `false` if it does not fit.
 pub(crate) fn put_listed(reply: &mut Reply, listing: Listing, dirent: &DirEntry<'_>) -> bool {
@@ -240,7 +279,7 @@ pub(crate) fn put_listed_plus(
 
 #[cfg(test)]
 mod tests {
-    use weft_vfs::{DirCursor, FileKind, FileSystem, Ino, MemFs};
+    use weft_vfs::{DirCursor, FileKind, FileSystem, Handle, Ino, MemFs};
 
     use super::*;
 
@@ -249,8 +288,27 @@ mod tests {
         fs.getattr(fs.root()).expect("root")
     }
 
-    const LIFETIMES: Lifetimes =
-        Lifetimes { entry: Duration::from_millis(1500), attr: Duration::from_secs(9) };
+    const LIFETIMES: Lifetimes = Lifetimes {
+        entry: Duration::from_millis(1500),
+        attr: Duration::from_secs(9),
+        absent: Duration::ZERO,
+    };
+
+    #[test]
+    fn what_was_opened_can_be_read_back() {
+        let opened = Opened { handle: Handle(77), keep_cache: true, direct_io: false };
+        let mut reply = Reply::default();
+        reply.begin(1);
+        reply.opened(&opened, OpenFlags::READ);
+        assert_eq!(reply.opened_node(), Some((0, 77)));
+        assert_eq!(reply.finish()[24..28], 0x22_u32.to_ne_bytes());
+        reply.begin(1);
+        reply.entry(5, &Entry { attr: attr(), generation: 3 }, LIFETIMES);
+        reply.opened(&Opened { direct_io: true, ..opened }, OpenFlags::WRITE);
+        assert_eq!(reply.opened_node(), Some((5, 77)));
+        reply.fail(5);
+        assert_eq!(reply.opened_node(), None);
+    }
 
     /// The sizes are those of the kernel's structures.
     #[test]

@@ -409,6 +409,29 @@ impl FileSystem for TransformFs {
         }
     }
 
+    fn is_stateful(&self) -> bool {
+        true
+    }
+
+    fn is_settled(&self, ino: Ino) -> bool {
+        let Ok(node) = self.node(ino) else { return false };
+        Self::is_plain(&node) || locked(&node.file).is_settled()
+    }
+
+    /// What was written is kept when the first descriptor is closed, not when the last one is: only
+    /// so does `close(2)` tell of an error.
+    fn flush(&self, ino: Ino, handle: Handle) -> Result<()> {
+        let open = self.open_flags(handle).filter(|open| open.ino == ino);
+        let open = open.ok_or(Error::Invalid("no such handle"))?;
+        if let Some((ino, below)) = open.below {
+            self.below.flush(ino, below)?;
+        }
+        if open.flags.contains(OpenFlags::WRITE) {
+            self.commit(&*self.node(ino)?)?;
+        }
+        Ok(())
+    }
+
     fn release(&self, ino: Ino, handle: Handle) -> Result<()> {
         let open = {
             let mut handles = locked(&self.handles);

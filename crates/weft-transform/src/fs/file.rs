@@ -2,7 +2,7 @@
 
 use std::sync::Arc;
 
-use weft_vfs::{Attr, Error as Fault, FileSystem, SetAttr, SetTime, Time};
+use weft_vfs::{Attr, Error as Fault, FileSystem, Ino, SetAttr, SetTime, Time};
 
 use super::base::{FileBase, SharedPlace, locked};
 use crate::store::{Limits, Store, open};
@@ -25,8 +25,24 @@ pub(super) struct File {
     pub(super) attached: Attached,
     /// Opened when first needed.
     store: Option<Box<dyn Store>>,
+    /// What the stored file looked like when the content was opened.
+    seen: Option<Seen>,
     /// mtime and ctime of what is not committed yet, which the file system below does not know.
     stamp: Option<(Time, Time)>,
+}
+
+/// What changes of a stored file when somebody else writes it.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+struct Seen {
+    ino: Ino,
+    size_bytes: u64,
+    mtime: Time,
+}
+
+impl Seen {
+    fn of(attr: &Attr) -> Self {
+        Self { ino: attr.ino, size_bytes: attr.size_bytes, mtime: attr.mtime }
+    }
 }
 
 /// What a file needs of its surroundings.
@@ -51,7 +67,7 @@ fn again(fault: &Fault) -> Fault {
 
 impl File {
     pub(super) fn new(attached: Attached) -> Self {
-        Self { attached, store: None, stamp: None }
+        Self { attached, store: None, seen: None, stamp: None }
     }
 
     /// Lets go of the content; what is not committed is lost.
@@ -76,14 +92,20 @@ impl File {
         if self.store.is_none() {
             let network = self.network()?.clone();
             self.store = Some(open(Box::new((around.base)()), &network, around.limits)?);
+            // Opening may have finished a commit that a crash cut short.
+            self.seen = Some(Seen::of(&around.attr()?));
         }
         self.store.as_mut().ok_or(Fault::Invalid("just opened"))
     }
 
-    /// The attributes with the size that a reader sees. `None` for an unknown size; of a file that
+    /// The attributes with the size that a reader sees, and whether it is known; of a file that
     /// cannot be opened the size is that of the stored file, so that reading it is tried, and fails.
     pub(super) fn attr(&mut self, around: &Around<'_>) -> weft_vfs::Result<(Attr, bool)> {
         let stored = around.attr()?;
+        // Somebody changed the stored file behind our back: what is known of it counts no more.
+        if self.seen.is_some_and(|seen| seen != Seen::of(&stored)) && !self.is_dirty() {
+            self.store = None;
+        }
         let size = match self.store(around).and_then(|store| Ok(store.len_bytes()?)) {
             Ok(size) => size,
             Err(e) => {
@@ -190,6 +212,14 @@ impl File {
         Ok(())
     }
 
+    /// Whether the length is known (or never will be, as the file cannot be opened).
+    pub(super) fn is_settled(&mut self) -> bool {
+        match &mut self.store {
+            Some(store) => matches!(store.len_bytes(), Ok(Some(_))),
+            None => false,
+        }
+    }
+
     pub(super) fn is_dirty(&self) -> bool {
         self.store.as_ref().is_some_and(|store| store.is_dirty())
     }
@@ -213,6 +243,7 @@ impl File {
             let ino = locked(around.place).ino;
             around.fs.setattr(ino, &set)?;
         }
+        self.seen = Some(Seen::of(&around.attr()?));
         Ok(())
     }
 

@@ -21,6 +21,7 @@ mod faulty;
 mod links;
 mod listing;
 mod names;
+mod opening;
 mod operations;
 mod random;
 mod renaming;
@@ -188,6 +189,10 @@ const CASES: &[Case] = cases![
     content::write_past_the_end_reads_zeroes,
     content::append_handles,
     content::directories_have_no_content,
+    opening::closing_keeps_what_was_written,
+    opening::each_descriptor_is_closed,
+    opening::closing_a_file_without_a_name,
+    opening::closing_after_reading,
     content::copy_a_range,
     unlinked::file_lives_while_open,
     unlinked::file_lives_while_referenced,
