@@ -42,6 +42,20 @@ impl<P: Copy + PartialEq + core::fmt::Debug> Tree<P> {
         Ok(removed)
     }
 
+    /// What must be durable before a node can go.
+    ///
+    /// - What its content waits for: on the disk it may still have records that were removed, and
+    ///   their removal waited for that.
+    /// - What cut off its upper half, when it was split: until the new node can be reached, which
+    ///   may take a new root, that half is nowhere else.
+    /// - What made its keys lead to it: they are the heir's now.
+    fn parting<S: Store<Patch = P>>(&mut self, s: &S, node: u32) -> Befores<P> {
+        let mut all = self.needs_of(s, node);
+        all.extend(self.trims.get(&node).copied());
+        all.extend(self.reach.get(&node).copied());
+        all
+    }
+
     /// Takes a node, the last record of which goes, out of the tree.
     fn drop_node<S: Store<Patch = P>>(
         &mut self,
@@ -52,9 +66,8 @@ impl<P: Copy + PartialEq + core::fmt::Debug> Tree<P> {
     ) -> Result<P> {
         let Some(&step) = path.steps.get(level) else { return Err(Error::NotFound) };
         let height = self.height(level);
-        // With the node goes what is still there on the disk of records removed before: that waits
-        // for what they waited for.
-        let mut all = self.needs_of(s, step.node);
+        // With the node goes what is still there on the disk of records that have left it.
+        let mut all = self.parting(s, step.node);
         all.extend_from_slice(befores);
         let befores = all.as_slice();
         let (prev, next) = {
@@ -217,8 +230,8 @@ impl<P: Copy + PartialEq + core::fmt::Debug> Tree<P> {
         }
         all.set_next(right_buf.next());
         // What was the left one's last leaf gets the keys between the two.
-        let mut trims = Befores::new();
-        let edge = self.edge_leaf(s, left, height, true, &mut trims)?;
+        let mut waits = self.parting(s, right);
+        let edge = self.edge_leaf(s, left, height, true, &mut waits)?;
         let needs = self.needs_of(s, right);
         let copied = self.write_node(s, left, &old_left, &all, &needs)?;
         self.note_needs(s, left, &needs)?;
@@ -229,9 +242,9 @@ impl<P: Copy + PartialEq + core::fmt::Debug> Tree<P> {
 
         let mut new = old.clone();
         new.remove(at + 1);
-        trims.push(copied);
-        let patch = self.write_node(s, parent.node, &old, &new, &trims)?;
-        self.note_needs(s, parent.node, &trims)?;
+        waits.push(copied);
+        let patch = self.write_node(s, parent.node, &old, &new, &waits)?;
+        self.note_needs(s, parent.node, &waits)?;
         let pointed = self.reachable(s, patch, path, level)?;
         self.note_reach(s, left, pointed)?;
         self.note_reach(s, edge, pointed)?;
@@ -248,10 +261,11 @@ impl<P: Copy + PartialEq + core::fmt::Debug> Tree<P> {
                 break;
             }
             let child = view.child(0);
-            let needs = self.needs_of(s, root);
+            let waits = self.parting(s, root);
             self.header.root = child;
             self.header.depth -= 1;
-            let lowered = self.write_header(s, &needs)?;
+            let lowered = self.write_header(s, &waits)?;
+            self.note_reach(s, child, lowered)?;
             self.give_node(s, root, lowered)?;
         }
         Ok(())

@@ -97,7 +97,7 @@ impl Hfs {
                     })
                 })?,
             };
-            st.node(s, id)?.note(s, patch);
+            st.changes.note(s, id, patch)?;
             self.attr(st, s, id)
         })?)
     }

@@ -2,7 +2,7 @@
 
 use super::Hfs;
 use super::names::plain;
-use super::node::{OpenFile, stale};
+use super::node::OpenFile;
 use super::store::engine_error;
 use crate::layout::{FORK_MAX_BYTES, Fork};
 use crate::{Error, Result};
@@ -96,8 +96,7 @@ impl Hfs {
                 let offset = offset.unwrap_or(u64::from(file.len_bytes(fork)));
                 vol.write(s, file, fork, offset, data)
             })?;
-            st.nodes.get_mut(&id).ok_or_else(stale)?.note(s, patch);
-            Ok(())
+            st.changes.note(s, id, patch)
         })
     }
 
@@ -108,8 +107,7 @@ impl Hfs {
         self.change(|st, s| {
             let patch =
                 st.with_file(s, id, |vol, s, file| vol.set_len(s, file, fork, len_bytes))?;
-            st.nodes.get_mut(&id).ok_or_else(stale)?.note(s, patch);
-            Ok(())
+            st.changes.note(s, id, patch)
         })
     }
 
@@ -123,8 +121,7 @@ impl Hfs {
                     vol.set_len(s, file, Fork::Data, end)
                 }
             })?;
-            st.nodes.get_mut(&id).ok_or_else(stale)?.note(s, patch);
-            Ok(())
+            st.changes.note(s, id, patch)
         })
     }
 

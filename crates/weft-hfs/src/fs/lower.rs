@@ -75,7 +75,12 @@ impl Hfs {
     /// # Errors
     /// [`Error::Exists`], [`Error::NoSpace`], [`Error::TooMany`].
     pub fn create_item(&self, parent: u32, name: &Name, what: &New) -> Result<u32> {
-        self.change(|st, s| st.vol.create(s, parent, name, what).map(|(id, _)| id))
+        self.change(|st, s| {
+            let (id, patch) = st.vol.create(s, parent, name, what)?;
+            st.changes.note(s, id, patch)?;
+            st.changes.note(s, parent, patch)?;
+            Ok(id)
+        })
     }
 
     /// Opens a fork of a file.
@@ -177,7 +182,9 @@ impl Hfs {
     pub fn grow_fork(&self, parent: u32, name: &Name, fork: Fork, len_bytes: u64) -> Result<()> {
         self.with_known(parent, name, |id| {
             self.change(|st, s| {
-                st.with_file(s, id, |vol, s, file| vol.grow(s, file, fork, len_bytes).map(|_| ()))
+                let patch =
+                    st.with_file(s, id, |vol, s, file| vol.grow(s, file, fork, len_bytes))?;
+                st.changes.note(s, id, patch)
             })
         })
     }
@@ -194,7 +201,9 @@ impl Hfs {
     ) -> Result<()> {
         self.with_known(parent, name, |id| {
             self.change(|st, s| {
-                st.with_file(s, id, |vol, s, file| vol.change_file(s, file, &change).map(|_| ()))
+                let patch =
+                    st.with_file(s, id, |vol, s, file| vol.change_file(s, file, &change))?;
+                st.changes.note(s, id, patch)
             })
         })
     }
@@ -216,7 +225,7 @@ impl Hfs {
                     dir.id = own;
                     dir.valence = valence;
                 })
-                .map(|_| ())
+                .and_then(|patch| st.changes.note(s, id, patch))
         })
     }
 

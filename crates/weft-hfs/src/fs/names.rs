@@ -4,7 +4,6 @@ use super::node::{State, stale};
 use super::store::OpStore;
 use super::{Hfs, node};
 use crate::layout::{CatalogRecord, FInfo, FXInfo, Name, ROOT_ID};
-use crate::store::Store;
 use crate::volume::New;
 use crate::{Error, Result, macroman};
 use weft_patch::PatchId;
@@ -80,19 +79,11 @@ impl Hfs {
         Ok(self.change(|st, s| {
             let (id, patch) = st.vol.create(s, parent, &name, &what)?;
             let (key, record) = st.vol.lookup(s, parent, &name)?;
-            let node = st.node_of(parent, key.name, &record)?;
-            node.refs += 1;
-            node.note(s, patch);
-            Self::note_folder(st, s, parent, patch);
+            st.node_of(parent, key.name, &record)?.refs += 1;
+            st.changes.note(s, id, patch)?;
+            st.changes.note(s, parent, patch)?;
             self.entry(st, s, id)
         })?)
-    }
-
-    /// Notes a change of a folder's names, for when it is synced.
-    fn note_folder(st: &mut State, s: &mut OpStore<'_, '_>, folder: u32, patch: PatchId) {
-        if let Some(node) = st.nodes.get_mut(&folder) {
-            node.note(s, patch);
-        }
     }
 
     pub(super) fn do_remove(&self, parent: Ino, name: &[u8], folder: bool) -> FsResult<()> {
@@ -125,19 +116,18 @@ impl Hfs {
                 st.node_of(parent, key.name, &record)?;
                 st.with_file(s, id, super::HfsVolume::remove_file)?
             };
-            Self::gone(st, s, id, gone);
-            Self::note_folder(st, s, parent, gone);
-            Ok(())
+            Self::gone(st, s, id, gone)?;
+            st.changes.note(s, parent, gone)
         })
     }
 
     /// An item has lost its name.
-    fn gone(st: &mut State, s: &mut OpStore<'_, '_>, id: u32, gone: PatchId) {
+    fn gone(st: &mut State, s: &mut OpStore<'_, '_>, id: u32, gone: PatchId) -> Result<()> {
         if let Some(node) = st.nodes.get_mut(&id) {
             node.gone = Some(gone);
-            node.note(s, gone);
         }
         st.release(s, id);
+        st.changes.note(s, id, gone)
     }
 
     pub(super) fn do_rename(
@@ -179,11 +169,8 @@ impl Hfs {
                 Err(_) => None,
             };
             let moved = st.vol.move_item(s, from, to, replace)?;
-            if let Some(node) = st.nodes.get_mut(&id) {
-                node.note(s, moved.patch);
-                if let Some(file) = &mut node.file {
-                    file.move_to(new_parent, *new_name);
-                }
+            if let Some(file) = st.nodes.get_mut(&id).and_then(|node| node.file.as_mut()) {
+                file.move_to(new_parent, *new_name);
             }
             match (moved.replaced, target) {
                 (Some(file), Some(target)) => {
@@ -191,13 +178,14 @@ impl Hfs {
                         Some(known) => known.set_deleted(),
                         None => st.vol.drop_file(s, &file, moved.patch),
                     }
-                    Self::gone(st, s, target, moved.patch);
+                    Self::gone(st, s, target, moved.patch)?;
                 }
-                (None, Some(target)) => Self::gone(st, s, target, moved.patch),
+                (None, Some(target)) => Self::gone(st, s, target, moved.patch)?,
                 _ => {}
             }
-            Self::note_folder(st, s, old_parent, moved.patch);
-            Self::note_folder(st, s, new_parent, moved.patch);
+            for item in [id, old_parent, new_parent] {
+                st.changes.note(s, item, moved.patch)?;
+            }
             Ok(())
         })
     }
@@ -345,12 +333,9 @@ impl Hfs {
         s: &mut OpStore<'_, '_>,
         id: u32,
     ) -> Result<Vec<PatchId>> {
-        let mut patches = Vec::new();
-        if let Some(node) = st.nodes.get(&id) {
-            patches.extend(node.changes.iter().copied().filter(|&p| !s.is_durable(p)));
-            if node.gone.is_some() {
-                return Ok(patches);
-            }
+        let mut patches = st.changes.of(s, id);
+        if st.nodes.get(&id).is_some_and(|node| node.gone.is_some()) {
+            return Ok(patches);
         }
         let folder = match st.nodes.get(&id).and_then(|node| node.file.as_ref()) {
             Some(file) => file.parent,

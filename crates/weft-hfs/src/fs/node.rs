@@ -6,6 +6,7 @@ use crate::store::Store;
 use crate::volume::File;
 use crate::{Error, Result};
 use hashbrown::HashMap;
+use smallvec::SmallVec;
 use std::collections::BTreeMap;
 use weft_patch::PatchId;
 use weft_vfs::OpenFlags;
@@ -19,26 +20,69 @@ pub(super) struct Node {
     pub refs: u64,
     /// Open handles.
     pub opens: u32,
-    /// Changes of its name and record that may not be durable.
-    pub changes: Vec<PatchId>,
     /// What removed its name, once that is gone.
     pub gone: Option<PatchId>,
 }
 
 impl Node {
     fn new(file: Option<File>) -> Self {
-        Self { file, refs: 0, opens: 0, changes: Vec::new(), gone: None }
+        Self { file, refs: 0, opens: 0, gone: None }
+    }
+}
+
+/// Changes of names and records by item, those that may not be durable: what a sync of the item
+/// waits for. Whether anybody uses the item does not matter.
+#[derive(Debug, Default)]
+pub(super) struct Changes {
+    of: HashMap<u32, SmallVec<[PatchId; 2]>>,
+    /// So many items are a reason to look for what has become durable.
+    many: usize,
+}
+
+impl Changes {
+    /// Of one item; more are joined.
+    const MOST: usize = 8;
+    const FEW_ITEMS: usize = 1024;
+
+    /// Notes a change of an item.
+    pub fn note<S: Store<Patch = PatchId>>(
+        &mut self,
+        s: &mut S,
+        id: u32,
+        patch: PatchId,
+    ) -> Result<()> {
+        if s.is_durable(patch) {
+            return Ok(());
+        }
+        if self.of.len() >= self.many.max(Self::FEW_ITEMS) {
+            self.settle(s);
+            self.many = 2 * self.of.len();
+        }
+        let changes = self.of.entry(id).or_default();
+        if changes.last() == Some(&patch) {
+            return Ok(());
+        }
+        if changes.len() == Self::MOST {
+            changes.retain(|p| !s.is_durable(*p));
+            if changes.len() > Self::MOST / 2 {
+                let all = s.join(changes)?;
+                changes.clear();
+                changes.push(all);
+            }
+        }
+        changes.push(patch);
+        Ok(())
     }
 
-    /// Notes a change that makes it durable.
-    pub fn note<S: Store<Patch = PatchId>>(&mut self, s: &S, patch: PatchId) {
-        if s.is_durable(patch) || self.changes.last() == Some(&patch) {
-            return;
-        }
-        if self.changes.len() > 16 {
-            self.changes.retain(|&p| !s.is_durable(p));
-        }
-        self.changes.push(patch);
+    /// Those of an item that are not durable.
+    pub fn of<S: Store<Patch = PatchId>>(&self, s: &S, id: u32) -> Vec<PatchId> {
+        let all = self.of.get(&id).map_or(&[][..], SmallVec::as_slice);
+        all.iter().copied().filter(|&p| !s.is_durable(p)).collect()
+    }
+
+    /// Forgets what has become durable.
+    pub fn settle<S: Store<Patch = PatchId>>(&mut self, s: &S) {
+        self.of.retain(|_, changes| changes.iter().any(|&p| !s.is_durable(p)));
     }
 }
 
@@ -55,6 +99,7 @@ pub(super) struct OpenFile {
 pub(super) struct State {
     pub vol: HfsVolume,
     pub nodes: HashMap<u32, Node>,
+    pub changes: Changes,
     pub handles: HashMap<u64, OpenFile>,
     pub next_handle: u64,
     /// Where listings have been: the names behind their cursors.
@@ -75,6 +120,7 @@ impl State {
         Self {
             vol,
             nodes: HashMap::new(),
+            changes: Changes::default(),
             handles: HashMap::new(),
             next_handle: 1,
             cursors: BTreeMap::new(),
@@ -164,44 +210,16 @@ impl State {
 
     /// Forgets a node nobody uses, and frees what it held.
     pub fn release<S: Store<Patch = PatchId>>(&mut self, s: &mut S, id: u32) {
-        let Some(node) = self.nodes.get_mut(&id) else { return };
-        if node.refs > 0 || node.opens > 0 {
+        if self.nodes.get(&id).is_none_or(|node| node.refs > 0 || node.opens > 0) {
             return;
         }
-        let (file, gone) = (node.file.take(), node.gone);
+        let Some(node) = self.nodes.remove(&id) else { return };
         self.cursors.remove(&id);
-        if let Some(file) = &file {
-            match gone {
-                Some(gone) => self.vol.drop_file(s, file, gone),
-                None => self.vol.close_file(id),
-            }
+        match (&node.file, node.gone) {
+            (Some(file), Some(gone)) => self.vol.drop_file(s, file, gone),
+            (Some(_), None) => self.vol.close_file(id),
+            (None, _) => {}
         }
-        node_keep(&mut self.nodes, s, id, file);
-    }
-}
-
-/// A node that nobody uses stays while its changes may have to be synced.
-fn node_keep<S: Store<Patch = PatchId>>(
-    nodes: &mut HashMap<u32, Node>,
-    s: &S,
-    id: u32,
-    file: Option<File>,
-) {
-    const MANY: usize = 4096;
-    let Some(node) = nodes.get_mut(&id) else { return };
-    if node.gone.is_some() {
-        nodes.remove(&id);
-        return;
-    }
-    node.file = file;
-    node.changes.retain(|&p| !s.is_durable(p));
-    if node.changes.is_empty() {
-        nodes.remove(&id);
-    } else if nodes.len() > MANY {
-        nodes.retain(|_, node| {
-            node.changes.retain(|&p| !s.is_durable(p));
-            node.refs > 0 || node.opens > 0 || !node.changes.is_empty()
-        });
     }
 }
 

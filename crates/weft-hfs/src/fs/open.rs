@@ -148,6 +148,7 @@ impl Hfs {
         self.engine.sync().map_err(|e| engine_error(&e))?;
         self.look(|st, s| {
             st.vol.settle(s);
+            st.changes.settle(s);
             Ok(())
         })
     }

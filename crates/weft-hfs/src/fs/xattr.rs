@@ -2,7 +2,7 @@
 
 use super::Hfs;
 use super::names::plain;
-use super::node::{Known, stale};
+use super::node::Known;
 use crate::Error;
 use crate::layout::{DInfo, DXInfo, FInfo, FXInfo, Fork, get};
 use weft_vfs::{Error as FsError, Ino, Result as FsResult, XattrSet};
@@ -173,8 +173,7 @@ impl Hfs {
                     })
                 })?,
             };
-            st.nodes.get_mut(&id).ok_or_else(stale)?.note(s, patch);
-            Ok(())
+            st.changes.note(s, id, patch)
         })?)
     }
 }

@@ -92,6 +92,10 @@ pub struct Driver {
     pub names: u64,
     /// No syncs but those of the test.
     pub syncs_only_by_test: bool,
+    /// The test syncs single items, too.
+    pub syncs_items: bool,
+    /// So many of a hundred operations change names only.
+    pub churn: u64,
     /// Whatever an operation answers is right: for damaged volumes.
     pub careless: bool,
     /// Items that an operation has changed, until the test forgets them.
@@ -107,6 +111,8 @@ impl Driver {
             write_bytes: 6000,
             names: 300,
             syncs_only_by_test: false,
+            syncs_items: false,
+            churn: 0,
             careless: false,
             touched: BTreeSet::new(),
         }
@@ -139,7 +145,8 @@ impl Driver {
             return self.careless_step(fs);
         }
         let crowded = self.model.items.len() >= self.items;
-        match self.rng.below(100) {
+        let names_only = self.churn > 0 && self.rng.chance(self.churn, 100);
+        match self.rng.below(if names_only { 45 } else { 100 }) {
             0..20 if !crowded => self.create(fs),
             0..35 => self.delete(fs),
             35..45 => self.rename(fs),
@@ -148,6 +155,18 @@ impl Driver {
             _ if self.syncs_only_by_test => {}
             _ => fs.sync().unwrap(),
         }
+    }
+
+    /// Syncs one item; returns which.
+    pub fn sync_item(&mut self, fs: &Hfs) -> Option<u32> {
+        let file = self.rng.chance(3, 4);
+        let id = self.pick(file)?;
+        let item = &self.model.items[&id];
+        let entry = fs.lookup(Ino(u64::from(item.parent)), item.name.as_bytes()).unwrap();
+        assert_eq!(entry.attr.ino.0, u64::from(id));
+        fs.fsync(entry.attr.ino, false).unwrap();
+        fs.forget(entry.attr.ino, 1);
+        Some(id)
     }
 
     fn careless_step(&mut self, fs: &Hfs) {
