@@ -9,9 +9,13 @@
 //! | by reuse | off | S3-FIFO evicts blocks used once quickly as it is; the rule spares the flash their write, and costs the first hit of every block. For disks that wear. |
 //! | flash budget | none | Only its owner knows what the disk is to live through. |
 //!
-//! Data that has nowhere else to go, write-back's, enters always; it is charged to the budget.
+//! Data that has nowhere else to go, write-back's, enters always; it is charged to the budget. So is
+//! what keeps a cached block up to date. What write-through writes is judged like what is read.
 
 use crate::policy::{BlockKey, Policy};
+use crate::{Error, Result};
+use std::fmt;
+use std::str::FromStr;
 
 /// The rules. See the [module](self) for the reasons of the defaults.
 #[derive(Clone, Debug, PartialEq, Eq)]
@@ -49,6 +53,49 @@ pub enum SequentialBypass {
     WhenFull,
     /// Always.
     Always,
+}
+
+impl SequentialBypass {
+    /// All of them.
+    pub const ALL: [Self; 3] = [Self::Never, Self::WhenFull, Self::Always];
+
+    /// Its name on command lines.
+    #[must_use]
+    pub fn name(self) -> &'static str {
+        match self {
+            Self::Never => "never",
+            Self::WhenFull => "when-full",
+            Self::Always => "always",
+        }
+    }
+}
+
+impl fmt::Display for SequentialBypass {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        f.write_str(self.name())
+    }
+}
+
+impl FromStr for SequentialBypass {
+    type Err = Error;
+
+    fn from_str(s: &str) -> Result<Self> {
+        Self::ALL.into_iter().find(|bypass| bypass.name() == s).ok_or_else(|| {
+            let names: Vec<&str> = Self::ALL.iter().map(|bypass| bypass.name()).collect();
+            Error::Invalid(format!("{s:?}: streams bypass the cache {}", names.join(", ")))
+        })
+    }
+}
+
+/// What place a missed block would take.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum Place {
+    /// Its own: other parts of it are in the cache.
+    Own,
+    /// A free one.
+    Free,
+    /// Another block's.
+    Taken,
 }
 
 /// Whether a block enters the cache.
@@ -96,26 +143,26 @@ impl Admission {
     }
 
     /// Whether a block that was missed enters the cache. `stream` is what
-    /// [`observe`](Self::observe) said of the request, `full` whether the cache has no free slot,
-    /// and `fill_bytes` what would be written to the flash.
+    /// [`observe`](Self::observe) said of the request, and `fill_bytes` what would be written to
+    /// the flash.
     pub fn judge(
         &mut self,
         policy: &mut dyn Policy,
         key: BlockKey,
         fill_bytes: u64,
         stream: bool,
-        full: bool,
+        place: Place,
         now_ms: u64,
     ) -> Verdict {
         let bypass = match self.options.sequential {
             SequentialBypass::Never => false,
-            SequentialBypass::WhenFull => stream && full,
-            SequentialBypass::Always => stream,
+            SequentialBypass::WhenFull => stream && place == Place::Taken,
+            SequentialBypass::Always => stream && place != Place::Own,
         };
         if bypass {
             return Verdict::Sequential;
         }
-        if self.options.by_reuse && !policy.seen_before(key) {
+        if self.options.by_reuse && place != Place::Own && !policy.seen_before(key) {
             policy.missed(key);
             return Verdict::FirstUse;
         }
@@ -138,44 +185,51 @@ const STREAMS: usize = 64;
 /// several queues overtake each other.
 const SLACK_BYTES: u64 = 256 << 10;
 
-/// The streams seen last. 64 entries are searched faster than a table of them is kept.
+/// The streams seen last. So few are searched faster than a table of them is kept; every read does
+/// it, so the places that are searched lie side by side.
 #[derive(Debug, Default)]
 struct Streams {
-    recent: Vec<Stream>,
+    /// Where each ends: the offset, and the origin above it.
+    ends: Vec<u64>,
+    streams: Vec<Stream>,
     clock: u64,
 }
 
 #[derive(Debug)]
 struct Stream {
-    origin: u16,
-    end: u64,
     /// How far its end has moved, in bytes.
     len_bytes: u64,
     used: u64,
+}
+
+/// Origins are below 16. Beyond offsets of 2^60, streams of different origins may be taken for one:
+/// only advice comes of it.
+fn address(origin: u16, offset: u64) -> u64 {
+    u64::from(origin) << 60 | offset
 }
 
 impl Streams {
     /// The length of the stream that the request belongs to, with the request.
     fn observe(&mut self, origin: u16, offset: u64, len_bytes: u64) -> u64 {
         self.clock += 1;
-        let end = offset.saturating_add(len_bytes);
-        let near = |stream: &&mut Stream| {
-            stream.origin == origin && offset.abs_diff(stream.end) <= SLACK_BYTES
-        };
-        if let Some(stream) =
-            self.recent.iter_mut().filter(near).min_by_key(|stream| offset.abs_diff(stream.end))
-        {
+        let (start, end) = (address(origin, offset), address(origin, offset + len_bytes));
+        let distances = self.ends.iter().map(|at| start.abs_diff(*at)).enumerate();
+        if let Some((at, 0..=SLACK_BYTES)) = distances.min_by_key(|(_, distance)| *distance) {
+            let stream = &mut self.streams[at];
             // Only progress counts: uses up and down in one place are no stream.
-            stream.len_bytes += end.saturating_sub(stream.end);
-            stream.end = stream.end.max(end);
+            stream.len_bytes += end.saturating_sub(self.ends[at]);
             stream.used = self.clock;
+            self.ends[at] = self.ends[at].max(end);
             return stream.len_bytes;
         }
-        let stream = Stream { origin, end, len_bytes, used: self.clock };
-        if self.recent.len() < STREAMS {
-            self.recent.push(stream);
-        } else if let Some(oldest) = self.recent.iter_mut().min_by_key(|stream| stream.used) {
-            *oldest = stream;
+        let stream = Stream { len_bytes, used: self.clock };
+        if self.streams.len() < STREAMS {
+            self.ends.push(end);
+            self.streams.push(stream);
+        } else {
+            let oldest = (0..STREAMS).min_by_key(|at| self.streams[*at].used).unwrap_or(0);
+            self.ends[oldest] = end;
+            self.streams[oldest] = stream;
         }
         len_bytes
     }
@@ -242,7 +296,7 @@ mod tests {
     fn judge(admission: &mut Admission, block: u64, stream: bool, now_ms: u64) -> Verdict {
         let mut policy = PolicyKind::Lru.build(16);
         let key = BlockKey::new(0, block);
-        admission.judge(&mut *policy, key, 4096, stream, true, now_ms)
+        admission.judge(&mut *policy, key, 4096, stream, Place::Taken, now_ms)
     }
 
     #[test]
@@ -273,16 +327,19 @@ mod tests {
     fn streams_bypass_a_full_cache() {
         let key = BlockKey::new(0, 1);
         let mut policy = PolicyKind::S3Fifo.build(16);
-        for (sequential, not_full, full) in [
+        for (sequential, free, taken) in [
             (SequentialBypass::Never, Verdict::Admit, Verdict::Admit),
             (SequentialBypass::WhenFull, Verdict::Admit, Verdict::Sequential),
             (SequentialBypass::Always, Verdict::Sequential, Verdict::Sequential),
         ] {
             let options = AdmissionOptions { sequential, ..AdmissionOptions::default() };
             let mut admission = Admission::new(options, 0);
-            assert_eq!(admission.judge(&mut *policy, key, 4096, true, false, 0), not_full);
-            assert_eq!(admission.judge(&mut *policy, key, 4096, true, true, 0), full);
-            assert_eq!(admission.judge(&mut *policy, key, 4096, false, true, 0), Verdict::Admit);
+            let mut judge =
+                |stream, place| admission.judge(&mut *policy, key, 4096, stream, place, 0);
+            assert_eq!(judge(true, Place::Free), free);
+            assert_eq!(judge(true, Place::Taken), taken);
+            assert_eq!(judge(true, Place::Own), Verdict::Admit);
+            assert_eq!(judge(false, Place::Taken), Verdict::Admit);
         }
     }
 
@@ -293,8 +350,9 @@ mod tests {
             let mut admission = Admission::new(options.clone(), 0);
             let mut policy = kind.build(16);
             let key = BlockKey::new(0, 1);
-            let mut judge =
-                |policy: &mut dyn Policy| admission.judge(policy, key, 4096, false, true, 0);
+            let mut judge = |policy: &mut dyn Policy| {
+                admission.judge(policy, key, 4096, false, Place::Taken, 0)
+            };
             assert_eq!(judge(&mut *policy), Verdict::FirstUse, "{kind}");
             assert_eq!(judge(&mut *policy), Verdict::Admit, "{kind}");
             policy.insert(SlotNr(0), key);

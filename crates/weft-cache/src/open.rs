@@ -7,6 +7,7 @@
 //! 4. A new life is begun (*the superblock's write*), and the cache serves. Its clean entries are
 //!    loaded behind.
 
+use crate::admission::Admission;
 use crate::cache::Cache;
 use crate::format::checkpoint::{AreaLayout, Header, PageKind, encode_page, parse_page, runs};
 use crate::format::log::{BlockHeader, Item, RING_MIN_BLOCKS};
@@ -70,6 +71,7 @@ impl Cache {
         let mut state =
             State::new(sb, policy, Arc::new(Pins::new()), Arc::new(Counters::default()));
         state.persistent = options.persistence;
+        state.admission = Admission::new(options.admission.clone(), state.now_ms);
         let empty = !options.persistence || state.sb.state & STATE_EMPTY != 0;
         let found = Found::scan(&*device, &state.sb)?;
         if empty {

@@ -1,5 +1,6 @@
 //! What can be chosen: when a cache is made, when it is opened, and for each origin.
 
+use crate::admission::AdmissionOptions;
 use crate::{Error, PolicyKind, Result};
 use std::fmt;
 use std::str::FromStr;
@@ -81,6 +82,8 @@ pub struct OpenOptions {
     pub verify_always: bool,
     /// The longest pause between attempts to write back to an origin that fails, in milliseconds.
     pub retry_max_ms: u64,
+    /// Which blocks are put into the cache at all.
+    pub admission: AdmissionOptions,
 }
 
 impl Default for OpenOptions {
@@ -99,6 +102,7 @@ impl Default for OpenOptions {
             fill_queue_bytes: 32 << 20,
             verify_always: false,
             retry_max_ms: 30_000,
+            admission: AdmissionOptions::default(),
         }
     }
 }

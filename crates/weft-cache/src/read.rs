@@ -97,9 +97,10 @@ impl CachedDevice {
         let subs = offset / SUB..(offset + buf.len() as u64).div_ceil(SUB);
         // What was read stays read when the rest is planned again.
         let mut from = subs.start;
+        let mut stream = None;
         'plan: loop {
             let mut pinned = Pinned::new(&cache.pins);
-            let parts = self.plan(from..subs.end, &mut pinned)?;
+            let parts = self.plan(from..subs.end, &mut pinned, &mut stream)?;
             let mut parts = parts.into_iter();
             while let Some(part) = parts.next() {
                 let start = (part.subs.start * SUB).max(offset);
@@ -135,13 +136,22 @@ impl CachedDevice {
         self.cache.notify();
     }
 
-    fn plan(&self, subs: Range<u64>, pinned: &mut Pinned<'_>) -> Result<SmallVec<[Part; 4]>> {
+    /// `stream`: whether the piece is part of a long stream, found out when it is first planned.
+    fn plan(
+        &self,
+        subs: Range<u64>,
+        pinned: &mut Pinned<'_>,
+        stream: &mut Option<bool>,
+    ) -> Result<SmallVec<[Part; 4]>> {
         let cache = &*self.cache;
         let nr = self.origin.nr;
         let mut st = cache.lock();
         if st.closed || self.origin.detached.load(Ordering::Acquire) {
             return Err(Error::Closed);
         }
+        let stream = *stream.get_or_insert_with(|| {
+            st.admission.observe(nr, subs.start * SUB, (subs.end - subs.start) * SUB)
+        });
         let mode = self.origin.mode();
         let per_block = st.sb.subs() as u64;
         let mut parts: SmallVec<[Part; 4]> = SmallVec::new();
@@ -159,16 +169,12 @@ impl CachedDevice {
             }
             at = end;
         }
-        let fills = mode.fills() && st.failed.is_none();
-        for part in &mut parts {
-            if matches!(part.from, From::Origin) {
-                let blocks = part.subs.start / per_block..part.subs.end.div_ceil(per_block);
-                if fills && !st.writers.overlaps(nr, &blocks) {
-                    part.from = From::Fill(st.fills.begin(nr, part.subs.clone()));
-                } else {
-                    cache.counters.bypasses.add(blocks.end - blocks.start);
-                }
-            }
+        if mode.fills() && st.failed.is_none() {
+            return Ok(plan_fills(&mut st, nr, parts, stream));
+        }
+        for part in parts.iter().filter(|part| matches!(part.from, From::Origin)) {
+            let blocks = part.subs.start / per_block..part.subs.end.div_ceil(per_block);
+            cache.counters.bypasses.add(blocks.end - blocks.start);
         }
         Ok(parts)
     }
@@ -432,6 +438,52 @@ fn plan_missing(st: &State, parts: &mut SmallVec<[Part; 4]>, nr: u16, subs: Rang
             (None, _) => parts.push(Part { subs: at..at + 1, from: From::Origin }),
         }
     }
+}
+
+/// Makes fills of what must come from the origin, where its blocks are admitted.
+fn plan_fills(
+    st: &mut State,
+    nr: u16,
+    parts: SmallVec<[Part; 4]>,
+    stream: bool,
+) -> SmallVec<[Part; 4]> {
+    let per_block = st.sb.subs() as u64;
+    let mut planned = SmallVec::new();
+    for part in parts {
+        if !matches!(part.from, From::Origin) {
+            planned.push(part);
+            continue;
+        }
+        // Neighbours of which the same was said are one part.
+        let mut run: Option<(Range<u64>, bool)> = None;
+        let mut at = part.subs.start;
+        while at < part.subs.end {
+            let block = at / per_block;
+            let end = ((block + 1) * per_block).min(part.subs.end);
+            // What is being written is brought up to date by its writer, or dropped.
+            let fill = if st.writers.overlaps(nr, &(block..block + 1)) {
+                st.counters.bypasses.add(1);
+                false
+            } else {
+                st.admits(BlockKey::new(nr, block), (end - at) as u32, stream)
+            };
+            match &mut run {
+                Some((run, same)) if *same == fill => run.end = end,
+                _ => {
+                    planned.extend(run.take().map(|(subs, fill)| origin_part(st, nr, subs, fill)));
+                    run = Some((at..end, fill));
+                }
+            }
+            at = end;
+        }
+        planned.extend(run.map(|(subs, fill)| origin_part(st, nr, subs, fill)));
+    }
+    planned
+}
+
+fn origin_part(st: &mut State, nr: u16, subs: Range<u64>, fill: bool) -> Part {
+    let from = if fill { From::Fill(st.fills.begin(nr, subs.clone())) } else { From::Origin };
+    Part { subs, from }
 }
 
 impl State {

@@ -195,6 +195,11 @@ impl SlotTable {
     }
 
     /// Takes a free slot within `range`: the next one behind the last that was taken.
+    /// How many slots are free.
+    pub(crate) fn free_count(&self) -> u32 {
+        self.free.count()
+    }
+
     pub(crate) fn take_free(&mut self, range: Range<u32>) -> Option<u32> {
         let from = if range.contains(&self.cursor) { self.cursor } else { range.start };
         let slot = self

@@ -8,6 +8,7 @@
 //! - a slot is given to another block only when it is clean, not held and not pinned;
 //! - `dirty_subs` and the regions count the dirty sub-blocks of all slots.
 
+use crate::admission::{Admission, AdmissionOptions, Place, Verdict};
 use crate::fills::Fills;
 use crate::format::record::Record;
 use crate::format::superblock::Superblock;
@@ -77,6 +78,7 @@ pub(crate) struct State {
     pub(crate) slots: SlotTable,
     pub(crate) index: Index,
     pub(crate) policy: Box<dyn Policy>,
+    pub(crate) admission: Admission,
     pub(crate) regions: Regions,
     pub(crate) origins: [OriginState; ORIGINS_MAX],
     /// Touched slots, in the order in which they were.
@@ -163,6 +165,7 @@ impl State {
             slots: SlotTable::new(sb.slots, sb.subs()),
             index: Index::new(sb.slots),
             policy,
+            admission: Admission::new(AdmissionOptions::default(), 0),
             regions: Regions::default(),
             origins,
             pending: Vec::new(),
@@ -396,6 +399,33 @@ impl State {
             loading.known.set(slot);
         }
         Some(slot)
+    }
+
+    /// Whether `subs` sub-blocks that the origin has are put into the cache, too. `stream`: they
+    /// are part of a long stream.
+    pub(crate) fn admits(&mut self, key: BlockKey, subs: u32, stream: bool) -> bool {
+        let origin = &self.origins[usize::from(key.origin() & 15)];
+        let over_quota =
+            origin.quota_slots != 0 && u64::from(origin.used_slots) >= origin.quota_slots;
+        let place = if self.lookup(key).is_some() {
+            Place::Own
+        } else if over_quota || self.slots.free_count() == 0 {
+            Place::Taken
+        } else {
+            Place::Free
+        };
+        let bytes = u64::from(subs) * SUB_BLOCK_BYTES as u64;
+        let verdict =
+            self.admission.judge(&mut *self.policy, key, bytes, stream, place, self.now_ms);
+        let refused = match verdict {
+            Verdict::Admit => return true,
+            Verdict::Sequential => &self.counters.bypasses_sequential,
+            Verdict::FirstUse => &self.counters.bypasses_first_use,
+            Verdict::OverBudget => &self.counters.bypasses_over_budget,
+        };
+        refused.add(1);
+        self.counters.bypasses.add(1);
+        false
     }
 
     /// A slot for a block: a free one, or that of a block that is given up. It is reserved.

@@ -58,6 +58,12 @@ stats! {
     /// Missed blocks that were not put into the cache: admission or mode said no, a write came
     /// between, or there was no room.
     bypasses,
+    /// Of the bypasses: blocks of long streams.
+    bypasses_sequential,
+    /// Of the bypasses: blocks that were not used before.
+    bypasses_first_use,
+    /// Of the bypasses: blocks that the budget of flash writes did not allow.
+    bypasses_over_budget,
     /// Blocks given up for others.
     evictions,
     /// Bytes written by users of cached devices.

@@ -23,10 +23,22 @@ const SUB: u64 = SUB_BLOCK_BYTES as u64;
 pub(crate) struct Store {
     /// The origin does not have it.
     pub(crate) dirty: bool,
-    /// Blocks that are not in the cache get a slot.
-    pub(crate) allocate: bool,
+    /// Which blocks that are not in the cache get a slot.
+    pub(crate) allocate: Allocate,
     /// It is all zeroes: nothing but the fact is stored.
     pub(crate) zero: bool,
+}
+
+/// Which blocks that are not in the cache get a slot when they are stored.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub(crate) enum Allocate {
+    None,
+    All,
+    /// Those that are admitted.
+    Admitted {
+        /// They are written by a long stream.
+        stream: bool,
+    },
 }
 
 /// Where one block's data goes.
@@ -209,8 +221,22 @@ fn take_targets(
             mask |= 1 << (sub - first);
         }
         let slot = st.lookup(key);
-        if slot.is_none() && !how.allocate {
-            continue;
+        let mut paid = false;
+        if slot.is_none() {
+            match how.allocate {
+                Allocate::None => continue,
+                Allocate::All => {}
+                Allocate::Admitted { stream } => {
+                    if !st.admits(key, mask.count_ones(), stream) {
+                        continue;
+                    }
+                    paid = true;
+                }
+            }
+        }
+        if !paid && !how.zero {
+            let bytes = u64::from(mask.count_ones()) * SUB;
+            st.admission.charge(bytes, st.now_ms);
         }
         if let Some(slot) = slot {
             pinned.pin(slot);

@@ -10,7 +10,7 @@ use crate::policy::BlockKey;
 use crate::regions::{Intent, RegionKey};
 use crate::state::State;
 use crate::stats::Count;
-use crate::store::Store;
+use crate::store::{Allocate, Store};
 use crate::{Error, Mode, Result, SUB_BLOCK_BYTES};
 use crc32c::crc32c;
 use std::ops::Range;
@@ -67,7 +67,11 @@ impl CachedDevice {
         let nr = self.origin.nr;
         cache.commit_if_much().or_else(|error| self.pass_if_failed(error))?;
         self.throttle(data.len())?;
-        let block_bytes = u64::from(cache.lock().sb.block_bytes);
+        let (block_bytes, stream) = {
+            let mut st = cache.lock();
+            let stream = st.admission.observe(nr, offset, data.len());
+            (u64::from(st.sb.block_bytes), stream)
+        };
         let end = offset + data.len();
         let blocks = offset / block_bytes..end.div_ceil(block_bytes);
         let origin = &self.origin;
@@ -90,14 +94,18 @@ impl CachedDevice {
             let from = (run.start * block_bytes).max(offset);
             let to = (run.end * block_bytes).min(end);
             let part = data.part(from - offset, to - offset);
-            if absorb { self.absorb(part, from, mode) } else { self.pass(part, from, mode) }
+            if absorb {
+                self.absorb(part, from, mode, stream)
+            } else {
+                self.pass(part, from, mode, stream)
+            }
         });
         cache.leave_writer(id);
         result
     }
 
     /// The cache takes a write.
-    fn absorb(&self, data: Data<'_>, offset: u64, mode: Mode) -> Result<()> {
+    fn absorb(&self, data: Data<'_>, offset: u64, mode: Mode, stream: bool) -> Result<()> {
         let cache = &*self.cache;
         let end = offset + data.len();
         let subs = offset / SUB..end.div_ceil(SUB);
@@ -123,7 +131,7 @@ impl CachedDevice {
                 &whole[..]
             }
         };
-        let how = Store { dirty: true, allocate: true, zero };
+        let how = Store { dirty: true, allocate: Allocate::All, zero };
         loop {
             if cache.store(self.origin.nr, &subs, bytes, how)? {
                 cache.wake_writeback();
@@ -148,7 +156,7 @@ impl CachedDevice {
             let why = "the cache is full of dirty data".to_owned();
             return Err(Error::StillDirty { dirty_bytes: cache.lock().dirty_bytes(), why });
         }
-        self.pass(data, offset, mode)
+        self.pass(data, offset, mode, stream)
     }
 
     /// The content of a sub-block that is written in part. The caller is its writer.
@@ -204,7 +212,7 @@ impl CachedDevice {
     }
 
     /// The origin takes a write, and the cache is brought up to date.
-    fn pass(&self, data: Data<'_>, offset: u64, mode: Mode) -> Result<()> {
+    fn pass(&self, data: Data<'_>, offset: u64, mode: Mode, stream: bool) -> Result<()> {
         let cache = &*self.cache;
         let end = offset + data.len();
         let usable = cache.lock().check_usable();
@@ -224,7 +232,7 @@ impl CachedDevice {
                 mode,
                 Mode::WriteThrough | Mode::WriteAround | Mode::WriteBack | Mode::WriteOnly
             );
-        let updated = if keep { self.update(data, offset, mode) } else { Ok(()) };
+        let updated = if keep { self.update(data, offset, mode, stream) } else { Ok(()) };
         if !keep || updated.is_err() {
             self.drop_cached(offset, end);
         }
@@ -234,7 +242,7 @@ impl CachedDevice {
 
     /// Brings the cache up to date with what the origin was given. An error means that it may not
     /// be, and that what was cached must go.
-    fn update(&self, data: Data<'_>, offset: u64, mode: Mode) -> Result<()> {
+    fn update(&self, data: Data<'_>, offset: u64, mode: Mode, stream: bool) -> Result<()> {
         let cache = &*self.cache;
         let end = offset + data.len();
         let origin_end = self.origin.id.len_bytes;
@@ -244,7 +252,11 @@ impl CachedDevice {
         if whole.start < whole.end {
             let zero = matches!(data, Data::Zeroes(_));
             // Zeroes are cheap to ask the origin for; only what is cached is kept up to date.
-            let allocate = mode == Mode::WriteThrough && !zero;
+            let allocate = if mode == Mode::WriteThrough && !zero {
+                Allocate::Admitted { stream }
+            } else {
+                Allocate::None
+            };
             let how = Store { dirty: false, allocate, zero };
             let (from, to) = (whole.start * SUB, (whole.end * SUB).min(end));
             match data.part(from - offset, to - offset) {
@@ -278,7 +290,7 @@ impl CachedDevice {
                 self.read_base(sub, &mut content)?;
                 let part = data.part(from - offset, to - offset);
                 part.copy_to(&mut content[(from - sub * SUB) as usize..(to - sub * SUB) as usize]);
-                let how = Store { dirty: false, allocate: false, zero: false };
+                let how = Store { dirty: false, allocate: Allocate::None, zero: false };
                 cache.store(nr, &(sub..sub + 1), &content, how)?;
             }
         }

@@ -12,6 +12,7 @@ use std::process::{Child, Command, Stdio};
 use std::sync::Arc;
 use std::time::{Duration, Instant};
 use weft::block::{BlockDevice, FileDevice, OpenMode};
+use weft::cache::admission::{AdmissionOptions, SequentialBypass};
 use weft::cache::{AttachOptions, Cache, CreateOptions, OpenOptions, OriginId};
 use weft::nbd;
 
@@ -51,7 +52,11 @@ impl Server {
             Cache::create(&file, &CreateOptions::default())?;
             Arc::new(file)
         };
-        let options = OpenOptions { persistence: !self.forgetful, ..OpenOptions::default() };
+        // Everything that is read is cached, as it was in the seed's experiment.
+        let admission =
+            AdmissionOptions { sequential: SequentialBypass::Never, ..AdmissionOptions::default() };
+        let options =
+            OpenOptions { persistence: !self.forgetful, admission, ..OpenOptions::default() };
         let cache = Cache::open(device, options)?;
         let uri: nbd::Uri = format!("nbd://{}", self.origin).parse()?;
         let mut link = uri.options()?;

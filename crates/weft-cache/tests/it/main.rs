@@ -1,5 +1,6 @@
 //! The cache from outside: under power cuts, faults, damage and races.
 
+mod admission;
 mod damage;
 mod defects;
 mod faults;

@@ -38,6 +38,14 @@ pub const SETTINGS: &[(&str, &str, &str)] = &[
     ("fill-queue", "SIZE", "the most data that waits to be put into the cache"),
     ("retry-max-ms", "MILLISECONDS", "the longest pause before write-back is tried again"),
     ("samples", "COUNT", "cached blocks compared with the source when it is attached"),
+    (
+        "sequential",
+        "never|when-full|always",
+        "when long streams are not put into the cache [when-full]",
+    ),
+    ("sequential-size", "SIZE", "how long a stream is before it counts as one [4M]"),
+    ("second-use", "yes|no", "put a block into the cache at its second use only [no]"),
+    ("flash-budget", "SIZE", "the most that reads may write to the cache a day [no limit]"),
     ("verify", "yes|no", "compare checksums at every read, not only at the first"),
 ];
 
@@ -59,6 +67,11 @@ impl Settings {
     fn set_one(&mut self, name: &str, value: &str) -> Result<()> {
         let bad = || Error::Invalid(format!("{name}={value}: that is no value for it"));
         let number = || value.parse::<u64>().map_err(|_| bad());
+        let yes = || match value {
+            "yes" => Ok(true),
+            "no" => Ok(false),
+            _ => Err(bad()),
+        };
         let open = &mut self.open;
         match name {
             "commit-ms" => open.commit_interval_ms = number()?,
@@ -72,13 +85,11 @@ impl Settings {
             }
             "retry-max-ms" => open.retry_max_ms = number()?,
             "samples" => self.attach.samples = value.parse().map_err(|_| bad())?,
-            "verify" => {
-                open.verify_always = match value {
-                    "yes" => true,
-                    "no" => false,
-                    _ => return Err(bad()),
-                }
-            }
+            "sequential" => open.admission.sequential = value.parse().map_err(|_| bad())?,
+            "sequential-size" => open.admission.sequential_bytes = parse_size(value)?,
+            "second-use" => open.admission.by_reuse = yes()?,
+            "flash-budget" => open.admission.flash_bytes_per_day = Some(parse_size(value)?),
+            "verify" => open.verify_always = yes()?,
             _ => {
                 let names: Vec<&str> = SETTINGS.iter().map(|(name, ..)| *name).collect();
                 return Err(Error::Invalid(format!(
@@ -101,6 +112,7 @@ mod tests {
         for (name, kind, _) in SETTINGS {
             let value = match *kind {
                 "yes|no" => "yes",
+                "never|when-full|always" => "always",
                 "SIZE" => "1M",
                 _ => "7",
             };

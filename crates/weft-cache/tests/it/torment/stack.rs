@@ -5,6 +5,7 @@ use super::subject::Subject;
 use super::world::{Disk, World};
 use std::sync::Arc;
 use weft_block::{BlockDevice, MemoryDevice, Rng};
+use weft_cache::admission::{AdmissionOptions, SequentialBypass};
 use weft_cache::{
     AttachOptions, Cache, CachedDevice, CreateOptions, Error, Mode, OpenOptions, OriginId, check,
 };
@@ -36,7 +37,17 @@ fn options(config: &Config) -> OpenOptions {
         intent_idle_ms: *rng.pick(&[100, 5000]).expect("some"),
         fill_queue_bytes: *rng.pick(&[0, 32 << 10, 32 << 20]).expect("some"),
         verify_always: rng.chance(1, 4),
+        admission: admission(&mut rng),
         ..OpenOptions::default()
+    }
+}
+
+fn admission(rng: &mut Rng) -> AdmissionOptions {
+    AdmissionOptions {
+        sequential: *rng.pick(&SequentialBypass::ALL).expect("some"),
+        sequential_bytes: *rng.pick(&[8 << 10, 4 << 20]).expect("some"),
+        by_reuse: rng.chance(1, 4),
+        flash_bytes_per_day: *rng.pick(&[None, None, None, Some(0), Some(1 << 30)]).expect("some"),
     }
 }
 
