@@ -34,6 +34,9 @@ use explore::{Case, Counts, Cut, Failure, explore, judge_cut, run};
 use script::{Config, Family};
 use shrink::shrink;
 use stack::Stack;
+use std::num::NonZero;
+use std::sync::Mutex;
+use std::sync::atomic::{AtomicU64, Ordering};
 use std::time::{Duration, Instant};
 use subject::Subject;
 pub use world::{Discard, Disk, Scope, World, cut};
@@ -155,31 +158,40 @@ fn what_failed_once_holds() {
 #[test]
 #[ignore = "a campaign: make test-long"]
 fn long_campaign() {
-    let seconds = std::env::var("WEFT_LONG_SECONDS").ok().and_then(|n| n.parse::<u64>().ok());
-    let until = Instant::now() + Duration::from_secs(seconds.unwrap_or(600) / 6);
-    let mut totals = [Counts::default(); Family::ALL.len()];
-    let mut seed = 1000;
-    let mut failures = Vec::new();
-    while Instant::now() < until && failures.len() < 5 {
-        for ((family, _), total) in Family::ALL.iter().zip(&mut totals) {
-            match torment::<Stack>(*family, seed, 2) {
+    let number = |name: &str| std::env::var(name).ok().and_then(|n| n.parse::<u64>().ok());
+    let seconds = number("WEFT_LONG_SECONDS").unwrap_or(600) / 6;
+    let first = number("WEFT_TORMENT_FIRST").unwrap_or(1000);
+    let until = Instant::now() + Duration::from_secs(seconds);
+    let totals = Mutex::new([Counts::default(); Family::ALL.len()]);
+    let failures = Mutex::new(Vec::new());
+    let next = AtomicU64::new(0);
+    let work = || {
+        while Instant::now() < until && failures.lock().unwrap().len() < 5 {
+            let case = next.fetch_add(1, Ordering::Relaxed);
+            let which = case as usize % Family::ALL.len();
+            let (family, seed) = (Family::ALL[which].0, first + case / Family::ALL.len() as u64);
+            match torment::<Stack>(family, seed, 2) {
                 Ok(counts) => {
+                    let total = &mut totals.lock().unwrap()[which];
                     total.cuts += counts.cuts;
                     total.events += counts.events;
                 }
                 Err(text) => {
                     eprintln!("{} seed {seed}: {text}", family.name());
-                    failures.push(format!("{} seed {seed}", family.name()));
+                    failures.lock().unwrap().push(format!("{} seed {seed}", family.name()));
                 }
             }
         }
-        seed += 1;
-    }
+    };
+    let threads = std::thread::available_parallelism().map_or(1, NonZero::get);
+    std::thread::scope(|scope| (0..threads).for_each(|_| drop(scope.spawn(work))));
+    let (totals, failures) = (totals.into_inner().unwrap(), failures.into_inner().unwrap());
     for ((_, name), total) in Family::ALL.iter().zip(&totals) {
-        println!("{name}: {} cuts at {} events of {} cases", total.cuts, total.events, seed - 1000);
+        println!("{name}: {} cuts at {} events", total.cuts, total.events);
     }
     let cuts: u64 = totals.iter().map(|t| t.cuts).sum();
-    println!("{cuts} cuts in all, {} failures", failures.len());
+    let seeds = next.into_inner() / Family::ALL.len() as u64;
+    println!("{cuts} cuts in all, seeds {first} to {}, {} failures", first + seeds, failures.len());
     assert!(failures.is_empty(), "{failures:?}");
 }
 
