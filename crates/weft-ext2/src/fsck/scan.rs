@@ -20,6 +20,8 @@ const GROUP_QUOTA_INO: u32 = 4;
 /// inode, directories that ignore case.
 pub(super) const EXT4_FLAGS: InodeFlags =
     InodeFlags::from_bits_retain(0x2000 | 0x800 | 0x8_0000 | 0x1000_0000 | 0x4000_0000);
+/// Names without regard to case: an ext4 feature of directories.
+const CASEFOLD: InodeFlags = InodeFlags::from_bits_retain(0x4000_0000);
 /// The boot loader's inode, the only other reserved one that may be a file.
 const BOOT_LOADER_INO: u32 = 5;
 
@@ -167,14 +169,21 @@ impl Scan<'_, '_> {
         let found = get32(slot, 0x1C);
         let size = u64::from(get32(slot, 0x04)) | u64::from(get32(slot, 0x6C)) << 32;
         let quota = matches!(ino, USER_QUOTA_INO | GROUP_QUOTA_INO);
-        if size > mappable_bytes(&self.volume.geometry) && !quota {
+        // Nobody looks at the rest of these while they are not in use.
+        let unread = quota || ino == JOURNAL_INO;
+        if size > mappable_bytes(&self.volume.geometry) && !unread {
             self.problem(ino, InodeProblem::Size { found: size, expected: 0, lags: false });
         }
-        if self.volume.geometry.contains_block(u64::from(get32(slot, 0x68))) && !quota {
+        if self.volume.geometry.contains_block(u64::from(get32(slot, 0x68))) && !unread {
             self.problem(ino, InodeProblem::Attributes("a reserved inode has none".into()));
         }
         let flags = InodeFlags::from_bits_retain(get32(slot, 0x20));
-        if flags.intersects(EXT4_FLAGS | InodeFlags::INDEX) && !quota {
+        let wrong = match ino {
+            JOURNAL_INO => CASEFOLD.union(InodeFlags::EXTENTS),
+            _ if quota => CASEFOLD,
+            _ => CASEFOLD.union(InodeFlags::INDEX),
+        };
+        if flags.intersects(wrong) {
             self.problem(ino, InodeProblem::Field("flags"));
         }
         if in_use {

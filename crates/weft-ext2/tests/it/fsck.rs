@@ -519,6 +519,39 @@ fn random_damage_is_judged_as_e2fsck_judges_it() {
     assert!(apart.is_empty(), "{} disagreements", apart.len());
 }
 
+#[test]
+fn reserved_inodes_are_judged_as_e2fsck_judges_them() {
+    if !have_e2fsprogs() {
+        return;
+    }
+    let dir = tempfile::tempdir().unwrap();
+    let mut apart = Vec::new();
+    for ino in [3, 4, 5, 6, 8, 9, 10] {
+        for field in [
+            "size 0x500",
+            "size 0xffffffffffffff",
+            "file_acl 500",
+            "flags 0x1000",
+            "flags 0x80000",
+            "flags 0x10000000",
+            "flags 0x40000000",
+            "blocks 7",
+            "links_count 1",
+        ] {
+            let image = dir.path().join("image");
+            let options = MkfsOptions { uuid: Some([1; 16]), ..MkfsOptions::ext2() };
+            let device = FileDevice::create(&image, 4 << 20).unwrap();
+            mkfs(&device, &options).unwrap();
+            drop(device);
+            let what = format!("set_inode_field <{ino}> {field}");
+            debugfs(&image, &what);
+            apart.extend(disagreement(&image, &what));
+            std::fs::remove_file(&image).unwrap();
+        }
+    }
+    assert!(apart.is_empty(), "{}", apart.join("\n"));
+}
+
 /// For hours: `WEFT_LONG_SECONDS`, shared with the other campaigns.
 #[test]
 #[ignore = "a campaign"]
