@@ -82,6 +82,8 @@ enum What {
     CacheBatching,
     /// A cache of 64 GiB opened: time to the first read, memory
     CacheOpen,
+    /// What a hit in the cache costs beside a read of a file
+    CacheHits,
     /// The kernel's dm-cache in a guest, counted, beside weft's cache
     DmCache,
     /// Make the input, and say what it is
@@ -230,7 +232,7 @@ fn main() -> Result<()> {
         _ => {}
     }
     let bench = Bench::new(&cli)?;
-    let all: [(&str, Measurement); 13] = [
+    let all: [(&str, Measurement); 14] = [
         ("limits", limits::limits),
         ("optimisations", engine::optimisations),
         ("blocks", engine::blocks),
@@ -242,6 +244,7 @@ fn main() -> Result<()> {
         ("mount", mounted::mounted),
         ("cache-batching", cache::batching),
         ("cache-open", cache::opening),
+        ("cache-hits", cache::hits),
         ("cache", cache::experiment),
         ("dm-cache", cache::dm_cache),
     ];
@@ -267,6 +270,7 @@ fn main() -> Result<()> {
         What::Cache => cache::experiment(&bench),
         What::CacheBatching => cache::batching(&bench),
         What::CacheOpen => cache::opening(&bench),
+        What::CacheHits => cache::hits(&bench),
         What::DmCache => cache::dm_cache(&bench),
         What::Tree => {
             let tree = bench.tree()?;

@@ -4,11 +4,13 @@
 mod batching;
 mod dm_cache;
 mod experiment;
+mod hits;
 mod opening;
 mod server;
 
 pub use batching::batching;
 pub use dm_cache::dm_cache;
 pub use experiment::experiment;
+pub use hits::hits;
 pub use opening::{Opening, opening};
 pub use server::Server;
