@@ -10,6 +10,10 @@
 //! it). A hill climber moves the border of the window, so recency and frequency share the slots as
 //! suits the workload.
 //!
+//! Caffeine's simulator lets the window go down to nothing, and then refuses new blocks at once. Here
+//! it keeps a slot: a block must be put somewhere, and one that is used twice in a row is a hit. On
+//! the trace w106 that is worth 0.6 points of hit ratio; with an empty window the two are within 0.03.
+//!
 //! A slot costs eight bytes of links, and two (in caches of up to a million slots, eight to
 //! sixteen) of sketch.
 
