@@ -40,8 +40,11 @@ pub struct Counters {
 /// sent again. Writes that were acknowledged and not yet flushed are kept in memory (up to
 /// [`Options::unflushed_max_bytes`]; past that the device flushes by itself) and are written again
 /// first: so a flush that returns means what it says, even if the server crashed and lost its
-/// memory between a write and that flush. A server whose export has another size, name or
-/// abilities than before is refused for good.
+/// memory between a write and that flush. A flush that fails names the range in which writes may be
+/// lost; these are made again before the next flush. A server whose export has another size, name,
+/// description or abilities than before is refused for good, and never written to. NBD has no other
+/// name for what is exported: a disk with other contents of the same size and description is taken
+/// for the same one, and gets what was not flushed.
 pub struct NbdDevice {
     pool: Pool,
     read_only: bool,
@@ -94,6 +97,13 @@ impl NbdDevice {
     #[must_use]
     pub fn counters(&self) -> &Counters {
         &self.counters
+    }
+
+    /// Memory that holds what the server has acknowledged and not made durable, in bytes: at most
+    /// [`Options::unflushed_max_bytes`], or one write that is larger than that.
+    #[must_use]
+    pub fn unflushed_bytes(&self) -> u64 {
+        self.pool.unflushed_bytes()
     }
 
     /// How often the server went away and came back.
@@ -192,14 +202,14 @@ impl NbdDevice {
             return Ok(());
         }
         if self.is_aligned(offset, data.len() as u64) {
-            self.make_room(data.len() as u64)?;
+            let _room = self.pool.reserve(data.len() as u64, &self.writers)?;
             let _writing = self.writers.read().unwrap_or_else(PoisonError::into_inner);
             return self.write_blocks(&data.into(), offset);
         }
         let min = self.min_bytes();
         let start = offset - offset % min;
         let end = (offset + data.len() as u64).next_multiple_of(min);
-        self.make_room(end - start)?;
+        let _room = self.pool.reserve(end - start, &self.writers)?;
         let _alone = self.writers.write().unwrap_or_else(PoisonError::into_inner);
         let mut blocks = vec![0; (end - start) as usize];
         // Only the first and the last block have anything to keep.
@@ -212,14 +222,6 @@ impl NbdDevice {
         let at = (offset - start) as usize;
         blocks[at..at + data.len()].copy_from_slice(data);
         self.write_blocks(&blocks.into(), start)
-    }
-
-    /// Makes room for another write in the memory for what is not durable.
-    fn make_room(&self, len_bytes: u64) -> Result<()> {
-        if self.pool.keeps_unflushed() && !self.pool.has_room(len_bytes) {
-            self.pool.flush(&self.writers)?;
-        }
-        Ok(())
     }
 
     /// Changes whole blocks by requests without a payload.
@@ -260,7 +262,7 @@ impl NbdDevice {
         // What is left over at each side is shorter than a block.
         self.write(&vec![0; (inner.start - offset) as usize], offset)?;
         self.write(&vec![0; (end - inner.end) as usize], inner.end)?;
-        self.make_room(0)?;
+        let _room = self.pool.reserve(0, &self.writers)?;
         let _writing = self.writers.read().unwrap_or_else(PoisonError::into_inner);
         let max = u64::from(self.facts().sizes.max).min(RANGE_MAX_BYTES);
         let max = max - max % self.min_bytes();
@@ -356,7 +358,11 @@ impl BlockDevice for NbdDevice {
         if self.read_only {
             return Ok(());
         }
-        self.pool.flush(&self.writers).map_err(failed("flush", 0, self.facts().len_bytes))
+        self.pool.flush(&self.writers).map_err(|e| {
+            // What may be lost, so that whoever wrote it knows.
+            let range = self.pool.unflushed_range().unwrap_or(0..self.facts().len_bytes);
+            failed("flush", range.start, range.end - range.start)(e)
+        })
     }
 
     fn discard(&self, offset: u64, len_bytes: u64) -> weft_block::Result<()> {

@@ -20,7 +20,7 @@
 use super::Options;
 use super::handshake::Facts;
 use super::link::{Ask, Down, Failure, Link, Reply, Ticket};
-use super::unflushed::{Content, Unflushed};
+use super::unflushed::{Content, Unflushed, WRITE_OVERHEAD_BYTES};
 use crate::wire::{Command, CommandFlags, TransmissionFlags};
 use crate::{Error, Result};
 use std::collections::VecDeque;
@@ -60,6 +60,8 @@ struct State {
     generation: u64,
     phase: Phase,
     unflushed: Unflushed,
+    /// Room for what is being written, in bytes.
+    reserved_bytes: u64,
     /// A flush failed: the server may have dropped what it covers and forgotten that it did.
     suspect: bool,
 }
@@ -84,6 +86,19 @@ pub(crate) enum Interrupted {
     Failed(Error),
 }
 
+/// Room for a write that is on its way. Given back when that has been noted down, or has failed.
+pub(crate) struct Reserved<'a> {
+    pool: &'a Pool,
+    len_bytes: u64,
+}
+
+impl Drop for Reserved<'_> {
+    fn drop(&mut self) {
+        self.pool.state().reserved_bytes -= self.len_bytes;
+        self.pool.changed.notify_all();
+    }
+}
+
 impl From<Failure> for Interrupted {
     fn from(failure: Failure) -> Self {
         match failure {
@@ -98,13 +113,17 @@ impl Pool {
         let limit = options.reconnect_limit.max(Duration::from_secs(1));
         let (channel, facts) = options.dial(limit)?;
         let first = Link::start(channel, &facts, options.reply_limit)?;
+        let mut unflushed = Unflushed::default();
+        // Somebody before this device may have written what is not durable yet.
+        unflushed.touch();
         let pool = Self {
             options,
             facts,
             state: Mutex::new(State {
                 generation: 0,
                 phase: Phase::Refused(String::new()),
-                unflushed: Unflushed::default(),
+                unflushed,
+                reserved_bytes: 0,
                 suspect: false,
             }),
             changed: Condvar::new(),
@@ -319,10 +338,46 @@ impl Pool {
         })
     }
 
-    /// Whether another write of this length fits the memory for what is not durable.
-    pub fn has_room(&self, len_bytes: u64) -> bool {
-        let used = self.state().unflushed.memory_bytes();
-        used == 0 || used + len_bytes <= self.options.unflushed_max_bytes
+    /// Takes room for a write in the memory for what is not durable, if there is some. A write
+    /// that is larger than all of it gets it alone.
+    fn try_reserve(&self, len_bytes: u64) -> Option<Reserved<'_>> {
+        let len_bytes = len_bytes + WRITE_OVERHEAD_BYTES;
+        let mut state = self.state();
+        let used = state.unflushed.memory_bytes() + state.reserved_bytes;
+        if used > 0 && used + len_bytes > self.options.unflushed_max_bytes {
+            return None;
+        }
+        state.reserved_bytes += len_bytes;
+        Some(Reserved { pool: self, len_bytes })
+    }
+
+    /// Takes room for a write, and flushes if there is none. `None`: nothing is kept.
+    pub fn reserve(&self, len_bytes: u64, writers: &RwLock<()>) -> Result<Option<Reserved<'_>>> {
+        if !self.keeps_unflushed() {
+            return Ok(None);
+        }
+        loop {
+            if let Some(reserved) = self.try_reserve(len_bytes) {
+                return Ok(Some(reserved));
+            }
+            self.flush(writers)?;
+            // What is left is being written by others: some of it becomes acknowledged soon.
+            let state = self.state();
+            if state.reserved_bytes > 0 {
+                let pause = Duration::from_millis(5);
+                drop(self.changed.wait_timeout(state, pause));
+            }
+        }
+    }
+
+    /// Memory that holds what is acknowledged and not durable, in bytes.
+    pub fn unflushed_bytes(&self) -> u64 {
+        self.state().unflushed.memory_bytes()
+    }
+
+    /// Where what is acknowledged and not durable lies.
+    pub fn unflushed_range(&self) -> Option<std::ops::Range<u64>> {
+        self.state().unflushed.range()
     }
 
     /// Whether what is acknowledged is to be kept until it is durable.

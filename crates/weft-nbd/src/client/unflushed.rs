@@ -8,6 +8,7 @@
 //!   to the first flush that was sent after it and worked.
 
 use std::collections::BTreeMap;
+use std::ops::Range;
 use std::sync::Arc;
 
 /// What a fragment holds.
@@ -27,10 +28,9 @@ impl Content {
 
     /// What it costs to keep.
     fn memory_bytes(&self) -> u64 {
-        const OVERHEAD: u64 = 64;
         match self {
-            Self::Data(data) => data.len() as u64 + OVERHEAD,
-            Self::Zeroes(_) => OVERHEAD,
+            Self::Data(data) => data.len() as u64 + FRAGMENT_OVERHEAD_BYTES,
+            Self::Zeroes(_) => FRAGMENT_OVERHEAD_BYTES,
         }
     }
 
@@ -50,6 +50,10 @@ struct Fragment {
     number: u64,
 }
 
+/// What a write may cost beside its data: a fragment of its own, and two more where it cuts others.
+pub(crate) const WRITE_OVERHEAD_BYTES: u64 = 3 * FRAGMENT_OVERHEAD_BYTES;
+const FRAGMENT_OVERHEAD_BYTES: u64 = 64;
+
 /// The writes since the last flush.
 #[derive(Debug, Default)]
 pub(crate) struct Unflushed {
@@ -65,6 +69,13 @@ impl Unflushed {
     /// Memory it takes, in bytes.
     pub fn memory_bytes(&self) -> u64 {
         self.memory_bytes
+    }
+
+    /// From the first byte that is not durable to behind the last.
+    pub fn range(&self) -> Option<Range<u64>> {
+        let (first, _) = self.fragments.first_key_value()?;
+        let (last, fragment) = self.fragments.last_key_value()?;
+        Some(*first..last + fragment.content.len_bytes())
     }
 
     /// Whether a flush would do anything.

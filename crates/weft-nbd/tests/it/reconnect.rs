@@ -2,8 +2,8 @@
 //! somebody else.
 
 use crate::bench::Bench;
-use std::sync::Arc;
-use std::sync::atomic::{AtomicBool, Ordering};
+use std::sync::atomic::{AtomicBool, AtomicI64, Ordering};
+use std::sync::{Arc, Mutex, RwLock, mpsc};
 use std::time::{Duration, Instant};
 use weft_block::{BlockDevice, CrashDevice, Fault, FaultDevice, MemoryDevice, Request, Rng, Rule};
 use weft_nbd::server::Options as ServerOptions;
@@ -102,6 +102,174 @@ fn a_failed_flush_is_not_forgotten() {
     assert!(got == vec![7; 8192], "a flush that returned did not mean it");
 }
 
+/// A disk with a volatile cache, whose server is killed at a certain request.
+struct Doomed {
+    disk: CrashDevice<MemoryDevice>,
+    /// Requests until then.
+    left: AtomicI64,
+    killed: Mutex<mpsc::Sender<()>>,
+    /// Requests of the dead server wait for this to be dropped: nobody gets an answer to them.
+    grave: RwLock<()>,
+}
+
+impl Doomed {
+    fn live(&self) -> weft_block::Result<()> {
+        let left = self.left.fetch_sub(1, Ordering::SeqCst);
+        if left > 1 || left < -1_000_000 {
+            return Ok(());
+        }
+        if left == 1 {
+            self.disk.crash()?;
+            let _ = self.killed.lock().expect("no panic").send(());
+        }
+        drop(self.grave.read());
+        Err(weft_block::Error::io("any", 0, 0, std::io::Error::other("no power")))
+    }
+}
+
+impl BlockDevice for Doomed {
+    fn geometry(&self) -> weft_block::Geometry {
+        self.disk.geometry()
+    }
+    fn read_at(&self, buf: &mut [u8], offset: u64) -> weft_block::Result<()> {
+        self.live().and_then(|()| self.disk.read_at(buf, offset))
+    }
+    fn write_at(&self, buf: &[u8], offset: u64) -> weft_block::Result<()> {
+        self.live().and_then(|()| self.disk.write_at(buf, offset))
+    }
+    fn flush(&self) -> weft_block::Result<()> {
+        self.live().and_then(|()| self.disk.flush())
+    }
+}
+
+/// Writes, overwrites, zeroes and flushes; returns what a flush covers at the end.
+fn short_work(device: &NbdDevice) -> Vec<u8> {
+    let mut model = vec![0; 64 << 10];
+    let mut write = |byte: u8, at: usize, len: usize| {
+        device.write_at(&vec![byte; len], at as u64).expect("a write");
+        model[at..at + len].fill(byte);
+    };
+    write(1, 0, 8192);
+    write(2, 20_480, 12_288);
+    device.flush().expect("a flush");
+    write(3, 4096, 4096);
+    write(4, 24_576, 4096);
+    write(5, 40_960, 8192);
+    device.write_zeroes(20_480, 2048).expect("zeroes");
+    model[20_480..22_528].fill(0);
+    device.flush().expect("a flush");
+    model
+}
+
+/// The server is killed in the middle of each request, also of those by which the client makes
+/// good what the last one lost, and what its disk had not flushed is gone.
+#[test]
+fn a_server_killed_at_any_request_loses_nothing() {
+    for nth in 1..=20 {
+        let bench = Bench::new();
+        let (killed, kill) = mpsc::channel();
+        let disk = Arc::new(Doomed {
+            disk: CrashDevice::new(MemoryDevice::new(64 << 10), nth),
+            left: AtomicI64::new(nth as i64),
+            killed: Mutex::new(killed),
+            grave: RwLock::new(()),
+        });
+        let mut grave = Some(disk.grave.write().expect("no panic"));
+        let mut server = Some(bench.serve(Arc::clone(&disk) as _));
+        let device = bench.connect();
+        std::thread::scope(|scope| {
+            let work = scope.spawn(|| short_work(&device));
+            // A second time, five requests into the life of the next server.
+            let mut again = true;
+            while !work.is_finished() {
+                if kill.recv_timeout(Duration::from_millis(5)).is_err() {
+                    continue;
+                }
+                let dead = server.take();
+                let stop = scope.spawn(move || drop(dead));
+                // The connections are cut before the requests end.
+                std::thread::sleep(Duration::from_millis(20));
+                drop(grave.take());
+                stop.join().expect("it stops");
+                grave = Some(disk.grave.write().expect("no panic"));
+                disk.disk.power_on();
+                disk.left.store(if again { 5 } else { i64::MIN / 2 }, Ordering::SeqCst);
+                again = false;
+                server = Some(bench.serve(Arc::clone(&disk) as _));
+            }
+            let model = work.join().expect("the work");
+            disk.disk.crash().expect("the plug is pulled");
+            disk.disk.power_on();
+            let mut kept = vec![1; model.len()];
+            disk.disk.read_at(&mut kept, 0).expect("a read");
+            assert!(kept == model, "killed at request {nth}: something flushed is lost");
+        });
+        assert!(nth > 8 || device.reconnections() > 0, "the server was killed");
+        drop(grave);
+    }
+}
+
+#[test]
+fn another_disk_behind_the_same_export_gets_what_was_not_flushed() {
+    let bench = Bench::new();
+    let server = bench.serve(Arc::new(MemoryDevice::new(1 << 20)));
+    let device = bench.connect();
+    device.write_at(&[1; 4096], 8192).expect("a write");
+    drop(server);
+    let other = Arc::new(MemoryDevice::new(1 << 20));
+    other.write_at(&[9; 1 << 20], 0).expect("a write");
+    let _server = bench.serve(Arc::clone(&other) as _);
+    device.flush().expect("a flush");
+    let mut got = [0; 12_288];
+    other.read_at(&mut got, 4096).expect("a read");
+    assert!(got[..4096] == [9; 4096] && got[4096..8192] == [1; 4096] && got[8192..] == [9; 4096]);
+}
+
+#[test]
+fn memory_for_what_is_not_durable_is_bounded() {
+    const MAX: u64 = 256 << 10;
+    let bench = Bench::new();
+    let disk = Arc::new(FaultDevice::new(MemoryDevice::new(16 << 20)));
+    let flushes = disk.add(Rule::every(Request::Flush, Fault::Delay(Duration::ZERO)));
+    let server = bench.serve(Arc::clone(&disk) as _);
+    let mut options = bench.options();
+    options.unflushed_max_bytes = MAX;
+    let device = NbdDevice::connect(options).expect("it connects");
+    std::thread::scope(|scope| {
+        for thread in 0..4_u64 {
+            let device = &device;
+            scope.spawn(move || {
+                for nr in 0..64 {
+                    let at = (thread * 64 + nr) * (32 << 10);
+                    device.write_at(&[thread as u8; 32 << 10], at).expect("a write");
+                    let kept = device.unflushed_bytes();
+                    assert!(kept <= MAX, "{kept} bytes are kept");
+                }
+            });
+        }
+    });
+    let flushed = disk.fired(flushes);
+    assert!((24..=200).contains(&flushed), "8 MiB in portions of 256 KiB: {flushed} flushes");
+    // A write that is larger than all of it goes alone.
+    device.write_at(&vec![7; 1 << 20], 0).expect("a write");
+    assert!(device.unflushed_bytes() < (1 << 20) + MAX);
+    device.flush().expect("a flush");
+    assert_eq!(device.unflushed_bytes(), 0);
+    drop(server);
+}
+
+#[test]
+fn the_first_flush_covers_what_others_wrote_before() {
+    let bench = Bench::new();
+    let disk = Arc::new(CrashDevice::new(MemoryDevice::new(1 << 20), 3));
+    disk.write_at(&[3; 4096], 0).expect("a write");
+    let _server = bench.serve(Arc::clone(&disk) as _);
+    bench.connect().flush().expect("a flush");
+    let mut got = [0; 4096];
+    disk.inner().read_at(&mut got, 0).expect("a read");
+    assert_eq!(got, [3; 4096], "it did not reach the disk");
+}
+
 #[test]
 fn a_server_that_stays_away_is_given_up_in_time() {
     let bench = Bench::new();
@@ -125,8 +293,9 @@ fn another_export_of_the_same_name_is_refused() {
     fn export(len_bytes: u64) -> Export {
         Export::new("", Arc::new(MemoryDevice::new(len_bytes)))
     }
-    let changes: [fn() -> Export; 3] = [
+    let changes: [fn() -> Export; 4] = [
         || export(2 << 20),
+        || export(512 << 10),
         || Export { description: "another disk".into(), ..export(1 << 20) },
         || Export { read_only: true, ..export(1 << 20) },
     ];
@@ -134,18 +303,26 @@ fn another_export_of_the_same_name_is_refused() {
         let bench = Bench::new();
         let server = bench.serve_with(vec![export(1 << 20)], ServerOptions::default());
         let device = bench.connect();
-        device.write_at(&[1; 512], 0).expect("a write");
+        device.write_at(&[1; 512], 4096).expect("a write");
+        device.write_at(&[1; 512], 8192).expect("a write");
         drop(server);
         let changed = change();
         let disk = Arc::clone(&changed.device);
         let server = bench.serve_with(vec![changed], ServerOptions::default());
         let error = device.write_at(&[2; 512], 0).expect_err("it is not the same");
         assert!(error.to_string().contains("has changed"), "{error}");
-        let error = device.flush().expect_err("for good");
-        assert!(error.to_string().contains("has changed"), "{error}");
-        let mut now = [9; 512];
+        for _ in 0..2 {
+            let error = device.flush().expect_err("for good");
+            assert!(error.to_string().contains("has changed"), "{error}");
+            let lost = matches!(
+                error,
+                weft_block::Error::Io { op: "flush", offset: 4096, len_bytes: 4608, .. }
+            );
+            assert!(lost, "it names what is lost: {error:?}");
+        }
+        let mut now = [9; 16384];
         disk.read_at(&mut now, 0).expect("a read");
-        assert_eq!(now, [0; 512], "nothing was written to the other disk");
+        assert_eq!(now, [0; 16384], "nothing was written to the other disk");
         drop(server);
     }
 }
