@@ -63,7 +63,8 @@ impl CachedDevice {
     /// # Errors
     /// [`Error::StillDirty`](crate::Error::StillDirty), and those of the devices.
     pub fn write_back_all(&self) -> Result<()> {
-        self.cache.write_back_origin(Some(self.origin.nr))
+        self.cache.write_back_origin(Some(self.origin.nr))?;
+        self.origin.flush_for_user(&self.cache)
     }
 
     /// The cache.
@@ -84,8 +85,8 @@ impl CachedDevice {
         if must || cache.lock().failed.is_some() {
             cache.commit().or_else(|error| self.pass_if_failed(error))?;
         }
-        if self.origin.flush_needed() || !self.origin.mode().writes_back() {
-            self.origin.flush(cache)?;
+        if self.origin.flush_needed_by_user() {
+            self.origin.flush_for_user(cache)?;
         }
         Ok(())
     }
@@ -108,7 +109,7 @@ impl CachedDevice {
             drop(st);
             let changed = self.enter_regions(at, to).and_then(|regions| {
                 let changed = change(at, to - at).map_err(|e| self.origin.failed(cache, e));
-                let epoch = self.origin.written.fetch_add(1, Ordering::AcqRel) + 1;
+                let epoch = self.origin.count_write();
                 if changed.is_ok() {
                     self.drop_cached(at, to);
                 }

@@ -21,14 +21,41 @@ use crate::state::OriginState;
 use crate::stats::Count;
 use crate::{AttachOptions, Error, Mode, ORIGINS_MAX, OriginId, Result, SUB_BLOCK_BYTES};
 use crc32c::{crc32c, crc32c_append};
+use std::ops::Range;
 use std::sync::atomic::{AtomicBool, AtomicU8, AtomicU64, Ordering};
-use std::sync::{Arc, PoisonError};
+use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
 use weft_block::BlockDevice;
 
 /// The smallest region of an origin that has an intent of its own: 1 MiB.
 const REGION_SHIFT_MIN: u32 = 20;
 
+/// The flushes of an origin, one at a time.
+#[derive(Debug, Default)]
+struct Flushes {
+    one: Mutex<()>,
+    /// How many have begun, and which was the last that worked.
+    begun: AtomicU64,
+    good: AtomicU64,
+    failed: AtomicU64,
+    /// What may be lost, and whoever wrote it has not been told.
+    untold: Mutex<Option<Range<u64>>>,
+}
+
 /// An attached origin.
+///
+/// # When a flush of it fails
+///
+/// Whatever was written since the last good flush may then be there, be lost or be torn, and no
+/// later flush brings it back: a kernel, for one, calls pages clean that it failed to write. So
+/// for the origin a failed flush is a power cut, and the cache treats it as one:
+///
+/// - Clean blocks in the regions written since the last good flush are dropped; they were the
+///   content of those writes. The intents there stay for the rest of this life, even after a good
+///   flush, as what the origin shows now it may show out of its memory. So no record of a clean
+///   block there outlives the life.
+/// - A block that is being written back stays dirty if any flush failed since it was sent.
+/// - Each failure that may have lost a write is told: by the flush that failed, if a user asked for
+///   it, or else by the user's next one. A flush that waited for a failed one fails too.
 pub(crate) struct Origin {
     pub(crate) nr: u16,
     pub(crate) id: OriginId,
@@ -38,6 +65,7 @@ pub(crate) struct Origin {
     pub(crate) written: AtomicU64,
     /// How many of them were flushed.
     pub(crate) flushed: AtomicU64,
+    flushes: Flushes,
     /// It was detached: its number may be another's.
     pub(crate) detached: AtomicBool,
     /// When write-back may be tried again, and how long it pauses then.
@@ -62,13 +90,80 @@ impl Origin {
         Error::Origin { label: self.id.label.clone(), source }
     }
 
+    /// A write that passed the cache by has returned. Its number.
+    pub(crate) fn count_write(&self) -> u64 {
+        self.written.fetch_add(1, Ordering::AcqRel) + 1
+    }
+
+    /// How many flushes have failed.
+    pub(crate) fn failures(&self) -> u64 {
+        self.flushes.failed.load(Ordering::Acquire)
+    }
+
     /// Makes durable what was written to it before this call.
     pub(crate) fn flush(&self, cache: &Cache) -> Result<()> {
-        let written = self.written.load(Ordering::Acquire);
-        cache.counters.origin_flushes.add(1);
-        self.device.flush().map_err(|e| self.failed(cache, e))?;
-        self.flushed.fetch_max(written, Ordering::AcqRel);
-        Ok(())
+        let flushes = &self.flushes;
+        let begun = flushes.begun.load(Ordering::Acquire);
+        let failures = self.failures();
+        let _one = flushes.one.lock().unwrap_or_else(PoisonError::into_inner);
+        // One that began after this call, and worked, has done all there is to do.
+        if flushes.good.load(Ordering::Acquire) <= begun {
+            let written = self.written.load(Ordering::Acquire);
+            let number = flushes.begun.fetch_add(1, Ordering::AcqRel) + 1;
+            cache.counters.origin_flushes.add(1);
+            if let Err(error) = self.device.flush() {
+                self.flush_failed(cache);
+                return Err(self.failed(cache, error));
+            }
+            self.flushed.fetch_max(written, Ordering::AcqRel);
+            flushes.good.store(number, Ordering::Release);
+        }
+        self.unless_failed_since(cache, failures)
+    }
+
+    /// An error if more than so many flushes have failed.
+    pub(crate) fn unless_failed_since(&self, cache: &Cache, failures: u64) -> Result<()> {
+        if self.failures() == failures {
+            return Ok(());
+        }
+        Err(self.lost(cache, &(0..self.id.len_bytes)))
+    }
+
+    /// As [`flush`](Self::flush), by somebody who must be told of what an earlier one lost.
+    pub(crate) fn flush_for_user(&self, cache: &Cache) -> Result<()> {
+        let flushed = self.flush(cache);
+        match self.untold().take() {
+            Some(range) if flushed.is_ok() => Err(self.lost(cache, &range)),
+            _ => flushed,
+        }
+    }
+
+    /// Whether a flush has to go to the origin.
+    pub(crate) fn flush_needed_by_user(&self) -> bool {
+        self.flush_needed() || !self.mode().writes_back() || self.untold().is_some()
+    }
+
+    fn untold(&self) -> MutexGuard<'_, Option<Range<u64>>> {
+        self.flushes.untold.lock().unwrap_or_else(PoisonError::into_inner)
+    }
+
+    fn flush_failed(&self, cache: &Cache) {
+        // First: a write that brings the cache up to date from now on sees it.
+        self.flushes.failed.fetch_add(1, Ordering::AcqRel);
+        if let Some(lost) = cache.doubt_unflushed(self) {
+            tracing::error!(origin = self.id.label, ?lost, "a flush failed: writes may be lost");
+            let mut untold = self.untold();
+            *untold = Some(untold.as_ref().map_or(lost.clone(), |before| {
+                before.start.min(lost.start)..before.end.max(lost.end)
+            }));
+        }
+    }
+
+    fn lost(&self, cache: &Cache, range: &Range<u64>) -> Error {
+        let why = "a flush failed before this one, and some of what was written may be lost";
+        let why = std::io::Error::other(why);
+        let len_bytes = range.end - range.start;
+        self.failed(cache, weft_block::Error::io("flush", range.start, len_bytes, why))
     }
 
     pub(crate) fn flush_needed(&self) -> bool {
@@ -77,6 +172,40 @@ impl Origin {
 }
 
 impl Cache {
+    /// A flush of an origin has failed: drops what the cache holds of the writes since the last
+    /// good one, and lets nobody believe it after this life. Returns the range they lie in, if
+    /// there were any.
+    fn doubt_unflushed(&self, origin: &Origin) -> Option<Range<u64>> {
+        let nr = origin.nr;
+        let flushed = origin.flushed.load(Ordering::Acquire);
+        let mut st = self.lock();
+        let shift = st.origins[usize::from(nr)].region_shift;
+        // Where there are no intents, nobody knows which regions were written.
+        let all = !self.options.persistence || st.failed.is_some();
+        let regions = if all {
+            let any = origin.written.load(Ordering::Acquire) > flushed;
+            let last = (origin.id.len_bytes.max(1) - 1) >> shift;
+            if any { (0..=last as u32).collect() } else { Vec::new() }
+        } else {
+            st.regions.doubt(nr, flushed)
+        };
+        let per_region = (1_u64 << shift) / u64::from(st.sb.block_bytes);
+        let subs = st.sb.subs() as u64;
+        for region in &regions {
+            // A short lock for each region: requests come between.
+            let first = u64::from(*region) * per_region;
+            st.fills.cancel(nr, &(first * subs..(first + per_region) * subs));
+            st.drop_clean_blocks(nr, first..first + per_region);
+            drop(st);
+            st = self.lock();
+        }
+        drop(st);
+        self.notify();
+        let (first, last) = (*regions.first()?, *regions.last()?);
+        let end = ((u64::from(last) + 1) << shift).min(origin.id.len_bytes);
+        Some(u64::from(first) << shift..end)
+    }
+
     /// Puts the cache in front of `origin`. The origin must not be changed in any other way from
     /// now until the cache is detached from it; with dirty data in the cache, it is incomplete
     /// without it.
@@ -117,6 +246,7 @@ impl Cache {
             mode: AtomicU8::new(0),
             written: AtomicU64::new(0),
             flushed: AtomicU64::new(0),
+            flushes: Flushes::default(),
             detached: AtomicBool::new(false),
             retry_ms: AtomicU64::new(0),
             pause_ms: AtomicU64::new(0),
@@ -318,7 +448,8 @@ impl Cache {
                 st = self.wait(st);
             }
         }
-        let last = self.write_back_origin(Some(nr)).and_then(|()| device.origin.flush(self));
+        let last =
+            self.write_back_origin(Some(nr)).and_then(|()| device.origin.flush_for_user(self));
         if let Err(error) = last {
             device.origin.detached.store(false, Ordering::Release);
             device.origin.set_mode(mode);

@@ -8,18 +8,30 @@ use std::ops::Range;
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub(crate) struct RangeId(u64);
 
+#[derive(Debug)]
+struct Entry {
+    id: RangeId,
+    origin: u16,
+    blocks: Range<u64>,
+    marked: bool,
+}
+
 #[derive(Debug, Default)]
 pub(crate) struct Ranges {
-    list: Vec<(RangeId, u16, Range<u64>)>,
+    list: Vec<Entry>,
     next: u64,
 }
 
 impl Ranges {
     /// Whether any of these blocks of an origin is in a range.
     pub(crate) fn overlaps(&self, origin: u16, blocks: &Range<u64>) -> bool {
-        self.list
-            .iter()
-            .any(|(_, o, r)| *o == origin && r.start < blocks.end && r.end > blocks.start)
+        self.list.iter().any(|entry| entry.overlaps(origin, blocks))
+    }
+
+    /// Marks the ranges that overlap these blocks.
+    pub(crate) fn mark(&mut self, origin: u16, blocks: &Range<u64>) {
+        let overlapping = self.list.iter_mut().filter(|entry| entry.overlaps(origin, blocks));
+        overlapping.for_each(|entry| entry.marked = true);
     }
 
     pub(crate) fn is_empty(&self) -> bool {
@@ -33,11 +45,20 @@ impl Ranges {
     pub(crate) fn enter(&mut self, origin: u16, blocks: Range<u64>) -> RangeId {
         let id = RangeId(self.next);
         self.next += 1;
-        self.list.push((id, origin, blocks));
+        self.list.push(Entry { id, origin, blocks, marked: false });
         id
     }
 
-    pub(crate) fn leave(&mut self, id: RangeId) {
-        self.list.retain(|(other, ..)| *other != id);
+    /// Returns the origin and the blocks of the range if it was marked.
+    pub(crate) fn leave(&mut self, id: RangeId) -> Option<(u16, Range<u64>)> {
+        let at = self.list.iter().position(|entry| entry.id == id)?;
+        let entry = self.list.swap_remove(at);
+        entry.marked.then_some((entry.origin, entry.blocks))
+    }
+}
+
+impl Entry {
+    fn overlaps(&self, origin: u16, blocks: &Range<u64>) -> bool {
+        self.origin == origin && self.blocks.start < blocks.end && self.blocks.end > blocks.start
     }
 }

@@ -601,7 +601,7 @@ impl Cache {
             st.touch(slot);
             self.counters.fills.add(1);
         }
-        st.writers.leave(range);
+        st.leave_writer(range);
         drop(st);
         self.notify();
         written

@@ -56,6 +56,8 @@ pub(crate) struct Region {
     pub(crate) dirty: u32,
     /// Since when there are dirty ones.
     pub(crate) dirty_since_ms: u64,
+    /// A flush of the origin failed to make writes here durable: the intent stays.
+    pub(crate) doubtful: bool,
 }
 
 #[derive(Debug, Default)]
@@ -97,6 +99,20 @@ impl Regions {
                 self.durable += u64::from(to == Intent::Durable);
             }
         }
+    }
+
+    /// The regions of an origin that were written since its `flushed`th write, in order. Their
+    /// intents stay from now on.
+    pub(crate) fn doubt(&mut self, origin: u16, flushed: u64) -> Vec<u32> {
+        let range = RegionKey::new(origin, 0)..=RegionKey::new(origin, u32::MAX);
+        let mut doubted = Vec::new();
+        for (key, region) in self.map.range_mut(range) {
+            if region.writers > 0 || region.written > flushed {
+                region.doubtful = true;
+                doubted.push(key.region());
+            }
+        }
+        doubted
     }
 
     /// What the metadata on the device said.

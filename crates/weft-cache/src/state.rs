@@ -15,12 +15,13 @@ use crate::format::superblock::Superblock;
 use crate::index::Index;
 use crate::loading::Loading;
 use crate::policy::{BlockKey, Policy, SlotNr};
-use crate::ranges::Ranges;
+use crate::ranges::{RangeId, Ranges};
 use crate::regions::{Intent, RegionKey, Regions};
 use crate::slots::{Masks, SlotTable};
 use crate::stats::{Count, Counters};
 use crate::{Error, ORIGINS_MAX, Result, SUB_BLOCK_BYTES};
 use hashbrown::HashSet;
+use std::ops::Range;
 use std::sync::Arc;
 use std::sync::atomic::{AtomicU32, Ordering};
 
@@ -58,6 +59,12 @@ pub(crate) struct LogPosition {
     pub(crate) tail: u64,
     /// The next to be written.
     pub(crate) next: u64,
+    /// All blocks with lower numbers are flushed.
+    pub(crate) durable: u64,
+    /// The last batch names dirty data, and nothing behind it says that it is complete.
+    pub(crate) unmarked: bool,
+    /// Recovery has found a batch at `next` that does not count.
+    pub(crate) cut_short: bool,
     /// The sequence number of the newest checkpoint.
     pub(crate) checkpoint: u64,
 }
@@ -359,6 +366,36 @@ impl State {
         self.release(slot);
     }
 
+    /// Drops what is clean in a slot that nobody writes to. The log is told only where it must be, as for
+    /// [`drop_unlogged`](Self::drop_unlogged): intents keep the rest from being believed.
+    fn drop_clean(&mut self, slot: u32) {
+        let masks = self.slots.masks(slot);
+        let clean = masks.valid & !masks.dirty;
+        if clean != 0 && masks.held == 0 && self.persistent {
+            self.drop_unlogged(slot, clean);
+        } else {
+            self.invalidate(slot, clean);
+        }
+    }
+
+    /// Drops what is clean of these blocks; of those that somebody writes to now, when he is done.
+    pub(crate) fn drop_clean_blocks(&mut self, origin: u16, blocks: Range<u64>) {
+        self.writers.mark(origin, &blocks);
+        for block in blocks {
+            let key = BlockKey::new(origin, block);
+            if let Some(slot) = self.lookup(key).filter(|_| !self.writers.contains(key)) {
+                self.drop_clean(slot);
+            }
+        }
+    }
+
+    /// The only writer of some blocks is done.
+    pub(crate) fn leave_writer(&mut self, id: RangeId) {
+        if let Some((origin, blocks)) = self.writers.leave(id) {
+            self.drop_clean_blocks(origin, blocks);
+        }
+    }
+
     /// Gives back a reserved slot: it is free as soon as nothing holds it.
     pub(crate) fn release(&mut self, slot: u32) {
         debug_assert!(self.slots.key(slot).is_none() && !self.slots.free.get(slot));
@@ -393,7 +430,7 @@ impl State {
 
     /// A free slot. While a checkpoint is being loaded, it is known from now on: no entry tells of
     /// it, and it must not be taken for one whose entry is lost.
-    fn take_free(&mut self, place: std::ops::Range<u32>) -> Option<u32> {
+    fn take_free(&mut self, place: Range<u32>) -> Option<u32> {
         let slot = self.slots.take_free(place)?;
         if let Some(loading) = &mut self.loading {
             loading.known.set(slot);

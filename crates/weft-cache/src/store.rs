@@ -192,7 +192,7 @@ impl Cache {
     }
 
     pub(crate) fn leave_writer(&self, id: crate::ranges::RangeId) {
-        self.lock().writers.leave(id);
+        self.lock().leave_writer(id);
         self.notify();
     }
 }

@@ -14,7 +14,6 @@ use crate::store::{Allocate, Store};
 use crate::{Error, Mode, Result, SUB_BLOCK_BYTES};
 use crc32c::crc32c;
 use std::ops::Range;
-use std::sync::atomic::Ordering;
 
 const SUB: u64 = SUB_BLOCK_BYTES as u64;
 
@@ -223,7 +222,7 @@ impl CachedDevice {
             Data::Bytes(bytes) => origin.device.write_at(bytes, offset),
             Data::Zeroes(len) => origin.device.write_zeroes(offset, len),
         };
-        let epoch = origin.written.fetch_add(1, Ordering::AcqRel) + 1;
+        let epoch = origin.count_write();
         let written = written.map_err(|e| origin.failed(cache, e));
         let failed = cache.lock().failed.is_some();
         let keep = written.is_ok()

@@ -124,8 +124,12 @@ impl Cache {
         drop(st);
 
         let mut damaged = Vec::new();
+        let failures = origin.failures();
         let written = self.send(&origin, &found, place, &mut damaged);
         let flushed = written.and_then(|bytes| origin.flush(self).map(|()| bytes));
+        // A flush that failed in between may have lost it, and this one does not bring it back.
+        let flushed =
+            flushed.and_then(|bytes| origin.unless_failed_since(self, failures).map(|()| bytes));
 
         let mut st = self.lock();
         if flushed.is_ok() {
@@ -252,7 +256,7 @@ impl Cache {
             // The origin's last sub-block may be cut.
             let len = (origin.id.len_bytes - start).min(run.len() as u64) as usize;
             let result = origin.device.write_at(&run[..len], start);
-            origin.written.fetch_add(1, Ordering::AcqRel);
+            origin.count_write();
             run.clear();
             self.counters.writeback_requests.add(1);
             self.counters.writeback_bytes.add(len as u64);

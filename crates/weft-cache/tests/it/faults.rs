@@ -6,6 +6,7 @@
 //! nothing is dirty, and stops everything, with a clear error, when something is.
 
 use crate::rig::{BLOCK, Rig, block, is_of, read, write};
+use std::time::Duration;
 use weft_block::{BlockDevice, Fault, Request, Rule};
 use weft_cache::{CreateOptions, Mode, OpenOptions};
 
@@ -97,6 +98,70 @@ fn a_failed_flush_of_the_origin_is_told_and_cleans_nothing() {
         for number in 0..32 {
             assert_eq!(rig.durable_origin_block(number), block(number, 1), "{mode}");
         }
+    }
+}
+
+/// The origin is flushed behind, fails to, and loses what was written: the user is told by the
+/// next flush, though that one works, and nothing that is lost is served from the cache.
+#[test]
+fn a_flush_that_failed_behind_is_told_by_the_next_one() {
+    for mode in [Mode::WriteThrough, Mode::WriteAround, Mode::WriteInvalidate, Mode::PassThrough] {
+        let rig = Rig::new(mode, 8 << 20, 512);
+        let mut open = rig.open();
+        for number in 0..512 {
+            read(&*open.device, number).unwrap();
+        }
+        rig.pass_ms(&open, 60_000);
+        for number in 300..332 {
+            write(&*open.device, number, 1).unwrap();
+        }
+        rig.origin_disk.add(Rule::every(Request::Flush, Fault::EIO));
+        rig.pass_ms(&open, 60_000);
+        // The server has rebooted, and some of it is gone.
+        rig.origin_disk.inner().crash().unwrap();
+        rig.origin_disk.inner().power_on();
+        rig.origin_disk.clear();
+        let told = open.device.flush().expect_err("it is told").to_string();
+        assert!(told.contains("1048576") && told.contains("may be lost"), "{mode}: {told}");
+        open.device.flush().expect("once");
+        for _ in 0..2 {
+            for number in 0..512 {
+                let got = read(&*open.device, number).unwrap();
+                assert!(got == rig.origin_block(number), "{mode}: block {number}");
+            }
+            rig.pass_ms(&open, 60_000);
+            rig.cut(open);
+            open = rig.open();
+        }
+    }
+}
+
+/// Between a batch of write-back and its flush, somebody else's flush fails and takes the batch
+/// along: it stays dirty, though its own flush works.
+#[test]
+fn a_batch_that_another_flush_may_have_lost_stays_dirty() {
+    let rig = Rig::new(Mode::WriteBack, 8 << 20, 64);
+    let open = rig.open();
+    for number in 0..8 {
+        write(&*open.device, number, 1).unwrap();
+    }
+    open.device.flush().unwrap();
+    // The batch's last write takes its time; meanwhile the mode changes, and a flush fails.
+    let slow = Fault::Delay(Duration::from_millis(400));
+    rig.origin_disk.add(Rule::nth(Request::Write, 1, slow));
+    rig.origin_disk.add(Rule::nth(Request::Flush, 1, Fault::EIO));
+    std::thread::scope(|scope| {
+        let batch = scope.spawn(|| open.cache.write_back_all());
+        std::thread::sleep(Duration::from_millis(150));
+        // A write around the cache, so that there is something to be flushed.
+        open.device.discard(32 * BLOCK as u64, BLOCK as u64).unwrap();
+        open.device.flush().expect_err("it fails");
+        batch.join().unwrap().expect_err("the batch is in doubt");
+    });
+    assert_eq!(open.cache.stats().dirty_bytes, 8 * BLOCK as u64, "all of it is still dirty");
+    open.cache.write_back_all().unwrap();
+    for number in 0..8 {
+        assert_eq!(rig.durable_origin_block(number), block(number, 1));
     }
 }
 

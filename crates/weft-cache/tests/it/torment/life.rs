@@ -6,7 +6,7 @@
 use super::oracle::{Oracle, pattern};
 use super::script::{Config, Op};
 use super::subject::Subject;
-use super::world::{Disk, World};
+use super::world::{Disk, Failed, World};
 use std::sync::Arc;
 use weft_block::Rng;
 
@@ -16,6 +16,9 @@ pub struct Life<'a, S> {
     pub world: Arc<World>,
     subject: Option<S>,
     pub oracle: Oracle,
+    /// Origins that have lost something, of which their user has not been told: the next flush of
+    /// theirs may fail, and must where nothing of it can be in the cache.
+    untold: Vec<bool>,
     /// The oracle after each step, with the number of events by then.
     steps: Vec<(usize, Oracle)>,
 }
@@ -26,11 +29,13 @@ impl<'a, S: Subject> Life<'a, S> {
         let world = World::new(disks);
         let steps = vec![(0, oracle.clone())];
         let subject = S::open(config, &world).map_err(|e| format!("cannot open: {e}"))?;
-        Ok(Self { config, world, subject: Some(subject), oracle, steps })
+        let untold = vec![false; config.origin_bytes.len()];
+        Ok(Self { config, world, subject: Some(subject), oracle, untold, steps })
     }
 
     /// Does one operation. The step is number `op` of its script, which makes its data unique.
     pub fn step(&mut self, op: u32, what: &Op) -> Result<(), String> {
+        let failed = self.failed();
         let done = match *what {
             Op::Write { origin, offset, len } => {
                 self.write(op, origin, offset, &pattern(op, origin, offset, len), false)
@@ -47,30 +52,80 @@ impl<'a, S: Subject> Life<'a, S> {
             Op::Read { origin, offset, len } => self.read(origin, offset, len),
             Op::Flush { origin } => {
                 let done = self.subject().device(origin).flush().map_err(|e| e.to_string());
-                self.oracle.flushed(origin);
-                done
+                self.flushed(origin, done)
             }
             Op::Restart => self.restart(),
             Op::Reattach { origin } => {
                 let done = self.subject_mut().reattach(origin);
-                self.oracle.flushed(origin);
-                done
+                if done.is_ok() {
+                    self.oracle.reopened(origin);
+                }
+                self.flushed(origin, done)
             }
             Op::WriteBack { origin } => {
                 let done = self.subject_mut().write_back(origin);
-                self.oracle.flushed(origin);
-                done
+                self.flushed(origin, done)
             }
             Op::Mode { origin, mode } => self.subject_mut().set_mode(origin, mode),
             Op::Tick { ms } => self.subject_mut().tick(ms),
             Op::Checkpoint => self.subject_mut().checkpoint(),
             Op::Resize { percent } => self.subject_mut().resize(percent),
+            Op::FailFlush { origin, how } => {
+                self.world.fail_flush(origin + 1, Some(how));
+                Ok(())
+            }
             Op::Cut { .. } => Ok(()),
         };
+        let done = self.judge_failures(what, &failed, done);
         self.keep();
         done.map_err(|e| format!("#{op} {what}: {e}"))?;
         self.subject().invariants();
         Ok(())
+    }
+
+    fn failed(&self) -> Vec<Failed> {
+        (1..=self.config.origin_bytes.len()).map(|disk| self.world.failed(disk)).collect()
+    }
+
+    /// A user's flush of an origin has returned.
+    fn flushed(&mut self, origin: usize, done: Result<(), String>) -> Result<(), String> {
+        if done.is_ok() {
+            if self.untold[origin] && !self.config.family.may_be_dirty() {
+                return Err("a flush worked, and nobody was told of the one that failed".into());
+            }
+            self.oracle.flushed(origin);
+        }
+        done
+    }
+
+    /// An operation may fail if a flush below it failed, or if it is a flush and has to tell of
+    /// one that failed before. `before`: how many had failed when it began.
+    fn judge_failures(
+        &mut self,
+        what: &Op,
+        before: &[Failed],
+        done: Result<(), String>,
+    ) -> Result<(), String> {
+        let flushes = match *what {
+            Op::Flush { origin } | Op::WriteBack { origin } | Op::Reattach { origin } => {
+                Some(origin)
+            }
+            _ => None,
+        };
+        let mut excused = false;
+        for (origin, (after, before)) in self.failed().iter().zip(before).enumerate() {
+            excused |= after.all != before.all;
+            if after.losing != before.losing {
+                let hidden = self.config.hides_losses();
+                self.untold[origin] |= self.oracle.flush_failed(origin, hidden);
+            }
+        }
+        if done.is_err()
+            && let Some(origin) = flushes
+        {
+            excused |= std::mem::take(&mut self.untold[origin]);
+        }
+        if excused { Ok(()) } else { done }
     }
 
     fn write(
@@ -94,7 +149,10 @@ impl<'a, S: Subject> Life<'a, S> {
         } else {
             device.write_at(data, offset)
         };
-        self.oracle.end_write(origin, offset, data.len());
+        match done {
+            Ok(()) => self.oracle.end_write(origin, offset, data.len()),
+            Err(_) => self.oracle.fail_write(origin, offset, data.len()),
+        }
         done.map_err(|e| e.to_string())
     }
 
@@ -123,11 +181,18 @@ impl<'a, S: Subject> Life<'a, S> {
 
     /// Closes the cache in good order and opens it again.
     pub fn restart(&mut self) -> Result<(), String> {
+        // Whoever closes a cache without a flush is told nothing.
+        self.untold.fill(false);
+        for origin in 0..self.config.origin_bytes.len() {
+            self.world.fail_flush(origin + 1, None);
+        }
         if let Some(subject) = self.subject.take() {
             subject.close().map_err(|e| format!("closing: {e}"))?;
         }
         for origin in 0..self.config.origin_bytes.len() {
             self.oracle.flushed(origin);
+            self.world.reopen(origin + 1);
+            self.oracle.reopened(origin);
         }
         self.keep();
         let subject = S::open(self.config, &self.world);

@@ -137,6 +137,15 @@ fn changing_modes_survives_cuts_everywhere() {
     campaign(Family::Mixed, 0..4, 1);
 }
 
+/// A flush of the origin that fails has lost some of what was written before it, at once or when
+/// the power goes next: the cache believes nothing of it, and its user is told.
+#[test]
+fn failed_flushes_of_the_origin_survive_cuts_everywhere() {
+    for (family, _) in Family::ALL.iter().filter(|(family, _)| family.fails()) {
+        campaign(*family, 0..3, 1);
+    }
+}
+
 #[test]
 fn a_cache_without_persistence_survives_cuts_everywhere() {
     campaign(Family::Forgetful, 0..4, 1);

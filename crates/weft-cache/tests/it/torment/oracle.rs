@@ -32,6 +32,8 @@ struct Sector {
     durable: Vec<Value>,
     since: Vec<Value>,
     ever: Vec<Value>,
+    /// It may read as what is lost, until the power goes.
+    hidden: bool,
 }
 
 /// The expectations for several origins. Cheap to clone.
@@ -101,6 +103,7 @@ impl Oracle {
             durable: zero.clone(),
             since: Vec::new(),
             ever: zero,
+            hidden: false,
         });
         let origin = |len: &u64| vec![Arc::clone(&sector); (*len as usize).div_ceil(SECTOR)];
         Self { origins: lens_bytes.iter().map(origin).collect() }
@@ -149,6 +152,15 @@ impl Oracle {
         }
     }
 
+    /// The write of this range that began last failed: nobody knows how much of it is there.
+    pub fn fail_write(&mut self, origin: usize, offset: u64, len: usize) {
+        for (number, ..) in sectors(offset, len) {
+            let sector = self.sector(origin, number);
+            let last: Vec<Value> = sector.ever.last().cloned().into_iter().collect();
+            join(&mut sector.now, &last);
+        }
+    }
+
     /// A discard of whole sectors starts.
     pub fn begin_discard(&mut self, origin: usize, offset: u64, len: usize) {
         for (number, within, _) in sectors(offset, len) {
@@ -175,20 +187,56 @@ impl Oracle {
                 let sector = Arc::make_mut(sector);
                 sector.durable = sector.now.clone();
                 sector.since.clear();
+                sector.hidden = false;
             }
+        }
+    }
+
+    /// A flush of an origin failed: of what was written since the last good one, each sector is
+    /// there or not. Returns whether there was any. `hidden`: which it is shows only when the
+    /// power goes, and no good flush changes it.
+    pub fn flush_failed(&mut self, origin: usize, hidden: bool) -> bool {
+        let mut any = false;
+        for sector in self.origins[origin].iter_mut().filter(|s| !s.since.is_empty()) {
+            any = true;
+            let sector = Arc::make_mut(sector);
+            let mut union = sector.durable.clone();
+            join(&mut union, &sector.since);
+            if hidden {
+                sector.hidden = true;
+                sector.durable = union;
+                sector.since.clear();
+            } else {
+                join(&mut sector.now, &union);
+            }
+        }
+        any
+    }
+
+    /// An origin was opened anew: what it has lost shows.
+    pub fn reopened(&mut self, origin: usize) {
+        for sector in self.origins[origin].iter_mut().filter(|s| s.hidden) {
+            let sector = Arc::make_mut(sector);
+            sector.hidden = false;
+            sector.now = sector.durable.clone();
+            let since = std::mem::take(&mut sector.since);
+            join(&mut sector.now, &since);
+            sector.since = since;
         }
     }
 
     /// The power went, or the process died. `settled`: no disk holds anything volatile any more.
     pub fn after_cut(&mut self, settled: bool) {
         for sector in self.origins.iter_mut().flatten() {
-            if sector.since.is_empty() && sector.now.len() == sector.durable.len() {
+            if !sector.hidden && sector.since.is_empty() && sector.now.len() == sector.durable.len()
+            {
                 continue;
             }
             let sector = Arc::make_mut(sector);
             let mut union = sector.durable.clone();
             join(&mut union, &sector.since);
             sector.now = union.clone();
+            sector.hidden = false;
             if settled {
                 sector.durable = union;
                 sector.since.clear();
@@ -217,7 +265,7 @@ impl Oracle {
                 sector.now.retain(fits);
                 // The same content may have been written twice.
                 sector.now.dedup_by(|a, b| a.bytes == b.bytes);
-                if sector.since.is_empty() {
+                if sector.since.is_empty() && !sector.hidden {
                     sector.durable = sector.now.clone();
                 }
             }

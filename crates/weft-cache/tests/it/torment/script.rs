@@ -1,6 +1,6 @@
 //! What is done to a cache: generated from a seed, and small enough to be read when it fails.
 
-use super::world::{Discard, Scope};
+use super::world::{Discard, FailFlush, Scope};
 use std::fmt;
 use weft_block::Rng;
 use weft_cache::{Mode, PolicyKind};
@@ -51,6 +51,11 @@ pub enum Op {
     Reattach {
         origin: usize,
     },
+    /// The next flush of an origin fails, and some of what was written before is lost.
+    FailFlush {
+        origin: usize,
+        how: FailFlush,
+    },
     /// The power goes after so many events of the next operation.
     Cut {
         after: usize,
@@ -71,6 +76,10 @@ pub enum Family {
     Only(Mode),
     /// Modes change while it runs.
     Mixed,
+    /// Flushes of the origins fail, and lose what was written before them.
+    Failing(Mode),
+    /// The same, and modes change.
+    FailingMixed,
     /// Persistence is off: a cut empties the cache, and that is all it does.
     Forgetful,
     /// A cache of a few thousand blocks, used while most of its checkpoint is not loaded yet.
@@ -78,7 +87,7 @@ pub enum Family {
 }
 
 impl Family {
-    pub const ALL: [(Self, &'static str); 9] = [
+    pub const ALL: [(Self, &'static str); 15] = [
         (Self::Only(Mode::WriteThrough), "write-through"),
         (Self::Only(Mode::WriteBack), "write-back"),
         (Self::Only(Mode::WriteAround), "write-around"),
@@ -86,6 +95,12 @@ impl Family {
         (Self::Only(Mode::WriteOnly), "write-only"),
         (Self::Only(Mode::PassThrough), "pass-through"),
         (Self::Mixed, "mixed"),
+        (Self::Failing(Mode::WriteThrough), "failing-write-through"),
+        (Self::Failing(Mode::WriteBack), "failing-write-back"),
+        (Self::Failing(Mode::WriteAround), "failing-write-around"),
+        (Self::Failing(Mode::WriteInvalidate), "failing-write-invalidate"),
+        (Self::Failing(Mode::WriteOnly), "failing-write-only"),
+        (Self::FailingMixed, "failing-mixed"),
         (Self::Forgetful, "forgetful"),
         (Self::Large, "large"),
     ];
@@ -109,10 +124,17 @@ impl Family {
             Mode::PassThrough,
         ];
         match self {
-            Self::Mixed | Self::Large => &ALL,
+            Self::Mixed | Self::FailingMixed | Self::Large => &ALL,
             Self::Forgetful => &[Mode::WriteThrough, Mode::WriteAround, Mode::WriteInvalidate],
-            Self::Only(mode) => &ALL[ALL.iter().position(|m| *m == mode).unwrap_or(0)..][..1],
+            Self::Only(mode) | Self::Failing(mode) => {
+                &ALL[ALL.iter().position(|m| *m == mode).unwrap_or(0)..][..1]
+            }
         }
+    }
+
+    /// Whether flushes of origins fail.
+    pub fn fails(self) -> bool {
+        matches!(self, Self::Failing(_) | Self::FailingMixed)
     }
 
     /// Whether the cache may ever hold what the origin does not.
@@ -180,6 +202,11 @@ impl Config {
     /// Length of the cache device: superblocks, log, checkpoints, and the blocks.
     pub fn cache_bytes(&self) -> u64 {
         (8 << 10) + self.log_bytes + (64 << 10) + self.blocks * u64::from(self.block_bytes)
+    }
+
+    /// What a failed flush has lost shows only when the power goes.
+    pub fn hides_losses(&self) -> bool {
+        self.seed % 2 == 1
     }
 
     pub fn persistence(&self) -> bool {
@@ -286,6 +313,11 @@ impl Workload {
 
     fn op(&self, config: &Config, rng: &mut Rng) -> Op {
         let origin = rng.index(config.origin_bytes.len());
+        if config.family.fails() && rng.chance(1, 8) {
+            // One kind of disk in a case.
+            let how = FailFlush { hidden: config.hides_losses(), seed: rng.next_u64() };
+            return Op::FailFlush { origin, how };
+        }
         if rng.chance(self.flushes, 100) {
             return Op::Flush { origin };
         }

@@ -152,8 +152,12 @@ impl Subject for Stack {
 
     fn reattach(&mut self, origin: usize) -> Result<(), String> {
         let device = self.devices[origin].take().expect("attached");
-        self.cache.detach(&device).map_err(text)?;
+        if let Err(e) = self.cache.detach(&device) {
+            self.devices[origin] = Some(device);
+            return Err(text(e));
+        }
         drop(device);
+        self.world.reopen(origin + 1);
         self.attach(origin)
     }
 

@@ -165,9 +165,31 @@ pub struct Asked {
     pub flushes: u64,
 }
 
+/// What a flush that fails does to what was pending: some of it is on the medium, and some is lost.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub struct FailFlush {
+    /// What is lost still reads as if it were there, for as long as the disk is in use: so do
+    /// pages of a kernel's cache that could not be written.
+    pub hidden: bool,
+    pub seed: u64,
+}
+
+/// How many flushes of a disk have failed, and how many of them while something was pending.
+#[derive(Debug, Clone, Copy, PartialEq, Eq, Default)]
+pub struct Failed {
+    pub all: u64,
+    pub losing: u64,
+}
+
 struct Running {
     start: Vec<Disk>,
+    /// As they are now, with what is lost left out.
+    disks: Vec<Disk>,
+    /// What they read as.
     now: Vec<Image>,
+    /// What happens to the next flush of each.
+    fail: Vec<Option<FailFlush>>,
+    failed: Vec<Failed>,
     asked: Vec<Asked>,
     events: Vec<Event>,
 }
@@ -178,8 +200,31 @@ pub struct World(Mutex<Running>);
 impl World {
     pub fn new(disks: Vec<Disk>) -> Arc<Self> {
         let now = disks.iter().map(Disk::visible).collect();
-        let asked = vec![Asked::default(); disks.len()];
-        Arc::new(Self(Mutex::new(Running { start: disks, now, asked, events: Vec::new() })))
+        Arc::new(Self(Mutex::new(Running {
+            now,
+            fail: vec![None; disks.len()],
+            failed: vec![Failed::default(); disks.len()],
+            asked: vec![Asked::default(); disks.len()],
+            events: Vec::new(),
+            disks: disks.clone(),
+            start: disks,
+        })))
+    }
+
+    /// Makes the next flush of a disk fail; `None`, that none does.
+    pub fn fail_flush(&self, disk: usize, how: Option<FailFlush>) {
+        self.lock().fail[disk] = how;
+    }
+
+    /// A disk is opened anew: what it has lost does not read as if it were there any more.
+    pub fn reopen(&self, disk: usize) {
+        let mut running = self.lock();
+        running.now[disk] = running.disks[disk].visible();
+        running.fail[disk] = None;
+    }
+
+    pub fn failed(&self, disk: usize) -> Failed {
+        self.lock().failed[disk]
     }
 
     /// One of the disks as a device.
@@ -263,6 +308,7 @@ impl WorldDevice {
         image.write(&data, start)?;
         running.asked[self.disk].writes += 1;
         let write = Write { offset: start, data: data.into() };
+        running.disks[self.disk].pending.push(write.clone());
         running.events.push(Event::Write(self.disk, write));
         Ok(())
     }
@@ -297,9 +343,24 @@ impl BlockDevice for WorldDevice {
     fn flush(&self) -> Result<()> {
         let mut running = self.world.lock();
         running.asked[self.disk].flushes += 1;
-        let medium = running.now[self.disk].clone();
-        running.events.push(Event::Flush(self.disk, medium));
-        Ok(())
+        let fails = running.fail[self.disk].take();
+        let disk = &mut running.disks[self.disk];
+        let loses = fails.is_some() && !disk.settled();
+        match fails {
+            Some(how) if loses => disk.settle(&mut Rng::new(how.seed)),
+            _ => disk.medium = disk.visible(),
+        }
+        disk.pending.clear();
+        let medium = disk.medium.clone();
+        running.events.push(Event::Flush(self.disk, medium.clone()));
+        let Some(how) = fails else { return Ok(()) };
+        running.failed[self.disk].all += 1;
+        running.failed[self.disk].losing += u64::from(loses);
+        if !how.hidden {
+            running.now[self.disk] = medium;
+        }
+        let why = std::io::Error::other("a flush that was to fail");
+        Err(weft_block::Error::io("flush", 0, 0, why))
     }
 
     fn discard(&self, offset: u64, len_bytes: u64) -> Result<()> {
