@@ -17,6 +17,7 @@ use crate::open::Found;
 use crate::policy::{BlockKey, PolicyKind};
 use crate::state::{Pins, State};
 use crate::stats::Counters;
+use crate::tail;
 use crate::{Error, OpenOptions, Result, SUB_BLOCK_BYTES};
 use crc32c::crc32c;
 use std::fmt;
@@ -223,6 +224,7 @@ fn salvage(device: &dyn BlockDevice) -> Result<(State, Vec<Finding>)> {
     let mut findings = Vec::new();
     st.log.next = found.unused_number();
     st.log.tail = st.log.next;
+    st.log.durable = st.log.next;
     st.log.checkpoint = found.newest().map_or(1, |header| header.sequence);
     if sb.state & STATE_EMPTY != 0 {
         free_the_rest(&mut st);
@@ -245,6 +247,7 @@ fn salvage(device: &dyn BlockDevice) -> Result<(State, Vec<Finding>)> {
         intent_pages: 0,
         entries: 0,
         dirty: 0,
+        log_durable: 0,
     };
     let area = header.map_or(0, |header| sb.checkpoints[(header.sequence & 1) as usize]);
     if header.is_none() {
@@ -268,10 +271,14 @@ fn salvage(device: &dyn BlockDevice) -> Result<(State, Vec<Finding>)> {
         }
     }
     st.loading = Some(Loading::new(area, layout, header, sb.slots, untrusted));
-    let mut tail =
+    let mut behind =
         found.ring.iter().flatten().map(|h| h.number).filter(|n| *n >= end).collect::<Vec<_>>();
-    tail.sort_unstable();
-    for number in (start..end).chain(tail.into_iter().filter(|_| gap)) {
+    behind.sort_unstable();
+    let last = if gap { end } else { found.last_batch(start, end) };
+    for number in (start..end).chain(behind.into_iter().filter(|_| gap)) {
+        if number == last && !tail::is_whole(device, &st, last..end)? {
+            break;
+        }
         let at = sb.log_offset + number % sb.log_blocks * UNIT as u64;
         if device.read_at(&mut page, at).is_err() {
             continue;

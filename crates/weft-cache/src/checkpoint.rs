@@ -92,7 +92,7 @@ impl Cache {
             pages = AreaLayout::new(slots, subs);
             snapshot
         };
-        let header = Header {
+        let mut header = Header {
             sequence: snapshot.sequence,
             life,
             log_start: snapshot.log_start,
@@ -100,12 +100,14 @@ impl Cache {
             intent_pages: snapshot.intents.len().div_ceil(RUNS_PER_PAGE) as u32,
             entries: snapshot.order.len() as u64,
             dirty: snapshot.dirty,
+            log_durable: 0,
         };
         let written = self.write_pages(&snapshot, area, &pages, subs);
         written.map_err(|error| self.fail(error))?;
 
         let committing = self.committing.lock().unwrap_or_else(PoisonError::into_inner);
         self.commit_reserved(&committing)?;
+        header.log_durable = self.lock().log.durable;
         let finished = self
             .flush_cache()
             .and_then(|()| self.write_cache(&header.encode(tag), area))

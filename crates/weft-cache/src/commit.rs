@@ -1,12 +1,18 @@
-//! Commits: what changed goes to the log, in one batch, flushed.
+//! Commits: what changed goes to the log, in one batch, with one flush.
 //!
 //! 1. Under the lock: a record of each touched slot, the intents to set, and those that may be
-//!    cleared. Dirty sub-blocks named by a record are held from here on.
-//! 2. If a record names dirty data, the device is flushed: a record must not be durable before its
-//!    data, as it supersedes the block's last flushed version.
-//! 3. The batch is written behind the log's end, and the device is flushed. *This write makes the
-//!    batch count.*
-//! 4. What was held for records that are superseded now is let go.
+//!    cleared. Dirty sub-blocks named by a record are held from here on: their data does not change.
+//! 2. The batch is written behind the log's end, and the device is flushed. *This flush makes the
+//!    batch count*, together with the data that its records name, which was written before it.
+//! 3. What was held for records that are superseded now is let go.
+//!
+//! Nothing orders the data before its records. If the power goes before the flush returns, the
+//! batch may be on the device without some of its data; so recovery compares the dirty data of the
+//! log's last batch with the checksums in its records, and takes all of it or nothing, as it does
+//! with a batch of which a block is missing ([`crate::tail`]). All older batches were flushed
+//! before the last was written. When nothing more is committed for a while, a *marker*, an empty
+//! batch that is not flushed, says the same of the last one: from then on data that does not match
+//! is damage, and not a commit that was cut short.
 
 use crate::cache::Cache;
 use crate::format::UNIT;
@@ -34,8 +40,12 @@ struct Gathered {
     /// Slots and what stays held of them.
     holds: Vec<(u32, u16)>,
     intents: Vec<RegionKey>,
-    flush_data: bool,
+    /// It has records of dirty data.
+    dirty: bool,
 }
+
+/// How long after the last commit it is marked as complete, in milliseconds.
+const MARK_AFTER_MS: u64 = 100;
 
 impl Cache {
     /// Makes everything that is pending durable.
@@ -70,8 +80,8 @@ impl Cache {
         let gathered = self.gather(&mut st, reserve);
         st.gathering = false;
         st.commit_running = gathered.as_ref().is_some_and(|g| !g.batch.is_empty());
-        let (number, sb) =
-            (st.log.next, (st.sb.life, st.sb.tag(), st.sb.log_offset, st.sb.log_blocks));
+        let log = st.log;
+        let (life, tag) = (st.sb.life, st.sb.tag());
         st.last_commit_ms = st.now_ms;
         drop(st);
         self.notify();
@@ -79,30 +89,16 @@ impl Cache {
         if gathered.batch.is_empty() {
             return Ok(Committed::Done);
         }
-        let (life, tag, log_offset, log_blocks) = sb;
-        let blocks = gathered.batch.len_blocks();
-        let written = (|| {
-            if gathered.flush_data {
-                self.flush_cache()?;
-            }
-            let bytes = gathered.batch.seal(number, number, life, tag);
-            let at = number % log_blocks;
-            let ahead = ((log_blocks - at).min(blocks) as usize) * UNIT;
-            self.write_cache(&bytes[..ahead], log_offset + at * UNIT as u64)?;
-            self.counters.log_writes.add(1);
-            if ahead < bytes.len() {
-                self.write_cache(&bytes[ahead..], log_offset)?;
-                self.counters.log_writes.add(1);
-            }
-            self.flush_cache()
-        })();
+        let bytes = gathered.batch.seal(log.next, log.durable, life, tag);
+        let written = self.write_log(log.next, bytes).and_then(|()| self.flush_cache());
         if let Err(error) = written {
             return Err(self.fail(error));
         }
-        self.counters.log_blocks.add(blocks);
         self.counters.commits.add(1);
         let mut st = self.lock();
-        st.log.next = number + blocks;
+        st.log.next += gathered.batch.len_blocks();
+        st.log.durable = st.log.next;
+        st.log.unmarked = gathered.dirty;
         st.commit_running = false;
         for (slot, held) in gathered.holds {
             let masks = st.slots.masks(slot);
@@ -115,6 +111,45 @@ impl Cache {
         drop(st);
         self.notify();
         Ok(Committed::Done)
+    }
+
+    /// Writes blocks of the log, the first of which has this number.
+    fn write_log(&self, number: u64, bytes: &[u8]) -> Result<()> {
+        let (offset, blocks) = {
+            let st = self.lock();
+            (st.sb.log_offset, st.sb.log_blocks)
+        };
+        let at = number % blocks;
+        let ahead = bytes.len().min((blocks - at) as usize * UNIT);
+        self.write_cache(&bytes[..ahead], offset + at * UNIT as u64)?;
+        self.counters.log_writes.add(1);
+        self.counters.log_blocks.add((bytes.len() / UNIT) as u64);
+        if ahead < bytes.len() {
+            self.write_cache(&bytes[ahead..], offset)?;
+            self.counters.log_writes.add(1);
+        }
+        Ok(())
+    }
+
+    /// Says in the log, some time after the last commit, that it was complete.
+    pub(crate) fn mark_log(&self) -> Result<()> {
+        let _committing = self.committing.lock().unwrap_or_else(PoisonError::into_inner);
+        let (log, life, tag) = {
+            let st = self.lock();
+            let due = st.log.unmarked && st.now_ms >= st.last_commit_ms + MARK_AFTER_MS;
+            let room = st.log.next - st.log.tail + 1 + st.sb.log_blocks / 4 <= st.sb.log_blocks;
+            if !due || !room || st.failed.is_some() {
+                return Ok(());
+            }
+            (st.log, st.sb.life, st.sb.tag())
+        };
+        let mut marker = Batch::marker();
+        let bytes = marker.seal(log.next, log.durable, life, tag);
+        self.write_log(log.next, bytes).map_err(|error| self.fail(error))?;
+        let mut st = self.lock();
+        st.log.next += 1;
+        st.log.unmarked = false;
+        Ok(())
     }
 
     /// Puts the batch together, and makes the state what it will be when the batch is durable.
@@ -139,12 +174,12 @@ impl Cache {
             st.regions.pending = intents;
             return None;
         }
-        let mut gathered = Gathered { batch, holds: Vec::new(), intents, flush_data: false };
+        let mut gathered = Gathered { batch, holds: Vec::new(), intents, dirty: false };
         for slot in std::mem::take(&mut st.pending) {
             st.slots.set_touched(slot, false);
             let masks = st.slots.masks(slot);
             if masks.dirty | masks.held != 0 {
-                gathered.flush_data |= masks.dirty != 0;
+                gathered.dirty |= masks.dirty != 0;
                 gathered.holds.push((slot, masks.dirty));
                 st.set_masks(slot, Masks { held: masks.held | masks.dirty, ..masks });
             }
@@ -167,6 +202,7 @@ impl Cache {
         st.regions.durable_if(|key, region| {
             let flushed = self.flushed_epoch(key.origin());
             region.writers == 0
+                && !region.doubtful
                 && flushed.is_some_and(|flushed| region.written <= flushed)
                 && (idle_ms == 0 || region.written_ms + idle_ms <= st.now_ms)
         })

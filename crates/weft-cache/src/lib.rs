@@ -23,6 +23,10 @@
 //!    and serves while it loads.
 //! 8. A warm cache is warm in order: the policy's state is part of the checkpoint.
 //!
+//! A flush of an origin that fails is, for what was written to it since the last good one, a cut of
+//! its power: nothing of that is served from the cache any more, nor believed after this life, and
+//! whoever flushes next is told of the range, if nobody was before. What is dirty stays dirty.
+//!
 //! Damage is found by a CRC32C of each 4 KiB: a clean block is healed from the origin, a dirty one
 //! is an error that names its place ([`Error::DirtyDamaged`]). A cache whose metadata may have lost
 //! dirty data is not opened; [`check`] says what is wrong with it, [`repair`] keeps what is good.
@@ -80,6 +84,7 @@ mod slots;
 mod state;
 mod stats;
 mod store;
+mod tail;
 pub mod trace;
 mod workers;
 mod write;

@@ -18,6 +18,7 @@ use crate::loading::Loading;
 use crate::policy::{PolicyKind, SlotNr};
 use crate::state::{Pins, State};
 use crate::stats::Counters;
+use crate::tail;
 use crate::{CreateOptions, Error, ORIGINS_MAX, OpenOptions, Result};
 use std::sync::Arc;
 use weft_block::BlockDevice;
@@ -97,6 +98,7 @@ impl Cache {
             self.load_some()?;
         }
         if !self.options.read_only {
+            self.void_cut_batch()?;
             // What a process that was killed has written may be in the device's volatile cache
             // only. It was believed, so it must be durable before anything is built on it: both
             // copies of the superblock would be in flight otherwise.
@@ -132,6 +134,21 @@ impl Cache {
             self.load_all()?;
         }
         Ok(())
+    }
+}
+
+impl Cache {
+    /// A batch that does not count must never count: what is written from now on could make its
+    /// data match.
+    fn void_cut_batch(&self) -> Result<()> {
+        let at = {
+            let mut st = self.lock();
+            if !std::mem::take(&mut st.log.cut_short) {
+                return Ok(());
+            }
+            st.sb.log_offset + st.log.next % st.sb.log_blocks * UNIT as u64
+        };
+        self.write_cache(&[0; UNIT], at)
     }
 }
 
@@ -195,7 +212,16 @@ pub(crate) fn empty_checkpoint(
         encode_page(PageKind::Map, sequence, index as u32, 0, &[], &mut map);
     }
     let (life, slots) = (sb.life, sb.slots);
-    let header = Header { sequence, life, log_start, slots, intent_pages: 0, entries: 0, dirty: 0 };
+    let header = Header {
+        sequence,
+        life,
+        log_start,
+        slots,
+        intent_pages: 0,
+        entries: 0,
+        dirty: 0,
+        log_durable: 0,
+    };
     vec![(map, layout.map_at()), (header.encode(sb.tag()), 0)]
 }
 
@@ -286,7 +312,20 @@ impl Found {
 
     /// Up to which number the log was durable once.
     pub(crate) fn durable(&self) -> u64 {
-        self.ring.iter().flatten().map(|header| header.durable).max().unwrap_or(0)
+        let headers = self.headers.iter().flatten().map(|header| header.log_durable);
+        self.ring.iter().flatten().map(|header| header.durable).chain(headers).max().unwrap_or(0)
+    }
+
+    /// Where the last batch begins of a log from `start` to `end`, if nothing says that it was
+    /// complete; else `end`.
+    pub(crate) fn last_batch(&self, start: u64, end: u64) -> u64 {
+        if self.durable() >= end {
+            return end;
+        }
+        let is_first = |number: &u64| {
+            self.ring[(number % self.ring.len() as u64) as usize].is_some_and(|block| block.first)
+        };
+        (start..end).rev().find(is_first).unwrap_or(end)
     }
 }
 
@@ -295,6 +334,7 @@ fn start_empty(state: &mut State, found: &Found) {
     let number = found.unused_number();
     state.log.tail = number;
     state.log.next = number;
+    state.log.durable = number;
     state.log.checkpoint = found.newest().map_or(1, |header| header.sequence);
 }
 
@@ -311,7 +351,6 @@ fn recover(device: &dyn BlockDevice, state: &mut State, found: &Found) -> Result
         return Err(Error::damaged("log", at, problem));
     }
     state.log.tail = header.log_start;
-    state.log.next = end;
     state.log.checkpoint = header.sequence;
 
     let layout = AreaLayout::new(sb.slots, sb.subs());
@@ -321,7 +360,18 @@ fn recover(device: &dyn BlockDevice, state: &mut State, found: &Found) -> Result
     let untrusted = sb.state & STATE_UNTRUSTED != 0;
     state.loading = Some(Loading::new(area, layout, header, sb.slots, untrusted));
     state.slots.free = map.complement();
-    replay(device, state, header.log_start, end)?;
+    let last = found.last_batch(header.log_start, end);
+    replay(device, state, header.log_start, last)?;
+    let whole = tail::is_whole(device, state, last..end)?;
+    if whole {
+        replay(device, state, last, end)?;
+    } else {
+        tracing::info!(block = last, "the last commit was cut short, and does not count");
+        state.log.cut_short = true;
+    }
+    state.log.next = if whole { end } else { last };
+    // `begin` flushes before anything is built on it.
+    state.log.durable = state.log.next;
     // Only now it is known which intents are left.
     let mut slot = 0;
     while let Some(known) = state.loading.as_ref().and_then(|l| l.known.next_set(slot..sb.slots)) {
@@ -513,6 +563,7 @@ mod tests {
             intent_pages: 0,
             entries,
             dirty: DIRTY,
+            log_durable: 1,
         };
         disk.write_at(&header.encode(sb.tag()), area).unwrap();
         disk.write_at(&sb.encode(), sb.copy_offset()).unwrap();

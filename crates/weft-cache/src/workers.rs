@@ -146,6 +146,7 @@ impl Cache {
         if due {
             self.commit()?;
         }
+        self.mark_log()?;
         if unlogged {
             self.checkpoint_always()?;
         } else if half {
@@ -213,8 +214,10 @@ impl Cache {
         };
         let mut fingerprints = Vec::new();
         for origin in attached {
-            // An origin that is away keeps its intents, and has no fingerprint.
+            // An origin that is away keeps its intents, and has no fingerprint; nor has one that
+            // may have lost writes.
             if origin.flush(self).is_ok()
+                && origin.failures() == 0
                 && let Ok(print) = fingerprint(&*origin.device)
             {
                 fingerprints.push((usize::from(origin.nr), print));

@@ -5,7 +5,7 @@
 //! area    | header | intents | map of used slots | entries: dirty ones first, then by policy |
 //! header    0 magic u32   4 CRC32C u32   8 sequence u64  16 life u64   24 tag u64
 //!          32 log start u64   40 slots u32   44 pages of intents u32   48 entries u64
-//!          56 dirty entries u64
+//!          56 dirty entries u64   64 log durable u64
 //! page      0 CRC32C u32   4 kind u32   8 sequence u64  16 index u32   20 count u32   24 payload
 //! ```
 //!
@@ -108,6 +108,8 @@ pub struct Header {
     pub entries: u64,
     /// Of these, at the beginning, the ones of dirty blocks.
     pub dirty: u64,
+    /// All blocks of the log with lower numbers were durable when this was written.
+    pub log_durable: u64,
 }
 
 impl Header {
@@ -123,6 +125,7 @@ impl Header {
             (32, self.log_start),
             (48, self.entries),
             (56, self.dirty),
+            (64, self.log_durable),
         ] {
             put(&mut b, at, &value.to_le_bytes());
         }
@@ -147,6 +150,7 @@ impl Header {
             intent_pages: get_u32(b, 44),
             entries: get_u64(b, 48),
             dirty: get_u64(b, 56),
+            log_durable: get_u64(b, 64),
         };
         let sound = header.slots == slots
             && u64::from(header.intent_pages) <= layout.intent_pages

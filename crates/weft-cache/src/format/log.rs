@@ -8,8 +8,9 @@
 //! The payload is a row of items, each a byte that says what it is and then a record (1) or a run
 //! of regions whose intent is set (2) or cleared (3): origin u8, first u32, count u32.
 //!
-//! A commit writes one batch and flushes; a batch that is not whole was never acknowledged, and
-//! does not count. Every block says up to which number (exclusive) the log was durable when it was
+//! A commit writes one batch and flushes; a batch that is not whole, or the data of which is not,
+//! was never acknowledged, and does not count. A batch without items marks the one before it as
+//! complete. Every block says up to which number (exclusive) the log was durable when it was
 //! written: if the log ends before that, it was damaged later. The life, which grows each time the
 //! cache is opened, tells a block from one that an earlier life left behind the end of its log.
 
@@ -138,6 +139,12 @@ impl Batch {
         Self { subs, blocks: Vec::new(), lens: Vec::new(), item: Vec::new() }
     }
 
+    /// A batch of one block without items.
+    #[must_use]
+    pub fn marker() -> Self {
+        Self { subs: 1, blocks: vec![0; UNIT], lens: vec![0], item: Vec::new() }
+    }
+
     /// Whether there is nothing in it.
     #[must_use]
     pub fn is_empty(&self) -> bool {
@@ -241,6 +248,11 @@ mod tests {
                 }
             }
             prop_assert!(read == items);
+
+            let marker = Batch::marker().seal(7, 6, 3, 0xabcd).to_vec();
+            let header = BlockHeader::parse(&marker, 0xabcd).unwrap();
+            prop_assert_eq!((header.first, header.last, header.durable), (true, true, 6));
+            prop_assert_eq!(header.items(&marker, subs).count(), 0);
 
             let mut damaged = bytes[..UNIT].to_vec();
             damaged[flip.index(UNIT)] ^= 0x10;
