@@ -560,3 +560,26 @@ fn nbd_messages(data: &[u8]) {
         let _ = Chunk::parse(ChunkType(kind), true, data);
     }
 }
+
+/// Messages and records of the shared file service: what is understood has one form, and frames end.
+pub fn ringer_wire(data: &[u8]) {
+    use weft::ringer::wire::frame::Deframer;
+    use weft::ringer::wire::{FromServer, ToServer, Wire, decode, encode};
+    fn one_form<T: Wire>(data: &[u8]) {
+        if let Ok(value) = decode::<T>(data) {
+            assert_eq!(encode(&value), data, "a value has one encoding");
+        }
+    }
+    fn frames<T: Wire>(data: &[u8]) {
+        let mut deframer = Deframer::default();
+        for piece in data.chunks(7) {
+            deframer.push(piece);
+            while let Ok(Some(_)) = deframer.pull::<T>() {}
+        }
+    }
+    one_form::<ToServer>(data);
+    one_form::<FromServer>(data);
+    one_form::<weft::ringer::Rnode>(data);
+    frames::<ToServer>(data);
+    frames::<FromServer>(data);
+}

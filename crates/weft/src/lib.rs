@@ -56,5 +56,6 @@ pub use weft_ext2 as ext2;
 pub use weft_hfs as hfs;
 pub use weft_nbd as nbd;
 pub use weft_patch as patch;
+pub use weft_ringer as ringer;
 pub use weft_transform as transform;
 pub use weft_vfs as vfs;

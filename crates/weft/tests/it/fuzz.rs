@@ -13,7 +13,7 @@ use std::time::{Duration, Instant};
 use weft::block::Rng;
 
 /// How many targets there are below.
-const TARGETS: u64 = 10;
+const TARGETS: u64 = 11;
 
 /// No input may take longer; most take a millisecond.
 const HANG: Duration = Duration::from_secs(60);
@@ -253,6 +253,21 @@ fn damaged_mfs_volumes_are_read_and_repaired() {
     replay("mfs", targets::mfs, |rng| {
         let mut data = vec![0; 3 * (1 + rng.index(20))];
         rng.fill(&mut data);
+        data
+    });
+}
+
+#[test]
+fn the_shared_file_service_takes_any_messages() {
+    replay("ringer_wire", targets::ringer_wire, |rng| {
+        // Small numbers, as most fields are; a frame around them half of the time.
+        let mut data: Vec<u8> =
+            (0..rng.index(300)).map(|_| rng.below(12).to_le_bytes()[0]).collect();
+        if rng.below(2) == 0 {
+            let len = u32::try_from(data.len() + 2).expect("short");
+            let header = [&len.to_le_bytes()[..], &[0x72, 1 + rng.below(2).to_le_bytes()[0]]];
+            data.splice(..0, header.concat());
+        }
         data
     });
 }

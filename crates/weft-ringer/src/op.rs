@@ -1,0 +1,566 @@
+//! The changes of a cell, and what each does. There is one definition, [`execute`]: a client runs it
+//! on what it has under write leases, and the server runs it again on its store when the change
+//! reaches it. Both have the same state before, so both have the same state after; a change
+//! carries whatever would differ between them (the time, the number of a new rnode).
+//!
+//! Semantics are those of [`weft_vfs::FileSystem`]. Permissions are checked by the front.
+
+use std::collections::BTreeMap;
+
+use weft_vfs::{FileKind, RenameFlags, Time, access::without_privileges};
+
+use crate::error::Refusal;
+use crate::rnode::{
+    BLOCK_MAX_BYTES, BLOCK_MIN_BYTES, BLOCKS_MAX, Block, Body, Bytes, Dirent, LINKS_MAX, Name,
+    Rnode, TARGET_MAX_BYTES, XATTR_MAX_BYTES, XATTRS_MAX_BYTES,
+};
+use crate::types::{Cookie, RnodeId, Seq, Version};
+use crate::wire::{wire_enum, wire_struct};
+
+/// What a new rnode is to be.
+#[derive(Debug, Clone, PartialEq, Eq)]
+pub enum Make {
+    /// An empty regular file with blocks of this size in bytes.
+    File {
+        /// A power of two, 64 KiB to 4 MiB.
+        block_bytes: u32,
+    },
+    /// An empty directory.
+    Directory {},
+    /// A symbolic link.
+    Symlink {
+        /// Where it points.
+        target: Bytes,
+    },
+    /// A device node, FIFO or socket.
+    Special {
+        /// Which.
+        kind: FileKind,
+        /// Device number.
+        rdev: u32,
+    },
+}
+wire_enum!(Make {
+    1 => File { block_bytes },
+    2 => Directory {},
+    3 => Symlink { target },
+    4 => Special { kind, rdev },
+});
+
+/// Attributes to change; `None` leaves one as it is. As [`weft_vfs::SetAttr`], with every time given.
+#[derive(Debug, Clone, Copy, PartialEq, Eq, Default)]
+pub struct Change {
+    /// Permission bits.
+    pub perm: Option<u16>,
+    /// Owner.
+    pub uid: Option<u32>,
+    /// Group.
+    pub gid: Option<u32>,
+    /// Length in bytes.
+    pub size_bytes: Option<u64>,
+    /// Last access.
+    pub atime: Option<Time>,
+    /// Last change of content.
+    pub mtime: Option<Time>,
+    /// Last change.
+    pub ctime: Option<Time>,
+    /// Clear setuid and setgid.
+    pub kill_privileges: bool,
+}
+wire_struct!(Change { perm, uid, gid, size_bytes, atime, mtime, ctime, kill_privileges });
+
+/// One change, atomic. Field names are those of [`weft_vfs::FileSystem`].
+#[derive(Debug, Clone, PartialEq, Eq)]
+#[expect(missing_docs, reason = "the fields are the arguments of the calls of FileSystem")]
+pub enum Op {
+    /// `mknod`, `mkdir`, `symlink`: makes rnode `id`.
+    Create { parent: RnodeId, name: Name, id: RnodeId, make: Make, perm: u16, uid: u32, gid: u32 },
+    /// `link`.
+    Link { id: RnodeId, parent: RnodeId, name: Name },
+    /// `unlink`.
+    Unlink { parent: RnodeId, name: Name },
+    /// `rmdir`.
+    Rmdir { parent: RnodeId, name: Name },
+    /// `rename`; `flags` are the bits of [`RenameFlags`].
+    Rename { parent: RnodeId, name: Name, new_parent: RnodeId, new_name: Name, flags: u32 },
+    /// `setattr`.
+    SetAttr { id: RnodeId, change: Change },
+    /// `setxattr`, whether an existing one was asked for having been decided.
+    SetXattr { id: RnodeId, name: Bytes, value: Bytes },
+    /// `removexattr`.
+    RemoveXattr { id: RnodeId, name: Bytes },
+    /// `write`, and whatever else changes content: these blocks take the place of those that were
+    /// there (`None` makes a hole), and the file is at least `end_bytes` long.
+    Write { id: RnodeId, blocks: Vec<(u32, Option<Block>)>, end_bytes: u64, kill_privileges: bool },
+}
+wire_enum!(Op {
+    1 => Create { parent, name, id, make, perm, uid, gid },
+    2 => Link { id, parent, name },
+    3 => Unlink { parent, name },
+    4 => Rmdir { parent, name },
+    5 => Rename { parent, name, new_parent, new_name, flags },
+    6 => SetAttr { id, change },
+    7 => SetXattr { id, name, value },
+    8 => RemoveXattr { id, name },
+    9 => Write { id, blocks, end_bytes, kill_privileges },
+});
+
+/// A change in a client's log.
+#[derive(Debug, Clone, PartialEq, Eq)]
+pub struct Logged {
+    /// Its place in the log.
+    pub seq: Seq,
+    /// When it was made, by the client's clock: the times it sets.
+    pub stamp: Time,
+    /// The change.
+    pub op: Op,
+    /// The version of each rnode that it changes, as the client had it. Whoever carries the change
+    /// out elsewhere compares them: a change that was made on another state is refused.
+    pub base: Vec<(RnodeId, Version)>,
+}
+wire_struct!(Logged { seq, stamp, op, base });
+
+/// The state that a change is carried out on.
+pub trait View {
+    /// Why it could not be: a [`Refusal`], or something that must be had first.
+    type Stop: From<Refusal>;
+
+    /// An rnode, to look at. [`Refusal::Stale`] if there is none.
+    ///
+    /// # Errors
+    /// Those of the view.
+    fn rnode(&self, id: RnodeId) -> Result<Rnode, Self::Stop>;
+
+    /// Makes sure that an rnode may be changed.
+    ///
+    /// # Errors
+    /// Those of the view.
+    fn claim(&self, id: RnodeId) -> Result<(), Self::Stop>;
+
+    /// What `name` is in `dir`.
+    ///
+    /// # Errors
+    /// Those of the view.
+    fn dirent(&self, dir: RnodeId, name: &Name) -> Result<Option<Dirent>, Self::Stop>;
+
+    /// Whether directory `dir` is `ancestor` or lies below it.
+    ///
+    /// # Errors
+    /// Those of the view.
+    fn is_within(&self, dir: RnodeId, ancestor: RnodeId) -> Result<bool, Self::Stop>;
+}
+
+/// What a change does: the states after it.
+#[derive(Debug, Clone, PartialEq, Eq, Default)]
+pub struct Effects {
+    /// Each rnode that was made or changed. One with `nlink` 0 has lost its last name.
+    pub rnodes: BTreeMap<RnodeId, Rnode>,
+    /// Each name that was set or removed.
+    pub dirents: BTreeMap<(RnodeId, Name), Option<Dirent>>,
+    /// The versions before, of those that were there.
+    pub base: Vec<(RnodeId, Version)>,
+}
+
+/// Carries out `op` at the time `stamp` on the state that `view` shows, without changing it.
+///
+/// # Errors
+/// A [`Refusal`] that `FileSystem`'s call would give, or what stops the view.
+pub fn execute<V: View>(op: &Op, stamp: Time, view: &V) -> Result<Effects, V::Stop> {
+    let mut draft = Draft { view, stamp, effects: Effects::default() };
+    match op {
+        Op::Create { parent, name, id, make, perm, uid, gid } => {
+            draft.create(*parent, name, *id, make, *perm, (*uid, *gid))?;
+        }
+        Op::Link { id, parent, name } => draft.link(*id, *parent, name)?,
+        Op::Unlink { parent, name } => draft.remove(*parent, name, false)?,
+        Op::Rmdir { parent, name } => draft.remove(*parent, name, true)?,
+        Op::Rename { parent, name, new_parent, new_name, flags } => {
+            let flags = RenameFlags::from_bits(*flags).ok_or(Refusal::Invalid)?;
+            draft.rename((*parent, name), (*new_parent, new_name), flags)?;
+        }
+        Op::SetAttr { id, change } => draft.set_attr(*id, change)?,
+        Op::SetXattr { id, name, value } => draft.set_xattr(*id, name, Some(value))?,
+        Op::RemoveXattr { id, name } => draft.set_xattr(*id, name, None)?,
+        Op::Write { id, blocks, end_bytes, kill_privileges } => {
+            draft.write(*id, blocks, *end_bytes, *kill_privileges)?;
+        }
+    }
+    Ok(draft.effects)
+}
+
+/// Effects in the making, over the view. An rnode's version grows by one, however often it changes.
+struct Draft<'a, V> {
+    view: &'a V,
+    stamp: Time,
+    effects: Effects,
+}
+
+impl<V: View> Draft<'_, V> {
+    /// An rnode as it is by now, to look at.
+    fn rnode(&self, id: RnodeId) -> Result<Rnode, V::Stop> {
+        match self.effects.rnodes.get(&id) {
+            Some(rnode) => Ok(rnode.clone()),
+            None => self.view.rnode(id),
+        }
+    }
+
+    /// An rnode, to change; its ctime is now.
+    fn change(&mut self, id: RnodeId) -> Result<&mut Rnode, V::Stop> {
+        if !self.effects.rnodes.contains_key(&id) {
+            self.view.claim(id)?;
+            let mut rnode = self.view.rnode(id)?;
+            self.effects.base.push((id, rnode.version));
+            rnode.version.0 += 1;
+            rnode.ctime = self.stamp;
+            self.effects.rnodes.insert(id, rnode);
+        }
+        Ok(self.effects.rnodes.get_mut(&id).ok_or(Refusal::Stale)?)
+    }
+
+    fn directory(&self, id: RnodeId) -> Result<Rnode, V::Stop> {
+        let rnode = self.rnode(id)?;
+        if rnode.is_dir() { Ok(rnode) } else { Err(Refusal::NotADirectory.into()) }
+    }
+
+    fn find(&self, dir: RnodeId, name: &Name) -> Result<Option<Dirent>, V::Stop> {
+        match self.effects.dirents.get(&(dir, name.clone())) {
+            Some(dirent) => Ok(*dirent),
+            None => self.view.dirent(dir, name),
+        }
+    }
+
+    /// The directory as a place for a name: it must not be removed, the name must be free.
+    fn place(&self, dir: RnodeId, name: &Name) -> Result<Rnode, V::Stop> {
+        let rnode = self.directory(dir)?;
+        if self.find(dir, name)?.is_some() {
+            return Err(Refusal::Exists.into());
+        }
+        if rnode.nlink == 0 {
+            return Err(Refusal::NotFound.into());
+        }
+        Ok(rnode)
+    }
+
+    /// Sets or removes a name, and keeps the directory's account of its entries and times.
+    fn set_name(
+        &mut self,
+        dir: RnodeId,
+        name: &Name,
+        to: Option<(RnodeId, FileKind)>,
+    ) -> Result<(), V::Stop> {
+        let had = self.find(dir, name)?;
+        let stamp = self.stamp;
+        let rnode = self.change(dir)?;
+        rnode.mtime = stamp;
+        let Body::Directory { entries, last, .. } = &mut rnode.body else {
+            return Err(Refusal::NotADirectory.into());
+        };
+        *entries = *entries + u64::from(to.is_some()) - u64::from(had.is_some());
+        let dirent = to.map(|(id, kind)| {
+            // A listing under way sees a name in its old place or not at all, never twice.
+            last.0 += 1;
+            Dirent { id, kind, cookie: *last }
+        });
+        self.effects.dirents.insert((dir, name.clone()), dirent);
+        Ok(())
+    }
+
+    fn create(
+        &mut self,
+        parent: RnodeId,
+        name: &Name,
+        id: RnodeId,
+        make: &Make,
+        perm: u16,
+        (uid, gid): (u32, u32),
+    ) -> Result<(), V::Stop> {
+        let dir = self.place(parent, name)?;
+        let (body, kind) = match make {
+            Make::File { block_bytes } => {
+                let sizes = BLOCK_MIN_BYTES..=BLOCK_MAX_BYTES;
+                if !block_bytes.is_power_of_two() || !sizes.contains(block_bytes) {
+                    return Err(Refusal::Invalid.into());
+                }
+                let (size_bytes, blocks) = (0, BTreeMap::new());
+                (Body::File { size_bytes, block_bytes: *block_bytes, blocks }, FileKind::Regular)
+            }
+            Make::Directory {} => {
+                if dir.nlink >= LINKS_MAX {
+                    return Err(Refusal::TooManyLinks.into());
+                }
+                (Body::Directory { parent, entries: 0, last: Cookie(0) }, FileKind::Directory)
+            }
+            Make::Symlink { target } => {
+                if target.0.is_empty() {
+                    return Err(Refusal::Invalid.into());
+                }
+                if target.0.len() > TARGET_MAX_BYTES {
+                    return Err(Refusal::NameTooLong.into());
+                }
+                (Body::Symlink { target: target.clone() }, FileKind::Symlink)
+            }
+            Make::Special { kind, rdev } => {
+                if matches!(kind, FileKind::Regular | FileKind::Directory | FileKind::Symlink) {
+                    return Err(Refusal::Invalid.into());
+                }
+                (Body::Special { kind: *kind, rdev: *rdev }, *kind)
+            }
+        };
+        let is_dir = kind == FileKind::Directory;
+        let setgid = dir.perm & 0o2000;
+        let now = self.stamp;
+        let rnode = Rnode {
+            id,
+            version: Version(1),
+            perm: (perm & 0o7777) | if is_dir { setgid } else { 0 },
+            nlink: if is_dir { 2 } else { 1 },
+            uid,
+            gid: if setgid == 0 { gid } else { dir.gid },
+            atime: now,
+            mtime: now,
+            ctime: now,
+            btime: now,
+            xattrs: BTreeMap::new(),
+            body,
+        };
+        self.set_name(parent, name, Some((id, kind)))?;
+        self.change(parent)?.nlink += u32::from(is_dir);
+        self.effects.rnodes.insert(id, rnode);
+        Ok(())
+    }
+
+    fn link(&mut self, id: RnodeId, parent: RnodeId, name: &Name) -> Result<(), V::Stop> {
+        let rnode = self.rnode(id)?;
+        if rnode.is_dir() {
+            return Err(Refusal::NotPermitted.into());
+        }
+        self.place(parent, name)?;
+        if rnode.nlink == 0 {
+            return Err(Refusal::NotFound.into());
+        }
+        if rnode.nlink >= LINKS_MAX {
+            return Err(Refusal::TooManyLinks.into());
+        }
+        self.view.claim(parent)?;
+        self.change(id)?.nlink += 1;
+        self.set_name(parent, name, Some((id, rnode.kind())))
+    }
+
+    fn remove(&mut self, parent: RnodeId, name: &Name, dir: bool) -> Result<(), V::Stop> {
+        self.directory(parent)?;
+        let dirent = self.find(parent, name)?.ok_or(Refusal::NotFound)?;
+        match (dir, dirent.kind == FileKind::Directory) {
+            (true, false) => return Err(Refusal::NotADirectory.into()),
+            (false, true) => return Err(Refusal::IsADirectory.into()),
+            _ => {}
+        }
+        self.check_empty(dirent.id)?;
+        self.view.claim(parent)?;
+        self.lose_name(dirent.id)?;
+        self.set_name(parent, name, None)?;
+        self.change(parent)?.nlink -= u32::from(dir);
+        Ok(())
+    }
+
+    fn check_empty(&self, id: RnodeId) -> Result<(), V::Stop> {
+        match self.rnode(id)?.body {
+            Body::Directory { entries: 1.., .. } => Err(Refusal::NotEmpty.into()),
+            _ => Ok(()),
+        }
+    }
+
+    /// One name of an rnode is gone; a directory has only one.
+    fn lose_name(&mut self, id: RnodeId) -> Result<(), V::Stop> {
+        let rnode = self.change(id)?;
+        rnode.nlink = if rnode.is_dir() { 0 } else { rnode.nlink.saturating_sub(1) };
+        Ok(())
+    }
+
+    fn rename(
+        &mut self,
+        (parent, name): (RnodeId, &Name),
+        (new_parent, new_name): (RnodeId, &Name),
+        flags: RenameFlags,
+    ) -> Result<(), V::Stop> {
+        let exchange = flags.contains(RenameFlags::EXCHANGE);
+        if exchange && flags.contains(RenameFlags::NO_REPLACE) {
+            return Err(Refusal::Invalid.into());
+        }
+        self.directory(parent)?;
+        let new_dir = self.directory(new_parent)?;
+        let from = self.find(parent, name)?.ok_or(Refusal::NotFound)?;
+        let to = self.find(new_parent, new_name)?;
+        if to.is_some() && flags.contains(RenameFlags::NO_REPLACE) {
+            return Err(Refusal::Exists.into());
+        }
+        if new_dir.nlink == 0 {
+            return Err(Refusal::NotFound.into());
+        }
+        // All leases before the first question that only the server can answer.
+        for id in [parent, new_parent, from.id].into_iter().chain(to.map(|to| to.id)) {
+            self.view.claim(id)?;
+        }
+        let moves = parent != new_parent;
+        let from_dir = from.kind == FileKind::Directory;
+        if from_dir && moves && self.view.is_within(new_parent, from.id)? {
+            return Err(Refusal::Invalid.into());
+        }
+        if exchange {
+            let to = to.ok_or(Refusal::NotFound)?;
+            let to_dir = to.kind == FileKind::Directory;
+            if to_dir && moves && self.view.is_within(parent, to.id)? {
+                return Err(Refusal::Invalid.into());
+            }
+            if to.id == from.id {
+                return Ok(());
+            }
+            self.set_name(parent, name, Some((to.id, to.kind)))?;
+            self.set_name(new_parent, new_name, Some((from.id, from.kind)))?;
+            self.moved(from, parent, new_parent)?;
+            return self.moved(to, new_parent, parent);
+        }
+        if let Some(to) = to {
+            if to.id == from.id {
+                return Ok(());
+            }
+            match (from_dir, to.kind == FileKind::Directory) {
+                (true, false) => return Err(Refusal::NotADirectory.into()),
+                (false, true) => return Err(Refusal::IsADirectory.into()),
+                _ => self.check_empty(to.id)?,
+            }
+            self.lose_name(to.id)?;
+            self.change(new_parent)?.nlink -= u32::from(from_dir);
+        }
+        self.set_name(parent, name, None)?;
+        self.set_name(new_parent, new_name, Some((from.id, from.kind)))?;
+        self.moved(from, parent, new_parent)
+    }
+
+    /// The rnode of `dirent` was in `old` and is in `new`.
+    fn moved(&mut self, dirent: Dirent, old: RnodeId, new: RnodeId) -> Result<(), V::Stop> {
+        if let Body::Directory { parent, .. } = &mut self.change(dirent.id)?.body {
+            *parent = new;
+            self.change(old)?.nlink -= 1;
+            let dir = self.change(new)?;
+            dir.nlink += 1;
+            if dir.nlink > LINKS_MAX {
+                return Err(Refusal::TooManyLinks.into());
+            }
+        }
+        Ok(())
+    }
+
+    fn set_attr(&mut self, id: RnodeId, change: &Change) -> Result<(), V::Stop> {
+        let stamp = self.stamp;
+        if let Some(size_bytes) = change.size_bytes {
+            match self.rnode(id)?.body {
+                Body::File { block_bytes, .. } => check_end(size_bytes, block_bytes)?,
+                Body::Directory { .. } => return Err(Refusal::IsADirectory.into()),
+                Body::Symlink { .. } | Body::Special { .. } => return Err(Refusal::Invalid.into()),
+            }
+        }
+        let rnode = self.change(id)?;
+        if let Some(size) = change.size_bytes {
+            cut(rnode, size);
+            rnode.mtime = stamp;
+        }
+        rnode.perm = change.perm.map_or(rnode.perm, |perm| perm & 0o7777);
+        rnode.uid = change.uid.unwrap_or(rnode.uid);
+        rnode.gid = change.gid.unwrap_or(rnode.gid);
+        rnode.atime = change.atime.unwrap_or(rnode.atime);
+        rnode.mtime = change.mtime.unwrap_or(rnode.mtime);
+        rnode.ctime = change.ctime.unwrap_or(rnode.ctime);
+        if change.kill_privileges {
+            rnode.perm = without_privileges(rnode.perm);
+        }
+        Ok(())
+    }
+
+    fn set_xattr(
+        &mut self,
+        id: RnodeId,
+        name: &Bytes,
+        value: Option<&Bytes>,
+    ) -> Result<(), V::Stop> {
+        if name.0.is_empty() || name.0.len() > 255 || name.0.contains(&0) {
+            return Err(Refusal::Invalid.into());
+        }
+        let mut xattrs = self.rnode(id)?.xattrs;
+        match value {
+            None => {
+                xattrs.remove(name).ok_or(Refusal::NoAttribute)?;
+            }
+            Some(value) => {
+                xattrs.insert(name.clone(), value.clone());
+                let all: usize = xattrs.iter().map(|(n, v)| n.0.len() + v.0.len()).sum();
+                if value.0.len() > XATTR_MAX_BYTES || all > XATTRS_MAX_BYTES {
+                    return Err(Refusal::NoSpace.into());
+                }
+            }
+        }
+        self.change(id)?.xattrs = xattrs;
+        Ok(())
+    }
+
+    fn write(
+        &mut self,
+        id: RnodeId,
+        changed: &[(u32, Option<Block>)],
+        end_bytes: u64,
+        kill_privileges: bool,
+    ) -> Result<(), V::Stop> {
+        let stamp = self.stamp;
+        self.view.claim(id)?;
+        let block_size = match self.rnode(id)?.body {
+            Body::File { block_bytes, .. } => block_bytes,
+            Body::Directory { .. } => return Err(Refusal::IsADirectory.into()),
+            Body::Symlink { .. } | Body::Special { .. } => return Err(Refusal::Invalid.into()),
+        };
+        check_end(end_bytes, block_size)?;
+        let rnode = self.change(id)?;
+        rnode.mtime = stamp;
+        if kill_privileges {
+            rnode.perm = without_privileges(rnode.perm);
+        }
+        let Body::File { size_bytes, blocks, .. } = &mut rnode.body else {
+            return Err(Refusal::Invalid.into());
+        };
+        *size_bytes = (*size_bytes).max(end_bytes);
+        for (at, block) in changed {
+            let begins = u64::from(*at) * u64::from(block_size);
+            let valid = match block {
+                // Bytes past the end of the file would show when it grows.
+                Some(b) => {
+                    b.len_bytes <= block_size
+                        && begins + u64::from(b.len_bytes) <= *size_bytes
+                        && b.len_bytes > 0
+                }
+                None => *at < BLOCKS_MAX,
+            };
+            if !valid {
+                return Err(Refusal::Invalid.into());
+            }
+            match block {
+                Some(block) => blocks.insert(*at, *block),
+                None => blocks.remove(at),
+            };
+        }
+        Ok(())
+    }
+}
+
+fn check_end(end_bytes: u64, block_bytes: u32) -> Result<(), Refusal> {
+    let longest = u64::from(block_bytes) * u64::from(BLOCKS_MAX);
+    if end_bytes > longest { Err(Refusal::TooLarge) } else { Ok(()) }
+}
+
+/// Sets a file's length. What is cut off reads as zeroes if it grows again.
+fn cut(rnode: &mut Rnode, new_bytes: u64) {
+    let Body::File { size_bytes, block_bytes, blocks } = &mut rnode.body else { return };
+    *size_bytes = new_bytes;
+    blocks.retain(|at, block| {
+        let left = new_bytes.saturating_sub(u64::from(*at) * u64::from(*block_bytes));
+        block.len_bytes = block.len_bytes.min(u32::try_from(left).unwrap_or(u32::MAX));
+        block.len_bytes > 0
+    });
+}

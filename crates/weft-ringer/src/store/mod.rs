@@ -1,0 +1,134 @@
+//! Where a metadata server keeps its cell: ordered keys, and transactions that happen if what they
+//! were made on is still so.
+//!
+//! The trait is small so that a store can be anything from a map in memory (the model, below) to
+//! SQLite in one file, to a cluster that agrees. Invariants of every implementation:
+//!
+//! - A transaction happens whole or not at all, also over a crash, and is durable when
+//!   [`commit`](Store::commit) returns.
+//! - Each transaction that changes something has a revision, one more than the last; a record says
+//!   which revision put it there. So "nobody changed this since" is one comparison.
+//! - [`changes`](Store::changes) tells each change once, in the order of revisions; or says that it
+//!   cannot, if they were forgotten ([`forget_before`](Store::forget_before)).
+
+mod memory;
+#[cfg(feature = "sqlite")]
+mod sqlite;
+
+pub use memory::MemoryStore;
+#[cfg(feature = "sqlite")]
+pub use sqlite::SqliteStore;
+
+/// How many transactions changed a store so far.
+#[derive(Debug, Clone, Copy, PartialEq, Eq, Hash, PartialOrd, Ord, Default)]
+pub struct Revision(pub u64);
+
+/// A value, and the revision that put it there.
+#[derive(Debug, Clone, PartialEq, Eq)]
+pub struct Record {
+    /// The bytes.
+    pub value: Vec<u8>,
+    /// By which transaction.
+    pub revision: Revision,
+}
+
+/// What happens together.
+#[derive(Debug, Clone, PartialEq, Eq, Default)]
+pub struct Transaction {
+    /// Each key must have been put by this revision, or be absent; else nothing happens.
+    pub expect: Vec<(Vec<u8>, Option<Revision>)>,
+    /// Each key gets this value, or is removed. Of two changes of one key the later counts.
+    pub changes: Vec<(Vec<u8>, Option<Vec<u8>>)>,
+}
+
+impl Transaction {
+    /// Sets `key`.
+    pub fn put(&mut self, key: Vec<u8>, value: Vec<u8>) {
+        self.changes.push((key, Some(value)));
+    }
+
+    /// Removes `key`, if it is there.
+    pub fn remove(&mut self, key: Vec<u8>) {
+        self.changes.push((key, None));
+    }
+}
+
+/// One key that a transaction set or removed.
+#[derive(Debug, Clone, PartialEq, Eq)]
+pub struct Change {
+    /// Which transaction.
+    pub revision: Revision,
+    /// The key.
+    pub key: Vec<u8>,
+    /// Whether it was removed.
+    pub removed: bool,
+}
+
+/// Why a store could not do what it was asked.
+#[derive(Debug, thiserror::Error)]
+#[non_exhaustive]
+pub enum StoreError {
+    /// A key is not as the transaction expects: nothing happened.
+    #[error("somebody else changed key {key:02x?}")]
+    Conflict {
+        /// Which.
+        key: Vec<u8>,
+    },
+    /// The changes asked for were forgotten: read everything anew.
+    #[error("changes are known after revision {}", kept_after.0)]
+    Forgotten {
+        /// After which revision they are known.
+        kept_after: Revision,
+    },
+    /// The store is full.
+    #[error("the store is full")]
+    Full,
+    /// Something below failed. Whether a transaction under way happened is not known; it is found
+    /// out by opening the store again.
+    #[error("the store failed: {0}")]
+    Failed(String),
+}
+
+/// The result of a call of a store.
+pub type StoreResult<T> = Result<T, StoreError>;
+
+/// A store of ordered keys.
+pub trait Store {
+    /// The record of a key.
+    ///
+    /// # Errors
+    /// [`StoreError::Failed`].
+    fn get(&self, key: &[u8]) -> StoreResult<Option<Record>>;
+
+    /// The first `limit` records from key `from` on, in the order of keys, before key `to`.
+    ///
+    /// # Errors
+    /// [`StoreError::Failed`].
+    fn range(&self, from: &[u8], to: &[u8], limit: usize) -> StoreResult<Vec<(Vec<u8>, Record)>>;
+
+    /// Carries out a transaction, durably. Returns its revision; that of the last one if it changes
+    /// nothing.
+    ///
+    /// # Errors
+    /// [`StoreError::Conflict`], [`StoreError::Full`]: nothing happened. [`StoreError::Failed`].
+    fn commit(&mut self, transaction: &Transaction) -> StoreResult<Revision>;
+
+    /// The last revision.
+    ///
+    /// # Errors
+    /// [`StoreError::Failed`].
+    fn revision(&self) -> StoreResult<Revision>;
+
+    /// What changed after revision `after`, whole transactions in their order, at least `limit`
+    /// changes if there are as many.
+    ///
+    /// # Errors
+    /// [`StoreError::Forgotten`], [`StoreError::Failed`].
+    fn changes(&self, after: Revision, limit: usize) -> StoreResult<Vec<Change>>;
+
+    /// Lets go of what [`changes`](Self::changes) would tell of transactions up to `revision`.
+    ///
+    /// # Errors
+    /// [`StoreError::Failed`].
+    fn forget_before(&mut self, revision: Revision) -> StoreResult<()>;
+}

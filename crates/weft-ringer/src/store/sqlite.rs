@@ -1,0 +1,194 @@
+//! A store in one SQLite file: the default of a cell, with nothing to set up.
+//!
+//! Source: <https://sqlite.org/wal.html>, <https://sqlite.org/pragma.html>. The file is in WAL mode
+//! with `synchronous=FULL`, so a transaction is in the log and the log on the disk when it is
+//! acknowledged. It is locked for one process, since a cell has one server; so SQLite needs no
+//! shared memory beside it.
+//!
+//! ```text
+//! record(key, value, revision)   what is there
+//! change(revision, key, removed) what happened, as far as it is kept
+//! cell(id = 1, revision, kept_after)
+//! ```
+
+use std::path::Path;
+
+use rusqlite::{Connection, ErrorCode, OptionalExtension, params};
+
+use super::{Change, Record, Revision, Store, StoreError, StoreResult, Transaction};
+
+/// The number in the file's header that tells a cell from other SQLite files: "weft".
+const APPLICATION_ID: i32 = 0x7765_6674;
+/// The version of the tables.
+const USER_VERSION: i32 = 1;
+
+const TABLES: &str = "
+    CREATE TABLE record (key BLOB PRIMARY KEY, value BLOB NOT NULL, revision INTEGER NOT NULL)
+        STRICT, WITHOUT ROWID;
+    CREATE TABLE change (revision INTEGER, key BLOB, removed INTEGER NOT NULL,
+        PRIMARY KEY (revision, key)) STRICT, WITHOUT ROWID;
+    CREATE TABLE cell (id INTEGER PRIMARY KEY CHECK (id = 1), revision INTEGER NOT NULL,
+        kept_after INTEGER NOT NULL) STRICT;
+    INSERT INTO cell VALUES (1, 0, 0);
+";
+
+/// A store in a SQLite file.
+#[derive(Debug)]
+pub struct SqliteStore {
+    db: Connection,
+    revision: Revision,
+    kept_after: Revision,
+}
+
+impl From<rusqlite::Error> for StoreError {
+    fn from(error: rusqlite::Error) -> Self {
+        match error.sqlite_error_code() {
+            Some(ErrorCode::DiskFull) => Self::Full,
+            _ => Self::Failed(error.to_string()),
+        }
+    }
+}
+
+/// SQLite's integers are signed.
+fn to_sql(revision: Revision) -> i64 {
+    revision.0.cast_signed()
+}
+
+fn from_sql(number: i64) -> Revision {
+    Revision(number.cast_unsigned())
+}
+
+impl SqliteStore {
+    /// Opens the store in the file at `path`, and makes it if there is none.
+    ///
+    /// # Errors
+    /// [`StoreError::Failed`] if the file is not a cell's, is of a later version, or is in use.
+    pub fn open(path: &Path) -> StoreResult<Self> {
+        let mut db = Connection::open(path)?;
+        db.pragma_update(None, "locking_mode", "EXCLUSIVE")?;
+        let mode: String = db.query_row("PRAGMA journal_mode=WAL", [], |r| r.get(0))?;
+        if mode != "wal" {
+            return Err(StoreError::Failed(format!("SQLite took journal mode {mode}, not WAL")));
+        }
+        db.pragma_update(None, "synchronous", "FULL")?;
+        let tables = db.transaction()?;
+        let id: i32 = tables.query_row("PRAGMA application_id", [], |r| r.get(0))?;
+        let version: i32 = tables.query_row("PRAGMA user_version", [], |r| r.get(0))?;
+        let empty: bool =
+            tables.query_row("SELECT count(*) = 0 FROM sqlite_schema", [], |r| r.get(0))?;
+        match (id, version) {
+            (0, 0) if empty => {
+                tables.execute_batch(TABLES)?;
+                tables.pragma_update(None, "application_id", APPLICATION_ID)?;
+                tables.pragma_update(None, "user_version", USER_VERSION)?;
+            }
+            (APPLICATION_ID, USER_VERSION) => {}
+            (APPLICATION_ID, later) => {
+                return Err(StoreError::Failed(format!(
+                    "the cell has version {later}, this weft knows {USER_VERSION}"
+                )));
+            }
+            _ => return Err(StoreError::Failed("the file is no cell of weft".into())),
+        }
+        tables.commit()?;
+        let (revision, kept_after) =
+            db.query_row("SELECT revision, kept_after FROM cell", [], |r| {
+                Ok((from_sql(r.get(0)?), from_sql(r.get(1)?)))
+            })?;
+        Ok(Self { db, revision, kept_after })
+    }
+}
+
+impl Store for SqliteStore {
+    fn get(&self, key: &[u8]) -> StoreResult<Option<Record>> {
+        let mut find =
+            self.db.prepare_cached("SELECT value, revision FROM record WHERE key = ?")?;
+        let record = find
+            .query_row([key], |r| Ok(Record { value: r.get(0)?, revision: from_sql(r.get(1)?) }));
+        Ok(record.optional()?)
+    }
+
+    fn range(&self, from: &[u8], to: &[u8], limit: usize) -> StoreResult<Vec<(Vec<u8>, Record)>> {
+        let mut find = self.db.prepare_cached(
+            "SELECT key, value, revision FROM record WHERE key >= ? AND key < ? ORDER BY key LIMIT ?",
+        )?;
+        let limit = i64::try_from(limit).unwrap_or(i64::MAX);
+        let rows = find.query_map(params![from, to, limit], |r| {
+            let record = Record { value: r.get(1)?, revision: from_sql(r.get(2)?) };
+            Ok((r.get(0)?, record))
+        })?;
+        Ok(rows.collect::<Result<_, _>>()?)
+    }
+
+    fn commit(&mut self, transaction: &Transaction) -> StoreResult<Revision> {
+        let revision = Revision(self.revision.0 + 1);
+        let db = self.db.transaction()?;
+        let mut changed = false;
+        {
+            let mut find = db.prepare_cached("SELECT revision FROM record WHERE key = ?")?;
+            for (key, expected) in &transaction.expect {
+                let found = find.query_row([key], |r| r.get(0)).optional()?.map(from_sql);
+                if found != *expected {
+                    return Err(StoreError::Conflict { key: key.clone() });
+                }
+            }
+            let mut put = db.prepare_cached("INSERT OR REPLACE INTO record VALUES (?, ?, ?)")?;
+            let mut remove = db.prepare_cached("DELETE FROM record WHERE key = ?")?;
+            let mut note = db.prepare_cached("INSERT INTO change VALUES (?, ?, ?)")?;
+            let last: std::collections::BTreeMap<_, _> =
+                transaction.changes.iter().map(|(k, v)| (k, v)).collect();
+            for (key, value) in last {
+                match value {
+                    Some(value) => drop(put.execute(params![key, value, to_sql(revision)])?),
+                    None if remove.execute([key])? > 0 => {}
+                    None => continue,
+                }
+                note.execute(params![to_sql(revision), key, value.is_none()])?;
+                changed = true;
+            }
+        }
+        if changed {
+            db.execute("UPDATE cell SET revision = ?", [to_sql(revision)])?;
+            db.commit()?;
+            self.revision = revision;
+        }
+        Ok(self.revision)
+    }
+
+    fn revision(&self) -> StoreResult<Revision> {
+        Ok(self.revision)
+    }
+
+    fn changes(&self, after: Revision, limit: usize) -> StoreResult<Vec<Change>> {
+        if after < self.kept_after {
+            return Err(StoreError::Forgotten { kept_after: self.kept_after });
+        }
+        let mut find = self.db.prepare_cached(
+            "SELECT revision, key, removed FROM change WHERE revision > ? ORDER BY revision, key",
+        )?;
+        let mut rows = find.query([to_sql(after)])?;
+        let mut changes: Vec<Change> = Vec::new();
+        while let Some(row) = rows.next()? {
+            let revision = from_sql(row.get(0)?);
+            let same_transaction = changes.last().is_some_and(|c| c.revision == revision);
+            if changes.len() >= limit && !same_transaction {
+                break;
+            }
+            changes.push(Change { revision, key: row.get(1)?, removed: row.get(2)? });
+        }
+        if limit == 0 {
+            changes.clear();
+        }
+        Ok(changes)
+    }
+
+    fn forget_before(&mut self, revision: Revision) -> StoreResult<()> {
+        let kept_after = self.kept_after.max(revision.min(self.revision));
+        let db = self.db.transaction()?;
+        db.execute("DELETE FROM change WHERE revision <= ?", [to_sql(kept_after)])?;
+        db.execute("UPDATE cell SET kept_after = ?", [to_sql(kept_after)])?;
+        db.commit()?;
+        self.kept_after = kept_after;
+        Ok(())
+    }
+}

@@ -1,0 +1,174 @@
+//! Names for numbers: who, what, when. Each is a type of its own, so that none can be taken for
+//! another; what they promise is said here and kept by those who make them.
+
+use std::fmt;
+
+macro_rules! number {
+    ($(#[$doc:meta])* $name:ident($inner:ty)) => {
+        $(#[$doc])*
+        #[derive(Debug, Clone, Copy, PartialEq, Eq, Hash, PartialOrd, Ord, Default)]
+        pub struct $name(pub $inner);
+
+        impl $crate::wire::Wire for $name {
+            fn put(&self, out: &mut Vec<u8>) {
+                self.0.put(out);
+            }
+            fn get(from: &mut $crate::wire::Reader<'_>) -> Result<Self, $crate::wire::WireError> {
+                Ok(Self($crate::wire::Wire::get(from)?))
+            }
+        }
+    };
+}
+
+number!(
+    /// A client of a cell, as its identity numbers it; the same over restarts.
+    ClientId(u64)
+);
+number!(
+    /// One life of a client: it grows with each start. A client keeps it in its journal.
+    Incarnation(u64)
+);
+number!(
+    /// The time a client may vouch for its leases: begun by the server, renewed by the client,
+    /// ended by either. Never reused in a cell.
+    Epoch(u64)
+);
+number!(
+    /// One life of the metadata server of a cell; grows with each start.
+    Generation(u32)
+);
+number!(
+    /// What tells a late answer from the one that is waited for. Never reused by one life of a
+    /// client.
+    RequestId(u64)
+);
+number!(
+    /// The place of a change in a client's log; grows over all of a client's lives.
+    Seq(u64)
+);
+number!(
+    /// How often an rnode was changed. Two states of an rnode with one version are the same state.
+    Version(u64)
+);
+number!(
+    /// A point in a directory's listing: the number its entry was given when it was made. 0 is
+    /// before all of them.
+    Cookie(u64)
+);
+number!(
+    /// A fencing token: which grant of a lease this is. Grows over all grants of a cell, the later
+    /// grant having the larger token; the high half is the server's generation, so that no counter
+    /// need be kept over its restarts.
+    Token(u64)
+);
+
+impl Token {
+    /// A lease that no server granted: on an rnode that this client made and nobody else has
+    /// heard of.
+    pub const BORN: Self = Self(0);
+
+    /// The `count`th token of a server's life.
+    #[must_use]
+    pub fn new(generation: Generation, count: u32) -> Self {
+        Self(u64::from(generation.0) << 32 | u64::from(count))
+    }
+
+    /// Smaller than every token of this life of the server, larger than those of earlier ones.
+    #[must_use]
+    pub fn before(generation: Generation) -> Self {
+        Self::new(generation, 0)
+    }
+}
+
+/// An rnode's number in its cell, never reused. The high half is the *slot* of the client that made
+/// it, the low half counts: so a client numbers what it makes without asking.
+#[derive(Debug, Clone, Copy, PartialEq, Eq, Hash, PartialOrd, Ord)]
+pub struct RnodeId(pub u64);
+
+impl RnodeId {
+    /// The root directory of a cell.
+    pub const ROOT: Self = Self(1);
+
+    /// The `count`th rnode made in `slot`.
+    #[must_use]
+    pub fn new(slot: u32, count: u32) -> Self {
+        Self(u64::from(slot) << 32 | u64::from(count))
+    }
+
+    /// Whose number it is. Slot 0 is the server's own.
+    #[must_use]
+    pub fn slot(self) -> u32 {
+        (self.0 >> 32) as u32
+    }
+
+    /// The number within the slot.
+    #[must_use]
+    #[expect(clippy::cast_possible_truncation, reason = "the low half")]
+    pub fn count(self) -> u32 {
+        self.0 as u32
+    }
+}
+
+impl fmt::Display for RnodeId {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        write!(f, "{}.{}", self.slot(), self.count())
+    }
+}
+
+/// A moment on the clock of one machine that is never set: microseconds since some start, counting
+/// while the machine sleeps (`CLOCK_BOOTTIME`). Moments of two machines, or of two boots of one,
+/// have nothing to do with each other.
+#[derive(Debug, Clone, Copy, PartialEq, Eq, Hash, PartialOrd, Ord, Default)]
+pub struct Moment(pub u64);
+
+impl Moment {
+    /// This much later.
+    #[must_use]
+    pub fn after(self, micros: u64) -> Self {
+        Self(self.0.saturating_add(micros))
+    }
+}
+
+/// What a lease allows.
+#[derive(Debug, Clone, Copy, PartialEq, Eq, Hash, PartialOrd, Ord)]
+pub enum Mode {
+    /// Nothing but that an rnode without a name is kept: somebody has it open.
+    Hold,
+    /// To answer from memory what the rnode is and, of a directory, which names it has. Shared.
+    Read,
+    /// To change it, and tell the server later. Exclusive.
+    Write,
+}
+
+/// The BLAKE3 hash of a block's bytes: its name.
+#[derive(Clone, Copy, PartialEq, Eq, Hash, PartialOrd, Ord)]
+pub struct BlockHash(pub [u8; 32]);
+
+impl fmt::Debug for BlockHash {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        for b in &self.0[..6] {
+            write!(f, "{b:02x}")?;
+        }
+        f.write_str("..")
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn later_generations_have_larger_tokens() {
+        let old = Token::new(Generation(3), u32::MAX);
+        assert!(old < Token::before(Generation(4)));
+        assert!(Token::before(Generation(4)) < Token::new(Generation(4), 1));
+        assert!(Token::BORN < Token::before(Generation(1)));
+    }
+
+    #[test]
+    fn a_number_knows_its_slot() {
+        let id = RnodeId::new(7, 9);
+        assert_eq!((id.slot(), id.count(), id.to_string().as_str()), (7, 9, "7.9"));
+        assert_eq!(RnodeId::ROOT.slot(), 0);
+    }
+}

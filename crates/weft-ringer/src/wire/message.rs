@@ -1,0 +1,279 @@
+//! What client and metadata server say to each other.
+//!
+//! Any message may be lost, repeated, delayed and overtaken by others: nothing here needs the order
+//! of a TCP connection, so a connection that breaks needs no care either. Who wants something asks
+//! again until it is answered. How each message stays harmless when it comes late is said where it
+//! is handled; in short:
+//!
+//! - a reply counts only while its request is waited for, and only from the server's present life;
+//! - a request counts only in its epoch; a grant answered twice is one lease;
+//! - what takes away (a recall, a lowered lease) names a token, and means every grant up to it;
+//! - changes are numbered, and carried out once each, in order.
+
+use super::wire_enum;
+use super::wire_struct;
+use crate::error::Refusal;
+use crate::op::Logged;
+use crate::rnode::{Dirent, Holders, Name, Rnode};
+use crate::types::{
+    ClientId, Cookie, Epoch, Generation, Incarnation, Mode, RequestId, RnodeId, Seq, Token,
+};
+
+/// From a client to its metadata server.
+#[derive(Debug, Clone, PartialEq, Eq)]
+pub struct ToServer {
+    /// Who speaks. Over TLS it is checked against the certificate.
+    pub client: ClientId,
+    /// The epoch that the client is in; 0 before its first.
+    pub epoch: Epoch,
+    /// The life of the server that the client was welcomed by; 0 before that.
+    pub generation: Generation,
+    /// What is asked.
+    pub request: Request,
+}
+wire_struct!(ToServer { client, epoch, generation, request });
+
+/// A request with the number that its reply will carry.
+#[derive(Debug, Clone, PartialEq, Eq)]
+pub struct Request {
+    /// Its number.
+    pub id: RequestId,
+    /// What is asked.
+    pub body: RequestBody,
+}
+wire_struct!(Request { id, body });
+
+/// A lease that a client holds, told to a server that has forgotten.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub struct Claim {
+    /// On what.
+    pub rnode: RnodeId,
+    /// How much.
+    pub mode: Mode,
+    /// By which grant.
+    pub token: Token,
+}
+wire_struct!(Claim { rnode, mode, token });
+
+/// What is asked.
+#[derive(Debug, Clone, PartialEq, Eq)]
+pub enum RequestBody {
+    /// Begins a session, or goes on with the one that is there.
+    Hello {
+        /// Which life of the client this is.
+        incarnation: Incarnation,
+    },
+    /// Goes on with the epoch.
+    Renew {},
+    /// After [`Welcome::reclaim`]: all leases that the client holds, in parts, each sent when the
+    /// one before was answered.
+    Reclaim {
+        /// This part.
+        claims: Vec<Claim>,
+        /// Whether it is the last.
+        last: bool,
+    },
+    /// Asks for a lease.
+    Acquire {
+        /// On what.
+        rnode: RnodeId,
+        /// How much.
+        mode: Mode,
+    },
+    /// What is this name? Under a lease on the directory.
+    Lookup {
+        /// The directory.
+        dir: RnodeId,
+        /// The name.
+        name: Name,
+    },
+    /// The names behind a cookie. Under a lease on the directory.
+    List {
+        /// The directory.
+        dir: RnodeId,
+        /// After which entry.
+        after: Cookie,
+    },
+    /// Changes, in the order they were made.
+    Commit {
+        /// The change before the first of these that the client has not given up.
+        prev: Seq,
+        /// The changes.
+        ops: Vec<Logged>,
+    },
+    /// The client holds no more than `to` by any grant up to `token`. Not answered: if it is lost,
+    /// the server asks for the lease when somebody wants it.
+    Lower {
+        /// On what.
+        rnode: RnodeId,
+        /// The last grant that this is about.
+        token: Token,
+        /// What is kept.
+        to: Option<Mode>,
+    },
+}
+wire_enum!(RequestBody {
+    1 => Hello { incarnation },
+    2 => Renew {},
+    3 => Reclaim { claims, last },
+    4 => Acquire { rnode, mode },
+    5 => Lookup { dir, name },
+    6 => List { dir, after },
+    7 => Commit { prev, ops },
+    8 => Lower { rnode, token, to },
+});
+
+/// From the metadata server to a client.
+#[derive(Debug, Clone, PartialEq, Eq)]
+pub enum FromServer {
+    /// The answer to a request.
+    Reply {
+        /// Which life of the server speaks.
+        generation: Generation,
+        /// To which request.
+        id: RequestId,
+        /// The answer.
+        reply: Reply,
+    },
+    /// Somebody else wants what you hold.
+    Recall {
+        /// Which life of the server speaks.
+        generation: Generation,
+        /// The epoch of the session that is meant.
+        epoch: Epoch,
+        /// On what.
+        rnode: RnodeId,
+        /// Every grant up to this one.
+        token: Token,
+        /// What may be kept.
+        to: Option<Mode>,
+    },
+}
+wire_enum!(FromServer {
+    1 => Reply { generation, id, reply },
+    2 => Recall { generation, epoch, rnode, token, to },
+});
+
+/// A session.
+#[derive(Debug, Clone, PartialEq, Eq)]
+pub struct Welcome {
+    /// Its epoch. If it is another than the client was in, every lease is gone.
+    pub epoch: Epoch,
+    /// How long the epoch lasts from the sending of each request that renews it, by the client's
+    /// clock, in microseconds.
+    pub lasts_micros: u64,
+    /// The high half of the numbers of rnodes this client makes.
+    pub slot: u32,
+    /// The largest low half that the server has seen.
+    pub last_count: u32,
+    /// The last of the client's changes that was carried out.
+    pub applied: Seq,
+    /// The last of them that was refused, if any was.
+    pub refused: Option<Refused>,
+    /// The server has forgotten the leases of this epoch and asks for them.
+    pub reclaim: bool,
+}
+wire_struct!(Welcome { epoch, lasts_micros, slot, last_count, applied, refused, reclaim });
+
+/// A name in a listing.
+#[derive(Debug, Clone, PartialEq, Eq)]
+pub struct Entry {
+    /// The name.
+    pub name: Name,
+    /// What it is.
+    pub dirent: Dirent,
+}
+wire_struct!(Entry { name, dirent });
+
+/// Part of a directory, by cookie.
+#[derive(Debug, Clone, PartialEq, Eq)]
+pub struct Listed {
+    /// The entries.
+    pub entries: Vec<Entry>,
+    /// Whether there are no more.
+    pub end: bool,
+    /// The lease under which this is true.
+    pub token: Token,
+}
+wire_struct!(Listed { entries, end, token });
+
+/// A change that was not carried out.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub struct Refused {
+    /// Which.
+    pub seq: Seq,
+    /// Why.
+    pub why: Refusal,
+}
+wire_struct!(Refused { seq, why });
+
+/// An answer.
+#[derive(Debug, Clone, PartialEq, Eq)]
+pub enum Reply {
+    /// To `Hello`.
+    Welcome {
+        /// The session.
+        welcome: Welcome,
+    },
+    /// To `Renew`: the epoch goes on.
+    Renewed {},
+    /// To `Reclaim`.
+    Reclaimed {},
+    /// To `Acquire`.
+    Granted {
+        /// The state that the lease is on.
+        rnode: Box<Rnode>,
+        /// Who has its blocks.
+        holders: Holders,
+        /// How much was granted.
+        mode: Mode,
+        /// The lease.
+        token: Token,
+    },
+    /// To `Lookup`.
+    Found {
+        /// What the name is.
+        dirent: Option<Dirent>,
+        /// The lease on the directory under which this is true.
+        token: Token,
+    },
+    /// To `List`.
+    Listed {
+        /// The entries.
+        listed: Listed,
+    },
+    /// To `Commit`: every change up to `applied` has had its turn.
+    Committed {
+        /// The last of them.
+        applied: Seq,
+        /// The last of all that was refused, if there was any: only a change of which the server
+        /// alone can tell may be.
+        refused: Option<Refused>,
+    },
+    /// To `Commit`: changes between are missing, or one was refused that none may be.
+    Broken {
+        /// The last change that had its turn.
+        applied: Seq,
+        /// What was refused, if it is that.
+        refused: Option<Refused>,
+    },
+    /// The request is of another epoch or another life of the server: say `Hello`.
+    NoSession {},
+    /// To any other: no.
+    No {
+        /// Why.
+        why: Refusal,
+    },
+}
+wire_enum!(Reply {
+    1 => Welcome { welcome },
+    2 => Renewed {},
+    3 => Reclaimed {},
+    4 => Granted { rnode, holders, mode, token },
+    5 => Found { dirent, token },
+    6 => Listed { listed },
+    7 => Committed { applied, refused },
+    8 => Broken { applied, refused },
+    9 => NoSession {},
+    10 => No { why },
+});

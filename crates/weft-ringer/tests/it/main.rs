@@ -1,0 +1,5 @@
+//! The shared file service from outside.
+
+mod samples;
+mod store;
+mod wire;
