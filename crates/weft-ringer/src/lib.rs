@@ -62,12 +62,16 @@
 //! | module | what it knows |
 //! |---|---|
 //! | [`op`] | what each change does |
+//! | [`client`] | what a client has under leases, its log, calls and recalls |
+//! | [`mds`] | the metadata server: sessions, the table of leases, changes carried out |
 //! | [`store`] | keys, transactions, what changed: in memory or in SQLite |
 //! | [`wire`] | messages, records and frames as bytes |
 
 #![warn(missing_docs)]
 
+pub mod client;
 mod error;
+pub mod mds;
 pub mod op;
 mod rnode;
 pub mod store;

@@ -80,7 +80,7 @@ impl Token {
     }
 }
 
-/// An rnode's number in its cell, never reused. The high half is the *slot* of the client that made
+/// An rnode's number in its cell, never used again for another that the server has heard of. The high half is the *slot* of the client that made
 /// it, the low half counts: so a client numbers what it makes without asking.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Hash, PartialOrd, Ord)]
 pub struct RnodeId(pub u64);

@@ -1,0 +1,191 @@
+//! What a client has under leases, and how changes see it.
+//!
+//! Invariants:
+//! - A lease's state is there exactly if its mode is [`Mode::Read`] or [`Mode::Write`], and is then
+//!   what every other client would see after this client's log was carried out.
+//! - A name that is known stays known while the lease goes on: nobody else changes it.
+//! - While a recall is pending, only the calls that have the lease pinned see more than is left
+//!   after it.
+
+use std::cell::RefCell;
+use std::collections::{BTreeMap, BTreeSet};
+
+use crate::error::Refusal;
+use crate::op::{Effects, View};
+use crate::rnode::{Body, Dirent, Name, Rnode};
+use crate::types::{Mode, RnodeId, Seq, Token};
+
+/// An rnode as it is, and of a directory what is known of its names.
+#[derive(Debug, Clone)]
+pub(super) struct State {
+    pub(super) rnode: Rnode,
+    pub(super) names: BTreeMap<Name, Option<Dirent>>,
+    /// Every name that is there is in `names`.
+    pub(super) complete: bool,
+}
+
+impl State {
+    pub(super) fn new(rnode: Rnode) -> Self {
+        Self { rnode, names: BTreeMap::new(), complete: false }
+    }
+}
+
+#[derive(Debug, Clone)]
+pub(super) struct Lease {
+    pub(super) mode: Mode,
+    pub(super) token: Token,
+    pub(super) state: Option<State>,
+    /// The last change in the log that touches this; in the past if none does.
+    pub(super) dirty: Seq,
+    /// What is to be left of the lease, when it can be lowered.
+    pub(super) recall: Option<Option<Mode>>,
+}
+
+/// What an attempt lacks.
+#[derive(Debug, Clone, PartialEq, Eq, PartialOrd, Ord)]
+pub(super) enum Need {
+    /// A lease.
+    Lease(RnodeId, Mode),
+    /// What a name is, under a lease on its directory.
+    Name(RnodeId, Name),
+    /// All names of a directory, under a lease on it.
+    Listing(RnodeId),
+}
+
+/// Why an attempt ended early.
+#[derive(Debug)]
+pub(super) enum Stop {
+    Refused(Refusal),
+    Need(Need),
+    /// Only the server can tell; every lease is there.
+    Server,
+}
+
+impl From<Refusal> for Stop {
+    fn from(refusal: Refusal) -> Self {
+        Self::Refused(refusal)
+    }
+}
+
+/// All leases of a client.
+#[derive(Debug, Default)]
+pub(super) struct Cache {
+    pub(super) leases: BTreeMap<RnodeId, Lease>,
+    /// Numbers that name nothing any more, and never will.
+    pub(super) gone: BTreeSet<RnodeId>,
+}
+
+/// How many numbers of gone rnodes are remembered: enough for those that calls under way ask for.
+const GONE_MAX: usize = 1024;
+
+impl Cache {
+    pub(super) fn set_gone(&mut self, id: RnodeId) {
+        if self.gone.len() >= GONE_MAX {
+            self.gone.clear();
+        }
+        self.gone.insert(id);
+    }
+
+    /// Takes the states after a change, which is `seq` of the log.
+    pub(super) fn apply(&mut self, effects: Effects, seq: Seq) {
+        for (id, rnode) in effects.rnodes {
+            if let Some(lease) = self.leases.get_mut(&id) {
+                lease.dirty = seq;
+                if let Some(state) = &mut lease.state {
+                    state.rnode = rnode;
+                }
+            } else {
+                // Made just now: nobody else has heard of it, and a directory is empty.
+                let state = State { complete: rnode.is_dir(), ..State::new(rnode) };
+                let (mode, token, state) = (Mode::Write, Token::BORN, Some(state));
+                self.leases.insert(id, Lease { mode, token, state, dirty: seq, recall: None });
+            }
+        }
+        for ((dir, name), dirent) in effects.dirents {
+            if let Some(state) = self.leases.get_mut(&dir).and_then(|l| l.state.as_mut()) {
+                state.names.insert(name, dirent);
+            }
+        }
+    }
+
+    /// The last change in the log that what was `seen` depends on.
+    pub(super) fn dirty(&self, seen: &BTreeSet<RnodeId>) -> Seq {
+        let dirty = seen.iter().filter_map(|id| self.leases.get(id)).map(|l| l.dirty);
+        dirty.max().unwrap_or_default()
+    }
+}
+
+/// The cache as one attempt sees it.
+pub(super) struct Sight<'a> {
+    pub(super) cache: &'a Cache,
+    /// Leases that the attempt's call has pinned.
+    pub(super) pinned: &'a BTreeSet<RnodeId>,
+    /// The attempt will change things: what is not there is asked for as [`Mode::Write`] at once.
+    pub(super) writes: bool,
+    /// The server's answer to [`View::is_within`], if it was asked.
+    pub(super) within: Option<bool>,
+    /// Each rnode that was looked at.
+    pub(super) seen: RefCell<BTreeSet<RnodeId>>,
+}
+
+impl<'a> Sight<'a> {
+    pub(super) fn new(cache: &'a Cache, pinned: &'a BTreeSet<RnodeId>, writes: bool) -> Self {
+        Self { cache, pinned, writes, within: None, seen: RefCell::default() }
+    }
+
+    /// What may be used of a lease.
+    fn mode(&self, id: RnodeId, lease: &Lease) -> Mode {
+        match lease.recall {
+            Some(to) if !self.pinned.contains(&id) => to.unwrap_or(Mode::Hold).min(lease.mode),
+            _ => lease.mode,
+        }
+    }
+
+    fn lease(&self, id: RnodeId, at_least: Mode) -> Result<&'a State, Stop> {
+        let lease = self.cache.leases.get(&id).filter(|l| self.mode(id, l) >= at_least);
+        if let Some(state) = lease.and_then(|l| l.state.as_ref()) {
+            self.seen.borrow_mut().insert(id);
+            return Ok(state);
+        }
+        if self.cache.gone.contains(&id) {
+            return Err(Refusal::Stale.into());
+        }
+        let mode = if self.writes { Mode::Write } else { at_least };
+        Err(Stop::Need(Need::Lease(id, mode)))
+    }
+
+    pub(super) fn state(&self, id: RnodeId) -> Result<&'a State, Stop> {
+        self.lease(id, Mode::Read)
+    }
+}
+
+impl View for Sight<'_> {
+    type Stop = Stop;
+
+    fn rnode(&self, id: RnodeId) -> Result<Rnode, Stop> {
+        self.lease(id, Mode::Read).map(|state| state.rnode.clone())
+    }
+
+    fn claim(&self, id: RnodeId) -> Result<(), Stop> {
+        self.lease(id, Mode::Write).map(|_| ())
+    }
+
+    fn dirent(&self, dir: RnodeId, name: &Name) -> Result<Option<Dirent>, Stop> {
+        let state = self.lease(dir, Mode::Read)?;
+        if !matches!(state.rnode.body, Body::Directory { .. }) {
+            return Err(Refusal::NotADirectory.into());
+        }
+        match state.names.get(name) {
+            Some(known) => Ok(*known),
+            None if state.complete => Ok(None),
+            None => Err(Stop::Need(Need::Name(dir, name.clone()))),
+        }
+    }
+
+    fn is_within(&self, dir: RnodeId, ancestor: RnodeId) -> Result<bool, Stop> {
+        if dir == ancestor {
+            return Ok(true);
+        }
+        self.within.ok_or(Stop::Server)
+    }
+}

@@ -1,0 +1,299 @@
+//! Calls: attempted with what is under leases, and when something is missing, asked for and
+//! attempted again.
+
+use std::collections::BTreeSet;
+
+use weft_vfs::Time;
+
+use super::cache::{Need, Sight, Stop};
+use super::{Call, CallId, Client, ClientAction, Outcome};
+use crate::error::Refusal;
+use crate::op::{Logged, Op, View, execute};
+use crate::types::{Cookie, Mode, Moment, RnodeId, Seq};
+use crate::wire::{Entry, RequestBody};
+
+/// A call that is not answered yet.
+#[derive(Debug)]
+pub(super) struct Waiting {
+    pub(super) call: Call,
+    /// Leases kept for it while it waits for others.
+    pub(super) pinned: BTreeSet<RnodeId>,
+    /// Of a `Sync`: up to which change, and the last that had been given up when it began.
+    sync_to: Option<(Seq, Seq)>,
+    /// The server was asked to decide.
+    asked: bool,
+}
+
+impl Waiting {
+    pub(super) fn new(call: Call) -> Self {
+        Self { call, pinned: BTreeSet::new(), sync_to: None, asked: false }
+    }
+}
+
+impl Need {
+    /// Which of the leases that were `seen` may be kept while this is waited for. Who waits for
+    /// another client keeps only what has a smaller number than what it waits for: no circle of
+    /// clients can do that. The server's answers wait for nobody.
+    pub(super) fn pins(&self, mut seen: BTreeSet<RnodeId>) -> BTreeSet<RnodeId> {
+        if let Self::Lease(id, _) = self {
+            seen.retain(|s| s < id);
+        }
+        seen
+    }
+}
+
+/// What an attempt comes to.
+enum Tried {
+    Answer(Outcome, Seq),
+    Change(Box<(Logged, crate::op::Effects)>),
+    Decide(Box<Logged>, BTreeSet<RnodeId>),
+    Wait,
+}
+
+impl Client {
+    pub(super) fn answer(&mut self, call: CallId, outcome: Outcome, depends: Seq) {
+        self.calls.remove(&call);
+        self.out.push(ClientAction::Return { call, outcome, depends });
+    }
+
+    /// Attempts everything that waits.
+    pub(super) fn attempt_all(&mut self, now: Moment, wall: Time) {
+        if !self.is_serving(now) {
+            return;
+        }
+        self.adopt(now);
+        let waiting: Vec<CallId> = self.calls.keys().copied().collect();
+        for id in waiting {
+            self.attempt(now, wall, id);
+        }
+    }
+
+    fn attempt(&mut self, now: Moment, wall: Time, id: CallId) {
+        let Some(waiting) = self.calls.get(&id).filter(|w| !w.asked) else { return };
+        let call = waiting.call.clone();
+        // What is left of an earlier epoch comes first: it happened before.
+        if self.log.is_adopting() && !matches!(call, Call::Sync) {
+            return;
+        }
+        match self.try_call(now, wall, id, &call) {
+            Tried::Answer(outcome, depends) => self.answer(id, outcome, depends),
+            Tried::Change(change) => {
+                let (logged, effects) = *change;
+                let (seq, about) = (logged.seq, self.about(&logged.op));
+                self.cache.apply(effects, seq);
+                self.log_change(now, logged, None);
+                self.answer(id, Outcome::Done(about), seq);
+            }
+            Tried::Decide(logged, pinned) => {
+                self.log_change(now, *logged, Some((id, pinned)));
+                if let Some(waiting) = self.calls.get_mut(&id) {
+                    (waiting.asked, waiting.pinned) = (true, BTreeSet::new());
+                }
+            }
+            Tried::Wait => {}
+        }
+    }
+
+    fn try_call(&mut self, now: Moment, wall: Time, id: CallId, call: &Call) -> Tried {
+        match call {
+            Call::Sync => self.try_sync(id),
+            Call::Evict { id } => {
+                let pinned = self.calls.values().any(|w| w.pinned.contains(id))
+                    || self.log.pinned().any(|p| p == id);
+                if !pinned && self.session.is_active() && self.is_clean(*id) {
+                    let lease = self.cache.leases.get_mut(id);
+                    if let Some(lease) = lease {
+                        lease.recall = Some(None);
+                        self.lower(*id);
+                    }
+                }
+                Tried::Answer(Outcome::Finished, Seq::default())
+            }
+            Call::Apply { op, if_version } => {
+                if self.log.is_unsettled() {
+                    return Tried::Wait;
+                }
+                let mut op = op.clone();
+                if let Op::Create { id, .. } = &mut op {
+                    *id = RnodeId::new(self.session.slot, self.log.next_count());
+                }
+                self.try_change(now, wall, id, op, *if_version)
+            }
+            Call::Lookup { .. } | Call::Get { .. } | Call::List { .. } => {
+                self.try_read(now, id, call)
+            }
+        }
+    }
+
+    fn try_sync(&mut self, id: CallId) -> Tried {
+        let now = (self.log.last(), self.log.given_up);
+        let Some(waiting) = self.calls.get_mut(&id) else { return Tried::Wait };
+        let (to, given_up) = *waiting.sync_to.get_or_insert(now);
+        if given_up < self.log.given_up && self.log.given_up <= to {
+            return Tried::Answer(Outcome::Refused(Refusal::Fenced), Seq::default());
+        }
+        if !self.log.has_before(to) {
+            return Tried::Answer(Outcome::Finished, Seq::default());
+        }
+        self.log.wanted = self.log.wanted.max(to);
+        Tried::Wait
+    }
+
+    fn try_read(&mut self, now: Moment, id: CallId, call: &Call) -> Tried {
+        let Some(waiting) = self.calls.get(&id) else { return Tried::Wait };
+        let sight = Sight::new(&self.cache, &waiting.pinned, false);
+        let result = match call {
+            Call::Lookup { dir, name } => sight.dirent(*dir, name).map(Outcome::Found),
+            Call::Get { id } => sight.rnode(*id).map(|r| Outcome::Rnode(Box::new(r))),
+            Call::List { dir } => list(&sight, *dir),
+            Call::Apply { .. } | Call::Sync | Call::Evict { .. } => return Tried::Wait,
+        };
+        let seen = sight.seen.into_inner();
+        match result {
+            Ok(outcome) => Tried::Answer(outcome, self.cache.dirty(&seen)),
+            Err(stop) => self.stopped(now, id, stop, seen),
+        }
+    }
+
+    fn try_change(
+        &mut self,
+        now: Moment,
+        wall: Time,
+        id: CallId,
+        op: Op,
+        if_version: Option<(RnodeId, crate::types::Version)>,
+    ) -> Tried {
+        let Some(waiting) = self.calls.get(&id) else { return Tried::Wait };
+        let mut sight = Sight::new(&self.cache, &waiting.pinned, true);
+        let as_expected = if_version.map_or(Ok(true), |(id, version)| {
+            sight.claim(id)?;
+            Ok(sight.rnode(id)?.version == version)
+        });
+        let result = match as_expected {
+            Ok(true) => execute(&op, wall, &sight),
+            Ok(false) => Err(Refusal::Busy.into()),
+            Err(stop) => Err(stop),
+        };
+        let seq = Seq(self.log.last().0 + 1);
+        match result {
+            Ok(effects) if effects.rnodes.is_empty() => {
+                let seen = sight.seen.into_inner();
+                Tried::Answer(Outcome::Done(None), self.cache.dirty(&seen))
+            }
+            Ok(effects) => {
+                let logged = Logged { seq, stamp: wall, op, base: effects.base.clone() };
+                Tried::Change(Box::new((logged, effects)))
+            }
+            Err(Stop::Server) => {
+                // As it will be if the server agrees.
+                sight.within = Some(false);
+                match execute(&op, wall, &sight) {
+                    Ok(effects) => {
+                        let base = effects.base;
+                        let logged = Logged { seq, stamp: wall, op, base };
+                        Tried::Decide(Box::new(logged), sight.seen.into_inner())
+                    }
+                    Err(stop) => {
+                        let seen = sight.seen.into_inner();
+                        self.stopped(now, id, stop, seen)
+                    }
+                }
+            }
+            Err(stop) => {
+                let seen = sight.seen.into_inner();
+                self.stopped(now, id, stop, seen)
+            }
+        }
+    }
+
+    /// The rnode that a change makes, or takes from a name. To be asked before it is made.
+    pub(super) fn about(&self, op: &Op) -> Option<RnodeId> {
+        match op {
+            Op::Create { id, .. } => Some(*id),
+            Op::Unlink { parent, name }
+            | Op::Rmdir { parent, name }
+            | Op::Rename { parent, name, .. } => {
+                let state = self.cache.leases.get(parent)?.state.as_ref()?;
+                state.names.get(name)?.map(|dirent| dirent.id)
+            }
+            _ => None,
+        }
+    }
+
+    fn stopped(&mut self, now: Moment, id: CallId, stop: Stop, seen: BTreeSet<RnodeId>) -> Tried {
+        match stop {
+            Stop::Refused(why) => {
+                let depends = self.cache.dirty(&seen);
+                Tried::Answer(Outcome::Refused(why), depends)
+            }
+            Stop::Need(need) => {
+                if let Some(waiting) = self.calls.get_mut(&id) {
+                    waiting.pinned = need.pins(seen);
+                }
+                self.ask_for(now, need);
+                Tried::Wait
+            }
+            Stop::Server => Tried::Wait,
+        }
+    }
+
+    /// Asks the server for what an attempt lacks, unless that is being done.
+    pub(super) fn ask_for(&mut self, now: Moment, need: Need) {
+        if !self.session.is_active() {
+            return;
+        }
+        let under_way = |wanted: &dyn Fn(&RequestBody) -> bool| {
+            self.outstanding.values().any(|o| wanted(&o.body))
+        };
+        let body = match need {
+            Need::Lease(rnode, mode) => {
+                let asks = |b: &RequestBody, least: Mode| matches!(b, RequestBody::Acquire { rnode: r, mode: m } if *r == rnode && *m >= least);
+                if under_way(&|b| asks(b, mode)) {
+                    return;
+                }
+                // A request for less is overtaken by this one.
+                self.outstanding.retain(|_, o| !asks(&o.body, Mode::Hold));
+                RequestBody::Acquire { rnode, mode }
+            }
+            Need::Name(dir, name) => {
+                if under_way(
+                    &|b| matches!(b, RequestBody::Lookup { dir: d, name: n } if *d == dir && *n == name),
+                ) {
+                    return;
+                }
+                RequestBody::Lookup { dir, name }
+            }
+            Need::Listing(dir) => {
+                if under_way(&|b| matches!(b, RequestBody::List { dir: d, .. } if *d == dir)) {
+                    return;
+                }
+                // Where it left off, if it is the same lease still.
+                let token = self.cache.leases.get(&dir).map(|l| l.token);
+                let listing = self.listings.get(&dir).filter(|(t, _)| Some(*t) == token);
+                let last = listing.and_then(|(_, entries)| entries.last());
+                let after = last.map_or(Cookie(0), |e| e.dirent.cookie);
+                if after == Cookie(0) {
+                    self.listings.remove(&dir);
+                }
+                RequestBody::List { dir, after }
+            }
+        };
+        self.request(now, body);
+    }
+}
+
+fn list(sight: &Sight<'_>, dir: RnodeId) -> Result<Outcome, Stop> {
+    let state = sight.state(dir)?;
+    if !state.rnode.is_dir() {
+        return Err(Refusal::NotADirectory.into());
+    }
+    if !state.complete {
+        return Err(Stop::Need(Need::Listing(dir)));
+    }
+    let known = state.names.iter();
+    let mut entries: Vec<Entry> = known
+        .filter_map(|(name, dirent)| Some(Entry { name: name.clone(), dirent: (*dirent)? }))
+        .collect();
+    entries.sort_by_key(|e| e.dirent.cookie);
+    Ok(Outcome::Names(entries))
+}

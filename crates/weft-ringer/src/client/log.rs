@@ -1,0 +1,310 @@
+//! The client's log of changes, and how it reaches the server.
+//!
+//! A change is first *adopted*: made on states under write leases of the present epoch. Those made
+//! now are adopted as they are made; those left from an earlier epoch are made again, each on the
+//! versions that it was first made on, or given up. Only adopted changes are sent, from the front of
+//! the log, one message at a time.
+
+use std::collections::{BTreeSet, VecDeque};
+
+use super::cache::{Sight, Stop};
+use super::{CallId, Client, ClientAction, Conflict, JournalRecord, Outcome};
+use crate::error::Refusal;
+use crate::op::{Logged, Op, execute};
+use crate::types::{Moment, RequestId, RnodeId, Seq};
+use crate::wire::{Refused, RequestBody, encode};
+
+/// Changes in one message, in bytes: well below what a frame may have.
+const BATCH_MAX_BYTES: usize = 1 << 20;
+
+/// A change in the log.
+#[derive(Debug, Clone)]
+pub(super) struct Pending {
+    pub(super) logged: Logged,
+    /// When it was made, in this life.
+    pub(super) since: Moment,
+    pub(super) adopted: bool,
+    /// The call that waits for the server to decide, with the leases it needs for that.
+    pub(super) decides: Option<(CallId, BTreeSet<RnodeId>)>,
+}
+
+#[derive(Debug, Default)]
+pub(super) struct Log {
+    pending: VecDeque<Pending>,
+    pub(super) applied: Seq,
+    last: Seq,
+    /// The largest low half of an rnode's number used.
+    last_count: u32,
+    /// Changes up to here are to be sent now.
+    pub(super) wanted: Seq,
+    /// Changes on their way.
+    sent: Option<RequestId>,
+    /// Nothing is sent before this: the server had no room.
+    hold: Moment,
+    /// The last change that was given up.
+    pub(super) given_up: Seq,
+    /// Leases that the change being adopted has pinned.
+    adopting: BTreeSet<RnodeId>,
+}
+
+impl Log {
+    pub(super) fn replay(journal: impl IntoIterator<Item = JournalRecord>) -> Self {
+        let mut log = Self::default();
+        for record in journal {
+            match record {
+                JournalRecord::Made { logged } => {
+                    log.last = log.last.max(logged.seq);
+                    let (since, adopted, decides) = (Moment(0), false, None);
+                    log.pending.push_back(Pending { logged, since, adopted, decides });
+                }
+                JournalRecord::Applied { seq } => log.applied = log.applied.max(seq),
+                JournalRecord::GivenUp { seq } => log.pending.retain(|p| p.logged.seq != seq),
+            }
+        }
+        let applied = log.applied;
+        log.pending.retain(|p| p.logged.seq > applied);
+        log
+    }
+
+    /// Whether a change up to `seq` is still here.
+    pub(super) fn has_before(&self, seq: Seq) -> bool {
+        self.pending.front().is_some_and(|p| p.logged.seq <= seq)
+    }
+
+    pub(super) fn len(&self) -> usize {
+        self.pending.len()
+    }
+
+    pub(super) fn last(&self) -> Seq {
+        self.last
+    }
+
+    /// The leases that changes on their way to a decision need.
+    pub(super) fn pinned(&self) -> impl Iterator<Item = &RnodeId> {
+        let decided = self.pending.iter().filter_map(|p| p.decides.as_ref());
+        decided.flat_map(|(_, pinned)| pinned).chain(&self.adopting)
+    }
+
+    /// Whether new changes must wait: the state they would be made on is not settled.
+    pub(super) fn is_unsettled(&self) -> bool {
+        self.pending.iter().any(|p| !p.adopted || p.decides.is_some())
+    }
+
+    /// Whether changes are left of an earlier epoch.
+    pub(super) fn is_adopting(&self) -> bool {
+        self.pending.iter().any(|p| !p.adopted)
+    }
+
+    /// The next number of a new rnode; used when the change is logged.
+    pub(super) fn next_count(&self) -> u32 {
+        self.last_count + 1
+    }
+
+    /// Numbers of new rnodes are of this slot from now on.
+    pub(super) fn begin_slot(&mut self, slot: u32) {
+        let made = self.pending.iter().filter_map(|p| match p.logged.op {
+            Op::Create { id, .. } if id.slot() == slot => Some(id.count()),
+            _ => None,
+        });
+        self.last_count = made.max().unwrap_or(0);
+    }
+
+    pub(super) fn use_numbers(&mut self, last_count: u32, applied: Seq) {
+        self.last_count = self.last_count.max(last_count);
+        self.last = self.last.max(applied);
+    }
+}
+
+impl Client {
+    /// Logs a change that was, or is to be, carried out on `base`.
+    pub(super) fn log_change(
+        &mut self,
+        now: Moment,
+        logged: Logged,
+        decides: Option<(CallId, BTreeSet<RnodeId>)>,
+    ) {
+        if let Op::Create { id, .. } = logged.op {
+            self.log.last_count = self.log.last_count.max(id.count());
+        }
+        self.log.last = logged.seq;
+        if decides.is_some() {
+            self.log.wanted = logged.seq;
+        }
+        self.out.push(ClientAction::Journal(JournalRecord::Made { logged: logged.clone() }));
+        self.log.pending.push_back(Pending { logged, since: now, adopted: true, decides });
+    }
+
+    /// Makes the changes of an earlier epoch again, as far as the leases are there.
+    pub(super) fn adopt(&mut self, now: Moment) {
+        while let Some(at) = self.log.pending.iter().position(|p| !p.adopted) {
+            let logged = self.log.pending[at].logged.clone();
+            let sight = Sight::new(&self.cache, &self.log.adopting, true);
+            let result = execute(&logged.op, logged.stamp, &sight);
+            let seen = sight.seen.into_inner();
+            let why = match result {
+                Ok(effects) if same(&effects.base, &logged.base) => {
+                    self.cache.apply(effects, logged.seq);
+                    self.log.pending[at].adopted = true;
+                    self.log.pending[at].since = now;
+                    self.log.adopting.clear();
+                    continue;
+                }
+                Ok(_) => Refusal::Fenced,
+                Err(Stop::Refused(why)) => why,
+                // Nobody waits for the decision any more.
+                Err(Stop::Server) => Refusal::Fenced,
+                Err(Stop::Need(need)) => {
+                    self.log.adopting = need.pins(seen);
+                    self.ask_for(now, need);
+                    return;
+                }
+            };
+            self.give_up(at, why);
+            self.log.adopting.clear();
+        }
+    }
+
+    fn give_up(&mut self, at: usize, why: Refusal) {
+        let Some(Pending { logged, .. }) = self.log.pending.remove(at) else { return };
+        self.log.given_up = self.log.given_up.max(logged.seq);
+        self.out.push(ClientAction::Journal(JournalRecord::GivenUp { seq: logged.seq }));
+        self.out.push(ClientAction::Conflict(Conflict { logged, why }));
+    }
+
+    /// What the server got before the last epoch ended.
+    pub(super) fn committed_elsewhere(&mut self, applied: Seq) {
+        self.log.applied = applied;
+        let mut carried_out = Vec::new();
+        self.log.pending.retain_mut(|p| {
+            let left = p.logged.seq > applied;
+            if let Some((call, _)) = p.decides.take_if(|_| !left) {
+                carried_out.push(call);
+            }
+            left
+        });
+        for call in carried_out {
+            // Perhaps it was, perhaps not: the caller must look.
+            self.answer(call, Outcome::Refused(Refusal::Fenced), Seq::default());
+        }
+    }
+
+    /// The epoch is over: what is left of the log is to be made again.
+    pub(super) fn disown_log(&mut self) {
+        self.log.sent = None;
+        self.log.adopting.clear();
+        let mut undecided = Vec::new();
+        self.log.pending.retain_mut(|p| {
+            p.adopted = false;
+            match p.decides.take() {
+                // It was not carried out, and its call is told so.
+                Some((call, _)) => undecided.push((call, p.logged.seq)),
+                None => return true,
+            }
+            false
+        });
+        for (call, seq) in undecided {
+            self.out.push(ClientAction::Journal(JournalRecord::GivenUp { seq }));
+            self.answer(call, Outcome::Refused(Refusal::Fenced), Seq::default());
+        }
+    }
+
+    /// The reply to what was sent will not come, or not count: it is sent again.
+    pub(super) fn forget_sent(&mut self) {
+        self.log.sent = None;
+    }
+
+    /// Sends what is due.
+    pub(super) fn flush(&mut self, now: Moment) {
+        if self.log.sent.is_some() || !self.session.is_active() || now < self.log.hold {
+            return;
+        }
+        let Some(first) = self.log.pending.front().filter(|p| p.adopted) else { return };
+        let old = now >= first.since.after(self.options.flush_micros);
+        let many = self.log.pending.len() >= self.options.batch;
+        if self.log.wanted < first.logged.seq && !old && !many {
+            return;
+        }
+        let (mut ops, mut bytes) = (Vec::new(), 0);
+        for pending in &self.log.pending {
+            // What the server decides goes alone.
+            let alone = pending.decides.is_some() && !ops.is_empty();
+            bytes += encode(&pending.logged).len();
+            let full = ops.len() >= self.options.batch || bytes > BATCH_MAX_BYTES;
+            if !pending.adopted || alone || (full && !ops.is_empty()) {
+                break;
+            }
+            ops.push(pending.logged.clone());
+            if pending.decides.is_some() {
+                break;
+            }
+        }
+        let prev = self.log.applied;
+        let id = self.request(now, RequestBody::Commit { prev, ops });
+        self.log.sent = Some(id);
+    }
+
+    /// The server has carried out everything up to `applied`.
+    pub(super) fn committed(&mut self, applied: Seq, refused: Option<Refused>) {
+        self.log.sent = None;
+        if applied <= self.log.applied {
+            return;
+        }
+        self.log.applied = applied;
+        self.log.last = self.log.last.max(applied);
+        self.out.push(ClientAction::Journal(JournalRecord::Applied { seq: applied }));
+        while let Some(pending) = self.log.pending.pop_front_if(|p| p.logged.seq <= applied) {
+            let Some((call, pinned)) = pending.decides else { continue };
+            let Logged { seq, stamp, op, .. } = pending.logged;
+            if let Some(Refused { why, .. }) = refused.filter(|r| r.seq == seq) {
+                self.answer(call, Outcome::Refused(why), Seq::default());
+                continue;
+            }
+            let mut sight = Sight::new(&self.cache, &pinned, true);
+            sight.within = Some(false);
+            let about = self.about(&op);
+            if let Ok(effects) = execute(&op, stamp, &sight) {
+                self.cache.apply(effects, seq);
+            }
+            self.answer(call, Outcome::Done(about), seq);
+        }
+    }
+
+    /// The server could not carry out what was sent.
+    pub(super) fn commit_broken(&mut self, now: Moment, applied: Seq, refused: Option<Refused>) {
+        self.committed(applied, None);
+        match refused {
+            None => {}
+            // The next try may find room.
+            Some(Refused { why: Refusal::NoSpace, .. }) => {
+                self.log.hold = now.after(self.options.retry_micros);
+            }
+            // What this client has is not what the server has. It gives everything up, and makes
+            // again what it can.
+            Some(Refused { seq, why }) => {
+                let held: Vec<_> = std::mem::take(&mut self.cache.leases).into_iter().collect();
+                for (id, lease) in held {
+                    self.send_lower(id, lease.token, None);
+                }
+                self.outstanding.retain(|_, o| !matches!(o.body, RequestBody::Acquire { .. }));
+                self.disown_log();
+                if let Some(at) = self.log.pending.iter().position(|p| p.logged.seq == seq) {
+                    self.give_up(at, why);
+                }
+            }
+        }
+    }
+
+    /// Whether the server knows every change of an rnode.
+    pub(super) fn is_clean(&self, id: RnodeId) -> bool {
+        self.cache.leases.get(&id).is_none_or(|l| l.dirty <= self.log.applied)
+    }
+}
+
+pub(super) fn same<T: Ord + Clone>(a: &[T], b: &[T]) -> bool {
+    let sorted = |list: &[T]| {
+        let mut list = list.to_vec();
+        list.sort();
+        list
+    };
+    sorted(a) == sorted(b)
+}

@@ -1,0 +1,465 @@
+//! The client: a state machine without clock and without I/O, like the [server](crate::mds).
+//!
+//! [`Client::handle`] takes a moment and an event, and returns what to do in this order: append to
+//! the journal, send, answer calls. The calls of a front come as events too; one that finds what it
+//! needs under leases is answered in the same step, and costs no message.
+//!
+//! Invariants, beyond those of the [cache]:
+//! - Nothing is answered after the epoch's end by this client's clock.
+//! - A lease is lowered when every change under it has been carried out by the server, and before
+//!   the server is told.
+//! - A call that waits for a lease has *pinned* those leases it needs that have smaller numbers, and
+//!   no others. So two clients never wait for each other.
+//! - A change is in the journal before its call is answered.
+
+mod cache;
+mod calls;
+mod log;
+mod session;
+
+use std::collections::{BTreeMap, BTreeSet};
+
+use weft_vfs::Time;
+
+use self::cache::{Cache, Lease, State};
+use self::calls::Waiting;
+use self::log::Log;
+use self::session::Session;
+use crate::error::Refusal;
+use crate::op::{Logged, Op};
+use crate::rnode::{Dirent, Name, Rnode};
+use crate::types::{
+    ClientId, Epoch, Incarnation, Mode, Moment, RequestId, RnodeId, Seq, Token, Version,
+};
+use crate::wire::{Entry, FromServer, Reply, Request, RequestBody, ToServer};
+
+/// What can be set.
+#[derive(Debug, Clone)]
+pub struct ClientOptions {
+    /// After how long a request that was not answered is sent again, in microseconds.
+    pub retry_micros: u64,
+    /// How long a change may wait for others before it is sent, in microseconds: what a crash of
+    /// this machine can keep from the others for a while.
+    pub flush_micros: u64,
+    /// Changes in one message.
+    pub batch: usize,
+}
+
+impl Default for ClientOptions {
+    fn default() -> Self {
+        Self { retry_micros: 1_000_000, flush_micros: 1_000_000, batch: 256 }
+    }
+}
+
+/// The number that a front gave a call.
+#[derive(Debug, Clone, Copy, PartialEq, Eq, Hash, PartialOrd, Ord)]
+pub struct CallId(pub u64);
+
+/// What a front wants.
+#[derive(Debug, Clone, PartialEq, Eq)]
+pub enum Call {
+    /// What is `name` in `dir`?
+    Lookup {
+        /// The directory.
+        dir: RnodeId,
+        /// The name.
+        name: Name,
+    },
+    /// The attributes and the block map of an rnode.
+    Get {
+        /// Which.
+        id: RnodeId,
+    },
+    /// All names of a directory, in the order of their cookies.
+    List {
+        /// The directory.
+        dir: RnodeId,
+    },
+    /// A change. The `id` of [`Op::Create`] is filled in.
+    Apply {
+        /// The change.
+        op: Op,
+        /// It is refused with [`Refusal::Busy`] unless this rnode has this version: for what was
+        /// worked out from a state read before.
+        if_version: Option<(RnodeId, Version)>,
+    },
+    /// Waits until every change up to now is with the server.
+    Sync,
+    /// Gives up the lease on an rnode, if nothing is under way on it.
+    Evict {
+        /// Which.
+        id: RnodeId,
+    },
+}
+
+/// What became of a call.
+#[derive(Debug, Clone, PartialEq, Eq)]
+pub enum Outcome {
+    /// Of `Lookup`.
+    Found(Option<Dirent>),
+    /// Of `Get`.
+    Rnode(Box<Rnode>),
+    /// Of `List`.
+    Names(Vec<Entry>),
+    /// Of `Apply`: done; the rnode that was made, removed or renamed, if that was it.
+    Done(Option<RnodeId>),
+    /// Of `Sync` and `Evict`.
+    Finished,
+    /// Of any: no.
+    Refused(Refusal),
+}
+
+/// What a journal holds, record after record.
+#[derive(Debug, Clone, PartialEq, Eq)]
+pub enum JournalRecord {
+    /// A change was made.
+    Made {
+        /// Which.
+        logged: Logged,
+    },
+    /// Every change up to this one has had its turn at the server.
+    Applied {
+        /// The last of them.
+        seq: Seq,
+    },
+    /// A change was given up: it is a conflict.
+    GivenUp {
+        /// Which.
+        seq: Seq,
+    },
+}
+crate::wire::wire_enum!(JournalRecord {
+    1 => Made { logged },
+    2 => Applied { seq },
+    3 => GivenUp { seq },
+});
+
+/// A change that did not reach the server before others changed the same things.
+#[derive(Debug, Clone, PartialEq, Eq)]
+pub struct Conflict {
+    /// The change.
+    pub logged: Logged,
+    /// Why it cannot be carried out now.
+    pub why: Refusal,
+}
+
+/// What happens to a client.
+#[derive(Debug, Clone, PartialEq, Eq)]
+pub enum ClientEvent {
+    /// A message came.
+    Message(FromServer),
+    /// A front calls.
+    Call(CallId, Call),
+    /// Time has passed. Comes at least some ten times in an epoch.
+    Tick,
+}
+
+/// What a client wants done, in the order given.
+#[derive(Debug, Clone, PartialEq, Eq)]
+pub enum ClientAction {
+    /// Append to the journal.
+    Journal(JournalRecord),
+    /// Make the journal durable.
+    SyncJournal,
+    /// Send to the server.
+    Send(ToServer),
+    /// Answer a call.
+    Return {
+        /// Which.
+        call: CallId,
+        /// With what.
+        outcome: Outcome,
+        /// The answer depends on this client's changes up to this one; if that has not been carried
+        /// out when the epoch ends, the answer was of a state that others will not see.
+        depends: Seq,
+    },
+    /// Keep for the user to settle.
+    Conflict(Conflict),
+}
+
+/// A request that waits for its reply.
+#[derive(Debug, Clone)]
+struct Outstanding {
+    body: RequestBody,
+    sent: Moment,
+    /// Grants up to this one were recalled before they came.
+    floor: Token,
+}
+
+/// A client of one cell.
+#[derive(Debug)]
+pub struct Client {
+    id: ClientId,
+    options: ClientOptions,
+    session: Session,
+    cache: Cache,
+    log: Log,
+    calls: BTreeMap<CallId, Waiting>,
+    next_request: u64,
+    outstanding: BTreeMap<RequestId, Outstanding>,
+    /// Parts of listings that have come, with the lease they were read under.
+    listings: BTreeMap<RnodeId, (Token, Vec<Entry>)>,
+    out: Vec<ClientAction>,
+}
+
+impl Client {
+    /// A client that begins its life number `incarnation`, which must be larger than all before,
+    /// with what its journal holds.
+    #[must_use]
+    pub fn new(
+        id: ClientId,
+        incarnation: Incarnation,
+        journal: impl IntoIterator<Item = JournalRecord>,
+        options: ClientOptions,
+    ) -> Self {
+        Self {
+            id,
+            options,
+            session: Session::new(incarnation),
+            cache: Cache::default(),
+            log: Log::replay(journal),
+            calls: BTreeMap::new(),
+            next_request: 1,
+            outstanding: BTreeMap::new(),
+            listings: BTreeMap::new(),
+            out: Vec::new(),
+        }
+    }
+
+    /// Takes an event at the moment `now`, which never goes back; `wall` is the time of day, for
+    /// time stamps.
+    pub fn handle(&mut self, now: Moment, wall: Time, event: ClientEvent) -> Vec<ClientAction> {
+        match event {
+            ClientEvent::Message(message) => self.message(now, message),
+            ClientEvent::Call(id, call) => drop(self.calls.insert(id, Waiting::new(call))),
+            ClientEvent::Tick => self.tick(now),
+        }
+        self.attempt_all(now, wall);
+        self.answer_recalls();
+        self.flush(now);
+        std::mem::take(&mut self.out)
+    }
+
+    /// The leases that this client would use at `now`.
+    pub fn leases(&self, now: Moment) -> impl Iterator<Item = (RnodeId, Mode)> {
+        let leases = self.cache.leases.iter().filter(move |_| self.is_serving(now));
+        leases.map(|(id, lease)| (*id, lease.mode))
+    }
+
+    /// The epoch that the client is in, as far as it knows; 0 before its first.
+    #[must_use]
+    pub fn epoch(&self) -> Epoch {
+        self.session.epoch
+    }
+
+    /// The state of an rnode as this client has it under a lease.
+    #[must_use]
+    pub fn cached(&self, id: RnodeId) -> Option<&Rnode> {
+        self.cache.leases.get(&id)?.state.as_ref().map(|s| &s.rnode)
+    }
+
+    /// The client's changes that have not been carried out, as far as the client knows.
+    #[must_use]
+    pub fn unflushed(&self) -> usize {
+        self.log.len()
+    }
+
+    /// The last change that the client knows to have been carried out.
+    #[must_use]
+    pub fn applied(&self) -> Seq {
+        self.log.applied
+    }
+
+    fn is_serving(&self, now: Moment) -> bool {
+        now < self.session.ends
+    }
+
+    fn request(&mut self, now: Moment, body: RequestBody) -> RequestId {
+        let id = RequestId(self.next_request);
+        self.next_request += 1;
+        let floor = Token::BORN;
+        self.outstanding.insert(id, Outstanding { body: body.clone(), sent: now, floor });
+        self.send(id, body);
+        id
+    }
+
+    fn send(&mut self, id: RequestId, body: RequestBody) {
+        let message = ToServer {
+            client: self.id,
+            epoch: self.session.epoch,
+            generation: self.session.generation,
+            request: Request { id, body },
+        };
+        self.out.push(ClientAction::Send(message));
+    }
+
+    /// Says that no more than `to` is held by grants up to `token`. Nobody waits for an answer.
+    fn send_lower(&mut self, rnode: RnodeId, token: Token, to: Option<Mode>) {
+        let id = RequestId(self.next_request);
+        self.next_request += 1;
+        self.send(id, RequestBody::Lower { rnode, token, to });
+    }
+
+    fn message(&mut self, now: Moment, message: FromServer) {
+        match message {
+            FromServer::Reply { generation, id, reply } => {
+                if let Reply::Welcome { welcome } = reply {
+                    return self.welcomed(now, generation, id, &welcome);
+                }
+                // A later life of the server has forgotten this session.
+                let forgotten =
+                    generation > self.session.generation && reply == Reply::NoSession {};
+                if generation != self.session.generation && !forgotten {
+                    return;
+                }
+                let Some(outstanding) = self.outstanding.remove(&id) else { return };
+                self.replied(now, outstanding, reply);
+            }
+            FromServer::Recall { generation, epoch, rnode, token, to } => {
+                let of_session = self.session.is_active()
+                    && generation == self.session.generation
+                    && epoch == self.session.epoch;
+                if of_session {
+                    self.recalled(rnode, token, to);
+                }
+            }
+        }
+    }
+
+    fn replied(&mut self, now: Moment, outstanding: Outstanding, reply: Reply) {
+        match (outstanding.body, reply) {
+            (_, Reply::NoSession {}) => self.greet(now),
+            (RequestBody::Renew {}, Reply::Renewed {}) => self.renewed(outstanding.sent),
+            (RequestBody::Reclaim { last, .. }, Reply::Reclaimed {}) => self.reclaimed(now, last),
+            (
+                RequestBody::Acquire { rnode, .. },
+                Reply::Granted { rnode: state, mode, token, .. },
+            ) => {
+                if token > outstanding.floor && state.id == rnode {
+                    self.granted(*state, mode, token);
+                }
+            }
+            (RequestBody::Acquire { rnode, .. }, Reply::No { why: Refusal::Stale }) => {
+                self.cache.set_gone(rnode);
+            }
+            (RequestBody::Lookup { dir, name }, Reply::Found { dirent, token }) => {
+                if let Some(state) = self.read_under(dir, token) {
+                    state.names.entry(name).or_insert(dirent);
+                }
+            }
+            (RequestBody::List { dir, .. }, Reply::Listed { listed }) => {
+                self.listed(dir, listed.token, listed.entries, listed.end);
+            }
+            (RequestBody::Commit { .. }, Reply::Committed { applied, refused }) => {
+                self.committed(applied, refused);
+            }
+            (RequestBody::Commit { .. }, Reply::Broken { applied, refused }) => {
+                self.commit_broken(now, applied, refused);
+            }
+            // No: what was asked for is asked for again, if it is still wanted.
+            _ => {}
+        }
+    }
+
+    /// The state of a directory, if it is under the very lease that an answer was given under.
+    fn read_under(&mut self, dir: RnodeId, token: Token) -> Option<&mut State> {
+        let lease = self.cache.leases.get_mut(&dir).filter(|l| l.token == token)?;
+        lease.state.as_mut()
+    }
+
+    fn listed(&mut self, dir: RnodeId, token: Token, entries: Vec<Entry>, end: bool) {
+        let (_, mut all) =
+            self.listings.remove(&dir).filter(|(t, _)| *t == token).unwrap_or((token, Vec::new()));
+        all.extend(entries);
+        if !end {
+            self.listings.insert(dir, (token, all));
+        } else if let Some(state) = self.read_under(dir, token) {
+            for Entry { name, dirent } in all {
+                state.names.entry(name).or_insert(Some(dirent));
+            }
+            state.complete = true;
+        }
+    }
+
+    /// A lease came.
+    fn granted(&mut self, rnode: Rnode, mode: Mode, token: Token) {
+        let id = rnode.id;
+        match self.cache.leases.get_mut(&id) {
+            Some(lease) => {
+                // What was held all along is as new as what came, or newer.
+                debug_assert!(
+                    lease.state.as_ref().is_none_or(|s| s.rnode.version >= rnode.version),
+                    "{id} changed under a lease"
+                );
+                if mode >= Mode::Read && lease.state.is_none() {
+                    lease.state = Some(State::new(rnode));
+                }
+                (lease.mode, lease.token, lease.recall) = (mode, token, None);
+            }
+            None => {
+                let state = (mode >= Mode::Read).then(|| State::new(rnode));
+                let dirty = Seq::default();
+                self.cache.leases.insert(id, Lease { mode, token, state, dirty, recall: None });
+            }
+        }
+    }
+
+    /// The server wants every grant of `rnode` up to `token` lowered.
+    fn recalled(&mut self, rnode: RnodeId, token: Token, to: Option<Mode>) {
+        // A grant that has not come yet is meant too.
+        for outstanding in self.outstanding.values_mut() {
+            if matches!(outstanding.body, RequestBody::Acquire { rnode: r, .. } if r == rnode) {
+                outstanding.floor = outstanding.floor.max(token);
+            }
+        }
+        match self.cache.leases.get_mut(&rnode) {
+            Some(lease) if lease.token <= token => {
+                lease.token = token;
+                lease.recall = Some(lease.recall.map_or(to, |earlier| earlier.min(to)));
+            }
+            // Granted anew since.
+            Some(_) => {}
+            None => self.send_lower(rnode, token, None),
+        }
+    }
+
+    /// Lowers what was recalled and is free to go.
+    fn answer_recalls(&mut self) {
+        if !self.session.is_active() {
+            return;
+        }
+        let pinned: BTreeSet<RnodeId> =
+            self.calls.values().flat_map(|c| &c.pinned).chain(self.log.pinned()).copied().collect();
+        let mut ready = Vec::new();
+        for (id, lease) in &self.cache.leases {
+            if lease.recall.is_none() || pinned.contains(id) {
+                continue;
+            }
+            if lease.dirty > self.log.applied {
+                self.log.wanted = self.log.wanted.max(lease.dirty);
+            } else {
+                ready.push(*id);
+            }
+        }
+        for id in ready {
+            self.lower(id);
+        }
+    }
+
+    /// Carries out the recall of a lease that nothing is under way on.
+    fn lower(&mut self, id: RnodeId) {
+        let Some(lease) = self.cache.leases.get_mut(&id) else { return };
+        let Some(to) = lease.recall.take() else { return };
+        let (token, left) = (lease.token, to.map(|to| to.min(lease.mode)));
+        match left {
+            Some(mode) => {
+                lease.mode = mode;
+                if mode < Mode::Read {
+                    lease.state = None;
+                }
+            }
+            None => drop(self.cache.leases.remove(&id)),
+        }
+        self.send_lower(id, token, left);
+    }
+}

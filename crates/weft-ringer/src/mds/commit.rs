@@ -1,0 +1,209 @@
+//! Carrying out a client's changes: on the store's state with the changes before in the same batch
+//! laid over it, under the leases that the client has.
+
+use std::cell::{Cell, RefCell};
+use std::collections::{BTreeMap, BTreeSet};
+
+use super::leases::Leases;
+use super::records::{self, Session, dirent_key, key, listing_key, rnode_key};
+use crate::error::Refusal;
+use crate::op::{Logged, Op, View, execute};
+use crate::rnode::{Body, Dirent, Holders, Name, Rnode};
+use crate::store::{Store, StoreError, Transaction};
+use crate::types::{ClientId, Mode, RnodeId};
+use crate::wire::{Refused, encode};
+
+/// Readers look at the newest of these first; the others are told nothing is lost.
+const HOLDERS_MAX: usize = 16;
+
+/// Why a batch was not carried out.
+#[derive(Debug)]
+pub(super) enum Stop {
+    Refused(Refusal),
+    Store(StoreError),
+}
+
+impl From<Refusal> for Stop {
+    fn from(refusal: Refusal) -> Self {
+        Self::Refused(refusal)
+    }
+}
+
+impl From<StoreError> for Stop {
+    fn from(error: StoreError) -> Self {
+        Self::Store(error)
+    }
+}
+
+/// The state that a batch is at, and whose it is.
+struct Batch<'a> {
+    store: &'a dyn Store,
+    leases: &'a Leases,
+    client: ClientId,
+    rnodes: RefCell<BTreeMap<RnodeId, Rnode>>,
+    dirents: RefCell<BTreeMap<(RnodeId, Name), Option<Dirent>>>,
+    made: BTreeSet<RnodeId>,
+    /// Whether the change at hand asked what only a server can tell.
+    asked: Cell<bool>,
+}
+
+impl View for Batch<'_> {
+    type Stop = Stop;
+
+    fn rnode(&self, id: RnodeId) -> Result<Rnode, Stop> {
+        if let Some(rnode) = self.rnodes.borrow().get(&id) {
+            return Ok(rnode.clone());
+        }
+        Ok(records::load_rnode(self.store, id)?.ok_or(Refusal::Stale)?)
+    }
+
+    fn claim(&self, id: RnodeId) -> Result<(), Stop> {
+        let held = self.leases.held(id, self.client).is_some_and(|(mode, _)| mode == Mode::Write);
+        if held || self.made.contains(&id) { Ok(()) } else { Err(Refusal::Fenced.into()) }
+    }
+
+    fn dirent(&self, dir: RnodeId, name: &Name) -> Result<Option<Dirent>, Stop> {
+        if let Some(dirent) = self.dirents.borrow().get(&(dir, name.clone())) {
+            return Ok(*dirent);
+        }
+        Ok(records::load(self.store, &dirent_key(dir, name), "name")?)
+    }
+
+    fn is_within(&self, dir: RnodeId, ancestor: RnodeId) -> Result<bool, Stop> {
+        self.asked.set(true);
+        let mut at = dir;
+        loop {
+            if at == ancestor {
+                return Ok(true);
+            }
+            let Body::Directory { parent, .. } = self.rnode(at)?.body else {
+                return Err(Refusal::NotADirectory.into());
+            };
+            if parent == at {
+                return Ok(false);
+            }
+            at = parent;
+        }
+    }
+}
+
+/// What a batch comes to: the transaction, without what the server adds of its own, the session
+/// after it, and the rnodes it made.
+pub(super) struct Outcome {
+    pub(super) transaction: Transaction,
+    pub(super) session: Session,
+    pub(super) made: BTreeSet<RnodeId>,
+}
+
+/// Carries out those of `ops` that have not had their turn; all or none. The error names the change.
+pub(super) fn carry_out(
+    store: &dyn Store,
+    leases: &Leases,
+    client: ClientId,
+    session: &Session,
+    ops: &[Logged],
+) -> Result<Outcome, (Stop, Option<Refused>)> {
+    let mut session = session.clone();
+    let mut transaction = Transaction::default();
+    let mut batch = Batch {
+        store,
+        leases,
+        client,
+        rnodes: RefCell::default(),
+        dirents: RefCell::default(),
+        made: BTreeSet::new(),
+        asked: Cell::new(false),
+    };
+    let mut written = BTreeMap::new();
+    for logged in ops {
+        if logged.seq <= session.applied {
+            continue;
+        }
+        batch.asked.set(false);
+        match carry_out_one(&mut batch, &mut session, logged, &mut transaction) {
+            Ok(()) => {}
+            // Its client waits to hear of this.
+            Err(Stop::Refused(why)) if batch.asked.get() => {
+                session.refused = Some(Refused { seq: logged.seq, why });
+            }
+            Err(stop) => {
+                let refused = match &stop {
+                    Stop::Refused(why) => Some(Refused { seq: logged.seq, why: *why }),
+                    Stop::Store(_) => None,
+                };
+                return Err((stop, refused));
+            }
+        }
+        session.applied = logged.seq;
+        if let Op::Write { id, .. } = &logged.op {
+            let version = batch.rnodes.borrow().get(id).map(|r| r.version);
+            written.extend(version.map(|v| (*id, v)));
+        }
+    }
+    for (id, version) in written {
+        let holders_key = key(b'h', id.0);
+        let mut holders: Holders = records::load(store, &holders_key, "holders")
+            .map_err(|e| (e.into(), None))?
+            .unwrap_or_default();
+        holders.clients.insert(client, version);
+        while holders.clients.len() > HOLDERS_MAX {
+            let oldest = holders.clients.iter().min_by_key(|(_, version)| **version);
+            let Some(oldest) = oldest.map(|(client, _)| *client) else { break };
+            holders.clients.remove(&oldest);
+        }
+        transaction.put(holders_key, encode(&holders));
+    }
+    for (id, rnode) in batch.rnodes.into_inner() {
+        if rnode.nlink == 0 {
+            transaction.put(key(b'o', id.0), Vec::new());
+        }
+        transaction.put(rnode_key(id), encode(&rnode));
+    }
+    Ok(Outcome { transaction, session, made: batch.made })
+}
+
+fn carry_out_one(
+    batch: &mut Batch<'_>,
+    session: &mut Session,
+    logged: &Logged,
+    transaction: &mut Transaction,
+) -> Result<(), Stop> {
+    if let Op::Create { id, .. } = logged.op {
+        // Numbers are used once: nobody can make again what others may remember.
+        if id.slot() != session.slot || id.count() <= session.last_count {
+            return Err(Refusal::Invalid.into());
+        }
+        session.last_count = id.count();
+    }
+    let effects = execute(&logged.op, logged.stamp, &*batch)?;
+    if !same_base(&effects.base, &logged.base) {
+        return Err(Refusal::Fenced.into());
+    }
+    for ((dir, name), dirent) in effects.dirents {
+        if let Some(old) = batch.dirent(dir, &name)? {
+            transaction.remove(listing_key(dir, old.cookie));
+        }
+        match dirent {
+            Some(new) => {
+                transaction.put(listing_key(dir, new.cookie), encode(&name));
+                transaction.put(dirent_key(dir, &name), encode(&new));
+            }
+            None => transaction.remove(dirent_key(dir, &name)),
+        }
+        batch.dirents.borrow_mut().insert((dir, name), dirent);
+    }
+    if let Op::Create { id, .. } = logged.op {
+        batch.made.insert(id);
+    }
+    batch.rnodes.borrow_mut().extend(effects.rnodes);
+    Ok(())
+}
+
+fn same_base<T: Ord + Clone>(a: &[T], b: &[T]) -> bool {
+    let sorted = |list: &[T]| {
+        let mut list = list.to_vec();
+        list.sort();
+        list
+    };
+    sorted(a) == sorted(b)
+}

@@ -1,0 +1,213 @@
+//! The table of leases: who holds what, who waits, whom to ask.
+//!
+//! Invariants:
+//! - Of one rnode, either one client holds [`Mode::Write`] and no other [`Mode::Read`], or none
+//!   does.
+//! - Who waits is served in order of arrival; nobody overtakes.
+//! - Each grant has a token of its own, larger than all before. Asking again with the same request
+//!   is the same grant.
+//! - An entry is lowered by its client alone, for a token that is not older than the entry's, or by
+//!   the end of the client's epoch.
+
+use std::collections::{BTreeMap, VecDeque};
+
+use crate::types::{ClientId, Generation, Mode, Moment, RequestId, RnodeId, Token};
+
+/// What the table wants done.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub(super) enum Step {
+    /// Tell a client that it has a lease.
+    Grant { client: ClientId, request: RequestId, rnode: RnodeId, mode: Mode, token: Token },
+    /// Ask a client to lower its lease.
+    Recall { client: ClientId, rnode: RnodeId, token: Token, to: Option<Mode> },
+}
+
+#[derive(Debug, Clone, Copy)]
+struct Held {
+    mode: Mode,
+    token: Token,
+    /// The request that was granted last.
+    request: RequestId,
+    /// When the client was asked last to lower it.
+    recalled: Option<Moment>,
+}
+
+#[derive(Debug, Clone, Copy)]
+struct Waiting {
+    client: ClientId,
+    request: RequestId,
+    mode: Mode,
+}
+
+#[derive(Debug, Default)]
+struct Entry {
+    held: BTreeMap<ClientId, Held>,
+    queue: VecDeque<Waiting>,
+}
+
+impl Entry {
+    /// How far `holder` must come down before `wanted` can have its lease.
+    fn must_lower(holder: Mode, wanted: Mode) -> Option<Mode> {
+        match (holder, wanted) {
+            (Mode::Write, Mode::Read) => Some(Mode::Read),
+            (Mode::Read | Mode::Write, Mode::Write) => Some(Mode::Hold),
+            _ => None,
+        }
+    }
+}
+
+#[derive(Debug)]
+pub(super) struct Leases {
+    generation: Generation,
+    granted: u32,
+    table: BTreeMap<RnodeId, Entry>,
+    /// Nothing is granted before all have told what they hold.
+    pub(super) grace: bool,
+    retry_micros: u64,
+}
+
+impl Leases {
+    pub(super) fn new(generation: Generation, retry_micros: u64) -> Self {
+        Self { generation, granted: 0, table: BTreeMap::new(), grace: false, retry_micros }
+    }
+
+    /// What a client holds, with the token of the grant.
+    pub(super) fn held(&self, rnode: RnodeId, client: ClientId) -> Option<(Mode, Token)> {
+        self.table.get(&rnode)?.held.get(&client).map(|h| (h.mode, h.token))
+    }
+
+    /// Whether anybody holds or wants anything of an rnode.
+    pub(super) fn is_known(&self, rnode: RnodeId) -> bool {
+        self.table.contains_key(&rnode)
+    }
+
+    /// A lease is asked for.
+    pub(super) fn acquire(
+        &mut self,
+        now: Moment,
+        client: ClientId,
+        request: RequestId,
+        rnode: RnodeId,
+        mode: Mode,
+    ) -> Vec<Step> {
+        let entry = self.table.entry(rnode).or_default();
+        if let Some(held) = entry.held.get(&client) {
+            if request < held.request {
+                return Vec::new(); // It comes late; its client has had an answer to a later one.
+            }
+            if request == held.request {
+                let (mode, token) = (held.mode, held.token);
+                return vec![Step::Grant { client, request, rnode, mode, token }];
+            }
+        }
+        match entry.queue.iter_mut().find(|w| w.client == client) {
+            Some(waiting) if request < waiting.request => return Vec::new(),
+            Some(waiting) => *waiting = Waiting { client, request, mode },
+            None => entry.queue.push_back(Waiting { client, request, mode }),
+        }
+        self.advance(now, rnode)
+    }
+
+    /// A client tells what it held under an earlier life of the server, or what it made. `false` if
+    /// that cannot be: somebody else holds what excludes it.
+    pub(super) fn install(
+        &mut self,
+        client: ClientId,
+        rnode: RnodeId,
+        mode: Mode,
+        token: Token,
+    ) -> bool {
+        let entry = self.table.entry(rnode).or_default();
+        let others = entry.held.iter().filter(|(c, _)| **c != client);
+        let excluded = others.map(|(_, h)| h.mode).any(|m| Entry::must_lower(m, mode).is_some());
+        if !excluded {
+            let held = Held { mode, token, request: RequestId(0), recalled: None };
+            entry.held.insert(client, held);
+        }
+        !excluded
+    }
+
+    /// A client holds no more than `to` by grants up to `token`.
+    pub(super) fn lower(
+        &mut self,
+        now: Moment,
+        client: ClientId,
+        rnode: RnodeId,
+        token: Token,
+        to: Option<Mode>,
+    ) -> Vec<Step> {
+        let Some(entry) = self.table.get_mut(&rnode) else { return Vec::new() };
+        let Some(held) = entry.held.get_mut(&client).filter(|h| h.token <= token) else {
+            return Vec::new();
+        };
+        match to {
+            Some(to) if to < held.mode => {
+                held.mode = to;
+                held.recalled = None;
+            }
+            Some(_) => {}
+            None => drop(entry.held.remove(&client)),
+        }
+        self.advance(now, rnode)
+    }
+
+    /// A client's epoch has ended. Returns the rnodes it had to do with as well.
+    pub(super) fn drop_client(
+        &mut self,
+        now: Moment,
+        client: ClientId,
+    ) -> (Vec<Step>, Vec<RnodeId>) {
+        let mut touched = Vec::new();
+        for (rnode, entry) in &mut self.table {
+            let waiting = entry.queue.len();
+            entry.queue.retain(|w| w.client != client);
+            if entry.held.remove(&client).is_some() || entry.queue.len() != waiting {
+                touched.push(*rnode);
+            }
+        }
+        (touched.iter().flat_map(|&rnode| self.advance(now, rnode)).collect(), touched)
+    }
+
+    /// Looks again at everything that waits: after the grace time, and where a recall was not
+    /// answered.
+    pub(super) fn advance_all(&mut self, now: Moment) -> Vec<Step> {
+        let waiting = self.table.iter().filter(|(_, e)| !e.queue.is_empty());
+        let waiting: Vec<RnodeId> = waiting.map(|(rnode, _)| *rnode).collect();
+        waiting.into_iter().flat_map(|rnode| self.advance(now, rnode)).collect()
+    }
+
+    /// Grants what can be granted of one rnode, and asks who is in the way of the next.
+    fn advance(&mut self, now: Moment, rnode: RnodeId) -> Vec<Step> {
+        let mut steps = Vec::new();
+        let Some(entry) = self.table.get_mut(&rnode) else { return steps };
+        while let Some(&Waiting { client, request, mode }) = entry.queue.front() {
+            if self.grace {
+                break;
+            }
+            let mut excluded = false;
+            for (&holder, held) in entry.held.iter_mut().filter(|(c, _)| **c != client) {
+                let Some(to) = Entry::must_lower(held.mode, mode) else { continue };
+                excluded = true;
+                if held.recalled.is_none_or(|at| now >= at.after(self.retry_micros)) {
+                    held.recalled = Some(now);
+                    let (client, token) = (holder, held.token);
+                    steps.push(Step::Recall { client, rnode, token, to: Some(to) });
+                }
+            }
+            if excluded {
+                break;
+            }
+            entry.queue.pop_front();
+            // What is asked for may be less than what is held: the larger stays.
+            let mode = entry.held.get(&client).map_or(mode, |h| h.mode.max(mode));
+            self.granted += 1;
+            let token = Token::new(self.generation, self.granted);
+            entry.held.insert(client, Held { mode, token, request, recalled: None });
+            steps.push(Step::Grant { client, request, rnode, mode, token });
+        }
+        if entry.held.is_empty() && entry.queue.is_empty() {
+            self.table.remove(&rnode);
+        }
+        steps
+    }
+}

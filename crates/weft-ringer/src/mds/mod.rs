@@ -1,0 +1,549 @@
+//! The metadata server: a state machine without clock and without I/O but for its [`Store`].
+//!
+//! [`Mds::handle`] takes a moment and an event and returns the messages to send; everything that is
+//! to survive is in the store when it returns. A server that is told of a store's failure must stop
+//! and be opened anew: it cannot know what happened.
+//!
+//! Invariants, beyond those of the [table of leases](leases):
+//! - A session's end is in the store before anything it held is given to others.
+//! - A client's log is applied in order, each change once; the number of the last is in the same
+//!   transaction as what it changed.
+//! - Every transaction expects the cell's record as this server wrote it. So of two servers on one
+//!   store the elder can change nothing.
+
+mod commit;
+mod leases;
+mod records;
+
+use std::collections::{BTreeMap, BTreeSet};
+
+use weft_vfs::Time;
+
+use self::commit::{Stop, carry_out};
+use self::leases::{Leases, Step};
+use self::records::{Cell, Numbers, Session, key};
+use crate::error::Refusal;
+use crate::op::Logged;
+use crate::rnode::{Name, Rnode};
+use crate::store::{Revision, Store, StoreError, StoreResult, Transaction};
+use crate::types::{
+    ClientId, Cookie, Epoch, Generation, Incarnation, Mode, Moment, RequestId, RnodeId, Seq, Token,
+};
+use crate::wire::{
+    Claim, Entry, FromServer, Listed, Refused, Reply, RequestBody, ToServer, Welcome, encode,
+};
+
+/// How much longer than a client's own count the server waits, as a share of the epoch.
+const MARGIN: u64 = 16;
+/// Entries in one part of a listing.
+const LISTING_MAX: usize = 1000;
+
+/// What can be set.
+#[derive(Debug, Clone)]
+pub struct MdsOptions {
+    /// How long an epoch lasts without being renewed, in microseconds. Long epochs bear long
+    /// interruptions; short ones let others go on sooner when a client dies. 15 s is a third of what
+    /// NFS servers use, and bears the change of a wireless network.
+    pub epoch_micros: u64,
+    /// After how long a recall that was not answered is sent again, in microseconds.
+    pub recall_retry_micros: u64,
+}
+
+impl Default for MdsOptions {
+    fn default() -> Self {
+        Self { epoch_micros: 15_000_000, recall_retry_micros: 1_000_000 }
+    }
+}
+
+/// What happens to a server.
+#[derive(Debug, Clone, PartialEq, Eq)]
+pub enum MdsEvent {
+    /// A message came.
+    Message(ToServer),
+    /// Time has passed. Comes at least a few times in an epoch.
+    Tick,
+}
+
+/// A message to send.
+#[derive(Debug, Clone, PartialEq, Eq)]
+pub struct ToClient {
+    /// To whom.
+    pub client: ClientId,
+    /// What.
+    pub message: FromServer,
+}
+
+#[derive(Debug)]
+struct Live {
+    /// The moment the epoch ends, if it is not renewed.
+    ends: Moment,
+    /// The client has not told yet what it holds.
+    must_reclaim: bool,
+}
+
+/// A metadata server of one cell.
+#[derive(Debug)]
+pub struct Mds {
+    options: MdsOptions,
+    generation: Generation,
+    /// The revision of the cell's record: of the transaction that began this life.
+    cell: Revision,
+    numbers: Numbers,
+    sessions: BTreeMap<ClientId, Session>,
+    live: BTreeMap<ClientId, Live>,
+    leases: Leases,
+    /// Until when a client that has to tell what it holds may still be welcomed.
+    reclaim_until: Moment,
+}
+
+impl Mds {
+    /// Opens the cell in `store`, and makes it if the store is empty. `wall` is the time of day, for
+    /// the root's time stamps.
+    ///
+    /// # Errors
+    /// [`StoreError`]; a cell of a later version is [`StoreError::Failed`].
+    pub fn open(
+        store: &mut dyn Store,
+        now: Moment,
+        wall: Time,
+        options: MdsOptions,
+    ) -> StoreResult<Self> {
+        let mut transaction = Transaction::default();
+        let old: Option<Cell> = records::load(store, records::CELL, "cell")?;
+        if let Some(later) = old.as_ref().filter(|c| c.format > records::FORMAT) {
+            let (theirs, ours) = (later.format, records::FORMAT);
+            let what = format!("the cell has version {theirs}, this server knows {ours}");
+            return Err(StoreError::Failed(what));
+        }
+        let before = store.get(records::CELL)?.map(|r| r.revision);
+        transaction.expect.push((records::CELL.to_vec(), before));
+        let generation = Generation(old.as_ref().map_or(1, |c| c.generation.0 + 1));
+        let cell = Cell { format: records::FORMAT, generation };
+        transaction.put(records::CELL.to_vec(), encode(&cell));
+        let numbers = match records::load(store, records::NUMBERS, "numbers")? {
+            Some(numbers) => numbers,
+            None => Numbers { slot: 0, epoch: Epoch(0) },
+        };
+        if old.is_none() {
+            let root = Rnode::root(wall);
+            transaction.put(records::rnode_key(root.id), encode(&root));
+        }
+        let cell = store.commit(&transaction)?;
+
+        let mut sessions = BTreeMap::new();
+        for (key, record) in store.range(&[b's'], &[b's' + 1], usize::MAX)? {
+            let session: Session = crate::wire::decode(&record.value)
+                .map_err(|_| records::damaged("session", &key))?;
+            sessions.insert(ClientId(records::number_of(&key)?), session);
+        }
+        let mut mds = Self {
+            leases: Leases::new(generation, options.recall_retry_micros),
+            reclaim_until: now.after(options.epoch_micros * 2),
+            options,
+            generation,
+            cell,
+            numbers,
+            sessions,
+            live: BTreeMap::new(),
+        };
+        // Each may have been renewed just before the last life ended, which was before now.
+        let ends = mds.session_end(now);
+        for (client, _) in mds.sessions.iter().filter(|(_, s)| s.live) {
+            mds.live.insert(*client, Live { ends, must_reclaim: true });
+        }
+        mds.leases.grace = !mds.live.is_empty();
+        if !mds.leases.grace {
+            mds.reap_all(store)?;
+        }
+        Ok(mds)
+    }
+
+    /// Which life of the server this is.
+    #[must_use]
+    pub fn generation(&self) -> Generation {
+        self.generation
+    }
+
+    /// What a client holds, as far as the server knows: never less than the client believes.
+    #[must_use]
+    pub fn held(&self, rnode: RnodeId, client: ClientId) -> Option<(Mode, Token)> {
+        self.leases.held(rnode, client)
+    }
+
+    /// Whether the server waits for clients to tell what they hold.
+    #[must_use]
+    pub fn in_grace(&self) -> bool {
+        self.leases.grace
+    }
+
+    fn session_end(&self, now: Moment) -> Moment {
+        now.after(self.options.epoch_micros + self.options.epoch_micros / MARGIN)
+    }
+
+    /// Takes an event at the moment `now`; `now` never goes back. Returns what to send.
+    ///
+    /// # Errors
+    /// [`StoreError`]: the server must stop.
+    pub fn handle(
+        &mut self,
+        store: &mut dyn Store,
+        now: Moment,
+        event: MdsEvent,
+    ) -> StoreResult<Vec<ToClient>> {
+        let mut out = Vec::new();
+        self.end_due(store, now, &mut out)?;
+        match event {
+            MdsEvent::Message(message) => self.message(store, now, message, &mut out)?,
+            MdsEvent::Tick => {
+                let steps = self.leases.advance_all(now);
+                self.take(store, steps, &mut out)?;
+            }
+        }
+        Ok(out)
+    }
+
+    /// Ends the epochs whose time is up.
+    fn end_due(
+        &mut self,
+        store: &mut dyn Store,
+        now: Moment,
+        out: &mut Vec<ToClient>,
+    ) -> StoreResult<()> {
+        let due = self.live.iter().filter(|(_, live)| now >= live.ends);
+        let due: Vec<ClientId> = due.map(|(client, _)| *client).collect();
+        for client in due {
+            let Some(mut session) = self.sessions.get(&client).cloned() else { continue };
+            session.live = false;
+            self.end_session(store, now, client, session, Transaction::default(), out)?;
+        }
+        Ok(())
+    }
+
+    /// Puts `session` in the place of the client's old one, whose leases go.
+    fn end_session(
+        &mut self,
+        store: &mut dyn Store,
+        now: Moment,
+        client: ClientId,
+        session: Session,
+        mut transaction: Transaction,
+        out: &mut Vec<ToClient>,
+    ) -> StoreResult<()> {
+        transaction.put(key(b's', client.0), encode(&session));
+        self.commit(store, transaction)?;
+        self.sessions.insert(client, session);
+        self.live.remove(&client);
+        let (steps, touched) = self.leases.drop_client(now, client);
+        self.reap(store, touched)?;
+        self.take(store, steps, out)?;
+        self.end_grace(store, now, out)
+    }
+
+    fn end_grace(
+        &mut self,
+        store: &mut dyn Store,
+        now: Moment,
+        out: &mut Vec<ToClient>,
+    ) -> StoreResult<()> {
+        if !self.leases.grace || self.live.values().any(|live| live.must_reclaim) {
+            return Ok(());
+        }
+        self.leases.grace = false;
+        self.reap_all(store)?;
+        let steps = self.leases.advance_all(now);
+        self.take(store, steps, out)
+    }
+
+    fn commit(&self, store: &mut dyn Store, mut transaction: Transaction) -> StoreResult<Revision> {
+        transaction.expect.push((records::CELL.to_vec(), Some(self.cell)));
+        store.commit(&transaction)
+    }
+
+    fn message(
+        &mut self,
+        store: &mut dyn Store,
+        now: Moment,
+        message: ToServer,
+        out: &mut Vec<ToClient>,
+    ) -> StoreResult<()> {
+        let ToServer { client, epoch, generation, request } = message;
+        let id = request.id;
+        if let RequestBody::Hello { incarnation } = request.body {
+            return self.hello(store, now, client, id, incarnation, out);
+        }
+        let in_session = generation == self.generation
+            && self.sessions.get(&client).is_some_and(|s| s.live && s.epoch == epoch);
+        let live = self.live.get_mut(&client).filter(|_| in_session);
+        let reply = match (live, request.body) {
+            // Not answered: it asks for nothing.
+            (None, RequestBody::Lower { .. }) => return Ok(()),
+            (None, _) => Reply::NoSession {},
+            (Some(live), RequestBody::Renew {}) => {
+                live.ends =
+                    now.after(self.options.epoch_micros + self.options.epoch_micros / MARGIN);
+                Reply::Renewed {}
+            }
+            (Some(live), RequestBody::Reclaim { claims, last }) => {
+                if live.must_reclaim {
+                    return self.reclaim(store, now, client, id, &claims, last, out);
+                }
+                Reply::Reclaimed {}
+            }
+            (Some(live), _) if live.must_reclaim => Reply::NoSession {},
+            (Some(_), RequestBody::Acquire { rnode, mode }) => {
+                if records::load_rnode(store, rnode)?.is_some() {
+                    let steps = self.leases.acquire(now, client, id, rnode, mode);
+                    return self.take(store, steps, out);
+                }
+                Reply::No { why: Refusal::Stale }
+            }
+            (Some(_), RequestBody::Lower { rnode, token, to }) => {
+                let steps = self.leases.lower(now, client, rnode, token, to);
+                self.reap(store, [rnode])?;
+                return self.take(store, steps, out);
+            }
+            (Some(_), RequestBody::Lookup { dir, name }) => {
+                self.lookup(store, client, dir, &name)?
+            }
+            (Some(_), RequestBody::List { dir, after }) => self.list(store, client, dir, after)?,
+            (Some(_), RequestBody::Commit { prev, ops }) => {
+                self.commit_ops(store, client, prev, &ops)?
+            }
+            (Some(_), RequestBody::Hello { .. }) => Reply::NoSession {},
+        };
+        out.push(self.reply(client, id, reply));
+        Ok(())
+    }
+
+    fn reply(&self, client: ClientId, id: RequestId, reply: Reply) -> ToClient {
+        let generation = self.generation;
+        ToClient { client, message: FromServer::Reply { generation, id, reply } }
+    }
+
+    fn hello(
+        &mut self,
+        store: &mut dyn Store,
+        now: Moment,
+        client: ClientId,
+        id: RequestId,
+        incarnation: Incarnation,
+        out: &mut Vec<ToClient>,
+    ) -> StoreResult<()> {
+        let ends = self.session_end(now);
+        let old = self.sessions.get(&client);
+        if old.is_some_and(|s| incarnation < s.incarnation) {
+            return Ok(()); // From a life that is over.
+        }
+        let goes_on = old.is_some_and(|s| s.live && s.incarnation == incarnation);
+        if let Some(live) = self.live.get_mut(&client).filter(|_| goes_on) {
+            if live.must_reclaim && now >= self.reclaim_until {
+                return Ok(()); // It had its time; others wait. Soon its epoch is over.
+            }
+            live.ends = ends;
+        } else {
+            let (slot, last_count) = match old {
+                // The last numbers of a slot are not worth the care.
+                Some(s) if s.last_count < u32::MAX / 2 => (s.slot, s.last_count),
+                _ => (self.numbers.slot + 1, 0),
+            };
+            let epoch = Epoch(self.numbers.epoch.0 + 1);
+            let session = Session {
+                epoch,
+                live: true,
+                incarnation,
+                slot,
+                last_count,
+                applied: old.map_or(Seq(0), |s| s.applied),
+                refused: old.and_then(|s| s.refused),
+            };
+            let numbers = Numbers { slot: self.numbers.slot.max(slot), epoch };
+            let mut transaction = Transaction::default();
+            transaction.put(records::NUMBERS.to_vec(), encode(&numbers));
+            self.end_session(store, now, client, session, transaction, out)?;
+            self.numbers = numbers;
+            self.live.insert(client, Live { ends, must_reclaim: false });
+        }
+        let Some(session) = self.sessions.get(&client) else { return Ok(()) };
+        let welcome = Welcome {
+            epoch: session.epoch,
+            lasts_micros: self.options.epoch_micros,
+            slot: session.slot,
+            last_count: session.last_count,
+            applied: session.applied,
+            refused: session.refused,
+            reclaim: self.live.get(&client).is_some_and(|live| live.must_reclaim),
+        };
+        out.push(self.reply(client, id, Reply::Welcome { welcome }));
+        Ok(())
+    }
+
+    #[expect(clippy::too_many_arguments, reason = "a message, taken apart")]
+    fn reclaim(
+        &mut self,
+        store: &mut dyn Store,
+        now: Moment,
+        client: ClientId,
+        id: RequestId,
+        claims: &[Claim],
+        last: bool,
+        out: &mut Vec<ToClient>,
+    ) -> StoreResult<()> {
+        for &Claim { rnode, mode, token } in claims {
+            // What it made and has not told of yet comes with its changes.
+            let is_there = records::load_rnode(store, rnode)?.is_some();
+            if is_there && !self.leases.install(client, rnode, mode, token) {
+                // Two cannot hold this: one of them is wrong, and the first has it.
+                let Some(mut session) = self.sessions.get(&client).cloned() else { break };
+                session.live = false;
+                let nothing = Transaction::default();
+                self.end_session(store, now, client, session, nothing, out)?;
+                out.push(self.reply(client, id, Reply::NoSession {}));
+                return Ok(());
+            }
+        }
+        out.push(self.reply(client, id, Reply::Reclaimed {}));
+        if last && let Some(live) = self.live.get_mut(&client) {
+            live.must_reclaim = false;
+            self.end_grace(store, now, out)?;
+        }
+        Ok(())
+    }
+
+    /// Sends what the table of leases wants sent.
+    fn take(
+        &mut self,
+        store: &dyn Store,
+        steps: Vec<Step>,
+        out: &mut Vec<ToClient>,
+    ) -> StoreResult<()> {
+        for step in steps {
+            let message = match step {
+                Step::Grant { client, request, rnode, mode, token } => {
+                    let reply = match records::load_rnode(store, rnode)? {
+                        Some(rnode) => {
+                            let holders = key(b'h', rnode.id.0);
+                            let holders = records::load(store, &holders, "holders")?;
+                            let (rnode, holders) = (Box::new(rnode), holders.unwrap_or_default());
+                            Reply::Granted { rnode, holders, mode, token }
+                        }
+                        None => Reply::No { why: Refusal::Stale },
+                    };
+                    self.reply(client, request, reply)
+                }
+                Step::Recall { client, rnode, token, to } => {
+                    let Some(epoch) = self.sessions.get(&client).map(|s| s.epoch) else { continue };
+                    let generation = self.generation;
+                    let message = FromServer::Recall { generation, epoch, rnode, token, to };
+                    ToClient { client, message }
+                }
+            };
+            out.push(message);
+        }
+        Ok(())
+    }
+
+    /// The token of a client's lease on a directory, if it has one to read by.
+    fn reading(&self, client: ClientId, dir: RnodeId) -> Option<Token> {
+        let (mode, token) = self.leases.held(dir, client)?;
+        (mode >= Mode::Read).then_some(token)
+    }
+
+    fn lookup(
+        &self,
+        store: &dyn Store,
+        client: ClientId,
+        dir: RnodeId,
+        name: &Name,
+    ) -> StoreResult<Reply> {
+        let Some(token) = self.reading(client, dir) else {
+            return Ok(Reply::No { why: Refusal::Fenced });
+        };
+        let dirent = records::load(store, &records::dirent_key(dir, name), "name")?;
+        Ok(Reply::Found { dirent, token })
+    }
+
+    fn list(
+        &self,
+        store: &dyn Store,
+        client: ClientId,
+        dir: RnodeId,
+        after: Cookie,
+    ) -> StoreResult<Reply> {
+        let Some(token) = self.reading(client, dir) else {
+            return Ok(Reply::No { why: Refusal::Fenced });
+        };
+        let entries = records::list(store, dir, after, LISTING_MAX)?;
+        let end = entries.len() < LISTING_MAX;
+        let entries = entries.into_iter().map(|(name, dirent)| Entry { name, dirent }).collect();
+        Ok(Reply::Listed { listed: Listed { entries, end, token } })
+    }
+
+    fn commit_ops(
+        &mut self,
+        store: &mut dyn Store,
+        client: ClientId,
+        prev: Seq,
+        ops: &[Logged],
+    ) -> StoreResult<Reply> {
+        let Some(session) = self.sessions.get(&client) else { return Ok(Reply::NoSession {}) };
+        let applied = session.applied;
+        let in_order = ops.windows(2).all(|pair| pair[0].seq < pair[1].seq);
+        if prev > applied || !in_order {
+            return Ok(Reply::Broken { applied, refused: None });
+        }
+        if ops.last().is_none_or(|last| last.seq <= applied) {
+            return Ok(Reply::Committed { applied, refused: session.refused });
+        }
+        let mut outcome = match carry_out(store, &self.leases, client, session, ops) {
+            Ok(outcome) => outcome,
+            Err((Stop::Store(error), _)) => return Err(error),
+            Err((Stop::Refused(_), refused)) => return Ok(Reply::Broken { applied, refused }),
+        };
+        outcome.transaction.put(key(b's', client.0), encode(&outcome.session));
+        match self.commit(store, outcome.transaction) {
+            Ok(_) => {}
+            Err(StoreError::Full) => {
+                let refused = Some(Refused { seq: applied, why: Refusal::NoSpace });
+                return Ok(Reply::Broken { applied, refused });
+            }
+            Err(error) => return Err(error),
+        }
+        for id in outcome.made {
+            self.leases.install(client, id, Mode::Write, Token::BORN);
+        }
+        let (applied, refused) = (outcome.session.applied, outcome.session.refused);
+        self.sessions.insert(client, outcome.session);
+        Ok(Reply::Committed { applied, refused })
+    }
+
+    /// Removes those of `rnodes` that have neither a name nor anybody who holds them.
+    fn reap(
+        &self,
+        store: &mut dyn Store,
+        rnodes: impl IntoIterator<Item = RnodeId>,
+    ) -> StoreResult<()> {
+        if self.leases.grace {
+            return Ok(()); // Somebody who has not said so yet may hold them.
+        }
+        let mut transaction = Transaction::default();
+        for id in rnodes {
+            let orphan = key(b'o', id.0);
+            if !self.leases.is_known(id) && store.get(&orphan)?.is_some() {
+                for key in [orphan, records::rnode_key(id), key(b'h', id.0)] {
+                    transaction.remove(key);
+                }
+            }
+        }
+        if transaction.changes.is_empty() {
+            return Ok(());
+        }
+        self.commit(store, transaction).map(|_| ())
+    }
+
+    fn reap_all(&self, store: &mut dyn Store) -> StoreResult<()> {
+        let orphans = store.range(&[b'o'], &[b'o' + 1], usize::MAX)?;
+        let ids: StoreResult<BTreeSet<u64>> =
+            orphans.iter().map(|(key, _)| records::number_of(key)).collect();
+        self.reap(store, ids?.into_iter().map(RnodeId))
+    }
+}

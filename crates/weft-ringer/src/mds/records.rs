@@ -1,0 +1,110 @@
+//! What a metadata server keeps in its store, key by key.
+//!
+//! ```text
+//! c                    Cell: which server, in which life; every transaction expects it unchanged
+//! n                    Numbers: what is given out next
+//! s client             Session
+//! r rnode              Rnode
+//! h rnode              Holders
+//! d dir name           Dirent
+//! l dir cookie         the name with that cookie: the order of a listing
+//! o rnode              an rnode without a name, kept while somebody holds it
+//! ```
+//!
+//! Numbers in keys are 8 bytes, big-endian, so that keys sort as numbers do.
+
+use crate::rnode::{Dirent, Name, Rnode};
+use crate::store::{Store, StoreError, StoreResult};
+use crate::types::{Cookie, Epoch, Generation, Incarnation, RnodeId, Seq};
+use crate::wire::{Refused, Wire, decode, wire_struct};
+
+/// The version of the records below.
+pub(super) const FORMAT: u32 = 1;
+
+#[derive(Debug, Clone, PartialEq, Eq)]
+pub(super) struct Cell {
+    pub(super) format: u32,
+    pub(super) generation: Generation,
+}
+wire_struct!(Cell { format, generation });
+
+#[derive(Debug, Clone, PartialEq, Eq)]
+pub(super) struct Numbers {
+    pub(super) slot: u32,
+    pub(super) epoch: Epoch,
+}
+wire_struct!(Numbers { slot, epoch });
+
+/// What is known of a client for good.
+#[derive(Debug, Clone, PartialEq, Eq)]
+pub(super) struct Session {
+    pub(super) epoch: Epoch,
+    /// Whether the epoch may still be going on.
+    pub(super) live: bool,
+    pub(super) incarnation: Incarnation,
+    /// The client's part of the rnode numbers, and the last it used.
+    pub(super) slot: u32,
+    pub(super) last_count: u32,
+    /// Its last change that had its turn.
+    pub(super) applied: Seq,
+    /// Its last change that was refused, of those that may be.
+    pub(super) refused: Option<Refused>,
+}
+wire_struct!(Session { epoch, live, incarnation, slot, last_count, applied, refused });
+
+pub(super) const CELL: &[u8] = b"c";
+pub(super) const NUMBERS: &[u8] = b"n";
+
+pub(super) fn key(kind: u8, number: u64) -> Vec<u8> {
+    [&[kind][..], &number.to_be_bytes()].concat()
+}
+
+pub(super) fn rnode_key(id: RnodeId) -> Vec<u8> {
+    key(b'r', id.0)
+}
+
+pub(super) fn dirent_key(dir: RnodeId, name: &Name) -> Vec<u8> {
+    [&key(b'd', dir.0)[..], name.bytes()].concat()
+}
+
+pub(super) fn listing_key(dir: RnodeId, cookie: Cookie) -> Vec<u8> {
+    [key(b'l', dir.0), cookie.0.to_be_bytes().to_vec()].concat()
+}
+
+/// The number in a key of [`key`].
+pub(super) fn number_of(key: &[u8]) -> StoreResult<u64> {
+    let bytes = key.get(1..).and_then(|b| b.try_into().ok());
+    bytes.map(u64::from_be_bytes).ok_or_else(|| damaged("key", key))
+}
+
+pub(super) fn damaged(what: &str, key: &[u8]) -> StoreError {
+    StoreError::Failed(format!("the record of {what} {key:02x?} is damaged"))
+}
+
+/// The value of a key, read as what it must be.
+pub(super) fn load<T: Wire>(store: &dyn Store, key: &[u8], what: &str) -> StoreResult<Option<T>> {
+    let Some(record) = store.get(key)? else { return Ok(None) };
+    decode(&record.value).map(Some).map_err(|_| damaged(what, key))
+}
+
+pub(super) fn load_rnode(store: &dyn Store, id: RnodeId) -> StoreResult<Option<Rnode>> {
+    load(store, &rnode_key(id), "rnode")
+}
+
+/// The entries of `dir` behind `after`, at most `limit`.
+pub(super) fn list(
+    store: &dyn Store,
+    dir: RnodeId,
+    after: Cookie,
+    limit: usize,
+) -> StoreResult<Vec<(Name, Dirent)>> {
+    let from = listing_key(dir, Cookie(after.0.saturating_add(1)));
+    let to = key(b'l', dir.0.saturating_add(1));
+    let mut entries = Vec::new();
+    for (key, record) in store.range(&from, &to, limit)? {
+        let name: Name = decode(&record.value).map_err(|_| damaged("listing", &key))?;
+        let dirent = load(store, &dirent_key(dir, &name), "name")?;
+        entries.push((name, dirent.ok_or_else(|| damaged("listing", &key))?));
+    }
+    Ok(entries)
+}

@@ -1,0 +1,178 @@
+//! From calls to histories: what each call says of each file and each name.
+
+use std::collections::{BTreeMap, BTreeSet};
+
+use weft_ringer::client::{Call, Outcome};
+use weft_ringer::op::{Make, Op};
+use weft_ringer::{Name, Refusal, RnodeId};
+
+use super::checker::{self, Entry, EntryKind, Operation, Register, RegisterKind, Verdict};
+use super::value_of;
+use super::world::{Called, World};
+
+#[derive(Default)]
+struct Histories {
+    files: BTreeMap<RnodeId, Vec<Operation<RegisterKind>>>,
+    names: BTreeMap<(RnodeId, Name), Vec<Operation<EntryKind>>>,
+}
+
+/// Checks all histories; returns of how many it could not be told.
+pub fn check(seed: u64, world: &World, expected: &[(u64, u64)]) -> usize {
+    let expected: BTreeMap<u64, u64> = expected.iter().copied().collect();
+    let mut histories = Histories::default();
+    for (id, called) in &world.calls {
+        histories.add(called, expected.get(id).copied());
+    }
+    let mut unknown = 0;
+    for (file, mut history) in histories.files {
+        let verdict = checker::check::<Register>(&0, &history);
+        history.sort_by_key(|o| o.called);
+        assert!(verdict != Verdict::Not, "seed {seed}: file {file}: {history:#?}");
+        unknown += usize::from(verdict == Verdict::Unknown);
+    }
+    for (name, mut history) in histories.names {
+        let verdict = checker::check::<Entry>(&None, &history);
+        history.sort_by_key(|o| o.called);
+        assert!(verdict != Verdict::Not, "seed {seed}: name {name:?}: {history:#?}");
+        unknown += usize::from(verdict == Verdict::Unknown);
+    }
+    unknown
+}
+
+impl Histories {
+    fn add(&mut self, called: &Called, expected: Option<u64>) {
+        let from = called.called;
+        let Some((returned, outcome)) = &called.returned else {
+            // Only what the server decides can have happened all the same.
+            if let Call::Apply { op, .. } = &called.call {
+                self.add_unknown(called, op);
+            }
+            return;
+        };
+        let (returned, void) = (Some(*returned), called.void);
+        let mut name = |dir: RnodeId, name: &Name, kind: EntryKind| {
+            let operation = Operation { called: from, returned, kind };
+            self.names.entry((dir, name.clone())).or_default().push(operation);
+        };
+        let mut file = |id: RnodeId, kind: RegisterKind| {
+            let operation = Operation { called: from, returned, kind };
+            self.files.entry(id).or_default().push(operation);
+        };
+        match (&called.call, outcome) {
+            (Call::Apply { op, .. }, Outcome::Refused(Refusal::Fenced)) => {
+                self.add_unknown(called, op);
+            }
+            (Call::Apply { op, .. }, Outcome::Done(about)) if void => {
+                self.add_void(called, op, *about);
+            }
+            _ if void => {}
+            (Call::Lookup { dir, name: n }, Outcome::Found(found)) => {
+                name(*dir, n, EntryKind::Lookup(found.map(|d| d.id.0)));
+            }
+            (Call::List { dir }, Outcome::Names(entries)) => {
+                for n in 0..3 {
+                    let n = Name::new(format!("n{n}").as_bytes()).expect("a name");
+                    let found = entries.iter().find(|e| e.name == n).map(|e| e.dirent.id.0);
+                    name(*dir, &n, EntryKind::Lookup(found));
+                }
+            }
+            (Call::Get { id }, Outcome::Rnode(rnode)) => {
+                if let Some(value) = value_of(&rnode.body) {
+                    file(*id, RegisterKind::Read(value));
+                }
+            }
+            (Call::Apply { op, .. }, Outcome::Done(about)) => match op {
+                Op::Write { id, blocks, .. } => {
+                    let value = written(blocks);
+                    let kind = expected
+                        .map_or(RegisterKind::Write(value), |old| RegisterKind::Swap(old, value));
+                    file(*id, kind);
+                }
+                Op::Create { parent, name: n, .. } => {
+                    name(*parent, n, EntryKind::Create(about.expect("made").0));
+                }
+                Op::Unlink { parent, name: n } | Op::Rmdir { parent, name: n } => {
+                    name(*parent, n, EntryKind::Remove(about.expect("removed").0));
+                }
+                Op::Rename { parent, name: n, new_parent, new_name, .. } => {
+                    // `None`: both names were of one rnode, and nothing was done.
+                    if let Some(moved) = about {
+                        name(*parent, n, EntryKind::Remove(moved.0));
+                        name(*new_parent, new_name, EntryKind::Put(moved.0));
+                    }
+                }
+                _ => {}
+            },
+            (Call::Apply { op, .. }, Outcome::Refused(why)) => match (op, why) {
+                (Op::Create { parent, name: n, .. }, Refusal::Exists) => {
+                    name(*parent, n, EntryKind::Exists);
+                }
+                (
+                    Op::Unlink { parent, name: n } | Op::Rmdir { parent, name: n },
+                    Refusal::NotFound,
+                ) => name(*parent, n, EntryKind::Lookup(None)),
+                (
+                    Op::Unlink { parent, name: n } | Op::Rmdir { parent, name: n },
+                    Refusal::IsADirectory | Refusal::NotEmpty,
+                ) => name(*parent, n, EntryKind::Exists),
+                _ => {}
+            },
+            _ => {}
+        }
+    }
+
+    /// It was answered, and then taken back: it may take effect later, or never.
+    fn add_void(&mut self, called: &Called, op: &Op, about: Option<RnodeId>) {
+        let mut name = |dir: RnodeId, name: &Name, to: Option<u64>| {
+            let kind = EntryKind::Either(to);
+            let operation = Operation { called: called.called, returned: None, kind };
+            self.names.entry((dir, name.clone())).or_default().push(operation);
+        };
+        match op {
+            Op::Create { parent, name: n, make, .. } => {
+                let _: &Make = make;
+                name(*parent, n, about.map(|id| id.0));
+            }
+            Op::Unlink { parent, name: n } | Op::Rmdir { parent, name: n } => {
+                name(*parent, n, None);
+            }
+            Op::Rename { parent, name: n, new_parent, new_name, .. } if about.is_some() => {
+                name(*parent, n, None);
+                name(*new_parent, new_name, about.map(|id| id.0));
+            }
+            Op::Write { id, blocks, .. } => {
+                let kind = RegisterKind::Write(written(blocks));
+                let operation = Operation { called: called.called, returned: None, kind };
+                self.files.entry(*id).or_default().push(operation);
+            }
+            _ => {}
+        }
+    }
+
+    /// It was never answered. A rename that the server decided may have happened: what was moved is
+    /// not known, so each thing that was ever there may have been.
+    fn add_unknown(&mut self, called: &Called, op: &Op) {
+        let Op::Rename { parent, name, new_parent, new_name, .. } = op else { return };
+        let was_there = |o: &Operation<EntryKind>| match o.kind {
+            EntryKind::Create(id) | EntryKind::Put(id) => Some(id),
+            EntryKind::Lookup(found) => found,
+            _ => None,
+        };
+        let key = (*parent, name.clone());
+        let ids: BTreeSet<u64> =
+            self.names.get(&key).into_iter().flatten().filter_map(was_there).collect();
+        let mut add = |dir: RnodeId, name: &Name, kind: EntryKind| {
+            let operation = Operation { called: called.called, returned: None, kind };
+            self.names.entry((dir, name.clone())).or_default().push(operation);
+        };
+        add(*parent, name, EntryKind::Either(None));
+        for id in ids {
+            add(*new_parent, new_name, EntryKind::Either(Some(id)));
+        }
+    }
+}
+
+fn written(blocks: &[(u32, Option<weft_ringer::Block>)]) -> u64 {
+    let hash = blocks[0].1.expect("a block").hash;
+    u64::from_le_bytes(hash.0[..8].try_into().expect("eight bytes"))
+}

@@ -1,0 +1,291 @@
+//! Deterministic simulation of a cell: random work on shared files and directories in random
+//! weather. What callers saw is checked for linearizability, name by name and file by file; what is
+//! in the store at the end is audited; every call comes back once the weather is fine.
+//!
+//! A failing seed is named: `WEFT_SIM_SEED=that` runs it alone.
+
+mod audit;
+mod checker;
+mod history;
+mod world;
+
+use weft_block::Rng;
+use weft_ringer::client::{Call, Outcome};
+use weft_ringer::op::{Make, Op};
+use weft_ringer::{Block, BlockHash, Body, Name, RnodeId, Version};
+use weft_vfs::FileKind;
+
+use self::world::{MILLI, SECOND, Weather, World};
+
+/// What callers have seen of a file.
+struct Seen {
+    id: RnodeId,
+    version: Version,
+    value: u64,
+}
+
+/// Draws calls.
+struct Work {
+    names: Vec<Name>,
+    dirs: Vec<RnodeId>,
+    files: Vec<RnodeId>,
+    seen: Vec<Seen>,
+    next_value: u64,
+}
+
+fn block(value: u64) -> Block {
+    let mut hash = [0; 32];
+    hash[..8].copy_from_slice(&value.to_le_bytes());
+    Block { hash: BlockHash(hash), len_bytes: 8 }
+}
+
+/// The value in a file's first block; 0 in an empty file.
+fn value_of(body: &Body) -> Option<u64> {
+    let Body::File { blocks, .. } = body else { return None };
+    let first = blocks.get(&0).map(|b| b.hash.0[..8].try_into().expect("eight bytes"));
+    Some(first.map_or(0, u64::from_le_bytes))
+}
+
+impl Work {
+    fn new() -> Self {
+        let names = (0..3).map(|n| Name::new(format!("n{n}").as_bytes()).expect("a name"));
+        Self {
+            names: names.collect(),
+            dirs: vec![RnodeId::ROOT],
+            files: Vec::new(),
+            seen: Vec::new(),
+            next_value: 1,
+        }
+    }
+
+    fn place(&self, rng: &mut Rng) -> (RnodeId, Name) {
+        (self.dirs[rng.index(self.dirs.len())], self.names[rng.index(self.names.len())].clone())
+    }
+
+    fn write(&mut self, id: RnodeId) -> Op {
+        self.next_value += 1;
+        let blocks = vec![(0, Some(block(self.next_value)))];
+        Op::Write { id, blocks, end_bytes: 8, kill_privileges: false }
+    }
+
+    fn draw(&mut self, rng: &mut Rng) -> Call {
+        let apply = |op| Call::Apply { op, if_version: None };
+        let (parent, name) = self.place(rng);
+        let any_file = |rng: &mut Rng, files: &[RnodeId]| files[rng.index(files.len())];
+        match rng.below(20) {
+            0..=3 => Call::Lookup { dir: parent, name },
+            4..=5 => {
+                let is_dir = rng.below(6) == 0;
+                let make =
+                    if is_dir { Make::Directory {} } else { Make::File { block_bytes: 1 << 16 } };
+                let id = RnodeId::ROOT; // Filled in by the client.
+                apply(Op::Create { parent, name, id, make, perm: 0o644, uid: 0, gid: 0 })
+            }
+            6 => apply(Op::Unlink { parent, name }),
+            7 if rng.below(4) == 0 => apply(Op::Rmdir { parent, name }),
+            7..=8 => {
+                let (new_parent, new_name) = self.place(rng);
+                apply(Op::Rename { parent, name, new_parent, new_name, flags: 0 })
+            }
+            9 => Call::List { dir: parent },
+            10 => Call::Sync,
+            11 => Call::Evict { id: parent },
+            12 if !self.files.is_empty() => Call::Evict { id: any_file(rng, &self.files) },
+            13..=15 if !self.files.is_empty() => {
+                let id = any_file(rng, &self.files);
+                apply(self.write(id))
+            }
+            16 if !self.seen.is_empty() => {
+                let seen = &self.seen[rng.index(self.seen.len())];
+                let (id, version) = (seen.id, seen.version);
+                Call::Apply { op: self.write(id), if_version: Some((id, version)) }
+            }
+            _ if !self.files.is_empty() => Call::Get { id: any_file(rng, &self.files) },
+            _ => Call::Lookup { dir: parent, name },
+        }
+    }
+
+    /// Learns from what came back.
+    fn learn(&mut self, call: &Call, outcome: &Outcome) {
+        let mut knows = |id: RnodeId, kind: FileKind| {
+            let (list, most) = match kind {
+                FileKind::Directory => (&mut self.dirs, 4),
+                _ => (&mut self.files, 4),
+            };
+            if !list.contains(&id) {
+                if list.len() >= most {
+                    list.remove(1);
+                }
+                list.push(id);
+            }
+        };
+        match (call, outcome) {
+            (Call::Lookup { .. }, Outcome::Found(Some(dirent))) => knows(dirent.id, dirent.kind),
+            (Call::Apply { op: Op::Create { make, .. }, .. }, Outcome::Done(Some(id))) => {
+                let is_dir = matches!(make, Make::Directory {});
+                knows(*id, if is_dir { FileKind::Directory } else { FileKind::Regular });
+            }
+            (Call::Get { .. }, Outcome::Rnode(rnode)) => {
+                if let Some(value) = value_of(&rnode.body) {
+                    if self.seen.len() >= 4 {
+                        self.seen.remove(0);
+                    }
+                    self.seen.push(Seen { id: rnode.id, version: rnode.version, value });
+                }
+            }
+            _ => {}
+        }
+    }
+}
+
+/// What a run came to, for the sum over many.
+#[derive(Debug, Default)]
+struct Summary {
+    calls: usize,
+    void: usize,
+    conflicts: usize,
+    epochs_lost: usize,
+    messages: u64,
+    unknown: usize,
+}
+
+/// One world, from its seed. Panics if anything is wrong.
+fn run(seed: u64) -> Summary {
+    let mut rng = Rng::stream(seed, 1);
+    let weather = if seed % 16 == 0 { Weather::fine(3) } else { Weather::of(&mut rng) };
+    let mut world = World::new(seed, weather);
+    let mut work = Work::new();
+    let calls = 40 + rng.index(200);
+    // A few callers on each client: when each calls next, and what it waits for.
+    let mut callers: Vec<(usize, u64, Option<u64>)> =
+        (0..world.weather.clients).flat_map(|i| (0..2).map(move |_| (i, 0, None))).collect();
+    let mut expected = Vec::new(); // of calls with a version: the value that goes with it
+    while world.calls.len() < calls && world.now < 300 * SECOND {
+        for caller in &mut callers {
+            let (i, next, waits) = *caller;
+            if waits.is_some() || world.now < next || world.calls.len() >= calls {
+                continue;
+            }
+            let call = work.draw(&mut rng);
+            let value = match &call {
+                Call::Apply { if_version: Some((id, version)), .. } => {
+                    let seen = work.seen.iter().find(|s| s.id == *id && s.version == *version);
+                    seen.map(|s| s.value)
+                }
+                _ => None,
+            };
+            if let Some(id) = world.call(i, call) {
+                caller.2 = Some(id);
+                expected.extend(value.map(|v| (id, v)));
+            }
+        }
+        settle(&mut world, &mut work, &mut callers, &mut rng);
+        let until = world.now + 20 * MILLI;
+        while world.step(until) {}
+    }
+
+    // Fine weather: everything comes to rest.
+    world.calm_down();
+    let patience = world.now + 60 * SECOND;
+    let is_at_rest = |world: &World| {
+        let back = |c: &world::Called| c.returned.is_some() || c.void;
+        world.is_quiet() && world.calls.values().all(back)
+    };
+    loop {
+        settle(&mut world, &mut work, &mut callers, &mut rng);
+        // Those whose machine crashed under them never come back.
+        world.forget_crashed();
+        if is_at_rest(&world) {
+            break;
+        }
+        assert!(world.now < patience, "seed {seed}: stuck: {:?}", world.stuck());
+        let until = world.now + 100 * MILLI;
+        while world.step(until) {}
+    }
+    world.check_states();
+    audit::audit(seed, &world.store);
+    let unknown = history::check(seed, &world, &expected);
+    if !world.weather.ends_epochs() {
+        assert_eq!((world.conflicts, world.calls.values().filter(|c| c.void).count()), (0, 0));
+    }
+    Summary {
+        calls: world.calls.len(),
+        void: world.calls.values().filter(|c| c.void).count(),
+        conflicts: world.conflicts,
+        epochs_lost: world.epochs_lost,
+        messages: world.messages,
+        unknown,
+    }
+}
+
+/// Hands callers what came back.
+fn settle(
+    world: &mut World,
+    work: &mut Work,
+    callers: &mut [(usize, u64, Option<u64>)],
+    rng: &mut Rng,
+) {
+    for id in std::mem::take(&mut world.back) {
+        let called = world.calls[&id].clone();
+        if let Some((_, outcome)) = &called.returned {
+            work.learn(&called.call, outcome);
+        }
+    }
+    for caller in callers {
+        let Some(id) = caller.2 else { continue };
+        let called = &world.calls[&id];
+        if called.returned.is_some() || called.void || world.is_lost(id) {
+            let think = [0, 5 * MILLI, 100 * MILLI, 1500 * MILLI][rng.index(4)];
+            (caller.1, caller.2) = (world.now + rng.below(think + 1), None);
+        }
+    }
+}
+
+fn from_env(name: &str) -> Option<u64> {
+    std::env::var(name).ok().and_then(|v| v.parse().ok())
+}
+
+fn run_all(seeds: impl Iterator<Item = u64>) -> (u64, Summary) {
+    let (mut runs, mut sum) = (0, Summary::default());
+    for seed in seeds {
+        let one = std::panic::catch_unwind(|| run(seed));
+        let Ok(one) = one else { panic!("WEFT_SIM_SEED={seed} runs this world alone") };
+        runs += 1;
+        sum.calls += one.calls;
+        sum.void += one.void;
+        sum.conflicts += one.conflicts;
+        sum.epochs_lost += one.epochs_lost;
+        sum.messages += one.messages;
+        sum.unknown += one.unknown;
+    }
+    println!("{runs} worlds: {sum:?}");
+    (runs, sum)
+}
+
+#[test]
+fn worlds_are_linearizable() {
+    let only = from_env("WEFT_SIM_SEED");
+    let first = only.unwrap_or(0);
+    let last = only.map_or(from_env("WEFT_SIM_SEEDS").unwrap_or(300), |seed| seed + 1);
+    let (runs, sum) = run_all(first..last);
+    if only.is_none() && runs >= 300 {
+        // The weather did what it is there for, and most of the work was judged.
+        assert!(sum.epochs_lost > 300 && sum.conflicts > 30, "{sum:?}");
+        assert!(sum.void * 5 < sum.calls && sum.unknown == 0, "{sum:?}");
+    }
+}
+
+#[test]
+fn a_world_is_the_same_each_time() {
+    let summary = |seed| format!("{:?}", run(seed));
+    assert_eq!(summary(5), summary(5));
+}
+
+#[test]
+#[ignore = "a long campaign: WEFT_LONG_SECONDS"]
+fn long_worlds() {
+    let seconds = from_env("WEFT_LONG_SECONDS").unwrap_or(60) / 8 + 1;
+    let began = std::time::Instant::now();
+    let time = std::time::Duration::from_secs(seconds);
+    run_all((1000..).take_while(|_| began.elapsed() < time));
+}

@@ -1,0 +1,521 @@
+//! A cell in a made-up world: a server, clients, their clocks, and a network that loses, repeats,
+//! delays and reorders. Everything is drawn from one seed.
+//!
+//! What the world breaks: any message may be lost, repeated or late; the server and each client may
+//! crash at any event and come back (a client with its journal up to some record after the last it
+//! made durable); a client may be cut off; clocks that are never set run up to 2.5% fast or slow,
+//! and a client's may leap ahead; the time of day jumps at will.
+//!
+//! What is checked after every event: no two clients would serve, at that moment, leases that
+//! exclude each other; and the server believes no less than each client does.
+
+use std::cmp::Reverse;
+use std::collections::{BTreeMap, BinaryHeap};
+
+use weft_block::Rng;
+use weft_ringer::client::{
+    Call, CallId, Client, ClientAction, ClientEvent, ClientOptions, JournalRecord, Outcome,
+};
+use weft_ringer::mds::{Mds, MdsEvent, MdsOptions};
+use weft_ringer::store::MemoryStore;
+use weft_ringer::wire::frame::{Deframer, Frame, frame};
+use weft_ringer::wire::{FromServer, ToServer, Wire};
+use weft_ringer::{ClientId, Epoch, Incarnation, Mode, Moment, RnodeId, Seq};
+use weft_vfs::Time;
+
+pub const MILLI: u64 = 1000;
+pub const SECOND: u64 = 1_000_000;
+
+/// How bad a world is.
+#[derive(Debug, Clone)]
+pub struct Weather {
+    pub clients: usize,
+    /// In thousandths.
+    pub loss: u64,
+    pub repeat: u64,
+    /// The usual delay is up to this; one message in fifty is late.
+    pub delay_micros: u64,
+    pub late_micros: u64,
+    /// Faults in a thousand ticks of 50 ms.
+    pub client_crashes: u64,
+    pub server_crashes: u64,
+    pub cuts: u64,
+    pub leaps: u64,
+    pub epoch_micros: u64,
+    /// How far clocks may be off, in millionths.
+    pub drift_ppm: u64,
+}
+
+impl Weather {
+    /// Fine weather now and then, so that what is only wrong without faults is found as well.
+    pub fn of(rng: &mut Rng) -> Self {
+        let bad = |rng: &mut Rng, most: u64| if rng.below(3) == 0 { 0 } else { rng.below(most) };
+        Self {
+            clients: 2 + rng.index(3),
+            loss: bad(rng, 150),
+            repeat: bad(rng, 150),
+            delay_micros: [200, 2 * MILLI, 30 * MILLI][rng.index(3)],
+            late_micros: [MILLI, 400 * MILLI, 5 * SECOND][rng.index(3)],
+            client_crashes: bad(rng, 15),
+            server_crashes: bad(rng, 15),
+            cuts: bad(rng, 20),
+            leaps: bad(rng, 10),
+            epoch_micros: 2 * SECOND,
+            drift_ppm: 25_000,
+        }
+    }
+
+    /// Nothing goes wrong.
+    pub fn fine(clients: usize) -> Self {
+        Self {
+            clients,
+            loss: 0,
+            repeat: 0,
+            delay_micros: 2 * MILLI,
+            late_micros: 2 * MILLI,
+            client_crashes: 0,
+            server_crashes: 0,
+            cuts: 0,
+            leaps: 0,
+            epoch_micros: 2 * SECOND,
+            drift_ppm: 0,
+        }
+    }
+
+    /// Whether an epoch may end that its client would have gone on with.
+    pub fn ends_epochs(&self) -> bool {
+        self.client_crashes + self.server_crashes + self.cuts + self.leaps + self.loss > 0
+            || self.late_micros >= SECOND
+    }
+}
+
+/// A clock that is never set: off by a rate and a start.
+#[derive(Debug, Clone)]
+struct Clock {
+    start: u64,
+    /// Millionths of the true rate.
+    rate: u64,
+}
+
+impl Clock {
+    fn new(rng: &mut Rng, drift_ppm: u64) -> Self {
+        let rate = 1_000_000 - drift_ppm + rng.below(2 * drift_ppm + 1);
+        Self { start: rng.below(1 << 40), rate }
+    }
+
+    fn read(&self, now: u64) -> Moment {
+        Moment(self.start + now * self.rate / 1_000_000)
+    }
+}
+
+/// A client's machine.
+struct Node {
+    client: Option<Client>,
+    clock: Clock,
+    incarnation: u64,
+    journal: Vec<JournalRecord>,
+    synced: usize,
+    cut_until: u64,
+    /// The epoch it was seen in last.
+    epoch: Epoch,
+    /// Returned calls whose answer depends on changes that the server may not have.
+    unsettled: Vec<(u64, Seq)>,
+}
+
+#[derive(Debug)]
+enum What {
+    ToServer(Vec<u8>),
+    ToClient(usize, Vec<u8>),
+    Tick,
+    StartClient(usize),
+    StartServer,
+}
+
+/// A call as its caller saw it.
+#[derive(Debug, Clone)]
+pub struct Called {
+    pub client: usize,
+    /// Which life of the client.
+    pub life: u64,
+    pub call: Call,
+    pub called: u64,
+    pub returned: Option<(u64, Outcome)>,
+    /// The answer was taken back: the epoch ended before the server had what it depends on.
+    pub void: bool,
+}
+
+pub struct World {
+    pub seed: u64,
+    pub weather: Weather,
+    pub rng: Rng,
+    pub now: u64,
+    pub store: MemoryStore,
+    server: Option<Mds>,
+    server_clock: Clock,
+    nodes: Vec<Node>,
+    queue: BinaryHeap<Reverse<(u64, u64)>>,
+    events: BTreeMap<u64, What>,
+    next_event: u64,
+    /// No more faults.
+    pub calm: bool,
+    pub calls: BTreeMap<u64, Called>,
+    pub next_call: u64,
+    /// Calls that came back since the driver looked.
+    pub back: Vec<u64>,
+    pub conflicts: usize,
+    pub messages: u64,
+    pub epochs_lost: usize,
+    wall_jump: i64,
+}
+
+impl World {
+    pub fn new(seed: u64, weather: Weather) -> Self {
+        let mut rng = Rng::new(seed);
+        let server_clock = Clock::new(&mut rng, weather.drift_ppm);
+        let nodes = (0..weather.clients).map(|_| Node {
+            client: None,
+            clock: Clock::new(&mut rng, weather.drift_ppm),
+            incarnation: 0,
+            journal: Vec::new(),
+            synced: 0,
+            cut_until: 0,
+            epoch: Epoch(0),
+            unsettled: Vec::new(),
+        });
+        let nodes = nodes.collect();
+        let mut world = Self {
+            seed,
+            rng,
+            now: 0,
+            store: MemoryStore::new(),
+            server: None,
+            server_clock,
+            nodes,
+            queue: BinaryHeap::new(),
+            events: BTreeMap::new(),
+            next_event: 0,
+            calm: false,
+            calls: BTreeMap::new(),
+            next_call: 0,
+            back: Vec::new(),
+            conflicts: 0,
+            messages: 0,
+            epochs_lost: 0,
+            wall_jump: 0,
+            weather,
+        };
+        world.at(0, What::StartServer);
+        for i in 0..world.nodes.len() {
+            world.at(0, What::StartClient(i));
+        }
+        world.at(0, What::Tick);
+        world
+    }
+
+    fn at(&mut self, time: u64, what: What) {
+        self.queue.push(Reverse((time, self.next_event)));
+        self.events.insert(self.next_event, what);
+        self.next_event += 1;
+    }
+
+    fn wall(&self) -> Time {
+        let micros = 1_700_000_000_000_000 + self.now.cast_signed() + self.wall_jump;
+        let nanos = u32::try_from(micros.rem_euclid(1_000_000) * 1000).expect("below a second");
+        Time { secs: micros.div_euclid(1_000_000), nanos }
+    }
+
+    fn options(&self) -> (MdsOptions, ClientOptions) {
+        let recall_retry_micros = 200 * MILLI;
+        let epoch_micros = self.weather.epoch_micros;
+        let client =
+            ClientOptions { retry_micros: 200 * MILLI, flush_micros: 700 * MILLI, batch: 8 };
+        (MdsOptions { epoch_micros, recall_retry_micros }, client)
+    }
+
+    /// Sends bytes over the network, with its faults.
+    fn post(&mut self, from_client: usize, bytes: &[u8], make: impl Fn(Vec<u8>) -> What) {
+        self.messages += 1;
+        let cut = self.now < self.nodes[from_client].cut_until;
+        let copies = match self.rng.below(1000) {
+            _ if self.calm => 1,
+            _ if cut => 0,
+            n if n < self.weather.loss => 0,
+            n if n < self.weather.loss + self.weather.repeat => 2,
+            _ => 1,
+        };
+        for _ in 0..copies {
+            let late = !self.calm && self.rng.below(50) == 0;
+            let most = if late { self.weather.late_micros } else { self.weather.delay_micros };
+            let time = self.now + 1 + self.rng.below(most);
+            self.at(time, make(bytes.to_vec()));
+        }
+    }
+
+    /// Goes on to the next event. `false` if none is due before `until`.
+    pub fn step(&mut self, until: u64) -> bool {
+        let Some(&Reverse((time, id))) = self.queue.peek() else { return false };
+        if time > until {
+            self.now = until;
+            return false;
+        }
+        self.queue.pop();
+        self.now = time;
+        match self.events.remove(&id).expect("an event") {
+            What::ToServer(bytes) => {
+                let message = open::<ToServer>(&bytes);
+                self.server(MdsEvent::Message(message));
+            }
+            What::ToClient(i, bytes) => {
+                if self.now >= self.nodes[i].cut_until {
+                    let message = open::<FromServer>(&bytes);
+                    self.client(i, ClientEvent::Message(message));
+                }
+            }
+            What::Tick => self.tick(),
+            What::StartServer => {
+                let (options, _) = self.options();
+                // Another boot: its clock begins anew.
+                self.server_clock = Clock::new(&mut self.rng, self.weather.drift_ppm);
+                let now = self.server_clock.read(self.now);
+                let wall = self.wall();
+                let server = Mds::open(&mut self.store, now, wall, options);
+                self.server = Some(server.expect("memory does not fail"));
+            }
+            What::StartClient(i) => {
+                let (_, options) = self.options();
+                let clock = Clock::new(&mut self.rng, self.weather.drift_ppm);
+                let node = &mut self.nodes[i];
+                node.clock = clock;
+                node.incarnation += 1;
+                let incarnation = Incarnation(node.incarnation);
+                let id = ClientId(i as u64 + 1);
+                node.client = Some(Client::new(id, incarnation, node.journal.clone(), options));
+                node.epoch = Epoch(0);
+                self.client(i, ClientEvent::Tick);
+            }
+        }
+        self.check_exclusion();
+        true
+    }
+
+    fn tick(&mut self) {
+        self.at(self.now + 50 * MILLI, What::Tick);
+        let fault = |rng: &mut Rng, n: u64| rng.below(1000) < n;
+        if !self.calm {
+            if self.server.is_some() && fault(&mut self.rng, self.weather.server_crashes) {
+                self.server = None;
+                let back = self.now + self.rng.below(2 * self.weather.epoch_micros);
+                self.at(back, What::StartServer);
+            }
+            if self.rng.below(40) == 0 {
+                self.wall_jump = self.rng.below(1 << 45).cast_signed() - (1 << 44);
+            }
+        }
+        self.server(MdsEvent::Tick);
+        for i in 0..self.nodes.len() {
+            if !self.calm {
+                if self.nodes[i].client.is_some()
+                    && fault(&mut self.rng, self.weather.client_crashes)
+                {
+                    self.crash(i);
+                }
+                if fault(&mut self.rng, self.weather.cuts) {
+                    let long = self.rng.below(2 * self.weather.epoch_micros);
+                    self.nodes[i].cut_until = self.now + long;
+                }
+                if fault(&mut self.rng, self.weather.leaps) {
+                    self.nodes[i].clock.start += self.rng.below(2 * self.weather.epoch_micros);
+                }
+            }
+            self.client(i, ClientEvent::Tick);
+        }
+    }
+
+    fn crash(&mut self, i: usize) {
+        let node = &mut self.nodes[i];
+        node.client = None;
+        // Of what was not made durable, some part from its beginning is there.
+        let kept = node.synced + self.rng.index(node.journal.len() - node.synced + 1);
+        node.journal.truncate(kept);
+        node.synced = kept;
+        let back = self.now + self.rng.below(2 * self.weather.epoch_micros);
+        self.at(back, What::StartClient(i));
+    }
+
+    fn server(&mut self, event: MdsEvent) {
+        let now = self.server_clock.read(self.now);
+        let Some(server) = &mut self.server else { return };
+        let out = server.handle(&mut self.store, now, event).expect("memory does not fail");
+        // A crash after the transaction and before the messages.
+        if !self.calm
+            && !out.is_empty()
+            && self.weather.server_crashes > 0
+            && self.rng.below(400) == 0
+        {
+            self.server = None;
+            let back = self.now + self.rng.below(self.weather.epoch_micros);
+            self.at(back, What::StartServer);
+            return;
+        }
+        for send in out {
+            let to = usize::try_from(send.client.0 - 1).expect("a client");
+            let bytes = frame(&send.message).expect("short enough");
+            self.post(to, &bytes, |bytes| What::ToClient(to, bytes));
+        }
+    }
+
+    fn client(&mut self, i: usize, event: ClientEvent) {
+        let wall = self.wall();
+        let node = &mut self.nodes[i];
+        let Some(client) = &mut node.client else { return };
+        let actions = client.handle(node.clock.read(self.now), wall, event);
+        let (epoch, applied) = (client.epoch(), client.applied());
+        for action in actions {
+            match action {
+                ClientAction::Journal(record) => self.nodes[i].journal.push(record),
+                ClientAction::SyncJournal => self.nodes[i].synced = self.nodes[i].journal.len(),
+                ClientAction::Send(message) => {
+                    let bytes = frame(&message).expect("short enough");
+                    self.post(i, &bytes, What::ToServer);
+                }
+                ClientAction::Return { call, outcome, depends } => {
+                    let called = self.calls.get_mut(&call.0).expect("a call");
+                    assert!(called.returned.is_none(), "a call returns once");
+                    called.returned = Some((self.now, outcome));
+                    self.nodes[i].unsettled.push((call.0, depends));
+                    self.back.push(call.0);
+                }
+                ClientAction::Conflict(_) => self.conflicts += 1,
+            }
+        }
+        let node = &mut self.nodes[i];
+        node.unsettled.retain(|(_, depends)| *depends > applied);
+        if epoch != node.epoch {
+            node.epoch = epoch;
+            // What the last epoch did not get through may still take effect, as something new.
+            let lost = std::mem::take(&mut node.unsettled);
+            self.epochs_lost += usize::from(epoch > Epoch(0));
+            for (call, _) in lost {
+                self.calls.get_mut(&call).expect("a call").void = true;
+            }
+        }
+    }
+
+    /// A caller on client `i`. `None` if its machine is down.
+    pub fn call(&mut self, i: usize, call: Call) -> Option<u64> {
+        self.nodes[i].client.as_ref()?;
+        let id = self.next_call;
+        self.next_call += 1;
+        let called = Called {
+            client: i,
+            life: self.nodes[i].incarnation,
+            call: call.clone(),
+            called: self.now,
+            returned: None,
+            void: false,
+        };
+        self.calls.insert(id, called);
+        self.client(i, ClientEvent::Call(CallId(id), call));
+        self.check_exclusion();
+        Some(id)
+    }
+
+    /// Whether the machine that a call was made on has crashed since.
+    pub fn is_lost(&self, call: u64) -> bool {
+        let called = &self.calls[&call];
+        called.life != self.nodes[called.client].incarnation
+            || self.nodes[called.client].client.is_none()
+    }
+
+    /// Calls that will not come back are taken for what they are.
+    pub fn forget_crashed(&mut self) {
+        let lost: Vec<u64> = self.calls.keys().copied().filter(|&id| self.is_lost(id)).collect();
+        for id in lost {
+            let called = self.calls.get_mut(&id).expect("a call");
+            called.void |= called.returned.is_none();
+        }
+    }
+
+    /// What has not come back, for a person to read.
+    pub fn stuck(&self) -> Vec<String> {
+        let calls = self.calls.values().filter(|c| c.returned.is_none() && !c.void);
+        let calls = calls.map(|c| format!("{c:?}"));
+        calls.chain(self.nodes.iter().map(|n| format!("{:#?}", n.client))).collect()
+    }
+
+    /// The one thing that must never be.
+    fn check_exclusion(&self) {
+        let mut held: BTreeMap<RnodeId, Vec<(usize, Mode)>> = BTreeMap::new();
+        for (i, node) in self.nodes.iter().enumerate() {
+            let Some(client) = &node.client else { continue };
+            for (id, mode) in client.leases(node.clock.read(self.now)) {
+                held.entry(id).or_default().push((i, mode));
+                let known = self.server.as_ref().filter(|s| !s.in_grace());
+                let exists = weft_ringer::store::Store::get(
+                    &self.store,
+                    &[&b"r"[..], &id.0.to_be_bytes()].concat(),
+                );
+                if let Some(server) = known
+                    && exists.expect("memory").is_some()
+                {
+                    let believed = server.held(id, ClientId(i as u64 + 1)).map(|(mode, _)| mode);
+                    assert!(
+                        believed >= Some(mode),
+                        "seed {}: client {i} has {mode:?} on {id}, the server thinks {believed:?}",
+                        self.seed
+                    );
+                }
+            }
+        }
+        for (id, holders) in held {
+            let writers = holders.iter().filter(|(_, m)| *m == Mode::Write).count();
+            let users = holders.iter().filter(|(_, m)| *m >= Mode::Read).count();
+            assert!(
+                writers == 0 || users == 1,
+                "seed {}: at {} of {id}: {holders:?}",
+                self.seed,
+                self.now
+            );
+        }
+    }
+
+    /// Ends all faults and brings everybody back.
+    pub fn calm_down(&mut self) {
+        self.calm = true;
+        for node in &mut self.nodes {
+            node.cut_until = 0;
+        }
+    }
+
+    /// Whether nothing is under way.
+    pub fn is_quiet(&self) -> bool {
+        self.server.as_ref().is_some_and(|s| !s.in_grace())
+            && self.nodes.iter().all(|n| n.client.as_ref().is_some_and(|c| c.unflushed() == 0))
+    }
+
+    /// What each client has under a lease is what the server has.
+    pub fn check_states(&self) {
+        for (i, node) in self.nodes.iter().enumerate() {
+            let Some(client) = &node.client else { continue };
+            for (id, mode) in client.leases(node.clock.read(self.now)) {
+                let key = [&b"r"[..], &id.0.to_be_bytes()].concat();
+                let record = weft_ringer::store::Store::get(&self.store, &key).expect("memory");
+                let stored = record.map(|r| weft_ringer::wire::decode(&r.value).expect("an rnode"));
+                if mode >= Mode::Read {
+                    let seed = self.seed;
+                    assert_eq!(client.cached(id), stored.as_ref(), "seed {seed}: client {i}, {id}");
+                }
+            }
+        }
+    }
+}
+
+/// A message out of its frame: the bytes on the wire are part of what is simulated.
+fn open<T: Wire>(bytes: &[u8]) -> T {
+    let mut deframer = Deframer::default();
+    deframer.push(bytes);
+    match deframer.pull().expect("a frame") {
+        Some(Frame::Message(message)) => message,
+        _ => panic!("a frame holds a message"),
+    }
+}
