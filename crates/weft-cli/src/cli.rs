@@ -1,16 +1,19 @@
 //! The command line: verbs and their options, as clap derives them.
 
 pub mod cache;
+pub mod hfs;
 
 pub use cache::{Cache, Caching};
 
 use clap::{Args, Parser, Subcommand, ValueEnum};
+pub use hfs::Hfs;
 use std::ffi::OsString;
 use std::path::PathBuf;
 use weft::Order;
+use weft::hfs::view::Forks;
 
-/// ext2 and ext3 volumes that survive a pulled plug: made, mounted, read, written and checked in
-/// user space.
+/// ext2, ext3 and classic Macintosh volumes that survive a pulled plug: made, mounted, read, written
+/// and checked in user space.
 #[derive(Debug, Parser)]
 #[command(name = "weft", version, max_term_width = 100)]
 #[command(after_help = "A volume path is IMAGE:/path; IMAGE is an image file or a block device, \
@@ -27,6 +30,15 @@ pub struct Cli {
     /// Log what happens inside (twice for more); `WEFT_LOG` takes a filter
     #[arg(long, short, global = true, action = clap::ArgAction::Count)]
     pub verbose: u8,
+    /// The local time that HFS and MFS volumes are in: local, utc, or an offset such as +02:00
+    #[arg(
+        long,
+        global = true,
+        value_name = "ZONE",
+        default_value = "local",
+        hide_default_value = true
+    )]
+    pub timezone: String,
     #[command(subcommand)]
     pub verb: Verb,
 }
@@ -78,6 +90,9 @@ pub enum Verb {
     Export(Export),
     /// Check a volume, and repair it
     Fsck(Fsck),
+    /// What only Macintosh volumes have: forks, types, flags, and files packed with both forks
+    #[command(subcommand)]
+    Hfs(Hfs),
     /// Explore what a power cut can leave behind, and judge every image
     Crash(Crash),
     /// Explain why blocks are not written yet, and record what is written
@@ -92,10 +107,10 @@ pub enum Verb {
 #[derive(Debug, Clone, Default, Args)]
 pub struct Opening {
     /// How writes are ordered: soft, journal, journal=ordered, journal=full or async
-    /// [default: soft on ext2, journal=ordered on ext3]
+    /// [default: soft, or journal=ordered where there is a journal]
     #[arg(long, value_name = "ORDER")]
     pub order: Option<Order>,
-    /// The journal beside the volume, if it was made with one
+    /// The journal beside the volume [default of HFS: IMAGE.wjournal]
     #[arg(long, value_name = "FILE")]
     pub journal: Option<String>,
 }
@@ -104,6 +119,8 @@ pub struct Opening {
 pub enum MkfsFormat {
     Ext2,
     Ext3,
+    Hfs,
+    Mfs,
 }
 
 #[derive(Debug, Args)]
@@ -115,7 +132,7 @@ pub struct Mkfs {
     /// Size of the volume, such as 64M or 2G [default: the size of the image]
     #[arg(long, short)]
     pub size: Option<String>,
-    /// Block size in bytes: 1024, 2048 or 4096
+    /// Block size in bytes: 1024, 2048 or 4096; of HFS the allocation block, a multiple of 512
     #[arg(long, short, value_name = "BYTES")]
     pub block_size: Option<u32>,
     /// Inode size in bytes: 128 or 256
@@ -127,7 +144,7 @@ pub struct Mkfs {
     /// Number of inodes
     #[arg(long, short = 'N', value_name = "COUNT", conflicts_with = "bytes_per_inode")]
     pub inodes: Option<u32>,
-    /// Name of the volume, at most 16 bytes
+    /// Name of the volume, at most 16 bytes; of HFS and MFS at most 27 letters
     #[arg(long, short = 'L')]
     pub label: Option<String>,
     /// UUID of the volume [default: random]
@@ -154,8 +171,32 @@ pub struct Mkfs {
     /// Owner of the root directory, UID:GID [default: yours]
     #[arg(long, value_name = "UID:GID")]
     pub root_owner: Option<String>,
+    /// Behind an Apple partition map, as SCSI disks are (HFS)
+    #[arg(long, conflicts_with = "diskcopy")]
+    pub apm: bool,
+    /// Take the drivers for the partition map from this disk: a Macintosh needs them
+    #[arg(long, value_name = "IMAGE", requires = "apm")]
+    pub drivers_from: Option<String>,
+    /// In a DiskCopy 4.2 image: floppies of 400K, 720K, 800K or 1440K (HFS, MFS)
+    #[arg(long)]
+    pub diskcopy: bool,
+    /// How much a growing file is given at a time, such as 64K (HFS)
+    #[arg(long, value_name = "SIZE")]
+    pub clump: Option<String>,
+    /// Size of the catalog at first, such as 1M (HFS)
+    #[arg(long, value_name = "SIZE")]
+    pub catalog_size: Option<String>,
+    /// Size of the extents file at first (HFS)
+    #[arg(long, value_name = "SIZE")]
+    pub extents_size: Option<String>,
+    /// Blocks of the directory (MFS)
+    #[arg(long, value_name = "COUNT")]
+    pub directory_blocks: Option<u16>,
+    /// The same bytes from the same files: dates are `SOURCE_DATE_EPOCH`, or 2000-01-01 (HFS, MFS)
+    #[arg(long)]
+    pub reproducible: bool,
     /// Fill the new volume with this directory
-    #[arg(long, short = 'd', value_name = "DIR")]
+    #[arg(long, short = 'd', value_name = "DIR", visible_alias = "import")]
     pub directory: Option<PathBuf>,
     /// Overwrite what is there, even if it looks like something
     #[arg(long, short = 'F')]
@@ -178,7 +219,11 @@ pub struct Mount {
     /// Refuse writes
     #[arg(long, short)]
     pub read_only: bool,
-    /// Options as in fstab: ro, allow_other, order=..., noatime, ...
+    /// How resource forks and Finder information are shown: xattr, appledouble (._NAME), suffix
+    /// (NAME..rsrc, NAME..finf) or none
+    #[arg(long, value_name = "HOW")]
+    pub forks: Option<Forks>,
+    /// Options as in fstab: ro, allow_other, order=..., forks=..., uid=..., noatime, ...
     #[arg(short, long = "options", value_name = "OPTIONS")]
     pub options: Vec<String>,
     /// Number of threads that serve requests [default: the number of CPUs]
@@ -320,6 +365,9 @@ pub struct Cat {
     /// IMAGE:/path, more than one if need be
     #[arg(required = true, value_name = "VOLUME_PATH")]
     pub paths: Vec<OsString>,
+    /// The resource fork (HFS, MFS, HFS Plus)
+    #[arg(long)]
+    pub resource: bool,
 }
 
 /// What is kept of each file that is copied.
@@ -355,6 +403,14 @@ pub struct Get {
     /// Leave extended attributes behind
     #[arg(long)]
     pub no_xattrs: bool,
+    /// How both forks of a Macintosh file are packed: appledouble, macbinary, applesingle, binhex,
+    /// data (or raw), text, auto (macbinary where there is more than data), xattr
+    /// [default: appledouble]
+    #[arg(long = "as", value_name = "FORMAT")]
+    pub format: Option<hfs::As>,
+    /// Directories too: they are always copied whole
+    #[arg(long, short)]
+    pub recursive: bool,
 }
 
 #[derive(Debug, Args)]
@@ -362,6 +418,20 @@ pub struct Put {
     /// Files and directories of the host
     #[arg(required = true, value_name = "PATH")]
     pub paths: Vec<PathBuf>,
+    /// How files for a Macintosh volume are packed: macbinary, applesingle, appledouble, binhex,
+    /// data (or raw), text (UTF-8), auto (by what they are), xattr
+    /// [default: as they are, with the ._NAME beside them]
+    #[arg(long = "as", value_name = "FORMAT")]
+    pub format: Option<hfs::As>,
+    /// The type of the files, four letters [default: what they were packed with, or by extension]
+    #[arg(long = "type", value_name = "TYPE")]
+    pub file_type: Option<hfs::Code>,
+    /// The creator of the files, four letters
+    #[arg(long, value_name = "CREATOR")]
+    pub creator: Option<hfs::Code>,
+    /// Directories too: they are always copied whole
+    #[arg(long, short)]
+    pub recursive: bool,
     /// Where to: IMAGE:/path of an existing directory, or the name of the copy
     #[arg(value_name = "VOLUME_PATH")]
     pub destination: OsString,
@@ -469,6 +539,9 @@ pub struct Fsck {
     /// Repair what can be repaired without loss
     #[arg(long, short, visible_alias = "yes", short_alias = 'y')]
     pub repair: bool,
+    /// Say what a repair would do, and change nothing
+    #[arg(long, short = 'n', conflicts_with = "repair")]
+    pub dry_run: bool,
     /// The journal beside the volume, if it was made with one
     #[arg(long, value_name = "FILE")]
     pub journal: Option<String>,

@@ -84,6 +84,7 @@ fn parse(args: &[OsString]) -> Result<Option<Mount>, String> {
         background: true,
         read_only: false,
         options,
+        forks: None,
         threads: None,
         pid_file: None,
         detached: false,

@@ -8,6 +8,7 @@ mod failure;
 mod helper;
 mod output;
 mod verb;
+mod zone;
 
 use clap::Parser;
 use std::process::ExitCode;
@@ -15,10 +16,16 @@ use std::process::ExitCode;
 fn main() -> ExitCode {
     let args: Vec<_> = std::env::args_os().collect();
     if let Some(mount) = helper::as_mount_helper(&args) {
+        // The local time cannot be misspelt.
+        let _ = zone::set("local");
         return helper::run(mount);
     }
     let cli = cli::Cli::parse_from(args);
     start_log(&cli);
+    if let Err(failure) = zone::set(&cli.timezone) {
+        eprintln!("weft: {failure}");
+        return ExitCode::from(failure.code);
+    }
     let is_fsck = matches!(cli.verb, cli::Verb::Fsck(_));
     match verb::run(cli) {
         Ok(code) => ExitCode::from(code),

@@ -7,6 +7,8 @@
 //! - [`volume`] is the lower interface: items by parent and name, byte ranges of either fork.
 //! - [`mkfs`] makes volumes, [`fsck`] checks and repairs them.
 //! - `Hfs` is a volume as a `FileSystem` over the engine, `Mac` its paths and open files.
+//! - [`streams`] is what HFS, MFS and HFS Plus files have beside the file plug.
+//! - [`view`] shows them as files, for programs that know one fork only.
 //! - [`store`] is what all of this needs of a platform.
 //!
 //! # Beside it
@@ -40,8 +42,14 @@ pub mod mfs;
 pub mod mkfs;
 pub mod relstring;
 pub mod store;
+#[cfg(feature = "std")]
+pub mod streams;
+#[cfg(feature = "std")]
+pub mod view;
 pub mod volume;
 
 pub use error::{Error, Result};
 #[cfg(feature = "std")]
-pub use fs::{Hfs, ItemInfo, Mac, MacFile, OpenOptions, VolumeInfo, format_journal, unix_now};
+pub use fs::{
+    Hfs, ItemInfo, Mac, MacFile, OpenOptions, VolumeInfo, format_journal, replay_journal, unix_now,
+};

@@ -1,29 +1,227 @@
 //! Checks and repairs a volume that is not in use.
 
-use crate::format::{Format, recognise};
+use crate::format::Format;
+use crate::image::{self, Image};
 use crate::source::open_source;
-use crate::{Error, Result};
-use weft_block::OpenMode;
+use crate::{Error, Result, mac};
+use std::sync::Arc;
+use weft_block::{BlockDevice, FileDevice, OpenMode, Overlay};
 use weft_ext2::fsck;
 
 pub use weft_ext2::fsck::{Options, Problem, Progress, Repair, Report, Severity};
+
+/// What a check has found, by the kind of volume.
+#[derive(Debug)]
+pub enum Checked {
+    /// Of ext2 and its descendants.
+    Ext(Box<Report>),
+    /// Of HFS and MFS.
+    Mac(MacReport),
+}
+
+/// What a check of an HFS or MFS volume has found.
+#[derive(Debug, Clone, PartialEq, Eq, Default)]
+pub struct MacReport {
+    /// `"hfs"` or `"mfs"`.
+    pub format: &'static str,
+    /// What the volume was wrapped in, from the outside in.
+    pub layers: Vec<String>,
+    /// What was wrong.
+    pub problems: Vec<Found>,
+    /// What is wrong still, after a repair; all of it without one.
+    pub remaining: Vec<String>,
+    /// Whether the volume was unmounted. If not, opening it sets its counts and bitmap right.
+    pub unmounted: bool,
+    /// Whether its journal held something, which was replayed (in memory, without a repair).
+    pub journal_replayed: bool,
+    /// Files there are.
+    pub files: u32,
+    /// Folders there are, with the root.
+    pub folders: u32,
+    /// Allocation blocks there are.
+    pub blocks: u32,
+    /// Allocation blocks in use.
+    pub blocks_used: u32,
+}
+
+/// One thing that was wrong.
+#[derive(Debug, Clone, PartialEq, Eq)]
+pub struct Found {
+    /// What and where.
+    pub what: String,
+    /// What a repair does about it.
+    pub fix: String,
+}
 
 /// Checks the volume in `source`, and repairs it if the options say so.
 ///
 /// # Errors
 /// What makes a check impossible: no such source, one in use, no volume on it, an I/O error.
-pub fn check(source: &str, options: &Options<'_>) -> Result<Report> {
+pub fn check(source: &str, options: &Options<'_>) -> Result<Checked> {
     let mode = if options.repair.is_some() { OpenMode::READ_WRITE } else { OpenMode::READ_ONLY };
-    let device = open_source(source, mode)?;
-    fsck::check(&*device, options).map_err(|e| match e {
-        // Not even a backup of its superblock: what is it then?
-        weft_ext2::Error::NotExt2 { .. } => match recognise(&*device) {
-            Ok(Format::Ext) | Err(_) => {
-                Error::Volume { image: source.to_owned(), message: e.to_string() }
-            }
-            Ok(other) => other.refused(source),
-        },
+    let image = image::unwrap(source, open_source(source, mode)?)?;
+    match image.format {
+        Format::Hfs | Format::HfsPlus { wrapped: true } => hfs(source, &image, options),
+        Format::Mfs => mfs(source, &image, options),
+        Format::HfsPlus { wrapped: false } => Err(Error::Invalid(format!(
+            "{source} is an HFS Plus volume; weft reads those and does not check them (fsck.hfsplus \
+             of Debian's hfsprogs does)"
+        ))),
+        // A damaged superblock or MDB may have a copy; if there is none, what is it then?
+        Format::Ext => ext(source, &image, options),
+        Format::Nothing | Format::Other(_) if has_copy_of_mdb(&*image.device)? => {
+            hfs(source, &image, options)
+        }
+        Format::Nothing | Format::Other(_) => ext(source, &image, options),
+    }
+}
+
+fn ext(source: &str, image: &Image, options: &Options<'_>) -> Result<Checked> {
+    let report = fsck::check(&*image.device, options).map_err(|e| match e {
+        weft_ext2::Error::NotExt2 { .. } if image.format != Format::Ext => {
+            image.format.clone().refused(source)
+        }
         weft_ext2::Error::Device(e) => Error::Block(e),
         e => Error::Volume { image: source.to_owned(), message: e.to_string() },
-    })
+    })?;
+    Ok(Checked::Ext(Box::new(report)))
+}
+
+/// Whether the last block but one is a sound copy of an MDB.
+fn has_copy_of_mdb(device: &dyn BlockDevice) -> Result<bool> {
+    let blocks = device.geometry().len_bytes / 512;
+    if blocks < weft_hfs::mkfs::MIN_BLOCKS {
+        return Ok(false);
+    }
+    let mut raw = [0; 512];
+    device.read_at(&mut raw, (blocks - 2) * 512)?;
+    Ok(weft_hfs::layout::Mdb::parse(&raw).is_ok_and(|mdb| mdb.check(blocks).is_ok()))
+}
+
+fn hfs(source: &str, image: &Image, options: &Options<'_>) -> Result<Checked> {
+    let failed = |e: weft_hfs::Error| match e {
+        weft_hfs::Error::Device { errno, message } => Error::Block(weft_block::Error::Io {
+            op: "check",
+            offset: 0,
+            len_bytes: 0,
+            source: std::io::Error::other(format!("{message} (errno {errno})")),
+        }),
+        e => Error::Volume { image: source.to_owned(), message: e.to_string() },
+    };
+    let repair = options.repair.is_some();
+    let writable = repair && !image.device.geometry().read_only;
+    if repair && !writable {
+        let why = image.why_read_only().unwrap_or_else(|| "it cannot be written".into());
+        return Err(Error::Invalid(format!("{source} cannot be repaired: {why}")));
+    }
+    let device: Arc<dyn BlockDevice> = if writable {
+        Arc::clone(&image.device)
+    } else {
+        Arc::new(Overlay::new(Arc::clone(&image.device)))
+    };
+    let journal_replayed = replay(source, image, &device, writable).map_err(|e| match e {
+        Replay::Volume(e) => failed(e),
+        Replay::Block(e) => Error::Block(e),
+    })?;
+    let (before, after) = if writable {
+        let done = weft_hfs::fsck::repair(&*device).map_err(failed)?;
+        (done.before, done.after)
+    } else {
+        let report = match weft_hfs::fsck::check(&*device) {
+            Ok(report) => report,
+            Err(e @ weft_hfs::Error::Device { .. }) => return Err(failed(e)),
+            // Nothing to walk: that is what is wrong.
+            Err(e) => {
+                let what = e.to_string();
+                let problem = weft_hfs::fsck::Problem::Mdb { what };
+                weft_hfs::fsck::Report { problems: vec![problem], ..Default::default() }
+            }
+        };
+        (report.clone(), report)
+    };
+    let found = |p: &weft_hfs::fsck::Problem| Found { what: p.to_string(), fix: p.fix().into() };
+    Ok(Checked::Mac(MacReport {
+        format: "hfs",
+        layers: image.layer_names(),
+        problems: before.problems.iter().map(found).collect(),
+        remaining: after.problems.iter().map(ToString::to_string).collect(),
+        unmounted: before.unmounted,
+        journal_replayed,
+        files: after.files,
+        folders: after.folders,
+        blocks: blocks_of(&*device)?,
+        blocks_used: after.used_blocks,
+    }))
+}
+
+enum Replay {
+    Volume(weft_hfs::Error),
+    Block(weft_block::Error),
+}
+
+/// Replays the journal beside the volume, on what will be checked.
+fn replay(
+    source: &str,
+    image: &Image,
+    device: &Arc<dyn BlockDevice>,
+    writable: bool,
+) -> Result<bool, Replay> {
+    let Some(path) = mac::journal_beside(source, image).filter(|path| path.exists()) else {
+        return Ok(false);
+    };
+    let mode = if writable { OpenMode::READ_WRITE } else { OpenMode::READ_ONLY };
+    let journal = FileDevice::open(&path, mode).map_err(Replay::Block)?;
+    let journal: Arc<dyn BlockDevice> =
+        if writable { Arc::new(journal) } else { Arc::new(Overlay::new(journal)) };
+    weft_hfs::replay_journal(device, &journal).map_err(Replay::Volume)
+}
+
+fn blocks_of(device: &dyn BlockDevice) -> Result<u32> {
+    let mut raw = [0; 512];
+    device.read_at(&mut raw, 1024)?;
+    Ok(weft_hfs::layout::Mdb::parse(&raw).map_or(0, |mdb| mdb.alloc_blocks.into()))
+}
+
+fn mfs(source: &str, image: &Image, options: &Options<'_>) -> Result<Checked> {
+    let repair = options.repair.is_some();
+    if repair && image.device.geometry().read_only {
+        let why = image.why_read_only().unwrap_or_else(|| "it cannot be written".into());
+        return Err(Error::Invalid(format!("{source} cannot be repaired: {why}")));
+    }
+    let failed =
+        |e: weft_vfs::Error| Error::Volume { image: source.to_owned(), message: e.to_string() };
+    let report = weft_hfs::mfs::check(&*image.device, repair).map_err(failed)?;
+    if repair {
+        image.device.flush()?;
+    }
+    let fix = |what: &String, fix: &str| Found { what: what.clone(), fix: fix.into() };
+    let problems: Vec<Found> = report
+        .loose
+        .iter()
+        .map(|what| fix(what, "set it right, as opening the volume does"))
+        .chain(report.damage.iter().map(|what| fix(what, "write directory and map anew")))
+        .collect();
+    let remaining = if repair && report.repaired {
+        Vec::new()
+    } else {
+        problems.iter().map(|p| p.what.clone()).collect()
+    };
+    let volume = weft_hfs::mfs::Mfs::open(
+        Arc::clone(&image.device),
+        weft_hfs::mfs::OpenOptions { read_only: true, ..Default::default() },
+    );
+    let space = volume.and_then(|v| weft_vfs::FileSystem::statfs(&*v)).ok();
+    let count = |n: u64| u32::try_from(n).unwrap_or(u32::MAX);
+    Ok(Checked::Mac(MacReport {
+        format: "mfs",
+        layers: image.layer_names(),
+        problems,
+        remaining,
+        unmounted: report.loose.is_empty(),
+        journal_replayed: false,
+        files: u32::try_from(report.files).unwrap_or(u32::MAX),
+        folders: 1,
+        blocks: space.map_or(0, |s| count(s.blocks)),
+        blocks_used: space.map_or(0, |s| count(s.blocks.saturating_sub(s.blocks_free))),
+    }))
 }

@@ -11,8 +11,8 @@ use weft_ext2::{Atime, Ext2, OpenOptions};
 use weft_patch::{Engine, JournalMode, Policy};
 
 impl Volume for Ext2 {
-    fn engine(&self) -> &Engine {
-        self.engine()
+    fn engine(&self) -> Option<&Engine> {
+        Some(self.engine())
     }
 
     fn is_read_only(&self) -> bool {

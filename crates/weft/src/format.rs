@@ -12,6 +12,15 @@ use weft_block::BlockDevice;
 pub enum Format {
     /// ext2 or a descendant: whether it is one that weft can open, its feature words decide.
     Ext,
+    /// HFS.
+    Hfs,
+    /// HFS Plus or HFSX, by itself or wrapped in an HFS volume.
+    HfsPlus {
+        /// Whether it is wrapped.
+        wrapped: bool,
+    },
+    /// MFS, of the first Macintosh.
+    Mfs,
     /// Nothing that anybody made: empty, or zeroes where any format has its marks.
     Nothing,
     /// Something weft does not read, in words.
@@ -34,9 +43,6 @@ const OTHERS: &[(usize, &[u8], &str)] = &[
     (3, b"EXFAT   ", "an exFAT volume"),
     (82, b"FAT32", "a FAT32 volume"),
     (54, b"FAT1", "a FAT volume"),
-    (1024, b"H+", "an HFS Plus volume"),
-    (1024, b"HX", "an HFSX volume"),
-    (1024, b"BD", "an HFS volume"),
     (0x255c, &[0x19, 0x01, 0x54, 0x19], "a UFS2 volume (little-endian)"),
     (0x1055c, &[0x19, 0x01, 0x54, 0x19], "a UFS2 volume"),
     (0x255c, &[0x54, 0x19, 0x01, 0x00], "a UFS1 volume"),
@@ -56,6 +62,7 @@ const OTHERS: &[(usize, &[u8], &str)] = &[
     (0, b"PK\x03\x04", "a zip archive"),
     (0, b"\x7fELF", "a program"),
     (512, b"EFI PART", "a disk with a GPT; name a partition: IMAGE?partition=1"),
+    (512, b"PM", "a disk with an Apple partition map; name a partition: IMAGE?partition=1"),
 ];
 
 /// How much of a device's beginning is looked at, in bytes: Btrfs keeps its magic deepest.
@@ -79,6 +86,9 @@ pub fn recognise_bytes(head: &[u8], len_bytes: u64) -> Format {
     if has(EXT_MAGIC.0, EXT_MAGIC.1) {
         return Format::Ext;
     }
+    if let Some(mac) = macintosh(head) {
+        return mac;
+    }
     if let Some((_, _, name)) = OTHERS.iter().find(|(at, magic, _)| has(*at, magic)) {
         return Format::Other((*name).to_owned());
     }
@@ -96,23 +106,53 @@ pub fn recognise_bytes(head: &[u8], len_bytes: u64) -> Format {
     ))
 }
 
-impl Format {
-    /// The error for `source`, which holds this and not what was wanted.
-    pub(crate) fn refused(self, source: &str) -> crate::Error {
-        let saw = match self {
-            Self::Ext => "an ext2, ext3 or ext4 volume".to_owned(),
-            Self::Nothing => "nothing at all: it is empty or begins with zeroes".to_owned(),
-            Self::Other(saw) => saw,
-        };
-        crate::Error::Unrecognised { image: source.to_owned(), saw }
+/// A Macintosh volume, by the block at 1024. Two bytes could be there by chance, so what must be
+/// sensible of the volume information is looked at too: *Inside Macintosh: Files*, chapter 2 (MDB);
+/// *Inside Macintosh II*, page 119 (MFS); Technical Note TN1150 (HFS Plus).
+fn macintosh(head: &[u8]) -> Option<Format> {
+    let be16 =
+        |at: usize| head.get(1024 + at..1026 + at).map_or(0, |b| u16::from_be_bytes([b[0], b[1]]));
+    let be32 = |at: usize| u32::from(be16(at)) << 16 | u32::from(be16(at + 2));
+    // Both have blocks (18), their length (20) and the length of the name (36) in one place.
+    let blocks = be32(20) != 0 && be32(20).is_multiple_of(512) && be16(18) != 0;
+    let named = head.get(1024 + 36).is_some_and(|len| (1..=27).contains(len));
+    match be16(0) {
+        0x4244 if blocks && matches!(be16(124), 0x482b | 0x4858) => {
+            Some(Format::HfsPlus { wrapped: true })
+        }
+        0x4244 if blocks && named => Some(Format::Hfs),
+        0xd2d7 if blocks => Some(Format::Mfs),
+        0x482b | 0x4858 if be32(40).is_power_of_two() && be32(40) >= 512 => {
+            Some(Format::HfsPlus { wrapped: false })
+        }
+        _ => None,
     }
 }
 
-/// Refuses what is not an ext volume, saying what it is.
-pub(crate) fn demand_ext(source: &str, device: &dyn BlockDevice) -> crate::Result<()> {
-    match recognise(device)? {
-        Format::Ext => Ok(()),
-        other => Err(other.refused(source)),
+impl Format {
+    /// Whether it is a volume that weft opens.
+    #[must_use]
+    pub fn is_volume(&self) -> bool {
+        matches!(self, Self::Ext | Self::Hfs | Self::HfsPlus { .. } | Self::Mfs)
+    }
+
+    /// What it is, in words that fit behind "it looks like".
+    #[must_use]
+    pub fn words(&self) -> String {
+        match self {
+            Self::Ext => "an ext2, ext3 or ext4 volume".into(),
+            Self::Hfs => "an HFS volume".into(),
+            Self::HfsPlus { wrapped: false } => "an HFS Plus volume".into(),
+            Self::HfsPlus { wrapped: true } => "an HFS Plus volume in its HFS wrapper".into(),
+            Self::Mfs => "an MFS volume".into(),
+            Self::Nothing => "nothing at all: it is empty or begins with zeroes".into(),
+            Self::Other(saw) => saw.clone(),
+        }
+    }
+
+    /// The error for `source`, which holds this and not what was wanted.
+    pub(crate) fn refused(self, source: &str) -> crate::Error {
+        crate::Error::Unrecognised { image: source.to_owned(), saw: self.words() }
     }
 }
 
@@ -126,6 +166,25 @@ mod tests {
         head[1080] = 0x53;
         head[1081] = 0xef;
         assert_eq!(recognise_bytes(&head, 4096), Format::Ext);
+    }
+
+    #[test]
+    fn macintosh_volumes_are_told_apart() {
+        let volume = |signature: &[u8], at_124: &[u8]| {
+            let mut head = vec![0; 4096];
+            head[1024..1026].copy_from_slice(signature);
+            head[1024 + 18..1024 + 24].copy_from_slice(&[1, 0, 0, 0, 2, 0]);
+            head[1024 + 36] = 4;
+            head[1024 + 124..][..at_124.len()].copy_from_slice(at_124);
+            recognise_bytes(&head, 4096)
+        };
+        assert_eq!(volume(b"BD", b""), Format::Hfs);
+        assert_eq!(volume(b"BD", b"H+"), Format::HfsPlus { wrapped: true });
+        assert_eq!(volume(b"\xd2\xd7", b""), Format::Mfs);
+        assert!(matches!(volume(b"H+", b""), Format::Other(_)), "allocation blocks of no bytes");
+        let mut chance = vec![0xff; 4096];
+        chance[1024..1026].copy_from_slice(b"BD");
+        assert!(matches!(recognise_bytes(&chance, 4096), Format::Other(_)));
     }
 
     #[test]

@@ -31,6 +31,7 @@
 pub mod cache;
 pub mod check;
 pub mod format;
+pub mod image;
 pub mod mkfs;
 pub mod mount_options;
 pub mod mounts;
@@ -41,12 +42,13 @@ pub mod volume;
 mod error;
 mod ext;
 mod info;
+mod mac;
 mod mount;
 mod order;
 mod stack;
 
 pub use error::{Error, Result};
-pub use info::{VolumeInfo, info};
+pub use info::{ExtInfo, MacInfo, VolumeInfo, info};
 pub use mount::Session;
 pub use order::Order;
 pub use stack::{Options, Stack};

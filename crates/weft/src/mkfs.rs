@@ -7,6 +7,12 @@ use std::path::Path;
 use weft_block::{BlockDevice, FileDevice, OpenMode, SourceDevice};
 use weft_ext2::mkfs::{MkfsOptions, Report, mkfs};
 
+mod apple;
+mod mac;
+
+pub use apple::Drivers;
+pub use mac::{MacFormat, MacMade, MacOptions, Wrapping, make_mac};
+
 /// Makes a volume in `image`, of `len_bytes` or of the whole of what is there. An image file that
 /// does not exist is made, one that is too short grows. What looks like something is overwritten
 /// only with `force`.
@@ -84,9 +90,8 @@ fn in_file<T>(
 
 fn refuse_content(image: &str, device: &dyn BlockDevice) -> Result<()> {
     let there = match recognise(device)? {
-        Format::Ext => "an ext2, ext3 or ext4 volume".to_owned(),
         Format::Nothing => return Ok(()),
-        Format::Other(saw) => saw,
+        other => other.words(),
     };
     Err(Error::Invalid(format!(
         "{image} is in use already: it looks like {there}. --force overwrites it"

@@ -19,9 +19,12 @@ impl Stack {
         let source = mounts::absolute_source(self.source())?;
         let read_only = options.read_only || self.is_read_only();
         let failed = |e: weft_fuse::Error| Error::Mount(e.to_string());
-        let mount =
-            weft_fuse::mount(self.share(), mountpoint, &fuse_options(options, source, read_only))
-                .map_err(failed)?;
+        let mut fuse = fuse_options(options, source, read_only);
+        if self.names_have_aliases() {
+            // The kernel knows one spelling of a name, and would go on believing in the others.
+            fuse.lifetime = std::time::Duration::ZERO;
+        }
+        let mount = weft_fuse::mount(self.share(), mountpoint, &fuse).map_err(failed)?;
         mount.unmount_on_signals().map_err(failed)?;
         Ok(Session { mount })
     }

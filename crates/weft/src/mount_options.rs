@@ -1,6 +1,7 @@
 //! Mount options as fstab(5) and `-o` write them.
 
 use crate::{Error, Order, Result};
+use weft_hfs::view::Forks;
 
 /// What the options of a mount say.
 #[derive(Debug, Clone, PartialEq, Eq, Default)]
@@ -23,6 +24,12 @@ pub struct MountOptions {
     pub cache: Option<String>,
     /// `cache_mode=MODE`: what happens to reads and writes there.
     pub cache_mode: Option<String>,
+    /// `forks=HOW`: how resource forks and Finder information are shown.
+    pub forks: Option<Forks>,
+    /// `uid=N`: who owns all on a volume that knows no owners.
+    pub uid: Option<u32>,
+    /// `gid=N`: whose group that is.
+    pub gid: Option<u32>,
     /// `polling` or `nopolling`: whether a CPU may be kept awake while there is much to do.
     pub polling: Option<bool>,
 }
@@ -93,6 +100,13 @@ impl MountOptions {
                 ("nopolling", None) => self.polling = Some(false),
                 ("cache", Some(path)) => self.cache = Some(path.to_owned()),
                 ("cache_mode", Some(mode)) => self.cache_mode = Some(mode.to_owned()),
+                ("forks", Some(how)) => self.forks = Some(how.parse().map_err(Error::Invalid)?),
+                ("uid" | "gid", Some(id)) => {
+                    let number = id.parse().map_err(|_| {
+                        Error::Invalid(format!("{name}={id}: give the number of a user or group"))
+                    })?;
+                    *(if name == "uid" { &mut self.uid } else { &mut self.gid }) = Some(number);
+                }
                 ("threads", Some(n)) => {
                     let n = n.parse().ok().filter(|n| (1..=1024).contains(n)).ok_or_else(|| {
                         Error::Invalid(format!("threads={n}: give a number from 1 to 1024"))
@@ -115,7 +129,7 @@ impl MountOptions {
                     return Err(Error::Invalid(format!(
                         "the mount option '{option}' is not known; there are ro, order=ORDER, \
                          allow_other, noxattr, nowriteback, nopolling, threads=N, cache=PATH, \
-                         cache_mode=MODE, and the \
+                         cache_mode=MODE, forks=HOW, uid=N, gid=N, and the \
                          kernel's own (nodev, nosuid, noexec, noatime, ...)"
                     )));
                 }

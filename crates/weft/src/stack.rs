@@ -1,11 +1,13 @@
 //! A volume opened: device, engine and file system put on top of each other.
 
-use crate::format::{Format, recognise};
+use crate::format::Format;
 use crate::source::open_source;
-use crate::{Error, Order, Result, ext};
+use crate::{Error, Order, Result, ext, image, mac};
 use std::sync::Arc;
 use weft_block::{BlockDevice, OpenMode};
-use weft_vfs::FileSystem;
+use weft_hfs::streams::MacVolume;
+use weft_hfs::view::{ForkView, Forks};
+use weft_vfs::{FileSystem, Time};
 
 /// How a volume is opened.
 #[derive(Debug, Clone, Default)]
@@ -19,8 +21,19 @@ pub struct Options {
     pub no_atime: bool,
     /// Where it is going to be mounted: noted on the volume for people to read.
     pub mount_point: Option<String>,
-    /// The source of the journal, for a volume made with one beside it.
+    /// The source of the journal, for a volume that has one beside it. An HFS volume in an image
+    /// file needs no word: its journal is `IMAGE.wjournal`.
     pub journal: Option<String>,
+    /// How resource forks and Finder information are shown, on volumes that have them.
+    pub forks: Forks,
+    /// Seconds that local time is ahead of UTC: HFS and MFS keep local time.
+    pub utc_offset_secs: i32,
+    /// What the time is on HFS and MFS volumes, if not what the system's clock says: for volumes
+    /// that shall come out the same.
+    pub clock: Option<Time>,
+    /// Who owns all on a volume that knows no owners, as user and group id; `None` for who runs
+    /// this.
+    pub owner: Option<(u32, u32)>,
     /// The engine's own options; its policy is that of `order`.
     pub engine: weft_patch::Options,
 }
@@ -36,17 +49,38 @@ impl Options {
 /// An opened volume.
 ///
 /// [`close`](Self::close) it to learn whether everything became durable.
-#[derive(Debug)]
 pub struct Stack {
     source: String,
     order: Order,
     volume: Arc<dyn Volume>,
+    /// The volume, or a view on it.
+    front: Arc<dyn FileSystem>,
+    why_read_only: Option<String>,
+}
+
+impl std::fmt::Debug for Stack {
+    fn fmt(&self, f: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
+        f.debug_struct("Stack")
+            .field("source", &self.source)
+            .field("order", &self.order)
+            .field("volume", &self.volume)
+            .finish_non_exhaustive()
+    }
 }
 
 /// What each format's file system offers beyond the file plug.
 pub(crate) trait Volume: FileSystem + std::fmt::Debug {
-    fn engine(&self) -> &weft_patch::Engine;
+    /// The write engine below it; a format that is only read has none.
+    fn engine(&self) -> Option<&weft_patch::Engine>;
     fn is_read_only(&self) -> bool;
+    /// Why it is, if the volume itself is the reason.
+    fn why_read_only(&self) -> Option<String> {
+        None
+    }
+    /// The volume as one whose files have two forks.
+    fn as_mac(self: Arc<Self>) -> Option<Arc<dyn MacVolume>> {
+        None
+    }
 }
 
 impl Stack {
@@ -71,11 +105,24 @@ impl Stack {
         device: Arc<dyn BlockDevice>,
         options: &Options,
     ) -> Result<Self> {
-        let (order, volume) = match recognise(&*device)? {
-            Format::Ext => ext::open(source, device, options)?,
-            other => return Err(other.refused(source)),
+        let image = image::unwrap(source, device)?;
+        let mut options = options.clone();
+        options.read_only |= image.device.geometry().read_only;
+        let (order, volume) = match &image.format {
+            Format::Ext => ext::open(source, Arc::clone(&image.device), &options)?,
+            Format::Hfs => mac::open_hfs(source, &image, &options)?,
+            Format::Mfs => mac::open_mfs(source, &image, &options)?,
+            Format::HfsPlus { .. } => mac::open_hfs_plus(source, &image, &options)?,
+            Format::Nothing | Format::Other(_) => return Err(image.format.refused(source)),
         };
-        Ok(Self { source: source.to_owned(), order, volume })
+        let why_read_only = image.why_read_only().or_else(|| volume.why_read_only());
+        let front: Arc<dyn FileSystem> = match Arc::clone(&volume).as_mac() {
+            Some(mac) if options.forks != Forks::Xattr => {
+                Arc::new(ForkView::new(mac, options.forks))
+            }
+            _ => Arc::clone(&volume) as _,
+        };
+        Ok(Self { source: source.to_owned(), order, volume, front, why_read_only })
     }
 
     /// What was opened.
@@ -96,28 +143,48 @@ impl Stack {
         self.volume.is_read_only()
     }
 
+    /// Why it refuses changes, if there is a reason beside that it was asked for.
+    #[must_use]
+    pub fn why_read_only(&self) -> Option<&str> {
+        self.why_read_only.as_deref().filter(|_| self.is_read_only())
+    }
+
+    /// The volume as one whose files have two forks, if they have. Inode numbers are those of
+    /// [`fs`](Self::fs).
+    #[must_use]
+    pub fn mac(&self) -> Option<Arc<dyn MacVolume>> {
+        Arc::clone(&self.volume).as_mac()
+    }
+
     /// The file system.
     #[must_use]
     pub fn fs(&self) -> &dyn FileSystem {
-        &*self.volume
+        &*self.front
     }
 
     /// The file system, to be shared with a front.
     #[must_use]
     pub fn share(&self) -> Arc<dyn FileSystem> {
-        Arc::clone(&self.volume) as Arc<dyn FileSystem>
+        Arc::clone(&self.front)
     }
 
-    /// The engine below the file system: what waits in it, and why.
+    /// The engine below the file system: what waits in it, and why. A format that is only read
+    /// has none.
     #[must_use]
-    pub fn engine(&self) -> &weft_patch::Engine {
+    pub fn engine(&self) -> Option<&weft_patch::Engine> {
         self.volume.engine()
     }
 
     /// What the engine has counted since the volume was opened.
     #[must_use]
     pub fn counters(&self) -> weft_patch::Counters {
-        self.volume.engine().counters()
+        self.volume.engine().map(weft_patch::Engine::counters).unwrap_or_default()
+    }
+
+    /// Whether a name can change what another one means: where case does not count, and where a
+    /// file has companions.
+    pub(crate) fn names_have_aliases(&self) -> bool {
+        self.mac().is_some() && !self.is_read_only()
     }
 
     /// Makes everything durable and marks the volume clean.
@@ -125,6 +192,6 @@ impl Stack {
     /// # Errors
     /// Those of [`FileSystem::unmount`].
     pub fn close(self) -> Result<()> {
-        self.volume.unmount().map_err(|e| Error::file("unmount", b"/", e))
+        self.front.unmount().map_err(|e| Error::file("unmount", b"/", e))
     }
 }

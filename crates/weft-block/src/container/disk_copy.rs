@@ -16,6 +16,10 @@ const HEADER_BYTES: u64 = 84;
 const DATA_SUM_AT: u64 = 0x48;
 /// The sum of the tags leaves out this many bytes of them.
 const UNSUMMED_TAG_BYTES: u64 = 12;
+/// Lengths of floppies in bytes, and what the header calls them: the kind of disk (0x50) and how it
+/// is formatted (0x51: with two sides, and blocks interleaved by two or four, or as MFM).
+const FLOPPIES: [(u64, u8, u8); 4] =
+    [(400 << 10, 0, 0x12), (800 << 10, 1, 0x22), (720 << 10, 2, 0x22), (1440 << 10, 3, 0x22)];
 /// The largest image taken for one: floppies have 1.4 MiB, hard disks of the Lisa 10.
 const DATA_MAX_BYTES: u64 = 64 << 20;
 
@@ -40,6 +44,34 @@ impl std::fmt::Debug for DiskCopy {
 }
 
 impl DiskCopy {
+    /// Length of the header in bytes.
+    pub const HEADER_BYTES: u64 = HEADER_BYTES;
+
+    /// Whether a disk of so many bytes is a floppy of one of the formats the header knows.
+    #[must_use]
+    pub fn is_floppy(len_bytes: u64) -> bool {
+        FLOPPIES.iter().any(|(len, ..)| *len == len_bytes)
+    }
+
+    /// Writes the header of an image without tags of a floppy of `len_bytes`, called `name` (in
+    /// MacRoman, cut to 63 bytes). Its sum is that of zeroes, until a flush behind a write.
+    ///
+    /// # Errors
+    /// [`Error::Invalid`](crate::Error::Invalid) if it is no floppy; those of the device.
+    pub fn write_header(file: &dyn BlockDevice, name: &[u8], len_bytes: u64) -> Result<()> {
+        let Some((_, disk, format)) = FLOPPIES.iter().find(|(len, ..)| *len == len_bytes) else {
+            return Err(crate::Error::Invalid(format!("a floppy of {len_bytes} bytes")));
+        };
+        let mut head = [0; HEADER_BYTES as usize];
+        let name = &name[..name.len().min(63)];
+        head[0] = name.len() as u8;
+        head[1..=name.len()].copy_from_slice(name);
+        head[0x40..0x44].copy_from_slice(&(len_bytes as u32).to_be_bytes());
+        (head[0x50], head[0x51]) = (*disk, *format);
+        head[0x52..0x54].copy_from_slice(&[1, 0]);
+        file.write_at(&head, 0)
+    }
+
     /// The image that a device holds, if its header is one and its lengths fit.
     ///
     /// # Errors

@@ -25,9 +25,17 @@ pub fn run(args: &cli::Cat) -> Outcome {
                     FileKind::Directory => return Err(failed(FsError::IsADirectory)),
                     _ => return Err(failed(FsError::Invalid("it is no regular file"))),
                 }
+                let mac = stack.mac().filter(|_| args.resource);
+                if args.resource && mac.is_none() {
+                    return Err(failed(FsError::Unsupported("its files have one fork")));
+                }
                 let mut at = 0;
                 loop {
-                    let got = node.read_at(at, &mut buffer).map_err(failed)?;
+                    let got = match &mac {
+                        Some(mac) => mac.read_resource(node.ino(), at, &mut buffer),
+                        None => node.read_at(at, &mut buffer),
+                    }
+                    .map_err(failed)?;
                     if got == 0 {
                         break;
                     }

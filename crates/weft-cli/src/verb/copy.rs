@@ -1,6 +1,9 @@
 //! `cp`, `get`, `put`.
 
-use super::{changing, file_error, ownership, reading, volume_path};
+use super::{
+    change_options, changing_with, file_error, ownership, read_options, volume_path, with_volume,
+};
+use crate::cli::hfs::As;
 use crate::cli::{self, Keeping, Opening};
 use crate::failure::{DONE, Failure, Outcome};
 use crate::output::{Output, TallyReport};
@@ -8,6 +11,9 @@ use std::ffi::{OsStr, OsString};
 use std::os::unix::ffi::OsStrExt;
 use std::path::{Path, PathBuf};
 use std::time::Instant;
+use weft::Options;
+use weft::hfs::interchange::Format;
+use weft::hfs::view::Forks;
 use weft::transfer::{
     Counted, HostSink, HostSource, Ownership, Sink, Tally, VolumeSink, VolumeSource,
 };
@@ -18,13 +24,25 @@ use weft::volume::VolumePath;
 pub fn get(out: Output, args: &cli::Get) -> Outcome {
     let from: Vec<VolumePath> =
         args.paths.iter().map(|p| volume_path(p)).collect::<Result<_, _>>()?;
-    copy_out(out, &from, &args.destination, !args.no_xattrs)
+    if args.format.is_none() || args.format == Some(As::Xattr) || args.format == Some(DOUBLE) {
+        let forks = if args.format == Some(As::Xattr) { Forks::Xattr } else { Forks::AppleDouble };
+        return copy_out(out, &from, &args.destination, (!args.no_xattrs, forks));
+    }
+    super::hfs::pack::get(out, &from, &args.destination, args.format)
 }
+
+const DOUBLE: As = As::Packed(Format::AppleDouble);
 
 /// `put`.
 pub fn put(out: Output, args: &cli::Put) -> Outcome {
     let to = volume_path(&args.destination)?;
-    copy_in(out, &args.paths, &to, &args.keeping, &args.opening)
+    let xattr = args.format == Some(As::Xattr);
+    let said = args.file_type.is_some() || args.creator.is_some();
+    if (args.format.is_none() || xattr) && !said {
+        let forks = if xattr { Forks::Xattr } else { Forks::AppleDouble };
+        return copy_in(out, &args.paths, &to, &args.keeping, (&args.opening, forks));
+    }
+    super::hfs::pack::put(out, &args.paths, &to, args)
 }
 
 /// `cp`.
@@ -43,7 +61,8 @@ pub fn cp(out: Output, args: &cli::Cp) -> Outcome {
         )),
         (false, true) => {
             let from: Vec<PathBuf> = from.iter().map(PathBuf::from).collect();
-            copy_in(out, &from, &volume_path(to)?, &args.keeping, &args.opening)
+            let how = (&args.opening, Forks::AppleDouble);
+            copy_in(out, &from, &volume_path(to)?, &args.keeping, how)
         }
         (true, to_volume) => {
             let from: Vec<VolumePath> =
@@ -51,20 +70,25 @@ pub fn cp(out: Output, args: &cli::Cp) -> Outcome {
             if to_volume {
                 copy_across(out, &from, &volume_path(to)?, &args.keeping, &args.opening)
             } else {
-                copy_out(out, &from, Path::new(to), !args.keeping.no_xattrs)
+                let how = (!args.keeping.no_xattrs, Forks::AppleDouble);
+                copy_out(out, &from, Path::new(to), how)
             }
         }
     }
 }
 
 /// Where copies go in a volume: a directory, and the name in it unless each keeps its own.
-struct Landing<'a> {
-    dir: Node<'a>,
-    name: Option<Vec<u8>>,
-    shown: Vec<u8>,
+pub struct Landing<'a> {
+    pub dir: Node<'a>,
+    pub name: Option<Vec<u8>>,
+    pub shown: Vec<u8>,
 }
 
-fn landing<'a>(walker: &Walker<'a>, path: &[u8], sources: usize) -> Result<Landing<'a>, Failure> {
+pub fn landing<'a>(
+    walker: &Walker<'a>,
+    path: &[u8],
+    sources: usize,
+) -> Result<Landing<'a>, Failure> {
     let failed = |e| file_error("copy to", path, e);
     match walker.resolve(path) {
         Ok(node) if node.is_dir() => Ok(Landing { dir: node, name: None, shown: path.to_vec() }),
@@ -82,6 +106,17 @@ fn landing<'a>(walker: &Walker<'a>, path: &[u8], sources: usize) -> Result<Landi
 }
 
 impl<'a> Landing<'a> {
+    /// The sink for a source that is to be called `name`.
+    fn named(
+        &self,
+        walker: &Walker<'a>,
+        name: &[u8],
+        ownership: Ownership,
+    ) -> Result<VolumeSink<'a>, Failure> {
+        let dir = self.dir.lookup(b".").map_err(|e| file_error("copy to", &self.shown, e))?;
+        Ok(VolumeSink::new(walker.fs(), dir, Some(name), &self.shown, ownership))
+    }
+
     /// The sink for a source called `own_name` (`None`: what is in it goes into the directory).
     fn sink(
         &self,
@@ -94,6 +129,11 @@ impl<'a> Landing<'a> {
         let name = self.name.as_deref().or(own_name);
         Ok(VolumeSink::new(fs, dir, name, &self.shown, ownership))
     }
+}
+
+/// The name of an AppleDouble.
+fn double_of(name: &[u8]) -> Vec<u8> {
+    [b"._", name].concat()
 }
 
 /// Sends with progress, and adds what was sent to `total`.
@@ -128,7 +168,7 @@ fn copy_in(
     from: &[PathBuf],
     to: &VolumePath,
     keeping: &Keeping,
-    opening: &Opening,
+    (opening, forks): (&Opening, Forks),
 ) -> Outcome {
     let began = Instant::now();
     let mut total = Tally::default();
@@ -138,16 +178,27 @@ fn copy_in(
             return Err(weft::Error::host("read", path, e).into());
         }
     }
-    changing(&to.image, opening, |stack| {
+    let options = Options { forks, ..change_options(opening) };
+    changing_with(&to.image, &options, |stack| {
         let walker = Walker::new(stack.fs());
         let landing = landing(&walker, &to.path, from.len())?;
+        let doubles = stack.mac().is_some() && forks == Forks::AppleDouble;
         for path in from {
             let own = own_name_of_host(path);
-            let mut sink = landing.sink(&walker, own.as_deref().map(OsStr::as_bytes), ownership)?;
+            let own = own.as_deref().map(OsStr::as_bytes);
+            let mut sink = landing.sink(&walker, own, ownership)?;
             counted(out, &mut total, &mut sink, |sink| {
                 HostSource::new(path).with_xattrs(!keeping.no_xattrs).send(sink)
             })?;
-            note_left_out(out, sink.xattrs_left_out());
+            note_left_out(out, &sink);
+            // The other half of a file alone; in a directory it is found by itself.
+            let Some(own) = own.filter(|_| doubles) else { continue };
+            let beside = path.with_file_name(OsStr::from_bytes(&double_of(own)));
+            if beside.is_file() && !from.contains(&beside) {
+                let name = double_of(landing.name.as_deref().unwrap_or(own));
+                let mut sink = landing.named(&walker, &name, ownership)?;
+                HostSource::new(&beside).with_xattrs(false).send(&mut sink)?;
+            }
         }
         Ok(())
     })?;
@@ -166,13 +217,20 @@ fn own_name(path: &[u8]) -> Option<&[u8]> {
     path.split(|b| *b == b'/').rfind(|name| !name.is_empty()).filter(|n| *n != b"." && *n != b"..")
 }
 
-fn note_left_out(out: Output, xattrs: u64) {
+pub fn note_left_out(out: Output, sink: &VolumeSink<'_>) {
+    sink.left_out().iter().for_each(|what| out.note(what));
+    let xattrs = sink.xattrs_left_out();
     if xattrs > 0 {
         out.note(&format!("the volume has no place for {xattrs} of the extended attributes"));
     }
 }
 
-fn copy_out(out: Output, from: &[VolumePath], to: &Path, with_xattrs: bool) -> Outcome {
+fn copy_out(
+    out: Output,
+    from: &[VolumePath],
+    to: &Path,
+    (with_xattrs, forks): (bool, Forks),
+) -> Outcome {
     let began = Instant::now();
     let mut total = Tally::default();
     let into_directory = to.is_dir();
@@ -181,7 +239,8 @@ fn copy_out(out: Output, from: &[VolumePath], to: &Path, with_xattrs: bool) -> O
         return Err(Failure::new(format!("{to} is no directory, and there are several sources")));
     }
     for run in from.chunk_by(|a, b| a.image == b.image) {
-        reading(&run[0].image, |stack| {
+        let options = Options { forks, ..read_options() };
+        with_volume(&run[0].image, &options, |stack| {
             let walker = Walker::new(stack.fs());
             for place in run {
                 let node = walker
@@ -191,6 +250,7 @@ fn copy_out(out: Output, from: &[VolumePath], to: &Path, with_xattrs: bool) -> O
                     Some(name) if into_directory => to.join(OsStr::from_bytes(name)),
                     _ => to.to_owned(),
                 };
+                let mac = stack.mac().is_some();
                 let mut sink = HostSink::new(&host);
                 counted(out, &mut total, &mut sink, |sink| {
                     VolumeSource::new(stack.fs(), &place.path)
@@ -198,11 +258,27 @@ fn copy_out(out: Output, from: &[VolumePath], to: &Path, with_xattrs: bool) -> O
                         .send(node, sink)
                 })?;
                 sink.left_out().iter().for_each(|what| out.note(what));
+                let name = host.file_name().map(OsStr::as_bytes);
+                if let (true, Forks::AppleDouble, Some(name)) = (mac, forks, name)
+                    && let Some(double) = double_beside(&walker, &place.path)
+                {
+                    let beside = host.with_file_name(OsStr::from_bytes(&double_of(name)));
+                    VolumeSource::new(stack.fs(), &place.path)
+                        .send(double, &mut HostSink::new(&beside))?;
+                }
             }
             Ok(())
         })?;
     }
     report(out, &total, began)
+}
+
+/// The AppleDouble beside a file, if there is one.
+fn double_beside<'a>(walker: &Walker<'a>, path: &[u8]) -> Option<Node<'a>> {
+    let name = own_name(path)?;
+    let at = path.len() - name.len() - path.iter().rev().take_while(|b| **b == b'/').count();
+    let beside = [path.get(..at)?, &double_of(name)].concat();
+    walker.resolve_link(&beside).ok()
 }
 
 fn copy_across(
@@ -215,11 +291,12 @@ fn copy_across(
     let began = Instant::now();
     let mut total = Tally::default();
     let ownership = ownership(keeping.owner.as_deref())?;
-    changing(&to.image, opening, |target| {
+    let options = Options { forks: Forks::AppleDouble, ..change_options(opening) };
+    changing_with(&to.image, &options, |target| {
         let walker = Walker::new(target.fs());
         let landing = landing(&walker, &to.path, from.len())?;
         for place in from {
-            let mut one = |source: &Walker<'_>, same: bool| {
+            let mut one = |source: &Walker<'_>, same: bool, forks: bool| {
                 let node = source
                     .resolve_link(&place.path)
                     .map_err(|e| file_error("read", &place.path, e))?;
@@ -232,13 +309,25 @@ fn copy_across(
                         .with_xattrs(!keeping.no_xattrs)
                         .send(node, sink)
                 })?;
-                note_left_out(out, sink.xattrs_left_out());
+                note_left_out(out, &sink);
+                let double = double_beside(source, &place.path).filter(|_| forks);
+                if let (Some(double), Some(own)) = (double, own_name(&place.path)) {
+                    let name = double_of(landing.name.as_deref().unwrap_or(own));
+                    let mut sink = landing.named(&walker, &name, ownership)?;
+                    VolumeSource::new(source.fs(), &place.path)
+                        .with_xattrs(false)
+                        .send(double, &mut sink)?;
+                }
                 Ok(())
             };
             if place.image == to.image {
-                one(&walker, true)?;
+                one(&walker, true, target.mac().is_some())?;
             } else {
-                reading(&place.image, |stack| one(&Walker::new(stack.fs()), false))?;
+                let options = Options { forks: Forks::AppleDouble, ..read_options() };
+                with_volume(&place.image, &options, |stack| {
+                    let forks = target.mac().is_some() || stack.mac().is_some();
+                    one(&Walker::new(stack.fs()), false, forks)
+                })?;
             }
         }
         Ok(())

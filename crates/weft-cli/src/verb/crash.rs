@@ -64,7 +64,11 @@ fn usage(e: &weft_crash::Error) -> Failure {
 
 /// Begins with a copy of the volume in `source`, which is not changed.
 fn on_image(target: Ext2Target, source: &str, args: &cli::Crash) -> Result<Ext2Target, Failure> {
-    let info = weft::info(source)?;
+    let weft::VolumeInfo::Ext(info) = weft::info(source)? else {
+        return Err(Failure::usage(format!(
+            "{source} is no ext volume: weft crash explores those"
+        )));
+    };
     if info.len_bytes > IMAGE_MAX_BYTES {
         return Err(Failure::new(format!(
             "{source} is too large to be copied for every crash image: take one of at most {} MiB",

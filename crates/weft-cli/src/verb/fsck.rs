@@ -1,11 +1,11 @@
 //! `fsck`: exit codes as fsck(8) has them.
 
 use crate::cli;
-use crate::failure::{DONE, Outcome};
+use crate::failure::{DONE, Failure, Outcome};
 use crate::output::{Output, count};
 use serde::Serialize;
 use weft::block::{BlockDevice, OpenMode};
-use weft::check::{Options, Progress, Report, check};
+use weft::check::{Checked as Found, MacReport, Options, Progress, Report, check};
 use weft::source::open_source;
 
 /// Everything wrong has been repaired.
@@ -50,7 +50,13 @@ pub fn run(out: Output, args: &cli::Fsck) -> Outcome {
     let journal = args.journal.as_ref().map(open).transpose()?;
     let journal = journal.as_deref().map(|device| device as &dyn BlockDevice);
     let options = Options { progress: Some(&tell), journal, ..options };
-    let report = check(&args.image, &options)?;
+    let report = match check(&args.image, &options)? {
+        Found::Ext(report) => report,
+        Found::Mac(report) => {
+            drop(progress);
+            return mac(out, args, &report);
+        }
+    };
     drop(progress);
 
     let found: u64 = report.counts.iter().sum();
@@ -89,6 +95,100 @@ pub fn run(out: Output, args: &cli::Fsck) -> Outcome {
             }
         }
         writeln!(w, "{}", sentence(&args.image, &report, code, found))
+    })?;
+    Ok(code)
+}
+
+#[derive(Serialize)]
+struct MacChecked<'a> {
+    image: &'a str,
+    format: &'a str,
+    layers: &'a [String],
+    clean: bool,
+    repaired: bool,
+    dry_run: bool,
+    unmounted: bool,
+    journal_replayed: bool,
+    problems: Vec<MacProblem<'a>>,
+    remaining: &'a [String],
+    files: u32,
+    folders: u32,
+    blocks: u32,
+    blocks_used: u32,
+}
+
+#[derive(Serialize)]
+struct MacProblem<'a> {
+    problem: &'a str,
+    fix: &'a str,
+}
+
+/// Tells of an HFS or MFS volume.
+fn mac(out: Output, args: &cli::Fsck, report: &MacReport) -> Result<u8, Failure> {
+    let code = match (report.problems.len(), report.remaining.len()) {
+        (0, 0) => DONE,
+        (_, 0) => REPAIRED,
+        _ => LEFT,
+    };
+    let checked = MacChecked {
+        image: &args.image,
+        format: report.format,
+        layers: &report.layers,
+        clean: report.remaining.is_empty(),
+        repaired: code == REPAIRED,
+        dry_run: args.dry_run,
+        unmounted: report.unmounted,
+        journal_replayed: report.journal_replayed,
+        problems: report
+            .problems
+            .iter()
+            .map(|p| MacProblem { problem: &p.what, fix: &p.fix })
+            .collect(),
+        remaining: &report.remaining,
+        files: report.files,
+        folders: report.folders,
+        blocks: report.blocks,
+        blocks_used: report.blocks_used,
+    };
+    let image = &args.image;
+    let found = report.problems.len() as u64;
+    let state = match code {
+        DONE if report.unmounted => "clean".to_owned(),
+        DONE => "whole, and not unmounted".to_owned(),
+        REPAIRED => format!("{} found and repaired", count(found, "problem")),
+        _ if args.repair => {
+            let left = count(report.remaining.len() as u64, "problem");
+            format!("{} found, {left} left", count(found, "problem"))
+        }
+        _ => format!("{} found; --repair repairs them", count(found, "problem")),
+    };
+    out.report(&checked, |w| {
+        if !out.quiet {
+            for p in report.problems.iter().take(SHOWN) {
+                if args.dry_run {
+                    writeln!(w, "{}: would {}", p.what, p.fix)?;
+                } else {
+                    writeln!(w, "{}", p.what)?;
+                }
+            }
+            if report.problems.len() > SHOWN {
+                let more = (report.problems.len() - SHOWN) as u64;
+                writeln!(w, "... and {} more (--json lists all)", count(more, "problem"))?;
+            }
+            if args.repair {
+                for left in report.remaining.iter().take(SHOWN) {
+                    writeln!(w, "left: {left}")?;
+                }
+            }
+        }
+        writeln!(
+            w,
+            "{image}: {state}; {}, {}, {} of {} allocation blocks in use",
+            count(report.files.into(), "file"),
+            count(report.folders.into(), "folder"),
+            report.blocks_used,
+            report.blocks
+        )
     })?;
     Ok(code)
 }

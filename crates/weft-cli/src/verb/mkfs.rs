@@ -1,5 +1,7 @@
 //! `mkfs`.
 
+mod mac;
+
 use super::{parse_owner, with_volume};
 use crate::cli::{self, MkfsFormat};
 use crate::failure::{DONE, Failure, Outcome};
@@ -29,6 +31,10 @@ struct Made<'a> {
 
 /// `mkfs`.
 pub fn run(out: Output, args: &cli::Mkfs) -> Outcome {
+    if matches!(args.format, MkfsFormat::Hfs | MkfsFormat::Mfs) {
+        return mac::run(out, args);
+    }
+    mac::refuse_for_ext(args)?;
     let options = options(args)?;
     let len_bytes = args.size.as_deref().map(size).transpose()?;
     let made = weft::mkfs::make(&args.image, len_bytes, args.force, &options)?;
@@ -50,7 +56,7 @@ fn size(text: &str) -> Result<u64, Failure> {
 fn options(args: &cli::Mkfs) -> Result<MkfsOptions, Failure> {
     let mut options = match args.format {
         MkfsFormat::Ext2 => MkfsOptions::ext2(),
-        MkfsFormat::Ext3 => MkfsOptions::ext3(),
+        _ => MkfsOptions::ext3(),
     };
     options.block_bytes = args.block_size;
     options.inode_bytes = args.inode_size.map(u32::from);
@@ -143,7 +149,7 @@ fn parse_uuid(text: &str) -> Result<[u8; 16], Failure> {
 fn report(out: Output, image: &str, format: MkfsFormat, made: &Report) -> Result<(), Failure> {
     let format = match format {
         MkfsFormat::Ext2 => "ext2",
-        MkfsFormat::Ext3 => "ext3",
+        _ => "ext3",
     };
     let report = Made {
         image,

@@ -9,6 +9,7 @@ mod crash;
 mod df;
 mod fsck;
 mod generate;
+mod hfs;
 mod info;
 mod list;
 mod mkfs;
@@ -21,6 +22,7 @@ mod umount;
 use crate::cli::{Cli, Opening, Verb};
 use crate::failure::{DONE, Failure, Outcome};
 use crate::output::Output;
+use crate::zone;
 use std::ffi::OsStr;
 use weft::transfer::Ownership;
 use weft::volume::VolumePath;
@@ -31,6 +33,7 @@ pub fn run(cli: Cli) -> Outcome {
     let out = Output::new(&cli);
     match cli.verb {
         Verb::Fsck(args) => fsck::run(out, &args),
+        Verb::Hfs(verb) => hfs::run(out, &verb),
         Verb::Crash(args) => crash::run(out, &args),
         Verb::Trace(args) => trace::run(out, &args),
         Verb::Mount(args) => mount::run(out, &args, cli.verbose),
@@ -75,7 +78,22 @@ fn with_volume<T>(
 }
 
 fn reading<T>(image: &str, work: impl FnOnce(&Stack) -> Result<T, Failure>) -> Result<T, Failure> {
-    with_volume(image, &Options::read_only(), work)
+    with_volume(image, &read_options(), work)
+}
+
+/// How a volume is opened to be read.
+fn read_options() -> Options {
+    Options { utc_offset_secs: zone::offset_secs(), ..Options::read_only() }
+}
+
+/// How a volume is opened to be changed.
+fn change_options(opening: &Opening) -> Options {
+    Options {
+        order: opening.order,
+        journal: opening.journal.clone(),
+        utc_offset_secs: zone::offset_secs(),
+        ..Options::default()
+    }
 }
 
 fn changing<T>(
@@ -83,11 +101,19 @@ fn changing<T>(
     opening: &Opening,
     work: impl FnOnce(&Stack) -> Result<T, Failure>,
 ) -> Result<T, Failure> {
-    with_volume(
-        image,
-        &Options { order: opening.order, journal: opening.journal.clone(), ..Options::default() },
-        work,
-    )
+    changing_with(image, &change_options(opening), work)
+}
+
+/// As [`changing`], refused at once if the volume is one that weft only reads.
+fn changing_with<T>(
+    image: &str,
+    options: &Options,
+    work: impl FnOnce(&Stack) -> Result<T, Failure>,
+) -> Result<T, Failure> {
+    with_volume(image, options, |stack| match stack.why_read_only() {
+        Some(why) => Err(Failure::new(format!("{image} cannot be changed: {why}"))),
+        None => work(stack),
+    })
 }
 
 /// Goes through volume paths in order, opening each volume once for all paths of it that stand

@@ -27,13 +27,19 @@ pub fn run(out: Output, args: &cli::Mount, verbose: u8) -> Outcome {
         no_atime: options.kernel.iter().any(|o| o == "noatime"),
         journal: args.opening.journal.clone(),
         mount_point: std::path::absolute(&args.mountpoint)?.to_str().map(str::to_owned),
+        forks: options.forks.unwrap_or_default(),
+        utc_offset_secs: crate::zone::offset_secs(),
+        owner: owner(&options),
         ..Options::default()
     };
     let cached =
         super::cache::open_source(&args.image, &caching(args, &options)?, opening.read_only)?;
     let stack = Stack::open_device(&args.image, cached.device(), &opening)?;
     if stack.is_read_only() && !options.read_only {
-        out.note("mounted read-only: weft info says which features of the volume call for that");
+        let why = stack
+            .why_read_only()
+            .unwrap_or("weft info says which features of the volume call for that");
+        out.note(&format!("mounted read-only: {why}"));
     }
     let detached = args.detached;
     let session = stack.mount(&args.mountpoint, &options)?;
@@ -65,6 +71,13 @@ fn caching(args: &cli::Mount, options: &MountOptions) -> Result<cli::Caching, Fa
     Ok(caching)
 }
 
+/// Who owns what the volume gives no owner.
+fn owner(options: &MountOptions) -> Option<(u32, u32)> {
+    let (uid, gid) = (rustix::process::geteuid().as_raw(), rustix::process::getegid().as_raw());
+    (options.uid.is_some() || options.gid.is_some())
+        .then(|| (options.uid.unwrap_or(uid), options.gid.unwrap_or(gid)))
+}
+
 /// Puts the options of the command line and of `-o` together.
 fn options(args: &cli::Mount) -> Result<MountOptions, Failure> {
     let mut options = MountOptions::default();
@@ -73,6 +86,7 @@ fn options(args: &cli::Mount) -> Result<MountOptions, Failure> {
     }
     options.read_only |= args.read_only;
     options.order = args.opening.order.or(options.order);
+    options.forks = args.forks.or(options.forks);
     options.threads = args.threads.or(options.threads);
     Ok(options)
 }
@@ -92,6 +106,10 @@ fn detach(out: Output, args: &cli::Mount, verbose: u8) -> Outcome {
         command.arg(format!("--journal={}", mounts::absolute_source(journal)?));
     }
     command.args(args.caching.to_args());
+    command.arg(format!("--timezone={}", crate::zone::text()));
+    if let Some(forks) = args.forks {
+        command.arg(format!("--forks={forks}"));
+    }
     if args.read_only {
         command.arg("--read-only");
     }

@@ -53,7 +53,10 @@ pub fn run(out: Output, args: &cli::Trace) -> Outcome {
     options.engine.background = false;
     let stack = Stack::open_device(&args.image, device, &options)?;
     record::run(stack.fs(), &workload).map_err(|e| Failure::new(e.to_string()))?;
-    show(out, args, stack.engine(), &stack.counters())?;
+    let engine = stack.engine().ok_or_else(|| {
+        Failure::usage(format!("{} is only read: there is no write to trace", args.image))
+    })?;
+    show(out, args, engine, &stack.counters())?;
     if let Some(log) = log {
         stack.close()?;
         log.finish()?;

@@ -1,6 +1,8 @@
 //! `import` and `export`: whole trees, as directories or tar streams.
 
-use super::{changing, file_error, ownership, reading, volume_path};
+use super::{
+    change_options, changing_with, file_error, ownership, read_options, volume_path, with_volume,
+};
 use crate::cli;
 use crate::failure::{DONE, Failure, Outcome};
 use crate::output::{Output, TallyReport};
@@ -8,6 +10,8 @@ use std::fs::File;
 use std::io::{BufWriter, IsTerminal, Read, Write};
 use std::path::Path;
 use std::time::Instant;
+use weft::Options;
+use weft::hfs::view::Forks;
 use weft::transfer::{
     Counted, HostSink, HostSource, ReadAhead, Sink, Tally, TarSink, TarSource, VolumeSink,
     VolumeSource,
@@ -21,7 +25,8 @@ pub fn import(out: Output, args: &cli::Import) -> Outcome {
     let ownership = ownership(args.keeping.owner.as_deref())?;
     let with_xattrs = !args.keeping.no_xattrs;
     let from = Import::open(&args.from)?;
-    let tally = changing(&to.image, &args.opening, |stack| {
+    let options = Options { forks: Forks::AppleDouble, ..change_options(&args.opening) };
+    let tally = changing_with(&to.image, &options, |stack| {
         let walker = Walker::new(stack.fs());
         let top = walker
             .mkdir_all(&to.path, 0o755)
@@ -31,10 +36,7 @@ pub fn import(out: Output, args: &cli::Import) -> Outcome {
             Import::Directory(dir) => HostSource::new(dir).with_xattrs(with_xattrs).send(sink),
             Import::Stream(stream) => TarSource::new(stream).with_xattrs(with_xattrs).send(sink),
         })?;
-        if sink.xattrs_left_out() > 0 {
-            let n = sink.xattrs_left_out();
-            out.note(&format!("the volume has no place for {n} of the extended attributes"));
-        }
+        super::copy::note_left_out(out, &sink);
         Ok(tally)
     })?;
     // Closed: everything is on the disk.
@@ -108,7 +110,8 @@ pub fn export(out: Output, args: &cli::Export) -> Outcome {
     if to_stdout && std::io::stdout().is_terminal() {
         return Err(Failure::usage("a tar stream is not for a terminal; redirect it"));
     }
-    let tally = reading(&from.image, |stack| {
+    let options = Options { forks: Forks::AppleDouble, ..read_options() };
+    let tally = with_volume(&from.image, &options, |stack| {
         let walker = Walker::new(stack.fs());
         let failed = |e| file_error("read", &from.path, e);
         let top = walker.resolve(&from.path).map_err(failed)?;

@@ -5,15 +5,19 @@ use super::names::plain;
 use super::node::{Known, State};
 use super::store::OpStore;
 use crate::Result;
+use crate::interchange::extension;
 use crate::layout::{FInfo, FileFlags, Fork};
 use weft_vfs::{
-    Attr, Error as FsError, FileKind, Ino, Result as FsResult, SetAttr, SetTime, StatFs, Time,
+    Attr, Error as FsError, FileKind, Ino, Result as FsResult, SetAttr, SetTime, StatFs,
 };
 
-/// Type and creator of a new file, which nobody has said anything of: none, so that the Finder
-/// shows a plain document.
-pub(super) fn info_by_name(_name: &[u8]) -> FInfo {
-    FInfo::default()
+/// Type and creator of a new file: those of its extension. What nothing is known of has none, so
+/// that the Finder shows a plain document.
+pub(super) fn info_by_name(name: &[u8]) -> FInfo {
+    match extension::guess(name) {
+        extension::UNKNOWN => FInfo::default(),
+        (file_type, creator) => FInfo { file_type, creator, ..FInfo::default() },
+    }
 }
 
 impl Hfs {
@@ -71,7 +75,7 @@ impl Hfs {
             self.do_set_len(id, Fork::Data, size)?;
         }
         let modified = match set.mtime {
-            Some(SetTime::Now) => Some(self.date(Time::now())),
+            Some(SetTime::Now) => Some(self.date(self.now())),
             Some(SetTime::At(time)) => Some(self.date(time)),
             None => None,
         };

@@ -91,6 +91,19 @@ pub(super) fn replay(
     Ok(done.transactions > 0)
 }
 
+/// Replays what a crash has left in the journal beside a volume, before something else than
+/// [`Hfs::open`](super::Hfs::open), such as a check, looks at it. Says whether there was anything.
+///
+/// # Errors
+/// [`Error::Invalid`] for another volume's journal, [`Error::Corrupt`] for a damaged one;
+/// device errors.
+pub fn replay_journal(
+    device: &Arc<dyn BlockDevice>,
+    journal: &Arc<dyn BlockDevice>,
+) -> Result<bool> {
+    replay(device, journal)
+}
+
 /// An engine that commits through the journal, which is made if there is none.
 pub(super) fn engine(
     device: &Arc<dyn BlockDevice>,

@@ -16,9 +16,10 @@ mod node;
 mod open;
 mod plug;
 mod store;
+mod streams;
 mod xattr;
 
-pub use journal::format_journal;
+pub use journal::{format_journal, replay_journal};
 pub use lower::{ItemInfo, VolumeInfo};
 pub use mac::{Mac, MacFile};
 pub use open::{OpenOptions, unix_now};
@@ -47,6 +48,8 @@ pub struct Hfs {
     read_only: AtomicBool,
     /// Seconds that local time is ahead of UTC.
     utc_offset_secs: i32,
+    /// What the time is, if not what the system's clock says.
+    clock: Option<Time>,
     /// Where the allocation blocks begin, and blocks of each.
     geometry: (u64, u64),
     uid: u32,
@@ -82,6 +85,10 @@ impl Hfs {
     fn lock(&self) -> MutexGuard<'_, State> {
         // A panic elsewhere has been reported; each change of the volume is whole.
         self.state.lock().unwrap_or_else(PoisonError::into_inner)
+    }
+
+    fn now(&self) -> Time {
+        self.clock.unwrap_or_else(Time::now)
     }
 
     /// Seconds since 1904 in local time, as the volume keeps dates.
@@ -125,7 +132,7 @@ impl Hfs {
         let mut op = self.engine.begin(BLOCKS).map_err(|e| store::engine_error(&e))?;
         let mut st = self.lock();
         let mut s = OpStore::new(&mut op, &self.engine, &*self.device, self.geometry);
-        st.vol.set_now(self.date(Time::now()));
+        st.vol.set_now(self.date(self.now()));
         let result = f(&mut st, &mut s);
         let finished = st.vol.finish(&mut s);
         if let Err(e @ Error::Corrupt { .. }) = &result {

@@ -26,6 +26,8 @@ pub struct OpenOptions {
     pub journal: Option<Arc<dyn BlockDevice>>,
     /// Seconds that local time is ahead of UTC: HFS keeps local time.
     pub utc_offset_secs: i32,
+    /// What the time is, for volumes that shall come out the same; `None`: the system's clock.
+    pub clock: Option<Time>,
     /// Who owns everything.
     pub uid: u32,
     /// Whose group it is.
@@ -123,6 +125,7 @@ impl Hfs {
             device,
             read_only: AtomicBool::new(false),
             utc_offset_secs: options.utc_offset_secs,
+            clock: options.clock,
             geometry,
             uid: options.uid,
             gid: options.gid,

@@ -31,7 +31,7 @@ fn which(name: &[u8]) -> Option<Which> {
 }
 
 /// The 32 bytes of an item's Finder info.
-fn finder_info(known: &Known) -> [u8; 32] {
+pub(super) fn finder_info(known: &Known) -> [u8; 32] {
     let mut raw = [0; 32];
     let (first, second) = match known {
         Known::File(file) => (file.info.encode(), file.xinfo.encode()),

@@ -11,7 +11,7 @@ use weft_vfs::{
     NAME_MAX_BYTES, OpenFlags, Opened, RenameFlags, Result, SetAttr, StatFs, Time, XattrSet,
 };
 
-const ROOT: u32 = 2;
+pub(super) const ROOT: u32 = 2;
 /// 1970-01-01 in seconds since 1904-01-01; HFS Plus keeps UTC.
 const UNIX_EPOCH: i64 = 2_082_844_800;
 const RESOURCE_FORK: &[u8] = b"user.com.apple.ResourceFork";
@@ -66,7 +66,17 @@ impl HfsPlus {
         self.place
     }
 
-    fn item(&self, ino: Ino) -> Result<Item> {
+    /// The volume's name, in UTF-8: that of its root folder.
+    #[must_use]
+    pub fn name(&self) -> String {
+        self.volume.name_of(ROOT).map(|name| shown(&name)).unwrap_or_default()
+    }
+
+    pub(super) fn volume(&self) -> &Volume {
+        &self.volume
+    }
+
+    pub(super) fn item(&self, ino: Ino) -> Result<Item> {
         let id = u32::try_from(ino.0).map_err(|_| Error::Stale(ino.0))?;
         let item = self.volume.item(id)?;
         self.linked(item)

@@ -57,11 +57,15 @@ impl ForkData {
 /// The volume header.
 #[derive(Debug, Clone)]
 pub(super) struct Header {
+    pub created: u32,
+    pub modified: u32,
+    pub backed_up: u32,
     pub files: u32,
     pub folders: u32,
     pub block_bytes: u32,
     pub blocks: u32,
     pub free_blocks: u32,
+    pub finder_info: [u32; 8],
     pub extents: ForkData,
     pub catalog: ForkData,
     pub attributes: ForkData,
@@ -77,11 +81,15 @@ impl Header {
         let fork =
             |at: usize| ForkData::parse(bytes.get(at..at + ForkData::BYTES).unwrap_or_default());
         let header = Self {
+            created: be32(bytes, 16),
+            modified: be32(bytes, 20),
+            backed_up: be32(bytes, 24),
             files: be32(bytes, 32),
             folders: be32(bytes, 36),
             block_bytes: be32(bytes, 40),
             blocks: be32(bytes, 44),
             free_blocks: be32(bytes, 48),
+            finder_info: std::array::from_fn(|i| be32(bytes, 80 + 4 * i)),
             extents: fork(192),
             catalog: fork(272),
             attributes: fork(352),

@@ -12,6 +12,7 @@
 
 mod fs;
 mod layout;
+mod streams;
 mod volume;
 
 pub use fs::{HfsPlus, OpenOptions};

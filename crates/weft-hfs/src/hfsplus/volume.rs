@@ -122,6 +122,18 @@ impl Volume {
         found.ok_or_else(|| corrupt(format!("catalog: the thread of item {id} leads to nothing")))
     }
 
+    /// The name (in UTF-16) that the thread of an item gives it.
+    pub fn name_of(&self, id: u32) -> Result<Vec<u8>> {
+        let mut found = None;
+        self.each_in(id, &mut |own, record| {
+            if own.is_empty() && matches!(be16(record, 0), 3 | 4) {
+                found = Some(name(record.get(8..).unwrap_or_default()).to_vec());
+            }
+            Ok(false)
+        })?;
+        found.ok_or(Error::Stale(id.into()))
+    }
+
     /// Reads a fork into `buf`; returns how many bytes there were.
     pub fn read(&self, item: &Item, fork: Fork, offset: u64, buf: &mut [u8]) -> Result<usize> {
         let mapped = self.mapped(item, fork)?;

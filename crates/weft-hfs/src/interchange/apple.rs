@@ -193,6 +193,20 @@ pub fn write(
     resource: &mut dyn Read,
     to: &mut dyn Write,
 ) -> Result<()> {
+    to.write_all(&header(meta, kind, version)?)?;
+    copy_announced(Fork::Resource, meta.resource_bytes, resource, to)?;
+    if kind == Kind::Single {
+        copy_announced(Fork::Data, meta.data_bytes, data, to)?;
+    }
+    Ok(())
+}
+
+/// All that stands before the forks, which follow each other: first the resource fork, then an
+/// AppleSingle's data fork.
+///
+/// # Errors
+/// [`Error::CannotHold`] if the file does not fit 4 GiB.
+pub fn header(meta: &Meta, kind: Kind, version: Version) -> Result<Vec<u8>> {
     let mut small: Vec<(u32, Vec<u8>)> = Vec::new();
     if !meta.name.is_empty() {
         small.push((id::NAME, meta.name.clone()));
@@ -250,15 +264,10 @@ pub fn write(
     for &(id, fork) in &forks {
         place(id, meta.fork_bytes(fork))?;
     }
-    to.write_all(&head)?;
     for (_, bytes) in &small {
-        to.write_all(bytes)?;
+        head.extend_from_slice(bytes);
     }
-    copy_announced(Fork::Resource, meta.resource_bytes, resource, to)?;
-    if kind == Kind::Single {
-        copy_announced(Fork::Data, meta.data_bytes, data, to)?;
-    }
-    Ok(())
+    Ok(head)
 }
 
 #[cfg(test)]

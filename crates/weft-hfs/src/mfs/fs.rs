@@ -35,6 +35,8 @@ pub struct OpenOptions {
     pub engine: EngineOptions,
     /// Seconds that local time is ahead of UTC: MFS keeps local time.
     pub utc_offset_secs: i32,
+    /// What the time is, for volumes that shall come out the same; `None`: the system's clock.
+    pub clock: Option<Time>,
     /// Who owns everything.
     pub uid: u32,
     /// Whose group it is.
@@ -189,7 +191,7 @@ impl Mfs {
     }
 
     pub(super) fn now(&self) -> u32 {
-        self.to_mac(Time::now())
+        self.to_mac(self.options.clock.unwrap_or_else(Time::now))
     }
 
     pub(super) fn to_mac(&self, time: Time) -> u32 {

@@ -23,6 +23,8 @@ mod plug;
 #[cfg(feature = "std")]
 mod state;
 #[cfg(feature = "std")]
+mod streams;
+#[cfg(feature = "std")]
 mod volume;
 
 #[cfg(feature = "std")]

@@ -58,7 +58,7 @@ fn mdb(plan: &Plan, options: &MkfsOptions) -> Mdb {
         alloc_hint: extents.saturating_add(catalog),
         alloc_blocks: plan.alloc_blocks,
         alloc_block_bytes: size,
-        clump_bytes: size.saturating_mul(4),
+        clump_bytes: options.clump_bytes.unwrap_or(size.saturating_mul(4)),
         first_block: plan.first_block,
         next_id: FIRST_ID,
         free_blocks: plan.alloc_blocks - extents - catalog,

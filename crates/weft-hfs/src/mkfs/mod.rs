@@ -30,6 +30,9 @@ pub struct MkfsOptions {
     pub catalog_bytes: Option<u32>,
     /// Bytes of the extents file at first; `None`: by the size of the volume.
     pub extents_bytes: Option<u32>,
+    /// Bytes that a growing file is given at a time, a multiple of an allocation block; `None`:
+    /// four allocation blocks.
+    pub clump_bytes: Option<u32>,
     /// When it was made: seconds since 1904, in local time.
     pub now: u32,
 }
@@ -38,7 +41,14 @@ impl MkfsOptions {
     /// A volume with a name, made at a time.
     #[must_use]
     pub fn new(name: Name, now: u32) -> Self {
-        Self { name, alloc_block_bytes: None, catalog_bytes: None, extents_bytes: None, now }
+        Self {
+            name,
+            alloc_block_bytes: None,
+            catalog_bytes: None,
+            extents_bytes: None,
+            clump_bytes: None,
+            now,
+        }
     }
 }
 
@@ -98,6 +108,14 @@ impl Plan {
         else {
             return bad(format!("allocation blocks of {} bytes do not fit", per * 512));
         };
+        if let Some(clump) = options.clump_bytes
+            && (clump == 0 || clump % alloc_block_bytes != 0)
+        {
+            return bad(format!(
+                "a clump of {clump} bytes is no multiple of an allocation block of \
+                 {alloc_block_bytes}"
+            ));
+        }
         let tree = |wanted: Option<u32>| -> Result<u16> {
             // At least four nodes.
             let by_size = (u32::from(alloc_blocks) / 128)

@@ -171,6 +171,12 @@ impl<P: Copy + PartialEq + core::fmt::Debug> Volume<P> {
         self.touch();
     }
 
+    /// Sets when the volume was made and backed up: seconds since 1904, in local time.
+    pub fn set_dates(&mut self, created: u32, backed_up: u32) {
+        (self.mdb.created, self.mdb.backed_up) = (created, backed_up);
+        self.touch();
+    }
+
     /// Marks the volume as in use, or as unmounted, in its MDB.
     pub fn mark<S: Store<Patch = P>>(&mut self, s: &mut S, unmounted: bool) -> Result<P> {
         self.mdb.attributes.set(Attributes::UNMOUNTED, unmounted);

@@ -17,6 +17,7 @@ use weft_vfs::{FileKind, Time};
 pub struct HostSource {
     top: PathBuf,
     with_xattrs: bool,
+    latest: Option<Time>,
     named: HashMap<(Dev, u64), Vec<u8>>,
 }
 
@@ -30,13 +31,21 @@ impl HostSource {
     /// Walks from `top` down.
     #[must_use]
     pub fn new(top: impl Into<PathBuf>) -> Self {
-        Self { top: top.into(), with_xattrs: true, named: HashMap::new() }
+        Self { top: top.into(), with_xattrs: true, latest: None, named: HashMap::new() }
     }
 
     /// Whether extended attributes are carried (they are, unless this says no).
     #[must_use]
     pub fn with_xattrs(mut self, yes: bool) -> Self {
         self.with_xattrs = yes;
+        self
+    }
+
+    /// Says of files changed after `latest` that they were changed then, as reproducible builds
+    /// do.
+    #[must_use]
+    pub fn no_later_than(mut self, latest: Option<Time>) -> Self {
+        self.latest = latest;
         self
     }
 
@@ -91,6 +100,7 @@ impl HostSource {
             (None, kind) => ItemKind::Special { kind, rdev: pack_device(meta.rdev()) },
         };
         let xattrs = if self.with_xattrs && earlier.is_none() { xattrs(host)? } else { Vec::new() };
+        let mtime = time(meta.mtime(), meta.mtime_nsec());
         let item = Item {
             path,
             kind: item_kind,
@@ -98,7 +108,7 @@ impl HostSource {
             uid: meta.uid(),
             gid: meta.gid(),
             atime: Some(time(meta.atime(), meta.atime_nsec())),
-            mtime: time(meta.mtime(), meta.mtime_nsec()),
+            mtime: self.latest.map_or(mtime, |latest| mtime.min(latest)),
             xattrs: &xattrs,
         };
         if matches!(item.kind, ItemKind::File { .. }) {
@@ -117,7 +127,14 @@ fn open(dir: PathBuf, path: Vec<u8>) -> Result<Level> {
     for entry in std::fs::read_dir(&dir).map_err(failed)? {
         names.push(entry.map_err(failed)?.file_name());
     }
-    names.sort_unstable();
+    // An AppleDouble (`._name`) comes behind its file, which it belongs to.
+    names.sort_unstable_by(|a, b| {
+        let of = |name: &OsString| {
+            let name = name.as_bytes();
+            name.strip_prefix(b"._").map_or((name.to_vec(), false), |base| (base.to_vec(), true))
+        };
+        of(a).cmp(&of(b))
+    });
     Ok(Level { dir, path, rest: names.into_iter() })
 }
 

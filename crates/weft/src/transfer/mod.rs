@@ -8,6 +8,7 @@
 mod ahead;
 mod host_sink;
 mod host_source;
+pub mod mac;
 mod tar_sink;
 mod tar_source;
 mod volume_sink;

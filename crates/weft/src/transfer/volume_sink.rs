@@ -42,6 +42,7 @@ pub struct VolumeSink<'a> {
     deferred: Vec<(Ino, SetAttr)>,
     buffer: Vec<u8>,
     xattrs_left_out: u64,
+    left_out: Vec<String>,
 }
 
 impl std::fmt::Debug for VolumeSink<'_> {
@@ -72,6 +73,7 @@ impl<'a> VolumeSink<'a> {
             deferred: Vec::new(),
             buffer: vec![0; RUN_BYTES],
             xattrs_left_out: 0,
+            left_out: Vec::new(),
         }
     }
 
@@ -79,6 +81,49 @@ impl<'a> VolumeSink<'a> {
     #[must_use]
     pub fn xattrs_left_out(&self) -> u64 {
         self.xattrs_left_out
+    }
+
+    /// What the volume has no way to keep: links and device nodes, by their paths.
+    #[must_use]
+    pub fn left_out(&self) -> &[String] {
+        &self.left_out
+    }
+
+    fn leave_out(&mut self, full: &[u8], what: &str) {
+        let shown = below(&self.shown, full);
+        self.left_out
+            .push(format!("{}: the volume has no {what}", String::from_utf8_lossy(&shown)));
+    }
+
+    /// Sets attributes; owners only where the volume keeps them.
+    fn set_attr(&self, ino: Ino, set: &SetAttr) -> weft_vfs::Result<()> {
+        match self.fs.setattr(ino, set) {
+            Err(FsError::NotPermitted) if set.uid.is_some() || set.gid.is_some() => {
+                let set = SetAttr { uid: None, gid: None, ..*set };
+                self.fs.setattr(ino, &set).map(drop)
+            }
+            other => other.map(drop),
+        }
+    }
+
+    /// A copy in the place of another name, where the volume has no hard links.
+    fn copy(&mut self, full: &[u8], parent: Ino, name: &[u8], first: &Node<'_>) -> Result<()> {
+        let fs = self.fs;
+        let caller = Caller::default();
+        let node = self.make(full, parent, name, || {
+            fs.mknod(&caller, parent, name, FileKind::Regular, first.attr().perm, 0)
+        })?;
+        let attr = first.stat().map_err(|e| self.error("copy", full, e))?;
+        let (from, to) = (first.ino(), node.ino());
+        let copied = fs
+            .copy_range(from, 0, to, 0, attr.size_bytes)
+            .map_err(|e| self.error("copy", full, e))?;
+        if copied < attr.size_bytes {
+            return Err(self.error("copy", full, FsError::NoSpace));
+        }
+        let set = SetAttr { mtime: Some(SetTime::At(attr.mtime)), ..SetAttr::default() };
+        fs.setattr(to, &set).map_err(|e| self.error("set the times of", full, e))?;
+        Ok(())
     }
 
     fn full(&self, path: &[u8]) -> Vec<u8> {
@@ -242,12 +287,26 @@ impl Sink for VolumeSink<'_> {
             ItemKind::File { .. } => self.make(&full, parent, name, || {
                 fs.mknod(&caller, parent, name, FileKind::Regular, item.perm, 0)
             })?,
-            ItemKind::Symlink(target) => {
-                self.make(&full, parent, name, || fs.symlink(&caller, parent, name, target))?
+            ItemKind::Symlink(_) | ItemKind::Special { .. } => {
+                let made = self.make(&full, parent, name, || match item.kind {
+                    ItemKind::Symlink(target) => fs.symlink(&caller, parent, name, target),
+                    ItemKind::Special { kind, rdev } => {
+                        fs.mknod(&caller, parent, name, kind, item.perm, rdev)
+                    }
+                    _ => Err(FsError::Invalid("neither a link nor a device")),
+                });
+                match made {
+                    Err(Error::File {
+                        source: FsError::NotPermitted | FsError::Unsupported(_),
+                        ..
+                    }) => {
+                        let link = matches!(item.kind, ItemKind::Symlink(_));
+                        self.leave_out(&full, if link { "symbolic links" } else { "device nodes" });
+                        return Ok(());
+                    }
+                    other => other?,
+                }
             }
-            ItemKind::Special { kind, rdev } => self.make(&full, parent, name, || {
-                fs.mknod(&caller, parent, name, kind, item.perm, rdev)
-            })?,
             ItemKind::HardLink(first) => {
                 let first = self.full(first);
                 let (first_above, first_name) = split_last(&first);
@@ -256,7 +315,12 @@ impl Sink for VolumeSink<'_> {
                     .lookup(first_parent, first_name)
                     .map_err(|e| self.error("link to", &first, e))?;
                 let first = Node::from_entry(fs, entry);
-                self.make(&full, parent, name, || fs.link(first.ino(), parent, name))?;
+                match self.make(&full, parent, name, || fs.link(first.ino(), parent, name)) {
+                    Err(Error::File { source: FsError::NotPermitted, .. }) => {
+                        self.copy(&full, parent, name, &first)?;
+                    }
+                    other => other.map(drop)?,
+                }
                 return Ok(());
             }
             ItemKind::Directory => return Ok(()),
@@ -276,13 +340,12 @@ impl Sink for VolumeSink<'_> {
         if item.perm & 0o6000 != 0 {
             set.perm = Some(item.perm);
         }
-        fs.setattr(attr.ino, &set).map_err(|e| self.error("set the times of", &full, e))?;
-        Ok(())
+        self.set_attr(attr.ino, &set).map_err(|e| self.error("set the times of", &full, e))
     }
 
     fn finish(&mut self) -> Result<()> {
         for (ino, set) in std::mem::take(&mut self.deferred).into_iter().rev() {
-            self.fs.setattr(ino, &set).map_err(|e| self.error("set the times below", &[], e))?;
+            self.set_attr(ino, &set).map_err(|e| self.error("set the times below", &[], e))?;
         }
         Ok(())
     }

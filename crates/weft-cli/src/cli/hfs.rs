@@ -1,0 +1,210 @@
+//! The verbs of `weft hfs`: what only Macintosh volumes have.
+
+use clap::{Args, Subcommand, ValueEnum};
+use std::ffi::OsString;
+use std::path::PathBuf;
+use std::str::FromStr;
+use weft::hfs::interchange::Format;
+use weft::hfs::macroman;
+
+use super::Opening;
+
+#[derive(Debug, Subcommand)]
+pub enum Hfs {
+    /// List a folder with type, creator, the lengths of both forks, and dates
+    Ls(Ls),
+    /// Show all that a volume knows of a file or folder
+    Info(Info),
+    /// Set type, creator, flags, dates and what else the Finder keeps
+    #[command(visible_aliases = ["set-type", "set-flags"])]
+    Set(Box<Set>),
+    /// Make a folder the one that the Macintosh starts from
+    Bless(Bless),
+    /// Show or set the name of a volume
+    Label(Label),
+    /// Set what a volume says of itself: dates, lock
+    Volume(Volume),
+    /// Pack or unpack files of this computer: MacBinary, AppleSingle, AppleDouble, BinHex
+    Convert(Convert),
+    /// Write what an image is wrapped around as a plain image
+    Unwrap(Unwrap),
+}
+
+/// Four letters: a type or a creator.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub struct Code(pub [u8; 4]);
+
+impl FromStr for Code {
+    type Err = String;
+
+    /// Up to four letters of MacRoman, or eight hexadecimal digits behind `0x`.
+    fn from_str(text: &str) -> Result<Self, String> {
+        let bad = || format!("'{text}' is no type or creator: four letters, or 0x and 8 digits");
+        if let Some(hex) = text.strip_prefix("0x").filter(|hex| hex.len() == 8) {
+            return u32::from_str_radix(hex, 16).map(|n| Self(n.to_be_bytes())).map_err(|_| bad());
+        }
+        let bytes = macroman::encode(text).map_err(|_| bad())?;
+        if bytes.len() > 4 {
+            return Err(bad());
+        }
+        let mut code = if bytes.is_empty() { [0; 4] } else { [b' '; 4] };
+        code[..bytes.len()].copy_from_slice(&bytes);
+        Ok(Self(code))
+    }
+}
+
+/// How files are packed on this side.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub enum As {
+    Packed(Format),
+    Auto,
+    Xattr,
+}
+
+impl FromStr for As {
+    type Err = String;
+
+    fn from_str(text: &str) -> Result<Self, String> {
+        match text {
+            "auto" => Ok(Self::Auto),
+            "xattr" => Ok(Self::Xattr),
+            "raw" => Ok(Self::Packed(Format::Data)),
+            _ => {
+                text.parse().map(Self::Packed).map_err(|e: String| format!("{e}, raw, auto, xattr"))
+            }
+        }
+    }
+}
+
+#[derive(Debug, Clone, Copy, PartialEq, Eq, ValueEnum)]
+pub enum YesNo {
+    Yes,
+    No,
+}
+
+#[derive(Debug, Args)]
+pub struct Ls {
+    /// IMAGE:/path, more than one if need be
+    #[arg(required = true, value_name = "VOLUME_PATH")]
+    pub paths: Vec<OsString>,
+    /// The folder itself and not what is in it
+    #[arg(long, short)]
+    pub directory: bool,
+    /// Everything below, too
+    #[arg(long, short = 'R')]
+    pub recursive: bool,
+}
+
+#[derive(Debug, Args)]
+pub struct Info {
+    /// IMAGE:/path, more than one if need be
+    #[arg(required = true, value_name = "VOLUME_PATH")]
+    pub paths: Vec<OsString>,
+}
+
+#[derive(Debug, Args)]
+pub struct Set {
+    /// IMAGE:/path, more than one if need be
+    #[arg(required = true, value_name = "VOLUME_PATH")]
+    pub paths: Vec<OsString>,
+    /// The type, four letters
+    #[arg(long = "type", short, value_name = "TYPE")]
+    pub file_type: Option<Code>,
+    /// The creator, four letters
+    #[arg(long, short, value_name = "CREATOR")]
+    pub creator: Option<Code>,
+    /// Flags to set (+) or clear (-), comma-separated: alias, invisible, bundle, name-locked,
+    /// stationery, custom-icon, inited, no-inits, shared, on-desk; or a number for all of them
+    #[arg(long, short, value_name = "FLAGS", allow_hyphen_values = true)]
+    pub flags: Option<String>,
+    /// Whether the file is locked
+    #[arg(long, short, value_name = "YES|NO")]
+    pub locked: Option<YesNo>,
+    /// Colour of the label, 0 to 7
+    #[arg(long, value_name = "NUMBER", value_parser = clap::value_parser!(u16).range(0..8))]
+    pub color: Option<u16>,
+    /// Where the icon is in its window: RIGHT,DOWN
+    #[arg(long, value_name = "H,V", allow_hyphen_values = true)]
+    pub location: Option<String>,
+    /// The folder's window: LEFT,TOP,RIGHT,BOTTOM
+    #[arg(long, value_name = "RECT", allow_hyphen_values = true)]
+    pub window: Option<String>,
+    /// How the folder's window shows items, as the Finder numbers it (256: by icon)
+    #[arg(long, value_name = "NUMBER", allow_hyphen_values = true)]
+    pub view: Option<i16>,
+    /// When it was made: YYYY-MM-DD or "YYYY-MM-DD HH:MM:SS", as a clock on the Macintosh shows it
+    #[arg(long, value_name = "DATE")]
+    pub created: Option<String>,
+    /// When it was last changed
+    #[arg(long, value_name = "DATE")]
+    pub modified: Option<String>,
+    /// When it was last backed up, or never
+    #[arg(long, value_name = "DATE")]
+    pub backed_up: Option<String>,
+    /// All 32 bytes of Finder information, in hexadecimal
+    #[arg(long, value_name = "HEX")]
+    pub finder_info: Option<String>,
+    #[command(flatten)]
+    pub opening: Opening,
+}
+
+#[derive(Debug, Args)]
+pub struct Bless {
+    /// IMAGE:/path of the folder, or IMAGE: with --none
+    #[arg(value_name = "VOLUME_PATH")]
+    pub path: OsString,
+    /// Bless no folder
+    #[arg(long)]
+    pub none: bool,
+    #[command(flatten)]
+    pub opening: Opening,
+}
+
+#[derive(Debug, Args)]
+pub struct Label {
+    /// The image file or block device
+    pub image: String,
+    /// The new name
+    pub label: Option<String>,
+    #[command(flatten)]
+    pub opening: Opening,
+}
+
+#[derive(Debug, Args)]
+pub struct Volume {
+    /// The image file or block device
+    pub image: String,
+    /// When it was made: YYYY-MM-DD or "YYYY-MM-DD HH:MM:SS", as a clock on the Macintosh shows it
+    #[arg(long, value_name = "DATE")]
+    pub created: Option<String>,
+    /// When it was last changed
+    #[arg(long, value_name = "DATE")]
+    pub modified: Option<String>,
+    /// When it was last backed up, or never
+    #[arg(long, value_name = "DATE")]
+    pub backed_up: Option<String>,
+    #[command(flatten)]
+    pub opening: Opening,
+}
+
+#[derive(Debug, Args)]
+pub struct Convert {
+    /// The packed file; with data or text beside an AppleDouble, either of the two
+    pub from: PathBuf,
+    /// The new file, or a directory to put it into
+    pub to: PathBuf,
+    /// How it shall be packed: macbinary, applesingle, appledouble, binhex, data (or raw), text
+    #[arg(long = "as", value_name = "FORMAT")]
+    pub format: Format,
+    /// How it is packed [default: by what it is]
+    #[arg(long, value_name = "FORMAT")]
+    pub from_format: Option<Format>,
+}
+
+#[derive(Debug, Args)]
+pub struct Unwrap {
+    /// The image: DiskCopy, NDIF, UDIF, MacBinary, a disk with a partition map
+    pub image: String,
+    /// The new image
+    pub to: PathBuf,
+}

@@ -1,0 +1,249 @@
+//! Forks as files: a volume seen by programs that know one fork only.
+//!
+//! [`ForkView`] is a [`FileSystem`] over a [`MacVolume`]. Beside the files that are there it shows
+//! *companions*, which stand for what the files have beside their data forks:
+//!
+//! | [`Forks`] | companion of `Game` | its content |
+//! |---|---|---|
+//! | `AppleDouble` | `._Game` | resource fork, Finder information, dates, lock, as macOS, netatalk and unar write them |
+//! | `Suffix` | `Game..rsrc` | the resource fork alone |
+//! | | `Game..finf` | the 32 bytes of Finder information |
+//!
+//! A companion is shown where it says more than the name of the file does: type and creator that
+//! follow from its [extension](crate::interchange::extension) need none. Writing to it, making or
+//! removing it changes the file; it moves with the file. A file that really has such a name goes
+//! first.
+//!
+//! An AppleDouble is taken over as soon as it is whole, whatever the order of its entries. One that
+//! comes before its file (as archives of macOS have it) is kept as a plain file until the file
+//! comes.
+
+mod draft;
+mod names;
+mod plug;
+
+use crate::interchange::{Meta, extension};
+use crate::macroman;
+use crate::streams::MacVolume;
+use draft::Drafts;
+use names::Part;
+use std::fmt;
+use std::str::FromStr;
+use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
+use weft_vfs::{Attr, Error, FileKind, Ino, Result};
+
+#[cfg(doc)]
+use weft_vfs::FileSystem;
+
+/// How resource forks and Finder information are shown.
+#[derive(Debug, Clone, Copy, PartialEq, Eq, Default, Hash)]
+pub enum Forks {
+    /// As extended attributes, of which Linux takes no longer ones than 64 KiB.
+    #[default]
+    Xattr,
+    /// As AppleDouble files beside the files.
+    AppleDouble,
+    /// As files with a suffix.
+    Suffix,
+    /// Not at all.
+    None,
+}
+
+impl Forks {
+    /// All of them.
+    pub const ALL: [Self; 4] = [Self::Xattr, Self::AppleDouble, Self::Suffix, Self::None];
+
+    /// The name that [`FromStr`] reads.
+    #[must_use]
+    pub fn name(self) -> &'static str {
+        match self {
+            Self::Xattr => "xattr",
+            Self::AppleDouble => "appledouble",
+            Self::Suffix => "suffix",
+            Self::None => "none",
+        }
+    }
+}
+
+impl fmt::Display for Forks {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        f.write_str(self.name())
+    }
+}
+
+impl FromStr for Forks {
+    type Err = String;
+
+    fn from_str(text: &str) -> Result<Self, String> {
+        Self::ALL
+            .into_iter()
+            .find(|forks| forks.name() == text)
+            .ok_or_else(|| format!("{text:?} is none of {}", Self::ALL.map(Self::name).join(", ")))
+    }
+}
+
+/// A volume with companions of its files, or with neither those nor attributes. See the
+/// [module](self)'s page.
+pub struct ForkView {
+    inner: Arc<dyn MacVolume>,
+    forks: Forks,
+    drafts: Mutex<Drafts>,
+}
+
+impl fmt::Debug for ForkView {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        f.debug_struct("ForkView").field("forks", &self.forks).finish_non_exhaustive()
+    }
+}
+
+/// Whether a file is more than its data fork, its dates and what its name says.
+///
+/// `name` is what Unix calls it.
+#[must_use]
+pub fn has_more(meta: &Meta, name: &[u8]) -> bool {
+    let mut plain = [0; 32];
+    if let Ok(mac) = macroman::name_from_unix(name)
+        && let (file_type, creator) = extension::guess(&mac)
+        && (file_type, creator) != extension::UNKNOWN
+    {
+        plain[..4].copy_from_slice(&file_type);
+        plain[4..8].copy_from_slice(&creator);
+    }
+    let unknown = {
+        let (file_type, creator) = extension::UNKNOWN;
+        meta.finder_info[..8] == [file_type, creator].concat() && is_zero(&meta.finder_info[8..])
+    };
+    let said = is_zero(&meta.finder_info) || unknown || meta.finder_info == plain;
+    meta.resource_bytes > 0 || meta.locked || !said
+}
+
+fn is_zero(bytes: &[u8]) -> bool {
+    bytes.iter().all(|b| *b == 0)
+}
+
+impl ForkView {
+    /// Shows the forks of a volume so.
+    #[must_use]
+    pub fn new(inner: Arc<dyn MacVolume>, forks: Forks) -> Self {
+        Self { inner, forks, drafts: Mutex::default() }
+    }
+
+    fn drafts(&self) -> MutexGuard<'_, Drafts> {
+        // A panic elsewhere leaves drafts that are whole or begun, as always.
+        self.drafts.lock().unwrap_or_else(PoisonError::into_inner)
+    }
+
+    /// What a companion is like, if it is there.
+    fn companion(&self, base: Ino, name: &[u8], part: Part) -> Result<Option<Attr>> {
+        let attr = self.inner.getattr(base)?;
+        if !matches!(attr.kind, FileKind::Regular | FileKind::Directory) {
+            return Ok(None);
+        }
+        let meta = self.inner.meta(base)?;
+        let there = match part {
+            Part::Double => self.drafts().has(base) || has_more(&meta, name),
+            Part::Resource => attr.kind == FileKind::Regular && meta.resource_bytes > 0,
+            Part::Info => !is_zero(&meta.finder_info),
+        };
+        Ok(there.then(|| self.companion_attr(&attr, &meta, part)))
+    }
+
+    fn companion_attr(&self, base: &Attr, meta: &Meta, part: Part) -> Attr {
+        let size_bytes = match part {
+            Part::Double => {
+                self.drafts().len(base.ino).unwrap_or(draft::HEADER_BYTES + meta.resource_bytes)
+            }
+            Part::Resource => meta.resource_bytes,
+            Part::Info => 32,
+        };
+        Attr {
+            ino: part.ino(base.ino),
+            kind: FileKind::Regular,
+            perm: if base.perm & 0o222 == 0 { 0o444 } else { 0o644 },
+            nlink: 1,
+            size_bytes,
+            blocks_512: size_bytes.div_ceil(512),
+            ..*base
+        }
+    }
+
+    fn attr_of(&self, base: Ino, part: Part) -> Result<Attr> {
+        let attr = self.inner.getattr(base)?;
+        let meta = self.inner.meta(base)?;
+        Ok(self.companion_attr(&attr, &meta, part))
+    }
+
+    fn read_part(&self, base: Ino, part: Part, offset: u64, buf: &mut [u8]) -> Result<usize> {
+        match part {
+            Part::Resource => self.inner.read_resource(base, offset, buf),
+            Part::Info => {
+                let info = self.inner.meta(base)?.finder_info;
+                Ok(draft::copy_from(&info, offset, buf))
+            }
+            Part::Double => {
+                if let Some(got) = self.drafts().read(base, offset, buf) {
+                    return Ok(got);
+                }
+                let header = draft::header(&self.inner.meta(base)?)?;
+                let mut done = draft::copy_from(&header, offset, buf);
+                let at = (offset + done as u64).saturating_sub(header.len() as u64);
+                if offset + done as u64 >= header.len() as u64
+                    && self.inner.getattr(base)?.kind == FileKind::Regular
+                {
+                    done += self.inner.read_resource(base, at, &mut buf[done..])?;
+                }
+                Ok(done)
+            }
+        }
+    }
+
+    fn write_part(&self, base: Ino, part: Part, offset: u64, data: &[u8]) -> Result<usize> {
+        match part {
+            Part::Resource => self.inner.write_resource(base, offset, data),
+            Part::Info => {
+                let end = offset.checked_add(data.len() as u64).filter(|&end| end <= 32);
+                let end = end.ok_or(Error::TooLarge)? as usize;
+                let mut meta = self.inner.meta(base)?;
+                meta.finder_info[offset as usize..end].copy_from_slice(data);
+                self.inner.set_meta(base, &meta)?;
+                Ok(data.len())
+            }
+            Part::Double => {
+                let mut drafts = self.drafts();
+                drafts.write(&*self.inner, base, offset, data)?;
+                Ok(data.len())
+            }
+        }
+    }
+
+    fn cut_part(&self, base: Ino, part: Part, len_bytes: u64) -> Result<()> {
+        match part {
+            Part::Resource => self.inner.set_resource_len(base, len_bytes),
+            // What is cut off is written anew by who cuts it.
+            Part::Info if len_bytes <= 32 => Ok(()),
+            Part::Info => Err(Error::TooLarge),
+            Part::Double => self.drafts().set_len(&*self.inner, base, len_bytes),
+        }
+    }
+
+    /// Removes what a companion stands for.
+    fn clear_part(&self, base: Ino, name: &[u8], part: Part) -> Result<()> {
+        if part != Part::Info && self.inner.getattr(base)?.kind == FileKind::Regular {
+            self.inner.set_resource_len(base, 0)?;
+        }
+        if part != Part::Resource {
+            let mut meta = self.inner.meta(base)?;
+            meta.finder_info = [0; 32];
+            let guess = macroman::name_from_unix(name).map(|mac| extension::guess(&mac));
+            if let Ok((file_type, creator)) = guess
+                && file_type != extension::UNKNOWN.0
+                && meta.resource_bytes == 0
+            {
+                meta.set_type(file_type, creator);
+            }
+            self.inner.set_meta(base, &meta)?;
+        }
+        self.drafts().forget(base);
+        Ok(())
+    }
+}

@@ -1,0 +1,139 @@
+//! What an image turns out to hold: its wrapping is taken off until a volume is found.
+//!
+//! Most images are a volume and nothing else. Those of Macintosh disks come in MacBinary, in
+//! DiskCopy 4.2, NDIF or UDIF, behind an Apple partition map, and in each other
+//! ([`weft_block::container`]). An NDIF image has its map in its resource fork, which on Linux is
+//! beside the file or in an attribute: see [`resource_fork_of`].
+
+use crate::format::{Format, recognise};
+use crate::source::Source;
+use crate::{Error, Result};
+use std::ffi::{OsStr, OsString};
+use std::path::{Path, PathBuf};
+use std::sync::Arc;
+use weft_block::container::{self, Layer};
+use weft_block::{BlockDevice, FileDevice, MemoryDevice, OpenMode, SourceDevice};
+
+/// An image with its wrapping off.
+#[derive(Clone)]
+pub struct Image {
+    /// What was inside.
+    pub device: Arc<dyn BlockDevice>,
+    /// What was taken off, from the outside in; empty for most images.
+    pub layers: Vec<Layer>,
+    /// What was recognised inside.
+    pub format: Format,
+}
+
+impl std::fmt::Debug for Image {
+    fn fmt(&self, f: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
+        f.debug_struct("Image")
+            .field("layers", &self.layers)
+            .field("format", &self.format)
+            .finish_non_exhaustive()
+    }
+}
+
+impl Image {
+    /// The layers in words, from the outside in.
+    #[must_use]
+    pub fn layer_names(&self) -> Vec<String> {
+        self.layers.iter().map(ToString::to_string).collect()
+    }
+
+    /// The partition that the volume is in, if it is in one that was found here.
+    pub(crate) fn partition(&self) -> Option<u32> {
+        self.layers.iter().rev().find_map(|layer| match layer {
+            Layer::Partition { info, .. } => Some(info.number),
+            _ => None,
+        })
+    }
+
+    /// Why nothing can be written, if the wrapping is the reason.
+    pub(crate) fn why_read_only(&self) -> Option<String> {
+        let compressed = |layer: &&Layer| matches!(layer, Layer::Ndif { .. } | Layer::Udif { .. });
+        self.layers.iter().find(compressed).map(|layer| {
+            format!(
+                "it is a compressed image ({layer}), which is read and never written; weft hfs \
+                 unwrap writes what is in it as a plain image"
+            )
+        })
+    }
+}
+
+/// Takes the wrapping off `device`, which is called `source` in messages, and says what is inside.
+///
+/// # Errors
+/// [`Error::Volume`] for a layer that is recognised and cannot be read; [`Error::Invalid`] if there
+/// are several volumes and none is named.
+pub fn unwrap(source: &str, device: Arc<dyn BlockDevice>) -> Result<Image> {
+    let format = recognise(&*device)?;
+    if format.is_volume() {
+        return Ok(Image { device, layers: Vec::new(), format });
+    }
+    let options = container::Options { resource_fork: resource_fork_of(source), partition: None };
+    let opened = container::open(Arc::clone(&device), &options).map_err(|e| match e {
+        weft_block::Error::Invalid(message) => {
+            Error::Invalid(format!("{source}: {message}; write {source}?partition=NUMBER"))
+        }
+        weft_block::Error::Corrupt { .. } | weft_block::Error::Unsupported { .. } => {
+            Error::Volume { image: source.to_owned(), message: e.to_string() }
+        }
+        e => Error::Block(e),
+    })?;
+    let format = if opened.layers.is_empty() { format } else { recognise(&*opened.device)? };
+    Ok(Image { device: opened.device, layers: opened.layers, format })
+}
+
+/// The resource fork of the image file `source`, where there is one: in `._NAME` beside it (also
+/// below `__MACOSX`, where archives of macOS put it), in `.rsrc/NAME`, in `NAME.rsrc`, or in its
+/// attribute `user.com.apple.ResourceFork`.
+fn resource_fork_of(source: &str) -> Option<Arc<dyn BlockDevice>> {
+    let path = file_of(source)?;
+    let (dir, name) = (path.parent()?, path.file_name()?);
+    let with = |prefix: &str, suffix: &str| {
+        let mut whole = OsString::from(prefix);
+        whole.push(name);
+        whole.push(suffix);
+        whole
+    };
+    let beside = [
+        dir.join(with("._", "")),
+        dir.join("__MACOSX").join(with("._", "")),
+        dir.join(".rsrc").join(name),
+        dir.join(with("", ".rsrc")),
+    ];
+    for fork in beside {
+        if fork.is_file()
+            && let Ok(device) = FileDevice::open(&fork, OpenMode::PEEK)
+            && device.geometry().len_bytes > 0
+        {
+            return Some(Arc::new(device));
+        }
+    }
+    attribute(&path, OsStr::new("user.com.apple.ResourceFork"))
+}
+
+fn attribute(path: &Path, name: &OsStr) -> Option<Arc<dyn BlockDevice>> {
+    let mut value = vec![0; 64 << 10];
+    let len = rustix::fs::getxattr(path, name, &mut value[..]).ok().filter(|len| *len > 0)?;
+    let device = MemoryDevice::new(len as u64);
+    device.write_at(value.get(..len)?, 0).ok()?;
+    Some(Arc::new(device))
+}
+
+/// The image file that a description names, if it names one.
+pub(crate) fn file_of(source: &str) -> Option<PathBuf> {
+    match source.parse::<Source>().ok()? {
+        Source::Local(weft_block::Source { device: SourceDevice::File(path), .. }) => Some(path),
+        _ => None,
+    }
+}
+
+/// The partition that a description names.
+pub(crate) fn partition_of(source: &str) -> Option<u32> {
+    match source.parse::<Source>().ok()? {
+        Source::Local(local) => local.partition,
+        Source::Nbd { partition, .. } => partition,
+    }
+}
