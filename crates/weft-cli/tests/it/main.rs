@@ -5,6 +5,7 @@ mod cached;
 mod check;
 mod documents;
 mod files;
+mod hfs;
 mod house;
 mod iscsi;
 mod mkfs;

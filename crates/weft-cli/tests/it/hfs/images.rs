@@ -1,0 +1,115 @@
+//! What volumes come in: containers, partition maps, each other.
+
+use super::{have, macbinary, noise, read, run, volume};
+use crate::run::Bench;
+
+#[test]
+fn a_floppy_in_diskcopy_is_made_changed_and_summed() {
+    for (format, size) in [("mfs", "400K"), ("hfs", "800K"), ("hfs", "1440K")] {
+        let bench = Bench::new();
+        bench.ok(&["mkfs", format, "f.image", "--size", size, "--diskcopy", "--label", "Floppy"]);
+        bench.write("file", &noise(50_000, 6));
+        bench.ok(&["put", "file", "f.image:/", "--quiet"]);
+        let info = bench.json(&["info", "f.image"]);
+        assert_eq!(info["format"], format);
+        // A wrong sum would be told here.
+        assert_eq!(info["layers"], serde_json::json!(["DiskCopy 4.2 \"Floppy\""]));
+        bench.ok(&["get", "f.image:/file", "back"]);
+        assert_eq!(read(bench.path("back")), noise(50_000, 6));
+        bench.ok(&["fsck", "f.image"]);
+        bench.ok(&["hfs", "unwrap", "f.image", "raw.img", "--quiet"]);
+        assert!(bench.json(&["info", "raw.img"])["layers"].as_array().unwrap().is_empty());
+    }
+    let bench = Bench::new();
+    let said = bench.fails(1, &["mkfs", "hfs", "f.image", "--size", "5M", "--diskcopy"]);
+    assert!(said.contains("400K, 720K, 800K or 1440K"), "{said}");
+}
+
+#[test]
+fn a_disk_with_a_partition_map_is_opened_by_itself_or_by_number() {
+    let bench = Bench::new();
+    bench.ok(&["mkfs", "hfs", "d.hda", "--size", "20M", "--apm", "--label", "Disk", "--quiet"]);
+    bench.write("file", &noise(50_000, 7));
+    bench.ok(&["put", "file", "d.hda:/", "--order", "journal", "--quiet"]);
+    assert!(bench.path("d.hda.p2.wjournal").exists(), "the journal is the partition's");
+    for source in ["d.hda", "d.hda?partition=2"] {
+        bench.ok(&["get", &format!("{source}:/file"), "back", "--quiet"]);
+        assert_eq!(read(bench.path("back")), noise(50_000, 7));
+        bench.ok(&["fsck", source]);
+    }
+    let info = bench.json(&["info", "d.hda"]);
+    assert!(
+        info["layers"][0].as_str().unwrap().starts_with("Apple partition 2 \"MacOS\""),
+        "{info}"
+    );
+    assert!(bench.fails(1, &["ls", "d.hda?partition=7:/"]).contains("there is: 1"));
+    assert!(bench.fails(1, &["mkfs", "hfs", "d.hda"]).contains("in use already"));
+
+    // A driver is taken over from another disk: here one that only looks like it.
+    let mut disk = read(bench.path("d.hda"));
+    disk[16..18].copy_from_slice(&1_u16.to_be_bytes());
+    disk[18..26].copy_from_slice(&[0, 0, 0, 63, 0, 1, 0, 1]);
+    let map = disk[512..1024].to_vec();
+    disk[512 + 4..512 + 8].copy_from_slice(&3_u32.to_be_bytes());
+    let volume = disk[1024..1536].to_vec();
+    disk[1536..2048].copy_from_slice(&volume);
+    disk[1024..1536].copy_from_slice(&map);
+    disk[1024 + 8..1024 + 16].copy_from_slice(&[0, 0, 0, 63, 0, 0, 0, 1]);
+    disk[1024 + 48..1024 + 68].copy_from_slice(b"Apple_Driver43\0\0\0\0\0\0");
+    disk[63 * 512..64 * 512].copy_from_slice(&noise(512, 8));
+    std::fs::write(bench.path("with-driver.hda"), &disk).unwrap();
+    let from = ["--drivers-from", "with-driver.hda", "--quiet"];
+    bench.ok(&[&["mkfs", "hfs", "e.hda", "--size", "20M", "--apm"][..], &from].concat());
+    let made = read(bench.path("e.hda"));
+    assert_eq!(made[16..18], [0, 1], "one driver in the descriptor record");
+    assert_eq!(made[18..22], [0, 0, 0, 64], "which is where it was put");
+    assert_eq!(made[64 * 512..65 * 512], noise(512, 8));
+    bench.ok(&["put", "file", "e.hda:/", "--quiet"]);
+    bench.ok(&["fsck", "e.hda"]);
+    let said = bench
+        .fails(1, &["mkfs", "hfs", "x.hda", "--size", "9M", "--apm", "--drivers-from", "d.hda"]);
+    assert!(said.contains("no driver"), "{said}");
+}
+
+#[test]
+fn images_in_images_are_taken_apart_and_written_in_place() {
+    let bench = Bench::new();
+    bench.ok(&["mkfs", "mfs", "f.image", "--size", "400K", "--diskcopy", "--quiet"]);
+    let inner = read(bench.path("f.image"));
+    bench.write("f.bin", &macbinary(b"Disk", b"dImgdCpy", &inner, b"rsrc"));
+    bench.write("file", b"in three layers");
+    bench.ok(&["put", "file", "f.bin:/", "--quiet"]);
+    assert_eq!(bench.ok(&["cat", "f.bin:/file"]), "in three layers");
+    let layers = bench.json(&["info", "f.bin"])["layers"].to_string();
+    assert!(layers.contains("MacBinary III") && layers.contains("DiskCopy 4.2"), "{layers}");
+    bench.ok(&["fsck", "f.bin"]);
+}
+
+#[test]
+fn a_hybrid_disc_is_read() {
+    if !have(&["genisoimage"]) {
+        return;
+    }
+    let bench = Bench::new();
+    bench.write("tree/readme.txt", b"for both");
+    let args = ["-quiet", "-hfs", "-part", "-o", "cd.iso", "-V", "Hybrid", "tree"];
+    run(bench.dir(), "genisoimage", &args);
+    let info = bench.json(&["info", "cd.iso"]);
+    assert_eq!((&info["format"], &info["label"]), (&"hfs".into(), &"Hybrid".into()), "{info}");
+    assert!(bench.ok(&["ls", "cd.iso:/"]).to_lowercase().contains("readme"));
+}
+
+#[test]
+fn what_is_no_macintosh_volume_is_named() {
+    let bench = Bench::new();
+    bench.write("noise", &noise(100_000, 9));
+    assert!(bench.fails(1, &["hfs", "ls", "noise:/"]).contains("no file system that weft knows"));
+    bench.ok(&["mkfs", "ext2", "e.img", "--size", "4M", "--quiet"]);
+    assert!(bench.fails(2, &["hfs", "ls", "e.img:/"]).contains("no Macintosh volume"));
+    assert!(bench.fails(1, &["mkfs", "hfs", "e.img"]).contains("an ext2, ext3 or ext4 volume"));
+    // A volume cut short says so, and is not written.
+    let v = volume();
+    let whole = read(v.path("v.img"));
+    v.write("cut.img", &whole[..whole.len() / 2]);
+    assert!(v.fails(1, &["ls", "cut.img:/"]).contains("MDB"));
+}

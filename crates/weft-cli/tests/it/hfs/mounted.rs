@@ -1,0 +1,265 @@
+//! The mount: forks as attributes, as AppleDoubles, as files with a suffix; names of both cases.
+
+use super::{macbinary, noise, read, volume};
+use crate::run::{Bench, can_mount};
+use std::ffi::OsStr;
+use std::fs;
+use std::path::PathBuf;
+
+/// A mounted volume; whatever a test does, nothing stays mounted.
+struct Mounted<'a> {
+    bench: &'a Bench,
+    dir: PathBuf,
+}
+
+impl<'a> Mounted<'a> {
+    fn new(bench: &'a Bench, more: &[&str]) -> Self {
+        fs::create_dir_all(bench.path("m")).unwrap();
+        let args = ["mount", "v.img", "m", "--background", "--quiet"];
+        bench.ok(&[&args[..], more].concat());
+        Self { bench, dir: bench.path("m") }
+    }
+
+    fn end(self) {
+        self.bench.ok(&["umount", "m"]);
+    }
+
+    fn at(&self, name: &str) -> PathBuf {
+        self.dir.join(name)
+    }
+
+    fn names(&self) -> Vec<String> {
+        let all = fs::read_dir(&self.dir).unwrap();
+        let mut all: Vec<String> =
+            all.map(|e| e.unwrap().file_name().into_string().unwrap()).collect();
+        all.sort();
+        all
+    }
+}
+
+impl Drop for Mounted<'_> {
+    fn drop(&mut self) {
+        // Most often it is unmounted already; then this fails and that is well.
+        let _ = self.bench.run(&["umount", "--lazy", "m"]);
+    }
+}
+
+fn xattr(path: &PathBuf, name: &str) -> Option<Vec<u8>> {
+    let mut value = vec![0; 64 << 10];
+    let len = rustix::fs::getxattr(path, OsStr::new(name), &mut value[..]).ok()?;
+    value.truncate(len);
+    Some(value)
+}
+
+fn set_xattr(path: &PathBuf, name: &str, value: &[u8]) {
+    let flags = rustix::fs::XattrFlags::empty();
+    rustix::fs::setxattr(path, OsStr::new(name), value, flags).unwrap();
+}
+
+/// `v.img` with a file of both forks.
+fn with_game() -> Bench {
+    let bench = volume();
+    let packed = macbinary(b"Game", b"APPLWeFt", &noise(30_000, 1), &noise(9_000, 2));
+    bench.write("Game.bin", &packed);
+    bench.ok(&["put", "--as", "macbinary", "Game.bin", "v.img:/", "--quiet"]);
+    bench
+}
+
+#[test]
+fn forks_are_attributes() {
+    if !can_mount() {
+        return;
+    }
+    let bench = with_game();
+    let mount = Mounted::new(&bench, &[]);
+    let game = mount.at("Game");
+    assert_eq!(fs::read(&game).unwrap(), noise(30_000, 1));
+    assert_eq!(xattr(&game, "user.com.apple.ResourceFork"), Some(noise(9_000, 2)));
+    assert_eq!(xattr(&game, "user.hfs.type").as_deref(), Some(&b"APPL"[..]));
+    let info = xattr(&game, "user.com.apple.FinderInfo").unwrap();
+    assert_eq!((&info[..8], info.len()), (&b"APPLWeFt"[..], 32));
+    set_xattr(&game, "user.com.apple.ResourceFork", &noise(20_000, 3));
+    set_xattr(&game, "user.hfs.creator", b"XXXX");
+    fs::write(mount.at("new.txt"), b"text").unwrap();
+    assert_eq!(xattr(&mount.at("new.txt"), "user.hfs.type").as_deref(), Some(&b"TEXT"[..]));
+    assert_eq!(mount.names(), ["Game", "new.txt"]);
+    mount.end();
+    let info = &bench.json(&["hfs", "info", "v.img:/Game"])[0];
+    assert_eq!((&info["creator"], &info["resource_bytes"]), (&"XXXX".into(), &20_000.into()));
+    bench.ok(&["fsck", "v.img"]);
+}
+
+#[test]
+fn forks_are_appledoubles() {
+    if !can_mount() {
+        return;
+    }
+    let bench = with_game();
+    let mount = Mounted::new(&bench, &["--forks", "appledouble"]);
+    assert_eq!(mount.names(), ["._Game", "Game"]);
+    let double = fs::read(mount.at("._Game")).unwrap();
+    assert_eq!(double[..4], [0, 5, 0x16, 7]);
+    assert_eq!(fs::metadata(mount.at("._Game")).unwrap().len(), double.len() as u64);
+    assert!(double.ends_with(&noise(9_000, 2)));
+    assert_eq!(xattr(&mount.at("Game"), "user.com.apple.ResourceFork"), None);
+
+    // A copy of both halves is a copy of the file, in either order.
+    fs::copy(mount.at("Game"), mount.at("First")).unwrap();
+    fs::write(mount.at("._First"), &double).unwrap();
+    fs::write(mount.at("._Second"), &double).unwrap();
+    assert!(mount.names().contains(&"._Second".to_owned()), "it waits for its file");
+    fs::copy(mount.at("Game"), mount.at("Second")).unwrap();
+    // As rsync does it: under another name, then renamed.
+    fs::copy(mount.at("Game"), mount.at("Third")).unwrap();
+    fs::write(mount.at(".x.tmp"), &double).unwrap();
+    fs::rename(mount.at(".x.tmp"), mount.at("._Third")).unwrap();
+    // What moves takes its companion with it.
+    fs::rename(mount.at("Third"), mount.at("Moved")).unwrap();
+    assert!(!mount.at("._Third").exists());
+    assert_eq!(fs::read(mount.at("._Moved")).unwrap().len(), double.len());
+    // Large, in pieces.
+    let large = noise(700_000, 4);
+    let mut whole = double[..double.len() - 9_000].to_vec();
+    let at = whole.len() - large.len().min(0);
+    let entry = (0..4).map(|n| 26 + 12 * n).find(|&e| whole[e..e + 4] == [0, 0, 0, 2]).unwrap();
+    whole[entry + 8..entry + 12].copy_from_slice(&(large.len() as u32).to_be_bytes());
+    whole.truncate(at);
+    whole.extend_from_slice(&large);
+    fs::write(mount.at("._First"), &whole).unwrap();
+    fs::remove_file(mount.at("._Second")).unwrap();
+    assert!(!mount.at("._Second").exists() && mount.at("Second").exists());
+    assert_eq!(mount.names(), ["._First", "._Game", "._Moved", "First", "Game", "Moved", "Second"]);
+    mount.end();
+
+    let of = |name: &str| bench.json(&["hfs", "info", &format!("v.img:/{name}")])[0].clone();
+    assert_eq!(of("First")["resource_bytes"], 700_000);
+    assert_eq!(of("First")["file_type"], "APPL");
+    assert_eq!(of("Moved")["resource_bytes"], 9_000);
+    assert_eq!(of("Moved")["modified"], of("Game")["modified"], "dates come with it");
+    assert_eq!(of("Second")["resource_bytes"], 0);
+    assert_eq!(bench.ok(&["ls", "-a", "v.img:/"]).matches("._").count(), 0);
+    let back = bench.command(&["cat", "--resource", "v.img:/First"]).output().unwrap();
+    assert!(back.stdout == large);
+    bench.ok(&["fsck", "v.img"]);
+}
+
+#[test]
+fn a_tree_is_copied_through_the_mount_with_cp_and_back() {
+    if !can_mount() {
+        return;
+    }
+    let bench = with_game();
+    bench.ok(&["mkdir", "v.img:/A Folder"]);
+    for n in 0..40 {
+        bench.ok(&["cp", "v.img:/Game", &format!("v.img:/A Folder/Copy {n}"), "--quiet"]);
+    }
+    let mount = Mounted::new(&bench, &["-o", "forks=appledouble"]);
+    let copy = |from: &PathBuf, to: &PathBuf| {
+        let done = std::process::Command::new("cp").arg("-r").arg(from).arg(to).status().unwrap();
+        assert!(done.success());
+    };
+    copy(&mount.at("A Folder"), &bench.path("out"));
+    assert_eq!(fs::read_dir(bench.path("out")).unwrap().count(), 80);
+    copy(&bench.path("out"), &mount.at("Back"));
+    mount.end();
+    let list = bench.json(&["hfs", "ls", "v.img:/Back"]);
+    assert_eq!(list[0].as_array().unwrap().len(), 40);
+    for row in list[0].as_array().unwrap() {
+        assert_eq!(row["resource_bytes"], 9_000, "{row}");
+        assert_eq!(row["file_type"], "APPL", "{row}");
+    }
+    bench.ok(&["fsck", "v.img"]);
+}
+
+#[test]
+fn forks_are_files_with_a_suffix() {
+    if !can_mount() {
+        return;
+    }
+    let bench = with_game();
+    let mount = Mounted::new(&bench, &["--forks", "suffix"]);
+    assert_eq!(mount.names(), ["Game", "Game..finf", "Game..rsrc"]);
+    assert_eq!(fs::read(mount.at("Game..rsrc")).unwrap(), noise(9_000, 2));
+    assert_eq!(fs::read(mount.at("Game..finf")).unwrap()[..8], *b"APPLWeFt");
+    fs::write(mount.at("Game..rsrc"), noise(500_000, 5)).unwrap();
+    fs::write(mount.at("bare"), b"").unwrap();
+    fs::write(mount.at("bare..rsrc"), b"resource").unwrap();
+    let mut info = [0; 32];
+    info[..8].copy_from_slice(b"rsrcRSED");
+    fs::write(mount.at("bare..finf"), info).unwrap();
+    mount.end();
+    let back = bench.command(&["cat", "--resource", "v.img:/Game"]).output().unwrap();
+    assert!(back.stdout == noise(500_000, 5));
+    let bare = &bench.json(&["hfs", "info", "v.img:/bare"])[0];
+    assert_eq!((&bare["file_type"], &bare["resource_bytes"]), (&"rsrc".into(), &8.into()));
+    bench.ok(&["fsck", "v.img"]);
+}
+
+#[test]
+fn forks_are_not_shown() {
+    if !can_mount() {
+        return;
+    }
+    let bench = with_game();
+    let mount = Mounted::new(&bench, &["--forks", "none", "--read-only"]);
+    assert_eq!(mount.names(), ["Game"]);
+    assert_eq!(xattr(&mount.at("Game"), "user.com.apple.FinderInfo"), None);
+    mount.end();
+}
+
+#[test]
+fn a_name_is_one_in_both_cases() {
+    if !can_mount() {
+        return;
+    }
+    let bench = volume();
+    let mount = Mounted::new(&bench, &[]);
+    assert!(!mount.at("README").exists());
+    fs::write(mount.at("ReadMe"), b"one").unwrap();
+    assert_eq!(fs::read(mount.at("README")).unwrap(), b"one", "it was looked for before");
+    fs::rename(mount.at("readme"), mount.at("README")).unwrap();
+    assert_eq!(mount.names(), ["README"]);
+    fs::remove_file(mount.at("ReadMe")).unwrap();
+    assert!(!mount.at("README").exists());
+    mount.end();
+}
+
+#[test]
+fn an_owner_is_chosen_and_a_journal_is_replayed_after_a_kill() {
+    if !can_mount() {
+        return;
+    }
+    let bench = volume();
+    let more = ["-o", "order=journal=ordered,uid=1234,gid=99", "--pid-file", "pid"];
+    let mount = Mounted::new(&bench, &more);
+    let meta = fs::metadata(&mount.dir).unwrap();
+    let owner =
+        (std::os::unix::fs::MetadataExt::uid(&meta), std::os::unix::fs::MetadataExt::gid(&meta));
+    assert_eq!(owner, (1234, 99));
+    for n in 0..50 {
+        fs::create_dir(mount.at(&format!("d{n}"))).unwrap();
+        let file = fs::File::create(mount.at(&format!("d{n}/f"))).unwrap();
+        std::io::Write::write_all(&mut &file, &noise(3000, n)).unwrap();
+        if n == 30 {
+            file.sync_all().unwrap();
+        }
+    }
+    let pid: i32 = fs::read_to_string(bench.path("pid")).unwrap().trim().parse().unwrap();
+    let pid = rustix::process::Pid::from_raw(pid).unwrap();
+    rustix::process::kill_process(pid, rustix::process::Signal::KILL).unwrap();
+    drop(mount);
+    // A check without a repair replays the journal in memory, and leaves the image alone.
+    let before = read(bench.path("v.img"));
+    let report = bench.run(&["fsck", "--json", "v.img"]);
+    assert_eq!(read(bench.path("v.img")), before);
+    let report: serde_json::Value = serde_json::from_str(&report.out).unwrap();
+    assert_eq!(
+        (&report["clean"], &report["journal_replayed"]),
+        (&true.into(), &true.into()),
+        "{report}"
+    );
+    bench.ok(&["get", "v.img:/d30/f", "back"]);
+    assert_eq!(read(bench.path("back")), noise(3000, 30));
+    bench.ok(&["put", "back", "v.img:/again", "--quiet"]);
+    bench.ok(&["fsck", "v.img"]);
+}
