@@ -116,7 +116,15 @@ out=$scenario_dir/taken
 mkdir "$out"
 case $maker in
   weft)
-    check "weft finds the volume whole after the kernel" "$weft" fsck "$image"
+    # The driver does not count a file that moves out of the root (drNmFls): that alone may be wrong.
+    wrong=$("$weft" fsck --json "$image" | python3 -c '
+import json, sys
+problems = [p["problem"] for p in json.load(sys.stdin)["problems"]]
+print("\n".join(p for p in problems if not p.startswith("MDB: the number of files in the root is")))')
+    check "weft finds the volume whole after the kernel, but for one count" [ -z "$wrong" ]
+    [ -z "$wrong" ] || echo "$wrong"
+    "$weft" fsck --repair --quiet "$image" >/dev/null
+    check "and repairs that" "$weft" fsck "$image"
     check "weft takes everything out" "$weft" export "$image:/" "$out"
     check "weft reads what the kernel wrote" \
       bash -c 'cd "$1" && md5sum --quiet -c "$2"' - "$out" "$scenario_dir/left"

@@ -195,6 +195,9 @@ pub struct Mkfs {
     /// The same bytes from the same files: dates are `SOURCE_DATE_EPOCH`, or 2000-01-01 (HFS, MFS)
     #[arg(long)]
     pub reproducible: bool,
+    /// Change names that do not fit (HFS): 31 letters of MacRoman
+    #[arg(long, requires = "directory")]
+    pub fit_names: bool,
     /// Fill the new volume with this directory
     #[arg(long, short = 'd', value_name = "DIR", visible_alias = "import")]
     pub directory: Option<PathBuf>,
@@ -379,6 +382,9 @@ pub struct Keeping {
     /// Leave extended attributes behind
     #[arg(long)]
     pub no_xattrs: bool,
+    /// Change names that a Macintosh volume cannot have: 31 letters of MacRoman
+    #[arg(long)]
+    pub fit_names: bool,
 }
 
 #[derive(Debug, Args)]

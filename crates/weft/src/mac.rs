@@ -24,7 +24,7 @@ impl Volume for Hfs {
         let locked = self.volume_info().attributes;
         let locks = weft_hfs::layout::Attributes::HARDWARE_LOCK
             | weft_hfs::layout::Attributes::SOFTWARE_LOCK;
-        locked.intersects(locks).then(|| "the volume is locked (weft hfs volume unlocks it)".into())
+        locked.intersects(locks).then(|| "the volume is locked".into())
     }
 
     fn as_mac(self: Arc<Self>) -> Option<Arc<dyn MacVolume>> {

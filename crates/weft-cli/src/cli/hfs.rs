@@ -22,7 +22,7 @@ pub enum Hfs {
     Bless(Bless),
     /// Show or set the name of a volume
     Label(Label),
-    /// Set what a volume says of itself: dates, lock
+    /// Set the dates of a volume
     Volume(Volume),
     /// Pack or unpack files of this computer: MacBinary, AppleSingle, AppleDouble, BinHex
     Convert(Convert),
@@ -156,6 +156,9 @@ pub struct Bless {
     /// Bless no folder
     #[arg(long)]
     pub none: bool,
+    /// Take over the boot blocks, which are Apple's, from this volume
+    #[arg(long, value_name = "IMAGE", conflicts_with = "none")]
+    pub boot_blocks_from: Option<String>,
     #[command(flatten)]
     pub opening: Opening,
 }

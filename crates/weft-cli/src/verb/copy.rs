@@ -14,6 +14,7 @@ use std::time::Instant;
 use weft::Options;
 use weft::hfs::interchange::Format;
 use weft::hfs::view::Forks;
+use weft::transfer::fit::{FitNames, fit};
 use weft::transfer::{
     Counted, HostSink, HostSource, Ownership, Sink, Tally, VolumeSink, VolumeSource,
 };
@@ -136,6 +137,24 @@ fn double_of(name: &[u8]) -> Vec<u8> {
     [b"._", name].concat()
 }
 
+/// Lets `send` send to `sink`, with names made to fit if that is wanted.
+pub fn fitted(
+    out: Output,
+    fit: bool,
+    sink: &mut dyn Sink,
+    send: impl FnOnce(&mut dyn Sink) -> weft::Result<()>,
+) -> weft::Result<()> {
+    if !fit {
+        return send(sink);
+    }
+    let mut fitting = FitNames::new(sink);
+    let sent = send(&mut fitting);
+    for (path, name) in fitting.changed() {
+        out.note(&format!("{path} is called {name} there"));
+    }
+    sent
+}
+
 /// Sends with progress, and adds what was sent to `total`.
 fn counted(
     out: Output,
@@ -186,9 +205,13 @@ fn copy_in(
         for path in from {
             let own = own_name_of_host(path);
             let own = own.as_deref().map(OsStr::as_bytes);
+            let fit_own = own.filter(|_| keeping.fit_names).map(fit);
+            let own = fit_own.as_deref().or(own);
             let mut sink = landing.sink(&walker, own, ownership)?;
             counted(out, &mut total, &mut sink, |sink| {
-                HostSource::new(path).with_xattrs(!keeping.no_xattrs).send(sink)
+                fitted(out, keeping.fit_names, sink, |sink| {
+                    HostSource::new(path).with_xattrs(!keeping.no_xattrs).send(sink)
+                })
             })?;
             note_left_out(out, &sink);
             // The other half of a file alone; in a directory it is found by itself.
@@ -305,9 +328,11 @@ fn copy_across(
                 }
                 let mut sink = landing.sink(&walker, own_name(&place.path), ownership)?;
                 counted(out, &mut total, &mut sink, |sink| {
-                    VolumeSource::new(source.fs(), &place.path)
-                        .with_xattrs(!keeping.no_xattrs)
-                        .send(node, sink)
+                    fitted(out, keeping.fit_names, sink, |sink| {
+                        VolumeSource::new(source.fs(), &place.path)
+                            .with_xattrs(!keeping.no_xattrs)
+                            .send(node, sink)
+                    })
                 })?;
                 note_left_out(out, &sink);
                 let double = double_beside(source, &place.path).filter(|_| forks);

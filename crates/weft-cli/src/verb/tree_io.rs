@@ -1,5 +1,6 @@
 //! `import` and `export`: whole trees, as directories or tar streams.
 
+use super::copy::{fitted, note_left_out};
 use super::{
     change_options, changing_with, file_error, ownership, read_options, volume_path, with_volume,
 };
@@ -33,10 +34,14 @@ pub fn import(out: Output, args: &cli::Import) -> Outcome {
             .map_err(|e| file_error("make directory", &to.path, e))?;
         let mut sink = VolumeSink::new(stack.fs(), top, None, &to.path, ownership);
         let tally = with_progress(out, "importing", &mut sink, |sink| match from {
-            Import::Directory(dir) => HostSource::new(dir).with_xattrs(with_xattrs).send(sink),
-            Import::Stream(stream) => TarSource::new(stream).with_xattrs(with_xattrs).send(sink),
+            Import::Directory(dir) => fitted(out, args.keeping.fit_names, sink, |sink| {
+                HostSource::new(dir).with_xattrs(with_xattrs).send(sink)
+            }),
+            Import::Stream(stream) => fitted(out, args.keeping.fit_names, sink, |sink| {
+                TarSource::new(stream).with_xattrs(with_xattrs).send(sink)
+            }),
         })?;
-        super::copy::note_left_out(out, &sink);
+        note_left_out(out, &sink);
         Ok(tally)
     })?;
     // Closed: everything is on the disk.

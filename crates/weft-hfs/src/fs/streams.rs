@@ -2,7 +2,7 @@
 
 use super::Hfs;
 use super::names::plain;
-use super::node::{Known, stale};
+use super::node::Known;
 use super::xattr::finder_info;
 use crate::interchange::Meta;
 use crate::layout::{DInfo, DXInfo, FInfo, FXInfo, FileFlags, Fork, Name, get};
@@ -59,8 +59,7 @@ impl MacVolume for Hfs {
                     })
                 })?,
             };
-            st.nodes.get_mut(&id).ok_or_else(stale)?.note(s, patch);
-            Ok(())
+            st.changes.note(s, id, patch)
         })?)
     }
 

@@ -61,6 +61,7 @@ pub fn volume_name(label: &str) -> Result<Vec<u8>, Failure> {
 /// `hfs bless`.
 fn bless(out: Output, args: &Bless) -> Outcome {
     let place = weft::volume::parse(&args.path).map_err(|e| Failure::usage(e.to_string()))?;
+    let boot_blocks = args.boot_blocks_from.as_deref().map(read_boot_blocks).transpose()?;
     changing(&place.image, &args.opening, |stack| {
         let volume = mac_of(stack)?;
         let mut meta = volume.volume_meta();
@@ -82,6 +83,12 @@ fn bless(out: Output, args: &Bless) -> Outcome {
         (words[0], words[3]) = (id, id);
         volume.set_volume_meta(&meta).map_err(volume_error(&place.image))
     })?;
+    if let Some(blocks) = boot_blocks {
+        let device = weft::source::open_source(&place.image, OpenMode::READ_WRITE)?;
+        let image = weft::image::unwrap(&place.image, device)?;
+        image.device.write_at(&blocks, 0)?;
+        image.device.flush()?;
+    }
     if args.none {
         out.confirm(&json!({ "blessed": null }), "no folder is blessed")?;
     } else {
@@ -89,6 +96,18 @@ fn bless(out: Output, args: &Bless) -> Outcome {
         out.confirm(&json!({ "blessed": path }), &format!("{path} is blessed"))?;
     }
     Ok(DONE)
+}
+
+/// The boot blocks of a volume: the 1024 bytes before its volume information.
+fn read_boot_blocks(source: &str) -> Result<[u8; 1024], Failure> {
+    let device = weft::source::open_source(source, OpenMode::READ_ONLY)?;
+    let image = weft::image::unwrap(source, device)?;
+    let mut blocks = [0; 1024];
+    image.device.read_at(&mut blocks, 0)?;
+    if blocks[..2] == *b"LK" {
+        return Ok(blocks);
+    }
+    Err(Failure::new(format!("{source} has no boot blocks")))
 }
 
 /// `hfs label`.
@@ -128,6 +147,15 @@ fn volume(out: Output, args: &Volume) -> Outcome {
         let mut meta = volume.volume_meta();
         meta.created = created.unwrap_or(meta.created);
         meta.backed_up = backed_up.unwrap_or(meta.backed_up);
+        // Checkers compare the date of the root folder with that of the volume.
+        if let (Some(date), Some(_)) = (created, meta.finder_info) {
+            let root = volume.root();
+            let of_root = weft::hfs::interchange::Meta {
+                created: date,
+                ..volume.meta(root).map_err(volume_error(&args.image))?
+            };
+            volume.set_meta(root, &of_root).map_err(volume_error(&args.image))?;
+        }
         volume.set_volume_meta(&meta).map_err(volume_error(&args.image))
     })?;
     out.confirm(&json!({ "image": args.image }), &format!("set the dates of {}", args.image))?;

@@ -4,6 +4,7 @@ use super::size;
 use crate::cli::{self, MkfsFormat};
 use crate::failure::{DONE, Failure, Outcome};
 use crate::output::{Output, human};
+use crate::verb::copy::{fitted, note_left_out};
 use crate::verb::hfs::volume_name;
 use crate::zone;
 use serde::Serialize;
@@ -44,8 +45,10 @@ pub fn run(out: Output, args: &cli::Mkfs) -> Outcome {
             let root = Node::root(stack.fs()).map_err(failed)?;
             let mut sink = VolumeSink::new(stack.fs(), root, None, b"/", Ownership::Keep);
             let latest = clock.filter(|_| std::env::var_os("SOURCE_DATE_EPOCH").is_some());
-            HostSource::new(dir).no_later_than(latest).send(&mut sink)?;
-            crate::verb::copy::note_left_out(out, &sink);
+            fitted(out, args.fit_names, &mut sink, |sink| {
+                HostSource::new(dir).no_later_than(latest).send(sink)
+            })?;
+            note_left_out(out, &sink);
             Ok(stack.fs().statfs().map_err(failed)?.blocks_free)
         })?;
     }
@@ -148,6 +151,7 @@ pub fn refuse_for_ext(args: &cli::Mkfs) -> Result<(), Failure> {
         ("--extents-size", args.extents_size.is_some()),
         ("--directory-blocks", args.directory_blocks.is_some()),
         ("--reproducible", args.reproducible),
+        ("--fit-names", args.fit_names),
     ];
     match given.iter().find(|(_, given)| *given) {
         Some((option, _)) => {

@@ -31,8 +31,8 @@ fn a_few_sizes() {
 }
 
 #[test]
-#[ignore = "the whole sweep takes a minute: scripts/test-long.sh"]
-fn all_powers_of_two_and_their_neighbours() {
+#[ignore = "the whole sweep; run by scripts/test-long.sh"]
+fn long_all_powers_of_two_and_their_neighbours() {
     let bench = Bench::new();
     let with_hfsutils = have(&["hmount", "hls", "humount"]);
     for power in 0..=32 {

@@ -1,0 +1,151 @@
+//! Names that fit a Macintosh volume.
+//!
+//! A name of more than 31 letters, or with letters that MacRoman does not have, is changed: letters
+//! become `_`, the end before the extension becomes `#` and four digits that follow from the whole
+//! name, so that names stay apart and come out the same each time.
+
+use super::{Content, Item, ItemKind, Sink};
+use crate::Result;
+use weft_hfs::macroman;
+
+/// The longest name on HFS, in bytes of MacRoman.
+const NAME_MAX_BYTES: usize = 31;
+/// The longest extension that is kept, with its dot.
+const EXTENSION_MAX_BYTES: usize = 8;
+
+/// A sink before which names are made to fit.
+pub struct FitNames<'a> {
+    sink: &'a mut dyn Sink,
+    changed: Vec<(String, String)>,
+}
+
+impl std::fmt::Debug for FitNames<'_> {
+    fn fmt(&self, f: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
+        f.debug_struct("FitNames").field("changed", &self.changed).finish_non_exhaustive()
+    }
+}
+
+impl<'a> FitNames<'a> {
+    /// Makes names fit that go to `sink`.
+    pub fn new(sink: &'a mut dyn Sink) -> Self {
+        Self { sink, changed: Vec::new() }
+    }
+
+    /// The names that were changed, and what they became.
+    #[must_use]
+    pub fn changed(&self) -> &[(String, String)] {
+        &self.changed
+    }
+}
+
+/// The name as it fits; as it is if it does.
+#[must_use]
+pub fn fit(name: &[u8]) -> Vec<u8> {
+    // The companion of a file has the file's name behind two letters, which are on no volume.
+    if let Some(base) = name.strip_prefix(b"._") {
+        return [b"._", &fit(base)[..]].concat();
+    }
+    match macroman::name_from_unix(name) {
+        Ok(mac) if mac.len() <= NAME_MAX_BYTES => return name.to_vec(),
+        _ => {}
+    }
+    let text = String::from_utf8_lossy(name);
+    // Letter by letter, a mark with the letter it follows.
+    let mut mac: Vec<u8> = Vec::new();
+    let mut letters = text.chars().peekable();
+    while let Some(letter) = letters.next() {
+        let pair = letters.peek().map(|mark| String::from_iter([letter, *mark]));
+        let composed = pair.and_then(|pair| macroman::name_from_unix(pair.as_bytes()).ok());
+        if let Some(composed) = composed.filter(|c| c.len() == 1) {
+            letters.next();
+            mac.extend(composed);
+            continue;
+        }
+        let one = letter.encode_utf8(&mut [0; 4]).as_bytes().to_vec();
+        mac.extend(macroman::name_from_unix(&one).unwrap_or_else(|_| b"_".to_vec()));
+    }
+    let dot = mac.iter().rposition(|b| *b == b'.').unwrap_or(mac.len());
+    let extension = match mac.get(dot..) {
+        Some(end) if dot > 0 && (2..=EXTENSION_MAX_BYTES).contains(&end.len()) => end.to_vec(),
+        _ => Vec::new(),
+    };
+    let mark = format!("#{:04x}", hash(name));
+    let keep = NAME_MAX_BYTES - mark.len() - extension.len();
+    let stem = mac.len() - extension.len();
+    mac.truncate(stem.min(keep));
+    mac.extend_from_slice(mark.as_bytes());
+    mac.extend(extension);
+    macroman::name_to_unix(&mac).into_bytes()
+}
+
+/// FNV-1a, folded to 16 bits.
+fn hash(name: &[u8]) -> u16 {
+    let hash = name
+        .iter()
+        .fold(0x811c_9dc5_u32, |hash, byte| (hash ^ u32::from(*byte)).wrapping_mul(0x0100_0193));
+    (hash >> 16) as u16 ^ hash as u16
+}
+
+fn fit_path(path: &[u8]) -> Vec<u8> {
+    path.split(|b| *b == b'/').map(fit).collect::<Vec<_>>().join(&b'/')
+}
+
+impl Sink for FitNames<'_> {
+    fn put(&mut self, item: &Item<'_>, content: &mut dyn Content) -> Result<()> {
+        if item.path.is_empty() {
+            return self.sink.put(item, content);
+        }
+        let path = fit_path(item.path);
+        let (own, fitted) = (super::split_last(item.path).1, super::split_last(&path).1);
+        if own != fitted && !own.starts_with(b"._") {
+            let text = |name: &[u8]| String::from_utf8_lossy(name).into_owned();
+            self.changed.push((text(item.path), text(fitted)));
+        }
+        let first;
+        let kind = match item.kind {
+            ItemKind::HardLink(earlier) => {
+                first = fit_path(earlier);
+                ItemKind::HardLink(&first)
+            }
+            kind => kind,
+        };
+        self.sink.put(&Item { path: &path, kind, ..item.clone() }, content)
+    }
+
+    fn finish(&mut self) -> Result<()> {
+        self.sink.finish()
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    fn fitted(name: &str) -> String {
+        String::from_utf8(fit(name.as_bytes())).unwrap()
+    }
+
+    #[test]
+    fn what_fits_stays() {
+        for name in ["a", "Été ƒ.txt", "24:7", &"x".repeat(31), "._a"] {
+            assert_eq!(fitted(name), name);
+        }
+    }
+
+    #[test]
+    fn what_does_not_keeps_its_beginning_and_its_extension() {
+        let long = fitted("A rather long name of a file from today.tar.gz");
+        assert!(long.starts_with("A rather long name of") && long.ends_with(".gz"), "{long}");
+        let double = fitted("._A rather long name of a file from today.tar.gz");
+        assert_eq!(double, format!("._{long}"));
+        assert_ne!(fitted(&"x".repeat(40)), fitted(&"x".repeat(41)));
+        let japanese = fitted("日本.txt");
+        assert!(japanese.starts_with("__#") && japanese.ends_with(".txt"), "{japanese}");
+        for name in
+            ["x".repeat(255), "日".repeat(80), ".".repeat(40), format!("{}.x", "y".repeat(99))]
+        {
+            let mac = macroman::name_from_unix(fitted(&name).as_bytes()).unwrap();
+            assert!((1..=31).contains(&mac.len()), "{name}");
+        }
+    }
+}
