@@ -233,7 +233,7 @@ fn salvage(device: &dyn BlockDevice) -> Result<(State, Vec<Finding>)> {
     let mut untrusted = sb.state & STATE_UNTRUSTED != 0;
     let header = found.newest();
     let start = header.map_or_else(|| found.oldest_of_newest_run(), |header| header.log_start);
-    let end = found.log_end(start);
+    let end = found.log_end(start, header.map_or(0, |header| header.life));
     let durable = found.durable();
     let gap = durable > end;
     if gap {
@@ -436,7 +436,7 @@ pub struct Dump {
 pub fn dump(device: &dyn BlockDevice, mut slot: impl FnMut(SlotInfo)) -> Result<Dump> {
     let sb = Superblock::load(device)?;
     let found = Found::scan(device, &sb)?;
-    let start = found.newest().map_or(0, |header| header.log_start);
+    let (start, life) = found.newest().map_or((0, 0), |header| (header.log_start, header.life));
     let mut findings = superblock_copies(device)?;
     let (st, more) = salvage(device)?;
     findings.extend(more);
@@ -456,7 +456,7 @@ pub fn dump(device: &dyn BlockDevice, mut slot: impl FnMut(SlotInfo)) -> Result<
         });
     }
     Ok(Dump {
-        log: start..found.log_end(start),
+        log: start..found.log_end(start, life),
         log_durable: found.durable(),
         checkpoints: found.headers,
         superblock: sb,

@@ -271,10 +271,13 @@ impl Found {
         ring.chain(self.headers.iter().flatten().map(|h| h.log_start)).max().unwrap_or(0)
     }
 
-    /// Where the log that begins at `start` ends: behind its last whole batch.
-    pub(crate) fn log_end(&self, start: u64) -> u64 {
+    /// Where the log that begins at `start`, in the life `life`, ends: behind its last whole batch.
+    ///
+    /// A marker is not flushed: a cut may take it and leave the batch behind it, which does not
+    /// count then, and is of an earlier life than all that counts later.
+    pub(crate) fn log_end(&self, start: u64, mut life: u64) -> u64 {
         let blocks = self.ring.len() as u64;
-        let (mut end, mut at, mut life, mut inside) = (start, start, 0, false);
+        let (mut end, mut at, mut inside) = (start, start, false);
         while at < start + blocks {
             let Some(header) = self.ring[(at % blocks) as usize] else { break };
             if header.number != at || header.life < life || header.first == inside {
@@ -343,7 +346,7 @@ fn recover(device: &dyn BlockDevice, state: &mut State, found: &Found) -> Result
     let header = found.newest().ok_or_else(|| {
         Error::damaged("checkpoint", sb.checkpoints[0], "neither of the two has a valid header")
     })?;
-    let end = found.log_end(header.log_start);
+    let end = found.log_end(header.log_start, header.life);
     let durable = found.durable();
     if durable > end {
         let at = sb.log_offset + end % sb.log_blocks * UNIT as u64;

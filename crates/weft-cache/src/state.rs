@@ -521,9 +521,11 @@ impl State {
         self.slot_limit = u32::MAX;
     }
 
-    /// Whether a clean record of this block may be durable, and so may be believed after a crash.
+    /// Whether a clean record of this block may be durable, and so may be believed after a crash. What
+    /// was dropped without telling the log is known by nobody.
     pub(crate) fn may_be_believed(&self, key: BlockKey) -> bool {
         self.loading.is_some()
+            || self.unlogged_drops
             || self.lookup(key).is_some()
             || self.removed.contains(&key)
             || self.removed_committing.contains(&key)

@@ -19,6 +19,9 @@ pub struct Life<'a, S> {
     /// Origins that have lost something, of which their user has not been told: the next flush of
     /// theirs may fail, and must where nothing of it can be in the cache.
     untold: Vec<bool>,
+    /// Origins whose user was told by an operation that is more than a flush: the next flush may
+    /// tell it again.
+    told: Vec<bool>,
     /// The oracle after each step, with the number of events by then.
     steps: Vec<(usize, Oracle)>,
 }
@@ -30,7 +33,8 @@ impl<'a, S: Subject> Life<'a, S> {
         let steps = vec![(0, oracle.clone())];
         let subject = S::open(config, &world).map_err(|e| format!("cannot open: {e}"))?;
         let untold = vec![false; config.origin_bytes.len()];
-        Ok(Self { config, world, subject: Some(subject), oracle, untold, steps })
+        let told = untold.clone();
+        Ok(Self { config, world, subject: Some(subject), oracle, untold, told, steps })
     }
 
     /// Does one operation. The step is number `op` of its script, which makes its data unique.
@@ -123,7 +127,10 @@ impl<'a, S: Subject> Life<'a, S> {
         if done.is_err()
             && let Some(origin) = flushes
         {
-            excused |= std::mem::take(&mut self.untold[origin]);
+            let untold = std::mem::take(&mut self.untold[origin]);
+            let told = std::mem::take(&mut self.told[origin]);
+            excused |= untold || told;
+            self.told[origin] = untold && !matches!(what, Op::Flush { .. });
         }
         if excused { Ok(()) } else { done }
     }

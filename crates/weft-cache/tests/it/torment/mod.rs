@@ -161,6 +161,10 @@ fn a_cache_that_is_still_loading_survives_cuts() {
 fn what_failed_once_holds() {
     // Both copies of the superblock in flight: one of a killed process, one of the recovery.
     campaign(Family::Only(weft_cache::Mode::PassThrough), 1008..1009, 2);
+    // A write over a block that a failed flush had dropped, and whose durable record still counted.
+    campaign(Family::parse("failing-mixed").unwrap(), 5003..5004, 2);
+    // A lost marker, and behind it a batch that counted in a later life.
+    campaign(Family::parse("failing-write-back").unwrap(), 5010..5011, 2);
 }
 
 /// Hundreds of thousands of cuts, in the share of `WEFT_LONG_SECONDS` that is this campaign's.
