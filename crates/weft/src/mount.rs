@@ -23,6 +23,8 @@ impl Stack {
         if self.names_have_aliases() {
             // The kernel knows one spelling of a name, and would go on believing in the others.
             fuse.lifetime = std::time::Duration::ZERO;
+            // A companion's length follows its file: the kernel must ask for it.
+            fuse.writeback_cache &= !self.shows_companions();
         }
         let mount = weft_fuse::mount(self.share(), mountpoint, &fuse).map_err(failed)?;
         mount.unmount_on_signals().map_err(failed)?;

@@ -56,6 +56,7 @@ pub struct Stack {
     /// The volume, or a view on it.
     front: Arc<dyn FileSystem>,
     why_read_only: Option<String>,
+    companions: bool,
 }
 
 impl std::fmt::Debug for Stack {
@@ -122,7 +123,8 @@ impl Stack {
             }
             _ => Arc::clone(&volume) as _,
         };
-        Ok(Self { source: source.to_owned(), order, volume, front, why_read_only })
+        let companions = matches!(options.forks, Forks::AppleDouble | Forks::Suffix);
+        Ok(Self { source: source.to_owned(), order, volume, front, why_read_only, companions })
     }
 
     /// What was opened.
@@ -185,6 +187,11 @@ impl Stack {
     /// file has companions.
     pub(crate) fn names_have_aliases(&self) -> bool {
         self.mac().is_some() && !self.is_read_only()
+    }
+
+    /// Whether forks are shown as files.
+    pub(crate) fn shows_companions(&self) -> bool {
+        self.companions
     }
 
     /// Makes everything durable and marks the volume clean.

@@ -291,6 +291,16 @@ pub fn stat(out: Output, args: &cli::Stat) -> Outcome {
     Ok(outcome)
 }
 
+/// A value as a line can show it.
+fn shown_value(value: &[u8]) -> String {
+    const MOST_BYTES: usize = 256;
+    match value.len() {
+        0 => "(not shown here)".into(),
+        1..=MOST_BYTES => shown(value),
+        n => count(n as u64, "byte"),
+    }
+}
+
 fn stat_one(walker: &Walker<'_>, path: &[u8]) -> Result<StatReport, Failure> {
     let failed = |e| file_error("stat", path, e);
     let node = walker.resolve_link(path).map_err(failed)?;
@@ -302,11 +312,15 @@ fn stat_one(walker: &Walker<'_>, path: &[u8]) -> Result<StatReport, Failure> {
     };
     let mut attributes = Vec::new();
     for name in names {
-        let value = fs.getxattr(node.ino(), &name).map_err(failed)?;
+        let value = match fs.getxattr(node.ino(), &name) {
+            // A resource fork may be longer than an attribute.
+            Err(weft::vfs::Error::Range) => Vec::new(),
+            other => other.map_err(failed)?,
+        };
         attributes.push(AttributeReport {
             name: name.as_slice().into(),
             value: value.as_slice().into(),
-            shown: format!("{} = {}", shown(&name), shown(&value)),
+            shown: format!("{} = {}", shown(&name), shown_value(&value)),
         });
     }
     let row = Row::new(path, &node)?;

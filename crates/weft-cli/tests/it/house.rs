@@ -17,7 +17,10 @@ const ROOMS: &[(&str, &[&str])] = &[
     ("weft-transform", &["vfs"]),
     ("weft-ringer", &["vfs"]),
     ("weft-fuse", &["vfs"]),
-    ("weft", &["block", "nbd", "cache", "patch", "vfs", "ext2", "hfs", "transform", "ringer", "fuse"]),
+    (
+        "weft",
+        &["block", "nbd", "cache", "patch", "vfs", "ext2", "hfs", "transform", "ringer", "fuse"],
+    ),
     ("weft-crash", &["block", "patch", "vfs", "ext2", "weft"]),
     ("weft-cli", &["weft", "crash"]),
     ("weft-bench", &["weft"]),

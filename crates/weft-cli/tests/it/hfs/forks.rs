@@ -167,7 +167,7 @@ fn files_of_this_computer_are_converted() {
 
 #[test]
 fn other_tools_unpack_what_weft_packs() {
-    if !have(&["unar", "macunpack"]) {
+    if !have(&["unar", "macsave"]) {
         return;
     }
     let (bench, data, resource) = filled();
@@ -185,8 +185,11 @@ fn other_tools_unpack_what_weft_packs() {
         let whole = |f: &Vec<u8>| f.windows(resource.len()).any(|w| w == resource);
         assert!(found.iter().any(whole), "unar finds the resource fork of {format}");
     }
-    // macunpack takes MacBinary apart into NAME.data, NAME.rsrc and NAME.info.
-    run(dir, "macunpack", &["-3", "g.bin"]);
+    // macsave takes MacBinary apart into NAME.data, NAME.rsrc and NAME.info.
+    let input = std::fs::File::open(bench.path("g.bin")).unwrap();
+    let macsave =
+        std::process::Command::new("macsave").arg("-3").current_dir(dir).stdin(input).output();
+    assert!(macsave.unwrap().status.success());
     let taken = |suffix: &str| {
         let all = std::fs::read_dir(dir).unwrap().map(|e| e.unwrap().path());
         let mut all = all.filter(|p| p.extension().is_some_and(|e| e == suffix));
@@ -198,7 +201,7 @@ fn other_tools_unpack_what_weft_packs() {
 
 #[test]
 fn weft_unpacks_what_macutils_pack() {
-    if !have(&["binhex", "macbinary"]) && !have(&["hexbin", "macstream"]) {
+    if !have(&["hexbin"]) {
         return;
     }
     let (bench, data, resource) = filled();
