@@ -158,7 +158,7 @@ fn journal_of(
 
 /// The smallest and the largest journal that is made unasked, in bytes: some hundred operations,
 /// and as many as write-back leaves behind.
-const JOURNAL_BYTES: (u64, u64) = (2 << 20, 32 << 20);
+const JOURNAL_BYTES: (u64, u64) = (4 << 20, 32 << 20);
 
 /// Where the journal of a volume in an image file lies: `IMAGE.wjournal`, of a partition
 /// `IMAGE.pN.wjournal`, however the partition was found.

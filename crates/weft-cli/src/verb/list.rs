@@ -295,8 +295,7 @@ pub fn stat(out: Output, args: &cli::Stat) -> Outcome {
 fn shown_value(value: &[u8]) -> String {
     const MOST_BYTES: usize = 256;
     match value.len() {
-        0 => "(not shown here)".into(),
-        1..=MOST_BYTES => shown(value),
+        0..=MOST_BYTES => shown(value),
         n => count(n as u64, "byte"),
     }
 }
@@ -314,13 +313,15 @@ fn stat_one(walker: &Walker<'_>, path: &[u8]) -> Result<StatReport, Failure> {
     for name in names {
         let value = match fs.getxattr(node.ino(), &name) {
             // A resource fork may be longer than an attribute.
-            Err(weft::vfs::Error::Range) => Vec::new(),
-            other => other.map_err(failed)?,
+            Err(weft::vfs::Error::Range) => None,
+            other => Some(other.map_err(failed)?),
         };
+        let text = value.as_deref().map_or("(too long)".into(), shown_value);
+        let value = value.unwrap_or_default();
         attributes.push(AttributeReport {
             name: name.as_slice().into(),
             value: value.as_slice().into(),
-            shown: format!("{} = {}", shown(&name), shown_value(&value)),
+            shown: format!("{} = {}", shown(&name), text),
         });
     }
     let row = Row::new(path, &node)?;

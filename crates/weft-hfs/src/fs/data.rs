@@ -1,10 +1,11 @@
 //! Reading and writing forks.
 
 use super::Hfs;
+use super::STEP_ALLOC_BLOCKS;
 use super::names::plain;
 use super::node::OpenFile;
 use super::store::engine_error;
-use crate::layout::{FORK_MAX_BYTES, Fork};
+use crate::layout::{BLOCK_BYTES, FORK_MAX_BYTES, Fork};
 use crate::{Error, Result};
 use weft_patch::Owner;
 use weft_vfs::{Handle, Ino, OpenFlags, Opened, Result as FsResult};
@@ -69,6 +70,45 @@ impl Hfs {
         offset: Option<u64>,
         data: &[u8],
     ) -> Result<usize> {
+        let Some(step) = self
+            .journal_step()
+            .filter(|step| data.len() > *step || offset.is_some_and(|offset| offset > 0))
+        else {
+            return self.write_step(id, fork, offset, data);
+        };
+        if let Some(offset) = offset.filter(|_| !data.is_empty())
+            && offset > self.fork_len(id, fork)?
+        {
+            // What lies between is zero, and may be much.
+            self.do_set_len(id, fork, offset)?;
+        }
+        let mut done = 0;
+        for part in data.chunks(step) {
+            let at = offset.map(|offset| offset.saturating_add(done as u64));
+            match self.write_step(id, fork, at, part) {
+                Ok(n) => {
+                    done += n;
+                    if n < part.len() {
+                        break;
+                    }
+                }
+                Err(Error::NoSpace) if done > 0 => break,
+                Err(e) => return Err(e),
+            }
+        }
+        Ok(done)
+    }
+
+    /// How many bytes of a fork one operation writes, where a journal bounds that.
+    fn journal_step(&self) -> Option<usize> {
+        let (_, per_alloc) = self.geometry;
+        let bytes = usize::try_from(per_alloc).unwrap_or(1).saturating_mul(BLOCK_BYTES);
+        (self.engine.block_bytes() as usize > BLOCK_BYTES)
+            .then(|| bytes.saturating_mul(STEP_ALLOC_BLOCKS - 2))
+    }
+
+    /// Writes in one operation, or as much as fits.
+    fn write_step(&self, id: u32, fork: Fork, offset: Option<u64>, data: &[u8]) -> Result<usize> {
         match self.write_all(id, fork, offset, data) {
             Err(Error::NoSpace) if data.len() > 1 => {}
             Err(e) => return Err(e),
@@ -104,23 +144,40 @@ impl Hfs {
         if len_bytes > u64::from(FORK_MAX_BYTES) {
             return Err(Error::TooLarge);
         }
-        self.change(|st, s| {
-            let patch =
-                st.with_file(s, id, |vol, s, file| vol.set_len(s, file, fork, len_bytes))?;
-            st.changes.note(s, id, patch)
-        })
+        let set = |len_bytes: u64| {
+            self.change(|st, s| {
+                let patch =
+                    st.with_file(s, id, |vol, s, file| vol.set_len(s, file, fork, len_bytes))?;
+                st.changes.note(s, id, patch)
+            })
+        };
+        let Some(step) = self.journal_step().map(|step| step as u64) else { return set(len_bytes) };
+        let old = self.fork_len(id, fork)?;
+        let mut at = old;
+        while len_bytes.saturating_sub(at) > step {
+            at += step;
+            if let Err(e) = set(at) {
+                // All or nothing, as without a journal.
+                set(old)?;
+                return Err(e);
+            }
+        }
+        match set(len_bytes) {
+            Err(e) if at > old => {
+                set(old)?;
+                Err(e)
+            }
+            other => other,
+        }
     }
 
     pub(super) fn do_allocate(&self, id: u32, offset: u64, len: u64, keep: bool) -> Result<()> {
         let Some(end) = offset.checked_add(len) else { return Err(Error::TooLarge) };
+        if !keep && end > self.fork_len(id, Fork::Data)? {
+            return self.do_set_len(id, Fork::Data, end);
+        }
         self.change(|st, s| {
-            let patch = st.with_file(s, id, |vol, s, file| {
-                if keep || end <= u64::from(file.len_bytes(Fork::Data)) {
-                    vol.grow(s, file, Fork::Data, end)
-                } else {
-                    vol.set_len(s, file, Fork::Data, end)
-                }
-            })?;
+            let patch = st.with_file(s, id, |vol, s, file| vol.grow(s, file, Fork::Data, end))?;
             st.changes.note(s, id, patch)
         })
     }

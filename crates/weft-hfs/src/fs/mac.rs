@@ -277,7 +277,7 @@ impl Drop for MacFile {
 
 impl Hfs {
     /// The length of a fork of a file that is open.
-    fn fork_len(&self, id: u32, fork: Fork) -> Result<u64> {
+    pub(super) fn fork_len(&self, id: u32, fork: Fork) -> Result<u64> {
         self.look(|st, s| match st.known(s, id)? {
             super::node::Known::File(file) => Ok(u64::from(file.fork(fork).len_bytes)),
             super::node::Known::Folder(_) => Err(Error::IsADirectory),

@@ -66,8 +66,14 @@ impl fmt::Debug for Hfs {
 }
 
 /// Blocks that an operation may change: paths of both trees with all their splits, the bitmap,
-/// header, map and MDB.
-const BLOCKS: u32 = 160;
+/// header, map and MDB; and the data that is journaled with them, two blocks of the engine for each
+/// allocation block of a step.
+const BLOCKS: u32 = 160 + 2 * STEP_ALLOC_BLOCKS as u32;
+
+/// Under a journal, how many allocation blocks of a fork one operation writes. A block of the journal
+/// that is not within one allocation block is journaled whatever it holds, and an operation must
+/// fit the log.
+const STEP_ALLOC_BLOCKS: usize = 64;
 
 impl Hfs {
     /// The engine under the volume: counters, policy.

@@ -236,6 +236,10 @@ fn an_owner_is_chosen_and_a_journal_is_replayed_after_a_kill() {
     let owner =
         (std::os::unix::fs::MetadataExt::uid(&meta), std::os::unix::fs::MetadataExt::gid(&meta));
     assert_eq!(owner, (1234, 99));
+    // Longer than the log, as a hole and as data.
+    let long = fs::File::create(mount.at("long")).unwrap();
+    long.set_len(6_000_000).unwrap();
+    fs::write(mount.at("data"), noise(3_000_000, 7)).unwrap();
     for n in 0..50 {
         fs::create_dir(mount.at(&format!("d{n}"))).unwrap();
         let file = fs::File::create(mount.at(&format!("d{n}/f"))).unwrap();
