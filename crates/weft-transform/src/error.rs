@@ -74,6 +74,18 @@ pub enum Error {
         /// Which limit.
         what: String,
     },
+    /// A frame too long to be held in memory: the file can be read from its beginning only.
+    #[error(
+        "stage {stage}: a frame of more than {max_bytes} bytes at byte {offset}: to be read at any place, it must be written again with shorter ones"
+    )]
+    LongFrame {
+        /// The stage.
+        stage: &'static str,
+        /// Where the frame begins, in the output of the stage.
+        offset: u64,
+        /// The longest frame that is held in memory.
+        max_bytes: u64,
+    },
     /// Input that the stage cannot represent in its output.
     #[error("stage {stage}: byte {offset} of the input: {what}")]
     Input {

@@ -31,7 +31,11 @@ pub mod store;
 pub mod text;
 
 pub use error::{Error, Result};
-pub use fs::{NETWORK_ATTRIBUTE, RULES_NAME, Rules, Ruling, TransformFs, TransformOptions};
+pub use fs::{
+    CONVERT_ATTRIBUTE, EXPLAIN_ATTRIBUTE, Explanation, LINK, LINK_MAGIC, NETWORK_ATTRIBUTE,
+    RULES_NAME, Rules, Ruling, Source, StageExplanation, TransformFs, TransformOptions,
+    link_content,
+};
 pub use keys::{KEY_BYTES, Key, KeyRing};
 pub use model::{
     Access, ByteMap, Declares, Direction, Frame, FrameCodec, OnError, STEP_BYTES, Seal, Sealer,

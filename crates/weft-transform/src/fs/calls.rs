@@ -36,9 +36,9 @@ impl TransformFs {
     /// The node of a name below that is about to move or go, with a use; `None` if nobody refers
     /// to it.
     fn known(&self, parent: &Node, name: &[u8]) -> Option<Arc<Node>> {
-        let entry = self.below.lookup(parent.below(), name).ok()?;
-        let node = locked(&self.nodes).acquire(entry.attr.ino);
-        self.below.forget(entry.attr.ino, 1);
+        let entry = self.ground.below.lookup(parent.below(), name).ok()?;
+        let node = locked(&self.ground.nodes).acquire(entry.attr.ino);
+        self.ground.below.forget(entry.attr.ino, 1);
         node
     }
 
@@ -55,7 +55,7 @@ impl TransformFs {
     /// Notes that an inode may have lost its last name.
     fn lost_name(&self, node: Option<&Arc<Node>>) {
         if let Some(node) = node
-            && self.below.getattr(node.below()).is_ok_and(|attr| attr.nlink == 0)
+            && self.ground.below.getattr(node.below()).is_ok_and(|attr| attr.nlink == 0)
         {
             locked(&node.place).unlinked = true;
         }
@@ -73,7 +73,7 @@ impl TransformFs {
         }
         if node.kind == FileKind::Directory {
             let inside = [&old[..], b"/"].concat();
-            for other in locked(&self.nodes).all() {
+            for other in locked(&self.ground.nodes).all() {
                 let mut at = locked(&other.path);
                 if let Some(rest) = at.strip_prefix(&inside[..]) {
                     *at = join(&path, rest);
@@ -100,7 +100,7 @@ impl TransformFs {
             Err(_) => return Ok(()),
         };
         let result = self.node(entry.attr.ino).and_then(|node| {
-            let has_attribute = self.below.getxattr(node.below(), NETWORK_ATTRIBUTE).is_ok();
+            let has_attribute = self.ground.below.getxattr(node.below(), NETWORK_ATTRIBUTE).is_ok();
             if node.kind != FileKind::Regular || !Self::is_plain(&node) || has_attribute {
                 return Ok(());
             }
@@ -114,28 +114,9 @@ impl TransformFs {
         result
     }
 
-    fn set_network(&self, node: &Node, value: &[u8], how: XattrSet) -> Result<()> {
-        if node.kind != FileKind::Regular {
-            return Err(Error::Invalid("only regular files carry networks"));
-        }
-        let attached = self.of_attribute(value);
-        // One form for all: what is kept is the canonical text.
-        let text = match &attached {
-            Attached::Plain => String::new(),
-            Attached::Network(network) => network.to_string(),
-            Attached::Unusable(why) => {
-                return Err(Error::Io { errno: why.errno(), message: why.to_string() });
-            }
-        };
-        self.with(node, |file, around| {
-            file.attach(around, attached)?;
-            let ino = locked(around.place).ino;
-            self.below.setxattr(ino, NETWORK_ATTRIBUTE, text.as_bytes(), how)
-        })
-    }
-
-    /// What rules say counts from the next look on.
+    /// What rules and views say counts from the next look on.
     fn touched(&self, node: &Node) {
+        self.changed(node);
         if is_rules_file(&locked(&node.path)) {
             self.forget_rules();
         }
@@ -171,7 +152,7 @@ const LOOKUPS: usize = 100;
 
 impl FileSystem for TransformFs {
     fn root(&self) -> Ino {
-        self.below.root()
+        self.ground.below.root()
     }
 
     fn lookup(&self, parent: Ino, name: &[u8]) -> Result<Entry> {
@@ -180,7 +161,10 @@ impl FileSystem for TransformFs {
             return Err(Error::NotFound);
         }
         for _ in 0..LOOKUPS {
-            let below = self.below.lookup(parent.below(), name)?;
+            let below = match self.ground.below.lookup(parent.below(), name) {
+                Err(Error::NotFound) => return self.view(&parent, name),
+                below => below?,
+            };
             let entry = self.found(&parent, name, below, false)?;
             // Without a name: the file was written anew, or removed, since it was found.
             if entry.attr.nlink > 0 || matches!(name, b"." | b"..") {
@@ -203,9 +187,12 @@ impl FileSystem for TransformFs {
 
     fn setattr(&self, ino: Ino, set: &SetAttr) -> Result<Attr> {
         let node = self.node(ino)?;
+        if locked(&node.file).is_view() {
+            return Err(Error::ReadOnly);
+        }
         self.touched(&node);
         let mut attr = if Self::is_plain(&node) {
-            self.below.setattr(node.below(), set)?
+            self.ground.below.setattr(node.below(), set)?
         } else {
             self.with(&node, |file, around| file.setattr(around, set))?.0
         };
@@ -214,7 +201,7 @@ impl FileSystem for TransformFs {
     }
 
     fn readlink(&self, ino: Ino) -> Result<Vec<u8>> {
-        self.below.readlink(self.node(ino)?.below())
+        self.ground.below.readlink(self.node(ino)?.below())
     }
 
     fn mknod(
@@ -229,8 +216,8 @@ impl FileSystem for TransformFs {
         let parent = self.node(parent)?;
         Self::check_visible(name)?;
         let made = {
-            let _names = locked(&self.names);
-            self.below.mknod(caller, parent.below(), name, kind, perm, rdev)?
+            let _names = locked(&self.ground.names);
+            self.ground.below.mknod(caller, parent.below(), name, kind, perm, rdev)?
         };
         self.named(name);
         self.found(&parent, name, made, true)
@@ -239,20 +226,23 @@ impl FileSystem for TransformFs {
     fn mkdir(&self, caller: &Caller, parent: Ino, name: &[u8], perm: u16) -> Result<Entry> {
         let parent = self.node(parent)?;
         Self::check_visible(name)?;
-        let made = self.below.mkdir(caller, parent.below(), name, perm)?;
+        let made = self.ground.below.mkdir(caller, parent.below(), name, perm)?;
         self.found(&parent, name, made, true)
     }
 
     fn symlink(&self, caller: &Caller, parent: Ino, name: &[u8], target: &[u8]) -> Result<Entry> {
         let parent = self.node(parent)?;
         Self::check_visible(name)?;
-        let made = self.below.symlink(caller, parent.below(), name, target)?;
+        let made = self.ground.below.symlink(caller, parent.below(), name, target)?;
         self.found(&parent, name, made, true)
     }
 
     fn link(&self, ino: Ino, new_parent: Ino, new_name: &[u8]) -> Result<Entry> {
         let (node, parent) = (self.node(ino)?, self.node(new_parent)?);
         Self::check_visible(new_name)?;
+        if node.view.is_some() {
+            return Err(Error::ReadOnly);
+        }
         if !Self::is_plain(&node) {
             let rewrites = match &locked(&node.file).attached {
                 Attached::Network(network) => network.can().write == Write::Rewrite,
@@ -264,23 +254,24 @@ impl FileSystem for TransformFs {
             }
         }
         let entry = {
-            let _names = locked(&self.names);
-            self.below.link(node.below(), parent.below(), new_name)?
+            let _names = locked(&self.ground.names);
+            self.ground.below.link(node.below(), parent.below(), new_name)?
         };
         self.named(new_name);
-        self.below.forget(entry.attr.ino, 1);
-        locked(&self.nodes).add_use(&node);
+        self.ground.below.forget(entry.attr.ino, 1);
+        locked(&self.ground.nodes).add_use(&node);
         Ok(Entry { attr: self.attr(&node)?, ..entry })
     }
 
     fn unlink(&self, parent: Ino, name: &[u8]) -> Result<()> {
         let parent = self.node(parent)?;
         Self::check_visible(name).map_err(|_| Error::NotFound)?;
-        let names = locked(&self.names);
+        let names = locked(&self.ground.names);
         let node = self.known(&parent, name);
-        let result = self.below.unlink(parent.below(), name);
+        let result = self.ground.below.unlink(parent.below(), name);
         self.lost_name(node.as_ref());
         drop(names);
+        self.views_lose_names(node.as_ref(), &parent);
         self.named(name);
         self.done_with([node]);
         result
@@ -289,7 +280,7 @@ impl FileSystem for TransformFs {
     fn rmdir(&self, parent: Ino, name: &[u8]) -> Result<()> {
         let parent = self.node(parent)?;
         let node = self.known(&parent, name);
-        let mut result = self.below.rmdir(parent.below(), name);
+        let mut result = self.ground.below.rmdir(parent.below(), name);
         if matches!(result, Err(Error::NotEmpty)) && name != b".." {
             // Perhaps all that is left is what a commit cut short left behind.
             if let Ok(entry) = self.lookup(parent.ino, name) {
@@ -300,7 +291,7 @@ impl FileSystem for TransformFs {
                 })?;
                 self.forget(entry.attr.ino, 1);
                 if names <= 2 {
-                    result = self.below.rmdir(parent.below(), name);
+                    result = self.ground.below.rmdir(parent.below(), name);
                 }
             }
         }
@@ -326,10 +317,11 @@ impl FileSystem for TransformFs {
         if exchange {
             self.convert_for(&new_parent, new_name, &parent, name)?;
         }
-        let names = locked(&self.names);
+        let names = locked(&self.ground.names);
         let moving = self.known(&parent, name);
         let there = self.known(&new_parent, new_name);
-        let result = self.below.rename(parent.below(), name, new_parent.below(), new_name, flags);
+        let result =
+            self.ground.below.rename(parent.below(), name, new_parent.below(), new_name, flags);
         let same = moving.as_ref().zip(there.as_ref()).is_some_and(|(a, b)| Arc::ptr_eq(a, b));
         if result.is_ok() && !same {
             self.moved(moving.as_ref(), &new_parent, new_name);
@@ -340,6 +332,8 @@ impl FileSystem for TransformFs {
             }
         }
         drop(names);
+        self.views_lose_names(moving.as_ref(), &parent);
+        self.views_lose_names(there.as_ref(), &new_parent);
         self.done_with([moving, there]);
         for name in [name, new_name] {
             self.named(name);
@@ -349,10 +343,13 @@ impl FileSystem for TransformFs {
 
     fn open(&self, ino: Ino, flags: OpenFlags) -> Result<Opened> {
         let node = self.node(ino)?;
-        self.touched(&node);
+        self.look_again(&node)?;
+        if flags.contains(OpenFlags::TRUNCATE) {
+            self.touched(&node);
+        }
         if Self::is_plain(&node) {
-            let below = self.below.open(node.below(), flags)?;
-            locked(&self.nodes).add_use(&node);
+            let below = self.ground.below.open(node.below(), flags)?;
+            locked(&self.ground.nodes).add_use(&node);
             let open = Open { ino, flags, below: Some((node.below(), below.handle)) };
             return Ok(Opened { handle: self.new_handle(open), ..below });
         }
@@ -365,11 +362,17 @@ impl FileSystem for TransformFs {
         let (_, known) = self.attr_and_size(&node)?;
         let keeps = match &locked(&node.file).attached {
             Attached::Network(network) => network.is_deterministic(),
+            Attached::View(view) => view.network.is_deterministic(),
             _ => false,
         };
-        locked(&self.nodes).add_use(&node);
+        // What others change below, they do not announce; and what is announced comes later.
+        let keeps = keeps
+            && known
+            && (!(self.options.shared || locked(&node.file).is_view())
+                || self.with(&node, |file, around| file.is_as_last_opened(around))?);
+        locked(&self.ground.nodes).add_use(&node);
         let handle = self.new_handle(Open { ino, flags, below: None });
-        Ok(Opened { handle, keep_cache: known && keeps, direct_io: !known })
+        Ok(Opened { handle, keep_cache: keeps, direct_io: !known })
     }
 
     fn create(
@@ -415,7 +418,12 @@ impl FileSystem for TransformFs {
 
     fn is_settled(&self, ino: Ino) -> bool {
         let Ok(node) = self.node(ino) else { return false };
-        Self::is_plain(&node) || locked(&node.file).is_settled()
+        if Self::is_plain(&node) {
+            return true;
+        }
+        let mut file = locked(&node.file);
+        // A view changes with its base.
+        !file.is_view() && file.is_settled()
     }
 
     /// What was written is kept when the first descriptor is closed, not when the last one is: only
@@ -424,7 +432,7 @@ impl FileSystem for TransformFs {
         let open = self.open_flags(handle).filter(|open| open.ino == ino);
         let open = open.ok_or(Error::Invalid("no such handle"))?;
         if let Some((ino, below)) = open.below {
-            self.below.flush(ino, below)?;
+            self.ground.below.flush(ino, below)?;
         }
         if open.flags.contains(OpenFlags::WRITE) {
             self.commit(&*self.node(ino)?)?;
@@ -445,7 +453,7 @@ impl FileSystem for TransformFs {
         let mut result = Ok(());
         if let Some((ino, below)) = open.below {
             // Not the node's inode any more, if the file was written anew since.
-            result = self.below.release(ino, below);
+            result = self.ground.below.release(ino, below);
         }
         if open.flags.contains(OpenFlags::WRITE) {
             result = result.and(self.commit(&node));
@@ -458,7 +466,7 @@ impl FileSystem for TransformFs {
     fn read(&self, ino: Ino, handle: Handle, offset: u64, buf: &mut [u8]) -> Result<usize> {
         let node = self.node(ino)?;
         if Self::is_plain(&node) {
-            return self.below.read(node.below(), self.below_handle(handle), offset, buf);
+            return self.ground.below.read(node.below(), self.below_handle(handle), offset, buf);
         }
         self.with(&node, |file, around| file.read(around, offset, buf))
             .inspect_err(|e| tracing::error!(ino = ino.0, offset, "{e}"))
@@ -469,7 +477,7 @@ impl FileSystem for TransformFs {
         self.touched(&node);
         let open = self.open_flags(handle);
         if Self::is_plain(&node) {
-            return self.below.write(node.below(), self.below_handle(handle), offset, data);
+            return self.ground.below.write(node.below(), self.below_handle(handle), offset, data);
         }
         if data.is_empty() {
             return Ok(0);
@@ -483,16 +491,19 @@ impl FileSystem for TransformFs {
 
     fn fsync(&self, ino: Ino, data_only: bool) -> Result<()> {
         let node = self.node(ino)?;
+        if node.view.is_some() {
+            return Ok(());
+        }
         self.commit(&node)?;
-        self.below.fsync(node.below(), data_only)
+        self.ground.below.fsync(node.below(), data_only)
     }
 
     fn fsync_dir(&self, ino: Ino) -> Result<()> {
-        self.below.fsync_dir(self.node(ino)?.below())
+        self.ground.below.fsync_dir(self.node(ino)?.below())
     }
 
     fn sync(&self) -> Result<()> {
-        self.commit_all().and(self.below.sync())
+        self.commit_all().and(self.ground.below.sync())
     }
 
     fn readdir(
@@ -514,43 +525,29 @@ impl FileSystem for TransformFs {
     }
 
     fn statfs(&self) -> Result<StatFs> {
-        self.below.statfs()
+        self.ground.below.statfs()
     }
 
     fn getxattr(&self, ino: Ino, name: &[u8]) -> Result<Vec<u8>> {
-        self.below.getxattr(self.node(ino)?.below(), name)
+        self.attribute(&*self.node(ino)?, name)
     }
 
     fn listxattr(&self, ino: Ino) -> Result<Vec<Vec<u8>>> {
-        self.below.listxattr(self.node(ino)?.below())
+        self.attributes(&*self.node(ino)?)
     }
 
     fn setxattr(&self, ino: Ino, name: &[u8], value: &[u8], how: XattrSet) -> Result<()> {
-        let node = self.node(ino)?;
-        if name == NETWORK_ATTRIBUTE {
-            return self.set_network(&node, value, how);
-        }
-        self.below.setxattr(node.below(), name, value, how)
+        self.set_attribute(&*self.node(ino)?, name, value, how)
     }
 
     fn removexattr(&self, ino: Ino, name: &[u8]) -> Result<()> {
-        let node = self.node(ino)?;
-        if name != NETWORK_ATTRIBUTE || node.kind != FileKind::Regular {
-            return self.below.removexattr(node.below(), name);
-        }
-        let path = locked(&node.path).clone();
-        let (attached, _) = self.of_rules(&path);
-        self.with(&node, |file, around| {
-            file.attach(around, attached)?;
-            let ino = locked(around.place).ino;
-            self.below.removexattr(ino, name)
-        })
+        self.remove_attribute(&*self.node(ino)?, name)
     }
 
     fn fallocate(&self, ino: Ino, mode: FallocateMode, offset: u64, len_bytes: u64) -> Result<()> {
         let node = self.node(ino)?;
         if Self::is_plain(&node) {
-            return self.below.fallocate(node.below(), mode, offset, len_bytes);
+            return self.ground.below.fallocate(node.below(), mode, offset, len_bytes);
         }
         let end = offset.checked_add(len_bytes).ok_or(Error::TooLarge)?;
         if len_bytes == 0 {
@@ -579,7 +576,7 @@ impl FileSystem for TransformFs {
         self.touched(&target);
         if Self::is_plain(&source) && Self::is_plain(&target) {
             let (from, to) = (source.below(), target.below());
-            return self.below.copy_range(from, from_offset, to, to_offset, len_bytes);
+            return self.ground.below.copy_range(from, from_offset, to, to_offset, len_bytes);
         }
         let mut buf = vec![0; 256 << 10];
         let mut done = 0;
@@ -596,17 +593,20 @@ impl FileSystem for TransformFs {
     }
 
     fn set_invalidate(&self, sink: Arc<dyn Invalidate>) {
-        self.below.set_invalidate(Arc::new(Upward { nodes: self.nodes.clone(), sink }));
+        *locked(&self.sink) = Some(sink.clone());
+        self.ground
+            .below
+            .set_invalidate(Arc::new(Upward { nodes: self.ground.nodes.clone(), sink }));
     }
 
     fn time_unit_nanos(&self) -> u32 {
-        self.below.time_unit_nanos()
+        self.ground.below.time_unit_nanos()
     }
 
     fn seek(&self, ino: Ino, from: SeekFrom) -> Result<u64> {
         let node = self.node(ino)?;
         if Self::is_plain(&node) {
-            return self.below.seek(node.below(), from);
+            return self.ground.below.seek(node.below(), from);
         }
         let size = self.attr(&node)?.size_bytes;
         match from {
@@ -619,13 +619,13 @@ impl FileSystem for TransformFs {
     fn unmount(&self) -> Result<()> {
         let result = self.commit_all();
         locked(&self.handles).clear();
-        let nodes = locked(&self.nodes).clear();
+        let nodes = locked(&self.ground.nodes).clear();
         for node in nodes {
             locked(&node.file).close();
         }
-        if let Ok(root) = self.below.getattr(self.below.root()) {
+        if let Ok(root) = self.ground.below.getattr(self.ground.below.root()) {
             self.add_root(&root);
         }
-        result.and(self.below.unmount())
+        result.and(self.ground.below.unmount())
     }
 }

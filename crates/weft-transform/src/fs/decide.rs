@@ -11,8 +11,8 @@ use weft_vfs::{Error, Handle, Ino, Result, XattrSet};
 use super::base::locked;
 use super::file::Attached;
 use super::rules::{RULES_MAX_BYTES, RULES_NAME, Rules};
-use super::{NETWORK_ATTRIBUTE, TransformFs};
-use crate::text::Text;
+use super::{LINK, NETWORK_ATTRIBUTE, Source, TransformFs};
+use crate::text::{Element, Text};
 
 /// The rules files of directories by path, as far as they were looked for.
 #[derive(Default)]
@@ -30,15 +30,28 @@ impl TransformFs {
         if is_rules_file(path) {
             return Attached::Plain;
         }
-        match self.below.getxattr(below, NETWORK_ATTRIBUTE) {
+        match self.ground.below.getxattr(below, NETWORK_ATTRIBUTE) {
+            Ok(text) if text == LINK => self.of_link(below, path),
             Ok(text) => self.of_attribute(&text),
             Err(Error::NoAttribute | Error::Unsupported(_)) => {
                 let (attached, text) = self.of_rules(path);
+                if text.as_ref().is_some_and(is_link) {
+                    // A new one is empty, and is written as it is.
+                    return if new { Attached::Plain } else { self.of_link(below, path) };
+                }
                 if let Some(text) = text.filter(|_| new && self.options.pin) {
                     self.pin(below, &text);
                 }
                 attached
             }
+            Err(e) => Attached::Unusable(Arc::new(e)),
+        }
+    }
+
+    /// What a link says.
+    pub(super) fn of_link(&self, below: Ino, path: &[u8]) -> Attached {
+        match self.link_view(below, path) {
+            Ok(view) => Attached::View(view),
             Err(e) => Attached::Unusable(Arc::new(e)),
         }
     }
@@ -60,8 +73,9 @@ impl TransformFs {
 
     /// What the rules say of a path, and the text.
     pub(super) fn of_rules(&self, path: &[u8]) -> (Attached, Option<Text>) {
-        match self.rule(path) {
+        match self.rule(path, false) {
             Ok(None) => (Attached::Plain, None),
+            Ok(Some(text)) if is_link(&text) => (Attached::Plain, Some(text)),
             Ok(Some(text)) => match self.registry.network(&text) {
                 Ok(network) => (Attached::Network(Arc::new(network)), Some(text)),
                 Err(e) => (Attached::Unusable(Arc::new(e.into())), None),
@@ -70,9 +84,22 @@ impl TransformFs {
         }
     }
 
-    /// The network that the nearest rule gives to a path, if any.
-    fn rule(&self, path: &[u8]) -> Result<Option<Text>, Arc<Error>> {
-        let as_path = |bytes| Path::new(OsStr::from_bytes(bytes));
+    /// The network that the nearest rule gives to a path, if any; that of a view by name if `view`.
+    pub(super) fn rule(&self, path: &[u8], view: bool) -> Result<Option<Text>, Arc<Error>> {
+        Ok(self.rule_and_source(path, view)?.and_then(|(text, _)| text))
+    }
+
+    /// The nearest rule about a path: its network (`None` for none), and where it stands.
+    pub(super) fn rule_and_source(
+        &self,
+        path: &[u8],
+        view: bool,
+    ) -> Result<Option<(Option<Text>, Source)>, Arc<Error>> {
+        let ruling = |rules: &Rules, path: &[u8]| {
+            let path = Path::new(OsStr::from_bytes(path));
+            let ruling = if view { rules.view_ruling(path) } else { rules.ruling(path) };
+            ruling.map(|ruling| (ruling.network.cloned(), ruling.line))
+        };
         let mut directory = path;
         while self.options.rules_files && !directory.is_empty() {
             let cut = directory.iter().rposition(|&b| b == b'/').unwrap_or(0);
@@ -80,13 +107,14 @@ impl TransformFs {
             let relative = path.get(cut..).unwrap_or_default();
             let relative = relative.strip_prefix(b"/").unwrap_or(relative);
             if let Some(rules) = self.rules_of(directory)?
-                && let Some(ruling) = rules.ruling(as_path(relative))
+                && let Some((network, line)) = ruling(&rules, relative)
             {
-                return Ok(ruling.network.cloned());
+                let directory = String::from_utf8_lossy(directory).into_owned();
+                return Ok(Some((network, Source::RulesFile { directory, line })));
             }
         }
-        let ruling = self.options.rules.ruling(as_path(path));
-        Ok(ruling.and_then(|ruling| ruling.network.cloned()))
+        let found = ruling(&self.options.rules, path);
+        Ok(found.map(|(network, line)| (network, Source::MountRules { line })))
     }
 
     /// The rules file in a directory.
@@ -105,11 +133,11 @@ impl TransformFs {
 
     fn load_rules(&self, directory: &[u8]) -> Result<Option<Arc<Rules>>> {
         let names = directory.split(|&b| b == b'/').filter(|name| !name.is_empty());
-        let mut at = self.below.root();
+        let mut at = self.ground.below.root();
         for name in names.chain([RULES_NAME]) {
-            let found = self.below.lookup(at, name);
-            if at != self.below.root() {
-                self.below.forget(at, 1);
+            let found = self.ground.below.lookup(at, name);
+            if at != self.ground.below.root() {
+                self.ground.below.forget(at, 1);
             }
             match found {
                 Ok(entry) => at = entry.attr.ino,
@@ -118,8 +146,8 @@ impl TransformFs {
             }
         }
         let mut content = vec![0; RULES_MAX_BYTES + 1];
-        let got = self.below.read(at, Handle::NONE, 0, &mut content);
-        self.below.forget(at, 1);
+        let got = self.ground.below.read(at, Handle::NONE, 0, &mut content);
+        self.ground.below.forget(at, 1);
         content.truncate(got?);
         Ok(Some(Arc::new(Rules::parse(&content)?)))
     }
@@ -132,10 +160,18 @@ impl TransformFs {
     /// Writes down the network that a file was made with, where attributes can be.
     pub(super) fn pin(&self, below: Ino, text: &Text) {
         let text = text.to_string();
-        match self.below.setxattr(below, NETWORK_ATTRIBUTE, text.as_bytes(), XattrSet::Any) {
+        match self.ground.below.setxattr(below, NETWORK_ATTRIBUTE, text.as_bytes(), XattrSet::Any) {
             Ok(()) | Err(Error::Unsupported(_)) => {}
             Err(e) => tracing::warn!("the network of a new file is not written down: {e}"),
         }
+    }
+}
+
+/// Whether a rule says that files are links.
+pub(super) fn is_link(text: &Text) -> bool {
+    match &text.pipe[..] {
+        [Element::Stage(stage)] => stage.name.as_bytes() == LINK && stage.parameters.is_empty(),
+        _ => false,
     }
 }
 

@@ -5,6 +5,8 @@ use std::sync::Arc;
 use weft_vfs::{Attr, Error as Fault, FileSystem, Ino, SetAttr, SetTime, Time};
 
 use super::base::{FileBase, SharedPlace, locked};
+use super::ground::View;
+use super::views::shown;
 use crate::store::{Limits, Store, open};
 use crate::{Error, Need, Network, Result, Write};
 
@@ -15,6 +17,8 @@ pub(super) enum Attached {
     Plain,
     /// A network.
     Network(Arc<Network>),
+    /// A view of another file.
+    View(Arc<View>),
     /// Something that is no network, or not one that can be made here: why. Nothing of the file
     /// can be read then, rather than what is stored.
     Unusable(Arc<Fault>),
@@ -27,6 +31,10 @@ pub(super) struct File {
     store: Option<Box<dyn Store>>,
     /// What the stored file looked like when the content was opened.
     seen: Option<Seen>,
+    /// What the stored file looked like when a front last opened it.
+    opened: Option<Seen>,
+    /// How often it was changed from above.
+    pub(super) version: u64,
     /// mtime and ctime of what is not committed yet, which the file system below does not know.
     stamp: Option<(Time, Time)>,
 }
@@ -37,11 +45,13 @@ struct Seen {
     ino: Ino,
     size_bytes: u64,
     mtime: Time,
+    /// Of the base of a view: how often it was changed from above.
+    version: u64,
 }
 
 impl Seen {
-    fn of(attr: &Attr) -> Self {
-        Self { ino: attr.ino, size_bytes: attr.size_bytes, mtime: attr.mtime }
+    fn of(attr: &Attr, version: u64) -> Self {
+        Self { ino: attr.ino, size_bytes: attr.size_bytes, mtime: attr.mtime, version }
     }
 }
 
@@ -61,39 +71,74 @@ impl Around<'_> {
 }
 
 /// The same error again: that of the file system has no `Clone`.
-fn again(fault: &Fault) -> Fault {
+pub(super) fn again(fault: &Fault) -> Fault {
     Fault::Io { errno: fault.errno(), message: fault.to_string() }
 }
 
 impl File {
     pub(super) fn new(attached: Attached) -> Self {
-        Self { attached, store: None, seen: None, stamp: None }
+        Self { attached, store: None, seen: None, opened: None, version: 0, stamp: None }
     }
 
-    /// Lets go of the content; what is not committed is lost.
-    pub(super) fn close(&mut self) {
-        self.store = None;
+    /// Lets go of the content; what is not committed is lost. What was attached.
+    pub(super) fn close(&mut self) -> Attached {
+        self.replace(Attached::Plain)
+    }
+
+    /// Attaches something else, as if the file had just been found; what was attached.
+    pub(super) fn replace(&mut self, attached: Attached) -> Attached {
+        let fresh = Self { version: self.version + 1, ..Self::new(attached) };
+        std::mem::replace(self, fresh).attached
     }
 
     pub(super) fn is_plain(&self) -> bool {
         matches!(self.attached, Attached::Plain)
     }
 
+    pub(super) fn view(&self) -> Option<&Arc<View>> {
+        match &self.attached {
+            Attached::View(view) => Some(view),
+            _ => None,
+        }
+    }
+
+    pub(super) fn is_view(&self) -> bool {
+        self.view().is_some()
+    }
+
     /// The network, if the file carries a usable one.
     pub(super) fn network(&self) -> Result<&Arc<Network>, Fault> {
         match &self.attached {
             Attached::Network(network) => Ok(network),
+            Attached::View(view) => Ok(&view.network),
             Attached::Plain => Err(Fault::Invalid("the file carries no network")),
             Attached::Unusable(why) => Err(again(why)),
         }
     }
 
+    /// The attributes of what is stored (or of the base of a view), and what to know it again by.
+    fn look(&self, around: &Around<'_>) -> Result<(Attr, Seen), Fault> {
+        let (attr, version) = match self.view() {
+            Some(view) => view.base_attr()?,
+            None => (around.attr()?, 0),
+        };
+        Ok((attr, Seen::of(&attr, version)))
+    }
+
+    /// Whether what a front has cached of the file, which is being opened, is still right.
+    pub(super) fn is_as_last_opened(&mut self, around: &Around<'_>) -> Result<bool, Fault> {
+        let seen = self.look(around)?.1;
+        Ok(self.opened.replace(seen).is_none_or(|before| before == seen))
+    }
+
     fn store(&mut self, around: &Around<'_>) -> Result<&mut Box<dyn Store>, Fault> {
         if self.store.is_none() {
-            let network = self.network()?.clone();
-            self.store = Some(open(Box::new((around.base)()), &network, around.limits)?);
+            self.store = Some(match self.view() {
+                Some(view) => view.open()?,
+                None => open(Box::new((around.base)()), &self.network()?.clone(), around.limits)?,
+            });
             // Opening may have finished a commit that a crash cut short.
-            self.seen = Some(Seen::of(&around.attr()?));
+            self.seen = Some(self.look(around)?.1);
         }
         self.store.as_mut().ok_or(Fault::Invalid("just opened"))
     }
@@ -101,9 +146,9 @@ impl File {
     /// The attributes with the size that a reader sees, and whether it is known; of a file that
     /// cannot be opened the size is that of the stored file, so that reading it is tried, and fails.
     pub(super) fn attr(&mut self, around: &Around<'_>) -> weft_vfs::Result<(Attr, bool)> {
-        let stored = around.attr()?;
+        let (stored, seen) = self.look(around)?;
         // Somebody changed the stored file behind our back: what is known of it counts no more.
-        if self.seen.is_some_and(|seen| seen != Seen::of(&stored)) && !self.is_dirty() {
+        if self.seen.is_some_and(|before| before != seen) && !self.is_dirty() {
             self.store = None;
         }
         let size = match self.store(around).and_then(|store| Ok(store.len_bytes()?)) {
@@ -114,7 +159,10 @@ impl File {
             }
         };
         // Opening may have finished a commit that a crash cut short.
-        let mut attr = around.attr()?;
+        let (mut attr, _) = self.look(around)?;
+        if self.is_view() {
+            attr = shown(attr);
+        }
         attr.size_bytes = size.unwrap_or(0);
         if let Some((mtime, ctime)) = self.stamp {
             (attr.mtime, attr.ctime) = (mtime, ctime);
@@ -133,6 +181,9 @@ impl File {
 
     /// Whether the file can be written: what keeps it from that is told otherwise.
     pub(super) fn check_writable(&self, around: &Around<'_>) -> weft_vfs::Result<()> {
+        if self.is_view() {
+            return Err(Fault::ReadOnly);
+        }
         let network = self.network()?;
         let need = Need { exact_size: true, random_read: true, write: Write::Rewrite };
         network.check(&need).map_err(Error::Refused)?;
@@ -243,7 +294,7 @@ impl File {
             let ino = locked(around.place).ino;
             around.fs.setattr(ino, &set)?;
         }
-        self.seen = Some(Seen::of(&around.attr()?));
+        self.seen = Some(self.look(around)?.1);
         Ok(())
     }
 
@@ -255,7 +306,7 @@ impl File {
         attached: Attached,
     ) -> weft_vfs::Result<()> {
         self.commit(around)?;
-        let mut next = Self::new(attached);
+        let mut next = Self { version: self.version + 1, ..Self::new(attached) };
         if let Attached::Network(_) = &next.attached {
             next.store(around)?;
         }
@@ -270,6 +321,9 @@ impl File {
         attached: Attached,
     ) -> weft_vfs::Result<()> {
         self.commit(around)?;
+        if around.attr()?.nlink > 1 {
+            return Err(Fault::Unsupported("writing a file with several names anew"));
+        }
         let mut base = (around.base)();
         let mut from: Box<dyn Store> = match &self.attached {
             Attached::Plain => crate::store::Base::current(&mut base)?,
@@ -282,7 +336,7 @@ impl File {
         drop(from);
         let fresh = copied?;
         crate::store::Base::adopt(&mut base, fresh)?;
-        *self = Self::new(attached);
+        self.replace(attached);
         Ok(())
     }
 }
@@ -308,6 +362,7 @@ fn copy_through(
                 open(Box::new(sink), network, limits)?
             }
             Attached::Unusable(why) => return Err(again(why).into()),
+            Attached::View(_) => return Err(Fault::ReadOnly.into()),
         };
         let mut buf = vec![0; 256 << 10];
         let mut at = 0;

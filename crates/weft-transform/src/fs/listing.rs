@@ -25,12 +25,12 @@ impl TransformFs {
     ) -> Result<()> {
         let directory = self.node(ino)?;
         let mut stale = Vec::new();
-        self.below.readdir(directory.below(), cursor, &mut |entry| {
+        self.ground.below.readdir(directory.below(), cursor, &mut |entry| {
             if entry.name.starts_with(FRESH_PREFIX) {
                 stale.push(entry.name.to_vec());
                 return true;
             }
-            let ino = locked(&self.nodes).number(entry.ino);
+            let ino = locked(&self.ground.nodes).number(entry.ino);
             each(DirEntry { ino, ..entry })
         })?;
         self.remove_stale(directory.below(), stale);
@@ -77,11 +77,11 @@ impl TransformFs {
 
     /// Removes what an earlier mount that ended suddenly left behind.
     fn remove_stale(&self, directory: Ino, names: Vec<Vec<u8>>) {
-        let ours = format!("{:016x}-", self.session);
+        let ours = format!("{:016x}-", self.ground.session);
         for name in names {
             let of = &name[FRESH_PREFIX.len()..];
             if !of.starts_with(ours.as_bytes()) {
-                match self.below.unlink(directory, &name) {
+                match self.ground.below.unlink(directory, &name) {
                     Ok(()) => tracing::info!("removed what a commit cut short left behind"),
                     Err(e) => tracing::warn!("what a commit cut short left behind stays: {e}"),
                 }

@@ -5,37 +5,56 @@
 //! the rules that the mount was given. A file made under a rule gets the attribute, so that it can
 //! be read wherever it is moved; a file without network that is moved under a rule is written anew
 //! through the network there, so that what a directory promises holds for editors that save by
-//! renaming.
+//! renaming. [`views`] are files that show others through a network.
 //!
 //! Locks: a file's lock, then the lock of names, then that of the nodes; calls to the file system
 //! below are made under the first two at most.
 
+mod attributes;
 mod base;
 mod calls;
 mod decide;
+mod explain;
 mod file;
+mod ground;
 mod listing;
 mod nodes;
 mod rules;
+mod views;
 
 use std::collections::HashMap;
 use std::fmt;
 use std::sync::atomic::{AtomicU64, Ordering};
 use std::sync::{Arc, Mutex};
 
-use weft_vfs::{Attr, Entry, Error, FileKind, FileSystem, Handle, Ino, OpenFlags, Result};
+use weft_vfs::{
+    Attr, Entry, Error, FileKind, FileSystem, Handle, Ino, Invalidate, OpenFlags, Result,
+};
 
 use crate::Registry;
 use crate::store::Limits;
-use base::{FRESH_PREFIX, FileBase, Place, locked};
+use base::{FRESH_PREFIX, Place, locked};
 use decide::RulesCache;
 use file::{Around, Attached, File};
-use nodes::{Node, Nodes};
+use ground::Ground;
+use nodes::Node;
 
+pub use explain::{Explanation, Source, StageExplanation};
 pub use rules::{RULES_NAME, Rules, Ruling};
+pub use views::{LINK_MAGIC, link_content};
 
 /// The extended attribute that holds the text of a file's network.
 pub const NETWORK_ATTRIBUTE: &[u8] = b"user.weft.network";
+
+/// Setting this extended attribute to the text of a network keeps the content of a file and writes
+/// it anew through that network (empty: none). It cannot be read.
+pub const CONVERT_ATTRIBUTE: &[u8] = b"user.weft.convert";
+
+/// Reading this extended attribute gives an [`Explanation`] in JSON.
+pub const EXPLAIN_ATTRIBUTE: &[u8] = b"user.weft.explain";
+
+/// What [`NETWORK_ATTRIBUTE`] says of a link.
+pub const LINK: &[u8] = b"link";
 
 /// How files and networks come together.
 #[derive(Debug)]
@@ -48,26 +67,33 @@ pub struct TransformOptions {
     pub pin: bool,
     /// What a stored file may cost.
     pub limits: Limits,
+    /// Others change the files below at any time: a front's cache of a file is kept only while the
+    /// file looks the same each time that it is opened.
+    pub shared: bool,
 }
 
 impl Default for TransformOptions {
     fn default() -> Self {
-        Self { rules: Rules::default(), rules_files: true, pin: true, limits: Limits::default() }
+        Self {
+            rules: Rules::default(),
+            rules_files: true,
+            pin: true,
+            limits: Limits::default(),
+            shared: false,
+        }
     }
 }
 
 /// A file system over another. See the module page.
 pub struct TransformFs {
-    below: Arc<dyn FileSystem>,
+    ground: Arc<Ground>,
     registry: Registry,
     options: TransformOptions,
-    nodes: Arc<Mutex<Nodes>>,
-    /// Held while names change.
-    names: Arc<Mutex<()>>,
     rules: Mutex<RulesCache>,
     handles: Mutex<HashMap<Handle, Open>>,
     next_handle: AtomicU64,
-    session: u64,
+    /// Where changes are announced that nobody asked for.
+    sink: Mutex<Option<Arc<dyn Invalidate>>>,
 }
 
 /// An open file.
@@ -98,17 +124,21 @@ impl TransformFs {
         let root = below.getattr(below.root())?;
         let session =
             getrandom::u64().map_err(|e| Error::Io { errno: 5, message: e.to_string() })?;
-        let nodes: Arc<Mutex<Nodes>> = Arc::default();
-        let fs = Self {
+        let ground = Ground {
             below,
+            nodes: Arc::default(),
+            names: Arc::default(),
+            session,
+            limits: options.limits,
+        };
+        let fs = Self {
+            ground: Arc::new(ground),
             registry,
             options,
-            nodes,
-            names: Arc::default(),
             rules: Mutex::default(),
             handles: Mutex::default(),
             next_handle: AtomicU64::new(1),
-            session,
+            sink: Mutex::default(),
         };
         fs.add_root(&root);
         Ok(fs)
@@ -117,12 +147,12 @@ impl TransformFs {
     /// The root needs no reference, and so keeps one use for ever.
     fn add_root(&self, attr: &Attr) {
         let place = Place { ino: attr.ino, parent: attr.ino, name: Vec::new(), unlinked: false };
-        let mut nodes = locked(&self.nodes);
-        nodes.insert(place, FileKind::Directory, Vec::new(), Attached::Plain);
+        let mut nodes = locked(&self.ground.nodes);
+        nodes.insert(place, FileKind::Directory, Vec::new(), &Attached::Plain);
     }
 
     fn node(&self, ino: Ino) -> Result<Arc<Node>> {
-        locked(&self.nodes).get(ino)
+        locked(&self.ground.nodes).get(ino)
     }
 
     /// Runs `call` with a file and its surroundings, the file locked.
@@ -131,27 +161,12 @@ impl TransformFs {
         node: &Node,
         call: impl FnOnce(&mut File, &Around<'_>) -> Result<T>,
     ) -> Result<T> {
-        let base = || FileBase {
-            fs: self.below.clone(),
-            place: node.place.clone(),
-            session: self.session,
-            names: self.names.clone(),
-            nodes: self.nodes.clone(),
-            fresh: Vec::new(),
-            made: 0,
-        };
-        let around = Around {
-            fs: &self.below,
-            place: &node.place,
-            limits: &self.options.limits,
-            base: &base,
-        };
-        call(&mut locked(&node.file), &around)
+        self.ground.with(node, call)
     }
 
     /// Whether a file carries no network (or is no regular file).
     fn is_plain(node: &Node) -> bool {
-        node.kind != FileKind::Regular || locked(&node.file).is_plain()
+        Ground::is_plain(node)
     }
 
     /// The attributes as seen from above.
@@ -161,24 +176,18 @@ impl TransformFs {
 
     /// The attributes, and whether the size is known.
     fn attr_and_size(&self, node: &Node) -> Result<(Attr, bool)> {
-        let (mut attr, known) = if Self::is_plain(node) {
-            (self.below.getattr(node.below())?, true)
-        } else {
-            self.with(node, File::attr)?
-        };
-        attr.ino = node.ino;
-        Ok((attr, known))
+        self.ground.attr(node)
     }
 
     /// Makes a node of what was found below under a name, whose reference it takes over, and takes
     /// one use of it. An error gives the reference back.
     fn found(&self, parent: &Node, name: &[u8], below: Entry, new: bool) -> Result<Entry> {
         let ino = below.attr.ino;
-        let known = locked(&self.nodes).acquire(ino);
+        let known = locked(&self.ground.nodes).acquire(ino);
         let moved = matches!(name, b"." | b"..");
         let node = match known {
             Some(node) => {
-                self.below.forget(ino, 1);
+                self.ground.below.forget(ino, 1);
                 if !moved {
                     let mut place = locked(&node.place);
                     place.parent = parent.below();
@@ -198,10 +207,11 @@ impl TransformFs {
                 let place =
                     Place { ino, parent: parent.below(), name: name.to_vec(), unlinked: false };
                 let kind = below.attr.kind;
-                let (node, made) = locked(&self.nodes).insert(place, kind, path, attached);
+                let (node, made) = locked(&self.ground.nodes).insert(place, kind, path, &attached);
                 if !made {
                     // Somebody else came first, whose reference it has.
-                    self.below.forget(ino, 1);
+                    self.ground.below.forget(ino, 1);
+                    self.let_go(&attached);
                 }
                 node
             }
@@ -218,16 +228,19 @@ impl TransformFs {
     /// Gives back uses of an inode; with the last one what was written is committed, and the
     /// inode below forgotten.
     fn give_back(&self, ino: Ino, count: u64) {
-        let unused = locked(&self.nodes).drop_uses(ino, count);
+        let unused = locked(&self.ground.nodes).drop_uses(ino, count);
         let Some(node) = unused else { return };
         if let Err(e) = self.commit(&node) {
             tracing::error!(ino = ino.0, "what was written last is lost: {e}");
         }
-        if locked(&self.nodes).remove_unused(&node) {
+        if locked(&self.ground.nodes).remove_unused(&node) {
             // A temporary file must be gone before the inode.
             let below = node.below();
-            locked(&node.file).close();
-            self.below.forget(below, 1);
+            let attached = locked(&node.file).close();
+            self.let_go(&attached);
+            if node.view.is_none() {
+                self.ground.below.forget(below, 1);
+            }
         }
     }
 
@@ -239,7 +252,7 @@ impl TransformFs {
     }
 
     fn commit_all(&self) -> Result<()> {
-        let all = locked(&self.nodes).all();
+        let all = locked(&self.ground.nodes).all();
         let mut result = Ok(());
         for node in all {
             result = result.and(self.commit(&node));

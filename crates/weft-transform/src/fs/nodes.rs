@@ -10,6 +10,7 @@ use weft_vfs::{Error, FileKind, Ino, Result};
 
 use super::base::{Place, SharedPlace, locked};
 use super::file::{Attached, File};
+use super::ground::View;
 
 /// An inode that somebody refers to.
 pub(super) struct Node {
@@ -20,6 +21,8 @@ pub(super) struct Node {
     /// A path that leads to it, as of the last look.
     pub(super) path: Mutex<Vec<u8>>,
     pub(super) file: Mutex<File>,
+    /// The name, of a view: a node that shares the place of its base, and is no inode below.
+    pub(super) view: Option<Vec<u8>>,
     /// References and open handles.
     uses: AtomicU64,
 }
@@ -37,6 +40,8 @@ pub(super) struct Nodes {
     above: HashMap<Ino, Arc<Node>>,
     /// From numbers below to numbers above.
     below: HashMap<Ino, Ino>,
+    /// Views by the number of their base: the name of the view, and its number.
+    views: HashMap<Ino, Vec<(Vec<u8>, Ino)>>,
     /// How many numbers were made up.
     made_up: u64,
 }
@@ -68,28 +73,74 @@ impl Nodes {
         place: Place,
         kind: FileKind,
         path: Vec<u8>,
-        attached: Attached,
+        attached: &Attached,
     ) -> (Arc<Node>, bool) {
         if let Some(node) = self.acquire(place.ino) {
             return (node, false);
         }
         let below = place.ino;
-        let mut ino = below;
-        while self.above.contains_key(&ino) {
-            self.made_up += 1;
-            ino = Ino(u64::MAX / 2 + self.made_up);
-        }
+        let ino = if self.above.contains_key(&below) { self.make_up() } else { below };
         let node = Arc::new(Node {
             ino,
             kind,
             place: Arc::new(Mutex::new(place)),
             path: Mutex::new(path),
-            file: Mutex::new(File::new(attached)),
+            file: Mutex::new(File::new(attached.clone())),
+            view: None,
             uses: AtomicU64::new(1),
         });
         self.above.insert(ino, node.clone());
         self.below.insert(below, ino);
         (node, true)
+    }
+
+    /// A number that nobody has.
+    fn make_up(&mut self) -> Ino {
+        loop {
+            self.made_up += 1;
+            let ino = Ino(u64::MAX / 2 + self.made_up);
+            if !self.above.contains_key(&ino) {
+                return ino;
+            }
+        }
+    }
+
+    /// Makes the node of a view of `base`, or finds the one that is there; which of the two. It has
+    /// one more use.
+    pub(super) fn insert_view(
+        &mut self,
+        base: &Arc<Node>,
+        name: &[u8],
+        path: Vec<u8>,
+        view: View,
+    ) -> (Arc<Node>, bool) {
+        let there = self.views.get(&base.ino).and_then(|views| {
+            let (_, ino) = views.iter().find(|(there, _)| there == name)?;
+            self.above.get(ino)
+        });
+        if let Some(node) = there {
+            self.add_use(node);
+            return (node.clone(), false);
+        }
+        let ino = self.make_up();
+        let node = Arc::new(Node {
+            ino,
+            kind: FileKind::Regular,
+            place: base.place.clone(),
+            path: Mutex::new(path),
+            file: Mutex::new(File::new(Attached::View(Arc::new(view)))),
+            view: Some(name.to_vec()),
+            uses: AtomicU64::new(1),
+        });
+        self.above.insert(ino, node.clone());
+        self.views.entry(base.ino).or_default().push((name.to_vec(), ino));
+        (node, true)
+    }
+
+    /// The views of a file that somebody refers to.
+    pub(super) fn views_of(&self, base: Ino) -> Vec<Arc<Node>> {
+        let views = self.views.get(&base).into_iter().flatten();
+        views.filter_map(|(_, ino)| self.above.get(ino).cloned()).collect()
     }
 
     pub(super) fn add_use(&self, node: &Node) {
@@ -110,7 +161,14 @@ impl Nodes {
             && self.above.get(&node.ino).is_some_and(|there| Arc::ptr_eq(there, node));
         if unused {
             self.above.remove(&node.ino);
-            self.below.remove(&node.below());
+            if node.view.is_none() {
+                self.below.remove(&node.below());
+            } else {
+                self.views.retain(|_, views| {
+                    views.retain(|(_, ino)| *ino != node.ino);
+                    !views.is_empty()
+                });
+            }
         }
         unused
     }
@@ -129,6 +187,7 @@ impl Nodes {
 
     pub(super) fn clear(&mut self) -> Vec<Arc<Node>> {
         self.below.clear();
+        self.views.clear();
         self.above.drain().map(|(_, node)| node).collect()
     }
 }

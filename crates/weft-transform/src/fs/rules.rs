@@ -3,17 +3,20 @@
 //! A file in any directory, in the form of `.gitattributes`: a gitignore pattern, white space, and
 //! a network text, or `none` for none. The last line of a file that matches wins; the nearest
 //! directory's file that has one wins over those above it. A pattern that ends in `/` is about all
-//! files below a directory. White space in a pattern is written `\ `.
+//! files below a directory. White space in a pattern is written `\ `. A pattern whose last part has
+//! an `@` is about views by name (`super::views`), and no other is.
 //!
 //! ```text
 //! # logs are compressed, what is secret is compressed and encrypted
 //! *.log        zstd level=9
 //! secret/      zstd | aead key=work
 //! secret/*.md  none
+//! *.csv@json   view: json
 //! ```
 
 use ignore::gitignore::{Gitignore, GitignoreBuilder};
 
+use super::views::MARK;
 use crate::text::Text;
 use crate::{Error, Result};
 
@@ -33,6 +36,8 @@ pub struct Rules {
 struct Line {
     number: usize,
     pattern: Gitignore,
+    /// The last part of the pattern has the mark of views: it is about them alone.
+    is_view: bool,
     /// `None` for `none`.
     network: Option<Text>,
 }
@@ -86,7 +91,9 @@ impl Rules {
             let mut builder = GitignoreBuilder::new("");
             builder.add_line(None, pattern).map_err(|e| error(start, e.to_string()))?;
             let pattern = builder.build().map_err(|e| error(start, e.to_string()))?;
-            lines.push(Line { number: index + 1, pattern, network });
+            let named = trimmed[..end].rsplit('/').next().unwrap_or_default();
+            let is_view = named.as_bytes().contains(&MARK);
+            lines.push(Line { number: index + 1, pattern, is_view, network });
         }
         Ok(Self { lines })
     }
@@ -95,8 +102,29 @@ impl Rules {
     /// nothing.
     #[must_use]
     pub fn ruling(&self, path: &std::path::Path) -> Option<Ruling<'_>> {
-        let matches =
-            |line: &&Line| line.pattern.matched_path_or_any_parents(path, false).is_ignore();
+        self.find(path, false)
+    }
+
+    /// What is said of the view by name at `path`.
+    #[must_use]
+    pub fn view_ruling(&self, path: &std::path::Path) -> Option<Ruling<'_>> {
+        self.find(path, true)
+    }
+
+    /// The networks that are named: the line, whether it is about views, and the text.
+    pub fn networks(&self) -> impl Iterator<Item = (usize, bool, &Text)> {
+        let of = |line: &'_ Line| (line.number, line.is_view);
+        self.lines.iter().filter_map(move |line| {
+            let (number, is_view) = of(line);
+            Some((number, is_view, line.network.as_ref()?))
+        })
+    }
+
+    fn find(&self, path: &std::path::Path, view: bool) -> Option<Ruling<'_>> {
+        let matches = |line: &&Line| {
+            line.is_view == view
+                && line.pattern.matched_path_or_any_parents(path, false).is_ignore()
+        };
         let line = self.lines.iter().rev().find(matches)?;
         Some(Ruling { line: line.number, network: line.network.as_ref() })
     }

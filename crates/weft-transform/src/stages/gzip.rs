@@ -3,7 +3,8 @@
 //! `bgzip` and its kin read at any offset.
 //!
 //! Reading takes any gzip file. Members that carry their length are found by stepping from one to
-//! the next; others are decoded once, when the file is opened, to find where they end.
+//! the next; others are decoded once, when the file is opened, to find where they end. A file with
+//! a member that is too long to be held in memory is read from its beginning on.
 
 use std::sync::Arc;
 
@@ -171,11 +172,8 @@ fn by_decoding(file: &mut dyn Store, len: u64) -> Result<Vec<Frame>> {
             used += taken;
             plain += out.len() as u64;
             if plain - plain_start > FRAME_MAX_BYTES as u64 {
-                let what = format!(
-                    "one member of more than {FRAME_MAX_BYTES} bytes; compressed again with weft \
-                     it can be read at any place"
-                );
-                return Err(Error::Limit { stage: "gzip", offset: plain_start, what });
+                let max_bytes = FRAME_MAX_BYTES as u64;
+                return Err(Error::LongFrame { stage: "gzip", offset: plain_start, max_bytes });
             }
             if ended {
                 let end = at + used as u64;

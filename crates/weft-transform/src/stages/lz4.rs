@@ -129,13 +129,10 @@ impl FrameFormat for Format {
         Ok(Some(Found { stored_bytes, plain_bytes }))
     }
 
-    fn decode_whole(&self, stored: &[u8]) -> Result<Vec<u8>, String> {
+    fn decode_whole(&self, stored: &[u8]) -> Result<Option<Vec<u8>>, String> {
         let mut out = Vec::new();
         let mut decoder = FrameDecoder::new(stored).take(FRAME_MAX_BYTES as u64 + 1);
         decoder.read_to_end(&mut out).map_err(|e| e.to_string())?;
-        if out.len() > FRAME_MAX_BYTES {
-            return Err(format!("a frame of more than {FRAME_MAX_BYTES} bytes"));
-        }
-        Ok(out)
+        Ok((out.len() <= FRAME_MAX_BYTES).then_some(out))
     }
 }

@@ -7,6 +7,7 @@ mod charset;
 mod filter;
 mod guard;
 mod gzip;
+mod json;
 mod line_ends;
 mod lz4;
 mod seek_table;
@@ -25,6 +26,7 @@ pub(crate) const SUPPLIED: &[&[StageInfo]] = &[
     line_ends::STAGES,
     charset::STAGES,
     filter::STAGES,
+    json::STAGES,
     base::STAGES,
     aead::STAGES,
     guard::STAGES,

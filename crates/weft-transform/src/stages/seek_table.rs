@@ -46,8 +46,8 @@ pub(super) trait FrameFormat {
     fn stage(&self) -> &'static str;
     /// The frame at `at`, which is no skippable one; `None` if the input ends within it.
     fn frame(&self, at: u64, read: &mut ReadAt<'_>) -> Result<Option<Found>, String>;
-    /// Decodes a frame of unknown plain length, of up to [`FRAME_MAX_BYTES`].
-    fn decode_whole(&self, stored: &[u8]) -> Result<Vec<u8>, String>;
+    /// Decodes a frame of unknown plain length; `None` if that is more than [`FRAME_MAX_BYTES`].
+    fn decode_whole(&self, stored: &[u8]) -> Result<Option<Vec<u8>>, String>;
 }
 
 /// Appends guard and table of these frames.
@@ -147,17 +147,16 @@ fn walk(format: &dyn FrameFormat, file: &mut dyn Store, len: u64) -> Result<Vec<
         let plain_bytes = match found.plain_bytes {
             Some(plain_bytes) => plain_bytes,
             None => {
+                let long = || {
+                    let max_bytes = FRAME_MAX_BYTES as u64;
+                    Error::LongFrame { stage, offset: plain, max_bytes }
+                };
                 if found.stored_bytes > FRAME_MAX_BYTES as u64 {
-                    let what = format!(
-                        "one frame of {} stored bytes; compressed again with weft it can be read \
-                         at any place",
-                        found.stored_bytes
-                    );
-                    return Err(Error::Limit { stage, offset: plain, what });
+                    return Err(long());
                 }
                 let mut stored = vec![0; found.stored_bytes as usize];
                 crate::store::read_exact(file, stage, at, &mut stored)?;
-                format.decode_whole(&stored).map_err(corrupt)?.len() as u64
+                format.decode_whole(&stored).map_err(corrupt)?.ok_or_else(long)?.len() as u64
             }
         };
         frames.push(Frame { stored_bytes: found.stored_bytes, plain_bytes });
@@ -228,7 +227,12 @@ impl<F: FrameFormat> Splitter<F> {
         let decoded = if skippable {
             Vec::new()
         } else {
-            self.format.decode_whole(&self.pending[..len]).map_err(|what| self.corrupt(what))?
+            let decoded = self.format.decode_whole(&self.pending[..len]);
+            decoded.map_err(|what| self.corrupt(what))?.ok_or(Error::LongFrame {
+                stage: self.format.stage(),
+                offset: self.plain,
+                max_bytes: FRAME_MAX_BYTES as u64,
+            })?
         };
         self.plain += decoded.len() as u64;
         self.decoded = (decoded, 0);

@@ -205,7 +205,7 @@ impl FrameFormat for Format {
         Ok(Some(Found { stored_bytes, plain_bytes }))
     }
 
-    fn decode_whole(&self, stored: &[u8]) -> Result<Vec<u8>, String> {
+    fn decode_whole(&self, stored: &[u8]) -> Result<Option<Vec<u8>>, String> {
         let mut stream = Decoder { context: decoder()?, within_frame: false, output: 0 };
         let (mut out, mut at) = (Vec::new(), 0);
         while at < stored.len() {
@@ -213,7 +213,7 @@ impl FrameFormat for Format {
             at += stream.push(&stored[at..], &mut step).map_err(|e| e.to_string())?;
             out.extend(step);
             if out.len() > FRAME_MAX_BYTES {
-                return Err(format!("a frame of more than {FRAME_MAX_BYTES} bytes"));
+                return Ok(None);
             }
         }
         loop {
@@ -221,7 +221,7 @@ impl FrameFormat for Format {
             let done = stream.finish(&mut step).map_err(|e| e.to_string())?;
             out.extend(step);
             if done {
-                return Ok(out);
+                return Ok(Some(out));
             }
         }
     }

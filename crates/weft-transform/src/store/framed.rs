@@ -68,63 +68,77 @@ fn codec_of(stage: &Arc<dyn Transform>) -> Result<&dyn FrameCodec> {
     }
 }
 
+/// The frames of the file in `home`, within its limits.
+fn pieces_of(stage: &Arc<dyn Transform>, home: &mut Home) -> Result<Vec<Piece>> {
+    let codec = codec_of(stage)?;
+    let frames = match home.current().len_bytes()? {
+        Some(0) => Vec::new(),
+        _ => codec.index(home.current())?,
+    };
+    let limits = *home.limits();
+    let mut pieces = Vec::with_capacity(frames.len());
+    let (mut plain_start, mut stored_start) = (0_u64, 0_u64);
+    for Frame { stored_bytes, plain_bytes } in frames {
+        let refuse = |what: String| Error::Limit { stage: stage.name(), offset: plain_start, what };
+        if plain_bytes / stored_bytes.max(1) > limits.ratio {
+            let max = limits.ratio;
+            return Err(refuse(format!(
+                "{plain_bytes} bytes in {stored_bytes}: more than {max} times as long"
+            )));
+        }
+        if plain_bytes > limits.frame_bytes
+            || plain_bytes > 0 && stored_bytes / 2 > limits.frame_bytes
+        {
+            let (stage, max_bytes) = (stage.name(), limits.frame_bytes);
+            return Err(Error::LongFrame { stage, offset: plain_start, max_bytes });
+        }
+        if plain_bytes > 0 {
+            let place = Place::Current;
+            pieces.push(Piece { plain_start, plain_bytes, place, stored_start, stored_bytes });
+        }
+        // Each below the limit or the length of a file.
+        plain_start = plain_start.saturating_add(plain_bytes);
+        stored_start = stored_start.saturating_add(stored_bytes);
+        if plain_start > limits.file_bytes {
+            let max = limits.file_bytes;
+            return Err(Error::Limit {
+                stage: stage.name(),
+                offset: max,
+                what: format!("longer than {max} bytes"),
+            });
+        }
+    }
+    Ok(pieces)
+}
+
 impl FramedFile {
     /// Opens the file in `home`; an empty one is a file without frames.
     ///
     /// # Errors
     /// [`Error::Corrupt`] if it is not of the stage's format, [`Error::Limit`] if it would
-    /// expand too far.
-    pub fn open(stage: Arc<dyn Transform>, mut home: Home) -> Result<Self> {
-        let codec = codec_of(&stage)?;
-        let frames = match home.current().len_bytes()? {
-            Some(0) => Vec::new(),
-            _ => codec.index(home.current())?,
-        };
-        let limits = *home.limits();
-        let mut pieces = Vec::with_capacity(frames.len());
-        let (mut plain_start, mut stored_start) = (0_u64, 0_u64);
-        for Frame { stored_bytes, plain_bytes } in frames {
-            let refuse =
-                |what: String| Error::Limit { stage: stage.name(), offset: plain_start, what };
-            if plain_bytes > limits.frame_bytes {
-                let max = limits.frame_bytes;
-                return Err(refuse(format!("a frame of {plain_bytes} bytes, {max} are allowed")));
-            }
-            if plain_bytes > 0 && stored_bytes / 2 > limits.frame_bytes {
-                return Err(refuse(format!("a frame of {stored_bytes} stored bytes")));
-            }
-            if plain_bytes / stored_bytes.max(1) > limits.ratio {
-                let max = limits.ratio;
-                return Err(refuse(format!(
-                    "{plain_bytes} bytes in {stored_bytes}: more than {max} times as long"
-                )));
-            }
-            if plain_bytes > 0 {
-                let place = Place::Current;
-                pieces.push(Piece { plain_start, plain_bytes, place, stored_start, stored_bytes });
-            }
-            // Each below the limit or the length of a file.
-            plain_start = plain_start.saturating_add(plain_bytes);
-            stored_start = stored_start.saturating_add(stored_bytes);
-            if plain_start > limits.file_bytes {
-                let max = limits.file_bytes;
-                return Err(Error::Limit {
-                    stage: stage.name(),
-                    offset: max,
-                    what: format!("longer than {max} bytes"),
-                });
-            }
+    /// expand too far, [`Error::LongFrame`] if it can be read from the beginning only.
+    pub fn open(stage: Arc<dyn Transform>, home: Home) -> Result<Self> {
+        Self::try_open(stage, home).map_err(|(_, e)| e)
+    }
+
+    /// As [`open`](Self::open); gives the home back with an error.
+    pub(super) fn try_open(
+        stage: Arc<dyn Transform>,
+        mut home: Home,
+    ) -> Result<Self, (Home, Error)> {
+        match pieces_of(&stage, &mut home) {
+            Ok(pieces) => Ok(Self {
+                stage,
+                home,
+                pieces,
+                dirty: BTreeMap::new(),
+                dirty_bytes: 0,
+                spill: None,
+                changed: false,
+                cached: None,
+            }),
+            Err(e) => Err((home, e)),
         }
-        Ok(Self {
-            stage,
-            home,
-            pieces,
-            dirty: BTreeMap::new(),
-            dirty_bytes: 0,
-            spill: None,
-            changed: false,
-            cached: None,
-        })
     }
 
     fn size(&self) -> u64 {

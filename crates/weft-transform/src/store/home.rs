@@ -102,6 +102,11 @@ impl Home {
         Self { base: None, below: Vec::new(), limits, current }
     }
 
+    /// The current file alone, to be read.
+    pub(super) fn into_current(self) -> Box<dyn Store> {
+        self.current
+    }
+
     pub(super) fn current(&mut self) -> &mut dyn Store {
         &mut *self.current
     }

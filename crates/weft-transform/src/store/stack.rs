@@ -38,8 +38,7 @@ pub fn open(base: Box<dyn Base>, network: &Network, limits: &Limits) -> Result<B
     let mut store: Box<dyn Store>;
     let rest = match above.split_first() {
         Some((framed, rest)) if decodes(framed) => {
-            let home = Home::new(base, below.to_vec(), *limits)?;
-            store = Box::new(FramedFile::open(framed.stage.clone(), home)?);
+            store = frames(framed, Home::new(base, below.to_vec(), *limits)?, limits)?;
             rest
         }
         _ => {
@@ -50,8 +49,7 @@ pub fn open(base: Box<dyn Base>, network: &Network, limits: &Limits) -> Result<B
     };
     for layer in rest {
         store = if decodes(layer) {
-            let home = Home::read_only(store, *limits);
-            Box::new(FramedFile::open(layer.stage.clone(), home)?)
+            frames(layer, Home::read_only(store, *limits), limits)?
         } else if stays_in_place(layer) {
             in_place(store, std::slice::from_ref(layer), limits)?
         } else if matches!(layer.stage.shape(), Shape::Sealed(_)) {
@@ -66,6 +64,18 @@ pub fn open(base: Box<dyn Base>, network: &Network, limits: &Limits) -> Result<B
         };
     }
     Ok(store)
+}
+
+/// A file of frames; one whose frames are too long is read from the beginning, and its length is
+/// known at the end.
+fn frames(layer: &Layer, home: Home, limits: &Limits) -> Result<Box<dyn Store>> {
+    match FramedFile::try_open(layer.stage.clone(), home) {
+        Ok(file) => Ok(Box::new(file)),
+        Err((home, Error::LongFrame { .. })) => {
+            Ok(Box::new(StreamFile::new(home.into_current(), layer.clone(), *limits)))
+        }
+        Err((_, e)) => Err(e),
+    }
 }
 
 fn stays_in_place(layer: &Layer) -> bool {

@@ -72,3 +72,9 @@ pub fn read_all(store: &mut dyn Store, step: usize) -> weft_transform::Result<Ve
         }
     }
 }
+
+/// When a long campaign ends that takes its share of `WEFT_LONG_SECONDS` (60 without it).
+pub fn campaign_end(share: u64) -> std::time::Instant {
+    let seconds = std::env::var("WEFT_LONG_SECONDS").ok().and_then(|s| s.parse().ok());
+    std::time::Instant::now() + std::time::Duration::from_secs(seconds.unwrap_or(60) / share)
+}

@@ -6,7 +6,7 @@ use std::sync::{Arc, Mutex};
 use weft_transform::Result;
 use weft_transform::store::{Base, FreshId, MemoryBase, Store};
 
-use crate::common::{Random, open_base, read_all};
+use crate::common::{Random, campaign_end, open_base, read_all};
 
 /// What reached the file below, in order.
 #[derive(Debug, Clone)]
@@ -194,11 +194,9 @@ fn a_sealed_file_is_old_or_new() {
 #[test]
 #[ignore = "a long campaign: WEFT_LONG_SECONDS"]
 fn a_sealed_file_is_old_or_new_for_long() {
-    let seconds =
-        std::env::var("WEFT_LONG_SECONDS").ok().and_then(|s| s.parse().ok()).unwrap_or(60);
-    let start = std::time::Instant::now();
+    let end = campaign_end(16);
     let mut seed = 1000;
-    while start.elapsed().as_secs() < seconds {
+    while std::time::Instant::now() < end {
         cut_everywhere("aead key=work", seed);
         cut_everywhere("guard block=4K | aead key=work", seed);
         seed += 1;

@@ -8,3 +8,4 @@ mod peers;
 mod stores;
 mod streams;
 mod tree;
+mod views;

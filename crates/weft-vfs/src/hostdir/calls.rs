@@ -250,9 +250,10 @@ impl FileSystem for HostDir {
             _ => return Err(Error::Invalid("not a regular file")),
         }
         let file = inode.open(open_flags(flags))?;
+        // Others may change the host's files at any time: from one opening to the next, as on NFS.
+        let keep_cache = inode.is_as_last_opened(&stat(&file)?);
         let handle = self.new_handle(inode, file);
-        // Others may change the host's files at any time.
-        Ok(Opened { handle, keep_cache: false, direct_io: false })
+        Ok(Opened { handle, keep_cache, direct_io: false })
     }
 
     fn create(

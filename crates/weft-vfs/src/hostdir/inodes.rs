@@ -30,9 +30,14 @@ pub(super) struct Inode {
     /// Opened for its content, once somebody used it without a handle.
     content: Mutex<Option<Content>>,
     key: Key,
+    /// Length and times of change when a front last opened it.
+    opened: Mutex<Option<Looks>>,
     /// References and open handles.
     uses: AtomicU64,
 }
+
+/// Length, and times of change in seconds and nanoseconds.
+type Looks = (u64, (i64, u32), (i64, u32));
 
 #[derive(Debug, Clone)]
 struct Content {
@@ -41,6 +46,13 @@ struct Content {
 }
 
 impl Inode {
+    /// Whether it looks as it did when it was last opened, so that what was cached since is right.
+    pub(super) fn is_as_last_opened(&self, now: &Statx) -> bool {
+        let (mtime, ctime) = (&now.stx_mtime, &now.stx_ctime);
+        let looks = (now.stx_size, (mtime.tv_sec, mtime.tv_nsec), (ctime.tv_sec, ctime.tv_nsec));
+        locked(&self.opened).replace(looks).is_none_or(|before| before == looks)
+    }
+
     /// Opens the inode anew.
     pub(super) fn open(&self, flags: OFlags) -> Result<OwnedFd> {
         let flags = flags | OFlags::CLOEXEC | OFlags::NOCTTY;
@@ -96,8 +108,8 @@ impl Inodes {
             ino = Ino(u64::MAX / 2 + self.made_up);
         }
         let kind = kind_of(FileType::from_raw_mode(attributes.stx_mode.into()));
-        let (content, uses) = (Mutex::default(), AtomicU64::new(0));
-        let inode = Arc::new(Inode { ino, kind, fd, content, key, uses });
+        let (content, opened, uses) = (Mutex::default(), Mutex::default(), AtomicU64::new(0));
+        let inode = Arc::new(Inode { ino, kind, fd, content, key, opened, uses });
         self.here.insert(ino, inode.clone());
         self.host.insert(key, ino);
         inode

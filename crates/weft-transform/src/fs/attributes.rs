@@ -1,0 +1,140 @@
+//! Extended attributes, and the three that attach networks.
+
+use weft_vfs::{Error, FileKind, Result, XattrSet};
+
+use super::base::locked;
+use super::file::{Attached, again};
+use super::nodes::Node;
+use super::{CONVERT_ATTRIBUTE, EXPLAIN_ATTRIBUTE, LINK, NETWORK_ATTRIBUTE, TransformFs};
+use crate::{Need, Write};
+
+impl TransformFs {
+    /// The value of an attribute, those of ours among them.
+    pub(super) fn attribute(&self, node: &Node, name: &[u8]) -> Result<Vec<u8>> {
+        if name == EXPLAIN_ATTRIBUTE {
+            let json = serde_json::to_vec(&self.explain(node.ino)?);
+            return json.map_err(|e| Error::Io { errno: 5, message: e.to_string() });
+        }
+        if node.view.is_none() {
+            return self.ground.below.getxattr(node.below(), name);
+        }
+        match (name, &locked(&node.file).attached) {
+            (NETWORK_ATTRIBUTE, Attached::View(view)) => Ok(view.network.to_string().into_bytes()),
+            _ => Err(Error::NoAttribute),
+        }
+    }
+
+    /// The names of the attributes that are kept.
+    pub(super) fn attributes(&self, node: &Node) -> Result<Vec<Vec<u8>>> {
+        if node.view.is_some() {
+            return Ok(vec![NETWORK_ATTRIBUTE.to_vec()]);
+        }
+        self.ground.below.listxattr(node.below())
+    }
+
+    /// Sets an attribute, or does what one of ours says.
+    pub(super) fn set_attribute(
+        &self,
+        node: &Node,
+        name: &[u8],
+        value: &[u8],
+        how: XattrSet,
+    ) -> Result<()> {
+        if name == NETWORK_ATTRIBUTE {
+            return self.set_network(node, value, how);
+        }
+        if name == CONVERT_ATTRIBUTE {
+            return self.convert_network(node, value);
+        }
+        if node.view.is_some() {
+            return Err(Error::ReadOnly);
+        }
+        self.ground.below.setxattr(node.below(), name, value, how)
+    }
+
+    /// Removes an attribute; without that of a network, the rules count.
+    pub(super) fn remove_attribute(&self, node: &Node, name: &[u8]) -> Result<()> {
+        if node.view.is_some() {
+            return Err(Error::ReadOnly);
+        }
+        if name != NETWORK_ATTRIBUTE || node.kind != FileKind::Regular {
+            return self.ground.below.removexattr(node.below(), name);
+        }
+        let path = locked(&node.path).clone();
+        let (attached, _) = self.of_rules(&path);
+        let old = locked(&node.file).attached.clone();
+        self.with(node, |file, around| {
+            file.attach(around, attached)?;
+            let ino = locked(around.place).ino;
+            self.ground.below.removexattr(ino, name)
+        })?;
+        self.let_go(&old);
+        self.reattached(node);
+        Ok(())
+    }
+
+    /// The text of a network as it is kept, and what it means for the inode of `node`.
+    fn checked_network(&self, node: &Node, value: &[u8]) -> Result<(Attached, String)> {
+        if node.kind != FileKind::Regular {
+            return Err(Error::Invalid("only regular files carry networks"));
+        }
+        if node.view.is_some() {
+            return Err(Error::ReadOnly);
+        }
+        let attached = if value == LINK {
+            self.of_link(node.below(), &locked(&node.path).clone())
+        } else {
+            self.of_attribute(value)
+        };
+        // One form for all: what is kept is the canonical text.
+        let text = match &attached {
+            Attached::Plain => String::new(),
+            Attached::Network(network) => network.to_string(),
+            Attached::View(_) => String::from_utf8_lossy(LINK).into_owned(),
+            Attached::Unusable(why) => return Err(again(why)),
+        };
+        Ok((attached, text))
+    }
+
+    /// Attaches a network; what is stored must make sense to it.
+    fn set_network(&self, node: &Node, value: &[u8], how: XattrSet) -> Result<()> {
+        let (attached, text) = self.checked_network(node, value)?;
+        let old = locked(&node.file).attached.clone();
+        let result = self.with(node, |file, around| {
+            file.attach(around, attached.clone())?;
+            let ino = locked(around.place).ino;
+            self.ground.below.setxattr(ino, NETWORK_ATTRIBUTE, text.as_bytes(), how)
+        });
+        self.let_go(if result.is_ok() { &old } else { &attached });
+        self.reattached(node);
+        result
+    }
+
+    /// Attaches a network and keeps the content: what is stored is written anew.
+    fn convert_network(&self, node: &Node, value: &[u8]) -> Result<()> {
+        if value == LINK {
+            return Err(Error::Invalid("a link is attached, not written anew"));
+        }
+        let (attached, text) = self.checked_network(node, value)?;
+        if let Attached::Network(network) = &attached {
+            let need = Need { exact_size: true, random_read: true, write: Write::Rewrite };
+            network.check(&need).map_err(crate::Error::Refused)?;
+        }
+        self.with(node, |file, around| {
+            file.convert(around, attached)?;
+            let ino = locked(around.place).ino;
+            let how = XattrSet::Any;
+            self.ground.below.setxattr(ino, NETWORK_ATTRIBUTE, text.as_bytes(), how)
+        })?;
+        self.reattached(node);
+        Ok(())
+    }
+
+    /// Readers see other bytes from now on.
+    fn reattached(&self, node: &Node) {
+        self.changed(node);
+        if let Some(sink) = &*locked(&self.sink) {
+            sink.inode(node.ino, true);
+        }
+    }
+}

@@ -1,0 +1,127 @@
+//! What all files of a tree share, and reading them from inside: how a view reads its base.
+
+use std::sync::{Arc, Mutex};
+
+use weft_vfs::{Attr, Error, FileKind, FileSystem, Handle, Result};
+
+use super::base::{FileBase, locked};
+use super::file::{Around, File};
+use super::nodes::{Node, Nodes};
+use crate::Network;
+use crate::store::{Limits, Single, Store, open};
+
+/// The file system below, and who is who in it.
+pub(super) struct Ground {
+    pub(super) below: Arc<dyn FileSystem>,
+    pub(super) nodes: Arc<Mutex<Nodes>>,
+    /// Held while names change.
+    pub(super) names: Arc<Mutex<()>>,
+    /// Part of the names of fresh files.
+    pub(super) session: u64,
+    pub(super) limits: Limits,
+}
+
+impl Ground {
+    /// Runs `call` with a file and its surroundings, the file locked.
+    pub(super) fn with<T>(
+        &self,
+        node: &Node,
+        call: impl FnOnce(&mut File, &Around<'_>) -> Result<T>,
+    ) -> Result<T> {
+        let base = || FileBase {
+            fs: self.below.clone(),
+            place: node.place.clone(),
+            session: self.session,
+            names: self.names.clone(),
+            nodes: self.nodes.clone(),
+            fresh: Vec::new(),
+            made: 0,
+        };
+        let around =
+            Around { fs: &self.below, place: &node.place, limits: &self.limits, base: &base };
+        call(&mut locked(&node.file), &around)
+    }
+
+    /// Whether a file carries no network (or is no regular file).
+    pub(super) fn is_plain(node: &Node) -> bool {
+        node.kind != FileKind::Regular || locked(&node.file).is_plain()
+    }
+
+    /// The attributes as seen from above, and whether the size is known.
+    pub(super) fn attr(&self, node: &Node) -> Result<(Attr, bool)> {
+        let (mut attr, known) = if Self::is_plain(node) {
+            (self.below.getattr(node.below())?, true)
+        } else {
+            self.with(node, File::attr)?
+        };
+        attr.ino = node.ino;
+        Ok((attr, known))
+    }
+}
+
+/// Another file through a network, to be read.
+pub(super) struct View {
+    pub(super) ground: Arc<Ground>,
+    /// Has one use, which is given back with the node that shows the view.
+    pub(super) base: Arc<Node>,
+    pub(super) network: Arc<Network>,
+}
+
+impl std::fmt::Debug for View {
+    fn fmt(&self, f: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
+        f.debug_struct("View")
+            .field("base", &self.base.ino)
+            .field("network", &self.network)
+            .finish_non_exhaustive()
+    }
+}
+
+impl View {
+    pub(super) fn open(&self) -> crate::Result<Box<dyn Store>> {
+        let through = Through { ground: self.ground.clone(), base: self.base.clone() };
+        let base = Single::new(Box::new(through), false);
+        open(Box::new(base), &self.network, &self.ground.limits)
+    }
+
+    /// The attributes of the base, and how often it was changed from above.
+    pub(super) fn base_attr(&self) -> Result<(Attr, u64)> {
+        let version = locked(&self.base.file).version;
+        Ok((self.ground.attr(&self.base)?.0, version))
+    }
+}
+
+/// The content of a file as its readers see it.
+struct Through {
+    ground: Arc<Ground>,
+    base: Arc<Node>,
+}
+
+impl Store for Through {
+    fn len_bytes(&mut self) -> crate::Result<Option<u64>> {
+        let (attr, known) = self.ground.attr(&self.base)?;
+        Ok(known.then_some(attr.size_bytes))
+    }
+
+    fn read_at(&mut self, offset: u64, buf: &mut [u8]) -> crate::Result<usize> {
+        if Ground::is_plain(&self.base) {
+            return Ok(self.ground.below.read(self.base.below(), Handle::NONE, offset, buf)?);
+        }
+        Ok(self.ground.with(&self.base, |file, around| file.read(around, offset, buf))?)
+    }
+
+    fn write_at(&mut self, _: u64, _: &[u8]) -> crate::Result<()> {
+        Err(Error::ReadOnly.into())
+    }
+
+    fn set_len(&mut self, _: u64) -> crate::Result<()> {
+        Err(Error::ReadOnly.into())
+    }
+
+    fn commit(&mut self) -> crate::Result<()> {
+        Ok(())
+    }
+
+    fn is_dirty(&self) -> bool {
+        false
+    }
+}

@@ -1,0 +1,300 @@
+//! Files that show another file through a network: *views* by name and *links*. Both are read-only.
+//!
+//! A view by name is the name of a file, `@`, and the name of the view: `report.csv@json`. It is in
+//! no listing, and a real file of that name goes before it. What a view is, a rule says whose
+//! pattern has an `@` in its last part (`*.csv@json  view: json`); without one it is made of the
+//! names of stages, joined by `+` (`notes.txt@upper`, `data@hex+upper`).
+//!
+//! A link is a regular file whose attribute (or rule) says `link`, and whose content says of which
+//! file, and through which network. It is text, and makes sense without weft too:
+//!
+//! ```text
+//! weft link 1
+//! base: ../data/report.csv
+//! network: view: json
+//! ```
+//!
+//! The base is found from the directory of the link, within the tree. Permissions are those of the
+//! base, without writing; a link counts only if its owner is the base's or root, as otherwise it
+//! could lead around the permissions of directories.
+
+use std::cell::Cell;
+use std::sync::Arc;
+
+use weft_vfs::{Attr, Entry, Error, FileKind, FileSystem, Handle, Ino, Result};
+
+use super::base::locked;
+use super::file::Attached;
+use super::ground::View;
+use super::nodes::Node;
+use super::{TransformFs, join};
+use crate::Network;
+use crate::text::Side;
+
+/// What stands between the name of a file and that of a view.
+pub(super) const MARK: u8 = b'@';
+
+/// The first line of a link.
+pub const LINK_MAGIC: &str = "weft link 1";
+
+/// The longest link, in bytes.
+const LINK_MAX_BYTES: usize = 16 << 10;
+
+/// The most views of views, and links to links.
+const DEPTH_MAX: u32 = 8;
+
+thread_local! {
+    /// How many views and links are being looked up by this thread, each for another.
+    static DEPTH: Cell<u32> = const { Cell::new(0) };
+}
+
+/// One deeper until it is dropped.
+struct Deeper;
+
+impl Deeper {
+    fn enter() -> Result<Self> {
+        let depth = DEPTH.get();
+        if depth >= DEPTH_MAX {
+            return Err(Error::SymlinkLoop);
+        }
+        DEPTH.set(depth + 1);
+        Ok(Self)
+    }
+}
+
+impl Drop for Deeper {
+    fn drop(&mut self) {
+        DEPTH.set(DEPTH.get() - 1);
+    }
+}
+
+impl TransformFs {
+    /// The view of a name that no file has; [`Error::NotFound`] if it is none.
+    pub(super) fn view(&self, parent: &Node, name: &[u8]) -> Result<Entry> {
+        let at = name.iter().rposition(|&b| b == MARK).ok_or(Error::NotFound)?;
+        let (base, view) = (&name[..at], &name[at + 1..]);
+        if base.is_empty() || view.is_empty() {
+            return Err(Error::NotFound);
+        }
+        let path = join(&locked(&parent.path), name);
+        let Some(network) = self.view_network(&path, view)? else { return Err(Error::NotFound) };
+        let _deeper = Deeper::enter()?;
+        let base = self.lookup(parent.ino, base)?;
+        let node = match self.node(base.attr.ino) {
+            Ok(node) if node.kind == FileKind::Regular => {
+                let ground = self.ground.clone();
+                let view = View { ground, base: node.clone(), network: Arc::new(network) };
+                let (node, made) = locked(&self.ground.nodes).insert_view(&node, name, path, view);
+                if !made {
+                    // That one has a use of the base already.
+                    self.give_back(base.attr.ino, 1);
+                }
+                node
+            }
+            _ => {
+                self.give_back(base.attr.ino, 1);
+                return Err(Error::NotFound);
+            }
+        };
+        match self.attr(&node) {
+            Ok(attr) => Ok(Entry { attr, generation: base.generation }),
+            Err(e) => {
+                self.give_back(node.ino, 1);
+                Err(e)
+            }
+        }
+    }
+
+    /// The network of a view by name.
+    fn view_network(&self, path: &[u8], view: &[u8]) -> Result<Option<Network>> {
+        if let Some(mut text) = self.rule(path, true).map_err(|e| super::file::again(&e))? {
+            // What is shown is read: there is no other side.
+            text.side = Side::View;
+            return Ok(Some(self.registry.network(&text)?));
+        }
+        let Ok(view) = std::str::from_utf8(view) else { return Ok(None) };
+        let text = format!("view: {}", view.replace('+', " | "));
+        // A name with the mark in it that is no view: there are many.
+        Ok(self.registry.parse(&text).ok())
+    }
+
+    /// What the link shows that the inode `below` at `path` holds.
+    pub(super) fn link_view(&self, below: Ino, path: &[u8]) -> Result<Arc<View>> {
+        let mut content = vec![0; LINK_MAX_BYTES];
+        let got = self.ground.below.read(below, Handle::NONE, 0, &mut content)?;
+        let (base, network) = parse_link(&content[..got])?;
+        let network = self.registry.parse(network)?;
+        let _deeper = Deeper::enter()?;
+        let directory = path.rsplitn(2, |&b| b == b'/').nth(1).unwrap_or_default();
+        let node = self.walk(directory, base.as_bytes())?;
+        let checked = self.attr(&node).and_then(|attr| {
+            let owner = self.ground.below.getattr(below)?.uid;
+            if node.kind != FileKind::Regular {
+                return Err(Error::Invalid("the base of a link is no regular file"));
+            }
+            if owner != 0 && owner != attr.uid { Err(Error::Access) } else { Ok(()) }
+        });
+        if let Err(e) = checked {
+            self.give_back(node.ino, 1);
+            return Err(e);
+        }
+        let ground = self.ground.clone();
+        Ok(Arc::new(View { ground, base: node, network: Arc::new(network) }))
+    }
+
+    /// The node of a path, from a directory given by its own path; with one use. `..` leads no
+    /// higher than the root, symbolic links are not followed.
+    fn walk(&self, directory: &[u8], path: &[u8]) -> Result<Arc<Node>> {
+        let mut names: Vec<&[u8]> = Vec::new();
+        let from: &[u8] = if path.starts_with(b"/") { b"" } else { directory };
+        for name in from.split(|&b| b == b'/').chain(path.split(|&b| b == b'/')) {
+            match name {
+                b"" | b"." => {}
+                b".." => drop(names.pop()),
+                name => names.push(name),
+            }
+        }
+        let mut at = self.root();
+        let mut held = false;
+        for name in names {
+            let found = self.lookup(at, name);
+            if held {
+                self.give_back(at, 1);
+            }
+            at = found?.attr.ino;
+            held = true;
+        }
+        if !held {
+            return Err(Error::IsADirectory);
+        }
+        self.node(at)
+    }
+
+    /// A link may lead elsewhere by now: looks again where its base is.
+    pub(super) fn look_again(&self, node: &Node) -> Result<()> {
+        let may_differ = {
+            let file = locked(&node.file);
+            file.is_view() || matches!(file.attached, Attached::Unusable(_))
+        };
+        if node.view.is_some() || !may_differ {
+            return Ok(());
+        }
+        let path = locked(&node.path).clone();
+        let fresh = self.decide(node.below(), &path, false);
+        let mut file = locked(&node.file);
+        if let (Some(old), Attached::View(new)) = (file.view(), &fresh)
+            && Arc::ptr_eq(&old.base, &new.base)
+            && old.network.text() == new.network.text()
+        {
+            drop(file);
+            self.let_go(&fresh);
+            return Ok(());
+        }
+        let old = file.replace(fresh);
+        drop(file);
+        self.let_go(&old);
+        self.announce(node.ino);
+        Ok(())
+    }
+
+    /// Gives back the use that a view has of its base.
+    pub(super) fn let_go(&self, attached: &Attached) {
+        if let Attached::View(view) = attached {
+            self.give_back(view.base.ino, 1);
+        }
+    }
+
+    /// The content of a file changed: what the kernel has of its views counts no more.
+    pub(super) fn changed(&self, node: &Node) {
+        if node.kind != FileKind::Regular {
+            return;
+        }
+        locked(&node.file).version += 1;
+        let views = locked(&self.ground.nodes).views_of(node.ino);
+        for view in views {
+            self.announce(view.ino);
+            self.changed(&view);
+        }
+    }
+
+    /// The name of a file goes: those of its views go with it.
+    pub(super) fn views_lose_names(&self, node: Option<&Arc<Node>>, parent: &Node) {
+        let Some(node) = node else { return };
+        let views = locked(&self.ground.nodes).views_of(node.ino);
+        for view in views {
+            if let (Some(name), Some(sink)) = (&view.view, &*locked(&self.sink)) {
+                sink.entry(parent.ino, name);
+            }
+            self.views_lose_names(Some(&view), parent);
+        }
+    }
+
+    fn announce(&self, ino: Ino) {
+        if let Some(sink) = &*locked(&self.sink) {
+            sink.inode(ino, true);
+        }
+    }
+}
+
+/// How a view is shown: nobody writes it.
+pub(super) fn shown(mut attr: Attr) -> Attr {
+    attr.perm &= !0o6222;
+    attr.nlink = 1;
+    attr
+}
+
+/// Base and network of a link.
+fn parse_link(content: &[u8]) -> Result<(&str, &str)> {
+    let wrong = Error::Invalid(
+        "no link of weft: it says \"weft link 1\", \"base: PATH\" and \"network: TEXT\"",
+    );
+    let Ok(text) = std::str::from_utf8(content) else { return Err(wrong) };
+    if text.len() >= LINK_MAX_BYTES {
+        return Err(wrong);
+    }
+    let mut lines = text.lines();
+    if lines.next() != Some(LINK_MAGIC) {
+        return Err(wrong);
+    }
+    let (mut base, mut network) = (None, None);
+    for line in lines.filter(|line| !line.trim().is_empty() && !line.starts_with('#')) {
+        let value = |name: &str| line.strip_prefix(name).map(str::trim);
+        match (value("base:"), value("network:")) {
+            (Some(value), _) if base.is_none() => base = Some(value),
+            (_, Some(value)) if network.is_none() => network = Some(value),
+            _ => return Err(wrong),
+        }
+    }
+    base.zip(network).ok_or(wrong)
+}
+
+/// The content of a link.
+#[must_use]
+pub fn link_content(base: &str, network: &Network) -> String {
+    format!("{LINK_MAGIC}\nbase: {base}\nnetwork: {network}\n")
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn links_are_read_and_nonsense_is_not() {
+        let text = "weft link 1\n# why\nbase: ../a b.csv\n\nnetwork: view: json | upper\n";
+        assert_eq!(
+            parse_link(text.as_bytes()).expect("a link"),
+            ("../a b.csv", "view: json | upper")
+        );
+        for bad in [
+            "",
+            "weft link 2\nbase: a\nnetwork: b",
+            "weft link 1\nbase: a",
+            "weft link 1\nbase: a\nbase: b\nnetwork: c",
+            "weft link 1\nbase: a\nnetwork: b\nmore",
+        ] {
+            assert!(parse_link(bad.as_bytes()).is_err(), "{bad}");
+        }
+        let long = format!("weft link 1\nbase: {}\nnetwork: b", "a".repeat(LINK_MAX_BYTES));
+        assert!(parse_link(long.as_bytes()).is_err());
+    }
+}
