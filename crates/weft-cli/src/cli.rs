@@ -2,8 +2,10 @@
 
 pub mod cache;
 pub mod hfs;
+pub mod transform;
 
 pub use cache::{Cache, Caching};
+pub use transform::{Transform, Transforming};
 
 use clap::{Args, Parser, Subcommand, ValueEnum};
 pub use hfs::Hfs;
@@ -54,6 +56,9 @@ pub enum Verb {
     /// A cache on a local disk, in front of a slow source
     #[command(subcommand)]
     Cache(Cache),
+    /// Networks of transformations on files
+    #[command(subcommand)]
+    Transform(Transform),
     /// Watch a cache in use
     Top(cache::Top),
     /// Unmount a directory, and wait until everything is on the disk
@@ -208,7 +213,7 @@ pub struct Mkfs {
 
 #[derive(Debug, Clone, Args)]
 pub struct Mount {
-    /// The image file or block device
+    /// The image file or block device, or hostdir:PATH for a directory of the host
     pub image: String,
     /// The directory to mount on
     pub mountpoint: PathBuf,
@@ -216,6 +221,8 @@ pub struct Mount {
     pub opening: Opening,
     #[command(flatten)]
     pub caching: Caching,
+    #[command(flatten)]
+    pub transforming: Transforming,
     /// Return once it is mounted
     #[arg(long, short)]
     pub background: bool,

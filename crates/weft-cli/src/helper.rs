@@ -1,7 +1,7 @@
 //! The mount helper: `mount -t fuse.weft` and `mount -t weft` run weft by another name, with
 //! arguments of their own kind: IMAGE DIR [-sfnv] [-N NAMESPACE] [-t TYPE] [-o OPTIONS].
 
-use crate::cli::{Caching, Mount, Opening};
+use crate::cli::{Caching, Mount, Opening, Transforming};
 use crate::output::Output;
 use crate::verb;
 use std::ffi::OsString;
@@ -81,6 +81,7 @@ fn parse(args: &[OsString]) -> Result<Option<Mount>, String> {
         mountpoint: PathBuf::from(mountpoint),
         opening: Opening::default(),
         caching: Caching::default(),
+        transforming: Transforming::default(),
         background: true,
         read_only: false,
         options,

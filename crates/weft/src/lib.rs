@@ -35,6 +35,7 @@ pub mod image;
 pub mod mkfs;
 pub mod mount_options;
 pub mod mounts;
+pub mod networks;
 pub mod source;
 pub mod transfer;
 pub mod volume;
@@ -46,12 +47,14 @@ mod mac;
 mod mount;
 mod order;
 mod stack;
+mod tree;
 
 pub use error::{Error, Result};
 pub use info::{ExtInfo, MacInfo, VolumeInfo, info};
 pub use mount::Session;
 pub use order::Order;
 pub use stack::{Options, Stack};
+pub use tree::{HOST_DIRECTORY, Tree};
 
 pub use weft_block as block;
 pub use weft_ext2 as ext2;

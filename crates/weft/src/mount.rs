@@ -1,13 +1,16 @@
 //! A volume as a FUSE mount.
 
 use crate::mount_options::MountOptions;
-use crate::{Error, Result, Stack, mounts};
+use crate::{Error, Result, Stack, Tree};
+use std::os::fd::OwnedFd;
 use std::path::Path;
 
 /// A mounted volume, served by threads of this process. Dropping it unmounts.
 #[derive(Debug)]
 pub struct Session {
     mount: weft_fuse::Mount,
+    /// Held until everything is durable.
+    _lock: Option<OwnedFd>,
 }
 
 impl Stack {
@@ -16,23 +19,15 @@ impl Stack {
     /// # Errors
     /// [`Error::Mount`] says what is missing.
     pub fn mount(self, mountpoint: &Path, options: &MountOptions) -> Result<Session> {
-        let source = mounts::absolute_source(self.source())?;
-        let read_only = options.read_only || self.is_read_only();
-        let failed = |e: weft_fuse::Error| Error::Mount(e.to_string());
-        let mut fuse = fuse_options(options, source, read_only);
-        if self.names_have_aliases() {
-            // The kernel knows one spelling of a name, and would go on believing in the others.
-            fuse.lifetime = std::time::Duration::ZERO;
-            // A companion's length follows its file: the kernel must ask for it.
-            fuse.writeback_cache &= !self.shows_companions();
-        }
-        let mount = weft_fuse::mount(self.share(), mountpoint, &fuse).map_err(failed)?;
-        mount.unmount_on_signals().map_err(failed)?;
-        Ok(Session { mount })
+        Tree::from(self).mount(mountpoint, options)
     }
 }
 
 impl Session {
+    pub(crate) fn new(mount: weft_fuse::Mount, lock: Option<OwnedFd>) -> Self {
+        Self { mount, _lock: lock }
+    }
+
     /// Waits until somebody unmounts (or SIGTERM or SIGINT says so), then makes everything durable.
     ///
     /// # Errors
@@ -50,7 +45,7 @@ impl Session {
     }
 }
 
-fn fuse_options(
+pub(crate) fn fuse_options(
     options: &MountOptions,
     source: String,
     read_only: bool,

@@ -30,6 +30,10 @@ pub struct MountOptions {
     pub uid: Option<u32>,
     /// `gid=N`: whose group that is.
     pub gid: Option<u32>,
+    /// `transform=RULES`: networks of transformations on the files, by these rules.
+    pub transform: Option<String>,
+    /// `key=NAME=PLACE`, as often as need be: keys of networks.
+    pub keys: Vec<String>,
     /// `polling` or `nopolling`: whether a CPU may be kept awake while there is much to do.
     pub polling: Option<bool>,
 }
@@ -99,6 +103,8 @@ impl MountOptions {
                 ("polling", None) => self.polling = Some(true),
                 ("nopolling", None) => self.polling = Some(false),
                 ("cache", Some(path)) => self.cache = Some(path.to_owned()),
+                ("transform", Some(rules)) => self.transform = Some(rules.to_owned()),
+                ("key", Some(key)) => self.keys.push(key.to_owned()),
                 ("cache_mode", Some(mode)) => self.cache_mode = Some(mode.to_owned()),
                 ("forks", Some(how)) => self.forks = Some(how.parse().map_err(Error::Invalid)?),
                 ("uid" | "gid", Some(id)) => {
@@ -129,7 +135,8 @@ impl MountOptions {
                     return Err(Error::Invalid(format!(
                         "the mount option '{option}' is not known; there are ro, order=ORDER, \
                          allow_other, noxattr, nowriteback, nopolling, threads=N, cache=PATH, \
-                         cache_mode=MODE, forks=HOW, uid=N, gid=N, and the \
+                         cache_mode=MODE, transform=RULES, key=NAME=PLACE, forks=HOW, uid=N, \
+                         gid=N, and the \
                          kernel's own (nodev, nosuid, noexec, noatime, ...)"
                     )));
                 }

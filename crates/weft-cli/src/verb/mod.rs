@@ -16,6 +16,7 @@ mod mkfs;
 pub mod mount;
 mod serve;
 mod trace;
+mod transform;
 mod tree_io;
 mod umount;
 
@@ -40,6 +41,7 @@ pub fn run(cli: Cli) -> Outcome {
         Verb::Serve(args) => serve::run(out, &args),
         Verb::Mkfs(args) => mkfs::run(out, &args),
         Verb::Cache(verb) => cache::run(out, &verb),
+        Verb::Transform(verb) => transform::run(out, &verb),
         Verb::Top(args) => cache::top::run(out, &args),
         Verb::Umount(args) => umount::run(out, &args),
         Verb::Info(args) => info::run(out, &args),

@@ -2,13 +2,13 @@
 //!
 //! `--background` runs this same program again with `--detached` ([`super::background`]).
 
-use super::background;
+use super::{background, transform};
 use crate::cli;
 use crate::failure::{DONE, Failure, Outcome};
 use crate::output::Output;
 use std::process::Command;
 use weft::mount_options::MountOptions;
-use weft::{Options, Stack, mounts};
+use weft::{Options, Stack, Tree, mounts};
 
 /// `mount`.
 pub fn run(out: Output, args: &cli::Mount, verbose: u8) -> Outcome {
@@ -21,28 +21,14 @@ pub fn run(out: Output, args: &cli::Mount, verbose: u8) -> Outcome {
         let dir = args.mountpoint.display();
         out.note(&format!("the process behind an earlier mount on {dir} had died; unmounted it"));
     }
-    let opening = Options {
-        read_only: options.read_only,
-        order: options.order,
-        no_atime: options.kernel.iter().any(|o| o == "noatime"),
-        journal: args.opening.journal.clone(),
-        mount_point: std::path::absolute(&args.mountpoint)?.to_str().map(str::to_owned),
-        forks: options.forks.unwrap_or_default(),
-        utc_offset_secs: crate::zone::offset_secs(),
-        owner: owner(&options),
-        ..Options::default()
+    let networks = transform::of_mount(&transforming(args, &options)?)?;
+    let (tree, cached) = open(out, args, &options)?;
+    let tree = match &networks {
+        Some(networks) => tree.with_networks(networks)?,
+        None => tree,
     };
-    let cached =
-        super::cache::open_source(&args.image, &caching(args, &options)?, opening.read_only)?;
-    let stack = Stack::open_device(&args.image, cached.device(), &opening)?;
-    if stack.is_read_only() && !options.read_only {
-        let why = stack
-            .why_read_only()
-            .unwrap_or("weft info says which features of the volume call for that");
-        out.note(&format!("mounted read-only: {why}"));
-    }
     let detached = args.detached;
-    let session = stack.mount(&args.mountpoint, &options)?;
+    let session = tree.mount(&args.mountpoint, &options)?;
     if let (Some(file), false) = (&args.pid_file, detached) {
         background::write_pid(file, std::process::id())?;
     }
@@ -53,9 +39,61 @@ pub fn run(out: Output, args: &cli::Mount, verbose: u8) -> Outcome {
         out.note(&format!("{image} is mounted on {dir}; unmount it, or press Ctrl-C, to end"));
     }
     let ended = session.wait();
-    cached.close(out, &args.image)?;
+    if let Some(cached) = cached {
+        cached.close(out, &args.image)?;
+    }
     ended?;
     Ok(DONE)
+}
+
+/// Opens what is to be mounted, behind its cache if it has one.
+fn open(
+    out: Output,
+    args: &cli::Mount,
+    options: &MountOptions,
+) -> Result<(Tree, Option<super::cache::Opened>), Failure> {
+    if let Some(directory) = Tree::host_directory(&args.image) {
+        if args.caching.cache.is_some() || options.cache.is_some() {
+            return Err(Failure::usage("a directory of the host has no cache; the host has one"));
+        }
+        return Ok((directory?, None));
+    }
+    let opening = Options {
+        read_only: options.read_only,
+        order: options.order,
+        no_atime: options.kernel.iter().any(|o| o == "noatime"),
+        journal: args.opening.journal.clone(),
+        mount_point: std::path::absolute(&args.mountpoint)?.to_str().map(str::to_owned),
+        forks: options.forks.unwrap_or_default(),
+        utc_offset_secs: crate::zone::offset_secs(),
+        owner: owner(options),
+        ..Options::default()
+    };
+    let cached =
+        super::cache::open_source(&args.image, &caching(args, options)?, opening.read_only)?;
+    let stack = Stack::open_device(&args.image, cached.device(), &opening)?;
+    if stack.is_read_only() && !options.read_only {
+        let why = stack
+            .why_read_only()
+            .unwrap_or("weft info says which features of the volume call for that");
+        out.note(&format!("mounted read-only: {why}"));
+    }
+    Ok((stack.into(), Some(cached)))
+}
+
+/// The networks of the command line, or those of `-o`.
+fn transforming(args: &cli::Mount, options: &MountOptions) -> Result<cli::Transforming, Failure> {
+    let mut transforming = args.transforming.clone();
+    if let (None, Some(rules)) = (&transforming.transform, &options.transform) {
+        transforming.transform = Some(rules.into());
+    }
+    for key in &options.keys {
+        transforming.keys.keys.push(key.parse().map_err(Failure::from)?);
+    }
+    if transforming.transform.is_none() && !transforming.keys.keys.is_empty() {
+        return Err(Failure::usage("keys are for networks: give --transform RULES too"));
+    }
+    Ok(transforming)
 }
 
 /// The cache of the command line, or that of `-o`.
@@ -110,6 +148,7 @@ fn detach(out: Output, args: &cli::Mount, verbose: u8) -> Outcome {
     if let Some(forks) = args.forks {
         command.arg(format!("--forks={forks}"));
     }
+    command.args(args.transforming.to_args()?);
     if args.read_only {
         command.arg("--read-only");
     }

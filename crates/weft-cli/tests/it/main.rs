@@ -14,4 +14,6 @@ mod nbd;
 mod run;
 mod trace;
 mod transfer;
+mod transform;
+mod transformed;
 mod usage;

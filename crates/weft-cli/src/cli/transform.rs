@@ -1,0 +1,233 @@
+//! The command line of `weft transform`, and the options of a mount with networks.
+
+use clap::{Args, Subcommand, ValueEnum};
+use std::ffi::OsString;
+use std::path::PathBuf;
+use weft::networks::{KeyPlace, KeySource};
+
+/// Networks of transformations on the files of a mount.
+#[derive(Debug, Clone, Default, Args)]
+#[command(next_help_heading = "Transformations")]
+pub struct Transforming {
+    /// Let files carry networks: by these rules (gitignore patterns with a network each), by rules
+    /// files .weftattributes in the tree, and by their attribute user.weft.network; - for no rules
+    /// beside those
+    #[arg(long, value_name = "RULES")]
+    pub transform: Option<PathBuf>,
+    #[command(flatten)]
+    pub keys: Keys,
+    /// Let the stage log to=NAME append to this file
+    #[arg(long, value_name = "NAME=FILE", requires = "transform")]
+    pub log: Vec<String>,
+}
+
+impl Transforming {
+    /// The same settings as arguments, for a process that goes on elsewhere in the background.
+    pub fn to_args(&self) -> std::io::Result<Vec<OsString>> {
+        let option = |name: &str, value: &std::ffi::OsStr| {
+            let mut arg = OsString::from(format!("--{name}="));
+            arg.push(value);
+            arg
+        };
+        let mut args = Vec::new();
+        if let Some(rules) = &self.transform {
+            let keep = rules.as_os_str() == "-";
+            let rules = if keep { rules.clone() } else { std::path::absolute(rules)? };
+            args.push(option("transform", rules.as_os_str()));
+        }
+        for key in &self.keys.keys {
+            let place = match &key.place {
+                KeyPlace::File(path) => std::path::absolute(path)?.into_os_string(),
+                KeyPlace::Environment(name) => format!("env:{name}").into(),
+                KeyPlace::Command(command) => format!("command:{command}").into(),
+            };
+            let mut key = OsString::from(format!("--key={}=", key.name));
+            key.push(place);
+            args.push(key);
+        }
+        for log in &self.log {
+            let (name, file) = log.split_once('=').unwrap_or((log, ""));
+            let file = std::path::absolute(file)?;
+            args.push(option("log", format!("{name}={}", file.display()).as_ref()));
+        }
+        Ok(args)
+    }
+}
+
+/// Where keys are.
+#[derive(Debug, Clone, Default, Args)]
+pub struct Keys {
+    /// A key by name: NAME=FILE, NAME=env:VARIABLE or NAME=command:COMMAND; of several of one name
+    /// the first seals new files, and all open old ones [default: files in ~/.config/weft/keys]
+    #[arg(long = "key", value_name = "NAME=PLACE")]
+    pub keys: Vec<KeySource>,
+}
+
+#[derive(Debug, Subcommand)]
+pub enum Transform {
+    /// Give files a network, keeping their content
+    Attach(Attach),
+    /// Take the network from files, keeping their content
+    Detach(Detach),
+    /// Put a stage on top of a file's network: what is stored stays, readers see it through the stage
+    Push(Push),
+    /// Take the topmost stage off a file's network: what is stored stays
+    Pop(Pop),
+    /// Show the networks of files
+    Show(Show),
+    /// Say which rule gave a file its network, and what each stage declares
+    Explain(Explain),
+    /// Make a link: a small text file that shows another file through a network
+    Link(Link),
+    /// Prove on samples that what was stored reads back the same
+    Test(Test),
+    /// Run a network on a stream, from standard input to standard output
+    Run(Run),
+    /// List the stages
+    List,
+    /// Make keys, and show which there are
+    #[command(subcommand)]
+    Keys(KeysVerb),
+}
+
+/// Files: on a mount, in a volume, or in a directory of the host.
+#[derive(Debug, Args)]
+pub struct Files {
+    /// A path on a weft mount, IMAGE:/path, or a path of the host
+    #[arg(required = true, value_name = "FILE")]
+    pub files: Vec<OsString>,
+    #[command(flatten)]
+    pub keys: Keys,
+}
+
+/// What a network must be able to do.
+#[derive(Debug, Clone, Copy, PartialEq, Eq, ValueEnum)]
+pub enum Purpose {
+    /// Be read from the beginning to the end
+    Read,
+    /// Be read anywhere
+    Seek,
+    /// Be mapped into memory: read anywhere, the length known
+    Map,
+    /// Be written, at the cost of writing the stored file anew
+    Write,
+    /// Be written in the middle, at the cost of the blocks written: databases
+    Update,
+}
+
+#[derive(Debug, Args)]
+pub struct Attach {
+    /// The network, such as "zstd | aead key=work" or "view: upper"
+    pub network: String,
+    #[command(flatten)]
+    pub files: Files,
+    /// What is stored was made by this network already: take it as it is
+    #[arg(long)]
+    pub as_stored: bool,
+    /// Refuse a network that cannot do this
+    #[arg(long = "for", value_enum, value_name = "PURPOSE")]
+    pub purpose: Option<Purpose>,
+}
+
+#[derive(Debug, Args)]
+pub struct Detach {
+    #[command(flatten)]
+    pub files: Files,
+    /// Keep what is stored, and show that from now on
+    #[arg(long)]
+    pub as_stored: bool,
+}
+
+#[derive(Debug, Args)]
+pub struct Push {
+    /// The stage, such as rot13
+    pub stage: String,
+    #[command(flatten)]
+    pub files: Files,
+}
+
+#[derive(Debug, Args)]
+pub struct Pop {
+    #[command(flatten)]
+    pub files: Files,
+}
+
+#[derive(Debug, Args)]
+pub struct Show {
+    #[command(flatten)]
+    pub files: Files,
+}
+
+#[derive(Debug, Args)]
+pub struct Explain {
+    #[command(flatten)]
+    pub files: Files,
+}
+
+#[derive(Debug, Args)]
+pub struct Link {
+    /// The file to show, relative to the directory of the link
+    pub base: String,
+    /// The link: a path on a weft mount, or of the host
+    pub link: PathBuf,
+    /// The network to show it through, such as "view: json"
+    pub network: String,
+    #[command(flatten)]
+    pub keys: Keys,
+}
+
+#[derive(Debug, Args)]
+pub struct Test {
+    /// The network
+    pub network: String,
+    /// Files to try it on, beside the samples that weft makes
+    pub samples: Vec<PathBuf>,
+    #[command(flatten)]
+    pub keys: Keys,
+}
+
+#[derive(Debug, Args)]
+pub struct Run {
+    /// The network; a store network runs as files are written, a view as they are read
+    pub network: String,
+    /// The other way: a store network as files are read
+    #[arg(long)]
+    pub inverse: bool,
+    /// Read this file [default: standard input]
+    #[arg(long, short, value_name = "FILE")]
+    pub input: Option<PathBuf>,
+    /// Write this file [default: standard output]
+    #[arg(long, short, value_name = "FILE")]
+    pub output: Option<PathBuf>,
+    /// Threads for independent blocks [default: the number of CPUs]
+    #[arg(long, value_name = "N")]
+    pub threads: Option<usize>,
+    /// Fail when the stages take longer than this for one block
+    #[arg(long, value_name = "MILLISECONDS")]
+    pub deadline: Option<u64>,
+    #[command(flatten)]
+    pub keys: Keys,
+}
+
+#[derive(Debug, Subcommand)]
+pub enum KeysVerb {
+    /// Make a new key; with --rotate it is put before those that the file has
+    New(NewKey),
+    /// Show names and ids of keys, and nothing else of them
+    List(ListKeys),
+}
+
+#[derive(Debug, Args)]
+pub struct NewKey {
+    /// The name of the key, in ~/.config/weft/keys, or a path
+    pub name: String,
+    /// The file exists: seal new files with the new key, and go on to open old ones
+    #[arg(long)]
+    pub rotate: bool,
+}
+
+#[derive(Debug, Args)]
+pub struct ListKeys {
+    #[command(flatten)]
+    pub keys: Keys,
+}

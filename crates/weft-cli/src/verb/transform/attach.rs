@@ -1,0 +1,170 @@
+//! `transform attach`, `detach`, `push`, `pop` and `link`.
+
+use super::files::Target;
+use super::networks;
+use crate::cli::transform::{Attach, Detach, Files, Link, Pop, Purpose, Push};
+use crate::failure::{DONE, Failure, Outcome};
+use crate::output::Output;
+use std::io::Write as _;
+use weft::transform::text::{Side, Text};
+use weft::transform::{
+    CONVERT_ATTRIBUTE, LINK, NETWORK_ATTRIBUTE, Need, Network, Registry, Write, link_content,
+};
+
+/// Does something to each file, and says what they carry then.
+fn each(
+    out: Output,
+    args: &Files,
+    mut work: impl FnMut(&Target) -> Result<String, Failure>,
+) -> Outcome {
+    let mut reports = Vec::new();
+    for name in &args.files {
+        let target = Target::find(name, &args.keys, true)?;
+        let network = work(&target)?;
+        reports.push(serde_json::json!({ "file": target.shown, "network": network }));
+        target.close()?;
+    }
+    let text: Vec<String> = reports
+        .iter()
+        .map(|report| match (report["file"].as_str(), report["network"].as_str()) {
+            (Some(file), Some("")) => format!("{file}: none"),
+            (Some(file), network) => format!("{file}: {}", network.unwrap_or_default()),
+            (None, _) => String::new(),
+        })
+        .collect();
+    out.confirm(&reports, &text.join("\n"))?;
+    Ok(DONE)
+}
+
+fn need(purpose: Purpose) -> Need {
+    let (exact_size, random_read, write) = match purpose {
+        Purpose::Read => (false, false, Write::None),
+        Purpose::Seek => (false, true, Write::None),
+        Purpose::Map => (true, true, Write::None),
+        Purpose::Write => (true, true, Write::Rewrite),
+        Purpose::Update => (true, true, Write::InPlace),
+    };
+    Need { exact_size, random_read, write }
+}
+
+/// The mount tells an errno alone: what is wrong with a network is found here first.
+fn checked(registry: &Registry, text: &str, purpose: Option<Purpose>) -> Result<Network, Failure> {
+    let network = registry.parse(text)?;
+    if let Some(purpose) = purpose {
+        network.check(&need(purpose)).map_err(weft::transform::Error::from)?;
+    }
+    Ok(network)
+}
+
+/// `attach`.
+pub fn attach(out: Output, args: &Attach) -> Outcome {
+    let registry = networks(&args.files.keys).registry()?;
+    let network = checked(&registry, &args.network, args.purpose)?;
+    let is_view = network.text().side == Side::View;
+    if !is_view && !args.as_stored {
+        // What is there is written through it.
+        network.check(&need(Purpose::Write)).map_err(weft::transform::Error::from)?;
+    }
+    let attribute = if is_view || args.as_stored { NETWORK_ATTRIBUTE } else { CONVERT_ATTRIBUTE };
+    let text = network.to_string();
+    each(out, &args.files, |target| {
+        target.set(attribute, text.as_bytes()).map_err(|e| target.failed(&e))?;
+        Ok(text.clone())
+    })
+}
+
+/// `detach`.
+pub fn detach(out: Output, args: &Detach) -> Outcome {
+    each(out, &args.files, |target| {
+        let explanation = target.explain()?;
+        // A view keeps what it shows in its base.
+        let stored = args.as_stored || explanation.base.is_some() || explanation.write == "none";
+        let attribute = if stored { NETWORK_ATTRIBUTE } else { CONVERT_ATTRIBUTE };
+        target.set(attribute, b"").map_err(|e| target.failed(&e))?;
+        Ok(String::new())
+    })
+}
+
+/// The network of a file, to be changed.
+fn text_of(target: &Target) -> Result<Option<Text>, Failure> {
+    let explanation = target.explain()?;
+    if let Some(error) = explanation.error {
+        return Err(Failure::new(format!("{}: {error}", target.shown)));
+    }
+    if explanation.base.is_some() {
+        return Err(Failure::new(format!(
+            "{}: a view or link has the network it has",
+            target.shown
+        )));
+    }
+    Ok(explanation.network.map(|text| text.parse()).transpose()?)
+}
+
+/// `push`: at the reader's end.
+pub fn push(out: Output, args: &Push) -> Outcome {
+    let registry = networks(&args.files.keys).registry()?;
+    let stage = checked(&registry, &args.stage, None)?;
+    each(out, &args.files, |target| {
+        let text = match text_of(target)? {
+            None => stage.text().clone(),
+            Some(mut text) => {
+                let mut new = stage.text().pipe.clone();
+                match text.side {
+                    Side::View => text.pipe.append(&mut new),
+                    Side::Store => {
+                        new.append(&mut text.pipe);
+                        text.pipe = new;
+                    }
+                }
+                text
+            }
+        };
+        let text = checked(&registry, &text.to_string(), None)?.to_string();
+        target.set(NETWORK_ATTRIBUTE, text.as_bytes()).map_err(|e| target.failed(&e))?;
+        Ok(text)
+    })
+}
+
+/// `pop`: from the reader's end.
+pub fn pop(out: Output, args: &Pop) -> Outcome {
+    each(out, &args.files, |target| {
+        let text = text_of(target)?;
+        let mut text =
+            text.ok_or_else(|| Failure::new(format!("{}: it carries no network", target.shown)))?;
+        match text.side {
+            Side::View => drop(text.pipe.pop()),
+            Side::Store => drop(text.pipe.remove(0)),
+        }
+        let text = if text.pipe.is_empty() { String::new() } else { text.to_string() };
+        target.set(NETWORK_ATTRIBUTE, text.as_bytes()).map_err(|e| target.failed(&e))?;
+        Ok(text)
+    })
+}
+
+/// `link`.
+pub fn link(out: Output, args: &Link) -> Outcome {
+    let network = checked(&networks(&args.keys).registry()?, &args.network, None)?;
+    let path = &args.link;
+    let failed = |e: std::io::Error| Failure::from(weft::Error::host("make", path, e));
+    let mut file = std::fs::File::create_new(path).map_err(failed)?;
+    let made = || -> Result<(), Failure> {
+        let target = Target::find(path.as_os_str(), &args.keys, true)?;
+        // On a mount a rule may have given it a network.
+        target.set(NETWORK_ATTRIBUTE, b"").map_err(|e| target.failed(&e))?;
+        file.write_all(link_content(&args.base, &network).as_bytes()).map_err(failed)?;
+        file.sync_all().map_err(failed)?;
+        drop(file);
+        target.set(NETWORK_ATTRIBUTE, LINK).map_err(|e| target.failed(&e))?;
+        target.close()
+    };
+    if let Err(e) = made() {
+        let _ = std::fs::remove_file(path);
+        return Err(e);
+    }
+    let (shown, base) = (path.display().to_string(), &args.base);
+    let report = serde_json::json!({
+        "link": shown, "base": base, "network": network.to_string(),
+    });
+    out.confirm(&report, &format!("{shown} shows {base} through {network}"))?;
+    Ok(DONE)
+}

@@ -1,0 +1,115 @@
+//! `transform keys`.
+
+use super::{networks, user_keys};
+use crate::cli::transform::{KeysVerb, ListKeys, NewKey};
+use crate::failure::{DONE, Failure, Outcome};
+use crate::output::Output;
+use std::fmt::Write as _;
+use std::io::Write as _;
+use std::os::unix::fs::OpenOptionsExt;
+use std::path::{Path, PathBuf};
+use weft::networks::KeyPlace;
+use weft::transform::{KEY_BYTES, Key};
+
+/// `keys`.
+pub fn run(out: Output, verb: &KeysVerb) -> Outcome {
+    match verb {
+        KeysVerb::New(args) => new(out, args),
+        KeysVerb::List(args) => list(out, args),
+    }
+}
+
+fn hex(bytes: &[u8]) -> String {
+    bytes.iter().fold(String::new(), |mut text, byte| {
+        let _ = write!(text, "{byte:02x}");
+        text
+    })
+}
+
+/// Where a key of this name is kept.
+fn place(name: &str) -> Result<PathBuf, Failure> {
+    if name.contains('/') {
+        return Ok(name.into());
+    }
+    let directory = user_keys()
+        .ok_or_else(|| Failure::usage("there is no HOME to keep keys in; give a path"))?;
+    std::fs::create_dir_all(&directory)
+        .map_err(|e| Failure::from(weft::Error::host("make", &directory, e)))?;
+    Ok(directory.join(name))
+}
+
+fn new(out: Output, args: &NewKey) -> Outcome {
+    let path = place(&args.name)?;
+    let failed = |e| Failure::from(weft::Error::host("write", &path, e));
+    let mut key = [0; KEY_BYTES];
+    let random = rustix::rand::getrandom(&mut key, rustix::rand::GetRandomFlags::empty());
+    if random.map_err(|e| failed(e.into()))? != KEY_BYTES {
+        return Err(Failure::new("the system has no randomness to give"));
+    }
+    let old = match (args.rotate, path.exists()) {
+        (true, _) => {
+            let keys = KeyPlace::File(path.clone()).keys()?;
+            let content = std::fs::read(&path).map_err(failed)?;
+            // A file of 32 bytes has no lines to put another before.
+            if keys.len() == 1 && content.len() == KEY_BYTES {
+                hex(&content).into_bytes()
+            } else {
+                content
+            }
+        }
+        (false, true) => {
+            let shown = path.display();
+            return Err(Failure::new(format!(
+                "{shown} exists; what its keys sealed could not be opened without it: --rotate \
+                 puts a new key before them"
+            )));
+        }
+        (false, false) => Vec::new(),
+    };
+    let mut content = hex(&key).into_bytes();
+    content.push(b'\n');
+    content.extend_from_slice(&old);
+    replace(&path, &content).map_err(failed)?;
+    let id = hex(&Key::new(key).id());
+    let shown = path.display().to_string();
+    let report = serde_json::json!({ "file": shown, "id": id });
+    out.confirm(&report, &format!("{shown}: key {id}; keep a copy: without it files are lost"))?;
+    Ok(DONE)
+}
+
+/// Writes a file that only its owner reads, atomically.
+fn replace(path: &Path, content: &[u8]) -> std::io::Result<()> {
+    let fresh = path.with_extension("fresh");
+    let mut file =
+        std::fs::File::options().write(true).create_new(true).mode(0o600).open(&fresh)?;
+    let written = file.write_all(content).and_then(|()| file.sync_all());
+    let renamed = written.and_then(|()| std::fs::rename(&fresh, path));
+    if renamed.is_err() {
+        let _ = std::fs::remove_file(&fresh);
+    }
+    renamed
+}
+
+fn list(out: Output, args: &ListKeys) -> Outcome {
+    let networks = networks(&args.keys);
+    let mut places: Vec<(String, KeyPlace)> =
+        networks.keys.iter().map(|key| (key.name.clone(), key.place.clone())).collect();
+    let files = networks.key_files().into_iter();
+    places.extend(files.map(|(name, path)| (name, KeyPlace::File(path))));
+    let mut reports = Vec::new();
+    for (name, place) in places {
+        let ids: Vec<String> = place.keys()?.iter().map(|key| hex(&key.id())).collect();
+        reports.push((name, place.to_string(), ids));
+    }
+    let json: Vec<_> = reports
+        .iter()
+        .map(|(name, place, ids)| serde_json::json!({ "name": name, "place": place, "ids": ids }))
+        .collect();
+    out.report(&json, |w| {
+        for (name, place, ids) in &reports {
+            writeln!(w, "{name:<16}{}  {place}", ids.join(" "))?;
+        }
+        Ok(())
+    })?;
+    Ok(DONE)
+}

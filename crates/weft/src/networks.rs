@@ -1,0 +1,279 @@
+//! Rules, keys and logs from files, for networks of transformations on the files of a tree.
+
+use crate::{Error, Result};
+use std::fs::File;
+use std::io::Write;
+use std::path::{Path, PathBuf};
+use std::str::FromStr;
+use std::sync::{Arc, Mutex, PoisonError};
+use weft_transform::stages::LogSink;
+use weft_transform::text::{Side, Text};
+use weft_transform::{
+    Context, Key, KeyRing, Need, Registry, Rules, TransformFs, TransformOptions, Write as Writes,
+};
+use weft_vfs::FileSystem;
+
+/// Where the keys of a name are.
+#[derive(Debug, Clone, PartialEq, Eq)]
+pub struct KeySource {
+    /// The name that networks use (`aead key=NAME`).
+    pub name: String,
+    /// Where its keys are.
+    pub place: KeyPlace,
+}
+
+/// Where keys are: as 64 hex digits, one key a line, of which the first seals new files and all
+/// open old ones; a file may also be one key of 32 bytes.
+#[derive(Debug, Clone, PartialEq, Eq)]
+pub enum KeyPlace {
+    /// In a file.
+    File(PathBuf),
+    /// In an environment variable.
+    Environment(String),
+    /// In the output of a shell command: how an agent or a password manager is asked.
+    Command(String),
+}
+
+impl FromStr for KeySource {
+    type Err = Error;
+
+    /// `NAME=FILE`, `NAME=env:VARIABLE` or `NAME=command:COMMAND`.
+    fn from_str(text: &str) -> Result<Self> {
+        let wrong = || {
+            Error::Invalid(format!(
+                "'{text}' names no key; write NAME=FILE, NAME=env:VARIABLE or NAME=command:COMMAND"
+            ))
+        };
+        let (name, place) = text.split_once('=').ok_or_else(wrong)?;
+        if name.is_empty() || place.is_empty() {
+            return Err(wrong());
+        }
+        let place = match place.split_once(':') {
+            Some(("env", variable)) => KeyPlace::Environment(variable.to_owned()),
+            Some(("command", command)) => KeyPlace::Command(command.to_owned()),
+            _ => KeyPlace::File(place.into()),
+        };
+        Ok(Self { name: name.to_owned(), place })
+    }
+}
+
+impl KeyPlace {
+    fn read(&self) -> Result<Vec<u8>> {
+        match self {
+            Self::File(path) => std::fs::read(path).map_err(|e| Error::host("read", path, e)),
+            Self::Environment(name) => std::env::var(name)
+                .map(String::into_bytes)
+                .map_err(|e| Error::Invalid(format!("key in the environment, {name}: {e}"))),
+            Self::Command(command) => {
+                let run = std::process::Command::new("sh")
+                    .args(["-c", command])
+                    .stdin(std::process::Stdio::null())
+                    .stderr(std::process::Stdio::inherit())
+                    .output();
+                match run {
+                    Ok(out) if out.status.success() => Ok(out.stdout),
+                    Ok(out) => Err(Error::Invalid(format!("{command}: {}", out.status))),
+                    Err(e) => Err(Error::Invalid(format!("{command}: {e}"))),
+                }
+            }
+        }
+    }
+
+    /// The keys there, the one for new files first.
+    ///
+    /// # Errors
+    /// [`Error::Host`], [`Error::Invalid`]; no message has anything of the key.
+    pub fn keys(&self) -> Result<Vec<Key>> {
+        let content = self.read()?;
+        if let Some(key) = Key::from_file_content(&content) {
+            return Ok(vec![key]);
+        }
+        let lines = content.split(|&b| b == b'\n').filter(|line| !line.trim_ascii().is_empty());
+        let keys: Option<Vec<Key>> = lines.map(Key::from_file_content).collect();
+        keys.filter(|keys| !keys.is_empty()).ok_or_else(|| {
+            Error::Invalid(format!("{self}: no key; weft transform keys new makes one"))
+        })
+    }
+}
+
+impl std::fmt::Display for KeyPlace {
+    fn fmt(&self, f: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
+        match self {
+            Self::File(path) => write!(f, "{}", path.display()),
+            Self::Environment(name) => write!(f, "${name}"),
+            Self::Command(command) => write!(f, "{command}"),
+        }
+    }
+}
+
+/// The networks of a tree, before anything is opened.
+#[derive(Debug, Clone, Default)]
+pub struct Networks {
+    /// A rules file that holds from the root down.
+    pub rules: Option<PathBuf>,
+    /// Keys; those of the same name in the order in which they are tried.
+    pub keys: Vec<KeySource>,
+    /// A directory where a key of any other name is a file of that name.
+    pub key_directory: Option<PathBuf>,
+    /// Files that `log to=NAME` appends to, by name.
+    pub logs: Vec<(String, PathBuf)>,
+}
+
+impl Networks {
+    /// The stages, with keys and logs.
+    ///
+    /// # Errors
+    /// [`Error::Host`], [`Error::Invalid`].
+    pub fn registry(&self) -> Result<Registry> {
+        let mut keys = KeyRing::default();
+        for source in &self.keys {
+            for key in source.place.keys()? {
+                keys.add(&source.name, key);
+            }
+        }
+        for (name, path) in self.key_files() {
+            if keys.named(&name).is_empty() {
+                for key in KeyPlace::File(path).keys()? {
+                    keys.add(&name, key);
+                }
+            }
+        }
+        let mut context = Context { keys, ..Context::default() };
+        for (name, path) in &self.logs {
+            let file = File::options().append(true).create(true).open(path);
+            let file = file.map_err(|e| Error::host("open", path, e))?;
+            context.logs.insert(name.clone(), Arc::new(LogFile(Mutex::new(file))));
+        }
+        Ok(Registry::new(context))
+    }
+
+    /// The files of the key directory by name; none if it is not there.
+    pub fn key_files(&self) -> Vec<(String, PathBuf)> {
+        let Some(directory) = &self.key_directory else { return Vec::new() };
+        let Ok(entries) = std::fs::read_dir(directory) else { return Vec::new() };
+        let mut files: Vec<_> = entries
+            .flatten()
+            .filter(|entry| entry.file_type().is_ok_and(|kind| kind.is_file()))
+            .filter_map(|entry| Some((entry.file_name().into_string().ok()?, entry.path())))
+            .collect();
+        files.sort();
+        files
+    }
+
+    /// The rules, each of whose networks can be made and do what its rule asks: be written, unless
+    /// it is a view.
+    fn rules(&self, registry: &Registry) -> Result<Rules> {
+        let Some(path) = &self.rules else { return Ok(Rules::default()) };
+        let content = std::fs::read(path).map_err(|e| Error::host("read", path, e))?;
+        let named = |e: weft_transform::Error| Error::Invalid(format!("{}: {e}", path.display()));
+        let rules = Rules::parse(&content).map_err(named)?;
+        for (line, is_view, text) in rules.networks() {
+            check_rule(registry, is_view, text)
+                .map_err(|e| Error::Invalid(format!("{}, line {line}: {e}", path.display())))?;
+        }
+        Ok(rules)
+    }
+
+    /// The file system `below` with these networks on its files. `shared`: others change it too.
+    ///
+    /// # Errors
+    /// [`Error::Invalid`] names the rule that cannot hold, why, and what would.
+    pub fn over(&self, below: Arc<dyn FileSystem>, shared: bool) -> Result<Arc<TransformFs>> {
+        let registry = self.registry()?;
+        let rules = self.rules(&registry)?;
+        let options = TransformOptions { rules, shared, ..TransformOptions::default() };
+        let fs = TransformFs::new(below, registry, options);
+        Ok(Arc::new(fs.map_err(|e| Error::file("open", b"/", e))?))
+    }
+}
+
+fn check_rule(registry: &Registry, is_view: bool, text: &Text) -> weft_transform::Result<()> {
+    if text.to_string().as_bytes() == weft_transform::LINK {
+        return Ok(());
+    }
+    let side = if is_view { Side::View } else { text.side };
+    let network = registry.network(&Text { side, ..text.clone() })?;
+    if side == Side::Store {
+        network.check(&Need { exact_size: true, random_read: true, write: Writes::Rewrite })?;
+    }
+    Ok(())
+}
+
+/// A log on the host: for each block a line with offset and length, then the bytes.
+struct LogFile(Mutex<File>);
+
+impl LogSink for LogFile {
+    fn record(&self, offset: u64, block: &[u8]) -> weft_transform::Result<()> {
+        let mut file = self.0.lock().unwrap_or_else(PoisonError::into_inner);
+        let mut entry = format!("{offset} {}\n", block.len()).into_bytes();
+        entry.extend_from_slice(block);
+        entry.push(b'\n');
+        Ok(file.write_all(&entry)?)
+    }
+}
+
+/// Where keys are kept unless told otherwise, below the user's configuration directory.
+#[must_use]
+pub fn key_directory(configuration: &Path) -> PathBuf {
+    configuration.join("weft/keys")
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn keys_come_from_files_variables_and_commands() {
+        let dir = tempfile::tempdir().unwrap();
+        let (one, two) = ("11".repeat(32), "22".repeat(32));
+        std::fs::write(dir.path().join("work"), format!("{two}\n{one}\n")).unwrap();
+        std::fs::write(dir.path().join("raw"), [7; 32]).unwrap();
+        let networks = Networks {
+            keys: vec![
+                format!("shell=command:echo {one}").parse().unwrap(),
+                format!("raw={}", dir.path().join("raw").display()).parse().unwrap(),
+            ],
+            key_directory: Some(dir.path().into()),
+            ..Networks::default()
+        };
+        let registry = networks.registry().unwrap();
+        for network in ["aead key=work", "aead key=shell", "aead key=raw"] {
+            registry.parse(network).unwrap();
+        }
+        assert!(registry.parse("aead key=none").is_err());
+        let ids = |place: KeyPlace| -> Vec<_> {
+            place.keys().unwrap().iter().map(weft_transform::Key::id).collect()
+        };
+        let rotated = ids(KeyPlace::File(dir.path().join("work")));
+        assert_eq!(rotated.len(), 2);
+        assert_eq!(rotated[1], ids(KeyPlace::Command(format!("echo {one}")))[0]);
+        for bad in ["work", "=x", "work="] {
+            assert!(bad.parse::<KeySource>().is_err(), "{bad}");
+        }
+        for bad in ["command:exit 3", "command:echo nonsense", "env:WEFT_NO_SUCH_VARIABLE"] {
+            let source: KeySource = format!("k={bad}").parse().unwrap();
+            let error = source.place.keys().unwrap_err().to_string();
+            assert!(!error.contains("nonsense\n"), "{error}");
+        }
+    }
+
+    #[test]
+    fn a_rule_that_cannot_hold_is_refused_with_what_would() {
+        let dir = tempfile::tempdir().unwrap();
+        let path = dir.path().join("rules");
+        let refused = |text: &str| {
+            std::fs::write(&path, text).unwrap();
+            let networks = Networks { rules: Some(path.clone()), ..Networks::default() };
+            let below = Arc::new(weft_vfs::MemFs::new());
+            networks.over(below, false).map(drop).unwrap_err().to_string()
+        };
+        let error = refused("*.log zstd\n*.gz zstd | gzip\n");
+        assert!(error.contains("line 2") && error.contains("\"gzip\" would do"), "{error}");
+        let error = refused("secret/ aead key=nobody\n");
+        assert!(error.contains("line 1") && error.contains("nobody"), "{error}");
+        let error = refused("* zsdt\n");
+        assert!(error.contains("did you mean \"zstd\"?"), "{error}");
+        let error = refused("*.up upper\n");
+        assert!(error.contains("inverse"), "{error}");
+    }
+}

@@ -1,0 +1,157 @@
+//! A file system that is ready to be mounted: an opened volume or a directory of the host, perhaps
+//! with networks of transformations on its files.
+
+use crate::mount_options::MountOptions;
+use crate::networks::Networks;
+use crate::{Error, Result, Session, Stack, mounts};
+use rustix::fs::{FlockOperation, Mode, OFlags};
+use std::os::fd::OwnedFd;
+use std::path::Path;
+use std::sync::Arc;
+use std::time::Duration;
+use weft_vfs::{FileSystem, HostDir};
+
+/// How a source begins that is a directory of the host: `hostdir:/srv/data`.
+pub const HOST_DIRECTORY: &str = "hostdir:";
+
+/// How long the kernel may trust names and attributes of a directory that others change too.
+const SHARED_LIFETIME: Duration = Duration::from_secs(1);
+
+/// A file system, ready to be mounted or walked.
+pub struct Tree {
+    source: String,
+    fs: Arc<dyn FileSystem>,
+    read_only: bool,
+    /// Others change the files too.
+    shared: bool,
+    /// There are views by name.
+    has_views: bool,
+    /// A name has several spellings.
+    has_aliases: bool,
+    /// Files have companions, whose length follows theirs.
+    has_companions: bool,
+    /// Keeps other processes of weft from the same directory.
+    lock: Option<OwnedFd>,
+}
+
+impl std::fmt::Debug for Tree {
+    fn fmt(&self, f: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
+        f.debug_struct("Tree").field("source", &self.source).finish_non_exhaustive()
+    }
+}
+
+impl From<Stack> for Tree {
+    fn from(stack: Stack) -> Self {
+        Self {
+            source: stack.source().to_owned(),
+            fs: stack.share(),
+            read_only: stack.is_read_only(),
+            shared: false,
+            has_views: false,
+            has_aliases: stack.names_have_aliases(),
+            has_companions: stack.shows_companions(),
+            lock: None,
+        }
+    }
+}
+
+impl Tree {
+    /// The directory of the host that `source` names as `hostdir:PATH`; `None` if it names
+    /// something else.
+    ///
+    /// # Errors
+    /// [`Error::Host`]; [`Error::Invalid`] if another process of weft has opened it.
+    pub fn host_directory(source: &str) -> Option<Result<Self>> {
+        let path = source.strip_prefix(HOST_DIRECTORY)?;
+        Some(Self::open_directory(source, Path::new(path)))
+    }
+
+    fn open_directory(source: &str, path: &Path) -> Result<Self> {
+        let lock = lock_directory(path)?.ok_or_else(|| {
+            Error::Invalid(format!("{} is in use by another process of weft", path.display()))
+        })?;
+        let fs = HostDir::open(path)
+            .map_err(|e| Error::host("open", path, std::io::Error::from_raw_os_error(e.errno())))?;
+        more_descriptors();
+        Ok(Self {
+            source: source.to_owned(),
+            fs: Arc::new(fs),
+            read_only: false,
+            shared: true,
+            has_views: false,
+            has_aliases: false,
+            has_companions: false,
+            lock: Some(lock),
+        })
+    }
+
+    /// The same with networks on its files.
+    ///
+    /// # Errors
+    /// Those of [`Networks::over`].
+    pub fn with_networks(mut self, networks: &Networks) -> Result<Self> {
+        self.fs = networks.over(self.fs, self.shared)?;
+        self.has_views = true;
+        Ok(self)
+    }
+
+    /// The file system.
+    #[must_use]
+    pub fn share(&self) -> Arc<dyn FileSystem> {
+        Arc::clone(&self.fs)
+    }
+
+    /// Mounts it on the directory `mountpoint` and returns while threads serve it.
+    ///
+    /// # Errors
+    /// [`Error::Mount`] says what is missing.
+    pub fn mount(self, mountpoint: &Path, options: &MountOptions) -> Result<Session> {
+        let source = mounts::absolute_source(&self.source)?;
+        let read_only = options.read_only || self.read_only;
+        let failed = |e: weft_fuse::Error| Error::Mount(e.to_string());
+        let mut fuse = crate::mount::fuse_options(options, source, read_only);
+        if self.shared {
+            fuse.shared = true;
+            fuse.lifetime = SHARED_LIFETIME;
+        }
+        if self.shared || self.has_views {
+            // With it the kernel goes by its own idea of a file's length, which it would not give up
+            // when the network or the base of a view changes.
+            fuse.writeback_cache = options.writeback.unwrap_or(false);
+        }
+        if self.has_aliases {
+            // The kernel knows one spelling of a name, and would go on believing in the others.
+            fuse.lifetime = Duration::ZERO;
+            // The kernel must ask for the length of a companion.
+            fuse.writeback_cache &= !self.has_companions;
+        }
+        fuse.absent_names = !self.has_views;
+        let mount = weft_fuse::mount(self.fs, mountpoint, &fuse).map_err(failed)?;
+        mount.unmount_on_signals().map_err(failed)?;
+        Ok(Session::new(mount, self.lock))
+    }
+}
+
+/// Locks a directory against other processes of weft; `None` if one of them has it.
+fn lock_directory(path: &Path) -> Result<Option<OwnedFd>> {
+    let flags = OFlags::RDONLY | OFlags::DIRECTORY | OFlags::CLOEXEC;
+    let fd =
+        rustix::fs::open(path, flags, Mode::empty()).map_err(|e| Error::host("open", path, e))?;
+    match rustix::fs::flock(&fd, FlockOperation::NonBlockingLockExclusive) {
+        Ok(()) => Ok(Some(fd)),
+        Err(rustix::io::Errno::WOULDBLOCK) => Ok(None),
+        Err(e) => Err(Error::host("lock", path, e)),
+    }
+}
+
+/// Whether no process of weft has opened the directory of a source any more.
+pub(crate) fn is_free(path: &Path) -> bool {
+    !matches!(lock_directory(path), Ok(None))
+}
+
+/// A directory of the host takes a descriptor for each file that the kernel remembers.
+fn more_descriptors() {
+    use rustix::process::{Resource, Rlimit, getrlimit, setrlimit};
+    let limit = getrlimit(Resource::Nofile);
+    let _ = setrlimit(Resource::Nofile, Rlimit { current: limit.maximum, ..limit });
+}
