@@ -5,3 +5,4 @@ mod ext2;
 mod faults;
 mod foreign;
 mod toy;
+mod transform;
