@@ -498,7 +498,7 @@ pub fn traces(data: &[u8]) {
 /// What an NBD server reads: options up to the transmission phase, then requests.
 pub fn nbd_server(data: &[u8]) {
     use weft::nbd::server::{Haggler, Next, TlsMode};
-    use weft::nbd::wire::{OptionType, REQUEST_BYTES, Request};
+    use weft::nbd::wire::{OptionType, Request};
     let exports = ["", "disk"].map(|name| Arc::new(Export::new(name, memory(&[0; 4096]))));
     let Some((&first, mut rest)) = data.split_first() else { return };
     let mode = [TlsMode::Off, TlsMode::Optional, TlsMode::Required][usize::from(first) % 3];
@@ -514,9 +514,11 @@ pub fn nbd_server(data: &[u8]) {
         }
         assert!(out.len() < 1 << 20, "replies are bounded by what was asked");
     }
-    for request in rest.chunks_exact(REQUEST_BYTES) {
-        if let Ok(request) = <&[u8; REQUEST_BYTES]>::try_from(request) {
-            let _ = Request::parse(request);
+    for extended in [false, true] {
+        for request in rest.chunks_exact(Request::header_bytes(extended)) {
+            if let Ok(request) = Request::parse(request, extended) {
+                assert_eq!(Request::parse(&request.encode(extended), extended), Ok(request));
+            }
         }
     }
 }
@@ -527,7 +529,7 @@ pub fn nbd_client(data: &[u8]) {
     fuzz_replies(data);
     // A sound greeting and magic numbers give the rest a chance.
     let mut script = b"NBDMAGICIHAVEOPT\0\x03".to_vec();
-    for (option, bytes) in [8_u32, 10, 7, 7, 7].iter().zip(data.chunks(24)) {
+    for (option, bytes) in [11_u32, 8, 10, 7, 7, 7].iter().zip(data.chunks(24)) {
         script.extend_from_slice(&0x0003_e889_0455_65a9_u64.to_be_bytes());
         script.extend_from_slice(&option.to_be_bytes());
         script.extend_from_slice(&u32::from(bytes[0] % 6).to_be_bytes());
@@ -556,7 +558,7 @@ fn nbd_messages(data: &[u8]) {
     };
     let _ = (GoRequest::parse(data), MetaQueries::parse(data), Info::parse(data));
     let _ = (parse_server_entry(data), parse_meta_context(data), ReplyHeader::parse(data));
-    for kind in [0, 2, 5, 0x8001, 0x8002, 0x8077, 77] {
+    for kind in [0, 2, 5, 6, 0x8001, 0x8002, 0x8077, 77] {
         let _ = Chunk::parse(ChunkType(kind), true, data);
     }
 }

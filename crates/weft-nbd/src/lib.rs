@@ -1,8 +1,8 @@
 //! The NBD protocol: a block device of another machine, and any block device for other machines.
 //!
 //! Written from the protocol's public document (NetworkBlockDevice/nbd, `doc/proto.md`): fixed
-//! newstyle handshake, structured replies, `base:allocation`, block sizes, many connections, TLS
-//! (feature `tls`, on by default).
+//! newstyle handshake, structured replies, extended headers, `base:allocation`, block sizes, many
+//! connections, TLS (feature `tls`, on by default).
 //!
 //! | part | what it is |
 //! |---|---|

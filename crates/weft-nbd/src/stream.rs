@@ -3,7 +3,7 @@
 use crate::{Error, Result};
 use rustix::net::sockopt;
 use std::fmt;
-use std::io::{self, IoSlice, Read, Write};
+use std::io::{self, IoSlice, IoSliceMut, Read, Write};
 use std::net::{Shutdown, TcpStream, ToSocketAddrs};
 use std::os::fd::{AsFd, BorrowedFd};
 use std::os::unix::net::UnixStream;
@@ -132,6 +132,13 @@ impl Read for &Socket {
             Socket::Unix(s) => (&*s).read(buf),
         }
     }
+
+    fn read_vectored(&mut self, bufs: &mut [IoSliceMut<'_>]) -> io::Result<usize> {
+        match self {
+            Socket::Tcp(s) => (&*s).read_vectored(bufs),
+            Socket::Unix(s) => (&*s).read_vectored(bufs),
+        }
+    }
 }
 
 impl Write for &Socket {
@@ -166,6 +173,10 @@ struct Half(Arc<Socket>);
 impl Read for Half {
     fn read(&mut self, buf: &mut [u8]) -> io::Result<usize> {
         (&*self.0).read(buf)
+    }
+
+    fn read_vectored(&mut self, bufs: &mut [IoSliceMut<'_>]) -> io::Result<usize> {
+        (&*self.0).read_vectored(bufs)
     }
 }
 
@@ -240,11 +251,15 @@ pub(crate) fn is_pause(e: &io::Error) -> bool {
     )
 }
 
-/// Writes all of several buffers.
+/// Writes all of several buffers, four at most.
 pub(crate) fn write_all_vectored(writer: &mut dyn SendHalf, bufs: &[&[u8]]) -> Result<()> {
-    let mut slices: Vec<IoSlice<'_>> =
-        bufs.iter().filter(|b| !b.is_empty()).map(|b| IoSlice::new(b)).collect();
-    let mut slices = slices.as_mut_slice();
+    let mut slices = [IoSlice::new(&[]); 4];
+    let mut count = 0;
+    for buf in bufs.iter().filter(|b| !b.is_empty()) {
+        slices[count] = IoSlice::new(buf);
+        count += 1;
+    }
+    let mut slices = &mut slices[..count];
     while !slices.is_empty() {
         match writer.write_vectored(slices) {
             Ok(0) => return Err(Error::io("cannot send", io::ErrorKind::WriteZero.into())),

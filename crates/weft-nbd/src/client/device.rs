@@ -17,10 +17,6 @@ use std::sync::atomic::{AtomicU64, Ordering};
 use std::sync::{Arc, PoisonError, RwLock};
 use weft_block::{BlockDevice, Extent, ExtentKind, Geometry, check_range};
 
-/// The longest range that one `TRIM` or `BLOCK_STATUS` names, in bytes: a multiple of every block
-/// size.
-const RANGE_MAX_BYTES: u64 = 1 << 30;
-
 /// What a device has done since it was opened.
 #[derive(Debug, Default)]
 pub struct Counters {
@@ -137,11 +133,10 @@ impl NbdDevice {
     }
 
     /// The requests for a range of whole blocks: where each begins, and its length.
-    fn pieces(&self, offset: u64, len_bytes: u64, max: u64) -> impl Iterator<Item = (u64, u32)> {
+    fn pieces(&self, offset: u64, len_bytes: u64, max: u64) -> impl Iterator<Item = (u64, u64)> {
         (0..len_bytes.div_ceil(max)).map(move |nr| {
             let done = nr * max;
-            // At most `max`, which fits 32 bits.
-            (offset + done, (len_bytes - done).min(max) as u32)
+            (offset + done, (len_bytes - done).min(max))
         })
     }
 
@@ -264,20 +259,19 @@ impl NbdDevice {
         self.write(&vec![0; (end - inner.end) as usize], inner.end)?;
         let _room = self.pool.reserve(0, &self.writers)?;
         let _writing = self.writers.read().unwrap_or_else(PoisonError::into_inner);
-        let max = u64::from(self.facts().sizes.max).min(RANGE_MAX_BYTES);
-        let max = max - max % self.min_bytes();
-        self.change_blocks(Command::WRITE_ZEROES, inner.start, inner.end - inner.start, max)
+        let (len, max) = (inner.end - inner.start, self.pool.zeroes_bytes());
+        self.change_blocks(Command::WRITE_ZEROES, inner.start, len, max)
     }
 
     fn status(&self, offset: u64, len_bytes: u64) -> Result<Extent> {
         let min = self.min_bytes();
         let start = offset - offset % min;
         let end = (offset + len_bytes).next_multiple_of(min);
-        let len = (end - start).min(RANGE_MAX_BYTES);
+        let len_bytes_asked = (end - start).min(self.pool.effect_bytes());
         let mut extent = None;
         self.pool.call(|generation: &Generation| -> Result<(), Interrupted> {
             let (command, flags) = (Command::BLOCK_STATUS, CommandFlags::REQ_ONE);
-            let ask = Ask { command, flags, offset: start, len_bytes: len as u32 };
+            let ask = Ask { command, flags, offset: start, len_bytes: len_bytes_asked };
             self.pool.run(&generation.links, [(ask, &[][..])], |_, reply| {
                 extent = reply.extents.first().copied();
                 Ok(())
@@ -292,7 +286,7 @@ impl NbdDevice {
             true if flags.contains(StateFlags::HOLE) => ExtentKind::Hole,
             true => ExtentKind::Zero,
         };
-        let until = (start + u64::from(found.len_bytes)).min(offset + len_bytes);
+        let until = start.saturating_add(found.len_bytes).min(offset + len_bytes);
         if until <= offset {
             return Err(Error::protocol("an extent shorter than a block"));
         }
@@ -373,7 +367,7 @@ impl BlockDevice for NbdDevice {
         }
         let _writing = self.writers.read().unwrap_or_else(PoisonError::into_inner);
         let len = inner.end - inner.start;
-        self.change_blocks(Command::TRIM, inner.start, len, RANGE_MAX_BYTES)
+        self.change_blocks(Command::TRIM, inner.start, len, self.pool.effect_bytes())
             .map_err(failed("discard", offset, len_bytes))
     }
 

@@ -5,7 +5,7 @@ use crate::stream::read_full;
 use crate::wire::{
     BASE_ALLOCATION, BlockSizes, ClientFlags, ClientHello, GoRequest, HandshakeFlags, Info,
     InfoType, MetaQueries, OPTION_REPLY_HEADER_BYTES, OptionHeader, OptionReplyHeader,
-    OptionReplyType, OptionType, SERVER_HELLO_BYTES, STRING_MAX_BYTES, ServerHello,
+    OptionReplyType, OptionType, ReplyStyle, SERVER_HELLO_BYTES, STRING_MAX_BYTES, ServerHello,
     TransmissionFlags, parse_meta_context, parse_server_entry,
 };
 use crate::{Error, Result};
@@ -32,8 +32,20 @@ pub struct Facts {
     pub description: String,
     /// Reads are answered in chunks.
     pub structured: bool,
+    /// Headers are extended: lengths have 64 bits.
+    pub extended: bool,
     /// The number of the context `base:allocation`, if the server has it.
     pub base_allocation: Option<u32>,
+}
+
+impl Facts {
+    pub(crate) fn reply_style(&self) -> ReplyStyle {
+        match (self.extended, self.structured) {
+            (true, _) => ReplyStyle::Extended,
+            (false, true) => ReplyStyle::Structured,
+            (false, false) => ReplyStyle::Simple,
+        }
+    }
 }
 
 /// A handshake under way.
@@ -41,6 +53,7 @@ pub struct Handshake<'a> {
     reader: &'a mut dyn Read,
     writer: &'a mut dyn Write,
     deadline: Option<Instant>,
+    extended: bool,
 }
 
 impl std::fmt::Debug for Handshake<'_> {
@@ -56,7 +69,14 @@ impl<'a> Handshake<'a> {
         writer: &'a mut dyn Write,
         deadline: Option<Instant>,
     ) -> Self {
-        Self { reader, writer, deadline }
+        Self { reader, writer, deadline, extended: true }
+    }
+
+    /// Whether extended headers are asked for, as they are if nothing is said.
+    #[must_use]
+    pub fn with_extended_headers(mut self, asked: bool) -> Self {
+        self.extended = asked;
+        self
     }
 
     /// Exchanges greetings. Returns whether the server answers options.
@@ -93,7 +113,8 @@ impl<'a> Handshake<'a> {
     /// # Errors
     /// [`Error::Refused`] if there is no such export, or the server wants TLS first.
     pub fn go(&mut self, export: &str) -> Result<Facts> {
-        let structured = self.agrees(OptionType::STRUCTURED_REPLY, &[])?;
+        let extended = self.extended && self.agrees(OptionType::EXTENDED_HEADERS, &[])?;
+        let structured = extended || self.agrees(OptionType::STRUCTURED_REPLY, &[])?;
         let mut base_allocation = None;
         if structured {
             let queries =
@@ -141,7 +162,16 @@ impl<'a> Handshake<'a> {
         }
         // What lies past the last whole block cannot be reached.
         let len_bytes = len_bytes - len_bytes % u64::from(sizes.min);
-        Ok(Facts { len_bytes, flags, sizes, name, description, structured, base_allocation })
+        Ok(Facts {
+            len_bytes,
+            flags,
+            sizes,
+            name,
+            description,
+            structured,
+            extended,
+            base_allocation,
+        })
     }
 
     /// The names and descriptions of the exports.

@@ -11,7 +11,8 @@
 use super::handshake::Facts;
 use crate::stream::{Channel, SendHalf, Socket, is_pause, write_all_vectored};
 use crate::wire::{
-    Chunk, ChunkType, Command, CommandFlags, Descriptor, NbdErrno, ReplyHeader, Request,
+    Chunk, ChunkType, Command, CommandFlags, Descriptor, EXTENDED_HEADER_BYTES, NbdErrno,
+    ReplyHeader, ReplyStyle, Request,
 };
 use crate::{Error, Result};
 use std::collections::HashMap;
@@ -76,7 +77,7 @@ pub(crate) struct Ask {
     pub command: Command,
     pub flags: CommandFlags,
     pub offset: u64,
-    pub len_bytes: u32,
+    pub len_bytes: u64,
 }
 
 /// Where the outcome of one request appears.
@@ -121,6 +122,7 @@ pub(crate) struct Link {
     writer: Mutex<Box<dyn SendHalf>>,
     table: Arc<Mutex<Table>>,
     reply_limit: Duration,
+    extended: bool,
 }
 
 impl Link {
@@ -132,13 +134,14 @@ impl Link {
             writer: Mutex::new(channel.writer),
             table: Arc::clone(&table),
             reply_limit,
+            extended: facts.extended,
         };
         let setup = |e| Error::io("cannot set up the connection", e);
         channel.socket.set_read_timeout(Some(STALL_LIMIT)).map_err(setup)?;
         let socket = channel.socket;
         let mut replies = Replies {
             reader: BufReader::with_capacity(READ_AHEAD_BYTES, channel.reader),
-            structured: facts.structured,
+            style: facts.reply_style(),
             base_allocation: facts.base_allocation,
         };
         let work = move || {
@@ -177,11 +180,12 @@ impl Link {
             table.slots.insert(handle, slot);
             handle
         };
-        let Ask { command, flags, offset, len_bytes } = ask;
+        let Ask { command, mut flags, offset, len_bytes } = ask;
+        flags.set(CommandFlags::PAYLOAD_LEN, self.extended && command == Command::WRITE);
         let request = Request { flags, command, handle, offset, len_bytes };
         let sent = {
             let mut writer = lock(&self.writer);
-            write_all_vectored(&mut **writer, &[&request.encode(), payload])
+            write_all_vectored(&mut **writer, &[&request.encode(self.extended), payload])
         };
         if let Err(e) = sent {
             self.break_off(&Down::from(&e));
@@ -208,7 +212,7 @@ impl Link {
         if lock(&self.table).broken.is_none() {
             let _ = self.socket.set_write_timeout(Some(Duration::from_secs(1)));
             let mut writer = lock(&self.writer);
-            let _ = write_all_vectored(&mut **writer, &[&request.encode()]);
+            let _ = write_all_vectored(&mut **writer, &[&request.encode(self.extended)]);
             writer.finish();
         }
         self.break_off(&Down::new("the device was closed"));
@@ -261,17 +265,17 @@ impl Ticket<'_> {
 /// Takes replies off a stream.
 pub(crate) struct Replies<R> {
     pub reader: BufReader<R>,
-    pub structured: bool,
+    pub style: ReplyStyle,
     pub base_allocation: Option<u32>,
 }
 
 impl<R: Read> Replies<R> {
     /// Takes one reply, or one chunk of one.
     pub fn take(&mut self, table: &Mutex<Table>) -> Result<()> {
-        let mut head = [0; 20];
+        let mut head = [0; EXTENDED_HEADER_BYTES];
         self.begin(&mut head[..4])?;
         let magic = [head[0], head[1], head[2], head[3]];
-        let len = ReplyHeader::len_bytes(magic, self.structured)?;
+        let len = ReplyHeader::len_bytes(magic, self.style)?;
         self.fill(&mut head[4..len])?;
         lock(table).heard = Some(Instant::now());
         let header = ReplyHeader::parse(&head[..len])?;
@@ -304,7 +308,7 @@ impl<R: Read> Replies<R> {
         } else if slot.ask.command == Command::BLOCK_STATUS {
             return Err(Error::protocol("a block status without extents"));
         } else if slot.ask.command == Command::READ {
-            if self.structured {
+            if self.style != ReplyStyle::Simple {
                 return Err(Error::protocol("a simple reply to a read, where chunks were agreed"));
             }
             let all = 0..slot.data.len();
@@ -318,7 +322,7 @@ impl<R: Read> Replies<R> {
         slot: &mut Slot,
         kind: ChunkType,
         done: bool,
-        len_bytes: u32,
+        len_bytes: u64,
     ) -> Result<()> {
         let reads = slot.ask.command == Command::READ;
         if kind == ChunkType::OFFSET_DATA {
@@ -330,15 +334,18 @@ impl<R: Read> Replies<R> {
             let range = slot.range(u64::from_be_bytes(offset), len_bytes - 8)?;
             return self.fill_slot(slot, range);
         }
-        if len_bytes > Chunk::MAX_BYTES {
+        if len_bytes > Chunk::MAX_BYTES.into() {
             return Err(Error::protocol(format!("a chunk {kind:?} of {len_bytes} bytes")));
+        }
+        if kind == ChunkType::BLOCK_STATUS_EXT && self.style != ReplyStyle::Extended {
+            return Err(Error::protocol("64-bit extents, which were not agreed on"));
         }
         let mut payload = vec![0; len_bytes as usize];
         self.fill(&mut payload)?;
         match Chunk::parse(kind, done, &payload)? {
             Chunk::None => {}
             Chunk::Hole { offset, len_bytes } if reads => {
-                let range = slot.range(offset, len_bytes)?;
+                let range = slot.range(offset, len_bytes.into())?;
                 slot.arrive(range)?;
             }
             Chunk::Hole { .. } => return Err(Error::protocol("a hole that nobody asked for")),
@@ -406,20 +413,21 @@ fn take_slot(table: &Mutex<Table>, handle: u64) -> Result<Slot> {
 
 fn put_back(table: &Mutex<Table>, handle: u64, slot: Slot) {
     let mut table = lock(table);
-    if table.broken.is_none() {
-        table.slots.insert(handle, slot);
+    match &table.broken {
+        None => drop(table.slots.insert(handle, slot)),
+        // It was not there to be told.
+        Some(down) => slot.mailbox.put(Err(Failure::Down(down.clone()))),
     }
-    // Else its end tells whoever waits.
 }
 
 impl Slot {
     /// A part of the request's range, as a range of its data.
-    fn range(&self, offset: u64, len_bytes: u32) -> Result<Range<usize>> {
+    fn range(&self, offset: u64, len_bytes: u64) -> Result<Range<usize>> {
         let start = offset.checked_sub(self.ask.offset);
-        let range = start.and_then(|start| Some(start..start.checked_add(len_bytes.into())?));
+        let range = start.and_then(|start| Some(start..start.checked_add(len_bytes)?));
         match range {
-            Some(range) if range.end <= u64::from(self.ask.len_bytes) => {
-                // Below 2^32.
+            Some(range) if range.end <= self.ask.len_bytes => {
+                // A read is one of at most some MiB.
                 Ok(range.start as usize..range.end as usize)
             }
             _ => Err(Error::protocol("a chunk outside the range of its request")),
@@ -502,10 +510,14 @@ pub(crate) fn fuzz(data: &[u8]) {
         };
         lock(&table).slots.insert(handle, slot);
     }
-    let structured = data.first().is_none_or(|b| b & 1 == 0);
+    let style = match data.first().map_or(0, |b| b % 3) {
+        0 => ReplyStyle::Structured,
+        1 => ReplyStyle::Simple,
+        _ => ReplyStyle::Extended,
+    };
     let mut replies = Replies {
         reader: BufReader::new(data.get(1..).unwrap_or_default()),
-        structured,
+        style,
         base_allocation: Some(1),
     };
     while replies.take(&table).is_ok() {}

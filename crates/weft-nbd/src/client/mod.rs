@@ -51,6 +51,9 @@ pub struct Options {
     /// Memory for writes that are acknowledged and not yet durable, in bytes; when it is full the
     /// device flushes.
     pub unflushed_max_bytes: u64,
+    /// Whether extended headers are asked for, which allow requests without a payload of any
+    /// length.
+    pub extended_headers: bool,
     /// Whether connections are encrypted.
     pub encryption: Encryption,
     /// What is trusted, and perhaps an own certificate.
@@ -73,6 +76,7 @@ impl Options {
             reconnect_limit: Duration::from_secs(30),
             reply_limit: Duration::from_secs(120),
             unflushed_max_bytes: 64 << 20,
+            extended_headers: true,
             encryption: Encryption::Off,
             #[cfg(feature = "tls")]
             tls: None,
@@ -84,8 +88,9 @@ impl Options {
     pub(crate) fn dial(&self, limit: Duration) -> Result<(Channel, Facts)> {
         let limit = limit.clamp(Duration::from_millis(100), ATTEMPT_LIMIT);
         let (mut channel, deadline) = self.greeted(limit)?;
-        let facts =
-            Handshake::new(&mut *channel.reader, &mut *channel.writer, deadline).go(&self.export)?;
+        let facts = Handshake::new(&mut *channel.reader, &mut *channel.writer, deadline)
+            .with_extended_headers(self.extended_headers)
+            .go(&self.export)?;
         Ok((channel, facts))
     }
 

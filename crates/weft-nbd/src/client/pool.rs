@@ -32,6 +32,9 @@ use std::time::{Duration, Instant};
 pub(crate) const WINDOW: usize = 16;
 /// The longest request that is made, in bytes, if the server allows it.
 const PIECE_MAX_BYTES: u32 = 2 << 20;
+/// The longest range that one request without a payload names, in bytes, where its length has 32
+/// bits: a multiple of every block size.
+const RANGE_MAX_BYTES: u64 = 1 << 30;
 /// Pauses between attempts to connect: doubled from the first to the last.
 const PAUSE_MIN: Duration = Duration::from_millis(20);
 const PAUSE_MAX: Duration = Duration::from_secs(2);
@@ -147,6 +150,22 @@ impl Pool {
         (max - max % sizes.min).max(sizes.min)
     }
 
+    /// The longest request for zeroes, in bytes: servers without extended headers hold it to the
+    /// maximum block size.
+    pub fn zeroes_bytes(&self) -> u64 {
+        let sizes = self.facts.sizes;
+        let max = if self.facts.extended { u64::MAX } else { sizes.max.into() };
+        let max = max.min(self.effect_bytes());
+        max - max % u64::from(sizes.min)
+    }
+
+    /// The longest request without a payload, in bytes: a multiple of the minimum block size.
+    pub fn effect_bytes(&self) -> u64 {
+        let sizes = self.facts.sizes;
+        let max = if self.facts.extended { 1 << 62 } else { RANGE_MAX_BYTES };
+        max - max % u64::from(sizes.min)
+    }
+
     fn state(&self) -> MutexGuard<'_, State> {
         self.state.lock().unwrap_or_else(PoisonError::into_inner)
     }
@@ -191,7 +210,9 @@ impl Pool {
             format!("it could {:?} and can {:?}", then.flags & matter, now.flags & matter)
         } else if now.sizes.min > then.sizes.min || now.sizes.max < then.sizes.max {
             format!("its block sizes were {:?} and are {:?}", then.sizes, now.sizes)
-        } else if (now.structured, now.base_allocation) != (then.structured, then.base_allocation) {
+        } else if (now.reply_style(), now.base_allocation)
+            != (then.reply_style(), then.base_allocation)
+        {
             "it answers in another way".into()
         } else {
             return Ok(());
@@ -276,9 +297,14 @@ impl Pool {
 
     /// Writes what is not durable again. Nobody else may be writing.
     fn replay(&self, links: &[Link], writes: &[(u64, Content)]) -> Result<(), Interrupted> {
-        let piece = u64::from(self.piece_bytes());
+        let data_max = u64::from(self.piece_bytes());
+        let zeroes_max = self.zeroes_bytes();
         let asks = writes.iter().flat_map(|(offset, content)| {
             let len_bytes = content.len_bytes();
+            let piece = match content {
+                Content::Data(_) => data_max,
+                Content::Zeroes(_) => zeroes_max,
+            };
             (0..len_bytes.div_ceil(piece)).map(move |nr| {
                 let from = nr * piece;
                 let to = (from + piece).min(len_bytes);
@@ -287,9 +313,8 @@ impl Pool {
                     Content::Zeroes(_) => (Command::WRITE_ZEROES, &[][..]),
                 };
                 let flags = CommandFlags::empty();
-                // A piece fits 32 bits.
-                let len_bytes = (to - from) as u32;
-                (Ask { command, flags, offset: offset + from, len_bytes }, payload)
+                let (offset, len_bytes) = (offset + from, to - from);
+                (Ask { command, flags, offset, len_bytes }, payload)
             })
         });
         self.run(links, asks, |_, _| Ok(()))

@@ -29,6 +29,8 @@ pub struct Agreement {
     pub export: Arc<Export>,
     /// Reads are answered in chunks.
     pub structured: bool,
+    /// Headers are extended.
+    pub extended: bool,
     /// The client may ask for block status.
     pub base_allocation: bool,
 }
@@ -54,6 +56,7 @@ pub struct Haggler {
     under_tls: bool,
     no_zeroes: bool,
     structured: bool,
+    extended: bool,
     /// The export whose `base:allocation` was chosen.
     chosen: Option<String>,
 }
@@ -62,13 +65,22 @@ impl Haggler {
     /// Begins. `no_zeroes`: the client will not be sent the zeroes after `EXPORT_NAME`.
     #[must_use]
     pub fn new(exports: Arc<[Arc<Export>]>, tls: TlsMode, no_zeroes: bool) -> Self {
-        Self { exports, tls, under_tls: false, no_zeroes, structured: false, chosen: None }
+        Self {
+            exports,
+            tls,
+            under_tls: false,
+            no_zeroes,
+            structured: false,
+            extended: false,
+            chosen: None,
+        }
     }
 
     /// After a TLS handshake: what was agreed on before it is void.
     pub fn now_under_tls(&mut self) {
         self.under_tls = true;
         self.structured = false;
+        self.extended = false;
         self.chosen = None;
     }
 
@@ -84,7 +96,8 @@ impl Haggler {
             OptionType::STARTTLS => return self.start_tls(data, &mut reply),
             OptionType::EXPORT_NAME => {
                 // It has no way to fail but the end.
-                return if locked { Next::End } else { self.export_name(data, reply.out) };
+                let ends = locked || self.extended;
+                return if ends { Next::End } else { self.export_name(data, reply.out) };
             }
             _ if locked => {
                 reply.error(OptionReplyType::ERR_TLS_REQD, "this server wants TLS first");
@@ -97,12 +110,17 @@ impl Haggler {
                     return Next::Transmission(agreement);
                 }
             }
-            OptionType::STRUCTURED_REPLY => {
-                if data.is_empty() {
+            OptionType::STRUCTURED_REPLY if self.extended => {
+                let why = "extended headers were agreed on";
+                reply.error(OptionReplyType::ERR_EXT_HEADER_REQD, why);
+            }
+            OptionType::STRUCTURED_REPLY | OptionType::EXTENDED_HEADERS => {
+                if data.is_empty() && !self.extended {
                     self.structured = true;
+                    self.extended = option == OptionType::EXTENDED_HEADERS;
                     reply.ack();
                 } else {
-                    reply.invalid("it takes no data");
+                    reply.invalid("it takes no data, and only once");
                 }
             }
             OptionType::LIST_META_CONTEXT | OptionType::SET_META_CONTEXT => {
@@ -219,6 +237,7 @@ impl Haggler {
         Agreement {
             export: Arc::clone(export),
             structured: self.structured,
+            extended: self.extended,
             base_allocation: self.structured && self.chosen.as_ref().is_some_and(of_this),
         }
     }

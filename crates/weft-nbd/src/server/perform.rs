@@ -3,19 +3,21 @@
 use super::haggle::{Agreement, BASE_ALLOCATION_ID};
 use crate::Result;
 use crate::wire::{
-    ChunkType, Command, CommandFlags, Descriptor, NbdErrno, PAYLOAD_MAX_BYTES, Request, StateFlags,
-    chunk_header, put_block_status, put_error_chunk, simple_reply,
+    ChunkType, Command, CommandFlags, Descriptor, Head, NbdErrno, PAYLOAD_MAX_BYTES, ReplyTo,
+    Request, StateFlags, put_block_status, put_error_chunk, simple_reply,
 };
 use weft_block::{BlockDevice, ExtentKind};
 
-/// Reads at least this long are looked through for holes; below, looking costs more than sending.
-const HOLES_MIN_BYTES: u32 = 32 << 10;
+/// Reads at least this long are looked through for zeroes; below, looking costs more than sending.
+const HOLES_MIN_BYTES: u64 = 32 << 10;
+/// The shortest run of zeroes that is left out of a read, in bytes.
+const HOLE_BYTES: usize = 4 << 10;
 /// The most runs that a read or a block status is answered with.
 const RUNS_MAX: usize = 512;
 /// The unit in which long requests without a payload are done, in bytes.
 const PIECE_BYTES: usize = 1 << 20;
 /// The most that one `CACHE` request reads ahead, in bytes.
-const CACHE_MAX_BYTES: u32 = 64 << 20;
+const CACHE_MAX_BYTES: u64 = 64 << 20;
 
 /// Where replies go.
 pub(crate) trait Replies {
@@ -48,6 +50,9 @@ fn check(agreed: &Agreement, request: &Request) -> Result<(), Failed> {
     if !export.read_only {
         allowed |= CommandFlags::FUA;
     }
+    if agreed.extended && request.command == Command::WRITE {
+        allowed |= CommandFlags::PAYLOAD_LEN;
+    }
     if !(request.flags - allowed).is_empty() {
         return invalid("a flag that this command does not have");
     }
@@ -58,8 +63,7 @@ fn check(agreed: &Agreement, request: &Request) -> Result<(), Failed> {
         let sound = request.offset == 0 && request.len_bytes == 0;
         return if sound { Ok(()) } else { invalid("a flush has no range") };
     }
-    let (offset, len_bytes) = (request.offset, request.len_bytes);
-    let len = u64::from(len_bytes);
+    let (offset, len) = (request.offset, request.len_bytes);
     if offset.checked_add(len).is_none_or(|end| end > export.len_bytes()) {
         let full = matches!(request.command, Command::WRITE | Command::WRITE_ZEROES);
         let error = if full { NbdErrno::ENOSPC } else { NbdErrno::EINVAL };
@@ -70,10 +74,10 @@ fn check(agreed: &Agreement, request: &Request) -> Result<(), Failed> {
         return invalid("it is not aligned to the minimum block size");
     }
     let moves_data = matches!(request.command, Command::READ | Command::WRITE);
-    if moves_data && len_bytes > PAYLOAD_MAX_BYTES {
+    if moves_data && len > PAYLOAD_MAX_BYTES.into() {
         return invalid("it is longer than the maximum block size");
     }
-    if request.command == Command::BLOCK_STATUS && len_bytes == 0 {
+    if request.command == Command::BLOCK_STATUS && len == 0 {
         return invalid("it asks for the status of nothing");
     }
     Ok(())
@@ -102,9 +106,13 @@ pub(crate) fn perform(
     });
     match done {
         Ok(Some(sent)) => sent,
-        Ok(None) => replies.send(&simple_reply(request.handle, NbdErrno::OK), &[]),
+        Ok(None) => replies.send(&reply_to(agreed, request).done(), &[]),
         Err(Failed(error, message)) => refuse(agreed, request, error, &message, replies),
     }
+}
+
+fn reply_to(agreed: &Agreement, request: &Request) -> ReplyTo {
+    ReplyTo { handle: request.handle, extended: agreed.extended.then_some(request.offset) }
 }
 
 /// Answers a request with an error.
@@ -118,7 +126,7 @@ pub(crate) fn refuse(
     tracing::debug!(?request, ?error, message, "refused");
     if agreed.structured {
         let mut out = Vec::new();
-        put_error_chunk(&mut out, request.handle, error, message);
+        put_error_chunk(&mut out, reply_to(agreed, request), error, message);
         replies.send(&out, &[])
     } else {
         replies.send(&simple_reply(request.handle, error), &[])
@@ -141,77 +149,74 @@ fn read(
     replies: &dyn Replies,
 ) -> Result<Result<()>, Failed> {
     let device = &*agreed.export.device;
-    let (handle, offset) = (request.handle, request.offset);
+    let (to, offset) = (reply_to(agreed, request), request.offset);
     // At most 32 MiB.
     let len = request.len_bytes as usize;
     if agreed.structured && len == 0 {
-        return Ok(replies.send(&chunk_header(handle, ChunkType::NONE, true, 0), &[]));
-    }
-    let looks = agreed.structured
-        && request.len_bytes >= HOLES_MIN_BYTES
-        && !request.flags.contains(CommandFlags::DF);
-    if looks {
-        return read_runs(device, request, buf, replies);
+        return Ok(replies.send(&to.chunk(ChunkType::NONE, true, 0), &[]));
     }
     let data = room(buf, len);
     device.read_at(data, offset).map_err(|e| failure(request, &e))?;
     if !agreed.structured {
-        return Ok(replies.send(&simple_reply(handle, NbdErrno::OK), data));
+        return Ok(replies.send(&simple_reply(request.handle, NbdErrno::OK), data));
     }
-    Ok(replies.send(&data_head(handle, offset, data.len(), true), data))
+    let looks = request.len_bytes >= HOLES_MIN_BYTES && !request.flags.contains(CommandFlags::DF);
+    if !looks {
+        return Ok(replies.send(&data_head(to, offset, len, true), data));
+    }
+    Ok(send_runs(to, offset, data, replies))
 }
 
-/// A read answered run by run, holes as holes.
-fn read_runs(
-    device: &dyn BlockDevice,
-    request: &Request,
-    buf: &mut Vec<u8>,
-    replies: &dyn Replies,
-) -> Result<Result<()>, Failed> {
-    let handle = request.handle;
-    let runs = runs(device, request.offset, u64::from(request.len_bytes))
-        .map_err(|e| failure(request, &e))?;
-    let last = runs.len().saturating_sub(1);
-    let mut at = request.offset;
-    for (nr, (len_bytes, kind)) in runs.into_iter().enumerate() {
-        let done = nr == last;
-        let sent = if kind == ExtentKind::Data {
-            let data = room(buf, len_bytes as usize);
-            // An error chunk may follow the chunks that were sent already.
-            device.read_at(data, at).map_err(|e| failure(request, &e))?;
-            replies.send(&data_head(handle, at, data.len(), done), data)
-        } else {
-            let mut head = [0; 32];
-            head[..20].copy_from_slice(&chunk_header(handle, ChunkType::OFFSET_HOLE, done, 12));
-            head[20..28].copy_from_slice(&at.to_be_bytes());
-            head[28..].copy_from_slice(&len_bytes.to_be_bytes());
-            replies.send(&head, &[])
-        };
-        if sent.is_err() {
-            return Ok(sent);
+/// Sends data run by run, zeroes as holes. Looking at the data finds them on any device, and costs
+/// a comparison for each piece that is none; asking a device for its holes may cost a walk
+/// through all there is of a file.
+fn send_runs(to: ReplyTo, offset: u64, data: &[u8], replies: &dyn Replies) -> Result<()> {
+    let mut from = 0;
+    let mut sent = 0;
+    while from < data.len() {
+        let zero = is_hole(&data[from..]);
+        let mut end = (from + HOLE_BYTES).min(data.len());
+        let last_run = sent + 1 == RUNS_MAX;
+        while end < data.len() && (last_run || is_hole(&data[end..]) == zero) {
+            end = (end + HOLE_BYTES).min(data.len());
         }
-        at += u64::from(len_bytes);
+        let (at, done) = (offset + from as u64, end == data.len());
+        let run = &data[from..end];
+        if zero && !last_run {
+            let mut head = to.chunk(ChunkType::OFFSET_HOLE, done, 12);
+            head.push(&at.to_be_bytes());
+            head.push(&(run.len() as u32).to_be_bytes());
+            replies.send(&head, &[])?;
+        } else {
+            replies.send(&data_head(to, at, run.len(), done), run)?;
+        }
+        from = end;
+        sent += 1;
     }
-    Ok(Ok(()))
+    Ok(())
+}
+
+/// Whether so much data, as far as it reaches, begins with a hole.
+fn is_hole(data: &[u8]) -> bool {
+    let piece = &data[..data.len().min(HOLE_BYTES)];
+    piece.chunks(64).all(|line| line.iter().fold(0, |any, byte| any | byte) == 0)
 }
 
 /// The header of a chunk of data, with its offset.
-fn data_head(handle: u64, offset: u64, len: usize, done: bool) -> [u8; 28] {
-    let mut head = [0; 28];
-    let len_bytes = 8 + len as u32;
-    head[..20].copy_from_slice(&chunk_header(handle, ChunkType::OFFSET_DATA, done, len_bytes));
-    head[20..].copy_from_slice(&offset.to_be_bytes());
+fn data_head(to: ReplyTo, offset: u64, len: usize, done: bool) -> Head {
+    let mut head = to.chunk(ChunkType::OFFSET_DATA, done, 8 + len as u32);
+    head.push(&offset.to_be_bytes());
     head
 }
 
-/// The runs of a range that fits 32 bits: neighbours of one kind put together, zeroes with space
+/// The runs of a range: neighbours of one kind put together, zeroes with space
 /// and holes told apart. Past [`RUNS_MAX`] everything counts as data.
 fn runs(
     device: &dyn BlockDevice,
     offset: u64,
     len_bytes: u64,
-) -> weft_block::Result<Vec<(u32, ExtentKind)>> {
-    let mut runs: Vec<(u32, ExtentKind)> = Vec::new();
+) -> weft_block::Result<Vec<(u64, ExtentKind)>> {
+    let mut runs: Vec<(u64, ExtentKind)> = Vec::new();
     let mut done = 0;
     while done < len_bytes {
         let left = len_bytes - done;
@@ -227,8 +232,8 @@ fn runs(
             (left, ExtentKind::Data)
         };
         match runs.last_mut() {
-            Some((before, same)) if *same == kind => *before += len as u32,
-            _ => runs.push((len as u32, kind)),
+            Some((before, same)) if *same == kind => *before += len,
+            _ => runs.push((len, kind)),
         }
         done += len;
     }
@@ -241,7 +246,7 @@ fn block_status(
     replies: &dyn Replies,
 ) -> Result<Result<()>, Failed> {
     let export = &agreed.export;
-    let mut runs = runs(&*export.device, request.offset, u64::from(request.len_bytes))
+    let mut runs = runs(&*export.device, request.offset, request.len_bytes)
         .map_err(|e| failure(request, &e))?;
     if request.flags.contains(CommandFlags::REQ_ONE) {
         runs.truncate(1);
@@ -255,10 +260,10 @@ fn block_status(
             ExtentKind::Zero => StateFlags::ZERO,
             ExtentKind::Hole => StateFlags::ZERO | StateFlags::HOLE,
         };
-        let end = at + u64::from(len_bytes);
+        let end = at + len_bytes;
         if !at.is_multiple_of(min) || !end.is_multiple_of(min) {
             // A run that ends within a block: the rest is not worth a second rule.
-            let left = (request.offset + u64::from(request.len_bytes) - at) as u32;
+            let left = request.offset + request.len_bytes - at;
             extents.push(Descriptor { len_bytes: left, flags: 0 });
             break;
         }
@@ -266,7 +271,7 @@ fn block_status(
         at = end;
     }
     let mut out = Vec::new();
-    put_block_status(&mut out, request.handle, BASE_ALLOCATION_ID, &extents);
+    put_block_status(&mut out, reply_to(agreed, request), BASE_ALLOCATION_ID, &extents);
     Ok(replies.send(&out, &[]))
 }
 
@@ -274,7 +279,7 @@ fn block_status(
 fn change(agreed: &Agreement, request: &Request, buf: &mut Vec<u8>) -> Result<(), Failed> {
     let export = &agreed.export;
     let device = &*export.device;
-    let (offset, len_bytes) = (request.offset, u64::from(request.len_bytes));
+    let (offset, len_bytes) = (request.offset, request.len_bytes);
     let failed = |e: weft_block::Error| failure(request, &e);
     match request.command {
         Command::WRITE => {
@@ -283,7 +288,7 @@ fn change(agreed: &Agreement, request: &Request, buf: &mut Vec<u8>) -> Result<()
         Command::WRITE_ZEROES => write_zeroes(device, request, buf)?,
         Command::TRIM => device.discard(offset, len_bytes).map_err(failed)?,
         Command::CACHE => {
-            let end = offset + u64::from(request.len_bytes.min(CACHE_MAX_BYTES));
+            let end = offset + len_bytes.min(CACHE_MAX_BYTES);
             each_piece(offset, end, |at, len| device.read_at(room(buf, len), at))
                 .map_err(failed)?;
         }
@@ -302,7 +307,7 @@ fn write_zeroes(
     request: &Request,
     buf: &mut Vec<u8>,
 ) -> Result<(), Failed> {
-    let (offset, len_bytes) = (request.offset, u64::from(request.len_bytes));
+    let (offset, len_bytes) = (request.offset, request.len_bytes);
     let keep_space = request.flags.contains(CommandFlags::NO_HOLE);
     let fast = request.flags.contains(CommandFlags::FAST_ZERO);
     if fast && (keep_space || !device.zeroes_are_fast()) {
@@ -310,7 +315,7 @@ fn write_zeroes(
     }
     let result = if keep_space {
         // Only what is written is sure to have space.
-        let len = PIECE_BYTES.min(request.len_bytes as usize);
+        let len = len_bytes.min(PIECE_BYTES as u64) as usize;
         room(buf, len)[..len].fill(0);
         each_piece(offset, offset + len_bytes, |at, len| device.write_at(&buf[..len], at))
     } else {

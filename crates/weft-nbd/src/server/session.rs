@@ -16,9 +16,9 @@ use super::haggle::Agreement;
 use super::perform::{Replies, is_refused, perform, refuse};
 use super::{Counters, Options};
 use crate::stream::{Channel, SendHalf, Socket, is_pause, write_all_vectored};
-use crate::wire::{Command, NbdErrno, PAYLOAD_MAX_BYTES, REQUEST_BYTES, Request};
+use crate::wire::{Command, EXTENDED_HEADER_BYTES, NbdErrno, PAYLOAD_MAX_BYTES, Request};
 use crate::{Error, Result};
-use std::io::{self, BufRead, BufReader, Read};
+use std::io::{self, IoSliceMut, Read};
 use std::net::Shutdown;
 use std::sync::atomic::{AtomicBool, AtomicU64, Ordering};
 use std::sync::{Arc, Condvar, Mutex, MutexGuard, PoisonError};
@@ -28,8 +28,12 @@ use std::time::{Duration, Instant};
 pub(crate) const TICK: Duration = Duration::from_secs(1);
 /// A client must go on with a message it has begun.
 const STALL_LIMIT: Duration = Duration::from_secs(30);
-/// What is read from a socket at once, in bytes.
+/// What is read ahead from a socket at once, in bytes: many short requests.
 const READ_AHEAD_BYTES: usize = 64 << 10;
+/// The same behind a payload of at least `LONG_BYTES`: what is read ahead is copied, and most of
+/// it would be the next payload.
+const READ_AHEAD_LITTLE_BYTES: usize = 4 << 10;
+const LONG_BYTES: u64 = 16 << 10;
 /// Replies up to this length are gathered and sent together.
 const GATHER_MAX_BYTES: usize = 16 << 10;
 /// What is gathered is sent when it grows this long, or so many replies: a client that has many
@@ -38,10 +42,12 @@ const GATHERED_MAX_BYTES: usize = 128 << 10;
 const GATHERED_MAX_REPLIES: u32 = 16;
 /// Requests that take less than this are answered by the thread that read them.
 const QUICK: Duration = Duration::from_micros(100);
+/// The most of a payload that memory is taken for before any of it has come, in bytes.
+const PAYLOAD_STEP_BYTES: usize = 1 << 20;
 /// A thread keeps up to this much memory from one request for the next.
 const KEEP_BYTES: usize = 1 << 20;
 /// Payload of a write that is refused is still read, up to here; a longer one ends the session.
-const SKIP_MAX_BYTES: u32 = 2 * PAYLOAD_MAX_BYTES;
+const SKIP_MAX_BYTES: u64 = 2 * PAYLOAD_MAX_BYTES as u64;
 
 /// One connection in its transmission phase.
 pub(crate) struct Session {
@@ -79,11 +85,10 @@ impl Session {
         stopping: Arc<AtomicBool>,
         counters: Arc<Counters>,
     ) -> Arc<Self> {
-        let reader = BufReader::with_capacity(READ_AHEAD_BYTES, channel.reader);
         Arc::new(Self {
             agreed,
             socket: channel.socket,
-            incoming: Mutex::new(Incoming { reader, ended: false }),
+            incoming: Mutex::new(Incoming::new(channel.reader)),
             outgoing: Outgoing::new(channel.writer),
             crew: Mutex::default(),
             budget: Budget::new(options.in_flight_max_bytes),
@@ -168,18 +173,20 @@ impl Session {
     /// Reads a request, and the payload of a write into `buf`. `None`: there are no more.
     fn receive(&self, incoming: &mut Incoming, buf: &mut Vec<u8>) -> Result<Option<Taken>> {
         loop {
-            if !incoming.has(REQUEST_BYTES) {
+            let extended = self.agreed.extended;
+            if !incoming.has(Request::header_bytes(extended)) {
                 self.outgoing.flush()?;
             }
-            let Some(request) = incoming.request(self.idle_limit, &self.stopping)? else {
-                return Ok(None);
-            };
+            let asked = incoming.request(extended, self.idle_limit, &self.stopping)?;
+            let Some(request) = asked else { return Ok(None) };
             if request.command == Command::DISC {
                 return Ok(None);
             }
             self.counters.requests.fetch_add(1, Ordering::Relaxed);
-            let payload = if request.command == Command::WRITE { request.len_bytes } else { 0 };
-            if !incoming.has(payload as usize) {
+            let payload = request.payload_bytes(extended);
+            incoming.ahead_max =
+                if payload < LONG_BYTES { READ_AHEAD_BYTES } else { READ_AHEAD_LITTLE_BYTES };
+            if !incoming.has(usize::try_from(payload).unwrap_or(usize::MAX)) {
                 self.outgoing.flush()?;
             }
             let stopping = self.stopping.load(Ordering::Acquire);
@@ -195,13 +202,19 @@ impl Session {
                 refuse(&self.agreed, &request, NbdErrno::ESHUTDOWN, message, &self.outgoing)?;
                 continue;
             }
+            // What is not refused moves at most 32 MiB.
             let held_bytes = data_bytes(&request);
             self.budget.take(held_bytes);
-            let len = payload as usize;
-            if buf.len() < len {
-                buf.resize(len, 0);
+            let (len, mut done) = (payload as usize, 0);
+            while done < len {
+                // Memory is taken for what comes, not for what was announced.
+                let end = len.min(done + PAYLOAD_STEP_BYTES);
+                if buf.len() < end {
+                    buf.resize(end, 0);
+                }
+                incoming.fill(&mut buf[done..end])?;
+                done = end;
             }
-            incoming.fill(&mut buf[..len])?;
             return Ok(Some(Taken { request, held_bytes }));
         }
     }
@@ -258,35 +271,47 @@ struct Taken {
 /// The data a request moves, in bytes: what it holds in memory.
 fn data_bytes(request: &Request) -> u64 {
     match request.command {
-        Command::READ | Command::WRITE => request.len_bytes.into(),
+        Command::READ | Command::WRITE => request.len_bytes,
         _ => 0,
     }
 }
 
 /// What comes from the client.
 struct Incoming {
-    reader: BufReader<Box<dyn Read + Send>>,
+    reader: Box<dyn Read + Send>,
+    /// What was read ahead is in the middle.
+    ahead: Box<[u8]>,
+    start: usize,
+    end: usize,
+    /// The most that is read ahead at once.
+    ahead_max: usize,
     /// Nothing more is read.
     ended: bool,
 }
 
 impl Incoming {
+    fn new(reader: Box<dyn Read + Send>) -> Self {
+        let ahead = vec![0; READ_AHEAD_BYTES].into();
+        Self { reader, ahead, start: 0, end: 0, ahead_max: READ_AHEAD_BYTES, ended: false }
+    }
+
     /// Whether so many bytes can be had without waiting.
     fn has(&self, len: usize) -> bool {
-        self.reader.buffer().len() >= len
+        self.end - self.start >= len
     }
 
     /// The next request; `None` where the client ended between two.
     fn request(
         &mut self,
+        extended: bool,
         idle_limit: Option<Duration>,
         stopping: &AtomicBool,
     ) -> Result<Option<Request>> {
         let begun = Instant::now();
-        while self.reader.buffer().is_empty() {
-            match self.reader.fill_buf() {
-                Ok([]) => return Ok(None),
-                Ok(_) => {}
+        while self.start == self.end {
+            match self.reader.read(&mut self.ahead[..self.ahead_max]) {
+                Ok(0) => return Ok(None),
+                Ok(n) => (self.start, self.end) = (0, n),
                 Err(e) if is_pause(&e) => {
                     if stopping.load(Ordering::Acquire) {
                         return Ok(None);
@@ -298,36 +323,47 @@ impl Incoming {
                 Err(e) => return Err(Error::io("cannot receive", e)),
             }
         }
-        let mut head = [0; REQUEST_BYTES];
-        self.fill(&mut head)?;
-        Ok(Some(Request::parse(&head)?))
+        let mut head = [0; EXTENDED_HEADER_BYTES];
+        let head = &mut head[..Request::header_bytes(extended)];
+        self.fill(head)?;
+        Ok(Some(Request::parse(head, extended)?))
     }
 
     /// Fills a buffer; the client may take its time as long as something comes.
     fn fill(&mut self, mut buf: &mut [u8]) -> Result<()> {
-        let mut last = Instant::now();
-        while !buf.is_empty() {
-            match self.reader.read(buf) {
+        let mut last = None;
+        loop {
+            let n = buf.len().min(self.end - self.start);
+            buf[..n].copy_from_slice(&self.ahead[self.start..self.start + n]);
+            self.start += n;
+            buf = &mut buf[n..];
+            if buf.is_empty() {
+                return Ok(());
+            }
+            // Straight to where it belongs, and what follows to where there is room.
+            let len = buf.len();
+            let ahead = IoSliceMut::new(&mut self.ahead[..self.ahead_max]);
+            match self.reader.read_vectored(&mut [IoSliceMut::new(buf), ahead]) {
                 Ok(0) => {
                     let eof = io::ErrorKind::UnexpectedEof.into();
                     return Err(Error::io("the client ended within a message", eof));
                 }
                 Ok(n) => {
-                    buf = &mut buf[n..];
-                    last = Instant::now();
+                    buf = &mut buf[n.min(len)..];
+                    (self.start, self.end) = (0, n.saturating_sub(len));
+                    last = None;
                 }
                 Err(e) if is_pause(&e) => {
-                    if last.elapsed() >= STALL_LIMIT {
+                    if last.get_or_insert_with(Instant::now).elapsed() >= STALL_LIMIT {
                         return Err(Error::TimedOut("the client stopped within a message".into()));
                     }
                 }
                 Err(e) => return Err(Error::io("cannot receive", e)),
             }
         }
-        Ok(())
     }
 
-    fn skip(&mut self, len_bytes: u32) -> Result<()> {
+    fn skip(&mut self, len_bytes: u64) -> Result<()> {
         let mut scratch = [0; 4096];
         let mut left = len_bytes as usize;
         while left > 0 {
@@ -385,8 +421,8 @@ impl Gathered {
         if self.broken {
             return Err(Error::io("cannot send", io::ErrorKind::BrokenPipe.into()));
         }
-        let mut all: Vec<&[u8]> = vec![&self.bytes];
-        all.extend(parts);
+        let part = |nr: usize| parts.get(nr).copied().unwrap_or_default();
+        let all = [&self.bytes[..], part(0), part(1)];
         let result = write_all_vectored(&mut *self.writer, &all)
             .and_then(|()| self.writer.flush().map_err(|e| Error::io("cannot send", e)));
         self.bytes.clear();

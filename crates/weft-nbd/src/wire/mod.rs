@@ -13,8 +13,9 @@ pub use option::{
     export_name_reply, parse_meta_context, parse_server_entry,
 };
 pub use transmission::{
-    CHUNK_HEADER_BYTES, Chunk, Descriptor, REQUEST_BYTES, ReplyHeader, Request, SIMPLE_REPLY_BYTES,
-    chunk_header, put_block_status, put_error_chunk, simple_reply,
+    CHUNK_HEADER_BYTES, Chunk, Descriptor, EXTENDED_HEADER_BYTES, Head, REQUEST_BYTES, ReplyHeader,
+    ReplyStyle, ReplyTo, Request, SIMPLE_REPLY_BYTES, chunk_header, put_block_status,
+    put_error_chunk, simple_reply,
 };
 
 use bitflags::bitflags;
@@ -40,6 +41,10 @@ pub const REQUEST_MAGIC: u32 = 0x2560_9513;
 pub const SIMPLE_REPLY_MAGIC: u32 = 0x6744_6698;
 /// The beginning of a chunk of a structured reply.
 pub const CHUNK_MAGIC: u32 = 0x668e_33ef;
+/// The beginning of each request with an extended header.
+pub const EXTENDED_REQUEST_MAGIC: u32 = 0x21e4_1c71;
+/// The beginning of a chunk with an extended header.
+pub const EXTENDED_CHUNK_MAGIC: u32 = 0x6e8a_278c;
 
 /// Bytes that make no sense as NBD.
 #[derive(Debug, Clone, PartialEq, Eq, thiserror::Error)]
@@ -112,12 +117,14 @@ bitflags! {
         const REQ_ONE = 1 << 3;
         /// `WRITE_ZEROES` fails rather than being as slow as a write.
         const FAST_ZERO = 1 << 4;
+        /// The length of an extended header is that of a payload.
+        const PAYLOAD_LEN = 1 << 5;
         const _ = !0;
     }
 
     /// Flags of an extent in the context `base:allocation`.
     #[derive(Debug, Clone, Copy, PartialEq, Eq)]
-    pub struct StateFlags: u32 {
+    pub struct StateFlags: u64 {
         /// No space is set aside.
         const HOLE = 1 << 0;
         /// It reads as zeroes.
@@ -169,6 +176,8 @@ wire_numbers! {
         LIST_META_CONTEXT = 9,
         /// Choose metadata contexts.
         SET_META_CONTEXT = 10,
+        /// Lengths of 64 bits, in requests and replies.
+        EXTENDED_HEADERS = 11,
     }
 }
 
@@ -201,6 +210,8 @@ wire_numbers! {
         ERR_BLOCK_SIZE_REQD = 0x8000_0008,
         /// The request or its reply is too large.
         ERR_TOO_BIG = 0x8000_0009,
+        /// Extended headers were agreed on, and this does not go with them.
+        ERR_EXT_HEADER_REQD = 0x8000_000a,
     }
 }
 
@@ -259,6 +270,8 @@ wire_numbers! {
         OFFSET_HOLE = 2,
         /// Extents.
         BLOCK_STATUS = 5,
+        /// Extents whose lengths have 64 bits.
+        BLOCK_STATUS_EXT = 6,
         /// An error.
         ERROR = 0x8001,
         /// An error at an offset.

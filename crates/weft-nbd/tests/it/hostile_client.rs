@@ -45,6 +45,68 @@ fn a_client_that_never_sends_is_let_go() {
 }
 
 #[test]
+fn a_client_that_sends_a_byte_at_a_time_has_no_more_time_than_others() {
+    let bench = Bench::new();
+    let server = impatient(&bench, Arc::new(MemoryDevice::new(LEN)));
+    // In the handshake, all of it counts.
+    let begun = Instant::now();
+    let mut stream = UnixStream::connect(bench.socket()).expect("it connects");
+    let option = b"\0\0\0\x03IHAVEOPT\0\0\0\x06\0\0\x10\0".iter().chain([0; 4096].iter());
+    for byte in option {
+        if stream.write_all(&[*byte]).is_err() {
+            break;
+        }
+        std::thread::sleep(Duration::from_millis(50));
+        assert!(begun.elapsed() < Duration::from_secs(20), "it is served for ever");
+    }
+    eventually("it is gone", || server.connections() == 0);
+    // Later a request may be long in coming; meanwhile others are served, and it is answered.
+    let mut raw = Raw::connect(&bench);
+    let request = weft_nbd::wire::Request {
+        flags: CommandFlags::empty(),
+        command: Command::WRITE,
+        handle: 77,
+        offset: 0,
+        len_bytes: 40,
+    };
+    for byte in request.encode(false).iter().chain(&[9; 40]) {
+        raw.stream.write_all(&[*byte]).expect("a byte");
+        std::thread::sleep(Duration::from_millis(10));
+    }
+    others_are_served(&bench);
+    assert_eq!((raw.receive().handle, raw.error(Command::READ, 0, 40)), (77, NbdErrno::OK));
+}
+
+/// Memory is taken for what has come, not for what is announced.
+#[test]
+fn announcing_long_writes_costs_no_memory() {
+    fn resident_bytes() -> u64 {
+        let statm = std::fs::read_to_string("/proc/self/statm").expect("it is there");
+        let pages = statm.split(' ').nth(1).and_then(|n| n.parse::<u64>().ok());
+        pages.expect("a number") * 4096
+    }
+    let bench = Bench::new();
+    let server = impatient(&bench, Arc::new(MemoryDevice::new(LEN)));
+    let before = resident_bytes();
+    let clients: Vec<Raw> = (0..48)
+        .map(|_| {
+            let mut raw = Raw::connect(&bench);
+            raw.send(Command::WRITE, CommandFlags::empty(), 0, 32 << 20);
+            raw.stream.write_all(&[1; 1000]).expect("the beginning");
+            raw
+        })
+        .collect();
+    let counters = server.counters();
+    eventually("all have come", || counters.requests.load(Ordering::Relaxed) == 48);
+    others_are_served(&bench);
+    // 1.5 GiB are announced; other tests of this process may take some memory, too.
+    let taken = resident_bytes().saturating_sub(before);
+    assert!(taken < 768 << 20, "{taken} bytes are taken");
+    drop(clients);
+    eventually("they are gone", || server.connections() == 0);
+}
+
+#[test]
 fn idle_connections_end_when_that_is_asked_for() {
     let bench = Bench::new();
     let options = ServerOptions { idle_limit: Some(Duration::ZERO), ..ServerOptions::default() };
@@ -63,7 +125,7 @@ fn nonsense_ends_the_connection_and_no_other() {
     raw.stream.write_all(&[0xff; 28]).expect("nonsense");
     assert!(raw.has_ended());
     let mut raw = Raw::connect(&bench);
-    raw.send(Command::WRITE, CommandFlags::empty(), 0, u32::MAX);
+    raw.send(Command::WRITE, CommandFlags::empty(), 0, u32::MAX.into());
     assert!(raw.has_ended());
     let mut raw = Raw::connect(&bench);
     raw.send(Command::WRITE, CommandFlags::empty(), 0, 4096);
@@ -107,7 +169,7 @@ fn a_flood_of_requests_whose_replies_nobody_reads_is_not_served_into_memory() {
             offset: (nr % 8) << 20,
             len_bytes: 1 << 20,
         };
-        if raw.stream.write_all(&request.encode()).is_err() {
+        if raw.stream.write_all(&request.encode(false)).is_err() {
             break;
         }
     }

@@ -7,9 +7,9 @@ use std::os::unix::net::{UnixListener, UnixStream};
 use std::time::{Duration, Instant};
 use weft_block::BlockDevice;
 use weft_nbd::wire::{
-    BlockSizes, ChunkType, HandshakeFlags, Info, NbdErrno, OPTION_HEADER_BYTES, OptionHeader,
-    OptionReplyHeader, OptionReplyType, OptionType, REQUEST_BYTES, Request, ServerHello,
-    TransmissionFlags, chunk_header, simple_reply,
+    BlockSizes, ChunkType, Descriptor, HandshakeFlags, Info, NbdErrno, OPTION_HEADER_BYTES,
+    OptionHeader, OptionReplyHeader, OptionReplyType, OptionType, REQUEST_BYTES, ReplyTo, Request,
+    ServerHello, TransmissionFlags, chunk_header, put_block_status, simple_reply,
 };
 use weft_nbd::{Error, NbdDevice, Result};
 
@@ -38,10 +38,19 @@ fn take_option(stream: &mut UnixStream) -> Option<OptionType> {
 
 /// A handshake as it should be, up to the answer to `GO`, which is `infos`.
 fn shake_hands(stream: &mut UnixStream, infos: &[Info]) -> Option<()> {
+    shake_hands_with(stream, infos, false)
+}
+
+/// The same, with extended headers or without.
+fn shake_hands_with(stream: &mut UnixStream, infos: &[Info], extended: bool) -> Option<()> {
     stream.write_all(&hello()).ok()?;
     stream.read_exact(&mut [0; 4]).ok()?;
     loop {
         let option = take_option(stream)?;
+        if option == OptionType::EXTENDED_HEADERS && !extended {
+            stream.write_all(&reply(option, OptionReplyType::ERR_UNSUP, &[])).ok()?;
+            continue;
+        }
         let ack = reply(option, OptionReplyType::ACK, &[]);
         if option == OptionType::GO {
             for info in infos {
@@ -103,6 +112,13 @@ fn a_broken_handshake_is_an_error() {
         std::thread::sleep(Duration::from_secs(4));
         None
     });
+    connecting_fails("a byte at a time", "too long", |s| {
+        for byte in hello() {
+            s.write_all(&[byte]).ok()?;
+            std::thread::sleep(Duration::from_millis(200));
+        }
+        None
+    });
     connecting_fails("a reply of 4 GiB", "reply to an option of", |s| {
         s.write_all(&hello()).ok()?;
         s.read_exact(&mut [0; 4]).ok()?;
@@ -142,12 +158,21 @@ fn reading_fails(
     says: &str,
     answer: impl Fn(&Request) -> Vec<u8> + Clone + Send + 'static,
 ) {
+    reading_fails_with(false, what, says, answer);
+}
+
+fn reading_fails_with(
+    extended: bool,
+    what: &str,
+    says: &str,
+    answer: impl Fn(&Request) -> Vec<u8> + Clone + Send + 'static,
+) {
     let serve = move |stream: &mut UnixStream| {
-        shake_hands(stream, &sound())?;
+        shake_hands_with(stream, &sound(), extended)?;
         loop {
-            let mut request = [0; REQUEST_BYTES];
+            let mut request = vec![0; Request::header_bytes(extended)];
             stream.read_exact(&mut request).ok()?;
-            let request = Request::parse(&request).ok()?;
+            let request = Request::parse(&request, extended).ok()?;
             let answer = answer(&request);
             if answer.is_empty() {
                 // It says nothing more.
@@ -213,6 +238,62 @@ fn a_reply_that_lies_breaks_the_connection() {
     reading_fails("no answer at all", "does not answer", |_| Vec::new());
 }
 
+/// What trickles in is no answer: the limit holds for the whole of a reply.
+#[test]
+fn a_reply_a_byte_at_a_time_is_given_up() {
+    let serve = |stream: &mut UnixStream| {
+        shake_hands(stream, &sound())?;
+        let mut request = [0; REQUEST_BYTES];
+        stream.read_exact(&mut request).ok()?;
+        let request = Request::parse(&request, false).ok()?;
+        for byte in data(request.handle, request.offset, 8192, true) {
+            stream.write_all(&[byte]).ok()?;
+            std::thread::sleep(Duration::from_millis(20));
+        }
+        Some(())
+    };
+    against(serve, |device| {
+        let device = device.expect("the handshake is sound");
+        let error = device.read_at(&mut [0; 8192], 4096).expect_err("too slow").to_string();
+        assert!(error.contains("does not answer"), "{error}");
+    });
+}
+
+#[test]
+fn a_reply_with_an_extended_header_that_lies_breaks_the_connection() {
+    fn to(r: &Request) -> ReplyTo {
+        ReplyTo { handle: r.handle, extended: Some(r.offset) }
+    }
+    let fails = |what: &str, says: &str, answer: fn(&Request) -> Vec<u8>| {
+        reading_fails_with(true, what, says, answer);
+    };
+    fails("a chunk without an extended header", "style", |r| data(r.handle, r.offset, 8192, true));
+    fails("a simple reply", "style", |r| simple_reply(r.handle, NbdErrno::EIO).to_vec());
+    fails("2^60 bytes announced", "outside the range", |r| {
+        let mut out = to(r).chunk(ChunkType::OFFSET_DATA, true, 0).to_vec();
+        out[24..32].copy_from_slice(&(1_u64 << 60).to_be_bytes());
+        out.extend_from_slice(&r.offset.to_be_bytes());
+        out
+    });
+    fails("an error chunk of 2^60 bytes", "chunk", |r| {
+        let mut out = to(r).chunk(ChunkType::ERROR, true, 0).to_vec();
+        out[24..32].copy_from_slice(&(1_u64 << 60).to_be_bytes());
+        out
+    });
+    fails("a block status for a read", "nobody asked", |r| {
+        let mut out = Vec::new();
+        let extent = Descriptor { len_bytes: 1 << 50, flags: 0 };
+        put_block_status(&mut out, to(r), 1, &[extent]);
+        out
+    });
+    fails("fewer extents than announced", "announced", |r| {
+        let mut out = to(r).chunk(ChunkType::BLOCK_STATUS_EXT, true, 24).to_vec();
+        out.extend_from_slice(&[0, 0, 0, 1, 0, 0, 0, 9]);
+        out.resize(32 + 24, 1);
+        out
+    });
+}
+
 #[test]
 fn an_honest_error_is_passed_on_and_breaks_nothing() {
     let serve = |stream: &mut UnixStream| {
@@ -220,10 +301,15 @@ fn an_honest_error_is_passed_on_and_breaks_nothing() {
         for nr in 0.. {
             let mut request = [0; REQUEST_BYTES];
             stream.read_exact(&mut request).ok()?;
-            let request = Request::parse(&request).ok()?;
+            let request = Request::parse(&request, false).ok()?;
             let answer = if nr == 0 {
                 let mut out = Vec::new();
-                weft_nbd::wire::put_error_chunk(&mut out, request.handle, NbdErrno::EIO, "worn");
+                weft_nbd::wire::put_error_chunk(
+                    &mut out,
+                    ReplyTo::compact(request.handle),
+                    NbdErrno::EIO,
+                    "worn",
+                );
                 out
             } else {
                 data(request.handle, request.offset, request.len_bytes as usize, true)

@@ -71,8 +71,10 @@ fn a_device_over_nbd_reads_as_it_was_written() {
         // Little enough that the device has to flush by itself.
         reach.unflushed_max_bytes = 300_000;
         reach.connections = 1 + seed as usize % 3;
+        reach.extended_headers = seed < 3;
         let device = NbdDevice::connect(reach).expect("it connects");
         assert_eq!(device.geometry().len_bytes, LEN as u64);
+        assert_eq!(device.facts().extended, seed < 3);
         let mut rng = Rng::new(seed);
         let mut model = vec![0; LEN];
         for _ in 0..250 {

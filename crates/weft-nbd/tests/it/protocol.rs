@@ -10,7 +10,8 @@ use weft_nbd::client::{Facts, Handshake};
 use weft_nbd::server::Options as ServerOptions;
 use weft_nbd::wire::{
     Chunk, ChunkType, Command, CommandFlags, NbdErrno, OPTION_REPLY_HEADER_BYTES, OptionHeader,
-    OptionReplyHeader, OptionReplyType, OptionType, ReplyHeader, Request, TransmissionFlags,
+    OptionReplyHeader, OptionReplyType, OptionType, ReplyHeader, ReplyStyle, Request,
+    TransmissionFlags,
 };
 use weft_nbd::{Error, Export, Server};
 
@@ -31,18 +32,25 @@ pub struct Answer {
 
 impl Raw {
     pub fn connect(bench: &Bench) -> Self {
+        Self::connect_with(bench, false)
+    }
+
+    /// With extended headers, or without.
+    pub fn connect_with(bench: &Bench, extended: bool) -> Self {
         let stream = UnixStream::connect(bench.socket()).expect("it connects");
         stream.set_read_timeout(Some(Duration::from_secs(20))).expect("a timeout");
         let (mut reader, mut writer) = (&stream, &stream);
-        let mut handshake = Handshake::new(&mut reader, &mut writer, None);
+        let handshake = Handshake::new(&mut reader, &mut writer, None);
+        let mut handshake = handshake.with_extended_headers(extended);
         assert!(handshake.greet().expect("a greeting"));
         let facts = handshake.go("").expect("the export");
+        assert_eq!(facts.extended, extended);
         Self { stream, facts }
     }
 
-    pub fn send(&mut self, command: Command, flags: CommandFlags, offset: u64, len_bytes: u32) {
+    pub fn send(&mut self, command: Command, flags: CommandFlags, offset: u64, len_bytes: u64) {
         let request = Request { flags, command, handle: offset ^ 77, offset, len_bytes };
-        self.stream.write_all(&request.encode()).expect("it is sent");
+        self.stream.write_all(&request.encode(self.facts.extended)).expect("it is sent");
     }
 
     pub fn receive(&mut self) -> Answer {
@@ -50,7 +58,9 @@ impl Raw {
         loop {
             let mut head = vec![0; 4];
             self.stream.read_exact(&mut head).expect("a reply");
-            let len = ReplyHeader::len_bytes([head[0], head[1], head[2], head[3]], true);
+            let style =
+                if self.facts.extended { ReplyStyle::Extended } else { ReplyStyle::Structured };
+            let len = ReplyHeader::len_bytes([head[0], head[1], head[2], head[3]], style);
             head.resize(len.expect("a magic number"), 0);
             self.stream.read_exact(&mut head[4..]).expect("a header");
             match ReplyHeader::parse(&head).expect("a header") {
@@ -81,14 +91,14 @@ impl Raw {
         command: Command,
         flags: CommandFlags,
         offset: u64,
-        len_bytes: u32,
+        len_bytes: u64,
     ) -> Answer {
         self.send(command, flags, offset, len_bytes);
         self.receive()
     }
 
     /// As [`ask`](Self::ask), without flags; only the error matters.
-    pub fn error(&mut self, command: Command, offset: u64, len_bytes: u32) -> NbdErrno {
+    pub fn error(&mut self, command: Command, offset: u64, len_bytes: u64) -> NbdErrno {
         self.ask(command, CommandFlags::empty(), offset, len_bytes).error
     }
 
@@ -113,7 +123,7 @@ fn requests_that_make_no_sense_get_the_errors_of_the_protocol() {
         (Command::READ, LEN, 1, NbdErrno::EINVAL),
         (Command::READ, LEN - 1, 2, NbdErrno::EINVAL),
         (Command::READ, u64::MAX, 2, NbdErrno::EINVAL),
-        (Command::READ, 0, u32::MAX, NbdErrno::EINVAL),
+        (Command::READ, 0, u32::MAX.into(), NbdErrno::EINVAL),
         (Command::TRIM, LEN - 10, 11, NbdErrno::EINVAL),
         (Command::CACHE, LEN, 1, NbdErrno::EINVAL),
         (Command::BLOCK_STATUS, LEN, 1, NbdErrno::EINVAL),
@@ -122,7 +132,7 @@ fn requests_that_make_no_sense_get_the_errors_of_the_protocol() {
         (Command::FLUSH, 1, 0, NbdErrno::EINVAL),
         (Command(99), 0, 0, NbdErrno::EINVAL),
         (Command::READ, LEN, 0, NbdErrno::OK),
-        (Command::CACHE, 0, LEN as u32, NbdErrno::OK),
+        (Command::CACHE, 0, LEN, NbdErrno::OK),
         (Command::FLUSH, 0, 0, NbdErrno::OK),
     ] {
         assert_eq!(raw.error(command, offset, len_bytes), want, "{command:?} {offset} {len_bytes}");
@@ -189,8 +199,8 @@ fn holes_are_told_and_not_sent() {
             }
             other => panic!("{other:?}"),
         };
-    let answer = raw.ask(Command::BLOCK_STATUS, CommandFlags::empty(), 0, LEN as u32);
-    assert_eq!(extents(&answer), [(64 << 10, 3), (4096, 0), ((LEN as u32) - (68 << 10), 3)]);
+    let answer = raw.ask(Command::BLOCK_STATUS, CommandFlags::empty(), 0, LEN);
+    assert_eq!(extents(&answer), [(64 << 10, 3), (4096, 0), (LEN - (68 << 10), 3)]);
     let answer = raw.ask(Command::BLOCK_STATUS, CommandFlags::REQ_ONE, 60 << 10, 8192);
     assert_eq!(extents(&answer), [(4096, 3)]);
     // With NO_HOLE it is not faster than data, so that FAST_ZERO fails and changes nothing.
@@ -290,7 +300,19 @@ fn options_get_the_replies_of_the_protocol() {
     assert_eq!(option(&stream, list, &meta("b", "base:")), [R::META_CONTEXT, R::ACK]);
     assert_eq!(option(&stream, list, &meta("b", "qemu:x")), [R::ACK]);
     assert_eq!(option(&stream, list, &meta("c", "base:")), [R::ERR_UNKNOWN]);
+    let extended = OptionType::EXTENDED_HEADERS;
+    assert_eq!(option(&stream, extended, &[0]), [R::ERR_INVALID]);
+    assert_eq!(option(&stream, extended, &[]), [R::ACK]);
+    assert_eq!(option(&stream, extended, &[]), [R::ERR_INVALID], "once is enough");
+    assert_eq!(option(&stream, OptionType::STRUCTURED_REPLY, &[]), [R::ERR_EXT_HEADER_REQD]);
+    assert_eq!(option(&stream, set, &meta("b", "base:allocation")), [R::META_CONTEXT, R::ACK]);
     assert_eq!(option(&stream, OptionType::GO, &go("b")), [R::INFO, R::ACK]);
+    // The old way in has no room for them.
+    let mut stream = greeted(&bench);
+    assert_eq!(option(&stream, extended, &[]), [R::ACK]);
+    let header = OptionHeader { option: OptionType::EXPORT_NAME, len_bytes: 1 };
+    stream.write_all(&[&header.encode()[..], b"b"].concat()).expect("a name");
+    assert_eq!(stream.read(&mut [0]).expect("the end"), 0);
 }
 
 #[test]
@@ -310,7 +332,7 @@ fn a_context_chosen_for_one_export_is_not_one_of_another() {
         offset: 0,
         len_bytes: 512,
     };
-    (&stream).write_all(&request.encode()).expect("it is sent");
+    (&stream).write_all(&request.encode(false)).expect("it is sent");
     let mut head = [0; 26];
     (&stream).read_exact(&mut head).expect("a reply");
     let header = ReplyHeader::parse(&head[..20]).expect("a chunk");
@@ -339,7 +361,7 @@ fn the_old_way_in_works_too() {
             offset: 0,
             len_bytes: 100,
         };
-        stream.write_all(&request.encode()).expect("it is sent");
+        stream.write_all(&request.encode(false)).expect("it is sent");
         let mut reply = [1; 116];
         stream.read_exact(&mut reply).expect("a reply");
         assert_eq!(reply[..4], 0x6744_6698_u32.to_be_bytes());
