@@ -1,14 +1,18 @@
 //! Taking a checkpoint, while the cache works.
 //!
 //! 1. Everything pending is committed; where the log then ends is where recovery will begin to
-//!    read it. The slots in the policy's order and the intents are noted.
-//! 2. Page by page, the slots' states *as of then* are written to the older one's area. What
-//!    changes meanwhile is in the log behind the starting point, so it does not matter which state
-//!    of such a slot a page has caught.
+//!    read it. The intents are noted.
+//! 2. The used slots are collected in the policy's order, and their states are written page by page
+//!    to the older one's area. What changes meanwhile is in the log behind the starting point, so
+//!    it does not matter which state of such a slot is caught, nor whether the slot is; every other
+//!    is there, and among the dirty ones if it is dirty.
 //! 3. Everything pending is committed again, so that whatever a page has caught is true, and its
 //!    data durable. The device is flushed, and the header is written and flushed. *The header
 //!    makes the checkpoint count.*
 //! 4. The log's tail moves to the starting point.
+//!
+//! However large the cache is, the lock of the state is held for no more than [`SLOTS_AT_ONCE`]
+//! slots at a time, which is some tenths of a millisecond, and others get it in between.
 
 use crate::bitmap::Bitmap;
 use crate::cache::Cache;
@@ -18,15 +22,20 @@ use crate::format::checkpoint::{
     AreaLayout, BITS_PER_PAGE, Header, PageKind, RUNS_PER_PAGE, encode_page, push_entry, push_run,
 };
 use crate::format::log::RegionRun;
-use crate::policy::BlockKey;
+use crate::policy::{BlockKey, Saving, SlotNr};
 use crate::regions::{Intent, cover, runs};
+use crate::slots::SlotTable;
 use crate::state::State;
 use crate::stats::Count;
 use crate::{Error, Result};
 use std::sync::PoisonError;
+use std::time::Duration;
 
 /// Pages of entries that are written at once.
 const PAGES_AT_ONCE: usize = 64;
+
+/// Slots that are looked at under one lock.
+pub(crate) const SLOTS_AT_ONCE: u32 = 2048;
 
 /// How a cache is laid out after a resize.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
@@ -37,15 +46,29 @@ pub(crate) struct NewLayout {
     pub(crate) checkpoint_blocks: u64,
 }
 
-/// What a checkpoint says, as of its starting point.
-struct Snapshot {
-    order: Vec<u32>,
-    policy: Vec<u8>,
-    dirty: u64,
-    map: Bitmap,
+/// Where a checkpoint begins.
+struct Start {
     intents: Vec<RegionRun>,
     log_start: u64,
     sequence: u64,
+    unlogged_drops: u64,
+}
+
+/// The used slots, each with the policy's state.
+struct Order {
+    dirty: Vec<(u32, u8)>,
+    clean: Vec<(u32, u8)>,
+    map: Bitmap,
+}
+
+impl Order {
+    /// Adds a slot, if it is used and not there yet.
+    fn add(&mut self, slots: &SlotTable, slot: u32, policy: u8) {
+        if slot < slots.len() && slots.key(slot).is_some() && self.map.set(slot) {
+            let dirty = slots.masks(slot).dirty != 0;
+            if dirty { &mut self.dirty } else { &mut self.clean }.push((slot, policy));
+        }
+    }
 }
 
 impl Cache {
@@ -80,29 +103,30 @@ impl Cache {
     pub(crate) fn checkpoint_into(&self, layout: Option<&NewLayout>) -> Result<()> {
         self.load_all()?;
         let (area, pages, subs, tag, life, slots);
-        let snapshot = {
+        let start = {
             let committing = self.committing.lock().unwrap_or_else(PoisonError::into_inner);
             self.commit_reserved(&committing)?;
             let st = self.lock();
-            let snapshot = snapshot(&st, layout.map_or(st.sb.slots, |l| l.slots));
-            let areas = layout.map_or(st.sb.checkpoints, |l| l.checkpoints);
-            area = areas[(snapshot.sequence & 1) as usize];
-            (subs, tag, life) = (st.sb.subs(), st.sb.tag(), st.sb.life);
             slots = layout.map_or(st.sb.slots, |l| l.slots);
+            let start = start(&st, slots);
+            let areas = layout.map_or(st.sb.checkpoints, |l| l.checkpoints);
+            area = areas[(start.sequence & 1) as usize];
+            (subs, tag, life) = (st.sb.subs(), st.sb.tag(), st.sb.life);
             pages = AreaLayout::new(slots, subs);
-            snapshot
+            start
         };
+        let order = self.used_slots();
         let mut header = Header {
-            sequence: snapshot.sequence,
+            sequence: start.sequence,
             life,
-            log_start: snapshot.log_start,
+            log_start: start.log_start,
             slots,
-            intent_pages: snapshot.intents.len().div_ceil(RUNS_PER_PAGE) as u32,
-            entries: snapshot.order.len() as u64,
-            dirty: snapshot.dirty,
+            intent_pages: start.intents.len().div_ceil(RUNS_PER_PAGE) as u32,
+            entries: (order.dirty.len() + order.clean.len()) as u64,
+            dirty: order.dirty.len() as u64,
             log_durable: 0,
         };
-        let written = self.write_pages(&snapshot, area, &pages, subs);
+        let written = self.write_pages(&start, &order, area, &pages, subs);
         written.map_err(|error| self.fail(error))?;
 
         let committing = self.committing.lock().unwrap_or_else(PoisonError::into_inner);
@@ -122,10 +146,10 @@ impl Cache {
             })?;
         }
         let mut st = self.lock();
-        st.log.tail = snapshot.log_start;
-        st.log.checkpoint = snapshot.sequence;
-        // All was loaded before, so nothing was dropped since.
-        st.unlogged_drops = false;
+        st.log.tail = start.log_start;
+        st.log.checkpoint = start.sequence;
+        // What was dropped since may have been caught before it was.
+        st.unlogged_drops -= start.unlogged_drops;
         drop(st);
         self.counters.checkpoints.add(1);
         self.notify();
@@ -143,18 +167,54 @@ impl Cache {
         }
     }
 
+    /// The used slots in the policy's order.
+    fn used_slots(&self) -> Order {
+        let slots = self.lock().slots.len();
+        let mut order = Order { dirty: Vec::new(), clean: Vec::new(), map: Bitmap::new(slots) };
+        let mut saving = Saving::new(slots);
+        loop {
+            let mut st = self.lock();
+            let State { policy, slots, .. } = &mut *st;
+            let key_of = |slot: SlotNr| slots.key(slot.0).unwrap_or(BlockKey(u64::MAX));
+            let mut add = |slot: SlotNr, state| order.add(slots, slot.0, state);
+            if !policy.save_some(&mut saving, SLOTS_AT_ONCE as usize, &key_of, &mut add) {
+                break;
+            }
+            drop(st);
+            self.give_way();
+        }
+        // What has moved meanwhile, and was not met.
+        for first in (0..slots).step_by(SLOTS_AT_ONCE as usize) {
+            if first > 0 {
+                self.give_way();
+            }
+            let st = self.lock();
+            for slot in first..first.saturating_add(SLOTS_AT_ONCE).min(slots) {
+                order.add(&st.slots, slot, 0);
+            }
+        }
+        order
+    }
+
+    /// Lets who waits for the state have it: the lock is not fair, and whoever takes it again at
+    /// once gets it.
+    pub(crate) fn give_way(&self) {
+        std::thread::sleep(Duration::from_micros(20));
+    }
+
     fn write_pages(
         &self,
-        snapshot: &Snapshot,
+        start: &Start,
+        order: &Order,
         area: u64,
         layout: &AreaLayout,
         subs: usize,
     ) -> Result<()> {
-        let sequence = snapshot.sequence;
+        let sequence = start.sequence;
         let at = |block: u64| area + block * UNIT as u64;
         let mut payload = Vec::with_capacity(UNIT);
         let mut out = Vec::new();
-        for (index, some) in snapshot.intents.chunks(RUNS_PER_PAGE).enumerate() {
+        for (index, some) in start.intents.chunks(RUNS_PER_PAGE).enumerate() {
             payload.clear();
             some.iter().for_each(|run| push_run(run, &mut payload));
             encode_page(
@@ -169,7 +229,7 @@ impl Cache {
         self.write_cache(&out, at(1))?;
 
         out.clear();
-        let mut bytes = snapshot.map.bytes().peekable();
+        let mut bytes = order.map.bytes().peekable();
         for index in 0..layout.map_pages {
             payload.clear();
             payload.extend(bytes.by_ref().take(BITS_PER_PAGE / 8));
@@ -184,60 +244,40 @@ impl Cache {
         }
         self.write_cache(&out, at(layout.map_at()))?;
 
-        let per_write = layout.entries_per_page * PAGES_AT_ONCE;
-        let order = snapshot.order.chunks(per_write).zip(snapshot.policy.chunks(per_write));
-        for (chunk, (slots, states)) in order.enumerate() {
+        let slots = order.dirty.iter().chain(&order.clean);
+        let mut slots = slots.copied().peekable();
+        let mut index = 0;
+        while slots.peek().is_some() {
             out.clear();
-            let first = chunk * PAGES_AT_ONCE;
-            let st = self.lock();
-            let pages =
-                slots.chunks(layout.entries_per_page).zip(states.chunks(layout.entries_per_page));
-            for (index, (slots, states)) in (first..).zip(pages) {
+            let first = index;
+            while slots.peek().is_some() && index - first < PAGES_AT_ONCE as u64 {
                 payload.clear();
-                for (slot, state) in slots.iter().zip(states) {
-                    let mut record = st.slots.record(*slot);
-                    record.policy = *state;
+                let mut count = 0;
+                let st = self.lock();
+                for (slot, policy) in slots.by_ref().take(layout.entries_per_page) {
+                    let mut record = st.slots.record(slot);
+                    record.policy = policy;
                     push_entry(&record, subs, &mut payload);
+                    count += 1;
                 }
-                let count = slots.len() as u32;
+                drop(st);
                 encode_page(PageKind::Entries, sequence, index as u32, count, &payload, &mut out);
+                index += 1;
             }
-            drop(st);
-            self.write_cache(&out, at(layout.entries_at() + first as u64))?;
+            self.write_cache(&out, at(layout.entries_at() + first))?;
         }
         Ok(())
     }
 }
 
-fn snapshot(st: &State, slots_then: u32) -> Snapshot {
-    let slots = &st.slots;
-    let mut map = Bitmap::new(slots.len());
-    let used = st.index.len() as usize;
-    let (mut order, mut policy) = (Vec::with_capacity(used), Vec::with_capacity(used));
-    let (mut clean, mut clean_policy) = (Vec::with_capacity(used), Vec::with_capacity(used));
-    let key_of = |slot: crate::policy::SlotNr| slots.key(slot.0).unwrap_or(BlockKey(u64::MAX));
-    st.policy.save(&key_of, &mut |slot, state| {
-        if slots.key(slot.0).is_some() && map.set(slot.0) {
-            let dirty = slots.masks(slot.0).dirty != 0;
-            let (into, states) =
-                if dirty { (&mut order, &mut policy) } else { (&mut clean, &mut clean_policy) };
-            into.push(slot.0);
-            states.push(state);
-        }
-    });
-    debug_assert_eq!(map.count(), st.index.len(), "the policy holds each used slot");
-    let dirty = order.len() as u64;
-    order.append(&mut clean);
-    policy.append(&mut clean_policy);
+/// Notes where a checkpoint for so many slots begins.
+fn start(st: &State, slots: u32) -> Start {
     let durable = st.regions.durable_if(|_, region| region.intent == Intent::Durable);
-    let pages = AreaLayout::new(slots_then, st.sb.subs()).intent_pages as usize;
-    Snapshot {
-        order,
-        policy,
-        dirty,
-        map,
+    let pages = AreaLayout::new(slots, st.sb.subs()).intent_pages as usize;
+    Start {
         intents: cover(runs(&durable), pages * RUNS_PER_PAGE),
         log_start: st.log.next,
         sequence: st.log.checkpoint + 1,
+        unlogged_drops: st.unlogged_drops,
     }
 }

@@ -195,7 +195,7 @@ impl Cache {
 
     /// The regions where cache and origin agree once all that is pending is recorded.
     fn clearable(&self, st: &State) -> Vec<RegionKey> {
-        if st.loading.is_some() || st.unlogged_drops || st.regions.durable == 0 {
+        if st.loading.is_some() || st.unlogged_drops > 0 || st.regions.durable == 0 {
             return Vec::new();
         }
         let idle_ms = if st.closed { 0 } else { self.options.intent_idle_ms };

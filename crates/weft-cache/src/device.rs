@@ -63,7 +63,8 @@ impl CachedDevice {
     /// # Errors
     /// [`Error::StillDirty`](crate::Error::StillDirty), and those of the devices.
     pub fn write_back_all(&self) -> Result<()> {
-        self.cache.write_back_origin(Some(self.origin.nr))?;
+        let written = self.cache.write_back_origin(Some(self.origin.nr));
+        written.inspect_err(|_| self.origin.is_told())?;
         self.origin.flush_for_user(&self.cache)
     }
 

@@ -99,7 +99,9 @@ impl State {
         for record in records {
             let Some(record) = record else { continue };
             let Some(loading) = &mut self.loading else { return };
-            if record.slot >= self.slots.len() || !loading.known.set(record.slot) {
+            // A slot that the map does not call used has a record in the log.
+            let there = record.slot < self.slots.len() && !self.slots.free.get(record.slot);
+            if !there || !loading.known.set(record.slot) {
                 continue;
             }
             let untrusted = loading.untrusted;
@@ -112,7 +114,7 @@ impl State {
                 }
                 // Superseded, and again by any other recovery: the log need not be told.
                 _ => {
-                    self.unlogged_drops = true;
+                    self.unlogged_drops += 1;
                     self.release(record.slot);
                 }
             }
@@ -125,7 +127,7 @@ impl State {
         for slot in 0..self.slots.len() {
             let lost = !loading.known.get(slot) && !self.slots.free.get(slot);
             if lost && self.slots.key(slot).is_none() {
-                self.unlogged_drops = true;
+                self.unlogged_drops += 1;
                 self.release(slot);
             }
         }

@@ -574,6 +574,68 @@ mod tests {
         Arc::new(disk)
     }
 
+    /// The longest that a read of a cached block has to wait while something else goes on.
+    fn longest_read(cached: &crate::CachedDevice, offset: u64, work: impl FnOnce()) -> Duration {
+        let done = std::sync::atomic::AtomicBool::new(false);
+        std::thread::scope(|scope| {
+            let reader = scope.spawn(|| {
+                let (mut longest, mut reads) = (Duration::ZERO, 0_u64);
+                while !done.load(std::sync::atomic::Ordering::Relaxed) {
+                    let began = Instant::now();
+                    cached.read_at(&mut [0; 4096], offset).unwrap();
+                    longest = longest.max(began.elapsed());
+                    reads += 1;
+                }
+                println!("  {reads} reads, the longest took {longest:?}");
+                longest
+            });
+            let began = Instant::now();
+            work();
+            println!("  it took {:?}", began.elapsed());
+            done.store(true, std::sync::atomic::Ordering::Relaxed);
+            reader.join().unwrap()
+        })
+    }
+
+    /// Prints how long requests wait for a checkpoint and for resizes. That is measured, and not
+    /// asserted, as machines differ; what is, is that nothing is lost.
+    fn works_while_it_is_rewritten(len_bytes: u64) {
+        let dir = tempfile::tempdir().unwrap();
+        let id = OriginId { len_bytes: 1 << 40, label: "o".to_owned(), ..OriginId::default() };
+        let disk = full_cache(&dir.path().join("cache"), len_bytes, &id);
+        let options = OpenOptions { background: false, ..OpenOptions::default() };
+        let cache = Cache::open(disk, options).unwrap();
+        let attach =
+            AttachOptions { mode: Mode::WriteBack, samples: 0, ..AttachOptions::default() };
+        let cached = cache.attach(Arc::new(MemoryDevice::new(id.len_bytes)), &id, &attach).unwrap();
+        cache.load_all().unwrap();
+        let before = cache.stats();
+        let offset = 7919 * 3000 * 4096;
+        println!("a checkpoint of {} slots:", before.slots);
+        longest_read(&cached, offset, || cache.checkpoint_always().unwrap());
+        let stats = cache.stats();
+        assert_eq!((stats.used_slots, stats.dirty_bytes), (before.used_slots, before.dirty_bytes));
+        println!("to half its size:");
+        longest_read(&cached, offset, || cache.resize(len_bytes / 2).unwrap());
+        println!("and back:");
+        longest_read(&cached, offset, || cache.resize(len_bytes).unwrap());
+        let stats = cache.stats();
+        assert!(stats.used_slots >= before.slots / 2 - before.slots / 64, "{stats:?}");
+        assert_eq!(stats.dirty_bytes, before.dirty_bytes);
+        cache.check_invariants();
+    }
+
+    #[test]
+    fn a_full_cache_of_1_gib_works_while_it_is_rewritten() {
+        works_while_it_is_rewritten(1 << 30);
+    }
+
+    #[test]
+    #[ignore = "takes 600 MB of disk and a GB of memory; scripts/test-long.sh runs it"]
+    fn a_full_cache_of_64_gib_works_while_it_is_rewritten() {
+        works_while_it_is_rewritten(64 << 30);
+    }
+
     fn serves_while_it_loads(len_bytes: u64) -> (Duration, Duration) {
         let dir = tempfile::tempdir().unwrap();
         let id = OriginId { len_bytes: 1 << 40, label: "o".to_owned(), ..OriginId::default() };

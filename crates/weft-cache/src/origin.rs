@@ -37,6 +37,8 @@ struct Flushes {
     begun: AtomicU64,
     good: AtomicU64,
     failed: AtomicU64,
+    /// Up to which of its writes some may be lost, and that is known.
+    lost: AtomicU64,
     /// What may be lost, and whoever wrote it has not been told.
     untold: Mutex<Option<Range<u64>>>,
 }
@@ -112,7 +114,7 @@ impl Origin {
             let number = flushes.begun.fetch_add(1, Ordering::AcqRel) + 1;
             cache.counters.origin_flushes.add(1);
             if let Err(error) = self.device.flush() {
-                self.flush_failed(cache);
+                self.flush_failed(cache, written);
                 return Err(self.failed(cache, error));
             }
             self.flushed.fetch_max(written, Ordering::AcqRel);
@@ -138,6 +140,11 @@ impl Origin {
         }
     }
 
+    /// Its user has got an error that says what a flush would say.
+    pub(crate) fn is_told(&self) {
+        self.untold().take();
+    }
+
     /// Whether a flush has to go to the origin.
     pub(crate) fn flush_needed_by_user(&self) -> bool {
         self.flush_needed() || !self.mode().writes_back() || self.untold().is_some()
@@ -147,10 +154,11 @@ impl Origin {
         self.flushes.untold.lock().unwrap_or_else(PoisonError::into_inner)
     }
 
-    fn flush_failed(&self, cache: &Cache) {
-        // First: a write that brings the cache up to date from now on sees it.
+    fn flush_failed(&self, cache: &Cache, written: u64) {
         self.flushes.failed.fetch_add(1, Ordering::AcqRel);
-        if let Some(lost) = cache.doubt_unflushed(self) {
+        let range = cache.doubt_unflushed(self);
+        self.flushes.lost.fetch_max(written, Ordering::AcqRel);
+        if let Some(lost) = range {
             tracing::error!(origin = self.id.label, ?lost, "a flush failed: writes may be lost");
             let mut untold = self.untold();
             *untold = Some(untold.as_ref().map_or(lost.clone(), |before| {
@@ -177,7 +185,9 @@ impl Cache {
     /// there were any.
     fn doubt_unflushed(&self, origin: &Origin) -> Option<Range<u64>> {
         let nr = origin.nr;
-        let flushed = origin.flushed.load(Ordering::Acquire);
+        // What an earlier failure has lost is known already.
+        let lost = origin.flushes.lost.load(Ordering::Acquire);
+        let flushed = origin.flushed.load(Ordering::Acquire).max(lost);
         let mut st = self.lock();
         let shift = st.origins[usize::from(nr)].region_shift;
         // Where there are no intents, nobody knows which regions were written.
@@ -439,7 +449,10 @@ impl Cache {
         let nr = device.origin.nr;
         let mode = device.origin.mode();
         device.origin.set_mode(Mode::PassThrough);
-        self.write_back_origin(Some(nr)).inspect_err(|_| device.origin.set_mode(mode))?;
+        self.write_back_origin(Some(nr)).inspect_err(|_| {
+            device.origin.is_told();
+            device.origin.set_mode(mode);
+        })?;
         {
             // From here on, the device refuses requests; those that have begun are waited for.
             let mut st = self.lock();
@@ -451,6 +464,7 @@ impl Cache {
         let last =
             self.write_back_origin(Some(nr)).and_then(|()| device.origin.flush_for_user(self));
         if let Err(error) = last {
+            device.origin.is_told();
             device.origin.detached.store(false, Ordering::Release);
             device.origin.set_mode(mode);
             return Err(error);
@@ -531,7 +545,7 @@ impl Cache {
         drop(st);
         // Its number is given to another only when nothing durable names it.
         self.commit()?;
-        if self.lock().unlogged_drops {
+        if self.lock().unlogged_drops > 0 {
             self.checkpoint_always()?;
         }
         self.write_superblock(|sb| sb.origins[usize::from(nr)] = None)?;

@@ -6,10 +6,12 @@
 //! one lies where the old one has anything.
 
 use crate::cache::Cache;
-use crate::checkpoint::NewLayout;
+use crate::checkpoint::{NewLayout, SLOTS_AT_ONCE};
+use crate::commit::Committed;
 use crate::format::UNIT;
 use crate::format::checkpoint::AreaLayout;
 use crate::format::superblock::Superblock;
+use crate::state::State;
 use crate::{Error, Result};
 use std::sync::PoisonError;
 
@@ -18,8 +20,8 @@ impl Cache {
     /// device longer first; to shrink, make it shorter afterwards. Blocks that have to go are
     /// written back if they are dirty.
     ///
-    /// The cache serves meanwhile, but for a moment when the index is built anew (less than a tenth
-    /// of a microsecond a slot).
+    /// The cache serves meanwhile, but for a moment at the end, when the tables of slots get their new
+    /// length (some nanoseconds a slot).
     ///
     /// # Errors
     /// [`Error::Invalid`] if the length makes no sense, or differs too little from the present one;
@@ -45,6 +47,9 @@ impl Cache {
             self.lock().slot_limit = u32::MAX;
             return Err(error);
         }
+        while self.lock().fill_next_index(layout.slots, SLOTS_AT_ONCE) {
+            self.give_way();
+        }
         self.lock().resize(layout.slots);
         drop(checkpointing);
         self.notify();
@@ -55,37 +60,30 @@ impl Cache {
     fn empty_slots_from(&self, limit: u32) -> Result<()> {
         // What a writer or a fill has reserved already still comes: as often as that happens.
         for _ in 0..1000 {
-            let (mut used, mut dirty, mut held) = (0_u32, 0_u32, 0_u32);
-            let mut st = self.lock();
-            st.sweep_limbo();
-            for slot in limit..st.slots.len() {
-                let masks = st.slots.masks(slot);
-                if let Some(key) = st.slots.key(slot) {
-                    used += 1;
-                    if st.writers.contains(key) {
-                        continue;
-                    }
-                    if masks.dirty == 0 {
-                        st.unmap(slot);
-                    } else {
-                        dirty += 1;
-                    }
+            let mut left = Left::default();
+            let slots = self.lock().slots.len();
+            for first in (limit..slots).step_by(SLOTS_AT_ONCE as usize) {
+                let mut st = self.lock();
+                st.sweep_limbo();
+                for slot in first..first.saturating_add(SLOTS_AT_ONCE).min(slots) {
+                    left.count(&mut st, slot);
                 }
-                held += u32::from(masks.held != 0);
+                let much = st.pending.len() as u64 >= u64::from(self.options.commit_records);
+                drop(st);
+                if much {
+                    self.commit_or_checkpoint()?;
+                } else if slots - first > SLOTS_AT_ONCE {
+                    self.give_way();
+                }
             }
-            let reserved = (limit..st.slots.len())
-                .any(|slot| st.slots.key(slot).is_none() && !st.slots.free.get(slot));
-            drop(st);
-            if used == 0 && held == 0 && !reserved {
+            if left == Left::default() {
                 return Ok(());
             }
-            if dirty > 0 {
+            if left.dirty {
                 self.write_back_all()?;
             }
-            if !self.commit_or_no_room()? {
-                break;
-            }
-            if used == 0 && held == 0 {
+            self.commit_or_checkpoint()?;
+            if !left.used {
                 std::thread::yield_now();
             }
         }
@@ -95,11 +93,41 @@ impl Cache {
         })
     }
 
-    /// Commits, without a checkpoint: the caller holds the lock of those. `Ok(false)`: there is no
-    /// room in the log.
-    fn commit_or_no_room(&self) -> Result<bool> {
-        let committing = self.committing.lock().unwrap_or_else(PoisonError::into_inner);
-        Ok(self.commit_locked(&committing, false)? == crate::commit::Committed::Done)
+    /// Commits; where the log has no room, a checkpoint does as well. The caller holds the lock of
+    /// checkpoints.
+    fn commit_or_checkpoint(&self) -> Result<()> {
+        let committed = {
+            let committing = self.committing.lock().unwrap_or_else(PoisonError::into_inner);
+            self.commit_locked(&committing, false)?
+        };
+        if committed == Committed::NoRoom { self.checkpoint_into(None) } else { Ok(()) }
+    }
+}
+
+/// What is in slots that are to be emptied.
+#[derive(Debug, Default, PartialEq, Eq)]
+struct Left {
+    used: bool,
+    dirty: bool,
+    held: bool,
+    reserved: bool,
+}
+
+impl Left {
+    /// Takes a clean block out of its slot, and notes what keeps the slot from being free.
+    fn count(&mut self, st: &mut State, slot: u32) {
+        let masks = st.slots.masks(slot);
+        self.held |= masks.held != 0;
+        let Some(key) = st.slots.key(slot) else {
+            self.reserved |= !st.slots.free.get(slot);
+            return;
+        };
+        self.used = true;
+        if masks.dirty != 0 {
+            self.dirty = true;
+        } else if !st.writers.contains(key) {
+            st.unmap(slot);
+        }
     }
 }
 

@@ -84,6 +84,8 @@ pub(crate) struct OriginState {
 pub(crate) struct State {
     pub(crate) slots: SlotTable,
     pub(crate) index: Index,
+    /// The index of the cache's next size while it is built, and how many slots it knows.
+    next_index: Option<(Index, u32)>,
     pub(crate) policy: Box<dyn Policy>,
     pub(crate) admission: Admission,
     pub(crate) regions: Regions,
@@ -113,9 +115,10 @@ pub(crate) struct State {
     pub(crate) gathering: bool,
     pub(crate) sb: Superblock,
     pub(crate) log: LogPosition,
-    /// Recovery has dropped blocks that the log is not told of: until the next checkpoint, what
-    /// made it drop them (intents, an origin's being forgotten) must stay, to drop them again.
-    pub(crate) unlogged_drops: bool,
+    /// Blocks that were dropped, and the log was not told: until a checkpoint that began after
+    /// that, what made them be dropped (intents, an origin's being forgotten) must stay, to drop
+    /// them again.
+    pub(crate) unlogged_drops: u64,
     /// Reads that the cache device failed.
     pub(crate) read_errors: u32,
     /// The superblock says that clean blocks are not to be believed.
@@ -171,6 +174,7 @@ impl State {
         Self {
             slots: SlotTable::new(sb.slots, sb.subs()),
             index: Index::new(sb.slots),
+            next_index: None,
             policy,
             admission: Admission::new(AdmissionOptions::default(), 0),
             regions: Regions::default(),
@@ -191,7 +195,7 @@ impl State {
             gathering: false,
             sb,
             log: LogPosition::default(),
-            unlogged_drops: false,
+            unlogged_drops: 0,
             read_errors: 0,
             marked_untrusted: false,
             failed: None,
@@ -277,6 +281,9 @@ impl State {
     pub(crate) fn map(&mut self, slot: u32, key: BlockKey, masks: Masks) {
         debug_assert!(self.slots.key(slot).is_none() && self.lookup(key).is_none());
         self.index.insert(key, slot);
+        if let Some((next, _)) = self.next_index.as_mut().filter(|(_, known)| slot < *known) {
+            next.insert(key, slot);
+        }
         self.slots.set_key(slot, Some(key));
         self.origins[usize::from(key.origin() & 15)].used_slots += 1;
         let held = self.slots.masks(slot).held;
@@ -292,6 +299,9 @@ impl State {
         self.damaged.remove(&slot);
         let there = self.index.remove(key, |slot| self.slots.key(slot));
         debug_assert!(there, "a used slot is in the index");
+        if let Some((next, _)) = self.next_index.as_mut().filter(|(_, known)| slot < *known) {
+            next.remove(key, |slot| self.slots.key(slot));
+        }
         self.slots.set_key(slot, None);
         self.set_masks(slot, Masks { held: masks.held, ..Masks::default() });
         self.origins[usize::from(key.origin() & 15)].used_slots -= 1;
@@ -350,7 +360,7 @@ impl State {
     /// as well: the log is not told. There may be more of them than it has room for.
     pub(crate) fn drop_unlogged(&mut self, slot: u32, subs: u16) {
         let Some(key) = self.slots.key(slot) else { return };
-        self.unlogged_drops = true;
+        self.unlogged_drops += 1;
         let masks = self.slots.masks(slot);
         let valid = masks.valid & !subs;
         if valid != 0 {
@@ -501,8 +511,27 @@ impl State {
         Some(slot)
     }
 
-    /// Changes the number of slots. Those that go are unused and not held.
+    /// Enters some more slots into the index for `slots` slots. `false`: all are.
+    pub(crate) fn fill_next_index(&mut self, slots: u32, most: u32) -> bool {
+        let (next, known) = self.next_index.get_or_insert_with(|| (Index::new(slots), 0));
+        let all = self.slots.len().min(slots);
+        let end = known.saturating_add(most).min(all);
+        for slot in *known..end {
+            if let Some(key) = self.slots.key(slot) {
+                next.insert(key, slot);
+            }
+        }
+        *known = if end == all { u32::MAX } else { end };
+        end < all
+    }
+
+    /// Changes the number of slots. Those that go are unused and not held, and the index for the
+    /// new number is complete. What is left to do moves memory by the page, where it moves at all,
+    /// and writes what is new.
     pub(crate) fn resize(&mut self, slots: u32) {
+        if let Some((index, _)) = self.next_index.take() {
+            self.index = index;
+        }
         let before = self.slots.len();
         self.limbo.retain(|slot| *slot < slots);
         self.pending.retain(|slot| *slot < slots);
@@ -511,13 +540,6 @@ impl State {
         for slot in before..slots {
             self.slots.free.set(slot);
         }
-        let mut index = Index::new(slots);
-        for slot in 0..slots {
-            if let Some(key) = self.slots.key(slot) {
-                index.insert(key, slot);
-            }
-        }
-        self.index = index;
         self.slot_limit = u32::MAX;
     }
 

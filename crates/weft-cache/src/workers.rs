@@ -140,7 +140,7 @@ impl Cache {
             let any =
                 !st.pending.is_empty() || !st.regions.pending.is_empty() || st.regions.durable > 0;
             let half = st.log.next - st.log.tail >= st.sb.log_blocks / 2;
-            unlogged = st.unlogged_drops && st.loading.is_none();
+            unlogged = st.unlogged_drops > 0 && st.loading.is_none();
             (due && any, half)
         };
         if due {
@@ -227,7 +227,7 @@ impl Cache {
             return Ok(());
         }
         self.load_all()?;
-        if self.lock().unlogged_drops {
+        if self.lock().unlogged_drops > 0 {
             // Intents can be cleared only behind it.
             self.checkpoint_always()?;
         }

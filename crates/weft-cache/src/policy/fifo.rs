@@ -10,13 +10,21 @@ use std::collections::VecDeque;
 const CHUNK: usize = 1024;
 
 /// A queue of slot numbers, live and stale.
-#[derive(Debug, Default)]
+#[derive(Debug)]
 pub(super) struct Fifo {
     chunks: VecDeque<Box<[u32; CHUNK]>>,
     /// Where the oldest entry is in the first chunk.
     first: usize,
     /// Entries, live and stale.
     len: usize,
+    /// The oldest entry's number; the others follow. It goes down as well, so it begins high.
+    oldest: u64,
+}
+
+impl Default for Fifo {
+    fn default() -> Self {
+        Self { chunks: VecDeque::new(), first: 0, len: 0, oldest: 1 << 62 }
+    }
 }
 
 impl Fifo {
@@ -41,6 +49,7 @@ impl Fifo {
             self.first = CHUNK;
         }
         self.first -= 1;
+        self.oldest -= 1;
         self.chunks[0][self.first] = slot.0;
         self.len += 1;
     }
@@ -52,6 +61,7 @@ impl Fifo {
         }
         let slot = self.chunks[0][self.first];
         self.first += 1;
+        self.oldest += 1;
         self.len -= 1;
         if self.first == CHUNK {
             self.chunks.pop_front();
@@ -60,11 +70,13 @@ impl Fifo {
         Some(SlotNr(slot))
     }
 
-    /// The entries, the newest first.
-    pub(super) fn newest_first(&self) -> impl Iterator<Item = SlotNr> {
-        (self.first..self.first + self.len)
-            .rev()
-            .map(|at| SlotNr(self.chunks[at / CHUNK][at % CHUNK]))
+    /// The newest of the entries with numbers below `number`, and its number. An entry keeps its
+    /// number until it leaves, or [`retain`](Self::retain) gives it a higher one.
+    pub(super) fn before(&self, number: u64) -> Option<(u64, SlotNr)> {
+        let behind = number.min(self.oldest + self.len as u64);
+        let index = behind.checked_sub(self.oldest + 1)? as usize;
+        let at = self.first + index;
+        Some((behind - 1, SlotNr(self.chunks[at / CHUNK][at % CHUNK])))
     }
 
     /// Keeps the entries that `keep` wants; it is asked from the oldest to the newest.
@@ -106,7 +118,13 @@ mod tests {
         }
         fifo.retain(|slot| slot.0 % 2 == 0);
         model.retain(|n| n % 2 == 0);
-        let newest: Vec<u32> = fifo.newest_first().map(|s| s.0).collect();
+        let mut number = u64::MAX;
+        let newest = std::iter::from_fn(|| {
+            let (at, slot) = fifo.before(number)?;
+            number = at;
+            Some(slot.0)
+        });
+        let newest: Vec<u32> = newest.collect();
         assert!(newest.iter().eq(model.iter().rev()));
         while let Some(n) = model.pop_front() {
             assert_eq!(fifo.pop(), Some(SlotNr(n)));

@@ -16,6 +16,8 @@ const FREE: u8 = 0;
 pub(super) struct Links {
     /// Towards the hot end, and (with the tag of the list) towards the cold end.
     nodes: Vec<[u32; 2]>,
+    /// Where a walk through a list goes on. A slot that is taken out passes it on.
+    cursor: u32,
 }
 
 /// One list: hot end, cold end and length.
@@ -45,7 +47,7 @@ impl List {
 
 impl Links {
     pub(super) fn new(slots: u32) -> Links {
-        Links { nodes: vec![[NIL, NIL]; slots.min(SLOTS_MAX) as usize] }
+        Links { nodes: vec![[NIL, NIL]; slots.min(SLOTS_MAX) as usize], cursor: NIL }
     }
 
     pub(super) fn slots(&self) -> u32 {
@@ -87,6 +89,9 @@ impl Links {
         debug_assert_eq!(self.list_of(slot), Some(list.tag));
         let hotter = self.nodes[slot.index()][0];
         let colder = self.colder(slot.0);
+        if self.cursor == slot.0 {
+            self.cursor = colder;
+        }
         match hotter {
             NIL => list.hot = colder,
             hotter => self.set_colder(hotter, colder),
@@ -107,14 +112,21 @@ impl Links {
         }
     }
 
-    /// The slots of a list, the hottest first.
-    pub(super) fn iter(&self, list: &List) -> impl Iterator<Item = SlotNr> {
-        let next = |at: u32| (at != NIL).then_some(SlotNr(at));
-        std::iter::successors(next(list.hot), move |slot| next(self.colder(slot.0)))
+    /// Begins a walk through a list, the hottest first.
+    pub(super) fn walk(&mut self, list: &List) {
+        self.cursor = list.hot;
+    }
+
+    /// The next slot of the walk. The lists may be changed in between.
+    pub(super) fn step(&mut self) -> Option<SlotNr> {
+        let slot = (self.cursor != NIL).then_some(SlotNr(self.cursor))?;
+        self.cursor = self.colder(slot.0);
+        Some(slot)
     }
 
     /// Changes the number of slots; those beyond the new end must be in no list.
     pub(super) fn resize(&mut self, slots: u32) {
+        self.cursor = NIL;
         self.nodes.resize(slots.min(SLOTS_MAX) as usize, [NIL, NIL]);
         self.nodes.shrink_to_fit();
     }

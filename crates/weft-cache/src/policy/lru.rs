@@ -2,7 +2,7 @@
 
 use super::ghost::Ghost;
 use super::links::{Links, List};
-use super::{ASKS_MAX, BlockKey, Policy, SLOTS_MAX, SlotNr};
+use super::{ASKS_MAX, BlockKey, Policy, SLOTS_MAX, Saving, SlotNr};
 
 /// Least recently used.
 #[derive(Debug)]
@@ -73,10 +73,23 @@ impl Policy for Lru {
         self.ghost.as_ref().is_some_and(|ghost| ghost.contains(key))
     }
 
-    fn save(&self, _key_of: &dyn Fn(SlotNr) -> BlockKey, out: &mut dyn FnMut(SlotNr, u8)) {
-        for slot in self.links.iter(&self.list) {
-            out(slot, 0);
+    fn save_some(
+        &mut self,
+        saving: &mut Saving,
+        most: usize,
+        _key_of: &dyn Fn(SlotNr) -> BlockKey,
+        out: &mut dyn FnMut(SlotNr, u8),
+    ) -> bool {
+        if saving.at.replace(0).is_none() {
+            self.links.walk(&self.list);
         }
+        for _ in 0..most {
+            let Some(slot) = self.links.step() else { return false };
+            if saving.first(slot) {
+                out(slot, 0);
+            }
+        }
+        true
     }
 
     fn restore(&mut self, slot: SlotNr, _state: u8, _key: BlockKey) {

@@ -99,7 +99,7 @@ pub const ASKS_MAX: u32 = 65_536;
 /// Decides which slot is given up next. Owns order and frequency, never mappings, pins or dirty
 /// state.
 ///
-/// Every call is O(1), amortised, except [`Policy::save`] and [`Policy::resize`] (and
+/// Every call is O(1), amortised, except [`Policy::save_some`] and [`Policy::resize`] (and
 /// [`Policy::evict`] of the set-associative policy, which looks at each way of one set). Calls
 /// about slots that the policy does not hold are ignored.
 pub trait Policy: Send + fmt::Debug {
@@ -144,9 +144,22 @@ pub trait Policy: Send + fmt::Debug {
         0..self.slots()
     }
 
-    /// Each held slot with a byte of state, within each queue from the hottest to the coldest, for
-    /// [`Policy::restore`] in the same order.
-    fn save(&self, key_of: &dyn Fn(SlotNr) -> BlockKey, out: &mut dyn FnMut(SlotNr, u8));
+    /// Some more of the held slots, each with a byte of state, within each queue from the hottest to
+    /// the coldest, for [`Policy::restore`] in the same order. Looks at `most` slots, and says
+    /// whether there are more to look at. The policy may be used between two calls: a slot that is
+    /// moved meanwhile is given once or not at all. One save goes on at a time.
+    fn save_some(
+        &mut self,
+        saving: &mut Saving,
+        most: usize,
+        key_of: &dyn Fn(SlotNr) -> BlockKey,
+        out: &mut dyn FnMut(SlotNr, u8),
+    ) -> bool;
+
+    /// All held slots, as [`Policy::save_some`] gives them.
+    fn save(&mut self, key_of: &dyn Fn(SlotNr) -> BlockKey, out: &mut dyn FnMut(SlotNr, u8)) {
+        self.save_some(&mut Saving::new(self.slots()), usize::MAX, key_of, out);
+    }
 
     /// Takes back what [`Policy::save`] gave: the slot becomes the coldest of its queue, so that
     /// blocks inserted while the cache is still being loaded stay hotter than all that is loaded.
@@ -166,6 +179,33 @@ pub trait Policy: Send + fmt::Debug {
 
     /// Memory in use, in bytes, all in all.
     fn memory_bytes(&self) -> usize;
+}
+
+/// How far a policy has been saved.
+#[derive(Debug)]
+pub struct Saving {
+    /// The queue (or the set), counted in the policy's own order.
+    queue: u32,
+    /// Where in it; `None` at its beginning.
+    at: Option<u64>,
+    /// A bit for each slot that was given.
+    given: Vec<u64>,
+}
+
+impl Saving {
+    /// Nothing of a policy for `slots` slots has been saved.
+    pub fn new(slots: u32) -> Saving {
+        Saving { queue: 0, at: None, given: vec![0; (slots as usize).div_ceil(64)] }
+    }
+
+    /// Whether the slot has not been given yet; from now on it has.
+    fn first(&mut self, slot: SlotNr) -> bool {
+        let Some(word) = self.given.get_mut(slot.index() / 64) else { return false };
+        let bit = 1 << (slot.0 % 64);
+        let first = *word & bit == 0;
+        *word |= bit;
+        first
+    }
 }
 
 /// Which policy, as a user names it and as the superblock records it.

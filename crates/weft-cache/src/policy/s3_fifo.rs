@@ -15,7 +15,7 @@
 
 use super::fifo::Fifo;
 use super::ghost::Ghost;
-use super::{ASKS_MAX, BlockKey, Policy, SLOTS_MAX, SlotNr};
+use super::{ASKS_MAX, BlockKey, Policy, SLOTS_MAX, Saving, SlotNr};
 
 /// Hits that a counter counts.
 const FREQUENCY_MAX: u8 = 3;
@@ -194,6 +194,25 @@ impl S3Fifo {
         None
     }
 
+    /// Drops all stale entries, and those of slots from `slots` on: they would name nothing.
+    fn forget_stale(&mut self, slots: u32) {
+        let states = &self.states;
+        for (queue, fifo) in [(Queue::Small, &mut self.small), (Queue::Main, &mut self.main)] {
+            let mut stale: Vec<u8> = states.iter().map(|state| state.stale(queue)).collect();
+            fifo.retain(|slot| {
+                let live = stale[slot.index()] == 0;
+                stale[slot.index()] = stale[slot.index()].saturating_sub(1);
+                live && slot.0 < slots
+            });
+        }
+        self.small_held = self.small.len() as u32;
+        self.main_held = self.main.len() as u32;
+        for state in &mut self.states {
+            state.set_stale(Queue::Small, 0);
+            state.set_stale(Queue::Main, 0);
+        }
+    }
+
     /// Drops the stale entries of a queue when they are many: amortised over the removals that
     /// made them.
     fn tidy(&mut self, queue: Queue) {
@@ -278,18 +297,34 @@ impl Policy for S3Fifo {
         self.ghost.contains(key)
     }
 
-    fn save(&self, _key_of: &dyn Fn(SlotNr) -> BlockKey, out: &mut dyn FnMut(SlotNr, u8)) {
-        for (queue, fifo, bit) in [(Queue::Main, &self.main, 4), (Queue::Small, &self.small, 0)] {
-            // Newest first, the first entry met of a slot is the live one.
-            let mut told = vec![0_u64; self.states.len().div_ceil(64)];
-            for slot in fifo.newest_first() {
+    fn save_some(
+        &mut self,
+        saving: &mut Saving,
+        most: usize,
+        _key_of: &dyn Fn(SlotNr) -> BlockKey,
+        out: &mut dyn FnMut(SlotNr, u8),
+    ) -> bool {
+        let mut left = most;
+        loop {
+            let (queue, fifo, bit) = match saving.queue {
+                0 => (Queue::Main, &self.main, 4),
+                1 => (Queue::Small, &self.small, 0),
+                _ => return false,
+            };
+            while let Some((number, slot)) = fifo.before(saving.at.unwrap_or(u64::MAX)) {
+                saving.at = Some(number);
                 let state = self.states[slot.index()];
-                let (word, mask) = (slot.index() / 64, 1 << (slot.0 % 64));
-                if state.queue() == Some(queue) && told[word] & mask == 0 {
-                    told[word] |= mask;
+                // Newest first, the first entry met of a slot is the live one.
+                if state.queue() == Some(queue) && saving.first(slot) {
                     out(slot, SAVED | bit | state.frequency());
                 }
+                left -= 1;
+                if left == 0 {
+                    return true;
+                }
             }
+            saving.queue += 1;
+            saving.at = None;
         }
     }
 
@@ -316,21 +351,8 @@ impl Policy for S3Fifo {
 
     fn resize(&mut self, slots: u32) {
         let slots = slots.min(SLOTS_MAX);
-        let states = &self.states;
-        for (queue, fifo) in [(Queue::Small, &mut self.small), (Queue::Main, &mut self.main)] {
-            // Stale entries go, or those of slots beyond the end would name nothing.
-            let mut stale: Vec<u8> = states.iter().map(|state| state.stale(queue)).collect();
-            fifo.retain(|slot| {
-                let live = stale[slot.index()] == 0;
-                stale[slot.index()] = stale[slot.index()].saturating_sub(1);
-                live && slot.0 < slots
-            });
-        }
-        self.small_held = self.small.len() as u32;
-        self.main_held = self.main.len() as u32;
-        for state in &mut self.states {
-            state.set_stale(Queue::Small, 0);
-            state.set_stale(Queue::Main, 0);
+        if slots < self.slots() {
+            self.forget_stale(slots);
         }
         self.was_full &= slots <= self.slots();
         self.states.resize(slots as usize, State::default());

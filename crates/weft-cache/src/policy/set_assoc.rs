@@ -9,7 +9,7 @@
 //! A slot costs four bytes: when it was last used, by the clock of its set.
 
 use super::ghost::Ghost;
-use super::{BlockKey, Policy, SLOTS_MAX, SlotNr};
+use super::{BlockKey, Policy, SLOTS_MAX, Saving, SlotNr};
 use std::ops::Range;
 
 /// Consecutive blocks that share a set, as a power of two.
@@ -142,15 +142,26 @@ impl Policy for SetAssociative {
         self.set_of(SlotNr(set as u32 * self.ways))
     }
 
-    fn save(&self, _key_of: &dyn Fn(SlotNr) -> BlockKey, out: &mut dyn FnMut(SlotNr, u8)) {
-        let mut start = 0;
-        while start < self.slots() {
-            let set = self.set_of(SlotNr(start));
-            start = set.end;
+    fn save_some(
+        &mut self,
+        saving: &mut Saving,
+        most: usize,
+        _key_of: &dyn Fn(SlotNr) -> BlockKey,
+        out: &mut dyn FnMut(SlotNr, u8),
+    ) -> bool {
+        // Whole sets, as the order is one within a set.
+        let mut looked = 0;
+        while saving.queue < self.slots() && looked < most {
+            let set = self.set_of(SlotNr(saving.queue));
+            looked += set.len();
+            saving.queue = set.end;
             for slot in self.coldest_first(set).into_iter().rev() {
-                out(slot, 0);
+                if saving.first(slot) {
+                    out(slot, 0);
+                }
             }
         }
+        saving.queue < self.slots()
     }
 
     fn restore(&mut self, slot: SlotNr, _state: u8, _key: BlockKey) {

@@ -390,6 +390,12 @@ proptest! {
         let mut saved = Vec::new();
         policy.save(&|slot| held[&slot], &mut |slot, state| saved.push((slot, state)));
         prop_assert_eq!(saved.len(), held.len());
+        // In parts, it is the same.
+        let (mut parts, mut saving) = (Vec::new(), Saving::new(slots));
+        while policy.save_some(&mut saving, 7, &|slot| held[&slot], &mut |slot, state| {
+            parts.push((slot, state));
+        }) {}
+        prop_assert_eq!(&parts, &saved);
         let mut restored = KINDS[which].build(slots);
         for &(slot, state) in &saved {
             restored.restore(slot, state, held[&slot]);
@@ -431,6 +437,52 @@ proptest! {
         policy.save(&|slot| held[&slot], &mut |slot, _| assert!(kept.insert(slot)));
         prop_assert_eq!(kept, held.keys().copied().collect::<HashSet<_>>());
     }
+}
+
+/// A policy that is used while it is saved gives no slot twice, and all that nobody has moved, in
+/// their order.
+#[test]
+fn a_policy_is_saved_while_it_is_used() {
+    for (seed, kind) in (0..).zip(KINDS) {
+        let slots = 512;
+        let mut policy = kind.build(slots);
+        for slot in 0..slots {
+            policy.insert(SlotNr(slot), place_key(&*policy, slot));
+        }
+        let keys: Vec<BlockKey> = (0..slots).map(|slot| place_key(&*policy, slot)).collect();
+        let key_of = |slot: SlotNr| keys[slot.index()];
+        let mut before = Vec::new();
+        policy.save(&key_of, &mut |slot, _| before.push(slot));
+        let (mut saving, mut given, mut moved) = (Saving::new(slots), Vec::new(), HashSet::new());
+        let mut random = uses(seed, 4096, u64::from(slots)).into_iter();
+        while policy.save_some(&mut saving, 16, &key_of, &mut |slot, _| given.push(slot)) {
+            for slot in random.by_ref().take(3).map(|x| SlotNr(x as u32 % slots)) {
+                moved.insert(slot);
+                match slot.0 % 3 {
+                    0 => policy.hit(slot, key_of(slot)),
+                    1 => policy.remove(slot, key_of(slot)),
+                    _ => policy.insert(slot, key_of(slot)),
+                }
+            }
+        }
+        let unmoved = |all: &[SlotNr]| -> Vec<SlotNr> {
+            all.iter().copied().filter(|slot| !moved.contains(slot)).collect()
+        };
+        // W-TinyLFU moves others than those that were used.
+        if kind != PolicyKind::WTinyLfu {
+            assert_eq!(unmoved(&given), unmoved(&before), "{kind}");
+        }
+        let once: HashSet<_> = given.iter().collect();
+        assert_eq!(once.len(), given.len(), "{kind}: a slot was given twice");
+    }
+}
+
+/// A key that may be put into this slot.
+fn place_key(policy: &dyn Policy, slot: u32) -> BlockKey {
+    (0..)
+        .map(|n| key(u64::from(slot) << 20 | n))
+        .find(|key| policy.place(*key).contains(&slot))
+        .expect("some key")
 }
 
 /// A state that no policy gave, or another one, is taken without harm.

@@ -21,7 +21,7 @@ use super::climber::Climber;
 use super::ghost::Ghost;
 use super::links::{Links, List};
 use super::sketch::Sketch;
-use super::{ASKS_MAX, BlockKey, Policy, SLOTS_MAX, SlotNr};
+use super::{ASKS_MAX, BlockKey, Policy, SLOTS_MAX, Saving, SlotNr};
 
 const WINDOW: u8 = 1;
 const PROBATION: u8 = 2;
@@ -263,13 +263,35 @@ impl Policy for WTinyLfu {
         self.ghost.as_ref().is_some_and(|ghost| ghost.contains(key))
     }
 
-    fn save(&self, key_of: &dyn Fn(SlotNr) -> BlockKey, out: &mut dyn FnMut(SlotNr, u8)) {
-        let lists =
-            [(PROTECTED, &self.protected), (WINDOW, &self.window), (PROBATION, &self.probation)];
-        for (tag, list) in lists {
-            for slot in self.links.iter(list) {
-                out(slot, SAVED | tag << 4 | self.sketch.estimate(key_of(slot)));
+    fn save_some(
+        &mut self,
+        saving: &mut Saving,
+        most: usize,
+        key_of: &dyn Fn(SlotNr) -> BlockKey,
+        out: &mut dyn FnMut(SlotNr, u8),
+    ) -> bool {
+        let mut left = most;
+        loop {
+            let (tag, list) = match saving.queue {
+                0 => (PROTECTED, &self.protected),
+                1 => (WINDOW, &self.window),
+                2 => (PROBATION, &self.probation),
+                _ => return false,
+            };
+            if saving.at.replace(0).is_none() {
+                self.links.walk(list);
             }
+            while let Some(slot) = self.links.step() {
+                if saving.first(slot) {
+                    out(slot, SAVED | tag << 4 | self.sketch.estimate(key_of(slot)));
+                }
+                left -= 1;
+                if left == 0 {
+                    return true;
+                }
+            }
+            saving.queue += 1;
+            saving.at = None;
         }
     }
 
