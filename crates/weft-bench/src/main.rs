@@ -9,6 +9,7 @@ mod hit_ratio;
 mod limits;
 mod machine;
 mod mounted;
+mod nbd;
 mod peer;
 mod plot;
 mod postmark;
@@ -84,6 +85,8 @@ enum What {
     CacheOpen,
     /// What a hit in the cache costs beside a read of a file
     CacheHits,
+    /// NBD servers beside each other: weft, nbdkit and qemu-nbd
+    NbdServers,
     /// The kernel's dm-cache in a guest, counted, beside weft's cache
     DmCache,
     /// Make the input, and say what it is
@@ -232,7 +235,7 @@ fn main() -> Result<()> {
         _ => {}
     }
     let bench = Bench::new(&cli)?;
-    let all: [(&str, Measurement); 14] = [
+    let all: [(&str, Measurement); 15] = [
         ("limits", limits::limits),
         ("optimisations", engine::optimisations),
         ("blocks", engine::blocks),
@@ -246,6 +249,7 @@ fn main() -> Result<()> {
         ("cache-open", cache::opening),
         ("cache-hits", cache::hits),
         ("cache", cache::experiment),
+        ("nbd-servers", nbd::servers),
         ("dm-cache", cache::dm_cache),
     ];
     match cli.what {
@@ -271,6 +275,7 @@ fn main() -> Result<()> {
         What::CacheBatching => cache::batching(&bench),
         What::CacheOpen => cache::opening(&bench),
         What::CacheHits => cache::hits(&bench),
+        What::NbdServers => nbd::servers(&bench),
         What::DmCache => cache::dm_cache(&bench),
         What::Tree => {
             let tree = bench.tree()?;
