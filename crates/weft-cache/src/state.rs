@@ -547,7 +547,7 @@ impl State {
     /// was dropped without telling the log is known by nobody.
     pub(crate) fn may_be_believed(&self, key: BlockKey) -> bool {
         self.loading.is_some()
-            || self.unlogged_drops
+            || self.unlogged_drops > 0
             || self.lookup(key).is_some()
             || self.removed.contains(&key)
             || self.removed_committing.contains(&key)
