@@ -163,6 +163,8 @@ fn what_failed_once_holds() {
     campaign(Family::Only(weft_cache::Mode::PassThrough), 1008..1009, 2);
     // A write over a block that a failed flush had dropped, and whose durable record still counted.
     campaign(Family::parse("failing-mixed").unwrap(), 5003..5004, 2);
+    // A detach told of a failed flush, and the next one again.
+    campaign(Family::parse("failing-write-through").unwrap(), 5007..5008, 2);
     // A lost marker, and behind it a batch that counted in a later life.
     campaign(Family::parse("failing-write-back").unwrap(), 5010..5011, 2);
 }
