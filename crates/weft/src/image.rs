@@ -3,7 +3,7 @@
 //! Most images are a volume and nothing else. Those of Macintosh disks come in MacBinary, in
 //! DiskCopy 4.2, NDIF or UDIF, behind an Apple partition map, and in each other
 //! ([`weft_block::container`]). An NDIF image has its map in its resource fork, which on Linux is
-//! beside the file or in an attribute: see [`resource_fork_of`].
+//! beside the file (`._NAME`, `.rsrc/NAME`, `NAME.rsrc`) or in an attribute.
 
 use crate::format::{Format, recognise};
 use crate::source::Source;
