@@ -108,7 +108,7 @@ pub struct Set {
     #[arg(required = true, value_name = "VOLUME_PATH")]
     pub paths: Vec<OsString>,
     /// The type, four letters
-    #[arg(long = "type", short, value_name = "TYPE")]
+    #[arg(long = "type", short = 't', value_name = "TYPE")]
     pub file_type: Option<Code>,
     /// The creator, four letters
     #[arg(long, short, value_name = "CREATOR")]

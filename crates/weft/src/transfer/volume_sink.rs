@@ -91,8 +91,8 @@ impl<'a> VolumeSink<'a> {
 
     fn leave_out(&mut self, full: &[u8], what: &str) {
         let shown = below(&self.shown, full);
-        self.left_out
-            .push(format!("{}: the volume has no {what}", String::from_utf8_lossy(&shown)));
+        let shown = String::from_utf8_lossy(shown.strip_prefix(b"/").unwrap_or(&shown));
+        self.left_out.push(format!("/{shown}: the volume has no {what}"));
     }
 
     /// Sets attributes; owners only where the volume keeps them.
