@@ -8,6 +8,7 @@ use crate::interchange::apple::{self, Kind, Version};
 use crate::interchange::{Fork, Format, Meta, Reader};
 use crate::streams::{MacVolume, ResourceReader, ResourceWriter};
 use std::collections::HashMap;
+use std::collections::hash_map::Entry;
 use std::io::{Cursor, Read};
 use weft_vfs::{Error, FileKind, Ino, Result};
 
@@ -92,19 +93,20 @@ impl Drafts {
 
     /// The draft of a file, begun with what the volume has of it.
     fn draft(&mut self, volume: &dyn MacVolume, base: Ino) -> Result<&mut Vec<u8>> {
-        if !self.all.contains_key(&base) {
-            let meta = volume.meta(base)?;
-            let mut bytes = header(&meta)?;
-            if meta.resource_bytes > DRAFT_MAX_BYTES {
-                return Err(Error::TooLarge);
-            }
-            ResourceReader::new(volume, base)
-                .take(meta.resource_bytes)
-                .read_to_end(&mut bytes)
-                .map_err(|e| Error::Io { errno: 5, message: e.to_string() })?;
-            self.all.insert(base, bytes);
+        let vacant = match self.all.entry(base) {
+            Entry::Occupied(begun) => return Ok(begun.into_mut()),
+            Entry::Vacant(vacant) => vacant,
+        };
+        let meta = volume.meta(base)?;
+        if meta.resource_bytes > DRAFT_MAX_BYTES {
+            return Err(Error::TooLarge);
         }
-        self.all.get_mut(&base).ok_or(Error::Stale(base.0))
+        let mut bytes = header(&meta)?;
+        ResourceReader::new(volume, base)
+            .take(meta.resource_bytes)
+            .read_to_end(&mut bytes)
+            .map_err(|e| Error::Io { errno: 5, message: e.to_string() })?;
+        Ok(vacant.insert(bytes))
     }
 
     pub fn write(

@@ -101,8 +101,7 @@ pub fn make_mac(
             let len = device.geometry().len_bytes.saturating_sub(DiskCopy::HEADER_BYTES);
             floppy(image, len)?;
             DiskCopy::write_header(device, &options.name, len)?;
-            let made = in_window(image, device, DiskCopy::HEADER_BYTES, len, options)?;
-            Ok(made)
+            in_window(image, device, DiskCopy::HEADER_BYTES, len, options)
         }
     })?;
     if options.wrapping == Wrapping::DiskCopy {

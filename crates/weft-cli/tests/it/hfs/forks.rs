@@ -41,7 +41,7 @@ fn every_packing_comes_back_as_it_was() {
         let dir = format!("out-{format}");
         std::fs::create_dir(bench.path(&dir)).unwrap();
         bench.ok(&["get", "v.img:/Game ƒ", &dir, "--as", format, "--quiet"]);
-        let first = read(bench.path(&format!("{dir}/{packed}")));
+        let first = read(&bench.path(&format!("{dir}/{packed}")));
         let image = format!("{format}.img");
         bench.ok(&["mkfs", "hfs", &image, "--size", "2M", "--quiet"]);
         let from = format!("{dir}/{packed}");
@@ -62,13 +62,13 @@ fn every_packing_comes_back_as_it_was() {
         }
         let back = format!("{image}:/Game ƒ");
         bench.ok(&["get", &back, "back", "--as", "data", "--quiet"]);
-        assert_eq!(read(bench.path("back")), data, "{format}");
+        assert_eq!(read(&bench.path("back")), data, "{format}");
         let fork = bench.command(&["cat", "--resource", &back]).output().unwrap();
         assert!(fork.stdout == resource, "{format}: the resource fork");
         // Packed again it is the same, byte for byte.
         std::fs::create_dir(bench.path("twice")).unwrap();
         bench.ok(&["get", &back, "twice", "--as", format, "--quiet"]);
-        assert!(read(bench.path(&format!("twice/{packed}"))) == first, "{format} twice");
+        assert!(read(&bench.path(&format!("twice/{packed}"))) == first, "{format} twice");
         std::fs::remove_dir_all(bench.path("twice")).unwrap();
     }
     bench.ok(&["fsck", "v.img"]);
@@ -122,7 +122,7 @@ fn text_is_converted_on_request_only() {
     assert_eq!(raw, b"Gr\x9f\xa7e\rzweite Zeile\r");
     assert_eq!(bench.json(&["hfs", "info", "v.img:/text"])[0]["file_type"], "TEXT");
     bench.ok(&["get", "v.img:/text", "back", "--as", "text", "--quiet"]);
-    assert_eq!(read(bench.path("back")), "Grüße\nzweite Zeile\n".as_bytes());
+    assert_eq!(read(&bench.path("back")), "Grüße\nzweite Zeile\n".as_bytes());
     bench.write("japanese", "日本".as_bytes());
     let said = bench.fails(1, &["put", "japanese", "v.img:/x", "--as", "text"]);
     assert!(said.contains("MacRoman has no"), "{said}");
@@ -160,7 +160,7 @@ fn files_of_this_computer_are_converted() {
         from = format!("out/{name}");
         assert!(bench.path(&from).exists(), "{format}");
     }
-    let whole = read(bench.path(&from));
+    let whole = read(&bench.path(&from));
     assert!(whole[128..].starts_with(&data));
     assert!(whole.windows(resource.len()).any(|w| w == resource));
 }
@@ -179,7 +179,7 @@ fn other_tools_unpack_what_weft_packs() {
         run(dir, "unar", &["-q", "-k", "visible", "-D", "-o", &out, name]);
         let mut found = Vec::new();
         for entry in std::fs::read_dir(bench.path(&out)).unwrap() {
-            found.push(read(entry.unwrap().path()));
+            found.push(read(&entry.unwrap().path()));
         }
         assert!(found.contains(&data), "unar finds the data fork of {format}");
         let whole = |f: &Vec<u8>| f.windows(resource.len()).any(|w| w == resource);
@@ -193,7 +193,7 @@ fn other_tools_unpack_what_weft_packs() {
     let taken = |suffix: &str| {
         let all = std::fs::read_dir(dir).unwrap().map(|e| e.unwrap().path());
         let mut all = all.filter(|p| p.extension().is_some_and(|e| e == suffix));
-        read(all.next().unwrap_or_else(|| panic!("no .{suffix}")))
+        read(&all.next().unwrap_or_else(|| panic!("no .{suffix}")))
     };
     assert_eq!(taken("data"), data);
     assert_eq!(taken("rsrc"), resource);

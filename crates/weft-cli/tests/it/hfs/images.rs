@@ -15,7 +15,7 @@ fn a_floppy_in_diskcopy_is_made_changed_and_summed() {
         // A wrong sum would be told here.
         assert_eq!(info["layers"], serde_json::json!(["DiskCopy 4.2 \"Floppy\""]));
         bench.ok(&["get", "f.image:/file", "back"]);
-        assert_eq!(read(bench.path("back")), noise(50_000, 6));
+        assert_eq!(read(&bench.path("back")), noise(50_000, 6));
         bench.ok(&["fsck", "f.image"]);
         bench.ok(&["hfs", "unwrap", "f.image", "raw.img", "--quiet"]);
         assert!(bench.json(&["info", "raw.img"])["layers"].as_array().unwrap().is_empty());
@@ -34,7 +34,7 @@ fn a_disk_with_a_partition_map_is_opened_by_itself_or_by_number() {
     assert!(bench.path("d.hda.p2.wjournal").exists(), "the journal is the partition's");
     for source in ["d.hda", "d.hda?partition=2"] {
         bench.ok(&["get", &format!("{source}:/file"), "back", "--quiet"]);
-        assert_eq!(read(bench.path("back")), noise(50_000, 7));
+        assert_eq!(read(&bench.path("back")), noise(50_000, 7));
         bench.ok(&["fsck", source]);
     }
     let info = bench.json(&["info", "d.hda"]);
@@ -46,7 +46,7 @@ fn a_disk_with_a_partition_map_is_opened_by_itself_or_by_number() {
     assert!(bench.fails(1, &["mkfs", "hfs", "d.hda"]).contains("in use already"));
 
     // A driver is taken over from another disk: here one that only looks like it.
-    let mut disk = read(bench.path("d.hda"));
+    let mut disk = read(&bench.path("d.hda"));
     disk[16..18].copy_from_slice(&1_u16.to_be_bytes());
     disk[18..26].copy_from_slice(&[0, 0, 0, 63, 0, 1, 0, 1]);
     let map = disk[512..1024].to_vec();
@@ -60,7 +60,7 @@ fn a_disk_with_a_partition_map_is_opened_by_itself_or_by_number() {
     std::fs::write(bench.path("with-driver.hda"), &disk).unwrap();
     let from = ["--drivers-from", "with-driver.hda", "--quiet"];
     bench.ok(&[&["mkfs", "hfs", "e.hda", "--size", "20M", "--apm"][..], &from].concat());
-    let made = read(bench.path("e.hda"));
+    let made = read(&bench.path("e.hda"));
     assert_eq!(made[16..18], [0, 1], "one driver in the descriptor record");
     assert_eq!(made[18..22], [0, 0, 0, 64], "which is where it was put");
     assert_eq!(made[64 * 512..65 * 512], noise(512, 8));
@@ -75,7 +75,7 @@ fn a_disk_with_a_partition_map_is_opened_by_itself_or_by_number() {
 fn images_in_images_are_taken_apart_and_written_in_place() {
     let bench = Bench::new();
     bench.ok(&["mkfs", "mfs", "f.image", "--size", "400K", "--diskcopy", "--quiet"]);
-    let inner = read(bench.path("f.image"));
+    let inner = read(&bench.path("f.image"));
     bench.write("f.bin", &macbinary(b"Disk", b"dImgdCpy", &inner, b"rsrc"));
     bench.write("file", b"in three layers");
     bench.ok(&["put", "file", "f.bin:/", "--quiet"]);
@@ -109,7 +109,7 @@ fn what_is_no_macintosh_volume_is_named() {
     assert!(bench.fails(1, &["mkfs", "hfs", "e.img"]).contains("an ext2, ext3 or ext4 volume"));
     // A volume cut short says so, and is not written.
     let v = volume();
-    let whole = read(v.path("v.img"));
+    let whole = read(&v.path("v.img"));
     v.write("cut.img", &whole[..whole.len() / 2]);
     assert!(v.fails(1, &["ls", "cut.img:/"]).contains("MDB"));
 }

@@ -8,7 +8,7 @@ mod peers;
 mod sizes;
 
 use crate::run::Bench;
-use std::path::{Path, PathBuf};
+use std::path::Path;
 use std::process::{Command, Output};
 
 /// An empty HFS volume `v.img` of 20 MiB.
@@ -78,8 +78,8 @@ fn run(dir: &Path, name: &str, args: &[&str]) -> Output {
     out
 }
 
-fn read(path: PathBuf) -> Vec<u8> {
-    std::fs::read(&path).unwrap_or_else(|e| panic!("{}: {e}", path.display()))
+fn read(path: &Path) -> Vec<u8> {
+    std::fs::read(path).unwrap_or_else(|e| panic!("{}: {e}", path.display()))
 }
 
 #[test]
@@ -158,7 +158,7 @@ fn a_journal_lies_beside_the_image_and_is_found_again() {
     let info = bench.json(&["info", "v.img"]);
     assert!(info["journal"].as_str().unwrap().ends_with("v.img.wjournal"));
     bench.ok(&["get", "v.img:/d/a", "back"]);
-    assert!(read(bench.path("back")) == noise(9_000_000, 1));
+    assert!(read(&bench.path("back")) == noise(9_000_000, 1));
     bench.ok(&["put", "d", "v.img:/e", "--quiet"]);
     assert_eq!(bench.json(&["fsck", "v.img"])["clean"], true);
     // The date it was made is what the journal knows it by.
@@ -178,7 +178,7 @@ fn damage_is_4_repaired_1_and_a_dry_run_says_how() {
     bench.write("file", &noise(300_000, 2));
     bench.ok(&["put", "file", "v.img:/", "--quiet"]);
     // The bitmap is at block 3: blocks in use are called free.
-    let mut image = read(bench.path("v.img"));
+    let mut image = read(&bench.path("v.img"));
     image[3 * 512 + 20..3 * 512 + 60].fill(0);
     std::fs::write(bench.path("v.img"), &image).unwrap();
     let ran = bench.run(&["fsck", "v.img"]);
@@ -186,23 +186,23 @@ fn damage_is_4_repaired_1_and_a_dry_run_says_how() {
     let ran = bench.run(&["fsck", "--dry-run", "v.img"]);
     assert_eq!(ran.code, 4, "{ran:#?}");
     assert!(ran.out.contains("would make the bitmap anew"), "{ran:#?}");
-    assert_eq!(read(bench.path("v.img")), image, "a dry run changes nothing");
+    assert_eq!(read(&bench.path("v.img")), image, "a dry run changes nothing");
     let ran = bench.run(&["fsck", "--json", "v.img"]);
     let report: serde_json::Value = serde_json::from_str(&ran.out).expect("JSON");
     assert!(report["problems"][0]["fix"].is_string(), "{report}");
     assert_eq!(bench.run(&["fsck", "--repair", "v.img"]).code, 1);
     assert_eq!(bench.run(&["fsck", "v.img"]).code, 0);
     bench.ok(&["get", "v.img:/file", "back"]);
-    assert_eq!(read(bench.path("back")), noise(300_000, 2));
+    assert_eq!(read(&bench.path("back")), noise(300_000, 2));
 
     // Not even the MDB is there: its copy at the end says where everything is.
-    let mut image = read(bench.path("v.img"));
+    let mut image = read(&bench.path("v.img"));
     image[1024..1536].fill(0);
     std::fs::write(bench.path("v.img"), &image).unwrap();
     assert_eq!(bench.run(&["fsck", "v.img"]).code, 4);
     assert_eq!(bench.run(&["fsck", "--repair", "v.img"]).code, 1);
     bench.ok(&["get", "v.img:/file", "again"]);
-    assert_eq!(read(bench.path("again")), noise(300_000, 2));
+    assert_eq!(read(&bench.path("again")), noise(300_000, 2));
 }
 
 #[test]
@@ -214,14 +214,14 @@ fn a_damaged_mfs_volume_is_read_and_repaired() {
         bench.ok(&["put", &format!("f{n}"), "v.img:/", "--quiet"]);
     }
     // The map behind the volume information, 12 bits a block: a chain that leaves its file.
-    let mut image = read(bench.path("v.img"));
+    let mut image = read(&bench.path("v.img"));
     image[1024 + 64 + 3] ^= 0x55;
     std::fs::write(bench.path("v.img"), &image).unwrap();
     assert_eq!(bench.run(&["fsck", "v.img"]).code, 4);
     assert_eq!(bench.run(&["fsck", "--repair", "v.img"]).code, 1);
     assert_eq!(bench.run(&["fsck", "v.img"]).code, 0);
     bench.ok(&["get", "v.img:/f2", "back"]);
-    assert_eq!(read(bench.path("back")), noise(20_000, 2));
+    assert_eq!(read(&bench.path("back")), noise(20_000, 2));
 }
 
 #[test]
@@ -235,7 +235,7 @@ fn a_folder_becomes_the_same_volume_twice() {
     let make = |image: &str| {
         let args = ["mkfs", "hfs", image, "--size", "4M", "--label", "Same", "--reproducible"];
         bench.ok(&[&args[..], &["--import", "tree", "--quiet"]].concat());
-        read(bench.path(image))
+        read(&bench.path(image))
     };
     let first = make("a.img");
     std::thread::sleep(std::time::Duration::from_millis(1100));

@@ -4,7 +4,7 @@ use super::{macbinary, noise, read, volume};
 use crate::run::{Bench, can_mount};
 use std::ffi::OsStr;
 use std::fs;
-use std::path::PathBuf;
+use std::path::{Path, PathBuf};
 
 /// A mounted volume; whatever a test does, nothing stays mounted.
 struct Mounted<'a> {
@@ -44,14 +44,14 @@ impl Drop for Mounted<'_> {
     }
 }
 
-fn xattr(path: &PathBuf, name: &str) -> Option<Vec<u8>> {
+fn xattr(path: &Path, name: &str) -> Option<Vec<u8>> {
     let mut value = vec![0; 64 << 10];
     let len = rustix::fs::getxattr(path, OsStr::new(name), &mut value[..]).ok()?;
     value.truncate(len);
     Some(value)
 }
 
-fn set_xattr(path: &PathBuf, name: &str, value: &[u8]) {
+fn set_xattr(path: &Path, name: &str, value: &[u8]) {
     let flags = rustix::fs::XattrFlags::empty();
     rustix::fs::setxattr(path, OsStr::new(name), value, flags).unwrap();
 }
@@ -253,9 +253,9 @@ fn an_owner_is_chosen_and_a_journal_is_replayed_after_a_kill() {
     rustix::process::kill_process(pid, rustix::process::Signal::KILL).unwrap();
     drop(mount);
     // A check without a repair replays the journal in memory, and leaves the image alone.
-    let before = read(bench.path("v.img"));
+    let before = read(&bench.path("v.img"));
     let report = bench.run(&["fsck", "--json", "v.img"]);
-    assert_eq!(read(bench.path("v.img")), before);
+    assert_eq!(read(&bench.path("v.img")), before);
     let report: serde_json::Value = serde_json::from_str(&report.out).unwrap();
     assert_eq!(
         (&report["clean"], &report["journal_replayed"]),
@@ -263,7 +263,7 @@ fn an_owner_is_chosen_and_a_journal_is_replayed_after_a_kill() {
         "{report}"
     );
     bench.ok(&["get", "v.img:/d30/f", "back"]);
-    assert_eq!(read(bench.path("back")), noise(3000, 30));
+    assert_eq!(read(&bench.path("back")), noise(3000, 30));
     bench.ok(&["put", "back", "v.img:/again", "--quiet"]);
     bench.ok(&["fsck", "v.img"]);
 }

@@ -53,14 +53,14 @@ fn hfsutils_read_what_the_command_writes() {
         assert_eq!(found, 1, "name {number}");
     }
     run(bench.dir(), "hcopy", &["-m", ":Both", "by-hcopy.bin"]);
-    let theirs = read(bench.path("by-hcopy.bin"));
+    let theirs = read(&bench.path("by-hcopy.bin"));
     assert_eq!(theirs[65..73], *b"APPLWeFt");
     assert_eq!(theirs[73] & 0x60, 0x60, "bundle and invisible");
     assert!(theirs[128..].starts_with(&noise(100_000, 1)));
     let resource = 128 + 100_000_usize.next_multiple_of(128);
     assert!(theirs[resource..].starts_with(&noise(70_001, 2)));
     run(bench.dir(), "hcopy", &["-r", ":24/7", "slash"]);
-    assert_eq!(read(bench.path("slash")), b"slash");
+    assert_eq!(read(&bench.path("slash")), b"slash");
     let hattrib = run(bench.dir(), "hls", &["-la", ":Both"]).stdout;
     assert!(String::from_utf8_lossy(&hattrib).contains("APPL/WeFt"));
     run(bench.dir(), "humount", &[]);
@@ -96,19 +96,19 @@ fn the_command_reads_what_hfsutils_write() {
     }
     assert_eq!(bench.run(&["fsck", "--repair", "v.img"]).code, 1);
     bench.ok(&["get", "--as", "macbinary", "v.img:/Both é", "back.bin", "--quiet"]);
-    let back = read(bench.path("back.bin"));
+    let back = read(&bench.path("back.bin"));
     assert_eq!(back[65..73], *b"APPLWeFt");
     assert!(back[128..].starts_with(&noise(40_000, 1)));
     let resource = 128 + 40_000_usize.next_multiple_of(128);
     assert!(back[resource..].starts_with(&noise(9_999, 2)));
     bench.ok(&["get", "--as", "text", "v.img:/Folder/text", "back", "--quiet"]);
-    assert_eq!(read(bench.path("back")), b"one\ntwo\n");
+    assert_eq!(read(&bench.path("back")), b"one\ntwo\n");
     // Changed by weft, and read again by them.
     bench.ok(&["cp", "v.img:/Both é", "v.img:/Folder/Second", "--quiet"]);
     bench.ok(&["rm", "v.img:/Both é"]);
     run(bench.dir(), "hmount", &["v.img"]);
     run(bench.dir(), "hcopy", &["-m", ":Folder:Second", "second.bin"]);
     run(bench.dir(), "humount", &[]);
-    assert!(read(bench.path("second.bin"))[128..].starts_with(&noise(40_000, 1)));
+    assert!(read(&bench.path("second.bin"))[128..].starts_with(&noise(40_000, 1)));
     bench.ok(&["fsck", "v.img"]);
 }
