@@ -20,8 +20,9 @@ impl Cache {
     /// device longer first; to shrink, make it shorter afterwards. Blocks that have to go are
     /// written back if they are dirty.
     ///
-    /// The cache serves meanwhile, but for a moment at the end, when the tables of slots get their new
-    /// length (some nanoseconds a slot).
+    /// The cache serves meanwhile, but for a moment at the end, when the tables of slots and the
+    /// policy's queues get their new length: some hundredths of a microsecond a slot to grow, and
+    /// up to 0.2 microseconds to shrink.
     ///
     /// # Errors
     /// [`Error::Invalid`] if the length makes no sense, or differs too little from the present one;
