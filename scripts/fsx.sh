@@ -7,13 +7,16 @@
 # OPERATIONS are per commit policy (default 1000000), in runs of 10000 on one mount: fsx keeps its
 # mappings, and so takes ever longer for an operation. TOOLS is a directory with bin/fsx; it is
 # installed there if missing (default: target/tools). ORDERS lists the policies (default: soft,
-# journal=metadata, journal=ordered, journal=full, async), SEED the seed (default: the time).
+# journal=metadata, journal=ordered, journal=full, async), SEED the seed (default: the time),
+# NETWORKS the networks of transformations that it runs through then, with : for blanks (default:
+# aead:key=k zstd:frame=16K). Either list may be empty.
 set -eu
 
 weft=$(realpath "${1:?usage: $0 WEFT [OPERATIONS [TOOLS]]}")
 operations=${2:-1000000}
 tools=${3:-target/tools}
-orders=${ORDERS:-soft journal=metadata journal=ordered journal=full async}
+orders=${ORDERS-soft journal=metadata journal=ordered journal=full async}
+networks=${NETWORKS-aead:key=k zstd:frame=16K}
 seed=${SEED:-$(date +%s)}
 [ -x "$tools/bin/fsx" ] || cargo install --quiet fsx --version 0.3.2 --root "$tools"
 fsx=$(realpath "$tools/bin/fsx")
@@ -58,6 +61,36 @@ posix_fadvise = 0.5
 copy_file_range = 3
 END
 
+# fsx FOR WHOM: on the mount, in runs of at most 10000 operations.
+run_fsx() {
+    left=$operations
+    run_seed=$seed
+    while [ "$left" -gt 0 ]; do
+        some=$((left < 10000 ? left : 10000))
+        if ! "$fsx" -q -f "$dir/fsx.toml" -N "$some" -S "$run_seed" -P "$dir" "$dir/mnt/file" \
+            > "$dir/fsx.out" 2>&1
+        then
+            tail -n 50 "$dir/fsx.out"
+            echo "$0: failed; again with SEED=$run_seed $1 $0 $weft $some" >&2
+            exit 1
+        fi
+        left=$((left - some))
+        run_seed=$((run_seed + 1))
+    done
+}
+
+# Unmounts, waits until the daemon lets go of the image, and checks it.
+finish() {
+    umount "$dir/mnt"
+    tries=0
+    until flock -n "$dir/image" true; do
+        tries=$((tries + 1))
+        [ $tries -lt 300 ] || { echo "$0: the mount did not end" >&2; exit 1; }
+        sleep 0.1
+    done
+    e2fsck -fn "$dir/image" > "$dir/fsck.out" 2>&1 || { cat "$dir/fsck.out"; exit 1; }
+}
+
 for order in $orders; do
     case $order in
         journal*) kind=ext3 ;;
@@ -67,28 +100,19 @@ for order in $orders; do
     "$weft" mkfs "$kind" "$dir/image" --size 128M > "$dir/mkfs.out"
     "$weft" mount "$dir/image" "$dir/mnt" --background -o "order=$order" > "$dir/mount.out"
     echo "fsx: $operations operations, seeds from $seed, $kind, order=$order"
-    left=$operations
-    run_seed=$seed
-    while [ "$left" -gt 0 ]; do
-        some=$((left < 10000 ? left : 10000))
-        if ! "$fsx" -q -f "$dir/fsx.toml" -N "$some" -S "$run_seed" -P "$dir" "$dir/mnt/file" \
-            > "$dir/fsx.out" 2>&1
-        then
-            tail -n 50 "$dir/fsx.out"
-            echo "$0: failed; again with SEED=$run_seed ORDERS=$order $0 $weft $some" >&2
-            exit 1
-        fi
-        left=$((left - some))
-        run_seed=$((run_seed + 1))
-    done
-    umount "$dir/mnt"
-    # The daemon may still be writing: it holds a lock on the image until it is done.
-    tries=0
-    until flock -n "$dir/image" true; do
-        tries=$((tries + 1))
-        [ $tries -lt 300 ] || { echo "$0: the mount did not end" >&2; exit 1; }
-        sleep 0.1
-    done
-    e2fsck -fn "$dir/image" > "$dir/fsck.out" 2>&1 || { cat "$dir/fsck.out"; exit 1; }
+    run_fsx "ORDERS=$order NETWORKS="
+    finish
+done
+
+printf '%064d' 7 > "$dir/key"
+for network in $networks; do
+    echo "file $(echo "$network" | tr : ' ')" > "$dir/rules"
+    rm -f "$dir/image"
+    "$weft" mkfs ext2 "$dir/image" --size 128M > "$dir/mkfs.out"
+    "$weft" mount "$dir/image" "$dir/mnt" --background --transform "$dir/rules" \
+        --key "k=$dir/key" > "$dir/mount.out"
+    echo "fsx: $operations operations, seeds from $seed, through $(cat "$dir/rules")"
+    run_fsx "ORDERS= NETWORKS=$network"
+    finish
 done
 echo "fsx found nothing, and e2fsck is content"
