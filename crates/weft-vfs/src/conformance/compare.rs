@@ -3,9 +3,11 @@
 use std::collections::BTreeMap;
 use std::hash::{DefaultHasher, Hash, Hasher};
 
+use super::Limits;
 use crate::{Attr, FileKind, FileSystem, Ino, Result, Walker};
 
-/// All of a file system that a user can see, except times, space and inode numbers.
+/// All of a file system that a user can see, except times, space and inode numbers, and what not
+/// every format keeps.
 #[derive(Debug, PartialEq, Eq)]
 pub(super) struct Picture(BTreeMap<String, Seen>);
 
@@ -25,7 +27,7 @@ struct Seen {
 }
 
 /// Looks at the whole tree, and at the content of all files if `content`.
-pub(super) fn picture(fs: &dyn FileSystem, content: bool) -> Result<Picture> {
+pub(super) fn picture(fs: &dyn FileSystem, content: bool, limits: &Limits) -> Result<Picture> {
     let mut first_path: BTreeMap<Ino, String> = BTreeMap::new();
     let mut paths = BTreeMap::new();
     for found in Walker::new(fs).tree(b"/")? {
@@ -46,6 +48,12 @@ pub(super) fn picture(fs: &dyn FileSystem, content: bool) -> Result<Picture> {
         if root {
             // Its owner and mode are mkfs's choice; `lost+found` may count as a child.
             (seen.nlink, seen.perm, seen.owner) = (0, 0, (0, 0));
+        }
+        if !limits.owners_and_modes {
+            (seen.perm, seen.owner) = (0, (0, 0));
+        }
+        if !limits.counts_subdirectories && seen.kind == FileKind::Directory {
+            seen.nlink = 0;
         }
         all.insert(path.clone(), seen);
     }

@@ -39,11 +39,11 @@ pub(super) enum Operation {
 
 const SLOTS: usize = 3;
 
-fn place(random: &mut Random) -> Place {
+fn place(random: &mut Random, limits: &Limits) -> Place {
     let depth = [1, 1, 1, 2, 2, 2, 3][random.below(7)];
     let names: Vec<Vec<u8>> = (0..depth)
         .map(|_| match random.below(6) {
-            5 => vec![b'L'; 200],
+            5 => vec![b'L'; limits.name_bytes.min(200)],
             nr => vec![b'a' + nr as u8],
         })
         .collect();
@@ -63,15 +63,17 @@ fn offset(random: &mut Random) -> u64 {
 
 pub(super) fn random_operation(random: &mut Random, limits: &Limits) -> Operation {
     let seed = random.next();
-    let at = place(random);
+    let at = place(random, limits);
     let perm = [0o644, 0o600, 0o755, 0o4755][random.below(4)];
     let slot = random.below(SLOTS);
     match random.below(43) {
         0..=4 => Operation::Make { at, kind: FileKind::Regular, perm },
         5 if limits.special_files => Operation::Make { at, kind: FileKind::Fifo, perm },
         5..=8 => Operation::Mkdir { at, perm },
-        9 => Operation::Symlink { at, len: [1, 59, 60, 61, 300][random.below(5)] },
-        10..=11 => Operation::Link { from: at, to: place(random) },
+        9 if limits.symlinks => {
+            Operation::Symlink { at, len: [1, 59, 60, 61, 300][random.below(5)] }
+        }
+        10..=11 if limits.hard_links => Operation::Link { from: at, to: place(random, limits) },
         12..=13 => Operation::Unlink { at },
         14 => Operation::Rmdir { at },
         15..=19 => {
@@ -80,16 +82,18 @@ pub(super) fn random_operation(random: &mut Random, limits: &Limits) -> Operatio
                 1 if limits.exchange => RenameFlags::EXCHANGE,
                 _ => RenameFlags::empty(),
             };
-            Operation::Rename { from: at, to: place(random), flags }
+            Operation::Rename { from: at, to: place(random, limits), flags }
         }
         20..=25 => {
             let len = [0, 1, 100, 1024, 4096, 5000, 20_000][random.below(7)];
             Operation::Write { at, offset: offset(random), len, seed }
         }
         26..=28 => Operation::Resize { at, size: offset(random) },
-        29 => Operation::Chmod { at, perm },
-        30 => Operation::Chown { at, uid: random.below(100_000) as u32, gid: slot as u32 },
-        31 => Operation::Touch { at, secs: random.below(2_000_000_000) as i64 },
+        29 if limits.owners_and_modes => Operation::Chmod { at, perm },
+        30 if limits.owners_and_modes => {
+            Operation::Chown { at, uid: random.below(100_000) as u32, gid: slot as u32 }
+        }
+        31 if limits.own_times => Operation::Touch { at, secs: random.below(2_000_000_000) as i64 },
         32 | 33 if limits.xattr_bytes > 0 => {
             let how = [XattrSet::Any, XattrSet::Create, XattrSet::Replace][random.below(3)];
             // Six names of at most an eighth fit together into what one value may take.
@@ -111,7 +115,7 @@ pub(super) fn random_operation(random: &mut Random, limits: &Limits) -> Operatio
         }
         37 => {
             let (offset, len) = (offset(random), offset(random));
-            Operation::Copy { from: at, to: place(random), offset, len }
+            Operation::Copy { from: at, to: place(random, limits), offset, len }
         }
         38 => Operation::Open { at, slot, append: random.below(2) == 0 },
         39 => Operation::WriteSlot { slot, offset: offset(random), len: 777, seed },

@@ -70,8 +70,10 @@ fn play(
             return Err(fail(format!("told {}, the model {}", show(&got), show(&want))));
         }
         let content = at % content_every == content_every - 1 || at + 1 == operations.len();
-        let seen = picture(&*fs, content).map_err(|e| fail(format!("looking: {e}")))?;
-        let want = picture(&model, content).map_err(|e| fail(format!("the model: {e}")))?;
+        let seen =
+            picture(&*fs, content, bench.limits).map_err(|e| fail(format!("looking: {e}")))?;
+        let want =
+            picture(&model, content, bench.limits).map_err(|e| fail(format!("the model: {e}")))?;
         if let Some(difference) = seen.difference(&want) {
             return Err(fail(difference));
         }

@@ -77,7 +77,7 @@ pub(super) fn remove_tree(bench: &Bench<'_>) -> Result<()> {
     })?;
     assert!(removed.keys().eq(planted.keys()));
     bench.fs.sync()?;
-    assert_eq!(bench.fs.statfs()?.inodes_free, before);
+    assert!(bench.fs.statfs()?.inodes_free == before || !bench.limits.reuses_inodes);
     refused!(walker.remove_tree(b"/", &mut |_| {}), Busy);
     Ok(())
 }
@@ -117,12 +117,14 @@ pub(super) fn trailing_slashes(bench: &Bench<'_>) -> Result<()> {
     let walker = Walker::new(&*bench.fs);
     walker.mkdir(b"/dir/", 0o755)?;
     walker.write_file(b"/file", b"x", 0o644)?;
-    walker.symlink(b"/link", b"dir")?;
-    walker.symlink(b"/to_file", b"file")?;
     assert!(walker.resolve(b"//dir//")?.is_dir());
     refused!(walker.resolve(b"/file/"), NotADirectory);
-    assert!(walker.resolve_link(b"/link/")?.is_dir(), "a slash follows the link");
-    refused!(walker.resolve(b"/to_file/"), NotADirectory);
+    if bench.limits.symlinks {
+        walker.symlink(b"/link", b"dir")?;
+        walker.symlink(b"/to_file", b"file")?;
+        assert!(walker.resolve_link(b"/link/")?.is_dir(), "a slash follows the link");
+        refused!(walker.resolve(b"/to_file/"), NotADirectory);
+    }
     refused!(walker.remove(b"/file/"), NotADirectory);
     refused!(walker.create_file(b"/new/", 0o644), IsADirectory);
     walker.rename(b"/dir/", b"/moved/", crate::RenameFlags::empty())?;
