@@ -48,6 +48,10 @@ pub enum Error {
     TooMany(&'static str),
     /// The call makes no sense.
     Invalid(String),
+    /// The call makes no sense, whatever the volume.
+    Refused(&'static str),
+    /// No item has this id any more.
+    Stale(u32),
     /// The device failed.
     Device {
         /// The errno that tells it best.
@@ -71,13 +75,14 @@ impl Error {
             Self::Exists => 17,
             Self::NotADirectory => 20,
             Self::IsADirectory => 21,
-            Self::NotHfs { .. } | Self::BadName(_) | Self::Invalid(_) => 22,
+            Self::NotHfs { .. } | Self::BadName(_) | Self::Invalid(_) | Self::Refused(_) => 22,
             Self::TooLarge => 27,
             Self::NoSpace => 28,
             Self::ReadOnly => 30,
             Self::TooMany(_) => 31,
             Self::NameTooLong => 36,
             Self::NotEmpty => 39,
+            Self::Stale(_) => 116,
             Self::Corrupt { .. } => 117,
             Self::Device { errno, .. } => *errno,
         }
@@ -106,6 +111,8 @@ impl fmt::Display for Error {
             Self::ReadOnly => f.write_str("the volume is read-only"),
             Self::TooMany(what) => write!(f, "the volume has no room for more {what}"),
             Self::Invalid(why) => f.write_str(why),
+            Self::Refused(why) => f.write_str(why),
+            Self::Stale(id) => write!(f, "there is no item {id} any more"),
             Self::Device { message, .. } => f.write_str(message),
         }
     }

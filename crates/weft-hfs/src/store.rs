@@ -148,6 +148,14 @@ impl<D: Device> Bare<D> {
         &self.device
     }
 
+    /// Makes everything durable that was written.
+    ///
+    /// # Errors
+    /// [`Error::Device`](crate::Error::Device).
+    pub fn flush(&mut self) -> Result<()> {
+        self.device.flush()
+    }
+
     /// The device, given back.
     pub fn into_device(self) -> D {
         self.device

@@ -520,12 +520,15 @@ impl Op<'_> {
     /// # Errors
     /// None today.
     pub fn join(&mut self, befores: &[PatchId]) -> Result<PatchId> {
-        match self.shared.policy {
-            Policy::Soft => Ok(self.state.join(befores)),
-            Policy::Async | Policy::Journal(_) => {
-                Ok(befores.last().copied().unwrap_or(PatchId::DURABLE))
+        if self.shared.policy != Policy::Soft {
+            // No order within a block is asked of these: one change is the join of itself.
+            let mut live = befores.iter().filter(|&&id| !self.state.is_durable(id));
+            let Some(first) = live.next() else { return Ok(PatchId::DURABLE) };
+            if live.all(|id| id == first) {
+                return Ok(*first);
             }
         }
+        Ok(self.state.join(befores))
     }
 
     /// Tags a cached block, so that [`Engine::sync_owner`] writes it with the owner's data.

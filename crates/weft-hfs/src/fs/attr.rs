@@ -59,10 +59,7 @@ impl Hfs {
 
     pub(super) fn do_getattr(&self, ino: Ino) -> FsResult<Attr> {
         let id = plain(ino)?;
-        self.look(|st, s| self.attr(st, s, id)).map_err(|e| match e {
-            crate::Error::Device { errno: 116, .. } => FsError::Stale(ino.0),
-            e => e.into(),
-        })
+        Ok(self.look(|st, s| self.attr(st, s, id))?)
     }
 
     pub(super) fn do_setattr(&self, ino: Ino, set: &SetAttr) -> FsResult<Attr> {

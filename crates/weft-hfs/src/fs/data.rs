@@ -39,7 +39,7 @@ impl Hfs {
     pub(super) fn do_release(&self, handle: u64) -> Result<()> {
         self.look(|st, s| {
             let Some(open) = st.handles.remove(&handle) else {
-                return Err(Error::Invalid("no such handle".into()));
+                return Err(Error::Refused("no such handle"));
             };
             if let Some(node) = st.nodes.get_mut(&open.id) {
                 node.opens = node.opens.saturating_sub(1);
@@ -59,6 +59,11 @@ impl Hfs {
         offset: u64,
         buf: &mut [u8],
     ) -> Result<usize> {
+        if let Some(file) = self.lock().nodes.get_mut(&id).and_then(|node| node.file.as_mut())
+            && let Some(got) = file.ahead.read(fork, offset, buf)
+        {
+            return Ok(got);
+        }
         self.look(|st, s| st.with_file(s, id, |vol, s, file| vol.read(s, file, fork, offset, buf)))
     }
 
@@ -172,6 +177,9 @@ impl Hfs {
     }
 
     pub(super) fn do_allocate(&self, id: u32, offset: u64, len: u64, keep: bool) -> Result<()> {
+        if len == 0 {
+            return Err(Error::Refused("a range of no bytes"));
+        }
         let Some(end) = offset.checked_add(len) else { return Err(Error::TooLarge) };
         if !keep && end > self.fork_len(id, Fork::Data)? {
             return self.do_set_len(id, Fork::Data, end);

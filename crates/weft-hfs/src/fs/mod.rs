@@ -182,6 +182,8 @@ impl From<Error> for weft_vfs::Error {
             Error::TooMany(_) => Self::TooManyLinks,
             Error::NotHfs { .. } | Error::Corrupt { .. } => Self::Corrupt(error.to_string().into()),
             Error::Invalid(message) => Self::Io { errno: 22, message },
+            Error::Refused(why) => Self::Invalid(why),
+            Error::Stale(id) => Self::Stale(u64::from(id)),
             Error::Device { errno, message } => Self::Io { errno, message },
         }
     }

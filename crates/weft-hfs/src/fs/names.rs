@@ -1,6 +1,6 @@
 //! Names: looking up, making, removing, renaming, listing.
 
-use super::node::{State, stale};
+use super::node::State;
 use super::store::OpStore;
 use super::{Hfs, node};
 use crate::layout::{CatalogRecord, FInfo, FXInfo, Name, ROOT_ID};
@@ -163,6 +163,9 @@ impl Hfs {
         self.change(|st, s| {
             let (_, record) = st.vol.lookup(s, old_parent, old_name)?;
             let id = record.id().unwrap_or(0);
+            if !replace && old_parent == new_parent && old_name == new_name {
+                return Err(Error::Exists);
+            }
             // The replaced file may be in use: its node has what is newest of it.
             let target = match st.vol.lookup(s, new_parent, new_name) {
                 Ok((_, target)) => target.id().filter(|&t| t != id),
@@ -313,7 +316,7 @@ impl Hfs {
         dir: u32,
         cursor: u64,
     ) -> Result<Option<Name>> {
-        let id = u32::try_from(cursor).map_err(|_| stale())?;
+        let id = u32::try_from(cursor).map_err(|_| Error::Stale(dir))?;
         if let Some(name) = st.cursors.get(&dir).and_then(|names| names.get(&id)) {
             return Ok(Some(*name));
         }

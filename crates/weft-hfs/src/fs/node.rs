@@ -153,19 +153,19 @@ impl State {
     pub fn node<S: Store<Patch = PatchId>>(&mut self, s: &mut S, id: u32) -> Result<&mut Node> {
         if !self.nodes.contains_key(&id) {
             let thread = match self.vol.thread(s, id) {
-                Err(Error::NotFound) => return Err(stale()),
+                Err(Error::NotFound) => return Err(Error::Stale(id)),
                 other => other?,
             };
             let (key, record) = match self.vol.lookup(s, thread.parent, &thread.name) {
-                Err(Error::NotFound) => return Err(stale()),
+                Err(Error::NotFound) => return Err(Error::Stale(id)),
                 other => other?,
             };
             if record.id() != Some(id) {
-                return Err(stale());
+                return Err(Error::Stale(id));
             }
             self.node_of(key.parent, key.name, &record)?;
         }
-        self.nodes.get_mut(&id).ok_or_else(stale)
+        self.nodes.get_mut(&id).ok_or(Error::Stale(id))
     }
 
     /// What is known of an item.
@@ -192,20 +192,16 @@ impl State {
         if node.gone.is_some() { Err(Error::NotFound) } else { Ok(()) }
     }
 
-    /// Runs `f` with a file taken out of its node, as it needs the volume beside it.
+    /// Runs `f` with a file and the volume beside it.
     pub fn with_file<S: Store<Patch = PatchId>, R>(
         &mut self,
         s: &mut S,
         id: u32,
         f: impl FnOnce(&mut HfsVolume, &mut S, &mut File) -> Result<R>,
     ) -> Result<R> {
-        let node = self.node(s, id)?;
-        let Some(mut file) = node.file.take() else { return Err(Error::IsADirectory) };
-        let result = f(&mut self.vol, s, &mut file);
-        if let Some(node) = self.nodes.get_mut(&id) {
-            node.file = Some(file);
-        }
-        result
+        self.node(s, id)?;
+        let file = self.nodes.get_mut(&id).and_then(|node| node.file.as_mut());
+        f(&mut self.vol, s, file.ok_or(Error::IsADirectory)?)
     }
 
     /// Forgets a node nobody uses, and frees what it held.
@@ -221,8 +217,4 @@ impl State {
             (None, _) => {}
         }
     }
-}
-
-pub(super) fn stale() -> Error {
-    Error::Device { errno: 116, message: "stale inode number".into() }
 }

@@ -3,7 +3,7 @@
 use super::node::State;
 use super::store::{OpStore, engine_error};
 use super::{Hfs, Raw};
-use crate::layout::{BLOCK_BYTES, EPOCH_1904_SECS};
+use crate::layout::{Attributes, BLOCK_BYTES, EPOCH_1904_SECS, MDB_BLOCK};
 use crate::store::Device;
 use crate::volume::Volume;
 use crate::{Error, Result};
@@ -54,7 +54,7 @@ pub fn unix_now(utc_offset_secs: i32) -> u32 {
 
 /// Makes right what a crash has left on a volume that was not unmounted, by ordered writes: it can
 /// be interrupted too.
-fn recover(device: &Arc<dyn BlockDevice>, utc_offset_secs: i32) -> Result<()> {
+fn recover(device: &Arc<dyn BlockDevice>, utc_offset_secs: i32, read_only: bool) -> Result<()> {
     let options =
         EngineOptions { policy: Policy::Soft, background: false, ..EngineOptions::default() };
     let engine = Engine::new(Arc::clone(device), BLOCK_BYTES as u32, options)
@@ -63,6 +63,13 @@ fn recover(device: &Arc<dyn BlockDevice>, utc_offset_secs: i32) -> Result<()> {
         let mut op = engine.begin(0).map_err(|e| engine_error(&e))?;
         let mut s = OpStore::new(&mut op, &engine, &**device, (0, 0));
         let mut volume = Volume::open(&mut s, Raw(&**device).len_blocks())?;
+        if volume.mdb().attributes.contains(Attributes::INCONSISTENT) {
+            if read_only {
+                return Ok(());
+            }
+            let what = "the volume is marked as inconsistent: fsck must repair it first";
+            return Err(Error::corrupt("MDB", MDB_BLOCK, what));
+        }
         if volume.is_clean() {
             return Ok(());
         }
@@ -105,7 +112,7 @@ impl Hfs {
             None => false,
         };
         if !replayed {
-            recover(&device, options.utc_offset_secs)?;
+            recover(&device, options.utc_offset_secs, read_only)?;
         }
         let engine = match (&journal, journaled) {
             (Some(journal), true) => super::journal::engine(&device, journal, engine_options),
@@ -148,6 +155,7 @@ impl Hfs {
         }
         // Few at a time, that others are not held up and a journal has room.
         while self.change_once(|st, s| st.vol.tidy(s, 16))? {}
+        self.change_once(|st, s| st.vol.store_counts(s))?;
         self.engine.sync().map_err(|e| engine_error(&e))?;
         self.look(|st, s| {
             st.vol.settle(s);

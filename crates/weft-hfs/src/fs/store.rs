@@ -216,10 +216,15 @@ impl Store for OpStore<'_, '_> {
     }
 
     fn join(&mut self, patches: &[PatchId]) -> Result<PatchId> {
-        match patches {
+        let mut all: SmallVec<[PatchId; 8]> = SmallVec::new();
+        for &patch in patches {
+            if !all.contains(&patch) && !self.is_durable(patch) {
+                all.push(patch);
+            }
+        }
+        match all.as_slice() {
             [] => Ok(PatchId::DURABLE),
             [one] => Ok(*one),
-            [a, b] if a == b => Ok(*a),
             many => self.op.join(many).map_err(|e| engine_error(&e)),
         }
     }

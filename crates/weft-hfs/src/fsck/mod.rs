@@ -14,7 +14,7 @@ pub use problem::Problem;
 pub use repair::repair;
 pub use repair::{Repaired, repair_on};
 
-use crate::layout::{BLOCK_BYTES, Header, MDB_BLOCK, Mdb};
+use crate::layout::{Attributes, BLOCK_BYTES, Header, MDB_BLOCK, Mdb};
 use crate::store::{Bare, Device, Store};
 use crate::volume::Volume;
 use crate::{Error, Result};
@@ -126,6 +126,9 @@ fn check_mdb<S: Store>(
         if bytes == 0 || bytes % mdb.alloc_block_bytes != 0 {
             bad(format!("the {what} of {bytes} is no multiple of an allocation block"));
         }
+    }
+    if mdb.attributes.contains(Attributes::INCONSISTENT) {
+        bad("it is marked as inconsistent, as by a repair that was cut short".into());
     }
     if mdb.name.is_empty() {
         bad("the volume has no name".into());

@@ -2,17 +2,30 @@
 //!
 //! The records of both trees are taken from the leaves, also from those no index leads to where an
 //! index is damaged. What contradicts itself among them is settled (see [`Problem::fix`]), and
-//! from what is left both trees, the bitmap, and the counts are written. Unlike the recovery this
-//! is not made for power cuts: let it come to its end.
+//! from what is left the trees, the bitmap, and the counts are written.
+//!
+//! # What a power cut leaves
+//!
+//! A repair that was cut is run again, and comes to the same end. A tree that is sound stays. Any
+//! other is written anew, into blocks that nobody has:
+//!
+//! 1. The MDB is marked inconsistent, so that nobody changes the volume until the repair has ended.
+//! 2. The bitmap is written, with the blocks of the old trees and of the new.
+//! 3. The new trees are written, and flushed. All that the repair has read is still there.
+//! 4. One write of the MDB leads to them. From here on the volume is repaired.
+//! 5. Then follow the bitmap without the old trees, and the copy of the MDB.
+//!
+//! On a volume that is too full for that the trees are written where they are, and a cut may cost
+//! records: [`Repaired::in_place`] says so.
 
 use super::census::Census;
-use super::walk::{Found, Walk, read_node};
+use super::walk::{Found, Walk, read_node, shape};
 use super::{Report, check_store};
 use crate::btree::{Tree, TreeKind, bulk};
 use crate::layout::{
     Attributes, BAD_BLOCKS_ID, BLOCK_BYTES, CATALOG_ID, CatalogKey, CatalogRecord, DirectoryRecord,
     EXTENTS_ID, Extent, ExtentKey, ExtentRecord, FORK_MAX_BYTES, FileFlags, FileRecord, Fork,
-    MDB_BLOCK, Mdb, NODE_BYTES, Name, NodeKind, ROOT_ID, ROOT_PARENT_ID, ThreadRecord,
+    Header, MDB_BLOCK, Mdb, NODE_BYTES, Name, NodeKind, ROOT_ID, ROOT_PARENT_ID, ThreadRecord,
     VOLUME_NAME_MAX_BYTES,
 };
 use crate::store::{Bare, Device, Store};
@@ -30,6 +43,8 @@ pub struct Repaired {
     pub before: Report,
     /// What is wrong still.
     pub after: Report,
+    /// There was no room beside the trees: a power cut in the meantime might have cost records.
+    pub in_place: bool,
 }
 
 /// Checks the volume on a device and repairs what is wrong.
@@ -42,7 +57,7 @@ pub fn repair_on<D: Device>(device: D) -> Result<Repaired> {
     let mut s = Bare::new(device);
     let before = match check_store(&mut s, blocks) {
         Ok(report) if report.is_clean() => {
-            return Ok(Repaired { after: report.clone(), before: report });
+            return Ok(Repaired { after: report.clone(), before: report, in_place: false });
         }
         Ok(report) => report,
         Err(Error::Device { errno, message }) => return Err(Error::Device { errno, message }),
@@ -52,9 +67,9 @@ pub fn repair_on<D: Device>(device: D) -> Result<Repaired> {
         }
     };
     let volume = open_any(&mut s, blocks)?;
-    Rebuild::new(&mut s, &volume)?.write(&mut s, &volume, blocks)?;
+    let in_place = Rebuild::new(&mut s, &volume)?.write(&mut s, &volume, blocks)?;
     let after = check_store(&mut s, blocks)?;
-    Ok(Repaired { before, after })
+    Ok(Repaired { before, after, in_place })
 }
 
 /// Checks the volume on a device and repairs what is wrong.
@@ -70,29 +85,41 @@ pub fn repair(device: &dyn weft_block::BlockDevice) -> Result<Repaired> {
 
 /// Opens a volume by its MDB, or by the copy of it.
 fn open_any<S: Store>(s: &mut S, blocks: u64) -> Result<Volume<S::Patch>> {
-    Volume::open(s, blocks).or_else(|first| {
+    let sane = |volume: Volume<S::Patch>| {
+        let mdb = &volume.mdb;
+        if u64::from(mdb.first_block) < u64::from(mdb.bitmap_block) + mdb.bitmap_blocks() {
+            let what = "the allocation blocks begin within the bitmap";
+            return Err(Error::corrupt("MDB", MDB_BLOCK, what));
+        }
+        Ok(volume)
+    };
+    Volume::open(s, blocks).and_then(sane).or_else(|first| {
         let copy = blocks.checked_sub(2).ok_or(Error::NotHfs { found: 0 })?;
         let raw = s.read(copy)?;
         let Ok(mut mdb) = Mdb::parse(raw) else { return Err(first) };
         // What it does not follow is counted anew.
         mdb.attributes.remove(Attributes::UNMOUNTED);
-        Volume::open_with(s, mdb, blocks).map_err(|_| first)
+        Volume::open_with(s, mdb, blocks).and_then(sane).map_err(|_| first)
     })
 }
 
+type Records = Vec<(Vec<u8>, Vec<u8>)>;
+
 /// The records of a tree's leaves: those its index leads to, and where that is damaged, those of
-/// all leaves.
+/// all leaves. And whether all of the tree is as it must be.
 fn gather<S: Store<Patch = P>, P: Copy + PartialEq + core::fmt::Debug>(
     s: &mut S,
     tree: &Tree<P>,
     unmounted: bool,
-) -> Vec<Found> {
+) -> Result<(Vec<Found>, bool)> {
     let walk = Walk::new(s, tree);
     // After a power cut there may be records that the index does not lead to, and do not count. On
     // a volume that was unmounted there are none: there, the index is at fault.
     let left_over = !unmounted || (walk.stale.is_empty() && walk.empty.is_empty());
     if walk.damage.is_empty() && left_over {
-        return walk.records;
+        let stored = Header::parse(s.read(tree.block_of(0)?)?);
+        let sound = shape(s, tree, &walk, &stored)?.is_empty();
+        return Ok((walk.records, sound));
     }
     let mut all = walk.records;
     for node in 1..tree.header.nodes {
@@ -110,7 +137,7 @@ fn gather<S: Store<Patch = P>, P: Copy + PartialEq + core::fmt::Debug>(
     // Stable: of equal keys the one that the index led to comes first.
     all.sort_by(|a, b| tree.kind.compare(&a.key, &b.key));
     all.dedup_by(|b, a| tree.kind.compare(&a.key, &b.key).is_eq());
-    all
+    Ok((all, false))
 }
 
 /// What the volume will be.
@@ -120,16 +147,29 @@ struct Rebuild {
     /// All extents of each fork, of the catalog and of the bad blocks.
     forks: BTreeMap<(u32, Fork), Vec<Extent>>,
     used: Vec<bool>,
+    /// The records that catalog and extents tree have now, and whether the trees are sound.
+    found: [Vec<Found>; 2],
+    sound: [bool; 2],
 }
 
 impl Rebuild {
     fn new<S: Store>(s: &mut S, volume: &Volume<S::Patch>) -> Result<Self> {
-        let catalog = gather(s, &volume.catalog, volume.is_clean());
-        let extents = gather(s, &volume.extents, volume.is_clean());
+        let (catalog, catalog_sound) = gather(s, &volume.catalog, volume.is_clean())?;
+        let (extents, extents_sound) = gather(s, &volume.extents, volume.is_clean())?;
         let mdb = volume.mdb.clone();
         let used = vec![false; usize::from(mdb.alloc_blocks)];
         let census = Census::new(&catalog, &extents);
-        let mut rebuild = Self { census, mdb, forks: BTreeMap::new(), used };
+        // A tree that stays has a file of exactly its nodes.
+        let size = u64::from(mdb.alloc_block_bytes);
+        let whole = |tree: &Tree<S::Patch>| {
+            let blocks: u64 = tree.extents.iter().map(|e| u64::from(e.count)).sum();
+            let bytes = u64::from(volume.mdb_file_bytes(tree.kind));
+            bytes == blocks * size && bytes == u64::from(tree.header.nodes) * NODE_BYTES as u64
+        };
+        let sound =
+            [catalog_sound && whole(&volume.catalog), extents_sound && whole(&volume.extents)];
+        let found = [catalog, extents];
+        let mut rebuild = Self { census, mdb, forks: BTreeMap::new(), used, found, sound };
         rebuild.settle_items()?;
         rebuild.settle_forks(s, volume)?;
         Ok(rebuild)
@@ -386,14 +426,76 @@ impl Rebuild {
         Ok(())
     }
 
-    /// Writes trees, bitmap and MDB.
-    fn write<S: Store>(
+    /// Writes what the volume will be; see the [module](self) for the order. Says whether the trees
+    /// had to be written where they were.
+    fn write<D: Device>(
         mut self,
-        s: &mut S,
-        volume: &Volume<S::Patch>,
+        s: &mut Bare<D>,
+        volume: &Volume<()>,
         device_blocks: u64,
-    ) -> Result<()> {
-        let mut catalog: Vec<(Vec<u8>, Vec<u8>)> = Vec::new();
+    ) -> Result<bool> {
+        let catalog = self.catalog_records();
+        let keep = self.sound[0] && same(&catalog, &self.found[0]);
+        let mut in_place = false;
+        let mut old: Vec<Extent> = Vec::new();
+        let mut place = |rebuild: &mut Self, tree: &Tree<()>, records: &Records| {
+            let placed = rebuild.place(tree, records)?;
+            if let Some(extents) = &placed {
+                old.extend(&tree.extents);
+                rebuild.forks.insert((file_of(tree.kind), Fork::Data), extents.clone());
+            }
+            in_place |= placed.is_none();
+            Ok::<_, Error>(placed.unwrap_or_else(|| tree.extents.clone()))
+        };
+        let catalog_at =
+            if keep { None } else { Some(place(&mut self, &volume.catalog, &catalog)?) };
+        let extents = self.extents_records()?;
+        let keep = self.sound[1] && same(&extents, &self.found[1]);
+        let extents_at =
+            if keep { None } else { Some(place(&mut self, &volume.extents, &extents)?) };
+
+        if catalog_at.is_some() || extents_at.is_some() {
+            self.mark_inconsistent(s)?;
+        }
+        self.write_bitmap(s)?;
+        for (tree, records, at) in
+            [(&volume.catalog, &catalog, catalog_at), (&volume.extents, &extents, extents_at)]
+        {
+            let bytes = match &at {
+                Some(extents) => self.write_tree(s, tree.kind, records, extents)?,
+                None => volume.mdb_file_bytes(tree.kind),
+            };
+            let mut first = ExtentRecord::default();
+            for (to, from) in first.iter_mut().zip(at.as_ref().unwrap_or(&tree.extents)) {
+                *to = *from;
+            }
+            match tree.kind {
+                TreeKind::Catalog => {
+                    (self.mdb.catalog_file, self.mdb.catalog_file_bytes) = (first, bytes);
+                }
+                TreeKind::Extents => {
+                    (self.mdb.extents_file, self.mdb.extents_file_bytes) = (first, bytes);
+                }
+            }
+        }
+        for extent in old {
+            let range = usize::from(extent.start)..extent.end() as usize;
+            if let Some(blocks) = self.used.get_mut(range) {
+                blocks.fill(false);
+            }
+        }
+        let mdb = self.new_mdb();
+        s.flush()?;
+        s.write(MDB_BLOCK, 0, &mdb, &[])?;
+        s.flush()?;
+        self.write_bitmap(s)?;
+        s.write(device_blocks - 2, 0, &mdb, &[])?;
+        s.flush()?;
+        Ok(in_place)
+    }
+
+    fn catalog_records(&self) -> Records {
+        let mut catalog = Records::new();
         let mut put = |key: CatalogKey, record: CatalogRecord| {
             let ((key, key_len), (raw, len)) = (key.encode(), record.encode());
             let key = key.get(..key_len).unwrap_or(&key).to_vec();
@@ -406,7 +508,11 @@ impl Rebuild {
             put(CatalogKey::thread(id), CatalogRecord::Thread(*thread));
         }
         catalog.sort_by(|a, b| CatalogKey::compare(&a.0, &b.0));
-        let mut extents: Vec<(Vec<u8>, Vec<u8>)> = Vec::new();
+        catalog
+    }
+
+    fn extents_records(&self) -> Result<Records> {
+        let mut extents = Records::new();
         for (&(id, fork), all) in &self.forks {
             // The first three of a fork are in its own record; bad blocks have none.
             let own = if id == BAD_BLOCKS_ID { 0 } else { 3 };
@@ -423,32 +529,97 @@ impl Rebuild {
             }
         }
         extents.sort_by(|a, b| ExtentKey::compare(&a.0, &b.0));
-        for (tree, records) in [(&volume.catalog, &catalog), (&volume.extents, &extents)] {
-            let blocks: u64 = tree.extents.iter().map(|e| u64::from(e.count)).sum();
-            let bytes = blocks * u64::from(self.mdb.alloc_block_bytes);
-            let nodes = u32::try_from(bytes / NODE_BYTES as u64).unwrap_or(u32::MAX);
-            let built = bulk::build(tree.kind, records, nodes)?;
-            for node in 0..nodes {
-                let raw = built.get(node as usize).unwrap_or(&[0; NODE_BYTES]);
-                let block = tree.block_of(node)?;
-                if s.read(block)? != raw {
-                    s.init(block, raw, &[])?;
-                }
+        Ok(extents)
+    }
+
+    /// Blocks that nobody has for a tree of so many records: as many as it has now, or as it needs
+    /// at least; in three pieces, as the Mac knows no more of the extents file. `None` if there
+    /// are not enough.
+    fn place(&mut self, tree: &Tree<()>, records: &Records) -> Result<Option<Vec<Extent>>> {
+        let size = self.mdb.alloc_block_bytes;
+        let now: u32 = tree.extents.iter().map(|e| u32::from(e.count)).sum();
+        let nodes = |blocks: u32| blocks.saturating_mul(size / NODE_BYTES as u32);
+        let built = match bulk::build(tree.kind, records, nodes(now)) {
+            // More records than it had: a node for each is more than enough to count by.
+            Err(Error::NoSpace) => {
+                let many = u32::try_from(records.len()).unwrap_or(u32::MAX).saturating_add(64);
+                bulk::build(tree.kind, records, many.saturating_mul(2))?
             }
-            let bytes = u32::try_from(bytes).unwrap_or(u32::MAX);
-            let mut first = ExtentRecord::default();
-            for (to, from) in first.iter_mut().zip(&tree.extents) {
-                *to = *from;
+            built => built?,
+        };
+        let least = u32::try_from(built.len() * NODE_BYTES).map_err(|_| Error::NoSpace)?;
+        let least = least.div_ceil(size) + 1;
+        for want in [now.max(least), least] {
+            let mut runs = self.free_runs();
+            runs.sort_by_key(|run| core::cmp::Reverse(run.count));
+            runs.truncate(3);
+            let mut left = want;
+            let mut taken = Vec::new();
+            for run in runs {
+                let count = u16::try_from(left.min(run.count.into())).unwrap_or(run.count);
+                if count > 0 {
+                    taken.push(Extent { start: run.start, count });
+                }
+                left -= u32::from(count);
             }
-            match tree.kind {
-                TreeKind::Catalog => {
-                    (self.mdb.catalog_file, self.mdb.catalog_file_bytes) = (first, bytes);
+            if left == 0 {
+                for &extent in &taken {
+                    self.claim(extent);
                 }
-                TreeKind::Extents => {
-                    (self.mdb.extents_file, self.mdb.extents_file_bytes) = (first, bytes);
-                }
+                return Ok(Some(taken));
             }
         }
+        Ok(None)
+    }
+
+    fn free_runs(&self) -> Vec<Extent> {
+        let mut runs: Vec<Extent> = Vec::new();
+        for (nr, _) in self.used.iter().enumerate().filter(|(_, used)| !**used) {
+            let Ok(nr) = u16::try_from(nr) else { break };
+            match runs.last_mut() {
+                Some(run) if run.end() == u32::from(nr) => run.count += 1,
+                _ => runs.push(Extent { start: nr, count: 1 }),
+            }
+        }
+        runs
+    }
+
+    /// Writes all nodes of a tree; returns the length of its file.
+    fn write_tree<D: Device>(
+        &self,
+        s: &mut Bare<D>,
+        kind: TreeKind,
+        records: &Records,
+        extents: &[Extent],
+    ) -> Result<u32> {
+        let per = self.mdb.blocks_per_alloc();
+        let blocks = extents.iter().flat_map(|e| {
+            let first = u64::from(self.mdb.first_block) + u64::from(e.start) * per;
+            first..first + u64::from(e.count) * per
+        });
+        let nodes: u64 = extents.iter().map(|e| u64::from(e.count) * per).sum();
+        let built = bulk::build(kind, records, u32::try_from(nodes).unwrap_or(u32::MAX))?;
+        for (node, block) in blocks.enumerate() {
+            let raw = built.get(node).unwrap_or(&[0; NODE_BYTES]);
+            if s.read(block)? != raw {
+                s.init(block, raw, &[])?;
+            }
+        }
+        u32::try_from(nodes * NODE_BYTES as u64).map_err(|_| Error::NoSpace)
+    }
+
+    /// Keeps others from changing a volume whose repair is cut.
+    fn mark_inconsistent<D: Device>(&self, s: &mut Bare<D>) -> Result<()> {
+        // Where not even this is an MDB, nobody will.
+        if let Ok(mut mdb) = Mdb::parse(s.read(MDB_BLOCK)?) {
+            mdb.attributes.insert(Attributes::INCONSISTENT);
+            s.write(MDB_BLOCK, 0, &mdb.encode(), &[])?;
+            s.flush()?;
+        }
+        Ok(())
+    }
+
+    fn write_bitmap<D: Device>(&self, s: &mut Bare<D>) -> Result<()> {
         let mut bitmap = vec![0_u8; usize::try_from(self.mdb.bitmap_blocks()).unwrap_or(0) * 512];
         for (nr, _) in self.used.iter().enumerate().filter(|(_, used)| **used) {
             if let Some(byte) = bitmap.get_mut(nr / 8) {
@@ -456,8 +627,16 @@ impl Rebuild {
             }
         }
         for (i, block) in bitmap.chunks(BLOCK_BYTES).enumerate() {
-            s.write(u64::from(self.mdb.bitmap_block) + i as u64, 0, block, &[])?;
+            let nr = u64::from(self.mdb.bitmap_block) + i as u64;
+            if s.read(nr)? != block {
+                s.write(nr, 0, block, &[])?;
+            }
         }
+        Ok(())
+    }
+
+    /// The MDB of a volume that is sound, and was unmounted.
+    fn new_mdb(&mut self) -> [u8; crate::layout::MDB_BYTES] {
         let size = self.mdb.alloc_block_bytes;
         for clump in [
             &mut self.mdb.clump_bytes,
@@ -473,11 +652,22 @@ impl Rebuild {
         self.mdb.attributes.insert(Attributes::UNMOUNTED);
         self.mdb.attributes.remove(Attributes::INCONSISTENT);
         self.mdb.write_count = self.mdb.write_count.wrapping_add(1);
-        let mdb = self.mdb.encode();
-        s.write(MDB_BLOCK, 0, &mdb, &[])?;
-        s.write(device_blocks - 2, 0, &mdb, &[])?;
-        Ok(())
+        self.mdb.encode()
     }
+}
+
+/// The file of a tree.
+fn file_of(kind: TreeKind) -> u32 {
+    match kind {
+        TreeKind::Catalog => CATALOG_ID,
+        TreeKind::Extents => EXTENTS_ID,
+    }
+}
+
+/// Whether the records of a tree are those that were found in it.
+fn same(records: &Records, found: &[Found]) -> bool {
+    records.len() == found.len()
+        && records.iter().zip(found).all(|(r, f)| r.0 == f.key && r.1 == f.value)
 }
 
 /// Makes the lengths of a fork fit its extents.

@@ -81,6 +81,55 @@ pub(crate) struct Spot {
     pub offset: usize,
 }
 
+/// Content of a fork that was read ahead of being asked for. Whoever changes the fork forgets it.
+#[derive(Debug, Clone, Default)]
+pub(crate) struct Ahead {
+    bytes: Vec<u8>,
+    fork: Fork,
+    start: u64,
+    /// Where the next read goes on if reads come in a row.
+    next: Option<u64>,
+}
+
+impl Ahead {
+    /// Read at once, in bytes.
+    pub const BYTES: usize = 64 << 10;
+
+    /// Takes what is here of it all; returns how many bytes.
+    pub fn read(&mut self, fork: Fork, offset: u64, buf: &mut [u8]) -> Option<usize> {
+        let at = usize::try_from(offset.checked_sub(self.start)?).ok()?;
+        let end = at.checked_add(buf.len())?;
+        if fork != self.fork || buf.is_empty() {
+            return None;
+        }
+        buf.copy_from_slice(self.bytes.get(at..end)?);
+        self.next = Some(offset + buf.len() as u64);
+        Some(buf.len())
+    }
+
+    /// Notes a read of `len` bytes. A buffer for more, to be filled from `offset` on, if reads come
+    /// in a row and are short.
+    pub fn plan(&mut self, fork: Fork, offset: u64, len: usize, left: u64) -> Option<&mut Vec<u8>> {
+        let in_a_row = self.fork == fork && self.next == Some(offset);
+        self.fork = fork;
+        self.next = Some(offset + len as u64);
+        self.bytes.clear();
+        if !in_a_row || len > Self::BYTES / 4 {
+            return None;
+        }
+        self.start = offset;
+        let fill = usize::try_from(left).unwrap_or(usize::MAX).min(Self::BYTES);
+        self.bytes.resize(fill.max(len), 0);
+        Some(&mut self.bytes)
+    }
+
+    /// The fork changes.
+    pub fn forget(&mut self) {
+        self.bytes.clear();
+        self.next = None;
+    }
+}
+
 /// A file that is in use.
 #[derive(Debug, Clone)]
 pub struct File {
@@ -96,6 +145,7 @@ pub struct File {
     pub(crate) stored: [u8; FILE_BYTES],
     /// It has lost its name: nothing of it is on the disk any more.
     pub(crate) deleted: bool,
+    pub(crate) ahead: Ahead,
 }
 
 impl File {
@@ -108,6 +158,7 @@ impl File {
             spot: None,
             stored: CatalogRecord::File(record).encode().0,
             deleted: false,
+            ahead: Ahead { next: Some(0), ..Ahead::default() },
         }
     }
 
@@ -218,6 +269,9 @@ impl<P: Copy + PartialEq + core::fmt::Debug> Volume<P> {
     ) -> Result<&'f mut ForkMap> {
         if file.map_ref(fork).is_none() {
             let sizes = *file.record.fork(fork);
+            if sizes.space_bytes == 0 && sizes.extents == ExtentRecord::default() {
+                return Ok(file.map_mut(fork));
+            }
             let of = (file.id(), fork);
             let map = load_map(s, &self.extents, &self.mdb, of, &sizes.extents, sizes.space_bytes)?;
             *file.map_mut(fork) = map;

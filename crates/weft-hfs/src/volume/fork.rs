@@ -48,9 +48,38 @@ impl<P: Copy + PartialEq + core::fmt::Debug> Volume<P> {
         let len = file.len_bytes(fork);
         let Some(offset) = u32::try_from(offset).ok().filter(|&o| o < len) else { return Ok(0) };
         let want = usize::try_from(len - offset).unwrap_or(usize::MAX).min(buf.len());
+        let Some(buf) = buf.get_mut(..want) else { return Ok(0) };
+        if let Some(n) = file.ahead.read(fork, offset.into(), buf) {
+            return Ok(n);
+        }
+        self.map(s, file, fork)?;
+        let left = u64::from(len - offset);
+        let mut ahead = core::mem::take(&mut file.ahead);
+        match ahead.plan(fork, offset.into(), want, left) {
+            Some(more) => {
+                self.read_all(s, file, fork, offset, more)?;
+                if let Some(part) = more.get(..want) {
+                    buf.copy_from_slice(part);
+                }
+            }
+            None => self.read_all(s, file, fork, offset, buf)?,
+        }
+        file.ahead = ahead;
+        Ok(want)
+    }
+
+    /// Fills `buf` with bytes that the fork has.
+    fn read_all<S: Store<Patch = P>>(
+        &self,
+        s: &mut S,
+        file: &mut File,
+        fork: Fork,
+        offset: u32,
+        buf: &mut [u8],
+    ) -> Result<()> {
         let map = self.map(s, file, fork)?;
         let mut done = 0_u32;
-        let Some(mut rest) = buf.get_mut(..want) else { return Ok(0) };
+        let mut rest = buf;
         while !rest.is_empty() {
             let left = u32::try_from(rest.len()).unwrap_or(u32::MAX);
             let Some((block, within, n)) = self.piece(map, offset + done, left) else {
@@ -61,7 +90,7 @@ impl<P: Copy + PartialEq + core::fmt::Debug> Volume<P> {
             rest = later;
             done += n;
         }
-        Ok(want)
+        Ok(())
     }
 
     /// Writes all of `data` at byte `offset` of a fork. What lies between the end and a later
@@ -84,6 +113,7 @@ impl<P: Copy + PartialEq + core::fmt::Debug> Volume<P> {
         let Some(end) = end.filter(|&e| e <= FORK_MAX_BYTES) else { return Err(Error::TooLarge) };
         let Ok(offset) = u32::try_from(offset) else { return Err(Error::TooLarge) };
         self.check_writable()?;
+        file.ahead.forget();
         self.map(s, file, fork)?;
         let mut waits = Befores::new();
         let len = file.len_bytes(fork);
@@ -124,11 +154,17 @@ impl<P: Copy + PartialEq + core::fmt::Debug> Volume<P> {
             file.record.modified = self.now;
             self.touch();
         }
-        if end <= len {
-            // Data that is overwritten is not ordered with the date.
-            waits.clear();
+        if end > len {
+            return self.write_record(s, file, &waits);
         }
-        self.write_record(s, file, &waits)
+        // Data that is overwritten is not ordered with the date.
+        let dated = self.write_record(s, file, &[])?;
+        if !s.is_atomic() {
+            return Ok(dated);
+        }
+        // It may lie in a journaled block, which is no file's own: a sync of the file has it here.
+        waits.push(dated);
+        s.join(&waits)
     }
 
     /// Makes a fork `len_bytes` long: the part behind the old end reads as zeroes.
@@ -145,6 +181,7 @@ impl<P: Copy + PartialEq + core::fmt::Debug> Volume<P> {
         let new = u32::try_from(len_bytes).ok().filter(|&n| n <= FORK_MAX_BYTES);
         let Some(new) = new else { return Err(Error::TooLarge) };
         self.check_writable()?;
+        file.ahead.forget();
         self.map(s, file, fork)?;
         let len = file.len_bytes(fork);
         let mut waits = Befores::new();
@@ -157,7 +194,8 @@ impl<P: Copy + PartialEq + core::fmt::Debug> Volume<P> {
         self.touch();
         self.space.drop_window((file.id(), fork));
         let keep = new.div_ceil(self.mdb.alloc_block_bytes);
-        if keep < self.map(s, file, fork)?.blocks() {
+        // A file without a name keeps its blocks: on the disk it may still have its name.
+        if keep < self.map(s, file, fork)?.blocks() && !file.deleted {
             return self.cut(s, file, fork, keep, &waits);
         }
         self.write_record(s, file, &waits)
@@ -309,10 +347,6 @@ impl<P: Copy + PartialEq + core::fmt::Debug> Volume<P> {
         sizes.extents = map.record(0).1;
         let records = map.records.len();
         *file.map_mut(fork) = map.clone();
-        if file.deleted {
-            self.space.release(s, &freed, S::DURABLE);
-            return Ok(S::DURABLE);
-        }
         let cleared = self.write_record(s, file, waits)?;
         let mut all = Befores::from_slice(&[cleared]);
         for i in (1..old.records.len()).rev() {

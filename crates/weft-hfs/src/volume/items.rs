@@ -107,13 +107,21 @@ impl<P: Copy + PartialEq + core::fmt::Debug> Volume<P> {
         s: &mut S,
         id: u32,
     ) -> Result<(CatalogKey, DirectoryRecord)> {
+        if let Some((recent, key, dir)) = self.recent.get()
+            && recent == id
+        {
+            return Ok((key, dir));
+        }
         let thread = self.thread(s, id)?;
         if thread.of_file {
             return Err(Error::NotADirectory);
         }
         let key = CatalogKey::new(thread.parent, thread.name);
         match self.record_at(s, &key) {
-            Ok((_, CatalogRecord::Directory(dir))) if dir.id == id => Ok((key, dir)),
+            Ok((_, CatalogRecord::Directory(dir))) if dir.id == id => {
+                self.recent.set(Some((id, key, dir)));
+                Ok((key, dir))
+            }
             Err(e @ (Error::Corrupt { .. } | Error::Device { .. })) => Err(e),
             _ => Err(Error::corrupt("catalog", 0, format!("the thread of {id} leads elsewhere"))),
         }
@@ -161,11 +169,9 @@ impl<P: Copy + PartialEq + core::fmt::Debug> Volume<P> {
         change: impl FnOnce(&mut DirectoryRecord),
     ) -> Result<P> {
         self.check_writable()?;
-        let thread = self.thread(s, id)?;
-        let key = CatalogKey::new(thread.parent, thread.name);
-        let (path, CatalogRecord::Directory(mut dir)) = self.record_at(s, &key)? else {
-            return Err(Error::NotADirectory);
-        };
+        let (key, mut dir) = self.folder(s, id)?;
+        let (raw_key, key_len) = key.encode();
+        let path = self.catalog.find(s, raw_key.get(..key_len).unwrap_or(&raw_key))?;
         let old = CatalogRecord::Directory(dir).encode();
         change(&mut dir);
         let new = CatalogRecord::Directory(dir).encode();
@@ -177,7 +183,11 @@ impl<P: Copy + PartialEq + core::fmt::Debug> Volume<P> {
         let moved = self.moved_by(s, id);
         let waits = Self::all_befores(&[], moved);
         self.touch();
-        self.catalog.update(s, &path, first, new.0.get(first..=last).unwrap_or(&[]), &waits)
+        self.recent.set(None);
+        let bytes = new.0.get(first..=last).unwrap_or(&[]);
+        let patch = self.catalog.update(s, &path, first, bytes, &waits)?;
+        self.recent.set(Some((id, key, dir)));
+        Ok(patch)
     }
 
     /// Changes a file's record but for its forks.
@@ -417,8 +427,9 @@ impl<P: Copy + PartialEq + core::fmt::Debug> Volume<P> {
             return Err(Error::NotADirectory);
         };
         if dir.id == ROOT_ID {
-            return Err(Error::Invalid("the root folder stays".into()));
+            return Err(Error::Refused("the root folder stays"));
         }
+        self.recent.set(None);
         if !self.is_empty_folder(s, dir.id)? {
             return Err(Error::NotEmpty);
         }
@@ -440,6 +451,7 @@ impl<P: Copy + PartialEq + core::fmt::Debug> Volume<P> {
             Err(Error::NotFound) => gone,
             other => other?,
         };
+        self.recent.set(None);
         self.mdb.dirs = self.mdb.dirs.saturating_sub(1);
         self.places.remove(&id);
         self.touch();

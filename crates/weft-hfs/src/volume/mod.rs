@@ -35,10 +35,13 @@ pub use moves::Moved;
 pub use recover::Recovered;
 
 use crate::btree::{Befores, Place, Tree, TreeKind};
-use crate::layout::{Attributes, CATALOG_ID, Fork, MDB_BLOCK, MDB_BYTES, Mdb};
+use crate::layout::{
+    Attributes, CATALOG_ID, CatalogKey, DirectoryRecord, Fork, MDB_BLOCK, MDB_BYTES, Mdb,
+};
 use crate::store::Store;
 use crate::{Error, Result};
 use alloc::vec::Vec;
+use core::cell::Cell;
 use file::{ForkMap, load_map};
 use hashbrown::HashMap;
 use space::Space;
@@ -49,6 +52,10 @@ pub struct Volume<P> {
     pub(crate) mdb: Mdb,
     stored_mdb: [u8; MDB_BYTES],
     mdb_changed: bool,
+    /// Operations whose counts were not brought to the store yet.
+    uncounted: u32,
+    /// The folder that was looked at last, as the catalog has it.
+    recent: Cell<Option<(u32, CatalogKey, DirectoryRecord)>>,
     pub(crate) device_blocks: u64,
     pub(crate) space: Space<P>,
     pub(crate) catalog: Tree<P>,
@@ -109,6 +116,8 @@ impl<P: Copy + PartialEq + core::fmt::Debug> Volume<P> {
         let mut volume = Self {
             stored_mdb: [0; MDB_BYTES],
             mdb_changed: false,
+            uncounted: 0,
+            recent: Cell::new(None),
             device_blocks,
             space: Space::new(mdb.alloc_blocks, bitmap),
             extents,
@@ -208,15 +217,28 @@ impl<P: Copy + PartialEq + core::fmt::Debug> Volume<P> {
         s.write(self.device_blocks - 2, 0, &self.mdb.encode(), befores)
     }
 
-    /// Ends an operation: brings bitmap, tree headers and MDB to the store.
+    /// Ends an operation. Bitmap, tree headers and MDB follow from the trees after a cut, so they
+    /// need not be brought to the store each time.
     ///
     /// # Errors
     /// [`Error::Device`].
     pub fn finish<S: Store<Patch = P>>(&mut self, s: &mut S) -> Result<()> {
+        const AT_ONCE: u32 = 64;
         if s.is_atomic() {
             // There is no recovery that would find what was put off.
             self.tidy(s, usize::MAX)?;
+            return self.store_counts(s);
         }
+        self.uncounted += 1;
+        if self.uncounted < AT_ONCE { Ok(()) } else { self.store_counts(s) }
+    }
+
+    /// Brings bitmap, tree headers and MDB to the store.
+    ///
+    /// # Errors
+    /// [`Error::Device`].
+    pub fn store_counts<S: Store<Patch = P>>(&mut self, s: &mut S) -> Result<()> {
+        self.uncounted = 0;
         self.space.write(s, u64::from(self.mdb.bitmap_block))?;
         self.catalog.write_header(s, &[])?;
         self.extents.write_header(s, &[])?;

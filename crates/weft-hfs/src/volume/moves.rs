@@ -34,12 +34,13 @@ impl<P: Copy + PartialEq + core::fmt::Debug> Volume<P> {
         replace: bool,
     ) -> Result<Moved<P>> {
         self.check_writable()?;
+        self.recent.set(None);
         Name::new(to.1.as_bytes())?;
         let (old_key, mut record) = self.lookup(s, from.0, from.1)?;
         let Some(id) = record.id() else { return Err(Error::NotFound) };
         let folder = matches!(record, CatalogRecord::Directory(_));
         if id == ROOT_ID {
-            return Err(Error::Invalid("the root folder is renamed with the volume".into()));
+            return Err(Error::Refused("the root folder is renamed with the volume"));
         }
         let new_key = CatalogKey::new(to.0, *to.1);
         if from.0 == to.0 && from.1.order(to.1).is_eq() {
@@ -49,7 +50,7 @@ impl<P: Copy + PartialEq + core::fmt::Debug> Volume<P> {
         if from.0 != to.0 {
             self.roomy_folder(s, to.0)?;
             if folder && self.is_below(s, to.0, id)? {
-                return Err(Error::Invalid("a folder cannot be moved into itself".into()));
+                return Err(Error::Refused("a folder cannot be moved into itself"));
             }
         }
         let target = match self.lookup(s, to.0, to.1) {
@@ -107,6 +108,7 @@ impl<P: Copy + PartialEq + core::fmt::Debug> Volume<P> {
             }
         };
         let threaded = self.rethread(s, id, &clean, &new_key)?;
+        self.recent.set(None);
         let mut waits = Befores::from_slice(&[there]);
         if from.0 != to.0 {
             waits.extend(self.way_to(s, to.0)?);
@@ -126,6 +128,9 @@ impl<P: Copy + PartialEq + core::fmt::Debug> Volume<P> {
             if target.is_none() {
                 self.count_item(s, to.0, folder, true)?;
             }
+        } else {
+            let now = self.now;
+            self.change_folder(s, to.0, |dir| dir.modified = now)?;
         }
         if from.0 != to.0 && target.is_some() {
             let now = self.now;
@@ -174,6 +179,7 @@ impl<P: Copy + PartialEq + core::fmt::Debug> Volume<P> {
         if old_key.name == new_key.name {
             return Ok(S::DURABLE);
         }
+        self.recent.set(None);
         let patch = self.overwrite(s, old_key, new_key, record, &[])?;
         let threaded = match record.id() {
             Some(id) => self.rethread(s, id, record, new_key)?,
@@ -244,6 +250,7 @@ impl<P: Copy + PartialEq + core::fmt::Debug> Volume<P> {
             dir.modified = self.now;
         }
         self.mdb.name = *name;
+        self.recent.set(None);
         self.touch();
         if old_key.name.order(name).is_eq() {
             let patch = self.overwrite(s, &old_key, &new_key, &root, &[])?;

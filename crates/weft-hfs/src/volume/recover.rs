@@ -56,6 +56,7 @@ impl<P: Copy + PartialEq + core::fmt::Debug> Volume<P> {
     /// # Errors
     /// [`Error::Corrupt`] for damage: nothing has been written then.
     pub fn recover<S: Store<Patch = P>>(&mut self, s: &mut S) -> Result<Recovered> {
+        self.recent.set(None);
         let mut done = Recovered::default();
         for kind in [TreeKind::Extents, TreeKind::Catalog] {
             // The file grew, and the tree does not know it yet.
@@ -82,7 +83,7 @@ impl<P: Copy + PartialEq + core::fmt::Debug> Volume<P> {
         self.recover_extents(s, &catalog, &extents, &mut done)?;
         while self.tidy(s, usize::MAX)? {}
         self.touch();
-        self.finish(s)?;
+        self.store_counts(s)?;
         let copy = Mdb::parse(s.read(self.device_blocks - 2)?);
         let trees =
             |m: &Mdb| (m.catalog_file, m.catalog_file_bytes, m.extents_file, m.extents_file_bytes);
@@ -369,6 +370,7 @@ impl<P: Copy + PartialEq + core::fmt::Debug> Volume<P> {
         record: &CatalogRecord,
     ) -> Result<()> {
         let (path, _) = self.record_at(s, key)?;
+        self.recent.set(None);
         let (raw, len) = record.encode();
         self.catalog.update(s, &path, 0, raw.get(..len).unwrap_or(&raw), &[])?;
         Ok(())

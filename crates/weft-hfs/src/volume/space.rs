@@ -17,6 +17,8 @@ use hashbrown::HashMap;
 pub(crate) struct Space<P> {
     count: u32,
     disk: Vec<u8>,
+    /// Clear bits of it.
+    disk_free: u32,
     busy: Vec<u64>,
     free: u32,
     /// Freed by a change that may not be durable.
@@ -39,6 +41,7 @@ impl<P: Copy> Space<P> {
         let mut space = Self {
             count,
             disk: bytes,
+            disk_free: 0,
             busy: vec![0; count.div_ceil(64) as usize],
             free: count,
             pending: VecDeque::new(),
@@ -50,6 +53,8 @@ impl<P: Copy> Space<P> {
         for nr in 0..count {
             if space.on_disk(nr) {
                 space.set_busy(nr, true);
+            } else {
+                space.disk_free += 1;
             }
         }
         // Behind the last block all is taken.
@@ -66,10 +71,13 @@ impl<P: Copy> Space<P> {
     }
 
     fn set_disk(&mut self, nr: u32, used: bool) {
+        if nr >= self.count || self.on_disk(nr) == used {
+            return;
+        }
         let byte = nr as usize / 8;
         if let Some(b) = self.disk.get_mut(byte) {
-            let bit = 0x80 >> (nr % 8);
-            *b = if used { *b | bit } else { *b & !bit };
+            *b ^= 0x80 >> (nr % 8);
+            self.disk_free = if used { self.disk_free - 1 } else { self.disk_free + 1 };
         }
         if let Some(dirty) = self.dirty.get_mut(byte / BLOCK_BYTES) {
             *dirty = true;
@@ -113,7 +121,7 @@ impl<P: Copy> Space<P> {
 
     /// Blocks that the volume has free: what a count on the disk says.
     pub fn free_on_disk(&self) -> u32 {
-        self.count - self.disk.iter().map(|b| b.count_ones()).sum::<u32>()
+        self.disk_free
     }
 
     /// Blocks that can be taken now, windows included.

@@ -89,7 +89,15 @@ fn kept(fs: &Hfs, promise: &Promise) {
             let want = &forks[fork.index()];
             let mut got = vec![0; want.len() + 1];
             let n = fs.read_fork(*parent, found, fork, 0, &mut got).unwrap();
-            assert!(&got[..n] == want.as_slice(), "{fork:?} fork of synced item {id} has changed");
+            if &got[..n] != want.as_slice() {
+                let at = got[..n].iter().zip(want).position(|(a, b)| a != b);
+                panic!(
+                    "{fork:?} fork of synced item {id} ({}) has changed: {n} bytes for {}, first at \
+                     {at:?}",
+                    item.name,
+                    want.len()
+                );
+            }
         }
     }
 }
@@ -283,6 +291,8 @@ fn seeds_that_lost_items() {
         driver.items = 100;
         driver.names = 3000;
     });
+    // With a journal, a sync of one file did not know of data in a block that it shares.
+    campaign(104);
 }
 
 /// The volume and the operations that a seed of the campaign stands for.
@@ -312,7 +322,7 @@ fn campaign(seed: u64) -> usize {
 
 #[test]
 fn a_bit_of_the_campaign() {
-    let cuts: usize = (0..12).map(campaign).sum();
+    let cuts: usize = (0..6).map(campaign).sum();
     assert!(cuts > 1000, "{cuts}");
 }
 

@@ -2,10 +2,11 @@
 
 use crate::model::Driver;
 use crate::volume::{assert_sound, empty, mount, quiet};
+use std::collections::BTreeMap;
 use std::sync::Arc;
-use weft_block::{BlockDevice, MemoryDevice, Rng};
+use weft_block::{BlockDevice, Event, MemoryDevice, Recorder, Rng};
 use weft_hfs::fsck::{self, Problem};
-use weft_hfs::layout::{Fork, ROOT_ID};
+use weft_hfs::layout::{CatalogRecord, Fork, ROOT_ID};
 use weft_hfs::{Hfs, OpenOptions};
 use weft_vfs::{FileSystem, Ino};
 
@@ -126,6 +127,121 @@ fn what_was_damaged_is_repaired() {
         }
     }
     assert!(repaired > 100, "{repaired}");
+}
+
+/// All that a volume holds.
+fn all_of(device: &MemoryDevice) -> BTreeMap<u32, (u32, String, [Vec<u8>; 2])> {
+    let copy: Arc<dyn BlockDevice> = Arc::new(MemoryDevice::from_image(device.snapshot()));
+    let fs = Hfs::open(copy, OpenOptions { read_only: true, ..quiet() }).unwrap();
+    let mut all = BTreeMap::new();
+    let mut folders = vec![ROOT_ID];
+    while let Some(folder) = folders.pop() {
+        for (name, record) in fs.items(folder).unwrap() {
+            let id = record.id().unwrap();
+            let mut forks = [Vec::new(), Vec::new()];
+            match record {
+                CatalogRecord::Directory(_) => folders.push(id),
+                CatalogRecord::File(file) => {
+                    for fork in Fork::ALL {
+                        let content = &mut forks[fork.index()];
+                        content.resize(file.fork(fork).len_bytes as usize, 0);
+                        fs.read_fork(folder, &name, fork, 0, content).unwrap();
+                    }
+                }
+                CatalogRecord::Thread(_) => unreachable!("threads are not listed"),
+            }
+            all.insert(id, (folder, name.to_string(), forks));
+        }
+    }
+    all
+}
+
+/// A repair is cut at each of its writes, and run again.
+#[test]
+fn a_repair_that_was_cut_is_run_again() {
+    let device = empty(1 << 20);
+    let fs = mount(&device);
+    let mut driver = Driver::new(5);
+    driver.items = 60;
+    driver.write_bytes = 3000;
+    for _ in 0..1500 {
+        driver.step(&fs);
+    }
+    fs.unmount().unwrap();
+    let whole = device.snapshot();
+    let places = structures(&device);
+    let mut rng = Rng::new(13);
+    let mut cuts = 0;
+    for round in 0..40 {
+        let damaged = Arc::new(MemoryDevice::from_image(whole.clone()));
+        for _ in 0..rng.below(3) + 1 {
+            let range = &places[1 + rng.index(places.len() - 1)];
+            let blocks = (range.end - range.start) / 512;
+            // Not the header of a tree.
+            let block = rng.below(blocks).max(1).min(blocks - 1);
+            let at = range.start + block * 512 + rng.below(500);
+            damaged.write_at(&vec![rng.below(256) as u8; 1 + rng.index(9)], at).unwrap();
+        }
+        if round % 8 == 0 {
+            damaged.write_at(&[0; 162], 1024).unwrap();
+        }
+        let start = damaged.snapshot();
+        let recorder = Recorder::new(damaged);
+        let done = fsck::repair(&recorder).unwrap();
+        assert!(!done.in_place, "there is room");
+        let events = recorder.events();
+        let want = {
+            let image = MemoryDevice::from_image(start.clone());
+            fsck::repair(&image).unwrap();
+            all_of(&image)
+        };
+        let (mut durable, mut flushed) = (start, 0);
+        for at in 0..events.len() {
+            if let Event::Flush { covers } = &events[at] {
+                for event in &events[flushed..*covers] {
+                    if let Event::Write { offset, data, .. } = event {
+                        durable.write(data, *offset).unwrap();
+                    }
+                }
+                flushed = *covers;
+                continue;
+            }
+            let mut image = durable.clone();
+            let harsh = rng.below(101);
+            for event in &events[flushed..=at] {
+                let Event::Write { offset, data, .. } = event else { continue };
+                for (i, sector) in data.chunks(512).enumerate() {
+                    if rng.chance(harsh, 100) {
+                        image.write(sector, offset + 512 * i as u64).unwrap();
+                    }
+                }
+            }
+            cuts += 1;
+            let image = MemoryDevice::from_image(image);
+            let again = fsck::repair(&image).unwrap_or_else(|e| panic!("{round}, {at}: {e}"));
+            assert!(again.after.is_clean(), "{round}, {at}: {:?}", again.after.problems);
+            assert!(all_of(&image) == want, "cut at event {at} of repair {round}");
+        }
+    }
+    assert!(cuts > 500, "{cuts}");
+}
+
+/// A repair that was cut keeps the volume from being changed.
+#[test]
+fn an_inconsistent_volume_is_only_read() {
+    let device = lived_in(6, 1 << 20);
+    let mut raw = [0; 2];
+    device.read_at(&mut raw, 1024 + 10).unwrap();
+    device.write_at(&[raw[0] | 8], 1024 + 10).unwrap();
+    let open = |read_only| {
+        let options = OpenOptions { read_only, ..quiet() };
+        Hfs::open(Arc::clone(&device) as Arc<dyn BlockDevice>, options)
+    };
+    assert!(matches!(open(false), Err(weft_hfs::Error::Corrupt { .. })));
+    read_all(&open(true).unwrap());
+    assert!(!fsck::check(&*device).unwrap().is_clean());
+    assert!(fsck::repair(&*device).unwrap().after.is_clean());
+    open(false).unwrap();
 }
 
 #[test]

@@ -9,6 +9,5 @@ mod interchange;
 mod mfs;
 mod model;
 mod order;
-mod speed;
 mod tools;
 mod volume;
