@@ -5,6 +5,7 @@
 
 mod cache;
 mod engine;
+mod hfs;
 mod hit_ratio;
 mod limits;
 mod machine;
@@ -73,6 +74,8 @@ enum What {
     Import,
     /// One large file, beside the kernel
     Sequential,
+    /// HFS volumes: files made, deleted, written and read, beside libhfs
+    Hfs,
     /// Hit ratios of the cache's policies, beside their published simulators
     HitRatio,
     /// What the machine can do at all
@@ -235,13 +238,14 @@ fn main() -> Result<()> {
         _ => {}
     }
     let bench = Bench::new(&cli)?;
-    let all: [(&str, Measurement); 15] = [
+    let all: [(&str, Measurement); 16] = [
         ("limits", limits::limits),
         ("optimisations", engine::optimisations),
         ("blocks", engine::blocks),
         ("requests", engine::requests),
         ("growth", engine::growth),
         ("import", mounted::import),
+        ("hfs", hfs::hfs),
         ("hit-ratio", hit_ratio::hit_ratio),
         ("sequential", sequential::sequential),
         ("mount", mounted::mounted),
@@ -269,6 +273,7 @@ fn main() -> Result<()> {
         What::Mount => mounted::mounted(&bench),
         What::Import => mounted::import(&bench),
         What::Sequential => sequential::sequential(&bench),
+        What::Hfs => hfs::hfs(&bench),
         What::HitRatio => hit_ratio::hit_ratio(&bench),
         What::Limits => limits::limits(&bench),
         What::Cache => cache::experiment(&bench),
