@@ -18,6 +18,10 @@ use weft::transfer::{Ownership, TarSource, VolumeSink};
 use weft::vfs::{Caller, FileKind, FileSystem, MemFs, Node, Walker};
 use weft::{Options, Order, Stack};
 
+#[path = "macintosh.rs"]
+mod macintosh;
+pub use macintosh::{hfs, hfs_plus};
+
 /// Every parser on the same bytes.
 pub fn parsers(data: &[u8]) {
     let _ = layout::Superblock::parse(data).map(|sb| {

@@ -13,7 +13,7 @@ use std::time::{Duration, Instant};
 use weft::block::Rng;
 
 /// How many targets there are below.
-const TARGETS: u64 = 11;
+const TARGETS: u64 = 13;
 
 /// No input may take longer; most take a millisecond.
 const HANG: Duration = Duration::from_secs(60);
@@ -267,6 +267,28 @@ fn the_shared_file_service_takes_any_messages() {
             let len = u32::try_from(data.len() + 2).expect("short");
             let header = [&len.to_le_bytes()[..], &[0x72, 1 + rng.below(2).to_le_bytes()[0]]];
             data.splice(..0, header.concat());
+        }
+        data
+    });
+}
+
+/// A choice, a seed, and changes of four bytes each: few, or the volume is beyond hope.
+#[test]
+fn damaged_hfs_volumes_are_used_and_repaired() {
+    replay("hfs", targets::hfs, |rng| {
+        let mut data = vec![0; 2 + 4 * rng.index(12)];
+        rng.fill(&mut data);
+        data
+    });
+}
+
+#[test]
+fn damaged_hfs_plus_volumes_are_read() {
+    replay("hfs plus", targets::hfs_plus, |rng| {
+        let mut data = vec![0; 1 + 3 * rng.index(12)];
+        rng.fill(&mut data);
+        if rng.chance(3, 4) {
+            data[0] &= !1;
         }
         data
     });

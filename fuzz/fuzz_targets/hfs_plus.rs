@@ -1,0 +1,7 @@
+//! Damaged HFS Plus volumes.
+#![no_main]
+
+#[path = "../targets.rs"]
+mod targets;
+
+libfuzzer_sys::fuzz_target!(|data: &[u8]| targets::hfs_plus(data));
