@@ -38,7 +38,7 @@ number!(
     Generation(u32)
 );
 number!(
-    /// What tells a late answer from the one that is waited for. Never reused by one life of a
+    /// What tells a late answer from the one that is waited for. Never reused by any life of a
     /// client.
     RequestId(u64)
 );

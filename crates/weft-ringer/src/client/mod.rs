@@ -219,7 +219,8 @@ impl Client {
             cache: Cache::default(),
             log: Log::replay(journal),
             calls: BTreeMap::new(),
-            next_request: 1,
+            // Answers to an earlier life may still be on their way.
+            next_request: (incarnation.0 << 32) + 1,
             outstanding: BTreeMap::new(),
             listings: BTreeMap::new(),
             out: Vec::new(),
