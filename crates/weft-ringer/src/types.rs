@@ -47,7 +47,8 @@ number!(
     Seq(u64)
 );
 number!(
-    /// How often an rnode was changed. Two states of an rnode with one version are the same state.
+    /// How often an rnode was changed. Of the states that the server had, those with one version are
+    /// the same; a state that was taken back may share its version with one of them.
     Version(u64)
 );
 number!(

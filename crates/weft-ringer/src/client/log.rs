@@ -164,11 +164,24 @@ impl Client {
         }
     }
 
+    /// Gives up a change, and all later ones that were made on what it made: their versions may
+    /// be those of what others made since. The last goes first, so that a crash on the way leaves
+    /// none without those before it.
     fn give_up(&mut self, at: usize, why: Refusal) {
-        let Some(Pending { logged, .. }) = self.log.pending.remove(at) else { return };
-        self.log.given_up = self.log.given_up.max(logged.seq);
-        self.out.push(ClientAction::Journal(JournalRecord::GivenUp { seq: logged.seq }));
-        self.out.push(ClientAction::Conflict(Conflict { logged, why }));
+        let (mut lost, mut doomed) = (BTreeSet::new(), Vec::new());
+        for (i, pending) in self.log.pending.iter().enumerate().skip(at) {
+            let touched: Vec<RnodeId> = touched(&pending.logged).collect();
+            if i == at || touched.iter().any(|id| lost.contains(id)) {
+                lost.extend(touched);
+                doomed.push(i);
+            }
+        }
+        for i in doomed.into_iter().rev() {
+            let Some(Pending { logged, .. }) = self.log.pending.remove(i) else { continue };
+            self.log.given_up = self.log.given_up.max(logged.seq);
+            self.out.push(ClientAction::Journal(JournalRecord::GivenUp { seq: logged.seq }));
+            self.out.push(ClientAction::Conflict(Conflict { logged, why }));
+        }
     }
 
     /// What the server got before the last epoch ended.
@@ -298,6 +311,15 @@ impl Client {
     pub(super) fn is_clean(&self, id: RnodeId) -> bool {
         self.cache.leases.get(&id).is_none_or(|l| l.dirty <= self.log.applied)
     }
+}
+
+/// Every rnode that a change makes or changes.
+fn touched(logged: &Logged) -> impl Iterator<Item = RnodeId> {
+    let made = match logged.op {
+        Op::Create { id, .. } => Some(id),
+        _ => None,
+    };
+    logged.base.iter().map(|(id, _)| *id).chain(made)
 }
 
 pub(super) fn same<T: Ord + Clone>(a: &[T], b: &[T]) -> bool {

@@ -80,7 +80,8 @@ pub enum Call {
         /// The change.
         op: Op,
         /// It is refused with [`Refusal::Busy`] unless this rnode has this version: for what was
-        /// worked out from a state read before.
+        /// worked out from a state read before, in the same epoch. (A state that was taken back
+        /// when an epoch ended may share its version with one that came after.)
         if_version: Option<(RnodeId, Version)>,
     },
     /// Waits until every change up to now is with the server.

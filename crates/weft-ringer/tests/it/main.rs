@@ -1,5 +1,6 @@
 //! The shared file service from outside.
 
+mod quiet;
 mod samples;
 mod sim;
 mod store;
