@@ -86,7 +86,7 @@ impl Source {
                 let whole = weft_block::Source { partition: None, ..source.clone() };
                 let device = whole.open(mode)?;
                 return match source.partition {
-                    Some(number) => partition_on(device, number),
+                    Some(number) => partition_on(&device, number),
                     None => Ok(device),
                 };
             }
@@ -104,7 +104,7 @@ impl Source {
         options.lock = mode.lock.then(|| partition.map_or(String::new(), |n| n.to_string()));
         let device: Arc<dyn BlockDevice> = Arc::new(NbdDevice::connect(options).map_err(failed)?);
         Ok(match partition {
-            Some(number) => partition_on(device, number)?,
+            Some(number) => partition_on(&device, number)?,
             None => device,
         })
     }
@@ -112,17 +112,17 @@ impl Source {
 
 /// A partition of a device by its number: of the map on it, or of the map of the disk that is
 /// wrapped in it. A hybrid disc has two maps; what is not in the first is looked for in Apple's.
-fn partition_on(device: Arc<dyn BlockDevice>, number: u32) -> Result<Arc<dyn BlockDevice>> {
-    let first = match Partition::open(Arc::clone(&device), number) {
+fn partition_on(device: &Arc<dyn BlockDevice>, number: u32) -> Result<Arc<dyn BlockDevice>> {
+    let first = match Partition::open(Arc::clone(device), number) {
         Ok(found) => return Ok(Arc::new(found)),
         Err(e) => e,
     };
     let named = container::Options { partition: Some(number), ..container::Options::default() };
-    let second = match container::open(Arc::clone(&device), &named) {
+    let second = match container::open(Arc::clone(device), &named) {
         Ok(opened) => return Ok(opened.device),
         Err(e) => e,
     };
-    if let Ok(opened) = container::open(Arc::clone(&device), &container::Options::default())
+    if let Ok(opened) = container::open(Arc::clone(device), &container::Options::default())
         && !opened.layers.is_empty()
         && let Ok(found) = Partition::open(opened.device, number)
     {
@@ -132,7 +132,7 @@ fn partition_on(device: Arc<dyn BlockDevice>, number: u32) -> Result<Arc<dyn Blo
         matches!(t.scheme, weft_block::Scheme::Apple | weft_block::Scheme::AppleOld)
     };
     // Apple's partitions have names, which the second error tells.
-    match weft_block::list_partitions(&device) {
+    match weft_block::list_partitions(device) {
         Ok(table) if !is_apple(table.clone()) => Err(first),
         Ok(_) => Err(second),
         Err(_) => Err(first),
