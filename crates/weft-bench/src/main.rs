@@ -18,6 +18,7 @@ mod proxy;
 mod report;
 mod sequential;
 mod stats;
+mod transform;
 mod tree;
 mod volume;
 
@@ -92,6 +93,8 @@ enum What {
     NbdServers,
     /// The kernel's dm-cache in a guest, counted, beside weft's cache
     DmCache,
+    /// Stages of a network, in process and through a mount, beside a pipeline of processes
+    Transform,
     /// Make the input, and say what it is
     Tree,
     /// A network of a given latency between a client and a server on this machine
@@ -118,6 +121,12 @@ enum What {
         directories: u64,
         #[arg(long)]
         seed: u64,
+    },
+    /// An increment from standard input to standard output (used by transform)
+    #[command(hide = true)]
+    PipeStage {
+        #[arg(long)]
+        block_bytes: usize,
     },
     /// weft's cache behind an NBD server (used by cache)
     #[command(hide = true)]
@@ -223,6 +232,7 @@ fn main() -> Result<()> {
             return mix.run(dir);
         }
         What::RoundTrips { dir, calls } => return limits::round_trips(dir, *calls),
+        What::PipeStage { block_bytes } => return transform::stage(*block_bytes),
         What::Cached(server) => return server.run(),
         What::CacheOpening { cache, origin_bytes } => {
             println!("{}", cache::Opening::measure(cache, *origin_bytes)?.show());
@@ -238,7 +248,7 @@ fn main() -> Result<()> {
         _ => {}
     }
     let bench = Bench::new(&cli)?;
-    let all: [(&str, Measurement); 16] = [
+    let all: [(&str, Measurement); 17] = [
         ("limits", limits::limits),
         ("optimisations", engine::optimisations),
         ("blocks", engine::blocks),
@@ -249,6 +259,7 @@ fn main() -> Result<()> {
         ("hit-ratio", hit_ratio::hit_ratio),
         ("sequential", sequential::sequential),
         ("mount", mounted::mounted),
+        ("transform", transform::transform),
         ("cache-batching", cache::batching),
         ("cache-open", cache::opening),
         ("cache-hits", cache::hits),
@@ -282,6 +293,7 @@ fn main() -> Result<()> {
         What::CacheHits => cache::hits(&bench),
         What::NbdServers => nbd::servers(&bench),
         What::DmCache => cache::dm_cache(&bench),
+        What::Transform => transform::transform(&bench),
         What::Tree => {
             let tree = bench.tree()?;
             println!("{}: {}", tree.tar.display(), tree.describe());
@@ -289,6 +301,7 @@ fn main() -> Result<()> {
         }
         What::Postmark { .. }
         | What::RoundTrips { .. }
+        | What::PipeStage { .. }
         | What::Proxy { .. }
         | What::Cached(_)
         | What::CacheOpening { .. } => Ok(()),
