@@ -215,6 +215,8 @@ const NETWORKS: &[&str] = &[
     "view: ~zstd | lines contains=a | charset from=shift_jis on-error=replace",
     "view: line-ends to=lf | gzip",
     "zstd frame=4K | aead key=k",
+    "view: json",
+    "view: json from=tsv header=no numbers=yes max=300",
 ];
 
 /// Network texts and rules files, and stored files that are damaged or nothing but these bytes:
@@ -233,7 +235,11 @@ pub fn transforms(data: &[u8]) {
         assert_eq!(printed.parse::<Text>().ok(), Some(parsed), "{printed}");
         let _ = registry.parse(text).map(|network| network.can());
     }
-    let _ = Rules::parse(data).map(|rules| rules.ruling("a/b".as_ref()).map(|r| r.line));
+    if let Ok(rules) = Rules::parse(data) {
+        let _ = rules.ruling("a/b".as_ref()).map(|r| r.line);
+        let _ = rules.view_ruling("a/b@c".as_ref()).map(|r| r.line);
+    }
+    let _ = link(data, &registry);
 
     let Some((&choice, rest)) = data.split_first() else { return };
     let network = NETWORKS[usize::from(choice) % NETWORKS.len()];
@@ -271,6 +277,29 @@ pub fn transforms(data: &[u8]) {
     let _ = file.set_len(5000);
     let _ = file.commit();
     read(&mut *file);
+}
+
+/// A link with this content, or one whose network is these bytes, in a tree of two files.
+fn link(data: &[u8], registry: &weft::transform::Registry) -> weft::vfs::Result<()> {
+    use weft::transform::{LINK, NETWORK_ATTRIBUTE, TransformFs, TransformOptions};
+    use weft::vfs::{FileSystem, MemFs, Walker, XattrSet};
+
+    let below = std::sync::Arc::new(MemFs::new());
+    let walker = Walker::new(&*below);
+    walker.write_file(b"/base", b"a,b\n1,2\n", 0o644)?;
+    let made = [&b"weft link 1\nbase: base\nnetwork: view: "[..], data].concat();
+    for (name, content) in [(&b"/one"[..], data), (b"/two", &made)] {
+        let node = walker.write_file(name, content, 0o644)?;
+        below.setxattr(node.ino(), NETWORK_ATTRIBUTE, LINK, XattrSet::Any)?;
+    }
+    let fs = TransformFs::new(below.clone(), registry.clone(), TransformOptions::default())?;
+    for name in [&b"/one"[..], b"/two", b"/base@hex"] {
+        if let Ok(node) = Walker::new(&fs).resolve(name) {
+            let _ = node.stat();
+            let _ = node.read_at(0, &mut [0; 4096]);
+        }
+    }
+    fs.unmount()
 }
 
 /// A volume with bytes changed as `data` says: opened in each order, walked, changed, checked,

@@ -123,7 +123,6 @@ impl From<Error> for weft_vfs::Error {
             Error::Text { .. } | Error::UnknownStage { .. } | Error::Parameter { .. } => {
                 Self::Io { errno: EINVAL, message: e.to_string() }
             }
-            Error::Deadline { .. } => Self::Io { errno: ETIMEDOUT, message: e.to_string() },
             _ => Self::Io { errno: EIO, message: e.to_string() },
         }
     }
@@ -133,7 +132,6 @@ impl From<Error> for weft_vfs::Error {
 const EIO: i32 = 5;
 const EINVAL: i32 = 22;
 const EOPNOTSUPP: i32 = 95;
-const ETIMEDOUT: i32 = 110;
 const ENOKEY: i32 = 126;
 
 impl Error {

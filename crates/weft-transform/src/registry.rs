@@ -7,7 +7,7 @@ use std::str::FromStr;
 use std::sync::Arc;
 
 use crate::keys::KeyRing;
-use crate::stages::{self, LogSink};
+use crate::stages::{self, LogSink, Program};
 use crate::text::{Element, Side, StageText, Text};
 use crate::{Direction, Error, Layer, Network, Result, Transform};
 
@@ -19,6 +19,8 @@ pub struct Context {
     pub keys: KeyRing,
     /// Where `log to=NAME` writes, by name.
     pub logs: BTreeMap<String, Arc<dyn LogSink>>,
+    /// What `exec program=NAME` runs, by name.
+    pub programs: BTreeMap<String, Program>,
 }
 
 impl fmt::Debug for Context {

@@ -6,7 +6,7 @@ use std::io::Write;
 use std::path::{Path, PathBuf};
 use std::str::FromStr;
 use std::sync::{Arc, Mutex, PoisonError};
-use weft_transform::stages::LogSink;
+use weft_transform::stages::{LogSink, Program};
 use weft_transform::text::{Side, Text};
 use weft_transform::{
     Context, Key, KeyRing, Need, Registry, Rules, TransformFs, TransformOptions, Write as Writes,
@@ -117,6 +117,8 @@ pub struct Networks {
     pub key_directory: Option<PathBuf>,
     /// Files that `log to=NAME` appends to, by name.
     pub logs: Vec<(String, PathBuf)>,
+    /// Shell commands that `exec program=NAME` runs, by name.
+    pub programs: Vec<(String, String)>,
 }
 
 impl Networks {
@@ -143,6 +145,9 @@ impl Networks {
             let file = File::options().append(true).create(true).open(path);
             let file = file.map_err(|e| Error::host("open", path, e))?;
             context.logs.insert(name.clone(), Arc::new(LogFile(Mutex::new(file))));
+        }
+        for (name, command) in &self.programs {
+            context.programs.insert(name.clone(), Program::new(command));
         }
         Ok(Registry::new(context))
     }

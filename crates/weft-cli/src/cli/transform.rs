@@ -45,6 +45,9 @@ impl Transforming {
             key.push(place);
             args.push(key);
         }
+        for (name, command) in &self.keys.programs {
+            args.push(option("program", format!("{name}={command}").as_ref()));
+        }
         for log in &self.log {
             let (name, file) = log.split_once('=').unwrap_or((log, ""));
             let file = std::path::absolute(file)?;
@@ -61,6 +64,18 @@ pub struct Keys {
     /// the first seals new files, and all open old ones [default: files in ~/.config/weft/keys]
     #[arg(long = "key", value_name = "NAME=PLACE")]
     pub keys: Vec<KeySource>,
+    /// A program by name, for the stage exec program=NAME: a shell command that turns its standard
+    /// input into its standard output
+    #[arg(long = "program", value_name = "NAME=COMMAND", value_parser = program)]
+    pub programs: Vec<(String, String)>,
+}
+
+fn program(text: &str) -> Result<(String, String), String> {
+    let (name, command) = text
+        .split_once('=')
+        .filter(|(name, command)| !name.is_empty() && !command.is_empty())
+        .ok_or_else(|| format!("'{text}' is no program; write NAME=COMMAND"))?;
+    Ok((name.to_owned(), command.to_owned()))
 }
 
 #[derive(Debug, Subcommand)]

@@ -90,8 +90,11 @@ fn transforming(args: &cli::Mount, options: &MountOptions) -> Result<cli::Transf
     for key in &options.keys {
         transforming.keys.keys.push(key.parse().map_err(Failure::from)?);
     }
-    if transforming.transform.is_none() && !transforming.keys.keys.is_empty() {
-        return Err(Failure::usage("keys are for networks: give --transform RULES too"));
+    let outside = &transforming.keys;
+    if transforming.transform.is_none() && !(outside.keys.is_empty() && outside.programs.is_empty())
+    {
+        let why = "keys and programs are for networks: give --transform RULES too";
+        return Err(Failure::usage(why));
     }
     Ok(transforming)
 }

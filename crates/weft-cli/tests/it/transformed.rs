@@ -540,3 +540,41 @@ fn unguarded_files_are_what_they_are() {
         std::thread::sleep(Duration::from_millis(50));
     }
 }
+
+#[test]
+fn programs_show_files_and_hang_nobody() {
+    if !can_mount() {
+        return;
+    }
+    let bench = Bench::new();
+    fs::create_dir_all(bench.path("m")).unwrap();
+    bench.write("data/words", "quiet words\n".repeat(50_000).as_bytes());
+    bench.write("rules", b"*@loud exec program=loud\n*@hangs exec program=hangs deadline=500\n*@dies exec program=dies\n*@none exec program=loud\n");
+    bench.ok(&[
+        "mount",
+        "hostdir:data",
+        "m",
+        "--background",
+        "--transform",
+        "rules",
+        "--program",
+        "loud=tr a-z A-Z",
+        "--program",
+        "hangs=sleep 1000",
+        "--program",
+        "dies=head -c 70000; echo broken >&2; exit 7",
+    ]);
+    let read = |name: &str| fs::read(bench.path("m").join(name));
+    assert!(read("words@loud").unwrap() == "QUIET WORDS\n".repeat(50_000).into_bytes());
+    let began = Instant::now();
+    assert_eq!(read("words@hangs").expect_err("hangs").raw_os_error(), Some(5));
+    assert!(began.elapsed() < Duration::from_secs(30));
+    assert_eq!(read("words@dies").expect_err("dies").raw_os_error(), Some(5));
+    // Everybody else goes on.
+    assert!(read("words@loud").unwrap().starts_with(b"QUIET"));
+    assert!(read("words").unwrap().starts_with(b"quiet"));
+    bench.ok(&["umount", "m"]);
+    bench.write("rules", b"*.x view: exec program=other\n");
+    let err = bench.fails(1, &["mount", "hostdir:data", "m", "--transform", "rules"]);
+    assert!(err.contains("no program named \"other\""), "{err}");
+}

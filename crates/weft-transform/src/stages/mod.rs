@@ -4,6 +4,7 @@ mod aead;
 mod base;
 mod bytes;
 mod charset;
+mod exec;
 mod filter;
 mod guard;
 mod gzip;
@@ -17,6 +18,7 @@ mod zstd;
 
 use crate::registry::StageInfo;
 
+pub use exec::Program;
 pub use tee::{LogSink, Tee};
 
 /// All of them.
@@ -26,6 +28,7 @@ pub(crate) const SUPPLIED: &[&[StageInfo]] = &[
     line_ends::STAGES,
     charset::STAGES,
     filter::STAGES,
+    exec::STAGES,
     json::STAGES,
     base::STAGES,
     aead::STAGES,

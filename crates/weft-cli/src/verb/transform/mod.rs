@@ -42,7 +42,12 @@ fn user_keys() -> Option<PathBuf> {
 
 /// Networks with the keys of a command line and the user's own.
 fn networks(keys: &Keys) -> Networks {
-    Networks { keys: keys.keys.clone(), key_directory: user_keys(), ..Networks::default() }
+    Networks {
+        keys: keys.keys.clone(),
+        key_directory: user_keys(),
+        programs: keys.programs.clone(),
+        ..Networks::default()
+    }
 }
 
 /// The networks of a mount; `None` if it has none.
