@@ -115,7 +115,7 @@ struct Doomed {
 impl Doomed {
     fn live(&self) -> weft_block::Result<()> {
         let left = self.left.fetch_sub(1, Ordering::SeqCst);
-        if left > 1 || left < -1_000_000 {
+        if !(-1_000_000..=1).contains(&left) {
             return Ok(());
         }
         if left == 1 {

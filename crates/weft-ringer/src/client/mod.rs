@@ -336,10 +336,8 @@ impl Client {
             (
                 RequestBody::Acquire { rnode, .. },
                 Reply::Granted { rnode: state, mode, token, .. },
-            ) => {
-                if token > outstanding.floor && state.id == rnode {
-                    self.granted(*state, mode, token);
-                }
+            ) if token > outstanding.floor && state.id == rnode => {
+                self.granted(*state, mode, token);
             }
             (RequestBody::Acquire { rnode, .. }, Reply::No { why: Refusal::Stale }) => {
                 self.cache.set_gone(rnode);

@@ -131,7 +131,7 @@ impl Mds {
         let cell = store.commit(&transaction)?;
 
         let mut sessions = BTreeMap::new();
-        for (key, record) in store.range(&[b's'], &[b's' + 1], usize::MAX)? {
+        for (key, record) in store.range(b"s", b"t", usize::MAX)? {
             let session: Session = crate::wire::decode(&record.value)
                 .map_err(|_| records::damaged("session", &key))?;
             sessions.insert(ClientId(records::number_of(&key)?), session);
@@ -541,7 +541,7 @@ impl Mds {
     }
 
     fn reap_all(&self, store: &mut dyn Store) -> StoreResult<()> {
-        let orphans = store.range(&[b'o'], &[b'o' + 1], usize::MAX)?;
+        let orphans = store.range(b"o", b"p", usize::MAX)?;
         let ids: StoreResult<BTreeSet<u64>> =
             orphans.iter().map(|(key, _)| records::number_of(key)).collect();
         self.reap(store, ids?.into_iter().map(RnodeId))

@@ -9,7 +9,7 @@ use weft_vfs::{
 
 use super::base::locked;
 use super::decide::is_rules_file;
-use super::file::Attached;
+use super::file::{Attached, File};
 use super::nodes::{Node, Nodes};
 use super::{NETWORK_ATTRIBUTE, Open, RULES_NAME, TransformFs, join};
 use crate::Write;
@@ -369,7 +369,7 @@ impl FileSystem for TransformFs {
         let keeps = keeps
             && known
             && (!(self.options.shared || locked(&node.file).is_view())
-                || self.with(&node, |file, around| file.is_as_last_opened(around))?);
+                || self.with(&node, File::is_as_last_opened)?);
         locked(&self.ground.nodes).add_use(&node);
         let handle = self.new_handle(Open { ino, flags, below: None });
         Ok(Opened { handle, keep_cache: keeps, direct_io: !known })

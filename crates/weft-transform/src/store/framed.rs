@@ -118,14 +118,14 @@ impl FramedFile {
     /// [`Error::Corrupt`] if it is not of the stage's format, [`Error::Limit`] if it would
     /// expand too far, [`Error::LongFrame`] if it can be read from the beginning only.
     pub fn open(stage: Arc<dyn Transform>, home: Home) -> Result<Self> {
-        Self::try_open(stage, home).map_err(|(_, e)| e)
+        Self::try_open(stage, home).map_err(|refused| refused.1)
     }
 
     /// As [`open`](Self::open); gives the home back with an error.
     pub(super) fn try_open(
         stage: Arc<dyn Transform>,
         mut home: Home,
-    ) -> Result<Self, (Home, Error)> {
+    ) -> Result<Self, Box<(Home, Error)>> {
         match pieces_of(&stage, &mut home) {
             Ok(pieces) => Ok(Self {
                 stage,
@@ -137,7 +137,7 @@ impl FramedFile {
                 changed: false,
                 cached: None,
             }),
-            Err(e) => Err((home, e)),
+            Err(e) => Err(Box::new((home, e))),
         }
     }
 

@@ -71,10 +71,12 @@ pub fn open(base: Box<dyn Base>, network: &Network, limits: &Limits) -> Result<B
 fn frames(layer: &Layer, home: Home, limits: &Limits) -> Result<Box<dyn Store>> {
     match FramedFile::try_open(layer.stage.clone(), home) {
         Ok(file) => Ok(Box::new(file)),
-        Err((home, Error::LongFrame { .. })) => {
-            Ok(Box::new(StreamFile::new(home.into_current(), layer.clone(), *limits)))
-        }
-        Err((_, e)) => Err(e),
+        Err(refused) => match *refused {
+            (home, Error::LongFrame { .. }) => {
+                Ok(Box::new(StreamFile::new(home.into_current(), layer.clone(), *limits)))
+            }
+            (_, e) => Err(e),
+        },
     }
 }
 

@@ -151,7 +151,7 @@ impl Model for Entry {
             EntryKind::Remove(id) => *state == Some(*id),
             EntryKind::Put(_) | EntryKind::Either(_) => true,
         };
-        right.then(|| match kind {
+        right.then_some(match kind {
             EntryKind::Create(id) | EntryKind::Put(id) => Some(*id),
             EntryKind::Remove(_) => None,
             EntryKind::Either(to) => *to,

@@ -154,7 +154,7 @@ struct Summary {
 /// One world, from its seed. Panics if anything is wrong.
 fn run(seed: u64) -> Summary {
     let mut rng = Rng::stream(seed, 1);
-    let weather = if seed % 16 == 0 { Weather::fine(3) } else { Weather::of(&mut rng) };
+    let weather = if seed.is_multiple_of(16) { Weather::fine(3) } else { Weather::of(&mut rng) };
     let mut world = World::new(seed, weather);
     let mut work = Work::new();
     let calls = 40 + rng.index(200);
