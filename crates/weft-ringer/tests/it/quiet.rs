@@ -165,3 +165,35 @@ fn an_open_file_outlives_its_name_and_then_goes() {
     let gone = cell.call(0, Call::Get { id: file });
     assert_eq!(gone, Outcome::Refused(weft_ringer::Refusal::Stale));
 }
+
+#[test]
+fn changes_made_on_what_was_given_up_are_given_up() {
+    let mut cell = Cell::new(2);
+    let name = Name::new(b"f").expect("a name");
+    let Outcome::Done(Some(file)) = cell.call(0, create(&name)) else { panic!("made") };
+    let other = Name::new(b"g").expect("a name");
+    cell.call(0, Call::List { dir: RnodeId::ROOT });
+    cell.call(0, Call::Sync);
+    // Cut off, it writes twice; the second write is on version 2, which is its own.
+    cell.cut = Some(0);
+    assert_eq!(cell.cost(0, write(file, 1)), 0);
+    assert_eq!(cell.cost(0, write(file, 2)), 0);
+    cell.call(0, create(&other));
+    // Its epoch ends, and the other's write makes another version 2.
+    cell.now = Moment(START.0 + 60_000_000);
+    cell.run(1, ClientEvent::Tick);
+    cell.call(1, write(file, 9));
+    cell.call(1, Call::Sync);
+
+    cell.cut = None;
+    cell.now = Moment(cell.now.0 + 2_000_000);
+    cell.run(1, ClientEvent::Tick);
+    cell.run(0, ClientEvent::Tick);
+    assert_eq!(cell.conflicts.len(), 2, "both writes: {:?}", cell.conflicts);
+    let Outcome::Rnode(rnode) = cell.call(0, Call::Get { id: file }) else { panic!("there") };
+    let weft_ringer::Body::File { blocks, .. } = &rnode.body else { panic!("a file") };
+    assert_eq!((rnode.version.0, blocks[&0].hash), (2, BlockHash([9; 32])));
+    // What nobody else touched is made again.
+    let lookup = Call::Lookup { dir: RnodeId::ROOT, name: other };
+    assert!(matches!(cell.call(1, lookup), Outcome::Found(Some(_))));
+}
