@@ -85,14 +85,16 @@ fn operate(fs: &Hfs, seed: u64) {
     }
 }
 
-/// Two sound volumes with the bytes where their structures lie: one of many small files, one of
-/// files in many pieces.
-fn bases() -> &'static [(Image, Vec<(u64, u64)>); 2] {
-    static BASES: OnceLock<[(Image, Vec<(u64, u64)>); 2]> = OnceLock::new();
+/// A sound volume, with the bytes where its structures lie.
+type Base = (Image, Vec<(u64, u64)>);
+
+/// Two of them: one of many small files, one of files in many pieces.
+fn bases() -> &'static [Base; 2] {
+    static BASES: OnceLock<[Base; 2]> = OnceLock::new();
     BASES.get_or_init(|| [base(400 << 10, 60, 1), base(1 << 20, 4, 90)])
 }
 
-fn base(len_bytes: u64, files: usize, pieces: usize) -> (Image, Vec<(u64, u64)>) {
+fn base(len_bytes: u64, files: usize, pieces: usize) -> Base {
     let device = Arc::new(MemoryDevice::new(len_bytes));
     let name = |text: &str| Name::new(text.as_bytes()).expect("a name");
     mkfs(&*device, &MkfsOptions::new(name("Fuzz"), 3_000_000_000)).expect("an empty volume");
