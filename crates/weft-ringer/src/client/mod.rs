@@ -4,7 +4,7 @@
 //! the journal, send, answer calls. The calls of a front come as events too; one that finds what it
 //! needs under leases is answered in the same step, and costs no message.
 //!
-//! Invariants, beyond those of the [cache]:
+//! Invariants, beyond those of the cache (`cache`):
 //! - Nothing is answered after the epoch's end by this client's clock.
 //! - A lease is lowered when every change under it has been carried out by the server, and before
 //!   the server is told.

@@ -4,7 +4,7 @@
 //! to survive is in the store when it returns. A server that is told of a store's failure must stop
 //! and be opened anew: it cannot know what happened.
 //!
-//! Invariants, beyond those of the [table of leases](leases):
+//! Invariants, beyond those of the table of leases (`leases`):
 //! - A session's end is in the store before anything it held is given to others.
 //! - A client's log is applied in order, each change once; the number of the last is in the same
 //!   transaction as what it changed.
