@@ -10,9 +10,8 @@
 //! | | `Game..finf` | the 32 bytes of Finder information |
 //!
 //! A companion is shown where it says more than the name of the file does: type and creator that
-//! follow from its [extension](crate::interchange::extension) need none. Writing to it, making or
-//! removing it changes the file; it moves with the file. A file that really has such a name goes
-//! first.
+//! follow from its [extension] need none. Writing to it, making or removing it changes the file; it
+//! moves with the file. A file that really has such a name goes first.
 //!
 //! An AppleDouble is taken over as soon as it is whole, whatever the order of its entries. One that
 //! comes before its file (as archives of macOS have it) is kept as a plain file until the file
