@@ -61,6 +61,11 @@ pub fn fit(name: &[u8]) -> Vec<u8> {
             mac.extend(composed);
             continue;
         }
+        // Alone, a dot is no name.
+        if letter == '.' {
+            mac.push(b'.');
+            continue;
+        }
         let one = letter.encode_utf8(&mut [0; 4]).as_bytes().to_vec();
         mac.extend(macroman::name_from_unix(&one).unwrap_or_else(|_| b"_".to_vec()));
     }
