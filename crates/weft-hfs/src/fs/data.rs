@@ -75,13 +75,11 @@ impl Hfs {
         offset: Option<u64>,
         data: &[u8],
     ) -> Result<usize> {
-        let Some(step) = self
-            .journal_step()
-            .filter(|step| data.len() > *step || offset.is_some_and(|offset| offset > 0))
-        else {
+        let long = |step: &usize| data.len() > *step || offset.is_some_and(|offset| offset > 0);
+        let Some(step) = self.journal_step().filter(long).filter(|_| !data.is_empty()) else {
             return self.write_step(id, fork, offset, data);
         };
-        if let Some(offset) = offset.filter(|_| !data.is_empty())
+        if let Some(offset) = offset
             && offset > self.fork_len(id, fork)?
         {
             // What lies between is zero, and may be much.

@@ -187,6 +187,14 @@ impl Rebuild {
         }
     }
 
+    /// The opposite of [`claim`](Self::claim).
+    fn give_back(&mut self, extent: Extent) {
+        let range = usize::from(extent.start)..extent.end() as usize;
+        if let Some(blocks) = self.used.get_mut(range) {
+            blocks.fill(false);
+        }
+    }
+
     /// Every item in a folder, every folder with a thread, and nothing else.
     fn settle_items(&mut self) -> Result<()> {
         let census = &mut self.census;
@@ -379,8 +387,16 @@ impl Rebuild {
                 self.forks.insert((id, fork), extents);
             }
         }
-        for (id, fork, i) in doubled {
-            self.copy_extent(s, volume, (id, fork), i)?;
+        for &(id, fork, i) in &doubled {
+            if !self.copy_extent(s, volume, (id, fork), i)? {
+                // The fork ends here. What it had behind is given back, unless it is another's.
+                let Some(extents) = self.forks.get_mut(&(id, fork)) else { continue };
+                for (behind, extent) in extents.split_off(i).into_iter().enumerate() {
+                    if !doubled.contains(&(id, fork, i + behind)) {
+                        self.give_back(extent);
+                    }
+                }
+            }
         }
         for (&id, (_, file)) in &mut self.census.files {
             for fork in Fork::ALL {
@@ -391,25 +407,22 @@ impl Rebuild {
         Ok(())
     }
 
-    /// Gives an extent whose blocks are another's blocks of its own, with the same content; where
-    /// there are none, the fork ends.
+    /// Gives an extent whose blocks are another's blocks of its own, with the same content. False if
+    /// there are none.
     fn copy_extent<S: Store>(
         &mut self,
         s: &mut S,
         volume: &Volume<S::Patch>,
         of: (u32, Fork),
         i: usize,
-    ) -> Result<()> {
+    ) -> Result<bool> {
         let Some(&extent) = self.forks.get(&of).and_then(|extents| extents.get(i)) else {
-            return Ok(());
+            return Ok(true);
         };
         let want = usize::from(extent.count);
         let free = self.used.windows(want).position(|run| run.iter().all(|used| !used));
         let Some(start) = free.and_then(|start| u16::try_from(start).ok()) else {
-            if let Some(extents) = self.forks.get_mut(&of) {
-                extents.truncate(i);
-            }
-            return Ok(());
+            return Ok(false);
         };
         let copy = Extent { start, count: extent.count };
         self.claim(copy);
@@ -424,7 +437,7 @@ impl Rebuild {
         if let Some(slot) = self.forks.get_mut(&of).and_then(|extents| extents.get_mut(i)) {
             *slot = copy;
         }
-        Ok(())
+        Ok(true)
     }
 }
 

@@ -67,10 +67,7 @@ impl Rebuild {
             }
         }
         for extent in old {
-            let range = usize::from(extent.start)..extent.end() as usize;
-            if let Some(blocks) = self.used.get_mut(range) {
-                blocks.fill(false);
-            }
+            self.give_back(extent);
         }
         let mdb = self.new_mdb();
         s.flush()?;
