@@ -353,6 +353,13 @@ impl FileSystem for TransformFs {
             let open = Open { ino, flags, below: Some((node.below(), below.handle)) };
             return Ok(Opened { handle: self.new_handle(open), ..below });
         }
+        // The kernel may know the name of a view a moment longer than there is its base.
+        let view = locked(&node.file).view().cloned();
+        if let Some(view) = view
+            && view.base_attr()?.0.nlink == 0
+        {
+            return Err(Error::NotFound);
+        }
         if flags.intersects(OpenFlags::WRITE | OpenFlags::TRUNCATE) {
             self.with(&node, |file, around| file.check_writable(around))?;
         }
