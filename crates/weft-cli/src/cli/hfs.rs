@@ -102,6 +102,20 @@ pub struct Info {
     pub paths: Vec<OsString>,
 }
 
+/// The dates that an item and a volume have alike.
+#[derive(Debug, Args)]
+pub struct Dates {
+    /// When it was made: YYYY-MM-DD or "YYYY-MM-DD HH:MM:SS", as a clock on the Macintosh shows it
+    #[arg(long, value_name = "DATE")]
+    pub created: Option<String>,
+    /// When it was last changed
+    #[arg(long, value_name = "DATE")]
+    pub modified: Option<String>,
+    /// When it was last backed up, or never
+    #[arg(long, value_name = "DATE")]
+    pub backed_up: Option<String>,
+}
+
 #[derive(Debug, Args)]
 pub struct Set {
     /// IMAGE:/path, more than one if need be
@@ -132,15 +146,8 @@ pub struct Set {
     /// How the folder's window shows items, as the Finder numbers it (256: by icon)
     #[arg(long, value_name = "NUMBER", allow_hyphen_values = true)]
     pub view: Option<i16>,
-    /// When it was made: YYYY-MM-DD or "YYYY-MM-DD HH:MM:SS", as a clock on the Macintosh shows it
-    #[arg(long, value_name = "DATE")]
-    pub created: Option<String>,
-    /// When it was last changed
-    #[arg(long, value_name = "DATE")]
-    pub modified: Option<String>,
-    /// When it was last backed up, or never
-    #[arg(long, value_name = "DATE")]
-    pub backed_up: Option<String>,
+    #[command(flatten)]
+    pub dates: Dates,
     /// All 32 bytes of Finder information, in hexadecimal
     #[arg(long, value_name = "HEX")]
     pub finder_info: Option<String>,
@@ -177,15 +184,8 @@ pub struct Label {
 pub struct Volume {
     /// The image file or block device
     pub image: String,
-    /// When it was made: YYYY-MM-DD or "YYYY-MM-DD HH:MM:SS", as a clock on the Macintosh shows it
-    #[arg(long, value_name = "DATE")]
-    pub created: Option<String>,
-    /// When it was last changed
-    #[arg(long, value_name = "DATE")]
-    pub modified: Option<String>,
-    /// When it was last backed up, or never
-    #[arg(long, value_name = "DATE")]
-    pub backed_up: Option<String>,
+    #[command(flatten)]
+    pub dates: Dates,
     #[command(flatten)]
     pub opening: Opening,
 }

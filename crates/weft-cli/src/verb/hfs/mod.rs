@@ -131,8 +131,8 @@ fn label(out: Output, args: &Label) -> Outcome {
 /// `hfs volume`.
 fn volume(out: Output, args: &Volume) -> Outcome {
     let date = |text: &Option<String>| text.as_deref().map(zone::date).transpose();
-    let (created, modified) = (date(&args.created)?, date(&args.modified)?);
-    let backed_up = date(&args.backed_up)?;
+    let (created, modified) = (date(&args.dates.created)?, date(&args.dates.modified)?);
+    let backed_up = date(&args.dates.backed_up)?;
     if created.is_none() && modified.is_none() && backed_up.is_none() {
         return Err(Failure::usage("say what to set: --created, --modified or --backed-up"));
     }

@@ -28,9 +28,9 @@ pub fn run(args: &Set) -> Outcome {
         flags: args.flags.as_deref().map(flags).transpose()?,
         location: args.location.as_deref().map(location).transpose()?,
         window: args.window.as_deref().map(window).transpose()?,
-        created: args.created.as_deref().map(zone::date).transpose()?,
-        modified: args.modified.as_deref().map(zone::date).transpose()?,
-        backed_up: args.backed_up.as_deref().map(zone::date).transpose()?,
+        created: args.dates.created.as_deref().map(zone::date).transpose()?,
+        modified: args.dates.modified.as_deref().map(zone::date).transpose()?,
+        backed_up: args.dates.backed_up.as_deref().map(zone::date).transpose()?,
         finder_info: args.finder_info.as_deref().map(hex).transpose()?,
     };
     each_item(&args.paths, Some(&args.opening), |volume, node, path| {
