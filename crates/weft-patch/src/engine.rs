@@ -175,7 +175,7 @@ impl Engine {
             if state.dirty_bytes() <= shared.memory_budget_bytes {
                 break;
             }
-            if shared.background && state.failed.is_empty() {
+            if shared.background && state.failed.is_empty() && !shared.io.is_poisoned() {
                 state.signals.pressed = true;
                 shared.work.notify_one();
                 state = shared
@@ -190,7 +190,8 @@ impl Engine {
             }
         }
         state.counters.operations += 1;
-        Ok(Op { shared, state })
+        let log_blocks_max = state.running_len_blocks(max_blocks as usize);
+        Ok(Op { shared, state, log_blocks_max })
     }
 
     /// Makes everything durable.
@@ -210,7 +211,7 @@ impl Engine {
         if self.shared.log.is_some() {
             return self.shared.checkpoint();
         }
-        let _io = self.shared.lock_io();
+        let _io = self.shared.lock_io()?;
         self.shared.round(Goal::All).1
     }
 
@@ -296,8 +297,10 @@ impl Shared {
         self.state.lock().unwrap_or_else(PoisonError::into_inner)
     }
 
-    pub fn lock_io(&self) -> MutexGuard<'_, ()> {
-        self.io.lock().unwrap_or_else(PoisonError::into_inner)
+    /// The right to write. A panic while something was being written leaves it half noted: going
+    /// on could hang, or overwrite what a recovery needs.
+    pub fn lock_io(&self) -> Result<MutexGuard<'_, ()>> {
+        self.io.lock().map_err(|_| Error::Halted)
     }
 
     /// One round. The caller holds `io`. Returns whether anything was written, and the first error.
@@ -334,7 +337,7 @@ impl Shared {
 
     /// Writes in the caller, for want of memory and of a thread that would do it.
     fn relieve(&self) -> Result<()> {
-        let io = self.lock_io();
+        let io = self.lock_io()?;
         let before_ms = self.lock().now_ms();
         for goal in [Goal::Background { before_ms, data: true }, Goal::All] {
             let (wrote, result) = self.round(goal);
@@ -370,6 +373,7 @@ impl Shared {
                     failures = 0;
                     busy = wrote;
                 }
+                Err(Error::Halted) => return,
                 Err(e) => {
                     failures += 1;
                     tracing::warn!("write-back failed, will be tried again: {e}");
@@ -381,7 +385,7 @@ impl Shared {
 
     /// One step of the write-back thread; says whether it wrote anything.
     fn write_back_once(&self) -> Result<bool> {
-        let io = self.lock_io();
+        let io = self.lock_io()?;
         let (now_ms, crowded, pressed) = {
             let mut state = self.lock();
             let crowded = state.dirty_bytes() > self.background_bytes;
@@ -434,6 +438,8 @@ impl Shared {
 pub struct Op<'a> {
     shared: &'a Shared,
     state: MutexGuard<'a, State>,
+    /// What the running transaction may take of the log when the operation ends.
+    log_blocks_max: u32,
 }
 
 impl fmt::Debug for Op<'_> {
@@ -554,6 +560,13 @@ impl Op<'_> {
 impl Drop for Op<'_> {
     fn drop(&mut self) {
         self.state.run = NONE;
+        let log_blocks = self.state.running_len_blocks(0);
+        debug_assert!(
+            log_blocks <= self.log_blocks_max || std::thread::panicking(),
+            "an operation changed more than it said: the transaction takes {log_blocks} blocks of \
+             the log, not {}",
+            self.log_blocks_max
+        );
         if self.state.dirty_bytes() > self.shared.background_bytes && !self.state.signals.woken {
             self.state.signals.woken = true;
             self.shared.work.notify_one();

@@ -48,6 +48,12 @@ pub enum Error {
     /// A change was asked of an engine on a read-only device.
     #[error("the volume is read-only")]
     ReadOnly,
+    /// The engine, or the device, panicked while it wrote: nothing is written any more. What was
+    /// durable is, and opening the volume again recovers it.
+    #[error(
+        "writing was interrupted by an internal error; nothing is written until the volume is opened again"
+    )]
+    Halted,
     /// The options contradict each other or the device.
     #[error("{0}")]
     Invalid(String),
@@ -80,7 +86,7 @@ impl Error {
             Self::Device { errno, .. } | Self::Flush { errno, .. } => *errno,
             Self::ReadOnly => 30,
             Self::Invalid(_) => 22,
-            Self::OutOfRange { .. } | Self::BadRange { .. } | Self::Journal(_) => 5,
+            Self::OutOfRange { .. } | Self::BadRange { .. } | Self::Journal(_) | Self::Halted => 5,
             Self::JournalTooSmall { .. } => 28,
         }
     }

@@ -63,6 +63,8 @@ impl Transaction {
 struct Committing {
     transaction: Transaction,
     copies: Vec<(u64, Arc<[u8]>)>,
+    /// What it takes of the log, its commit block included.
+    len_blocks: u32,
 }
 
 /// A transaction in the log.
@@ -81,6 +83,8 @@ pub(crate) struct Journal {
     mode: JournalMode,
     format: Format,
     ring_blocks: u32,
+    /// Blocks of the log that neither a logged transaction nor the one being written takes. The
+    /// running transaction, as far as its operations said, always fits.
     free_blocks: u32,
     head: u32,
     next_sequence: u32,
@@ -243,15 +247,16 @@ impl State {
     /// Whether an operation of `max_blocks` may begin, and if not, what must be done first.
     pub fn journal_needs(&self, max_blocks: u32) -> Result<Option<LogWork>> {
         let Some(journal) = &self.journal else { return Ok(None) };
+        if max_blocks == 0 {
+            return Ok(None);
+        }
         let max = max_blocks as usize;
         let alone = journal.blocks_needed(max, max);
         if alone > journal.ring_blocks {
             return Err(Error::JournalTooSmall { needed: alone, available: journal.ring_blocks });
         }
-        let (blocks, revokes) =
-            journal.running.as_ref().map_or((0, 0), |t| (t.blocks.len(), t.revokes.len()));
-        let needed = journal.blocks_needed(blocks + max, revokes + max);
-        let something = blocks + revokes > 0;
+        let needed = self.running_len_blocks(max);
+        let something = journal.running.as_ref().is_some_and(|t| !t.is_empty());
         // A transaction of at most a quarter leaves room for the next while this one is written.
         if something && (needed > journal.ring_blocks / 4 || needed > journal.free_blocks) {
             return Ok(Some(LogWork::Commit));
@@ -290,13 +295,32 @@ impl State {
         }
     }
 
-    /// Ends the running transaction: takes its copies. Does nothing if one is being written.
-    fn close_transaction(&mut self) {
-        let Some(journal) = &mut self.journal else { return };
-        if journal.committing.is_some() {
-            return;
+    /// Log blocks that the running transaction takes once `more` blocks are changed and as many
+    /// freed.
+    pub fn running_len_blocks(&self, more: usize) -> u32 {
+        self.journal.as_ref().map_or(0, |journal| {
+            let (blocks, revokes) =
+                journal.running.as_ref().map_or((0, 0), |t| (t.blocks.len(), t.revokes.len()));
+            journal.blocks_needed(blocks + more, revokes + more)
+        })
+    }
+
+    /// Ends the running transaction: takes its copies, and its place in the log, since operations
+    /// go on while it is written. Does nothing if one is being written.
+    ///
+    /// # Errors
+    /// [`Error::JournalTooSmall`]: an operation changed more than it had said.
+    fn close_transaction(&mut self) -> Result<()> {
+        let needed = self.running_len_blocks(0);
+        let Some(journal) = &mut self.journal else { return Ok(()) };
+        let something = journal.running.as_ref().is_some_and(|t| !t.is_empty());
+        if journal.committing.is_some() || !something {
+            return Ok(());
         }
-        let Some(transaction) = journal.running.take_if(|t| !t.is_empty()) else { return };
+        if needed > journal.free_blocks {
+            return Err(Error::JournalTooSmall { needed, available: journal.free_blocks });
+        }
+        let Some(transaction) = journal.running.take() else { return Ok(()) };
         let cache = &self.cache;
         let mut copies: Vec<(u64, Arc<[u8]>)> = transaction
             .blocks
@@ -311,17 +335,21 @@ impl State {
         copies.sort_unstable_by_key(|c| c.0);
         copies.dedup_by_key(|c| c.0);
         journal.in_log.extend(copies.iter().map(|c| BlockNr(c.0)));
-        journal.committing = Some(Committing { transaction, copies });
+        let len_blocks = journal.blocks_needed(copies.len(), transaction.revokes.len());
+        journal.free_blocks -= len_blocks;
+        journal.committing = Some(Committing { transaction, copies, len_blocks });
+        Ok(())
     }
 
     /// The commit record is durable.
-    fn committed(&mut self, start: u32, end: u32, len_blocks: u32) {
+    fn committed(&mut self, start: u32, end: u32) {
         let Some(journal) = &mut self.journal else { return };
-        let Some(Committing { transaction, copies }) = journal.committing.take() else { return };
+        let Some(Committing { transaction, copies, len_blocks }) = journal.committing.take() else {
+            return;
+        };
         let sequence = journal.next_sequence;
         journal.next_sequence = sequence.wrapping_add(1);
         journal.head = end;
-        journal.free_blocks -= len_blocks;
         journal.logged.push_back(Logged { sequence, start, len_blocks, outstanding: copies.len() });
         for (nr, _) in copies {
             journal.owed.entry(BlockNr(nr)).or_default().push(sequence);
@@ -389,13 +417,13 @@ impl Shared {
     /// Commits the running transaction, if it holds anything, and one whose commit had failed.
     pub fn commit(&self) -> Result<()> {
         let Some(log) = &self.log else { return Ok(()) };
-        let _io = self.lock_io();
+        let _io = self.lock_io()?;
         // A failed commit is finished first, then the running transaction follows.
         for _ in 0..2 {
             let resumed = {
                 let mut state = self.lock();
                 let resumed = state.journal.as_ref().is_some_and(|j| j.committing.is_some());
-                state.close_transaction();
+                state.close_transaction()?;
                 resumed
             };
             self.write_transaction(&mut lock(log))?;
@@ -408,13 +436,14 @@ impl Shared {
 
     fn write_transaction(&self, log: &mut Log) -> Result<()> {
         let fail = |e: jbd2::Error| Error::Journal(e.to_string());
-        let Some((copies, revokes, data, format, sequence, head)) = ({
+        let Some((copies, len_blocks, revokes, data, format, sequence, head)) = ({
             let state = self.lock();
             state.journal.as_ref().and_then(|j| {
                 let c = j.committing.as_ref()?;
                 let revokes: Vec<u64> = c.transaction.revokes.iter().map(|nr| nr.0).collect();
                 let data = c.transaction.data.clone();
-                Some((c.copies.clone(), revokes, data, j.format, j.next_sequence, j.head))
+                let copies = c.copies.clone();
+                Some((copies, c.len_blocks, revokes, data, j.format, j.next_sequence, j.head))
             })
         }) else {
             return Ok(());
@@ -422,6 +451,7 @@ impl Shared {
         self.make_durable(data)?;
         let blocks: Vec<(u64, &[u8])> = copies.iter().map(|(nr, c)| (*nr, &c[..])).collect();
         let transaction = build_transaction(&format, sequence, &blocks, &revokes).map_err(fail)?;
+        debug_assert_eq!(transaction.blocks.len() + 1, len_blocks as usize, "what was set aside");
         if !log.needs_recovery() {
             log.set_tail(sequence, head).map_err(fail)?;
         }
@@ -433,12 +463,11 @@ impl Shared {
         let record = jbd2::commit_block(&format, sequence, transaction.crc, time);
         let end = log.write_ring(at, &[&record]).map_err(fail)?;
         log_device.flush().map_err(|e| Error::flush(&e))?;
-        let len = u32::try_from(transaction.blocks.len() + 1).unwrap_or(u32::MAX);
         let mut state = self.lock();
         state.counters.flushes += 2;
         state.counters.count_request(transaction.blocks.len());
         state.counters.count_request(1);
-        state.committed(head, end, len);
+        state.committed(head, end);
         drop(state);
         self.room.notify_all();
         Ok(())
@@ -453,7 +482,7 @@ impl Shared {
     /// Writes in place what the log holds, as far as it can be written now, and gives back the
     /// log's space.
     pub fn checkpoint(&self) -> Result<()> {
-        let _io = self.lock_io();
+        let _io = self.lock_io()?;
         loop {
             let (wrote, result) = self.round(Goal::All);
             result?;
@@ -486,7 +515,7 @@ impl Shared {
     /// Everything durable, in place or in the log.
     pub fn sync_journaled(&self) -> Result<()> {
         {
-            let _io = self.lock_io();
+            let _io = self.lock_io()?;
             let roots = self.lock().unjournaled();
             self.make_durable(roots)?;
         }
@@ -495,7 +524,7 @@ impl Shared {
 
     pub fn sync_owner_journaled(&self, owner: crate::Owner, also: &[PatchId]) -> Result<()> {
         let commit = {
-            let _io = self.lock_io();
+            let _io = self.lock_io()?;
             let mut state = self.lock();
             let mut roots = state.roots_of(owner, also);
             let all = roots.len();
@@ -512,7 +541,7 @@ impl Shared {
     pub fn close_journal(&self) -> Result<()> {
         let Some(log) = &self.log else { return Ok(()) };
         self.commit()?;
-        let _io = self.lock_io();
+        let _io = self.lock_io()?;
         loop {
             let (wrote, result) = self.round(Goal::All);
             result?;

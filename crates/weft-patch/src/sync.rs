@@ -16,7 +16,7 @@ impl Shared {
             return self.sync_journaled();
         }
         // What is in flight now belongs to nobody: its round held `io`. So the roots are complete.
-        let mut io = self.lock_io();
+        let mut io = self.lock_io()?;
         let mut roots: Vec<PatchId> = self.lock().seal_all();
         loop {
             {
@@ -30,7 +30,7 @@ impl Shared {
             result?;
             self.check_progress(wrote)?;
             drop(io);
-            io = self.lock_io();
+            io = self.lock_io()?;
         }
     }
 
@@ -38,7 +38,7 @@ impl Shared {
         if self.log.is_some() {
             return self.sync_owner_journaled(owner, also);
         }
-        let io = self.lock_io();
+        let io = self.lock_io()?;
         let roots = self.lock().roots_of(owner, also);
         self.make_durable_in_turn(io, roots)
     }
@@ -51,7 +51,7 @@ impl Shared {
     ) -> Result<()> {
         while !self.durable_after_round(&mut roots)? {
             drop(io);
-            io = self.lock_io();
+            io = self.lock_io()?;
         }
         Ok(())
     }

@@ -1,5 +1,7 @@
 //! A device that fails: the error reaches who needs the block, nothing is lost, order is kept.
 
+use crate::device::Inspected;
+use std::panic::{AssertUnwindSafe, catch_unwind};
 use std::sync::Arc;
 use weft_block::{BlockDevice, Fault, FaultDevice, MemoryDevice, Request, Rule};
 use weft_patch::{BlockNr, Engine, Error, Options, Owner};
@@ -119,4 +121,24 @@ fn a_read_error_names_the_block() {
         op.write(BlockNr(1), 4090, &[0; 7], &[]),
         Err(Error::BadRange { offset: 4090, len_bytes: 7, .. })
     ));
+}
+
+#[test]
+fn after_a_panic_in_a_write_nothing_is_written_and_nobody_hangs() {
+    for background in [false, true] {
+        let device = Inspected::new(4 << 20, Box::new(|_, _| panic!("the device's own fault")));
+        let options = Options { background, memory_budget_bytes: 64 << 10, ..Options::default() };
+        let engine = Engine::new(Arc::new(device), BLOCK as u32, options).unwrap();
+        engine.begin(1).unwrap().init(BlockNr(1), &[1; 4096], &[]).unwrap();
+        let panicked = catch_unwind(AssertUnwindSafe(|| engine.sync().is_err()));
+        // Under background write-back its thread may have been the one that panicked.
+        assert!(background || panicked.is_err());
+        assert!(matches!(engine.sync(), Err(Error::Halted)));
+        let filled = (2..1000).find_map(|nr| {
+            let init = |mut op: weft_patch::Op<'_>| op.init(BlockNr(nr), &[2; 4096], &[]).unwrap();
+            engine.begin(1).map(init).err()
+        });
+        assert!(matches!(filled, Some(Error::Halted)), "{filled:?}");
+        assert!(matches!(engine.shutdown(), Err(Error::Halted)));
+    }
 }

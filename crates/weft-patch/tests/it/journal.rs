@@ -230,3 +230,79 @@ fn an_operation_larger_than_the_journal_is_refused() {
     assert!(matches!(engine.begin(100), Err(weft_patch::Error::JournalTooSmall { .. })));
     assert!(engine.begin(30).is_ok());
 }
+
+/// An operation on every metadata block.
+fn touch_all(engine: &Engine, number: u32) {
+    let mut op = engine.begin(META as u32).unwrap();
+    for nr in 1..=META as u64 {
+        op.write(BlockNr(nr), 0, &number.to_le_bytes(), &[]).unwrap();
+    }
+}
+
+#[test]
+fn what_runs_while_a_transaction_is_written_fits_the_log_behind_it() {
+    // Fill the log until one more transaction fits; while that one is written, another thread
+    // makes an operation. It may begin only if the log has room for both.
+    let hook: Arc<Mutex<Option<Box<dyn FnOnce() + Send>>>> = Arc::default();
+    let at_flush = Arc::clone(&hook);
+    let device = Arc::new(Inspected::new(
+        BLOCK * BLOCKS,
+        Box::new(move |_, _| {
+            let hook = at_flush.lock().unwrap().take();
+            if let Some(hook) = hook {
+                hook();
+            }
+        }),
+    ));
+    let superblock = format_journal_superblock(&FormatOptions {
+        block_bytes: BLOCK as u32,
+        len_blocks: LOG as u32,
+        superblock_at: 0,
+        uuid: [7; 16],
+        features: Features::revoke(),
+        users: vec![],
+    });
+    device.write_at(&superblock.unwrap(), ((BLOCKS - LOG) * BLOCK) as u64).unwrap();
+    device.flush().unwrap();
+    let options = Options {
+        policy: Policy::Journal(JournalMode::Full),
+        background: false,
+        ..Options::default()
+    };
+    let engine =
+        Engine::with_journal(device.clone(), BLOCK as u32, options, log_map(device.clone()));
+    let engine = Arc::new(engine.unwrap());
+    let taken = META + 2; // with a descriptor and a commit block
+    let rounds = (LOG - 1) / taken - 1;
+    for number in 0..rounds {
+        touch_all(&engine, number as u32);
+        engine.sync().unwrap();
+    }
+    let (done, is_done) = std::sync::mpsc::channel();
+    let other = Arc::clone(&engine);
+    *hook.lock().unwrap() = Some(Box::new(move || {
+        std::thread::spawn(move || {
+            touch_all(&other, 1000);
+            done.send(()).unwrap();
+        });
+        // It waits, as it should, or is done by now; if it is neither yet, this run shows less.
+        let _ = is_done.recv_timeout(std::time::Duration::from_millis(200));
+    }));
+    touch_all(&engine, 999);
+    engine.sync().unwrap();
+    while Arc::strong_count(&engine) > 1 {
+        std::thread::yield_now();
+    }
+    engine.sync().unwrap();
+    // The power fails.
+    let image = device.durable();
+    let after = MemoryDevice::new(image.len() as u64);
+    after.write_at(&image, 0).unwrap();
+    let after = Arc::new(after);
+    recover(&*after, BLOCK as u32, log_map(after.clone())).unwrap();
+    for nr in 1..=META {
+        let mut number = [0; 4];
+        after.read_at(&mut number, (nr * BLOCK) as u64).unwrap();
+        assert_eq!(u32::from_le_bytes(number), 1000, "block {nr}");
+    }
+}
