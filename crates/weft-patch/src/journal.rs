@@ -309,7 +309,7 @@ impl State {
     /// go on while it is written. Does nothing if one is being written.
     ///
     /// # Errors
-    /// [`Error::JournalTooSmall`]: an operation changed more than it had said.
+    /// [`Error::Journal`]: operations changed more than they had said.
     fn close_transaction(&mut self) -> Result<()> {
         let needed = self.running_len_blocks(0);
         let Some(journal) = &mut self.journal else { return Ok(()) };
@@ -318,7 +318,10 @@ impl State {
             return Ok(());
         }
         if needed > journal.free_blocks {
-            return Err(Error::JournalTooSmall { needed, available: journal.free_blocks });
+            return Err(Error::Journal(format!(
+                "internal error: a transaction of {needed} blocks, and {} are free",
+                journal.free_blocks
+            )));
         }
         let Some(transaction) = journal.running.take() else { return Ok(()) };
         let cache = &self.cache;

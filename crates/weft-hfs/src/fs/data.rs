@@ -37,7 +37,8 @@ impl Hfs {
     }
 
     pub(super) fn do_release(&self, handle: u64) -> Result<()> {
-        self.look(|st, s| {
+        let id = {
+            let mut st = self.lock();
             let Some(open) = st.handles.remove(&handle) else {
                 return Err(Error::Refused("no such handle"));
             };
@@ -47,9 +48,10 @@ impl Hfs {
                     st.vol.close_file(open.id);
                 }
             }
-            st.release(s, open.id);
-            Ok(())
-        })
+            open.id
+        };
+        self.end_life(id);
+        Ok(())
     }
 
     pub(super) fn do_read(

@@ -111,7 +111,16 @@ impl Hfs {
 
     /// Runs `f` with a store that is not changed.
     fn look<R>(&self, f: impl FnOnce(&mut State, &mut OpStore<'_, '_>) -> Result<R>) -> Result<R> {
-        let mut op = self.engine.begin(0).map_err(|e| store::engine_error(&e))?;
+        self.operate(0, f)
+    }
+
+    /// Runs `f` with a store of which it changes at most `max_blocks`.
+    fn operate<R>(
+        &self,
+        max_blocks: u32,
+        f: impl FnOnce(&mut State, &mut OpStore<'_, '_>) -> Result<R>,
+    ) -> Result<R> {
+        let mut op = self.engine.begin(max_blocks).map_err(|e| store::engine_error(&e))?;
         let mut st = self.lock();
         f(&mut st, &mut OpStore::new(&mut op, &self.engine, &*self.device, self.geometry))
     }

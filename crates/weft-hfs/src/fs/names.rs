@@ -2,7 +2,7 @@
 
 use super::node::State;
 use super::store::OpStore;
-use super::{Hfs, node};
+use super::{BLOCKS, Hfs, node};
 use crate::layout::{CatalogRecord, FInfo, FXInfo, Name, ROOT_ID};
 use crate::volume::New;
 use crate::{Error, Result, macroman};
@@ -202,11 +202,21 @@ impl Hfs {
             node.refs == 0 && node.opens == 0
         };
         if last {
-            // Freeing needs no room: what it changes is in memory.
-            let _ = self.look(|st, s| {
-                st.release(s, id);
-                Ok(())
-            });
+            self.end_life(id);
+        }
+    }
+
+    /// Forgets a node nobody uses, and frees what it held if it is gone.
+    pub(super) fn end_life(&self, id: u32) {
+        let gone = self.lock().nodes.get(&id).is_some_and(|node| node.gone.is_some());
+        // Freeing changes the bitmap in memory, and revokes what the log has.
+        let max_blocks = if gone { BLOCKS } else { 0 };
+        let released = self.operate(max_blocks, |st, s| {
+            st.release(s, id);
+            Ok(())
+        });
+        if let Err(e) = released {
+            tracing::warn!("the space of a removed file is not free before the next mount: {e}");
         }
     }
 
