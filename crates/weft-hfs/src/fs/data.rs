@@ -84,8 +84,8 @@ impl Hfs {
         if let Some(offset) = offset
             && offset > self.fork_len(id, fork)?
         {
-            // What lies between is zero, and may be much.
-            self.do_set_len(id, fork, offset)?;
+            // What lies between is zero, and may be much. Others may have made it longer meanwhile.
+            self.resize(id, fork, offset, false)?;
         }
         let mut done = 0;
         for part in data.chunks(step) {
@@ -146,33 +146,44 @@ impl Hfs {
     }
 
     pub(super) fn do_set_len(&self, id: u32, fork: Fork, len_bytes: u64) -> Result<()> {
+        self.resize(id, fork, len_bytes, true)
+    }
+
+    /// Makes a fork this long, or at least this long, in steps that a journal holds. Others may
+    /// write between the steps: no step takes back what is theirs.
+    fn resize(&self, id: u32, fork: Fork, len_bytes: u64, exact: bool) -> Result<()> {
         if len_bytes > u64::from(FORK_MAX_BYTES) {
             return Err(Error::TooLarge);
         }
-        let set = |len_bytes: u64| {
+        let step = self.journal_step().map_or(u64::MAX, |step| step as u64);
+        // From the length there is to the one that `next` wants then, if any.
+        let set = |next: &dyn Fn(u64) -> Option<u64>| {
             self.change(|st, s| {
-                let patch =
-                    st.with_file(s, id, |vol, s, file| vol.set_len(s, file, fork, len_bytes))?;
-                st.changes.note(s, id, patch)
+                let now = st.with_file(s, id, |_, _, file| Ok(u64::from(file.len_bytes(fork))))?;
+                let Some(next) = next(now) else { return Ok(None) };
+                let patch = st.with_file(s, id, |vol, s, file| vol.set_len(s, file, fork, next))?;
+                st.changes.note(s, id, patch)?;
+                Ok(Some((now, next)))
             })
         };
-        let Some(step) = self.journal_step().map(|step| step as u64) else { return set(len_bytes) };
-        let old = self.fork_len(id, fork)?;
-        let mut at = old;
-        while len_bytes.saturating_sub(at) > step {
-            at += step;
-            if let Err(e) = set(at) {
-                // All or nothing, as without a journal.
-                set(old)?;
-                return Err(e);
+        let towards = |now: u64| match now < len_bytes {
+            true => Some(len_bytes.min(now.saturating_add(step))),
+            false => exact.then_some(len_bytes),
+        };
+        let mut grown: Option<(u64, u64)> = None;
+        loop {
+            match set(&towards) {
+                Ok(None) => return Ok(()),
+                Ok(Some((_, now))) if now == len_bytes => return Ok(()),
+                Ok(Some((before, now))) => grown = Some((grown.map_or(before, |g| g.0), now)),
+                Err(e) => {
+                    // All or nothing, as without a journal.
+                    if let Some((first, last)) = grown {
+                        set(&|now| (now == last).then_some(first))?;
+                    }
+                    return Err(e);
+                }
             }
-        }
-        match set(len_bytes) {
-            Err(e) if at > old => {
-                set(old)?;
-                Err(e)
-            }
-            other => other,
         }
     }
 
@@ -182,7 +193,7 @@ impl Hfs {
         }
         let Some(end) = offset.checked_add(len) else { return Err(Error::TooLarge) };
         if !keep && end > self.fork_len(id, Fork::Data)? {
-            return self.do_set_len(id, Fork::Data, end);
+            return self.resize(id, Fork::Data, end, false);
         }
         self.change(|st, s| {
             let patch = st.with_file(s, id, |vol, s, file| vol.grow(s, file, Fork::Data, end))?;
