@@ -598,6 +598,7 @@ fn nbd_messages(data: &[u8]) {
 
 /// Messages and records of the shared file service: what is understood has one form, and frames end.
 pub fn ringer_wire(data: &[u8]) {
+    use weft::ringer::net::{Answer, Ask, FromPeer, ToPeer};
     use weft::ringer::wire::frame::Deframer;
     use weft::ringer::wire::{FromServer, ToServer, Wire, decode, encode};
     fn one_form<T: Wire>(data: &[u8]) {
@@ -615,6 +616,13 @@ pub fn ringer_wire(data: &[u8]) {
     one_form::<ToServer>(data);
     one_form::<FromServer>(data);
     one_form::<weft::ringer::Rnode>(data);
+    one_form::<Ask>(data);
+    one_form::<Answer>(data);
+    one_form::<ToPeer>(data);
+    one_form::<FromPeer>(data);
+    let _ = String::from_utf8_lossy(data).parse::<weft::ringer::query::Query>();
+    frames::<Ask>(data);
+    frames::<FromPeer>(data);
     frames::<ToServer>(data);
     frames::<FromServer>(data);
 }

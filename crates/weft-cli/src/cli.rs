@@ -2,9 +2,11 @@
 
 pub mod cache;
 pub mod hfs;
+pub mod ringer;
 pub mod transform;
 
 pub use cache::{Cache, Caching};
+pub use ringer::Ringer;
 pub use transform::{Transform, Transforming};
 
 use clap::{Args, Parser, Subcommand, ValueEnum};
@@ -59,6 +61,9 @@ pub enum Verb {
     /// Networks of transformations on files
     #[command(subcommand)]
     Transform(Transform),
+    /// A folder shared by machines: serve one, mount one, look at one
+    #[command(subcommand)]
+    Ringer(Ringer),
     /// Watch a cache in use
     Top(cache::Top),
     /// Unmount a directory, and wait until everything is on the disk

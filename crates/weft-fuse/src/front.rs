@@ -18,8 +18,9 @@ use weft_vfs::{
 };
 
 use crate::wire::{
-    Body, FSYNC_DATA_ONLY, Header, Lifetimes, Listing, Malformed, O_DSYNC, O_EXCL, O_TRUNC, Opcode,
-    ROOT_ID, Reply, errno, falloc, put_listed, put_listed_plus, valid, whence, write_flags, xattr,
+    Body, FSYNC_DATA_ONLY, Header, Lifetimes, Listing, Malformed, O_APPEND, O_DSYNC, O_EXCL,
+    O_TRUNC, Opcode, ROOT_ID, Reply, errno, falloc, put_listed, put_listed_plus, valid, whence,
+    write_flags, xattr,
 };
 
 /// The most that one `copy_file_range` does before it answers, so that a thread is not gone for
@@ -87,6 +88,8 @@ pub(crate) struct Front {
     xattrs: bool,
     /// Whether files are opened and closed.
     stateful: bool,
+    /// Whether the file system places appends, as the kernel's idea of a file's length may be old.
+    appends: bool,
     /// Requests by opcode.
     counts: [AtomicU64; COUNTED_OPCODES],
 }
@@ -102,10 +105,16 @@ impl Front {
             fs,
             nodes,
             stateful,
+            appends: false,
             lifetimes,
             xattrs,
             counts: [const { AtomicU64::new(0) }; COUNTED_OPCODES],
         }
+    }
+
+    /// The same for a file system that others change too, which places appends itself.
+    pub(crate) fn placing_appends(self) -> Self {
+        Self { appends: self.stateful, ..self }
     }
 
     /// How many requests of each kind have come, without those that never came.
@@ -402,8 +411,11 @@ impl Front {
                 self.fs.setattr(ino, &kill)?;
             }
         }
-        let taken = self.fs.write(ino, handle, offset, data)?;
         let from_cache = write_bits & write_flags::CACHE != 0;
+        // A page of a mapping has its place, however the file was opened.
+        let placed = from_cache && self.appends && open_flags & O_APPEND != 0;
+        let handle = if placed { Handle::NONE } else { handle };
+        let taken = self.fs.write(ino, handle, offset, data)?;
         if from_cache && taken < data.len() {
             // No caller waits for a count: the page's error is told by fsync or close.
             return Err(Refusal::Protocol(errno::ENOSPC));
@@ -416,18 +428,20 @@ impl Front {
         Ok(())
     }
 
-    /// The kernel places appends, and synchronous writes are made durable here: a file is opened to
-    /// be read and written, no more.
-    fn open_flags(bits: u32) -> OpenFlags {
-        match bits & 3 {
+    /// The kernel places appends unless it may not know where, and synchronous writes are made
+    /// durable here: else a file is opened to be read and written, no more.
+    fn open_flags(&self, bits: u32) -> OpenFlags {
+        let mut flags = match bits & 3 {
             0 => OpenFlags::READ,
             1 => OpenFlags::WRITE,
             _ => OpenFlags::READ | OpenFlags::WRITE,
-        }
+        };
+        flags.set(OpenFlags::APPEND, self.appends && bits & O_APPEND != 0);
+        flags
     }
 
     fn open(&self, ino: Ino, mut body: Body<'_>, reply: &mut Reply) -> Answered {
-        let flags = Self::open_flags(body.u32()?);
+        let flags = self.open_flags(body.u32()?);
         reply.opened(&self.fs.open(ino, flags)?, flags);
         Ok(())
     }
@@ -441,7 +455,7 @@ impl Front {
     ) -> Answered {
         let (bits, mode) = (body.u32()?, body.u32()?);
         body.skip(8)?;
-        let mut flags = Self::open_flags(bits);
+        let mut flags = self.open_flags(bits);
         flags.set(OpenFlags::EXCLUSIVE, bits & O_EXCL != 0);
         flags.set(OpenFlags::TRUNCATE, bits & O_TRUNC != 0);
         let perm = (mode & 0o7777) as u16;

@@ -86,7 +86,9 @@ pub fn mount(fs: Arc<dyn FileSystem>, mountpoint: &Path, options: &MountOptions)
         .map_err(|e| mountpoint::mount_error(mountpoint, e))?;
     let absent = if options.absent_names { options.lifetime } else { Duration::ZERO };
     let lifetimes = Lifetimes { entry: options.lifetime, attr: options.lifetime, absent };
-    let front = Arc::new(Front::new(Arc::clone(&fs), lifetimes, options.xattrs));
+    let front = Front::new(Arc::clone(&fs), lifetimes, options.xattrs);
+    let kernel_knows_lengths = !options.shared || options.writeback_cache;
+    let front = Arc::new(if kernel_knows_lengths { front } else { front.placing_appends() });
     let serve_error = |source| Error::Serve { mountpoint: mountpoint.into(), source };
     let fd = session.as_fd().try_clone_to_owned().map_err(serve_error)?;
     let service = Service::new(Arc::clone(&front), fd, options.max_write_bytes, polling(options));

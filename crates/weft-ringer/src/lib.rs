@@ -65,15 +65,28 @@
 //! | [`client`] | what a client has under leases, its log, calls and recalls |
 //! | [`mds`] | the metadata server: sessions, the table of leases, changes carried out |
 //! | [`store`] | keys, transactions, what changed: in memory or in SQLite |
+//! | [`query`] | what is searched for |
 //! | [`wire`] | messages, records and frames as bytes |
+//! | `net` | sockets, TLS, what is said around the messages of `wire` |
+//! | `serve` | the server as a process: connections around [`mds`] |
+//! | `live` | the client as a file system: threads, journal, blocks and peers around [`client`] |
+//!
+//! The last three are behind the feature `net`; the rest does no I/O.
 
 #![warn(missing_docs)]
 
 pub mod client;
 mod error;
+#[cfg(feature = "net")]
+pub mod live;
 pub mod mds;
+#[cfg(feature = "net")]
+pub mod net;
 pub mod op;
+pub mod query;
 mod rnode;
+#[cfg(all(feature = "net", feature = "sqlite"))]
+pub mod serve;
 pub mod store;
 mod types;
 pub mod wire;

@@ -54,7 +54,7 @@ pub use info::{ExtInfo, MacInfo, VolumeInfo, info};
 pub use mount::Session;
 pub use order::Order;
 pub use stack::{Options, Stack};
-pub use tree::{HOST_DIRECTORY, Tree};
+pub use tree::{CELL_STORE, HOST_DIRECTORY, Tree};
 
 pub use weft_block as block;
 pub use weft_ext2 as ext2;

@@ -1,7 +1,7 @@
 //! The host's mount table: what is mounted where, and how to get rid of it.
 
 use crate::source::{Source, open_source};
-use crate::{Error, HOST_DIRECTORY, Result, tree};
+use crate::{CELL_STORE, Error, HOST_DIRECTORY, Result, tree};
 use rustix::io::Errno;
 use rustix::mount::UnmountFlags;
 use std::ffi::OsString;
@@ -164,7 +164,8 @@ pub fn clear_dead(mountpoint: &Path) -> Result<bool> {
 pub fn wait_until_free(source: &str, timeout: Duration) -> Result<bool> {
     let deadline = Instant::now() + timeout;
     let mut pause = Duration::from_millis(1);
-    if let Some(path) = source.strip_prefix(HOST_DIRECTORY) {
+    let directory = [HOST_DIRECTORY, CELL_STORE].iter().find_map(|p| source.strip_prefix(p));
+    if let Some(path) = directory {
         while !tree::is_free(Path::new(path)) {
             if Instant::now() >= deadline {
                 return Ok(false);
@@ -192,10 +193,11 @@ pub fn wait_until_free(source: &str, timeout: Duration) -> Result<bool> {
 /// # Errors
 /// [`Error::Invalid`] for a path that is not UTF-8 or a URI that is none.
 pub fn absolute_source(source: &str) -> Result<String> {
-    if let Some(path) = source.strip_prefix(HOST_DIRECTORY) {
+    for prefix in [HOST_DIRECTORY, CELL_STORE] {
+        let Some(path) = source.strip_prefix(prefix) else { continue };
         let absolute = absolute(Path::new(path))?;
         let absolute = absolute.to_str();
-        return absolute.map(|path| format!("{HOST_DIRECTORY}{path}")).ok_or_else(|| {
+        return absolute.map(|path| format!("{prefix}{path}")).ok_or_else(|| {
             Error::Invalid(format!("'{source}' is not UTF-8 when written in full"))
         });
     }

@@ -14,6 +14,10 @@ use weft_vfs::{FileSystem, HostDir};
 /// How a source begins that is a directory of the host: `hostdir:/srv/data`.
 pub const HOST_DIRECTORY: &str = "hostdir:";
 
+/// How a source begins that is a client of a cell of the shared file service: the path of its local
+/// store follows.
+pub const CELL_STORE: &str = "ringer:";
+
 /// How long the kernel may trust names and attributes of a directory that others change too.
 const SHARED_LIFETIME: Duration = Duration::from_secs(1);
 
@@ -22,8 +26,8 @@ pub struct Tree {
     source: String,
     fs: Arc<dyn FileSystem>,
     read_only: bool,
-    /// Others change the files too.
-    shared: bool,
+    /// Others change the files too: how long the kernel may trust what it knows.
+    shared: Option<Duration>,
     /// There are views by name.
     has_views: bool,
     /// A name has several spellings.
@@ -46,7 +50,7 @@ impl From<Stack> for Tree {
             source: stack.source().to_owned(),
             fs: stack.share(),
             read_only: stack.is_read_only(),
-            shared: false,
+            shared: None,
             has_views: false,
             has_aliases: stack.names_have_aliases(),
             has_companions: stack.shows_companions(),
@@ -77,11 +81,32 @@ impl Tree {
             source: source.to_owned(),
             fs: Arc::new(fs),
             read_only: false,
-            shared: true,
+            shared: Some(SHARED_LIFETIME),
             has_views: false,
             has_aliases: false,
             has_companions: false,
             lock: Some(lock),
+        })
+    }
+
+    /// A cell of the shared file service, as a client has it. The kernel trusts nothing: what the
+    /// client has under leases it answers at once, and what others change is seen at once.
+    ///
+    /// # Errors
+    /// [`Error::Invalid`] if the path of the local store is not UTF-8.
+    pub fn cell(store: &Path, fs: weft_ringer::live::RingerFs) -> Result<Self> {
+        let path = store
+            .to_str()
+            .ok_or_else(|| Error::Invalid(format!("{} is not UTF-8", store.display())))?;
+        Ok(Self {
+            source: format!("{CELL_STORE}{path}"),
+            fs: Arc::new(fs),
+            read_only: false,
+            shared: Some(Duration::ZERO),
+            has_views: false,
+            has_aliases: false,
+            has_companions: false,
+            lock: None,
         })
     }
 
@@ -90,7 +115,7 @@ impl Tree {
     /// # Errors
     /// Those of [`Networks::over`].
     pub fn with_networks(mut self, networks: &Networks) -> Result<Self> {
-        self.fs = networks.over(self.fs, self.shared)?;
+        self.fs = networks.over(self.fs, self.shared.is_some())?;
         self.has_views = true;
         Ok(self)
     }
@@ -110,11 +135,11 @@ impl Tree {
         let read_only = options.read_only || self.read_only;
         let failed = |e: weft_fuse::Error| Error::Mount(e.to_string());
         let mut fuse = crate::mount::fuse_options(options, source, read_only);
-        if self.shared {
+        if let Some(lifetime) = self.shared {
             fuse.shared = true;
-            fuse.lifetime = SHARED_LIFETIME;
+            fuse.lifetime = lifetime;
         }
-        if self.shared || self.has_views {
+        if self.shared.is_some() || self.has_views {
             // With it the kernel goes by its own idea of a file's length, which it would not give up
             // when the network or the base of a view changes.
             fuse.writeback_cache = options.writeback.unwrap_or(false);

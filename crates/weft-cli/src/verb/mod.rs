@@ -14,6 +14,7 @@ mod info;
 mod list;
 mod mkfs;
 pub mod mount;
+mod ringer;
 mod serve;
 mod trace;
 mod transform;
@@ -42,6 +43,7 @@ pub fn run(cli: Cli) -> Outcome {
         Verb::Mkfs(args) => mkfs::run(out, &args),
         Verb::Cache(verb) => cache::run(out, &verb),
         Verb::Transform(verb) => transform::run(out, &verb),
+        Verb::Ringer(verb) => ringer::run(out, &verb),
         Verb::Top(args) => cache::top::run(out, &args),
         Verb::Umount(args) => umount::run(out, &args),
         Verb::Info(args) => info::run(out, &args),

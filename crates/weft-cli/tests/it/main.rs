@@ -11,6 +11,7 @@ mod iscsi;
 mod mkfs;
 mod mount;
 mod nbd;
+mod ringer;
 mod run;
 mod trace;
 mod transfer;

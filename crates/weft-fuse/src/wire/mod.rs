@@ -44,6 +44,8 @@ pub(crate) mod write_flags {
 /// Bit of `fuse_fsync_in::fsync_flags`: only the data.
 pub(crate) const FSYNC_DATA_ONLY: u32 = 1;
 
+/// `O_APPEND`
+pub(crate) const O_APPEND: u32 = 0o2000;
 /// `O_DSYNC`, which `O_SYNC` contains.
 pub(crate) const O_DSYNC: u32 = 0o10000;
 

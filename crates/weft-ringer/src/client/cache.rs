@@ -12,7 +12,7 @@ use std::collections::{BTreeMap, BTreeSet};
 
 use crate::error::Refusal;
 use crate::op::{Effects, View};
-use crate::rnode::{Body, Dirent, Name, Rnode};
+use crate::rnode::{Body, Dirent, Holders, Name, Rnode};
 use crate::types::{Mode, RnodeId, Seq, Token};
 
 /// An rnode as it is, and of a directory what is known of its names.
@@ -22,11 +22,13 @@ pub(super) struct State {
     pub(super) names: BTreeMap<Name, Option<Dirent>>,
     /// Every name that is there is in `names`.
     pub(super) complete: bool,
+    /// Who has the blocks, as the server said with the lease.
+    pub(super) holders: Holders,
 }
 
 impl State {
     pub(super) fn new(rnode: Rnode) -> Self {
-        Self { rnode, names: BTreeMap::new(), complete: false }
+        Self { rnode, names: BTreeMap::new(), complete: false, holders: Holders::default() }
     }
 }
 
@@ -71,6 +73,8 @@ impl From<Refusal> for Stop {
 #[derive(Debug, Default)]
 pub(super) struct Cache {
     pub(super) leases: BTreeMap<RnodeId, Lease>,
+    /// Every lease with a recall pending is among these; others may be.
+    pub(super) recalled: BTreeSet<RnodeId>,
     /// Numbers that name nothing any more, and never will.
     pub(super) gone: BTreeSet<RnodeId>,
 }

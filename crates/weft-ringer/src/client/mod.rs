@@ -27,7 +27,7 @@ use self::log::Log;
 use self::session::Session;
 use crate::error::Refusal;
 use crate::op::{Logged, Op};
-use crate::rnode::{Dirent, Name, Rnode};
+use crate::rnode::{Dirent, Holders, Name, Rnode};
 use crate::types::{
     ClientId, Epoch, Incarnation, Mode, Moment, RequestId, RnodeId, Seq, Token, Version,
 };
@@ -151,6 +151,12 @@ pub enum ClientEvent {
     Message(FromServer),
     /// A front calls.
     Call(CallId, Call),
+    /// A front waits for a call no longer. A change that was on its way may take effect all the
+    /// same.
+    Cancel(CallId),
+    /// There is a connection to the server again: it may be another life of it, which waits for this
+    /// client to tell what it holds.
+    Connected,
     /// Time has passed. Comes at least some ten times in an epoch.
     Tick,
 }
@@ -234,6 +240,8 @@ impl Client {
         match event {
             ClientEvent::Message(message) => self.message(now, message),
             ClientEvent::Call(id, call) => drop(self.calls.insert(id, Waiting::new(call))),
+            ClientEvent::Cancel(id) => drop(self.calls.remove(&id)),
+            ClientEvent::Connected => self.greet(now),
             ClientEvent::Tick => self.tick(now),
         }
         self.attempt_all(now, wall);
@@ -260,10 +268,29 @@ impl Client {
         self.cache.leases.get(&id)?.state.as_ref().map(|s| &s.rnode)
     }
 
+    /// Who has the blocks of an rnode under a lease, as the server said when it granted it: what
+    /// others wrote before that, without what this client wrote since.
+    #[must_use]
+    pub fn holders(&self, id: RnodeId) -> Option<&Holders> {
+        self.cache.leases.get(&id)?.state.as_ref().map(|s| &s.holders)
+    }
+
     /// The client's changes that have not been carried out, as far as the client knows.
     #[must_use]
     pub fn unflushed(&self) -> usize {
         self.log.len()
+    }
+
+    /// What this client's lease on an rnode allows, if it has one.
+    #[must_use]
+    pub fn mode(&self, id: RnodeId) -> Option<Mode> {
+        self.cache.leases.get(&id).map(|lease| lease.mode)
+    }
+
+    /// Whether the server knows every change of an rnode that this client made.
+    #[must_use]
+    pub fn is_flushed(&self, id: RnodeId) -> bool {
+        self.is_clean(id)
     }
 
     /// The last change that the client knows to have been carried out.
@@ -335,9 +362,9 @@ impl Client {
             (RequestBody::Reclaim { last, .. }, Reply::Reclaimed {}) => self.reclaimed(now, last),
             (
                 RequestBody::Acquire { rnode, .. },
-                Reply::Granted { rnode: state, mode, token, .. },
+                Reply::Granted { rnode: state, mode, token, holders },
             ) if token > outstanding.floor && state.id == rnode => {
-                self.granted(*state, mode, token);
+                self.granted(*state, holders, mode, token);
             }
             (RequestBody::Acquire { rnode, .. }, Reply::No { why: Refusal::Stale }) => {
                 self.cache.set_gone(rnode);
@@ -382,7 +409,7 @@ impl Client {
     }
 
     /// A lease came.
-    fn granted(&mut self, rnode: Rnode, mode: Mode, token: Token) {
+    fn granted(&mut self, rnode: Rnode, holders: Holders, mode: Mode, token: Token) {
         let id = rnode.id;
         match self.cache.leases.get_mut(&id) {
             Some(lease) => {
@@ -394,10 +421,13 @@ impl Client {
                 if mode >= Mode::Read && lease.state.is_none() {
                     lease.state = Some(State::new(rnode));
                 }
+                if let Some(state) = &mut lease.state {
+                    state.holders = holders;
+                }
                 (lease.mode, lease.token, lease.recall) = (mode, token, None);
             }
             None => {
-                let state = (mode >= Mode::Read).then(|| State::new(rnode));
+                let state = (mode >= Mode::Read).then(|| State { holders, ..State::new(rnode) });
                 let dirty = Seq::default();
                 self.cache.leases.insert(id, Lease { mode, token, state, dirty, recall: None });
             }
@@ -416,6 +446,7 @@ impl Client {
             Some(lease) if lease.token <= token => {
                 lease.token = token;
                 lease.recall = Some(lease.recall.map_or(to, |earlier| earlier.min(to)));
+                self.cache.recalled.insert(rnode);
             }
             // Granted anew since.
             Some(_) => {}
@@ -425,16 +456,19 @@ impl Client {
 
     /// Lowers what was recalled and is free to go.
     fn answer_recalls(&mut self) {
-        if !self.session.is_active() {
+        if !self.session.is_active() || self.cache.recalled.is_empty() {
             return;
         }
+        let leases = &self.cache.leases;
+        let pending = |id: &RnodeId| leases.get(id).is_some_and(|l| l.recall.is_some());
+        self.cache.recalled.retain(pending);
         let pinned: BTreeSet<RnodeId> =
             self.calls.values().flat_map(|c| &c.pinned).chain(self.log.pinned()).copied().collect();
         let mut ready = Vec::new();
-        for (id, lease) in &self.cache.leases {
-            if lease.recall.is_none() || pinned.contains(id) {
+        for id in &self.cache.recalled {
+            let Some(lease) = self.cache.leases.get(id).filter(|_| !pinned.contains(id)) else {
                 continue;
-            }
+            };
             if lease.dirty > self.log.applied {
                 self.log.wanted = self.log.wanted.max(lease.dirty);
             } else {

@@ -9,7 +9,7 @@ use super::records::{self, Session, dirent_key, key, listing_key, rnode_key};
 use crate::error::Refusal;
 use crate::op::{Logged, Op, View, execute};
 use crate::rnode::{Body, Dirent, Holders, Name, Rnode};
-use crate::store::{Store, StoreError, Transaction};
+use crate::store::{Facts, IndexChange, Store, StoreError, Transaction};
 use crate::types::{ClientId, Mode, RnodeId};
 use crate::wire::{Refused, encode};
 
@@ -158,6 +158,8 @@ pub(super) fn carry_out(
             transaction.put(key(b'o', id.0), Vec::new());
         }
         transaction.put(rnode_key(id), encode(&rnode));
+        let facts = Some(Facts::of(&rnode));
+        transaction.index.push(IndexChange::File { rnode: id, facts });
     }
     Ok(Outcome { transaction, session, made: batch.made })
 }
@@ -190,6 +192,8 @@ fn carry_out_one(
             }
             None => transaction.remove(dirent_key(dir, &name)),
         }
+        let rnode = dirent.map(|d| d.id);
+        transaction.index.push(IndexChange::Name { dir, name: name.bytes().to_vec(), rnode });
         batch.dirents.borrow_mut().insert((dir, name), dirent);
     }
     if let Op::Create { id, .. } = logged.op {

@@ -81,6 +81,17 @@ impl Leases {
         self.table.contains_key(&rnode)
     }
 
+    /// How many leases to read and to write each client holds.
+    pub(super) fn counts(&self) -> BTreeMap<ClientId, (u64, u64)> {
+        let mut counts: BTreeMap<ClientId, (u64, u64)> = BTreeMap::new();
+        for (client, held) in self.table.values().flat_map(|entry| &entry.held) {
+            let (reads, writes) = counts.entry(*client).or_default();
+            *reads += u64::from(held.mode == Mode::Read);
+            *writes += u64::from(held.mode == Mode::Write);
+        }
+        counts
+    }
+
     /// A lease is asked for.
     pub(super) fn acquire(
         &mut self,

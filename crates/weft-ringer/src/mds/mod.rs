@@ -25,7 +25,7 @@ use self::records::{Cell, Numbers, Session, key};
 use crate::error::Refusal;
 use crate::op::Logged;
 use crate::rnode::{Name, Rnode};
-use crate::store::{Revision, Store, StoreError, StoreResult, Transaction};
+use crate::store::{IndexChange, Revision, Store, StoreError, StoreResult, Transaction};
 use crate::types::{
     ClientId, Cookie, Epoch, Generation, Incarnation, Mode, Moment, RequestId, RnodeId, Seq, Token,
 };
@@ -71,6 +71,21 @@ pub struct ToClient {
     pub client: ClientId,
     /// What.
     pub message: FromServer,
+}
+
+/// What the server knows of a client.
+#[derive(Debug, Clone, PartialEq, Eq)]
+pub struct KnownClient {
+    /// Which.
+    pub client: ClientId,
+    /// Its last epoch.
+    pub epoch: Epoch,
+    /// Whether that may still go on.
+    pub live: bool,
+    /// Leases to read that it holds.
+    pub reads: u64,
+    /// Leases to write that it holds.
+    pub writes: u64,
 }
 
 #[derive(Debug)]
@@ -168,6 +183,15 @@ impl Mds {
     #[must_use]
     pub fn held(&self, rnode: RnodeId, client: ClientId) -> Option<(Mode, Token)> {
         self.leases.held(rnode, client)
+    }
+
+    /// Every client that was ever here.
+    pub fn clients(&self) -> impl Iterator<Item = KnownClient> {
+        let counts = self.leases.counts();
+        self.sessions.iter().map(move |(&client, session)| {
+            let (reads, writes) = counts.get(&client).copied().unwrap_or_default();
+            KnownClient { client, epoch: session.epoch, live: session.live, reads, writes }
+        })
     }
 
     /// Whether the server waits for clients to tell what they hold.
@@ -532,6 +556,7 @@ impl Mds {
                 for key in [orphan, records::rnode_key(id), key(b'h', id.0)] {
                     transaction.remove(key);
                 }
+                transaction.index.push(IndexChange::File { rnode: id, facts: None });
             }
         }
         if transaction.changes.is_empty() {

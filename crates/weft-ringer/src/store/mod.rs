@@ -11,9 +11,15 @@
 //! - [`changes`](Store::changes) tells each change once, in the order of revisions; or says that it
 //!   cannot, if they were forgotten ([`forget_before`](Store::forget_before)).
 
+#[cfg(feature = "sqlite")]
+mod index;
 mod memory;
 #[cfg(feature = "sqlite")]
 mod sqlite;
+
+use crate::query::Kind;
+use crate::rnode::{Rnode, TAGS_XATTR};
+use crate::types::RnodeId;
 
 pub use memory::MemoryStore;
 #[cfg(feature = "sqlite")]
@@ -39,6 +45,69 @@ pub struct Transaction {
     pub expect: Vec<(Vec<u8>, Option<Revision>)>,
     /// Each key gets this value, or is removed. Of two changes of one key the later counts.
     pub changes: Vec<(Vec<u8>, Option<Vec<u8>>)>,
+    /// What changes of the index with them, in its order. A store that has none leaves it out.
+    pub index: Vec<IndexChange>,
+}
+
+/// What can be searched for of an rnode.
+#[derive(Debug, Clone, PartialEq, Eq)]
+pub struct Facts {
+    /// What it is.
+    pub kind: Kind,
+    /// Length in bytes.
+    pub size_bytes: u64,
+    /// Last change of content, in seconds since 1970.
+    pub mtime_secs: i64,
+    /// Its tags.
+    pub tags: Vec<String>,
+    /// Its `user.` attributes but the tags, without the prefix, as far as they are text of at most
+    /// [`Facts::VALUE_MAX_BYTES`].
+    pub attributes: Vec<(String, String)>,
+}
+
+impl Facts {
+    /// The longest attribute that can be searched for, in bytes.
+    pub const VALUE_MAX_BYTES: usize = 1024;
+
+    /// Those of an rnode.
+    #[must_use]
+    pub fn of(rnode: &Rnode) -> Self {
+        let text = |bytes: &[u8]| std::str::from_utf8(bytes).ok().map(str::to_owned);
+        let attributes = rnode.xattrs.iter().filter_map(|(name, value)| {
+            let is_short = value.0.len() <= Self::VALUE_MAX_BYTES;
+            let name =
+                name.0.strip_prefix(b"user.").filter(|_| is_short && name.0 != TAGS_XATTR)?;
+            Some((text(name)?, text(&value.0)?))
+        });
+        Self {
+            kind: rnode.kind().into(),
+            size_bytes: rnode.size_bytes(),
+            mtime_secs: rnode.mtime.secs,
+            tags: rnode.tags().filter_map(text).collect(),
+            attributes: attributes.collect(),
+        }
+    }
+}
+
+/// A change of the index.
+#[derive(Debug, Clone, PartialEq, Eq)]
+pub enum IndexChange {
+    /// What a name is.
+    Name {
+        /// The directory.
+        dir: RnodeId,
+        /// The name.
+        name: Vec<u8>,
+        /// What it is now; `None` if it is gone.
+        rnode: Option<RnodeId>,
+    },
+    /// What an rnode is.
+    File {
+        /// Which.
+        rnode: RnodeId,
+        /// What it is now; `None` if it is gone.
+        facts: Option<Facts>,
+    },
 }
 
 impl Transaction {

@@ -15,7 +15,9 @@ use std::path::Path;
 
 use rusqlite::{Connection, ErrorCode, OptionalExtension, params};
 
-use super::{Change, Record, Revision, Store, StoreError, StoreResult, Transaction};
+use super::{Change, Record, Revision, Store, StoreError, StoreResult, Transaction, index};
+use crate::query::Query;
+use crate::types::RnodeId;
 
 /// The number in the file's header that tells a cell from other SQLite files: "weft".
 const APPLICATION_ID: i32 = 0x7765_6674;
@@ -79,6 +81,7 @@ impl SqliteStore {
         match (id, version) {
             (0, 0) if empty => {
                 tables.execute_batch(TABLES)?;
+                tables.execute_batch(index::TABLES)?;
                 tables.pragma_update(None, "application_id", APPLICATION_ID)?;
                 tables.pragma_update(None, "user_version", USER_VERSION)?;
             }
@@ -96,6 +99,16 @@ impl SqliteStore {
                 Ok((from_sql(r.get(0)?), from_sql(r.get(1)?)))
             })?;
         Ok(Self { db, revision, kept_after })
+    }
+}
+
+impl SqliteStore {
+    /// The rnodes that fit a query with their paths, in the order of those, at most `limit`.
+    ///
+    /// # Errors
+    /// [`StoreError::Failed`].
+    pub fn search(&self, query: &Query, limit: usize) -> StoreResult<Vec<(RnodeId, Vec<u8>)>> {
+        index::search(&self.db, query, limit)
     }
 }
 
@@ -148,6 +161,9 @@ impl Store for SqliteStore {
             }
         }
         if changed {
+            for change in &transaction.index {
+                index::update(&db, change)?;
+            }
             db.execute("UPDATE cell SET revision = ?", [to_sql(revision)])?;
             db.commit()?;
             self.revision = revision;

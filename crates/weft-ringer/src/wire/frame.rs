@@ -65,6 +65,12 @@ impl Deframer {
         self.bytes.extend_from_slice(bytes);
     }
 
+    /// How many bytes are waiting for the rest of their frame.
+    #[must_use]
+    pub fn waiting_bytes(&self) -> usize {
+        self.bytes.len() - self.done
+    }
+
     /// The next message, if all of it is there.
     ///
     /// # Errors

@@ -31,7 +31,8 @@ pub(super) fn file_lives_while_open(bench: &Bench<'_>) -> Result<()> {
     }
     // The directory may have taken a block to hold the name.
     let lost = before.blocks_free.saturating_sub(after.blocks_free);
-    assert!(lost * u64::from(after.block_bytes) < 100_000, "{lost} blocks are lost");
+    let is_little = lost * u64::from(after.block_bytes) < 100_000;
+    assert!(is_little || !bench.limits.counts_space, "{lost} blocks are lost");
     Ok(())
 }
 

@@ -1,0 +1,123 @@
+//! The command line of `weft ringer`.
+
+use clap::{Args, Subcommand};
+use std::path::PathBuf;
+
+/// `weft ringer`.
+#[derive(Debug, Subcommand)]
+pub enum Ringer {
+    /// Serve a cell: the names, attributes and leases of a shared folder
+    Serve(Serve),
+    /// Mount a cell, in the foreground unless --background
+    Mount(Mount),
+    /// Show how a cell is, and who uses it
+    Status(Status),
+    /// Find files by tags, attributes and words of their names
+    #[command(
+        after_help = "Conditions, all of which must hold: WORD (a word of the name begins so), \
+        tag:TAG, NAME:VALUE (the attribute user.NAME), kind:file|dir|link, size>10M, \
+        mtime<2026-01-01; with a leading - those that must not. Write -- before the first of these."
+    )]
+    Search(Search),
+}
+
+#[derive(Debug, Args)]
+pub struct Serve {
+    /// The file that the cell is kept in; it is made if it does not exist
+    pub cell: PathBuf,
+    /// Listen here: HOST:PORT, HOST or unix:/PATH, with IPv6 addresses in brackets; more than once
+    /// [default: localhost:7473]
+    #[arg(long, short, value_name = "ADDRESS")]
+    pub listen: Vec<String>,
+    /// Where ca-cert.pem, server-cert.pem and server-key.pem are: TLS, and only clients with a
+    /// certificate of that authority
+    #[arg(long, value_name = "DIR")]
+    pub tls_certificates: Option<PathBuf>,
+    /// Serve other machines without TLS: whoever reaches the port may do everything
+    #[arg(long, conflicts_with = "tls_certificates")]
+    pub insecure: bool,
+    /// How long the leases of a client that is not heard of are kept for it
+    #[arg(long, value_name = "SECONDS", default_value_t = 15, value_parser = clap::value_parser!(u64).range(1..=3600))]
+    pub epoch: u64,
+    /// Connections at once; more are closed as they come
+    #[arg(long, value_name = "N", default_value_t = 1024)]
+    pub connections_max: usize,
+    /// Return once it is served
+    #[arg(long, short)]
+    pub background: bool,
+    /// Write the process id to this file once it is served
+    #[arg(long, value_name = "FILE")]
+    pub pid_file: Option<PathBuf>,
+    /// The re-execution of this command behind --background
+    #[arg(long, hide = true)]
+    pub detached: bool,
+}
+
+/// How a server is reached.
+#[derive(Debug, Args)]
+pub struct Reaching {
+    /// The metadata server: HOST:PORT, HOST or unix:/PATH
+    #[arg(value_name = "SERVER")]
+    pub server: String,
+    /// Where ca-cert.pem, client-cert.pem and client-key.pem are: TLS
+    #[arg(long, value_name = "DIR")]
+    pub tls_certificates: Option<PathBuf>,
+}
+
+#[derive(Debug, Args)]
+pub struct Mount {
+    #[command(flatten)]
+    pub reaching: Reaching,
+    /// The directory to mount on
+    pub mountpoint: PathBuf,
+    /// The directory of this client: its identity, its changes and its blocks; it is made if it does
+    /// not exist
+    #[arg(long, short, value_name = "DIR")]
+    pub store: PathBuf,
+    /// Where other clients fetch blocks: HOST:PORT or unix:/PATH [default: a socket in the store if
+    /// the server is on one, else any port of the address that the server is reached from]
+    #[arg(long, short, value_name = "ADDRESS")]
+    pub listen: Option<String>,
+    /// Size of the blocks of new files, 64K to 4M; a file has at most 65536
+    #[arg(long, value_name = "SIZE", default_value = "256K")]
+    pub block_size: String,
+    /// Room for blocks that were fetched from others
+    #[arg(long, value_name = "SIZE", default_value = "10G")]
+    pub cache_size: String,
+    /// How long a call waits for the server before it fails
+    #[arg(long, value_name = "SECONDS", default_value_t = 30)]
+    pub patience: u64,
+    /// Return once it is mounted
+    #[arg(long, short)]
+    pub background: bool,
+    /// Refuse writes
+    #[arg(long, short)]
+    pub read_only: bool,
+    /// Options as in fstab: ro, allow_other, noxattr, nosuid, ...
+    #[arg(short, long = "options", value_name = "OPTIONS")]
+    pub options: Vec<String>,
+    /// Write the process id to this file once mounted
+    #[arg(long, value_name = "FILE")]
+    pub pid_file: Option<PathBuf>,
+    /// The re-execution of this command behind --background
+    #[arg(long, hide = true)]
+    pub detached: bool,
+}
+
+#[derive(Debug, Args)]
+pub struct Status {
+    #[command(flatten)]
+    pub reaching: Reaching,
+}
+
+#[derive(Debug, Args)]
+pub struct Search {
+    #[command(flatten)]
+    pub reaching: Reaching,
+    /// Conditions, such as tag:un project:x 'mtime>2026-01-01' report
+    #[arg(required = true, value_name = "CONDITION")]
+    pub conditions: Vec<String>,
+    /// How many are shown
+    #[arg(long, value_name = "N", default_value_t = 1000)]
+    pub limit: u32,
+}

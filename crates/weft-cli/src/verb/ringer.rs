@@ -1,0 +1,293 @@
+//! `ringer`: the shared file service.
+
+use super::background;
+use crate::cli::ringer::{Mount, Reaching, Ringer, Search, Serve, Status};
+use crate::failure::{DONE, Failure, Outcome};
+use crate::output::{Output, count};
+use serde::{Deserialize, Serialize};
+use signal_hook::consts::{SIGHUP, SIGINT, SIGTERM};
+use signal_hook::iterator::Signals;
+use std::process::Command;
+use std::sync::Arc;
+use std::sync::atomic::{AtomicBool, Ordering};
+use std::time::Duration;
+use weft::mount_options::MountOptions;
+use weft::ringer::Bytes;
+use weft::ringer::live::{LiveOptions, RingerFs};
+use weft::ringer::mds::MdsOptions;
+use weft::ringer::net::{self, Address, Answer, Ask, CellStatus, ClientTls, ServerTls};
+use weft::ringer::serve::{ServeOptions, Server};
+use weft::{Tree, mounts};
+
+/// `ringer`.
+pub fn run(out: Output, verb: &Ringer) -> Outcome {
+    match verb {
+        Ringer::Serve(args) => serve(out, args),
+        Ringer::Mount(args) => mount(out, args),
+        Ringer::Status(args) => status(out, args),
+        Ringer::Search(args) => search(out, args),
+    }
+}
+
+// A function for `map_err`.
+#[allow(clippy::needless_pass_by_value)]
+fn failed(e: net::Error) -> Failure {
+    Failure::new(e.to_string())
+}
+
+/// An address as the user wrote it, found also when the working directory is another.
+fn address(text: &str) -> Result<Address, Failure> {
+    match text.parse().map_err(|e: net::Error| Failure::usage(e.to_string()))? {
+        Address::Unix(path) => Ok(Address::Unix(std::path::absolute(path)?)),
+        tcp @ Address::Tcp(..) => Ok(tcp),
+    }
+}
+
+fn size(text: &str) -> Result<u64, Failure> {
+    weft::block::parse_size(text).map_err(|e| Failure::usage(e.to_string()))
+}
+
+/// What is served, and how to reach it.
+#[derive(Debug, Serialize, Deserialize)]
+struct Served {
+    cell: String,
+    addresses: Vec<String>,
+    process: u32,
+}
+
+fn serve(out: Output, args: &Serve) -> Outcome {
+    if args.background && !args.detached {
+        let (process, said) = again()?;
+        if let Some(file) = &args.pid_file {
+            background::write_pid(file, process)?;
+        }
+        let served: Served = serde_json::from_str(&said)
+            .map_err(|_| Failure::new(format!("the serving process said {said:?}")))?;
+        return report(out, &served);
+    }
+    // Before anything can send one: a signal that comes early ends the server all the same.
+    let told = Arc::new(AtomicBool::new(false));
+    let mut signals = Signals::new([SIGTERM, SIGINT, SIGHUP])?;
+    let server = Server::start(&std::path::absolute(&args.cell)?, serve_options(args)?);
+    let server = server.map_err(failed)?;
+    let served = Served {
+        cell: args.cell.display().to_string(),
+        addresses: server.addresses().iter().map(Address::to_string).collect(),
+        process: std::process::id(),
+    };
+    if let (Some(file), false) = (&args.pid_file, args.detached) {
+        background::write_pid(file, served.process)?;
+    }
+    if args.detached {
+        background::let_go(&serde_json::to_string(&served).map_err(std::io::Error::from)?)?;
+    } else {
+        report(out, &served)?;
+    }
+    let tell = Arc::clone(&told);
+    std::thread::spawn(move || {
+        signals.forever().next();
+        tell.store(true, Ordering::Release);
+    });
+    while !told.load(Ordering::Acquire) && !server.has_ended(Duration::from_millis(100)) {}
+    server.stop().map_err(failed)?;
+    Ok(DONE)
+}
+
+fn serve_options(args: &Serve) -> Result<ServeOptions, Failure> {
+    let mut listen: Vec<Address> =
+        args.listen.iter().map(|a| address(a)).collect::<Result<_, _>>()?;
+    if listen.is_empty() {
+        listen.push(address("localhost")?);
+    }
+    let tls = args.tls_certificates.as_deref().map(ServerTls::server).transpose();
+    let tls = tls.map_err(failed)?;
+    for address in &listen {
+        if tls.is_none() && !args.insecure && !address.is_local().map_err(failed)? {
+            return Err(Failure::usage(format!(
+                "{address} is for other machines: give --tls-certificates DIRECTORY (or --insecure \
+                 where everybody who reaches it may read and change everything)"
+            )));
+        }
+    }
+    let epoch_micros = args.epoch * 1_000_000;
+    Ok(ServeOptions {
+        listen,
+        tls,
+        connections_max: args.connections_max,
+        mds: MdsOptions { epoch_micros, ..MdsOptions::default() },
+    })
+}
+
+fn report(out: Output, served: &Served) -> Outcome {
+    let places = served.addresses.join(" and ");
+    out.confirm(served, &format!("{} is served at {places}", served.cell))?;
+    Ok(DONE)
+}
+
+/// Runs this very command in a process of its own, and waits until what it is for stands.
+fn again() -> Result<(u32, String), Failure> {
+    let mut command = Command::new(std::env::current_exe()?);
+    // The very same words; the name of this program is not among them.
+    command.args(std::env::args_os().skip(1)).arg("--detached").arg("--quiet");
+    background::start(&mut command)
+}
+
+fn mount(out: Output, args: &Mount) -> Outcome {
+    let (server, dir) = (&args.reaching.server, args.mountpoint.display());
+    if args.background && !args.detached {
+        let (process, _) = again()?;
+        if let Some(file) = &args.pid_file {
+            background::write_pid(file, process)?;
+        }
+        let text = format!("{server} is mounted on {dir}");
+        out.confirm(&serde_json::json!({ "mounted": server, "process": process }), &text)?;
+        return Ok(DONE);
+    }
+    let mut options = MountOptions::default();
+    for list in &args.options {
+        options.parse(list).map_err(|e| Failure::usage(e.to_string()))?;
+    }
+    options.read_only |= args.read_only;
+    if mounts::clear_dead(&args.mountpoint)? {
+        out.note(&format!("the process behind an earlier mount on {dir} had died; unmounted it"));
+    }
+    let live = live_options(args)?;
+    let store = live.directory.clone();
+    let fs = RingerFs::join(live).map_err(failed)?;
+    let session = Tree::cell(&store, fs)?.mount(&args.mountpoint, &options)?;
+    if let (Some(file), false) = (&args.pid_file, args.detached) {
+        background::write_pid(file, std::process::id())?;
+    }
+    if args.detached {
+        background::let_go("mounted")?;
+    } else {
+        out.note(&format!("{server} is mounted on {dir}; unmount it, or press Ctrl-C, to end"));
+    }
+    session.wait()?;
+    Ok(DONE)
+}
+
+fn live_options(args: &Mount) -> Result<LiveOptions, Failure> {
+    let store = std::path::absolute(&args.store)?;
+    let mut options = LiveOptions::new(address(&args.reaching.server)?, store);
+    options.listen = args.listen.as_deref().map(address).transpose()?;
+    if let Some(directory) = &args.reaching.tls_certificates {
+        let client = ClientTls::from_directory(directory).map_err(failed)?;
+        let member = ServerTls::member(directory).map_err(failed)?;
+        options.tls = Some((client, member));
+    }
+    options.block_bytes = u32::try_from(size(&args.block_size)?)
+        .map_err(|_| Failure::usage("a block has at most 4 MiB"))?;
+    options.cache_max_bytes = size(&args.cache_size)?;
+    options.patience = Duration::from_secs(args.patience);
+    Ok(options)
+}
+
+/// Asks a server something.
+fn ask(reaching: &Reaching, question: &Ask) -> Result<Answer, Failure> {
+    let tls = reaching.tls_certificates.as_deref().map(ClientTls::from_directory).transpose();
+    let tls = tls.map_err(failed)?;
+    net::ask(&address(&reaching.server)?, tls.as_ref(), question).map_err(failed)
+}
+
+/// How a cell is, as JSON.
+#[derive(Debug, Serialize)]
+struct CellReport {
+    cell: String,
+    /// How often the server was started.
+    generation: u32,
+    transactions: u64,
+    waits_for_clients: bool,
+    epoch_seconds: f64,
+    clients: Vec<ClientReport>,
+}
+
+#[derive(Debug, Serialize)]
+struct ClientReport {
+    client: String,
+    connected: bool,
+    /// Whether its leases hold.
+    live: bool,
+    epoch: u64,
+    read_leases: u64,
+    write_leases: u64,
+    #[serde(skip_serializing_if = "Option::is_none")]
+    listens: Option<String>,
+}
+
+impl CellReport {
+    fn new(status: CellStatus) -> Self {
+        let clients = status.clients.into_iter().map(|c| ClientReport {
+            client: format!("{:016x}", c.client.0),
+            connected: c.connected,
+            live: c.live,
+            epoch: c.epoch.0,
+            read_leases: c.reads,
+            write_leases: c.writes,
+            listens: c.listens.map(|text| String::from_utf8_lossy(&text.0).into_owned()),
+        });
+        Self {
+            cell: format!("{:016x}", status.cell),
+            generation: status.generation.0,
+            transactions: status.revision,
+            waits_for_clients: status.in_grace,
+            epoch_seconds: status.epoch_micros as f64 / 1e6,
+            clients: clients.collect(),
+        }
+    }
+}
+
+fn status(out: Output, args: &Status) -> Outcome {
+    let Answer::Status { status } = ask(&args.reaching, &Ask::Status {})? else {
+        return Err(Failure::new("the server said something else"));
+    };
+    let report = CellReport::new(status);
+    out.report(&report, |to| {
+        let CellReport { cell, generation, transactions, clients, .. } = &report;
+        writeln!(to, "cell {cell}, start {generation}, {}", count(*transactions, "transaction"))?;
+        if report.waits_for_clients {
+            writeln!(to, "waits for clients to tell what they hold")?;
+        }
+        for c in clients {
+            let state = match (c.connected, c.live) {
+                (true, true) => "here",
+                (false, true) => "away, its leases hold still",
+                _ => "gone",
+            };
+            let leases = format!("{} to read, {} to write", c.read_leases, c.write_leases);
+            let listens = c.listens.as_deref().unwrap_or("-");
+            writeln!(to, "client {}  {state}  leases: {leases}  {listens}", c.client)?;
+        }
+        Ok(())
+    })?;
+    Ok(DONE)
+}
+
+/// What was found, as JSON.
+#[derive(Debug, Serialize)]
+struct FoundReport {
+    /// Paths from the root of the cell.
+    paths: Vec<String>,
+    /// Whether that is all.
+    complete: bool,
+}
+
+fn search(out: Output, args: &Search) -> Outcome {
+    // One argument is one condition, with whatever blanks the shell left in it.
+    let quoted = args.conditions.iter().map(|c| {
+        let is_bare = c.contains(char::is_whitespace) && !c.contains('"');
+        if is_bare { format!("\"{c}\"") } else { c.clone() }
+    });
+    let query = quoted.collect::<Vec<_>>().join(" ");
+    let question = Ask::Search { query: Bytes(query.into_bytes()), limit: args.limit };
+    let Answer::Found { hits, complete } = ask(&args.reaching, &question)? else {
+        return Err(Failure::new("the server said something else"));
+    };
+    let paths = hits.iter().map(|hit| String::from_utf8_lossy(&hit.path.0).into_owned()).collect();
+    let report = FoundReport { paths, complete };
+    out.report(&report, |to| report.paths.iter().try_for_each(|path| writeln!(to, "{path}")))?;
+    if !complete {
+        out.note("there are more; --limit shows them");
+    }
+    Ok(DONE)
+}

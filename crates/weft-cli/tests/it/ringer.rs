@@ -1,0 +1,284 @@
+//! The shared file service through the real command: a server, two mounts, and what befalls them.
+
+use crate::run::{Bench, can_mount};
+use rustix::process::{Pid, Signal, kill_process};
+use std::fs::{self, File, OpenOptions};
+use std::io::{Read, Seek, SeekFrom, Write};
+use std::os::unix::fs::{FileExt, MetadataExt};
+use std::path::PathBuf;
+use std::time::{Duration, Instant};
+
+/// How long the leases of a client that died hold.
+const EPOCH: Duration = Duration::from_secs(3);
+
+/// A cell in a directory of its own; whatever a test does, nothing stays mounted or running.
+struct Cell {
+    bench: Bench,
+}
+
+impl Cell {
+    fn new() -> Self {
+        let cell = Self { bench: Bench::new() };
+        cell.serve();
+        cell
+    }
+
+    fn address(&self) -> String {
+        format!("unix:{}", self.bench.path("s").display())
+    }
+
+    fn serve(&self) {
+        let epoch = EPOCH.as_secs().to_string();
+        let address = self.address();
+        let args = ["ringer", "serve", "cell", "--listen", &address, "--epoch", &epoch];
+        let more = ["--background", "--pid-file", "server.pid"];
+        let out = self.bench.json(&[&args[..], &more].concat());
+        assert_eq!(out["addresses"][0], address);
+    }
+
+    /// Mounts the cell as client `name`, on the directory of that name.
+    fn mount(&self, name: &str) -> PathBuf {
+        let dir = self.bench.path(name);
+        // It is there already, and not to be looked at, where an earlier mount has died.
+        let _ = fs::create_dir(&dir);
+        let (store, pid) = (format!("{name}.store"), format!("{name}.pid"));
+        let args = ["ringer", "mount", &self.address(), name, "--store", &store];
+        let more = ["--background", "--pid-file", &pid];
+        self.bench.ok(&[&args[..], &more].concat());
+        dir
+    }
+
+    fn kill(&self, name: &str) {
+        let Ok(pid) = fs::read_to_string(self.bench.path(&format!("{name}.pid"))) else { return };
+        let pid = Pid::from_raw(pid.trim().parse().unwrap()).expect("a process id");
+        if kill_process(pid, Signal::KILL).is_err() {
+            return;
+        }
+        // It holds its sockets and locks until it is gone; it is a child of init by now.
+        let end = Instant::now() + Duration::from_secs(10);
+        while rustix::process::test_kill_process(pid).is_ok() && Instant::now() < end {
+            let stat = fs::read_to_string(format!("/proc/{}/stat", pid.as_raw_nonzero()));
+            if stat.is_ok_and(|s| s.rsplit(") ").next().is_some_and(|s| s.starts_with('Z'))) {
+                break;
+            }
+            std::thread::sleep(Duration::from_millis(5));
+        }
+    }
+
+    fn status(&self) -> serde_json::Value {
+        self.bench.json(&["ringer", "status", &self.address()])
+    }
+}
+
+impl Drop for Cell {
+    fn drop(&mut self) {
+        for name in ["a", "b"] {
+            // Most often it is unmounted already; then this fails and that is well.
+            let _ = self.bench.run(&["umount", "--lazy", name]);
+            self.kill(name);
+        }
+        self.kill("server");
+    }
+}
+
+fn pattern(seed: usize, len: usize) -> Vec<u8> {
+    (0..len).map(|i| ((i * 31 + seed * 97) % 251) as u8).collect()
+}
+
+#[test]
+fn two_mounts_are_one_folder() {
+    if !can_mount() {
+        return;
+    }
+    let cell = Cell::new();
+    let (a, b) = (cell.mount("a"), cell.mount("b"));
+
+    // What is written and closed on one is there on the other.
+    fs::create_dir_all(a.join("d/e")).unwrap();
+    for (n, len) in [0, 1, 4096, 70_000, 1 << 20, 5_000_001].into_iter().enumerate() {
+        let name = format!("d/e/{len}");
+        fs::write(a.join(&name), pattern(n, len)).unwrap();
+        assert!(fs::read(b.join(&name)).unwrap() == pattern(n, len), "{len}");
+    }
+    let names = |dir: PathBuf| {
+        let mut names: Vec<_> =
+            fs::read_dir(dir).unwrap().map(|e| e.unwrap().file_name()).collect();
+        names.sort();
+        names
+    };
+    assert_eq!(names(a.join("d/e")), names(b.join("d/e")));
+    assert_eq!(names(b.join("d/e")).len(), 6);
+
+    // More than close-to-open: both hold the file open, and each sees what the other writes at once.
+    fs::write(a.join("shared"), pattern(1, 300_000)).unwrap();
+    let open = |dir: &PathBuf| OpenOptions::new().read(true).write(true).open(dir.join("shared"));
+    let (fa, fb) = (open(&a).unwrap(), open(&b).unwrap());
+    for round in 0..30_u8 {
+        let (writer, reader) = if round % 2 == 0 { (&fa, &fb) } else { (&fb, &fa) };
+        let at = u64::from(round) * 9_999;
+        let mut seen = [0; 100];
+        reader.read_exact_at(&mut seen, at).unwrap();
+        writer.write_all_at(&[round; 100], at).unwrap();
+        reader.read_exact_at(&mut seen, at).unwrap();
+        assert_eq!(seen, [round; 100], "round {round}: stale");
+    }
+    writer_cuts_reader_sees(&fa, &fb);
+
+    // Appends to one file from both sides.
+    let append = |dir: &PathBuf| OpenOptions::new().append(true).create(true).open(dir.join("log"));
+    let (mut la, mut lb) = (append(&a).unwrap(), append(&b).unwrap());
+    for i in 0..20 {
+        let log = if i % 2 == 0 { &mut la } else { &mut lb };
+        writeln!(log, "line {i:03}").unwrap();
+    }
+    let want: String = (0..20).map(|i| format!("line {i:03}\n")).collect();
+    assert_eq!(fs::read_to_string(a.join("log")).unwrap(), want);
+    assert_eq!(fs::read_to_string(b.join("log")).unwrap(), want);
+
+    // Names.
+    fs::rename(b.join("d/e"), b.join("moved")).unwrap();
+    assert!(!a.join("d/e").exists() && a.join("moved/4096").exists());
+    assert!(!b.join("new").exists());
+    fs::write(a.join("new"), b"").unwrap();
+    assert!(b.join("new").exists(), "that a name is absent is not remembered");
+    let error = fs::rename(a.join("d"), a.join("d/inside")).unwrap_err();
+    assert_eq!(error.raw_os_error(), Some(22));
+
+    // A file that is open outlives its name, on both.
+    fs::remove_file(a.join("shared")).unwrap();
+    assert!(!b.join("shared").exists());
+    let mut left = Vec::new();
+    (&fb).seek(SeekFrom::Start(0)).unwrap();
+    (&fb).read_to_end(&mut left).unwrap();
+    assert_eq!(left.len(), 1234);
+    drop((fa, fb));
+
+    // Attributes.
+    rustix::fs::chmod(a.join("new"), rustix::fs::Mode::from_raw_mode(0o751)).unwrap();
+    std::os::unix::fs::symlink("moved/1", b.join("link")).unwrap();
+    fs::hard_link(a.join("new"), a.join("newer")).unwrap();
+    let meta = fs::metadata(b.join("newer")).unwrap();
+    assert_eq!((meta.mode() & 0o7777, meta.nlink()), (0o751, 2));
+    assert_eq!(fs::read(a.join("link")).unwrap(), pattern(1, 1));
+
+    // What is searched for is found by whoever asks the server.
+    let tags = "un,draft";
+    rustix::fs::setxattr(
+        a.join("new"),
+        "user.xdg.tags",
+        tags.as_bytes(),
+        rustix::fs::XattrFlags::empty(),
+    )
+    .unwrap();
+    File::open(&a).unwrap().sync_all().unwrap();
+    let search = |query: &[&str]| {
+        let args = [&["ringer", "search", &cell.address()], query].concat();
+        cell.bench.json(&args)["paths"].clone()
+    };
+    assert_eq!(search(&["tag:un"]), serde_json::json!(["/new", "/newer"]));
+    assert_eq!(search(&["tag:un", "newer"]), serde_json::json!(["/newer"]));
+    assert_eq!(search(&["size>4M"]), serde_json::json!(["/moved/5000001"]));
+    cell.bench.fails(1, &["ringer", "search", &cell.address(), "size>big"]);
+
+    let status = cell.status();
+    let clients = status["clients"].as_array().unwrap();
+    assert_eq!(clients.iter().filter(|c| c["connected"] == true).count(), 2, "{status:#}");
+    let text = cell.bench.ok(&["ringer", "status", &cell.address()]);
+    assert_eq!(text.matches(" here ").count(), 2, "{text}");
+    for name in ["a", "b"] {
+        cell.bench.ok(&["umount", name]);
+    }
+    // Whoever left keeps no lease.
+    let held = cell.status()["clients"].as_array().unwrap().iter().any(|c| c["write_leases"] != 0);
+    assert!(!held, "{:#}", cell.status());
+}
+
+fn writer_cuts_reader_sees(writer: &File, reader: &File) {
+    writer.set_len(1234).unwrap();
+    assert_eq!(reader.metadata().unwrap().len(), 1234);
+    let mut buf = [0; 100];
+    assert_eq!(reader.read_at(&mut buf, 1200).unwrap(), 34);
+}
+
+#[test]
+fn a_killed_server_comes_back_to_the_same_folder() {
+    if !can_mount() {
+        return;
+    }
+    let cell = Cell::new();
+    let (a, b) = (cell.mount("a"), cell.mount("b"));
+    for round in 0..3 {
+        // What a client has made it knows all of.
+        fs::create_dir(a.join(format!("{round}"))).unwrap();
+        let mut file = File::create(a.join(format!("{round}/synced"))).unwrap();
+        file.write_all(&pattern(round, 50_000)).unwrap();
+        file.sync_all().unwrap();
+        fs::write(a.join(format!("{round}/written")), pattern(round, 3000)).unwrap();
+        cell.kill("server");
+        // Under its leases the writer goes on.
+        fs::write(a.join(format!("{round}/meanwhile")), pattern(round, 100)).unwrap();
+        cell.serve();
+        for (name, len) in [("synced", 50_000), ("written", 3000), ("meanwhile", 100)] {
+            let content = fs::read(b.join(format!("{round}/{name}"))).unwrap();
+            assert!(content == pattern(round, len), "round {round}: {name}");
+        }
+        fs::write(b.join("theirs"), [round as u8]).unwrap();
+        assert_eq!(fs::read(a.join("theirs")).unwrap(), [round as u8]);
+    }
+    assert_eq!(cell.status()["generation"], 4);
+}
+
+#[test]
+fn the_leases_of_a_killed_client_run_out() {
+    if !can_mount() {
+        return;
+    }
+    let cell = Cell::new();
+    let (a, b) = (cell.mount("a"), cell.mount("b"));
+    let mut file = File::create(a.join("file")).unwrap();
+    file.write_all(&pattern(1, 100_000)).unwrap();
+    file.sync_all().unwrap();
+    // Another client has a copy by now.
+    assert!(fs::read(b.join("file")).unwrap() == pattern(1, 100_000));
+    fs::write(a.join("only here"), pattern(2, 5000)).unwrap();
+    cell.kill("a");
+    drop(file);
+    // The directory is under the dead client's lease to write.
+    let begun = Instant::now();
+    fs::write(b.join("next"), b"after the lease").unwrap();
+    let waited = begun.elapsed();
+    assert!(waited < EPOCH * 3, "{waited:?}");
+    assert!(fs::read(b.join("file")).unwrap() == pattern(1, 100_000));
+    // A dead mount is cleared away, and the client is the one it was: what it wrote last and nobody
+    // was told of is either there or among its conflicts.
+    cell.mount("a");
+    assert_eq!(fs::read(a.join("next")).unwrap(), b"after the lease");
+    fs::File::open(&a).unwrap().sync_all().unwrap();
+    let conflicts = fs::metadata(cell.bench.path("a.store/conflicts")).unwrap().len();
+    match fs::read(b.join("only here")) {
+        Ok(content) => assert!(content == pattern(2, 5000)),
+        Err(e) => assert!(conflicts > 0, "neither there nor a conflict: {e}"),
+    }
+    // Each client has one connection and one identity.
+    assert_eq!(cell.status()["clients"].as_array().unwrap().len(), 2);
+}
+
+#[test]
+fn what_cannot_be_shared_says_why() {
+    let bench = Bench::new();
+    let err = bench.fails(2, &["ringer", "serve", "cell", "--listen", "0.0.0.0:0"]);
+    assert!(err.contains("--tls-certificates"), "{err}");
+    let err = bench.fails(2, &["ringer", "status", "unix:"]);
+    assert!(err.contains("is no address"), "{err}");
+    let err = bench.fails(1, &["ringer", "status", "unix:nobody"]);
+    assert!(err.contains("cannot connect"), "{err}");
+    bench.write("cell", b"this is no cell, it is a text");
+    let args = ["ringer", "serve", "cell", "--listen", "unix:s", "--background"];
+    let err = bench.fails(1, &args);
+    assert!(err.contains("cell"), "{err}");
+    fs::create_dir(bench.path("m")).unwrap();
+    let args =
+        ["ringer", "mount", "unix:s", "m", "--store", "st", "--patience", "1", "--background"];
+    let err = bench.fails(1, &args);
+    assert!(err.contains("does not answer"), "{err}");
+}

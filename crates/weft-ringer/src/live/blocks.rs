@@ -1,0 +1,324 @@
+//! The blocks that a client keeps, each in a file named by its hash in a directory of its rnode.
+//!
+//! ```text
+//! own/RNODE/HASH     written here; perhaps nobody else has it
+//! cache/RNODE/HASH   fetched from others, and removed when room is needed
+//! new/N              on its way to one of them
+//! ```
+//!
+//! Two files with the same bytes have two blocks: so a file's blocks are removed without asking
+//! about others. A block has its name only when it is whole.
+
+use std::collections::{BTreeMap, HashMap};
+use std::fs::{self, File};
+use std::io::{self, Write};
+use std::os::unix::fs::FileExt;
+use std::path::{Path, PathBuf};
+use std::sync::atomic::{AtomicU64, Ordering};
+use std::sync::{Mutex, MutexGuard, PoisonError};
+
+use crate::rnode::BLOCK_MAX_BYTES;
+use crate::types::{BlockHash, RnodeId};
+
+type Key = (RnodeId, BlockHash);
+
+/// What was fetched, by when it was last used.
+#[derive(Debug, Default)]
+struct Fetched {
+    bytes: u64,
+    clock: u64,
+    used: HashMap<Key, (u64, u64)>,
+    oldest: BTreeMap<u64, Key>,
+}
+
+impl Fetched {
+    fn touch(&mut self, key: Key, len_bytes: Option<u64>) {
+        let known = self.used.get(&key).copied();
+        let Some(len_bytes) = len_bytes.or(known.map(|(_, len)| len)) else { return };
+        if let Some((at, len)) = known {
+            self.oldest.remove(&at);
+            self.bytes -= len;
+        }
+        self.clock += 1;
+        self.bytes += len_bytes;
+        self.used.insert(key, (self.clock, len_bytes));
+        self.oldest.insert(self.clock, key);
+    }
+
+    fn remove(&mut self, key: Key) {
+        if let Some((at, len)) = self.used.remove(&key) {
+            self.oldest.remove(&at);
+            self.bytes -= len;
+        }
+    }
+}
+
+/// The local store of a client.
+#[derive(Debug)]
+pub(super) struct Blocks {
+    dir: PathBuf,
+    next: AtomicU64,
+    fetched: Mutex<Fetched>,
+    cache_max_bytes: u64,
+    /// Written here and not yet made durable.
+    unsynced: Mutex<Vec<PathBuf>>,
+}
+
+fn locked<T>(mutex: &Mutex<T>) -> MutexGuard<'_, T> {
+    mutex.lock().unwrap_or_else(PoisonError::into_inner)
+}
+
+/// The name of a block.
+pub(super) fn hash(bytes: &[u8]) -> BlockHash {
+    BlockHash(*blake3::hash(bytes).as_bytes())
+}
+
+fn hex(hash: &BlockHash) -> String {
+    use std::fmt::Write;
+    hash.0.iter().fold(String::with_capacity(64), |mut text, byte| {
+        let _ = write!(text, "{byte:02x}");
+        text
+    })
+}
+
+fn from_hex(text: &str) -> Option<BlockHash> {
+    let mut hash = [0; 32];
+    if text.len() != 64 || !text.is_ascii() {
+        return None;
+    }
+    for (i, byte) in hash.iter_mut().enumerate() {
+        *byte = u8::from_str_radix(text.get(2 * i..2 * i + 2)?, 16).ok()?;
+    }
+    Some(BlockHash(hash))
+}
+
+impl Blocks {
+    /// Opens the store in `dir`, and makes it if there is none.
+    pub(super) fn open(dir: &Path, cache_max_bytes: u64) -> io::Result<Self> {
+        for kind in ["own", "cache"] {
+            fs::create_dir_all(dir.join(kind))?;
+        }
+        let new = dir.join("new");
+        match fs::remove_dir_all(&new) {
+            Err(e) if e.kind() != io::ErrorKind::NotFound => return Err(e),
+            _ => fs::create_dir(&new)?,
+        }
+        let mut fetched = Fetched::default();
+        for rnode in fs::read_dir(dir.join("cache"))? {
+            let rnode = rnode?;
+            let id = rnode.file_name().to_str().and_then(|n| u64::from_str_radix(n, 16).ok());
+            let Some(id) = id.filter(|id| *id > 0) else { continue };
+            for block in fs::read_dir(rnode.path())? {
+                let block = block?;
+                if let Some(hash) = block.file_name().to_str().and_then(from_hex) {
+                    fetched.touch((RnodeId(id), hash), Some(block.metadata()?.len()));
+                }
+            }
+        }
+        Ok(Self {
+            dir: dir.into(),
+            next: AtomicU64::new(0),
+            fetched: Mutex::new(fetched),
+            cache_max_bytes,
+            unsynced: Mutex::default(),
+        })
+    }
+
+    fn rnode_dir(&self, kind: &str, rnode: RnodeId) -> PathBuf {
+        self.dir.join(kind).join(format!("{:016x}", rnode.0))
+    }
+
+    fn path(&self, kind: &str, rnode: RnodeId, hash: &BlockHash) -> PathBuf {
+        self.rnode_dir(kind, rnode).join(hex(hash))
+    }
+
+    fn put(
+        &self,
+        kind: &str,
+        rnode: RnodeId,
+        hash: &BlockHash,
+        bytes: &[u8],
+    ) -> io::Result<PathBuf> {
+        let path = self.path(kind, rnode, hash);
+        if path.exists() {
+            return Ok(path);
+        }
+        let number = self.next.fetch_add(1, Ordering::Relaxed);
+        let new = self.dir.join("new").join(number.to_string());
+        let written = File::create_new(&new).and_then(|mut file| file.write_all(bytes));
+        let renamed = written.and_then(|()| match fs::rename(&new, &path) {
+            Err(e) if e.kind() == io::ErrorKind::NotFound => {
+                fs::create_dir_all(self.rnode_dir(kind, rnode))?;
+                fs::rename(&new, &path)
+            }
+            done => done,
+        });
+        if let Err(e) = renamed {
+            let _ = fs::remove_file(&new);
+            return Err(e);
+        }
+        Ok(path)
+    }
+
+    /// Keeps a block that was written here.
+    pub(super) fn put_own(&self, rnode: RnodeId, bytes: &[u8]) -> io::Result<BlockHash> {
+        let hash = hash(bytes);
+        let path = self.put("own", rnode, &hash, bytes)?;
+        locked(&self.unsynced).push(path);
+        Ok(hash)
+    }
+
+    /// Keeps a block that was fetched and checked, and makes room for it.
+    pub(super) fn put_fetched(
+        &self,
+        rnode: RnodeId,
+        hash: &BlockHash,
+        bytes: &[u8],
+    ) -> io::Result<()> {
+        self.put("cache", rnode, hash, bytes)?;
+        let mut fetched = locked(&self.fetched);
+        fetched.touch((rnode, *hash), Some(bytes.len() as u64));
+        while fetched.bytes > self.cache_max_bytes && fetched.used.len() > 1 {
+            let Some((_, &(rnode, hash))) = fetched.oldest.first_key_value() else { break };
+            fetched.remove((rnode, hash));
+            let _ = fs::remove_file(self.path("cache", rnode, &hash));
+        }
+        Ok(())
+    }
+
+    fn find(&self, rnode: RnodeId, hash: &BlockHash) -> io::Result<Option<File>> {
+        for kind in ["own", "cache"] {
+            match File::open(self.path(kind, rnode, hash)) {
+                Ok(file) => {
+                    if kind == "cache" {
+                        locked(&self.fetched).touch((rnode, *hash), None);
+                    }
+                    return Ok(Some(file));
+                }
+                Err(e) if e.kind() == io::ErrorKind::NotFound => {}
+                Err(e) => return Err(e),
+            }
+        }
+        Ok(None)
+    }
+
+    /// Fills `buf` from byte `offset` of a block on. `false` if it is not here.
+    pub(super) fn read(
+        &self,
+        rnode: RnodeId,
+        hash: &BlockHash,
+        offset: u64,
+        buf: &mut [u8],
+    ) -> io::Result<bool> {
+        match self.find(rnode, hash)? {
+            Some(file) => file.read_exact_at(buf, offset).map(|()| true),
+            None => Ok(false),
+        }
+    }
+
+    /// All of a block, checked; `None` if it is not here, or damaged.
+    pub(super) fn whole(&self, rnode: RnodeId, name: &BlockHash) -> io::Result<Option<Vec<u8>>> {
+        let Some(file) = self.find(rnode, name)? else { return Ok(None) };
+        let len_bytes = file.metadata()?.len().min(u64::from(BLOCK_MAX_BYTES));
+        let mut bytes = vec![0; usize::try_from(len_bytes).unwrap_or_default()];
+        file.read_exact_at(&mut bytes, 0)?;
+        if hash(&bytes) == *name {
+            return Ok(Some(bytes));
+        }
+        tracing::error!("block {name:?} of rnode {rnode} is damaged");
+        Ok(None)
+    }
+
+    /// Removes a block that was written here.
+    pub(super) fn remove_own(&self, rnode: RnodeId, hash: &BlockHash) {
+        let _ = fs::remove_file(self.path("own", rnode, hash));
+    }
+
+    /// Removes everything of an rnode.
+    pub(super) fn remove_rnode(&self, rnode: RnodeId) {
+        let cached: Vec<Key> = {
+            let fetched = locked(&self.fetched);
+            fetched.used.keys().filter(|(id, _)| *id == rnode).copied().collect()
+        };
+        cached.into_iter().for_each(|key| locked(&self.fetched).remove(key));
+        for kind in ["own", "cache"] {
+            let _ = fs::remove_dir_all(self.rnode_dir(kind, rnode));
+        }
+    }
+
+    /// Makes all blocks written here durable.
+    pub(super) fn sync(&self) -> io::Result<()> {
+        let paths = std::mem::take(&mut *locked(&self.unsynced));
+        let result = sync_all(&paths);
+        if result.is_err() {
+            // None of them counts as durable.
+            locked(&self.unsynced).extend(paths);
+        }
+        result
+    }
+
+    /// Space in the file system that the store is in.
+    pub(super) fn space(&self) -> io::Result<rustix::fs::StatVfs> {
+        rustix::fs::statvfs(&self.dir).map_err(Into::into)
+    }
+}
+
+fn sync_all(paths: &[PathBuf]) -> io::Result<()> {
+    let mut dirs = std::collections::BTreeSet::new();
+    for path in paths {
+        match File::open(path) {
+            Ok(file) => file.sync_data()?,
+            // It was replaced meanwhile.
+            Err(e) if e.kind() == io::ErrorKind::NotFound => continue,
+            Err(e) => return Err(e),
+        }
+        dirs.extend(path.ancestors().skip(1).take(2).map(Path::to_path_buf));
+    }
+    for dir in dirs {
+        match File::open(&dir) {
+            Ok(dir) => dir.sync_all()?,
+            Err(e) if e.kind() == io::ErrorKind::NotFound => {}
+            Err(e) => return Err(e),
+        }
+    }
+    Ok(())
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    const A: RnodeId = RnodeId(7);
+
+    #[test]
+    fn what_was_fetched_goes_when_room_is_needed_and_what_was_written_stays() {
+        let dir = tempfile::tempdir().expect("a directory");
+        let blocks = Blocks::open(dir.path(), 250).expect("a store");
+        let own = blocks.put_own(A, &[1; 500]).expect("room");
+        let names: Vec<_> = (10..14).map(|n| [n; 100]).map(|b| (hash(&b), b)).collect();
+        for (name, bytes) in &names[..2] {
+            blocks.put_fetched(A, name, bytes).expect("room");
+        }
+        assert!(blocks.whole(A, &names[0].0).expect("a read").is_some());
+        blocks.put_fetched(A, &names[2].0, &names[2].1).expect("room");
+        let there = |blocks: &Blocks, name| blocks.whole(A, name).expect("a read").is_some();
+        assert!(there(&blocks, &names[0].0), "used last");
+        assert!(!there(&blocks, &names[1].0), "the oldest");
+        blocks.sync().expect("durable");
+        drop(blocks);
+        let blocks = Blocks::open(dir.path(), 250).expect("a store");
+        assert!(there(&blocks, &own) && there(&blocks, &names[2].0));
+        assert_eq!(locked(&blocks.fetched).bytes, 200);
+        blocks.remove_rnode(A);
+        assert!(!there(&blocks, &own) && locked(&blocks.fetched).bytes == 0);
+    }
+
+    #[test]
+    fn a_damaged_block_is_as_none() {
+        let dir = tempfile::tempdir().expect("a directory");
+        let blocks = Blocks::open(dir.path(), 0).expect("a store");
+        let name = blocks.put_own(A, b"content").expect("room");
+        fs::write(blocks.path("own", A, &name), b"contend").expect("damage");
+        assert_eq!(blocks.whole(A, &name).expect("a read"), None);
+    }
+}

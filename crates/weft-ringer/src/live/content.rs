@@ -1,0 +1,337 @@
+//! The content of files: blocks read, fetched, written and made.
+
+use std::sync::Mutex;
+use std::time::Instant;
+
+use weft_vfs::{Error, FallocateMode, Result, SeekFrom};
+
+use super::engine::{Superseded, locked};
+use super::fs::Live;
+use crate::client::{Call, Outcome};
+use crate::error::Refusal;
+use crate::op::Op;
+use crate::rnode::{BLOCKS_MAX, Block, Body, Rnode};
+use crate::types::{BlockHash, RnodeId, Seq};
+
+/// Files are written by one thread at a time, as far as they do not share one of these locks.
+pub(super) const WRITERS: usize = 64;
+
+/// Why content could not be had.
+enum Lack {
+    /// A block is not here, and nobody gave it.
+    Block(String),
+    Failed(Error),
+}
+
+impl From<Error> for Lack {
+    fn from(e: Error) -> Self {
+        Self::Failed(e)
+    }
+}
+
+pub(super) fn io_error(e: &std::io::Error) -> Error {
+    match e.raw_os_error() {
+        // A quota that is used up is a full disk to the writer.
+        Some(28 | 122) => Error::NoSpace,
+        errno => {
+            let message = format!("the local store: {e}");
+            Error::Io { errno: errno.unwrap_or(5), message }
+        }
+    }
+}
+
+/// A file's block map, taken out of its rnode.
+struct File<'a> {
+    size_bytes: u64,
+    block_bytes: u64,
+    blocks: &'a std::collections::BTreeMap<u32, Block>,
+}
+
+fn file(rnode: &Rnode) -> Result<File<'_>> {
+    match &rnode.body {
+        Body::File { size_bytes, block_bytes, blocks } => {
+            let block_bytes = u64::from(*block_bytes);
+            Ok(File { size_bytes: *size_bytes, block_bytes, blocks })
+        }
+        Body::Directory { .. } => Err(Error::IsADirectory),
+        Body::Symlink { .. } | Body::Special { .. } => Err(Error::Invalid("not a regular file")),
+    }
+}
+
+/// The part of a range that is in one block.
+struct Piece {
+    index: u32,
+    /// Where it begins in the block, in bytes.
+    within: usize,
+    len_bytes: usize,
+}
+
+/// The blocks that a range touches.
+fn pieces(block_bytes: u64, offset: u64, len_bytes: u64) -> impl Iterator<Item = Piece> {
+    let end = offset.saturating_add(len_bytes);
+    let mut at = offset;
+    std::iter::from_fn(move || {
+        if at >= end {
+            return None;
+        }
+        let within = at % block_bytes;
+        let len = (block_bytes - within).min(end - at);
+        let index = u32::try_from(at / block_bytes).ok()?;
+        at += len;
+        // Both are at most the size of a block.
+        Some(Piece { index, within: within as usize, len_bytes: len as usize })
+    })
+}
+
+impl Live {
+    fn writer(&self, id: RnodeId) -> &Mutex<()> {
+        &self.writers[id.count() as usize % WRITERS]
+    }
+
+    /// Fills `buf` with the bytes of a block from `within` on. Behind the block's end are zeroes.
+    fn load(&self, id: RnodeId, block: &Block, within: usize, buf: &mut [u8]) -> Result<(), Lack> {
+        let len = (block.len_bytes as usize).saturating_sub(within).min(buf.len());
+        let (there, behind) = buf.split_at_mut(len);
+        behind.fill(0);
+        if there.is_empty() {
+            return Ok(());
+        }
+        let blocks = &self.engine.blocks;
+        let found = blocks.read(id, &block.hash, within as u64, there);
+        if found.map_err(|e| io_error(&e))? {
+            return Ok(());
+        }
+        let holders = self.engine.holders(id);
+        let fetched = self.engine.peers.fetch(id, &block.hash, &holders);
+        let bytes = fetched.map_err(|e| Lack::Block(e.to_string()))?;
+        if let Err(e) = blocks.put_fetched(id, &block.hash, &bytes) {
+            tracing::debug!("a fetched block is not kept: {e}");
+        }
+        let part = bytes.get(within..within + len);
+        let part =
+            part.ok_or_else(|| Lack::Block("a block is shorter than its file says".into()))?;
+        there.copy_from_slice(part);
+        Ok(())
+    }
+
+    /// Does `work` on the file as it is; again if a block of it is gone because the file has
+    /// changed.
+    fn with_file<T>(
+        &self,
+        id: RnodeId,
+        mut work: impl FnMut(&Rnode) -> Result<T, Lack>,
+    ) -> Result<T> {
+        let deadline = Instant::now() + self.engine.options.patience;
+        loop {
+            let rnode = self.get(id)?;
+            match work(&rnode) {
+                Ok(value) => return Ok(value),
+                Err(Lack::Failed(Error::Busy)) if Instant::now() < deadline => {}
+                Err(Lack::Failed(e)) => return Err(e),
+                Err(Lack::Block(message)) => {
+                    let same = self.get(id)?.version == rnode.version;
+                    if same || Instant::now() >= deadline {
+                        return Err(Error::Io { errno: 5, message });
+                    }
+                }
+            }
+        }
+    }
+
+    pub(super) fn read(&self, id: RnodeId, offset: u64, buf: &mut [u8]) -> Result<usize> {
+        self.with_file(id, |rnode| {
+            let file = file(rnode)?;
+            let left = file.size_bytes.saturating_sub(offset);
+            let len = usize::try_from(left).unwrap_or(usize::MAX).min(buf.len());
+            let mut rest = &mut buf[..len];
+            for piece in pieces(file.block_bytes, offset, len as u64) {
+                let (part, behind) = rest.split_at_mut(piece.len_bytes);
+                match file.blocks.get(&piece.index) {
+                    Some(block) => self.load(id, block, piece.within, part)?,
+                    None => part.fill(0),
+                }
+                rest = behind;
+            }
+            Ok(len)
+        })
+    }
+
+    /// Writes at `offset`, or at the end if there is none.
+    pub(super) fn write(&self, id: RnodeId, offset: Option<u64>, data: &[u8]) -> Result<usize> {
+        let _one = locked(self.writer(id));
+        self.with_file(id, |rnode| {
+            let file = file(rnode)?;
+            if data.is_empty() {
+                return Ok(0);
+            }
+            let offset = offset.unwrap_or(file.size_bytes);
+            let longest = file.block_bytes * u64::from(BLOCKS_MAX);
+            let room = longest.saturating_sub(offset);
+            if room == 0 {
+                return Err(Error::TooLarge.into());
+            }
+            let data = &data[..usize::try_from(room).unwrap_or(usize::MAX).min(data.len())];
+            let (mut changed, mut done) = (Vec::new(), 0);
+            for piece in pieces(file.block_bytes, offset, data.len() as u64) {
+                let part = &data[done..done + piece.len_bytes];
+                match self.overlay(id, file.blocks.get(&piece.index), piece.within, part) {
+                    Ok(block) => changed.push((piece.index, Some(block))),
+                    // What fits is written.
+                    Err(Lack::Failed(Error::NoSpace)) if done > 0 => break,
+                    Err(e) => return Err(e),
+                }
+                done += piece.len_bytes;
+            }
+            self.replace(rnode, changed, offset + done as u64)?;
+            Ok(done)
+        })
+    }
+
+    /// The block that `old` becomes when `data` is written into it.
+    fn overlay(
+        &self,
+        id: RnodeId,
+        old: Option<&Block>,
+        within: usize,
+        data: &[u8],
+    ) -> Result<Block, Lack> {
+        let end = within + data.len();
+        let kept = old.map_or(0, |b| b.len_bytes as usize);
+        let mut bytes;
+        let whole = if within == 0 && end >= kept {
+            data
+        } else {
+            bytes = vec![0; end.max(kept)];
+            if let Some(old) = old {
+                self.load(id, old, 0, &mut bytes)?;
+            }
+            bytes[within..end].copy_from_slice(data);
+            &bytes
+        };
+        let hash = self.engine.blocks.put_own(id, whole).map_err(|e| io_error(&e))?;
+        // At most the size of a block.
+        Ok(Block { hash, len_bytes: whole.len() as u32 })
+    }
+
+    /// Puts blocks into the place of others, if the file is still as it was.
+    fn replace(
+        &self,
+        rnode: &Rnode,
+        blocks: Vec<(u32, Option<Block>)>,
+        end_bytes: u64,
+    ) -> Result<(), Lack> {
+        let id = rnode.id;
+        let new: Vec<(u32, Option<BlockHash>)> =
+            blocks.iter().map(|(at, block)| (*at, block.map(|b| b.hash))).collect();
+        let op = Op::Write { id, blocks, end_bytes, kill_privileges: false };
+        let call = Call::Apply { op, if_version: Some((id, rnode.version)) };
+        let old = &file(rnode)?.blocks;
+        match self.engine.call(call)? {
+            (Outcome::Refused(why), _) => {
+                let had = |hash: &BlockHash| old.values().any(|b| b.hash == *hash);
+                for hash in new.iter().filter_map(|(_, hash)| *hash).filter(|h| !had(h)) {
+                    self.engine.blocks.remove_own(id, &hash);
+                }
+                Err(Lack::Failed(if why == Refusal::Busy {
+                    Error::Busy
+                } else {
+                    self.refused(id, why)
+                }))
+            }
+            (_, seq) => {
+                let replaced = new.iter().filter_map(|(at, hash)| {
+                    old.get(at).map(|b| b.hash).filter(|old| Some(*old) != *hash)
+                });
+                self.supersede(id, seq, replaced);
+                self.wrote(id, rnode.version);
+                Ok(())
+            }
+        }
+    }
+
+    /// These blocks are of no use once the change `seq` is with the server.
+    fn supersede(&self, rnode: RnodeId, seq: Seq, hashes: impl Iterator<Item = BlockHash>) {
+        let old = hashes.map(|hash| Superseded { seq, rnode, hash });
+        locked(&self.engine.superseded).extend(old);
+    }
+
+    /// After a file was cut: its blocks from the new end on are of no use.
+    pub(super) fn was_cut(&self, before: &Rnode, new_bytes: u64, seq: Seq) {
+        if let Ok(File { block_bytes, blocks, .. }) = file(before) {
+            let gone = blocks.iter().filter(|(at, _)| u64::from(**at) * block_bytes >= new_bytes);
+            self.supersede(before.id, seq, gone.map(|(_, block)| block.hash));
+        }
+    }
+
+    pub(super) fn fallocate(
+        &self,
+        id: RnodeId,
+        mode: FallocateMode,
+        offset: u64,
+        len_bytes: u64,
+    ) -> Result<()> {
+        let grows = match mode {
+            // Room on this disk for what is not there yet: nothing here could keep it.
+            FallocateMode::Allocate { .. } => {
+                return Err(Error::Unsupported("allocating ahead"));
+            }
+            FallocateMode::PunchHole => false,
+            FallocateMode::ZeroRange { keep_size } => !keep_size,
+        };
+        let end = offset.checked_add(len_bytes).ok_or(Error::TooLarge)?;
+        if len_bytes == 0 {
+            return Err(Error::Invalid("an empty range"));
+        }
+        let _one = locked(self.writer(id));
+        self.with_file(id, |rnode| {
+            let file = file(rnode)?;
+            if grows && end > file.block_bytes * u64::from(BLOCKS_MAX) {
+                return Err(Error::TooLarge.into());
+            }
+            let zeroed = end.min(file.size_bytes).saturating_sub(offset);
+            let mut changed = Vec::new();
+            for piece in pieces(file.block_bytes, offset, zeroed) {
+                let Some(old) = file.blocks.get(&piece.index) else { continue };
+                let kept = old.len_bytes as usize;
+                if piece.within == 0 && piece.len_bytes >= kept {
+                    changed.push((piece.index, None));
+                } else if piece.within < kept {
+                    let zeroes = vec![0; piece.len_bytes.min(kept - piece.within)];
+                    let block = self.overlay(id, Some(old), piece.within, &zeroes)?;
+                    changed.push((piece.index, Some(block)));
+                }
+            }
+            let end_bytes = if grows { end } else { 0 };
+            self.replace(rnode, changed, end_bytes)
+        })
+    }
+
+    pub(super) fn seek(&self, id: RnodeId, from: SeekFrom) -> Result<u64> {
+        let rnode = self.get(id)?;
+        let File { size_bytes, block_bytes, blocks } = file(&rnode)?;
+        let (mut at, data) = match from {
+            SeekFrom::Data(at) => (at, true),
+            SeekFrom::Hole(at) => (at, false),
+        };
+        while at < size_bytes {
+            let index = at / block_bytes;
+            let begins = index * block_bytes;
+            let block = u32::try_from(index).ok().and_then(|i| blocks.get(&i));
+            let data_end = begins + block.map_or(0, |b| u64::from(b.len_bytes));
+            match (data, at < data_end) {
+                (true, true) | (false, false) => return Ok(at),
+                (false, true) => at = data_end,
+                (true, false) => {
+                    // The next block that there is.
+                    let behind = u32::try_from(index + 1).ok();
+                    let next = behind.and_then(|i| blocks.range(i..).next());
+                    at = next.map_or(size_bytes, |(i, _)| u64::from(*i) * block_bytes);
+                }
+            }
+        }
+        let asked = match from {
+            SeekFrom::Data(at) | SeekFrom::Hole(at) => at,
+        };
+        if data || asked >= size_bytes { Err(Error::NoAddress) } else { Ok(size_bytes) }
+    }
+}

@@ -1,0 +1,455 @@
+//! The client's state machine in a process: calls from many threads, the connection to the server,
+//! time.
+
+use std::collections::{BTreeMap, BTreeSet, VecDeque};
+use std::fs::File;
+use std::net::Shutdown;
+use std::os::unix::fs::FileExt;
+use std::sync::atomic::{AtomicBool, AtomicU64, Ordering};
+use std::sync::{Arc, Condvar, Mutex, MutexGuard, OnceLock, PoisonError};
+use std::thread::JoinHandle;
+use std::time::{Duration, Instant};
+
+use rustix::time::{ClockId, clock_gettime};
+use weft_vfs::Time;
+
+use super::LiveOptions;
+use super::blocks::Blocks;
+use super::home::Home;
+use super::journal::Journal;
+use super::peers::{PeerServer, Peers};
+use crate::client::{Call, CallId, Client, ClientAction, ClientEvent, JournalRecord, Outcome};
+use crate::net::{Address, Answer, Ask, Conversation, Error, HANDSHAKE_LIMIT, Outbox, Result};
+use crate::rnode::{Bytes, Holders};
+use crate::types::{BlockHash, ClientId, Mode, Moment, RnodeId, Seq};
+use crate::wire::encode;
+
+/// How often the state machine is told that time has passed.
+const TICK: Duration = Duration::from_millis(100);
+/// How long it waits before it calls the server again.
+const RECONNECT: Duration = Duration::from_millis(300);
+/// `ETIMEDOUT`
+pub(super) const ETIMEDOUT: i32 = 110;
+
+/// The clock that is never set, in this machine's present life.
+pub(crate) fn now() -> Moment {
+    let now = clock_gettime(ClockId::Boottime);
+    Moment(now.tv_sec.cast_unsigned() * 1_000_000 + now.tv_nsec.cast_unsigned() / 1000)
+}
+
+/// The time of day, as fine as the machine has it: two changes of a file have two times, by which
+/// the kernel sees that a file it has cached was changed.
+pub(crate) fn wall() -> Time {
+    Time::from(std::time::SystemTime::now())
+}
+
+struct Inner {
+    client: Client,
+    journal: Journal,
+    conflicts: File,
+    /// Where the next conflict goes, in bytes.
+    conflicts_end: u64,
+    /// Answers that nobody has taken yet.
+    done: BTreeMap<CallId, (Outcome, Seq)>,
+    waiting: BTreeSet<CallId>,
+}
+
+/// A block that is no longer of its file, once the change up to `seq` is with the server.
+pub(super) struct Superseded {
+    pub(super) seq: Seq,
+    pub(super) rnode: RnodeId,
+    pub(super) hash: BlockHash,
+}
+
+pub(super) struct Engine {
+    pub(super) options: LiveOptions,
+    home: Home,
+    inner: Mutex<Inner>,
+    answered: Condvar,
+    next_call: AtomicU64,
+    outbox: Mutex<Option<Arc<Outbox>>>,
+    /// The first connection has been made; with what came of it if it was refused.
+    joined: OnceLock<std::result::Result<ClientId, String>>,
+    pub(super) blocks: Arc<Blocks>,
+    pub(super) peers: Peers,
+    peer_server: Mutex<Option<PeerServer>>,
+    pub(super) superseded: Mutex<VecDeque<Superseded>>,
+    pub(super) stop: AtomicBool,
+    threads: Mutex<Vec<JoinHandle<()>>>,
+}
+
+pub(super) fn locked<T>(mutex: &Mutex<T>) -> MutexGuard<'_, T> {
+    mutex.lock().unwrap_or_else(PoisonError::into_inner)
+}
+
+impl Engine {
+    /// Opens the local store, and waits until the server has welcomed this client.
+    pub(super) fn start(options: LiveOptions) -> Result<Arc<Self>> {
+        let home = Home::open(&options.directory)?;
+        let failed = |e| Error::io(format!("the local store {}", options.directory.display()), e);
+        let (journal, records) = Journal::open(&home.path("journal")).map_err(failed)?;
+        let blocks = Blocks::open(&options.directory, options.cache_max_bytes).map_err(failed)?;
+        let conflicts = File::options()
+            .create(true)
+            .truncate(false)
+            .write(true)
+            .open(home.path("conflicts"))
+            .map_err(failed)?;
+        let conflicts_end = conflicts.metadata().map_err(failed)?.len();
+        let own = client_id(&home.secret);
+        let client = Client::new(own, home.incarnation, records, options.client.clone());
+        let inner = Inner {
+            client,
+            journal,
+            conflicts,
+            conflicts_end,
+            done: BTreeMap::new(),
+            waiting: BTreeSet::new(),
+        };
+        let peers = Peers::new(options.tls.as_ref().map(|(client, _)| client.clone()));
+        let engine = Arc::new(Self {
+            options,
+            home,
+            inner: Mutex::new(inner),
+            answered: Condvar::new(),
+            next_call: AtomicU64::new(1),
+            outbox: Mutex::default(),
+            joined: OnceLock::new(),
+            blocks: Arc::new(blocks),
+            peers,
+            peer_server: Mutex::default(),
+            superseded: Mutex::default(),
+            stop: AtomicBool::new(false),
+            threads: Mutex::default(),
+        });
+        engine.spawn("ringer-link", Self::keep_connected)?;
+        engine.spawn("ringer-clock", Self::keep_time)?;
+        let deadline = Instant::now() + engine.options.patience;
+        let refused = loop {
+            match engine.joined.get() {
+                Some(Ok(_)) => return Ok(engine),
+                Some(Err(why)) => break Error::Refused(why.clone()),
+                None if Instant::now() >= deadline => {
+                    let server = &engine.options.server;
+                    break Error::TimedOut(format!(
+                        "the metadata server at {server} does not answer"
+                    ));
+                }
+                None => std::thread::sleep(Duration::from_millis(5)),
+            }
+        };
+        engine.end();
+        Err(refused)
+    }
+
+    pub(super) fn spawn(
+        self: &Arc<Self>,
+        name: &str,
+        work: impl FnOnce(&Arc<Self>) + Send + 'static,
+    ) -> Result<()> {
+        let engine = Arc::clone(self);
+        let thread = std::thread::Builder::new().name(name.into());
+        let thread = thread.spawn(move || work(&engine));
+        let thread = thread.map_err(|e| Error::io("cannot start a thread", e))?;
+        locked(&self.threads).push(thread);
+        Ok(())
+    }
+
+    pub(super) fn is_stopped(&self) -> bool {
+        self.stop.load(Ordering::Acquire)
+    }
+
+    /// Ends the connection and all threads.
+    pub(super) fn end(&self) {
+        self.stop.store(true, Ordering::Release);
+        let outbox = locked(&self.outbox).take();
+        if let Some(outbox) = outbox {
+            outbox.drain(Duration::from_secs(2));
+            outbox.close();
+        }
+        self.answered.notify_all();
+        for thread in std::mem::take(&mut *locked(&self.threads)) {
+            if thread.thread().id() != std::thread::current().id() {
+                let _ = thread.join();
+            }
+        }
+        drop(locked(&self.peer_server).take());
+    }
+
+    /// Ends the connection and all threads at once, with everything left as it is.
+    pub(super) fn vanish(&self) {
+        self.stop.store(true, Ordering::Release);
+        if let Some(outbox) = locked(&self.outbox).take() {
+            outbox.close();
+        }
+        self.end();
+    }
+
+    /// Makes a call, and waits for its outcome.
+    pub(super) fn call(&self, call: Call) -> weft_vfs::Result<(Outcome, Seq)> {
+        let id = CallId(self.next_call.fetch_add(1, Ordering::Relaxed));
+        let is_change = matches!(call, Call::Apply { .. });
+        let mut inner = locked(&self.inner);
+        if is_change && inner.journal.is_behind() {
+            return Err(weft_vfs::Error::NoSpace);
+        }
+        inner.waiting.insert(id);
+        self.handle(&mut inner, ClientEvent::Call(id, call));
+        let deadline = Instant::now() + self.options.patience;
+        loop {
+            if let Some(outcome) = inner.done.remove(&id) {
+                return Ok(outcome);
+            }
+            let left = deadline.saturating_duration_since(Instant::now());
+            if left.is_zero() || self.is_stopped() {
+                inner.waiting.remove(&id);
+                self.handle(&mut inner, ClientEvent::Cancel(id));
+                let message =
+                    format!("the metadata server at {} does not answer", self.options.server);
+                return Err(weft_vfs::Error::Io { errno: ETIMEDOUT, message });
+            }
+            let waited = self.answered.wait_timeout(inner, left);
+            inner = waited.unwrap_or_else(PoisonError::into_inner).0;
+        }
+    }
+
+    /// Tells the state machine something, and does what it wants done.
+    fn handle(&self, inner: &mut Inner, event: ClientEvent) {
+        let actions = inner.client.handle(now(), wall(), event);
+        if actions.is_empty() {
+            return;
+        }
+        let mut outbox = None;
+        let mut answered = false;
+        for action in actions {
+            match action {
+                ClientAction::Journal(record) => inner.journal.append(&record),
+                ClientAction::SyncJournal => {
+                    if let Err(e) = inner.journal.handle().and_then(|file| file.sync_data()) {
+                        tracing::error!("the journal: {e}");
+                    }
+                }
+                ClientAction::Send(message) => {
+                    let outbox = outbox.get_or_insert_with(|| locked(&self.outbox).clone());
+                    // What is lost is sent again.
+                    if let Some(outbox) = outbox {
+                        outbox.post(&Ask::Mds { message: Box::new(message) });
+                    }
+                }
+                ClientAction::Return { call, outcome, depends } => {
+                    if inner.waiting.remove(&call) {
+                        inner.done.insert(call, (outcome, depends));
+                        answered = true;
+                    }
+                }
+                ClientAction::Conflict(conflict) => {
+                    tracing::warn!(
+                        "change {} of this client was given up ({}): {:?}",
+                        conflict.logged.seq.0,
+                        conflict.why,
+                        conflict.logged.op
+                    );
+                    let mut bytes = Vec::new();
+                    let record = encode(&conflict.logged);
+                    bytes.extend_from_slice(&(record.len() as u32).to_le_bytes());
+                    bytes.extend_from_slice(&record);
+                    match inner.conflicts.write_all_at(&bytes, inner.conflicts_end) {
+                        Ok(()) => inner.conflicts_end += bytes.len() as u64,
+                        Err(e) => tracing::error!("a conflict could not be kept: {e}"),
+                    }
+                }
+            }
+        }
+        if answered {
+            self.answered.notify_all();
+        }
+    }
+
+    fn keep_time(self: &Arc<Self>) {
+        while !self.is_stopped() {
+            std::thread::sleep(TICK);
+            let mut inner = locked(&self.inner);
+            if let Err(e) = inner.journal.catch_up() {
+                tracing::debug!("the journal: {e}");
+            }
+            self.handle(&mut inner, ClientEvent::Tick);
+            if inner.journal.is_long() && inner.client.unflushed() == 0 {
+                let record = JournalRecord::Applied { seq: inner.client.applied() };
+                if let Err(e) = inner.journal.restart(&record) {
+                    tracing::error!("the journal could not be written anew: {e}");
+                }
+            }
+        }
+    }
+
+    fn keep_connected(self: &Arc<Self>) {
+        while !self.is_stopped() {
+            match self.connect() {
+                Ok(()) => {}
+                Err(Error::Refused(why)) => {
+                    tracing::error!("the metadata server refuses this client: {why}");
+                    let _ = self.joined.set(Err(why));
+                }
+                Err(e) => tracing::debug!("the metadata server: {e}"),
+            }
+            let mut left = RECONNECT;
+            while !self.is_stopped() && !left.is_zero() {
+                std::thread::sleep(TICK.min(left));
+                left = left.saturating_sub(TICK);
+            }
+        }
+    }
+
+    /// Calls the server, and takes what it says until the connection ends.
+    fn connect(self: &Arc<Self>) -> Result<()> {
+        let server = &self.options.server;
+        let tls = self.options.tls.as_ref().map(|(tls, _)| (tls, server.host()));
+        let mut link = Conversation::connect(server, tls, HANDSHAKE_LIMIT)?;
+        let socket = link.socket();
+        let listens = self.listen(socket.local_ip())?;
+        let ask = Ask::Join {
+            secret: Bytes(self.home.secret.clone()),
+            listens: Some(Bytes(listens.to_string().into_bytes())),
+            cell: self.home.cell()?,
+        };
+        link.send(&ask)?;
+        let own = match link.receive(Some(Instant::now() + HANDSHAKE_LIMIT))? {
+            Answer::Joined { client, cell } => {
+                if self.home.cell()? == 0 {
+                    self.home.set_cell(cell)?;
+                }
+                client
+            }
+            Answer::Refused { why } => {
+                return Err(Error::Refused(String::from_utf8_lossy(&why.0).into_owned()));
+            }
+            _ => return Err(Error::Refused("the other side is no metadata server".into())),
+        };
+        let (mut receiver, writer, socket) = link.into_parts();
+        let outbox = Arc::new(Outbox::new(Arc::clone(&socket)));
+        let sender = Arc::clone(&outbox);
+        let sending = std::thread::Builder::new().name("ringer-send".into());
+        let sending = sending.spawn(move || sender.run(writer));
+        let sending = sending.map_err(|e| Error::io("cannot start a thread", e))?;
+        *locked(&self.outbox) = Some(Arc::clone(&outbox));
+        let _ = self.joined.set(Ok(own));
+        self.handle(&mut locked(&self.inner), ClientEvent::Connected);
+        let ended = loop {
+            if self.is_stopped() {
+                break Ok(());
+            }
+            let soon = Some(Instant::now() + Duration::from_secs(1));
+            match receiver.next::<Answer>(soon) {
+                Ok(Answer::Mds { message }) => {
+                    self.handle(&mut locked(&self.inner), ClientEvent::Message(*message));
+                }
+                Ok(Answer::Peers { peers }) => self.peers.learn(own, peers),
+                Ok(other) => tracing::debug!("the server said {other:?}"),
+                Err(Error::TimedOut(_)) => {}
+                Err(e) => break Err(e),
+            }
+        };
+        locked(&self.outbox).take_if(|o| Arc::ptr_eq(o, &outbox));
+        outbox.close();
+        socket.shutdown(Shutdown::Both);
+        let _ = sending.join();
+        ended
+    }
+
+    /// Where other clients reach this one; begins to listen the first time.
+    fn listen(&self, local: Option<std::net::IpAddr>) -> Result<Address> {
+        let mut server = locked(&self.peer_server);
+        if let Some(server) = &*server {
+            return Ok(server.address().clone());
+        }
+        let address = match (&self.options.listen, local) {
+            (Some(address), _) => address.clone(),
+            (None, Some(ip)) => Address::Tcp(ip.to_string(), 0),
+            (None, None) => {
+                let path = self.home.path("peers.sock");
+                let path = std::path::absolute(&path).map_err(|e| Error::io("a path", e))?;
+                Address::Unix(path)
+            }
+        };
+        let tls = self.options.tls.as_ref().map(|(_, tls)| tls.clone());
+        let started = PeerServer::start(&address, tls, Arc::clone(&self.blocks))?;
+        let address = started.address().clone();
+        *server = Some(started);
+        Ok(address)
+    }
+
+    /// Makes everything durable here, and waits until the server has every change.
+    pub(super) fn sync(&self) -> weft_vfs::Result<()> {
+        let io = |e: std::io::Error| weft_vfs::Error::Io {
+            errno: e.raw_os_error().unwrap_or(5),
+            message: format!("the local store: {e}"),
+        };
+        self.blocks.sync().map_err(io)?;
+        let journal = {
+            let mut inner = locked(&self.inner);
+            inner.journal.catch_up().map_err(io)?;
+            (inner.client.unflushed() > 0)
+                .then(|| inner.journal.handle())
+                .transpose()
+                .map_err(io)?
+        };
+        if let Some(journal) = journal {
+            journal.sync_data().map_err(io)?;
+        }
+        match self.call(Call::Sync)?.0 {
+            Outcome::Refused(why) => Err(why.into()),
+            _ => Ok(()),
+        }
+    }
+
+    /// Who has the blocks of an rnode.
+    pub(super) fn holders(&self, id: RnodeId) -> Holders {
+        locked(&self.inner).client.holders(id).cloned().unwrap_or_default()
+    }
+
+    /// Whether an rnode has no name any more, as far as this client has a lease to know by.
+    pub(super) fn lost_its_names(&self, id: RnodeId) -> bool {
+        locked(&self.inner).client.cached(id).is_some_and(|rnode| rnode.nlink == 0)
+    }
+
+    /// Whether any lease on an rnode is here.
+    pub(super) fn has_lease(&self, id: RnodeId) -> bool {
+        locked(&self.inner).client.mode(id).is_some()
+    }
+
+    /// Every lease that is here.
+    pub(super) fn leases(&self) -> Vec<(RnodeId, Mode)> {
+        locked(&self.inner).client.leases(now()).collect()
+    }
+
+    /// Takes those superseded blocks that are of no use to anybody any more.
+    pub(super) fn useless_blocks(&self) -> Vec<(RnodeId, BlockHash)> {
+        let inner = locked(&self.inner);
+        let applied = inner.client.applied();
+        let mut superseded = locked(&self.superseded);
+        let (mut useless, mut later) = (Vec::new(), Vec::new());
+        while let Some(old) = superseded.pop_front_if(|s| s.seq <= applied) {
+            if !inner.client.is_flushed(old.rnode) {
+                later.push(old);
+                continue;
+            }
+            // If the change was given up, the block may be of the file again. If the lease is gone,
+            // nobody here knows.
+            let blocks = inner.client.cached(old.rnode).map(|r| &r.body);
+            if let Some(crate::rnode::Body::File { blocks, .. }) = blocks
+                && !blocks.values().any(|b| b.hash == old.hash)
+            {
+                useless.push((old.rnode, old.hash));
+            }
+        }
+        superseded.extend(later);
+        useless
+    }
+}
+
+/// The number of the client with this secret.
+pub(crate) fn client_id(secret: &[u8]) -> ClientId {
+    let hash = blake3::derive_key("weft-ringer 2026 client number", secret);
+    let [a, b, c, d, e, f, g, h, ..] = hash;
+    ClientId(u64::from_le_bytes([a, b, c, d, e, f, g, h]))
+}

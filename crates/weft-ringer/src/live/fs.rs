@@ -1,0 +1,622 @@
+//! The [`FileSystem`] of a client.
+
+use std::collections::HashMap;
+use std::sync::atomic::{AtomicU64, Ordering};
+use std::sync::{Arc, Mutex};
+
+use weft_vfs::{
+    Attr, Caller, DirCursor, DirEntry, Entry, Error, FallocateMode, FileKind, FileSystem, Handle,
+    Ino, OpenFlags, Opened, RenameFlags, Result, SeekFrom, SetAttr, SetTime, StatFs, XattrSet,
+};
+
+use super::LiveOptions;
+use super::content::{WRITERS, io_error};
+use super::engine::{Engine, locked, wall};
+use crate::client::{Call, Outcome};
+use crate::error::Refusal;
+use crate::op::{Change, Make, Op};
+use crate::rnode::{Body, Bytes, Name, Rnode};
+use crate::types::{RnodeId, Seq, Version};
+
+/// A cell, as this client has it: a file system that other clients use at the same time.
+///
+/// Operations on each file and each name are linearizable over all clients (see the
+/// [crate's front page](crate)). A front must not cache what it has not asked for again: names and
+/// attributes live for no time; cached content may stay while the attributes do.
+#[derive(Debug)]
+pub struct RingerFs {
+    live: Arc<Live>,
+}
+
+/// What threads of the file system share.
+pub(super) struct Live {
+    pub(super) engine: Arc<Engine>,
+    /// References of the front, and one for each open handle.
+    references: Mutex<HashMap<RnodeId, u64>>,
+    handles: Mutex<HashMap<u64, (RnodeId, OpenFlags)>>,
+    next_handle: AtomicU64,
+    pub(super) writers: [Mutex<()>; WRITERS],
+    /// The version of each file whose content the front may have cached.
+    seen: Mutex<HashMap<RnodeId, Version>>,
+    /// Those that may have lost their last name and are used by nobody here.
+    pub(super) maybe_dead: Mutex<Vec<RnodeId>>,
+}
+
+impl std::fmt::Debug for Live {
+    fn fmt(&self, f: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
+        f.debug_struct("Live").field("options", &self.engine.options).finish_non_exhaustive()
+    }
+}
+
+fn name(bytes: &[u8]) -> Result<Name> {
+    weft_vfs::check_name(bytes)?;
+    // What is left are the two names that every directory has.
+    Name::new(bytes).map_err(|_| Error::Exists)
+}
+
+fn id(ino: Ino) -> Result<RnodeId> {
+    if ino.0 == 0 { Err(Error::Stale(0)) } else { Ok(RnodeId(ino.0)) }
+}
+
+impl Live {
+    pub(super) fn refused(&self, id: RnodeId, why: Refusal) -> Error {
+        match why {
+            Refusal::Stale => Error::Stale(id.0),
+            why => why.into(),
+        }
+    }
+
+    /// An rnode, also one that only others use.
+    pub(super) fn get_any(&self, id: RnodeId) -> Result<Box<Rnode>> {
+        match self.engine.call(Call::Get { id })?.0 {
+            Outcome::Rnode(rnode) => Ok(rnode),
+            Outcome::Refused(why) => Err(self.refused(id, why)),
+            _ => Err(Error::Stale(id.0)),
+        }
+    }
+
+    pub(super) fn get(&self, id: RnodeId) -> Result<Box<Rnode>> {
+        let rnode = self.get_any(id)?;
+        if rnode.nlink == 0 && !self.is_used(id) { Err(Error::Stale(id.0)) } else { Ok(rnode) }
+    }
+
+    fn apply(&self, op: Op, about: RnodeId) -> Result<(Option<RnodeId>, Seq)> {
+        match self.engine.call(Call::Apply { op, if_version: None })? {
+            (Outcome::Done(id), seq) => Ok((id, seq)),
+            (Outcome::Refused(why), _) => Err(self.refused(about, why)),
+            _ => Err(Error::Stale(about.0)),
+        }
+    }
+
+    pub(super) fn is_used(&self, id: RnodeId) -> bool {
+        id == RnodeId::ROOT || locked(&self.references).contains_key(&id)
+    }
+
+    fn add_reference(&self, id: RnodeId) {
+        *locked(&self.references).entry(id).or_default() += 1;
+    }
+
+    fn drop_references(&self, id: RnodeId, count: u64) {
+        let mut references = locked(&self.references);
+        let Some(left) = references.get_mut(&id) else { return };
+        *left = left.saturating_sub(count);
+        if *left == 0 {
+            references.remove(&id);
+            drop(references);
+            locked(&self.seen).remove(&id);
+            self.is_perhaps_dead(id);
+        }
+    }
+
+    /// Looks, later, whether an rnode is still of use.
+    fn is_perhaps_dead(&self, id: RnodeId) {
+        if !self.is_used(id) && self.engine.lost_its_names(id) {
+            locked(&self.maybe_dead).push(id);
+        }
+    }
+
+    /// The entry of an rnode, with a reference on it.
+    fn entry(&self, id: RnodeId) -> Result<Entry> {
+        // The reference comes first: it keeps the rnode from being given up meanwhile.
+        self.add_reference(id);
+        match self.get(id) {
+            Ok(rnode) => Ok(Entry { attr: rnode.attr(), generation: 0 }),
+            Err(e) => {
+                self.drop_references(id, 1);
+                Err(e)
+            }
+        }
+    }
+
+    fn find(&self, parent: RnodeId, name: &[u8]) -> Result<RnodeId> {
+        if name == b"." || name == b".." {
+            return match self.get(parent)?.body {
+                Body::Directory { parent: above, .. } => {
+                    Ok(if name == b"." { parent } else { above })
+                }
+                _ => Err(Error::NotADirectory),
+            };
+        }
+        let name = self::name(name)?;
+        match self.engine.call(Call::Lookup { dir: parent, name })?.0 {
+            Outcome::Found(Some(dirent)) => Ok(dirent.id),
+            Outcome::Refused(why) => Err(self.refused(parent, why)),
+            _ => Err(Error::NotFound),
+        }
+    }
+
+    fn make(
+        &self,
+        caller: &Caller,
+        parent: Ino,
+        name: &[u8],
+        perm: u16,
+        make: Make,
+    ) -> Result<Entry> {
+        let (parent, name) = (id(parent)?, self::name(name)?);
+        let op = Op::Create {
+            parent,
+            name,
+            // The client numbers it.
+            id: RnodeId::ROOT,
+            make,
+            perm,
+            uid: caller.uid,
+            gid: caller.gid,
+        };
+        let (made, _) = self.apply(op, parent)?;
+        self.entry(made.ok_or(Error::Stale(0))?)
+    }
+
+    /// This client changed a file's content: what the front has cached of it is up to date still,
+    /// if it was before.
+    pub(super) fn wrote(&self, id: RnodeId, before: Version) {
+        if let Some(seen) = locked(&self.seen).get_mut(&id).filter(|v| **v == before) {
+            seen.0 += 1;
+        }
+    }
+
+    fn open(&self, id: RnodeId, flags: OpenFlags) -> Result<Opened> {
+        // The reference comes first, as for an entry.
+        self.add_reference(id);
+        let opened = self.open_referenced(id, flags);
+        if opened.is_err() {
+            self.drop_references(id, 1);
+        }
+        opened
+    }
+
+    fn open_referenced(&self, id: RnodeId, flags: OpenFlags) -> Result<Opened> {
+        let mut rnode = self.get(id)?;
+        match rnode.kind() {
+            FileKind::Directory if flags.intersects(OpenFlags::WRITE | OpenFlags::TRUNCATE) => {
+                return Err(Error::IsADirectory);
+            }
+            _ => {}
+        }
+        if flags.contains(OpenFlags::TRUNCATE) {
+            let change = Change { size_bytes: Some(0), ..Change::default() };
+            let (_, seq) = self.apply(Op::SetAttr { id, change }, id)?;
+            self.was_cut(&rnode, 0, seq);
+            rnode = self.get(id)?;
+        }
+        let seen = locked(&self.seen).insert(id, rnode.version);
+        let handle = self.next_handle.fetch_add(1, Ordering::Relaxed);
+        locked(&self.handles).insert(handle, (id, flags));
+        let keep_cache = seen == Some(rnode.version);
+        Ok(Opened { handle: Handle(handle), keep_cache, direct_io: false })
+    }
+
+    fn list(&self, dir: RnodeId) -> Result<Vec<crate::wire::Entry>> {
+        match self.engine.call(Call::List { dir })?.0 {
+            Outcome::Names(names) => Ok(names),
+            Outcome::Refused(why) => Err(self.refused(dir, why)),
+            _ => Err(Error::NotADirectory),
+        }
+    }
+
+    /// Calls `each` with names from `cursor` on: 1 is behind `.`, 2 behind `..`, and the others
+    /// behind the entry with the cookie that is smaller by 2.
+    fn read_directory(
+        &self,
+        dir: RnodeId,
+        cursor: DirCursor,
+        each: &mut dyn FnMut(DirEntry<'_>, RnodeId) -> bool,
+    ) -> Result<()> {
+        let rnode = self.get(dir)?;
+        let Body::Directory { parent, .. } = rnode.body else { return Err(Error::NotADirectory) };
+        for (at, name, id) in [(0, &b"."[..], dir), (1, b"..", parent)] {
+            let next = DirCursor(at + 1);
+            let entry = DirEntry { ino: Ino(id.0), kind: FileKind::Directory, name, next };
+            if cursor.0 <= at && !each(entry, id) {
+                return Ok(());
+            }
+        }
+        let names = self.list(dir)?;
+        let begin = names.partition_point(|e| e.dirent.cookie.0 + 2 <= cursor.0);
+        for crate::wire::Entry { name, dirent } in &names[begin..] {
+            let entry = DirEntry {
+                ino: Ino(dirent.id.0),
+                kind: dirent.kind,
+                name: name.bytes(),
+                next: DirCursor(dirent.cookie.0 + 2),
+            };
+            if !each(entry, dirent.id) {
+                return Ok(());
+            }
+        }
+        Ok(())
+    }
+
+    /// Takes back every lease and ends.
+    fn leave(&self) -> Result<()> {
+        let synced = self.engine.sync();
+        if synced.is_ok() {
+            for (id, _) in self.engine.leases() {
+                let _ = self.engine.call(Call::Evict { id });
+            }
+        }
+        self.engine.end();
+        synced
+    }
+}
+
+impl RingerFs {
+    /// Joins a cell, and waits until its server answers.
+    ///
+    /// # Errors
+    /// [`net::Error`](crate::net::Error) says what is missing.
+    pub fn join(options: LiveOptions) -> crate::net::Result<Self> {
+        let sizes = crate::BLOCK_MIN_BYTES..=crate::BLOCK_MAX_BYTES;
+        if !options.block_bytes.is_power_of_two() || !sizes.contains(&options.block_bytes) {
+            let why = "the size of a block is a power of two from 64 KiB to 4 MiB";
+            return Err(crate::net::Error::Refused(why.into()));
+        }
+        let engine = Engine::start(options)?;
+        let live = Arc::new(Live {
+            engine: Arc::clone(&engine),
+            references: Mutex::default(),
+            handles: Mutex::default(),
+            next_handle: AtomicU64::new(1),
+            writers: std::array::from_fn(|_| Mutex::default()),
+            seen: Mutex::default(),
+            maybe_dead: Mutex::default(),
+        });
+        let keeper = Arc::downgrade(&live);
+        engine.spawn("ringer-keeper", move |engine| super::keeper::run(engine, &keeper))?;
+        Ok(Self { live })
+    }
+
+    /// Ends without a word, as if the machine had lost its power: for tests.
+    pub fn vanish(&self) {
+        self.live.engine.vanish();
+    }
+}
+
+impl Drop for RingerFs {
+    fn drop(&mut self) {
+        self.live.engine.end();
+    }
+}
+
+impl FileSystem for RingerFs {
+    fn root(&self) -> Ino {
+        Ino(RnodeId::ROOT.0)
+    }
+
+    fn lookup(&self, parent: Ino, name: &[u8]) -> Result<Entry> {
+        let parent = id(parent)?;
+        loop {
+            let found = self.live.find(parent, name)?;
+            match self.live.entry(found) {
+                // Removed since it was found: the name may mean something else by now.
+                Err(Error::Stale(_)) if found != parent => {}
+                done => return done,
+            }
+        }
+    }
+
+    fn forget(&self, ino: Ino, count: u64) {
+        if let Ok(id) = id(ino) {
+            self.live.drop_references(id, count);
+        }
+    }
+
+    fn getattr(&self, ino: Ino) -> Result<Attr> {
+        Ok(self.live.get(id(ino)?)?.attr())
+    }
+
+    fn setattr(&self, ino: Ino, set: &SetAttr) -> Result<Attr> {
+        let id = id(ino)?;
+        let before = self.live.get(id)?;
+        if *set == SetAttr::default() {
+            return Ok(before.attr());
+        }
+        let now = wall();
+        let time = |t: SetTime| match t {
+            SetTime::Now => now,
+            SetTime::At(t) => t,
+        };
+        let change = Change {
+            perm: set.perm,
+            uid: set.uid,
+            gid: set.gid,
+            size_bytes: set.size_bytes,
+            atime: set.atime.map(time),
+            mtime: set.mtime.map(time),
+            ctime: set.ctime,
+            kill_privileges: set.kill_privileges && !before.is_dir(),
+        };
+        let (_, seq) = self.live.apply(Op::SetAttr { id, change }, id)?;
+        if let Some(size_bytes) = set.size_bytes {
+            self.live.was_cut(&before, size_bytes, seq);
+        }
+        self.getattr(ino)
+    }
+
+    fn readlink(&self, ino: Ino) -> Result<Vec<u8>> {
+        match self.live.get(id(ino)?)?.body {
+            Body::Symlink { target } => Ok(target.0),
+            _ => Err(Error::Invalid("not a symbolic link")),
+        }
+    }
+
+    fn mknod(
+        &self,
+        caller: &Caller,
+        parent: Ino,
+        name: &[u8],
+        kind: FileKind,
+        perm: u16,
+        rdev: u32,
+    ) -> Result<Entry> {
+        let make = match kind {
+            FileKind::Regular => Make::File { block_bytes: self.live.engine.options.block_bytes },
+            FileKind::Directory | FileKind::Symlink => {
+                return Err(Error::Invalid("mknod makes no directory and no symbolic link"));
+            }
+            FileKind::BlockDevice | FileKind::CharDevice => Make::Special { kind, rdev },
+            FileKind::Fifo | FileKind::Socket => Make::Special { kind, rdev: 0 },
+        };
+        self.live.make(caller, parent, name, perm, make)
+    }
+
+    fn mkdir(&self, caller: &Caller, parent: Ino, name: &[u8], perm: u16) -> Result<Entry> {
+        self.live.make(caller, parent, name, perm, Make::Directory {})
+    }
+
+    fn symlink(&self, caller: &Caller, parent: Ino, name: &[u8], target: &[u8]) -> Result<Entry> {
+        if target.is_empty() {
+            return Err(Error::NotFound);
+        }
+        let target = Bytes(target.to_vec());
+        self.live.make(caller, parent, name, 0o777, Make::Symlink { target })
+    }
+
+    fn link(&self, ino: Ino, new_parent: Ino, new_name: &[u8]) -> Result<Entry> {
+        let (id, parent, name) = (id(ino)?, id(new_parent)?, name(new_name)?);
+        self.live.get(id)?;
+        self.live.apply(Op::Link { id, parent, name }, id)?;
+        self.live.entry(id)
+    }
+
+    fn unlink(&self, parent: Ino, name: &[u8]) -> Result<()> {
+        if name == b"." || name == b".." {
+            return Err(Error::IsADirectory);
+        }
+        let (parent, name) = (id(parent)?, self::name(name)?);
+        let (gone, _) = self.live.apply(Op::Unlink { parent, name }, parent)?;
+        gone.into_iter().for_each(|id| self.live.is_perhaps_dead(id));
+        Ok(())
+    }
+
+    fn rmdir(&self, parent: Ino, name: &[u8]) -> Result<()> {
+        match name {
+            b"." => return Err(Error::Invalid("'.' cannot be removed")),
+            b".." => return Err(Error::NotEmpty),
+            _ => {}
+        }
+        let (parent, name) = (id(parent)?, self::name(name)?);
+        let (gone, _) = self.live.apply(Op::Rmdir { parent, name }, parent)?;
+        gone.into_iter().for_each(|id| self.live.is_perhaps_dead(id));
+        Ok(())
+    }
+
+    fn rename(
+        &self,
+        parent: Ino,
+        name: &[u8],
+        new_parent: Ino,
+        new_name: &[u8],
+        flags: RenameFlags,
+    ) -> Result<()> {
+        let dots = |name: &[u8]| name == b"." || name == b"..";
+        if dots(name) || dots(new_name) {
+            return Err(Error::Busy);
+        }
+        let (parent, name) = (id(parent)?, self::name(name)?);
+        let (new_parent, new_name) = (id(new_parent)?, self::name(new_name)?);
+        let replaced = self.live.find(new_parent, new_name.bytes()).ok();
+        let op = Op::Rename { parent, name, new_parent, new_name, flags: flags.bits() };
+        self.live.apply(op, parent)?;
+        replaced.into_iter().for_each(|id| self.live.is_perhaps_dead(id));
+        Ok(())
+    }
+
+    fn is_stateful(&self) -> bool {
+        true
+    }
+
+    fn open(&self, ino: Ino, flags: OpenFlags) -> Result<Opened> {
+        self.live.open(id(ino)?, flags)
+    }
+
+    fn create(
+        &self,
+        caller: &Caller,
+        parent: Ino,
+        name: &[u8],
+        perm: u16,
+        flags: OpenFlags,
+    ) -> Result<(Entry, Opened)> {
+        loop {
+            let made = match self.mknod(caller, parent, name, FileKind::Regular, perm, 0) {
+                Err(Error::Exists) if !flags.contains(OpenFlags::EXCLUSIVE) => {
+                    match self.lookup(parent, name) {
+                        // Removed meanwhile.
+                        Err(Error::NotFound) => continue,
+                        found => found?,
+                    }
+                }
+                made => made?,
+            };
+            match self.open(made.attr.ino, flags) {
+                Ok(opened) => {
+                    // Opening may have cut it.
+                    let attr = self.getattr(made.attr.ino)?;
+                    return Ok((Entry { attr, ..made }, opened));
+                }
+                Err(e) => {
+                    self.forget(made.attr.ino, 1);
+                    return Err(e);
+                }
+            }
+        }
+    }
+
+    fn release(&self, ino: Ino, handle: Handle) -> Result<()> {
+        let opened = {
+            let mut handles = locked(&self.live.handles);
+            let is_its = handles.get(&handle.0).is_some_and(|(id, _)| id.0 == ino.0);
+            is_its.then(|| handles.remove(&handle.0)).flatten()
+        };
+        let (id, _) = opened.ok_or(Error::Invalid("no such open file"))?;
+        self.live.drop_references(id, 1);
+        Ok(())
+    }
+
+    fn read(&self, ino: Ino, _handle: Handle, offset: u64, buf: &mut [u8]) -> Result<usize> {
+        self.live.read(id(ino)?, offset, buf)
+    }
+
+    fn write(&self, ino: Ino, handle: Handle, offset: u64, data: &[u8]) -> Result<usize> {
+        let flags = locked(&self.live.handles).get(&handle.0).map(|(_, flags)| *flags);
+        let append = flags.is_some_and(|f| f.contains(OpenFlags::APPEND));
+        self.live.write(id(ino)?, (!append).then_some(offset), data)
+    }
+
+    fn fsync(&self, ino: Ino, _data_only: bool) -> Result<()> {
+        self.live.get(id(ino)?)?;
+        self.live.engine.sync()
+    }
+
+    fn sync(&self) -> Result<()> {
+        self.live.engine.sync()
+    }
+
+    fn readdir(
+        &self,
+        ino: Ino,
+        cursor: DirCursor,
+        each: &mut dyn FnMut(DirEntry<'_>) -> bool,
+    ) -> Result<()> {
+        self.live.read_directory(id(ino)?, cursor, &mut |entry, _| each(entry))
+    }
+
+    fn readdir_plus(
+        &self,
+        ino: Ino,
+        cursor: DirCursor,
+        each: &mut dyn FnMut(DirEntry<'_>, Entry) -> bool,
+    ) -> Result<()> {
+        let mut failed = None;
+        self.live.read_directory(id(ino)?, cursor, &mut |dirent, id| {
+            match self.live.entry(id) {
+                Ok(entry) => {
+                    let more = each(dirent, entry);
+                    if !more || dirent.name == b"." || dirent.name == b".." {
+                        self.live.drop_references(id, 1);
+                    }
+                    more
+                }
+                // Removed since it was listed.
+                Err(Error::Stale(_)) => true,
+                Err(e) => {
+                    failed = Some(e);
+                    false
+                }
+            }
+        })?;
+        failed.map_or(Ok(()), Err)
+    }
+
+    fn statfs(&self) -> Result<StatFs> {
+        // What is written is kept here first: so what counts is the room here.
+        let space = self.live.engine.blocks.space().map_err(|e| io_error(&e))?;
+        Ok(StatFs {
+            block_bytes: u32::try_from(space.f_frsize).unwrap_or(4096),
+            blocks: space.f_blocks,
+            blocks_free: space.f_bfree,
+            blocks_available: space.f_bavail,
+            inodes: space.f_files,
+            inodes_free: space.f_ffree,
+            name_max_bytes: weft_vfs::NAME_MAX_BYTES as u32,
+        })
+    }
+
+    fn getxattr(&self, ino: Ino, name: &[u8]) -> Result<Vec<u8>> {
+        let mut rnode = self.live.get(id(ino)?)?;
+        rnode.xattrs.remove(&Bytes(name.to_vec())).map(|v| v.0).ok_or(Error::NoAttribute)
+    }
+
+    fn listxattr(&self, ino: Ino) -> Result<Vec<Vec<u8>>> {
+        Ok(self.live.get(id(ino)?)?.xattrs.into_keys().map(|name| name.0).collect())
+    }
+
+    fn setxattr(&self, ino: Ino, name: &[u8], value: &[u8], how: XattrSet) -> Result<()> {
+        const SPACES: [&[u8]; 4] = [b"user.", b"trusted.", b"security.", b"system."];
+        // Kept, but not obeyed, they would promise what is not so.
+        let is_acl = name.starts_with(b"system.posix_acl");
+        if is_acl || !SPACES.iter().any(|space| name.starts_with(space)) {
+            return Err(Error::Unsupported("attribute name space"));
+        }
+        if name.len() > 255 || SPACES.contains(&name) {
+            return Err(Error::Range);
+        }
+        let (id, name, value) = (id(ino)?, Bytes(name.to_vec()), Bytes(value.to_vec()));
+        loop {
+            let rnode = self.live.get(id)?;
+            match (how, rnode.xattrs.contains_key(&name)) {
+                (XattrSet::Create, true) => return Err(Error::Exists),
+                (XattrSet::Replace, false) => return Err(Error::NoAttribute),
+                _ => {}
+            }
+            let op = Op::SetXattr { id, name: name.clone(), value: value.clone() };
+            let if_version = (how != XattrSet::Any).then_some((id, rnode.version));
+            match self.live.engine.call(Call::Apply { op, if_version })?.0 {
+                Outcome::Refused(Refusal::Busy) => {}
+                Outcome::Refused(why) => return Err(self.live.refused(id, why)),
+                _ => return Ok(()),
+            }
+        }
+    }
+
+    fn removexattr(&self, ino: Ino, name: &[u8]) -> Result<()> {
+        let id = id(ino)?;
+        self.live.get(id)?;
+        self.live.apply(Op::RemoveXattr { id, name: Bytes(name.to_vec()) }, id)?;
+        Ok(())
+    }
+
+    fn fallocate(&self, ino: Ino, mode: FallocateMode, offset: u64, len_bytes: u64) -> Result<()> {
+        self.live.fallocate(id(ino)?, mode, offset, len_bytes)
+    }
+
+    fn seek(&self, ino: Ino, from: SeekFrom) -> Result<u64> {
+        self.live.seek(id(ino)?, from)
+    }
+
+    fn unmount(&self) -> Result<()> {
+        self.live.leave()
+    }
+}

@@ -1,0 +1,197 @@
+//! The client's journal in a file: records one after the other, each with its length and the
+//! beginning of its BLAKE3 hash. A crash leaves some part of it from its beginning; what is torn is
+//! cut off when it is opened.
+//!
+//! ```text
+//! offset 0   8 bytes   "weftrj01"
+//! record     4 bytes   length of the record, little-endian
+//!            4 bytes   the first bytes of its hash
+//!            ...       a JournalRecord
+//! ```
+
+use std::fs::{File, OpenOptions};
+use std::io::{self, Read, Write};
+use std::os::unix::fs::FileExt;
+use std::path::{Path, PathBuf};
+
+use crate::client::JournalRecord;
+use crate::wire::{decode, encode};
+
+const MAGIC: &[u8; 8] = b"weftrj01";
+const HEAD_BYTES: usize = 8;
+/// A journal longer than this is written anew when nothing in it is needed.
+const LONG_BYTES: u64 = 4 << 20;
+
+/// A journal, open to be appended to.
+#[derive(Debug)]
+pub(super) struct Journal {
+    path: PathBuf,
+    file: File,
+    /// Where the next record goes.
+    end: u64,
+    /// Records that found no room. They are in memory, and on their way to the server as others are.
+    behind: Vec<u8>,
+}
+
+fn check(payload: &[u8]) -> [u8; 4] {
+    let hash = blake3::hash(payload);
+    let [a, b, c, d, ..] = *hash.as_bytes();
+    [a, b, c, d]
+}
+
+fn put(record: &JournalRecord, out: &mut Vec<u8>) {
+    let payload = encode(record);
+    // A change fits a frame, which is far below 4 GiB.
+    out.extend_from_slice(&(payload.len() as u32).to_le_bytes());
+    out.extend_from_slice(&check(&payload));
+    out.extend_from_slice(&payload);
+}
+
+/// The records at the beginning of `bytes` that are whole, and where they end.
+fn parse(bytes: &[u8]) -> (Vec<JournalRecord>, usize) {
+    let (mut records, mut at) = (Vec::new(), 0);
+    while let Some(head) = bytes.get(at..at + HEAD_BYTES) {
+        let (len, sum) = head.split_at(4);
+        let len = u32::from_le_bytes(len.try_into().unwrap_or_default()) as usize;
+        let begin = at + HEAD_BYTES;
+        let Some(payload) = begin.checked_add(len).and_then(|end| bytes.get(begin..end)) else {
+            break;
+        };
+        let Some(record) = (sum == check(payload)).then(|| decode(payload).ok()).flatten() else {
+            break;
+        };
+        records.push(record);
+        at = begin + len;
+    }
+    (records, at)
+}
+
+impl Journal {
+    /// Opens the journal at `path`, and makes it if there is none. Returns what it holds.
+    pub(super) fn open(path: &Path) -> io::Result<(Self, Vec<JournalRecord>)> {
+        let mut file =
+            OpenOptions::new().read(true).write(true).create(true).truncate(false).open(path)?;
+        let mut bytes = Vec::new();
+        file.read_to_end(&mut bytes)?;
+        let (records, end) = match bytes.strip_prefix(MAGIC) {
+            Some(rest) => {
+                let (records, end) = parse(rest);
+                (records, MAGIC.len() + end)
+            }
+            // A crash when it was made.
+            None if MAGIC.starts_with(&bytes) => {
+                file.write_all_at(MAGIC, 0)?;
+                (Vec::new(), MAGIC.len())
+            }
+            None => return Err(io::Error::new(io::ErrorKind::InvalidData, "not a journal")),
+        };
+        file.set_len(end as u64)?;
+        file.sync_all()?;
+        let journal = Self { path: path.into(), file, end: end as u64, behind: Vec::new() };
+        Ok((journal, records))
+    }
+
+    /// Appends a record. If there is no room, it is kept for [`catch_up`](Self::catch_up).
+    pub(super) fn append(&mut self, record: &JournalRecord) {
+        put(record, &mut self.behind);
+        if let Err(e) = self.catch_up() {
+            tracing::error!(
+                "{}: {e}; changes are refused until there is room",
+                self.path.display()
+            );
+        }
+    }
+
+    /// Whether there are records that found no room.
+    pub(super) fn is_behind(&self) -> bool {
+        !self.behind.is_empty()
+    }
+
+    /// Tries again to write what found no room.
+    pub(super) fn catch_up(&mut self) -> io::Result<()> {
+        if self.behind.is_empty() {
+            return Ok(());
+        }
+        if let Err(e) = self.file.write_all_at(&self.behind, self.end) {
+            // What was written of it is written over the next time.
+            let _ = self.file.set_len(self.end);
+            return Err(e);
+        }
+        self.end += self.behind.len() as u64;
+        self.behind.clear();
+        Ok(())
+    }
+
+    /// A handle whose `sync_data` makes everything appended so far durable.
+    pub(super) fn handle(&self) -> io::Result<File> {
+        self.file.try_clone()
+    }
+
+    /// Whether it should be written anew once nothing in it is needed.
+    pub(super) fn is_long(&self) -> bool {
+        self.end > LONG_BYTES
+    }
+
+    /// Begins anew with `record` alone.
+    pub(super) fn restart(&mut self, record: &JournalRecord) -> io::Result<()> {
+        let mut bytes = MAGIC.to_vec();
+        put(record, &mut bytes);
+        let new = self.path.with_extension("new");
+        let mut file =
+            OpenOptions::new().read(true).write(true).create(true).truncate(true).open(&new)?;
+        file.write_all(&bytes)?;
+        file.sync_all()?;
+        std::fs::rename(&new, &self.path)?;
+        if let Some(parent) = self.path.parent() {
+            File::open(parent)?.sync_all()?;
+        }
+        self.file = file;
+        self.end = bytes.len() as u64;
+        self.behind.clear();
+        Ok(())
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use crate::types::Seq;
+
+    #[test]
+    fn what_is_torn_is_cut_off() {
+        let dir = tempfile::tempdir().expect("a directory");
+        let path = dir.path().join("journal");
+        let records: Vec<_> = (1..=5).map(|n| JournalRecord::Applied { seq: Seq(n) }).collect();
+        let (mut journal, none) = Journal::open(&path).expect("a journal");
+        assert!(none.is_empty());
+        records.iter().for_each(|r| journal.append(r));
+        let whole = std::fs::read(&path).expect("bytes");
+        for len in 0..=whole.len() {
+            std::fs::write(&path, &whole[..len]).expect("a torn file");
+            let (mut journal, found) = Journal::open(&path).expect("a journal");
+            assert!(records.starts_with(&found), "{len}");
+            journal.append(&JournalRecord::Applied { seq: Seq(9) });
+            let (_, again) = Journal::open(&path).expect("a journal");
+            assert_eq!(again.len(), found.len() + 1, "{len}");
+        }
+        for at in MAGIC.len()..whole.len() {
+            let mut bad = whole.clone();
+            bad[at] ^= 0x10;
+            std::fs::write(&path, &bad).expect("a damaged file");
+            let (_, found) = Journal::open(&path).expect("a journal");
+            assert!(found.len() < records.len() && records.starts_with(&found), "{at}");
+        }
+    }
+
+    #[test]
+    fn it_begins_anew() {
+        let dir = tempfile::tempdir().expect("a directory");
+        let path = dir.path().join("journal");
+        let (mut journal, _) = Journal::open(&path).expect("a journal");
+        (1..100).for_each(|n| journal.append(&JournalRecord::Applied { seq: Seq(n) }));
+        journal.restart(&JournalRecord::Applied { seq: Seq(99) }).expect("a new one");
+        journal.append(&JournalRecord::GivenUp { seq: Seq(100) });
+        let (_, found) = Journal::open(&path).expect("a journal");
+        assert_eq!(found.len(), 2);
+    }
+}

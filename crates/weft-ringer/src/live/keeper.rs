@@ -1,0 +1,76 @@
+//! What is done behind the calls: blocks and leases of no more use are given up.
+
+use std::collections::{BTreeSet, VecDeque};
+use std::sync::{Arc, Weak};
+use std::time::{Duration, Instant};
+
+use weft_vfs::Error;
+
+use super::engine::{Engine, locked};
+use super::fs::Live;
+use crate::client::Call;
+use crate::types::{Mode, RnodeId};
+
+const EVERY: Duration = Duration::from_millis(250);
+/// How often leases are looked through, and rnodes without a name that others may still use.
+const SELDOM: Duration = Duration::from_secs(5);
+/// Leases beyond these are given up, if nobody here uses their rnodes.
+const LEASES_MAX: usize = 100_000;
+/// Rnodes without a name that are looked at each time.
+const GRAVES_AT_ONCE: usize = 64;
+
+pub(super) fn run(engine: &Arc<Engine>, live: &Weak<Live>) {
+    let mut seldom = Instant::now();
+    // Rnodes without a name that nobody here uses: their blocks go when they go.
+    let mut graves = VecDeque::new();
+    while !engine.is_stopped() {
+        std::thread::sleep(EVERY);
+        for (rnode, hash) in engine.useless_blocks() {
+            engine.blocks.remove_own(rnode, &hash);
+        }
+        let Some(live) = live.upgrade() else { return };
+        bury(&live, &mut graves);
+        if seldom.elapsed() < SELDOM {
+            continue;
+        }
+        seldom = Instant::now();
+        for _ in 0..GRAVES_AT_ONCE.min(graves.len()) {
+            let Some(id) = graves.pop_front() else { break };
+            match live.get_any(id) {
+                Err(Error::Stale(_)) => engine.blocks.remove_rnode(id),
+                Ok(rnode) if rnode.nlink > 0 => {}
+                _ => {
+                    let _ = engine.call(Call::Evict { id });
+                    graves.push_back(id);
+                }
+            }
+        }
+        let leases = engine.leases();
+        let mut excess = leases.len().saturating_sub(LEASES_MAX);
+        for (id, mode) in leases {
+            if live.is_used(id) || (mode > Mode::Hold && excess == 0) {
+                continue;
+            }
+            excess = excess.saturating_sub(1);
+            let _ = engine.call(Call::Evict { id });
+        }
+    }
+}
+
+/// Gives up the leases of rnodes that have lost their last name.
+fn bury(live: &Live, graves: &mut VecDeque<RnodeId>) {
+    let dead: BTreeSet<RnodeId> =
+        std::mem::take(&mut *locked(&live.maybe_dead)).into_iter().collect();
+    for id in dead {
+        if live.is_used(id) || !live.engine.lost_its_names(id) {
+            continue;
+        }
+        let evicted = live.engine.call(Call::Evict { id }).is_ok() && !live.engine.has_lease(id);
+        if evicted {
+            graves.push_back(id);
+        } else {
+            // Its last change is not with the server yet.
+            locked(&live.maybe_dead).push(id);
+        }
+    }
+}

@@ -1,0 +1,86 @@
+//! The client as a file system: [`RingerFs`] around the state machine of [`client`](crate::client),
+//! with threads, a journal, blocks in files and other clients.
+//!
+//! A client's local store is one directory, of one client of one cell, locked (`flock`) while it is
+//! in use:
+//!
+//! ```text
+//! identity       the secret that makes this client the same over restarts
+//! cell           the number of the cell
+//! incarnation    how often it was started
+//! journal        changes that the server may not have
+//! conflicts      changes that were given up
+//! own/ cache/    blocks
+//! peers.sock     where other clients of this machine fetch blocks
+//! ```
+//!
+//! Invariants, beyond those of the state machine:
+//! - A block is in its file before the change that names it is made, so before anybody hears of it.
+//! - A change is in the journal (in the kernel's hands) before its call returns; it survives the end
+//!   of this process. `fsync` makes blocks and journal durable and waits for the server.
+//! - No call waits for ever: what the server does not answer within
+//!   [`LiveOptions::patience`] fails with `ETIMEDOUT`.
+
+mod blocks;
+mod content;
+mod engine;
+mod fs;
+mod home;
+mod journal;
+mod keeper;
+mod peers;
+
+use std::path::PathBuf;
+use std::time::Duration;
+
+#[cfg(feature = "sqlite")]
+pub(crate) use engine::client_id;
+#[cfg(feature = "sqlite")]
+pub(crate) use engine::{now, wall};
+pub use fs::RingerFs;
+#[cfg(feature = "sqlite")]
+pub(crate) use home::fill_random;
+
+use crate::client::ClientOptions;
+use crate::net::{Address, ClientTls, ServerTls};
+
+/// How to be a client.
+#[derive(Debug, Clone)]
+pub struct LiveOptions {
+    /// The metadata server.
+    pub server: Address,
+    /// The local store; made if it is not there.
+    pub directory: PathBuf,
+    /// Where other clients are to reach this one; `None` for `peers.sock` in the local store if the
+    /// server is on a Unix socket, else any port of the address that the server is reached from.
+    pub listen: Option<Address>,
+    /// Certificates: to call with, and to be called with. `None`: nothing is encrypted.
+    pub tls: Option<(ClientTls, ServerTls)>,
+    /// The size of the blocks of files made here, in bytes: a power of two, 64 KiB to 4 MiB. A
+    /// file has at most 65,536 blocks.
+    pub block_bytes: u32,
+    /// Room for blocks that were fetched from others, in bytes.
+    pub cache_max_bytes: u64,
+    /// How long a call waits for the server.
+    pub patience: Duration,
+    /// Of the state machine.
+    pub client: ClientOptions,
+}
+
+impl LiveOptions {
+    /// The usual ones.
+    #[must_use]
+    pub fn new(server: Address, directory: PathBuf) -> Self {
+        Self {
+            server,
+            directory,
+            listen: None,
+            tls: None,
+            // Files of up to 16 GiB; a write of a few bytes writes a block anew.
+            block_bytes: 256 << 10,
+            cache_max_bytes: 10 << 30,
+            patience: Duration::from_secs(30),
+            client: ClientOptions { retry_micros: 500_000, ..ClientOptions::default() },
+        }
+    }
+}

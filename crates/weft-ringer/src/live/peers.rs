@@ -1,0 +1,271 @@
+//! Blocks from other clients, and for them.
+//!
+//! Invariants:
+//! - What is fetched counts only if it has the hash that was asked for.
+//! - A peer that fails, stalls or lies is asked last for [`BENCH`]; nobody waits for one longer than
+//!   [`FETCH_LIMIT`].
+
+use std::collections::HashMap;
+use std::net::Shutdown;
+use std::sync::atomic::{AtomicBool, AtomicUsize, Ordering};
+use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
+use std::time::{Duration, Instant};
+
+use super::blocks::{self, Blocks};
+use crate::net::{
+    Address, BlockBytes, Channel, ClientTls, Conversation, Error, FromPeer, HELLO_MAX_BYTES,
+    Listener, MEMBER_NAME, Peer, Result, ServerTls, Socket, ToPeer,
+};
+use crate::rnode::Holders;
+use crate::types::{BlockHash, ClientId, RnodeId};
+
+/// How long one block from one peer may take.
+const FETCH_LIMIT: Duration = Duration::from_secs(8);
+/// How long a peer that failed is asked last.
+const BENCH: Duration = Duration::from_secs(20);
+/// Connections kept open to one peer.
+const SPARE_MAX: usize = 8;
+/// Peers that are served at once.
+const SERVED_MAX: usize = 128;
+/// A peer that asks for nothing for so long is hung up on.
+const IDLE_LIMIT: Duration = Duration::from_secs(120);
+
+#[derive(Debug)]
+struct Known {
+    address: Address,
+    spare: Vec<Conversation>,
+    benched: Option<Instant>,
+}
+
+/// The other clients of the cell.
+#[derive(Debug)]
+pub(super) struct Peers {
+    known: Mutex<HashMap<ClientId, Known>>,
+    tls: Option<ClientTls>,
+}
+
+impl Peers {
+    pub(super) fn new(tls: Option<ClientTls>) -> Self {
+        Self { known: Mutex::default(), tls }
+    }
+
+    fn lock(&self) -> MutexGuard<'_, HashMap<ClientId, Known>> {
+        self.known.lock().unwrap_or_else(PoisonError::into_inner)
+    }
+
+    /// Takes the list of those who are there. Who has left may still answer.
+    pub(super) fn learn(&self, own: ClientId, peers: Vec<Peer>) {
+        let mut known = self.lock();
+        for Peer { client, listens } in peers {
+            let address = std::str::from_utf8(&listens.0).ok().and_then(|t| t.parse().ok());
+            let Some(address) = address.filter(|_| client != own) else { continue };
+            if known.get(&client).is_none_or(|k: &Known| k.address != address) {
+                known.insert(client, Known { address, spare: Vec::new(), benched: None });
+            }
+        }
+    }
+
+    /// A block, from whoever has it: the holders first, the newest before the others.
+    ///
+    /// # Errors
+    /// [`Error::Refused`] names whom it was asked for.
+    pub(super) fn fetch(
+        &self,
+        rnode: RnodeId,
+        hash: &BlockHash,
+        holders: &Holders,
+    ) -> Result<Vec<u8>> {
+        let now = Instant::now();
+        let mut order: Vec<_> = {
+            let known = self.lock();
+            let rank = |(client, peer): (&ClientId, &Known)| {
+                let benched = peer.benched.is_some_and(|until| now < until);
+                let held = holders.clients.get(client).copied();
+                ((benched, std::cmp::Reverse(held)), *client)
+            };
+            known.iter().map(rank).collect()
+        };
+        order.sort_unstable();
+        let mut tried = String::new();
+        for (_, client) in order {
+            let why = match self.fetch_from(client, rnode, hash) {
+                Ok(Some(bytes)) if blocks::hash(&bytes) == *hash => return Ok(bytes),
+                Ok(Some(_)) => {
+                    self.bench(client);
+                    "sent other bytes".to_owned()
+                }
+                Ok(None) => "does not have it".to_owned(),
+                Err(e) => {
+                    self.bench(client);
+                    e.to_string()
+                }
+            };
+            tracing::debug!("block {hash:?} of rnode {rnode}: client {:016x} {why}", client.0);
+            tried.push_str(&format!("; client {:016x}: {why}", client.0));
+        }
+        let absent = holders.clients.keys().filter(|c| !self.lock().contains_key(c));
+        let absent: Vec<ClientId> = absent.copied().collect();
+        for client in absent {
+            tried.push_str(&format!("; client {:016x} is not there", client.0));
+        }
+        Err(Error::Refused(format!("nobody has block {hash:?} of rnode {rnode}{tried}")))
+    }
+
+    fn bench(&self, client: ClientId) {
+        if let Some(peer) = self.lock().get_mut(&client) {
+            peer.benched = Some(Instant::now() + BENCH);
+        }
+    }
+
+    fn fetch_from(
+        &self,
+        client: ClientId,
+        rnode: RnodeId,
+        hash: &BlockHash,
+    ) -> Result<Option<Vec<u8>>> {
+        let ask = ToPeer::Fetch { rnode, hash: *hash };
+        let deadline = Instant::now() + FETCH_LIMIT;
+        // A connection that was kept may have ended meanwhile: only a new one says how the peer is.
+        loop {
+            let (address, spare) = {
+                let mut known = self.lock();
+                let peer = known.get_mut(&client).ok_or(Error::Closed)?;
+                (peer.address.clone(), peer.spare.pop())
+            };
+            let is_new = spare.is_none();
+            let mut connection = match spare {
+                Some(connection) => connection,
+                None => {
+                    let tls = self.tls.as_ref().map(|tls| (tls, MEMBER_NAME));
+                    let limit = deadline.saturating_duration_since(Instant::now());
+                    Conversation::connect(&address, tls, limit.max(Duration::from_millis(1)))?
+                }
+            };
+            let sent = connection.send(&ask);
+            let answer = sent.and_then(|()| connection.receive::<FromPeer>(Some(deadline)));
+            let answer = match answer {
+                Ok(answer) => answer,
+                Err(Error::TimedOut(e)) => return Err(Error::TimedOut(e)),
+                Err(e) if is_new => return Err(e),
+                Err(_) => continue,
+            };
+            if let Some(peer) = self.lock().get_mut(&client)
+                && peer.address == address
+                && peer.spare.len() < SPARE_MAX
+            {
+                peer.benched = None;
+                peer.spare.push(connection);
+            }
+            return Ok(match answer {
+                FromPeer::Block { bytes } => Some(bytes.0),
+                FromPeer::Absent {} => None,
+            });
+        }
+    }
+}
+
+/// Serves blocks to other clients until told to stop.
+#[derive(Debug)]
+pub(super) struct PeerServer {
+    stop: Arc<AtomicBool>,
+    thread: Option<std::thread::JoinHandle<()>>,
+    address: Address,
+}
+
+impl PeerServer {
+    pub(super) fn start(
+        address: &Address,
+        tls: Option<ServerTls>,
+        blocks: Arc<Blocks>,
+    ) -> Result<Self> {
+        let listener = Listener::bind(address)?;
+        let address = listener.address()?;
+        let stop = Arc::new(AtomicBool::new(false));
+        let server =
+            Arc::new(Serving { tls, blocks, stop: Arc::clone(&stop), served: AtomicUsize::new(0) });
+        let thread = std::thread::Builder::new().name("ringer-peers".into());
+        let thread = thread
+            .spawn(move || server.listen(&listener))
+            .map_err(|e| Error::io("cannot start a thread", e))?;
+        Ok(Self { stop, thread: Some(thread), address })
+    }
+
+    pub(super) fn address(&self) -> &Address {
+        &self.address
+    }
+}
+
+impl Drop for PeerServer {
+    fn drop(&mut self) {
+        self.stop.store(true, Ordering::Release);
+        if let Some(thread) = self.thread.take() {
+            let _ = thread.join();
+        }
+    }
+}
+
+struct Serving {
+    tls: Option<ServerTls>,
+    blocks: Arc<Blocks>,
+    stop: Arc<AtomicBool>,
+    served: AtomicUsize,
+}
+
+impl Serving {
+    fn listen(self: &Arc<Self>, listener: &Listener) {
+        while !self.stop.load(Ordering::Acquire) {
+            let socket = match listener.accept() {
+                Ok(Some(socket)) => socket,
+                Ok(None) => continue,
+                Err(e) => {
+                    tracing::error!("cannot accept a peer: {e}");
+                    std::thread::sleep(Duration::from_millis(200));
+                    continue;
+                }
+            };
+            if self.served.fetch_add(1, Ordering::AcqRel) >= SERVED_MAX {
+                self.served.fetch_sub(1, Ordering::AcqRel);
+                socket.shutdown(Shutdown::Both);
+                continue;
+            }
+            let serving = Arc::clone(self);
+            let thread = std::thread::Builder::new().name("ringer-peer".into());
+            let begun = thread.spawn(move || {
+                if let Err(e) = serving.serve(socket) {
+                    tracing::debug!("a peer: {e}");
+                }
+                serving.served.fetch_sub(1, Ordering::AcqRel);
+            });
+            if begun.is_err() {
+                self.served.fetch_sub(1, Ordering::AcqRel);
+            }
+        }
+    }
+
+    fn serve(&self, socket: Socket) -> Result<()> {
+        let mut peer = Conversation::new(Channel::accept(socket, self.tls.as_ref())?);
+        // What is asked is always short.
+        peer.limit_frames(HELLO_MAX_BYTES);
+        let mut last = Instant::now();
+        while !self.stop.load(Ordering::Acquire) && last.elapsed() < IDLE_LIMIT {
+            let soon = Instant::now() + Duration::from_secs(1);
+            let ToPeer::Fetch { rnode, hash } = match peer.receive(Some(soon)) {
+                Ok(ask) => ask,
+                Err(Error::TimedOut(_)) => continue,
+                Err(Error::Closed) => return Ok(()),
+                Err(e) => return Err(e),
+            };
+            let answer = match self.blocks.whole(rnode, &hash) {
+                Ok(Some(bytes)) => FromPeer::Block { bytes: BlockBytes(bytes) },
+                Ok(None) => FromPeer::Absent {},
+                Err(e) => {
+                    tracing::error!("cannot read block {hash:?} of rnode {rnode}: {e}");
+                    FromPeer::Absent {}
+                }
+            };
+            peer.send(&answer)?;
+            last = Instant::now();
+        }
+        Ok(())
+    }
+}

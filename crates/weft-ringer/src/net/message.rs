@@ -1,0 +1,195 @@
+//! What is said on connections around the messages of client and metadata server, and between
+//! clients.
+
+use crate::rnode::Bytes;
+use crate::types::{BlockHash, ClientId, Epoch, Generation, RnodeId};
+use crate::wire::{FromServer, Reader, ToServer, Wire, WireError, wire_enum, wire_struct};
+
+/// The length of the secret that makes a client the same over restarts, in bytes.
+pub const SECRET_BYTES: usize = 32;
+
+/// To a metadata server. The first message on a connection is `Join` or `Observe`.
+#[derive(Debug, Clone, PartialEq, Eq)]
+pub enum Ask {
+    /// A client of the cell.
+    Join {
+        /// What it chose at random when its local store was made; its number is the hash of it.
+        secret: Bytes,
+        /// Where other clients reach it, as text.
+        listens: Option<Bytes>,
+        /// The cell that its local store belongs to, 0 if it is new.
+        cell: u64,
+    },
+    /// Somebody who only looks.
+    Observe {},
+    /// For the state machine. Only of a client.
+    Mds {
+        /// The message.
+        message: Box<ToServer>,
+    },
+    /// How is the cell?
+    Status {},
+    /// Which files fit?
+    Search {
+        /// The query, as text.
+        query: Bytes,
+        /// How many are wanted.
+        limit: u32,
+    },
+}
+wire_enum!(Ask {
+    1 => Join { secret, listens, cell },
+    2 => Observe {},
+    3 => Mds { message },
+    4 => Status {},
+    5 => Search { query, limit },
+});
+
+/// From a metadata server.
+#[derive(Debug, Clone, PartialEq, Eq)]
+pub enum Answer {
+    /// To `Join`.
+    Joined {
+        /// The client's number.
+        client: ClientId,
+        /// The cell's number.
+        cell: u64,
+    },
+    /// To `Observe`.
+    Welcome {},
+    /// No; the connection ends if it was the first message.
+    Refused {
+        /// Why, for people.
+        why: Bytes,
+    },
+    /// From the state machine.
+    Mds {
+        /// The message.
+        message: Box<FromServer>,
+    },
+    /// All clients that are connected; comes after `Joined` and whenever one joins.
+    Peers {
+        /// Those that can be reached.
+        peers: Vec<Peer>,
+    },
+    /// To `Status`.
+    Status {
+        /// How it is.
+        status: CellStatus,
+    },
+    /// To `Search`.
+    Found {
+        /// What fits, by path.
+        hits: Vec<Hit>,
+        /// Whether that is all.
+        complete: bool,
+    },
+}
+wire_enum!(Answer {
+    1 => Joined { client, cell },
+    2 => Welcome {},
+    3 => Refused { why },
+    4 => Mds { message },
+    5 => Peers { peers },
+    6 => Status { status },
+    7 => Found { hits, complete },
+});
+
+/// A client that others reach.
+#[derive(Debug, Clone, PartialEq, Eq)]
+pub struct Peer {
+    /// Which.
+    pub client: ClientId,
+    /// Where, as text.
+    pub listens: Bytes,
+}
+wire_struct!(Peer { client, listens });
+
+/// How a cell is.
+#[derive(Debug, Clone, PartialEq, Eq)]
+pub struct CellStatus {
+    /// The cell's number.
+    pub cell: u64,
+    /// Which life of the server this is.
+    pub generation: Generation,
+    /// Transactions so far.
+    pub revision: u64,
+    /// Whether the server waits for clients to tell what they hold.
+    pub in_grace: bool,
+    /// How long an epoch lasts, in microseconds.
+    pub epoch_micros: u64,
+    /// Every client that was ever here.
+    pub clients: Vec<ClientStatus>,
+}
+wire_struct!(CellStatus { cell, generation, revision, in_grace, epoch_micros, clients });
+
+/// How a client is.
+#[derive(Debug, Clone, PartialEq, Eq)]
+pub struct ClientStatus {
+    /// Which.
+    pub client: ClientId,
+    /// Its last epoch.
+    pub epoch: Epoch,
+    /// Whether that goes on.
+    pub live: bool,
+    /// Whether there is a connection.
+    pub connected: bool,
+    /// Where others reach it, as text.
+    pub listens: Option<Bytes>,
+    /// Leases to read that it holds.
+    pub reads: u64,
+    /// Leases to write that it holds.
+    pub writes: u64,
+}
+wire_struct!(ClientStatus { client, epoch, live, connected, listens, reads, writes });
+
+/// A file that was found.
+#[derive(Debug, Clone, PartialEq, Eq)]
+pub struct Hit {
+    /// The rnode.
+    pub rnode: RnodeId,
+    /// Its path from the root of the cell.
+    pub path: Bytes,
+}
+wire_struct!(Hit { rnode, path });
+
+/// The bytes of a block.
+#[derive(Debug, Clone, PartialEq, Eq)]
+pub struct BlockBytes(pub Vec<u8>);
+
+impl Wire for BlockBytes {
+    fn put(&self, out: &mut Vec<u8>) {
+        crate::wire::put_bytes(&self.0, out);
+    }
+
+    fn get(from: &mut Reader<'_>) -> Result<Self, WireError> {
+        let bytes = from.bytes(crate::rnode::BLOCK_MAX_BYTES as usize, "a block")?;
+        Ok(Self(bytes.to_vec()))
+    }
+}
+
+/// From one client to another.
+#[derive(Debug, Clone, PartialEq, Eq)]
+pub enum ToPeer {
+    /// Asks for a block. Who knows its hash may have it.
+    Fetch {
+        /// Of which rnode.
+        rnode: RnodeId,
+        /// Which.
+        hash: BlockHash,
+    },
+}
+wire_enum!(ToPeer { 1 => Fetch { rnode, hash } });
+
+/// The answer.
+#[derive(Debug, Clone, PartialEq, Eq)]
+pub enum FromPeer {
+    /// The block.
+    Block {
+        /// All its bytes.
+        bytes: BlockBytes,
+    },
+    /// It is not here.
+    Absent {},
+}
+wire_enum!(FromPeer { 1 => Block { bytes }, 2 => Absent {} });

@@ -1,0 +1,106 @@
+//! What waits to be sent on a connection. Whoever has something to say never waits for the other
+//! side: if that takes too little, the connection ends.
+
+use std::collections::VecDeque;
+use std::io::Write;
+use std::net::Shutdown;
+use std::sync::{Arc, Condvar, Mutex, MutexGuard, PoisonError};
+
+use super::{OUTBOX_MAX_BYTES, Socket};
+use crate::wire::Wire;
+use crate::wire::frame::frame;
+
+#[derive(Debug, Default)]
+struct Queue {
+    frames: VecDeque<Vec<u8>>,
+    bytes: usize,
+    closed: bool,
+}
+
+#[derive(Debug)]
+pub(crate) struct Outbox {
+    queue: Mutex<Queue>,
+    changed: Condvar,
+    socket: Arc<Socket>,
+}
+
+impl Outbox {
+    pub(crate) fn new(socket: Arc<Socket>) -> Self {
+        Self { queue: Mutex::default(), changed: Condvar::new(), socket }
+    }
+
+    fn lock(&self) -> MutexGuard<'_, Queue> {
+        self.queue.lock().unwrap_or_else(PoisonError::into_inner)
+    }
+
+    /// Puts a message behind the others. `false` if the connection has ended, or ends by this.
+    pub(crate) fn post<T: Wire>(&self, message: &T) -> bool {
+        let bytes = match frame(message) {
+            Ok(bytes) => bytes,
+            Err(e) => {
+                tracing::error!("a message could not be sent: {e}");
+                return true;
+            }
+        };
+        let mut queue = self.lock();
+        if queue.closed {
+            return false;
+        }
+        if queue.bytes + bytes.len() > OUTBOX_MAX_BYTES {
+            drop(queue);
+            tracing::warn!("the other side takes too little: its connection is ended");
+            self.close();
+            return false;
+        }
+        queue.bytes += bytes.len();
+        queue.frames.push_back(bytes);
+        self.changed.notify_all();
+        true
+    }
+
+    pub(crate) fn is_closed(&self) -> bool {
+        self.lock().closed
+    }
+
+    /// Ends the connection in both directions.
+    pub(crate) fn close(&self) {
+        let mut queue = self.lock();
+        queue.closed = true;
+        queue.frames.clear();
+        queue.bytes = 0;
+        self.changed.notify_all();
+        self.socket.shutdown(Shutdown::Both);
+    }
+
+    /// Waits, up to `limit`, until nothing is left to send.
+    pub(crate) fn drain(&self, limit: std::time::Duration) {
+        let queue = self.lock();
+        let left = |q: &mut Queue| q.bytes > 0 && !q.closed;
+        let _ = self.changed.wait_timeout_while(queue, limit, left);
+    }
+
+    /// Sends what is put here until the connection ends.
+    pub(crate) fn run(&self, mut writer: Box<dyn Write + Send>) {
+        loop {
+            let bytes = {
+                let mut queue = self.lock();
+                loop {
+                    if queue.closed {
+                        return;
+                    }
+                    if let Some(bytes) = queue.frames.pop_front() {
+                        break bytes;
+                    }
+                    queue = self.changed.wait(queue).unwrap_or_else(PoisonError::into_inner);
+                }
+            };
+            if let Err(e) = writer.write_all(&bytes) {
+                tracing::debug!("cannot send: {e}");
+                return self.close();
+            }
+            let mut queue = self.lock();
+            queue.bytes = queue.bytes.saturating_sub(bytes.len());
+            self.changed.notify_all();
+        }
+    }
+}

@@ -1,0 +1,254 @@
+//! What is searched for: conditions, all of which must hold.
+//!
+//! ```text
+//! report 2026           names with these words, or with words that begin so
+//! tag:un                with this tag
+//! project:weft          whose attribute user.project has this value
+//! kind:file             kind:dir, kind:link, kind:special
+//! size>10M size<1G      length in bytes; K, M, G, T are powers of 1024
+//! mtime>2026-01-01      last change of content, by days in UTC or seconds since 1970
+//! -tag:draft -old       not with
+//! "two words"           one word or value with blanks in it
+//! ```
+
+use weft_vfs::FileKind;
+
+/// The longest query, in bytes.
+pub const QUERY_MAX_BYTES: usize = 2000;
+/// The most conditions of a query.
+pub const CONDITIONS_MAX: usize = 32;
+
+/// One condition.
+#[derive(Debug, Clone, PartialEq, Eq)]
+pub enum Condition {
+    /// A word of the name begins so.
+    Word(String),
+    /// It has this tag.
+    Tag(String),
+    /// Its attribute `user.NAME` is this.
+    Attribute(String, String),
+    /// What it is.
+    Kind(Kind),
+    /// Longer than this, in bytes.
+    Larger(u64),
+    /// Shorter than this, in bytes.
+    Smaller(u64),
+    /// Its content was changed after this second since 1970.
+    After(i64),
+    /// Its content was changed before this second since 1970.
+    Before(i64),
+}
+
+/// Kinds as people tell them apart.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub enum Kind {
+    /// A regular file.
+    File,
+    /// A directory.
+    Directory,
+    /// A symbolic link.
+    Link,
+    /// Anything else.
+    Special,
+}
+
+impl From<FileKind> for Kind {
+    fn from(kind: FileKind) -> Self {
+        match kind {
+            FileKind::Regular => Self::File,
+            FileKind::Directory => Self::Directory,
+            FileKind::Symlink => Self::Link,
+            FileKind::BlockDevice | FileKind::CharDevice | FileKind::Fifo | FileKind::Socket => {
+                Self::Special
+            }
+        }
+    }
+}
+
+/// A query: each condition, and whether it must hold (or must not).
+#[derive(Debug, Clone, PartialEq, Eq)]
+pub struct Query(pub Vec<(Condition, bool)>);
+
+/// Why a query is none.
+#[derive(Debug, Clone, PartialEq, Eq, thiserror::Error)]
+#[error("{0}")]
+pub struct QueryError(String);
+
+fn bad(why: impl Into<String>) -> QueryError {
+    QueryError(why.into())
+}
+
+impl std::str::FromStr for Query {
+    type Err = QueryError;
+
+    fn from_str(text: &str) -> Result<Self, QueryError> {
+        if text.len() > QUERY_MAX_BYTES {
+            return Err(bad(format!("a query has at most {QUERY_MAX_BYTES} bytes")));
+        }
+        let conditions: Vec<_> =
+            terms(text)?.iter().map(|term| condition(term)).collect::<Result<_, _>>()?;
+        match conditions.len() {
+            0 => Err(bad("say what to search for")),
+            1..=CONDITIONS_MAX => Ok(Self(conditions)),
+            _ => Err(bad(format!("a query has at most {CONDITIONS_MAX} conditions"))),
+        }
+    }
+}
+
+/// Splits at blanks outside of quotes, which are left out.
+fn terms(text: &str) -> Result<Vec<String>, QueryError> {
+    let (mut terms, mut term, mut quoted, mut begun) = (Vec::new(), String::new(), false, false);
+    for c in text.chars() {
+        match c {
+            '"' => (quoted, begun) = (!quoted, true),
+            c if c.is_whitespace() && !quoted => {
+                if std::mem::take(&mut begun) {
+                    terms.push(std::mem::take(&mut term));
+                }
+            }
+            c => {
+                term.push(c);
+                begun = true;
+            }
+        }
+    }
+    if quoted {
+        return Err(bad("a quotation mark is open"));
+    }
+    if begun {
+        terms.push(term);
+    }
+    Ok(terms)
+}
+
+fn condition(term: &str) -> Result<(Condition, bool), QueryError> {
+    let (term, wanted) = match term.strip_prefix('-') {
+        Some(rest) => (rest, false),
+        None => (term, true),
+    };
+    let condition = match term.find([':', '<', '>']) {
+        None if term.is_empty() => return Err(bad("an empty condition")),
+        None => Condition::Word(term.to_owned()),
+        Some(at) => {
+            let (name, value) = (&term[..at], &term[at + 1..]);
+            if value.is_empty() || name.is_empty() {
+                return Err(bad(format!("'{term}' is no condition: a name or a value is missing")));
+            }
+            match (name, &term[at..=at]) {
+                ("tag", ":") => Condition::Tag(value.to_owned()),
+                ("name", ":") => Condition::Word(value.to_owned()),
+                ("kind" | "type", ":") => Condition::Kind(kind(value)?),
+                ("size", ">") => Condition::Larger(size(value)?),
+                ("size", "<") => Condition::Smaller(size(value)?),
+                ("mtime", ">") => Condition::After(seconds(value)?),
+                ("mtime", "<") => Condition::Before(seconds(value)?),
+                (_, ":") => Condition::Attribute(name.to_owned(), value.to_owned()),
+                (name, sign) => {
+                    return Err(bad(format!(
+                        "'{name}{sign}' is not known; there are size and mtime"
+                    )));
+                }
+            }
+        }
+    };
+    Ok((condition, wanted))
+}
+
+fn kind(text: &str) -> Result<Kind, QueryError> {
+    Ok(match text {
+        "file" => Kind::File,
+        "dir" | "directory" => Kind::Directory,
+        "link" | "symlink" => Kind::Link,
+        "special" => Kind::Special,
+        _ => {
+            return Err(bad(format!(
+                "kind:{text} is not known; there are file, dir, link, special"
+            )));
+        }
+    })
+}
+
+fn size(text: &str) -> Result<u64, QueryError> {
+    let digits = text.trim_end_matches(|c: char| c.is_ascii_alphabetic());
+    let shift = match &text[digits.len()..] {
+        "" => 0,
+        "K" | "k" => 10,
+        "M" => 20,
+        "G" => 30,
+        "T" => 40,
+        _ => return Err(bad(format!("'{text}' is no size"))),
+    };
+    let number: u64 = digits.parse().map_err(|_| bad(format!("'{text}' is no size")))?;
+    number.checked_mul(1 << shift).ok_or_else(|| bad(format!("'{text}' is too large")))
+}
+
+/// `YYYY-MM-DD`, at its beginning in UTC, or seconds since 1970.
+fn seconds(text: &str) -> Result<i64, QueryError> {
+    let wrong = || bad(format!("'{text}' is no day: write YYYY-MM-DD, or seconds since 1970"));
+    if let Ok(seconds) = text.parse() {
+        return Ok(seconds);
+    }
+    let parts: Vec<i64> =
+        text.split('-').map(str::parse).collect::<Result<_, _>>().map_err(|_| wrong())?;
+    let [year, month, day] = parts[..] else { return Err(wrong()) };
+    let months = [31, 28 + i64::from(is_leap(year)), 31, 30, 31, 30, 31, 31, 30, 31, 30, 31];
+    let days = usize::try_from(month - 1).ok().and_then(|m| months.get(m));
+    if !(1970..=9999).contains(&year) || days.is_none_or(|days| !(1..=*days).contains(&day)) {
+        return Err(wrong());
+    }
+    let before: i64 = (1970..year).map(|y| 365 + i64::from(is_leap(y))).sum();
+    let within: i64 = months.iter().take(usize::try_from(month - 1).unwrap_or(0)).sum();
+    Ok((before + within + day - 1) * 86_400)
+}
+
+fn is_leap(year: i64) -> bool {
+    year % 4 == 0 && (year % 100 != 0 || year % 400 == 0)
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use proptest::prelude::*;
+
+    #[test]
+    fn queries_are_understood() {
+        let query: Query =
+            "report tag:un -tag:\"not done\" project:x size>10K mtime<2026-03-01 kind:dir"
+                .parse()
+                .expect("a query");
+        assert_eq!(
+            query.0,
+            [
+                (Condition::Word("report".into()), true),
+                (Condition::Tag("un".into()), true),
+                (Condition::Tag("not done".into()), false),
+                (Condition::Attribute("project".into(), "x".into()), true),
+                (Condition::Larger(10_240), true),
+                (Condition::Before(1_772_323_200), true),
+                (Condition::Kind(Kind::Directory), true),
+            ]
+        );
+        for text in [
+            "",
+            "  ",
+            "\"open",
+            "size>",
+            "size>x",
+            "size>99999999999T",
+            "mtime>2026-02-30",
+            "kind:x",
+            ":x",
+            "a>1",
+            "-",
+        ] {
+            assert!(text.parse::<Query>().is_err(), "{text}");
+        }
+    }
+
+    proptest! {
+        #[test]
+        fn nothing_is_too_strange(text in ".{0,60}") {
+            let _ = text.parse::<Query>();
+        }
+    }
+}

@@ -1,0 +1,123 @@
+//! One connection of a metadata server: who it is, and its messages on their way to the state
+//! machine.
+
+use std::sync::Arc;
+use std::sync::atomic::{AtomicU64, Ordering};
+use std::sync::mpsc::TrySendError;
+use std::time::{Duration, Instant};
+
+use super::core::Event;
+use super::{Shared, spawn};
+use crate::live::client_id;
+use crate::net::{
+    Answer, Ask, Channel, Conversation, Error, HANDSHAKE_LIMIT, HELLO_MAX_BYTES, Outbox, Result,
+    SECRET_BYTES, Socket,
+};
+use crate::rnode::Bytes;
+use crate::types::ClientId;
+
+/// Who says nothing for so long is hung up on. A client renews its epoch more often.
+const IDLE_LIMIT: Duration = Duration::from_secs(300);
+/// The longest text of an address.
+const ADDRESS_MAX_BYTES: usize = 512;
+
+/// Numbers connections, so that the end of an old one is not taken for that of a newer.
+static NEXT: AtomicU64 = AtomicU64::new(1);
+
+fn refuse(link: &mut Conversation, why: &str) -> Error {
+    let answer = Answer::Refused { why: Bytes(why.as_bytes().to_vec()) };
+    let _ = link.send(&answer);
+    Error::Refused(why.to_owned())
+}
+
+/// Serves a connection to its end.
+pub(super) fn serve_connection(shared: &Shared, socket: Socket) -> Result<()> {
+    let channel = Channel::accept(socket, shared.options.tls.as_ref())?;
+    let mut link = Conversation::new(channel);
+    link.limit_frames(HELLO_MAX_BYTES);
+    let first = link.receive(Some(Instant::now() + HANDSHAKE_LIMIT))?;
+    let (client, listens, cell) = match first {
+        Ask::Observe {} => (None, None, 0),
+        Ask::Join { secret, listens, cell } => {
+            if secret.0.len() != SECRET_BYTES {
+                return Err(refuse(&mut link, "the secret has another length"));
+            }
+            let is_address = |bytes: &Bytes| {
+                let text = std::str::from_utf8(&bytes.0);
+                text.is_ok_and(|t| t.parse::<crate::net::Address>().is_ok())
+            };
+            let bad = |b: &Bytes| b.0.len() > ADDRESS_MAX_BYTES || !is_address(b);
+            if listens.as_ref().is_some_and(bad) {
+                return Err(refuse(&mut link, "where it listens is no address"));
+            }
+            (Some(client_id(&secret.0)), listens, cell)
+        }
+        _ => return Err(refuse(&mut link, "the first message says who it is")),
+    };
+    // Whoever only looks asks short questions.
+    link.limit_frames(if client.is_some() { usize::MAX } else { HELLO_MAX_BYTES });
+    let (mut receiver, writer, socket) = link.into_parts();
+    let outbox = Arc::new(Outbox::new(socket));
+    let sender = Arc::clone(&outbox);
+    let sending = spawn("ringer-send", move || sender.run(writer))?;
+    let number = NEXT.fetch_add(1, Ordering::Relaxed);
+    let joined = Event::Joined { number, client, listens, cell, outbox: Arc::clone(&outbox) };
+    let served = post(shared, joined).and_then(|()| take(shared, &mut receiver, number, client));
+    if let Some(client) = client {
+        let _ = post(shared, Event::Left { number, client });
+    }
+    outbox.drain(Duration::from_secs(1));
+    outbox.close();
+    let _ = sending.join();
+    served
+}
+
+/// Takes what a connection says.
+fn take(
+    shared: &Shared,
+    receiver: &mut crate::net::Receiver,
+    number: u64,
+    client: Option<ClientId>,
+) -> Result<()> {
+    let mut last = Instant::now();
+    while !shared.is_stopped() {
+        let soon = Some(Instant::now() + Duration::from_secs(1));
+        let ask = match receiver.next::<Ask>(soon) {
+            Ok(ask) => ask,
+            Err(Error::TimedOut(_)) if last.elapsed() < IDLE_LIMIT => continue,
+            Err(Error::Closed) => return Ok(()),
+            Err(e) => return Err(e),
+        };
+        last = Instant::now();
+        let event = match (ask, client) {
+            (Ask::Mds { message }, Some(client)) if message.client == client => {
+                Event::Message { number, message }
+            }
+            (Ask::Mds { .. }, _) => {
+                let why = "it speaks for somebody else".to_owned();
+                return Err(Error::Refused(why));
+            }
+            (Ask::Status {}, _) => Event::Status { number },
+            (Ask::Search { query, limit }, _) => Event::Search { number, query, limit },
+            (Ask::Join { .. } | Ask::Observe {}, _) => {
+                return Err(Error::Refused("it says twice who it is".into()));
+            }
+        };
+        post(shared, event)?;
+    }
+    Ok(())
+}
+
+/// Gives an event to the state machine, and waits while that has enough to do.
+fn post(shared: &Shared, mut event: Event) -> Result<()> {
+    loop {
+        match shared.events.try_send(event) {
+            Ok(()) => return Ok(()),
+            Err(TrySendError::Full(back)) if !shared.is_stopped() => {
+                event = back;
+                std::thread::sleep(Duration::from_micros(200));
+            }
+            Err(_) => return Err(Error::Closed),
+        }
+    }
+}

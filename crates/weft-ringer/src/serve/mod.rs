@@ -1,0 +1,190 @@
+//! A metadata server as a process: one thread has the state machine and its store, two threads have
+//! each connection.
+//!
+//! Invariants:
+//! - Who speaks for a client has shown its secret on the same connection; over TLS it has shown a
+//!   certificate of the cell's authority before that.
+//! - The thread with the state machine never waits for a connection.
+//! - When the store fails the server ends: what it says would not be durable.
+
+mod connection;
+mod core;
+
+use std::net::Shutdown;
+use std::path::Path;
+use std::sync::atomic::{AtomicBool, AtomicUsize, Ordering};
+use std::sync::mpsc::{Receiver, SyncSender, sync_channel};
+use std::sync::{Arc, Mutex, PoisonError};
+use std::thread::JoinHandle;
+use std::time::Duration;
+
+use self::connection::serve_connection;
+use self::core::{Core, Event};
+use crate::mds::MdsOptions;
+use crate::net::{Address, Error, Listener, Result, ServerTls};
+
+/// Events that wait for the state machine; connections wait beyond that.
+const EVENTS_MAX: usize = 256;
+
+/// How to serve.
+#[derive(Debug, Clone)]
+pub struct ServeOptions {
+    /// Where clients reach the server.
+    pub listen: Vec<Address>,
+    /// Certificates. `None`: nothing is encrypted, and who reaches a socket is let in.
+    pub tls: Option<ServerTls>,
+    /// Connections at once; more are closed as they come.
+    pub connections_max: usize,
+    /// Of the state machine.
+    pub mds: MdsOptions,
+}
+
+impl ServeOptions {
+    /// The usual ones, without any place to listen.
+    #[must_use]
+    pub fn new() -> Self {
+        Self { listen: Vec::new(), tls: None, connections_max: 1024, mds: MdsOptions::default() }
+    }
+}
+
+impl Default for ServeOptions {
+    fn default() -> Self {
+        Self::new()
+    }
+}
+
+/// A metadata server that runs.
+#[derive(Debug)]
+pub struct Server {
+    addresses: Vec<Address>,
+    shared: Arc<Shared>,
+    listeners: Vec<JoinHandle<()>>,
+    core: Option<JoinHandle<Result<()>>>,
+    ended: Mutex<Receiver<()>>,
+}
+
+/// What the threads of a server share.
+#[derive(Debug)]
+struct Shared {
+    stop: AtomicBool,
+    connections: AtomicUsize,
+    events: SyncSender<Event>,
+    options: ServeOptions,
+}
+
+impl Shared {
+    fn is_stopped(&self) -> bool {
+        self.stop.load(Ordering::Acquire)
+    }
+}
+
+impl Server {
+    /// Opens the cell in the SQLite file at `path`, makes it if it is not there, and serves it.
+    ///
+    /// # Errors
+    /// [`Error::Store`] if the file is not a cell or is served already; [`Error::Io`].
+    pub fn start(path: &Path, options: ServeOptions) -> Result<Self> {
+        let bound: Vec<Listener> =
+            options.listen.iter().map(Listener::bind).collect::<Result<_>>()?;
+        let addresses = bound.iter().map(Listener::address).collect::<Result<_>>()?;
+        let (events, received) = sync_channel(EVENTS_MAX);
+        let core = Core::open(path, &options)?;
+        let shared = Arc::new(Shared {
+            stop: AtomicBool::new(false),
+            connections: AtomicUsize::new(0),
+            events,
+            options,
+        });
+        let (tell, ended) = sync_channel(1);
+        let ours = Arc::clone(&shared);
+        let core = spawn("ringer-mds", move || {
+            let served = core.run(&received);
+            ours.stop.store(true, Ordering::Release);
+            let _ = tell.try_send(());
+            served
+        })?;
+        let mut listeners = Vec::new();
+        for listener in bound {
+            let shared = Arc::clone(&shared);
+            listeners.push(spawn("ringer-listen", move || listen(&shared, &listener))?);
+        }
+        Ok(Self { addresses, shared, listeners, core: Some(core), ended: Mutex::new(ended) })
+    }
+
+    /// Where it is reached.
+    #[must_use]
+    pub fn addresses(&self) -> &[Address] {
+        &self.addresses
+    }
+
+    /// Whether the server has ended by itself, after at most `limit`.
+    #[must_use]
+    pub fn has_ended(&self, limit: Duration) -> bool {
+        let ended = self.ended.lock().unwrap_or_else(PoisonError::into_inner);
+        !matches!(ended.recv_timeout(limit), Err(std::sync::mpsc::RecvTimeoutError::Timeout))
+    }
+
+    /// Ends the server. Clients go on with it when it is started again within their epoch.
+    ///
+    /// # Errors
+    /// Why it ended by itself, if it did.
+    pub fn stop(mut self) -> Result<()> {
+        self.end()
+    }
+
+    fn end(&mut self) -> Result<()> {
+        self.shared.stop.store(true, Ordering::Release);
+        for listener in self.listeners.drain(..) {
+            let _ = listener.join();
+        }
+        let Some(core) = self.core.take() else { return Ok(()) };
+        let _ = self.shared.events.try_send(Event::Stop);
+        core.join().unwrap_or_else(|_| Err(Error::Store("the server panicked".into())))
+    }
+}
+
+impl Drop for Server {
+    fn drop(&mut self) {
+        if let Err(e) = self.end() {
+            tracing::error!("{e}");
+        }
+    }
+}
+
+fn spawn<T: Send + 'static>(
+    name: &str,
+    work: impl FnOnce() -> T + Send + 'static,
+) -> Result<JoinHandle<T>> {
+    let thread = std::thread::Builder::new().name(name.into());
+    thread.spawn(work).map_err(|e| Error::io("cannot start a thread", e))
+}
+
+fn listen(shared: &Arc<Shared>, listener: &Listener) {
+    while !shared.is_stopped() {
+        let socket = match listener.accept() {
+            Ok(Some(socket)) => socket,
+            Ok(None) => continue,
+            Err(e) => {
+                tracing::error!("cannot accept a client: {e}");
+                std::thread::sleep(Duration::from_millis(200));
+                continue;
+            }
+        };
+        if shared.connections.fetch_add(1, Ordering::AcqRel) >= shared.options.connections_max {
+            shared.connections.fetch_sub(1, Ordering::AcqRel);
+            tracing::warn!("there are too many connections: one is closed");
+            socket.shutdown(Shutdown::Both);
+            continue;
+        }
+        let ours = Arc::clone(shared);
+        let begun = spawn("ringer-client", move || {
+            if let Err(e) = serve_connection(&ours, socket) {
+                tracing::info!("a connection has ended: {e}");
+            }
+            ours.connections.fetch_sub(1, Ordering::AcqRel);
+        });
+        if begun.is_err() {
+            shared.connections.fetch_sub(1, Ordering::AcqRel);
+        }
+    }
+}

@@ -1,0 +1,267 @@
+//! What a server does not take, and what a client does not believe: each check, by a message that
+//! only it stops. The random worlds of `sim` seldom come to these.
+
+use weft_ringer::client::{
+    Call, CallId, Client, ClientAction, ClientEvent, ClientOptions, Outcome,
+};
+use weft_ringer::mds::{Mds, MdsEvent, MdsOptions};
+use weft_ringer::op::{Logged, Make, Op};
+use weft_ringer::store::MemoryStore;
+use weft_ringer::wire::{FromServer, Reply, Request, RequestBody, ToServer, Welcome};
+use weft_ringer::{
+    Bytes, ClientId, Cookie, Dirent, Epoch, Generation, Holders, Incarnation, Mode, Moment, Name,
+    Refusal, RequestId, Rnode, RnodeId, Seq, Token, Version,
+};
+use weft_vfs::{FileKind, Time};
+
+const NOW: Moment = Moment(1_000_000);
+const ROOT: RnodeId = RnodeId::ROOT;
+
+fn name(text: &str) -> Name {
+    Name::new(text.as_bytes()).expect("a name")
+}
+
+/// A server, spoken to by hand.
+struct Desk {
+    store: MemoryStore,
+    mds: Mds,
+    requests: u64,
+}
+
+/// A session as the client has it.
+#[derive(Clone, Copy)]
+struct Session {
+    client: ClientId,
+    epoch: Epoch,
+    slot: u32,
+}
+
+impl Desk {
+    fn new() -> Self {
+        let mut store = MemoryStore::new();
+        let mds = Mds::open(&mut store, NOW, Time::default(), MdsOptions::default());
+        Self { store, mds: mds.expect("memory"), requests: 0 }
+    }
+
+    fn say(&mut self, client: ClientId, epoch: Epoch, body: RequestBody) -> Vec<Reply> {
+        self.requests += 1;
+        let request = Request { id: RequestId(self.requests), body };
+        let generation = self.mds.generation();
+        let message = ToServer { client, epoch, generation, request };
+        let out = self.mds.handle(&mut self.store, NOW, MdsEvent::Message(message));
+        let replies = out.expect("memory").into_iter().filter(|m| m.client == client);
+        replies
+            .filter_map(|m| match m.message {
+                FromServer::Reply { reply, .. } => Some(reply),
+                FromServer::Recall { .. } => None,
+            })
+            .collect()
+    }
+
+    fn hello(&mut self, client: u64, life: u64) -> Session {
+        let client = ClientId(client);
+        let body = RequestBody::Hello { incarnation: Incarnation(life) };
+        let said = self.say(client, Epoch(0), body);
+        let [Reply::Welcome { welcome: Welcome { epoch, slot, .. } }] = said[..] else {
+            panic!("{said:?}")
+        };
+        Session { client, epoch, slot }
+    }
+
+    fn acquire(&mut self, session: Session, rnode: RnodeId, mode: Mode) -> Vec<Reply> {
+        self.say(session.client, session.epoch, RequestBody::Acquire { rnode, mode })
+    }
+
+    fn commit(&mut self, session: Session, prev: u64, ops: Vec<Logged>) -> Reply {
+        let body = RequestBody::Commit { prev: Seq(prev), ops };
+        let said = self.say(session.client, session.epoch, body);
+        assert_eq!(said.len(), 1, "{said:?}");
+        said.into_iter().next().expect("one")
+    }
+
+    /// The root as it is, for whoever may look.
+    fn root(&mut self, session: Session) -> Box<Rnode> {
+        let said = self.acquire(session, ROOT, Mode::Read);
+        match said.into_iter().next() {
+            Some(Reply::Granted { rnode, .. }) => rnode,
+            other => panic!("{other:?}"),
+        }
+    }
+}
+
+/// Makes a directory in the root, which has this version.
+fn mkdir(session: Session, seq: u64, count: u32, root: u64) -> Logged {
+    let op = Op::Create {
+        parent: ROOT,
+        name: name(&format!("d{count}")),
+        id: RnodeId::new(session.slot, count),
+        make: Make::Directory {},
+        perm: 0o755,
+        uid: 0,
+        gid: 0,
+    };
+    let base = vec![(ROOT, Version(root))];
+    Logged { seq: Seq(seq), stamp: Time::default(), op, base }
+}
+
+fn applied(seq: u64) -> Reply {
+    Reply::Committed { applied: Seq(seq), refused: None }
+}
+
+#[test]
+fn an_epoch_that_is_over_changes_nothing() {
+    let mut desk = Desk::new();
+    let old = desk.hello(1, 1);
+    let new = desk.hello(1, 2);
+    assert_ne!(old.epoch, new.epoch);
+    desk.acquire(new, ROOT, Mode::Write);
+    // All is right with it but the epoch.
+    assert_eq!(desk.commit(old, 0, vec![mkdir(old, 1, 1, 1)]), Reply::NoSession {});
+    assert_eq!(desk.acquire(old, ROOT, Mode::Read), [Reply::NoSession {}]);
+    assert_eq!(desk.root(new).version, Version(1));
+    assert_eq!(desk.commit(new, 0, vec![mkdir(new, 1, 1, 1)]), applied(1));
+}
+
+#[test]
+fn a_log_has_no_gaps_and_each_change_is_made_once() {
+    let mut desk = Desk::new();
+    let session = desk.hello(1, 1);
+    desk.acquire(session, ROOT, Mode::Write);
+    let broken = |seq| Reply::Broken { applied: Seq(seq), refused: None };
+    // A change before these has not come.
+    assert_eq!(desk.commit(session, 1, vec![mkdir(session, 2, 2, 1)]), broken(0));
+    assert_eq!(desk.commit(session, 0, vec![mkdir(session, 1, 1, 1)]), applied(1));
+    let twice = desk.root(session);
+    // The same again, alone and with one behind it.
+    assert_eq!(desk.commit(session, 0, vec![mkdir(session, 1, 1, 1)]), applied(1));
+    assert_eq!(desk.root(session), twice);
+    let both = vec![mkdir(session, 1, 1, 1), mkdir(session, 2, 2, 2)];
+    assert_eq!(desk.commit(session, 0, both), applied(2));
+    // Out of order.
+    let ops = vec![mkdir(session, 4, 4, 3), mkdir(session, 3, 3, 4)];
+    assert_eq!(desk.commit(session, 2, ops), broken(2));
+    assert_eq!(desk.root(session).version, Version(3));
+}
+
+#[test]
+fn changes_are_made_under_leases_to_write_and_on_what_they_were_made_on() {
+    let mut desk = Desk::new();
+    let session = desk.hello(1, 1);
+    let fenced = |reply: Reply| {
+        let Reply::Broken { applied: Seq(0), refused: Some(refused) } = reply else {
+            panic!("{reply:?}")
+        };
+        assert_eq!((refused.seq, refused.why), (Seq(1), Refusal::Fenced));
+    };
+    fenced(desk.commit(session, 0, vec![mkdir(session, 1, 1, 1)]));
+    desk.acquire(session, ROOT, Mode::Read);
+    fenced(desk.commit(session, 0, vec![mkdir(session, 1, 1, 1)]));
+    desk.acquire(session, ROOT, Mode::Write);
+    // Each way in which a base can be another.
+    for base in
+        [vec![], vec![(ROOT, Version(2))], vec![(ROOT, Version(1)), (RnodeId(9), Version(1))]]
+    {
+        fenced(desk.commit(session, 0, vec![Logged { base, ..mkdir(session, 1, 1, 1) }]));
+    }
+    // Numbers of another client's, and one used before.
+    let other = desk.hello(2, 1);
+    let foreign = desk.commit(session, 0, vec![mkdir(other, 1, 1, 1)]);
+    assert!(matches!(foreign, Reply::Broken { .. }), "{foreign:?}");
+    assert_eq!(desk.root(session).version, Version(1));
+    assert_eq!(desk.commit(session, 0, vec![mkdir(session, 1, 1, 1)]), applied(1));
+    let again = Op::Create {
+        parent: ROOT,
+        name: name("again"),
+        id: RnodeId::new(session.slot, 1),
+        make: Make::Symlink { target: Bytes(b"x".to_vec()) },
+        perm: 0,
+        uid: 0,
+        gid: 0,
+    };
+    let again = Logged { op: again, ..mkdir(session, 2, 2, 2) };
+    let reply = desk.commit(session, 1, vec![again]);
+    assert!(matches!(reply, Reply::Broken { applied: Seq(1), .. }), "{reply:?}");
+}
+
+/// A client whose server is played by hand.
+struct Played {
+    client: Client,
+    sent: Vec<Request>,
+    back: Vec<Outcome>,
+}
+
+impl Played {
+    fn tell(&mut self, event: ClientEvent) {
+        for action in self.client.handle(NOW, Time::default(), event) {
+            match action {
+                ClientAction::Send(message) => self.sent.push(message.request),
+                ClientAction::Return { outcome, .. } => self.back.push(outcome),
+                _ => {}
+            }
+        }
+    }
+
+    /// The number of the last request that was sent, if it is such a one.
+    fn asked(&self, is: impl Fn(&RequestBody) -> bool) -> RequestId {
+        let last = self.sent.last().expect("a request");
+        assert!(is(&last.body), "{last:?}");
+        last.id
+    }
+
+    fn reply(&mut self, id: RequestId, reply: Reply) {
+        let generation = Generation(1);
+        self.tell(ClientEvent::Message(FromServer::Reply { generation, id, reply }));
+    }
+
+    fn grant(&mut self, count: u32) {
+        let id = self.asked(|b| matches!(b, RequestBody::Acquire { .. }));
+        let rnode = Box::new(Rnode::root(Time::default()));
+        let token = Token::new(Generation(1), count);
+        let holders = Holders::default();
+        self.reply(id, Reply::Granted { rnode, holders, mode: Mode::Read, token });
+    }
+}
+
+#[test]
+fn a_name_counts_only_under_the_lease_it_was_read_under() {
+    let client = Client::new(ClientId(1), Incarnation(1), [], ClientOptions::default());
+    let mut played = Played { client, sent: Vec::new(), back: Vec::new() };
+    played.tell(ClientEvent::Tick);
+    let hello = played.asked(|b| matches!(b, RequestBody::Hello { .. }));
+    let welcome = Welcome {
+        epoch: Epoch(1),
+        lasts_micros: 15_000_000,
+        slot: 1,
+        last_count: 0,
+        applied: Seq(0),
+        refused: None,
+        reclaim: false,
+    };
+    played.reply(hello, Reply::Welcome { welcome });
+    let lookup = || Call::Lookup { dir: ROOT, name: name("f") };
+    played.tell(ClientEvent::Call(CallId(1), lookup()));
+    played.grant(1);
+    let early = played.asked(|b| matches!(b, RequestBody::Lookup { .. }));
+    // Its caller goes, so the lease may: then others make that name. It comes back under another
+    // grant, and only now comes the answer.
+    played.tell(ClientEvent::Cancel(CallId(1)));
+    let token = Token::new(Generation(1), 1);
+    played.tell(ClientEvent::Message(FromServer::Recall {
+        generation: Generation(1),
+        epoch: Epoch(1),
+        rnode: ROOT,
+        token,
+        to: Some(Mode::Hold),
+    }));
+    played.asked(|b| matches!(b, RequestBody::Lower { .. }));
+    played.tell(ClientEvent::Call(CallId(2), Call::Get { id: ROOT }));
+    played.grant(2);
+    assert!(matches!(played.back[..], [Outcome::Rnode(_)]), "{:?}", played.back);
+    played.reply(early, Reply::Found { dirent: None, token });
+    played.tell(ClientEvent::Call(CallId(3), lookup()));
+    let late = played.asked(|b| matches!(b, RequestBody::Lookup { .. }));
+    let dirent = Dirent { id: RnodeId::new(2, 1), kind: FileKind::Regular, cookie: Cookie(1) };
+    let token = Token::new(Generation(1), 2);
+    played.reply(late, Reply::Found { dirent: Some(dirent), token });
+    assert_eq!(played.back.last(), Some(&Outcome::Found(Some(dirent))));
+}

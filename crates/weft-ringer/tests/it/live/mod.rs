@@ -1,0 +1,65 @@
+//! Server and clients in one process, over real sockets, with real files.
+
+mod conformance;
+mod hostile;
+mod search;
+mod sharing;
+mod tls;
+
+use std::path::{Path, PathBuf};
+use std::time::Duration;
+
+use weft_ringer::live::{LiveOptions, RingerFs};
+use weft_ringer::net::Address;
+use weft_ringer::serve::{ServeOptions, Server};
+
+/// A cell on a Unix socket in a directory of its own.
+pub struct Cell {
+    pub dir: tempfile::TempDir,
+    pub server: Option<Server>,
+    pub epoch: Duration,
+}
+
+impl Cell {
+    pub fn new(epoch: Duration) -> Self {
+        let dir = tempfile::tempdir().expect("a directory");
+        let mut cell = Self { dir, server: None, epoch };
+        cell.start();
+        cell
+    }
+
+    pub fn path(&self, name: &str) -> PathBuf {
+        self.dir.path().join(name)
+    }
+
+    pub fn address(&self) -> Address {
+        Address::Unix(self.path("s"))
+    }
+
+    pub fn start(&mut self) {
+        let mut options = ServeOptions { listen: vec![self.address()], ..ServeOptions::new() };
+        options.mds.epoch_micros = u64::try_from(self.epoch.as_micros()).expect("short");
+        let server = Server::start(&self.path("cell"), options);
+        self.server = Some(server.expect("a server"));
+    }
+
+    pub fn stop(&mut self) {
+        self.server.take().expect("a server").stop().expect("it ends well");
+    }
+
+    pub fn options(&self, name: &str) -> LiveOptions {
+        options(self.address(), &self.path(name))
+    }
+
+    pub fn join(&self, name: &str) -> RingerFs {
+        RingerFs::join(self.options(name)).expect("it joins")
+    }
+}
+
+pub fn options(server: Address, store: &Path) -> LiveOptions {
+    let mut options = LiveOptions::new(server, store.into());
+    options.block_bytes = 64 << 10;
+    options.patience = Duration::from_secs(20);
+    options.client.retry_micros = 100_000;
+    options
+}

@@ -1,0 +1,70 @@
+//! Certificates: who belongs to the cell gets in, nobody else.
+
+use std::path::Path;
+use std::time::Duration;
+
+use rcgen::{BasicConstraints, CertificateParams, CertifiedIssuer, IsCa, KeyPair};
+use weft_ringer::live::{LiveOptions, RingerFs};
+use weft_ringer::net::{Address, Ask, ClientTls, MEMBER_NAME, ServerTls, ask};
+use weft_ringer::serve::{ServeOptions, Server};
+use weft_vfs::Walker;
+
+/// Makes certificates of a new authority in a directory.
+fn make_certificates(directory: &Path) {
+    std::fs::create_dir_all(directory).expect("a directory");
+    let mut params = CertificateParams::new(Vec::new()).expect("parameters");
+    params.is_ca = IsCa::Ca(BasicConstraints::Unconstrained);
+    let key = KeyPair::generate().expect("a key");
+    let authority = CertifiedIssuer::self_signed(params, key).expect("an authority");
+    let write = |name: &str, text: String| {
+        std::fs::write(directory.join(name), text).expect("a file");
+    };
+    write("ca-cert.pem", authority.pem());
+    for (role, name) in [("server", "127.0.0.1"), ("client", MEMBER_NAME)] {
+        let params = CertificateParams::new(vec![name.to_owned()]).expect("parameters");
+        let key = KeyPair::generate().expect("a key");
+        let certificate = params.signed_by(&key, &authority).expect("a certificate");
+        write(&format!("{role}-cert.pem"), certificate.pem());
+        write(&format!("{role}-key.pem"), key.serialize_pem());
+    }
+}
+
+fn options(server: &Address, store: &Path, certificates: &Path) -> LiveOptions {
+    let mut options = super::options(server.clone(), store);
+    options.patience = Duration::from_secs(3);
+    let client = ClientTls::from_directory(certificates).expect("certificates");
+    let member = ServerTls::member(certificates).expect("certificates");
+    options.tls = Some((client, member));
+    options
+}
+
+#[test]
+fn members_share_over_tls_and_strangers_do_not_get_in() {
+    let dir = tempfile::tempdir().expect("a directory");
+    let (ours, theirs) = (dir.path().join("ours"), dir.path().join("theirs"));
+    make_certificates(&ours);
+    make_certificates(&theirs);
+    let serve = ServeOptions {
+        listen: vec![Address::Tcp("127.0.0.1".into(), 0)],
+        tls: Some(ServerTls::server(&ours).expect("certificates")),
+        ..ServeOptions::new()
+    };
+    let server = Server::start(&dir.path().join("cell"), serve).expect("a server");
+    let address = server.addresses()[0].clone();
+    let a = RingerFs::join(options(&address, &dir.path().join("a"), &ours)).expect("it joins");
+    let b = RingerFs::join(options(&address, &dir.path().join("b"), &ours)).expect("it joins");
+    let content: Vec<u8> = (0..1_000_000_u32).map(|n| (n % 251) as u8).collect();
+    Walker::new(&a).write_file(b"/file", &content, 0o644).expect("written");
+    assert!(Walker::new(&b).read_file(b"/file").expect("read") == content);
+
+    // Another authority's, and none at all.
+    assert!(RingerFs::join(options(&address, &dir.path().join("c"), &theirs)).is_err());
+    let mut plain = super::options(address.clone(), &dir.path().join("d"));
+    plain.patience = Duration::from_secs(2);
+    assert!(RingerFs::join(plain).is_err());
+    assert!(ask(&address, None, &Ask::Status {}).is_err());
+    let tls = ClientTls::from_directory(&theirs).expect("certificates");
+    assert!(ask(&address, Some(&tls), &Ask::Status {}).is_err());
+    let tls = ClientTls::from_directory(&ours).expect("certificates");
+    assert!(ask(&address, Some(&tls), &Ask::Status {}).is_ok());
+}
