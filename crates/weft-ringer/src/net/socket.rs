@@ -3,12 +3,14 @@
 use std::fmt;
 use std::io::{self, Read, Write};
 use std::net::{Shutdown, TcpListener, TcpStream, ToSocketAddrs};
+use std::os::fd::AsFd;
 use std::os::unix::net::{UnixListener, UnixStream};
 use std::path::PathBuf;
 use std::str::FromStr;
 use std::sync::Arc;
 use std::time::{Duration, Instant};
 
+use rustix::event::{PollFd, PollFlags, Timespec, poll};
 use rustix::net::sockopt;
 
 use super::tls::{ClientTls, ServerTls};
@@ -293,6 +295,16 @@ impl Listener {
 
     /// The next call, if there is one within [`PAUSE`].
     pub(crate) fn accept(&self) -> io::Result<Option<Socket>> {
+        let fd = match self {
+            Self::Tcp(listener) => listener.as_fd(),
+            Self::Unix(listener, _) => listener.as_fd(),
+        };
+        let soon = Timespec { tv_sec: 0, tv_nsec: i64::from(PAUSE.subsec_nanos()) };
+        match poll(&mut [PollFd::from_borrowed_fd(fd, PollFlags::IN)], Some(&soon)) {
+            Ok(0) | Err(rustix::io::Errno::INTR) => return Ok(None),
+            Ok(_) => {}
+            Err(e) => return Err(e.into()),
+        }
         let accepted = match self {
             Self::Tcp(listener) => listener.accept().map(|(s, _)| {
                 let _ = s.set_nonblocking(false);
@@ -305,12 +317,8 @@ impl Listener {
         };
         match accepted {
             Ok(socket) => Ok(Some(socket)),
-            Err(e) if e.kind() == io::ErrorKind::WouldBlock => {
-                std::thread::sleep(Duration::from_millis(20));
-                Ok(None)
-            }
             // Of a caller that has gone already.
-            Err(e) if e.kind() == io::ErrorKind::ConnectionAborted => Ok(None),
+            Err(e) if is_pause(&e) || e.kind() == io::ErrorKind::ConnectionAborted => Ok(None),
             Err(e) => Err(e),
         }
     }
