@@ -151,7 +151,7 @@ fn two_mounts_are_one_folder() {
     (&fb).seek(SeekFrom::Start(0)).unwrap();
     (&fb).read_to_end(&mut left).unwrap();
     assert_eq!(left.len(), 1234);
-    drop((fa, fb));
+    drop((fa, fb, la, lb));
 
     // Attributes.
     rustix::fs::chmod(a.join("new"), rustix::fs::Mode::from_raw_mode(0o751)).unwrap();
@@ -171,8 +171,9 @@ fn two_mounts_are_one_folder() {
     )
     .unwrap();
     File::open(&a).unwrap().sync_all().unwrap();
+    let address = cell.address();
     let search = |query: &[&str]| {
-        let args = [&["ringer", "search", &cell.address()], query].concat();
+        let args = [&["ringer", "search", &address], query].concat();
         cell.bench.json(&args)["paths"].clone()
     };
     assert_eq!(search(&["tag:un"]), serde_json::json!(["/new", "/newer"]));
