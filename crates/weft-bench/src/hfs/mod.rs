@@ -109,6 +109,7 @@ fn ours(image: &Path, operation: Operation) -> Result<Took> {
             for piece in data.chunks(request) {
                 ensure!(file.write(piece)? == piece.len(), "a short write");
             }
+            file.close()?;
         }
         Operation::Read(request) => {
             data.fill(0);

@@ -4,29 +4,18 @@
 //! or `File` from a folder on, and each further colon in a row one folder up. Every call stands on
 //! one of the lower interface.
 
-use super::Hfs;
+use super::{Hfs, MacFile};
 use crate::layout::{CatalogKey, CatalogRecord, FInfo, FXInfo, Fork, Name, ROOT_ID};
 use crate::volume::New;
 use crate::{Error, Result};
-use std::io::SeekFrom;
 use std::sync::Arc;
-use weft_vfs::{FileSystem, Handle, Ino, OpenFlags, RenameFlags};
+use weft_vfs::{OpenFlags, RenameFlags};
 
 /// A volume with a folder that paths begin in.
 #[derive(Debug, Clone)]
 pub struct Mac {
     fs: Arc<Hfs>,
     folder: u32,
-}
-
-/// An open fork with a place in it. Dropping it closes it.
-#[derive(Debug)]
-pub struct MacFile {
-    fs: Arc<Hfs>,
-    id: u32,
-    fork: Fork,
-    handle: Handle,
-    position: u64,
 }
 
 impl Mac {
@@ -199,79 +188,7 @@ impl Mac {
         let (_, record) = self.fs.item(parent, &name)?;
         let id = record.id().unwrap_or(0);
         let handle = self.fs.open_fork(parent, &name, fork, flags)?;
-        Ok(MacFile { fs: Arc::clone(&self.fs), id, fork, handle, position: 0 })
-    }
-}
-
-impl MacFile {
-    fn ino(&self) -> Ino {
-        Ino(u64::from(self.id))
-    }
-
-    /// The length of the fork in bytes.
-    ///
-    /// # Errors
-    /// [`Error::Device`].
-    pub fn len_bytes(&self) -> Result<u64> {
-        self.fs.fork_len(self.id, self.fork)
-    }
-
-    /// Goes to a place in the fork; returns its offset.
-    ///
-    /// # Errors
-    /// [`Error::Invalid`] before the beginning.
-    pub fn seek(&mut self, to: SeekFrom) -> Result<u64> {
-        let (base, by) = match to {
-            SeekFrom::Start(at) => (at, 0),
-            SeekFrom::Current(by) => (self.position, by),
-            SeekFrom::End(by) => (self.len_bytes()?, by),
-        };
-        let at = base.checked_add_signed(by);
-        self.position = at.ok_or_else(|| Error::Invalid("a place before the beginning".into()))?;
-        Ok(self.position)
-    }
-
-    /// Reads from the place on, and goes on; returns how many bytes, 0 at the end.
-    ///
-    /// # Errors
-    /// [`Error::Corrupt`], [`Error::Device`].
-    pub fn read(&mut self, buf: &mut [u8]) -> Result<usize> {
-        let got = self.fs.do_read(self.id, self.fork, self.position, buf)?;
-        self.position += got as u64;
-        Ok(got)
-    }
-
-    /// Writes at the place, and goes on; returns how many bytes, fewer only on a full volume.
-    ///
-    /// # Errors
-    /// [`Error::NoSpace`], [`Error::TooLarge`].
-    pub fn write(&mut self, data: &[u8]) -> Result<usize> {
-        let put = self.fs.do_write(self.id, self.fork, Some(self.position), data)?;
-        self.position += put as u64;
-        Ok(put)
-    }
-
-    /// Makes the fork so many bytes long.
-    ///
-    /// # Errors
-    /// [`Error::NoSpace`], [`Error::TooLarge`].
-    pub fn truncate(&mut self, len_bytes: u64) -> Result<()> {
-        self.fs.do_set_len(self.id, self.fork, len_bytes)
-    }
-
-    /// Makes the file durable.
-    ///
-    /// # Errors
-    /// A write error that touched it.
-    pub fn sync(&self) -> weft_vfs::Result<()> {
-        self.fs.fsync(self.ino(), false)
-    }
-}
-
-impl Drop for MacFile {
-    fn drop(&mut self) {
-        // An error of closing has nobody to go to; what was written is in the volume.
-        let _ = self.fs.do_release(self.handle.0);
+        Ok(MacFile::new(Arc::clone(&self.fs), id, fork, handle))
     }
 }
 

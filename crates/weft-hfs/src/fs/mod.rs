@@ -11,6 +11,7 @@ mod data;
 mod journal;
 mod lower;
 mod mac;
+mod mac_file;
 mod names;
 mod node;
 mod open;
@@ -21,7 +22,8 @@ mod xattr;
 
 pub use journal::{format_journal, replay_journal};
 pub use lower::{ItemInfo, VolumeInfo};
-pub use mac::{Mac, MacFile};
+pub use mac::Mac;
+pub use mac_file::MacFile;
 pub use open::{OpenOptions, unix_now};
 pub(crate) use store::Raw;
 

@@ -6,6 +6,7 @@ mod damage;
 mod hfsplus;
 mod hfsutils;
 mod interchange;
+mod mac;
 mod mfs;
 mod model;
 mod order;
