@@ -50,7 +50,7 @@ mod scan;
 pub(crate) use insert::leaf_record;
 
 use crate::layout::{
-    BLOCK_BYTES, CatalogKey, Extent, ExtentKey, HEADER_RECORD_OFFSET, Header, NodeKind,
+    BLOCK_BYTES, CatalogKey, Extent, ExtentKey, HEADER_RECORD_OFFSET, Header, NodeKind, changed,
 };
 use crate::store::Store;
 use crate::{Error, Result};
@@ -317,10 +317,9 @@ impl<P: Copy + PartialEq + core::fmt::Debug> Tree<P> {
         new: &NodeBuf,
         befores: &[P],
     ) -> Result<P> {
-        let differs = |(a, b): (&u8, &u8)| a != b;
-        let first = old.raw.iter().zip(&new.raw).position(differs).unwrap_or(0);
-        let last = old.raw.iter().zip(&new.raw).rposition(differs).unwrap_or(0);
-        s.write(self.block_of(node)?, first, new.raw.get(first..=last).unwrap_or(&[]), befores)
+        let range = changed(&old.raw, &new.raw).unwrap_or(0..1);
+        let at = range.start;
+        s.write(self.block_of(node)?, at, new.raw.get(range).unwrap_or(&[]), befores)
     }
 
     /// Changes one of the two links of a node in place.

@@ -23,6 +23,7 @@ impl<P: Copy + PartialEq + core::fmt::Debug> Tree<P> {
         let level = path.steps.len() - 1;
         self.header.records = self.header.records.saturating_sub(1);
         self.version += 1;
+        let free_nodes = self.header.free_nodes;
         let old = self.load(s, leaf.node, 1)?;
         let removed = if old.count() == 1 {
             self.drop_node(s, path, level, befores)?
@@ -38,7 +39,9 @@ impl<P: Copy + PartialEq + core::fmt::Debug> Tree<P> {
             self.try_merge(s, path, level)?;
             patch
         };
-        self.lower_root(s)?;
+        if self.header.free_nodes != free_nodes {
+            self.lower_root(s)?;
+        }
         Ok(removed)
     }
 

@@ -1,6 +1,8 @@
 //! Big-endian numbers in a slice. Callers have checked the length: what lies outside reads as 0
 //! and is not written.
 
+use core::ops::Range;
+
 /// The 16-bit number at byte `at`.
 pub(crate) fn get16(raw: &[u8], at: usize) -> u16 {
     raw.get(at..).and_then(|b| b.first_chunk()).map_or(0, |b| u16::from_be_bytes(*b))
@@ -26,6 +28,19 @@ pub(crate) fn put(raw: &mut [u8], at: usize, bytes: &[u8]) {
     if let Some(to) = at.checked_add(bytes.len()).and_then(|end| raw.get_mut(at..end)) {
         to.copy_from_slice(bytes);
     }
+}
+
+/// The bytes from the first to the last that differ; `None` if none do. Both have the same length.
+pub(crate) fn changed(old: &[u8], new: &[u8]) -> Option<Range<usize>> {
+    // Most of it is the same: a few words at a time.
+    const STEP: usize = 16;
+    let differs = |(a, b): (&u8, &u8)| a != b;
+    let mut pairs = old.chunks(STEP).zip(new.chunks(STEP)).enumerate();
+    let (at, (a, b)) = pairs.clone().find(|(_, (a, b))| a != b)?;
+    let from = at * STEP + a.iter().zip(b).position(differs)?;
+    let (at, (a, b)) = pairs.rfind(|(_, (a, b))| a != b)?;
+    let to = at * STEP + a.iter().zip(b).rposition(differs)? + 1;
+    Some(from..to)
 }
 
 pub(crate) fn put16(raw: &mut [u8], at: usize, value: u16) {

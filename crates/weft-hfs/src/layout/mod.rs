@@ -12,7 +12,7 @@ mod mdb;
 mod name;
 mod node;
 
-pub(crate) use bytes::{get, get8, get16, get32, put, put16, put32};
+pub(crate) use bytes::{changed, get, get8, get16, get32, put, put16, put32};
 pub use catalog::{
     CatalogKey, CatalogRecord, DIRECTORY_BYTES, DirectoryRecord, FILE_BYTES, FileFlags, FileRecord,
     ForkSizes, MOVE_MARK, THREAD_BYTES, ThreadRecord,

@@ -4,7 +4,7 @@ use super::Volume;
 use crate::btree::{Path, Tree};
 use crate::layout::{
     CATALOG_ID, CatalogKey, CatalogRecord, EXTENTS_ID, Extent, ExtentKey, ExtentRecord, FILE_BYTES,
-    FileRecord, Fork, Mdb, Name,
+    FileRecord, Fork, Mdb, Name, changed,
 };
 use crate::store::Store;
 use crate::{Error, Result};
@@ -307,12 +307,9 @@ impl<P: Copy + PartialEq + core::fmt::Debug> Volume<P> {
             return Ok(S::DURABLE);
         }
         let (raw, _) = CatalogRecord::File(file.record).encode();
-        let differs = |(a, b): (&u8, &u8)| a != b;
-        let Some(first) = raw.iter().zip(&file.stored).position(differs) else {
-            return Ok(S::DURABLE);
-        };
-        let last = raw.iter().zip(&file.stored).rposition(differs).unwrap_or(first);
-        let bytes = raw.get(first..=last).unwrap_or(&[]);
+        let Some(range) = changed(&file.stored, &raw) else { return Ok(S::DURABLE) };
+        let first = range.start;
+        let bytes = raw.get(range).unwrap_or(&[]);
         if file.spot.as_ref().is_none_or(|spot| spot.version != self.catalog.version) {
             let (key, len) = CatalogKey::new(file.parent, file.name).encode();
             let path = self.catalog.find(s, key.get(..len).unwrap_or(&key))?;

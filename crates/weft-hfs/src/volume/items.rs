@@ -4,7 +4,7 @@ use super::file::{File, load_map};
 use super::{Befores, Volume};
 use crate::layout::{
     CatalogKey, CatalogRecord, DInfo, DXInfo, DirectoryRecord, Extent, FInfo, FXInfo, FileFlags,
-    FileRecord, Fork, Name, ROOT_ID, ThreadRecord,
+    FileRecord, Fork, Name, ROOT_ID, ThreadRecord, changed,
 };
 use crate::store::Store;
 use crate::{Error, Result};
@@ -175,16 +175,13 @@ impl<P: Copy + PartialEq + core::fmt::Debug> Volume<P> {
         let old = CatalogRecord::Directory(dir).encode();
         change(&mut dir);
         let new = CatalogRecord::Directory(dir).encode();
-        let differs = |(a, b): (&u8, &u8)| a != b;
-        let Some(first) = old.0.iter().zip(&new.0).position(differs) else {
-            return Ok(S::DURABLE);
-        };
-        let last = old.0.iter().zip(&new.0).rposition(differs).unwrap_or(first);
+        let Some(range) = changed(&old.0, &new.0) else { return Ok(S::DURABLE) };
+        let first = range.start;
         let moved = self.moved_by(s, id);
         let waits = Self::all_befores(&[], moved);
         self.touch();
         self.recent.set(None);
-        let bytes = new.0.get(first..=last).unwrap_or(&[]);
+        let bytes = new.0.get(range).unwrap_or(&[]);
         let patch = self.catalog.update(s, &path, first, bytes, &waits)?;
         self.recent.set(Some((id, key, dir)));
         Ok(patch)

@@ -36,7 +36,7 @@ pub use recover::Recovered;
 
 use crate::btree::{Befores, Place, Tree, TreeKind};
 use crate::layout::{
-    Attributes, CATALOG_ID, CatalogKey, DirectoryRecord, Fork, MDB_BLOCK, MDB_BYTES, Mdb,
+    Attributes, CATALOG_ID, CatalogKey, DirectoryRecord, Fork, MDB_BLOCK, MDB_BYTES, Mdb, changed,
 };
 use crate::store::Store;
 use crate::{Error, Result};
@@ -202,12 +202,9 @@ impl<P: Copy + PartialEq + core::fmt::Debug> Volume<P> {
     pub(crate) fn write_mdb<S: Store<Patch = P>>(&mut self, s: &mut S, befores: &[P]) -> Result<P> {
         self.refresh_mdb();
         let raw = self.mdb.encode();
-        let differs = |(a, b): (&u8, &u8)| a != b;
-        let Some(first) = raw.iter().zip(&self.stored_mdb).position(differs) else {
-            return Ok(S::DURABLE);
-        };
-        let last = raw.iter().zip(&self.stored_mdb).rposition(differs).unwrap_or(first);
-        let patch = s.write(MDB_BLOCK, first, raw.get(first..=last).unwrap_or(&[]), befores)?;
+        let Some(range) = changed(&self.stored_mdb, &raw) else { return Ok(S::DURABLE) };
+        let first = range.start;
+        let patch = s.write(MDB_BLOCK, first, raw.get(range).unwrap_or(&[]), befores)?;
         self.stored_mdb = raw;
         Ok(patch)
     }
