@@ -124,10 +124,7 @@ impl Hfs {
     ) -> Result<R> {
         let id = self.known_file(parent, name)?;
         let result = f(id);
-        self.look(|st, s| {
-            st.release(s, id);
-            Ok(())
-        })?;
+        self.end_life(id);
         result
     }
 

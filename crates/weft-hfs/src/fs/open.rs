@@ -169,18 +169,18 @@ impl Hfs {
         if self.is_read_only() && self.lock().damage.is_none() {
             return self.engine.shutdown().map_err(|e| engine_error(&e));
         }
-        self.look(|st, s| {
+        let nodes: Vec<u32> = {
+            let mut st = self.lock();
             st.handles.clear();
-            let all: Vec<u32> = st.nodes.keys().copied().collect();
-            for id in all {
-                if let Some(node) = st.nodes.get_mut(&id) {
-                    node.refs = 0;
-                    node.opens = 0;
-                }
-                st.release(s, id);
+            for node in st.nodes.values_mut() {
+                node.refs = 0;
+                node.opens = 0;
             }
-            Ok(())
-        })?;
+            st.nodes.keys().copied().collect()
+        };
+        for id in nodes {
+            self.end_life(id);
+        }
         let damaged = self.lock().damage.is_some();
         if !damaged {
             self.do_sync()?;

@@ -126,3 +126,32 @@ fn writers_of_one_file_keep_each_others_bytes() {
         assert_sound(&*device);
     }
 }
+
+#[test]
+fn an_unmount_ends_files_that_are_open_and_gone() {
+    for policy in [Policy::Soft, Policy::Journal(JournalMode::Ordered)] {
+        let journaled = matches!(policy, Policy::Journal(_));
+        let engine = Options { policy, background: false, ..Options::default() };
+        let journal: Arc<dyn BlockDevice> = Arc::new(MemoryDevice::new(4 << 20));
+        let options = OpenOptions { engine, journal: journaled.then_some(journal), ..quiet() };
+        let device = empty(5 << 20);
+        let fs = Hfs::open(Arc::clone(&device) as Arc<dyn BlockDevice>, options).unwrap();
+        let free = fs.statfs().unwrap().blocks_free;
+        let flags = OpenFlags::WRITE | OpenFlags::READ;
+        for n in 0..40_u8 {
+            let name = [b'f', n + b'0'];
+            let made = fs.create(&Caller::default(), fs.root(), &name, 0o644, flags).unwrap();
+            let (ino, handle) = (made.0.attr.ino, made.1.handle);
+            // Allocation blocks of 512 bytes: all of it goes through the log.
+            fs.write(ino, handle, 0, &[n; 50_000]).unwrap();
+        }
+        fs.sync().unwrap();
+        for n in 0..40_u8 {
+            fs.unlink(fs.root(), &[b'f', n + b'0']).unwrap();
+        }
+        assert!(fs.statfs().unwrap().blocks_free < free, "they are held");
+        fs.unmount().unwrap();
+        assert_sound(&*device);
+        assert_eq!(mount(&device).statfs().unwrap().blocks_free, free);
+    }
+}
