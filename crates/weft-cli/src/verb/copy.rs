@@ -202,18 +202,23 @@ fn copy_in(
         let walker = Walker::new(stack.fs());
         let landing = landing(&walker, &to.path, from.len())?;
         let doubles = stack.mac().is_some() && forks == Forks::AppleDouble;
+        let mut earlier: Option<VolumeSink<'_>> = None;
         for path in from {
             let own = own_name_of_host(path);
             let own = own.as_deref().map(OsStr::as_bytes);
             let fit_own = own.filter(|_| keeping.fit_names).map(fit);
             let own = fit_own.as_deref().or(own);
             let mut sink = landing.sink(&walker, own, ownership)?;
+            if let Some(earlier) = &mut earlier {
+                sink.go_on_from(earlier);
+            }
             counted(out, &mut total, &mut sink, |sink| {
                 fitted(out, keeping.fit_names, sink, |sink| {
                     HostSource::new(path).with_xattrs(!keeping.no_xattrs).send(sink)
                 })
             })?;
             note_left_out(out, &sink);
+            earlier = Some(sink);
             // The other half of a file alone; in a directory it is found by itself.
             let Some(own) = own.filter(|_| doubles) else { continue };
             let beside = path.with_file_name(OsStr::from_bytes(&double_of(own)));

@@ -2,10 +2,12 @@
 //!
 //! A name of more than 31 letters, or with letters that MacRoman does not have, is changed: letters
 //! become `_`, the end before the extension becomes `#` and four digits that follow from the whole
-//! name, so that names stay apart and come out the same each time.
+//! name, so that names come out the same each time. Two that would come out as one in a directory
+//! are kept apart by other digits.
 
-use super::{Content, Item, ItemKind, Sink};
+use super::{Content, Item, ItemKind, Sink, join, split_last};
 use crate::Result;
+use std::collections::{HashMap, HashSet};
 use weft_hfs::macroman;
 
 /// The longest name on HFS, in bytes of MacRoman.
@@ -17,6 +19,9 @@ const EXTENSION_MAX_BYTES: usize = 8;
 pub struct FitNames<'a> {
     sink: &'a mut dyn Sink,
     changed: Vec<(String, String)>,
+    /// What each path has become, and all that they have become.
+    paths: HashMap<Vec<u8>, Vec<u8>>,
+    taken: HashSet<Vec<u8>>,
 }
 
 impl std::fmt::Debug for FitNames<'_> {
@@ -28,7 +33,7 @@ impl std::fmt::Debug for FitNames<'_> {
 impl<'a> FitNames<'a> {
     /// Makes names fit that go to `sink`.
     pub fn new(sink: &'a mut dyn Sink) -> Self {
-        Self { sink, changed: Vec::new() }
+        Self { sink, changed: Vec::new(), paths: HashMap::new(), taken: HashSet::new() }
     }
 
     /// The names that were changed, and what they became.
@@ -36,17 +41,46 @@ impl<'a> FitNames<'a> {
     pub fn changed(&self) -> &[(String, String)] {
         &self.changed
     }
+
+    /// A path as it fits; always the same one.
+    fn fit_path(&mut self, path: &[u8]) -> Vec<u8> {
+        if path.is_empty() {
+            return Vec::new();
+        }
+        let (above, own) = split_last(path);
+        if let Some(base) = own.strip_prefix(COMPANION) {
+            let base = self.fit_path(&join(above, base));
+            let (above, base) = split_last(&base);
+            return join(above, &[COMPANION, base].concat());
+        }
+        if let Some(fitted) = self.paths.get(path) {
+            return fitted.clone();
+        }
+        let above = self.fit_path(above);
+        let free = (0_u32..).map(|turn| join(&above, &fit_again(own, turn)));
+        let fitted = free.into_iter().find(|path| !self.taken.contains(path)).unwrap_or_default();
+        self.taken.insert(fitted.clone());
+        self.paths.insert(path.to_vec(), fitted.clone());
+        fitted
+    }
 }
+
+/// What the companion of a file has before the file's name; it is on no volume.
+const COMPANION: &[u8] = b"._";
 
 /// The name as it fits; as it is if it does.
 #[must_use]
 pub fn fit(name: &[u8]) -> Vec<u8> {
-    // The companion of a file has the file's name behind two letters, which are on no volume.
-    if let Some(base) = name.strip_prefix(b"._") {
-        return [b"._", &fit(base)[..]].concat();
+    if let Some(base) = name.strip_prefix(COMPANION) {
+        return [COMPANION, &fit(base)[..]].concat();
     }
+    fit_again(name, 0)
+}
+
+/// The name as it fits, where others have taken what it was in earlier turns.
+fn fit_again(name: &[u8], turn: u32) -> Vec<u8> {
     match macroman::name_from_unix(name) {
-        Ok(mac) if mac.len() <= NAME_MAX_BYTES => return name.to_vec(),
+        Ok(mac) if turn == 0 && mac.len() <= NAME_MAX_BYTES => return name.to_vec(),
         _ => {}
     }
     let text = String::from_utf8_lossy(name);
@@ -74,7 +108,7 @@ pub fn fit(name: &[u8]) -> Vec<u8> {
         Some(end) if dot > 0 && (2..=EXTENSION_MAX_BYTES).contains(&end.len()) => end.to_vec(),
         _ => Vec::new(),
     };
-    let mark = format!("#{:04x}", hash(name));
+    let mark = format!("#{:04x}", hash(name, turn));
     let keep = NAME_MAX_BYTES - mark.len() - extension.len();
     let stem = mac.len() - extension.len();
     mac.truncate(stem.min(keep));
@@ -83,16 +117,12 @@ pub fn fit(name: &[u8]) -> Vec<u8> {
     macroman::name_to_unix(&mac).into_bytes()
 }
 
-/// FNV-1a, folded to 16 bits.
-fn hash(name: &[u8]) -> u16 {
+/// FNV-1a, folded to 16 bits; each turn counts on.
+fn hash(name: &[u8], turn: u32) -> u16 {
     let hash = name
         .iter()
         .fold(0x811c_9dc5_u32, |hash, byte| (hash ^ u32::from(*byte)).wrapping_mul(0x0100_0193));
-    (hash >> 16) as u16 ^ hash as u16
-}
-
-fn fit_path(path: &[u8]) -> Vec<u8> {
-    path.split(|b| *b == b'/').map(fit).collect::<Vec<_>>().join(&b'/')
+    ((hash >> 16) as u16 ^ hash as u16).wrapping_add(turn as u16)
 }
 
 impl Sink for FitNames<'_> {
@@ -100,16 +130,16 @@ impl Sink for FitNames<'_> {
         if item.path.is_empty() {
             return self.sink.put(item, content);
         }
-        let path = fit_path(item.path);
-        let (own, fitted) = (super::split_last(item.path).1, super::split_last(&path).1);
-        if own != fitted && !own.starts_with(b"._") {
+        let path = self.fit_path(item.path);
+        let (own, fitted) = (split_last(item.path).1, split_last(&path).1);
+        if own != fitted && !own.starts_with(COMPANION) {
             let text = |name: &[u8]| String::from_utf8_lossy(name).into_owned();
             self.changed.push((text(item.path), text(fitted)));
         }
         let first;
         let kind = match item.kind {
             ItemKind::HardLink(earlier) => {
-                first = fit_path(earlier);
+                first = self.fit_path(earlier);
                 ItemKind::HardLink(&first)
             }
             kind => kind,

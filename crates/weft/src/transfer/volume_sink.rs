@@ -7,6 +7,7 @@
 use super::{Content, Item, ItemKind, RUN_BYTES, Sink, below, join, split_last};
 use crate::{Error, Result};
 use std::collections::HashMap;
+use std::hash::{BuildHasher, BuildHasherDefault, DefaultHasher};
 use weft_vfs::path::Node;
 use weft_vfs::{
     Caller, Error as FsError, FileKind, FileSystem, Handle, Ino, SetAttr, SetTime, XattrSet,
@@ -40,6 +41,9 @@ pub struct VolumeSink<'a> {
     directories: HashMap<Vec<u8>, Node<'a>>,
     last_parent: (Vec<u8>, Ino),
     deferred: Vec<(Ino, SetAttr)>,
+    /// The hash of the path of everything but directories that was made: on a volume where case does
+    /// not count, another path may lead to it, and would replace it without a word.
+    made: HashMap<Ino, u64>,
     buffer: Vec<u8>,
     xattrs_left_out: u64,
     left_out: Vec<String>,
@@ -71,10 +75,17 @@ impl<'a> VolumeSink<'a> {
             directories: HashMap::new(),
             last_parent: (Vec::new(), ino),
             deferred: Vec::new(),
+            made: HashMap::new(),
             buffer: vec![0; RUN_BYTES],
             xattrs_left_out: 0,
             left_out: Vec::new(),
         }
+    }
+
+    /// Takes for its own what another sink has put into the same directory: nothing of that is replaced
+    /// by something of another name.
+    pub fn go_on_from(&mut self, other: &mut Self) {
+        self.made = std::mem::take(&mut other.made);
     }
 
     /// How many extended attributes the volume had no way to keep.
@@ -198,20 +209,37 @@ impl<'a> VolumeSink<'a> {
 
     /// Makes something that is no directory, after removing what bore the name.
     fn make(
-        &self,
+        &mut self,
         full: &[u8],
         parent: Ino,
         name: &[u8],
         make: impl Fn() -> weft_vfs::Result<weft_vfs::Entry>,
     ) -> Result<Node<'a>> {
+        let path = BuildHasherDefault::<DefaultHasher>::default().hash_one(full);
         let entry = match make() {
             Err(FsError::Exists) => {
+                let there = self.fs.lookup(parent, name);
+                let there = there.map_err(|e| self.error("replace", full, e))?;
+                let there = Node::from_entry(self.fs, there);
+                // A stream may have a path twice, and the second counts.
+                if self.made.get(&there.ino()).is_some_and(|made| *made != path) {
+                    let what = "another name of the source is the same on this volume";
+                    return Err(self.error("make", full, FsError::Invalid(what)));
+                }
                 self.fs.unlink(parent, name).map_err(|e| self.error("replace", full, e))?;
+                drop(there);
                 make()
             }
             other => other,
         };
-        Ok(Node::from_entry(self.fs, entry.map_err(|e| self.error("make", full, e))?))
+        let node = Node::from_entry(self.fs, entry.map_err(|e| self.error("make", full, e))?);
+        if node.attr().nlink == 1 {
+            self.made.insert(node.ino(), path);
+        } else {
+            // By rights it has several paths.
+            self.made.remove(&node.ino());
+        }
+        Ok(node)
     }
 
     fn fill(&mut self, full: &[u8], ino: Ino, content: &mut dyn Content) -> Result<u64> {
