@@ -32,6 +32,9 @@ pub struct MacReport {
     pub remaining: Vec<String>,
     /// Whether the volume was unmounted. If not, opening it sets its counts and bitmap right.
     pub unmounted: bool,
+    /// Whether a repair wrote the trees where they were, as the volume is too full for new ones beside
+    /// them: a power cut in the meantime might have cost records.
+    pub in_place: bool,
     /// Whether its journal held something, which was replayed (in memory, without a repair).
     pub journal_replayed: bool,
     /// Files there are.
@@ -123,9 +126,9 @@ fn hfs(source: &str, image: &Image, options: &Options<'_>) -> Result<Checked> {
         Replay::Volume(e) => failed(e),
         Replay::Block(e) => Error::Block(e),
     })?;
-    let (before, after) = if writable {
+    let (before, after, in_place) = if writable {
         let done = weft_hfs::fsck::repair(&*device).map_err(failed)?;
-        (done.before, done.after)
+        (done.before, done.after, done.in_place)
     } else {
         let report = match weft_hfs::fsck::check(&*device) {
             Ok(report) => report,
@@ -137,7 +140,7 @@ fn hfs(source: &str, image: &Image, options: &Options<'_>) -> Result<Checked> {
                 weft_hfs::fsck::Report { problems: vec![problem], ..Default::default() }
             }
         };
-        (report.clone(), report)
+        (report.clone(), report, false)
     };
     let found = |p: &weft_hfs::fsck::Problem| Found { what: p.to_string(), fix: p.fix().into() };
     Ok(Checked::Mac(MacReport {
@@ -146,6 +149,7 @@ fn hfs(source: &str, image: &Image, options: &Options<'_>) -> Result<Checked> {
         problems: before.problems.iter().map(found).collect(),
         remaining: after.problems.iter().map(ToString::to_string).collect(),
         unmounted: before.unmounted,
+        in_place,
         journal_replayed,
         files: after.files,
         folders: after.folders,
@@ -218,6 +222,7 @@ fn mfs(source: &str, image: &Image, options: &Options<'_>) -> Result<Checked> {
         problems,
         remaining,
         unmounted: report.loose.is_empty(),
+        in_place: false,
         journal_replayed: false,
         files: u32::try_from(report.files).unwrap_or(u32::MAX),
         folders: 1,

@@ -13,6 +13,10 @@ const REPAIRED: u8 = 1;
 /// Something is wrong and has not been repaired.
 const LEFT: u8 = 4;
 
+/// Said of a repair that could not keep what it replaced until it was done.
+const IN_PLACE: &str = "the volume is too full for new trees beside the old ones: they were written \
+    over those, and a power cut meanwhile might have cost records";
+
 /// How many problems are listed for a person.
 const SHOWN: usize = 50;
 
@@ -108,6 +112,7 @@ struct MacChecked<'a> {
     repaired: bool,
     dry_run: bool,
     unmounted: bool,
+    in_place: bool,
     journal_replayed: bool,
     problems: Vec<MacProblem<'a>>,
     remaining: &'a [String],
@@ -138,6 +143,7 @@ fn mac(out: Output, args: &cli::Fsck, report: &MacReport) -> Result<u8, Failure>
         repaired: code == REPAIRED,
         dry_run: args.dry_run,
         unmounted: report.unmounted,
+        in_place: report.in_place,
         journal_replayed: report.journal_replayed,
         problems: report
             .problems
@@ -179,6 +185,9 @@ fn mac(out: Output, args: &cli::Fsck, report: &MacReport) -> Result<u8, Failure>
                 for left in report.remaining.iter().take(SHOWN) {
                     writeln!(w, "left: {left}")?;
                 }
+            }
+            if report.in_place {
+                writeln!(w, "{IN_PLACE}")?;
             }
         }
         writeln!(

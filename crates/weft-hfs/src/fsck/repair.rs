@@ -32,7 +32,7 @@ use crate::layout::{
 use crate::store::{Bare, Device, Store};
 use crate::volume::Volume;
 use crate::{Error, Result};
-use alloc::collections::BTreeMap;
+use alloc::collections::{BTreeMap, BTreeSet};
 use alloc::format;
 use alloc::vec;
 use alloc::vec::Vec;
@@ -148,6 +148,9 @@ struct Rebuild {
     /// All extents of each fork, of the catalog and of the bad blocks.
     forks: BTreeMap<(u32, Fork), Vec<Extent>>,
     used: Vec<bool>,
+    /// No more blocks than this are free in a row. A hostile volume has hundreds of thousands of
+    /// extents that are looked for in vain.
+    longest_free: u32,
     /// The records that catalog and extents tree have now, and whether the trees are sound.
     found: [Vec<Found>; 2],
     sound: [bool; 2],
@@ -170,7 +173,9 @@ impl Rebuild {
         let sound =
             [catalog_sound && whole(&volume.catalog), extents_sound && whole(&volume.extents)];
         let found = [catalog, extents];
-        let mut rebuild = Self { census, mdb, forks: BTreeMap::new(), used, found, sound };
+        let longest_free = u32::MAX;
+        let forks = BTreeMap::new();
+        let mut rebuild = Self { census, mdb, forks, used, longest_free, found, sound };
         rebuild.settle_items()?;
         rebuild.settle_forks(s, volume)?;
         Ok(rebuild)
@@ -193,6 +198,23 @@ impl Rebuild {
         if let Some(blocks) = self.used.get_mut(range) {
             blocks.fill(false);
         }
+        self.longest_free = u32::MAX;
+    }
+
+    /// The first of `count` blocks in a row that nobody has.
+    fn free_run(&mut self, count: u16) -> Option<u16> {
+        if u32::from(count) > self.longest_free {
+            return None;
+        }
+        let mut run = 0;
+        for (nr, used) in self.used.iter().enumerate() {
+            run = if *used { 0 } else { run + 1 };
+            if run == usize::from(count) {
+                return u16::try_from(nr + 1 - run).ok();
+            }
+        }
+        self.longest_free = u32::from(count).saturating_sub(1);
+        None
     }
 
     /// Every item in a folder, every folder with a thread, and nothing else.
@@ -352,7 +374,7 @@ impl Rebuild {
         }
         // First all that is sound, so that what is not cannot take it away.
         let ids: Vec<u32> = self.census.files.keys().copied().collect();
-        let mut doubled = Vec::new();
+        let mut doubled = BTreeSet::new();
         for id in ids {
             for fork in Fork::ALL {
                 let Some((_, file)) = self.census.files.get(&id) else { continue };
@@ -381,7 +403,7 @@ impl Rebuild {
                 }
                 for (i, &extent) in extents.iter().enumerate() {
                     if !self.claim(extent) {
-                        doubled.push((id, fork, i));
+                        doubled.insert((id, fork, i));
                     }
                 }
                 self.forks.insert((id, fork), extents);
@@ -419,11 +441,7 @@ impl Rebuild {
         let Some(&extent) = self.forks.get(&of).and_then(|extents| extents.get(i)) else {
             return Ok(true);
         };
-        let want = usize::from(extent.count);
-        let free = self.used.windows(want).position(|run| run.iter().all(|used| !used));
-        let Some(start) = free.and_then(|start| u16::try_from(start).ok()) else {
-            return Ok(false);
-        };
+        let Some(start) = self.free_run(extent.count) else { return Ok(false) };
         let copy = Extent { start, count: extent.count };
         self.claim(copy);
         let per = self.mdb.blocks_per_alloc();

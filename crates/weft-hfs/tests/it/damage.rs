@@ -1,12 +1,13 @@
 //! Damaged and hostile volumes: each is an error or is read as far as it can be, and is repaired.
 
 use crate::model::Driver;
-use crate::volume::{assert_sound, empty, mount, quiet};
+use crate::volume::{assert_sound, empty, mount, name, quiet};
 use std::collections::BTreeMap;
 use std::sync::Arc;
 use weft_block::{BlockDevice, Event, MemoryDevice, Recorder, Rng};
 use weft_hfs::fsck::{self, Problem};
 use weft_hfs::layout::{CatalogRecord, Fork, ROOT_ID};
+use weft_hfs::volume::New;
 use weft_hfs::{Hfs, OpenOptions};
 use weft_vfs::{FileSystem, Ino};
 
@@ -127,6 +128,60 @@ fn what_was_damaged_is_repaired() {
         }
     }
     assert!(repaired > 100, "{repaired}");
+}
+
+/// Found by fuzzing: where a fork ends for want of blocks, what it had behind is free again.
+#[test]
+fn a_fork_that_is_cut_off_gives_back_the_rest() {
+    let device = empty(400 << 10);
+    let fs = mount(&device);
+    let write = |text: &str, len: usize| {
+        let name = name(text);
+        let at = match fs.item(ROOT_ID, &name) {
+            Ok((_, CatalogRecord::File(file))) => u64::from(file.fork(Fork::Data).len_bytes),
+            _ => {
+                fs.create_item(ROOT_ID, &name, &New::FILE).unwrap();
+                0
+            }
+        };
+        fs.write_fork(ROOT_ID, &name, Fork::Data, at, &vec![7; len]).unwrap()
+    };
+    // One in two pieces, as others were made in between; and then nothing is free.
+    write("whole", 10_000);
+    write("cut", 5000);
+    write("between", 500);
+    write("cut", 5000);
+    write("rest", 400 << 10);
+    assert_eq!(fs.volume_info().free_blocks, 0);
+    let file = |fs: &Hfs, text: &str| match fs.item(ROOT_ID, &name(text)).unwrap().1 {
+        CatalogRecord::File(file) => file,
+        _ => panic!("{text} is a file"),
+    };
+    let (cut, whole) = (file(&fs, "cut"), file(&fs, "whole"));
+    fs.unmount().unwrap();
+    let [first, second, _] = cut.fork(Fork::Data).extents;
+    assert!(first.count > 0 && second.count > 0, "{cut:?}");
+    // It claims all blocks of the other instead: more than are free then.
+    let mut wrong = cut;
+    let (fork, theirs) = (wrong.fork_mut(Fork::Data), whole.fork(Fork::Data).extents[0]);
+    assert!(theirs.count > first.count);
+    fork.space_bytes += u32::from(theirs.count - first.count) * 512;
+    fork.extents[0] = theirs;
+    let mut all = vec![0; 400 << 10];
+    device.read_at(&mut all, 0).unwrap();
+    let record = |file| CatalogRecord::File(file).encode().0;
+    let at = all.windows(102).position(|w| w == record(cut)).unwrap();
+    device.write_at(&record(wrong), at as u64).unwrap();
+
+    let done = fsck::repair(&*device).unwrap();
+    let overlap = |p: &Problem| matches!(p, Problem::Overlap { .. });
+    assert!(done.before.problems.iter().any(overlap), "{:?}", done.before.problems);
+    assert!(done.after.is_clean(), "{:?}", done.after.problems);
+    let fs = mount(&device);
+    assert_eq!(file(&fs, "cut").fork(Fork::Data).space_bytes, 0);
+    assert_eq!(file(&fs, "whole"), whole);
+    let both = u32::from(first.count + second.count);
+    assert_eq!(u32::from(fs.volume_info().free_blocks), both);
 }
 
 /// All that a volume holds.

@@ -1,6 +1,6 @@
 //! What volumes come in: containers, partition maps, each other.
 
-use super::{have, macbinary, noise, read, run, volume};
+use super::{have, macbinary, noise, read, run, volume, wrap};
 use crate::run::Bench;
 
 #[test]
@@ -83,6 +83,115 @@ fn images_in_images_are_taken_apart_and_written_in_place() {
     let layers = bench.json(&["info", "f.bin"])["layers"].to_string();
     assert!(layers.contains("MacBinary III") && layers.contains("DiskCopy 4.2"), "{layers}");
     bench.ok(&["fsck", "f.bin"]);
+}
+
+/// A volume of 5 MiB with a file of both forks.
+fn to_be_packed(bench: &Bench) -> Vec<u8> {
+    bench.ok(&["mkfs", "hfs", "v.img", "--size", "5M", "--label", "Packed", "--quiet"]);
+    let file = macbinary(b"Game", b"APPLWeFt", &noise(40_000, 11), &noise(9000, 12));
+    bench.write("Game.bin", &file);
+    bench.ok(&["put", "--as", "macbinary", "Game.bin", "v.img:/", "--quiet"]);
+    bench.ok(&["get", "--as", "macbinary", "v.img:/Game", "whole.bin", "--quiet"]);
+    read(&bench.path("v.img"))
+}
+
+/// A packed image is read, unwrapped to what it was, and never written.
+fn assert_packed(bench: &Bench, image: &str, layer: &str) {
+    let info = bench.json(&["info", image]);
+    assert_eq!((&info["format"], &info["label"]), (&"hfs".into(), &"Packed".into()), "{info}");
+    assert!(info["layers"].to_string().contains(layer), "{info}");
+    let before = read(&bench.path(image));
+    let file = format!("{image}:/Game");
+    bench.ok(&["get", "--as", "macbinary", &file, "back.bin", "--quiet"]);
+    assert!(read(&bench.path("back.bin")) == read(&bench.path("whole.bin")), "{image}");
+    assert_eq!(bench.json(&["fsck", image])["clean"], true);
+    for args in [
+        &["put", "Game.bin", &format!("{image}:/")][..],
+        &["rm", &file],
+        &["hfs", "set", &file, "--type", "TEXT"],
+        &["fsck", "--repair", image],
+    ] {
+        let said = bench.fails(1, args);
+        assert!(said.contains("compressed") && said.contains("unwrap"), "{args:?}: {said}");
+    }
+    assert!(read(&bench.path(image)) == before, "{image} is as it was");
+    bench.ok(&["hfs", "unwrap", image, "plain.img", "--quiet"]);
+    assert!(read(&bench.path("plain.img")) == read(&bench.path("v.img")), "{image}");
+    std::fs::remove_file(bench.path("plain.img")).unwrap();
+}
+
+#[test]
+fn ndif_images_are_read_with_their_resource_fork_beside_them() {
+    let bench = Bench::new();
+    let (data, resource) = wrap::ndif(&to_be_packed(&bench));
+    bench.write("disk.img", &data);
+    let said = bench.fails(1, &["ls", "disk.img:/"]);
+    assert!(said.contains("no file system that weft knows"), "{said}");
+    for place in ["._disk.img", "__MACOSX/._disk.img", ".rsrc/disk.img", "disk.img.rsrc"] {
+        let double = wrap::apple(None, &resource);
+        bench.write(place, if place.contains("._") { &double } else { &resource });
+        assert_packed(&bench, "disk.img", "NDIF");
+        std::fs::remove_file(bench.path(place)).unwrap();
+    }
+    // Both forks in one file.
+    bench.write("disk.bin", &wrap::macbinary(2, &data, &resource));
+    assert_packed(&bench, "disk.bin", "NDIF");
+}
+
+#[test]
+fn udif_images_are_read() {
+    type Pack = fn(&[u8]) -> Vec<u8>;
+    let packings: [(u32, Pack); 2] = [(1, <[u8]>::to_vec), (0x8000_0004, wrap::adc)];
+    let bench = Bench::new();
+    let image = to_be_packed(&bench);
+    for (kind, pack) in packings {
+        for old in [false, true] {
+            bench.write("disk.dmg", &wrap::udif(&image, kind, old, &pack));
+            assert_packed(&bench, "disk.dmg", "UDIF");
+        }
+    }
+    // Cut off, it says what is missing.
+    let whole = read(&bench.path("disk.dmg"));
+    bench.write("cut.dmg", &whole[whole.len() / 2..]);
+    let said = bench.fails(1, &["ls", "cut.dmg:/"]);
+    assert!(said.contains("UDIF"), "{said}");
+}
+
+#[test]
+fn boot_blocks_are_taken_over_from_a_volume_that_has_them() {
+    let bench = volume();
+    let mut image = read(&bench.path("v.img"));
+    image[..1024].copy_from_slice(&noise(1024, 13));
+    image[..2].copy_from_slice(b"LK");
+    let boot = image[..1024].to_vec();
+    bench.write("bootable.img", &image);
+    bench.ok(&["mkfs", "hfs", "d.hda", "--size", "20M", "--apm", "--quiet"]);
+    for target in ["v.img", "d.hda"] {
+        bench.ok(&["mkdir", &format!("{target}:/System Folder")]);
+        let folder = format!("{target}:/System Folder");
+        let from = ["hfs", "bless", &folder, "--boot-blocks-from"];
+        let said = bench.fails(1, &[&from[..], &["v.img"]].concat());
+        assert!(said.contains("v.img has no boot blocks"), "{said}");
+        assert!(bench.json(&["info", target])["blessed_folder"].is_null(), "nothing was done");
+        bench.ok(&[&from[..], &["bootable.img", "--quiet"]].concat());
+        assert!(bench.json(&["info", target])["blessed_folder"].is_u64());
+        assert_eq!(bench.json(&["fsck", target])["clean"], true);
+        let disk = read(&bench.path(target));
+        // Of a disk with a map, the blocks are those of the partition.
+        let starts: Vec<usize> = (0..disk.len() / 512)
+            .map(|block| block * 512)
+            .filter(|&at| disk[at..].starts_with(&boot))
+            .collect();
+        assert_eq!(starts.len(), 1, "{target}");
+        assert_eq!(starts[0] == 0, target == "v.img");
+        assert_eq!(disk[starts[0] + 1024..][..2], *b"BD");
+        if target == "v.img" {
+            // What comes next takes them from here: not any more from a volume without.
+            let mut bare = disk;
+            bare[..1024].fill(0);
+            bench.write("v.img", &bare);
+        }
+    }
 }
 
 #[test]

@@ -4,8 +4,14 @@
 mod forks;
 mod images;
 mod mounted;
+mod names;
 mod peers;
+mod remote;
 mod sizes;
+/// Writers of disk images in their wrappings.
+#[allow(dead_code)] // shared with those who need all of it
+#[path = "../../../../weft-block/tests/it/wrap.rs"]
+mod wrap;
 
 use crate::run::Bench;
 use std::path::Path;
@@ -203,6 +209,42 @@ fn damage_is_4_repaired_1_and_a_dry_run_says_how() {
     assert_eq!(bench.run(&["fsck", "--repair", "v.img"]).code, 1);
     bench.ok(&["get", "v.img:/file", "again"]);
     assert_eq!(read(&bench.path("again")), noise(300_000, 2));
+}
+
+#[test]
+fn a_repair_on_a_full_volume_says_that_it_is_done_in_place() {
+    let bench = Bench::new();
+    bench.ok(&["mkfs", "hfs", "v.img", "--size", "800K", "--quiet"]);
+    let space = &bench.json(&["df", "v.img"])[0];
+    let free = space["blocks_free"].as_u64().unwrap() * space["block_bytes"].as_u64().unwrap();
+    let content = noise(usize::try_from(free).unwrap(), 3);
+    bench.write("file", &content);
+    bench.ok(&["put", "file", "v.img:/", "--quiet"]);
+    assert_eq!(bench.json(&["df", "v.img"])[0]["blocks_free"], 0);
+    // A leaf of the catalog, behind the header of the tree, says that another comes before it.
+    let mut image = read(&bench.path("v.img"));
+    let number = |at: usize| usize::from(image[1024 + at]) << 8 | usize::from(image[1025 + at]);
+    let catalog = (number(28) + number(150) * (number(22) / 512)) * 512;
+    let leaf = catalog + 512;
+    assert_eq!(image[leaf + 8..leaf + 10], [0xff, 1], "a leaf");
+    image[leaf + 7] ^= 5;
+    bench.write("v.img", &image);
+    let ran = bench.run(&["fsck", "--repair", "v.img"]);
+    assert_eq!(ran.code, 1, "{ran:#?}");
+    assert!(ran.out.contains("too full for new trees"), "{ran:#?}");
+    let sound = bench.json(&["fsck", "v.img"]);
+    assert_eq!((&sound["clean"], &sound["in_place"]), (&true.into(), &false.into()));
+    bench.ok(&["get", "v.img:/file", "back"]);
+    assert!(read(&bench.path("back")) == content);
+
+    // With room beside the trees there is nothing to be said.
+    bench.ok(&["rm", "v.img:/file"]);
+    let mut image = read(&bench.path("v.img"));
+    image[leaf + 7] ^= 5;
+    bench.write("v.img", &image);
+    let ran = bench.run(&["fsck", "--repair", "v.img"]);
+    assert_eq!(ran.code, 1, "{ran:#?}");
+    assert!(!ran.out.contains("too full"), "{ran:#?}");
 }
 
 #[test]
