@@ -204,10 +204,10 @@ fn copy_in(
         let doubles = stack.mac().is_some() && forks == Forks::AppleDouble;
         let mut earlier: Option<VolumeSink<'_>> = None;
         for path in from {
-            let own = own_name_of_host(path);
-            let own = own.as_deref().map(OsStr::as_bytes);
-            let fit_own = own.filter(|_| keeping.fit_names).map(fit);
-            let own = fit_own.as_deref().or(own);
+            let host_name = own_name_of_host(path);
+            let host_name = host_name.as_deref().map(OsStr::as_bytes);
+            let fitted_name = host_name.filter(|_| keeping.fit_names).map(fit);
+            let own = fitted_name.as_deref().or(host_name);
             let mut sink = landing.sink(&walker, own, ownership)?;
             if let Some(earlier) = &mut earlier {
                 sink.go_on_from(earlier);
@@ -220,8 +220,8 @@ fn copy_in(
             note_left_out(out, &sink);
             earlier = Some(sink);
             // The other half of a file alone; in a directory it is found by itself.
-            let Some(own) = own.filter(|_| doubles) else { continue };
-            let beside = path.with_file_name(OsStr::from_bytes(&double_of(own)));
+            let (Some(own), Some(host_name), true) = (own, host_name, doubles) else { continue };
+            let beside = path.with_file_name(OsStr::from_bytes(&double_of(host_name)));
             if beside.is_file() && !from.contains(&beside) {
                 let name = double_of(landing.name.as_deref().unwrap_or(own));
                 let mut sink = landing.named(&walker, &name, ownership)?;

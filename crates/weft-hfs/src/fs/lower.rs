@@ -17,7 +17,7 @@ impl Hfs {
     /// What the volume says of itself now.
     #[must_use]
     pub fn volume_info(&self) -> VolumeInfo {
-        self.lock().vol.mdb().clone()
+        self.lock().vol.current_mdb().clone()
     }
 
     /// Gives the volume another name of at most 27 bytes.

@@ -192,6 +192,12 @@ impl<P: Copy + PartialEq + core::fmt::Debug> Volume<P> {
         self.write_mdb(s, &[])
     }
 
+    /// The MDB as it would be written now, with the free blocks counted.
+    pub fn current_mdb(&mut self) -> &Mdb {
+        self.refresh_mdb();
+        &self.mdb
+    }
+
     /// What the free block counts say.
     fn refresh_mdb(&mut self) {
         self.mdb.free_blocks = u16::try_from(self.space.free_on_disk()).unwrap_or(u16::MAX);

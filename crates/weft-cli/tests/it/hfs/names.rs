@@ -73,7 +73,7 @@ fn a_file_alone_takes_its_other_half_along_under_the_new_name() {
     bench.ok(&["put", "--fit-names", &long, "v.img:/", "--quiet"]);
     let list = bench.json(&["hfs", "ls", "v.img:/"]);
     let file = &list[0][0];
-    let name = file["name"].as_str().unwrap();
+    let name = file["path"].as_str().unwrap();
     assert!(name.starts_with("longlong") && name.ends_with(".sit"), "{list}");
     assert_eq!(file["resource_bytes"], 5000, "{list}");
 }
