@@ -68,7 +68,8 @@ impl Image {
 /// are several volumes and none is named.
 pub fn unwrap(source: &str, device: Arc<dyn BlockDevice>) -> Result<Image> {
     let format = recognise(&*device)?;
-    if format.is_volume() {
+    // A UDIF image that begins with an unpacked chunk begins as the volume in it does.
+    if format.is_volume() && !ends_as_udif(&*device)? {
         return Ok(Image { device, layers: Vec::new(), format });
     }
     let options = container::Options { resource_fork: resource_fork_of(source), partition: None };
@@ -83,6 +84,14 @@ pub fn unwrap(source: &str, device: Arc<dyn BlockDevice>) -> Result<Image> {
     })?;
     let format = if opened.layers.is_empty() { format } else { recognise(&*opened.device)? };
     Ok(Image { device: opened.device, layers: opened.layers, format })
+}
+
+/// Whether there is the trailer of a UDIF image.
+fn ends_as_udif(device: &dyn BlockDevice) -> Result<bool> {
+    let Some(at) = device.geometry().len_bytes.checked_sub(512) else { return Ok(false) };
+    let mut start = [0; 8];
+    device.read_at(&mut start, at)?;
+    Ok(start == *b"koly\0\0\0\x04")
 }
 
 /// The resource fork of the image file `source`, where there is one: in `._NAME` beside it (also
