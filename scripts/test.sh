@@ -39,7 +39,9 @@ if cargo clippy --version >/dev/null 2>&1; then
 else
   echo "== lints: SKIPPED: clippy is not installed"
 fi
-step "tests" "$CARGO" test --locked --profile ci --workspace --all-targets --no-fail-fast
+# A test that hangs ends the step, not the patience of whoever waits: it is the one of which cargo
+# said that it "has been running for over 60 seconds".
+step "tests" timeout --kill-after=30 "${WEFT_TEST_SECONDS:-3000}" "$CARGO" test --locked --profile ci --workspace --all-targets --no-fail-fast
 step "documentation's examples" "$CARGO" test --locked --profile ci --workspace --doc --no-fail-fast
 step "documentation" env RUSTDOCFLAGS="-D warnings" \
   "$CARGO" doc --locked --profile ci --workspace --no-deps -q

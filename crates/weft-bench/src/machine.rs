@@ -1,5 +1,6 @@
 //! What a measurement ran on: processor, memory, kernel, versions, date.
 
+use std::path::Path;
 use std::process::Command;
 use weft::vfs::Time;
 
@@ -52,6 +53,19 @@ fn date() -> String {
     let month = if mp < 10 { mp + 3 } else { mp - 9 };
     let year = yoe + era * 400 + i64::from(month <= 2);
     format!("{year:04}-{month:02}-{:02}", doy - (153 * mp + 2) / 5 + 1)
+}
+
+/// Whether files in a directory are kept in memory only.
+pub fn in_memory(dir: &Path) -> bool {
+    // linux/magic.h: TMPFS_MAGIC.
+    rustix::fs::statfs(dir).is_ok_and(|fs| fs.f_type == 0x0102_1994)
+}
+
+/// Uses so much memory and gives it back. A virtual machine that returns free memory to its host
+/// pays for each page that it takes again: seconds for a gibibyte, and whoever is measured first
+/// after a pause would pay for all.
+pub fn warm_memory(len_bytes: usize) {
+    drop(std::hint::black_box(vec![1_u8; len_bytes]));
 }
 
 /// Seconds of CPU that a process has used, in user and kernel mode together, all its threads

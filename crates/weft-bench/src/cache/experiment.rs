@@ -54,6 +54,9 @@ struct Row {
     size_mib: u64,
     system: System,
     cold: Times,
+    /// CPU seconds of the cache's process in the cold run: less at the mercy of the machine's disk
+    /// and scheduler than the time.
+    cold_cpu: Times,
     warm: Times,
     /// Warm after the cache's process was ended and started again.
     again: Times,
@@ -73,13 +76,14 @@ pub fn experiment(bench: &Bench) -> Result<()> {
     let mut section = Section::new("cache-experiment", "A volume behind a slow link, cached");
     section.line(&format!(
         "An NBD export behind a proxy that adds {:.2} ms to a round trip (measured), read by fio \
-         through a cache in a local file: half the cache's size in order (128 KiB, 2 in flight), \
+         through a cache in a file {}: half the cache's size in order (128 KiB, 2 in flight), \
          and {RANDOM_REQUESTS} random pieces of 4 KiB one after the other. Seconds, {} runs of each \
          after a warm-up, in turns. Cold: the cache is new. Warm: the same again. Restarted: the \
          same again after the cache's process was ended and started anew. weft in blocks of 4 KiB, \
          write-through; nbdkit with `cache=unsafe cache-on-read=true`, blocks of 64 KiB for reading \
-         in order and of 4 KiB for random reads.",
+         in order and of 4 KiB for random reads. CPU: of the cache's process, in the cold run.",
         origin.added.as_secs_f64() * 1e3,
+        if machine::in_memory(&bench.work) { "in memory (tmpfs)" } else { "on a local disk" },
         bench.pairs
     ));
     let mut systems = SYSTEMS.to_vec();
@@ -118,6 +122,7 @@ impl Row {
             size_mib,
             system,
             cold: Times::default(),
+            cold_cpu: Times::default(),
             warm: Times::default(),
             again: Times::default(),
             counts: Counts::new(),
@@ -139,8 +144,10 @@ impl Row {
         };
         place.clear()?;
         let area = (self.size_mib << 20) / reading.part;
+        machine::warm_memory((area as usize).saturating_add(256 << 20));
         let running = place.start(self.system)?;
         let cold = fio(&running.uri, reading, area)?;
+        let cold_cpu = running.cpu_seconds();
         let mut warm = 0.0;
         for _ in 0..WARM_RUNS {
             warm += fio(&running.uri, reading, area)? / f64::from(WARM_RUNS);
@@ -162,6 +169,9 @@ impl Row {
         place.clear()?;
         if keep {
             self.cold.push(cold);
+            if let Some(cpu) = cold_cpu {
+                self.cold_cpu.push(cpu);
+            }
             self.warm.push(warm);
             if let Some(again) = again {
                 self.again.push(again);
@@ -193,6 +203,8 @@ fn tabulate(section: &mut Section, reading: Reading, rows: &[Row]) {
                 format!("{} MiB, {}", row.size_mib, row.system),
                 row.cold.show(),
                 ratio(&row.cold, off.map(|o| &o.cold)),
+                row.cold_cpu.show(),
+                ratio(&row.cold_cpu, off.map(|o| &o.cold_cpu)),
                 row.warm.show(),
                 ratio(&row.warm, off.map(|o| &o.warm)),
                 row.again.show(),
@@ -205,6 +217,8 @@ fn tabulate(section: &mut Section, reading: Reading, rows: &[Row]) {
         &[
             "",
             "cold",
+            "to weft without",
+            "its CPU",
             "to weft without",
             "warm",
             "to weft without",

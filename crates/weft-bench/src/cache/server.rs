@@ -1,7 +1,7 @@
 //! The systems that stand between the reader and the slow origin, each in a process of its own:
 //! weft's cache, nbdkit's cache filter, nothing.
 
-use crate::proxy;
+use crate::{machine, proxy};
 use anyhow::{Context, Result, bail, ensure};
 use std::collections::BTreeMap;
 use std::fmt;
@@ -230,6 +230,11 @@ fn free_port() -> Result<u16> {
 pub type Counts = BTreeMap<String, u64>;
 
 impl Running {
+    /// CPU seconds its process has used so far.
+    pub fn cpu_seconds(&self) -> Option<f64> {
+        Some(machine::cpu_seconds(&self.child.as_ref()?.id().to_string()))
+    }
+
     /// Ends it in good order; weft's cache says what it counted.
     pub fn finish(mut self) -> Result<Counts> {
         let mut counts = Counts::new();

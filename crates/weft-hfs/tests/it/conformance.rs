@@ -6,8 +6,8 @@ use std::sync::Arc;
 use weft_block::{BlockDevice, MemoryDevice};
 use weft_hfs::{Hfs, OpenOptions};
 use weft_patch::{JournalMode, Options, Policy};
+use weft_vfs::FileSystem;
 use weft_vfs::conformance::{Limits, run_checked};
-use weft_vfs::{Caller, FileSystem, OpenFlags};
 
 /// Names of 31 bytes of MacRoman in no case, one name for each file, no links, owners or modes
 /// beyond a lock, one time that changes, ids and a catalog that only grow, two forks in place of attributes of any name.
@@ -75,56 +75,6 @@ fn by_ordered_writes() {
 #[test]
 fn with_a_journal() {
     conforms(Policy::Journal(JournalMode::Ordered));
-}
-
-#[test]
-fn writers_of_one_file_keep_each_others_bytes() {
-    // As a kernel writes back: pieces of a new file, by several threads, in no order. Whoever
-    // writes past the end makes the file longer first, in steps; others write meanwhile.
-    const PIECE: usize = 64 << 10;
-    const PIECES: usize = 48;
-    for policy in [Policy::Soft, Policy::Journal(JournalMode::Ordered)] {
-        let journaled = matches!(policy, Policy::Journal(_));
-        let engine = Options { policy, ..Options::default() };
-        let journal: Arc<dyn BlockDevice> = Arc::new(MemoryDevice::new(4 << 20));
-        let options = OpenOptions { engine, journal: journaled.then_some(journal), ..quiet() };
-        let device = empty(20 << 20);
-        let fs = Hfs::open(Arc::clone(&device) as Arc<dyn BlockDevice>, options).unwrap();
-        let content: Vec<u8> = (0..PIECE * PIECES).map(|at| (at / PIECE + 1) as u8).collect();
-        for round in 0..8_usize {
-            let name = format!("f{round}");
-            let flags = OpenFlags::WRITE | OpenFlags::READ;
-            let made = fs.create(&Caller::default(), fs.root(), name.as_bytes(), 0o644, flags);
-            let (entry, opened) = made.unwrap();
-            let ino = entry.attr.ino;
-            std::thread::scope(|scope| {
-                for thread in 0..4 {
-                    let (fs, content) = (&fs, &content);
-                    scope.spawn(move || {
-                        for n in (thread..PIECES).step_by(4) {
-                            let at = (n * (7 + 6 * round) + 5) % PIECES * PIECE;
-                            let piece = &content[at..at + PIECE];
-                            let wrote = fs.write(ino, opened.handle, at as u64, piece);
-                            assert_eq!(wrote.unwrap(), PIECE);
-                        }
-                    });
-                }
-            });
-            let mut back = vec![0; content.len()];
-            let mut at = 0;
-            while at < back.len() {
-                let n = fs.read(ino, opened.handle, at as u64, &mut back[at..]).unwrap();
-                assert!(n > 0, "{policy:?}, round {round}: the file ends at {at}");
-                at += n;
-            }
-            assert!(back == content, "{policy:?}, round {round}");
-            fs.release(ino, opened.handle).unwrap();
-            fs.unlink(fs.root(), name.as_bytes()).unwrap();
-            fs.forget(ino, 1);
-        }
-        fs.unmount().unwrap();
-        assert_sound(&*device);
-    }
 }
 
 #[test]

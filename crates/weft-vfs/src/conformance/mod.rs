@@ -278,6 +278,7 @@ const CASES: &[Case] = cases![
     threads::own_directories,
     threads::one_directory,
     threads::one_file,
+    threads::pieces_of_one_file,
     random::agrees_with_the_model,
 ];
 

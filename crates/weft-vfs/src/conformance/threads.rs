@@ -112,3 +112,27 @@ pub(super) fn one_file(bench: &Bench<'_>) -> Result<()> {
     }
     Ok(())
 }
+
+/// As a kernel writes back: pieces of a new file, by several threads, in no order. Whoever writes
+/// past the end makes the file longer, while others write behind and before it.
+pub(super) fn pieces_of_one_file(bench: &Bench<'_>) -> Result<()> {
+    const PIECE: usize = 64 << 10;
+    let pieces = (bench.limits.long_bytes / PIECE).max(THREADS as usize);
+    let want = pattern(5, pieces * PIECE);
+    // Upwards and downwards, both from the middle.
+    for step in [pieces + 1, 2 * pieces - 1] {
+        let node = bench.root().create(&caller(), b"pieces", 0o644)?;
+        together(bench, |fs, nr| {
+            let opened = fs.open(node.ino(), OpenFlags::WRITE)?;
+            for n in (nr as usize..pieces).step_by(THREADS as usize) {
+                let at = (n * step + pieces / 2) % pieces * PIECE;
+                let piece = &want[at..at + PIECE];
+                assert_eq!(fs.write(node.ino(), opened.handle, at as u64, piece)?, PIECE);
+            }
+            fs.release(node.ino(), opened.handle)
+        })?;
+        assert!(node.read_all()? == want, "in steps of {step}");
+        bench.root().remove(b"pieces")?;
+    }
+    Ok(())
+}

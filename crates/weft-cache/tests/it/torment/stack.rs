@@ -59,8 +59,12 @@ impl Stack {
             label: format!("origin {origin}"),
             generation: 0,
         };
-        let options =
-            AttachOptions { mode: self.modes[origin], add: true, ..AttachOptions::default() };
+        let options = AttachOptions {
+            mode: self.modes[origin],
+            add: true,
+            samples: self.config.samples(),
+            ..AttachOptions::default()
+        };
         let device = self.world.device(origin + 1);
         let attached = self.cache.attach(device, &id, &options);
         self.devices[origin] = Some(attached.map_err(|e| format!("attaching {origin}: {e}"))?);
