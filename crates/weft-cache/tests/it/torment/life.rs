@@ -19,8 +19,8 @@ pub struct Life<'a, S> {
     /// Origins that have lost something, of which their user has not been told: the next flush of
     /// theirs may fail, and must where nothing of it can be in the cache.
     untold: Vec<bool>,
-    /// Origins whose user was told by an operation that is more than a flush: the next flush may
-    /// tell it again.
+    /// Origins whose next flush may tell of a loss and need not: their user was told by an operation
+    /// that is more than a flush, or the disk had ignored all that the lost flush was for.
     told: Vec<bool>,
     /// The oracle after each step, with the number of events by then.
     steps: Vec<(usize, Oracle)>,
@@ -122,6 +122,8 @@ impl<'a, S: Subject> Life<'a, S> {
             if after.losing != before.losing {
                 let hidden = self.config.hides_losses();
                 self.untold[origin] |= self.oracle.flush_failed(origin, hidden);
+            } else if after.all != before.all {
+                self.told[origin] |= self.oracle.has_unflushed(origin);
             }
         }
         if done.is_err()

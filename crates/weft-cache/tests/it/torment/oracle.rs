@@ -192,6 +192,11 @@ impl Oracle {
         }
     }
 
+    /// Whether anything was changed since the last good flush.
+    pub fn has_unflushed(&self, origin: usize) -> bool {
+        self.origins[origin].iter().any(|s| !s.since.is_empty())
+    }
+
     /// A flush of an origin failed: of what was written since the last good one, each sector is
     /// there or not. Returns whether there was any. `hidden`: which it is shows only when the
     /// power goes, and no good flush changes it.
