@@ -167,7 +167,7 @@ impl Cache {
     ///
     /// # Panics
     /// If one is.
-    #[cfg(debug_assertions)]
+    #[cfg(any(test, debug_assertions))]
     #[doc(hidden)]
     pub fn check_invariants(&self) {
         self.lock().check_invariants();

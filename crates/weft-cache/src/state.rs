@@ -581,7 +581,7 @@ impl State {
     }
 
     /// Looks at everything; for tests.
-    #[cfg(debug_assertions)]
+    #[cfg(any(test, debug_assertions))]
     pub(crate) fn check_invariants(&self) {
         let mut dirty = 0;
         let mut used = 0;
