@@ -6,7 +6,7 @@ use std::sync::Arc;
 use weft_block::{BlockDevice, MemoryDevice};
 use weft_hfs::{Hfs, OpenOptions};
 use weft_patch::{JournalMode, Options, Policy};
-use weft_vfs::FileSystem;
+use weft_vfs::{Caller, FileSystem, OpenFlags};
 use weft_vfs::conformance::{Limits, run_checked};
 
 /// Names of 31 bytes of MacRoman in no case, one name for each file, no links, owners or modes
