@@ -6,8 +6,8 @@ use std::sync::Arc;
 use weft_block::{BlockDevice, MemoryDevice};
 use weft_hfs::{Hfs, OpenOptions};
 use weft_patch::{JournalMode, Options, Policy};
-use weft_vfs::{Caller, FileSystem, OpenFlags};
 use weft_vfs::conformance::{Limits, run_checked};
+use weft_vfs::{Caller, FileSystem, OpenFlags};
 
 /// Names of 31 bytes of MacRoman in no case, one name for each file, no links, owners or modes
 /// beyond a lock, one time that changes, ids and a catalog that only grow, two forks in place of attributes of any name.

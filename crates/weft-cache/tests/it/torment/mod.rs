@@ -169,6 +169,8 @@ fn what_failed_once_holds() {
     campaign(Family::parse("failing-write-back").unwrap(), 5010..5011, 2);
     // Told of a discard that may be lost, by a disk that had ignored it: no promise is broken.
     campaign(Family::parse("failing-mixed").unwrap(), 7_000_037..7_000_038, 2);
+    // What was lost is not there again because a discard of it, which did nothing, was flushed.
+    campaign(Family::parse("failing-mixed").unwrap(), 7_100_025..7_100_026, 2);
 }
 
 /// Hundreds of thousands of cuts, in the share of `WEFT_LONG_SECONDS` that is this campaign's.

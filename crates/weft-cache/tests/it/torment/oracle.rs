@@ -34,6 +34,9 @@ struct Sector {
     ever: Vec<Value>,
     /// It may read as what is lost, until the power goes.
     hidden: bool,
+    /// It was written since it was lost: the next good flush makes that durable. A discard may do
+    /// nothing, so it does not count.
+    rewritten: bool,
 }
 
 /// The expectations for several origins. Cheap to clone.
@@ -104,6 +107,7 @@ impl Oracle {
             since: Vec::new(),
             ever: zero,
             hidden: false,
+            rewritten: false,
         });
         let origin = |len: &u64| vec![Arc::clone(&sector); (*len as usize).div_ceil(SECTOR)];
         Self { origins: lens_bytes.iter().map(origin).collect() }
@@ -139,6 +143,7 @@ impl Oracle {
             } else {
                 Arc::new(Content { op: Some(op), bytes })
             };
+            sector.rewritten = true;
             sector.since.push(Arc::clone(&value));
             sector.ever.push(value);
         }
@@ -185,8 +190,12 @@ impl Oracle {
         for sector in &mut self.origins[origin] {
             if !sector.since.is_empty() {
                 let sector = Arc::make_mut(sector);
-                sector.durable = sector.now.clone();
                 sector.since.clear();
+                if sector.hidden && !sector.rewritten {
+                    join(&mut sector.durable, &sector.now);
+                    continue;
+                }
+                sector.durable = sector.now.clone();
                 sector.hidden = false;
             }
         }
@@ -209,6 +218,7 @@ impl Oracle {
             join(&mut union, &sector.since);
             if hidden {
                 sector.hidden = true;
+                sector.rewritten = false;
                 sector.durable = union;
                 sector.since.clear();
             } else {
