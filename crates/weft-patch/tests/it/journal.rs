@@ -243,7 +243,8 @@ fn touch_all(engine: &Engine, number: u32) {
 fn what_runs_while_a_transaction_is_written_fits_the_log_behind_it() {
     // Fill the log until one more transaction fits; while that one is written, another thread
     // makes an operation. It may begin only if the log has room for both.
-    let hook: Arc<Mutex<Option<Box<dyn FnOnce() + Send>>>> = Arc::default();
+    type Hook = Box<dyn FnOnce() + Send>;
+    let hook: Arc<Mutex<Option<Hook>>> = Arc::default();
     let at_flush = Arc::clone(&hook);
     let device = Arc::new(Inspected::new(
         BLOCK * BLOCKS,

@@ -212,7 +212,7 @@ impl Config {
     /// How many of its blocks an origin is known by when it is attached. To compare them the cache
     /// loads first: none, where it is to be used while it loads.
     pub fn samples(&self) -> u32 {
-        if self.family == Family::Large && self.seed % 2 == 0 { 0 } else { 16 }
+        if self.family == Family::Large && self.seed.is_multiple_of(2) { 0 } else { 16 }
     }
 
     pub fn persistence(&self) -> bool {
