@@ -126,7 +126,7 @@ impl Hfs {
         if let Some(node) = st.nodes.get_mut(&id) {
             node.gone = Some(gone);
         }
-        st.release(s, id);
+        st.release(s, id, true);
         st.changes.note(s, id, gone)
     }
 
@@ -208,13 +208,15 @@ impl Hfs {
 
     /// Forgets a node nobody uses, and frees what it held if it is gone.
     pub(super) fn end_life(&self, id: u32) {
-        let gone = self.lock().nodes.get(&id).is_some_and(|node| node.gone.is_some());
-        // Freeing changes the bitmap in memory, and revokes what the log has.
-        let max_blocks = if gone { BLOCKS } else { 0 };
-        let released = self.operate(max_blocks, |st, s| {
-            st.release(s, id);
-            Ok(())
-        });
+        // Freeing changes the bitmap in memory, and revokes what the log has: it must be announced.
+        // Whether it is needed is known only under the lock, behind the announcement.
+        let release = |max_blocks| {
+            self.operate(max_blocks, |st, s| Ok(st.release(s, id, max_blocks == BLOCKS)))
+        };
+        let released = match release(0) {
+            Ok(false) => release(BLOCKS),
+            other => other,
+        };
         if let Err(e) = released {
             tracing::warn!("the space of a removed file is not free before the next mount: {e}");
         }

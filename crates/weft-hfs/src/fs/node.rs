@@ -204,17 +204,82 @@ impl State {
         f(&mut self.vol, s, file.ok_or(Error::IsADirectory)?)
     }
 
-    /// Forgets a node nobody uses, and frees what it held.
-    pub fn release<S: Store<Patch = PatchId>>(&mut self, s: &mut S, id: u32) {
-        if self.nodes.get(&id).is_none_or(|node| node.refs > 0 || node.opens > 0) {
-            return;
+    /// Forgets a node nobody uses, and frees what it held. Says whether that is done: what holds
+    /// something is left as it is unless `may_free`.
+    pub fn release<S: Store<Patch = PatchId>>(
+        &mut self,
+        s: &mut S,
+        id: u32,
+        may_free: bool,
+    ) -> bool {
+        let Some(node) = self.nodes.get(&id) else { return true };
+        if node.refs > 0 || node.opens > 0 {
+            return true;
         }
-        let Some(node) = self.nodes.remove(&id) else { return };
+        if node.file.is_some() && node.gone.is_some() && !may_free {
+            return false;
+        }
+        let Some(node) = self.nodes.remove(&id) else { return true };
         self.cursors.remove(&id);
         match (&node.file, node.gone) {
             (Some(file), Some(gone)) => self.vol.drop_file(s, file, gone),
             (Some(_), None) => self.vol.close_file(id),
             (None, _) => {}
         }
+        true
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use crate::fs::{Hfs, OpenOptions};
+    use crate::layout::Fork;
+    use crate::mkfs::{MkfsOptions, mkfs};
+    use crate::volume::New;
+    use std::sync::Arc;
+    use weft_block::{BlockDevice, MemoryDevice};
+    use weft_patch::{JournalMode, Options, Policy};
+    use weft_vfs::FileSystem;
+
+    /// Between the look whether a file is gone and the operation that ends it, another may remove
+    /// it, and a third be the last to use it. Then what it held is not freed by an operation that
+    /// has announced no blocks.
+    #[test]
+    fn what_is_removed_meanwhile_is_freed_by_an_operation_that_may() {
+        let device = Arc::new(MemoryDevice::new(800 << 10));
+        let name = Name::new(b"file").unwrap();
+        mkfs(&*device, &MkfsOptions::new(name, 3_000_000_000)).unwrap();
+        let policy = Policy::Journal(JournalMode::Ordered);
+        let fs = Hfs::open(
+            device as Arc<dyn BlockDevice>,
+            OpenOptions {
+                engine: Options { policy, background: false, ..Options::default() },
+                journal: Some(Arc::new(MemoryDevice::new(2 << 20))),
+                ..OpenOptions::default()
+            },
+        )
+        .unwrap();
+        let free = || fs.lock().vol.free_now();
+        let empty = free();
+        let id = fs.create_item(ROOT_ID, &name, &New::FILE).unwrap();
+        // Blocks of 512 bytes share those of the log, and are journaled: freed, they are revoked.
+        fs.write_fork(ROOT_ID, &name, Fork::Data, 0, &[7; 20_000]).unwrap();
+        fs.sync().unwrap();
+        let open = fs.open_fork(ROOT_ID, &name, Fork::Data, OpenFlags::READ).unwrap();
+        fs.delete_item(ROOT_ID, &name).unwrap();
+        // The handle goes, and with it the last use.
+        let mut st = fs.lock();
+        st.handles.remove(&open.0);
+        st.nodes.get_mut(&id).unwrap().opens = 0;
+        drop(st);
+        let released = fs.operate(0, |st, s| Ok(st.release(s, id, false))).unwrap();
+        assert!(!released && fs.lock().nodes.contains_key(&id));
+        assert!(free() < empty);
+        fs.end_life(id);
+        assert!(!fs.lock().nodes.contains_key(&id));
+        fs.sync().unwrap();
+        assert_eq!(free(), empty);
+        fs.unmount().unwrap();
     }
 }
