@@ -430,8 +430,14 @@ impl<P: Copy + PartialEq + core::fmt::Debug> Volume<P> {
         if !self.is_empty_folder(s, dir.id)? {
             return Err(Error::NotEmpty);
         }
-        let moved = self.moved_by(s, dir.id);
-        let gone = self.remove_record(s, &key, &Self::all_befores(&[], moved))?;
+        let left = self.left_by(s, dir.id);
+        let mut waits = Self::all_befores(&[], self.moved_by(s, dir.id));
+        waits.extend(left);
+        let gone = self.remove_record(s, &key, &waits)?;
+        if left.is_some() {
+            // Until then those items are below this one's folder.
+            self.note_left(s, parent, gone)?;
+        }
         let gone = self.forget_folder(s, dir.id, gone)?;
         self.count_item(s, parent, true, false)?;
         Ok(gone)
@@ -451,6 +457,7 @@ impl<P: Copy + PartialEq + core::fmt::Debug> Volume<P> {
         self.recent.set(None);
         self.mdb.dirs = self.mdb.dirs.saturating_sub(1);
         self.places.remove(&id);
+        self.left.remove(&id);
         self.touch();
         s.join(&[gone, unthreaded])
     }

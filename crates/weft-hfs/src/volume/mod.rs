@@ -13,7 +13,8 @@
 //! - **Blocks that were freed** can be taken again when what freed them is durable.
 //! - **A move** marks the old record ([`MOVE_MARK`](crate::layout::MOVE_MARK)), writes the new one,
 //!   removes the old one: in this order. Of two records of one id the marked one goes. So the target
-//!   of a rename is always the old file or the new one.
+//!   of a rename is always the old file or the new one. A folder's record goes after the old records
+//!   of what was moved out of it: in no folder they would go, too.
 //! - **A folder's record and its thread** are in no order: each follows from the other.
 //! - **Bitmap, MDB and counts** are in no order: all of it follows from the trees. But the MDB is
 //!   written before the part of a tree's file that it adds.
@@ -66,6 +67,8 @@ pub struct Volume<P> {
     places: HashMap<u32, (P, u32)>,
     /// For items what took their old records away, until that is durable.
     moved: HashMap<u32, P>,
+    /// For folders what took the old records of moved items out of them, until that is durable.
+    left: HashMap<u32, P>,
     /// Seconds since 1904, local time.
     now: u32,
     read_only: bool,
@@ -126,6 +129,7 @@ impl<P: Copy + PartialEq + core::fmt::Debug> Volume<P> {
             extents_map,
             places: HashMap::new(),
             moved: HashMap::new(),
+            left: HashMap::new(),
             now: mdb.modified,
             read_only: false,
             mdb,
@@ -261,6 +265,7 @@ impl<P: Copy + PartialEq + core::fmt::Debug> Volume<P> {
         self.extents.settle(s);
         self.places.retain(|_, &mut (p, _)| !s.is_durable(p));
         self.moved.retain(|_, &mut p| !s.is_durable(p));
+        self.left.retain(|_, &mut p| !s.is_durable(p));
     }
 
     /// Brings index keys up to date, which a checker wants exact, some at a time. Says whether
@@ -297,6 +302,29 @@ impl<P: Copy + PartialEq + core::fmt::Debug> Volume<P> {
             return None;
         }
         Some(patch)
+    }
+
+    /// What took the old records of moved items out of a folder, if that may not be durable.
+    pub(crate) fn left_by<S: Store<Patch = P>>(&self, s: &S, id: u32) -> Option<P> {
+        self.left.get(&id).copied().filter(|&patch| !s.is_durable(patch))
+    }
+
+    /// Notes that `patch` took the old record of a moved item out of a folder, or one below it.
+    pub(crate) fn note_left<S: Store<Patch = P>>(
+        &mut self,
+        s: &mut S,
+        folder: u32,
+        patch: P,
+    ) -> Result<()> {
+        if s.is_atomic() || s.is_durable(patch) {
+            return Ok(());
+        }
+        let all = match self.left_by(s, folder) {
+            Some(before) => s.join(&[before, patch])?,
+            None => patch,
+        };
+        self.left.insert(folder, all);
+        Ok(())
     }
 
     /// What must be durable for folder `id` to be found from the root.

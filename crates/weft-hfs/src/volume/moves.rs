@@ -104,7 +104,13 @@ impl<P: Copy + PartialEq + core::fmt::Debug> Volume<P> {
                 if let Some(other) = replaced.as_ref().map(File::id).or(replaced_folder) {
                     waits.extend(self.moved_by(s, other));
                 }
-                self.overwrite(s, key, &new_key, &clean, &waits)?
+                let left = replaced_folder.and_then(|other| self.left_by(s, other));
+                waits.extend(left);
+                let there = self.overwrite(s, key, &new_key, &clean, &waits)?;
+                if left.is_some() {
+                    self.note_left(s, to.0, there)?;
+                }
+                there
             }
         };
         let threaded = self.rethread(s, id, &clean, &new_key)?;
@@ -116,6 +122,9 @@ impl<P: Copy + PartialEq + core::fmt::Debug> Volume<P> {
         let gone = self.remove_record(s, &old_key, &waits)?;
         if !s.is_durable(gone) {
             self.moved.insert(id, gone);
+        }
+        if from.0 != to.0 {
+            self.note_left(s, from.0, gone)?;
         }
         if let Some(file) = &mut replaced {
             self.forget_file(s, file, there)?;

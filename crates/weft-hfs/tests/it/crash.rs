@@ -291,6 +291,9 @@ fn seeds_that_lost_items() {
         driver.items = 100;
         driver.names = 3000;
     });
+    // A folder that something was moved out of was removed: its record was gone before what was
+    // moved was at its new place.
+    campaign(5109);
     // With a journal, a sync of one file did not know of data in a block that it shares.
     campaign(104);
 }
