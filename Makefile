@@ -8,6 +8,7 @@
 #   make test-long SECONDS=3600   the long campaigns, for about that many seconds
 #   make bench                    the measurements, beside the kernel and fuse2fs
 #   make guest                    what needs a kernel of its own, in a QEMU guest
+#   make portability              weft-hfs on a big-endian machine and on a 32-bit one
 #   make fuzz [SECONDS=600]       coverage-guided fuzzing (needs cargo-fuzz)
 #   make install [PREFIX=...]     weft, its manual pages and completions
 
@@ -16,7 +17,7 @@ PREFIX ?= /usr/local
 SECONDS ?= 600
 export CARGO
 
-.PHONY: all build demo test test-long bench guest fuzz install setup setup-bench setup-guest clean
+.PHONY: all build demo test test-long bench guest portability fuzz install setup setup-bench setup-guest clean
 
 all: build
 
@@ -39,6 +40,9 @@ bench: setup-bench
 guest: setup-guest
 	$(CARGO) build --locked --release -p weft-cli
 	bash scripts/guest.sh all target/release/weft
+
+portability:
+	bash scripts/portability.sh
 
 fuzz: setup
 	bash scripts/fuzz.sh "$(SECONDS)"
