@@ -115,6 +115,7 @@ pub fn containers(data: &[u8]) {
         }
         let _ = opened.device.write_at(&[1; 100], len / 3);
         let _ = opened.device.flush();
+        let _ = opened.verify();
         let _: Vec<String> = opened.layers.iter().map(ToString::to_string).collect();
     }
 }

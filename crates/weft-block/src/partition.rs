@@ -386,8 +386,10 @@ impl<D: BlockDevice> Partition<D> {
         Self::new(inner, info)
     }
 
-    /// The part of `inner` between two byte offsets that are known to be in it.
-    pub(crate) fn window(inner: D, start_bytes: u64, len_bytes: u64) -> Self {
+    /// The `len_bytes` of `inner` from `start_bytes` on, whether there are so many or not: what is
+    /// past the end of `inner` is its error.
+    #[must_use]
+    pub fn window(inner: D, start_bytes: u64, len_bytes: u64) -> Self {
         Self { inner, start_bytes, len_bytes }
     }
 

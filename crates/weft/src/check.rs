@@ -63,20 +63,39 @@ pub struct Found {
 pub fn check(source: &str, options: &Options<'_>) -> Result<Checked> {
     let mode = if options.repair.is_some() { OpenMode::READ_WRITE } else { OpenMode::READ_ONLY };
     let image = image::unwrap(source, open_source(source, mode)?)?;
-    match image.format {
+    let wrong = image.verify();
+    let checked = match image.format {
         Format::Hfs | Format::HfsPlus { wrapped: true } => hfs(source, &image, options),
         Format::Mfs => mfs(source, &image, options),
-        Format::HfsPlus { wrapped: false } => Err(Error::Invalid(format!(
-            "{source} is an HFS Plus volume; weft reads those and does not check them (fsck.hfsplus \
-             of Debian's hfsprogs does)"
-        ))),
+        Format::HfsPlus { wrapped: false } => Err(not_checked(source, &image, &wrong)),
         // A damaged superblock or MDB may have a copy; if there is none, what is it then?
         Format::Ext => ext(source, &image, options),
         Format::Nothing | Format::Other(_) if has_copy_of_mdb(&*image.device)? => {
             hfs(source, &image, options)
         }
         Format::Nothing | Format::Other(_) => ext(source, &image, options),
+    };
+    checked.map(|mut checked| {
+        if let Checked::Mac(report) = &mut checked {
+            let fix = "leave the image as it is, which nothing can make right";
+            let found = wrong.iter().map(|what| Found { what: what.clone(), fix: fix.into() });
+            report.problems.splice(0..0, found);
+            report.remaining.splice(0..0, wrong);
+        }
+        checked
+    })
+}
+
+/// What is said of an HFS Plus volume: nothing of itself, but of the checksums around it.
+fn not_checked(source: &str, image: &Image, wrong: &[String]) -> Error {
+    if !wrong.is_empty() {
+        return Error::Volume { image: source.to_owned(), message: wrong.join("; ") };
     }
+    let sums = if image.has_checksums() { "; the checksums of the image are right" } else { "" };
+    Error::Invalid(format!(
+        "{source} is an HFS Plus volume; weft reads those and does not check them (fsck.hfsplus of \
+         Debian's hfsprogs does){sums}"
+    ))
 }
 
 fn ext(source: &str, image: &Image, options: &Options<'_>) -> Result<Checked> {

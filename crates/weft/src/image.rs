@@ -11,7 +11,7 @@ use crate::{Error, Result};
 use std::ffi::{OsStr, OsString};
 use std::path::{Path, PathBuf};
 use std::sync::Arc;
-use weft_block::container::{self, Layer};
+use weft_block::container::{self, Layer, Opened};
 use weft_block::{BlockDevice, FileDevice, MemoryDevice, OpenMode, SourceDevice};
 
 /// An image with its wrapping off.
@@ -23,6 +23,8 @@ pub struct Image {
     pub layers: Vec<Layer>,
     /// What was recognised inside.
     pub format: Format,
+    /// The wrapping, for its checksums.
+    wrapping: Option<Opened>,
 }
 
 impl std::fmt::Debug for Image {
@@ -39,6 +41,20 @@ impl Image {
     #[must_use]
     pub fn layer_names(&self) -> Vec<String> {
         self.layers.iter().map(ToString::to_string).collect()
+    }
+
+    /// Whether the wrapping has checksums that [`verify`](Self::verify) looks at.
+    #[must_use]
+    pub fn has_checksums(&self) -> bool {
+        self.wrapping.as_ref().is_some_and(Opened::has_checksums)
+    }
+
+    /// Looks at the checksums of the wrapping that opening did not look at, which reads all of it.
+    /// Says what is wrong.
+    #[must_use]
+    pub fn verify(&self) -> Vec<String> {
+        let wrong = self.wrapping.as_ref().map(Opened::verify).unwrap_or_default();
+        wrong.iter().map(ToString::to_string).collect()
     }
 
     /// The partition that the volume is in, if it is in one that was found here.
@@ -70,7 +86,7 @@ pub fn unwrap(source: &str, device: Arc<dyn BlockDevice>) -> Result<Image> {
     let format = recognise(&*device)?;
     // A UDIF image that begins with an unpacked chunk begins as the volume in it does.
     if format.is_volume() && !ends_as_udif(&*device)? {
-        return Ok(Image { device, layers: Vec::new(), format });
+        return Ok(Image { device, layers: Vec::new(), format, wrapping: None });
     }
     let options = container::Options { resource_fork: resource_fork_of(source), partition: None };
     let opened = container::open(Arc::clone(&device), &options).map_err(|e| match e {
@@ -83,7 +99,12 @@ pub fn unwrap(source: &str, device: Arc<dyn BlockDevice>) -> Result<Image> {
         e => Error::Block(e),
     })?;
     let format = if opened.layers.is_empty() { format } else { recognise(&*opened.device)? };
-    Ok(Image { device: opened.device, layers: opened.layers, format })
+    Ok(Image {
+        device: Arc::clone(&opened.device),
+        layers: opened.layers.clone(),
+        format,
+        wrapping: Some(opened),
+    })
 }
 
 /// Whether there is the trailer of a UDIF image.

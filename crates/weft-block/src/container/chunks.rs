@@ -23,8 +23,10 @@ pub(super) enum Packing {
     Zlib,
     Bzip2,
     Lzfse,
-    /// By its number: an error when it is read.
-    Unknown(u32),
+    /// An xz stream, which its writers call LZMA.
+    Xz,
+    /// By its number, and its name if it has one: an error when it is read.
+    Unknown(u32, &'static str),
 }
 
 /// A chunk of an image.
@@ -76,7 +78,7 @@ impl ChunkedImage {
                 _ => return bad(format!("it reaches past the end of the image at {len_bytes}")),
             }
             let stored = match chunk.packing {
-                Packing::Zero | Packing::Unknown(_) => 0,
+                Packing::Zero | Packing::Unknown(..) => 0,
                 Packing::Raw if chunk.packed_len < chunk.len => {
                     return bad(format!("{} bytes stored of {}", chunk.packed_len, chunk.len));
                 }
@@ -138,7 +140,8 @@ impl ChunkedImage {
             Packing::Zlib => codec::zlib(&packed, &mut content),
             Packing::Bzip2 => codec::bzip2(&packed, &mut content),
             Packing::Lzfse => codec::lzfse(&packed, &mut content),
-            Packing::Zero | Packing::Raw | Packing::Unknown(_) => Err("it is not packed".into()),
+            Packing::Xz => codec::xz(&packed, &mut content),
+            Packing::Zero | Packing::Raw | Packing::Unknown(..) => Err("it is not packed".into()),
         };
         done.map_err(corrupt)?;
         Ok(content)
@@ -165,6 +168,13 @@ mod codec {
     pub fn lzfse(packed: &[u8], to: &mut [u8]) -> Result<(), String> {
         fill(lzfse_rust::LzfseRingDecoder::default().reader(packed), to)
     }
+
+    pub fn xz(packed: &[u8], to: &mut [u8]) -> Result<(), String> {
+        // The header may ask for a dictionary of gigabytes; one longer than the longest chunk is
+        // of no use, and writers round up.
+        const MEMORY_MAX_KIB: u32 = 80 << 10;
+        fill(lzma_rust2::XzReader::new_mem_limit(packed, false, MEMORY_MAX_KIB), to)
+    }
 }
 
 #[cfg(not(feature = "compressed"))]
@@ -179,6 +189,7 @@ mod codec {
 
     pub use zlib as bzip2;
     pub use zlib as lzfse;
+    pub use zlib as xz;
 }
 
 impl BlockDevice for ChunkedImage {
@@ -209,12 +220,10 @@ impl BlockDevice for ChunkedImage {
             match (packing, chunk) {
                 (Packing::Zero, _) | (_, None) => piece.fill(0),
                 (Packing::Raw, Some(c)) => self.file.read_at(piece, c.at + within)?,
-                (Packing::Unknown(kind), Some(c)) => {
-                    return Err(Error::Unsupported {
-                        structure: self.structure,
-                        offset: c.start,
-                        what: format!("compression {kind:#x}"),
-                    });
+                (Packing::Unknown(kind, name), Some(c)) => {
+                    let what = format!("compression {kind:#x} {name}").trim_end().to_owned();
+                    let structure = self.structure;
+                    return Err(Error::Unsupported { structure, offset: c.start, what });
                 }
                 (_, Some(_)) => {
                     let content = self.unpacked(index)?;

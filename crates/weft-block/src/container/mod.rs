@@ -85,6 +85,8 @@ pub enum Layer {
     Udif {
         /// How many chunks it has.
         chunks: usize,
+        /// Whether the checksum of its checksums is right. ([`Opened::verify`] looks at those.)
+        intact: bool,
     },
     /// A partition of Apple's map.
     Partition {
@@ -112,7 +114,10 @@ impl fmt::Display for Layer {
             Self::Ndif { name, chunks } => {
                 write!(f, "NDIF {:?}, {chunks} chunks", String::from_utf8_lossy(name))
             }
-            Self::Udif { chunks } => write!(f, "UDIF, {chunks} chunks"),
+            Self::Udif { chunks, intact } => {
+                write!(f, "UDIF, {chunks} chunks")?;
+                f.write_str(if *intact { "" } else { ", checksum wrong" })
+            }
             Self::Partition { scheme, info, cut_short } => {
                 let old = if *scheme == Scheme::AppleOld { "old " } else { "" };
                 write!(f, "{old}Apple partition {} {:?}", info.number, info.name)?;
@@ -132,6 +137,23 @@ pub struct Opened {
     pub device: Arc<dyn BlockDevice>,
     /// What was taken off, from the outside in.
     pub layers: Vec<Layer>,
+    /// Checksums that were not looked at yet.
+    sums: Vec<Arc<udif::Sums>>,
+}
+
+impl Opened {
+    /// Whether there are checksums that opening did not look at.
+    #[must_use]
+    pub fn has_checksums(&self) -> bool {
+        !self.sums.is_empty()
+    }
+
+    /// Looks at all checksums that opening did not look at: those of UDIF. The whole image is read
+    /// and unpacked for it. Gives what is wrong, each with the structure and where it is.
+    #[must_use]
+    pub fn verify(&self) -> Vec<Error> {
+        self.sums.iter().flat_map(|sums| sums.verify()).collect()
+    }
 }
 
 impl fmt::Debug for Opened {
@@ -164,7 +186,7 @@ impl fmt::Debug for Opened {
 /// [`Error::Corrupt`] and [`Error::Unsupported`] for a layer that is recognised and cannot be
 /// read, [`Error::Invalid`] if a partition must be named, or the one named is not there.
 pub fn open(device: Arc<dyn BlockDevice>, options: &Options) -> Result<Opened> {
-    let mut opened = Opened { device, layers: Vec::new() };
+    let mut opened = Opened { device, layers: Vec::new(), sums: Vec::new() };
     let mut resource = match &options.resource_fork {
         Some(file) => Some(files::resource_of(Arc::clone(file))?),
         None => None,
@@ -173,6 +195,7 @@ pub fn open(device: Arc<dyn BlockDevice>, options: &Options) -> Result<Opened> {
     while opened.layers.len() < LAYERS_MAX {
         let Some(peeled) = peel(&opened.device, resource.take(), &mut partition)? else { break };
         opened.layers.push(peeled.layer);
+        opened.sums.extend(peeled.sums.map(Arc::new));
         opened.device = peeled.device;
         resource = peeled.resource;
     }
@@ -189,11 +212,12 @@ struct Peeled {
     layer: Layer,
     device: Arc<dyn BlockDevice>,
     resource: Option<Arc<dyn BlockDevice>>,
+    sums: Option<udif::Sums>,
 }
 
 impl Peeled {
     fn new(layer: Layer, device: impl BlockDevice + 'static) -> Self {
-        Self { layer, device: Arc::new(device), resource: None }
+        Self { layer, device: Arc::new(device), resource: None, sums: None }
     }
 }
 
@@ -208,8 +232,9 @@ fn peel(
         let layer = Layer::Ndif { name, chunks: image.chunks() };
         return Ok(Some(Peeled::new(layer, image)));
     }
-    if let Some(image) = udif::open(device)? {
-        return Ok(Some(Peeled::new(Layer::Udif { chunks: image.chunks() }, image)));
+    if let Some((image, sums)) = udif::open(device)? {
+        let layer = Layer::Udif { chunks: image.chunks(), intact: sums.tables_intact() };
+        return Ok(Some(Peeled { layer, device: image, resource: None, sums: Some(sums) }));
     }
     let file = match files::macbinary(device)? {
         Some(file) => Some(file),
@@ -220,7 +245,8 @@ fn peel(
     {
         let window = |(at, len)| Arc::new(Partition::window(Arc::clone(device), at, len));
         let resource = (file.resource.1 > 0).then(|| window(file.resource) as _);
-        return Ok(Some(Peeled { layer: file.layer, device: window(file.data), resource }));
+        let device = window(file.data);
+        return Ok(Some(Peeled { layer: file.layer, device, resource, sums: None }));
     }
     if let Some(image) = DiskCopy::recognise(device)? {
         let layer = Layer::DiskCopy {

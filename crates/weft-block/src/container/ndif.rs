@@ -1,7 +1,10 @@
 //! NDIF, the images of DiskCopy 6: chunks in the data fork, and where they belong in the resource
 //! `bcem` 128.
 //!
-//! Apple did not publish the format; its fields are those that other readers have found out.
+//! Apple did not publish the format; its fields are those that other readers have found out. Of the
+//! compressions only ADC is described anywhere. KenCode, which Disk Copy 6.0 used, and those of
+//! other programs are known by their numbers alone (Aaru has them so): they are errors that name
+//! them.
 
 use super::chunks::{Chunk, ChunkedImage, Packing};
 use super::{be32, resource};
@@ -56,7 +59,16 @@ pub(super) fn open(
             0 => Packing::Zero,
             2 => Packing::Raw,
             0x83 => Packing::Adc,
-            other => Packing::Unknown(other.into()),
+            other => Packing::Unknown(
+                other.into(),
+                match other {
+                    0x80 => "(KenCode)",
+                    0x81 => "(RLE)",
+                    0x82 => "(LZH)",
+                    0xf0 => "(StuffIt, of ShrinkWrap)",
+                    _ => "",
+                },
+            ),
         };
         chunks.push(Chunk {
             start: sector * 512,

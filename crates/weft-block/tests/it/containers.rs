@@ -206,7 +206,7 @@ fn a_chunk_of_an_unknown_kind_hides_only_itself() {
 
 type Pack = fn(&[u8]) -> Vec<u8>;
 
-const PACKINGS: [(u32, &str, Pack); 5] = [
+const PACKINGS: [(u32, &str, Pack); 6] = [
     (1, "raw", <[u8]>::to_vec),
     (0x8000_0004, "ADC", wrap::adc),
     (0x8000_0005, "zlib", |bytes| {
@@ -224,6 +224,12 @@ const PACKINGS: [(u32, &str, Pack); 5] = [
         lzfse_rust::encode_bytes(bytes, &mut packed).unwrap();
         packed
     }),
+    (0x8000_0008, "LZMA", |bytes| {
+        let options = lzma_rust2::XzOptions::with_preset(0);
+        let mut packed = lzma_rust2::XzWriter::new(Vec::new(), options).unwrap();
+        packed.write_all(bytes).unwrap();
+        packed.finish().unwrap()
+    }),
 ];
 
 #[test]
@@ -232,10 +238,74 @@ fn udif_is_read_in_every_packing() {
     for (kind, name, pack) in PACKINGS {
         for old in [false, true] {
             let result = opened(&wrap::udif(&image, kind, old, &pack));
-            assert!(matches!(result.layers[..], [Layer::Udif { chunks: 31 }]), "{name}");
+            assert_eq!(result.layers, [Layer::Udif { chunks: 31, intact: true }], "{name}");
             assert_same(&*result.device, &image);
+            assert!(result.has_checksums());
+            assert!(result.verify().is_empty(), "{name}: {:?}", result.verify());
         }
     }
+}
+
+#[test]
+fn checksums_of_udif_say_what_is_damaged() {
+    // Not less than two tables, and zeroes in both.
+    let mut image = volume(1_000_448);
+    image[100 * 512..300 * 512].fill(0);
+    let good = wrap::udif(&image, 1, true, &<[u8]>::to_vec);
+    assert!(opened(&good).verify().is_empty(), "{:?}", opened(&good).verify());
+    let said = |at: usize| {
+        let mut bytes = good.clone();
+        bytes[at] ^= 1;
+        let result = opened(&bytes);
+        let wrong = result.verify().iter().map(ToString::to_string).collect::<Vec<_>>();
+        (names(&result)[0].contains("checksum wrong"), wrong.join("; "))
+    };
+    // Content of the second table: the fork's checksum and that table's.
+    let data_len = good.len() - 512 - 2048;
+    let mut sectors = good.windows(512);
+    let stored = sectors.rposition(|w| w == &image[1100 * 512..1101 * 512]).unwrap();
+    assert!(stored < data_len);
+    let (at_open, all) = said(stored);
+    assert!(!at_open && all.contains("data fork") && all.contains("block table 1"), "{all}");
+    assert!(!all.contains("block table 0") && !all.contains("trailer"), "{all}");
+    // A table's checksum: that table's, and that of all, which is seen without unpacking.
+    let table = good.windows(4).position(|w| w == b"mish").unwrap();
+    let (at_open, all) = said(table + 64 + 11);
+    assert!(at_open && all.contains("block table 0") && all.contains("UDIF trailer"), "{all}");
+    assert!(!all.contains("data fork"), "{all}");
+    // That of the data fork by itself.
+    let (at_open, all) = said(good.len() - 512 + 88);
+    assert!(!at_open && all.contains("UDIF data fork") && !all.contains("table"), "{all}");
+    // A type that is not known is not looked at.
+    let mut bytes = good.clone();
+    let trailer = good.len() - 512;
+    bytes[trailer + 83] = 9;
+    assert!(opened(&bytes).verify().is_empty());
+}
+
+#[test]
+fn compressions_nobody_has_described_are_named() {
+    let image = volume(409_600);
+    // Whether there is a volume in the image cannot be seen without it.
+    let dmg = wrap::udif(&image, 0x8000_0001, false, &<[u8]>::to_vec);
+    let error = open(device(&dmg), &Options::default()).unwrap_err();
+    assert!(matches!(error, Error::Unsupported { .. }), "{error}");
+    assert!(error.to_string().contains("KenCode"), "{error}");
+    let (data, resource) = wrap::ndif(&image);
+    // Chunks of ADC as KenCode's.
+    let map = resource.windows(5).position(|w| w == b"\x04ndif").unwrap() - 4;
+    let mut fork = resource.clone();
+    for entry in fork[map + 128..].chunks_exact_mut(12) {
+        if entry[3] == 0x83 {
+            entry[3] = 0x80;
+        }
+    }
+    let options = Options { resource_fork: Some(device(&fork)), ..Options::default() };
+    let ndif = open(device(&data), &options).unwrap();
+    let at = 16 * 512;
+    let error = ndif.device.read_at(&mut [0; 512], at).unwrap_err();
+    assert!(matches!(error, Error::Unsupported { offset, .. } if offset == at), "{error}");
+    assert!(error.to_string().contains("KenCode"), "{error}");
 }
 
 #[test]
@@ -303,6 +373,7 @@ fn wrappings_stack() {
 fn torment(bytes: &[u8], fork: Option<&[u8]>) -> Result<()> {
     let options = Options { resource_fork: fork.map(device), ..Options::default() };
     let opened = open(device(bytes), &options)?;
+    let _ = opened.verify();
     let len = opened.device.geometry().len_bytes;
     let mut buffer = vec![0; 4096];
     for at in [0, 1024, len / 2, len.saturating_sub(4096)] {
@@ -318,7 +389,7 @@ proptest! {
 
     #[test]
     fn harmed_containers_are_errors(
-        which in 0..9_usize,
+        which in 0..12_usize,
         harm in prop::collection::vec((any::<prop::sample::Index>(), prop_oneof![Just(0), Just(0xff), any::<u8>()], any::<bool>()), 1..8),
         cut in prop::option::of(any::<prop::sample::Index>()),
     ) {
@@ -332,7 +403,7 @@ proptest! {
             4 => wrap::apple_map(1 << 16, &[("Apple_HFS", 10, 50), ("Apple_Free", 60, 50)]),
             5 => data.clone(),
             i => {
-                let (kind, _, pack) = PACKINGS[i - 5];
+                let (kind, _, pack) = PACKINGS[i - 6];
                 wrap::udif(&image, kind, i % 2 == 0, &pack)
             }
         };
@@ -386,7 +457,7 @@ fn run(dir: &Path, name: &str, arguments: &[&str]) {
 #[test]
 fn others_read_the_images_that_the_tests_pack() {
     let image = volume(1_000_448);
-    for (tool, packings) in [("qemu-img", 0..3), ("dmg2img", 0..4), ("7zz", 0..5)] {
+    for (tool, packings) in [("qemu-img", 0..3), ("dmg2img", 0..4), ("7zz", 0..6)] {
         if !have(&[tool]) {
             continue;
         }

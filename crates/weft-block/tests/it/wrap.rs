@@ -195,12 +195,27 @@ fn base64(bytes: &[u8]) -> String {
     out
 }
 
+/// CRC-32 going on from another, bit by bit.
+fn crc32(before: u32, bytes: &[u8]) -> u32 {
+    !bytes.iter().fold(!before, |crc, &byte| {
+        (0..8).fold(crc ^ u32::from(byte), |crc, _| {
+            if crc & 1 == 1 { crc >> 1 ^ 0xedb8_8320 } else { crc >> 1 }
+        })
+    })
+}
+
+/// A checksum of UDIF: its type, its length in bits, itself.
+fn put_crc32(raw: &mut [u8], at: usize, crc: u32) {
+    raw[at..at + 12].copy_from_slice(&[2, 32, crc].map(u32::to_be_bytes).concat());
+}
+
 /// UDIF in chunks of 64 blocks, each packed by `pack`, as chunks of `kind`. Two block tables, as
-/// if there were partitions. With a resource fork in place of a property list if `old`.
+/// if there were partitions: what is zero is free in the first, and zero in the second. With a
+/// resource fork in place of a property list if `old`.
 pub fn udif(image: &[u8], kind: u32, old: bool, pack: &dyn Fn(&[u8]) -> Vec<u8>) -> Vec<u8> {
     const CHUNK: usize = 64 * 512;
     let mut file = Vec::new();
-    let mut tables = Vec::new();
+    let (mut tables, mut sums) = (Vec::new(), Vec::new());
     let half = (image.len() / 2).next_multiple_of(CHUNK).min(image.len());
     for (first, part) in [(0, &image[..half]), (half, &image[half..])] {
         let mut table = vec![0; 204];
@@ -209,6 +224,8 @@ pub fn udif(image: &[u8], kind: u32, old: bool, pack: &dyn Fn(&[u8]) -> Vec<u8>)
         table[16..24].copy_from_slice(&(part.len() as u64 / 512).to_be_bytes());
         table[32..36].copy_from_slice(&((CHUNK / 512 + 8) as u32).to_be_bytes());
         let mut count = 0_u32;
+        let mut crc = 0;
+        let zero = if first == 0 { 2 } else { 0 };
         let mut entry = |kind: u32, sector: u64, sectors: u64, at: u64, len: u64| {
             table.extend(kind.to_be_bytes());
             table.extend([0; 4]);
@@ -218,19 +235,27 @@ pub fn udif(image: &[u8], kind: u32, old: bool, pack: &dyn Fn(&[u8]) -> Vec<u8>)
         for (i, chunk) in part.chunks(CHUNK).enumerate() {
             let (sector, sectors) = ((i * CHUNK / 512) as u64, (chunk.len() / 512) as u64);
             let at = file.len() as u64;
-            if chunk.iter().all(|&b| b == 0) {
-                entry(2, sector, sectors, at, 0);
+            let is_zero = chunk.iter().all(|&b| b == 0);
+            if is_zero {
+                entry(zero, sector, sectors, at, 0);
             } else {
                 let packed = pack(chunk);
                 entry(kind, sector, sectors, at, packed.len() as u64);
                 file.extend(packed);
             }
+            // Of what is free there is no checksum.
+            if !(is_zero && zero == 2) {
+                crc = crc32(crc, chunk);
+            }
         }
         entry(0xffff_ffff, part.len() as u64 / 512, 0, file.len() as u64, 0);
         table[200..204].copy_from_slice(&count.to_be_bytes());
+        put_crc32(&mut table, 64, crc);
+        sums.extend(crc.to_be_bytes());
         tables.push(table);
     }
     let data_len = file.len() as u64;
+    let data_crc = crc32(0, &file);
     let list = if old {
         let resources: Vec<(i16, &[u8])> = (0..).zip(tables.iter().map(|t| &t[..])).collect();
         resource_fork(b"blkx", &resources)
@@ -259,6 +284,8 @@ pub fn udif(image: &[u8], kind: u32, old: bool, pack: &dyn Fn(&[u8]) -> Vec<u8>)
     let at = if old { 40 } else { 216 };
     trailer[at..at + 16]
         .copy_from_slice(&[data_len, list.len() as u64].map(u64::to_be_bytes).concat());
+    put_crc32(&mut trailer, 80, data_crc);
+    put_crc32(&mut trailer, 352, crc32(0, &sums));
     trailer[488..492].copy_from_slice(&1_u32.to_be_bytes());
     trailer[492..500].copy_from_slice(&(image.len() as u64 / 512).to_be_bytes());
     [file, list, trailer].concat()

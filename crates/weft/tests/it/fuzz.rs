@@ -233,7 +233,7 @@ fn harmed_containers_are_opened_or_refused() {
             3 => wrap::disk_copy(&image, &[1; 480]),
             4 => wrap::apple_map(1 << 15, &[("Apple_HFS", 10, 40), ("Apple_Free", 50, 9)]),
             5 => wrap::udif(&image, 0x8000_0004, rng.chance(1, 2), &wrap::adc),
-            6 => wrap::udif(&image, 0x8000_0005 + rng.below(3) as u32, false, &<[u8]>::to_vec),
+            6 => wrap::udif(&image, 0x8000_0005 + rng.below(4) as u32, false, &<[u8]>::to_vec),
             // The target takes the second half for a resource fork.
             _ => {
                 let len = data.len().max(resource.len());

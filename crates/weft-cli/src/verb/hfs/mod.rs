@@ -186,6 +186,11 @@ fn unwrap(out: Output, args: &Unwrap) -> Outcome {
     const RUN_BYTES: usize = 1 << 20;
     let device = weft::source::open_source(&args.image, OpenMode::READ_ONLY)?;
     let image = weft::image::unwrap(&args.image, device)?;
+    // What is damaged is written all the same, and said: there may be no better copy.
+    let wrong = image.verify();
+    for what in &wrong {
+        out.note(&format!("{}: {what}", args.image));
+    }
     let len = image.device.geometry().len_bytes;
     let failed = |e: std::io::Error| Failure::from(weft::Error::host("write", &args.to, e));
     let file =
@@ -205,7 +210,7 @@ fn unwrap(out: Output, args: &Unwrap) -> Outcome {
     file.sync_all().map_err(failed)?;
     let (to, layers) = (args.to.display().to_string(), image.layer_names());
     let off = if layers.is_empty() { "nothing".to_owned() } else { layers.join(", ") };
-    let report = json!({ "image": to, "len_bytes": len, "layers": layers });
+    let report = json!({ "image": to, "len_bytes": len, "layers": layers, "problems": wrong });
     let what = image.format.words();
     out.confirm(&report, &format!("{to}: {what}, {}; taken off: {off}", human(len)))?;
     Ok(DONE)

@@ -150,6 +150,20 @@ fn udif_images_are_read() {
             assert_packed(&bench, "disk.dmg", "UDIF");
         }
     }
+    // A byte of the file's content, which is stored as it is, is another.
+    let mut hurt = wrap::udif(&image, 1, false, &<[u8]>::to_vec);
+    let at = hurt.windows(512).position(|w| w == &noise(40_000, 11)[..512]).unwrap();
+    hurt[at + 100] ^= 1;
+    bench.write("hurt.dmg", &hurt);
+    bench.ok(&["get", "hurt.dmg:/Game", "back", "--quiet", "--as", "data"]);
+    let ran = bench.run(&["fsck", "--json", "hurt.dmg"]);
+    let report: serde_json::Value = serde_json::from_str(&ran.out).unwrap();
+    let problems = report["problems"].to_string();
+    assert_eq!((ran.code, &report["clean"]), (4, &false.into()), "{report}");
+    assert!(problems.contains("UDIF data fork") && problems.contains("block table 0"), "{report}");
+    let ran = bench.run(&["hfs", "unwrap", "hurt.dmg", "hurt.img"]);
+    assert_eq!(ran.code, 0, "it is written, and said: {ran:#?}");
+    assert!(ran.err.contains("CRC-32"), "{ran:#?}");
     // Cut off, it says what is missing.
     let whole = read(&bench.path("disk.dmg"));
     bench.write("cut.dmg", &whole[whole.len() / 2..]);
