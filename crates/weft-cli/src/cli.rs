@@ -578,11 +578,14 @@ pub struct Crash {
     /// How writes are ordered [default: soft]
     #[arg(long, value_name = "ORDER")]
     pub order: Option<Order>,
+    /// Explore HFS, not ext2 [an IMAGE is what it is]
+    #[arg(long, conflicts_with = "image")]
+    pub hfs: bool,
     /// Block size of the volume in bytes [default: 1024]
-    #[arg(long, value_name = "BYTES", conflicts_with = "image")]
+    #[arg(long, value_name = "BYTES", conflicts_with_all = ["image", "hfs"])]
     pub block_size: Option<u32>,
     /// Inode size of the volume in bytes [default: 256]
-    #[arg(long, value_name = "BYTES", conflicts_with = "image")]
+    #[arg(long, value_name = "BYTES", conflicts_with_all = ["image", "hfs"])]
     pub inode_size: Option<u32>,
     /// Every pair of operations, then random workloads, for as long as there is time
     #[arg(long)]

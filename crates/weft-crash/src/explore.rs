@@ -7,7 +7,7 @@ use crate::judge::{Counts, Depth, Fault, Judge, Kind};
 use crate::observe::Observed;
 use crate::record::{Prepared, Recording, prepare, record};
 use crate::states::{Bounds, CrashState, content_hash, epochs};
-use crate::target::Target;
+use crate::target::{Target, Tree};
 use crate::workload::{Op, Workload};
 use crate::{Error, Result, generate, shrink};
 use std::collections::{BTreeSet, HashMap, HashSet};
@@ -236,22 +236,26 @@ struct Queue {
     /// Random ones follow without end.
     endless: bool,
     seed: u64,
+    tree: Tree,
 }
 
 impl Queue {
     fn new(config: &Config) -> Self {
         let exchange = config.target.promises().operations_in_order;
+        let tree = config.target.tree();
         let mut rng = Rng::new(config.seed);
-        let mut list = generate::chains();
-        list.extend(generate::singles(exchange));
+        let mut list = generate::chains(tree);
+        list.extend(generate::singles(tree, exchange));
         match &config.campaign {
-            Campaign::Given(list) => return Self { list: list.clone(), endless: false, seed: 0 },
+            Campaign::Given(list) => {
+                return Self { list: list.clone(), endless: false, seed: 0, tree };
+            }
             // A short run is cut off somewhere: let that be a different place for each seed.
             Campaign::Short => shuffle(&mut list, &mut rng),
             Campaign::Long => {
                 // Each pair once, before any has its other placements.
                 let (mut first, mut others) = (Vec::new(), Vec::new());
-                for mut placements in generate::pairs(exchange) {
+                for mut placements in generate::pairs(tree, exchange) {
                     first.push(placements.swap_remove(rng.index(placements.len())));
                     others.append(&mut placements);
                 }
@@ -260,7 +264,7 @@ impl Queue {
                 list.append(&mut others);
             }
         }
-        Self { list, endless: true, seed: config.seed }
+        Self { list, endless: true, seed: config.seed, tree }
     }
 
     fn get(&self, number: usize) -> Option<Workload> {
@@ -269,7 +273,7 @@ impl Queue {
             None if self.endless => {
                 let mut rng = Rng::stream(self.seed, number as u64);
                 let len = 2 + rng.index(8);
-                Some(generate::random(&mut rng, len))
+                Some(generate::random(self.tree, &mut rng, len))
             }
             None => None,
         }

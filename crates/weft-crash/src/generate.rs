@@ -3,6 +3,7 @@
 //! small tree, with every placement of fsync, fdatasync and sync; and random ones by seed.
 
 use crate::model::State;
+use crate::target::Tree;
 use crate::workload::{Op, Workload};
 use std::sync::Arc;
 use weft_block::Rng;
@@ -82,17 +83,37 @@ const CHAINS: &[&str] = &[
     "rename LONG2 B/z; rename B/c LONG3; unlink LONG1; creat LONG2; fsync LONG2",
 ];
 
-fn ops(text: &str) -> Vec<Op> {
-    // A name of which two fit into a sector of a directory.
-    let text = text.replace("LONG", &format!("L/{}", "n".repeat(200)));
+fn ops(tree: Tree, text: &str) -> Vec<Op> {
+    // Of a name, two fit into a sector of a directory; or it is as long as may be.
+    let letters = match tree {
+        Tree::Unix => 200,
+        Tree::Macintosh => 30,
+    };
+    let text = text.replace("LONG", &format!("L/{}", "n".repeat(letters)));
     // The lists above are constants; a test parses them all.
     text.parse::<Workload>().map(|w| w.ops).unwrap_or_default()
 }
 
-/// The operations that prepare the small tree.
+/// Whether such trees have what an operation makes.
+fn is_possible(tree: Tree, op: &Op) -> bool {
+    let unix_only = matches!(
+        op,
+        Op::Mkfifo(_)
+            | Op::Symlink(..)
+            | Op::Link(..)
+            | Op::Exchange(..)
+            | Op::Punch(..)
+            | Op::Chmod(..)
+            | Op::Setxattr(..)
+            | Op::Removexattr(..)
+    );
+    tree == Tree::Unix || !unix_only
+}
+
+/// The operations that prepare the small tree, those left out that it cannot have.
 #[must_use]
-pub fn setup() -> Arc<[Op]> {
-    ops(SETUP).into()
+pub fn setup(tree: Tree) -> Arc<[Op]> {
+    ops(tree, SETUP).into_iter().filter(|op| is_possible(tree, op)).collect()
 }
 
 /// What may follow an operation: nothing, or one of the ways to make it durable.
@@ -108,25 +129,29 @@ fn placements(file: &str, dir: &str) -> Vec<Option<Op>> {
 
 /// The prepared tree, worked out once: a campaign tries tens of thousands of sequences on it.
 struct Prepared {
+    tree: Tree,
     setup: Arc<[Op]>,
     state: State,
 }
 
 impl Prepared {
-    fn new() -> Self {
-        let setup = setup();
+    fn new(tree: Tree) -> Self {
+        let setup = setup(tree);
         let mut state = State::default();
         for (i, op) in setup.iter().enumerate() {
             // The setup is a constant; a test applies it all.
             let _ = state.apply(op, i);
         }
-        Self { setup, state }
+        Self { tree, setup, state }
     }
 
     /// The workload, if its operations make sense one after the other.
     fn workload(&self, ops: Vec<Op>) -> Option<Workload> {
         let mut state = self.state.clone();
-        let sense = ops.iter().enumerate().all(|(i, op)| state.apply(op, i).is_ok());
+        let sense = ops
+            .iter()
+            .enumerate()
+            .all(|(i, op)| is_possible(self.tree, op) && state.apply(op, i).is_ok());
         sense.then(|| Workload { setup: Arc::clone(&self.setup), ops })
     }
 
@@ -139,7 +164,7 @@ impl Prepared {
                 .into_iter()
                 .flat_map(|before| {
                     placements(file, dir).into_iter().map(move |persist| {
-                        before.iter().cloned().chain(ops(text)).chain(persist).collect()
+                        before.iter().cloned().chain(ops(self.tree, text)).chain(persist).collect()
                     })
                 })
                 .collect();
@@ -151,24 +176,24 @@ impl Prepared {
 /// Every single operation with every placement. `exchange`: the file system can swap two names at
 /// one stroke.
 #[must_use]
-pub fn singles(exchange: bool) -> Vec<Workload> {
-    let prepared = Prepared::new();
+pub fn singles(tree: Tree, exchange: bool) -> Vec<Workload> {
+    let prepared = Prepared::new(tree);
     let n = OPS.len() + usize::from(exchange);
     (0..n).flat_map(|i| prepared.sequence(&[i])).collect()
 }
 
 /// The usual sequences of several operations.
 #[must_use]
-pub fn chains() -> Vec<Workload> {
-    let prepared = Prepared::new();
-    CHAINS.iter().filter_map(|text| prepared.workload(ops(text))).collect()
+pub fn chains(tree: Tree) -> Vec<Workload> {
+    let prepared = Prepared::new(tree);
+    CHAINS.iter().filter_map(|text| prepared.workload(ops(tree, text))).collect()
 }
 
 /// Every pair of operations, each with every placement after both: some tens of thousands. Pairs
 /// that make no sense one after the other are left out.
 #[must_use]
-pub fn pairs(exchange: bool) -> Vec<Vec<Workload>> {
-    let prepared = &Prepared::new();
+pub fn pairs(tree: Tree, exchange: bool) -> Vec<Vec<Workload>> {
+    let prepared = &Prepared::new(tree);
     let n = OPS.len() + usize::from(exchange);
     (0..n)
         .flat_map(|i| (0..n).map(move |j| prepared.sequence(&[i, j])))
@@ -178,14 +203,17 @@ pub fn pairs(exchange: bool) -> Vec<Vec<Workload>> {
 
 /// A random workload of `len` operations on the small tree.
 #[must_use]
-pub fn random(rng: &mut Rng, len: usize) -> Workload {
-    let Prepared { setup, mut state } = Prepared::new();
+pub fn random(tree: Tree, rng: &mut Rng, len: usize) -> Workload {
+    let Prepared { setup, mut state, .. } = Prepared::new(tree);
     let mut ops = Vec::new();
     let mut tries = 0;
     while ops.len() < len && tries < len * 50 {
         tries += 1;
         let op = random_op(rng, &state);
         let mut next = state.clone();
+        if !is_possible(tree, &op) {
+            continue;
+        }
         if next.apply(&op, ops.len()).is_ok() {
             state = next;
             ops.push(op);
@@ -198,7 +226,8 @@ fn random_op(rng: &mut Rng, state: &State) -> Op {
     let known: Vec<String> =
         crate::record::paths(state).into_keys().map(|p| p[1..].to_owned()).collect();
     let old = rng.pick(&known).cloned().unwrap_or_default();
-    let dir = ["", "A/", "B/", "E/", "D/"][rng.index(5)];
+    // In the root, no name that differs from a folder's by nothing but case.
+    let dir = ["r", "A/", "B/", "E/", "D/"][rng.index(5)];
     let fresh = format!("{dir}{}", ["a", "b", "c", "n", "m", "z"][rng.index(6)]);
     let target = if rng.chance(1, 3) { rng.pick(&known).cloned() } else { None };
     let target = target.unwrap_or_else(|| fresh.clone());
@@ -230,12 +259,12 @@ mod tests {
 
     #[test]
     fn every_listed_operation_parses_and_appears() {
-        let singles = singles(true);
+        let singles = singles(Tree::Unix, true);
         let first: BTreeSet<String> = singles.iter().map(|w| w.ops[0].to_string()).collect();
         assert_eq!(first.len(), OPS.len() + 1, "each is possible on the small tree");
         assert!(singles.len() >= 4 * OPS.len(), "{}", singles.len());
-        assert_eq!(chains().len(), CHAINS.len());
-        let all: Vec<Workload> = pairs(false).into_iter().flatten().collect();
+        assert_eq!(chains(Tree::Unix).len(), CHAINS.len());
+        let all: Vec<Workload> = pairs(Tree::Unix, false).into_iter().flatten().collect();
         assert!(all.len() > 15_000, "{}", all.len());
         let mut kinds: BTreeSet<String> = BTreeSet::new();
         for op in all.iter().flat_map(|w| &w.ops) {
@@ -245,10 +274,30 @@ mod tests {
     }
 
     #[test]
+    fn a_macintosh_is_asked_for_nothing_that_it_does_not_have() {
+        let tree = Tree::Macintosh;
+        let mut list = [singles(tree, false), chains(tree)].concat();
+        list.extend(pairs(tree, false).into_iter().flatten());
+        list.extend((0..200).map(|seed| random(tree, &mut Rng::new(seed), 8)));
+        assert!(list.len() > 5000, "{}", list.len());
+        for workload in &list {
+            for op in workload.setup.iter().chain(&workload.ops) {
+                assert!(is_possible(tree, op), "{op}");
+                let words = op.to_string();
+                let names = words.split([' ', '/']);
+                assert!(names.clone().all(|name| name.len() <= 31), "{op}");
+            }
+        }
+    }
+
+    #[test]
     fn random_workloads_make_sense_and_repeat_by_seed() {
-        let workload = random(&mut Rng::new(5), 12);
+        let workload = random(Tree::Unix, &mut Rng::new(5), 12);
         assert_eq!(workload.ops.len(), 12);
-        assert_eq!(Prepared::new().workload(workload.ops.clone()), Some(workload.clone()));
-        assert_eq!(workload, random(&mut Rng::new(5), 12));
+        assert_eq!(
+            Prepared::new(Tree::Unix).workload(workload.ops.clone()),
+            Some(workload.clone())
+        );
+        assert_eq!(workload, random(Tree::Unix, &mut Rng::new(5), 12));
     }
 }

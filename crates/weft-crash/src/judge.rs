@@ -3,7 +3,7 @@
 
 use crate::e2fsck::{E2fsck, find_e2fsck};
 use crate::model::Body;
-use crate::observe::{Observed, observe};
+use crate::observe::{Identities, Observed, observe};
 use crate::record::Recording;
 use crate::states::CrashState;
 use crate::target::{Findings, Severity, Target};
@@ -140,7 +140,8 @@ impl<'a> Judge<'a> {
         depth: Depth,
     ) -> Result<(Vec<Fault>, Observed)> {
         let mut faults = Vec::new();
-        let walked = self.walk(image, &mut faults);
+        let ids = &recording.ids;
+        let walked = self.walk(image, ids, &mut faults);
         let clean = self.target.promises().clean_after_recovery;
         let renames = recording.renames_dirs();
         if clean {
@@ -149,7 +150,7 @@ impl<'a> Judge<'a> {
                 demand(&found, Severity::Clean, Kind::Damage, "after recovery", &mut faults);
             }
             if depth.e2fsck {
-                self.foreign_recovery(image, walked.as_ref(), &mut faults)?;
+                self.foreign_recovery(image, ids, walked.as_ref(), &mut faults)?;
             }
         } else {
             let found = self.check(image, renames, depth, &mut faults)?;
@@ -157,10 +158,10 @@ impl<'a> Judge<'a> {
             demand(&found, Severity::Leaks, Kind::Damage, "after the crash", &mut faults);
         }
         if depth.repair && faults.is_empty() {
-            self.repair(image, walked.as_ref().map(|w| &w.observed), &mut faults)?;
+            self.repair(image, ids, walked.as_ref().map(|w| &w.observed), &mut faults)?;
         }
         if depth.repair && faults.is_empty() {
-            self.heal(image, renames, walked.as_ref().map(|w| &w.observed), &mut faults)?;
+            self.heal(image, renames, ids, walked.as_ref().map(|w| &w.observed), &mut faults)?;
         }
         if depth.aftermath && faults.is_empty() {
             self.aftermath(image, renames, &mut faults)?;
@@ -195,11 +196,11 @@ impl<'a> Judge<'a> {
         }
     }
 
-    fn walk(&self, image: &Image, faults: &mut Vec<Fault>) -> Option<Walked> {
+    fn walk(&self, image: &Image, ids: &Identities, faults: &mut Vec<Fault>) -> Option<Walked> {
         let device = device(image);
         let result = Self::guarded(faults, || {
             let fs = self.target.mount(Arc::clone(&device) as Arc<dyn BlockDevice>)?;
-            let observed = observe(fs.as_ref())?;
+            let observed = observe(fs.as_ref(), ids)?;
             fs.unmount().map_err(Error::fs("unmounting"))?;
             Ok(observed)
         })?;
@@ -249,6 +250,7 @@ impl<'a> Judge<'a> {
     fn foreign_recovery(
         &mut self,
         image: &Image,
+        ids: &Identities,
         walked: Option<&Walked>,
         faults: &mut Vec<Fault>,
     ) -> Result<()> {
@@ -264,7 +266,7 @@ impl<'a> Judge<'a> {
         };
         let found = e2fsck.check(&replayed, false)?;
         demand(&found, Severity::Clean, Kind::Damage, "after e2fsck's recovery", faults);
-        if let (Some(ours), Some(theirs)) = (walked, self.walk(&replayed, faults))
+        if let (Some(ours), Some(theirs)) = (walked, self.walk(&replayed, ids, faults))
             && ours.observed != theirs.observed
         {
             let what = "e2fsck's recovery leaves another tree than weft's".into();
@@ -276,6 +278,7 @@ impl<'a> Judge<'a> {
     fn repair(
         &mut self,
         image: &Image,
+        ids: &Identities,
         before: Option<&Observed>,
         faults: &mut Vec<Fault>,
     ) -> Result<()> {
@@ -299,7 +302,7 @@ impl<'a> Judge<'a> {
         let image = device.snapshot();
         let found = self.check(&image, false, Depth::FULL, faults)?;
         demand(&found, Severity::Clean, Kind::Repair, "after repair", faults);
-        self.keeps(&image, before, Kind::Repair, faults);
+        self.keeps(&image, ids, before, Kind::Repair, faults);
         Ok(())
     }
 
@@ -308,6 +311,7 @@ impl<'a> Judge<'a> {
         &mut self,
         image: &Image,
         renames_dirs: bool,
+        ids: &Identities,
         before: Option<&Observed>,
         faults: &mut Vec<Fault>,
     ) -> Result<()> {
@@ -326,13 +330,22 @@ impl<'a> Judge<'a> {
         let found = self.check(&image, renames_dirs, Depth::FULL, faults)?;
         self.counts.healed += u64::from(found.severity == Severity::Clean);
         demand(&found, Severity::Leaks, Kind::Healing, "after healing", faults);
-        self.keeps(&image, before, Kind::Healing, faults);
+        self.keeps(&image, ids, before, Kind::Healing, faults);
         Ok(())
     }
 
     /// Whatever changes a volume after a crash must keep what could be seen on it.
-    fn keeps(&self, image: &Image, before: Option<&Observed>, kind: Kind, faults: &mut Vec<Fault>) {
-        let (Some(before), Some(after)) = (before, self.walk(image, faults)) else { return };
+    fn keeps(
+        &self,
+        image: &Image,
+        ids: &Identities,
+        before: Option<&Observed>,
+        kind: Kind,
+        faults: &mut Vec<Fault>,
+    ) {
+        let (Some(before), Some(after)) = (before, self.walk(image, ids, faults)) else {
+            return;
+        };
         for (id, seen) in &before.nodes {
             let kept = match (&seen.body, after.observed.nodes.get(id).map(|n| &n.body)) {
                 // A size that lags behind the blocks may be made to cover them, as e2fsck does;

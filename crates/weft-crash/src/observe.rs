@@ -1,6 +1,7 @@
 //! What a mounted volume holds, read back in the terms of the [`model`](crate::model).
 
-use crate::model::{Body, Name, NodeId, OWNER_BASE};
+use crate::model::{Body, Name, NodeId, OWNER_BASE, PERM};
+use crate::target::Tree;
 use crate::{Error, Result};
 use std::collections::BTreeMap;
 use std::sync::Arc;
@@ -22,6 +23,46 @@ pub struct Seen {
     pub perm: u16,
     /// Number of names it claims to have.
     pub nlink: u32,
+}
+
+/// How nodes are told apart, whatever their names are.
+#[derive(Debug, Clone, PartialEq, Eq)]
+pub enum Identities {
+    /// By the owner that a workload gave them.
+    Owners,
+    /// By their inode numbers, which are kept here. Modes and extended attributes are the file
+    /// system's own then, and are not looked at.
+    Numbers(BTreeMap<u64, NodeId>),
+}
+
+impl Identities {
+    /// Those of the nodes of such trees, before there are any but the root.
+    #[must_use]
+    pub fn of(tree: Tree) -> Self {
+        match tree {
+            Tree::Unix => Self::Owners,
+            Tree::Macintosh => Self::Numbers(BTreeMap::new()),
+        }
+    }
+
+    /// A node was made.
+    pub(crate) fn note(&mut self, ino: Ino, id: NodeId) {
+        if let Self::Numbers(ids) = self {
+            ids.insert(ino.0, id);
+        }
+    }
+
+    fn of_node(&self, attr: &Attr) -> NodeId {
+        let known = match self {
+            Self::Owners => attr
+                .uid
+                .checked_sub(OWNER_BASE)
+                .filter(|number| *number < NodeId::FOREIGN)
+                .map(NodeId),
+            Self::Numbers(ids) => ids.get(&attr.ino.0).copied(),
+        };
+        known.unwrap_or(NodeId(NodeId::FOREIGN + (attr.ino.0 as u32 & (NodeId::FOREIGN - 1))))
+    }
 }
 
 /// Everything that can be reached from the root.
@@ -48,22 +89,16 @@ impl Observed {
 ///
 /// # Errors
 /// If not even the root can be read. What else cannot is listed in the result.
-pub fn observe(fs: &dyn FileSystem) -> Result<Observed> {
-    let mut walk = Walk { fs, seen: Observed::default() };
+pub fn observe(fs: &dyn FileSystem, ids: &Identities) -> Result<Observed> {
+    let mut walk = Walk { fs, ids, seen: Observed::default() };
     let root = fs.getattr(fs.root()).map_err(Error::fs("reading the root"))?;
     walk.node(NodeId::ROOT, &root, "", 0);
     Ok(walk.seen)
 }
 
-fn identity(attr: &Attr) -> NodeId {
-    match attr.uid.checked_sub(OWNER_BASE) {
-        Some(number) if number < NodeId::FOREIGN => NodeId(number),
-        _ => NodeId(NodeId::FOREIGN + (attr.ino.0 as u32 & (NodeId::FOREIGN - 1))),
-    }
-}
-
 struct Walk<'a> {
     fs: &'a dyn FileSystem,
+    ids: &'a Identities,
     seen: Observed,
 }
 
@@ -80,7 +115,7 @@ impl Walk<'_> {
             return self.trouble(path, "too many or too deep for what was made");
         }
         // Entered before its children: a circle of directories ends here.
-        let perm = attr.perm;
+        let perm = if *self.ids == Identities::Owners { attr.perm } else { PERM };
         let seen = Seen { body: Body::Opaque, xattrs: BTreeMap::new(), perm, nlink: attr.nlink };
         self.seen.nodes.insert(id, seen);
         let body = match attr.kind {
@@ -150,7 +185,7 @@ impl Walk<'_> {
         }
         let mut names = BTreeMap::new();
         for (name, attr) in found {
-            let id = identity(&attr);
+            let id = self.ids.of_node(&attr);
             let text = String::from_utf8_lossy(&name);
             let child = if path.is_empty() { text.into_owned() } else { format!("{path}/{text}") };
             if names.insert(name, id).is_some() {
@@ -165,6 +200,9 @@ impl Walk<'_> {
     }
 
     fn xattrs(&mut self, ino: Ino, path: &str) -> BTreeMap<Name, Vec<u8>> {
+        if *self.ids != Identities::Owners {
+            return BTreeMap::new();
+        }
         let names = match self.fs.listxattr(ino) {
             Ok(names) => names,
             Err(weft_vfs::Error::Unsupported(_)) => Vec::new(),

@@ -4,7 +4,7 @@ use crate::history::{History, Progress};
 use crate::model::{
     Body, ModelNode, NodeId, OWNER_BASE, PERM, State, pattern, user_name, xattr_value,
 };
-use crate::observe::observe;
+use crate::observe::{Identities, observe};
 use crate::target::Target;
 use crate::workload::{Op, Workload};
 use crate::{Error, Result};
@@ -25,6 +25,8 @@ pub struct Recording {
     pub events: Vec<Event>,
     /// The states that the volume went through.
     pub history: History,
+    /// How the nodes are told apart.
+    pub ids: Identities,
     /// For each event, how far the workload had come in front of it.
     progress: Vec<Progress>,
 }
@@ -34,6 +36,7 @@ pub struct Recording {
 pub struct Prepared {
     image: Image,
     state: State,
+    ids: Identities,
 }
 
 const BEGIN: &str = "begin ";
@@ -47,10 +50,11 @@ pub fn prepare(target: &dyn Target, setup: &[Op]) -> Result<Prepared> {
     let device = Arc::new(MemoryDevice::from_image(target.fresh()?));
     let fs = target.mount(Arc::clone(&device) as Arc<dyn BlockDevice>)?;
     // Numbered apart from the recorded ones, so that their data differ.
-    let state = run_from(900, fs.as_ref(), setup)?;
+    let mut ids = Identities::of(target.tree());
+    let state = run_from(900, fs.as_ref(), setup, &mut ids)?;
     fs.unmount().map_err(Error::fs("unmounting after the setup"))?;
     drop(fs);
-    Ok(Prepared { image: device.snapshot(), state })
+    Ok(Prepared { image: device.snapshot(), state, ids })
 }
 
 /// Runs the operations of a workload on a prepared volume, then `sync` and an unmount, and records
@@ -110,6 +114,7 @@ struct Run {
     states: Vec<State>,
     ops: Vec<Op>,
     failed: BTreeSet<usize>,
+    ids: Identities,
 }
 
 impl Run {
@@ -124,6 +129,7 @@ impl Run {
             states: vec![prepared.state.clone()],
             ops: Vec::new(),
             failed: BTreeSet::new(),
+            ids: prepared.ids.clone(),
         })
     }
 
@@ -135,7 +141,8 @@ impl Run {
         self.ops.push(op.clone());
         self.states.push(state);
         self.device.inner().mark(format!("{BEGIN}{number}"))?;
-        act(&*self.fs, &before, op, number, &mut self.held).map_err(Error::fs(op.to_string()))?;
+        act(&*self.fs, &before, op, number, &mut self.held, &mut self.ids)
+            .map_err(Error::fs(op.to_string()))?;
         Ok(self.device.inner().mark(format!("{END}{number}"))?)
     }
 
@@ -151,7 +158,7 @@ impl Run {
         let events = self.device.inner().events();
         let progress = progress(&events);
         let history = History { states: self.states, ops: self.ops, failed: self.failed };
-        Recording { base: base.clone(), events, history, progress }
+        Recording { base: base.clone(), events, history, ids: self.ids, progress }
     }
 }
 
@@ -165,24 +172,24 @@ fn nonsense(number: usize, op: &Op, problem: &str) -> Error {
 /// # Errors
 /// As [`record`].
 pub fn run(fs: &dyn FileSystem, workload: &Workload) -> Result<()> {
-    run_from(0, fs, &workload.ops).map(drop)
+    run_from(0, fs, &workload.ops, &mut Identities::Owners).map(drop)
 }
 
-fn run_from(first: usize, fs: &dyn FileSystem, ops: &[Op]) -> Result<State> {
-    let mut state = found(fs)?;
+fn run_from(first: usize, fs: &dyn FileSystem, ops: &[Op], ids: &mut Identities) -> Result<State> {
+    let mut state = found(fs, ids)?;
     let mut held = Vec::new();
     for (number, op) in (first..).zip(ops) {
         let before = state.clone();
         state.apply(op, number).map_err(|problem| nonsense(number - first, op, problem))?;
-        act(fs, &before, op, number, &mut held).map_err(Error::fs(op.to_string()))?;
+        act(fs, &before, op, number, &mut held, ids).map_err(Error::fs(op.to_string()))?;
     }
     held.into_iter().for_each(|ino| fs.forget(ino, 1));
     Ok(state)
 }
 
 /// What is on the volume already is part of the model: its names may not go either.
-fn found(fs: &dyn FileSystem) -> Result<State> {
-    let observed = observe(fs)?;
+fn found(fs: &dyn FileSystem, ids: &Identities) -> Result<State> {
+    let observed = observe(fs, ids)?;
     if let Some(trouble) = observed.unreadable.first() {
         return Err(Error::Target(format!("the volume cannot be read: {trouble}")));
     }
@@ -256,6 +263,7 @@ fn act(
     op: &Op,
     number: usize,
     held: &mut Vec<Ino>,
+    ids: &mut Identities,
 ) -> weft_vfs::Result<()> {
     let caller = Caller { uid: OWNER_BASE.wrapping_add(before.next_id().0), ..Caller::default() };
     let walker = Walker::owned_by(fs, caller.clone());
@@ -268,11 +276,13 @@ fn act(
     match op {
         Op::Creat(p) => {
             let at = place(p)?;
-            at.dir.create(&caller, &at.name, PERM).map(drop)
+            ids.note(at.dir.create(&caller, &at.name, PERM)?.ino(), before.next_id());
+            Ok(())
         }
         Op::Mkdir(p) => {
             let at = place(p)?;
-            at.dir.mkdir(&caller, &at.name, PERM).map(drop)
+            ids.note(at.dir.mkdir(&caller, &at.name, PERM)?.ino(), before.next_id());
+            Ok(())
         }
         Op::Mkfifo(p) => {
             let at = place(p)?;

@@ -44,6 +44,16 @@ impl Findings {
     pub const CLEAN: Self = Self { severity: Severity::Clean, damage: Vec::new() };
 }
 
+/// What a file system's trees are made of, which says what is tried on them.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub enum Tree {
+    /// Owners, modes, links, extended attributes, devices, names of 255 bytes.
+    Unix,
+    /// Files and folders, names of 31 letters, in which case does not count. A node keeps its inode
+    /// number for ever, and no other ever has it.
+    Macintosh,
+}
+
 /// A file system under test.
 pub trait Target: Send + Sync {
     /// The volume that every workload begins with.
@@ -57,6 +67,11 @@ pub trait Target: Send + Sync {
 
     /// What it promises.
     fn promises(&self) -> Promises;
+
+    /// What its trees are made of.
+    fn tree(&self) -> Tree {
+        Tree::Unix
+    }
 
     /// Mounts a volume, without threads of its own if it can, so that runs are repeatable.
     /// Recovery, where there is any, happens here; a repair in the background does not.

@@ -10,8 +10,8 @@ use weft::Order;
 use weft::block::{Image, OpenMode};
 use weft::patch::Policy;
 use weft::source::open_source;
-use weft_crash::{Campaign, Config, CrashState, Ext2Target, Report, Status, Workload};
-use weft_crash::{explore, replay};
+use weft_crash::{Campaign, Config, CrashState, Ext2Target, HfsTarget, Report, Status};
+use weft_crash::{Target, Workload, explore, replay};
 
 /// Up to this size an image is taken as the volume that workloads begin with: every crash image
 /// is a copy of it.
@@ -21,18 +21,12 @@ const IMAGE_MAX_BYTES: u64 = 256 << 20;
 pub fn run(out: Output, args: &cli::Crash) -> Outcome {
     let began = Instant::now();
     let order = args.order.unwrap_or(Order(Policy::Soft));
-    let mut target = Ext2Target::new(order.0);
-    if let Some(bytes) = args.block_size {
-        target = target.block_bytes(bytes);
-    }
-    if let Some(bytes) = args.inode_size {
-        target = target.inode_bytes(bytes);
-    }
-    if let Some(source) = &args.image {
-        target = on_image(target, source, args)?;
-    }
-    let mut config =
-        Config { seed: args.seed, images: args.states, ..Config::new(Arc::new(target)) };
+    let target = match &args.image {
+        Some(source) => on_image(source, order, args)?,
+        None if args.hfs => Arc::new(HfsTarget::new(order.0)),
+        None => fresh_ext2(order, args),
+    };
+    let mut config = Config { seed: args.seed, images: args.states, ..Config::new(target) };
     config.time = args.seconds.map(Duration::from_secs);
     if args.all_pairs {
         config.campaign = Campaign::Long;
@@ -62,25 +56,47 @@ fn usage(e: &weft_crash::Error) -> Failure {
     Failure::usage(e.to_string())
 }
 
+fn fresh_ext2(order: Order, args: &cli::Crash) -> Arc<dyn Target> {
+    let mut target = Ext2Target::new(order.0);
+    if let Some(bytes) = args.block_size {
+        target = target.block_bytes(bytes);
+    }
+    if let Some(bytes) = args.inode_size {
+        target = target.inode_bytes(bytes);
+    }
+    Arc::new(target)
+}
+
 /// Begins with a copy of the volume in `source`, which is not changed.
-fn on_image(target: Ext2Target, source: &str, args: &cli::Crash) -> Result<Ext2Target, Failure> {
-    let weft::VolumeInfo::Ext(info) = weft::info(source)? else {
-        return Err(Failure::usage(format!(
-            "{source} is no ext volume: weft crash explores those"
-        )));
+fn on_image(source: &str, order: Order, args: &cli::Crash) -> Result<Arc<dyn Target>, Failure> {
+    let info = weft::info(source)?;
+    let len_bytes = match &info {
+        weft::VolumeInfo::Ext(info) => info.len_bytes,
+        weft::VolumeInfo::Mac(info) if info.format == "hfs" => info.len_bytes,
+        _ => {
+            return Err(Failure::usage(format!(
+                "{source} is no ext and no HFS volume: weft crash explores those"
+            )));
+        }
     };
-    if info.len_bytes > IMAGE_MAX_BYTES {
+    if len_bytes > IMAGE_MAX_BYTES {
         return Err(Failure::new(format!(
             "{source} is too large to be copied for every crash image: take one of at most {} MiB",
             IMAGE_MAX_BYTES >> 20
         )));
     }
-    if matches!(args.order, Some(Order(Policy::Journal(_)))) && !info.has_journal {
-        return Err(Failure::usage(format!("{source} has no journal to order writes by")));
-    }
-    let device = open_source(source, OpenMode::READ_ONLY)?;
+    let device = weft::image::unwrap(source, open_source(source, OpenMode::READ_ONLY)?)?.device;
     let image = Image::copy_of(&*device)?;
-    Ok(target.block_bytes(info.block_bytes).inode_bytes(info.inode_bytes).on_image(image))
+    Ok(match info {
+        weft::VolumeInfo::Ext(info) => {
+            if matches!(args.order, Some(Order(Policy::Journal(_)))) && !info.has_journal {
+                return Err(Failure::usage(format!("{source} has no journal to order writes by")));
+            }
+            let target = Ext2Target::new(order.0).block_bytes(info.block_bytes);
+            Arc::new(target.inode_bytes(info.inode_bytes).on_image(image))
+        }
+        _ => Arc::new(HfsTarget::new(order.0).on_image(image)),
+    })
 }
 
 #[derive(Serialize)]

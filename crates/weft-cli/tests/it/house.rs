@@ -21,7 +21,7 @@ const ROOMS: &[(&str, &[&str])] = &[
         "weft",
         &["block", "nbd", "cache", "patch", "vfs", "ext2", "hfs", "transform", "ringer", "fuse"],
     ),
-    ("weft-crash", &["block", "patch", "vfs", "ext2", "weft"]),
+    ("weft-crash", &["block", "patch", "vfs", "ext2", "hfs", "weft"]),
     ("weft-cli", &["weft", "crash"]),
     ("weft-bench", &["weft"]),
 ];

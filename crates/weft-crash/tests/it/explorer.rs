@@ -2,7 +2,7 @@
 
 use crate::toy::{Flaw, Toy};
 use std::sync::Arc;
-use weft_crash::{Campaign, Config, Kind, Violation, Workload, explore, replay};
+use weft_crash::{Campaign, Config, Kind, Tree, Violation, Workload, explore, replay};
 
 fn config(flaw: Flaw) -> Config {
     Config { images: 300, ..Config::new(Arc::new(Toy(flaw))) }
@@ -60,7 +60,8 @@ fn what_the_checker_says_counts() {
 
 #[test]
 fn the_result_does_not_depend_on_threads() {
-    let list: Vec<Workload> = weft_crash::generate::singles(true).into_iter().take(6).collect();
+    let list: Vec<Workload> =
+        weft_crash::generate::singles(Tree::Unix, true).into_iter().take(6).collect();
     let run = |threads| {
         let campaign = Campaign::Given(list.clone());
         let config = Config { threads, campaign, images: u64::MAX, ..config(Flaw::None) };

@@ -8,7 +8,9 @@ use weft_block::Rng;
 use weft_crash::judge::{Depth, Judge};
 use weft_crash::record::{prepare, record};
 use weft_crash::states::epochs;
-use weft_crash::{Bounds, Campaign, Config, Ext2Target, Kind, Report, Workload, explore, generate};
+use weft_crash::{
+    Bounds, Campaign, Config, Ext2Target, Kind, Report, Tree, Workload, explore, generate,
+};
 use weft_patch::{JournalMode, Options, Policy};
 
 const JOURNAL: Policy = Policy::Journal(JournalMode::Metadata);
@@ -16,7 +18,7 @@ const ORDERED: Policy = Policy::Journal(JournalMode::Ordered);
 const FULL: Policy = Policy::Journal(JournalMode::Full);
 
 /// Explores, prints what was done, and fails with every violation and its replay command.
-fn clean(config: &Config) -> Report {
+pub fn clean(config: &Config) -> Report {
     let report = explore(config, &|_| {}).unwrap();
     println!(
         "{}: {} distinct images ({} with leaks) of {} workloads, {} runs of e2fsck, {} repairs, \
@@ -146,7 +148,7 @@ fn without_dependencies_damage_is_found() {
 fn without_dependencies_stale_data_turns_up() {
     let target = Ext2Target::new(Policy::Async);
     let ops = "creat A/n; write A/n 0 9000; fsync A/n".parse::<Workload>().unwrap().ops;
-    let workload = Workload { setup: generate::setup(), ops };
+    let workload = Workload { setup: generate::setup(Tree::Unix), ops };
     let prepared = prepare(&target, &workload.setup).unwrap();
     let recording = record(&target, &prepared, &workload).unwrap();
     let mut judge = Judge::new(&target).unwrap();
@@ -181,8 +183,10 @@ fn long(policy: Policy, share: u32) {
         ..Config::new(Arc::new(Ext2Target::new(policy)))
     };
     let exchange = config.target.promises().operations_in_order;
-    let pairs = generate::pairs(exchange).len();
-    let until = (generate::chains().len() + generate::singles(exchange).len() + pairs) as u64;
+    let pairs = generate::pairs(Tree::Unix, exchange).len();
+    let until = (generate::chains(Tree::Unix).len()
+        + generate::singles(Tree::Unix, exchange).len()
+        + pairs) as u64;
     let seen = clean(&config).workloads;
     if seen < until {
         println!("{}: cut off before the last of {pairs} pairs", config.target.options());

@@ -5,7 +5,7 @@ use weft_block::{Event, Fault, Request, Rng, Rule};
 use weft_crash::judge::{Depth, Judge};
 use weft_crash::record::{prepare, record, record_failing};
 use weft_crash::states::epochs;
-use weft_crash::{Bounds, Ext2Target, Target, generate};
+use weft_crash::{Bounds, Ext2Target, Target, Tree, generate};
 use weft_patch::{JournalMode, Policy};
 
 /// The ways to fail the `n`th request: once, or from then on.
@@ -23,12 +23,12 @@ fn rules(n: u64, flush: bool) -> Vec<Rule> {
 /// Returns how many images were judged and how many operations failed.
 fn check(policy: Policy, workloads: usize) -> (usize, usize) {
     let target = Ext2Target::new(policy);
-    let setup = prepare(&target, &generate::setup()).unwrap();
+    let setup = prepare(&target, &generate::setup(Tree::Unix)).unwrap();
     let mut judge = Judge::new(&target).unwrap();
     let bounds = Bounds { all_subsets_of: 2, samples: 2, tears: 0, states: 5 };
     let (mut images, mut failed) = (0, 0);
     let mut told = String::new();
-    for workload in generate::chains().iter().take(workloads) {
+    for workload in generate::chains(Tree::Unix).iter().take(workloads) {
         let healthy = record(&target, &setup, workload).unwrap();
         let count = |is: fn(&Event) -> bool| healthy.events.iter().filter(|e| is(e)).count() as u64;
         let writes = count(|e| matches!(e, Event::Write { .. }));

@@ -4,5 +4,6 @@ mod explorer;
 mod ext2;
 mod faults;
 mod foreign;
+mod hfs;
 mod toy;
 mod transform;

@@ -5,7 +5,7 @@ use std::collections::{BTreeMap, BTreeSet};
 use std::sync::{Arc, Mutex};
 use weft_block::{BlockDevice, Image, mix};
 use weft_crash::model::{Body, NodeId, OWNER_BASE};
-use weft_crash::observe::{Seen, observe};
+use weft_crash::observe::{Identities, Seen, observe};
 use weft_crash::{Error, Findings, Promises, Result, Severity, Target};
 use weft_vfs::{
     Attr, Caller, DirCursor, DirEntry, Entry, FallocateMode, FileKind, FileSystem, Handle, Ino,
@@ -90,7 +90,7 @@ fn sum(bytes: &[u8]) -> u64 {
 impl ToyFs {
     fn save(&self) -> weft_vfs::Result<()> {
         let io = |e: weft_block::Error| weft_vfs::Error::Io { errno: 5, message: e.to_string() };
-        let observed = observe(&self.mem)
+        let observed = observe(&self.mem, &Identities::Owners)
             .map_err(|e| weft_vfs::Error::Io { errno: 5, message: e.to_string() })?;
         let mut bytes = Vec::new();
         put(&mut bytes, &(observed.nodes.len() as u32).to_le_bytes());
