@@ -116,6 +116,35 @@ pub struct Dates {
     pub backed_up: Option<String>,
 }
 
+/// What the Finder keeps for itself.
+#[derive(Debug, Args)]
+pub struct MoreFields {
+    /// The window that a file's icon is in (fdFldr)
+    #[arg(long, value_name = "NUMBER", allow_hyphen_values = true)]
+    pub folder: Option<i16>,
+    /// The id of a file's icon (fdIconID)
+    #[arg(long, value_name = "NUMBER", allow_hyphen_values = true)]
+    pub icon_id: Option<i16>,
+    /// Where the folder's window is scrolled to: RIGHT,DOWN (frScroll)
+    #[arg(long, value_name = "H,V", allow_hyphen_values = true)]
+    pub scroll: Option<String>,
+    /// The folder's place in the chain of open folders (frOpenChain)
+    #[arg(long, value_name = "NUMBER")]
+    pub open_chain: Option<u32>,
+    /// The script that the name is to be shown in (fdScript, frScript)
+    #[arg(long, value_name = "NUMBER", allow_hyphen_values = true)]
+    pub script: Option<i8>,
+    /// Extended flags (fdXFlags, frXFlags)
+    #[arg(long, value_name = "NUMBER", allow_hyphen_values = true)]
+    pub x_flags: Option<i8>,
+    /// The id of the comment in the desktop database (fdComment, frComment)
+    #[arg(long, value_name = "NUMBER", allow_hyphen_values = true)]
+    pub comment_id: Option<i16>,
+    /// The id of the folder that it came from, for Put Away (fdPutAway, frPutAway)
+    #[arg(long, value_name = "ID")]
+    pub put_away: Option<u32>,
+}
+
 #[derive(Debug, Args)]
 pub struct Set {
     /// IMAGE:/path, more than one if need be
@@ -147,8 +176,10 @@ pub struct Set {
     #[arg(long, value_name = "NUMBER", allow_hyphen_values = true)]
     pub view: Option<i16>,
     #[command(flatten)]
+    pub more: MoreFields,
+    #[command(flatten)]
     pub dates: Dates,
-    /// All 32 bytes of Finder information, in hexadecimal
+    /// All 32 bytes of Finder information, in hexadecimal; the other options change those then
     #[arg(long, value_name = "HEX")]
     pub finder_info: Option<String>,
     #[command(flatten)]

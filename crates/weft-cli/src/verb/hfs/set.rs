@@ -1,12 +1,12 @@
 //! `hfs set`: every field of the Finder's, dates and lock.
 
 use super::{FLAGS, each_item};
-use crate::cli::hfs::{Set, YesNo};
+use crate::cli::hfs::{MoreFields, Set, YesNo};
 use crate::failure::{Failure, Outcome};
 use crate::verb::file_error;
 use crate::zone;
 use weft::hfs::interchange::Meta;
-use weft::hfs::layout::{DInfo, FInfo, Point, Rect, finder_flags};
+use weft::hfs::layout::{DInfo, DXInfo, FInfo, FXInfo, Point, Rect, finder_flags};
 
 /// Where the halves of Finder information keep their flags: at the same place.
 const FLAGS_AT: usize = 8;
@@ -16,6 +16,7 @@ struct Wish {
     flags: Option<(u16, u16)>,
     location: Option<Point>,
     window: Option<Rect>,
+    scroll: Option<Point>,
     created: Option<u32>,
     modified: Option<u32>,
     backed_up: Option<u32>,
@@ -28,6 +29,7 @@ pub fn run(args: &Set) -> Outcome {
         flags: args.flags.as_deref().map(flags).transpose()?,
         location: args.location.as_deref().map(location).transpose()?,
         window: args.window.as_deref().map(window).transpose()?,
+        scroll: args.more.scroll.as_deref().map(location).transpose()?,
         created: args.dates.created.as_deref().map(zone::date).transpose()?,
         modified: args.dates.modified.as_deref().map(zone::date).transpose()?,
         backed_up: args.dates.backed_up.as_deref().map(zone::date).transpose()?,
@@ -46,8 +48,15 @@ fn change(meta: &mut Meta, args: &Set, wish: &Wish, is_dir: bool) -> Result<(), 
     if is_dir && of_files {
         return Err(Failure::usage("a folder has neither type nor creator nor lock"));
     }
-    if !is_dir && (args.view.is_some() || wish.window.is_some()) {
-        return Err(Failure::usage("a file has no window; --window and --view are for folders"));
+    let more = &args.more;
+    let of_folders = args.view.is_some() || wish.window.is_some();
+    if !is_dir && (of_folders || wish.scroll.is_some() || more.open_chain.is_some()) {
+        return Err(Failure::usage(
+            "a file has no window; --window, --view, --scroll and --open-chain are for folders",
+        ));
+    }
+    if is_dir && (more.folder.is_some() || more.icon_id.is_some()) {
+        return Err(Failure::usage("--folder and --icon-id are for files"));
     }
     if let Some(raw) = wish.finder_info {
         meta.finder_info = raw;
@@ -65,7 +74,8 @@ fn change(meta: &mut Meta, args: &Set, wish: &Wish, is_dir: bool) -> Result<(), 
         flags = flags & !finder_flags::COLOR | color << 1;
     }
     meta.finder_info[FLAGS_AT..FLAGS_AT + 2].copy_from_slice(&flags.to_be_bytes());
-    place(meta, wish, args.view, is_dir);
+    place(meta, wish, args, is_dir);
+    extend(meta, wish, more, is_dir);
     meta.created = wish.created.unwrap_or(meta.created);
     meta.modified = wish.modified.unwrap_or(meta.modified);
     meta.backed_up = wish.backed_up.unwrap_or(meta.backed_up);
@@ -74,7 +84,7 @@ fn change(meta: &mut Meta, args: &Set, wish: &Wish, is_dir: bool) -> Result<(), 
 }
 
 /// Sets where icon and window are.
-fn place(meta: &mut Meta, wish: &Wish, view: Option<i16>, is_dir: bool) {
+fn place(meta: &mut Meta, wish: &Wish, args: &Set, is_dir: bool) {
     let mut half = [0; 16];
     half.copy_from_slice(&meta.finder_info[..16]);
     let half = if is_dir {
@@ -82,15 +92,50 @@ fn place(meta: &mut Meta, wish: &Wish, view: Option<i16>, is_dir: bool) {
         DInfo {
             rect: wish.window.unwrap_or(info.rect),
             location: wish.location.unwrap_or(info.location),
-            view: view.unwrap_or(info.view),
+            view: args.view.unwrap_or(info.view),
             ..info
         }
         .encode()
     } else {
         let info = FInfo::parse(&half);
-        FInfo { location: wish.location.unwrap_or(info.location), ..info }.encode()
+        FInfo {
+            location: wish.location.unwrap_or(info.location),
+            folder: args.more.folder.unwrap_or(info.folder),
+            ..info
+        }
+        .encode()
     };
     meta.finder_info[..16].copy_from_slice(&half);
+}
+
+/// Sets what is in the second half, the extended information.
+fn extend(meta: &mut Meta, wish: &Wish, more: &MoreFields, is_dir: bool) {
+    let mut half = [0; 16];
+    half.copy_from_slice(&meta.finder_info[16..]);
+    let half = if is_dir {
+        let info = DXInfo::parse(&half);
+        DXInfo {
+            scroll: wish.scroll.unwrap_or(info.scroll),
+            open_chain: more.open_chain.unwrap_or(info.open_chain),
+            script: more.script.unwrap_or(info.script),
+            x_flags: more.x_flags.unwrap_or(info.x_flags),
+            comment_id: more.comment_id.unwrap_or(info.comment_id),
+            put_away: more.put_away.unwrap_or(info.put_away),
+        }
+        .encode()
+    } else {
+        let info = FXInfo::parse(&half);
+        FXInfo {
+            icon_id: more.icon_id.unwrap_or(info.icon_id),
+            script: more.script.unwrap_or(info.script),
+            x_flags: more.x_flags.unwrap_or(info.x_flags),
+            comment_id: more.comment_id.unwrap_or(info.comment_id),
+            put_away: more.put_away.unwrap_or(info.put_away),
+            ..info
+        }
+        .encode()
+    };
+    meta.finder_info[16..].copy_from_slice(&half);
 }
 
 /// `+invisible,-bundle`, or a number: what to clear, and what to set.

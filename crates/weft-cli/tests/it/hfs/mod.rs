@@ -310,6 +310,31 @@ fn finder_information_is_set_and_shown() {
     bench.ok(&set);
     let info = &bench.json(&["hfs", "info", "v.img:/System Folder"])[0];
     assert_eq!(info["finder"]["window"], serde_json::json!([10, 20, 300, 400]));
+    // Every other field of FInfo and FXInfo, DInfo and DXInfo, each by itself.
+    let common =
+        [("script", -2), ("x_flags", -128), ("comment_id", -7), ("put_away", 4_000_000_000_i64)];
+    for (path, own) in [
+        ("v.img:/Game", [("folder", -3_i64), ("icon_id", 129)]),
+        ("v.img:/System Folder", [("open_chain", 70_000), ("view", -1)]),
+    ] {
+        let mut wanted = bench.json(&["hfs", "info", path])[0]["finder"].clone();
+        for (field, value) in common.into_iter().chain(own) {
+            let option = format!("--{}={value}", field.replace('_', "-"));
+            bench.ok(&["hfs", "set", path, &option]);
+            wanted[field] = value.into();
+            let mut found = bench.json(&["hfs", "info", path])[0]["finder"].clone();
+            found["raw"] = wanted["raw"].clone();
+            assert_eq!(found, wanted, "{path} {option}");
+        }
+    }
+    bench.ok(&["hfs", "set", "v.img:/System Folder", "--scroll=-5,6"]);
+    let finder = &bench.json(&["hfs", "info", "v.img:/System Folder"])[0]["finder"];
+    assert_eq!(finder["scroll"], serde_json::json!([-5, 6]));
+    for (path, option) in
+        [("Game", "--scroll=1,2"), ("Game", "--open-chain=1"), ("System Folder", "--icon-id=1")]
+    {
+        bench.fails(2, &["hfs", "set", &format!("v.img:/{path}"), option]);
+    }
     let id = info["id"].as_u64().unwrap();
     bench.ok(&["hfs", "bless", "v.img:/System Folder", "--quiet"]);
     assert_eq!(bench.json(&["info", "v.img"])["blessed_folder"], id);
