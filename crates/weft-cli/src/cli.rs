@@ -422,8 +422,8 @@ pub struct Get {
     #[arg(long)]
     pub no_xattrs: bool,
     /// How both forks of a Macintosh file are packed: appledouble, macbinary, applesingle, binhex,
-    /// data (or raw), text, auto (macbinary where there is more than data), xattr
-    /// [default: appledouble]
+    /// data (or raw), text, auto (macbinary where there is more than data), xattr, basilisk (.rsrc/
+    /// and .finf/, as Basilisk II shares folders) [default: appledouble]
     #[arg(long = "as", value_name = "FORMAT")]
     pub format: Option<hfs::As>,
     /// Directories too: they are always copied whole
@@ -437,7 +437,7 @@ pub struct Put {
     #[arg(required = true, value_name = "PATH")]
     pub paths: Vec<PathBuf>,
     /// How files for a Macintosh volume are packed: macbinary, applesingle, appledouble, binhex,
-    /// data (or raw), text (UTF-8), auto (by what they are), xattr
+    /// data (or raw), text (UTF-8), auto (by what they are), xattr, basilisk
     /// [default: as they are, with the ._NAME beside them]
     #[arg(long = "as", value_name = "FORMAT")]
     pub format: Option<hfs::As>,

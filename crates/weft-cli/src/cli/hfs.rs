@@ -59,6 +59,7 @@ pub enum As {
     Packed(Format),
     Auto,
     Xattr,
+    Basilisk,
 }
 
 impl FromStr for As {
@@ -68,10 +69,12 @@ impl FromStr for As {
         match text {
             "auto" => Ok(Self::Auto),
             "xattr" => Ok(Self::Xattr),
+            "basilisk" => Ok(Self::Basilisk),
             "raw" => Ok(Self::Packed(Format::Data)),
-            _ => {
-                text.parse().map(Self::Packed).map_err(|e: String| format!("{e}, raw, auto, xattr"))
-            }
+            _ => text
+                .parse()
+                .map(Self::Packed)
+                .map_err(|e: String| format!("{e}, raw, auto, xattr, basilisk")),
         }
     }
 }

@@ -3,7 +3,7 @@
 //! A packed file has the name that its format asks for (`Game.bin`, `Game.hqx`); unpacked, it has
 //! the name that it was packed with. Directories are gone through.
 
-use super::{Tally, join};
+use super::{Tally, basilisk, join};
 use crate::{Error, Result};
 use std::ffi::OsStr;
 use std::fs::File;
@@ -26,6 +26,8 @@ pub enum Packing {
     Auto,
     /// All in one format.
     As(Format),
+    /// The data fork, and in directories beside it what else there is, as Basilisk II has it.
+    Basilisk,
 }
 
 /// The data fork of a file as a stream of bytes.
@@ -154,6 +156,10 @@ impl<'a> PackOut<'a> {
                     other => other.map_err(|e| Error::host("make", &dir, e))?,
                 }
                 self.tally.directories += 1;
+                if self.packing == Packing::Basilisk && !name.is_empty() {
+                    let meta = volume.meta(node.ino()).map_err(failed)?;
+                    basilisk::write(volume, node.ino(), &dir, &meta)?;
+                }
                 for found in node.list().map_err(failed)? {
                     if matches!(&found.name[..], b"." | b"..") {
                         continue;
@@ -189,9 +195,10 @@ impl<'a> PackOut<'a> {
         let format = match self.packing {
             Packing::As(format) => format,
             Packing::Auto if has_more(&meta, name) => Format::MacBinary,
-            Packing::Auto => Format::Data,
+            Packing::Auto | Packing::Basilisk => Format::Data,
         };
-        if matches!(format, Format::Data | Format::Text) && meta.resource_bytes > 0 {
+        let loses = matches!(format, Format::Data | Format::Text);
+        if loses && self.packing != Packing::Basilisk && meta.resource_bytes > 0 {
             self.left_out.push(format!(
                 "{}: {} bytes of resource fork, which --as {} has no place for",
                 String::from_utf8_lossy(name),
@@ -237,7 +244,11 @@ impl<'a> PackOut<'a> {
                 write(Format::AppleDouble, &packed(Format::AppleDouble))?;
             }
         } else {
-            write(format, &packed(format))?;
+            let host = packed(format);
+            write(format, &host)?;
+            if self.packing == Packing::Basilisk {
+                basilisk::write(volume, node.ino(), &host, &meta)?;
+            }
         }
         self.tally.files += 1;
         self.tally.bytes += meta.data_bytes + meta.resource_bytes;
@@ -245,7 +256,7 @@ impl<'a> PackOut<'a> {
     }
 }
 
-fn clear(host: &Path) -> Result<()> {
+pub(super) fn clear(host: &Path) -> Result<()> {
     match std::fs::remove_file(host) {
         Ok(()) => Ok(()),
         Err(e) if e.kind() == std::io::ErrorKind::NotFound => Ok(()),
@@ -329,6 +340,12 @@ impl<'a> UnpackIn<'a> {
                 };
                 let entry = entry.map_err(|e| Error::file("make directory", &shown, e))?;
                 self.tally.directories += 1;
+                if self.packing == Some(Packing::Basilisk) {
+                    let failed = |e| Error::file("write", &shown, e);
+                    let mut meta = self.volume.meta(entry.attr.ino).map_err(failed)?;
+                    basilisk::read(self.volume, entry.attr.ino, host, true, &mut meta)?;
+                    self.volume.set_meta(entry.attr.ino, &meta).map_err(failed)?;
+                }
                 (Some(Node::from_entry(self.volume, entry)), shown)
             }
         };
@@ -353,6 +370,10 @@ impl<'a> UnpackIn<'a> {
             if base.is_some_and(|base| names.iter().any(|n| n.as_bytes() == base)) {
                 continue;
             }
+            if self.packing == Some(Packing::Basilisk) && basilisk::DIRS.contains(&name.as_bytes())
+            {
+                continue;
+            }
             self.put(&host.join(name), parent, None, shown)?;
         }
         Ok(())
@@ -362,7 +383,7 @@ impl<'a> UnpackIn<'a> {
         let failed = |e| Error::host("read", host, e);
         let mut from = BufReader::with_capacity(256 << 10, File::open(host).map_err(failed)?);
         let format = match self.packing {
-            None => Format::Data,
+            None | Some(Packing::Basilisk) => Format::Data,
             Some(Packing::As(format)) => format,
             Some(Packing::Auto) => {
                 interchange::detect(&mut from).map_err(|e| packing_failed("look at", shown, &e))?
@@ -518,6 +539,9 @@ impl<'a> UnpackIn<'a> {
                 }
             }
             dated = said.modified != 0;
+        }
+        if self.packing == Some(Packing::Basilisk) {
+            bytes += basilisk::read(volume, ino, host, false, &mut meta)?;
         }
         if format == Format::Text && meta.finder_info[..4] == [0; 4] {
             meta.set_type(*b"TEXT", *b"ttxt");

@@ -6,6 +6,7 @@
 //! slash; the top itself is the empty path. A directory comes before what is in it.
 
 mod ahead;
+mod basilisk;
 pub mod fit;
 mod host_sink;
 mod host_source;

@@ -18,6 +18,7 @@ fn packing(format: Option<As>) -> Option<Packing> {
     match format {
         None | Some(As::Xattr) => None,
         Some(As::Auto) => Some(Packing::Auto),
+        Some(As::Basilisk) => Some(Packing::Basilisk),
         Some(As::Packed(format)) => Some(Packing::As(format)),
     }
 }

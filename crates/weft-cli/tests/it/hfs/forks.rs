@@ -112,6 +112,38 @@ fn trees_go_out_and_in_with_all_they_have() {
 }
 
 #[test]
+fn folders_are_shared_with_basilisk_ii() {
+    let (bench, data, resource) = filled();
+    bench.ok(&["mkdir", "v.img:/Folder"]);
+    bench.ok(&["cp", "v.img:/Game ƒ", "v.img:/Folder", "--quiet"]);
+    bench.ok(&["hfs", "set", "v.img:/Folder", "--view", "256", "--comment-id", "77"]);
+    let before = state(&bench, "v.img");
+    std::fs::create_dir(bench.path("out")).unwrap();
+    bench.ok(&["get", "v.img:/", "out", "--as", "basilisk", "--quiet"]);
+    assert_eq!(read(&bench.path("out/Folder/Game ƒ")), data);
+    assert_eq!(read(&bench.path("out/Folder/.rsrc/Game ƒ")), resource);
+    let info = read(&bench.path("out/Folder/.finf/Game ƒ"));
+    assert_eq!((info.len(), &info[..8]), (32, &b"APPLWeFt"[..]));
+    assert!(!bench.path("out/.rsrc/plain.txt").exists());
+    assert_eq!(read(&bench.path("out/.finf/Folder"))[14..16], [1, 0], "the view of a folder");
+    bench.ok(&["mkfs", "hfs", "b.img", "--size", "20M", "--quiet"]);
+    bench.ok(&["put", "out/.", "b.img:/", "--as", "basilisk", "--quiet"]);
+    let (mut before, mut after) = (before, state(&bench, "b.img"));
+    for list in [&mut before, &mut after] {
+        for rows in list.as_array_mut().unwrap() {
+            rows.as_array_mut().unwrap().iter_mut().for_each(|row| row["modified"] = "".into());
+        }
+    }
+    assert_eq!(after, before, "all but the dates");
+    let finder = |image: &str| {
+        let info = bench.json(&["hfs", "info", &format!("{image}:/Folder")]);
+        info[0]["finder"].clone()
+    };
+    assert_eq!(finder("b.img"), finder("v.img"));
+    bench.ok(&["fsck", "b.img"]);
+}
+
+#[test]
 fn text_is_converted_on_request_only() {
     let bench = volume();
     bench.write("letter", "Grüße\nzweite Zeile\n".as_bytes());

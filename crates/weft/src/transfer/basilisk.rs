@@ -1,0 +1,79 @@
+//! Forks as Basilisk II and SheepShaver keep them in the folder that they share with the computer
+//! they run on: beside `NAME`, its data fork, the resource fork in `.rsrc/NAME` and the 32 bytes of
+//! Finder information in `.finf/NAME` (16 of a file or folder, then 16 more, as HFS has them). There
+//! are no dates and no lock.
+
+use crate::{Error, Result};
+use std::fs::File;
+use std::io::{BufReader, BufWriter};
+use std::path::{Path, PathBuf};
+use weft_hfs::interchange::Meta;
+use weft_hfs::streams::{MacVolume, ResourceReader, ResourceWriter};
+use weft_vfs::Ino;
+
+/// The directories that companions are in. They are none of the Macintosh's.
+pub(super) const DIRS: [&[u8]; 2] = [b".rsrc", b".finf"];
+
+/// The companion in a directory beside a file.
+fn companion(host: &Path, dir: &str) -> Option<PathBuf> {
+    Some(host.parent()?.join(dir).join(host.file_name()?))
+}
+
+fn told(action: &'static str, path: &Path) -> impl Fn(std::io::Error) -> Error {
+    move |e| Error::host(action, path, e)
+}
+
+/// Gives a file or folder what is beside `host`; says how many bytes of resource fork that is.
+pub(super) fn read(
+    volume: &dyn MacVolume,
+    ino: Ino,
+    host: &Path,
+    is_dir: bool,
+    meta: &mut Meta,
+) -> Result<u64> {
+    if let Some(path) = companion(host, ".finf").filter(|path| path.is_file()) {
+        let raw = std::fs::read(&path).map_err(told("read", &path))?;
+        // Old ones have the first half alone.
+        if let Some(first) = raw.get(..16) {
+            let more = raw.get(16..32).unwrap_or(&[0; 16]);
+            meta.finder_info[..16].copy_from_slice(first);
+            meta.finder_info[16..].copy_from_slice(more);
+        }
+    }
+    let Some(path) = companion(host, ".rsrc").filter(|path| !is_dir && path.is_file()) else {
+        return Ok(0);
+    };
+    let mut from =
+        BufReader::with_capacity(256 << 10, File::open(&path).map_err(told("read", &path))?);
+    let mut to = ResourceWriter::new(volume, ino);
+    let copied = std::io::copy(&mut from, &mut to);
+    to.finish().map_err(|e| Error::file("write", path.as_os_str().as_encoded_bytes(), e))?;
+    copied.map_err(told("copy", &path))
+}
+
+/// Writes what a file or folder has beside its data fork, which is at `host`.
+pub(super) fn write(volume: &dyn MacVolume, ino: Ino, host: &Path, meta: &Meta) -> Result<()> {
+    let place = |dir: &str| -> Result<Option<PathBuf>> {
+        let Some(path) = companion(host, dir) else { return Ok(None) };
+        if let Some(dir) = path.parent() {
+            std::fs::create_dir_all(dir).map_err(told("make", dir))?;
+        }
+        super::mac::clear(&path)?;
+        Ok(Some(path))
+    };
+    if meta.finder_info != [0; 32]
+        && let Some(path) = place(".finf")?
+    {
+        std::fs::write(&path, meta.finder_info).map_err(told("write", &path))?;
+    }
+    if meta.resource_bytes > 0
+        && let Some(path) = place(".rsrc")?
+    {
+        let file = File::create_new(&path).map_err(told("make", &path))?;
+        let mut to = BufWriter::with_capacity(256 << 10, file);
+        let mut from = ResourceReader::new(volume, ino);
+        std::io::copy(&mut from, &mut to).map_err(told("copy", &path))?;
+        to.into_inner().map_err(|e| Error::host("write", &path, e.into_error()))?;
+    }
+    Ok(())
+}
