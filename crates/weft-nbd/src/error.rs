@@ -10,14 +10,9 @@ pub type Result<T, E = Error> = std::result::Result<T, E>;
 #[derive(Debug, thiserror::Error)]
 #[non_exhaustive]
 pub enum Error {
-    /// The network failed, or the other side went away.
-    #[error("{what}: {source}")]
-    Io {
-        /// What was tried.
-        what: String,
-        /// What the system said.
-        source: io::Error,
-    },
+    /// The network failed, TLS could not be set up, or the other side took too long or went away.
+    #[error(transparent)]
+    Net(#[from] weft_net::Error),
     /// The other side sent what the protocol does not allow.
     #[error("protocol error: {0}")]
     Protocol(String),
@@ -45,12 +40,6 @@ pub enum Error {
     /// Another process of this host writes to the export.
     #[error("the export is in use by another process of this host")]
     InUse,
-    /// A time limit passed.
-    #[error("{0}")]
-    TimedOut(String),
-    /// TLS could not be set up.
-    #[error("TLS: {0}")]
-    Tls(String),
     /// An argument makes no sense.
     #[error("{0}")]
     Invalid(String),
@@ -62,7 +51,15 @@ fn said(message: &str) -> String {
 
 impl Error {
     pub(crate) fn io(what: impl Into<String>, source: io::Error) -> Self {
-        Self::Io { what: what.into(), source }
+        weft_net::Error::io(what, source).into()
+    }
+
+    pub(crate) fn timed_out(what: impl Into<String>) -> Self {
+        weft_net::Error::TimedOut(what.into()).into()
+    }
+
+    pub(crate) fn tls(what: impl Into<String>) -> Self {
+        weft_net::Error::Tls(what.into()).into()
     }
 
     pub(crate) fn protocol(what: impl Into<String>) -> Self {
@@ -76,13 +73,12 @@ impl Error {
             Self::Request { error, .. } if self.is_plain() => {
                 return io::Error::from_raw_os_error(errno(*error));
             }
-            Self::Io { source, .. } => source.kind(),
+            Self::Net(e) => e.kind(),
             Self::Protocol(_) => io::ErrorKind::InvalidData,
-            Self::TimedOut(_) => io::ErrorKind::TimedOut,
             Self::Invalid(_) => io::ErrorKind::InvalidInput,
             Self::Refused { .. } => io::ErrorKind::ConnectionRefused,
             Self::InUse => io::ErrorKind::ResourceBusy,
-            Self::Request { .. } | Self::Changed(_) | Self::Tls(_) => io::ErrorKind::Other,
+            Self::Request { .. } | Self::Changed(_) => io::ErrorKind::Other,
         };
         io::Error::new(kind, self)
     }

@@ -9,7 +9,6 @@
 //! | [`wire`] | the codec: bytes and values, no I/O |
 //! | [`server`] | [`Server`]: exports of devices, for any client |
 //! | [`client`] | [`NbdDevice`]: an export as a device, which outlives its connections |
-//! | `tls` | certificates, and a connection that two threads share |
 //! | [`Uri`] | where an export is, in words |
 //!
 //! # Example
@@ -17,15 +16,16 @@
 //! ```
 //! use std::sync::Arc;
 //! use weft_block::{BlockDevice, MemoryDevice};
-//! use weft_nbd::{Address, Export, NbdDevice, Server, client, server};
+//! use weft_nbd::{Export, NbdDevice, Server, client, server};
+//! use weft_net::Address;
 //!
 //! # let dir = tempfile::tempdir()?;
-//! let socket = dir.path().join("disk.sock");
+//! let socket = Address::Unix(dir.path().join("disk.sock"));
 //! let disk = Export::new("disk", Arc::new(MemoryDevice::new(1 << 20)));
 //! let mut server = Server::new(vec![disk], server::Options::default())?;
-//! server.listen_unix(&socket)?;
+//! server.listen(&socket)?;
 //!
-//! let device = NbdDevice::connect(client::Options::new(Address::Unix(socket), "disk"))?;
+//! let device = NbdDevice::connect(client::Options::new(socket, "disk"))?;
 //! device.write_at(b"over there", 4096)?;
 //! device.flush()?; // durable at the server
 //! # Ok::<(), Box<dyn std::error::Error>>(())
@@ -35,14 +35,10 @@
 pub mod client;
 mod error;
 pub mod server;
-mod stream;
-#[cfg(feature = "tls")]
-pub mod tls;
 mod uri;
 pub mod wire;
 
 pub use client::NbdDevice;
 pub use error::{Error, Result};
 pub use server::{Export, Server};
-pub use stream::{Address, Channel, Socket};
 pub use uri::Uri;

@@ -10,13 +10,13 @@
 //! and `timeout=SECONDS` (ours). What is not understood is an error.
 
 use crate::client::{Encryption, Options};
-use crate::stream::Address;
 use crate::wire::{PORT, STRING_MAX_BYTES};
 use crate::{Error, Result};
 use std::fmt;
-use std::path::{Path, PathBuf};
+use std::path::PathBuf;
 use std::str::FromStr;
 use std::time::Duration;
+use weft_net::Address;
 
 /// An NBD URI, taken apart.
 #[derive(Debug, Clone, PartialEq, Eq)]
@@ -47,18 +47,12 @@ impl Uri {
     /// Makes the paths in it absolute.
     ///
     /// # Errors
-    /// [`Error::Io`] if there is no working directory.
+    /// [`Error::Net`] if there is no working directory.
     pub fn make_absolute(&mut self) -> Result<()> {
-        let absolute = |path: &Path| {
-            std::path::absolute(path).map_err(|e| Error::io(path.display().to_string(), e))
-        };
-        if let Address::Unix(path) = &mut self.address
-            && !path.as_os_str().as_encoded_bytes().starts_with(&[0])
-        {
-            *path = absolute(path)?;
-        }
+        self.address = self.address.clone().absolute()?;
         if let Some(directory) = &mut self.tls_certificates {
-            *directory = absolute(directory)?;
+            *directory = std::path::absolute(&*directory)
+                .map_err(|e| Error::io(directory.display().to_string(), e))?;
         }
         Ok(())
     }
@@ -66,7 +60,7 @@ impl Uri {
     /// What a client needs to connect.
     ///
     /// # Errors
-    /// [`Error::Tls`] if the certificates cannot be read, or there are none and TLS is a must.
+    /// [`Error::Net`] if the certificates cannot be read, or there are none and TLS is a must.
     pub fn options(&self) -> Result<Options> {
         let mut options = Options::new(self.address.clone(), self.export.clone());
         if let Some(connections) = self.connections {
@@ -88,10 +82,10 @@ impl Uri {
     #[cfg(feature = "tls")]
     fn set_tls(&self, options: &mut Options) -> Result<()> {
         if let Some(directory) = &self.tls_certificates {
-            options.tls = Some(crate::tls::ClientTls::from_directory(directory)?);
+            options.tls = Some(weft_net::ClientTls::from_directory(directory)?);
         } else if self.encrypted {
             let what = "say where ca-cert.pem is: ?tls-certificates=DIRECTORY";
-            return Err(Error::Tls(what.into()));
+            return Err(Error::tls(what));
         }
         Ok(())
     }
@@ -101,7 +95,7 @@ impl Uri {
         if options.encryption == Encryption::Off {
             return Ok(());
         }
-        Err(Error::Tls("this program was built without it".into()))
+        Err(Error::tls("this program was built without it"))
     }
 }
 
@@ -258,6 +252,7 @@ impl fmt::Display for Uri {
 mod tests {
     use super::*;
     use proptest::prelude::*;
+    use std::path::Path;
 
     fn uri(text: &str) -> Uri {
         text.parse().unwrap_or_else(|e| panic!("{e}"))

@@ -60,6 +60,7 @@ pub use weft_block as block;
 pub use weft_ext2 as ext2;
 pub use weft_hfs as hfs;
 pub use weft_nbd as nbd;
+pub use weft_net as net;
 pub use weft_patch as patch;
 pub use weft_ringer as ringer;
 pub use weft_transform as transform;

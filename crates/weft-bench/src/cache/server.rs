@@ -14,7 +14,7 @@ use std::time::{Duration, Instant};
 use weft::block::{BlockDevice, FileDevice, OpenMode};
 use weft::cache::admission::{AdmissionOptions, SequentialBypass};
 use weft::cache::{AttachOptions, Cache, CreateOptions, OpenOptions, OriginId};
-use weft::nbd;
+use weft::{nbd, net};
 
 /// Longest wait for a server to listen or to end.
 const PATIENCE: Duration = Duration::from_secs(60);
@@ -70,8 +70,10 @@ impl Server {
         let volume = cache.attach(origin, &id, &AttachOptions::default())?;
         let export = nbd::Export::new("", volume);
         let mut server = nbd::Server::new(vec![export], nbd::server::Options::default())?;
-        let address = server.listen_tcp("127.0.0.1:0")?;
-        println!("listening {}", address.port());
+        let net::Address::Tcp(_, port) = server.listen(&loopback())? else {
+            bail!("not a port of the loopback")
+        };
+        println!("listening {port}");
         std::io::stdout().flush()?;
         std::io::stdin().read_to_end(&mut Vec::new())?;
         server.stop(PATIENCE)?;
@@ -102,6 +104,11 @@ impl fmt::Display for System {
     }
 }
 
+/// Any port that nobody else can reach.
+fn loopback() -> net::Address {
+    net::Address::Tcp("127.0.0.1".into(), 0)
+}
+
 /// The origin and the network before it, in this process.
 pub struct Origin {
     _server: nbd::Server,
@@ -117,7 +124,7 @@ impl Origin {
         let device: Arc<dyn BlockDevice> = Arc::new(FileDevice::open(image, OpenMode::READ_ONLY)?);
         let export = nbd::Export::new("", device);
         let mut server = nbd::Server::new(vec![export], nbd::server::Options::default())?;
-        let near = proxy::Address::Tcp(server.listen_tcp("127.0.0.1:0")?.to_string());
+        let near = proxy::Address::Tcp(server.listen(&loopback())?.to_string());
         let far = proxy::Address::Tcp("127.0.0.1:0".into());
         let link = proxy::Proxy::start(&far, &near, round_trip)?;
         let address = link.address.to_string().parse().context("a port of the loopback")?;

@@ -12,10 +12,11 @@ use std::sync::Arc;
 use std::sync::atomic::{AtomicBool, Ordering};
 use std::time::Duration;
 use weft::mount_options::MountOptions;
+use weft::net::{Address, ClientTls, Role, ServerTls};
 use weft::ringer::Bytes;
 use weft::ringer::live::{LiveOptions, RingerFs};
 use weft::ringer::mds::MdsOptions;
-use weft::ringer::net::{self, Address, Answer, Ask, CellStatus, ClientTls, ServerTls};
+use weft::ringer::net::{self, Answer, Ask, CellStatus, PORT};
 use weft::ringer::serve::{ServeOptions, Server};
 use weft::{Tree, mounts};
 
@@ -31,16 +32,14 @@ pub fn run(out: Output, verb: &Ringer) -> Outcome {
 
 // A function for `map_err`.
 #[allow(clippy::needless_pass_by_value)]
-fn failed(e: net::Error) -> Failure {
-    Failure::new(e.to_string())
+fn failed(e: impl Into<net::Error>) -> Failure {
+    Failure::new(e.into().to_string())
 }
 
 /// An address as the user wrote it, found also when the working directory is another.
 fn address(text: &str) -> Result<Address, Failure> {
-    match text.parse().map_err(|e: net::Error| Failure::usage(e.to_string()))? {
-        Address::Unix(path) => Ok(Address::Unix(std::path::absolute(path)?)),
-        tcp @ Address::Tcp(..) => Ok(tcp),
-    }
+    let address = Address::parse(text, PORT).and_then(Address::absolute);
+    address.map_err(|e| Failure::usage(e.to_string()))
 }
 
 fn size(text: &str) -> Result<u64, Failure> {
@@ -99,7 +98,8 @@ fn serve_options(args: &Serve) -> Result<ServeOptions, Failure> {
     if listen.is_empty() {
         listen.push(address("localhost")?);
     }
-    let tls = args.tls_certificates.as_deref().map(ServerTls::server).transpose();
+    let tls =
+        args.tls_certificates.as_deref().map(|d| ServerTls::mutual(d, Role::Server)).transpose();
     let tls = tls.map_err(failed)?;
     for address in &listen {
         if tls.is_none() && !args.insecure && !address.is_local().map_err(failed)? {
@@ -172,8 +172,8 @@ fn live_options(args: &Mount) -> Result<LiveOptions, Failure> {
     let mut options = LiveOptions::new(address(&args.reaching.server)?, store);
     options.listen = args.listen.as_deref().map(address).transpose()?;
     if let Some(directory) = &args.reaching.tls_certificates {
-        let client = ClientTls::from_directory(directory).map_err(failed)?;
-        let member = ServerTls::member(directory).map_err(failed)?;
+        let client = ClientTls::mutual(directory).map_err(failed)?;
+        let member = ServerTls::mutual(directory, Role::Client).map_err(failed)?;
         options.tls = Some((client, member));
     }
     options.block_bytes = u32::try_from(size(&args.block_size)?)
@@ -185,7 +185,7 @@ fn live_options(args: &Mount) -> Result<LiveOptions, Failure> {
 
 /// Asks a server something.
 fn ask(reaching: &Reaching, question: &Ask) -> Result<Answer, Failure> {
-    let tls = reaching.tls_certificates.as_deref().map(ClientTls::from_directory).transpose();
+    let tls = reaching.tls_certificates.as_deref().map(ClientTls::mutual).transpose();
     let tls = tls.map_err(failed)?;
     net::ask(&address(&reaching.server)?, tls.as_ref(), question).map_err(failed)
 }

@@ -7,15 +7,14 @@ use crate::output::Output;
 use serde::{Deserialize, Serialize};
 use signal_hook::consts::{SIGHUP, SIGINT, SIGTERM};
 use signal_hook::iterator::Signals;
-use std::path::PathBuf;
 use std::process::Command;
 use std::time::Duration;
 use weft::block::BlockDevice;
 use weft::mounts::absolute_source;
 use weft::nbd::server::{Options, Server};
-use weft::nbd::tls::ServerTls;
 use weft::nbd::wire::PORT;
-use weft::nbd::{Address, Export, Uri};
+use weft::nbd::{Export, Uri};
+use weft::net::{Address, ServerTls};
 
 /// How long requests in progress may take when the server is told to end.
 const STOP_LIMIT: Duration = Duration::from_secs(10);
@@ -83,8 +82,8 @@ fn open(args: &ServeNbd) -> Result<cache::Opened, Failure> {
 
 // A function for `map_err`.
 #[allow(clippy::needless_pass_by_value)]
-fn failed(e: weft::nbd::Error) -> Failure {
-    Failure::new(e.to_string())
+fn failed(e: impl Into<weft::nbd::Error>) -> Failure {
+    Failure::new(e.into().to_string())
 }
 
 fn options(args: &ServeNbd) -> Result<Options, Failure> {
@@ -129,44 +128,22 @@ fn listen(server: &mut Server, args: &ServeNbd) -> Result<Vec<String>, Failure> 
             .to_string(),
         );
     };
-    let mut addresses: Vec<&str> = args.listen.iter().map(String::as_str).collect();
-    if addresses.is_empty() && args.socket.is_none() {
-        addresses.push("localhost");
-    }
-    for address in addresses {
-        let (host, port) = host_and_port(address)?;
-        let local = server.listen_tcp((host, port)).map_err(failed)?;
-        add(Address::Tcp(host.to_owned(), local.port()));
+    let mut addresses = Vec::new();
+    for text in &args.listen {
+        addresses.push(Address::parse(text, PORT).map_err(|e| Failure::usage(e.to_string()))?);
     }
     if let Some(path) = &args.socket {
-        // It is removed at the end, when the working directory may be another.
-        let path: PathBuf = std::path::absolute(path)?;
-        server.listen_unix(&path).map_err(failed)?;
-        add(Address::Unix(path));
+        addresses.push(Address::Unix(path.clone()));
+    }
+    if addresses.is_empty() {
+        addresses.push(Address::Tcp("localhost".into(), PORT));
+    }
+    for address in addresses {
+        // A socket is removed at the end, when the working directory may be another.
+        let address = address.absolute().map_err(failed)?;
+        add(server.listen(&address).map_err(failed)?);
     }
     Ok(uris)
-}
-
-/// Takes `HOST`, `HOST:PORT` or `[ADDRESS]:PORT` apart.
-fn host_and_port(text: &str) -> Result<(&str, u16), Failure> {
-    let bad = || Failure::usage(format!("'{text}' is no address; write HOST:PORT"));
-    let (host, port) = match text.strip_prefix('[') {
-        Some(rest) => {
-            let (host, rest) = rest.split_once(']').ok_or_else(bad)?;
-            let port =
-                if rest.is_empty() { None } else { Some(rest.strip_prefix(':').ok_or_else(bad)?) };
-            (host, port)
-        }
-        None => match text.rsplit_once(':') {
-            Some((host, port)) => (host, Some(port)),
-            None => (text, None),
-        },
-    };
-    if host.is_empty() {
-        return Err(bad());
-    }
-    let port = port.map_or(Ok(PORT), |p| p.parse().map_err(|_| bad()))?;
-    Ok((host, port))
 }
 
 /// Runs the server in a process of its own and waits until it can be reached.
@@ -188,21 +165,4 @@ fn report(out: Output, served: &Served) -> Result<(), Failure> {
     let Served { source, read_only, uris, .. } = served;
     let how = if *read_only { ", for reading only" } else { "" };
     out.confirm(served, &format!("{source} is served at {}{how}", uris.join(" and ")))
-}
-
-#[cfg(test)]
-mod tests {
-    use super::*;
-
-    #[test]
-    fn addresses_are_taken_apart() {
-        let ok = |text: &str| host_and_port(text).ok().map(|(h, p)| (h.to_owned(), p));
-        assert_eq!(ok("localhost"), Some(("localhost".into(), 10809)));
-        assert_eq!(ok("0.0.0.0:7"), Some(("0.0.0.0".into(), 7)));
-        assert_eq!(ok("[::1]:9"), Some(("::1".into(), 9)));
-        assert_eq!(ok("[::1]"), Some(("::1".into(), 10809)));
-        for bad in [":1", "x:y", "[::1", "x:70000", ""] {
-            assert_eq!(ok(bad), None, "{bad}");
-        }
-    }
 }

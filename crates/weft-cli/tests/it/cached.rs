@@ -9,6 +9,7 @@ use std::sync::Arc;
 use std::sync::atomic::Ordering;
 use weft::block::{FileDevice, OpenMode, Rng};
 use weft::nbd::{Export, Server, server};
+use weft::net::Address;
 
 const SOURCE: &str = "nbd+unix:///?socket=nbd.sock";
 
@@ -21,7 +22,7 @@ fn serve(bench: &Bench) -> Server {
     let device = FileDevice::open(bench.path("v.img"), OpenMode::READ_WRITE).unwrap();
     let exports = vec![Export::new("", Arc::new(device))];
     let mut server = Server::new(exports, server::Options::default()).unwrap();
-    server.listen_unix(&bench.path("nbd.sock")).unwrap();
+    server.listen(&Address::Unix(bench.path("nbd.sock"))).unwrap();
     server
 }
 

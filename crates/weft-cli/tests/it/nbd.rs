@@ -2,11 +2,11 @@
 //! and servers.
 
 use crate::run::{Bench, Ran, can_mount, tool};
-use rcgen::{BasicConstraints, CertificateParams, CertifiedIssuer, IsCa, KeyPair};
 use std::ffi::OsStr;
 use std::fs;
 use std::path::Path;
 use std::process::{Child, Command, Stdio};
+use weft_net::testing::make_certificates;
 
 const LEN: usize = 32 << 20;
 
@@ -209,28 +209,11 @@ fn fio_verifies_what_it_wrote() {
     served.stop();
 }
 
-/// Certificates of a new authority, laid out as libnbd has it.
-fn make_certificates(directory: &Path) {
-    fs::create_dir_all(directory).unwrap();
-    let mut params = CertificateParams::new(Vec::new()).unwrap();
-    params.is_ca = IsCa::Ca(BasicConstraints::Unconstrained);
-    let authority = CertifiedIssuer::self_signed(params, KeyPair::generate().unwrap()).unwrap();
-    fs::write(directory.join("ca-cert.pem"), authority.pem()).unwrap();
-    for name in ["server", "client"] {
-        let mut params = CertificateParams::new(vec!["localhost".to_owned()]).unwrap();
-        params.distinguished_name.push(rcgen::DnType::CommonName, name);
-        let key = KeyPair::generate().unwrap();
-        let certificate = params.signed_by(&key, &authority).unwrap();
-        fs::write(directory.join(format!("{name}-cert.pem")), certificate.pem()).unwrap();
-        fs::write(directory.join(format!("{name}-key.pem")), key.serialize_pem()).unwrap();
-    }
-}
-
 #[test]
 fn tls_works_with_other_peoples_clients_and_servers() {
     let bench = Bench::new();
     let pki = bench.path("pki");
-    make_certificates(&pki);
+    make_certificates(&pki, &["localhost"], &["localhost"]);
     let anonymous = bench.path("anonymous");
     fs::create_dir_all(&anonymous).unwrap();
     fs::copy(pki.join("ca-cert.pem"), anonymous.join("ca-cert.pem")).unwrap();

@@ -66,7 +66,7 @@ impl NbdDevice {
     /// Connects.
     ///
     /// # Errors
-    /// [`Error::Io`] if there is no server, [`Error::InUse`] if it is locked, [`Error::Refused`] if it has no such export,
+    /// [`Error::Net`] if there is no server, [`Error::InUse`] if it is locked, [`Error::Refused`] if it has no such export,
     /// [`Error::Invalid`] if it is to be written and can only be read.
     pub fn connect(options: Options) -> Result<Self> {
         let wants = options.read_only;

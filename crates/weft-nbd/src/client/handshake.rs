@@ -1,7 +1,6 @@
 //! The client's half of the handshake. Works on any reader and writer, so that it can be tested
 //! and fuzzed without a network.
 
-use crate::stream::read_full;
 use crate::wire::{
     BASE_ALLOCATION, BlockSizes, ClientFlags, ClientHello, GoRequest, HandshakeFlags, Info,
     InfoType, MetaQueries, OPTION_REPLY_HEADER_BYTES, OptionHeader, OptionReplyHeader,
@@ -11,6 +10,7 @@ use crate::wire::{
 use crate::{Error, Result};
 use std::io::{Read, Write};
 use std::time::Instant;
+use weft_net::read_full;
 
 /// The longest reply that makes sense: two strings and some numbers.
 const REPLY_MAX_BYTES: u32 = 2 * STRING_MAX_BYTES as u32 + 64;
@@ -99,7 +99,7 @@ impl<'a> Handshake<'a> {
     /// nothing in plain text.
     ///
     /// # Errors
-    /// [`Error::Protocol`], [`Error::Io`].
+    /// [`Error::Protocol`], [`Error::Net`].
     pub fn start_tls(&mut self) -> Result<bool> {
         match self.ask(OptionType::STARTTLS, &[], |_, _| Ok(())) {
             Ok(()) => Ok(true),
@@ -249,6 +249,6 @@ impl<'a> Handshake<'a> {
     }
 
     fn receive(&mut self, buf: &mut [u8]) -> Result<()> {
-        read_full(self.reader, buf, self.deadline)
+        Ok(read_full(self.reader, buf, self.deadline)?)
     }
 }

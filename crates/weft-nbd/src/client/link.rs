@@ -9,7 +9,6 @@
 //! - Once broken, a link stays so: every request on it has failed or will at once.
 
 use super::handshake::Facts;
-use crate::stream::{Channel, SendHalf, Socket, is_pause, write_all_vectored};
 use crate::wire::{
     Chunk, ChunkType, Command, CommandFlags, Descriptor, EXTENDED_HEADER_BYTES, NbdErrno,
     ReplyHeader, ReplyStyle, Request,
@@ -21,6 +20,7 @@ use std::net::Shutdown;
 use std::ops::Range;
 use std::sync::{Arc, Condvar, Mutex, MutexGuard, PoisonError};
 use std::time::{Duration, Instant};
+use weft_net::{Channel, SendHalf, Socket, is_pause, write_all_vectored};
 
 /// What is read from a socket at once, in bytes.
 const READ_AHEAD_BYTES: usize = 64 << 10;
@@ -136,8 +136,7 @@ impl Link {
             reply_limit,
             extended: facts.extended,
         };
-        let setup = |e| Error::io("cannot set up the connection", e);
-        channel.socket.set_read_timeout(Some(STALL_LIMIT)).map_err(setup)?;
+        channel.socket.set_read_timeout(STALL_LIMIT)?;
         let socket = channel.socket;
         let mut replies = Replies {
             reader: BufReader::with_capacity(READ_AHEAD_BYTES, channel.reader),
@@ -153,7 +152,10 @@ impl Link {
             socket.shutdown(Shutdown::Both);
             fail_all(&table, &Down::from(&why));
         };
-        std::thread::Builder::new().name("weft-nbd-replies".into()).spawn(work).map_err(setup)?;
+        std::thread::Builder::new()
+            .name("weft-nbd-replies".into())
+            .spawn(work)
+            .map_err(|e| Error::io("cannot set up the connection", e))?;
         Ok(link)
     }
 
@@ -188,7 +190,7 @@ impl Link {
             write_all_vectored(&mut **writer, &[&request.encode(self.extended), payload])
         };
         if let Err(e) = sent {
-            self.break_off(&Down::from(&e));
+            self.break_off(&Down::from(&e.into()));
         }
         Ok(Ticket { link: self, mailbox, sent: Instant::now() })
     }
@@ -210,7 +212,7 @@ impl Link {
             len_bytes: 0,
         };
         if lock(&self.table).broken.is_none() {
-            let _ = self.socket.set_write_timeout(Some(Duration::from_secs(1)));
+            let _ = self.socket.set_write_timeout(Duration::from_secs(1));
             let mut writer = lock(&self.writer);
             let _ = write_all_vectored(&mut **writer, &[&request.encode(self.extended)]);
             writer.finish();
@@ -397,7 +399,7 @@ impl<R: Read> Replies<R> {
                 Ok(n) => buf = &mut buf[n..],
                 Err(e) if e.kind() == io::ErrorKind::Interrupted => {}
                 Err(e) if is_pause(&e) => {
-                    return Err(Error::TimedOut("the server stopped within a reply".into()));
+                    return Err(Error::timed_out("the server stopped within a reply"));
                 }
                 Err(e) => return Err(Error::io("cannot receive", e)),
             }

@@ -1,11 +1,11 @@
 //! One writer on this host: NBD itself has no locks, and two mounts of one export would destroy
 //! it. The lock is a name in the abstract socket namespace, which goes when its process does.
 
-use crate::stream::Address;
 use crate::{Error, Result};
 use rustix::net::{AddressFamily, SocketAddrUnix, SocketFlags, SocketType};
 use std::os::fd::OwnedFd;
 use std::time::Duration;
+use weft_net::Address;
 
 /// How often, and how far apart, the lock is tried: a process that was killed lets go of it in a
 /// moment.

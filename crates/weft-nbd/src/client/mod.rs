@@ -10,10 +10,10 @@ mod unflushed;
 pub use device::{Counters, NbdDevice};
 pub use handshake::{Facts, Handshake};
 
-use crate::stream::{Address, Channel};
 use crate::{Error, Result};
 use std::sync::Arc;
 use std::time::{Duration, Instant};
+use weft_net::{Address, Channel};
 
 /// The most time that one attempt to connect may take.
 const ATTEMPT_LIMIT: Duration = Duration::from_secs(10);
@@ -58,7 +58,7 @@ pub struct Options {
     pub encryption: Encryption,
     /// What is trusted, and perhaps an own certificate.
     #[cfg(feature = "tls")]
-    pub tls: Option<crate::tls::ClientTls>,
+    pub tls: Option<weft_net::ClientTls>,
     /// The name in the server's certificate, if it is not the host's.
     pub tls_hostname: Option<String>,
 }
@@ -88,7 +88,7 @@ impl Options {
     pub(crate) fn dial(&self, limit: Duration) -> Result<(Channel, Facts)> {
         let limit = limit.clamp(Duration::from_millis(100), ATTEMPT_LIMIT);
         let (mut channel, deadline) = self.greeted(limit)?;
-        let facts = Handshake::new(&mut *channel.reader, &mut *channel.writer, deadline)
+        let facts = Handshake::new(&mut *channel.reader, &mut *channel.writer, Some(deadline))
             .with_extended_headers(self.extended_headers)
             .go(&self.export)?;
         Ok((channel, facts))
@@ -100,21 +100,22 @@ impl Options {
     /// Those of connecting; [`Error::Refused`] if the server does not tell.
     pub fn list_exports(&self) -> Result<Vec<(String, String)>> {
         let (mut channel, deadline) = self.greeted(ATTEMPT_LIMIT)?;
-        let mut handshake = Handshake::new(&mut *channel.reader, &mut *channel.writer, deadline);
+        let mut handshake =
+            Handshake::new(&mut *channel.reader, &mut *channel.writer, Some(deadline));
         let exports = handshake.list();
         handshake.abort();
         exports
     }
 
     /// Connects, greets, and starts TLS if that is wanted.
-    fn greeted(&self, limit: Duration) -> Result<(Channel, Option<Instant>)> {
-        let deadline = Some(Instant::now() + limit);
+    fn greeted(&self, limit: Duration) -> Result<(Channel, Instant)> {
+        let deadline = Instant::now() + limit;
         let socket = self.address.connect(limit)?;
-        let setup = |e| Error::io("cannot set up the connection", e);
-        socket.set_read_timeout(Some(Duration::from_millis(250))).map_err(setup)?;
-        socket.set_write_timeout(Some(limit.max(Duration::from_secs(1)))).map_err(setup)?;
+        socket.set_read_timeout(Duration::from_millis(250))?;
+        socket.set_write_timeout(limit.max(Duration::from_secs(1)))?;
         let mut channel = Channel::plain(Arc::new(socket));
-        let mut handshake = Handshake::new(&mut *channel.reader, &mut *channel.writer, deadline);
+        let mut handshake =
+            Handshake::new(&mut *channel.reader, &mut *channel.writer, Some(deadline));
         let fixed = handshake.greet()?;
         if !fixed {
             return Err(Error::protocol("the server is too old: it does not answer options"));
@@ -123,29 +124,25 @@ impl Options {
         if secure {
             channel = self.secure(channel, deadline)?;
         } else if self.encryption == Encryption::Required {
-            return Err(Error::Tls("the server has none".into()));
+            return Err(Error::tls("the server has none"));
         }
         // From here on only a server that takes nothing is too slow.
-        channel.socket.set_write_timeout(Some(self.reply_limit)).map_err(setup)?;
+        channel.socket.set_write_timeout(self.reply_limit)?;
         Ok((channel, deadline))
     }
 
     #[cfg(feature = "tls")]
-    fn secure(&self, channel: Channel, deadline: Option<Instant>) -> Result<Channel> {
+    fn secure(&self, channel: Channel, deadline: Instant) -> Result<Channel> {
         let Some(tls) = &self.tls else {
-            return Err(Error::Tls("no certificates were given".into()));
+            return Err(Error::tls("no certificates were given"));
         };
-        let name = match (&self.tls_hostname, &self.address) {
-            (Some(name), _) => name.as_str(),
-            (None, Address::Tcp(host, _)) => host.as_str(),
-            (None, Address::Unix(_)) => "localhost",
-        };
-        tls.connect(channel, name, deadline)
+        let name = self.tls_hostname.as_deref().unwrap_or(self.address.host());
+        Ok(tls.connect(channel, name, deadline)?)
     }
 
     #[cfg(not(feature = "tls"))]
-    fn secure(&self, _channel: Channel, _deadline: Option<Instant>) -> Result<Channel> {
-        Err(Error::Tls("this program was built without it".into()))
+    fn secure(&self, _channel: Channel, _deadline: Instant) -> Result<Channel> {
+        Err(Error::tls("this program was built without it"))
     }
 }
 

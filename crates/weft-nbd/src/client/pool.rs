@@ -449,7 +449,7 @@ impl Pool {
     fn gave_up(&self, why: &str) -> Error {
         let limit = self.options.reconnect_limit.as_secs_f32();
         let address = &self.options.address;
-        Error::TimedOut(format!("{address} could not be reached for {limit} s: {why}"))
+        Error::timed_out(format!("{address} could not be reached for {limit} s: {why}"))
     }
 
     /// Ends a generation, if it is the one there is.

@@ -1,29 +1,25 @@
 //! The server: any devices, for any NBD client.
 
 mod haggle;
-mod listen;
 mod perform;
 mod session;
 
 pub use haggle::{Agreement, Haggler, Next, TlsMode};
 
-use crate::stream::{Channel, Socket, is_pause, read_full};
 use crate::wire::{
     BlockSizes, ClientFlags, ClientHello, HandshakeFlags, OPTION_HEADER_BYTES, OptionHeader,
     PAYLOAD_MAX_BYTES, STRING_MAX_BYTES, ServerHello, TransmissionFlags,
 };
 use crate::{Error, Result};
-use listen::Listener;
 use session::{Session, TICK};
 use std::collections::HashMap;
-use std::io::Write;
-use std::net::{Shutdown, SocketAddr, TcpStream, ToSocketAddrs};
+use std::net::{Shutdown, TcpStream};
 use std::os::unix::net::UnixStream;
-use std::path::Path;
 use std::sync::atomic::{AtomicBool, AtomicU64, Ordering};
 use std::sync::{Arc, Condvar, Mutex, MutexGuard, PoisonError};
 use std::time::{Duration, Instant};
 use weft_block::BlockDevice;
+use weft_net::{Address, Channel, Listener, Listening, Socket, read_full, write_all_vectored};
 
 /// The longest data of an option that is looked at, in bytes.
 const OPTION_MAX_BYTES: u32 = 64 << 10;
@@ -133,7 +129,7 @@ pub struct Options {
     pub socket_mode: u32,
     /// Certificates, for clients that use TLS.
     #[cfg(feature = "tls")]
-    pub tls: Option<crate::tls::ServerTls>,
+    pub tls: Option<weft_net::ServerTls>,
     /// Clients that do not use TLS are refused.
     pub tls_required: bool,
 }
@@ -183,7 +179,7 @@ struct Shared {
 /// A server. Dropping it stops it.
 pub struct Server {
     shared: Arc<Shared>,
-    listeners: Vec<Listener>,
+    listeners: Vec<Listening>,
 }
 
 impl std::fmt::Debug for Server {
@@ -193,8 +189,7 @@ impl std::fmt::Debug for Server {
 }
 
 impl Server {
-    /// A server of `exports` that nobody can reach yet: call [`listen_tcp`](Self::listen_tcp) or
-    /// [`listen_unix`](Self::listen_unix).
+    /// A server of `exports` that nobody can reach yet: call [`listen`](Self::listen).
     ///
     /// # Errors
     /// [`Error::Invalid`] for no export, two of one name, or one that cannot be told of.
@@ -226,36 +221,18 @@ impl Server {
         Ok(Self { shared: Arc::new(shared), listeners: Vec::new() })
     }
 
-    /// Listens on each address of `address` (`host:port`, `[::]:10809`), and returns the first,
-    /// with the port that was given if none was asked for.
+    /// Listens at an address, and returns it, with the port that was given if none was asked for.
     ///
     /// # Errors
-    /// [`Error::Io`].
-    pub fn listen_tcp(
-        &mut self,
-        address: impl ToSocketAddrs + std::fmt::Debug,
-    ) -> Result<SocketAddr> {
-        let failed = |e| Error::io(format!("cannot listen on {address:?}"), e);
-        let mut first = None;
-        for address in address.to_socket_addrs().map_err(failed)? {
-            let (listener, local) = Listener::tcp(address, self.taker()).map_err(failed)?;
-            self.listeners.push(listener);
-            first.get_or_insert(local);
-        }
-        first.ok_or_else(|| failed(std::io::ErrorKind::AddrNotAvailable.into()))
-    }
-
-    /// Listens on a Unix socket, which is removed at the end. One that a dead server has left is
-    /// replaced.
-    ///
-    /// # Errors
-    /// [`Error::Io`], with `AddrInUse` if somebody listens there or it is no socket.
-    pub fn listen_unix(&mut self, path: &Path) -> Result<()> {
-        let mode = self.shared.options.socket_mode;
-        let listener = Listener::unix(path, mode, self.taker())
-            .map_err(|e| Error::io(format!("cannot listen on {}", path.display()), e))?;
-        self.listeners.push(listener);
-        Ok(())
+    /// [`Error::Net`], with `AddrInUse` if somebody listens there, or at a Unix socket's place is
+    /// something else.
+    pub fn listen(&mut self, address: &Address) -> Result<Address> {
+        let listener = Listener::bind(address, self.shared.options.socket_mode)?;
+        let shared = Arc::clone(&self.shared);
+        let listening = listener.start("weft-nbd-accept", move |socket| shared.take(socket))?;
+        let address = listening.address().clone();
+        self.listeners.push(listening);
+        Ok(address)
     }
 
     /// Serves a client on a connection that somebody else made.
@@ -284,7 +261,7 @@ impl Server {
     /// `limit`, then connections are cut), and flushes every export that can be written.
     ///
     /// # Errors
-    /// [`Error::Io`] if a flush failed.
+    /// [`Error::Net`] if a flush failed.
     pub fn stop(mut self, limit: Duration) -> Result<()> {
         self.end(limit);
         for export in self.shared.exports.iter().filter(|e| !e.read_only) {
@@ -318,11 +295,6 @@ impl Server {
             let waited = self.shared.ended.wait_timeout(connections, wait);
             connections = waited.unwrap_or_else(PoisonError::into_inner).0;
         }
-    }
-
-    fn taker(&self) -> impl Fn(Socket) + Send + 'static {
-        let shared = Arc::clone(&self.shared);
-        move |socket| shared.take(socket)
     }
 }
 
@@ -376,9 +348,8 @@ impl Shared {
 
     /// A connection from its first byte to its last.
     fn converse(&self, socket: Arc<Socket>) -> Result<()> {
-        let setup = |e| Error::io("cannot set up the socket", e);
-        socket.set_read_timeout(Some(TICK)).map_err(setup)?;
-        socket.set_write_timeout(Some(SEND_LIMIT)).map_err(setup)?;
+        socket.set_read_timeout(TICK)?;
+        socket.set_write_timeout(SEND_LIMIT)?;
         let Some((channel, agreed)) = self.handshake(Channel::plain(socket))? else {
             return Ok(());
         };
@@ -389,13 +360,13 @@ impl Shared {
 
     /// The handshake. `None`: the client wanted no more.
     fn handshake(&self, mut channel: Channel) -> Result<Option<(Channel, Agreement)>> {
-        let deadline = Some(Instant::now() + self.options.handshake_limit);
+        let deadline = Instant::now() + self.options.handshake_limit;
         let flags = HandshakeFlags::FIXED_NEWSTYLE | HandshakeFlags::NO_ZEROES;
         send(&mut channel, &ServerHello { flags }.encode())?;
         let mut hello = [0; 4];
-        match read_full(&mut *channel.reader, &mut hello, deadline) {
+        match read_full(&mut *channel.reader, &mut hello, Some(deadline)) {
             // Somebody looked whether there is a server.
-            Err(Error::Io { .. }) => return Ok(None),
+            Err(weft_net::Error::Io { .. }) => return Ok(None),
             other => other?,
         }
         let client = ClientHello::parse(hello)?;
@@ -404,8 +375,8 @@ impl Shared {
         let mut data = Vec::new();
         loop {
             let mut header = [0; OPTION_HEADER_BYTES];
-            match read_full(&mut *channel.reader, &mut header, deadline) {
-                Err(Error::Io { .. }) => return Ok(None),
+            match read_full(&mut *channel.reader, &mut header, Some(deadline)) {
+                Err(weft_net::Error::Io { .. }) => return Ok(None),
                 other => other?,
             }
             if self.stopping.load(Ordering::Acquire) {
@@ -420,7 +391,7 @@ impl Shared {
                 continue;
             }
             data.resize(header.len_bytes as usize, 0);
-            read_full(&mut *channel.reader, &mut data, deadline)?;
+            read_full(&mut *channel.reader, &mut data, Some(deadline))?;
             let next = haggler.option(header.option, &data, &mut replies);
             send(&mut channel, &replies)?;
             match next {
@@ -439,7 +410,7 @@ impl Shared {
         &self,
         channel: &mut Channel,
         header: OptionHeader,
-        deadline: Option<Instant>,
+        deadline: Instant,
     ) -> Result<()> {
         if header.len_bytes > OPTION_SKIP_MAX_BYTES {
             let len_bytes = header.len_bytes;
@@ -449,23 +420,23 @@ impl Shared {
         let mut left = header.len_bytes as usize;
         while left > 0 {
             let n = left.min(scratch.len());
-            read_full(&mut *channel.reader, &mut scratch[..n], deadline)?;
+            read_full(&mut *channel.reader, &mut scratch[..n], Some(deadline))?;
             left -= n;
         }
         Ok(())
     }
 
     #[cfg(feature = "tls")]
-    fn start_tls(&self, channel: Channel, deadline: Option<Instant>) -> Result<Channel> {
+    fn start_tls(&self, channel: Channel, deadline: Instant) -> Result<Channel> {
         match &self.options.tls {
-            Some(tls) => tls.accept(channel, deadline),
-            None => Err(Error::Tls("there are no certificates".into())),
+            Some(tls) => Ok(tls.accept(channel, deadline)?),
+            None => Err(Error::tls("there are no certificates")),
         }
     }
 
     #[cfg(not(feature = "tls"))]
-    fn start_tls(&self, _channel: Channel, _deadline: Option<Instant>) -> Result<Channel> {
-        Err(Error::Tls("this program was built without it".into()))
+    fn start_tls(&self, _channel: Channel, _deadline: Instant) -> Result<Channel> {
+        Err(Error::tls("this program was built without it"))
     }
 }
 
@@ -483,12 +454,6 @@ impl Drop for Gone<'_> {
 }
 
 fn send(channel: &mut Channel, bytes: &[u8]) -> Result<()> {
-    let sent = channel.writer.write_all(bytes).and_then(|()| channel.writer.flush());
-    sent.map_err(|e| {
-        if is_pause(&e) {
-            Error::TimedOut("the client takes nothing".into())
-        } else {
-            Error::io("cannot send", e)
-        }
-    })
+    write_all_vectored(&mut *channel.writer, &[bytes])?;
+    channel.writer.flush().map_err(|e| Error::io("cannot send", e))
 }

@@ -15,7 +15,6 @@
 use super::haggle::Agreement;
 use super::perform::{Replies, is_refused, perform, refuse};
 use super::{Counters, Options};
-use crate::stream::{Channel, SendHalf, Socket, is_pause, write_all_vectored};
 use crate::wire::{Command, EXTENDED_HEADER_BYTES, NbdErrno, PAYLOAD_MAX_BYTES, Request};
 use crate::{Error, Result};
 use std::io::{self, IoSliceMut, Read};
@@ -23,6 +22,7 @@ use std::net::Shutdown;
 use std::sync::atomic::{AtomicBool, AtomicU64, Ordering};
 use std::sync::{Arc, Condvar, Mutex, MutexGuard, PoisonError};
 use std::time::{Duration, Instant};
+use weft_net::{Channel, SendHalf, Socket, is_pause, write_all_vectored};
 
 /// How often a thread that waits for a request looks whether time is up.
 pub(crate) const TICK: Duration = Duration::from_secs(1);
@@ -317,7 +317,7 @@ impl Incoming {
                         return Ok(None);
                     }
                     if idle_limit.is_some_and(|limit| begun.elapsed() >= limit) {
-                        return Err(Error::TimedOut("nothing was asked for too long".into()));
+                        return Err(Error::timed_out("nothing was asked for too long"));
                     }
                 }
                 Err(e) => return Err(Error::io("cannot receive", e)),
@@ -355,7 +355,7 @@ impl Incoming {
                 }
                 Err(e) if is_pause(&e) => {
                     if last.get_or_insert_with(Instant::now).elapsed() >= STALL_LIMIT {
-                        return Err(Error::TimedOut("the client stopped within a message".into()));
+                        return Err(Error::timed_out("the client stopped within a message"));
                     }
                 }
                 Err(e) => return Err(Error::io("cannot receive", e)),
@@ -424,6 +424,7 @@ impl Gathered {
         let part = |nr: usize| parts.get(nr).copied().unwrap_or_default();
         let all = [&self.bytes[..], part(0), part(1)];
         let result = write_all_vectored(&mut *self.writer, &all)
+            .map_err(Error::from)
             .and_then(|()| self.writer.flush().map_err(|e| Error::io("cannot send", e)));
         self.bytes.clear();
         self.replies = 0;

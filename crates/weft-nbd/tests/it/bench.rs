@@ -7,7 +7,8 @@ use tempfile::TempDir;
 use weft_block::BlockDevice;
 use weft_nbd::client::Options;
 use weft_nbd::server::Options as ServerOptions;
-use weft_nbd::{Address, Export, NbdDevice, Server};
+use weft_nbd::{Export, NbdDevice, Server};
+use weft_net::Address;
 
 /// A directory with a socket in it.
 pub struct Bench {
@@ -30,7 +31,7 @@ impl Bench {
 
     pub fn serve_with(&self, exports: Vec<Export>, options: ServerOptions) -> Server {
         let mut server = Server::new(exports, options).expect("a server");
-        server.listen_unix(&self.socket()).expect("it listens");
+        server.listen(&Address::Unix(self.socket())).expect("it listens");
         server
     }
 

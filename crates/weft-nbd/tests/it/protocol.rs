@@ -14,6 +14,7 @@ use weft_nbd::wire::{
     TransmissionFlags,
 };
 use weft_nbd::{Error, Export, Server};
+use weft_net::Address;
 
 /// A client that says exactly what it is told to.
 pub struct Raw {
@@ -398,14 +399,14 @@ fn a_socket_is_private_and_a_live_one_is_not_replaced() {
     assert_eq!(mode & 0o777, 0o600);
     let export = || vec![Export::new("", Arc::new(MemoryDevice::new(LEN)) as Arc<dyn BlockDevice>)];
     let mut other = Server::new(export(), ServerOptions::default()).expect("a server");
-    let error = other.listen_unix(&bench.socket()).expect_err("it is taken");
+    let error = other.listen(&Address::Unix(bench.socket())).expect_err("it is taken");
     assert!(error.to_string().contains("another server"), "{error}");
     drop(server);
     // What a killed server leaves is replaced; what is no socket is not.
     drop(std::os::unix::net::UnixListener::bind(bench.socket()).expect("a socket"));
-    other.listen_unix(&bench.socket()).expect("it listens");
+    other.listen(&Address::Unix(bench.socket())).expect("it listens");
     let file = bench.socket().with_file_name("file");
     std::fs::write(&file, b"precious").expect("a file");
-    assert!(other.listen_unix(&file).is_err());
+    assert!(other.listen(&Address::Unix(file.clone())).is_err());
     assert_eq!(std::fs::read(&file).expect("it is there"), b"precious");
 }

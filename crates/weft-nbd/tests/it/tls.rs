@@ -1,34 +1,17 @@
 //! TLS between the two: required, optional, mutual, and full in both directions.
 
 use crate::bench::Bench;
-use rcgen::{BasicConstraints, CertificateParams, CertifiedIssuer, IsCa, KeyPair};
 use std::path::Path;
 use std::sync::Arc;
 use weft_block::{BlockDevice, MemoryDevice};
 use weft_nbd::client::Encryption;
 use weft_nbd::server::Options as ServerOptions;
-use weft_nbd::tls::{ClientTls, ServerTls};
 use weft_nbd::{Error, Export, NbdDevice, Server};
+use weft_net::{ClientTls, ServerTls};
 
-/// Makes certificates of a new authority in a directory, laid out as libnbd has it.
 fn make_certificates(directory: &Path) {
-    std::fs::create_dir_all(directory).expect("a directory");
-    let mut params = CertificateParams::new(Vec::new()).expect("parameters");
-    params.is_ca = IsCa::Ca(BasicConstraints::Unconstrained);
-    let key = KeyPair::generate().expect("a key");
-    let authority = CertifiedIssuer::self_signed(params, key).expect("an authority");
-    let write = |name: &str, text: String| {
-        std::fs::write(directory.join(name), text).expect("a file");
-    };
-    write("ca-cert.pem", authority.pem());
-    for name in ["server", "client"] {
-        let names = vec!["localhost".to_owned(), "127.0.0.1".to_owned()];
-        let params = CertificateParams::new(names).expect("parameters");
-        let key = KeyPair::generate().expect("a key");
-        let certificate = params.signed_by(&key, &authority).expect("a certificate");
-        write(&format!("{name}-cert.pem"), certificate.pem());
-        write(&format!("{name}-key.pem"), key.serialize_pem());
-    }
+    let names = ["localhost", "127.0.0.1"];
+    weft_net::testing::make_certificates(directory, &names, &names);
 }
 
 const LEN: u64 = 64 << 20;
@@ -87,7 +70,7 @@ fn who_may_not_come_in_does_not() {
     assert!(plain.to_string().contains("ERR_TLS_REQD"), "{plain}");
     assert!(connect(&bench, Encryption::Required, &anonymous).is_err(), "no certificate");
     let strange = connect(&bench, Encryption::Required, &theirs).expect_err("not their server");
-    assert!(matches!(strange, Error::Tls(_)), "{strange}");
+    assert!(matches!(strange, Error::Net(weft_net::Error::Tls(_))), "{strange}");
     let mut other_name = bench.options();
     other_name.encryption = Encryption::Required;
     other_name.tls = Some(ClientTls::from_directory(&ours).expect("certificates"));
@@ -104,7 +87,7 @@ fn who_may_not_come_in_does_not() {
     let disk: Arc<dyn BlockDevice> = Arc::new(MemoryDevice::new(LEN));
     let _server = bench.serve(disk);
     let refused = connect(&bench, Encryption::Required, &ours).expect_err("it has no TLS");
-    assert!(matches!(refused, Error::Tls(_)), "{refused}");
+    assert!(matches!(refused, Error::Net(weft_net::Error::Tls(_))), "{refused}");
     connect(&bench, Encryption::Opportunistic, &ours).expect("plain, then");
 }
 

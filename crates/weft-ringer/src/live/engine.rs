@@ -11,6 +11,7 @@ use std::thread::JoinHandle;
 use std::time::{Duration, Instant};
 
 use rustix::time::{ClockId, clock_gettime};
+use weft_net::Address;
 use weft_vfs::Time;
 
 use super::LiveOptions;
@@ -19,7 +20,7 @@ use super::home::Home;
 use super::journal::Journal;
 use super::peers::{PeerServer, Peers};
 use crate::client::{Call, CallId, Client, ClientAction, ClientEvent, JournalRecord, Outcome};
-use crate::net::{Address, Answer, Ask, Conversation, Error, HANDSHAKE_LIMIT, Outbox, Result};
+use crate::net::{Answer, Ask, Conversation, Error, HANDSHAKE_LIMIT, Outbox, Result};
 use crate::rnode::{Bytes, Holders};
 use crate::types::{BlockHash, ClientId, Mode, Moment, RnodeId, Seq};
 use crate::wire::encode;
@@ -131,7 +132,7 @@ impl Engine {
                 Some(Err(why)) => break Error::Refused(why.clone()),
                 None if Instant::now() >= deadline => {
                     let server = &engine.options.server;
-                    break Error::TimedOut(format!(
+                    break Error::timed_out(format!(
                         "the metadata server at {server} does not answer"
                     ));
                 }
@@ -345,7 +346,7 @@ impl Engine {
                 }
                 Ok(Answer::Peers { peers }) => self.peers.learn(own, peers),
                 Ok(other) => tracing::debug!("the server said {other:?}"),
-                Err(Error::TimedOut(_)) => {}
+                Err(e) if e.is_timeout() => {}
                 Err(e) => break Err(e),
             }
         };

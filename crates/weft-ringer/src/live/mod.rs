@@ -41,8 +41,9 @@ pub use fs::RingerFs;
 #[cfg(feature = "sqlite")]
 pub(crate) use home::fill_random;
 
+use weft_net::{Address, ClientTls, ServerTls};
+
 use crate::client::ClientOptions;
-use crate::net::{Address, ClientTls, ServerTls};
 
 /// How to be a client.
 #[derive(Debug, Clone)]

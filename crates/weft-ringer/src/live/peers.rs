@@ -6,15 +6,16 @@
 //!   [`FETCH_LIMIT`].
 
 use std::collections::HashMap;
-use std::net::Shutdown;
-use std::sync::atomic::{AtomicBool, AtomicUsize, Ordering};
+use std::sync::atomic::{AtomicBool, Ordering};
 use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
 use std::time::{Duration, Instant};
 
+use weft_net::{Address, ClientTls, Listener, Listening, ServerTls, Socket};
+
 use super::blocks::{self, Blocks};
 use crate::net::{
-    Address, BlockBytes, Channel, ClientTls, Conversation, Error, FromPeer, HELLO_MAX_BYTES,
-    Listener, MEMBER_NAME, Peer, Result, ServerTls, Socket, ToPeer,
+    BlockBytes, Conversation, Error, FromPeer, HELLO_MAX_BYTES, MEMBER_NAME, PORT, Peer, Result,
+    SOCKET_MODE, ToPeer,
 };
 use crate::rnode::Holders;
 use crate::types::{BlockHash, ClientId, RnodeId};
@@ -57,7 +58,8 @@ impl Peers {
     pub(super) fn learn(&self, own: ClientId, peers: Vec<Peer>) {
         let mut known = self.lock();
         for Peer { client, listens } in peers {
-            let address = std::str::from_utf8(&listens.0).ok().and_then(|t| t.parse().ok());
+            let text = std::str::from_utf8(&listens.0).ok();
+            let address = text.and_then(|t| Address::parse(t, PORT).ok());
             let Some(address) = address.filter(|_| client != own) else { continue };
             if known.get(&client).is_none_or(|k: &Known| k.address != address) {
                 known.insert(client, Known { address, spare: Vec::new(), benched: None });
@@ -145,8 +147,7 @@ impl Peers {
             let answer = sent.and_then(|()| connection.receive::<FromPeer>(Some(deadline)));
             let answer = match answer {
                 Ok(answer) => answer,
-                Err(Error::TimedOut(e)) => return Err(Error::TimedOut(e)),
-                Err(e) if is_new => return Err(e),
+                Err(e) if is_new || e.is_timeout() => return Err(e),
                 Err(_) => continue,
             };
             if let Some(peer) = self.lock().get_mut(&client)
@@ -164,12 +165,11 @@ impl Peers {
     }
 }
 
-/// Serves blocks to other clients until told to stop.
+/// Serves blocks to other clients until it is dropped.
 #[derive(Debug)]
 pub(super) struct PeerServer {
     stop: Arc<AtomicBool>,
-    thread: Option<std::thread::JoinHandle<()>>,
-    address: Address,
+    listening: Listening,
 }
 
 impl PeerServer {
@@ -178,29 +178,25 @@ impl PeerServer {
         tls: Option<ServerTls>,
         blocks: Arc<Blocks>,
     ) -> Result<Self> {
-        let listener = Listener::bind(address)?;
-        let address = listener.address()?;
         let stop = Arc::new(AtomicBool::new(false));
-        let server =
-            Arc::new(Serving { tls, blocks, stop: Arc::clone(&stop), served: AtomicUsize::new(0) });
-        let thread = std::thread::Builder::new().name("ringer-peers".into());
-        let thread = thread
-            .spawn(move || server.listen(&listener))
-            .map_err(|e| Error::io("cannot start a thread", e))?;
-        Ok(Self { stop, thread: Some(thread), address })
+        let serving = Serving { tls, blocks, stop: Arc::clone(&stop) };
+        let listener = Listener::bind(address, SOCKET_MODE)?;
+        let listening = listener.start_threads("ringer-peer", SERVED_MAX, move |socket| {
+            if let Err(e) = serving.serve(socket) {
+                tracing::debug!("a peer: {e}");
+            }
+        })?;
+        Ok(Self { stop, listening })
     }
 
     pub(super) fn address(&self) -> &Address {
-        &self.address
+        self.listening.address()
     }
 }
 
 impl Drop for PeerServer {
     fn drop(&mut self) {
         self.stop.store(true, Ordering::Release);
-        if let Some(thread) = self.thread.take() {
-            let _ = thread.join();
-        }
     }
 }
 
@@ -208,42 +204,11 @@ struct Serving {
     tls: Option<ServerTls>,
     blocks: Arc<Blocks>,
     stop: Arc<AtomicBool>,
-    served: AtomicUsize,
 }
 
 impl Serving {
-    fn listen(self: &Arc<Self>, listener: &Listener) {
-        while !self.stop.load(Ordering::Acquire) {
-            let socket = match listener.accept() {
-                Ok(Some(socket)) => socket,
-                Ok(None) => continue,
-                Err(e) => {
-                    tracing::error!("cannot accept a peer: {e}");
-                    std::thread::sleep(Duration::from_millis(200));
-                    continue;
-                }
-            };
-            if self.served.fetch_add(1, Ordering::AcqRel) >= SERVED_MAX {
-                self.served.fetch_sub(1, Ordering::AcqRel);
-                socket.shutdown(Shutdown::Both);
-                continue;
-            }
-            let serving = Arc::clone(self);
-            let thread = std::thread::Builder::new().name("ringer-peer".into());
-            let begun = thread.spawn(move || {
-                if let Err(e) = serving.serve(socket) {
-                    tracing::debug!("a peer: {e}");
-                }
-                serving.served.fetch_sub(1, Ordering::AcqRel);
-            });
-            if begun.is_err() {
-                self.served.fetch_sub(1, Ordering::AcqRel);
-            }
-        }
-    }
-
     fn serve(&self, socket: Socket) -> Result<()> {
-        let mut peer = Conversation::new(Channel::accept(socket, self.tls.as_ref())?);
+        let mut peer = Conversation::accept(socket, self.tls.as_ref())?;
         // What is asked is always short.
         peer.limit_frames(HELLO_MAX_BYTES);
         let mut last = Instant::now();
@@ -251,7 +216,7 @@ impl Serving {
             let soon = Instant::now() + Duration::from_secs(1);
             let ToPeer::Fetch { rnode, hash } = match peer.receive(Some(soon)) {
                 Ok(ask) => ask,
-                Err(Error::TimedOut(_)) => continue,
+                Err(e) if e.is_timeout() => continue,
                 Err(Error::Closed) => return Ok(()),
                 Err(e) => return Err(e),
             };

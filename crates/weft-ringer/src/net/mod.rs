@@ -1,5 +1,9 @@
-//! Connections: TCP or a Unix socket, plain or under TLS, with frames of [`wire`](crate::wire) on
-//! them.
+//! Connections of [`weft_net`] with frames of [`wire`](crate::wire) on them.
+//!
+//! A directory of certificates has, beside its authority's, `server-cert.pem` for a metadata server,
+//! which is called by a name, or `client-cert.pem` for a client. Clients also call each other. There
+//! a certificate says that somebody belongs to the cell, not who: it is for the name
+//! [`MEMBER_NAME`]. What a peer sends is checked by its hash.
 //!
 //! Invariants:
 //! - Nothing waits for ever: a read has a deadline or ends when its owner shuts the socket down, a
@@ -10,8 +14,6 @@
 
 mod message;
 mod outbox;
-mod socket;
-mod tls;
 
 use std::io::Read;
 use std::sync::Arc;
@@ -21,13 +23,19 @@ pub use message::{
     Answer, Ask, BlockBytes, CellStatus, ClientStatus, FromPeer, Hit, Peer, SECRET_BYTES, ToPeer,
 };
 pub(crate) use outbox::Outbox;
-pub use socket::Address;
-pub(crate) use socket::{Channel, Listener, Socket, is_pause};
-pub use tls::{ClientTls, MEMBER_NAME, ServerTls};
+use weft_net::{
+    Address, Channel, ClientTls, SendHalf, ServerTls, Socket, is_pause, write_all_vectored,
+};
 
 use crate::wire::frame::{Deframer, Frame, frame};
 use crate::wire::{Wire, WireError};
 
+/// The port of a metadata server, if none is said.
+pub const PORT: u16 = 7473;
+/// Only the user of a server, or of a client, reaches its Unix socket.
+pub(crate) const SOCKET_MODE: u32 = 0o600;
+/// The name in the certificate of every client of a cell.
+pub const MEMBER_NAME: &str = "member.weft-ringer";
 /// How long the other side may take nothing before the connection is given up.
 pub const WRITE_LIMIT: Duration = Duration::from_secs(20);
 /// How long a connection may take until both sides know each other.
@@ -45,20 +53,9 @@ const CHUNK_BYTES: usize = 64 << 10;
 #[derive(Debug, thiserror::Error)]
 #[non_exhaustive]
 pub enum Error {
-    /// A system call failed.
-    #[error("{what}: {source}")]
-    Io {
-        /// What was tried.
-        what: String,
-        /// How it failed.
-        source: std::io::Error,
-    },
-    /// The other side took too long.
-    #[error("{0}")]
-    TimedOut(String),
-    /// Certificates, or what TLS made of them.
-    #[error("TLS: {0}")]
-    Tls(String),
+    /// A connection could not be made or ended, or a system call failed.
+    #[error(transparent)]
+    Net(#[from] weft_net::Error),
     /// Bytes that are no message.
     #[error("a broken message: {0}")]
     Wire(#[from] WireError),
@@ -75,7 +72,15 @@ pub enum Error {
 
 impl Error {
     pub(crate) fn io(what: impl Into<String>, source: std::io::Error) -> Self {
-        Self::Io { what: what.into(), source }
+        weft_net::Error::io(what, source).into()
+    }
+
+    pub(crate) fn timed_out(what: impl Into<String>) -> Self {
+        weft_net::Error::TimedOut(what.into()).into()
+    }
+
+    pub(crate) fn is_timeout(&self) -> bool {
+        matches!(self, Self::Net(weft_net::Error::TimedOut(_)))
     }
 }
 
@@ -115,7 +120,7 @@ impl Receiver {
                 return Err(WireError::Oversized { len_bytes, max_bytes }.into());
             }
             if deadline.is_some_and(|d| Instant::now() >= d) {
-                return Err(Error::TimedOut("the other side took too long".into()));
+                return Err(Error::timed_out("the other side took too long"));
             }
             let room = self.chunk.len().min(self.limit_bytes);
             match self.reader.read(&mut self.chunk[..room]) {
@@ -128,10 +133,17 @@ impl Receiver {
     }
 }
 
+/// A plain connection on which nothing waits for ever.
+fn with_limits(socket: Socket) -> Result<Channel> {
+    socket.set_read_timeout(PAUSE)?;
+    socket.set_write_timeout(WRITE_LIMIT)?;
+    Ok(Channel::plain(Arc::new(socket)))
+}
+
 /// A connection on which one side asks and the other answers, one at a time.
 pub struct Conversation {
     receiver: Receiver,
-    writer: Box<dyn std::io::Write + Send>,
+    writer: Box<dyn SendHalf>,
     socket: Arc<Socket>,
 }
 
@@ -151,11 +163,24 @@ impl Conversation {
         tls: Option<(&ClientTls, &str)>,
         limit: Duration,
     ) -> Result<Self> {
-        let channel = Channel::connect(address, tls, limit)?;
-        Ok(Self::new(channel))
+        let deadline = Instant::now() + limit;
+        let channel = with_limits(address.connect(limit)?)?;
+        Ok(Self::new(match tls {
+            Some((tls, name)) => tls.connect(channel, name, deadline)?,
+            None => channel,
+        }))
     }
 
-    pub(crate) fn new(channel: Channel) -> Self {
+    /// Answers a call.
+    pub(crate) fn accept(socket: Socket, tls: Option<&ServerTls>) -> Result<Self> {
+        let channel = with_limits(socket)?;
+        Ok(Self::new(match tls {
+            Some(tls) => tls.accept(channel, Instant::now() + HANDSHAKE_LIMIT)?,
+            None => channel,
+        }))
+    }
+
+    fn new(channel: Channel) -> Self {
         let Channel { socket, reader, writer } = channel;
         Self { receiver: Receiver::new(reader), writer, socket }
     }
@@ -166,7 +191,7 @@ impl Conversation {
     /// [`Error`]; the connection is of no more use.
     pub fn send<T: Wire>(&mut self, message: &T) -> Result<()> {
         let bytes = frame(message)?;
-        self.writer.write_all(&bytes).map_err(|e| Error::io("cannot send", e))
+        Ok(write_all_vectored(&mut *self.writer, &[&bytes])?)
     }
 
     /// Waits for a message.
@@ -185,7 +210,7 @@ impl Conversation {
         Arc::clone(&self.socket)
     }
 
-    pub(crate) fn into_parts(self) -> (Receiver, Box<dyn std::io::Write + Send>, Arc<Socket>) {
+    pub(crate) fn into_parts(self) -> (Receiver, Box<dyn SendHalf>, Arc<Socket>) {
         (self.receiver, self.writer, self.socket)
     }
 }

@@ -2,11 +2,12 @@
 //! side: if that takes too little, the connection ends.
 
 use std::collections::VecDeque;
-use std::io::Write;
 use std::net::Shutdown;
 use std::sync::{Arc, Condvar, Mutex, MutexGuard, PoisonError};
 
-use super::{OUTBOX_MAX_BYTES, Socket};
+use weft_net::{SendHalf, Socket, write_all_vectored};
+
+use super::OUTBOX_MAX_BYTES;
 use crate::wire::Wire;
 use crate::wire::frame::frame;
 
@@ -80,7 +81,7 @@ impl Outbox {
     }
 
     /// Sends what is put here until the connection ends.
-    pub(crate) fn run(&self, mut writer: Box<dyn Write + Send>) {
+    pub(crate) fn run(&self, mut writer: Box<dyn SendHalf>) {
         loop {
             let bytes = {
                 let mut queue = self.lock();
@@ -94,7 +95,7 @@ impl Outbox {
                     queue = self.changed.wait(queue).unwrap_or_else(PoisonError::into_inner);
                 }
             };
-            if let Err(e) = writer.write_all(&bytes) {
+            if let Err(e) = write_all_vectored(&mut *writer, &[&bytes]) {
                 tracing::debug!("cannot send: {e}");
                 return self.close();
             }

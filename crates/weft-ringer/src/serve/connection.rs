@@ -6,12 +6,14 @@ use std::sync::atomic::{AtomicU64, Ordering};
 use std::sync::mpsc::TrySendError;
 use std::time::{Duration, Instant};
 
+use weft_net::{Address, Socket};
+
 use super::core::Event;
 use super::{Shared, spawn};
 use crate::live::client_id;
 use crate::net::{
-    Answer, Ask, Channel, Conversation, Error, HANDSHAKE_LIMIT, HELLO_MAX_BYTES, Outbox, Result,
-    SECRET_BYTES, Socket,
+    Answer, Ask, Conversation, Error, HANDSHAKE_LIMIT, HELLO_MAX_BYTES, Outbox, PORT, Result,
+    SECRET_BYTES,
 };
 use crate::rnode::Bytes;
 use crate::types::ClientId;
@@ -32,8 +34,7 @@ fn refuse(link: &mut Conversation, why: &str) -> Error {
 
 /// Serves a connection to its end.
 pub(super) fn serve_connection(shared: &Shared, socket: Socket) -> Result<()> {
-    let channel = Channel::accept(socket, shared.options.tls.as_ref())?;
-    let mut link = Conversation::new(channel);
+    let mut link = Conversation::accept(socket, shared.options.tls.as_ref())?;
     link.limit_frames(HELLO_MAX_BYTES);
     let first = link.receive(Some(Instant::now() + HANDSHAKE_LIMIT))?;
     let (client, listens, cell) = match first {
@@ -44,7 +45,7 @@ pub(super) fn serve_connection(shared: &Shared, socket: Socket) -> Result<()> {
             }
             let is_address = |bytes: &Bytes| {
                 let text = std::str::from_utf8(&bytes.0);
-                text.is_ok_and(|t| t.parse::<crate::net::Address>().is_ok())
+                text.is_ok_and(|t| Address::parse(t, PORT).is_ok())
             };
             let bad = |b: &Bytes| b.0.len() > ADDRESS_MAX_BYTES || !is_address(b);
             if listens.as_ref().is_some_and(bad) {
@@ -84,7 +85,7 @@ fn take(
         let soon = Some(Instant::now() + Duration::from_secs(1));
         let ask = match receiver.next::<Ask>(soon) {
             Ok(ask) => ask,
-            Err(Error::TimedOut(_)) if last.elapsed() < IDLE_LIMIT => continue,
+            Err(e) if e.is_timeout() && last.elapsed() < IDLE_LIMIT => continue,
             Err(Error::Closed) => return Ok(()),
             Err(e) => return Err(e),
         };

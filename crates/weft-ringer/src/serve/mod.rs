@@ -10,18 +10,19 @@
 mod connection;
 mod core;
 
-use std::net::Shutdown;
 use std::path::Path;
-use std::sync::atomic::{AtomicBool, AtomicUsize, Ordering};
+use std::sync::atomic::{AtomicBool, Ordering};
 use std::sync::mpsc::{Receiver, SyncSender, sync_channel};
 use std::sync::{Arc, Mutex, PoisonError};
 use std::thread::JoinHandle;
 use std::time::Duration;
 
+use weft_net::{Address, Listener, Listening, ServerTls};
+
 use self::connection::serve_connection;
 use self::core::{Core, Event};
 use crate::mds::MdsOptions;
-use crate::net::{Address, Error, Listener, Result, ServerTls};
+use crate::net::{Error, Result, SOCKET_MODE};
 
 /// Events that wait for the state machine; connections wait beyond that.
 const EVENTS_MAX: usize = 256;
@@ -58,7 +59,7 @@ impl Default for ServeOptions {
 pub struct Server {
     addresses: Vec<Address>,
     shared: Arc<Shared>,
-    listeners: Vec<JoinHandle<()>>,
+    listeners: Vec<Listening>,
     core: Option<JoinHandle<Result<()>>>,
     ended: Mutex<Receiver<()>>,
 }
@@ -67,7 +68,6 @@ pub struct Server {
 #[derive(Debug)]
 struct Shared {
     stop: AtomicBool,
-    connections: AtomicUsize,
     events: SyncSender<Event>,
     options: ServeOptions,
 }
@@ -82,19 +82,14 @@ impl Server {
     /// Opens the cell in the SQLite file at `path`, makes it if it is not there, and serves it.
     ///
     /// # Errors
-    /// [`Error::Store`] if the file is not a cell or is served already; [`Error::Io`].
+    /// [`Error::Store`] if the file is not a cell or is served already; [`Error::Net`].
     pub fn start(path: &Path, options: ServeOptions) -> Result<Self> {
-        let bound: Vec<Listener> =
-            options.listen.iter().map(Listener::bind).collect::<Result<_>>()?;
-        let addresses = bound.iter().map(Listener::address).collect::<Result<_>>()?;
+        let bind = |address| Listener::bind(address, SOCKET_MODE);
+        let bound: Vec<Listener> = options.listen.iter().map(bind).collect::<Result<_, _>>()?;
+        let addresses = bound.iter().map(|l| l.address().clone()).collect();
         let (events, received) = sync_channel(EVENTS_MAX);
         let core = Core::open(path, &options)?;
-        let shared = Arc::new(Shared {
-            stop: AtomicBool::new(false),
-            connections: AtomicUsize::new(0),
-            events,
-            options,
-        });
+        let shared = Arc::new(Shared { stop: AtomicBool::new(false), events, options });
         let (tell, ended) = sync_channel(1);
         let ours = Arc::clone(&shared);
         let core = spawn("ringer-mds", move || {
@@ -106,7 +101,12 @@ impl Server {
         let mut listeners = Vec::new();
         for listener in bound {
             let shared = Arc::clone(&shared);
-            listeners.push(spawn("ringer-listen", move || listen(&shared, &listener))?);
+            let max = shared.options.connections_max;
+            listeners.push(listener.start_threads("ringer-client", max, move |socket| {
+                if let Err(e) = serve_connection(&shared, socket) {
+                    tracing::info!("a connection has ended: {e}");
+                }
+            })?);
         }
         Ok(Self { addresses, shared, listeners, core: Some(core), ended: Mutex::new(ended) })
     }
@@ -134,9 +134,7 @@ impl Server {
 
     fn end(&mut self) -> Result<()> {
         self.shared.stop.store(true, Ordering::Release);
-        for listener in self.listeners.drain(..) {
-            let _ = listener.join();
-        }
+        self.listeners.clear();
         let Some(core) = self.core.take() else { return Ok(()) };
         let _ = self.shared.events.try_send(Event::Stop);
         core.join().unwrap_or_else(|_| Err(Error::Store("the server panicked".into())))
@@ -157,34 +155,4 @@ fn spawn<T: Send + 'static>(
 ) -> Result<JoinHandle<T>> {
     let thread = std::thread::Builder::new().name(name.into());
     thread.spawn(work).map_err(|e| Error::io("cannot start a thread", e))
-}
-
-fn listen(shared: &Arc<Shared>, listener: &Listener) {
-    while !shared.is_stopped() {
-        let socket = match listener.accept() {
-            Ok(Some(socket)) => socket,
-            Ok(None) => continue,
-            Err(e) => {
-                tracing::error!("cannot accept a client: {e}");
-                std::thread::sleep(Duration::from_millis(200));
-                continue;
-            }
-        };
-        if shared.connections.fetch_add(1, Ordering::AcqRel) >= shared.options.connections_max {
-            shared.connections.fetch_sub(1, Ordering::AcqRel);
-            tracing::warn!("there are too many connections: one is closed");
-            socket.shutdown(Shutdown::Both);
-            continue;
-        }
-        let ours = Arc::clone(shared);
-        let begun = spawn("ringer-client", move || {
-            if let Err(e) = serve_connection(&ours, socket) {
-                tracing::info!("a connection has ended: {e}");
-            }
-            ours.connections.fetch_sub(1, Ordering::AcqRel);
-        });
-        if begun.is_err() {
-            shared.connections.fetch_sub(1, Ordering::AcqRel);
-        }
-    }
 }

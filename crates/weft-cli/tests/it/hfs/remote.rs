@@ -7,6 +7,7 @@ use std::io::Write;
 use std::sync::Arc;
 use weft::block::{FileDevice, OpenMode};
 use weft::nbd::{Export, Server, server};
+use weft::net::Address;
 
 const SOURCE: &str = "nbd+unix:///?socket=nbd.sock";
 
@@ -20,7 +21,7 @@ fn serve(bench: &Bench) -> Server {
     let device = FileDevice::open(bench.path("v.img"), OpenMode::READ_WRITE).unwrap();
     let exports = vec![Export::new("", Arc::new(device))];
     let mut server = Server::new(exports, server::Options::default()).unwrap();
-    server.listen_unix(&bench.path("nbd.sock")).unwrap();
+    server.listen(&Address::Unix(bench.path("nbd.sock"))).unwrap();
     server
 }
 

@@ -145,8 +145,7 @@ fn a_client_gives_blocks_to_who_knows_their_hash_alone() {
     let a = cell.join("a");
     Walker::new(&a).write_file(b"/file", b"content", 0o644).expect("written");
     let ino = a.lookup(a.root(), b"file").expect("there").attr.ino;
-    let address = format!("unix:{}", cell.path("a").join("peers.sock").display());
-    let address = address.parse().expect("an address");
+    let address = weft_net::Address::Unix(cell.path("a").join("peers.sock"));
     let mut link = Conversation::connect(&address, None, LIMIT).expect("a connection");
     let rnode = weft_ringer::RnodeId(ino.0);
     let mut fetch = |hash: [u8; 32]| {

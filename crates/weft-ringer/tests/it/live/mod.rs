@@ -9,8 +9,8 @@ mod tls;
 use std::path::{Path, PathBuf};
 use std::time::Duration;
 
+use weft_net::Address;
 use weft_ringer::live::{LiveOptions, RingerFs};
-use weft_ringer::net::Address;
 use weft_ringer::serve::{ServeOptions, Server};
 
 /// A cell on a Unix socket in a directory of its own.

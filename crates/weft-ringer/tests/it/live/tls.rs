@@ -3,37 +3,21 @@
 use std::path::Path;
 use std::time::Duration;
 
-use rcgen::{BasicConstraints, CertificateParams, CertifiedIssuer, IsCa, KeyPair};
+use weft_net::{Address, ClientTls, Role, ServerTls};
 use weft_ringer::live::{LiveOptions, RingerFs};
-use weft_ringer::net::{Address, Ask, ClientTls, MEMBER_NAME, ServerTls, ask};
+use weft_ringer::net::{Ask, MEMBER_NAME, ask};
 use weft_ringer::serve::{ServeOptions, Server};
 use weft_vfs::Walker;
 
-/// Makes certificates of a new authority in a directory.
 fn make_certificates(directory: &Path) {
-    std::fs::create_dir_all(directory).expect("a directory");
-    let mut params = CertificateParams::new(Vec::new()).expect("parameters");
-    params.is_ca = IsCa::Ca(BasicConstraints::Unconstrained);
-    let key = KeyPair::generate().expect("a key");
-    let authority = CertifiedIssuer::self_signed(params, key).expect("an authority");
-    let write = |name: &str, text: String| {
-        std::fs::write(directory.join(name), text).expect("a file");
-    };
-    write("ca-cert.pem", authority.pem());
-    for (role, name) in [("server", "127.0.0.1"), ("client", MEMBER_NAME)] {
-        let params = CertificateParams::new(vec![name.to_owned()]).expect("parameters");
-        let key = KeyPair::generate().expect("a key");
-        let certificate = params.signed_by(&key, &authority).expect("a certificate");
-        write(&format!("{role}-cert.pem"), certificate.pem());
-        write(&format!("{role}-key.pem"), key.serialize_pem());
-    }
+    weft_net::testing::make_certificates(directory, &["127.0.0.1"], &[MEMBER_NAME]);
 }
 
 fn options(server: &Address, store: &Path, certificates: &Path) -> LiveOptions {
     let mut options = super::options(server.clone(), store);
     options.patience = Duration::from_secs(3);
-    let client = ClientTls::from_directory(certificates).expect("certificates");
-    let member = ServerTls::member(certificates).expect("certificates");
+    let client = ClientTls::mutual(certificates).expect("certificates");
+    let member = ServerTls::mutual(certificates, Role::Client).expect("certificates");
     options.tls = Some((client, member));
     options
 }
@@ -46,7 +30,7 @@ fn members_share_over_tls_and_strangers_do_not_get_in() {
     make_certificates(&theirs);
     let serve = ServeOptions {
         listen: vec![Address::Tcp("127.0.0.1".into(), 0)],
-        tls: Some(ServerTls::server(&ours).expect("certificates")),
+        tls: Some(ServerTls::mutual(&ours, Role::Server).expect("certificates")),
         ..ServeOptions::new()
     };
     let server = Server::start(&dir.path().join("cell"), serve).expect("a server");
@@ -63,8 +47,8 @@ fn members_share_over_tls_and_strangers_do_not_get_in() {
     plain.patience = Duration::from_secs(2);
     assert!(RingerFs::join(plain).is_err());
     assert!(ask(&address, None, &Ask::Status {}).is_err());
-    let tls = ClientTls::from_directory(&theirs).expect("certificates");
+    let tls = ClientTls::mutual(&theirs).expect("certificates");
     assert!(ask(&address, Some(&tls), &Ask::Status {}).is_err());
-    let tls = ClientTls::from_directory(&ours).expect("certificates");
+    let tls = ClientTls::mutual(&ours).expect("certificates");
     assert!(ask(&address, Some(&tls), &Ask::Status {}).is_ok());
 }

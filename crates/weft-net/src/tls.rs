@@ -4,6 +4,10 @@
 //! `server-cert.pem` and `server-key.pem`, `client-cert.pem` and `client-key.pem`. Pre-shared keys
 //! are not there: `rustls` has none.
 //!
+//! Who talks with other people's programs takes TLS 1.2 too, and leaves it to the caller who must
+//! show a certificate (`from_directory`). Among weft's own there is one way (`mutual`): TLS 1.3, and
+//! both sides show a certificate of one authority.
+//!
 //! # Invariants
 //!
 //! - The connection's lock is held for cryptography in memory, never across a system call. So the
@@ -13,13 +17,13 @@
 //!   protocol itself has to say (the answer to a change of keys) leaves with the next data, before
 //!   which it must be sent.
 
-use crate::stream::{Channel, SendHalf, Socket, is_pause};
-use crate::{Error, Result};
+use crate::{Channel, Error, Result, SendHalf, Socket, is_pause};
 use rustls::pki_types::pem::PemObject;
 use rustls::pki_types::{CertificateDer, PrivateKeyDer, ServerName};
 use rustls::server::WebPkiClientVerifier;
 use rustls::{
     ClientConfig, ClientConnection, Connection, RootCertStore, ServerConfig, ServerConnection,
+    SupportedProtocolVersion,
 };
 use std::io::{self, Read, Write};
 use std::path::Path;
@@ -65,32 +69,75 @@ fn key(path: &Path) -> Result<PrivateKeyDer<'static>> {
     PrivateKeyDer::from_pem_file(path).map_err(|e| in_file(path, e))
 }
 
-fn authorities(path: &Path) -> Result<RootCertStore> {
+fn authorities(directory: &Path) -> Result<Arc<RootCertStore>> {
+    let path = directory.join("ca-cert.pem");
     let mut roots = RootCertStore::empty();
-    for certificate in certificates(path)? {
-        roots.add(certificate).map_err(|e| in_file(path, e))?;
+    for certificate in certificates(&path)? {
+        roots.add(certificate).map_err(|e| in_file(&path, e))?;
     }
-    Ok(roots)
+    Ok(Arc::new(roots))
 }
 
 fn provider() -> Arc<rustls::crypto::CryptoProvider> {
     Arc::new(rustls::crypto::ring::default_provider())
 }
 
+/// Whose certificate of a directory is shown.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub enum Role {
+    /// `server-cert.pem` and `server-key.pem`.
+    Server,
+    /// `client-cert.pem` and `client-key.pem`: of a client that others call.
+    Client,
+}
+
+impl Role {
+    fn show(
+        self,
+        directory: &Path,
+    ) -> Result<(Vec<CertificateDer<'static>>, PrivateKeyDer<'static>)> {
+        let name = match self {
+            Self::Server => "server",
+            Self::Client => "client",
+        };
+        let chain = certificates(&directory.join(format!("{name}-cert.pem")))?;
+        Ok((chain, key(&directory.join(format!("{name}-key.pem")))?))
+    }
+}
+
+const ONLY_1_3: &[&SupportedProtocolVersion] = &[&rustls::version::TLS13];
+
 impl ServerTls {
-    /// From `server-cert.pem` and `server-key.pem` in a directory. With `verify_clients` each
+    /// TLS 1.2 or later, with the server's certificate of a directory. With `verify_clients` each
     /// client must show a certificate that an authority in `ca-cert.pem` has signed.
     ///
     /// # Errors
     /// [`Error::Tls`] names the file.
     pub fn from_directory(directory: &Path, verify_clients: bool) -> Result<Self> {
-        let chain = certificates(&directory.join("server-cert.pem"))?;
-        let key = key(&directory.join("server-key.pem"))?;
+        Self::load(directory, Role::Server, verify_clients, rustls::DEFAULT_VERSIONS)
+    }
+
+    /// TLS 1.3, with a certificate of a directory; who calls must show one that an authority in
+    /// `ca-cert.pem` has signed.
+    ///
+    /// # Errors
+    /// [`Error::Tls`] names the file.
+    pub fn mutual(directory: &Path, role: Role) -> Result<Self> {
+        Self::load(directory, role, true, ONLY_1_3)
+    }
+
+    fn load(
+        directory: &Path,
+        role: Role,
+        verify_clients: bool,
+        versions: &[&'static SupportedProtocolVersion],
+    ) -> Result<Self> {
+        let (chain, key) = role.show(directory)?;
         let builder = ServerConfig::builder_with_provider(provider())
-            .with_safe_default_protocol_versions()
+            .with_protocol_versions(versions)
             .map_err(tls_error)?;
         let builder = if verify_clients {
-            let roots = Arc::new(authorities(&directory.join("ca-cert.pem"))?);
+            let roots = authorities(directory)?;
             let verifier = WebPkiClientVerifier::builder_with_provider(roots, provider())
                 .build()
                 .map_err(tls_error)?;
@@ -103,28 +150,46 @@ impl ServerTls {
     }
 
     /// The handshake, as the side that was called.
-    pub(crate) fn accept(&self, channel: Channel, deadline: Option<Instant>) -> Result<Channel> {
+    ///
+    /// # Errors
+    /// [`Error::Tls`], [`Error::TimedOut`], [`Error::Io`].
+    pub fn accept(&self, channel: Channel, deadline: Instant) -> Result<Channel> {
         let tls = ServerConnection::new(Arc::clone(&self.config)).map_err(tls_error)?;
         secure(channel, tls.into(), deadline)
     }
 }
 
 impl ClientTls {
-    /// From `ca-cert.pem` in a directory, and `client-cert.pem` and `client-key.pem` if they are
+    /// TLS 1.2 or later. From `ca-cert.pem` in a directory, and the client's certificate if it is
     /// there.
     ///
     /// # Errors
     /// [`Error::Tls`] names the file.
     pub fn from_directory(directory: &Path) -> Result<Self> {
-        let roots = authorities(&directory.join("ca-cert.pem"))?;
+        let own = directory.join("client-cert.pem").exists();
+        Self::load(directory, own, rustls::DEFAULT_VERSIONS)
+    }
+
+    /// TLS 1.3. From `ca-cert.pem`, and the client's certificate, which must be there.
+    ///
+    /// # Errors
+    /// [`Error::Tls`] names the file.
+    pub fn mutual(directory: &Path) -> Result<Self> {
+        Self::load(directory, true, ONLY_1_3)
+    }
+
+    fn load(
+        directory: &Path,
+        own: bool,
+        versions: &[&'static SupportedProtocolVersion],
+    ) -> Result<Self> {
         let builder = ClientConfig::builder_with_provider(provider())
-            .with_safe_default_protocol_versions()
+            .with_protocol_versions(versions)
             .map_err(tls_error)?
-            .with_root_certificates(roots);
-        let own = directory.join("client-cert.pem");
-        let config = if own.exists() {
-            let key = key(&directory.join("client-key.pem"))?;
-            builder.with_client_auth_cert(certificates(&own)?, key).map_err(tls_error)?
+            .with_root_certificates(authorities(directory)?);
+        let config = if own {
+            let (chain, key) = Role::Client.show(directory)?;
+            builder.with_client_auth_cert(chain, key).map_err(tls_error)?
         } else {
             builder.with_no_client_auth()
         };
@@ -132,12 +197,10 @@ impl ClientTls {
     }
 
     /// The handshake, as the side that called; the other must show a certificate for `name`.
-    pub(crate) fn connect(
-        &self,
-        channel: Channel,
-        name: &str,
-        deadline: Option<Instant>,
-    ) -> Result<Channel> {
+    ///
+    /// # Errors
+    /// [`Error::Tls`], [`Error::TimedOut`], [`Error::Io`].
+    pub fn connect(&self, channel: Channel, name: &str, deadline: Instant) -> Result<Channel> {
         let server =
             ServerName::try_from(name.to_owned()).map_err(|e| in_file(name.as_ref(), e))?;
         let tls = ClientConnection::new(Arc::clone(&self.config), server).map_err(tls_error)?;
@@ -146,7 +209,7 @@ impl ClientTls {
 }
 
 /// Runs the handshake, and splits the connection.
-fn secure(channel: Channel, mut tls: Connection, deadline: Option<Instant>) -> Result<Channel> {
+fn secure(channel: Channel, mut tls: Connection, deadline: Instant) -> Result<Channel> {
     let socket = channel.socket;
     while tls.is_handshaking() || tls.wants_write() {
         while tls.wants_write() {
@@ -155,7 +218,7 @@ fn secure(channel: Channel, mut tls: Connection, deadline: Option<Instant>) -> R
         if !tls.is_handshaking() {
             break;
         }
-        if deadline.is_some_and(|d| Instant::now() >= d) {
+        if Instant::now() >= deadline {
             return Err(Error::TimedOut("the TLS handshake took too long".into()));
         }
         match tls.read_tls(&mut &*socket) {
@@ -200,6 +263,8 @@ impl Read for TlsReader {
                 let mut tls = lock(&self.tls);
                 match tls.reader().read(buf) {
                     Err(e) if e.kind() == io::ErrorKind::WouldBlock => {}
+                    // Without a farewell; messages say for themselves where they end.
+                    Err(e) if e.kind() == io::ErrorKind::UnexpectedEof => return Ok(0),
                     done => return done,
                 }
                 if !self.unread.is_empty() {
@@ -215,7 +280,6 @@ impl Read for TlsReader {
             // No lock is held while this waits.
             let n = (&*self.socket).read(&mut self.cipher)?;
             if n == 0 {
-                // Without a farewell; messages say for themselves where they end.
                 return Ok(0);
             }
             self.unread = 0..n;
@@ -269,7 +333,7 @@ impl SendHalf for TlsWriter {
                 }
             }
         }
-        let _ = self.socket.set_write_timeout(Some(FAREWELL_LIMIT));
+        let _ = self.socket.set_write_timeout(FAREWELL_LIMIT);
         let _ = self.send();
     }
 }

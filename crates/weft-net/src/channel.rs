@@ -4,67 +4,15 @@ use crate::{Error, Result};
 use rustix::net::sockopt;
 use std::fmt;
 use std::io::{self, IoSlice, IoSliceMut, Read, Write};
-use std::net::{Shutdown, TcpStream, ToSocketAddrs};
+use std::net::{IpAddr, Shutdown, TcpStream};
 use std::os::fd::{AsFd, BorrowedFd};
 use std::os::unix::net::UnixStream;
-use std::path::PathBuf;
 use std::sync::Arc;
 use std::time::{Duration, Instant};
 
 /// How soon a peer that has gone without a word is noticed: probes begin after this much silence,
 /// and what is sent must be acknowledged in twice the time.
 const KEEPALIVE: Duration = Duration::from_secs(15);
-
-/// Where a server is.
-#[derive(Debug, Clone, PartialEq, Eq, Hash)]
-pub enum Address {
-    /// A host (name or address) and a port.
-    Tcp(String, u16),
-    /// A Unix socket. One that begins with a NUL is in the abstract namespace.
-    Unix(PathBuf),
-}
-
-impl fmt::Display for Address {
-    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-        match self {
-            Self::Tcp(host, port) if host.contains(':') => write!(f, "[{host}]:{port}"),
-            Self::Tcp(host, port) => write!(f, "{host}:{port}"),
-            Self::Unix(path) => write!(f, "{}", path.display()),
-        }
-    }
-}
-
-impl Address {
-    /// Connects, within `limit` for each of the addresses that a name has.
-    pub(crate) fn connect(&self, limit: Duration) -> Result<Socket> {
-        let failed = |e| Error::io(format!("cannot connect to {self}"), e);
-        match self {
-            Self::Tcp(host, port) => {
-                let mut last = io::Error::from(io::ErrorKind::AddrNotAvailable);
-                for address in (host.as_str(), *port).to_socket_addrs().map_err(failed)? {
-                    match TcpStream::connect_timeout(&address, limit) {
-                        Ok(stream) => return Ok(Socket::tcp(stream)),
-                        Err(e) => last = e,
-                    }
-                }
-                Err(failed(last))
-            }
-            Self::Unix(path) => connect_unix(path).map(Socket::Unix).map_err(failed),
-        }
-    }
-}
-
-fn connect_unix(path: &std::path::Path) -> io::Result<UnixStream> {
-    use std::os::linux::net::SocketAddrExt;
-    use std::os::unix::ffi::OsStrExt;
-    match path.as_os_str().as_bytes().strip_prefix(&[0]) {
-        Some(name) => {
-            let address = std::os::unix::net::SocketAddr::from_abstract_name(name)?;
-            UnixStream::connect_addr(&address)
-        }
-        None => UnixStream::connect(path),
-    }
-}
 
 /// A connected socket. Reading and writing go through a shared reference, from any thread.
 #[derive(Debug)]
@@ -92,23 +40,40 @@ impl Socket {
     }
 
     /// After this long without data a read gives up with `WouldBlock`.
-    pub(crate) fn set_read_timeout(&self, limit: Option<Duration>) -> io::Result<()> {
-        match self {
-            Self::Tcp(s) => s.set_read_timeout(limit),
-            Self::Unix(s) => s.set_read_timeout(limit),
-        }
+    ///
+    /// # Errors
+    /// [`Error::Io`], also for a limit of zero.
+    pub fn set_read_timeout(&self, limit: Duration) -> Result<()> {
+        let set = match self {
+            Self::Tcp(s) => s.set_read_timeout(Some(limit)),
+            Self::Unix(s) => s.set_read_timeout(Some(limit)),
+        };
+        set.map_err(|e| Error::io("cannot set up a connection", e))
     }
 
     /// After this long without room a write gives up with `WouldBlock`.
-    pub(crate) fn set_write_timeout(&self, limit: Option<Duration>) -> io::Result<()> {
+    ///
+    /// # Errors
+    /// [`Error::Io`], also for a limit of zero.
+    pub fn set_write_timeout(&self, limit: Duration) -> Result<()> {
+        let set = match self {
+            Self::Tcp(s) => s.set_write_timeout(Some(limit)),
+            Self::Unix(s) => s.set_write_timeout(Some(limit)),
+        };
+        set.map_err(|e| Error::io("cannot set up a connection", e))
+    }
+
+    /// The address of this machine that the other side sees.
+    #[must_use]
+    pub fn local_ip(&self) -> Option<IpAddr> {
         match self {
-            Self::Tcp(s) => s.set_write_timeout(limit),
-            Self::Unix(s) => s.set_write_timeout(limit),
+            Self::Tcp(s) => s.local_addr().ok().map(|a| a.ip()),
+            Self::Unix(_) => None,
         }
     }
 
     /// Ends one direction or both; whoever waits on it wakes. One that is ended already stays so.
-    pub(crate) fn shutdown(&self, how: Shutdown) {
+    pub fn shutdown(&self, how: Shutdown) {
         let _ = match self {
             Self::Tcp(s) => s.shutdown(how),
             Self::Unix(s) => s.shutdown(how),
@@ -162,7 +127,7 @@ impl Write for &Socket {
 }
 
 /// The half of a connection that sends.
-pub(crate) trait SendHalf: Write + Send {
+pub trait SendHalf: Write + Send {
     /// Says, as far as that can be said, that nothing follows.
     fn finish(&mut self) {}
 }
@@ -198,9 +163,12 @@ impl SendHalf for Half {}
 
 /// A connection: two halves, which two threads may use at once, plain or under TLS.
 pub struct Channel {
-    pub(crate) socket: Arc<Socket>,
-    pub(crate) reader: Box<dyn Read + Send>,
-    pub(crate) writer: Box<dyn SendHalf>,
+    /// The socket below both, for timeouts and to end the connection.
+    pub socket: Arc<Socket>,
+    /// What the other side says.
+    pub reader: Box<dyn Read + Send>,
+    /// What is said to it.
+    pub writer: Box<dyn SendHalf>,
 }
 
 impl fmt::Debug for Channel {
@@ -210,7 +178,9 @@ impl fmt::Debug for Channel {
 }
 
 impl Channel {
-    pub(crate) fn plain(socket: Arc<Socket>) -> Self {
+    /// A connection without encryption.
+    #[must_use]
+    pub fn plain(socket: Arc<Socket>) -> Self {
         let reader = Box::new(Half(Arc::clone(&socket)));
         let writer = Box::new(Half(Arc::clone(&socket)));
         Self { socket, reader, writer }
@@ -221,7 +191,7 @@ impl Channel {
 ///
 /// # Errors
 /// [`Error::TimedOut`]; [`Error::Io`], with `UnexpectedEof` if the other side ends.
-pub(crate) fn read_full(
+pub fn read_full(
     reader: &mut dyn Read,
     mut buf: &mut [u8],
     deadline: Option<Instant>,
@@ -244,7 +214,8 @@ pub(crate) fn read_full(
 }
 
 /// Whether a read only gave up waiting for now.
-pub(crate) fn is_pause(e: &io::Error) -> bool {
+#[must_use]
+pub fn is_pause(e: &io::Error) -> bool {
     matches!(
         e.kind(),
         io::ErrorKind::WouldBlock | io::ErrorKind::TimedOut | io::ErrorKind::Interrupted
@@ -252,7 +223,10 @@ pub(crate) fn is_pause(e: &io::Error) -> bool {
 }
 
 /// Writes all of several buffers, four at most.
-pub(crate) fn write_all_vectored(writer: &mut dyn SendHalf, bufs: &[&[u8]]) -> Result<()> {
+///
+/// # Errors
+/// [`Error::TimedOut`] if the other side takes nothing; [`Error::Io`].
+pub fn write_all_vectored(writer: &mut dyn SendHalf, bufs: &[&[u8]]) -> Result<()> {
     let mut slices = [IoSlice::new(&[]); 4];
     let mut count = 0;
     for buf in bufs.iter().filter(|b| !b.is_empty()) {

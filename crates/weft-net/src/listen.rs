@@ -1,0 +1,304 @@
+//! Listening, with a thread that takes what comes.
+//!
+//! A Unix socket is made with its permissions (it is never open to more people, not even for a
+//! moment), and removed at the end if it is still the one that was made.
+
+use crate::{Address, Error, Result, Socket};
+use rustix::event::{EventfdFlags, PollFd, PollFlags, eventfd, poll};
+use rustix::fs::{Mode, fchmod};
+use rustix::net::{AddressFamily, SocketAddrUnix, SocketFlags, SocketType};
+use std::io;
+use std::net::{Shutdown, TcpListener, ToSocketAddrs};
+use std::os::fd::{AsFd, BorrowedFd, OwnedFd};
+use std::os::unix::fs::{FileTypeExt, MetadataExt};
+use std::os::unix::net::{UnixListener, UnixStream};
+use std::path::{Path, PathBuf};
+use std::sync::Arc;
+use std::sync::atomic::{AtomicUsize, Ordering};
+use std::thread::JoinHandle;
+use std::time::Duration;
+
+/// Connections that wait to be taken.
+const BACKLOG: i32 = 128;
+
+#[derive(Debug)]
+enum Accepting {
+    Tcp(TcpListener),
+    Unix(UnixListener),
+}
+
+impl Accepting {
+    fn accept(&self) -> io::Result<Socket> {
+        match self {
+            Self::Tcp(l) => l.accept().map(|(stream, _)| Socket::tcp(stream)),
+            Self::Unix(l) => l.accept().map(|(stream, _)| Socket::Unix(stream)),
+        }
+    }
+
+    fn as_fd(&self) -> BorrowedFd<'_> {
+        match self {
+            Self::Tcp(l) => l.as_fd(),
+            Self::Unix(l) => l.as_fd(),
+        }
+    }
+}
+
+/// A Unix socket in the file system: path, device, inode. It goes with this.
+#[derive(Debug)]
+struct SocketFile(PathBuf, u64, u64);
+
+impl Drop for SocketFile {
+    fn drop(&mut self) {
+        let Self(path, dev, ino) = self;
+        if std::fs::symlink_metadata(&*path).is_ok_and(|m| (m.dev(), m.ino()) == (*dev, *ino)) {
+            let _ = std::fs::remove_file(path);
+        }
+    }
+}
+
+/// A place where calls come in. They wait there until it is [started](Self::start).
+#[derive(Debug)]
+pub struct Listener {
+    accepting: Vec<Accepting>,
+    file: Option<SocketFile>,
+    address: Address,
+}
+
+impl Listener {
+    /// Listens at `address`: on each of the addresses that a name has, or on a Unix socket with the
+    /// permissions `socket_mode`. One that a dead server has left is replaced.
+    ///
+    /// # Errors
+    /// [`Error::Io`], with `AddrInUse` if somebody listens there or it is no socket.
+    pub fn bind(address: &Address, socket_mode: u32) -> Result<Self> {
+        let bound = match address {
+            Address::Tcp(host, port) => Self::tcp(host, *port),
+            Address::Unix(path) => Self::unix(path, socket_mode),
+        };
+        bound.map_err(|e| Error::io(format!("cannot listen on {address}"), e))
+    }
+
+    fn tcp(host: &str, mut port: u16) -> io::Result<Self> {
+        let mut accepting = Vec::new();
+        let mut failed = io::Error::from(io::ErrorKind::AddrNotAvailable);
+        for mut at in (host, port).to_socket_addrs()? {
+            at.set_port(port);
+            match TcpListener::bind(at) {
+                Ok(listener) => {
+                    listener.set_nonblocking(true)?;
+                    // If any port would do, all have the one that the first was given.
+                    port = listener.local_addr()?.port();
+                    accepting.push(Accepting::Tcp(listener));
+                }
+                // `localhost` may have an address of a family that this machine does without.
+                Err(e) if e.kind() == io::ErrorKind::AddrNotAvailable => failed = e,
+                Err(e) => return Err(e),
+            }
+        }
+        if accepting.is_empty() {
+            return Err(failed);
+        }
+        Ok(Self { accepting, file: None, address: Address::Tcp(host.to_owned(), port) })
+    }
+
+    fn unix(path: &Path, mode: u32) -> io::Result<Self> {
+        remove_stale(path)?;
+        let flags = SocketFlags::CLOEXEC | SocketFlags::NONBLOCK;
+        let fd = rustix::net::socket_with(AddressFamily::UNIX, SocketType::STREAM, flags, None)?;
+        // Linux gives the socket's own mode to the file that bind makes.
+        fchmod(&fd, Mode::from_raw_mode(mode))?;
+        rustix::net::bind(&fd, &SocketAddrUnix::new(path)?)?;
+        rustix::net::listen(&fd, BACKLOG)?;
+        let meta = std::fs::symlink_metadata(path)?;
+        let file = Some(SocketFile(path.to_owned(), meta.dev(), meta.ino()));
+        let address = Address::Unix(path.to_owned());
+        Ok(Self { accepting: vec![Accepting::Unix(fd.into())], file, address })
+    }
+
+    /// Where it is reached: as it was asked for, with the port that was given if any would do.
+    #[must_use]
+    pub fn address(&self) -> &Address {
+        &self.address
+    }
+
+    /// Gives each connection to `take`, in a thread called `name`.
+    ///
+    /// # Errors
+    /// [`Error::Io`] if there is no thread to be had.
+    pub fn start(self, name: &str, take: impl Fn(Socket) + Send + 'static) -> Result<Listening> {
+        let failed = |e| Error::io("cannot start to listen", e);
+        let wake = Arc::new(eventfd(0, EventfdFlags::CLOEXEC).map_err(|e| failed(e.into()))?);
+        let woken = Arc::clone(&wake);
+        let accepting = self.accepting;
+        let work = move || accept_all(&accepting, &woken, take);
+        let thread = std::thread::Builder::new().name(name.to_owned()).spawn(work);
+        let thread = Some(thread.map_err(failed)?);
+        Ok(Listening { thread, wake, file: self.file, address: self.address })
+    }
+
+    /// Serves each connection in a thread of its own called `name`, `max` at once; more are closed
+    /// as they come.
+    ///
+    /// # Errors
+    /// [`Error::Io`] if there is no thread to be had.
+    pub fn start_threads(
+        self,
+        name: &'static str,
+        max: usize,
+        serve: impl Fn(Socket) + Send + Sync + 'static,
+    ) -> Result<Listening> {
+        let serve = Arc::new(serve);
+        let served = Arc::new(AtomicUsize::new(0));
+        self.start(name, move |socket| {
+            let seat = Seat::take(&served);
+            if seat.number >= max {
+                tracing::warn!(
+                    "{name}: a connection was closed: there are as many as there may be"
+                );
+                socket.shutdown(Shutdown::Both);
+                return;
+            }
+            let serve = Arc::clone(&serve);
+            let work = move || {
+                let _seat = seat;
+                serve(socket);
+            };
+            if let Err(e) = std::thread::Builder::new().name(name.into()).spawn(work) {
+                tracing::warn!(error = %e, "{name}: a connection was closed");
+            }
+        })
+    }
+}
+
+/// One of the connections that are served; however that ends, it is given back.
+struct Seat {
+    served: Arc<AtomicUsize>,
+    /// How many were taken before.
+    number: usize,
+}
+
+impl Seat {
+    fn take(served: &Arc<AtomicUsize>) -> Self {
+        let number = served.fetch_add(1, Ordering::AcqRel);
+        Self { served: Arc::clone(served), number }
+    }
+}
+
+impl Drop for Seat {
+    fn drop(&mut self) {
+        self.served.fetch_sub(1, Ordering::AcqRel);
+    }
+}
+
+/// A place where calls come in and are taken. Dropping it ends that.
+#[derive(Debug)]
+pub struct Listening {
+    thread: Option<JoinHandle<()>>,
+    wake: Arc<OwnedFd>,
+    file: Option<SocketFile>,
+    address: Address,
+}
+
+impl Listening {
+    /// Where it is reached: [`Listener::address`].
+    #[must_use]
+    pub fn address(&self) -> &Address {
+        &self.address
+    }
+}
+
+impl Drop for Listening {
+    fn drop(&mut self) {
+        // First, so that nobody connects to what is about to go.
+        self.file = None;
+        let _ = rustix::io::write(&*self.wake, &1_u64.to_ne_bytes());
+        if let Some(thread) = self.thread.take() {
+            let _ = thread.join();
+        }
+    }
+}
+
+fn accept_all(accepting: &[Accepting], wake: &OwnedFd, take: impl Fn(Socket)) {
+    loop {
+        let mut fds: Vec<_> = std::iter::once(wake.as_fd())
+            .chain(accepting.iter().map(Accepting::as_fd))
+            .map(|fd| PollFd::from_borrowed_fd(fd, PollFlags::IN))
+            .collect();
+        match poll(&mut fds, None) {
+            Ok(_) | Err(rustix::io::Errno::INTR) => {}
+            Err(e) => return tracing::error!(error = %e, "cannot wait for connections"),
+        }
+        if !fds[0].revents().is_empty() {
+            return;
+        }
+        for (accepting, fd) in accepting.iter().zip(&fds[1..]) {
+            if !fd.revents().is_empty() {
+                accept_one(accepting, &take);
+            }
+        }
+    }
+}
+
+fn accept_one(accepting: &Accepting, take: &impl Fn(Socket)) {
+    match accepting.accept() {
+        Ok(socket) => take(socket),
+        // Of a caller that has gone already.
+        Err(e)
+            if matches!(e.kind(), io::ErrorKind::WouldBlock | io::ErrorKind::ConnectionAborted) => {
+        }
+        Err(e) => {
+            // Out of descriptors or memory: that may pass.
+            tracing::warn!(error = %e, "cannot take a connection");
+            std::thread::sleep(Duration::from_millis(100));
+        }
+    }
+}
+
+/// Removes a socket that nobody listens on any more.
+fn remove_stale(path: &Path) -> io::Result<()> {
+    let meta = match std::fs::symlink_metadata(path) {
+        Err(e) if e.kind() == io::ErrorKind::NotFound => return Ok(()),
+        other => other?,
+    };
+    if !meta.file_type().is_socket() {
+        return Err(io::Error::new(io::ErrorKind::AddrInUse, "there is a file of that name"));
+    }
+    match UnixStream::connect(path) {
+        Err(e) if e.kind() == io::ErrorKind::ConnectionRefused => std::fs::remove_file(path),
+        _ => Err(io::Error::new(io::ErrorKind::AddrInUse, "another server listens there")),
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use std::io::{Read, Write};
+
+    #[test]
+    fn a_place_for_calls_ends_with_its_socket() {
+        let dir = tempfile::tempdir().expect("a directory");
+        let address = Address::Unix(dir.path().join("s"));
+        for address in [address, Address::Tcp("localhost".into(), 0)] {
+            let listener = Listener::bind(&address, 0o600).expect("it listens");
+            let at = listener.address().clone();
+            let echo = |socket: Socket| {
+                let mut byte = [0];
+                while (&socket).read_exact(&mut byte).is_ok() {
+                    (&socket).write_all(&byte).expect("an answer");
+                }
+            };
+            let listening = listener.start_threads("echo", 1, echo).expect("a thread");
+            assert_eq!(listening.address(), &at);
+            let first = at.connect(Duration::from_secs(5)).expect("a connection");
+            let mut byte = [7];
+            (&first).write_all(&byte).expect("sent");
+            (&first).read_exact(&mut byte).expect("an answer");
+            // There is room for one.
+            let second = at.connect(Duration::from_secs(5)).expect("a connection");
+            assert_eq!((&second).read(&mut byte).expect("its end"), 0);
+            drop(listening);
+            assert!(at.connect(Duration::from_secs(1)).is_err(), "{at} is gone");
+        }
+        assert!(std::fs::read_dir(dir.path()).expect("a directory").next().is_none());
+    }
+}
