@@ -136,7 +136,8 @@ impl Server {
         self.shared.stop.store(true, Ordering::Release);
         self.listeners.clear();
         let Some(core) = self.core.take() else { return Ok(()) };
-        let _ = self.shared.events.try_send(Event::Stop);
+        // There may be no room for it at once. One that has ended by itself takes nothing.
+        let _ = self.shared.events.send(Event::Stop);
         core.join().unwrap_or_else(|_| Err(Error::Store("the server panicked".into())))
     }
 }
