@@ -9,7 +9,8 @@
 # installed there if missing (default: target/tools). ORDERS lists the policies (default: soft,
 # journal=metadata, journal=ordered, journal=full, async), SEED the seed (default: the time),
 # NETWORKS the networks of transformations that it runs through then, with : for blanks (default:
-# aead:key=k zstd:frame=16K). Either list may be empty.
+# aead:key=k zstd:frame=16K). Either list may be empty. At the end it runs on two mounts of a cell of
+# the shared file service in turn, each time comparing what the two have, unless CELL is empty.
 set -eu
 
 weft=$(realpath "${1:?usage: $0 WEFT [OPERATIONS [TOOLS]]}")
@@ -17,6 +18,7 @@ operations=${2:-1000000}
 tools=${3:-target/tools}
 orders=${ORDERS-soft journal=metadata journal=ordered journal=full async}
 networks=${NETWORKS-aead:key=k zstd:frame=16K}
+cell=${CELL-yes}
 seed=${SEED:-$(date +%s)}
 [ -x "$tools/bin/fsx" ] || cargo install --quiet fsx --version 0.3.2 --root "$tools"
 fsx=$(realpath "$tools/bin/fsx")
@@ -30,7 +32,10 @@ else
     dir=$(mktemp -d)
 fi
 clean() {
-    mountpoint -q "$dir/mnt" && umount "$dir/mnt"
+    for mounted in mnt a b; do
+        mountpoint -q "$dir/$mounted" && umount "$dir/$mounted"
+    done
+    [ -s "$dir/server.pid" ] && kill "$(cat "$dir/server.pid")"
     rm -rf "$dir"
 }
 trap clean EXIT
@@ -61,19 +66,27 @@ posix_fadvise = 0.5
 copy_file_range = 3
 END
 
-# fsx FOR WHOM: on the mount, in runs of at most 10000 operations.
+# run_fsx WHAT MOUNT...: on the mounts in turn, in runs of at most 10000 operations.
 run_fsx() {
+    what=$1
+    shift
     left=$operations
     run_seed=$seed
     while [ "$left" -gt 0 ]; do
         some=$((left < 10000 ? left : 10000))
-        if ! "$fsx" -q -f "$dir/fsx.toml" -N "$some" -S "$run_seed" -P "$dir" "$dir/mnt/file" \
+        on=$1
+        shift
+        set -- "$@" "$on"
+        if ! "$fsx" -q -f "$dir/fsx.toml" -N "$some" -S "$run_seed" -P "$dir" "$on/file" \
             > "$dir/fsx.out" 2>&1
         then
             tail -n 50 "$dir/fsx.out"
-            echo "$0: failed; again with SEED=$run_seed $1 $0 $weft $some" >&2
+            echo "$0: failed; again with SEED=$run_seed $what $0 $weft $some" >&2
             exit 1
         fi
+        for other; do
+            cmp "$on/file" "$other/file" || { echo "$0: after SEED=$run_seed $what" >&2; exit 1; }
+        done
         left=$((left - some))
         run_seed=$((run_seed + 1))
     done
@@ -100,7 +113,7 @@ for order in $orders; do
     "$weft" mkfs "$kind" "$dir/image" --size 128M > "$dir/mkfs.out"
     "$weft" mount "$dir/image" "$dir/mnt" --background -o "order=$order" > "$dir/mount.out"
     echo "fsx: $operations operations, seeds from $seed, $kind, order=$order"
-    run_fsx "ORDERS=$order NETWORKS="
+    run_fsx "ORDERS=$order NETWORKS= CELL=" "$dir/mnt"
     finish
 done
 
@@ -112,7 +125,20 @@ for network in $networks; do
     "$weft" mount "$dir/image" "$dir/mnt" --background --transform "$dir/rules" \
         --key "k=$dir/key" > "$dir/mount.out"
     echo "fsx: $operations operations, seeds from $seed, through $(cat "$dir/rules")"
-    run_fsx "ORDERS= NETWORKS=$network"
+    run_fsx "ORDERS= NETWORKS=$network CELL=" "$dir/mnt"
     finish
 done
+
+if [ -n "$cell" ]; then
+    "$weft" ringer serve "$dir/cell" --listen "unix:$dir/socket" --background \
+        --pid-file "$dir/server.pid" > "$dir/serve.out"
+    for name in a b; do
+        mkdir "$dir/$name"
+        "$weft" ringer mount "unix:$dir/socket" "$dir/$name" --store "$dir/$name.store" \
+            --background --block-size 64K > "$dir/mount.out"
+    done
+    echo "fsx: $operations operations, seeds from $seed, on two mounts of a cell in turn"
+    run_fsx "ORDERS= NETWORKS=" "$dir/a" "$dir/b"
+    umount "$dir/a" "$dir/b"
+fi
 echo "fsx found nothing, and e2fsck is content"

@@ -6,7 +6,7 @@
 #
 # WEFT is the weft command, TOOLS a directory with bin/pjdfstest; it is installed there if missing
 # (default: target/tools). ORDER=soft|journal=...|async chooses the commit policy, KIND=ext2|ext3
-# the format. What FUSE itself rules out is in pjdfstest.exceptions beside this script.
+# the format; KIND=ringer is a cell of the shared file service, beside the kernel's ext2. What FUSE itself rules out is in pjdfstest.exceptions beside this script.
 set -eu
 
 weft=$(realpath "${1:?usage: $0 WEFT [TOOLS]}")
@@ -23,6 +23,7 @@ chmod 755 "$dir"
 clean() {
     mountpoint -q "$dir/weft" && umount "$dir/weft"
     mountpoint -q "$dir/kernel" && umount "$dir/kernel"
+    [ -s "$dir/server.pid" ] && kill "$(cat "$dir/server.pid")"
     rm -rf "$dir"
 }
 trap clean EXIT
@@ -53,26 +54,45 @@ results() {
     [ -s "$2.results" ] || { echo "$0: pjdfstest gave no results:" >&2; cat "$2" >&2; exit 1; }
 }
 
+case $kind in
+    ringer) kernel_kind=ext2 ;;
+    *) kernel_kind=$kind ;;
+esac
 truncate -s 512M "$dir/kernel.img"
-mke2fs -q -F -t "$kind" "$dir/kernel.img"
+mke2fs -q -F -t "$kernel_kind" "$dir/kernel.img"
 mount -o loop "$dir/kernel.img" "$dir/kernel"
-echo "kernel $kind:"
+echo "kernel $kernel_kind:"
 results "$dir/kernel" "$dir/kernel.out"
 
-"$weft" mkfs "$kind" "$dir/weft.img" --size 512M > "$dir/mkfs.out"
-"$weft" mount "$dir/weft.img" "$dir/weft" --background -o "allow_other,order=$order" > "$dir/mount.out"
-echo "weft $kind, order=$order:"
+if [ "$kind" = ringer ]; then
+    lock=$dir/store
+    "$weft" ringer serve "$dir/cell" --listen "unix:$dir/socket" --background \
+        --pid-file "$dir/server.pid" > "$dir/serve.out"
+    "$weft" ringer mount "unix:$dir/socket" "$dir/weft" --store "$lock" --background \
+        -o allow_other > "$dir/mount.out"
+    echo "weft ringer:"
+else
+    lock=$dir/weft.img
+    "$weft" mkfs "$kind" "$lock" --size 512M > "$dir/mkfs.out"
+    "$weft" mount "$lock" "$dir/weft" --background -o "allow_other,order=$order" > "$dir/mount.out"
+    echo "weft $kind, order=$order:"
+fi
 results "$dir/weft" "$dir/weft.out"
 umount "$dir/weft"
 
-# The daemon may still be writing: it holds a lock on the image until it is done.
+# The daemon may still be writing: it holds a lock until it is done.
 tries=0
-until flock -n "$dir/weft.img" true; do
+until flock -n "$lock" true; do
     tries=$((tries + 1))
     [ $tries -lt 300 ] || { echo "$0: the mount did not end" >&2; exit 1; }
     sleep 0.1
 done
-e2fsck -fn "$dir/weft.img" > "$dir/fsck.out" 2>&1 || { cat "$dir/fsck.out"; exit 1; }
+checked="e2fsck is content"
+if [ "$kind" = ringer ]; then
+    checked="the mount has ended well"
+else
+    e2fsck -fn "$lock" > "$dir/fsck.out" 2>&1 || { cat "$dir/fsck.out"; exit 1; }
+fi
 
 status=0
 awk '$2 == "ok" {print $1}' "$dir/kernel.out.results" > "$dir/wanted"
@@ -84,5 +104,5 @@ while read -r test; do
     grep -F -A 3 "$test " "$dir/weft.out" | head -n 4
     status=1
 done < "$dir/wanted"
-[ $status = 0 ] && echo "weft passes every test that the kernel passes, and e2fsck is content"
+[ $status = 0 ] && echo "weft passes every test that the kernel passes, and $checked"
 exit $status
