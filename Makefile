@@ -22,7 +22,7 @@ export CARGO
 all: build
 
 build: setup
-	$(CARGO) build --locked --release -p weft-cli
+	$(CARGO) build --locked --release -p weft-cli --features wasm
 
 demo: setup
 	$(CARGO) build --locked --profile ci -p weft-cli

@@ -208,6 +208,7 @@ fn journal(data: &[u8]) {
 const NETWORKS: &[&str] = &[
     "zstd",
     "lz4",
+    "xz level=0",
     "gzip",
     "base64",
     "hex",
@@ -278,6 +279,74 @@ pub fn transforms(data: &[u8]) {
     let _ = file.set_len(5000);
     let _ = file.commit();
     read(&mut *file);
+}
+
+/// WebAssembly modules: these bytes, one of ours with some bytes changed, and one that answers with
+/// these bytes.
+#[cfg(feature = "wasm")]
+pub fn wasm_guests(data: &[u8]) {
+    let sound = include_str!("../crates/weft-transform/guests/increment.wat");
+    let mut module = wat::parse_str(sound).expect("one of ours");
+    run_guest(data);
+    for change in data.chunks_exact(3).take(20) {
+        let at = usize::from(u16::from_le_bytes([change[0], change[1]])) % module.len();
+        module[at] ^= change[2];
+    }
+    run_guest(&module);
+    let mut words = data
+        .chunks_exact(8)
+        .map(|eight| eight.iter().fold(0_u64, |word, byte| word << 8 | u64::from(*byte)));
+    let mut word = || words.next().unwrap_or_default();
+    let buffers = (word() as u32, word() as u32);
+    let (code, answer) = (word() as u32, word());
+    let text = format!(
+        "(module (memory (export \"memory\") 12) (global $second (mut i32) (i32.const 0)) \
+         (func (export \"weft_buffer\") (param i32) (result i32) \
+           (if (result i32) (global.get $second) (then (i32.const {})) \
+             (else (global.set $second (i32.const 1)) (i32.const {})))) \
+         (func (export \"weft_{}\") {}))",
+        buffers.0 & 0xFFFFF,
+        buffers.1 & 0xFFFFF,
+        if code & 1 == 0 { "bytes" } else { "stream" },
+        if code & 1 == 0 {
+            format!("(param i32 i32 i64) (result i32) (i32.const {})", code & 2)
+        } else {
+            format!("(param i32 i32 i32 i32 i32) (result i64) (i64.const {answer})")
+        },
+    );
+    run_guest(&wat::parse_str(&text).expect("one of ours"));
+}
+
+/// Loads a module, if it is one, and runs it over some bytes.
+#[cfg(feature = "wasm")]
+fn run_guest(module: &[u8]) {
+    use weft::transform::exec::{RunOptions, run};
+    use weft::transform::{Context, Io, Registry, wasm::Guest};
+
+    let Ok(guest) = Guest::load(module, None) else { return };
+    let mut context = Context::default();
+    context.modules.insert("g".to_owned(), Arc::new(guest));
+    let registry = Registry::new(context);
+    let Ok(network) = registry.parse("view: wasm module=g deadline=50 memory=2M") else { return };
+    let mut out = Bounded(1 << 20);
+    let input = vec![b'x'; 300_000];
+    let _ = run(&network, Io::Read, &mut &input[..], &mut out, RunOptions::default());
+}
+
+/// Takes so many bytes and no more: a guest may stream for ever.
+#[cfg(feature = "wasm")]
+struct Bounded(usize);
+
+#[cfg(feature = "wasm")]
+impl std::io::Write for Bounded {
+    fn write(&mut self, data: &[u8]) -> std::io::Result<usize> {
+        self.0 = self.0.saturating_sub(data.len());
+        if self.0 == 0 { Err(std::io::ErrorKind::StorageFull.into()) } else { Ok(data.len()) }
+    }
+
+    fn flush(&mut self) -> std::io::Result<()> {
+        Ok(())
+    }
 }
 
 /// A link with this content, or one whose network is these bytes, in a tree of two files.

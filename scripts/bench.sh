@@ -4,5 +4,5 @@
 set -euo pipefail
 cd "$(dirname "$0")/.."
 export PATH="$PATH:/usr/sbin:/sbin"
-"${CARGO:-cargo}" build --locked --release -p weft-cli -p weft-bench
+"${CARGO:-cargo}" build --locked --release -p weft-cli -p weft-bench --features weft-cli/wasm,weft-bench/wasm
 exec target/release/weft-bench "${@:-all}"

@@ -8,6 +8,9 @@ export PATH="$PATH:/usr/sbin:/sbin"
 # Seconds that the seeded replays of the fuzz targets may take together.
 export WEFT_FUZZ_SECONDS=${WEFT_FUZZ_SECONDS:-60}
 
+# What is heavy to build, and so not on by default.
+features=(--features weft-cli/wasm,weft-bench/wasm)
+
 mkdir -p target
 log=target/test.log
 : >"$log"
@@ -35,16 +38,16 @@ else
   echo "== format: SKIPPED: rustfmt is not installed"
 fi
 if cargo clippy --version >/dev/null 2>&1; then
-  step "lints" "$CARGO" clippy --locked --profile ci --workspace --all-targets -q -- -D warnings
+  step "lints" "$CARGO" clippy --locked --profile ci --workspace --all-targets "${features[@]}" -q -- -D warnings
 else
   echo "== lints: SKIPPED: clippy is not installed"
 fi
 # A test that hangs ends the step, not the patience of whoever waits: it is the one of which cargo
 # said that it "has been running for over 60 seconds".
-step "tests" timeout --kill-after=30 "${WEFT_TEST_SECONDS:-3000}" "$CARGO" test --locked --profile ci --workspace --all-targets --no-fail-fast
-step "documentation's examples" "$CARGO" test --locked --profile ci --workspace --doc --no-fail-fast
+step "tests" timeout --kill-after=30 "${WEFT_TEST_SECONDS:-3000}" "$CARGO" test --locked --profile ci --workspace --all-targets "${features[@]}" --no-fail-fast
+step "documentation's examples" "$CARGO" test --locked --profile ci --workspace --doc "${features[@]}" --no-fail-fast
 step "documentation" env RUSTDOCFLAGS="-D warnings" \
-  "$CARGO" doc --locked --profile ci --workspace --no-deps -q
+  "$CARGO" doc --locked --profile ci --workspace "${features[@]}" --no-deps -q
 
 # Cargo's own counts, and one for each step that is not a test run.
 read -r passed broken < <(awk '

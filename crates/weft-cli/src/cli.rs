@@ -64,7 +64,7 @@ pub enum Verb {
     /// A folder shared by machines: serve one, mount one, look at one
     #[command(subcommand)]
     Ringer(Ringer),
-    /// Watch a cache in use
+    /// Watch a cache in use, or a mount with networks
     Top(cache::Top),
     /// Unmount a directory, and wait until everything is on the disk
     Umount(Umount),

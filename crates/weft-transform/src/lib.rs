@@ -19,16 +19,20 @@
 //! ```
 #![warn(missing_docs)]
 
+mod archive;
 mod error;
 pub mod exec;
 mod fs;
 mod keys;
+mod meter;
 mod model;
 mod network;
 pub mod registry;
 pub mod stages;
 pub mod store;
 pub mod text;
+#[cfg(feature = "wasm")]
+pub mod wasm;
 
 pub use error::{Error, Result};
 pub use fs::{
@@ -37,6 +41,7 @@ pub use fs::{
     link_content,
 };
 pub use keys::{KEY_BYTES, Key, KeyRing};
+pub use meter::Meters;
 pub use model::{
     Access, ByteMap, Declares, Direction, Frame, FrameCodec, OnError, STEP_BYTES, Seal, Sealer,
     Shape, SizeRule, Stream, StreamCodec, Transform, Write,

@@ -3,6 +3,8 @@
 use std::fmt;
 use std::sync::Arc;
 
+use crate::exec::Fused;
+use crate::meter::NetworkMeter;
 use crate::text::{Element, Text};
 use crate::{Access, Declares, Direction, Transform, Write};
 
@@ -47,11 +49,27 @@ pub struct Network {
     text: Text,
     /// From the stored file up to the reader.
     layers: Vec<Layer>,
+    meter: Option<Arc<NetworkMeter>>,
+    /// All stages in one, if all of them work in place.
+    in_place: Option<Arc<Fused>>,
 }
 
 impl Network {
-    pub(crate) fn new(text: Text, layers: Vec<Layer>) -> Self {
-        Self { text, layers }
+    pub(crate) fn new(text: Text, layers: Vec<Layer>, meter: Option<Arc<NetworkMeter>>) -> Self {
+        let in_place = Fused::new(&layers, Io::Read).map(Arc::new);
+        Self { text, layers, meter, in_place }
+    }
+
+    /// All stages in one, as they are read, if all of them work in place.
+    pub(crate) fn in_place(&self) -> Option<Arc<Fused>> {
+        self.in_place.clone()
+    }
+
+    /// Counts something that a file with this network did.
+    pub(crate) fn count(&self, what: impl FnOnce(&NetworkMeter)) {
+        if let Some(meter) = &self.meter {
+            what(meter);
+        }
     }
 
     /// The canonical text.

@@ -9,7 +9,7 @@ use std::sync::Arc;
 use crate::keys::KeyRing;
 use crate::stages::{self, LogSink, Program};
 use crate::text::{Element, Side, StageText, Text};
-use crate::{Direction, Error, Layer, Network, Result, Transform};
+use crate::{Direction, Error, Layer, Meters, Network, Result, Transform};
 
 /// What stages take from their surroundings, handed in by the caller: the library itself reads no
 /// environment and opens no file.
@@ -21,6 +21,9 @@ pub struct Context {
     pub logs: BTreeMap<String, Arc<dyn LogSink>>,
     /// What `exec program=NAME` runs, by name.
     pub programs: BTreeMap<String, Program>,
+    /// What `wasm module=NAME` runs, by name.
+    #[cfg(feature = "wasm")]
+    pub modules: BTreeMap<String, Arc<crate::wasm::Guest>>,
 }
 
 impl fmt::Debug for Context {
@@ -51,6 +54,8 @@ pub struct StageInfo {
 pub struct Registry {
     stages: BTreeMap<&'static str, StageInfo>,
     context: Context,
+    /// Where networks that are made are counted.
+    meters: Option<Arc<Meters>>,
 }
 
 impl Registry {
@@ -58,7 +63,14 @@ impl Registry {
     #[must_use]
     pub fn new(context: Context) -> Self {
         let stages = stages::SUPPLIED.iter().flat_map(|list| list.iter());
-        Self { stages: stages.map(|info| (info.name, *info)).collect(), context }
+        let stages = stages.map(|info| (info.name, *info)).collect();
+        Self { stages, context, meters: None }
+    }
+
+    /// Counts what networks do that are made from now on.
+    #[must_use]
+    pub fn counting(self, meters: Arc<Meters>) -> Self {
+        Self { meters: Some(meters), ..self }
     }
 
     /// Adds a stage, or puts it in the place of one with the same name.
@@ -88,7 +100,8 @@ impl Registry {
         if text.side == Side::Store {
             layers.reverse();
         }
-        Ok(Network::new(text.clone(), layers))
+        let meter = self.meters.as_ref().and_then(|m| m.count(&text.to_string(), &mut layers));
+        Ok(Network::new(text.clone(), layers, meter))
     }
 
     fn layers(&self, side: Side, pipe: &[Element]) -> Result<Vec<Layer>> {

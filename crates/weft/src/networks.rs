@@ -9,7 +9,8 @@ use std::sync::{Arc, Mutex, PoisonError};
 use weft_transform::stages::{LogSink, Program};
 use weft_transform::text::{Side, Text};
 use weft_transform::{
-    Context, Key, KeyRing, Need, Registry, Rules, TransformFs, TransformOptions, Write as Writes,
+    Context, Key, KeyRing, Meters, Need, Registry, Rules, TransformFs, TransformOptions,
+    Write as Writes,
 };
 use weft_vfs::FileSystem;
 
@@ -119,6 +120,12 @@ pub struct Networks {
     pub logs: Vec<(String, PathBuf)>,
     /// Shell commands that `exec program=NAME` runs, by name.
     pub programs: Vec<(String, String)>,
+    /// WebAssembly modules that `wasm module=NAME` runs, by name: files in binary form.
+    pub modules: Vec<(String, PathBuf)>,
+    /// A directory of the user's own where compiled modules are kept.
+    pub module_cache: Option<PathBuf>,
+    /// Where what they do is counted; then the mount has a directory `.weft`.
+    pub meters: Option<Arc<Meters>>,
 }
 
 impl Networks {
@@ -149,7 +156,29 @@ impl Networks {
         for (name, command) in &self.programs {
             context.programs.insert(name.clone(), Program::new(command));
         }
+        self.load_modules(&mut context)?;
         Ok(Registry::new(context))
+    }
+
+    #[cfg(feature = "wasm")]
+    fn load_modules(&self, context: &mut Context) -> Result<()> {
+        for (name, path) in &self.modules {
+            let module = std::fs::read(path).map_err(|e| Error::host("read", path, e))?;
+            let guest = weft_transform::wasm::Guest::load(&module, self.module_cache.as_deref());
+            let guest = guest.map_err(|e| Error::Invalid(format!("{}: {e}", path.display())))?;
+            context.modules.insert(name.clone(), Arc::new(guest));
+        }
+        Ok(())
+    }
+
+    #[cfg(not(feature = "wasm"))]
+    fn load_modules(&self, _: &mut Context) -> Result<()> {
+        match self.modules.first() {
+            None => Ok(()),
+            Some((name, _)) => Err(Error::Invalid(format!(
+                "module {name}: this weft was built without the feature wasm"
+            ))),
+        }
     }
 
     /// The files of the key directory by name; none if it is not there.
@@ -186,7 +215,8 @@ impl Networks {
     pub fn over(&self, below: Arc<dyn FileSystem>, shared: bool) -> Result<Arc<TransformFs>> {
         let registry = self.registry()?;
         let rules = self.rules(&registry)?;
-        let options = TransformOptions { rules, shared, ..TransformOptions::default() };
+        let meters = self.meters.clone();
+        let options = TransformOptions { rules, shared, meters, ..TransformOptions::default() };
         let fs = TransformFs::new(below, registry, options);
         Ok(Arc::new(fs.map_err(|e| Error::file("open", b"/", e))?))
     }

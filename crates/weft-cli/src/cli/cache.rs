@@ -34,8 +34,9 @@ pub struct Caching {
     /// verify, ... (weft cache options lists them)
     #[arg(long, value_name = "NAME=VALUE", requires = "cache")]
     pub cache_options: Vec<String>,
-    /// Serve the cache's statistics to Prometheus on this address, such as 127.0.0.1:9105
-    #[arg(long, value_name = "ADDRESS", requires = "cache")]
+    /// Serve the statistics of the cache, and of networks, to Prometheus on this address, such as
+    /// 127.0.0.1:9105
+    #[arg(long, value_name = "ADDRESS")]
     pub metrics: Option<String>,
 }
 
@@ -164,7 +165,8 @@ pub struct Trace {
 
 #[derive(Debug, Args)]
 pub struct Top {
-    /// The cache
+    /// The cache, or the directory of a mount with networks
+    #[arg(value_name = "CACHE|DIR")]
     pub cache: String,
     /// Milliseconds between two looks
     #[arg(long, short, value_name = "MS", default_value_t = 1000)]

@@ -48,6 +48,10 @@ impl Transforming {
         for (name, command) in &self.keys.programs {
             args.push(option("program", format!("{name}={command}").as_ref()));
         }
+        for (name, file) in &self.keys.modules {
+            let file = std::path::absolute(file)?;
+            args.push(option("module", format!("{name}={}", file.display()).as_ref()));
+        }
         for log in &self.log {
             let (name, file) = log.split_once('=').unwrap_or((log, ""));
             let file = std::path::absolute(file)?;
@@ -68,6 +72,17 @@ pub struct Keys {
     /// input into its standard output
     #[arg(long = "program", value_name = "NAME=COMMAND", value_parser = program)]
     pub programs: Vec<(String, String)>,
+    /// A WebAssembly module by name, for the stage wasm module=NAME
+    #[arg(long = "module", value_name = "NAME=FILE", value_parser = module)]
+    pub modules: Vec<(String, PathBuf)>,
+}
+
+fn module(text: &str) -> Result<(String, PathBuf), String> {
+    let (name, file) = text
+        .split_once('=')
+        .filter(|(name, file)| !name.is_empty() && !file.is_empty())
+        .ok_or_else(|| format!("'{text}' is no module; write NAME=FILE"))?;
+    Ok((name.to_owned(), file.into()))
 }
 
 fn program(text: &str) -> Result<(String, String), String> {

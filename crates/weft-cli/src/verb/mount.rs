@@ -7,6 +7,7 @@ use crate::cli;
 use crate::failure::{DONE, Failure, Outcome};
 use crate::output::Output;
 use std::process::Command;
+use std::sync::Arc;
 use weft::mount_options::MountOptions;
 use weft::{Options, Stack, Tree, mounts};
 
@@ -22,7 +23,19 @@ pub fn run(out: Output, args: &cli::Mount, verbose: u8) -> Outcome {
         out.note(&format!("the process behind an earlier mount on {dir} had died; unmounted it"));
     }
     let networks = transform::of_mount(&transforming(args, &options)?)?;
-    let (tree, cached) = open(out, args, &options)?;
+    let meters = networks.as_ref().and_then(|networks| networks.meters.clone());
+    let (tree, cached) = open(out, args, &options, meters.clone())?;
+    let behind_cache = matches!(cached, Some(super::cache::Opened::Cached(..)));
+    let _metrics = match (&args.caching.metrics, meters) {
+        (Some(address), Some(meters)) if !behind_cache => {
+            Some(weft::cache::NetworkMetrics::serve(address, meters)?)
+        }
+        (Some(_), _) if !behind_cache => {
+            let why = "--metrics is for a cache or networks: give --cache or --transform too";
+            return Err(Failure::usage(why));
+        }
+        _ => None,
+    };
     let tree = match &networks {
         Some(networks) => tree.with_networks(networks)?,
         None => tree,
@@ -51,6 +64,7 @@ fn open(
     out: Output,
     args: &cli::Mount,
     options: &MountOptions,
+    meters: Option<Arc<weft::transform::Meters>>,
 ) -> Result<(Tree, Option<super::cache::Opened>), Failure> {
     if let Some(directory) = Tree::host_directory(&args.image) {
         if args.caching.cache.is_some() || options.cache.is_some() {
@@ -69,8 +83,8 @@ fn open(
         owner: owner(options),
         ..Options::default()
     };
-    let cached =
-        super::cache::open_source(&args.image, &caching(args, options)?, opening.read_only)?;
+    let caching = caching(args, options)?;
+    let cached = super::cache::open_source(&args.image, &caching, meters, opening.read_only)?;
     let stack = Stack::open_device(&args.image, cached.device(), &opening)?;
     if stack.is_read_only() && !options.read_only {
         let why = stack
@@ -91,9 +105,9 @@ fn transforming(args: &cli::Mount, options: &MountOptions) -> Result<cli::Transf
         transforming.keys.keys.push(key.parse().map_err(Failure::from)?);
     }
     let outside = &transforming.keys;
-    if transforming.transform.is_none() && !(outside.keys.is_empty() && outside.programs.is_empty())
-    {
-        let why = "keys and programs are for networks: give --transform RULES too";
+    let named = outside.keys.len() + outside.programs.len() + outside.modules.len();
+    if transforming.transform.is_none() && named > 0 {
+        let why = "keys, programs and modules are for networks: give --transform RULES too";
         return Err(Failure::usage(why));
     }
     Ok(transforming)

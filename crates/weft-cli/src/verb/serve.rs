@@ -77,7 +77,10 @@ fn nbd(out: Output, args: &ServeNbd) -> Outcome {
 
 /// What is served.
 fn open(args: &ServeNbd) -> Result<cache::Opened, Failure> {
-    cache::open_source(&absolute_source(&args.source)?, &args.caching, args.read_only)
+    if args.caching.metrics.is_some() && args.caching.cache.is_none() {
+        return Err(Failure::usage("--metrics is for a cache: give --cache too"));
+    }
+    cache::open_source(&absolute_source(&args.source)?, &args.caching, None, args.read_only)
 }
 
 // A function for `map_err`.

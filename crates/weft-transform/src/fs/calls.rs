@@ -11,6 +11,8 @@ use super::base::locked;
 use super::decide::is_rules_file;
 use super::file::{Attached, File};
 use super::nodes::{Node, Nodes};
+use super::shown::is_shown;
+use super::trees::Trees;
 use super::{NETWORK_ATTRIBUTE, Open, RULES_NAME, TransformFs, join};
 use crate::Write;
 
@@ -156,13 +158,19 @@ impl FileSystem for TransformFs {
     }
 
     fn lookup(&self, parent: Ino, name: &[u8]) -> Result<Entry> {
+        if is_shown(parent) {
+            return self.shown_lookup(parent, name);
+        }
         let parent = self.node(parent)?;
         if Self::check_visible(name).is_err() {
             return Err(Error::NotFound);
         }
         for _ in 0..LOOKUPS {
             let below = match self.ground.below.lookup(parent.below(), name) {
-                Err(Error::NotFound) => return self.view(&parent, name),
+                Err(Error::NotFound) => {
+                    let own = self.own_lookup(parent.ino, name);
+                    return own.or_else(|_| self.view(&parent, name));
+                }
                 below => below?,
             };
             let entry = self.found(&parent, name, below, false)?;
@@ -176,16 +184,24 @@ impl FileSystem for TransformFs {
     }
 
     fn forget(&self, ino: Ino, count: u64) {
-        if ino != self.root() {
+        if is_shown(ino) {
+            self.shown_forget(ino, count);
+        } else if ino != self.root() {
             self.give_back(ino, count);
         }
     }
 
     fn getattr(&self, ino: Ino) -> Result<Attr> {
+        if is_shown(ino) {
+            return self.shown_attr(ino);
+        }
         self.attr(&*self.node(ino)?)
     }
 
     fn setattr(&self, ino: Ino, set: &SetAttr) -> Result<Attr> {
+        if is_shown(ino) {
+            return self.shown_attr(ino).and(Err(Error::ReadOnly));
+        }
         let node = self.node(ino)?;
         if locked(&node.file).is_view() {
             return Err(Error::ReadOnly);
@@ -201,6 +217,9 @@ impl FileSystem for TransformFs {
     }
 
     fn readlink(&self, ino: Ino) -> Result<Vec<u8>> {
+        if is_shown(ino) {
+            return self.tree_link(ino);
+        }
         self.ground.below.readlink(self.node(ino)?.below())
     }
 
@@ -342,6 +361,9 @@ impl FileSystem for TransformFs {
     }
 
     fn open(&self, ino: Ino, flags: OpenFlags) -> Result<Opened> {
+        if is_shown(ino) {
+            return self.shown_open(ino, flags);
+        }
         let node = self.node(ino)?;
         self.look_again(&node)?;
         if flags.contains(OpenFlags::TRUNCATE) {
@@ -378,6 +400,10 @@ impl FileSystem for TransformFs {
             && (!(self.options.shared || locked(&node.file).is_view())
                 || self.with(&node, File::is_as_last_opened)?);
         locked(&self.ground.nodes).add_use(&node);
+        locked(&node.file).count(|meter| {
+            meter.opens.add(1);
+            meter.opens_cached.add(u64::from(keeps));
+        });
         let handle = self.new_handle(Open { ino, flags, below: None });
         Ok(Opened { handle, keep_cache: keeps, direct_io: !known })
     }
@@ -424,6 +450,9 @@ impl FileSystem for TransformFs {
     }
 
     fn is_settled(&self, ino: Ino) -> bool {
+        if is_shown(ino) {
+            return false;
+        }
         let Ok(node) = self.node(ino) else { return false };
         if Self::is_plain(&node) {
             return true;
@@ -436,6 +465,9 @@ impl FileSystem for TransformFs {
     /// What was written is kept when the first descriptor is closed, not when the last one is: only
     /// so does `close(2)` tell of an error.
     fn flush(&self, ino: Ino, handle: Handle) -> Result<()> {
+        if is_shown(ino) {
+            return self.shown_attr(ino).map(drop);
+        }
         let open = self.open_flags(handle).filter(|open| open.ino == ino);
         let open = open.ok_or(Error::Invalid("no such handle"))?;
         if let Some((ino, below)) = open.below {
@@ -448,6 +480,9 @@ impl FileSystem for TransformFs {
     }
 
     fn release(&self, ino: Ino, handle: Handle) -> Result<()> {
+        if is_shown(ino) {
+            return self.shown_release(ino, handle);
+        }
         let open = {
             let mut handles = locked(&self.handles);
             match handles.get(&handle) {
@@ -471,12 +506,18 @@ impl FileSystem for TransformFs {
     }
 
     fn read(&self, ino: Ino, handle: Handle, offset: u64, buf: &mut [u8]) -> Result<usize> {
+        if is_shown(ino) {
+            return self.shown_read(ino, handle, offset, buf);
+        }
         let node = self.node(ino)?;
         if Self::is_plain(&node) {
             return self.ground.below.read(node.below(), self.below_handle(handle), offset, buf);
         }
-        self.with(&node, |file, around| file.read(around, offset, buf))
-            .inspect_err(|e| tracing::error!(ino = ino.0, offset, "{e}"))
+        let read = match self.ground.read_in_place(&node, offset, buf) {
+            Some(read) => read,
+            None => self.with(&node, |file, around| file.read(around, offset, buf)),
+        };
+        read.inspect_err(|e| tracing::error!(ino = ino.0, offset, "{e}"))
     }
 
     fn write(&self, ino: Ino, handle: Handle, offset: u64, data: &[u8]) -> Result<usize> {
@@ -497,6 +538,9 @@ impl FileSystem for TransformFs {
     }
 
     fn fsync(&self, ino: Ino, data_only: bool) -> Result<()> {
+        if is_shown(ino) {
+            return self.shown_attr(ino).map(drop);
+        }
         let node = self.node(ino)?;
         if node.view.is_some() {
             return Ok(());
@@ -536,10 +580,16 @@ impl FileSystem for TransformFs {
     }
 
     fn getxattr(&self, ino: Ino, name: &[u8]) -> Result<Vec<u8>> {
+        if is_shown(ino) {
+            return self.shown_attr(ino).and(Err(Error::NoAttribute));
+        }
         self.attribute(&*self.node(ino)?, name)
     }
 
     fn listxattr(&self, ino: Ino) -> Result<Vec<Vec<u8>>> {
+        if is_shown(ino) {
+            return self.shown_attr(ino).map(|_| Vec::new());
+        }
         self.attributes(&*self.node(ino)?)
     }
 
@@ -626,6 +676,7 @@ impl FileSystem for TransformFs {
     fn unmount(&self) -> Result<()> {
         let result = self.commit_all();
         locked(&self.handles).clear();
+        *locked(&self.trees) = Trees::default();
         let nodes = locked(&self.ground.nodes).clear();
         for node in nodes {
             locked(&node.file).close();

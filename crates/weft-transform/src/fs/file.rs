@@ -7,6 +7,8 @@ use weft_vfs::{Attr, Error as Fault, FileSystem, Ino, SetAttr, SetTime, Time};
 use super::base::{FileBase, SharedPlace, locked};
 use super::ground::View;
 use super::views::shown;
+use crate::exec::Fused;
+use crate::meter::NetworkMeter;
 use crate::store::{Limits, Store, open};
 use crate::{Error, Need, Network, Result, Write};
 
@@ -22,6 +24,15 @@ pub(super) enum Attached {
     /// Something that is no network, or not one that can be made here: why. Nothing of the file
     /// can be read then, rather than what is stored.
     Unusable(Arc<Fault>),
+}
+
+/// See [`File::in_place`].
+pub(super) struct InPlaceRead {
+    pub(super) stages: Arc<Fused>,
+    /// The inode below.
+    pub(super) stored: Ino,
+    /// Of the file, and of its base: a change is a change of one of them.
+    pub(super) versions: (u64, u64),
 }
 
 /// The state of one file. Its lock is held while the file is read or written.
@@ -176,7 +187,45 @@ impl File {
         offset: u64,
         buf: &mut [u8],
     ) -> weft_vfs::Result<usize> {
-        Ok(self.store(around)?.read_at(offset, buf)?)
+        let read = self.store(around).and_then(|store| Ok(store.read_at(offset, buf)?));
+        self.count_read(&read);
+        read
+    }
+
+    /// Counts a read.
+    pub(super) fn count_read(&self, read: &weft_vfs::Result<usize>) {
+        self.count(|meter| match read {
+            Ok(len) => {
+                meter.reads.add(1);
+                meter.read_bytes.add(*len as u64);
+            }
+            Err(_) => meter.errors.add(1),
+        });
+    }
+
+    /// What reading takes, of a network that works in place on a file without one: nothing of this
+    /// file's state, and so no lock while it is read. It counts if [`in_place`](Self::in_place) is
+    /// the same afterwards.
+    pub(super) fn in_place(&self, place: &SharedPlace) -> Option<InPlaceRead> {
+        let (stages, stored, base_version) = match &self.attached {
+            Attached::Network(network) => (network.in_place()?, locked(place).ino, 0),
+            Attached::View(view) => {
+                let base = locked(&view.base.file);
+                if !base.is_plain() {
+                    return None;
+                }
+                (view.network.in_place()?, view.base.below(), base.version)
+            }
+            _ => return None,
+        };
+        Some(InPlaceRead { stages, stored, versions: (self.version, base_version) })
+    }
+
+    /// Counts something that the file did.
+    pub(super) fn count(&self, what: impl FnOnce(&NetworkMeter)) {
+        if let Ok(network) = self.network() {
+            network.count(what);
+        }
     }
 
     /// Whether the file can be written: what keeps it from that is told otherwise.
@@ -212,6 +261,10 @@ impl File {
         store.write_at(offset, &data[..len])?;
         let now = Time::now();
         self.stamp = self.is_dirty().then_some((now, now));
+        self.count(|meter| {
+            meter.writes.add(1);
+            meter.write_bytes.add(len as u64);
+        });
         Ok(len)
     }
 

@@ -47,6 +47,29 @@ impl Ground {
         node.kind != FileKind::Regular || locked(&node.file).is_plain()
     }
 
+    /// Reads a file whose stages all work in place, beside others who do; `None` if that is not so,
+    /// or was not until the end.
+    pub(super) fn read_in_place(
+        &self,
+        node: &Node,
+        offset: u64,
+        buf: &mut [u8],
+    ) -> Option<Result<usize>> {
+        let before = locked(&node.file).in_place(&node.place)?;
+        let read = self.below.read(before.stored, Handle::NONE, offset, buf);
+        let read = read.and_then(|got| {
+            before.stages.apply(offset, &mut buf[..got])?;
+            Ok(got)
+        });
+        let file = locked(&node.file);
+        let after = file.in_place(&node.place)?;
+        if (after.stored, after.versions) != (before.stored, before.versions) {
+            return None;
+        }
+        file.count_read(&read);
+        Some(read)
+    }
+
     /// The attributes as seen from above, and whether the size is known.
     pub(super) fn attr(&self, node: &Node) -> Result<(Attr, bool)> {
         let (mut attr, known) = if Self::is_plain(node) {
@@ -91,9 +114,9 @@ impl View {
 }
 
 /// The content of a file as its readers see it.
-struct Through {
-    ground: Arc<Ground>,
-    base: Arc<Node>,
+pub(super) struct Through {
+    pub(super) ground: Arc<Ground>,
+    pub(super) base: Arc<Node>,
 }
 
 impl Store for Through {

@@ -4,6 +4,7 @@ use weft_vfs::{Attr, DirCursor, DirEntry, Entry, Error, FileKind, FileSystem, In
 
 use super::TransformFs;
 use super::base::{FRESH_PREFIX, locked};
+use super::shown::is_shown;
 
 /// Names that are taken from below at a time, to look at each.
 const BATCH: usize = 128;
@@ -23,6 +24,9 @@ impl TransformFs {
         cursor: DirCursor,
         each: &mut dyn FnMut(DirEntry<'_>) -> bool,
     ) -> Result<()> {
+        if is_shown(ino) {
+            return self.shown_list(ino, cursor, each);
+        }
         let directory = self.node(ino)?;
         let mut stale = Vec::new();
         self.ground.below.readdir(directory.below(), cursor, &mut |entry| {

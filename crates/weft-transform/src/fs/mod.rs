@@ -19,7 +19,10 @@ mod file;
 mod ground;
 mod listing;
 mod nodes;
+mod own;
 mod rules;
+mod shown;
+mod trees;
 mod views;
 
 use std::collections::HashMap;
@@ -31,13 +34,15 @@ use weft_vfs::{
     Attr, Entry, Error, FileKind, FileSystem, Handle, Ino, Invalidate, OpenFlags, Result,
 };
 
-use crate::Registry;
 use crate::store::Limits;
+use crate::{Meters, Registry};
 use base::{FRESH_PREFIX, Place, locked};
 use decide::RulesCache;
 use file::{Around, Attached, File};
 use ground::Ground;
 use nodes::Node;
+use own::Own;
+use trees::Trees;
 
 pub use explain::{Explanation, Source, StageExplanation};
 pub use rules::{RULES_NAME, Rules, Ruling};
@@ -70,6 +75,9 @@ pub struct TransformOptions {
     /// Others change the files below at any time: a front's cache of a file is kept only while the
     /// file looks the same each time that it is opened.
     pub shared: bool,
+    /// Where networks are counted; then the root has a directory `.weft`, in no listing, that shows
+    /// the counters.
+    pub meters: Option<Arc<Meters>>,
 }
 
 impl Default for TransformOptions {
@@ -80,6 +88,7 @@ impl Default for TransformOptions {
             pin: true,
             limits: Limits::default(),
             shared: false,
+            meters: None,
         }
     }
 }
@@ -94,6 +103,8 @@ pub struct TransformFs {
     next_handle: AtomicU64,
     /// Where changes are announced that nobody asked for.
     sink: Mutex<Option<Arc<dyn Invalidate>>>,
+    own: Option<Own>,
+    trees: Mutex<Trees>,
 }
 
 /// An open file.
@@ -131,6 +142,11 @@ impl TransformFs {
             session,
             limits: options.limits,
         };
+        let own = options.meters.clone().map(Own::new);
+        let registry = match &own {
+            Some(own) => registry.counting(own.meters.clone()),
+            None => registry,
+        };
         let fs = Self {
             ground: Arc::new(ground),
             registry,
@@ -139,6 +155,8 @@ impl TransformFs {
             handles: Mutex::default(),
             next_handle: AtomicU64::new(1),
             sink: Mutex::default(),
+            own,
+            trees: Mutex::default(),
         };
         fs.add_root(&root);
         Ok(fs)

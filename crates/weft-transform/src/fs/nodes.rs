@@ -79,7 +79,8 @@ impl Nodes {
             return (node, false);
         }
         let below = place.ino;
-        let ino = if self.above.contains_key(&below) { self.make_up() } else { below };
+        let taken = below.0 >= super::trees::FIRST || self.above.contains_key(&below);
+        let ino = if taken { self.make_up() } else { below };
         let node = Arc::new(Node {
             ino,
             kind,

@@ -76,6 +76,9 @@ impl TransformFs {
         if base.is_empty() || view.is_empty() {
             return Err(Error::NotFound);
         }
+        if let Some(tree) = self.tree(parent.ino, base, view) {
+            return tree;
+        }
         let path = join(&locked(&parent.path), name);
         let Some(network) = self.view_network(&path, view)? else { return Err(Error::NotFound) };
         let _deeper = Deeper::enter()?;

@@ -13,6 +13,10 @@ mod line_ends;
 mod lz4;
 mod seek_table;
 mod tee;
+#[cfg(feature = "wasm")]
+mod wasm;
+#[cfg(feature = "xz")]
+mod xz;
 #[cfg(feature = "zstd")]
 mod zstd;
 
@@ -35,6 +39,10 @@ pub(crate) const SUPPLIED: &[&[StageInfo]] = &[
     guard::STAGES,
     lz4::STAGES,
     gzip::STAGES,
+    #[cfg(feature = "xz")]
+    xz::STAGES,
+    #[cfg(feature = "wasm")]
+    wasm::STAGES,
     #[cfg(feature = "zstd")]
     zstd::STAGES,
 ];

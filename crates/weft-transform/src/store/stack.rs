@@ -66,14 +66,14 @@ pub fn open(base: Box<dyn Base>, network: &Network, limits: &Limits) -> Result<B
     Ok(store)
 }
 
-/// A file of frames; one whose frames are too long is read from the beginning, and its length is
-/// known at the end.
+/// A file of frames; one whose frames are too long is read from the beginning, once all of it was
+/// checked, and its length is known then.
 fn frames(layer: &Layer, home: Home, limits: &Limits) -> Result<Box<dyn Store>> {
     match FramedFile::try_open(layer.stage.clone(), home) {
         Ok(file) => Ok(Box::new(file)),
         Err(refused) => match *refused {
             (home, Error::LongFrame { .. }) => {
-                Ok(Box::new(StreamFile::new(home.into_current(), layer.clone(), *limits)))
+                Ok(Box::new(StreamFile::proven(home.into_current(), layer.clone(), *limits)))
             }
             (_, e) => Err(e),
         },

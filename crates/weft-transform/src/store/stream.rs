@@ -1,5 +1,9 @@
 //! A file read through a sequential stage: the length is known at the end, and reading backwards
 //! starts again from the beginning.
+//!
+//! A decoder whose checksum stands at the end of a long frame would show bytes before it has seen
+//! that. So such a file is *proven* before anything of it is shown: decoded once to its end, with a
+//! hash kept of each piece of the output. A later pass shows a piece when it has that hash.
 
 use super::{Limits, Store};
 use crate::exec::BLOCK_BYTES;
@@ -10,6 +14,21 @@ use crate::{Direction, Error, Layer, Result, Shape, Stream};
 /// asks for neighbouring pages out of order).
 const WINDOW_BYTES: usize = 1 << 20;
 
+/// A piece of the output that has a hash of its own.
+const PIECE_BYTES: usize = 1 << 20;
+
+/// What is known of the output before it is shown.
+enum Trust {
+    /// The stage says at once what is wrong.
+    Plain,
+    /// To be proven.
+    Unproven,
+    /// The hashes of all pieces.
+    Proven(Vec<blake3::Hash>),
+    /// Cannot be proven: where the stage found out, and what.
+    Damaged(u64, String),
+}
+
 /// A file through a sequential stage. It cannot be written.
 pub struct StreamFile {
     below: Box<dyn Store>,
@@ -18,6 +37,7 @@ pub struct StreamFile {
     pass: Option<Pass>,
     /// Once the end was reached.
     len: Option<u64>,
+    trust: Trust,
 }
 
 /// How far a pass has come.
@@ -30,15 +50,77 @@ struct Pass {
     /// Where `window` begins in the output.
     start: u64,
     window: Vec<u8>,
+    /// How far the output may be shown, where that takes proof.
+    shown: Pieces,
     input_ended: bool,
     ended: bool,
     /// The stage failed behind the window.
     failed: bool,
 }
 
+/// Output cut into pieces with a hash each.
+#[derive(Default)]
+struct Pieces {
+    hasher: blake3::Hasher,
+    /// Bytes in the hasher.
+    pending: usize,
+    /// Pieces that are whole.
+    count: usize,
+}
+
+impl Pieces {
+    /// Takes more output; `whole` is given the number and hash of each piece that it completes.
+    fn take(&mut self, mut out: &[u8], whole: &mut dyn FnMut(usize, blake3::Hash)) {
+        while !out.is_empty() {
+            let (now, later) = out.split_at(out.len().min(PIECE_BYTES - self.pending));
+            self.hasher.update(now);
+            self.pending += now.len();
+            out = later;
+            if self.pending == PIECE_BYTES {
+                self.finish(whole);
+            }
+        }
+    }
+
+    /// The output is at its end, or that of a piece.
+    fn finish(&mut self, whole: &mut dyn FnMut(usize, blake3::Hash)) {
+        if self.pending > 0 {
+            whole(self.count, self.hasher.finalize());
+            self.hasher.reset();
+            self.pending = 0;
+            self.count += 1;
+        }
+    }
+}
+
 impl Pass {
     fn end(&self) -> u64 {
         self.start + self.window.len() as u64
+    }
+
+    /// Where the output ends that may be shown.
+    fn shown_end(&self, trust: &Trust) -> u64 {
+        match trust {
+            Trust::Proven(_) => self.end() - self.shown.pending as u64,
+            _ => self.end(),
+        }
+    }
+
+    /// Takes new output: no piece may differ from what was proven.
+    fn append(&mut self, out: &mut Vec<u8>, trust: &Trust) -> Result<(), ()> {
+        if let Trust::Proven(hashes) = trust {
+            let mut same = true;
+            let check = &mut |nr: usize, hash| same &= hashes.get(nr) == Some(&hash);
+            self.shown.take(out, check);
+            if self.ended {
+                self.shown.finish(check);
+            }
+            if !same {
+                return Err(());
+            }
+        }
+        self.window.append(out);
+        Ok(())
     }
 
     /// What came before the failure can still be read.
@@ -58,7 +140,13 @@ impl StreamFile {
     /// `below` through the stage of `layer`.
     #[must_use]
     pub fn new(below: Box<dyn Store>, layer: Layer, limits: Limits) -> Self {
-        Self { below, layer, limits, pass: None, len: None }
+        Self { below, layer, limits, pass: None, len: None, trust: Trust::Plain }
+    }
+
+    /// The same through a stage whose output counts only once the stage has seen all of its input.
+    #[must_use]
+    pub fn proven(below: Box<dyn Store>, layer: Layer, limits: Limits) -> Self {
+        Self { trust: Trust::Unproven, ..Self::new(below, layer, limits) }
     }
 
     fn start(&self) -> Result<Box<dyn Stream>> {
@@ -73,9 +161,61 @@ impl StreamFile {
         }
     }
 
+    fn fresh_pass(&self) -> Result<Pass> {
+        Ok(Pass {
+            stream: self.start()?,
+            taken: 0,
+            input: Vec::new(),
+            start: 0,
+            window: Vec::new(),
+            shown: Pieces::default(),
+            input_ended: false,
+            ended: false,
+            failed: false,
+        })
+    }
+
+    /// Reads everything once, before anything is shown.
+    fn prove(&mut self) -> Result<()> {
+        let stage = self.layer.stage.name();
+        match &self.trust {
+            Trust::Plain | Trust::Proven(_) => return Ok(()),
+            Trust::Damaged(offset, what) => {
+                return Err(Error::Corrupt { stage, offset: *offset, what: what.clone() });
+            }
+            Trust::Unproven => {}
+        }
+        let mut pass = self.fresh_pass()?;
+        let (mut pieces, mut hashes) = (Pieces::default(), Vec::new());
+        let mut upto = 0;
+        while !pass.ended {
+            upto += PIECE_BYTES as u64;
+            if let Err(e) = self.advance(&mut pass, upto, upto) {
+                // What the file below has to say may be otherwise the next time.
+                if let Error::Corrupt { stage: found, offset, what } = &e
+                    && *found == stage
+                {
+                    self.trust = Trust::Damaged(*offset, what.clone());
+                }
+                return Err(e);
+            }
+            if pass.end() / pass.taken.max(1) > self.limits.ratio {
+                let (offset, max) = (pass.end(), self.limits.ratio);
+                let what = format!("more than {max} times as long as what is stored");
+                return Err(Error::Limit { stage, offset, what });
+            }
+            pieces.take(&pass.window, &mut |_, hash| hashes.push(hash));
+            pass.start = pass.end();
+            pass.window.clear();
+        }
+        pieces.finish(&mut |_, hash| hashes.push(hash));
+        self.trust = Trust::Proven(hashes);
+        Ok(())
+    }
+
     /// Makes the window reach from `offset` past `upto`, or to the end.
     fn advance(&mut self, pass: &mut Pass, offset: u64, upto: u64) -> Result<()> {
-        while !pass.ended && pass.end() < upto {
+        while !pass.ended && pass.shown_end(&self.trust) < upto {
             if pass.input.is_empty() && !pass.input_ended {
                 pass.input.resize(BLOCK_BYTES, 0);
                 let got = self.below.read_at(pass.taken, &mut pass.input)?;
@@ -90,9 +230,15 @@ impl StreamFile {
                 let taken = pass.stream.push(&pass.input, &mut out);
                 taken.map(|taken| drop(pass.input.drain(..taken)))
             };
-            pass.window.append(&mut out);
-            if let Err(e) = step {
-                return pass.fail(upto, e);
+            if pass.append(&mut out, &self.trust).is_err() {
+                let (stage, offset) = (self.layer.stage.name(), pass.shown_end(&self.trust));
+                let what = "the stored file has changed since it was checked".to_owned();
+                return Err(Error::Corrupt { stage, offset, what });
+            }
+            match step {
+                Ok(()) => {}
+                Err(e) if matches!(self.trust, Trust::Unproven) => return Err(e),
+                Err(e) => return pass.fail(upto, e),
             }
             if pass.end() > self.limits.file_bytes {
                 let stage = self.layer.stage.name();
@@ -125,24 +271,20 @@ impl Store for StreamFile {
             return Ok(0);
         }
         let upto = offset.saturating_add(buf.len() as u64);
+        self.prove()?;
+        if self.len.is_some_and(|len| offset >= len) {
+            return Ok(0);
+        }
         let mut pass = match self.pass.take() {
             Some(pass) if pass.start <= offset && !(pass.failed && pass.end() < upto) => pass,
-            _ => Pass {
-                stream: self.start()?,
-                taken: 0,
-                input: Vec::new(),
-                start: 0,
-                window: Vec::new(),
-                input_ended: false,
-                ended: false,
-                failed: false,
-            },
+            _ => self.fresh_pass()?,
         };
         // A pass that failed is dropped: the next read starts again, and fails in the same place.
         self.advance(&mut pass, offset, upto)?;
-        let from =
-            usize::try_from(offset - pass.start).unwrap_or(usize::MAX).min(pass.window.len());
-        let len = buf.len().min(pass.window.len() - from);
+        let shown = pass.shown_end(&self.trust).saturating_sub(pass.start);
+        let shown = usize::try_from(shown).unwrap_or(usize::MAX).min(pass.window.len());
+        let from = usize::try_from(offset - pass.start).unwrap_or(usize::MAX).min(shown);
+        let len = buf.len().min(shown - from);
         buf[..len].copy_from_slice(&pass.window[from..from + len]);
         self.pass = Some(pass);
         Ok(len)

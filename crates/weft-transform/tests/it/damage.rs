@@ -2,9 +2,9 @@
 //! right offset or the right bytes, never wrong ones.
 
 use weft_transform::Error;
-use weft_transform::store::{MemoryBase, Store};
+use weft_transform::store::{Base, Limits, MemoryBase, Store, open};
 
-use crate::common::{Random, open_base, read_all, try_open};
+use crate::common::{Random, network, open_base, read_all, try_open};
 
 fn stored(text: &str, data: &[u8]) -> Vec<u8> {
     let base = MemoryBase::default();
@@ -67,6 +67,7 @@ const GUARDED: &[(&str, bool)] = &[
     ("zstd frame=4K level=1", false),
     ("lz4 frame=4K", false),
     ("gzip level=1", false),
+    ("xz frame=4K level=0", false),
     ("zstd frame=4K | aead key=work", true),
 ];
 
@@ -130,4 +131,56 @@ fn damage_under_a_write_does_not_matter() {
     store.write_at(0, &data[..4096]).expect("nothing of it is left");
     store.commit().expect("commit");
     assert!(read_all(&mut *store, 1000).expect("whole again") == data);
+}
+
+/// A frame too long to be held in memory, here of more than a MiB.
+fn long_frame(base: &MemoryBase) -> weft_transform::Result<Box<dyn Store>> {
+    let limits = Limits { frame_bytes: 1 << 20, ..Limits::default() };
+    open(Box::new(base.clone()), &network("zstd"), &limits)
+}
+
+#[test]
+fn a_long_frame_shows_nothing_before_it_was_checked() {
+    let data = Random(11).text(3_300_000);
+    let good = stored("zstd frame=8M level=1", &data);
+    let base = MemoryBase::new(good.clone());
+    let mut store = long_frame(&base).expect("opens");
+    assert_eq!(store.len_bytes().expect("asked"), None, "not known before it was read");
+    let mut buf = vec![0; 4096];
+    for at in [0, 2_000_000, 1_000_000, 3_299_000, 5] {
+        let got = store.read_at(at as u64, &mut buf).expect("read");
+        assert!(data[at..].starts_with(&buf[..got]) && got > 900, "at {at}");
+    }
+    assert_eq!(store.len_bytes().expect("asked"), Some(data.len() as u64));
+    assert!(read_all(&mut *store, 100_000).expect("read") == data);
+
+    // The checksum is the last thing in the frame: a change at its end denies its beginning.
+    let mut noticed = 0;
+    for at in (8..good.len()).step_by(good.len() / 60) {
+        let mut damaged = good.clone();
+        damaged[at] ^= 4;
+        let Ok(mut store) = long_frame(&MemoryBase::new(damaged)) else { continue };
+        for _ in 0..2 {
+            match store.read_at(0, &mut buf) {
+                Ok(got) => assert!(data.starts_with(&buf[..got]), "byte {at}: wrong bytes"),
+                Err(e) => {
+                    assert!(matches!(e, Error::Corrupt { .. }), "byte {at}: {e}");
+                    noticed += 1;
+                }
+            }
+        }
+    }
+    assert!(noticed > 80, "{noticed} of 120 reads noticed");
+
+    // What changes after that is noticed before it is shown.
+    let mut medium = base.clone();
+    let mut below = medium.current().expect("the stored file");
+    let at = (good.len() / 2) as u64;
+    below.write_at(at, &[good[at as usize] ^ 1]).expect("changed");
+    let mut again = vec![0; data.len()];
+    for from in [0, data.len() - 5000] {
+        if let Ok(got) = store.read_at(from as u64, &mut again) {
+            assert!(data[from..].starts_with(&again[..got]), "from {from}: wrong bytes");
+        }
+    }
 }

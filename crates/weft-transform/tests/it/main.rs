@@ -8,4 +8,7 @@ mod peers;
 mod stores;
 mod streams;
 mod tree;
+mod trees;
 mod views;
+#[cfg(feature = "wasm")]
+mod wasm;

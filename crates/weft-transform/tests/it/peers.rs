@@ -64,6 +64,12 @@ fn gzip() {
 }
 
 #[test]
+fn xz() {
+    let blocks = ["xz", "-c0", "-T2", "--block-size=64KiB", "--check=sha256"];
+    both_ways("xz level=1", &["xz", "-dc"], &[&["xz", "-c0"], &blocks, &["xz", "-c0", "-Ccrc32"]]);
+}
+
+#[test]
 fn lz4() {
     both_ways("lz4", &["lz4", "-dcq"], &[&["lz4", "-cq"], &["lz4", "-cqB4D", "--content-size"]]);
 }

@@ -15,6 +15,7 @@ const WRITABLE: &[&str] = &[
     "guard block=4K | aead key=work",
     "zstd frame=4K level=1",
     "lz4 frame=4K",
+    "xz frame=8K level=0",
     "gzip level=1",
     "base64",
     "hex",

@@ -20,6 +20,7 @@ const INVERTIBLE: &[&str] = &[
     "hex | rot13",
     "zstd level=1 frame=4K",
     "lz4 frame=4K",
+    "xz frame=4K level=0",
     "gzip level=1",
     "rot13 | zstd | xor hex=ff | base64",
     "~increment | lz4 | gzip",

@@ -159,10 +159,10 @@ impl CachedSource {
         let mut opened = Self { cache_name, cache, file, tap, listeners: Vec::new() };
         if let Some(dir) = &settings.runtime_dir {
             let path = control_path(dir, &file_of(&opened.cache_name)?)?;
-            opened.listeners.push(Listener::unix(&path, opened.handler(true))?);
+            opened.listeners.push(Listener::unix(&path, opened.handler(settings, true))?);
         }
         if let Some(address) = &settings.metrics {
-            opened.listeners.push(Listener::tcp(address, opened.handler(false))?);
+            opened.listeners.push(Listener::tcp(address, opened.handler(settings, false))?);
         }
         Ok(opened)
     }
@@ -208,12 +208,17 @@ impl CachedSource {
     }
 
     /// Answers requests; those that change something only with `may_change`.
-    fn handler(&self, may_change: bool) -> Handler {
+    fn handler(&self, settings: &Settings, may_change: bool) -> Handler {
         let (name, cache, tap) =
             (self.cache_name.clone(), Arc::clone(&self.cache), Arc::clone(&self.tap));
         let file = Arc::clone(&self.file);
+        let networks = settings.networks.clone();
+        let metrics = move |stats: &Stats| {
+            render_metrics(&name, stats)
+                + &networks.as_ref().map(|meters| meters.prometheus()).unwrap_or_default()
+        };
         Arc::new(move |request| match (request.method.as_str(), request.path.as_str()) {
-            ("GET", "/metrics") => Answer::ok(render_metrics(&name, &cache.stats())),
+            ("GET", "/metrics") => Answer::ok(metrics(&cache.stats())),
             ("GET", "/origins") => Answer::ok(describe_origins(&cache, Some(tap.device()))),
             ("POST", _) if may_change => match change(&cache, &file, &tap, request) {
                 Ok(done) => Answer::ok(done),
@@ -223,6 +228,32 @@ impl CachedSource {
             (_, "/metrics" | "/origins") => Answer::refused(405, "that can only be looked at\n"),
             _ => Answer::refused(404, "there is /metrics\n"),
         })
+    }
+}
+
+/// Counters of networks where Prometheus may ask for them, until this is dropped.
+#[derive(Debug)]
+pub struct NetworkMetrics(Listener);
+
+impl NetworkMetrics {
+    /// Listens on a TCP address such as `127.0.0.1:9105`.
+    ///
+    /// # Errors
+    /// [`crate::Error::Invalid`] if that cannot be had.
+    pub fn serve(address: &str, networks: Arc<weft_transform::Meters>) -> Result<Self> {
+        let handler: Handler =
+            Arc::new(move |request| match (request.method.as_str(), request.path.as_str()) {
+                ("GET", "/metrics") => Answer::ok(networks.prometheus()),
+                (_, "/metrics") => Answer::refused(405, "that can only be looked at\n"),
+                _ => Answer::refused(404, "there is /metrics\n"),
+            });
+        Listener::tcp(address, handler).map(Self)
+    }
+
+    /// The address.
+    #[must_use]
+    pub fn address(&self) -> Option<SocketAddr> {
+        self.0.address()
     }
 }
 

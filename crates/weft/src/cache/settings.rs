@@ -18,6 +18,8 @@ pub struct Settings {
     pub attach: AttachOptions,
     /// A TCP address where Prometheus may ask.
     pub metrics: Option<String>,
+    /// Networks whose counters are shown there too.
+    pub networks: Option<std::sync::Arc<weft_transform::Meters>>,
     /// A directory for the control socket; `None`: the cache cannot be talked to while it is in
     /// use.
     pub runtime_dir: Option<PathBuf>,

@@ -13,7 +13,7 @@ use std::time::{Duration, Instant};
 use weft::block::Rng;
 
 /// How many targets there are below.
-const TARGETS: u64 = 13;
+const TARGETS: u64 = 14;
 
 /// No input may take longer; most take a millisecond.
 const HANG: Duration = Duration::from_secs(60);
@@ -120,6 +120,19 @@ fn traces_take_any_bytes() {
             data[..8].copy_from_slice(&[0x28, 0xb5, 0x2f, 0xfd, 0x20, 200, 0x41, 6]);
         } else if rng.chance(1, 4) {
             data.splice(..0, *b"csv:time-col=2,delimiter=space\n");
+        }
+        data
+    });
+}
+
+#[cfg(feature = "wasm")]
+#[test]
+fn guests_do_no_harm() {
+    replay("wasm_guests", targets::wasm_guests, |rng| {
+        let mut data = vec![0; 40 + rng.index(200)];
+        rng.fill(&mut data);
+        if rng.chance(1, 4) {
+            data[..8].copy_from_slice(b"\0asm\x01\0\0\0");
         }
         data
     });

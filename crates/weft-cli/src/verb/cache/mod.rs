@@ -80,6 +80,7 @@ pub enum Opened {
 pub fn open_source(
     source: &str,
     caching: &args::Caching,
+    networks: Option<Arc<weft::transform::Meters>>,
     read_only: bool,
 ) -> Result<Opened, Failure> {
     let mode = if read_only { OpenMode::READ_ONLY } else { OpenMode::READ_WRITE };
@@ -87,6 +88,7 @@ pub fn open_source(
     Ok(match settings(caching)? {
         None => Opened::Plain(origin),
         Some(settings) => {
+            let settings = Settings { networks, ..settings };
             let cached = CachedSource::open(source, origin, &settings)?;
             Opened::Cached(settings.cache, cached)
         }

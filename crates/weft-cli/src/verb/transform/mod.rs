@@ -6,6 +6,7 @@ mod files;
 mod keys;
 mod run;
 mod test;
+pub mod top;
 
 use crate::cli::transform::{Keys, Transform, Transforming};
 use crate::failure::{DONE, Failure, Outcome};
@@ -40,12 +41,21 @@ fn user_keys() -> Option<PathBuf> {
     configuration.or_else(home).map(|directory| key_directory(&directory))
 }
 
+/// Where compiled modules are kept, if there is a home.
+fn user_cache() -> Option<PathBuf> {
+    let cache = std::env::var_os("XDG_CACHE_HOME").map(PathBuf::from);
+    let home = || Some(PathBuf::from(std::env::var_os("HOME")?).join(".cache"));
+    cache.or_else(home).map(|directory| directory.join("weft/wasm"))
+}
+
 /// Networks with the keys of a command line and the user's own.
 fn networks(keys: &Keys) -> Networks {
     Networks {
         keys: keys.keys.clone(),
         key_directory: user_keys(),
         programs: keys.programs.clone(),
+        modules: keys.modules.clone(),
+        module_cache: user_cache(),
         ..Networks::default()
     }
 }
@@ -54,6 +64,7 @@ fn networks(keys: &Keys) -> Networks {
 pub fn of_mount(args: &Transforming) -> Result<Option<Networks>, Failure> {
     let Some(rules) = &args.transform else { return Ok(None) };
     let mut networks = networks(&args.keys);
+    networks.meters = Some(std::sync::Arc::default());
     networks.rules = (rules.as_os_str() != "-").then(|| rules.clone());
     for log in &args.log {
         let (name, file) = log

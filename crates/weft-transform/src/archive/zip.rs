@@ -1,0 +1,86 @@
+//! zip, by the `zip` crate: stored and deflated files.
+
+use std::io::Read;
+
+use weft_vfs::{FileKind, Time};
+use zip::ZipArchive;
+
+use super::{Cursor, Data, Item, Listing, PACKED_MAX_BYTES, corrupt, parsed};
+use crate::{Error, Result};
+
+/// The files of a zip, taken out one at a time.
+pub(super) struct Packed {
+    archive: ZipArchive<Cursor>,
+    /// The one taken out last.
+    last: Option<(usize, Vec<u8>)>,
+}
+
+pub(super) fn list(cursor: Cursor) -> Result<(Listing, Packed)> {
+    let mut archive = ZipArchive::new(cursor).map_err(|e| parsed(&e))?;
+    let mut listing = Listing::new();
+    for nr in 0..archive.len() {
+        let entry = archive.by_index_raw(nr).map_err(|e| parsed(&e))?;
+        let mode = entry.unix_mode();
+        let is_link = mode.is_some_and(|mode| mode & 0o170_000 == 0o120_000);
+        let (kind, usual) = match (entry.is_dir(), is_link) {
+            (true, _) => (FileKind::Directory, 0o755),
+            (_, true) => (FileKind::Symlink, 0o777),
+            _ => (FileKind::Regular, 0o644),
+        };
+        let perm = mode.map_or(usual, |mode| (mode & 0o7777) as u16);
+        let mut item = Item::new(kind, perm);
+        item.mtime = Time { secs: entry.last_modified().map_or(0, seconds), nanos: 0 };
+        if kind != FileKind::Directory {
+            item.len_bytes = entry.size();
+            item.data = match entry.encrypted() {
+                true => Data::Unknown("an encrypted file of a zip archive"),
+                false => Data::Packed(nr),
+            };
+        }
+        let name = entry.name_raw().to_vec();
+        drop(entry);
+        if is_link {
+            let mut target = Vec::new();
+            let mut entry = archive.by_index(nr).map_err(|e| parsed(&e))?.take(4096);
+            entry.read_to_end(&mut target).map_err(|e| parsed(&e))?;
+            (item.len_bytes, item.target) = (target.len() as u64, target);
+        }
+        listing.add(&name, item)?;
+    }
+    Ok((listing, Packed { archive, last: None }))
+}
+
+/// Seconds since 1970, as if the time were UTC: zip does not say.
+fn seconds(time: zip::DateTime) -> i64 {
+    // H. Hinnant's days_from_civil.
+    let (month, day) = (i64::from(time.month()), i64::from(time.day()));
+    let year = i64::from(time.year()) - i64::from(month <= 2);
+    let era = year.div_euclid(400);
+    let of_era = year.rem_euclid(400);
+    let of_year = (153 * (if month > 2 { month - 3 } else { month + 9 }) + 2) / 5 + day - 1;
+    let days = era * 146_097 + of_era * 365 + of_era / 4 - of_era / 100 + of_year - 719_468;
+    let (hour, minute) = (i64::from(time.hour()), i64::from(time.minute()));
+    ((days * 24 + hour) * 60 + minute) * 60 + i64::from(time.second())
+}
+
+impl Packed {
+    /// All of a file, which has so many bytes; its checksum is right.
+    pub(super) fn file(&mut self, nr: usize, len_bytes: u64) -> Result<&[u8]> {
+        if self.last.as_ref().is_none_or(|(last, _)| *last != nr) {
+            if len_bytes > PACKED_MAX_BYTES {
+                let what = format!("a packed file of more than {PACKED_MAX_BYTES} bytes");
+                return Err(Error::Limit { stage: "tree", offset: 0, what });
+            }
+            self.last = None;
+            let entry = self.archive.by_index(nr).map_err(|e| parsed(&e))?;
+            let mut whole = Vec::new();
+            // To its end, where its checksum is; and not further than it says.
+            entry.take(len_bytes + 1).read_to_end(&mut whole).map_err(|e| parsed(&e))?;
+            if whole.len() as u64 != len_bytes {
+                return Err(corrupt(0, "a file of another length than the archive says"));
+            }
+            self.last = Some((nr, whole));
+        }
+        Ok(self.last.as_ref().map(|(_, whole)| &whole[..]).unwrap_or_default())
+    }
+}

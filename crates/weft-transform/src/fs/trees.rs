@@ -1,0 +1,391 @@
+//! Archives as directories: `x.tar@tree`, `x.zip@tree/inner.tar.gz@tree`. Read-only, in no listing.
+//!
+//! A tree lives as long as somebody refers to anything in it. Its inodes have numbers of their own;
+//! what it shows is what the archive was when it was listed, and once the archive has changed, all
+//! of them are stale: looking up the name again makes a new tree.
+
+use std::collections::HashMap;
+use std::sync::{Arc, Mutex};
+
+use weft_vfs::{
+    Attr, DirCursor, DirEntry, Entry, Error, FileKind, FileSystem, Handle, Ino, OpenFlags, Opened,
+    Result, Time,
+};
+
+use super::base::locked;
+use super::ground::{Ground, Through};
+use super::nodes::Node;
+use super::{Open, TransformFs};
+use crate::archive::Archive;
+use crate::store::{Single, Store, open};
+
+/// The name of the view.
+pub(super) const NAME: &[u8] = b"tree";
+
+/// Numbers of inodes from here on are those of trees, and of the mount's own directory.
+pub(super) const FIRST: u64 = 3 << 62;
+/// Bits of a number that say which item of its tree.
+const ITEM_BITS: u32 = 32;
+/// Trees within trees, at most.
+const DEPTH_MAX: u32 = 8;
+/// Names that are taken from a directory at a time.
+const BATCH: usize = 512;
+
+/// All trees that somebody refers to.
+#[derive(Default)]
+pub(super) struct Trees {
+    trees: HashMap<u64, (Arc<Tree>, u64)>,
+    /// By the inode of the archive, and the stages that it is read through.
+    known: HashMap<(Ino, Vec<u8>), u64>,
+    next: u64,
+}
+
+struct Tree {
+    nr: u64,
+    key: (Ino, Vec<u8>),
+    base: Base,
+    /// The directory that the archive is in.
+    parent: Ino,
+    archive: Mutex<Archive>,
+    depth: u32,
+}
+
+/// The archive of a tree.
+enum Base {
+    /// A file, which has a use by this, and what it looked like.
+    File(Arc<Ground>, Arc<Node>, Look),
+    /// A file in a tree.
+    Within(Arc<Tree>),
+}
+
+/// What changes when a file does.
+type Look = (u64, Time, u64);
+
+fn look(ground: &Ground, node: &Node) -> Result<Look> {
+    let version = locked(&node.file).version;
+    let attr = ground.attr(node)?.0;
+    Ok((attr.size_bytes, attr.mtime, version))
+}
+
+impl Tree {
+    /// [`Error::Stale`] once the archive has changed.
+    fn check(&self) -> Result<()> {
+        match &self.base {
+            Base::File(ground, node, was) if look(ground, node)? == *was => Ok(()),
+            Base::File(_, node, _) => Err(Error::Stale(node.ino.0)),
+            Base::Within(tree) => tree.check(),
+        }
+    }
+
+    fn ino(&self, item: usize) -> Ino {
+        Ino(FIRST + (self.nr << ITEM_BITS) + item as u64)
+    }
+
+    /// What a name in a directory is.
+    fn child(&self, nr: usize, name: &[u8]) -> Result<Option<usize>> {
+        let archive = locked(&self.archive);
+        let item = archive.item(nr).ok_or(Error::NotFound)?;
+        Ok(match name {
+            _ if item.kind != FileKind::Directory => return Err(Error::NotADirectory),
+            b"." => Some(nr),
+            b".." => Some(item.parent),
+            name => item.children.get(name).copied(),
+        })
+    }
+
+    /// Names of a directory from so many on, some of them.
+    fn names(&self, nr: usize, skip: usize) -> Vec<(Vec<u8>, usize, FileKind)> {
+        let archive = locked(&self.archive);
+        let names = archive.item(nr).map(|item| item.children.iter().skip(skip).take(BATCH));
+        let kind = |nr: usize| archive.item(nr).map_or(FileKind::Regular, |item| item.kind);
+        let listed = |(name, nr): (&Vec<u8>, &usize)| (name.clone(), *nr, kind(*nr));
+        names.into_iter().flatten().map(listed).collect()
+    }
+
+    fn attr(&self, nr: usize) -> Result<Attr> {
+        let archive = locked(&self.archive);
+        let item = archive.item(nr).ok_or(Error::NotFound)?;
+        Ok(Attr {
+            ino: self.ino(nr),
+            kind: item.kind,
+            // Nobody writes.
+            perm: item.perm & !0o6222,
+            nlink: if item.kind == FileKind::Directory { 2 } else { 1 },
+            uid: item.uid,
+            gid: item.gid,
+            rdev: 0,
+            size_bytes: item.len_bytes,
+            blocks_512: item.len_bytes.div_ceil(512),
+            io_bytes: 4096,
+            atime: item.mtime,
+            mtime: item.mtime,
+            ctime: item.mtime,
+            btime: None,
+        })
+    }
+}
+
+/// A file in a tree, as the archive of another.
+struct Within(Arc<Tree>, usize);
+
+impl Store for Within {
+    fn len_bytes(&mut self) -> crate::Result<Option<u64>> {
+        Ok(Some(self.0.attr(self.1)?.size_bytes))
+    }
+
+    fn read_at(&mut self, offset: u64, buf: &mut [u8]) -> crate::Result<usize> {
+        locked(&self.0.archive).read(self.1, offset, buf)
+    }
+
+    fn write_at(&mut self, _: u64, _: &[u8]) -> crate::Result<()> {
+        Err(Error::ReadOnly.into())
+    }
+
+    fn set_len(&mut self, _: u64) -> crate::Result<()> {
+        Err(Error::ReadOnly.into())
+    }
+
+    fn commit(&mut self) -> crate::Result<()> {
+        Ok(())
+    }
+
+    fn is_dirty(&self) -> bool {
+        false
+    }
+}
+
+/// The stages before the tree, of a view that ends in one: those of `~gzip+tree`.
+fn stages(view: &[u8]) -> Option<&[u8]> {
+    let before = view.strip_suffix(NAME)?;
+    if before.is_empty() { Some(before) } else { before.strip_suffix(b"+") }
+}
+
+/// What an archive is mostly packed with, by how the file begins.
+fn packing(store: &mut dyn Store) -> Result<Option<&'static str>> {
+    let mut head = [0; 6];
+    let got = store.read_at(0, &mut head)?;
+    let known: [(&[u8], &str); 4] = [
+        (&[0x1F, 0x8B], "~gzip"),
+        (&[0x28, 0xB5, 0x2F, 0xFD], "~zstd"),
+        (&[0xFD, b'7', b'z', b'X', b'Z', 0], "~xz"),
+        (&[4, 0x22, 0x4D, 0x18], "~lz4"),
+    ];
+    Ok(known.iter().find(|(magic, _)| head[..got].starts_with(magic)).map(|(_, text)| *text))
+}
+
+impl TransformFs {
+    /// The tree of a view that ends in one; `None` if it does not.
+    pub(super) fn tree(&self, parent: Ino, base: &[u8], view: &[u8]) -> Option<Result<Entry>> {
+        let stages = stages(view)?;
+        let found = match self.lookup(parent, base) {
+            Ok(found) => found,
+            Err(e) => return Some(Err(e)),
+        };
+        let made = self.tree_of(parent, &found.attr, stages);
+        match &made {
+            // The use went to the tree, and it keeps it.
+            Ok((_, true)) => {}
+            _ => self.forget(found.attr.ino, 1),
+        }
+        Some(made.map(|(attr, _)| Entry { attr, generation: found.generation }))
+    }
+
+    /// The root of the tree of an archive, with one more use; whether the use of the archive went
+    /// into it.
+    fn tree_of(&self, parent: Ino, archive: &Attr, stages: &[u8]) -> Result<(Attr, bool)> {
+        if archive.kind != FileKind::Regular {
+            return Err(Error::NotFound);
+        }
+        let key = (archive.ino, stages.to_vec());
+        if let Some(tree) = self.known_tree(&key) {
+            if tree.check().is_ok() {
+                return Ok((tree.attr(0)?, false));
+            }
+            self.give_back_tree(tree.nr, 1);
+        }
+        let (base, store, depth): (Base, Box<dyn Store>, u32) = match self.in_tree(archive.ino) {
+            Ok((tree, item)) => {
+                if tree.depth >= DEPTH_MAX {
+                    return Err(Error::SymlinkLoop);
+                }
+                let depth = tree.depth + 1;
+                (Base::Within(tree.clone()), Box::new(Within(tree, item)), depth)
+            }
+            Err(_) => {
+                let (ground, node) = (self.ground.clone(), self.node(archive.ino)?);
+                let was = look(&ground, &node)?;
+                let through = Through { ground: ground.clone(), base: node.clone() };
+                (Base::File(ground, node, was), Box::new(through), 1)
+            }
+        };
+        let store = self.unpacked(store, stages)?;
+        let archive = Archive::open(store)?.ok_or(Error::NotFound)?;
+        let mut trees = locked(&self.trees);
+        trees.next += 1;
+        let nr = trees.next;
+        let tree = Tree { nr, key: key.clone(), base, parent, archive: Mutex::new(archive), depth };
+        let attr = tree.attr(0)?;
+        trees.trees.insert(nr, (Arc::new(tree), 1));
+        trees.known.insert(key, nr);
+        Ok((attr, true))
+    }
+
+    /// An archive through the stages that its name says, or those that it looks packed with.
+    fn unpacked(&self, mut store: Box<dyn Store>, stages: &[u8]) -> Result<Box<dyn Store>> {
+        let text = if stages.is_empty() {
+            packing(&mut *store)?.map(str::to_owned)
+        } else {
+            let stages = std::str::from_utf8(stages).map_err(|_| Error::NotFound)?;
+            Some(stages.replace('+', " | "))
+        };
+        let Some(text) = text else { return Ok(store) };
+        let network = self.registry.parse(&format!("view: {text}"));
+        let network = network.map_err(|_| Error::NotFound)?;
+        let base = Box::new(Single::new(store, false));
+        let mut store = open(base, &network, &self.ground.limits)?;
+        // One that is read from its beginning knows its length once it was checked.
+        store.read_at(0, &mut [0])?;
+        Ok(store)
+    }
+
+    /// The tree of a key, with one more use.
+    fn known_tree(&self, key: &(Ino, Vec<u8>)) -> Option<Arc<Tree>> {
+        let mut trees = locked(&self.trees);
+        let nr = *trees.known.get(key)?;
+        let (tree, uses) = trees.trees.get_mut(&nr)?;
+        *uses += 1;
+        Some(tree.clone())
+    }
+
+    /// The tree and the item of an inode.
+    fn in_tree(&self, ino: Ino) -> Result<(Arc<Tree>, usize)> {
+        let number = ino.0.checked_sub(FIRST).ok_or(Error::Stale(ino.0))?;
+        let trees = locked(&self.trees);
+        let (tree, _) = trees.trees.get(&(number >> ITEM_BITS)).ok_or(Error::Stale(ino.0))?;
+        let item = number & ((1 << ITEM_BITS) - 1);
+        Ok((tree.clone(), usize::try_from(item).unwrap_or(usize::MAX)))
+    }
+
+    pub(super) fn tree_forget(&self, ino: Ino, count: u64) {
+        if let Ok((tree, _)) = self.in_tree(ino) {
+            self.give_back_tree(tree.nr, count);
+        }
+    }
+
+    /// With its last use a tree goes, and gives back that of its archive.
+    fn give_back_tree(&self, nr: u64, count: u64) {
+        let gone = {
+            let mut trees = locked(&self.trees);
+            let Some((_, uses)) = trees.trees.get_mut(&nr) else { return };
+            *uses = uses.saturating_sub(count);
+            if *uses > 0 {
+                return;
+            }
+            let gone = trees.trees.remove(&nr);
+            if let Some((tree, _)) = &gone
+                && trees.known.get(&tree.key) == Some(&nr)
+            {
+                trees.known.remove(&tree.key);
+            }
+            gone
+        };
+        match gone.map(|(tree, _)| tree).as_deref() {
+            Some(Tree { base: Base::File(_, node, _), .. }) => self.give_back(node.ino, 1),
+            Some(Tree { base: Base::Within(within), .. }) => self.give_back_tree(within.nr, 1),
+            None => {}
+        }
+    }
+
+    pub(super) fn tree_lookup(&self, parent: Ino, name: &[u8]) -> Result<Entry> {
+        let (tree, nr) = self.in_tree(parent)?;
+        tree.check()?;
+        let found = match name {
+            b".." if nr == 0 => return self.lookup(tree.parent, b"."),
+            name => tree.child(nr, name)?,
+        };
+        let Some(found) = found else {
+            let at = name.iter().rposition(|&b| b == super::views::MARK);
+            let at = at.filter(|at| *at > 0).ok_or(Error::NotFound)?;
+            let tree = self.tree(parent, &name[..at], &name[at + 1..]);
+            return tree.unwrap_or(Err(Error::NotFound));
+        };
+        let attr = tree.attr(found)?;
+        if let Some((_, uses)) = locked(&self.trees).trees.get_mut(&tree.nr) {
+            *uses += 1;
+        }
+        Ok(Entry { attr, generation: 0 })
+    }
+
+    pub(super) fn tree_attr(&self, ino: Ino) -> Result<Attr> {
+        let (tree, nr) = self.in_tree(ino)?;
+        tree.attr(nr)
+    }
+
+    pub(super) fn tree_open(&self, ino: Ino, flags: OpenFlags) -> Result<Opened> {
+        if flags.intersects(OpenFlags::WRITE | OpenFlags::TRUNCATE) {
+            return Err(Error::ReadOnly);
+        }
+        let (tree, nr) = self.in_tree(ino)?;
+        tree.check()?;
+        if tree.attr(nr)?.kind == FileKind::Directory {
+            return Err(Error::IsADirectory);
+        }
+        let handle = self.new_handle(Open { ino, flags, below: None });
+        Ok(Opened { handle, keep_cache: true, direct_io: false })
+    }
+
+    pub(super) fn tree_read(&self, ino: Ino, offset: u64, buf: &mut [u8]) -> Result<usize> {
+        let (tree, nr) = self.in_tree(ino)?;
+        tree.check()?;
+        let read = locked(&tree.archive).read(nr, offset, buf);
+        read.inspect_err(|e| tracing::error!(ino = ino.0, offset, "{e}")).map_err(Error::from)
+    }
+
+    pub(super) fn tree_link(&self, ino: Ino) -> Result<Vec<u8>> {
+        let (tree, nr) = self.in_tree(ino)?;
+        let archive = locked(&tree.archive);
+        Ok(archive.item(nr).ok_or(Error::NotFound)?.target.clone())
+    }
+
+    pub(super) fn tree_list(
+        &self,
+        ino: Ino,
+        cursor: DirCursor,
+        each: &mut dyn FnMut(DirEntry<'_>) -> bool,
+    ) -> Result<()> {
+        let (tree, nr) = self.in_tree(ino)?;
+        tree.check()?;
+        let up = match tree.child(nr, b"..")? {
+            Some(up) if nr != 0 => tree.ino(up),
+            _ => tree.parent,
+        };
+        let mut next = cursor.0;
+        for (at, name, ino) in [(0, &b"."[..], ino), (1, b"..", up)] {
+            let kind = FileKind::Directory;
+            if next == at {
+                next += 1;
+                if !each(DirEntry { ino, kind, name, next: DirCursor(next) }) {
+                    return Ok(());
+                }
+            }
+        }
+        loop {
+            let names = tree.names(nr, usize::try_from(next - 2).unwrap_or(usize::MAX));
+            if names.is_empty() {
+                return Ok(());
+            }
+            for (name, item, kind) in names {
+                next += 1;
+                let (ino, next) = (tree.ino(item), DirCursor(next));
+                if !each(DirEntry { ino, kind, name: &name, next }) {
+                    return Ok(());
+                }
+            }
+        }
+    }
+
+    /// A handle of the tree's files needs nothing else.
+    pub(super) fn tree_release(&self, handle: Handle) {
+        locked(&self.handles).remove(&handle);
+    }
+}

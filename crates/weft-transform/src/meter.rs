@@ -1,0 +1,386 @@
+//! What networks do, counted: for each network its reads and writes, for each of its stages the
+//! bytes that went through and the time that took.
+//!
+//! A stage is counted by a wrapper around it that has the same shape: nothing else knows of it.
+
+use std::collections::BTreeMap;
+use std::fmt::{self, Write as _};
+use std::sync::atomic::{AtomicU64, Ordering};
+use std::sync::{Arc, Mutex, PoisonError};
+use std::time::Instant;
+
+use crate::store::Store;
+use crate::{
+    ByteMap, Declares, Direction, Frame, FrameCodec, Layer, OnError, Result, Seal, Sealer, Shape,
+    SizeRule, Stream, StreamCodec, Transform,
+};
+
+/// Networks that are counted, at most: whoever may set attributes can think of any number.
+const NETWORKS_MAX: usize = 1000;
+
+/// A number that only grows.
+#[derive(Debug, Default)]
+pub(crate) struct Counter(AtomicU64);
+
+impl Counter {
+    pub(crate) fn add(&self, n: u64) {
+        self.0.fetch_add(n, Ordering::Relaxed);
+    }
+
+    fn get(&self) -> u64 {
+        self.0.load(Ordering::Relaxed)
+    }
+}
+
+/// All networks that were used since the tree was opened.
+#[derive(Debug, Default)]
+pub struct Meters {
+    networks: Mutex<BTreeMap<String, Arc<NetworkMeter>>>,
+}
+
+/// What files did that carry one network.
+#[derive(Debug, Default)]
+pub(crate) struct NetworkMeter {
+    pub(crate) opens: Counter,
+    /// Of these, how many found what the kernel had cached still right.
+    pub(crate) opens_cached: Counter,
+    pub(crate) reads: Counter,
+    pub(crate) read_bytes: Counter,
+    pub(crate) writes: Counter,
+    pub(crate) write_bytes: Counter,
+    pub(crate) errors: Counter,
+    stages: Vec<Arc<StageMeter>>,
+}
+
+/// What one stage did.
+#[derive(Debug)]
+struct StageMeter {
+    name: &'static str,
+    calls: Counter,
+    bytes: Counter,
+    nanos: Counter,
+    errors: Counter,
+}
+
+impl StageMeter {
+    /// Runs `work`, which takes or makes so many plain bytes.
+    fn count<T, E>(&self, bytes: usize, work: impl FnOnce() -> Result<T, E>) -> Result<T, E> {
+        let began = Instant::now();
+        let result = work();
+        self.nanos.add(u64::try_from(began.elapsed().as_nanos()).unwrap_or(u64::MAX));
+        self.calls.add(1);
+        match &result {
+            Ok(_) => self.bytes.add(bytes as u64),
+            Err(_) => self.errors.add(1),
+        }
+        result
+    }
+}
+
+impl Meters {
+    /// Counts what `layers`, the network `text`, do from now on; `None` if there are too many.
+    pub(crate) fn count(&self, text: &str, layers: &mut [Layer]) -> Option<Arc<NetworkMeter>> {
+        let mut networks = self.networks.lock().unwrap_or_else(PoisonError::into_inner);
+        if !networks.contains_key(text) {
+            if networks.len() >= NETWORKS_MAX {
+                return None;
+            }
+            let stage = |layer: &Layer| {
+                Arc::new(StageMeter {
+                    name: layer.stage.name(),
+                    calls: Counter::default(),
+                    bytes: Counter::default(),
+                    nanos: Counter::default(),
+                    errors: Counter::default(),
+                })
+            };
+            let stages = layers.iter().map(stage).collect();
+            let meter = NetworkMeter { stages, ..NetworkMeter::default() };
+            networks.insert(text.to_owned(), Arc::new(meter));
+        }
+        let network = networks.get(text)?.clone();
+        for (layer, meter) in layers.iter_mut().zip(&network.stages) {
+            let inner = layer.stage.clone();
+            layer.stage = Arc::new(Metered { inner, meter: meter.clone() });
+        }
+        Some(network)
+    }
+
+    fn all(&self) -> Vec<(String, Arc<NetworkMeter>)> {
+        let networks = self.networks.lock().unwrap_or_else(PoisonError::into_inner);
+        networks.iter().map(|(text, meter)| (text.clone(), meter.clone())).collect()
+    }
+
+    /// Everything in the text form of Prometheus (its exposition format 0.0.4).
+    #[must_use]
+    pub fn prometheus(&self) -> String {
+        let mut text = String::new();
+        let networks = self.all();
+        for (name, pick) in NETWORK_FIGURES {
+            let name = format!("weft_network_{name}_total");
+            // Writing to a string does not fail.
+            let _ = writeln!(text, "# TYPE {name} counter");
+            for (network, meter) in &networks {
+                let (network, value) = (escaped(network), pick(meter).get());
+                let _ = writeln!(text, "{name}{{network=\"{network}\"}} {value}");
+            }
+        }
+        for (name, pick) in STAGE_FIGURES {
+            let name = format!("weft_stage_{name}_total");
+            let _ = writeln!(text, "# TYPE {name} counter");
+            for (network, meter) in &networks {
+                for (nr, stage) in meter.stages.iter().enumerate() {
+                    let (network, value) = (escaped(network), pick(stage).get());
+                    let labels =
+                        format!("network=\"{network}\",stage=\"{}\",place=\"{nr}\"", stage.name);
+                    let _ = writeln!(text, "{name}{{{labels}}} {value}");
+                }
+            }
+        }
+        text
+    }
+
+    /// Everything as a table for people.
+    #[must_use]
+    pub fn table(&self) -> String {
+        let mut text = String::new();
+        for (network, meter) in self.all() {
+            let _ = writeln!(text, "{network}");
+            let opens = meter.opens.get();
+            let cached = 100.0 * meter.opens_cached.get() as f64 / opens.max(1) as f64;
+            let _ = writeln!(
+                text,
+                "  opened {opens} times, {cached:.1}% of them with what the kernel had kept; \
+                 read {} bytes in {}, written {} in {}; {} errors",
+                meter.read_bytes.get(),
+                meter.reads.get(),
+                meter.write_bytes.get(),
+                meter.writes.get(),
+                meter.errors.get(),
+            );
+            for stage in &meter.stages {
+                let (bytes, nanos) = (stage.bytes.get(), stage.nanos.get());
+                let _ = writeln!(
+                    text,
+                    "  {:<12} {bytes} bytes in {} calls, {nanos} ns ({:.0} MB/s); {} errors",
+                    stage.name,
+                    stage.calls.get(),
+                    bytes as f64 * 1e3 / nanos.max(1) as f64,
+                    stage.errors.get(),
+                );
+            }
+        }
+        text
+    }
+}
+
+type NetworkFigure = fn(&NetworkMeter) -> &Counter;
+type StageFigure = fn(&StageMeter) -> &Counter;
+
+const NETWORK_FIGURES: [(&str, NetworkFigure); 7] = [
+    ("opens", |meter| &meter.opens),
+    ("opens_cached", |meter| &meter.opens_cached),
+    ("reads", |meter| &meter.reads),
+    ("read_bytes", |meter| &meter.read_bytes),
+    ("writes", |meter| &meter.writes),
+    ("write_bytes", |meter| &meter.write_bytes),
+    ("errors", |meter| &meter.errors),
+];
+
+const STAGE_FIGURES: [(&str, StageFigure); 4] = [
+    ("calls", |stage| &stage.calls),
+    ("bytes", |stage| &stage.bytes),
+    ("nanoseconds", |stage| &stage.nanos),
+    ("errors", |stage| &stage.errors),
+];
+
+fn escaped(label: &str) -> String {
+    label.replace('\\', "\\\\").replace('"', "\\\"").replace('\n', "\\n")
+}
+
+/// A stage that is counted.
+struct Metered {
+    inner: Arc<dyn Transform>,
+    meter: Arc<StageMeter>,
+}
+
+impl fmt::Debug for Metered {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        self.inner.fmt(f)
+    }
+}
+
+impl Transform for Metered {
+    fn name(&self) -> &'static str {
+        self.inner.name()
+    }
+
+    fn shape(&self) -> Shape<'_> {
+        match self.inner.shape() {
+            Shape::Bytes(inner) => Shape::Bytes(self.is(inner)),
+            Shape::Sealed(inner) => Shape::Sealed(self.is(inner)),
+            Shape::Framed(inner) => Shape::Framed(self.is(inner)),
+            Shape::Stream(inner) => Shape::Stream(self.is(inner)),
+        }
+    }
+
+    fn invertible(&self) -> bool {
+        self.inner.invertible()
+    }
+
+    fn on_error(&self) -> OnError {
+        self.inner.on_error()
+    }
+
+    fn declares(&self, direction: Direction) -> Declares {
+        self.inner.declares(direction)
+    }
+}
+
+impl Metered {
+    /// This, in the place of its inner stage, which has the shape that is asked for.
+    fn is<T: ?Sized>(&self, _: &T) -> &Self {
+        self
+    }
+
+    fn no_such_shape<T>(&self) -> Result<T> {
+        Err(crate::model::no_inverse(self.name()))
+    }
+}
+
+impl ByteMap for Metered {
+    fn apply(&self, direction: Direction, offset: u64, block: &mut [u8]) -> Result<()> {
+        let Shape::Bytes(inner) = self.inner.shape() else { return self.no_such_shape() };
+        self.meter.count(block.len(), || inner.apply(direction, offset, block))
+    }
+}
+
+impl StreamCodec for Metered {
+    fn start(&self, direction: Direction) -> Result<Box<dyn Stream>> {
+        let Shape::Stream(inner) = self.inner.shape() else { return self.no_such_shape() };
+        let inner = inner.start(direction)?;
+        Ok(Box::new(MeteredStream { inner, meter: self.meter.clone() }))
+    }
+}
+
+struct MeteredStream {
+    inner: Box<dyn Stream>,
+    meter: Arc<StageMeter>,
+}
+
+impl Stream for MeteredStream {
+    fn push(&mut self, input: &[u8], out: &mut Vec<u8>) -> Result<usize> {
+        let before = out.len();
+        let taken = self.meter.count(0, || self.inner.push(input, out));
+        self.meter.bytes.add((out.len() - before) as u64);
+        taken
+    }
+
+    fn finish(&mut self, out: &mut Vec<u8>) -> Result<bool> {
+        let before = out.len();
+        let done = self.meter.count(0, || self.inner.finish(out));
+        self.meter.bytes.add((out.len() - before) as u64);
+        done
+    }
+}
+
+/// The codec inside, of a stage of that shape.
+macro_rules! inner {
+    ($self:ident, $shape:ident, $else:expr) => {
+        match $self.inner.shape() {
+            Shape::$shape(inner) => inner,
+            _ => return $else,
+        }
+    };
+}
+
+impl FrameCodec for Metered {
+    fn stage(&self) -> &'static str {
+        self.name()
+    }
+
+    fn frame_bytes(&self) -> usize {
+        inner!(self, Framed, 1).frame_bytes()
+    }
+
+    fn size_rule(&self) -> SizeRule {
+        inner!(self, Framed, SizeRule::Unknown).size_rule()
+    }
+
+    fn guards(&self) -> bool {
+        inner!(self, Framed, false).guards()
+    }
+
+    fn encode(&self, plain: &[u8], out: &mut Vec<u8>) -> Result<()> {
+        let inner = inner!(self, Framed, self.no_such_shape());
+        self.meter.count(plain.len(), || inner.encode(plain, out))
+    }
+
+    fn decode(&self, stored: &[u8], out: &mut [u8]) -> Result<(), String> {
+        let inner = inner!(self, Framed, Err("no frames".to_owned()));
+        self.meter.count(out.len(), || inner.decode(stored, out))
+    }
+
+    fn finish(&self, frames: &[Frame], out: &mut Vec<u8>) {
+        inner!(self, Framed, ()).finish(frames, out);
+    }
+
+    fn index(&self, file: &mut dyn Store) -> Result<Vec<Frame>> {
+        inner!(self, Framed, self.no_such_shape()).index(file)
+    }
+
+    fn decoder(&self) -> Result<Box<dyn Stream>> {
+        let inner = inner!(self, Framed, self.no_such_shape()).decoder()?;
+        Ok(Box::new(MeteredStream { inner, meter: self.meter.clone() }))
+    }
+}
+
+impl Seal for Metered {
+    fn stage(&self) -> &'static str {
+        self.name()
+    }
+
+    fn algorithm(&self) -> u8 {
+        inner!(self, Sealed, 0).algorithm()
+    }
+
+    fn block_bytes(&self) -> u32 {
+        inner!(self, Sealed, 4096).block_bytes()
+    }
+
+    fn overhead_bytes(&self) -> usize {
+        inner!(self, Sealed, 0).overhead_bytes()
+    }
+
+    fn is_deterministic(&self) -> bool {
+        inner!(self, Sealed, false).is_deterministic()
+    }
+
+    fn key_id(&self) -> [u8; 16] {
+        inner!(self, Sealed, [0; 16]).key_id()
+    }
+
+    fn sealer(&self, file_id: [u8; 16], key_id: [u8; 16]) -> Result<Box<dyn Sealer>> {
+        let inner = inner!(self, Sealed, self.no_such_shape()).sealer(file_id, key_id)?;
+        Ok(Box::new(MeteredSealer { inner, meter: self.meter.clone() }))
+    }
+}
+
+struct MeteredSealer {
+    inner: Box<dyn Sealer>,
+    meter: Arc<StageMeter>,
+}
+
+impl Sealer for MeteredSealer {
+    fn seal(&self, index: u64, plain: &[u8], out: &mut Vec<u8>) -> Result<()> {
+        self.meter.count(plain.len(), || self.inner.seal(index, plain, out))
+    }
+
+    fn open(&self, index: u64, sealed: &[u8], out: &mut [u8]) -> Result<(), &'static str> {
+        self.meter.count(out.len(), || self.inner.open(index, sealed, out))
+    }
+
+    fn tag(&self, what: &[u8]) -> [u8; 16] {
+        self.inner.tag(what)
+    }
+}

@@ -1,0 +1,318 @@
+//! Any program as a stage.
+//!
+//! Programs are named by whoever opens the tree, and not by the rules in it: a tree from somewhere
+//! else must not run commands here. A process gets no privileges, limits of memory and
+//! descriptors, and, where the kernel has them, Landlock and a filter of system calls: no way to
+//! write files or to reach the network ([`confine`]). A process that goes past its deadline is
+//! killed with all that it started. What it says on standard error is read, kept up to 4 KiB, and
+//! told when it fails.
+//!
+//! - `mode=once`: a process for each pass over a file ([`pass`]): any filter.
+//! - `mode=blocks` and `mode=stream`: processes that live on, and are asked in frames ([`pooled`]).
+
+mod confine;
+mod pass;
+mod pooled;
+mod process;
+
+use std::fmt;
+use std::sync::Arc;
+use std::time::Duration;
+
+use crate::registry::StageInfo;
+use crate::{Direction, Error, Result, Shape, Stream, StreamCodec, Transform};
+use pass::Pass;
+use pooled::Pooled;
+
+pub(super) const STAGES: &[StageInfo] = &[StageInfo {
+    name: "exec",
+    summary: "runs a program that the caller named",
+    parameters: &[
+        ("program", "the name of the program"),
+        (
+            "mode",
+            "once (a process for each pass), blocks or stream (processes that live on) (once)",
+        ),
+        ("inverse", "yes if a program that lives on has one (no)"),
+        ("deadline", "milliseconds without progress, or for a request, 1 to 3600000 (10000)"),
+    ],
+    make: |p, context| {
+        let name = p.required("program")?;
+        let millis = p.number("deadline", 1..=3_600_000, 10_000)?;
+        let modes =
+            [("once", None), ("blocks", Some(Mode::Blocks)), ("stream", Some(Mode::Stream))];
+        let mode = p.choice("mode", &modes, None)?;
+        let invertible = p.choice("inverse", &[("no", false), ("yes", true)], false)?;
+        let deadline = Duration::from_millis(millis);
+        let Some(program) = context.programs.get(&name).cloned() else {
+            return Err(p.error(format!("no program named \"{name}\"")));
+        };
+        match mode {
+            Some(mode) => Ok(Arc::new(Pooled::new(name, program, mode, invertible, deadline))),
+            None if invertible => Err(p.error("inverse=yes is for mode=blocks and mode=stream")),
+            None => Ok(Arc::new(Exec { name, program, deadline })),
+        }
+    },
+}];
+
+/// What a program that lives on is asked for.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+enum Mode {
+    /// Blocks in their place, any of them at any time.
+    Blocks,
+    /// Files from the beginning to the end.
+    Stream,
+}
+
+/// A program, as the caller of the library names it.
+#[derive(Debug, Clone, PartialEq, Eq)]
+pub struct Program {
+    /// What `sh -c` runs.
+    pub command: String,
+    /// The most CPU time of a process that runs once, in seconds.
+    pub cpu_seconds: u32,
+    /// The most memory of a process, in bytes.
+    pub memory_bytes: u64,
+}
+
+impl Program {
+    /// A command with the usual limits: a minute of CPU time, a GiB of memory.
+    pub fn new(command: impl Into<String>) -> Self {
+        Self { command: command.into(), cpu_seconds: 60, memory_bytes: 1 << 30 }
+    }
+}
+
+/// What a program that failed is blamed for: `said` is what it had to say.
+fn failure(name: &str, offset: u64, what: &str, said: &[u8]) -> Error {
+    let said = String::from_utf8_lossy(said);
+    let said = said.trim();
+    let colon = if said.is_empty() { "" } else { ": " };
+    Error::Corrupt {
+        stage: "exec",
+        offset,
+        what: format!("program \"{name}\" {what}{colon}{said}"),
+    }
+}
+
+struct Exec {
+    name: String,
+    program: Program,
+    deadline: Duration,
+}
+
+impl fmt::Debug for Exec {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        f.debug_struct("Exec").field("name", &self.name).finish_non_exhaustive()
+    }
+}
+
+impl Transform for Exec {
+    fn name(&self) -> &'static str {
+        "exec"
+    }
+
+    fn shape(&self) -> Shape<'_> {
+        Shape::Stream(self)
+    }
+
+    fn invertible(&self) -> bool {
+        false
+    }
+}
+
+impl StreamCodec for Exec {
+    fn start(&self, direction: Direction) -> Result<Box<dyn Stream>> {
+        if direction == Direction::Inverse {
+            return Err(crate::model::no_inverse("exec"));
+        }
+        Ok(Box::new(Pass::start(self)?))
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use std::process::Command;
+    use std::time::{Duration, Instant};
+
+    use super::*;
+    use crate::exec::{RunOptions, run};
+    use crate::{Context, Io, Registry};
+
+    fn through(command: &str, deadline: u64, input: &[u8]) -> (Result<u64>, Vec<u8>) {
+        let mut context = Context::default();
+        context.programs.insert("p".to_owned(), Program::new(command));
+        let text = format!("view: exec program=p deadline={deadline}");
+        let network = Registry::new(context).parse(&text).expect("a network");
+        let mut out = Vec::new();
+        let ran = run(&network, Io::Read, &mut &input[..], &mut out, RunOptions::default());
+        (ran, out)
+    }
+
+    fn fails(command: &str, input: &[u8]) -> String {
+        let began = Instant::now();
+        let (ran, _) = through(command, 700, input);
+        assert!(began.elapsed() < Duration::from_secs(20), "{command}");
+        ran.expect_err(command).to_string()
+    }
+
+    #[test]
+    fn programs_filter() {
+        let text = b"one\ntwo\n".repeat(200_000);
+        let (ran, out) = through("tr a-z A-Z", 20_000, &text);
+        ran.expect("tr");
+        assert!(out == text.to_ascii_uppercase());
+        assert_eq!(through("cat", 9000, b"").1, b"");
+        assert_eq!(through("wc -c", 20_000, &text).1.trim_ascii(), b"1600000", "output at the end");
+        // One that reads no more than it wants, and one that reads nothing.
+        assert_eq!(through("head -n 1", 9000, &text).1, b"one\n");
+        assert_eq!(through("echo hello", 9000, &text).1, b"hello\n");
+    }
+
+    #[test]
+    fn hostile_programs_end_in_time() {
+        let text = vec![b'x'; 3 << 20];
+        assert!(fails("sleep 1000", &text).contains("no answer within 700 ms"));
+        assert!(fails("cat >/dev/null; sleep 1000 & wait", &text).contains("no answer"));
+        let died = fails("echo because >&2; exit 3", &text);
+        assert!(died.contains("exit status: 3") && died.contains("because"), "{died}");
+        assert!(fails("kill -9 $$", &text).contains("signal: 9"));
+        let flood = fails("head -c 50000000 /dev/zero >&2; exit 1", b"");
+        assert!(flood.len() < 10_000);
+        assert!(fails("no-such-program-anywhere", b"").contains("127"));
+        // What it started is gone with it.
+        let marker = format!("999{}", std::process::id());
+        assert!(fails(&format!("sleep {marker} & cat; wait"), b"").contains("no answer"));
+        let there = Command::new("pgrep").args(["-f", &format!("sleep {marker}")]).output();
+        if let Ok(there) = there {
+            assert!(there.stdout.is_empty(), "left behind");
+        }
+    }
+
+    #[test]
+    fn programs_are_kept_from_harm() {
+        let dir = tempfile::tempdir().expect("a directory");
+        let file = dir.path().join("written");
+        fails(&format!("echo harm > {}", file.display()), b"");
+        let content = std::fs::read(&file).unwrap_or_default();
+        assert!(content.is_empty(), "it wrote a file");
+        assert!(Registry::new(Context::default()).parse("view: exec program=p").is_err());
+    }
+
+    /// A filter of the protocol, in Perl (which every Debian has): turns case in blocks, or doubles
+    /// what streams. `when` is run before each request of the letter in `$k`, with its data in `$d`.
+    fn perl(mode: &str, when: &str) -> String {
+        let turn = match mode {
+            "blocks" => "$d = substr($d, 8); $d =~ tr/a-zA-Z/A-Za-z/; put('d', $d);",
+            _ => "put('d', $d . $d) if $k eq 'd'; put('d', '!') if $k eq 'z';",
+        };
+        format!(
+            r#"exec perl -e '
+            sub take {{ my $b = ""; while (length $b < $_[0]) {{
+                sysread(STDIN, $b, $_[0] - length $b, length $b) or exit 0 }} $b }}
+            sub put {{ my $s = $_[0] . pack("V", length $_[1]) . $_[1]; my $o = 0;
+                while ($o < length $s) {{ $o += syswrite(STDOUT, $s, length($s) - $o, $o) }} }}
+            while (1) {{
+                my ($k, $n) = unpack("aV", take(5)); my $d = take($n);
+                {};
+                if ($k eq "h") {{ put("d", "weft filter 1") }} else {{ {} }}
+                put("n", "");
+            }}'"#,
+            when.replace('\'', "\""),
+            turn.replace('\'', "\"")
+        )
+    }
+
+    fn living(command: &str, text: &str) -> crate::Network {
+        let mut context = Context::default();
+        context.programs.insert("p".to_owned(), Program::new(command));
+        Registry::new(context).parse(text).expect("a network")
+    }
+
+    fn runs(network: &crate::Network, input: &[u8]) -> (Result<u64>, Vec<u8>) {
+        let mut out = Vec::new();
+        let io = Io::Read;
+        (run(network, io, &mut &input[..], &mut out, RunOptions::default()), out)
+    }
+
+    #[test]
+    fn programs_that_live_on_serve_many_files() {
+        let text = b"One two Three\n".repeat(70_000);
+        let blocks = perl("blocks", "");
+        let network = living(&blocks, "exec program=p mode=blocks inverse=yes");
+        assert_eq!(network.can().write, crate::Write::InPlace);
+        let view = living(&blocks, "view: exec program=p mode=blocks");
+        let swapped: Vec<u8> =
+            text.iter().map(|b| b ^ (u8::from(b.is_ascii_alphabetic()) << 5)).collect();
+        assert!(runs(&view, &text).1 == swapped);
+        let stream = perl("stream", "");
+        let network = living(&stream, "view: exec program=p mode=stream");
+        for _ in 0..50 {
+            let (ran, out) = runs(&network, b"abc");
+            ran.expect("a small file");
+            assert_eq!(out, b"abcabc!");
+        }
+        let (ran, out) = runs(&network, &text);
+        ran.expect("a large file");
+        assert_eq!(out.len(), 2 * text.len() + 1);
+    }
+
+    #[test]
+    fn one_process_serves_until_it_dies_and_then_the_next_does() {
+        // It answers with its number, in as many bytes as it was asked for, and dies after three.
+        let command = perl(
+            "blocks",
+            "exit 1 if $k eq 'f' && $count++ == 3; $d = substr($d, 0, 8) . sprintf('%08d', $$)",
+        );
+        let network = living(&command, "view: exec program=p mode=blocks");
+        let numbers: Vec<Vec<u8>> = (0..7)
+            .map(|_| {
+                let (ran, out) = runs(&network, b"12345678");
+                ran.expect("one that waited and died is none of this reader's business");
+                out
+            })
+            .collect();
+        assert!(numbers[0] == numbers[1] && numbers[0] == numbers[2], "{numbers:?}");
+        assert!(numbers[3] != numbers[0] && numbers[3] == numbers[5], "{numbers:?}");
+    }
+
+    #[test]
+    fn hostile_programs_that_live_on_end_in_time_and_others_go_on() {
+        // Harm is done to files that begin with an x.
+        let at_x = |harm: &str| {
+            perl("blocks", &format!("if ($k eq 'f' && substr($d, 8, 1) eq 'x') {{ {harm} }}"))
+        };
+        for (harm, said) in [
+            ("sleep 1000", "no answer within 500 ms"),
+            ("print STDERR 'because'; exit 3", "died: because"),
+            ("kill 9, $$", "died"),
+            ("while (1) { print STDERR 'x' x 100000 }", "no answer"),
+            ("while (1) { syswrite STDOUT, 'x' x 100000 }", "garbage"),
+            ("syswrite STDOUT, 'd' . pack('V', 4000000000)", "garbage"),
+            ("while (1) { put('d', 'x' x 100000) }", "without end"),
+            ("put('n', ''); next", "answered 0 bytes to 8"),
+            ("put('d', 'x'); put('n', ''); next", "answered 1 bytes to 8"),
+            ("put('n', ''); put('n', ''); next", "before it was asked"),
+            ("put('e', 'not this one'); next", "refuses: not this one"),
+            ("close STDOUT; sleep 1000", "died"),
+        ] {
+            let network = living(&at_x(harm), "view: exec program=p mode=blocks deadline=500");
+            assert_eq!(runs(&network, b"good one").1, b"GOOD ONE", "{harm}");
+            let began = Instant::now();
+            let error = runs(&network, b"x is bad").0.expect_err(harm).to_string();
+            assert!(began.elapsed() < Duration::from_secs(10), "{harm}");
+            assert!(error.contains(said), "{harm}: {error}");
+            assert_eq!(runs(&network, b"good one").1, b"GOOD ONE", "{harm}: afterwards");
+        }
+        let no_protocol = living("cat", "view: exec program=p mode=blocks deadline=500");
+        assert!(runs(&no_protocol, b"x").0.is_err());
+        let gone = living("exit 0", "view: exec program=p mode=stream deadline=500");
+        assert!(runs(&gone, b"x").0.expect_err("gone").to_string().contains("died"));
+    }
+
+    #[test]
+    fn programs_are_kept_from_system_calls_that_no_filter_needs() {
+        // socket(AF_UNIX), which Landlock does not know of.
+        let command = "perl -MSocket -e 'socket(S, AF_UNIX, SOCK_STREAM, 0) or print \"$!\"'";
+        assert_eq!(through(command, 9000, b"").1, b"Operation not permitted");
+    }
+}

@@ -1,0 +1,430 @@
+//! Programs that live on: each is asked for one thing after another, in frames on its standard
+//! input and output, and waits between files. The protocol is drawn in docs/transform.md.
+//!
+//! A frame is a letter, the length of what follows (u32, little-endian), and that. Each request is
+//! answered by any number of frames `d` with data and then by `n` (next) or `e` (an error, as
+//! text, after which the process goes on). A process that answers anything else, nothing within the
+//! deadline, or too much, is killed, and a fresh one is started for the next request.
+
+use std::fmt;
+use std::io::{ErrorKind, Read, Write};
+use std::os::fd::AsFd;
+use std::process::{ChildStderr, ChildStdin, ChildStdout};
+use std::sync::{Arc, Mutex, PoisonError};
+use std::time::{Duration, Instant};
+
+use rustix::event::{PollFd, PollFlags, Timespec, poll};
+
+use super::process::{COMPLAINT_BYTES, Process};
+use super::{Mode, Program, failure};
+use crate::{ByteMap, Direction, Error, Result, STEP_BYTES, Shape, Stream, StreamCodec, Transform};
+
+/// Data of a request, in bytes at most.
+const REQUEST_BYTES: usize = 256 << 10;
+/// Data of all answers to a request, in bytes at most.
+const ANSWER_MAX_BYTES: usize = 16 << 20;
+/// Processes that wait for the next request.
+const IDLE_MAX: usize = 8;
+const HEAD_BYTES: usize = 5;
+
+/// The pool of a stage.
+pub(super) struct Pooled {
+    pool: Arc<Shared>,
+    mode: Mode,
+    invertible: bool,
+}
+
+struct Shared {
+    name: String,
+    program: Program,
+    hello: &'static str,
+    deadline: Duration,
+    idle: Mutex<Vec<Worker>>,
+}
+
+impl fmt::Debug for Pooled {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        let name = &self.pool.name;
+        f.debug_struct("Pooled")
+            .field("name", name)
+            .field("mode", &self.mode)
+            .finish_non_exhaustive()
+    }
+}
+
+impl Pooled {
+    pub(super) fn new(
+        name: String,
+        program: Program,
+        mode: Mode,
+        invertible: bool,
+        deadline: Duration,
+    ) -> Self {
+        let hello = match mode {
+            Mode::Blocks => "weft filter 1 blocks",
+            Mode::Stream => "weft filter 1 stream",
+        };
+        let pool = Shared { name, program, hello, deadline, idle: Mutex::default() };
+        Self { pool: Arc::new(pool), mode, invertible }
+    }
+
+    fn check(&self, direction: Direction) -> Result<()> {
+        if direction == Direction::Inverse && !self.invertible {
+            return Err(crate::model::no_inverse("exec"));
+        }
+        Ok(())
+    }
+}
+
+impl Transform for Pooled {
+    fn name(&self) -> &'static str {
+        "exec"
+    }
+
+    fn shape(&self) -> Shape<'_> {
+        match self.mode {
+            Mode::Blocks => Shape::Bytes(self),
+            Mode::Stream => Shape::Stream(self),
+        }
+    }
+
+    fn invertible(&self) -> bool {
+        self.invertible
+    }
+}
+
+fn letter(direction: Direction) -> u8 {
+    match direction {
+        Direction::Forward => b'f',
+        Direction::Inverse => b'i',
+    }
+}
+
+impl ByteMap for Pooled {
+    fn apply(&self, direction: Direction, mut offset: u64, block: &mut [u8]) -> Result<()> {
+        self.check(direction)?;
+        for piece in block.chunks_mut(REQUEST_BYTES) {
+            let head = offset.to_le_bytes();
+            let request = Request { letter: letter(direction), parts: [&head, piece], offset };
+            let mut out = Vec::with_capacity(piece.len());
+            let worker = self.pool.ask(&request, &mut out)?;
+            if out.len() != piece.len() {
+                let what = format!("answered {} bytes to {}", out.len(), piece.len());
+                return Err(worker.failed(&self.pool, offset, &what));
+            }
+            self.pool.give_back(worker);
+            piece.copy_from_slice(&out);
+            offset += piece.len() as u64;
+        }
+        Ok(())
+    }
+}
+
+impl StreamCodec for Pooled {
+    fn start(&self, direction: Direction) -> Result<Box<dyn Stream>> {
+        self.check(direction)?;
+        let begin = Request { letter: b'b', parts: [&[letter(direction)], &[]], offset: 0 };
+        let mut out = Vec::new();
+        let worker = self.pool.ask(&begin, &mut out)?;
+        Ok(Box::new(Pass { pool: self.pool.clone(), worker: Some(worker), early: out, made: 0 }))
+    }
+}
+
+/// A file on its way through a process, which is this one's until then.
+struct Pass {
+    pool: Arc<Shared>,
+    worker: Option<Worker>,
+    /// What came before any input.
+    early: Vec<u8>,
+    made: u64,
+}
+
+impl Pass {
+    fn step(&mut self, letter: u8, data: &[u8], out: &mut Vec<u8>) -> Result<()> {
+        out.append(&mut self.early);
+        let before = out.len();
+        let request = Request { letter, parts: [data, &[]], offset: self.made };
+        let Some(mut worker) = self.worker.take() else {
+            return Err(failure(&self.pool.name, self.made, "ended before", &[]));
+        };
+        let answer = worker.exchange(&request, self.pool.deadline, out);
+        self.made += (out.len() - before) as u64;
+        match answer {
+            Ok(()) => {
+                self.worker = Some(worker);
+                Ok(())
+            }
+            Err(why) => {
+                let error = why.error(&self.pool, self.made, &worker);
+                if matches!(why, Why::Refused(_)) {
+                    self.pool.give_back(worker);
+                }
+                Err(error)
+            }
+        }
+    }
+}
+
+impl Stream for Pass {
+    fn push(&mut self, input: &[u8], out: &mut Vec<u8>) -> Result<usize> {
+        let mut used = 0;
+        while used < input.len() && out.len() < STEP_BYTES {
+            let piece = &input[used..input.len().min(used + REQUEST_BYTES)];
+            self.step(b'd', piece, out)?;
+            used += piece.len();
+        }
+        Ok(used)
+    }
+
+    fn finish(&mut self, out: &mut Vec<u8>) -> Result<bool> {
+        self.step(b'z', &[], out)?;
+        // Only a process that is done with a file is asked for another.
+        if let Some(worker) = self.worker.take() {
+            self.pool.give_back(worker);
+        }
+        Ok(true)
+    }
+}
+
+struct Request<'a> {
+    letter: u8,
+    parts: [&'a [u8]; 2],
+    /// For errors.
+    offset: u64,
+}
+
+impl Shared {
+    fn idle(&self) -> Option<Worker> {
+        self.idle.lock().unwrap_or_else(PoisonError::into_inner).pop()
+    }
+
+    fn give_back(&self, worker: Worker) {
+        let mut idle = self.idle.lock().unwrap_or_else(PoisonError::into_inner);
+        if idle.len() < IDLE_MAX {
+            idle.push(worker);
+        }
+    }
+
+    fn start(&self) -> Result<Worker> {
+        let mut worker = Worker::start(&self.program)?;
+        let hello = Request { letter: b'h', parts: [self.hello.as_bytes(), &[]], offset: 0 };
+        let mut answer = Vec::new();
+        let greeted = worker.exchange(&hello, self.deadline, &mut answer);
+        greeted.map_err(|why| why.error(self, 0, &worker))?;
+        if answer != b"weft filter 1" {
+            return Err(worker.failed(self, 0, "does not speak the protocol of filters"));
+        }
+        Ok(worker)
+    }
+
+    /// Sends a request to a process that waits, or to a fresh one; that which answered. One that
+    /// waited may have died since, for reasons that are none of this request's.
+    fn ask(&self, request: &Request<'_>, out: &mut Vec<u8>) -> Result<Worker> {
+        while let Some(mut worker) = self.idle() {
+            match worker.exchange(request, self.deadline, out) {
+                Ok(()) => return Ok(worker),
+                Err(Why::Died) => out.clear(),
+                Err(why) => return Err(self.refused(why, request.offset, worker)),
+            }
+        }
+        let mut worker = self.start()?;
+        match worker.exchange(request, self.deadline, out) {
+            Ok(()) => Ok(worker),
+            Err(why) => Err(self.refused(why, request.offset, worker)),
+        }
+    }
+
+    fn refused(&self, why: Why, offset: u64, worker: Worker) -> Error {
+        let error = why.error(self, offset, &worker);
+        if matches!(why, Why::Refused(_)) {
+            self.give_back(worker);
+        }
+        error
+    }
+}
+
+/// Why a request was not answered.
+enum Why {
+    /// The process says so, and goes on.
+    Refused(String),
+    Died,
+    Late,
+    Garbage(&'static str),
+}
+
+impl Why {
+    fn error(&self, pool: &Shared, offset: u64, worker: &Worker) -> Error {
+        match self {
+            Self::Refused(message) => {
+                failure(&pool.name, offset, &format!("refuses: {message}"), &[])
+            }
+            Self::Died => worker.failed(pool, offset, "died"),
+            Self::Garbage(what) => worker.failed(pool, offset, what),
+            Self::Late => {
+                let millis = u64::try_from(pool.deadline.as_millis()).unwrap_or(u64::MAX);
+                Error::Deadline { stage: "exec", millis }
+            }
+        }
+    }
+}
+
+/// One process of the pool. Its pipes never block.
+struct Worker {
+    stdin: ChildStdin,
+    stdout: ChildStdout,
+    stderr: Option<ChildStderr>,
+    received: Vec<u8>,
+    complaint: Vec<u8>,
+    _process: Process,
+}
+
+/// Reads what is there. `false` at the end.
+fn drain(from: &mut impl Read, max: usize, mut take: impl FnMut(&[u8])) -> bool {
+    let mut block = [0; 64 << 10];
+    let mut left = max;
+    while left > 0 {
+        match from.read(&mut block) {
+            Ok(0) => return false,
+            Ok(got) => {
+                take(&block[..got]);
+                left = left.saturating_sub(got);
+            }
+            Err(e) if e.kind() == ErrorKind::Interrupted => {}
+            Err(e) => return e.kind() == ErrorKind::WouldBlock,
+        }
+    }
+    true
+}
+
+impl Worker {
+    fn start(program: &Program) -> Result<Self> {
+        // Each request has a deadline; all of them together may take what they take.
+        let mut process = Process::start(program, None)?;
+        let child = process.child();
+        let pipes = (child.stdin.take(), child.stdout.take(), child.stderr.take());
+        let (Some(stdin), Some(stdout), Some(stderr)) = pipes else {
+            return Err(std::io::Error::other("a process without pipes").into());
+        };
+        let unblock = |fd: std::os::fd::BorrowedFd<'_>| {
+            rustix::io::ioctl_fionbio(fd, true).map_err(std::io::Error::from)
+        };
+        unblock(stdin.as_fd())?;
+        unblock(stdout.as_fd())?;
+        unblock(stderr.as_fd())?;
+        let (received, complaint) = (Vec::new(), Vec::new());
+        Ok(Self { stdin, stdout, stderr: Some(stderr), received, complaint, _process: process })
+    }
+
+    fn failed(&self, pool: &Shared, offset: u64, what: &str) -> Error {
+        failure(&pool.name, offset, what, &self.complaint)
+    }
+
+    /// Sends a request and takes the answers, whose data is appended to `out`.
+    fn exchange(
+        &mut self,
+        request: &Request<'_>,
+        deadline: Duration,
+        out: &mut Vec<u8>,
+    ) -> Result<(), Why> {
+        let end = Instant::now() + deadline;
+        let len: usize = request.parts.iter().map(|part| part.len()).sum();
+        let mut to_send = Vec::with_capacity(HEAD_BYTES + len);
+        to_send.push(request.letter);
+        // At most the data of a request and a few more.
+        to_send.extend((len as u32).to_le_bytes());
+        request.parts.iter().for_each(|part| to_send.extend_from_slice(part));
+        let limit = out.len() + ANSWER_MAX_BYTES;
+        let mut sent = 0;
+        loop {
+            while sent < to_send.len() {
+                match self.stdin.write(&to_send[sent..]) {
+                    Ok(some) => sent += some,
+                    Err(e) if e.kind() == ErrorKind::Interrupted => {}
+                    Err(e) if e.kind() == ErrorKind::WouldBlock => break,
+                    Err(_) => return Err(self.died()),
+                }
+            }
+            let alive = self.take_in();
+            let answer = self.answers(limit, out)?;
+            let in_step = sent == to_send.len() && self.received.is_empty();
+            match answer {
+                Some(_) if !in_step => return Err(Why::Garbage("answers before it was asked")),
+                Some(answer) => return answer,
+                None if !alive => return Err(self.died()),
+                None => {}
+            }
+            self.wait(sent < to_send.len(), end)?;
+        }
+    }
+
+    /// Takes what the process wrote; whether its output goes on.
+    fn take_in(&mut self) -> bool {
+        let Self { stdout, stderr, received, complaint, .. } = self;
+        let goes_on = drain(stdout, 1 << 20, |bytes| received.extend_from_slice(bytes));
+        let said = stderr.as_mut().is_none_or(|stderr| {
+            drain(stderr, 1 << 20, |bytes| {
+                let room = COMPLAINT_BYTES - complaint.len();
+                complaint.extend_from_slice(&bytes[..bytes.len().min(room)]);
+            })
+        });
+        if !said {
+            *stderr = None;
+        }
+        goes_on
+    }
+
+    /// Takes the frames that have come; the outcome, once that is there.
+    #[expect(clippy::type_complexity, reason = "an error now, or one that was answered")]
+    fn answers(&mut self, limit: usize, out: &mut Vec<u8>) -> Result<Option<Result<(), Why>>, Why> {
+        let mut at = 0;
+        let mut outcome = None;
+        while let (None, Some(head)) = (&outcome, self.received.get(at..at + HEAD_BYTES)) {
+            let len = u32::from_le_bytes([head[1], head[2], head[3], head[4]]) as usize;
+            if !matches!(head[0], b'd' | b'n' | b'e') || len > ANSWER_MAX_BYTES {
+                return Err(Why::Garbage("answers garbage"));
+            }
+            let from = at + HEAD_BYTES;
+            let Some(content) = self.received.get(from..from + len) else { break };
+            match head[0] {
+                b'd' if out.len() + len > limit => {
+                    return Err(Why::Garbage("answers without end"));
+                }
+                b'd' => out.extend_from_slice(content),
+                b'n' => outcome = Some(Ok(())),
+                _ => {
+                    let shown = &content[..len.min(COMPLAINT_BYTES)];
+                    let message = String::from_utf8_lossy(shown).trim().to_owned();
+                    outcome = Some(Err(Why::Refused(message)));
+                }
+            }
+            at = from + len;
+        }
+        self.received.drain(..at);
+        Ok(outcome)
+    }
+
+    /// Waits until the process has written something, or reads.
+    fn wait(&self, sending: bool, end: Instant) -> Result<(), Why> {
+        let left = end.saturating_duration_since(Instant::now());
+        if left.is_zero() {
+            return Err(Why::Late);
+        }
+        let mut fds = vec![PollFd::new(&self.stdout, PollFlags::IN)];
+        fds.extend(self.stderr.as_ref().map(|stderr| PollFd::new(stderr, PollFlags::IN)));
+        if sending {
+            fds.push(PollFd::new(&self.stdin, PollFlags::OUT));
+        }
+        let left = Timespec::try_from(left).unwrap_or(Timespec { tv_sec: 3600, tv_nsec: 0 });
+        match poll(&mut fds, Some(&left)) {
+            Ok(0) => Err(Why::Late),
+            Ok(_) | Err(rustix::io::Errno::INTR) => Ok(()),
+            Err(_) => Err(Why::Garbage("cannot be waited for")),
+        }
+    }
+
+    /// What it had to say comes with its end.
+    fn died(&mut self) -> Why {
+        self.take_in();
+        Why::Died
+    }
+}

@@ -1,0 +1,144 @@
+//! The stage that runs a WebAssembly module. See [`crate::wasm`].
+
+use std::fmt;
+use std::sync::Arc;
+use std::time::Duration;
+
+use crate::registry::StageInfo;
+use crate::wasm::{GUEST_BUFFER_BYTES, Guest, GuestKind, GuestLimits, Idle, Instance};
+use crate::{ByteMap, Direction, Error, Result, STEP_BYTES, Shape, Stream, StreamCodec, Transform};
+
+pub(super) const STAGES: &[StageInfo] = &[StageInfo {
+    name: "wasm",
+    summary: "runs a WebAssembly module that the caller named, in a sandbox",
+    parameters: &[
+        ("module", "the name of the module"),
+        ("argument", "text for the module"),
+        ("deadline", "milliseconds for a block of 256 KiB, 1 to 60000 (1000)"),
+        ("memory", "the most memory of an instance, 1M to 1G (64M)"),
+    ],
+    make: |p, context| {
+        let name = p.required("module")?;
+        let argument = p.text("argument").unwrap_or_default();
+        let deadline = Duration::from_millis(p.number("deadline", 1..=60_000, 1000)?);
+        let memory_bytes = p.bytes("memory", 1 << 20..=1 << 30, 64 << 20)? as usize;
+        let Some(guest) = context.modules.get(&name) else {
+            return Err(p.error(format!("no module named \"{name}\"")));
+        };
+        let limits = GuestLimits { memory_bytes, deadline };
+        // Whether it can work at all is found out now, and not with the first read.
+        let first = Instance::new(guest, limits, &argument).map_err(|e| p.error(e.to_string()))?;
+        let idle = Arc::new(Idle::default());
+        idle.put(first);
+        Ok(Arc::new(Wasm { guest: guest.clone(), limits, argument, idle }))
+    },
+}];
+
+struct Wasm {
+    guest: Arc<Guest>,
+    limits: GuestLimits,
+    argument: String,
+    idle: Arc<Idle>,
+}
+
+impl fmt::Debug for Wasm {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        f.debug_struct("Wasm").field("guest", &self.guest).finish_non_exhaustive()
+    }
+}
+
+impl Wasm {
+    fn fresh(&self) -> Result<Instance> {
+        Instance::new(&self.guest, self.limits, &self.argument)
+    }
+
+    fn check(&self, direction: Direction) -> Result<()> {
+        if direction == Direction::Inverse && !self.guest.is_invertible() {
+            return Err(crate::model::no_inverse("wasm"));
+        }
+        Ok(())
+    }
+}
+
+impl Transform for Wasm {
+    fn name(&self) -> &'static str {
+        "wasm"
+    }
+
+    fn shape(&self) -> Shape<'_> {
+        match self.guest.kind() {
+            GuestKind::Bytes => Shape::Bytes(self),
+            GuestKind::Stream => Shape::Stream(self),
+        }
+    }
+
+    fn invertible(&self) -> bool {
+        self.guest.is_invertible()
+    }
+}
+
+impl ByteMap for Wasm {
+    fn apply(&self, direction: Direction, mut offset: u64, block: &mut [u8]) -> Result<()> {
+        self.check(direction)?;
+        let mut instance = match self.idle.take() {
+            Some(instance) => instance,
+            None => self.fresh()?,
+        };
+        for piece in block.chunks_mut(GUEST_BUFFER_BYTES as usize) {
+            instance.bytes(&self.guest, direction, offset, piece)?;
+            offset += piece.len() as u64;
+        }
+        self.idle.put(instance);
+        Ok(())
+    }
+}
+
+impl StreamCodec for Wasm {
+    fn start(&self, direction: Direction) -> Result<Box<dyn Stream>> {
+        self.check(direction)?;
+        // Always a fresh one: a guest that streams remembers what it has seen.
+        let instance = self.fresh()?;
+        Ok(Box::new(Pass { guest: self.guest.clone(), instance, direction, made: 0 }))
+    }
+}
+
+/// One pass of a guest that streams.
+struct Pass {
+    guest: Arc<Guest>,
+    instance: Instance,
+    direction: Direction,
+    made: u64,
+}
+
+impl Pass {
+    fn step(&mut self, input: &[u8], last: bool, out: &mut Vec<u8>) -> Result<(usize, usize)> {
+        let (taken, made) =
+            self.instance.stream(&self.guest, self.direction, self.made, input, last, out)?;
+        self.made += made as u64;
+        Ok((taken, made))
+    }
+}
+
+impl Stream for Pass {
+    fn push(&mut self, input: &[u8], out: &mut Vec<u8>) -> Result<usize> {
+        let mut used = 0;
+        while used < input.len() && out.len() < STEP_BYTES {
+            let (taken, made) = self.step(&input[used..], false, out)?;
+            if taken == 0 && made == 0 {
+                let what = "the guest makes no progress".to_owned();
+                return Err(Error::Corrupt { stage: "wasm", offset: self.made, what });
+            }
+            used += taken;
+        }
+        Ok(used)
+    }
+
+    fn finish(&mut self, out: &mut Vec<u8>) -> Result<bool> {
+        while out.len() < STEP_BYTES {
+            if self.step(&[], true, out)?.1 == 0 {
+                return Ok(true);
+            }
+        }
+        Ok(false)
+    }
+}

@@ -1,0 +1,88 @@
+//! Compiled modules on disk.
+//!
+//! What is read here runs, and so it must be what this program wrote: reading it back is `unsafe`
+//! for that reason. A file is named by a BLAKE3 hash of the module and of all that compiling
+//! depends on, holds a hash of its content (against damage), and counts only if it and its
+//! directory belong to this user and nobody else can write them: who can, can also replace this
+//! program.
+
+use std::hash::{DefaultHasher, Hash, Hasher};
+use std::io::{Read, Write};
+use std::os::unix::fs::{DirBuilderExt, MetadataExt, OpenOptionsExt};
+use std::path::Path;
+
+use wasmtime::{Engine, Module};
+
+use crate::Result;
+
+const HASH_BYTES: usize = 32;
+
+/// The module from its compiled form in `directory`, or else by `compile`, which is then kept.
+pub(super) fn through(
+    engine: &Engine,
+    directory: &Path,
+    module: &[u8],
+    compile: impl FnOnce() -> Result<Module>,
+) -> Result<Module> {
+    let mut settings = DefaultHasher::new();
+    engine.precompile_compatibility_hash().hash(&mut settings);
+    let mut name = blake3::Hasher::new();
+    name.update(&settings.finish().to_le_bytes()).update(module);
+    let path = directory.join(format!("{}.cwasm", name.finalize().to_hex()));
+    if !is_own_directory(directory) {
+        tracing::warn!("{}: not this user's alone; not used", directory.display());
+        return compile();
+    }
+    if let Some(compiled) = read(&path) {
+        // SAFETY: the file is this user's own, nobody else can write it or its directory, and its
+        // content has the hash that was written with it by `write` below, out of `serialize`.
+        match unsafe { Module::deserialize(engine, compiled) } {
+            Ok(module) => return Ok(module),
+            Err(e) => tracing::debug!("{}: compiled again: {e:#}", path.display()),
+        }
+    }
+    let module = compile()?;
+    let kept = module.serialize().map_err(std::io::Error::other);
+    if let Err(e) = kept.and_then(|compiled| write(directory, &path, &compiled)) {
+        tracing::debug!("{}: not kept: {e}", path.display());
+    }
+    Ok(module)
+}
+
+fn is_own(metadata: &std::fs::Metadata) -> bool {
+    metadata.uid() == rustix::process::geteuid().as_raw() && metadata.mode() & 0o022 == 0
+}
+
+fn is_own_directory(directory: &Path) -> bool {
+    let _ = std::fs::DirBuilder::new().recursive(true).mode(0o700).create(directory);
+    let found = std::fs::symlink_metadata(directory);
+    found.is_ok_and(|found| found.is_dir() && is_own(&found))
+}
+
+/// The compiled module in a file, if it is one of ours and whole.
+fn read(path: &Path) -> Option<Vec<u8>> {
+    let no_links = rustix::fs::OFlags::NOFOLLOW.bits().cast_signed();
+    let mut file = std::fs::File::options().read(true).custom_flags(no_links).open(path).ok()?;
+    let metadata = file.metadata().ok()?;
+    if !metadata.is_file() || !is_own(&metadata) {
+        return None;
+    }
+    let mut content = Vec::new();
+    file.read_to_end(&mut content).ok()?;
+    let compiled = content.split_off(HASH_BYTES.min(content.len()));
+    (blake3::hash(&compiled).as_bytes()[..] == content[..]).then_some(compiled)
+}
+
+fn write(directory: &Path, path: &Path, compiled: &[u8]) -> std::io::Result<()> {
+    let fresh = directory.join(format!(".fresh-{}", std::process::id()));
+    let mut file = std::fs::File::options()
+        .write(true)
+        .create(true)
+        .truncate(true)
+        .mode(0o600)
+        .open(&fresh)?;
+    file.write_all(blake3::hash(compiled).as_bytes())?;
+    file.write_all(compiled)?;
+    drop(file);
+    std::fs::rename(&fresh, path)
+}

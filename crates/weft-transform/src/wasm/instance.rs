@@ -1,0 +1,194 @@
+//! A guest at work: one instance with its memory, used by one thread at a time.
+
+use wasmtime::{Memory, Store, StoreLimits, StoreLimitsBuilder, Trap, TypedFunc};
+
+use super::{GUEST_BUFFER_BYTES, Guest, GuestLimits, TICK, refused};
+use crate::{Direction, Error, Result};
+
+/// Buffers in a guest's memory: one for input, one for output.
+const BUFFERS: u32 = 2;
+
+type Bytes = TypedFunc<(u32, u32, u64), u32>;
+type Stream = TypedFunc<(u32, u32, u32, u32, u32), i64>;
+
+pub(crate) struct Instance {
+    store: Store<StoreLimits>,
+    instance: wasmtime::Instance,
+    memory: Memory,
+    /// Where the buffers are: the first for input and for bytes in their place.
+    buffers: [u32; BUFFERS as usize],
+    limits: GuestLimits,
+    bytes: [Option<Bytes>; 2],
+    stream: [Option<Stream>; 2],
+}
+
+fn nr(direction: Direction) -> usize {
+    usize::from(direction == Direction::Inverse)
+}
+
+/// What a call that did not return says of the byte `offset`.
+fn failed(e: &wasmtime::Error, offset: u64, limits: &GuestLimits) -> Error {
+    if e.downcast_ref::<Trap>() == Some(&Trap::Interrupt) {
+        let millis = u64::try_from(limits.deadline.as_millis()).unwrap_or(u64::MAX);
+        return Error::Deadline { stage: "wasm", millis };
+    }
+    let what = match e.downcast_ref::<Trap>() {
+        Some(trap) => format!("the guest trapped: {trap}"),
+        None => format!("the guest failed: {e:#}"),
+    };
+    Error::Corrupt { stage: "wasm", offset, what }
+}
+
+fn wrong(offset: u64, what: impl Into<String>) -> Error {
+    Error::Corrupt { stage: "wasm", offset, what: what.into() }
+}
+
+impl Instance {
+    /// Makes an instance, told `argument` if it is not empty.
+    pub(crate) fn new(guest: &Guest, limits: GuestLimits, argument: &str) -> Result<Self> {
+        let allowed = StoreLimitsBuilder::new()
+            .memory_size(limits.memory_bytes)
+            .table_elements(100_000)
+            .instances(1)
+            .memories(1)
+            .tables(8)
+            .build();
+        let mut store = Store::new(&guest.engine, allowed);
+        store.limiter(|allowed| allowed);
+        arm(&mut store, &limits);
+        let failed = |e: wasmtime::Error| failed(&e, 0, &limits);
+        let instance = guest.prepared.instantiate(&mut store).map_err(failed)?;
+        let memory = instance
+            .get_memory(&mut store, "memory")
+            .ok_or_else(|| refused("the module exports no memory"))?;
+        let misfit = |e: wasmtime::Error| refused(format!("a function of the module: {e:#}"));
+        let room =
+            instance.get_typed_func::<u32, u32>(&mut store, "weft_buffer").map_err(misfit)?;
+        let mut buffers = [0; BUFFERS as usize];
+        for buffer in &mut buffers {
+            arm(&mut store, &limits);
+            *buffer = room.call(&mut store, GUEST_BUFFER_BYTES).map_err(failed)?;
+            let end = *buffer as usize + GUEST_BUFFER_BYTES as usize;
+            if *buffer == 0 || end > memory.data_size(&store) {
+                return Err(wrong(0, "the guest has no room for its buffers"));
+            }
+        }
+        let mut this = Self {
+            store,
+            instance,
+            memory,
+            buffers,
+            limits,
+            bytes: [None, None],
+            stream: [None, None],
+        };
+        this.configure(argument)?;
+        Ok(this)
+    }
+
+    fn configure(&mut self, argument: &str) -> Result<()> {
+        if argument.is_empty() {
+            return Ok(());
+        }
+        let function =
+            self.instance.get_typed_func::<(u32, u32), u32>(&mut self.store, "weft_configure");
+        let function = function.map_err(|_| refused("the module takes no argument"))?;
+        self.put(argument.as_bytes())?;
+        arm(&mut self.store, &self.limits);
+        // Shorter than a buffer, or `put` had failed.
+        let call = (self.buffers[0], argument.len() as u32);
+        let answer = function.call(&mut self.store, call);
+        match answer.map_err(|e| failed(&e, 0, &self.limits))? {
+            0 => Ok(()),
+            code => Err(refused(format!("the guest refuses argument=\"{argument}\" ({code})"))),
+        }
+    }
+
+    /// Puts bytes into the first buffer.
+    fn put(&mut self, bytes: &[u8]) -> Result<()> {
+        let at = self.buffers[0] as usize;
+        let room = self.memory.data_mut(&mut self.store).get_mut(at..at + bytes.len());
+        let room = room.filter(|room| room.len() <= GUEST_BUFFER_BYTES as usize);
+        room.ok_or_else(|| wrong(0, "more than a buffer"))?.copy_from_slice(bytes);
+        Ok(())
+    }
+
+    /// Transforms `block`, at most a buffer long, in its place.
+    pub(crate) fn bytes(
+        &mut self,
+        guest: &Guest,
+        direction: Direction,
+        offset: u64,
+        block: &mut [u8],
+    ) -> Result<()> {
+        let slot = &mut self.bytes[nr(direction)];
+        let function = match slot {
+            Some(function) => function,
+            None => slot.insert(
+                self.instance
+                    .get_typed_func(&mut self.store, guest.function(direction))
+                    .map_err(|e| refused(format!("a function of the module: {e:#}")))?,
+            ),
+        }
+        .clone();
+        self.put(block)?;
+        arm(&mut self.store, &self.limits);
+        let at = self.buffers[0];
+        let answer = function.call(&mut self.store, (at, block.len() as u32, offset));
+        match answer.map_err(|e| failed(&e, offset, &self.limits))? {
+            0 => {}
+            code => return Err(wrong(offset, format!("the guest says: error {code}"))),
+        }
+        let at = at as usize;
+        let made = self.memory.data(&self.store).get(at..at + block.len());
+        block.copy_from_slice(made.ok_or_else(|| wrong(offset, "no such memory"))?);
+        Ok(())
+    }
+
+    /// Hands in some of `input` (all of it at most), `last` if nothing follows; appends what the
+    /// guest made to `out`. How much it took, and how much it made.
+    pub(crate) fn stream(
+        &mut self,
+        guest: &Guest,
+        direction: Direction,
+        offset: u64,
+        input: &[u8],
+        last: bool,
+        out: &mut Vec<u8>,
+    ) -> Result<(usize, usize)> {
+        let slot = &mut self.stream[nr(direction)];
+        let function = match slot {
+            Some(function) => function,
+            None => slot.insert(
+                self.instance
+                    .get_typed_func(&mut self.store, guest.function(direction))
+                    .map_err(|e| refused(format!("a function of the module: {e:#}")))?,
+            ),
+        }
+        .clone();
+        let input = &input[..input.len().min(GUEST_BUFFER_BYTES as usize)];
+        self.put(input)?;
+        arm(&mut self.store, &self.limits);
+        let [from, to] = self.buffers;
+        let call = (from, input.len() as u32, to, GUEST_BUFFER_BYTES, u32::from(last));
+        let answer = function.call(&mut self.store, call);
+        let answer = answer.map_err(|e| failed(&e, offset, &self.limits))?;
+        let Ok(answer) = u64::try_from(answer) else {
+            return Err(wrong(offset, format!("the guest says: error {}", answer.unsigned_abs())));
+        };
+        let (taken, made) = ((answer >> 32) as usize, (answer & 0xFFFF_FFFF) as usize);
+        if taken > input.len() || made > GUEST_BUFFER_BYTES as usize {
+            return Err(wrong(offset, "the guest took or made more than there was room for"));
+        }
+        let at = to as usize;
+        let bytes = self.memory.data(&self.store).get(at..at + made);
+        out.extend_from_slice(bytes.ok_or_else(|| wrong(offset, "no such memory"))?);
+        Ok((taken, made))
+    }
+}
+
+/// Gives the next call its time.
+fn arm(store: &mut Store<StoreLimits>, limits: &GuestLimits) {
+    let ticks = limits.deadline.as_millis() / TICK.as_millis() + 1;
+    store.set_epoch_deadline(u64::try_from(ticks).unwrap_or(u64::MAX));
+}

@@ -1,0 +1,201 @@
+//! Archives as directories, one in the other, packed and damaged.
+
+use std::io::{Cursor, Write};
+use std::sync::Arc;
+
+use weft_transform::{Rules, TransformFs, TransformOptions};
+use weft_vfs::{DirCursor, Error, FileKind, FileSystem, Ino, MemFs, OpenFlags, Result, Walker};
+
+use crate::common::{Random, registry};
+
+fn header(kind: tar::EntryType, len: usize, mode: u32) -> tar::Header {
+    let mut header = tar::Header::new_gnu();
+    header.set_entry_type(kind);
+    header.set_size(len as u64);
+    header.set_mode(mode);
+    header.set_mtime(1_000_000_000);
+    header
+}
+
+/// A tar of these files, with a directory, a link of each kind and a long name.
+fn tarred(files: &[(&str, &[u8])]) -> Vec<u8> {
+    let mut tar = tar::Builder::new(Vec::new());
+    let mut add = |kind, name: &str, data: &[u8], mode| {
+        tar.append_data(&mut header(kind, data.len(), mode), name, data).expect("added");
+    };
+    add(tar::EntryType::Directory, "d/", b"", 0o750);
+    for (name, data) in files {
+        add(tar::EntryType::Regular, name, data, 0o644);
+    }
+    let long = format!("d/{}/file", "n".repeat(180));
+    add(tar::EntryType::Regular, &long, b"found", 0o600);
+    let first = files[0].0;
+    for (kind, name) in [(tar::EntryType::Symlink, "soft"), (tar::EntryType::Link, "hard")] {
+        tar.append_link(&mut header(kind, 0, 0o777), name, first).expect("added");
+    }
+    tar.into_inner().expect("a tar")
+}
+
+fn zipped(files: &[(&str, &[u8])]) -> Vec<u8> {
+    let mut zip = zip::ZipWriter::new(Cursor::new(Vec::new()));
+    for (nr, (name, data)) in files.iter().enumerate() {
+        let method = [zip::CompressionMethod::Deflated, zip::CompressionMethod::Stored][nr % 2];
+        let options = zip::write::SimpleFileOptions::default().compression_method(method);
+        zip.start_file(*name, options).expect("started");
+        zip.write_all(data).expect("written");
+    }
+    zip.finish().expect("a zip").into_inner()
+}
+
+fn over(rules: &str) -> (Arc<MemFs>, TransformFs) {
+    let below = Arc::new(MemFs::new());
+    let rules = Rules::parse(rules.as_bytes()).expect("rules");
+    let options = TransformOptions { rules, ..TransformOptions::default() };
+    let fs = TransformFs::new(below.clone(), registry(), options).expect("a root");
+    (below, fs)
+}
+
+fn names(fs: &dyn FileSystem, ino: Ino) -> Vec<String> {
+    let mut names = Vec::new();
+    let mut cursor = DirCursor::START;
+    // One at a time: each cursor must lead on.
+    loop {
+        let mut got = false;
+        fs.readdir(ino, cursor, &mut |entry| {
+            if got {
+                return false;
+            }
+            got = true;
+            names.push(String::from_utf8_lossy(entry.name).into_owned());
+            cursor = entry.next;
+            true
+        })
+        .expect("a directory");
+        if !got {
+            return names;
+        }
+    }
+}
+
+#[test]
+fn archives_are_directories() -> Result<()> {
+    let (_, fs) = over("");
+    let walker = Walker::new(&fs);
+    let data = Random(3).text(200_000);
+    let tar = tarred(&[("d/a", &data), ("b/c/empty", b"")]);
+    let zip = zipped(&[("one", &data), ("d/two", b"stored"), ("../out", b"no")]);
+    walker.write_file(b"/x.tar", &tar, 0o644)?;
+    walker.write_file(b"/y.zip", &zip, 0o644)?;
+    walker.write_file(b"/nested.tar", &tarred(&[("in/y.zip", &zip), ("in/x.tar", &tar)]), 0o644)?;
+    walker.write_file(b"/plain", b"no archive", 0o644)?;
+
+    let root = walker.resolve(b"/x.tar@tree")?;
+    assert_eq!(names(&fs, root.ino()), [".", "..", "b", "d", "hard", "soft"]);
+    assert_eq!(walker.read_file(b"/x.tar@tree/d/a")?, data);
+    assert_eq!(walker.read_file(b"/x.tar@tree/hard")?, data);
+    assert_eq!(walker.read_file(b"/x.tar@tree/b/c/empty")?, b"");
+    let long = format!("/x.tar@tree/d/{}/file", "n".repeat(180));
+    assert_eq!(walker.read_file(long.as_bytes())?, b"found");
+    let link = fs.lookup(root.ino(), b"soft")?.attr;
+    assert!(link.kind == FileKind::Symlink && fs.readlink(link.ino)? == b"d/a");
+    let attr = fs.lookup(root.ino(), b"d")?.attr;
+    assert_eq!((attr.perm, attr.mtime.secs), (0o550, 1_000_000_000));
+    assert_eq!(fs.lookup(root.ino(), b"..")?.attr.ino, fs.root());
+
+    assert_eq!(walker.read_file(b"/y.zip@tree/one")?, data);
+    assert_eq!(walker.read_file(b"/y.zip@tree/d/two")?, b"stored");
+    assert_eq!(names(&fs, walker.resolve(b"/y.zip@tree")?.ino()), [".", "..", "d", "one"]);
+
+    assert_eq!(walker.read_file(b"/nested.tar@tree/in/y.zip@tree/one")?, data);
+    assert_eq!(walker.read_file(b"/nested.tar@tree/in/x.tar@tree/d/a")?, data);
+
+    for none in [&b"/plain@tree"[..], b"/x.tar@tree/none", b"/x.tar@tree/d/a@tree", b"/d@tree"] {
+        assert!(matches!(walker.read_file(none), Err(Error::NotFound)), "{none:?}");
+    }
+    // Nobody writes.
+    let file = walker.resolve(b"/x.tar@tree/d/a")?;
+    assert!(matches!(fs.open(file.ino(), OpenFlags::WRITE), Err(Error::ReadOnly)));
+    assert!(walker.write_file(b"/x.tar@tree/new", b"", 0o644).is_err());
+    assert!(walker.remove(b"/x.tar@tree/d/a").is_err());
+    Ok(())
+}
+
+#[test]
+fn packed_archives_are_seen_through() -> Result<()> {
+    // Packed as files of networks, and packed by their content.
+    let (below, fs) = over("*.log.tar zstd\nsecret.tar xz level=0 | aead key=work\n");
+    let (walker, under) = (Walker::new(&fs), Walker::new(&*below));
+    let data = Random(4).text(100_000);
+    let tar = tarred(&[("a", &data)]);
+    for name in [&b"/x.log.tar"[..], b"/secret.tar"] {
+        walker.write_file(name, &tar, 0o644)?;
+        assert!(under.read_file(name)? != tar);
+        assert_eq!(walker.read_file(&[name, b"@tree/a"].concat())?, data);
+    }
+    for stage in ["gzip", "zstd", "xz level=0", "lz4"] {
+        let packed = format!("/{}.tgz", stage.split(' ').next().unwrap_or_default());
+        let stored = {
+            let base = weft_transform::store::MemoryBase::default();
+            let mut file = crate::common::open_base(&base, stage);
+            file.write_at(0, &tar)?;
+            file.commit()?;
+            base.content()
+        };
+        walker.write_file(packed.as_bytes(), &stored, 0o644)?;
+        assert_eq!(walker.read_file(format!("{packed}@tree/a").as_bytes())?, data, "{stage}");
+    }
+    walker.write_file(b"/h", &data_hex(&tar), 0o644)?;
+    assert_eq!(walker.read_file(b"/h@~hex+tree/a")?, data, "by name");
+    Ok(())
+}
+
+fn data_hex(data: &[u8]) -> Vec<u8> {
+    data.iter().flat_map(|byte| format!("{byte:02x}").into_bytes()).collect()
+}
+
+#[test]
+fn an_archive_that_changes_is_another_tree() -> Result<()> {
+    let (_, fs) = over("");
+    let walker = Walker::new(&fs);
+    walker.write_file(b"/x.tar", &tarred(&[("a", b"first")]), 0o644)?;
+    let old = walker.resolve(b"/x.tar@tree/a")?;
+    let mut buf = [0; 16];
+    assert_eq!(fs.read(old.ino(), weft_vfs::Handle::NONE, 0, &mut buf)?, 5);
+    walker.write_file(b"/x.tar", &tarred(&[("b", b"second one"), ("a", b"other")]), 0o644)?;
+    let read = fs.read(old.ino(), weft_vfs::Handle::NONE, 0, &mut buf);
+    assert!(matches!(read, Err(Error::Stale(_))), "never bytes of another archive");
+    assert_eq!(walker.read_file(b"/x.tar@tree/a")?, b"other");
+    assert_eq!(walker.read_file(b"/x.tar@tree/b")?, b"second one");
+    Ok(())
+}
+
+#[test]
+fn damaged_archives_are_errors_or_right() -> Result<()> {
+    let (_, fs) = over("");
+    let walker = Walker::new(&fs);
+    let data = Random(5).text(3000);
+    let zip = zipped(&[("one", &data)]);
+    for at in 0..zip.len() {
+        let mut bad = zip.clone();
+        bad[at] ^= 0x11;
+        walker.write_file(b"/y.zip", &bad, 0o644)?;
+        if let Ok(read) = walker.read_file(b"/y.zip@tree/one") {
+            assert_eq!(read, data, "byte {at}: the zip has a checksum of it");
+        }
+    }
+    // A tar has none of its files, but of their headers.
+    let tar = tarred(&[("a", &data)]);
+    for cut in (0..tar.len()).step_by(97) {
+        walker.write_file(b"/x.tar", &tar[..cut], 0o644)?;
+        if let Ok(read) = walker.read_file(b"/x.tar@tree/a") {
+            assert_eq!(read, data, "cut at {cut}");
+        }
+    }
+    for at in 0..600 {
+        let mut bad = tar.clone();
+        bad[at] ^= 0x11;
+        walker.write_file(b"/x.tar", &bad, 0o644)?;
+        let _ = walker.read_file(b"/x.tar@tree/a");
+    }
+    Ok(())
+}
