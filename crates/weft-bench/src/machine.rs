@@ -71,12 +71,22 @@ pub fn warm_memory(len_bytes: usize) {
 /// Seconds of CPU that a process has used, in user and kernel mode together, all its threads
 /// (proc(5): `utime` and `stime` of `/proc/PID/stat`, in ticks of 10 ms).
 pub fn cpu_seconds(pid: &str) -> f64 {
+    ticks(pid, 2)
+}
+
+/// The same of this process and of its children that it has waited for.
+pub fn family_cpu_seconds() -> f64 {
+    ticks("self", 4)
+}
+
+/// The first so many of `utime`, `stime`, `cutime` and `cstime`.
+fn ticks(pid: &str, fields: usize) -> f64 {
     const TICKS_PER_SECOND: f64 = 100.0;
     let Ok(stat) = std::fs::read_to_string(format!("/proc/{pid}/stat")) else { return 0.0 };
     // The name in parentheses may have blanks in it.
     let Some((_, rest)) = stat.rsplit_once(')') else { return 0.0 };
-    let ticks: u64 =
-        rest.split_whitespace().skip(11).take(2).filter_map(|f| f.parse::<u64>().ok()).sum();
+    let fields = rest.split_whitespace().skip(11).take(fields);
+    let ticks: u64 = fields.filter_map(|f| f.parse::<u64>().ok()).sum();
     ticks as f64 / TICKS_PER_SECOND
 }
 

@@ -128,6 +128,9 @@ enum What {
         #[arg(long)]
         block_bytes: usize,
     },
+    /// An increment as a program that lives on (used by transform)
+    #[command(hide = true)]
+    FilterStage,
     /// weft's cache behind an NBD server (used by cache)
     #[command(hide = true)]
     Cached(cache::Server),
@@ -233,6 +236,7 @@ fn main() -> Result<()> {
         }
         What::RoundTrips { dir, calls } => return limits::round_trips(dir, *calls),
         What::PipeStage { block_bytes } => return transform::stage(*block_bytes),
+        What::FilterStage => return transform::filter(),
         What::Cached(server) => return server.run(),
         What::CacheOpening { cache, origin_bytes } => {
             println!("{}", cache::Opening::measure(cache, *origin_bytes)?.show());
@@ -302,6 +306,7 @@ fn main() -> Result<()> {
         What::Postmark { .. }
         | What::RoundTrips { .. }
         | What::PipeStage { .. }
+        | What::FilterStage
         | What::Proxy { .. }
         | What::Cached(_)
         | What::CacheOpening { .. } => Ok(()),

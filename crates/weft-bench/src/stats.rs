@@ -5,6 +5,10 @@
 pub struct Times(Vec<f64>);
 
 impl Times {
+    pub const fn new() -> Self {
+        Self(Vec::new())
+    }
+
     pub fn push(&mut self, seconds: f64) {
         self.0.push(seconds);
     }

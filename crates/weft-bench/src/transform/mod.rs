@@ -1,0 +1,116 @@
+//! Stages in one process and through a mount, beside the same stages as a pipeline of processes.
+//!
+//! The increment is the same code on both sides. Pipes are shown at their best of three block
+//! sizes, each with a pipe buffer of a MiB.
+
+mod kinds;
+mod mounts;
+mod opening;
+mod pipes;
+mod rates;
+
+use crate::report::Section;
+use crate::{Bench, machine};
+use anyhow::{Context, Result, ensure};
+use std::fs::File;
+use std::io::Read;
+use std::os::unix::fs::FileExt;
+use std::path::Path;
+use std::time::Instant;
+use weft::transform::exec::{BLOCK_BYTES, Fused};
+use weft::transform::{Context as Surroundings, Io, Registry};
+
+pub use kinds::filter;
+pub use pipes::stage;
+
+const STAGES: [usize; 6] = [1, 2, 4, 8, 16, 25];
+
+/// The network of this many increments.
+fn text(stages: usize) -> String {
+    format!("view: {}", vec!["increment"; stages].join(" | "))
+}
+
+fn increments(stages: usize) -> Result<Fused> {
+    let network = Registry::new(Surroundings::default()).parse(&text(stages))?;
+    Fused::new(network.layers(), Io::Read).context("increments work in place")
+}
+
+/// Reads all of a stream; its length, and its first byte.
+fn consume(input: &mut dyn Read, block_bytes: usize) -> Result<(u64, u8)> {
+    let mut block = vec![0; block_bytes];
+    let (mut len, mut first) = (0, 0);
+    loop {
+        let got = input.read(&mut block)?;
+        if got == 0 {
+            return Ok((len, first));
+        }
+        if len == 0 {
+            first = block[0];
+        }
+        len += got as u64;
+    }
+}
+
+/// Seconds, and seconds of CPU time, for a file in this process.
+fn in_process(path: &Path, bytes: u64, stages: usize) -> Result<(f64, f64)> {
+    let network = increments(stages)?;
+    let cpu = machine::family_cpu_seconds();
+    let began = Instant::now();
+    let file = File::open(path)?;
+    let mut block = vec![0; BLOCK_BYTES];
+    let (mut at, mut first) = (0, 0);
+    loop {
+        let got = file.read_at(&mut block, at)?;
+        if got == 0 {
+            break;
+        }
+        network.apply(at, &mut block[..got])?;
+        if at == 0 {
+            first = block[0];
+        }
+        at += got as u64;
+    }
+    check(at, first, bytes, stages)?;
+    Ok((began.elapsed().as_secs_f64(), machine::family_cpu_seconds() - cpu))
+}
+
+fn check(len: u64, first: u8, bytes: u64, stages: usize) -> Result<()> {
+    ensure!(len == bytes, "{len} bytes came in place of {bytes}");
+    ensure!(usize::from(first) == stages, "the first byte is {first} after {stages} stages");
+    Ok(())
+}
+
+/// Seconds to read a file by plain reads.
+fn plain(path: &Path, bytes: u64, stages: usize) -> Result<f64> {
+    let began = Instant::now();
+    let (len, first) = consume(&mut File::open(path)?, 1 << 20)?;
+    check(len, first, bytes, stages)?;
+    Ok(began.elapsed().as_secs_f64())
+}
+
+/// Makes a file of zeroes, which is in the page cache then.
+fn zeroes(path: &Path, bytes: u64) -> Result<()> {
+    let file = File::create(path)?;
+    let block = vec![0; 1 << 20];
+    let mut at = 0;
+    while at < bytes {
+        // At most the length of the block.
+        let step = (bytes - at).min(block.len() as u64) as usize;
+        file.write_all_at(&block[..step], at)?;
+        at += step as u64;
+    }
+    file.sync_all()?;
+    Ok(())
+}
+
+/// Increments: in process and through the mount, beside pipes; what opening costs; and native,
+/// WebAssembly and programs beside each other.
+pub fn transform(bench: &Bench) -> Result<()> {
+    let mut section = Section::new("transform", "Stages, beside a pipeline of processes");
+    let data = bench.work.join("transform");
+    std::fs::create_dir_all(&data)?;
+    rates::rates(bench, &mut section, &data)?;
+    opening::opening(bench, &mut section, &data)?;
+    kinds::kinds(bench, &mut section)?;
+    section.signed(&machine::describe(), "weft-bench transform").save(&bench.report)
+}
