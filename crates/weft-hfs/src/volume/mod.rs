@@ -14,7 +14,8 @@
 //! - **A move** marks the old record ([`MOVE_MARK`](crate::layout::MOVE_MARK)), writes the new one,
 //!   removes the old one: in this order. Of two records of one id the marked one goes. So the target
 //!   of a rename is always the old file or the new one. A folder's record goes after the old records
-//!   of what was moved out of it: in no folder they would go, too.
+//!   of what was moved out of it: in no folder they would go, too. A folder's new record goes after
+//!   all that makes the way to its new place, so that no two folders lie in each other.
 //! - **A folder's record and its thread** are in no order: each follows from the other.
 //! - **Bitmap, MDB and counts** are in no order: all of it follows from the trees. But the MDB is
 //!   written before the part of a tree's file that it adds.

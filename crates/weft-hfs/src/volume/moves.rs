@@ -98,6 +98,11 @@ impl<P: Copy + PartialEq + core::fmt::Debug> Volume<P> {
             waits = needs;
             waits.push(marked);
         }
+        if folder && from.0 != to.0 {
+            // Where a folder above the new place has been moved out of this one, it must be out of
+            // it on the disk: else the two would lie in each other, and in no other folder.
+            waits.extend(self.way_to(s, to.0)?);
+        }
         let there = match &target {
             None => self.insert_record(s, &new_key, &clean, &waits)?,
             Some((key, _)) => {

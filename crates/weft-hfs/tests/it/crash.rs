@@ -294,6 +294,8 @@ fn seeds_that_lost_items() {
     // A folder that something was moved out of was removed: its record was gone before what was
     // moved was at its new place.
     campaign(5109);
+    // A folder came to lie in one that had just been moved out of it: on the disk it had not.
+    campaign(40_029);
     // With a journal, a sync of one file did not know of data in a block that it shares.
     campaign(104);
 }
