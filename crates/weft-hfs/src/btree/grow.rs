@@ -123,6 +123,12 @@ impl<P: Copy + PartialEq + core::fmt::Debug> Tree<P> {
         self.header.nodes = nodes;
         self.header.free_nodes += added;
         self.grown = if s.is_durable(mapped) { S::DURABLE } else { mapped };
+        // Whatever the map said of nodes that were none.
+        for node in nodes - added..nodes.min(u32::try_from(self.map.len() * 8).unwrap_or(nodes)) {
+            if self.is_used(node) {
+                self.set_used(s, node, false)?;
+            }
+        }
         while self.map.len() * 8 < nodes as usize {
             self.add_map_node(s, nodes - added)?;
         }

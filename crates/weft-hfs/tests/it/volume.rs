@@ -50,6 +50,34 @@ fn an_empty_volume_is_sound() {
     assert_sound(&*device);
 }
 
+/// The map of nodes has bits for nodes that are none yet. What they are is nobody's business; when
+/// the tree grows they must be clear.
+#[test]
+fn a_tree_grows_whatever_its_map_says_of_what_is_behind_it() {
+    let device = empty(800 << 10);
+    let mut mdb = [0; 512];
+    device.read_at(&mut mdb, 1024).unwrap();
+    let number = |at: usize| u64::from(mdb[at]) << 8 | u64::from(mdb[at + 1]);
+    let header = (number(28) + number(150) * number(22) / 512) * 512;
+    let mut node = [0; 512];
+    device.read_at(&mut node, header).unwrap();
+    assert_eq!((node[8], node[9]), (1, 0), "the header of the catalog");
+    let nodes = usize::from(node[14 + 24]) << 8 | usize::from(node[14 + 25]);
+    node[248 + nodes / 8 + 1] |= 0x5a;
+    device.write_at(&node, header).unwrap();
+    let fs = mount(&device);
+    for i in 0..600 {
+        let name = name(&format!("a long name of file {i:06}"));
+        fs.create_item(ROOT_ID, &name, &New::FILE).unwrap();
+    }
+    fs.sync().unwrap();
+    device.read_at(&mut node, header).unwrap();
+    let now = usize::from(node[14 + 24]) << 8 | usize::from(node[14 + 25]);
+    assert!(now > nodes + 16, "{nodes} nodes, now {now}");
+    fs.unmount().unwrap();
+    assert_sound(&*device);
+}
+
 #[test]
 fn thousands_of_files_come_and_go() {
     let device = empty(8 << 20);
