@@ -73,7 +73,7 @@ fn on_image(source: &str, order: Order, args: &cli::Crash) -> Result<Arc<dyn Tar
     let len_bytes = match &info {
         weft::VolumeInfo::Ext(info) => info.len_bytes,
         weft::VolumeInfo::Mac(info) if info.format == "hfs" => info.len_bytes,
-        _ => {
+        weft::VolumeInfo::Mac(_) => {
             return Err(Failure::usage(format!(
                 "{source} is no ext and no HFS volume: weft crash explores those"
             )));
@@ -95,7 +95,7 @@ fn on_image(source: &str, order: Order, args: &cli::Crash) -> Result<Arc<dyn Tar
             let target = Ext2Target::new(order.0).block_bytes(info.block_bytes);
             Arc::new(target.inode_bytes(info.inode_bytes).on_image(image))
         }
-        _ => Arc::new(HfsTarget::new(order.0).on_image(image)),
+        weft::VolumeInfo::Mac(_) => Arc::new(HfsTarget::new(order.0).on_image(image)),
     })
 }
 

@@ -142,6 +142,24 @@ fn architecture_has_the_same_rooms() {
     }
 }
 
+/// FUSE alone speaks in the byte order of the machine, with the kernel of that machine.
+#[test]
+fn what_is_stored_has_a_byte_order_of_its_own() {
+    let mut broken = Vec::new();
+    for path in rust_files() {
+        let shown = path.display().to_string();
+        if !shown.contains("/src/") || shown.contains("/weft-fuse/") {
+            continue;
+        }
+        for (number, line) in read(&path).lines().enumerate() {
+            if line.contains("_ne_bytes") || line.contains("transmute") {
+                broken.push(format!("{shown}:{}: {}", number + 1, line.trim()));
+            }
+        }
+    }
+    report("no bytes of this machine's order are stored", &broken);
+}
+
 #[test]
 fn licences_are_allowed() {
     let deny = read(&root().join("deny.toml"));
