@@ -322,7 +322,9 @@ impl FrameCodec for Metered {
     }
 
     fn finish(&self, frames: &[Frame], out: &mut Vec<u8>) {
-        inner!(self, Framed, ()).finish(frames, out);
+        if let Shape::Framed(inner) = self.inner.shape() {
+            inner.finish(frames, out);
+        }
     }
 
     fn index(&self, file: &mut dyn Store) -> Result<Vec<Frame>> {

@@ -15,7 +15,10 @@ use weft_vfs::{FileSystem, OpenFlags};
 pub(super) const NAME: &[u8] = b".weft";
 
 const DIRECTORY: Ino = Ino(u64::MAX - 32);
-const FILES: [(Ino, &[u8], fn(&Meters) -> String); 2] = [
+/// Its number, its name, and what it says.
+type OwnFile = (Ino, &'static [u8], fn(&Meters) -> String);
+
+const FILES: [OwnFile; 2] = [
     (Ino(u64::MAX - 31), b"networks", Meters::table),
     (Ino(u64::MAX - 30), b"metrics", Meters::prometheus),
 ];

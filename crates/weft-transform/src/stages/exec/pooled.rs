@@ -224,17 +224,17 @@ impl Shared {
             match worker.exchange(request, self.deadline, out) {
                 Ok(()) => return Ok(worker),
                 Err(Why::Died) => out.clear(),
-                Err(why) => return Err(self.refused(why, request.offset, worker)),
+                Err(why) => return Err(self.refused(&why, request.offset, worker)),
             }
         }
         let mut worker = self.start()?;
         match worker.exchange(request, self.deadline, out) {
             Ok(()) => Ok(worker),
-            Err(why) => Err(self.refused(why, request.offset, worker)),
+            Err(why) => Err(self.refused(&why, request.offset, worker)),
         }
     }
 
-    fn refused(&self, why: Why, offset: u64, worker: Worker) -> Error {
+    fn refused(&self, why: &Why, offset: u64, worker: Worker) -> Error {
         let error = why.error(self, offset, &worker);
         if matches!(why, Why::Refused(_)) {
             self.give_back(worker);
@@ -374,7 +374,6 @@ impl Worker {
     }
 
     /// Takes the frames that have come; the outcome, once that is there.
-    #[expect(clippy::type_complexity, reason = "an error now, or one that was answered")]
     fn answers(&mut self, limit: usize, out: &mut Vec<u8>) -> Result<Option<Result<(), Why>>, Why> {
         let mut at = 0;
         let mut outcome = None;
