@@ -37,6 +37,9 @@ if [ "${1:-}" = bench ]; then
     "fuse2fs                           fuse2fs           optional"
     "xz                                xz-utils          optional"
     "taskset                           util-linux        optional"
+    "sshfs                             sshfs             optional"
+    "sshd                              openssh-server    optional"
+    "ip                                iproute2          optional"
     "/usr/src/linux-source-6.1.tar.xz  linux-source-6.1  optional"
   )
 fi

@@ -75,6 +75,7 @@
 
 #![warn(missing_docs)]
 
+mod block_map;
 pub mod client;
 mod error;
 #[cfg(feature = "net")]
@@ -91,6 +92,7 @@ pub mod store;
 mod types;
 pub mod wire;
 
+pub use block_map::BlockMap;
 pub use error::Refusal;
 pub use rnode::{
     BLOCK_MAX_BYTES, BLOCK_MIN_BYTES, BLOCKS_MAX, Block, Body, Bytes, Dirent, Holders, LINKS_MAX,

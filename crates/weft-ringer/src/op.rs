@@ -9,12 +9,13 @@ use std::collections::BTreeMap;
 
 use weft_vfs::{FileKind, RenameFlags, Time, access::without_privileges};
 
+use crate::block_map::BlockMap;
 use crate::error::Refusal;
 use crate::rnode::{
     BLOCK_MAX_BYTES, BLOCK_MIN_BYTES, BLOCKS_MAX, Block, Body, Bytes, Dirent, LINKS_MAX, Name,
     Rnode, TARGET_MAX_BYTES, XATTR_MAX_BYTES, XATTRS_MAX_BYTES,
 };
-use crate::types::{Cookie, RnodeId, Seq, Version};
+use crate::types::{Cookie, Epoch, RnodeId, Seq, Version};
 use crate::wire::{wire_enum, wire_struct};
 
 /// What a new rnode is to be.
@@ -110,6 +111,8 @@ wire_enum!(Op {
 pub struct Logged {
     /// Its place in the log.
     pub seq: Seq,
+    /// The client's epoch when it was first made: it keeps its name when it is made again.
+    pub epoch: Epoch,
     /// When it was made, by the client's clock: the times it sets.
     pub stamp: Time,
     /// The change.
@@ -118,7 +121,26 @@ pub struct Logged {
     /// out elsewhere compares them: a change that was made on another state is refused.
     pub base: Vec<(RnodeId, Version)>,
 }
-wire_struct!(Logged { seq, stamp, op, base });
+wire_struct!(Logged { seq, epoch, stamp, op, base });
+
+impl Logged {
+    /// What it leaves on the rnodes that it changes.
+    #[must_use]
+    pub fn mark(&self) -> Mark {
+        Mark { stamp: self.stamp, epoch: self.epoch, seq: self.seq }
+    }
+}
+
+/// What a change leaves on each rnode that it changes, beside what it is asked to do.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub struct Mark {
+    /// The time that it sets.
+    pub stamp: Time,
+    /// The epoch of its client,
+    pub epoch: Epoch,
+    /// and its place in its client's log: together the name of the state after it.
+    pub seq: Seq,
+}
 
 /// The state that a change is carried out on.
 pub trait View {
@@ -161,12 +183,12 @@ pub struct Effects {
     pub base: Vec<(RnodeId, Version)>,
 }
 
-/// Carries out `op` at the time `stamp` on the state that `view` shows, without changing it.
+/// Carries out `op`, marked with `mark`, on the state that `view` shows, without changing it.
 ///
 /// # Errors
 /// A [`Refusal`] that `FileSystem`'s call would give, or what stops the view.
-pub fn execute<V: View>(op: &Op, stamp: Time, view: &V) -> Result<Effects, V::Stop> {
-    let mut draft = Draft { view, stamp, effects: Effects::default() };
+pub fn execute<V: View>(op: &Op, mark: Mark, view: &V) -> Result<Effects, V::Stop> {
+    let mut draft = Draft { view, mark, effects: Effects::default() };
     match op {
         Op::Create { parent, name, id, make, perm, uid, gid } => {
             draft.create(*parent, name, *id, make, *perm, (*uid, *gid))?;
@@ -191,7 +213,7 @@ pub fn execute<V: View>(op: &Op, stamp: Time, view: &V) -> Result<Effects, V::St
 /// Effects in the making, over the view. An rnode's version grows by one, however often it changes.
 struct Draft<'a, V> {
     view: &'a V,
-    stamp: Time,
+    mark: Mark,
     effects: Effects,
 }
 
@@ -210,8 +232,8 @@ impl<V: View> Draft<'_, V> {
             self.view.claim(id)?;
             let mut rnode = self.view.rnode(id)?;
             self.effects.base.push((id, rnode.version));
-            rnode.version.0 += 1;
-            rnode.ctime = self.stamp;
+            rnode.version = rnode.version.next(self.mark.epoch, self.mark.seq);
+            rnode.ctime = self.mark.stamp;
             self.effects.rnodes.insert(id, rnode);
         }
         Ok(self.effects.rnodes.get_mut(&id).ok_or(Refusal::Stale)?)
@@ -249,7 +271,7 @@ impl<V: View> Draft<'_, V> {
         to: Option<(RnodeId, FileKind)>,
     ) -> Result<(), V::Stop> {
         let had = self.find(dir, name)?;
-        let stamp = self.stamp;
+        let stamp = self.mark.stamp;
         let rnode = self.change(dir)?;
         rnode.mtime = stamp;
         let Body::Directory { entries, last, .. } = &mut rnode.body else {
@@ -281,7 +303,7 @@ impl<V: View> Draft<'_, V> {
                 if !block_bytes.is_power_of_two() || !sizes.contains(block_bytes) {
                     return Err(Refusal::Invalid.into());
                 }
-                let (size_bytes, blocks) = (0, BTreeMap::new());
+                let (size_bytes, blocks) = (0, BlockMap::default());
                 (Body::File { size_bytes, block_bytes: *block_bytes, blocks }, FileKind::Regular)
             }
             Make::Directory {} => {
@@ -308,10 +330,10 @@ impl<V: View> Draft<'_, V> {
         };
         let is_dir = kind == FileKind::Directory;
         let setgid = dir.perm & 0o2000;
-        let now = self.stamp;
+        let now = self.mark.stamp;
         let rnode = Rnode {
             id,
-            version: Version(1),
+            version: Version::default().next(self.mark.epoch, self.mark.seq),
             perm: (perm & 0o7777) | if is_dir { setgid } else { 0 },
             nlink: if is_dir { 2 } else { 1 },
             uid,
@@ -451,7 +473,7 @@ impl<V: View> Draft<'_, V> {
     }
 
     fn set_attr(&mut self, id: RnodeId, change: &Change) -> Result<(), V::Stop> {
-        let stamp = self.stamp;
+        let stamp = self.mark.stamp;
         if let Some(size_bytes) = change.size_bytes {
             match self.rnode(id)?.body {
                 Body::File { block_bytes, .. } => check_end(size_bytes, block_bytes)?,
@@ -509,7 +531,7 @@ impl<V: View> Draft<'_, V> {
         end_bytes: u64,
         kill_privileges: bool,
     ) -> Result<(), V::Stop> {
-        let stamp = self.stamp;
+        let stamp = self.mark.stamp;
         self.view.claim(id)?;
         let block_size = match self.rnode(id)?.body {
             Body::File { block_bytes, .. } => block_bytes,
@@ -540,10 +562,7 @@ impl<V: View> Draft<'_, V> {
             if !valid {
                 return Err(Refusal::Invalid.into());
             }
-            match block {
-                Some(block) => blocks.insert(*at, *block),
-                None => blocks.remove(at),
-            };
+            blocks.set(*at, *block);
         }
         Ok(())
     }
@@ -558,9 +577,5 @@ fn check_end(end_bytes: u64, block_bytes: u32) -> Result<(), Refusal> {
 fn cut(rnode: &mut Rnode, new_bytes: u64) {
     let Body::File { size_bytes, block_bytes, blocks } = &mut rnode.body else { return };
     *size_bytes = new_bytes;
-    blocks.retain(|at, block| {
-        let left = new_bytes.saturating_sub(u64::from(*at) * u64::from(*block_bytes));
-        block.len_bytes = block.len_bytes.min(u32::try_from(left).unwrap_or(u32::MAX));
-        block.len_bytes > 0
-    });
+    blocks.cut(*block_bytes, new_bytes);
 }

@@ -5,6 +5,7 @@ use std::fmt;
 
 use weft_vfs::{Attr, FileKind, Ino, NAME_MAX_BYTES, Time, check_name};
 
+use crate::block_map::BlockMap;
 use crate::error::Refusal;
 use crate::types::{BlockHash, ClientId, Cookie, RnodeId, Version};
 use crate::wire::{Reader, Wire, WireError, wire_enum, wire_struct};
@@ -106,7 +107,7 @@ pub enum Body {
         /// Size of a block in bytes, a power of two.
         block_bytes: u32,
         /// The blocks by their place, in units of `block_bytes`.
-        blocks: BTreeMap<u32, Block>,
+        blocks: BlockMap,
     },
     /// A directory. Its entries are records of their own.
     Directory {
@@ -143,7 +144,7 @@ wire_enum!(Body {
 pub struct Rnode {
     /// Its number.
     pub id: RnodeId,
-    /// Changes so far; 1 when made.
+    /// Which state this is.
     pub version: Version,
     /// Permission bits: the low 12 bits of a mode.
     pub perm: u16,
@@ -190,7 +191,7 @@ impl Rnode {
     pub fn root(now: Time) -> Self {
         Self {
             id: RnodeId::ROOT,
-            version: Version(1),
+            version: Version::FIRST,
             perm: 0o755,
             nlink: 2,
             uid: 0,
@@ -242,8 +243,7 @@ impl Rnode {
     pub fn attr(&self) -> Attr {
         let (blocks_512, io_bytes, rdev) = match &self.body {
             Body::File { block_bytes, blocks, .. } => {
-                let stored: u64 = blocks.values().map(|b| u64::from(b.len_bytes)).sum();
-                (stored.div_ceil(512), *block_bytes, 0)
+                (blocks.stored_bytes().div_ceil(512), *block_bytes, 0)
             }
             Body::Special { rdev, .. } => (0, 4096, *rdev),
             Body::Directory { .. } | Body::Symlink { .. } => (0, 4096, 0),

@@ -47,11 +47,6 @@ number!(
     Seq(u64)
 );
 number!(
-    /// How often an rnode was changed. Of the states that the server had, those with one version are
-    /// the same; a state that was taken back may share its version with one of them.
-    Version(u64)
-);
-number!(
     /// A point in a directory's listing: the number its entry was given when it was made. 0 is
     /// before all of them.
     Cookie(u64)
@@ -62,6 +57,33 @@ number!(
     /// need be kept over its restarts.
     Token(u64)
 );
+
+/// Which state of an rnode: how often it was changed, and by which change last.
+///
+/// Invariant: no two states of an rnode share a version, over all clients, lives and what was taken
+/// back. An epoch is of one life of one client, and in one life a log's numbers only grow; so epoch
+/// and number name one change of the cell.
+#[derive(Debug, Clone, Copy, PartialEq, Eq, Hash, PartialOrd, Ord, Default)]
+pub struct Version {
+    /// Changes so far; 1 when made.
+    pub count: u64,
+    /// The epoch in which the last of them was made; 0 for what the server made.
+    pub epoch: Epoch,
+    /// Its place in the log of its client.
+    pub seq: Seq,
+}
+crate::wire::wire_struct!(Version { count, epoch, seq });
+
+impl Version {
+    /// Of what the server made, and nobody has changed.
+    pub const FIRST: Self = Self { count: 1, epoch: Epoch(0), seq: Seq(0) };
+
+    /// After one more change, made in `epoch` as `seq` of a log.
+    #[must_use]
+    pub fn next(self, epoch: Epoch, seq: Seq) -> Self {
+        Self { count: self.count + 1, epoch, seq }
+    }
+}
 
 impl Token {
     /// A lease that no server granted: on an rnode that this client made and nobody else has

@@ -1,6 +1,6 @@
 //! The command line of `weft ringer`.
 
-use clap::{Args, Subcommand};
+use clap::{Args, Subcommand, ValueEnum};
 use std::path::PathBuf;
 
 /// `weft ringer`.
@@ -19,6 +19,10 @@ pub enum Ringer {
         mtime<2026-01-01; with a leading - those that must not. Write -- before the first of these."
     )]
     Search(Search),
+    /// List changes of a mount that came too late: others had changed the same things
+    Conflicts(Conflicts),
+    /// Settle a conflict
+    Resolve(Resolve),
 }
 
 #[derive(Debug, Args)]
@@ -120,4 +124,36 @@ pub struct Search {
     /// How many are shown
     #[arg(long, value_name = "N", default_value_t = 1000)]
     pub limit: u32,
+}
+
+#[derive(Debug, Args)]
+pub struct Conflicts {
+    /// Where the cell is mounted
+    pub mountpoint: PathBuf,
+}
+
+/// Which side of a conflict is kept.
+#[derive(Debug, Clone, Copy, PartialEq, Eq, ValueEnum)]
+pub enum Keep {
+    /// What was changed here is changed again, on what there is now
+    Mine,
+    /// What others made stays as it is
+    Theirs,
+    /// The file stays, and what was changed here is changed in a copy of it: see --as
+    Both,
+}
+
+#[derive(Debug, Args)]
+pub struct Resolve {
+    /// Where the cell is mounted
+    pub mountpoint: PathBuf,
+    /// The conflict's number, as `conflicts` lists it
+    #[arg(value_name = "NUMBER")]
+    pub number: u64,
+    /// Which side is kept
+    #[arg(long, value_name = "SIDE")]
+    pub keep: Keep,
+    /// The path of the copy, from the root of the cell
+    #[arg(long = "as", value_name = "PATH", required_if_eq("keep", "both"))]
+    pub copy: Option<std::ffi::OsString>,
 }

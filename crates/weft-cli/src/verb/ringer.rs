@@ -1,12 +1,16 @@
 //! `ringer`: the shared file service.
 
 use super::background;
-use crate::cli::ringer::{Mount, Reaching, Ringer, Search, Serve, Status};
+use crate::cli::ringer::{
+    Conflicts, Keep, Mount, Reaching, Resolve, Ringer, Search, Serve, Status,
+};
 use crate::failure::{DONE, Failure, Outcome};
 use crate::output::{Output, count};
 use serde::{Deserialize, Serialize};
 use signal_hook::consts::{SIGHUP, SIGINT, SIGTERM};
 use signal_hook::iterator::Signals;
+use std::ffi::{CString, OsStr};
+use std::os::unix::ffi::OsStrExt;
 use std::process::Command;
 use std::sync::Arc;
 use std::sync::atomic::{AtomicBool, Ordering};
@@ -14,7 +18,7 @@ use std::time::Duration;
 use weft::mount_options::MountOptions;
 use weft::net::{Address, ClientTls, Role, ServerTls};
 use weft::ringer::Bytes;
-use weft::ringer::live::{LiveOptions, RingerFs};
+use weft::ringer::live::{CONFLICTS_XATTR, LiveOptions, RingerFs};
 use weft::ringer::mds::MdsOptions;
 use weft::ringer::net::{self, Answer, Ask, CellStatus, PORT};
 use weft::ringer::serve::{ServeOptions, Server};
@@ -27,6 +31,8 @@ pub fn run(out: Output, verb: &Ringer) -> Outcome {
         Ringer::Mount(args) => mount(out, args),
         Ringer::Status(args) => status(out, args),
         Ringer::Search(args) => search(out, args),
+        Ringer::Conflicts(args) => conflicts(out, args),
+        Ringer::Resolve(args) => resolve(out, args),
     }
 }
 
@@ -289,5 +295,86 @@ fn search(out: Output, args: &Search) -> Outcome {
     if !complete {
         out.note("there are more; --limit shows them");
     }
+    Ok(DONE)
+}
+
+/// A conflict, as JSON.
+#[derive(Debug, Serialize)]
+struct ConflictReport {
+    number: u64,
+    /// The inode number of the file; 0 if names are in conflict.
+    inode: u64,
+    /// When the last of the changes was made, in seconds since 1970.
+    seconds: i64,
+    why: String,
+    changes: String,
+}
+
+impl ConflictReport {
+    fn parse(line: &str) -> Option<Self> {
+        let mut parts = line.splitn(5, '\t');
+        let mut next = || parts.next();
+        Some(Self {
+            number: next()?.parse().ok()?,
+            inode: next()?.parse().ok()?,
+            seconds: next()?.parse().ok()?,
+            why: next()?.to_owned(),
+            changes: next()?.to_owned(),
+        })
+    }
+}
+
+/// What the mount says and is told through an attribute of its root.
+fn attribute() -> Result<CString, Failure> {
+    CString::new(CONFLICTS_XATTR).map_err(|_| Failure::new("an attribute's name"))
+}
+
+fn no_cell(mountpoint: &std::path::Path, e: rustix::io::Errno) -> Failure {
+    Failure::new(match e {
+        rustix::io::Errno::NODATA | rustix::io::Errno::NOTSUP => {
+            format!("{} is not where a cell is mounted", mountpoint.display())
+        }
+        rustix::io::Errno::NOENT => "there is no such conflict, or no such directory".to_owned(),
+        rustix::io::Errno::EXIST => "that name is taken".to_owned(),
+        e => format!("{}: {e}", mountpoint.display()),
+    })
+}
+
+fn conflicts(out: Output, args: &Conflicts) -> Outcome {
+    let mut list = vec![0; 64 << 10];
+    let n = rustix::fs::getxattr(&args.mountpoint, &attribute()?, &mut list[..])
+        .map_err(|e| no_cell(&args.mountpoint, e))?;
+    let text = String::from_utf8_lossy(&list[..n]);
+    let reports: Vec<_> = text.lines().filter_map(ConflictReport::parse).collect();
+    out.report(&reports, |to| {
+        reports.iter().try_for_each(|c| {
+            let about = if c.inode == 0 { String::new() } else { format!("inode {}, ", c.inode) };
+            writeln!(to, "{}: {about}{}: {}", c.number, c.why, c.changes)
+        })
+    })?;
+    if text.ends_with("more\n") {
+        out.note("there are more; settle some of these first");
+    }
+    Ok(DONE)
+}
+
+fn resolve(out: Output, args: &Resolve) -> Outcome {
+    let number = args.number;
+    let text = match (args.keep, &args.copy) {
+        (Keep::Mine, None) => format!("mine {number}").into_bytes(),
+        (Keep::Theirs, None) => format!("theirs {number}").into_bytes(),
+        (Keep::Both, Some(path)) => {
+            let slash: &OsStr = if path.as_bytes().starts_with(b"/") { "" } else { "/" }.as_ref();
+            [format!("both {number} ").as_bytes(), slash.as_bytes(), path.as_bytes()].concat()
+        }
+        _ => return Err(Failure::usage("--as goes with --keep both")),
+    };
+    let flags = rustix::fs::XattrFlags::empty();
+    rustix::fs::setxattr(&args.mountpoint, &attribute()?, &text, flags)
+        .map_err(|e| no_cell(&args.mountpoint, e))?;
+    out.confirm(
+        &serde_json::json!({ "settled": number }),
+        &format!("conflict {number} is settled"),
+    )?;
     Ok(DONE)
 }

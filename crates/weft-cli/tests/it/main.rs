@@ -3,6 +3,7 @@
 mod cache;
 mod cached;
 mod check;
+mod coherence;
 mod documents;
 mod files;
 mod hfs;

@@ -8,7 +8,7 @@ use weft_vfs::Time;
 use super::cache::{Need, Sight, Stop};
 use super::{Call, CallId, Client, ClientAction, Outcome};
 use crate::error::Refusal;
-use crate::op::{Logged, Op, View, execute};
+use crate::op::{Logged, Mark, Op, View, execute};
 use crate::types::{Cookie, Mode, Moment, RnodeId, Seq};
 use crate::wire::{Entry, RequestBody};
 
@@ -169,29 +169,32 @@ impl Client {
             sight.claim(id)?;
             Ok(sight.rnode(id)?.version == version)
         });
+        let mark = Mark { stamp: wall, epoch: self.session.epoch, seq: Seq(self.log.last().0 + 1) };
+        let logged = |op, base| {
+            let Mark { stamp, epoch, seq } = mark;
+            Logged { seq, epoch, stamp, op, base }
+        };
         let result = match as_expected {
-            Ok(true) => execute(&op, wall, &sight),
+            Ok(true) => execute(&op, mark, &sight),
             Ok(false) => Err(Refusal::Busy.into()),
             Err(stop) => Err(stop),
         };
-        let seq = Seq(self.log.last().0 + 1);
         match result {
             Ok(effects) if effects.rnodes.is_empty() => {
                 let seen = sight.seen.into_inner();
                 Tried::Answer(Outcome::Done(None), self.cache.dirty(&seen))
             }
             Ok(effects) => {
-                let logged = Logged { seq, stamp: wall, op, base: effects.base.clone() };
+                let logged = logged(op, effects.base.clone());
                 Tried::Change(Box::new((logged, effects)))
             }
             Err(Stop::Server) => {
                 // As it will be if the server agrees.
                 sight.within = Some(false);
-                match execute(&op, wall, &sight) {
+                match execute(&op, mark, &sight) {
                     Ok(effects) => {
-                        let base = effects.base;
-                        let logged = Logged { seq, stamp: wall, op, base };
-                        Tried::Decide(Box::new(logged), sight.seen.into_inner())
+                        let logged = Box::new(logged(op, effects.base));
+                        Tried::Decide(logged, sight.seen.into_inner())
                     }
                     Err(stop) => {
                         let seen = sight.seen.into_inner();

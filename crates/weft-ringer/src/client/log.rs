@@ -4,14 +4,18 @@
 //! now are adopted as they are made; those left from an earlier epoch are made again, each on the
 //! versions that it was first made on, or given up. Only adopted changes are sent, from the front of
 //! the log, one message at a time.
+//!
+//! Of those left from an earlier epoch, a change that *commutes* with whatever others did (a new name
+//! that is free still) is made again on the new state. It is another change then: it has a new mark,
+//! and what was made on it by later changes is found by the versions it had and has.
 
-use std::collections::{BTreeSet, VecDeque};
+use std::collections::{BTreeMap, BTreeSet, VecDeque};
 
 use super::cache::{Sight, Stop};
 use super::{CallId, Client, ClientAction, Conflict, JournalRecord, Outcome};
 use crate::error::Refusal;
-use crate::op::{Logged, Op, execute};
-use crate::types::{Moment, RequestId, RnodeId, Seq};
+use crate::op::{Logged, Mark, Op, execute};
+use crate::types::{Moment, RequestId, RnodeId, Seq, Version};
 use crate::wire::{Refused, RequestBody, encode};
 
 /// Changes in one message, in bytes: well below what a frame may have.
@@ -45,6 +49,8 @@ pub(super) struct Log {
     pub(super) given_up: Seq,
     /// Leases that the change being adopted has pinned.
     adopting: BTreeSet<RnodeId>,
+    /// Of states after changes that were made again on another state: what they are now.
+    remade: BTreeMap<(RnodeId, Version), Version>,
 }
 
 impl Log {
@@ -59,11 +65,46 @@ impl Log {
                 }
                 JournalRecord::Applied { seq } => log.applied = log.applied.max(seq),
                 JournalRecord::GivenUp { seq } => log.pending.retain(|p| p.logged.seq != seq),
+                JournalRecord::Remade { logged } => {
+                    if let Some(at) = log.pending.iter().position(|p| p.logged.seq == logged.seq) {
+                        log.remake(at, logged);
+                    }
+                }
             }
         }
         let applied = log.applied;
         log.pending.retain(|p| p.logged.seq > applied);
         log
+    }
+
+    /// Puts a change in the place of the one it was before.
+    fn remake(&mut self, at: usize, new: Logged) {
+        let old = std::mem::replace(&mut self.pending[at].logged, new);
+        let new = &self.pending[at].logged;
+        let after = |logged: &Logged| -> BTreeMap<RnodeId, Version> {
+            let Mark { epoch, seq, .. } = logged.mark();
+            let made = created(&logged.op).map(|id| (id, Version::default()));
+            let before = logged.base.iter().copied().chain(made);
+            before.map(|(id, version)| (id, version.next(epoch, seq))).collect()
+        };
+        let now = after(new);
+        for (id, was) in after(&old) {
+            if let Some(is) = now.get(&id) {
+                self.remade.insert((id, was), *is);
+            }
+        }
+    }
+
+    /// What a change was made on, as far as that was made again.
+    fn present(&self, base: &[(RnodeId, Version)]) -> Vec<(RnodeId, Version)> {
+        let present = |(id, mut version): (RnodeId, Version)| {
+            // Each step leads to a later epoch.
+            while let Some(next) = self.remade.get(&(id, version)) {
+                version = *next;
+            }
+            (id, version)
+        };
+        base.iter().copied().map(present).collect()
     }
 
     /// Whether a change up to `seq` is still here.
@@ -139,17 +180,38 @@ impl Client {
         while let Some(at) = self.log.pending.iter().position(|p| !p.adopted) {
             let logged = self.log.pending[at].logged.clone();
             let sight = Sight::new(&self.cache, &self.log.adopting, true);
-            let result = execute(&logged.op, logged.stamp, &sight);
+            let result = execute(&logged.op, logged.mark(), &sight);
+            let result = match result {
+                Ok(effects) if same(&effects.base, &logged.base) => Ok(Some((effects, None))),
+                Ok(effects)
+                    if logged.epoch < self.session.epoch
+                        && (commutes(&logged.op)
+                            || same(&effects.base, &self.log.present(&logged.base))) =>
+                {
+                    // Another state comes of it, so it has another name: once in an epoch.
+                    let epoch = self.session.epoch;
+                    let moved = Logged { epoch, base: effects.base, ..logged.clone() };
+                    let effects = execute(&moved.op, moved.mark(), &sight);
+                    effects.map(|effects| Some((effects, Some(moved))))
+                }
+                Ok(_) => Ok(None),
+                Err(stop) => Err(stop),
+            };
             let seen = sight.seen.into_inner();
             let why = match result {
-                Ok(effects) if same(&effects.base, &logged.base) => {
+                Ok(Some((effects, moved))) => {
                     self.cache.apply(effects, logged.seq);
+                    if let Some(logged) = moved {
+                        let record = JournalRecord::Remade { logged: logged.clone() };
+                        self.out.push(ClientAction::Journal(record));
+                        self.log.remake(at, logged);
+                    }
                     self.log.pending[at].adopted = true;
                     self.log.pending[at].since = now;
                     self.log.adopting.clear();
                     continue;
                 }
-                Ok(_) => Refusal::Fenced,
+                Ok(None) => Refusal::Fenced,
                 Err(Stop::Refused(why)) => why,
                 // Nobody waits for the decision any more.
                 Err(Stop::Server) => Refusal::Fenced,
@@ -164,24 +226,15 @@ impl Client {
         }
     }
 
-    /// Gives up a change, and all later ones that were made on what it made: their versions may
-    /// be those of what others made since. The last goes first, so that a crash on the way leaves
-    /// none without those before it.
+    /// Gives up a change. Later ones that were made on what it made have bases that nobody has, and
+    /// follow it when their turn comes.
     fn give_up(&mut self, at: usize, why: Refusal) {
-        let (mut lost, mut doomed) = (BTreeSet::new(), Vec::new());
-        for (i, pending) in self.log.pending.iter().enumerate().skip(at) {
-            let touched: Vec<RnodeId> = touched(&pending.logged).collect();
-            if i == at || touched.iter().any(|id| lost.contains(id)) {
-                lost.extend(touched);
-                doomed.push(i);
-            }
-        }
-        for i in doomed.into_iter().rev() {
-            let Some(Pending { logged, .. }) = self.log.pending.remove(i) else { continue };
-            self.log.given_up = self.log.given_up.max(logged.seq);
-            self.out.push(ClientAction::Journal(JournalRecord::GivenUp { seq: logged.seq }));
-            self.out.push(ClientAction::Conflict(Conflict { logged, why }));
-        }
+        let Some(Pending { logged, .. }) = self.log.pending.remove(at) else { return };
+        let seq = logged.seq;
+        self.log.given_up = self.log.given_up.max(seq);
+        // A crash between the two must not lose it.
+        self.out.push(ClientAction::Conflict(Conflict { logged, why }));
+        self.out.push(ClientAction::Journal(JournalRecord::GivenUp { seq }));
     }
 
     /// What the server got before the last epoch ended.
@@ -267,7 +320,8 @@ impl Client {
         self.out.push(ClientAction::Journal(JournalRecord::Applied { seq: applied }));
         while let Some(pending) = self.log.pending.pop_front_if(|p| p.logged.seq <= applied) {
             let Some((call, pinned)) = pending.decides else { continue };
-            let Logged { seq, stamp, op, .. } = pending.logged;
+            let mark = pending.logged.mark();
+            let Logged { seq, op, .. } = pending.logged;
             if let Some(Refused { why, .. }) = refused.filter(|r| r.seq == seq) {
                 self.answer(call, Outcome::Refused(why), Seq::default());
                 continue;
@@ -275,7 +329,7 @@ impl Client {
             let mut sight = Sight::new(&self.cache, &pinned, true);
             sight.within = Some(false);
             let about = self.about(&op);
-            if let Ok(effects) = execute(&op, stamp, &sight) {
+            if let Ok(effects) = execute(&op, mark, &sight) {
                 self.cache.apply(effects, seq);
             }
             self.answer(call, Outcome::Done(about), seq);
@@ -313,13 +367,18 @@ impl Client {
     }
 }
 
-/// Every rnode that a change makes or changes.
-fn touched(logged: &Logged) -> impl Iterator<Item = RnodeId> {
-    let made = match logged.op {
-        Op::Create { id, .. } => Some(id),
+/// The rnode that a change makes.
+fn created(op: &Op) -> Option<RnodeId> {
+    match op {
+        Op::Create { id, .. } => Some(*id),
         _ => None,
-    };
-    logged.base.iter().map(|(id, _)| *id).chain(made)
+    }
+}
+
+/// Whether a change that can be carried out is right whatever others did to the same rnodes: a new
+/// name takes nothing from anybody.
+fn commutes(op: &Op) -> bool {
+    matches!(op, Op::Create { .. } | Op::Link { .. })
 }
 
 pub(super) fn same<T: Ord + Clone>(a: &[T], b: &[T]) -> bool {

@@ -80,8 +80,7 @@ pub enum Call {
         /// The change.
         op: Op,
         /// It is refused with [`Refusal::Busy`] unless this rnode has this version: for what was
-        /// worked out from a state read before, in the same epoch. (A state that was taken back
-        /// when an epoch ended may share its version with one that came after.)
+        /// worked out from a state read before.
         if_version: Option<(RnodeId, Version)>,
     },
     /// Waits until every change up to now is with the server.
@@ -128,11 +127,18 @@ pub enum JournalRecord {
         /// Which.
         seq: Seq,
     },
+    /// A change of an earlier epoch was made again on another state, which it goes with as well. It
+    /// takes the place of the one with the same number.
+    Remade {
+        /// As it is now.
+        logged: Logged,
+    },
 }
 crate::wire::wire_enum!(JournalRecord {
     1 => Made { logged },
     2 => Applied { seq },
     3 => GivenUp { seq },
+    4 => Remade { logged },
 });
 
 /// A change that did not reach the server before others changed the same things.
@@ -143,6 +149,7 @@ pub struct Conflict {
     /// Why it cannot be carried out now.
     pub why: Refusal,
 }
+crate::wire::wire_struct!(Conflict { logged, why });
 
 /// What happens to a client.
 #[derive(Debug, Clone, PartialEq, Eq)]

@@ -3,6 +3,7 @@
 //! ```text
 //! own/RNODE/HASH     written here; perhaps nobody else has it
 //! cache/RNODE/HASH   fetched from others, and removed when room is needed
+//! kept/RNODE/HASH    of a conflict that is not settled yet
 //! new/N              on its way to one of them
 //! ```
 //!
@@ -95,7 +96,7 @@ fn from_hex(text: &str) -> Option<BlockHash> {
 impl Blocks {
     /// Opens the store in `dir`, and makes it if there is none.
     pub(super) fn open(dir: &Path, cache_max_bytes: u64) -> io::Result<Self> {
-        for kind in ["own", "cache"] {
+        for kind in ["own", "cache", "kept"] {
             fs::create_dir_all(dir.join(kind))?;
         }
         let new = dir.join("new");
@@ -187,7 +188,7 @@ impl Blocks {
     }
 
     fn find(&self, rnode: RnodeId, hash: &BlockHash) -> io::Result<Option<File>> {
-        for kind in ["own", "cache"] {
+        for kind in ["own", "cache", "kept"] {
             match File::open(self.path(kind, rnode, hash)) {
                 Ok(file) => {
                     if kind == "cache" {
@@ -234,7 +235,23 @@ impl Blocks {
         let _ = fs::remove_file(self.path("own", rnode, hash));
     }
 
-    /// Removes everything of an rnode.
+    /// Keeps a block that was written here, whatever becomes of its file.
+    pub(super) fn keep(&self, rnode: RnodeId, hash: &BlockHash) -> io::Result<()> {
+        fs::create_dir_all(self.rnode_dir("kept", rnode))?;
+        let (from, to) = (self.path("own", rnode, hash), self.path("kept", rnode, hash));
+        match fs::hard_link(from, to) {
+            Err(e) if e.kind() == io::ErrorKind::AlreadyExists => Ok(()),
+            done => done,
+        }
+    }
+
+    /// Keeps a block no longer.
+    pub(super) fn let_go(&self, rnode: RnodeId, hash: &BlockHash) {
+        let _ = fs::remove_file(self.path("kept", rnode, hash));
+        let _ = fs::remove_dir(self.rnode_dir("kept", rnode));
+    }
+
+    /// Removes everything of an rnode, but what is kept.
     pub(super) fn remove_rnode(&self, rnode: RnodeId) {
         let cached: Vec<Key> = {
             let fetched = locked(&self.fetched);

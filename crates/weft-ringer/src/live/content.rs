@@ -243,7 +243,7 @@ impl Live {
                     old.get(at).map(|b| b.hash).filter(|old| Some(*old) != *hash)
                 });
                 self.supersede(id, seq, replaced);
-                self.wrote(id, rnode.version);
+                self.wrote(id, rnode.version, seq);
                 Ok(())
             }
         }

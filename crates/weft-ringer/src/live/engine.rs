@@ -2,9 +2,7 @@
 //! time.
 
 use std::collections::{BTreeMap, BTreeSet, VecDeque};
-use std::fs::File;
 use std::net::Shutdown;
-use std::os::unix::fs::FileExt;
 use std::sync::atomic::{AtomicBool, AtomicU64, Ordering};
 use std::sync::{Arc, Condvar, Mutex, MutexGuard, OnceLock, PoisonError};
 use std::thread::JoinHandle;
@@ -16,14 +14,14 @@ use weft_vfs::Time;
 
 use super::LiveOptions;
 use super::blocks::Blocks;
+use super::conflicts::{Conflicts, blocks_of};
 use super::home::Home;
 use super::journal::Journal;
 use super::peers::{PeerServer, Peers};
 use crate::client::{Call, CallId, Client, ClientAction, ClientEvent, JournalRecord, Outcome};
 use crate::net::{Answer, Ask, Conversation, Error, HANDSHAKE_LIMIT, Outbox, Result};
 use crate::rnode::{Bytes, Holders};
-use crate::types::{BlockHash, ClientId, Mode, Moment, RnodeId, Seq};
-use crate::wire::encode;
+use crate::types::{BlockHash, ClientId, Epoch, Mode, Moment, RnodeId, Seq};
 
 /// How often the state machine is told that time has passed.
 const TICK: Duration = Duration::from_millis(100);
@@ -47,9 +45,6 @@ pub(crate) fn wall() -> Time {
 struct Inner {
     client: Client,
     journal: Journal,
-    conflicts: File,
-    /// Where the next conflict goes, in bytes.
-    conflicts_end: u64,
     /// Answers that nobody has taken yet.
     done: BTreeMap<CallId, (Outcome, Seq)>,
     waiting: BTreeSet<CallId>,
@@ -75,6 +70,7 @@ pub(super) struct Engine {
     pub(super) peers: Peers,
     peer_server: Mutex<Option<PeerServer>>,
     pub(super) superseded: Mutex<VecDeque<Superseded>>,
+    pub(super) conflicts: Mutex<Conflicts>,
     pub(super) stop: AtomicBool,
     threads: Mutex<Vec<JoinHandle<()>>>,
 }
@@ -90,23 +86,10 @@ impl Engine {
         let failed = |e| Error::io(format!("the local store {}", options.directory.display()), e);
         let (journal, records) = Journal::open(&home.path("journal")).map_err(failed)?;
         let blocks = Blocks::open(&options.directory, options.cache_max_bytes).map_err(failed)?;
-        let conflicts = File::options()
-            .create(true)
-            .truncate(false)
-            .write(true)
-            .open(home.path("conflicts"))
-            .map_err(failed)?;
-        let conflicts_end = conflicts.metadata().map_err(failed)?.len();
+        let conflicts = Conflicts::open(&home.path("conflicts")).map_err(failed)?;
         let own = client_id(&home.secret);
         let client = Client::new(own, home.incarnation, records, options.client.clone());
-        let inner = Inner {
-            client,
-            journal,
-            conflicts,
-            conflicts_end,
-            done: BTreeMap::new(),
-            waiting: BTreeSet::new(),
-        };
+        let inner = Inner { client, journal, done: BTreeMap::new(), waiting: BTreeSet::new() };
         let peers = Peers::new(options.tls.as_ref().map(|(client, _)| client.clone()));
         let engine = Arc::new(Self {
             options,
@@ -120,6 +103,7 @@ impl Engine {
             peers,
             peer_server: Mutex::default(),
             superseded: Mutex::default(),
+            conflicts: Mutex::new(conflicts),
             stop: AtomicBool::new(false),
             threads: Mutex::default(),
         });
@@ -250,13 +234,13 @@ impl Engine {
                         conflict.why,
                         conflict.logged.op
                     );
-                    let mut bytes = Vec::new();
-                    let record = encode(&conflict.logged);
-                    bytes.extend_from_slice(&(record.len() as u32).to_le_bytes());
-                    bytes.extend_from_slice(&record);
-                    match inner.conflicts.write_all_at(&bytes, inner.conflicts_end) {
-                        Ok(()) => inner.conflicts_end += bytes.len() as u64,
-                        Err(e) => tracing::error!("a conflict could not be kept: {e}"),
+                    for (rnode, hash) in blocks_of(&conflict.logged.op) {
+                        if let Err(e) = self.blocks.keep(rnode, &hash) {
+                            tracing::error!("a block of a conflict could not be kept: {e}");
+                        }
+                    }
+                    if let Err(e) = locked(&self.conflicts).add(conflict) {
+                        tracing::error!("a conflict could not be kept: {e}");
                     }
                 }
             }
@@ -276,7 +260,7 @@ impl Engine {
             self.handle(&mut inner, ClientEvent::Tick);
             if inner.journal.is_long() && inner.client.unflushed() == 0 {
                 let record = JournalRecord::Applied { seq: inner.client.applied() };
-                if let Err(e) = inner.journal.restart(&record) {
+                if let Err(e) = inner.journal.restart(&[record]) {
                     tracing::error!("the journal could not be written anew: {e}");
                 }
             }
@@ -406,6 +390,11 @@ impl Engine {
     /// Who has the blocks of an rnode.
     pub(super) fn holders(&self, id: RnodeId) -> Holders {
         locked(&self.inner).client.holders(id).cloned().unwrap_or_default()
+    }
+
+    /// The client's present epoch.
+    pub(super) fn epoch(&self) -> Epoch {
+        locked(&self.inner).client.epoch()
     }
 
     /// Whether an rnode has no name any more, as far as this client has a lease to know by.

@@ -10,6 +10,7 @@ use weft_vfs::{
 };
 
 use super::LiveOptions;
+use super::conflicts::CONFLICTS_XATTR;
 use super::content::{WRITERS, io_error};
 use super::engine::{Engine, locked, wall};
 use crate::client::{Call, Outcome};
@@ -25,7 +26,7 @@ use crate::types::{RnodeId, Seq, Version};
 /// attributes live for no time; cached content may stay while the attributes do.
 #[derive(Debug)]
 pub struct RingerFs {
-    live: Arc<Live>,
+    pub(super) live: Arc<Live>,
 }
 
 /// What threads of the file system share.
@@ -80,7 +81,7 @@ impl Live {
         if rnode.nlink == 0 && !self.is_used(id) { Err(Error::Stale(id.0)) } else { Ok(rnode) }
     }
 
-    fn apply(&self, op: Op, about: RnodeId) -> Result<(Option<RnodeId>, Seq)> {
+    pub(super) fn apply(&self, op: Op, about: RnodeId) -> Result<(Option<RnodeId>, Seq)> {
         match self.engine.call(Call::Apply { op, if_version: None })? {
             (Outcome::Done(id), seq) => Ok((id, seq)),
             (Outcome::Refused(why), _) => Err(self.refused(about, why)),
@@ -170,9 +171,10 @@ impl Live {
 
     /// This client changed a file's content: what the front has cached of it is up to date still,
     /// if it was before.
-    pub(super) fn wrote(&self, id: RnodeId, before: Version) {
+    pub(super) fn wrote(&self, id: RnodeId, before: Version, seq: Seq) {
+        let epoch = self.engine.epoch();
         if let Some(seen) = locked(&self.seen).get_mut(&id).filter(|v| **v == before) {
-            seen.0 += 1;
+            *seen = before.next(epoch, seq);
         }
     }
 
@@ -565,6 +567,9 @@ impl FileSystem for RingerFs {
     }
 
     fn getxattr(&self, ino: Ino, name: &[u8]) -> Result<Vec<u8>> {
+        if ino == self.root() && name == CONFLICTS_XATTR {
+            return Ok(self.list_conflicts());
+        }
         let mut rnode = self.live.get(id(ino)?)?;
         rnode.xattrs.remove(&Bytes(name.to_vec())).map(|v| v.0).ok_or(Error::NoAttribute)
     }
@@ -574,6 +579,9 @@ impl FileSystem for RingerFs {
     }
 
     fn setxattr(&self, ino: Ino, name: &[u8], value: &[u8], how: XattrSet) -> Result<()> {
+        if ino == self.root() && name == CONFLICTS_XATTR {
+            return self.settle_conflict(value);
+        }
         const SPACES: [&[u8]; 4] = [b"user.", b"trusted.", b"security.", b"system."];
         // Kept, but not obeyed, they would promise what is not so.
         let is_acl = name.starts_with(b"system.posix_acl");

@@ -1,9 +1,9 @@
-//! The client's journal in a file: records one after the other, each with its length and the
+//! A journal in a file: records one after the other, each with its length and the
 //! beginning of its BLAKE3 hash. A crash leaves some part of it from its beginning; what is torn is
 //! cut off when it is opened.
 //!
 //! ```text
-//! offset 0   8 bytes   "weftrj01"
+//! offset 0   8 bytes   "weftrj02"
 //! record     4 bytes   length of the record, little-endian
 //!            4 bytes   the first bytes of its hash
 //!            ...       a JournalRecord
@@ -14,10 +14,9 @@ use std::io::{self, Read, Write};
 use std::os::unix::fs::FileExt;
 use std::path::{Path, PathBuf};
 
-use crate::client::JournalRecord;
-use crate::wire::{decode, encode};
+use crate::wire::{Wire, decode, encode};
 
-const MAGIC: &[u8; 8] = b"weftrj01";
+const MAGIC: &[u8; 8] = b"weftrj02";
 const HEAD_BYTES: usize = 8;
 /// A journal longer than this is written anew when nothing in it is needed.
 const LONG_BYTES: u64 = 4 << 20;
@@ -39,7 +38,7 @@ fn check(payload: &[u8]) -> [u8; 4] {
     [a, b, c, d]
 }
 
-fn put(record: &JournalRecord, out: &mut Vec<u8>) {
+fn put<R: Wire>(record: &R, out: &mut Vec<u8>) {
     let payload = encode(record);
     // A change fits a frame, which is far below 4 GiB.
     out.extend_from_slice(&(payload.len() as u32).to_le_bytes());
@@ -48,7 +47,7 @@ fn put(record: &JournalRecord, out: &mut Vec<u8>) {
 }
 
 /// The records at the beginning of `bytes` that are whole, and where they end.
-fn parse(bytes: &[u8]) -> (Vec<JournalRecord>, usize) {
+fn parse<R: Wire>(bytes: &[u8]) -> (Vec<R>, usize) {
     let (mut records, mut at) = (Vec::new(), 0);
     while let Some(head) = bytes.get(at..at + HEAD_BYTES) {
         let (len, sum) = head.split_at(4);
@@ -68,7 +67,7 @@ fn parse(bytes: &[u8]) -> (Vec<JournalRecord>, usize) {
 
 impl Journal {
     /// Opens the journal at `path`, and makes it if there is none. Returns what it holds.
-    pub(super) fn open(path: &Path) -> io::Result<(Self, Vec<JournalRecord>)> {
+    pub(super) fn open<R: Wire>(path: &Path) -> io::Result<(Self, Vec<R>)> {
         let mut file =
             OpenOptions::new().read(true).write(true).create(true).truncate(false).open(path)?;
         let mut bytes = Vec::new();
@@ -92,7 +91,7 @@ impl Journal {
     }
 
     /// Appends a record. If there is no room, it is kept for [`catch_up`](Self::catch_up).
-    pub(super) fn append(&mut self, record: &JournalRecord) {
+    pub(super) fn append<R: Wire>(&mut self, record: &R) {
         put(record, &mut self.behind);
         if let Err(e) = self.catch_up() {
             tracing::error!(
@@ -132,10 +131,10 @@ impl Journal {
         self.end > LONG_BYTES
     }
 
-    /// Begins anew with `record` alone.
-    pub(super) fn restart(&mut self, record: &JournalRecord) -> io::Result<()> {
+    /// Begins anew with these records alone.
+    pub(super) fn restart<R: Wire>(&mut self, records: &[R]) -> io::Result<()> {
         let mut bytes = MAGIC.to_vec();
-        put(record, &mut bytes);
+        records.iter().for_each(|record| put(record, &mut bytes));
         let new = self.path.with_extension("new");
         let mut file =
             OpenOptions::new().read(true).write(true).create(true).truncate(true).open(&new)?;
@@ -155,6 +154,7 @@ impl Journal {
 #[cfg(test)]
 mod tests {
     use super::*;
+    use crate::client::JournalRecord;
     use crate::types::Seq;
 
     #[test]
@@ -162,23 +162,23 @@ mod tests {
         let dir = tempfile::tempdir().expect("a directory");
         let path = dir.path().join("journal");
         let records: Vec<_> = (1..=5).map(|n| JournalRecord::Applied { seq: Seq(n) }).collect();
-        let (mut journal, none) = Journal::open(&path).expect("a journal");
+        let (mut journal, none) = Journal::open::<JournalRecord>(&path).expect("a journal");
         assert!(none.is_empty());
         records.iter().for_each(|r| journal.append(r));
         let whole = std::fs::read(&path).expect("bytes");
         for len in 0..=whole.len() {
             std::fs::write(&path, &whole[..len]).expect("a torn file");
-            let (mut journal, found) = Journal::open(&path).expect("a journal");
+            let (mut journal, found) = Journal::open::<JournalRecord>(&path).expect("a journal");
             assert!(records.starts_with(&found), "{len}");
             journal.append(&JournalRecord::Applied { seq: Seq(9) });
-            let (_, again) = Journal::open(&path).expect("a journal");
+            let (_, again) = Journal::open::<JournalRecord>(&path).expect("a journal");
             assert_eq!(again.len(), found.len() + 1, "{len}");
         }
         for at in MAGIC.len()..whole.len() {
             let mut bad = whole.clone();
             bad[at] ^= 0x10;
             std::fs::write(&path, &bad).expect("a damaged file");
-            let (_, found) = Journal::open(&path).expect("a journal");
+            let (_, found) = Journal::open::<JournalRecord>(&path).expect("a journal");
             assert!(found.len() < records.len() && records.starts_with(&found), "{at}");
         }
     }
@@ -187,11 +187,11 @@ mod tests {
     fn it_begins_anew() {
         let dir = tempfile::tempdir().expect("a directory");
         let path = dir.path().join("journal");
-        let (mut journal, _) = Journal::open(&path).expect("a journal");
+        let (mut journal, _) = Journal::open::<JournalRecord>(&path).expect("a journal");
         (1..100).for_each(|n| journal.append(&JournalRecord::Applied { seq: Seq(n) }));
-        journal.restart(&JournalRecord::Applied { seq: Seq(99) }).expect("a new one");
+        journal.restart(&[JournalRecord::Applied { seq: Seq(99) }]).expect("a new one");
         journal.append(&JournalRecord::GivenUp { seq: Seq(100) });
-        let (_, found) = Journal::open(&path).expect("a journal");
+        let (_, found) = Journal::open::<JournalRecord>(&path).expect("a journal");
         assert_eq!(found.len(), 2);
     }
 }

@@ -22,6 +22,7 @@
 //!   [`LiveOptions::patience`] fails with `ETIMEDOUT`.
 
 mod blocks;
+mod conflicts;
 mod content;
 mod engine;
 mod fs;
@@ -33,6 +34,7 @@ mod peers;
 use std::path::PathBuf;
 use std::time::Duration;
 
+pub use conflicts::CONFLICTS_XATTR;
 #[cfg(feature = "sqlite")]
 pub(crate) use engine::client_id;
 #[cfg(feature = "sqlite")]

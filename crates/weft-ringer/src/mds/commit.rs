@@ -10,7 +10,7 @@ use crate::error::Refusal;
 use crate::op::{Logged, Op, View, execute};
 use crate::rnode::{Body, Dirent, Holders, Name, Rnode};
 use crate::store::{Facts, IndexChange, Store, StoreError, Transaction};
-use crate::types::{ClientId, Mode, RnodeId};
+use crate::types::{ClientId, Epoch, Mode, RnodeId};
 use crate::wire::{Refused, encode};
 
 /// Readers look at the newest of these first; the others are told nothing is lost.
@@ -177,7 +177,11 @@ fn carry_out_one(
         }
         session.last_count = id.count();
     }
-    let effects = execute(&logged.op, logged.stamp, &*batch)?;
+    // Nobody names states in epochs that are not, or not yet.
+    if logged.epoch == Epoch(0) || logged.epoch > session.epoch {
+        return Err(Refusal::Invalid.into());
+    }
+    let effects = execute(&logged.op, logged.mark(), &*batch)?;
     if !same_base(&effects.base, &logged.base) {
         return Err(Refusal::Fenced.into());
     }

@@ -125,8 +125,8 @@ impl Mds {
     ) -> StoreResult<Self> {
         let mut transaction = Transaction::default();
         let old: Option<Cell> = records::load(store, records::CELL, "cell")?;
-        if let Some(later) = old.as_ref().filter(|c| c.format > records::FORMAT) {
-            let (theirs, ours) = (later.format, records::FORMAT);
+        if let Some(other) = old.as_ref().filter(|c| c.format != records::FORMAT) {
+            let (theirs, ours) = (other.format, records::FORMAT);
             let what = format!("the cell has version {theirs}, this server knows {ours}");
             return Err(StoreError::Failed(what));
         }

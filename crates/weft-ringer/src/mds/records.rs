@@ -19,7 +19,7 @@ use crate::types::{Cookie, Epoch, Generation, Incarnation, RnodeId, Seq};
 use crate::wire::{Refused, Wire, decode, wire_struct};
 
 /// The version of the records below.
-pub(super) const FORMAT: u32 = 1;
+pub(super) const FORMAT: u32 = 2;
 
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub(super) struct Cell {

@@ -89,7 +89,13 @@ impl Desk {
     }
 }
 
-/// Makes a directory in the root, which has this version.
+/// The root's version when `session` has changed it until it has this count, each time by the change
+/// with a number one smaller.
+fn root_version(session: Session, count: u64) -> Version {
+    (2..=count).fold(Version::FIRST, |v, count| v.next(session.epoch, Seq(count - 1)))
+}
+
+/// Makes a directory in the root, which has a version of this count.
 fn mkdir(session: Session, seq: u64, count: u32, root: u64) -> Logged {
     let op = Op::Create {
         parent: ROOT,
@@ -100,8 +106,8 @@ fn mkdir(session: Session, seq: u64, count: u32, root: u64) -> Logged {
         uid: 0,
         gid: 0,
     };
-    let base = vec![(ROOT, Version(root))];
-    Logged { seq: Seq(seq), stamp: Time::default(), op, base }
+    let base = vec![(ROOT, root_version(session, root))];
+    Logged { seq: Seq(seq), epoch: session.epoch, stamp: Time::default(), op, base }
 }
 
 fn applied(seq: u64) -> Reply {
@@ -118,7 +124,7 @@ fn an_epoch_that_is_over_changes_nothing() {
     // All is right with it but the epoch.
     assert_eq!(desk.commit(old, 0, vec![mkdir(old, 1, 1, 1)]), Reply::NoSession {});
     assert_eq!(desk.acquire(old, ROOT, Mode::Read), [Reply::NoSession {}]);
-    assert_eq!(desk.root(new).version, Version(1));
+    assert_eq!(desk.root(new).version, Version::FIRST);
     assert_eq!(desk.commit(new, 0, vec![mkdir(new, 1, 1, 1)]), applied(1));
 }
 
@@ -140,7 +146,7 @@ fn a_log_has_no_gaps_and_each_change_is_made_once() {
     // Out of order.
     let ops = vec![mkdir(session, 4, 4, 3), mkdir(session, 3, 3, 4)];
     assert_eq!(desk.commit(session, 2, ops), broken(2));
-    assert_eq!(desk.root(session).version, Version(3));
+    assert_eq!(desk.root(session).version, root_version(session, 3));
 }
 
 #[test]
@@ -158,16 +164,26 @@ fn changes_are_made_under_leases_to_write_and_on_what_they_were_made_on() {
     fenced(desk.commit(session, 0, vec![mkdir(session, 1, 1, 1)]));
     desk.acquire(session, ROOT, Mode::Write);
     // Each way in which a base can be another.
-    for base in
-        [vec![], vec![(ROOT, Version(2))], vec![(ROOT, Version(1)), (RnodeId(9), Version(1))]]
-    {
+    let of_another_branch = Version { seq: Seq(7), ..Version::FIRST };
+    for base in [
+        vec![],
+        vec![(ROOT, root_version(session, 2))],
+        vec![(ROOT, of_another_branch)],
+        vec![(ROOT, Version::FIRST), (RnodeId(9), Version::FIRST)],
+    ] {
         fenced(desk.commit(session, 0, vec![Logged { base, ..mkdir(session, 1, 1, 1) }]));
+    }
+    // In an epoch that nobody has begun.
+    for epoch in [Epoch(0), Epoch(session.epoch.0 + 1)] {
+        let early = Logged { epoch, ..mkdir(session, 1, 1, 1) };
+        let reply = desk.commit(session, 0, vec![early]);
+        assert!(matches!(reply, Reply::Broken { applied: Seq(0), .. }), "{reply:?}");
     }
     // Numbers of another client's, and one used before.
     let other = desk.hello(2, 1);
     let foreign = desk.commit(session, 0, vec![mkdir(other, 1, 1, 1)]);
     assert!(matches!(foreign, Reply::Broken { .. }), "{foreign:?}");
-    assert_eq!(desk.root(session).version, Version(1));
+    assert_eq!(desk.root(session).version, Version::FIRST);
     assert_eq!(desk.commit(session, 0, vec![mkdir(session, 1, 1, 1)]), applied(1));
     let again = Op::Create {
         parent: ROOT,

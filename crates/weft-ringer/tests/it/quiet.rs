@@ -138,7 +138,7 @@ fn what_is_done_again_under_a_lease_costs_no_message() {
     assert!(first > 0, "it was asked for");
     assert_eq!(cell.cost(1, lookup), 0, "and is known");
     let Outcome::Rnode(rnode) = cell.call(1, Call::Get { id: file.id }) else { panic!("there") };
-    assert_eq!(rnode.version.0, 101, "made, and written a hundred times");
+    assert_eq!(rnode.version.count, 101, "made, and written a hundred times");
     assert_eq!(cell.cost(1, Call::Get { id: file.id }), 0);
     assert_eq!(cell.cost(0, Call::Get { id: file.id }), 0, "both read");
 
@@ -146,7 +146,7 @@ fn what_is_done_again_under_a_lease_costs_no_message() {
     assert_eq!(cell.cost(1, write(file.id, 1)), 4);
     assert_eq!(cell.cost(1, write(file.id, 2)), 0);
     let Outcome::Rnode(rnode) = cell.call(0, Call::Get { id: file.id }) else { panic!("there") };
-    assert_eq!(rnode.version.0, 103);
+    assert_eq!(rnode.version.count, 103);
 }
 
 #[test]
@@ -192,7 +192,7 @@ fn changes_made_on_what_was_given_up_are_given_up() {
     assert_eq!(cell.conflicts.len(), 2, "both writes: {:?}", cell.conflicts);
     let Outcome::Rnode(rnode) = cell.call(0, Call::Get { id: file }) else { panic!("there") };
     let weft_ringer::Body::File { blocks, .. } = &rnode.body else { panic!("a file") };
-    assert_eq!((rnode.version.0, blocks[&0].hash), (2, BlockHash([9; 32])));
+    assert_eq!((rnode.version.count, blocks[&0].hash), (2, BlockHash([9; 32])));
     // What nobody else touched is made again.
     let lookup = Call::Lookup { dir: RnodeId::ROOT, name: other };
     assert!(matches!(cell.call(1, lookup), Outcome::Found(Some(_))));

@@ -36,6 +36,10 @@ fn list<T>(rng: &mut Rng, most: u64, mut make: impl FnMut(&mut Rng) -> T) -> Vec
     (0..rng.below(most + 1)).map(|_| make(rng)).collect()
 }
 
+fn version(rng: &mut Rng) -> Version {
+    Version { count: number(rng), epoch: Epoch(number(rng)), seq: Seq(number(rng)) }
+}
+
 fn id(rng: &mut Rng) -> RnodeId {
     RnodeId(number(rng).max(1))
 }
@@ -105,7 +109,7 @@ pub fn rnode(rng: &mut Rng) -> Rnode {
     };
     Rnode {
         id: id(rng),
-        version: Version(number(rng)),
+        version: version(rng),
         perm: perm(rng),
         nlink: small(rng),
         uid: small(rng),
@@ -172,9 +176,10 @@ fn op(rng: &mut Rng) -> Op {
 fn logged(rng: &mut Rng) -> Logged {
     Logged {
         seq: Seq(number(rng)),
+        epoch: Epoch(number(rng)),
         stamp: time(rng),
         op: op(rng),
-        base: list(rng, 3, |rng| (id(rng), Version(number(rng)))),
+        base: list(rng, 3, |rng| (id(rng), version(rng))),
     }
 }
 
@@ -222,7 +227,7 @@ fn reply(rng: &mut Rng) -> Reply {
         3 => Reply::Granted {
             rnode: Box::new(rnode(rng)),
             holders: Holders {
-                clients: list(rng, 3, |rng| (ClientId(number(rng)), Version(number(rng))))
+                clients: list(rng, 3, |rng| (ClientId(number(rng)), version(rng)))
                     .into_iter()
                     .collect(),
             },

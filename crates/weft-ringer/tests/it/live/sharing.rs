@@ -3,8 +3,10 @@
 use std::sync::Arc;
 use std::time::{Duration, Instant};
 
-use weft_ringer::live::RingerFs;
-use weft_vfs::{Caller, Error, FileSystem, Handle, OpenFlags, RenameFlags, SetAttr, Walker};
+use weft_ringer::live::{CONFLICTS_XATTR, RingerFs};
+use weft_vfs::{
+    Caller, Error, FileSystem, Handle, OpenFlags, RenameFlags, SetAttr, Walker, XattrSet,
+};
 
 use super::Cell;
 
@@ -204,8 +206,83 @@ fn a_change_that_came_too_late_is_kept_as_a_conflict() {
     b.sync().expect("durable");
     let a = cell.join("a");
     assert_eq!(read(&a, b"/file"), b"b's");
-    let kept = std::fs::metadata(cell.path("a").join("conflicts")).expect("a file").len();
-    assert!(kept > 0, "nothing is dropped silently");
+    // It is listed, also after a restart, until it is settled.
+    a.unmount().expect("it ends");
+    drop(a);
+    let a = cell.join("a");
+    let list = |fs: &RingerFs| {
+        let text = fs.getxattr(fs.root(), CONFLICTS_XATTR).expect("a list");
+        let text = String::from_utf8(text).expect("text");
+        text.lines().filter_map(|l| l.split('\t').next()?.parse().ok()).collect::<Vec<u64>>()
+    };
+    let settle = |fs: &RingerFs, how: &str| {
+        fs.setxattr(fs.root(), CONFLICTS_XATTR, how.as_bytes(), XattrSet::Any)
+    };
+    let [number] = list(&a)[..] else { panic!("one conflict: {:?}", list(&a)) };
+    for nonsense in ["", "mine", "mine x", "ours 1", &format!("both {number}"), "theirs 999"] {
+        settle(&a, nonsense).expect_err(nonsense);
+    }
+    settle(&a, &format!("both {number} /file.a")).expect("settled");
+    assert_eq!(list(&a), [0; 0]);
+    assert_eq!((read(&b, b"/file"), read(&b, b"/file.a")), (b"b's".to_vec(), b"a's".to_vec()));
+    assert!(std::fs::read_dir(cell.path("a").join("kept")).expect("a directory").next().is_none());
+    settle(&a, &format!("theirs {number}")).expect_err("it is settled");
+}
+
+#[test]
+fn a_conflict_is_settled_for_one_side_or_the_other() {
+    let cell = Cell::new(Duration::from_secs(2));
+    let b = cell.join("b");
+    for (how, left) in [("mine", &b"a's"[..]), ("theirs", b"b's")] {
+        write(&b, b"/file", b"first");
+        b.sync().expect("durable");
+        let a = cell.join("a");
+        write(&a, b"/file", b"a's");
+        a.vanish();
+        drop(a);
+        write(&b, b"/file", b"b's");
+        b.sync().expect("durable");
+        let a = cell.join("a");
+        assert_eq!(read(&a, b"/file"), b"b's");
+        let text = a.getxattr(a.root(), CONFLICTS_XATTR).expect("a list");
+        let number = String::from_utf8(text).expect("text");
+        let number = number.split('\t').next().expect("a number").to_owned();
+        let set = format!("{how} {number}");
+        a.setxattr(a.root(), CONFLICTS_XATTR, set.as_bytes(), XattrSet::Any).expect("settled");
+        assert_eq!(read(&b, b"/file"), left, "{how}");
+        a.unmount().expect("it ends");
+    }
+}
+
+#[test]
+fn what_was_made_while_away_is_merged_where_names_are_free() {
+    let cell = Cell::new(Duration::from_secs(2));
+    let (a, b) = (cell.join("a"), cell.join("b"));
+    Walker::new(&b).mkdir(b"/d", 0o755).expect("made");
+    b.sync().expect("durable");
+    // Made by a, and heard of by nobody; meanwhile b makes others in the same directories.
+    write(&a, b"/d/of a", b"a's");
+    write(&a, b"/d/same", b"a's");
+    Walker::new(&a).mkdir(b"/d/dir", 0o755).expect("made");
+    write(&a, b"/d/dir/below", b"deep");
+    a.vanish();
+    drop(a);
+    write(&b, b"/d/of b", b"b's");
+    write(&b, b"/d/same", b"b's");
+    b.sync().expect("durable");
+    let a = cell.join("a");
+    a.sync().ok();
+    for (path, content) in [
+        (&b"/d/of a"[..], &b"a's"[..]),
+        (b"/d/of b", b"b's"),
+        (b"/d/same", b"b's"),
+        (b"/d/dir/below", b"deep"),
+    ] {
+        assert_eq!(read(&b, path), content, "{}", String::from_utf8_lossy(path));
+    }
+    // Only what had no place is a conflict.
+    let text = a.getxattr(a.root(), CONFLICTS_XATTR).expect("a list");
+    assert_eq!(String::from_utf8(text).expect("text").lines().count(), 1);
 }
 
 #[test]

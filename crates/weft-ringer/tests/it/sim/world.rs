@@ -7,7 +7,8 @@
 //! and a client's may leap ahead; the time of day jumps at will.
 //!
 //! What is checked after every event: no two clients would serve, at that moment, leases that
-//! exclude each other; and the server believes no less than each client does.
+//! exclude each other; the server believes no less than each client does; no two states of an rnode
+//! that anybody ever had share a version.
 
 use std::cmp::Reverse;
 use std::collections::{BTreeMap, BinaryHeap};
@@ -20,7 +21,7 @@ use weft_ringer::mds::{Mds, MdsEvent, MdsOptions};
 use weft_ringer::store::MemoryStore;
 use weft_ringer::wire::frame::{Deframer, Frame, frame};
 use weft_ringer::wire::{FromServer, ToServer, Wire};
-use weft_ringer::{ClientId, Epoch, Incarnation, Mode, Moment, RnodeId, Seq};
+use weft_ringer::{ClientId, Epoch, Incarnation, Mode, Moment, Rnode, RnodeId, Seq, Version};
 use weft_vfs::Time;
 
 pub const MILLI: u64 = 1000;
@@ -165,6 +166,8 @@ pub struct World {
     pub conflicts: usize,
     pub messages: u64,
     pub epochs_lost: usize,
+    /// Every state of an rnode that a client had.
+    states: BTreeMap<(RnodeId, Version), Rnode>,
     wall_jump: i64,
 }
 
@@ -201,6 +204,7 @@ impl World {
             conflicts: 0,
             messages: 0,
             epochs_lost: 0,
+            states: BTreeMap::new(),
             wall_jump: 0,
             weather,
         };
@@ -370,6 +374,7 @@ impl World {
         let Some(client) = &mut node.client else { return };
         let actions = client.handle(node.clock.read(self.now), wall, event);
         let (epoch, applied) = (client.epoch(), client.applied());
+        self.check_versions(i);
         for action in actions {
             match action {
                 ClientAction::Journal(record) => self.nodes[i].journal.push(record),
@@ -441,6 +446,17 @@ impl World {
         let calls = self.calls.values().filter(|c| c.returned.is_none() && !c.void);
         let calls = calls.map(|c| format!("{c:?}"));
         calls.chain(self.nodes.iter().map(|n| format!("{:#?}", n.client))).collect()
+    }
+
+    /// A version names one state of an rnode for good, whoever has it and whatever became of it.
+    fn check_versions(&mut self, i: usize) {
+        let node = &self.nodes[i];
+        let Some(client) = &node.client else { return };
+        for (id, _) in client.leases(node.clock.read(self.now)) {
+            let Some(rnode) = client.cached(id) else { continue };
+            let known = self.states.entry((id, rnode.version)).or_insert_with(|| rnode.clone());
+            assert_eq!(known, rnode, "seed {}: two states with one version", self.seed);
+        }
     }
 
     /// The one thing that must never be.

@@ -1,0 +1,122 @@
+//! The blocks of a file.
+
+use std::collections::BTreeMap;
+use std::ops::Deref;
+use std::sync::Arc;
+
+use crate::rnode::Block;
+use crate::wire::{Reader, Wire, WireError};
+
+/// The blocks of a file by their place. Its states are many and differ little, and most are only
+/// looked at: so a copy costs nothing until one of the two is changed, nor does the sum of all
+/// lengths, which every `stat` asks for.
+#[derive(Debug, Clone, PartialEq, Eq, Default)]
+pub struct BlockMap {
+    blocks: Arc<BTreeMap<u32, Block>>,
+    stored_bytes: u64,
+}
+
+impl BlockMap {
+    /// The lengths of all blocks, in bytes.
+    #[must_use]
+    pub fn stored_bytes(&self) -> u64 {
+        self.stored_bytes
+    }
+
+    /// Puts a block, or a hole, in its place.
+    pub fn set(&mut self, at: u32, block: Option<Block>) {
+        let blocks = Arc::make_mut(&mut self.blocks);
+        let old = match block {
+            Some(block) => blocks.insert(at, block),
+            None => blocks.remove(&at),
+        };
+        self.stored_bytes -= old.map_or(0, |b| u64::from(b.len_bytes));
+        self.stored_bytes += block.map_or(0, |b| u64::from(b.len_bytes));
+    }
+
+    /// Cuts off what lies behind `end_bytes`, of blocks of `block_bytes` each.
+    pub fn cut(&mut self, block_bytes: u32, end_bytes: u64) {
+        let block_bytes = u64::from(block_bytes.max(1));
+        let last = u32::try_from(end_bytes / block_bytes).unwrap_or(u32::MAX);
+        let within = u32::try_from(end_bytes % block_bytes).unwrap_or(0);
+        let behind: Vec<u32> = self.blocks.range(last..).map(|(at, _)| *at).collect();
+        for at in behind {
+            let left = self.blocks.get(&at).copied().filter(|_| at == last && within > 0);
+            self.set(at, left.map(|b| Block { len_bytes: b.len_bytes.min(within), ..b }));
+        }
+    }
+}
+
+impl Deref for BlockMap {
+    type Target = BTreeMap<u32, Block>;
+
+    fn deref(&self) -> &Self::Target {
+        &self.blocks
+    }
+}
+
+impl FromIterator<(u32, Block)> for BlockMap {
+    fn from_iter<I: IntoIterator<Item = (u32, Block)>>(blocks: I) -> Self {
+        let blocks: BTreeMap<u32, Block> = blocks.into_iter().collect();
+        let stored_bytes = blocks.values().map(|b| u64::from(b.len_bytes)).sum();
+        Self { blocks: Arc::new(blocks), stored_bytes }
+    }
+}
+
+impl Wire for BlockMap {
+    fn put(&self, out: &mut Vec<u8>) {
+        self.blocks.put(out);
+    }
+
+    fn get(from: &mut Reader<'_>) -> Result<Self, WireError> {
+        let blocks = <BTreeMap<u32, Block> as Wire>::get(from)?;
+        Ok(blocks.into_iter().collect())
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use crate::types::BlockHash;
+    use proptest::prelude::*;
+
+    fn block(len_bytes: u32) -> Block {
+        Block { hash: BlockHash([7; 32]), len_bytes }
+    }
+
+    proptest! {
+        #[test]
+        fn it_is_a_map_that_knows_its_sum(
+            steps in prop::collection::vec((0_u32..8, 0_u32..5, 0_u64..40), 1..40)
+        ) {
+            let (mut map, mut model) = (BlockMap::default(), BTreeMap::<u32, Block>::new());
+            for (at, len, end) in steps {
+                let old = map.clone();
+                let before: BTreeMap<u32, Block> = old.iter().map(|(at, b)| (*at, *b)).collect();
+                match len {
+                    0 => {
+                        map.cut(4, end);
+                        model.retain(|at, b| {
+                            let left = end.saturating_sub(u64::from(*at) * 4);
+                            b.len_bytes = b.len_bytes.min(u32::try_from(left).unwrap_or(u32::MAX));
+                            b.len_bytes > 0
+                        });
+                    }
+                    1 => {
+                        map.set(at, None);
+                        model.remove(&at);
+                    }
+                    len => {
+                        map.set(at, Some(block(len)));
+                        model.insert(at, block(len));
+                    }
+                }
+                prop_assert_eq!(&*map, &model);
+                let sum: u64 = model.values().map(|b| u64::from(b.len_bytes)).sum();
+                prop_assert_eq!(map.stored_bytes(), sum);
+                // Copies are not changed with it.
+                prop_assert_eq!(&*old, &before);
+            }
+        }
+    }
+}
