@@ -16,6 +16,7 @@ mod plot;
 mod postmark;
 mod proxy;
 mod report;
+mod ringer;
 mod sequential;
 mod stats;
 mod transform;
@@ -93,6 +94,8 @@ enum What {
     NbdServers,
     /// The kernel's dm-cache in a guest, counted, beside weft's cache
     DmCache,
+    /// The shared file service: operations, sizes and searches, beside SSHFS
+    Ringer,
     /// Stages of a network, in process and through a mount, beside a pipeline of processes
     Transform,
     /// Make the input, and say what it is
@@ -252,7 +255,7 @@ fn main() -> Result<()> {
         _ => {}
     }
     let bench = Bench::new(&cli)?;
-    let all: [(&str, Measurement); 17] = [
+    let all: [(&str, Measurement); 18] = [
         ("limits", limits::limits),
         ("optimisations", engine::optimisations),
         ("blocks", engine::blocks),
@@ -270,6 +273,7 @@ fn main() -> Result<()> {
         ("cache", cache::experiment),
         ("nbd-servers", nbd::servers),
         ("dm-cache", cache::dm_cache),
+        ("ringer", ringer::ringer),
     ];
     match cli.what {
         What::All => {
@@ -297,6 +301,7 @@ fn main() -> Result<()> {
         What::CacheHits => cache::hits(&bench),
         What::NbdServers => nbd::servers(&bench),
         What::DmCache => cache::dm_cache(&bench),
+        What::Ringer => ringer::ringer(&bench),
         What::Transform => transform::transform(&bench),
         What::Tree => {
             let tree = bench.tree()?;

@@ -16,6 +16,8 @@ use std::net::{Shutdown, TcpListener, TcpStream};
 use std::num::NonZeroU64;
 use std::os::unix::net::{UnixListener, UnixStream};
 use std::path::PathBuf;
+use std::sync::Arc;
+use std::sync::atomic::{AtomicU64, Ordering};
 use std::sync::mpsc::{self, Receiver, Sender, SyncSender};
 use std::thread;
 use std::time::{Duration, Instant};
@@ -154,14 +156,21 @@ pub struct Proxy {
     pub address: Address,
     /// The round trip through the proxy less the one without it, as measured at the start.
     pub added: Duration,
+    carried: Arc<AtomicU64>,
 }
 
 impl Proxy {
     /// Starts a proxy that adds `round_trip` to each request and its reply.
     pub fn start(listen: &Address, to: &Address, round_trip: Duration) -> Result<Self> {
         let (held, added) = calibrate(round_trip)?;
-        let address = run(listen, to, held)?;
-        Ok(Self { address, added })
+        let carried = Arc::default();
+        let address = run(listen, to, held, &carried)?;
+        Ok(Self { address, added, carried })
+    }
+
+    /// Bytes that it has taken so far, in both directions.
+    pub fn carried(&self) -> u64 {
+        self.carried.load(Ordering::Acquire)
     }
 }
 
@@ -174,7 +183,7 @@ fn calibrate(round_trip: Duration) -> Result<(Duration, Duration)> {
     let mut held = round_trip / 2;
     let mut tries = 0;
     loop {
-        let added = probe(&run(&any, &echo, held)?)?.saturating_sub(direct);
+        let added = probe(&run(&any, &echo, held, &Arc::default())?)?.saturating_sub(direct);
         let off_secs = added.as_secs_f64() - round_trip.as_secs_f64();
         tries += 1;
         if off_secs.abs() < 0.02 * round_trip.as_secs_f64() || tries == 4 {
@@ -222,13 +231,19 @@ fn probe(echo: &Address) -> Result<Duration> {
 }
 
 /// Listens in a thread; each direction holds what it carries for `held`.
-fn run(listen: &Address, to: &Address, held: Duration) -> Result<Address> {
+fn run(
+    listen: &Address,
+    to: &Address,
+    held: Duration,
+    carried: &Arc<AtomicU64>,
+) -> Result<Address> {
     let listener = Listener::bind(listen)?;
     let address = listener.address(listen)?;
-    let to = to.clone();
+    let (to, carried) = (to.clone(), Arc::clone(carried));
     thread::spawn(move || {
         loop {
-            let joined = listener.accept().and_then(|client| join(&client, &to.connect()?, held));
+            let joined =
+                listener.accept().and_then(|client| join(&client, &to.connect()?, held, &carried));
             if let Err(e) = joined {
                 eprintln!("weft-bench: a connection to {to} failed: {e}");
                 thread::sleep(Duration::from_millis(10));
@@ -238,9 +253,14 @@ fn run(listen: &Address, to: &Address, held: Duration) -> Result<Address> {
     Ok(address)
 }
 
-fn join(client: &Stream, server: &Stream, held: Duration) -> io::Result<()> {
-    carry(client.try_clone()?, server.try_clone()?, held);
-    carry(server.try_clone()?, client.try_clone()?, held);
+fn join(
+    client: &Stream,
+    server: &Stream,
+    held: Duration,
+    carried: &Arc<AtomicU64>,
+) -> io::Result<()> {
+    carry(client.try_clone()?, server.try_clone()?, held, Arc::clone(carried));
+    carry(server.try_clone()?, client.try_clone()?, held, Arc::clone(carried));
     Ok(())
 }
 
@@ -248,11 +268,11 @@ fn join(client: &Stream, server: &Stream, held: Duration) -> io::Result<()> {
 type Held = (Instant, Vec<u8>);
 
 /// Carries one direction until its end, with two threads.
-fn carry(from: Stream, to: Stream, held: Duration) {
+fn carry(from: Stream, to: Stream, held: Duration, carried: Arc<AtomicU64>) {
     let (send, receive) = mpsc::sync_channel(IN_FLIGHT_CHUNKS);
     // Used buffers go back: memory that is allocated anew has to be faulted in anew.
     let (give_back, used) = mpsc::channel();
-    thread::spawn(move || read_and_stamp(from, &send, &used, held));
+    thread::spawn(move || read_and_stamp(from, &send, &used, held, &carried));
     thread::spawn(move || wait_and_write(to, &receive, &give_back));
 }
 
@@ -261,10 +281,12 @@ fn read_and_stamp(
     send: &SyncSender<Held>,
     used: &Receiver<Vec<u8>>,
     held: Duration,
+    carried: &AtomicU64,
 ) {
     let mut buffer = vec![0; CHUNK_BYTES];
     while let Ok(n @ 1..) = from.read(&mut buffer) {
         let due = Instant::now() + held;
+        carried.fetch_add(n as u64, Ordering::AcqRel);
         let mut chunk = used.try_recv().unwrap_or_default();
         chunk.clear();
         chunk.extend_from_slice(&buffer[..n]);
@@ -324,7 +346,7 @@ mod tests {
         let dir = tempfile::tempdir().unwrap();
         let path = Address::Unix(dir.path().join("socket"));
         let held = Duration::from_millis(20);
-        let address = run(&path, &echo, held).unwrap();
+        let address = run(&path, &echo, held, &Arc::default()).unwrap();
         assert_eq!(address, path);
         let mut stream = address.connect().unwrap();
         let sent: Vec<u8> = (0..300_000_u32).flat_map(u32::to_le_bytes).collect();

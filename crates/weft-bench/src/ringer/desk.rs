@@ -1,0 +1,173 @@
+//! A client of a metadata server that speaks the protocol by hand, one request at a time: what a
+//! message costs, without what a client does around it.
+
+use anyhow::{Result, bail};
+use std::time::{Duration, Instant};
+use weft::net::Address;
+use weft::ringer::net::{Answer, Ask, Conversation, SECRET_BYTES};
+use weft::ringer::op::{Change, Logged, Make, Op};
+use weft::ringer::wire::{FromServer, Reply, Request, RequestBody, ToServer, Welcome};
+use weft::ringer::{
+    Bytes, ClientId, Epoch, Generation, Incarnation, Mode, Name, RequestId, Rnode, RnodeId, Seq,
+    Token,
+};
+use weft::vfs::Time;
+
+/// How long an answer may take.
+const PATIENCE: Duration = Duration::from_secs(20);
+
+/// A connection with a session.
+pub struct Desk {
+    link: Conversation,
+    client: ClientId,
+    epoch: Epoch,
+    generation: Generation,
+    slot: u32,
+    requests: u64,
+    seq: u64,
+    /// When the session was last renewed.
+    renewed: Instant,
+}
+
+/// A lease and what came with it.
+pub struct Granted {
+    pub rnode: Box<Rnode>,
+    pub token: Token,
+}
+
+impl Desk {
+    /// Joins the cell at `server` as the client of `secret`.
+    pub fn join(server: &Address, secret: u8) -> Result<Self> {
+        let mut link = Conversation::connect(server, None, PATIENCE)?;
+        let secret = Bytes(vec![secret; SECRET_BYTES]);
+        link.send(&Ask::Join { secret, listens: None, cell: 0 })?;
+        let client = loop {
+            match link.receive(Some(Instant::now() + PATIENCE))? {
+                Answer::Joined { client, .. } => break client,
+                Answer::Peers { .. } => {}
+                other => bail!("the server said {other:?}"),
+            }
+        };
+        let mut desk = Self {
+            link,
+            client,
+            epoch: Epoch(0),
+            generation: Generation(0),
+            slot: 0,
+            requests: 0,
+            seq: 0,
+            renewed: Instant::now(),
+        };
+        let Reply::Welcome { welcome } =
+            desk.ask(RequestBody::Hello { incarnation: Incarnation(1) })?
+        else {
+            bail!("the server does not welcome the client")
+        };
+        let Welcome { epoch, slot, .. } = welcome;
+        (desk.epoch, desk.slot) = (epoch, slot);
+        Ok(desk)
+    }
+
+    fn send(&mut self, body: RequestBody) -> Result<RequestId> {
+        self.requests += 1;
+        let id = RequestId(self.requests);
+        let (client, epoch, generation) = (self.client, self.epoch, self.generation);
+        let message = ToServer { client, epoch, generation, request: Request { id, body } };
+        self.link.send(&Ask::Mds { message: Box::new(message) })?;
+        Ok(id)
+    }
+
+    /// A request and its reply.
+    fn ask(&mut self, body: RequestBody) -> Result<Reply> {
+        let wanted = self.send(body)?;
+        loop {
+            let Answer::Mds { message } = self.link.receive(Some(Instant::now() + PATIENCE))?
+            else {
+                continue;
+            };
+            if let FromServer::Reply { generation, id, reply } = *message
+                && id == wanted
+            {
+                self.generation = generation;
+                return Ok(reply);
+            }
+        }
+    }
+
+    /// Renews the session if that is due. Not to be timed.
+    pub fn keep(&mut self) -> Result<()> {
+        if self.renewed.elapsed() > Duration::from_secs(3) {
+            self.renewed = Instant::now();
+            self.ask(RequestBody::Renew {})?;
+        }
+        Ok(())
+    }
+
+    /// A round trip that asks for nothing.
+    pub fn renew(&mut self) -> Result<()> {
+        self.ask(RequestBody::Renew {}).map(drop)
+    }
+
+    pub fn acquire(&mut self, rnode: RnodeId, mode: Mode) -> Result<Granted> {
+        match self.ask(RequestBody::Acquire { rnode, mode })? {
+            Reply::Granted { rnode, token, .. } => Ok(Granted { rnode, token }),
+            other => bail!("no lease: {other:?}"),
+        }
+    }
+
+    /// Gives a lease up. Nothing answers; so a renewal behind it shows that the server has it.
+    pub fn lower(&mut self, rnode: RnodeId, token: Token) -> Result<()> {
+        self.send(RequestBody::Lower { rnode, token, to: None })?;
+        self.renew()
+    }
+
+    /// Sends changes, and waits until they are durable at the server.
+    pub fn commit(&mut self, ops: Vec<Logged>) -> Result<()> {
+        let last = ops.last().map(|l| l.seq);
+        let prev = Seq(self.seq);
+        match self.ask(RequestBody::Commit { prev, ops })? {
+            Reply::Committed { applied, refused: None } if Some(applied) == last => {
+                self.seq = applied.0;
+                Ok(())
+            }
+            other => bail!("not committed: {other:?}"),
+        }
+    }
+
+    /// A change of attributes of an rnode as it is.
+    pub fn chmod(&self, rnode: &Rnode, perm: u16) -> Logged {
+        let change = Change { perm: Some(perm), ..Change::default() };
+        let op = Op::SetAttr { id: rnode.id, change };
+        self.logged(1, op, vec![(rnode.id, rnode.version)])
+    }
+
+    fn logged(&self, ahead: u64, op: Op, base: Vec<(RnodeId, weft::ringer::Version)>) -> Logged {
+        let (seq, epoch) = (Seq(self.seq + ahead), self.epoch);
+        Logged { seq, epoch, stamp: Time::default(), op, base }
+    }
+
+    /// Makes `count` files in the root, and gives up all leases.
+    pub fn make_files(&mut self, count: u32) -> Result<Vec<RnodeId>> {
+        let mut files = Vec::new();
+        for number in 1..=count {
+            self.keep()?;
+            let root = self.acquire(RnodeId::ROOT, Mode::Write)?;
+            let id = RnodeId::new(self.slot, number);
+            let op = Op::Create {
+                parent: RnodeId::ROOT,
+                name: Name::new(format!("f{number}").as_bytes())?,
+                id,
+                make: Make::File { block_bytes: 64 << 10 },
+                perm: 0o644,
+                uid: 0,
+                gid: 0,
+            };
+            let base = vec![(RnodeId::ROOT, root.rnode.version)];
+            self.commit(vec![self.logged(1, op, base)])?;
+            let made = self.acquire(id, Mode::Write)?;
+            self.lower(id, made.token)?;
+            files.push(id);
+        }
+        Ok(files)
+    }
+}
