@@ -503,10 +503,12 @@ impl World {
         }
     }
 
-    /// Whether nothing is under way.
+    /// Whether nothing is under way. A client that was just started has to be welcomed first: only
+    /// then is it known what its last life did not get through.
     pub fn is_quiet(&self) -> bool {
+        let at_rest = |c: &Client| c.unflushed() == 0 && c.epoch() > Epoch(0);
         self.server.as_ref().is_some_and(|s| !s.in_grace())
-            && self.nodes.iter().all(|n| n.client.as_ref().is_some_and(|c| c.unflushed() == 0))
+            && self.nodes.iter().all(|n| n.client.as_ref().is_some_and(at_rest))
     }
 
     /// What each client has under a lease is what the server has.
