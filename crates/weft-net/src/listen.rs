@@ -211,7 +211,8 @@ impl Drop for Listening {
     fn drop(&mut self) {
         // First, so that nobody connects to what is about to go.
         self.file = None;
-        let _ = rustix::io::write(&*self.wake, &1_u64.to_ne_bytes());
+        // Any number that is not zero wakes, in whatever byte order.
+        let _ = rustix::io::write(&*self.wake, &[1; 8]);
         if let Some(thread) = self.thread.take() {
             let _ = thread.join();
         }
