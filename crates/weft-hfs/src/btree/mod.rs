@@ -19,7 +19,7 @@
 //!   what is stale there is gone.
 //! - **Before a node goes**, in a merge or empty, all that has left it must be where the search
 //!   finds it: what it lost in a split may be reachable only by a new root that is not written yet.
-//!   And what made its own keys lead to it must be durable, as they are its heir's from then on.
+//!   What made its own keys lead to it makes them lead to its heir from then on.
 //! - **Depth.** Root and depth are in the header, one block.
 //! - **Links, map, counts** are not ordered: all of them follow from the index.
 //!

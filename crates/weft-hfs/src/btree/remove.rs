@@ -51,11 +51,12 @@ impl<P: Copy + PartialEq + core::fmt::Debug> Tree<P> {
     ///   their removal waited for that.
     /// - What cut off its upper half, when it was split: until the new node can be reached, which
     ///   may take a new root, that half is nowhere else.
-    /// - What made its keys lead to it: they are the heir's now.
+    ///
+    /// What made its keys lead to it goes on to its heir, with [`note_reach`](Self::note_reach):
+    /// if that had to be durable first, a folder that is emptied would be written a node at a time.
     fn parting<S: Store<Patch = P>>(&mut self, s: &S, node: u32) -> Befores<P> {
         let mut all = self.needs_of(s, node);
         all.extend(self.trims.get(&node).copied());
-        all.extend(self.reach.get(&node).copied());
         all
     }
 
@@ -97,7 +98,7 @@ impl<P: Copy + PartialEq + core::fmt::Debug> Tree<P> {
             new.remove(parent.index + 1);
             let patch = self.write_node(s, parent.node, &old, &new, befores)?;
             self.note_needs(s, parent.node, befores)?;
-            let patch = self.reachable(s, patch, path, level)?;
+            let patch = self.reachable(s, patch, path, path.steps.len())?;
             let leaf = self.edge_leaf(s, right, height, false, &mut Befores::new())?;
             self.note_loose(s, leaf, patch)?;
             self.note_reach(s, leaf, patch)?;
@@ -109,7 +110,7 @@ impl<P: Copy + PartialEq + core::fmt::Debug> Tree<P> {
             new.remove(parent.index);
             let patch = self.write_node(s, parent.node, &old, &new, &waits)?;
             self.note_needs(s, parent.node, &waits)?;
-            let patch = self.reachable(s, patch, path, level)?;
+            let patch = self.reachable(s, patch, path, path.steps.len())?;
             self.note_reach(s, leaf, patch)?;
             patch
         };
@@ -248,7 +249,10 @@ impl<P: Copy + PartialEq + core::fmt::Debug> Tree<P> {
         waits.push(copied);
         let patch = self.write_node(s, parent.node, &old, &new, &waits)?;
         self.note_needs(s, parent.node, &waits)?;
-        let pointed = self.reachable(s, patch, path, level)?;
+        let mut pointed = self.reachable(s, patch, path, level)?;
+        if let Some(&reach) = self.reach.get(&right) {
+            pointed = s.join(&[pointed, reach])?;
+        }
         self.note_reach(s, left, pointed)?;
         self.note_reach(s, edge, pointed)?;
         self.appending = 0;
@@ -267,7 +271,10 @@ impl<P: Copy + PartialEq + core::fmt::Debug> Tree<P> {
             let waits = self.parting(s, root);
             self.header.root = child;
             self.header.depth -= 1;
-            let lowered = self.write_header(s, &waits)?;
+            let mut lowered = self.write_header(s, &waits)?;
+            if let Some(&reach) = self.reach.get(&root) {
+                lowered = s.join(&[lowered, reach])?;
+            }
             self.note_reach(s, child, lowered)?;
             self.give_node(s, root, lowered)?;
         }

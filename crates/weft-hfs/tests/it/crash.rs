@@ -10,6 +10,7 @@ use weft_block::{
 };
 use weft_hfs::layout::{CatalogRecord, Fork, Name, ROOT_ID};
 use weft_hfs::mkfs::{MkfsOptions, mkfs};
+use weft_hfs::volume::New;
 use weft_hfs::{Hfs, OpenOptions, fsck};
 use weft_patch::{JournalMode, Options, Policy};
 use weft_vfs::FileSystem;
@@ -267,6 +268,49 @@ fn growing_and_shrinking_catalog() {
     }
 }
 
+/// Many files, removed in a row: nodes of the index go with the leaves below them.
+fn swept(seed: u64) -> usize {
+    explore(seed, 2 << 20, 900, Policy::Soft, 4, |driver| {
+        driver.items = 900;
+        driver.names = 5000;
+        driver.write_bytes = 30;
+        driver.churn = 80;
+        driver.sweeps = 2;
+        driver.syncs_only_by_test = true;
+        driver.syncs_items = seed % 2 == 0;
+    })
+}
+
+#[test]
+fn folders_emptied_in_order() {
+    let cuts: usize = (300..304).map(swept).sum();
+    assert!(cuts > 300, "{cuts}");
+}
+
+/// The nodes that an emptied folder leaves go together, not one after the other.
+#[test]
+fn emptying_a_folder_takes_few_flushes() {
+    let bytes = 4 << 20;
+    let base = Arc::new(MemoryDevice::new(bytes + JOURNAL_BYTES));
+    let whole = Arc::clone(&base) as Arc<dyn BlockDevice>;
+    mkfs(&*parts(whole, bytes).0, &MkfsOptions::new(name("Cut"), 1)).unwrap();
+    let recorder = Arc::new(Recorder::new(base));
+    let fs = open(Arc::clone(&recorder) as Arc<dyn BlockDevice>, bytes, Policy::Soft).unwrap();
+    let names: Vec<Name> = (0..2000).map(|i| name(&format!("file{i:06}"))).collect();
+    for name in &names {
+        fs.create_item(ROOT_ID, name, &New::FILE).unwrap();
+    }
+    fs.sync().unwrap();
+    let before = recorder.event_count();
+    for name in &names {
+        fs.delete_item(ROOT_ID, name).unwrap();
+    }
+    fs.sync().unwrap();
+    let events = recorder.events();
+    let flushes = events[before..].iter().filter(|e| matches!(e, Event::Flush { .. })).count();
+    assert!(flushes <= 16, "{flushes} flushes");
+}
+
 #[test]
 fn nearly_full_and_in_pieces() {
     for seed in 100..104 {
@@ -341,7 +385,7 @@ fn long_power_cuts() {
     let mut seed = first.unwrap_or(100);
     let mut cuts = 0;
     while std::time::Instant::now() < end {
-        cuts += campaign(seed);
+        cuts += campaign(seed) + swept(seed);
         seed += 1;
     }
     println!("{cuts} cuts");

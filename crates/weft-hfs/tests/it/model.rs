@@ -96,6 +96,8 @@ pub struct Driver {
     pub syncs_items: bool,
     /// So many of a hundred operations change names only.
     pub churn: u64,
+    /// So many of a hundred operations remove many files of a folder in the order of their names.
+    pub sweeps: u64,
     /// Whatever an operation answers is right: for damaged volumes.
     pub careless: bool,
     /// Items that an operation has changed, until the test forgets them.
@@ -113,6 +115,7 @@ impl Driver {
             syncs_only_by_test: false,
             syncs_items: false,
             churn: 0,
+            sweeps: 0,
             careless: false,
             touched: BTreeSet::new(),
         }
@@ -143,6 +146,9 @@ impl Driver {
     pub fn step(&mut self, fs: &Hfs) {
         if self.careless {
             return self.careless_step(fs);
+        }
+        if self.sweeps > 0 && self.rng.chance(self.sweeps, 100) {
+            return self.sweep(fs);
         }
         let crowded = self.model.items.len() >= self.items;
         let names_only = self.churn > 0 && self.rng.chance(self.churn, 100);
@@ -223,6 +229,25 @@ impl Driver {
         }
         self.touched.insert(id);
         self.model.items.remove(&id);
+    }
+
+    /// Removes files that follow one another, as those who empty a folder do: whole nodes of the
+    /// catalog go, and with them nodes of its index.
+    fn sweep(&mut self, fs: &Hfs) {
+        let folder = self.folder();
+        let mut items = fs.items(folder).unwrap();
+        if self.rng.chance(1, 3) {
+            items.reverse();
+        }
+        let from = self.rng.below(items.len() as u64 + 1) as usize;
+        let most = self.rng.below(120) as usize;
+        for (text, record) in items.into_iter().skip(from).take(most) {
+            if let CatalogRecord::File(file) = record {
+                fs.delete_item(folder, &text).unwrap();
+                self.touched.insert(file.id);
+                self.model.items.remove(&file.id).unwrap();
+            }
+        }
     }
 
     fn rename(&mut self, fs: &Hfs) {
