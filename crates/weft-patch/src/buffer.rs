@@ -3,6 +3,7 @@
 //! A buffer with patches is *dirty* and stays; a clean one may be evicted (second chance). The
 //! content is shared (`Arc`) with a write under way, and copied if it changes meanwhile.
 
+use crate::block_map::BlockMap;
 use crate::graph::NONE;
 use crate::{BlockNr, Owner};
 use hashbrown::HashMap;
@@ -73,7 +74,7 @@ impl Buffer {
 pub(crate) struct Cache {
     buffers: Vec<Buffer>,
     free: Vec<u32>,
-    by_nr: HashMap<BlockNr, u32>,
+    by_nr: BlockMap,
     owners: HashMap<Owner, u32>,
     block_bytes: usize,
     hand: usize,
@@ -103,7 +104,7 @@ impl Cache {
         Self {
             buffers: Vec::new(),
             free: Vec::new(),
-            by_nr: HashMap::new(),
+            by_nr: BlockMap::default(),
             owners: HashMap::new(),
             block_bytes,
             hand: 0,
@@ -116,12 +117,12 @@ impl Cache {
 
     /// Memory for one block, holding anything.
     pub fn memory(&mut self) -> Arc<[u8]> {
-        self.pool.pop().unwrap_or_else(|| Arc::from(vec![0; self.block_bytes]))
+        self.pool.pop().unwrap_or_else(|| std::iter::repeat_n(0, self.block_bytes).collect())
     }
 
     /// A block of these bytes.
     pub fn filled(&mut self, bytes: &[u8]) -> Arc<[u8]> {
-        let mut content = self.memory();
+        let Some(mut content) = self.pool.pop() else { return Arc::from(bytes) };
         Arc::get_mut(&mut content).expect("pooled memory is not shared").copy_from_slice(bytes);
         content
     }
@@ -134,7 +135,7 @@ impl Cache {
     }
 
     pub fn find(&self, nr: BlockNr) -> Option<u32> {
-        self.by_nr.get(&nr).copied()
+        self.by_nr.get(nr)
     }
 
     /// Finds a block for use, so that it is not evicted soon.
@@ -217,7 +218,7 @@ impl Cache {
         if self.pool.len() < self.max_pool && Arc::get_mut(&mut content).is_some() {
             self.pool.push(content);
         }
-        self.by_nr.remove(&nr);
+        self.by_nr.remove(nr);
         self.free.push(index);
     }
 
@@ -340,6 +341,6 @@ impl Cache {
 
     /// Every buffer in use.
     pub fn all(&self) -> impl Iterator<Item = u32> + '_ {
-        self.by_nr.values().copied()
+        self.by_nr.values()
     }
 }

@@ -52,8 +52,7 @@ impl State {
 
     fn now_dirty(&mut self, buffer: u32) {
         if !self.cache[buffer].is_dirty() {
-            let now = self.now_ms();
-            self.cache.became_dirty(buffer, now);
+            self.cache.became_dirty(buffer, self.changed_ms);
         }
     }
 

@@ -190,6 +190,7 @@ impl Engine {
             }
         }
         state.counters.operations += 1;
+        state.changed_ms = state.now_ms();
         let log_blocks_max = state.running_len_blocks(max_blocks as usize);
         Ok(Op { shared, state, log_blocks_max })
     }

@@ -33,6 +33,7 @@
 //! ```
 #![warn(missing_docs)]
 
+mod block_map;
 mod buffer;
 mod change;
 mod counters;

@@ -194,6 +194,7 @@ impl State {
 
     /// Notes the end of a round: durable if the flush succeeded and the write did.
     pub fn complete(&mut self, batch: Vec<Write>) {
+        let now = self.now_ms();
         for write in batch {
             if write.error.is_some() {
                 self.failed.push(write);
@@ -214,7 +215,6 @@ impl State {
             if !write.partial {
                 self.settle(write.nr, write.sequence);
             }
-            let now = self.now_ms();
             let b = &mut self.cache[write.buffer];
             b.in_flight = false;
             if b.is_dirty() {
