@@ -104,6 +104,7 @@ impl<P: Copy + PartialEq + core::fmt::Debug> Tree<P> {
         self.needs.remove(&node);
         self.reach.remove(&node);
         self.trims.remove(&node);
+        self.seams.remove(&node);
         self.loose.remove(&node);
         Ok(())
     }

@@ -159,6 +159,9 @@ impl<P: Copy + PartialEq + core::fmt::Debug> Tree<P> {
             self.note_reach(s, right, before)?;
         }
         self.note_reach(s, right, pointed)?;
+        if let Some(seam) = self.seams.remove(&node) {
+            self.seams.insert(right, seam);
+        }
 
         let cut = if at_end {
             self.set_next(s, node, right)?;

@@ -19,7 +19,9 @@
 //!   what is stale there is gone.
 //! - **Before a node goes**, in a merge or empty, all that has left it must be where the search
 //!   finds it: what it lost in a split may be reachable only by a new root that is not written yet.
-//!   What made its own keys lead to it makes them lead to its heir from then on.
+//!   What made its own keys lead to it makes them lead to its heir from then on. But no entry of
+//!   *L*'s old half comes to lead to a node of *R*'s before *R* itself is out of the tree, or that
+//!   node would have two entries.
 //! - **Depth.** Root and depth are in the header, one block.
 //! - **Links, map, counts** are not ordered: all of them follow from the index.
 //!
@@ -190,6 +192,9 @@ pub struct Tree<P> {
     reach: HashMap<u32, P>,
     /// For each node the change that cut off its stale copy, until that is durable.
     trims: HashMap<u32, P>,
+    /// For the last leaf before the place where two index nodes became one, what took the right
+    /// one out of the tree, until that is durable.
+    seams: HashMap<u32, P>,
     /// Leaves whose index key is too small, with the change that made it so.
     loose: BTreeMap<u32, P>,
     /// What gave the file its last nodes.
@@ -477,6 +482,7 @@ impl<P: Copy + PartialEq + core::fmt::Debug> Tree<P> {
     pub(crate) fn settle<S: Store<Patch = P>>(&mut self, s: &S) {
         self.reach.retain(|_, &mut p| !s.is_durable(p));
         self.trims.retain(|_, &mut p| !s.is_durable(p));
+        self.seams.retain(|_, &mut p| !s.is_durable(p));
         self.needs.retain(|_, needs| {
             needs.retain(|&mut b| !s.is_durable(b));
             !needs.is_empty()

@@ -35,6 +35,7 @@ impl<P: Copy + PartialEq + core::fmt::Debug> Tree<P> {
             needs: HashMap::new(),
             reach: HashMap::new(),
             trims: HashMap::new(),
+            seams: HashMap::new(),
             loose: BTreeMap::new(),
             grown: S::DURABLE,
             appending: 0,

@@ -51,12 +51,14 @@ impl<P: Copy + PartialEq + core::fmt::Debug> Tree<P> {
     ///   their removal waited for that.
     /// - What cut off its upper half, when it was split: until the new node can be reached, which
     ///   may take a new root, that half is nowhere else.
+    /// - What made the node on its right its neighbour, if their parents were merged.
     ///
     /// What made its keys lead to it goes on to its heir, with [`note_reach`](Self::note_reach):
     /// if that had to be durable first, a folder that is emptied would be written a node at a time.
     fn parting<S: Store<Patch = P>>(&mut self, s: &S, node: u32) -> Befores<P> {
         let mut all = self.needs_of(s, node);
         all.extend(self.trims.get(&node).copied());
+        all.extend(self.seams.get(&node).copied());
         all
     }
 
@@ -255,6 +257,11 @@ impl<P: Copy + PartialEq + core::fmt::Debug> Tree<P> {
         }
         self.note_reach(s, left, pointed)?;
         self.note_reach(s, edge, pointed)?;
+        if height > 1 && !s.is_atomic() {
+            let before = self.seams.get(&edge).copied();
+            let seam = s.join(&before.into_iter().chain([pointed]).collect::<Befores<P>>())?;
+            self.seams.insert(edge, seam);
+        }
         self.appending = 0;
         self.give_node(s, right, pointed)
     }

@@ -98,6 +98,8 @@ pub struct Driver {
     pub churn: u64,
     /// So many of a hundred operations remove many files of a folder in the order of their names.
     pub sweeps: u64,
+    /// An item that the test shall sync now.
+    pub urgent: Option<u32>,
     /// Whatever an operation answers is right: for damaged volumes.
     pub careless: bool,
     /// Items that an operation has changed, until the test forgets them.
@@ -116,6 +118,7 @@ impl Driver {
             syncs_items: false,
             churn: 0,
             sweeps: 0,
+            urgent: None,
             careless: false,
             touched: BTreeSet::new(),
         }
@@ -163,10 +166,11 @@ impl Driver {
         }
     }
 
-    /// Syncs one item; returns which.
+    /// Syncs one item, an urgent one first; returns which.
     pub fn sync_item(&mut self, fs: &Hfs) -> Option<u32> {
         let file = self.rng.chance(3, 4);
-        let id = self.pick(file)?;
+        let urgent = self.urgent.take().filter(|id| self.model.items.contains_key(id));
+        let id = urgent.or_else(|| self.pick(file))?;
         let item = &self.model.items[&id];
         let entry = fs.lookup(Ino(u64::from(item.parent)), item.name.as_bytes()).unwrap();
         assert_eq!(entry.attr.ino.0, u64::from(id));
@@ -232,7 +236,7 @@ impl Driver {
     }
 
     /// Removes files that follow one another, as those who empty a folder do: whole nodes of the
-    /// catalog go, and with them nodes of its index.
+    /// catalog go, and with them nodes of its index. One of the names may be taken again at once.
     fn sweep(&mut self, fs: &Hfs) {
         let folder = self.folder();
         let mut items = fs.items(folder).unwrap();
@@ -241,12 +245,21 @@ impl Driver {
         }
         let from = self.rng.below(items.len() as u64 + 1) as usize;
         let most = self.rng.below(120) as usize;
+        let mut removed = Vec::new();
         for (text, record) in items.into_iter().skip(from).take(most) {
             if let CatalogRecord::File(file) = record {
                 fs.delete_item(folder, &text).unwrap();
                 self.touched.insert(file.id);
-                self.model.items.remove(&file.id).unwrap();
+                removed.push(self.model.items.remove(&file.id).unwrap());
             }
+        }
+        if !removed.is_empty() && self.rng.chance(2, 3) {
+            let item = removed.swap_remove(self.rng.below(removed.len() as u64) as usize);
+            let id = fs.create_item(folder, &name(&item.name), &New::FILE).unwrap();
+            let item = Item { forks: Some(Default::default()), ..item };
+            self.model.items.insert(id, item);
+            self.touched.insert(id);
+            self.urgent = Some(id);
         }
     }
 
