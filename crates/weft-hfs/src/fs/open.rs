@@ -59,7 +59,7 @@ fn recover(device: &Arc<dyn BlockDevice>, utc_offset_secs: i32, read_only: bool)
         EngineOptions { policy: Policy::Soft, background: false, ..EngineOptions::default() };
     let engine = Engine::new(Arc::clone(device), BLOCK_BYTES as u32, options)
         .map_err(|e| engine_error(&e))?;
-    let done = {
+    let (mut volume, done) = {
         let mut op = engine.begin(0).map_err(|e| engine_error(&e))?;
         let mut s = OpStore::new(&mut op, &engine, &**device, (0, 0));
         let mut volume = Volume::open(&mut s, Raw(&**device).len_blocks())?;
@@ -74,7 +74,13 @@ fn recover(device: &Arc<dyn BlockDevice>, utc_offset_secs: i32, read_only: bool)
             return Ok(());
         }
         volume.set_now(unix_now(utc_offset_secs));
-        volume.recover(&mut s)?
+        let done = volume.recover_trees(&mut s)?;
+        (volume, done)
+    };
+    engine.sync().map_err(|e| engine_error(&e))?;
+    let done = {
+        let mut op = engine.begin(0).map_err(|e| engine_error(&e))?;
+        volume.recover_rest(&mut OpStore::new(&mut op, &engine, &**device, (0, 0)), done)?
     };
     if done.changes() > 0 {
         tracing::info!("recovered the volume, which was not unmounted: {done}");

@@ -20,8 +20,9 @@
 //! - **Bitmap, MDB and counts** are in no order: all of it follows from the trees. But the MDB is
 //!   written before the part of a tree's file that it adds.
 //!
-//! A volume that was not unmounted cleanly goes through [`recover`](Volume::recover) when it is
-//! opened: one pass over the trees, which makes all that follows from others.
+//! A volume that was not unmounted cleanly goes through [`recover_trees`](Volume::recover_trees) and
+//! [`recover_rest`](Volume::recover_rest) when it is opened: a pass over the trees, which makes all
+//! that follows from others.
 
 mod file;
 mod fork;

@@ -51,11 +51,12 @@ impl fmt::Display for Recovered {
 }
 
 impl<P: Copy + PartialEq + core::fmt::Debug> Volume<P> {
-    /// Makes right what a power cut has left. What was freed can be used when all of it is durable.
+    /// Makes right what a power cut has left of the trees. All of it must be durable before
+    /// [`recover_rest`](Self::recover_rest).
     ///
     /// # Errors
     /// [`Error::Corrupt`] for damage: nothing has been written then.
-    pub fn recover<S: Store<Patch = P>>(&mut self, s: &mut S) -> Result<Recovered> {
+    pub fn recover_trees<S: Store<Patch = P>>(&mut self, s: &mut S) -> Result<Recovered> {
         self.recent.set(None);
         let mut done = Recovered::default();
         for kind in [TreeKind::Extents, TreeKind::Catalog] {
@@ -76,10 +77,27 @@ impl<P: Copy + PartialEq + core::fmt::Debug> Volume<P> {
         if let Some(problem) = catalog.damage.iter().chain(&extents.damage).next() {
             return Err(damage(problem));
         }
+        check_records(&Census::new(&catalog.records, &[]))?;
         done.nodes += self.recover_tree(s, TreeKind::Catalog, &catalog, S::DURABLE)?;
         done.nodes += self.recover_tree(s, TreeKind::Extents, &extents, S::DURABLE)?;
+        Ok(done)
+    }
+
+    /// Makes right what is in the trees, bitmap and counts. What was freed can be used when all of
+    /// it is durable. Changes records as any other operation, and so counts on trees without stale
+    /// copies, on the disk as in memory.
+    ///
+    /// # Errors
+    /// [`Error::Corrupt`] for damage.
+    pub fn recover_rest<S: Store<Patch = P>>(
+        &mut self,
+        s: &mut S,
+        mut done: Recovered,
+    ) -> Result<Recovered> {
+        let catalog = Walk::new(s, &self.catalog);
         self.recover_items(s, &catalog, &mut done)?;
         let catalog = Walk::new(s, &self.catalog);
+        let extents = Walk::new(s, &self.extents);
         self.recover_extents(s, &catalog, &extents, &mut done)?;
         while self.tidy(s, usize::MAX)? {}
         self.touch();
@@ -214,17 +232,7 @@ impl<P: Copy + PartialEq + core::fmt::Debug> Volume<P> {
         done: &mut Recovered,
     ) -> Result<()> {
         let mut census = Census::new(&catalog.records, &[]);
-        if let Some(problem) = census.problems.iter().find(|p| matches!(p, Problem::Record { .. }))
-        {
-            return Err(damage(problem));
-        }
-        for (key, record) in &census.duplicates {
-            if !record.is_marked() {
-                let id = record.id().unwrap_or(0);
-                let (parent, name) = (key.parent, key.name);
-                return Err(damage(&Problem::Duplicate { id, parent, name }));
-            }
-        }
+        check_records(&census)?;
         for (key, _) in core::mem::take(&mut census.duplicates) {
             self.remove_record(s, &key, &[])?;
             done.records += 1;
@@ -445,6 +453,21 @@ impl<P: Copy + PartialEq + core::fmt::Debug> Volume<P> {
         }
         Ok(())
     }
+}
+
+/// Records that cannot be read, or two of one item of which neither is marked, are damage.
+fn check_records(census: &Census) -> Result<()> {
+    if let Some(problem) = census.problems.iter().find(|p| matches!(p, Problem::Record { .. })) {
+        return Err(damage(problem));
+    }
+    for (key, record) in &census.duplicates {
+        if !record.is_marked() {
+            let id = record.id().unwrap_or(0);
+            let (parent, name) = (key.parent, key.name);
+            return Err(damage(&Problem::Duplicate { id, parent, name }));
+        }
+    }
+    Ok(())
 }
 
 fn damage(problem: &Problem) -> Error {

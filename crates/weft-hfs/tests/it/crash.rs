@@ -340,6 +340,9 @@ fn seeds_that_lost_items() {
     campaign(5109);
     // A folder came to lie in one that had just been moved out of it: on the disk it had not.
     campaign(40_029);
+    // The power went again in a recovery: index keys were raised on the disk over stale copies that
+    // were cut off in memory.
+    campaign(50_043);
     // With a journal, a sync of one file did not know of data in a block that it shares.
     campaign(104);
 }
