@@ -6,6 +6,7 @@ mod check;
 mod coherence;
 mod documents;
 mod files;
+mod foreign_code;
 mod hfs;
 mod house;
 mod iscsi;

@@ -291,7 +291,7 @@ mod tests {
             ("while (1) { put('d', 'x' x 100000) }", "without end"),
             ("put('n', ''); next", "answered 0 bytes to 8"),
             ("put('d', 'x'); put('n', ''); next", "answered 1 bytes to 8"),
-            ("put('n', ''); put('n', ''); next", "before it was asked"),
+            ("syswrite STDOUT, ('n' . pack('V', 0)) x 2; next", "before it was asked"),
             ("put('e', 'not this one'); next", "refuses: not this one"),
             ("close STDOUT; sleep 1000", "died"),
         ] {

@@ -326,6 +326,10 @@ impl Worker {
         deadline: Duration,
         out: &mut Vec<u8>,
     ) -> Result<(), Why> {
+        // What nobody asked for would be taken for the answer.
+        if !self.take_in() || !self.received.is_empty() {
+            return Err(self.died());
+        }
         let end = Instant::now() + deadline;
         let len: usize = request.parts.iter().map(|part| part.len()).sum();
         let mut to_send = Vec::with_capacity(HEAD_BYTES + len);
