@@ -4,7 +4,7 @@ use std::sync::Arc;
 use std::time::{Duration, Instant};
 
 use weft_transform::exec::{RunOptions, run};
-use weft_transform::store::{Limits, MemoryBase, Store, open};
+use weft_transform::store::{Limits, MemoryBase, open};
 use weft_transform::wasm::{Guest, GuestKind};
 use weft_transform::{Context, Error, Io, Need, Network, Registry, Result, Write};
 
