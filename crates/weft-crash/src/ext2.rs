@@ -1,6 +1,6 @@
 //! weft's ext2 and ext3 as a target.
 
-use crate::target::{Findings, Promises, Severity, Target};
+use crate::target::{Findings, Promises, Severity, Target, order};
 use crate::{Error, Result};
 use std::sync::Arc;
 use weft_block::{BlockDevice, Image, MemoryDevice};
@@ -169,13 +169,7 @@ impl Target for Ext2Target {
     }
 
     fn options(&self) -> String {
-        let order = match self.policy {
-            Policy::Soft => "soft",
-            Policy::Async => "async",
-            Policy::Journal(JournalMode::Metadata) => "journal",
-            Policy::Journal(JournalMode::Ordered) => "journal=ordered",
-            Policy::Journal(JournalMode::Full) => "journal=full",
-        };
+        let order = order(self.policy);
         let (block, inode) = (self.block_bytes, self.inode_bytes);
         format!("--order {order} --block-size {block} --inode-size {inode}")
     }

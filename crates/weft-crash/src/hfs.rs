@@ -1,6 +1,6 @@
 //! weft's HFS as a target: alone, or with the journal that lies beside it.
 
-use crate::target::{Findings, Promises, Severity, Target, Tree};
+use crate::target::{Findings, Promises, Severity, Target, Tree, order};
 use crate::{Error, Result};
 use std::sync::Arc;
 use weft_block::{BlockDevice, Image, MemoryDevice, Partition};
@@ -159,13 +159,7 @@ impl Target for HfsTarget {
     }
 
     fn options(&self) -> String {
-        let order = match self.policy {
-            Policy::Soft => "soft",
-            Policy::Async => "async",
-            Policy::Journal(JournalMode::Metadata) => "journal",
-            Policy::Journal(JournalMode::Ordered) => "journal=ordered",
-            Policy::Journal(JournalMode::Full) => "journal=full",
-        };
+        let order = order(self.policy);
         format!("--hfs --order {order}")
     }
 }

@@ -3,7 +3,19 @@
 use crate::Result;
 use std::sync::Arc;
 use weft_block::{BlockDevice, Image};
+use weft_patch::{JournalMode, Policy};
 use weft_vfs::FileSystem;
+
+/// A policy as `weft crash --order` names it.
+pub(crate) fn order(policy: Policy) -> &'static str {
+    match policy {
+        Policy::Soft => "soft",
+        Policy::Async => "async",
+        Policy::Journal(JournalMode::Metadata) => "journal",
+        Policy::Journal(JournalMode::Ordered) => "journal=ordered",
+        Policy::Journal(JournalMode::Full) => "journal=full",
+    }
+}
 
 /// What a file system promises about the order of what it writes, beyond keeping what was fsynced.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]

@@ -16,6 +16,7 @@ mod mkfs;
 pub mod mount;
 mod ringer;
 mod serve;
+mod top;
 mod trace;
 mod transform;
 mod tree_io;

@@ -1,9 +1,9 @@
 //! weft's own ext2 and ext3, under every policy.
 
+use crate::long_campaign;
 use std::collections::BTreeSet;
 use std::fmt::Write as _;
 use std::sync::Arc;
-use std::time::Duration;
 use weft_block::Rng;
 use weft_crash::judge::{Depth, Judge};
 use weft_crash::record::{prepare, record};
@@ -166,22 +166,10 @@ fn without_dependencies_stale_data_turns_up() {
     assert!(told.contains("f001v901"), "the removed file's data must be recognised: {told}");
 }
 
-/// Every pair of operations, then with every placement of fsync, fdatasync and sync, then random
-/// workloads, for `WEFT_LONG_SECONDS` divided by `share`.
+/// A [`long_campaign`].
 fn long(policy: Policy, share: u32) {
-    let seconds = std::env::var("WEFT_LONG_SECONDS").ok().and_then(|s| s.parse().ok());
-    let config = Config {
-        campaign: Campaign::Long,
-        // A new part of the space in each run; a failure prints its seed.
-        seed: std::process::id().into(),
-        bounds: Bounds { all_subsets_of: 8, samples: 48, tears: 4, states: 1000 },
-        states_per_workload: 40,
-        images: u64::MAX,
-        time: Some(Duration::from_secs(seconds.unwrap_or(600)) / share),
-        e2fsck_every: 2,
-        repair_every: 8,
-        ..Config::new(Arc::new(Ext2Target::new(policy)))
-    };
+    let long = long_campaign(Arc::new(Ext2Target::new(policy)), share);
+    let config = Config { e2fsck_every: 2, ..long };
     let exchange = config.target.promises().operations_in_order;
     let pairs = generate::pairs(Tree::Unix, exchange).len();
     let until = (generate::chains(Tree::Unix).len()

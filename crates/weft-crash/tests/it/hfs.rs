@@ -1,9 +1,9 @@
 //! weft's HFS, by ordered writes and with the journal beside it.
 
 use crate::ext2::clean;
+use crate::long_campaign;
 use std::collections::BTreeSet;
 use std::sync::Arc;
-use std::time::Duration;
 use weft_crash::{Bounds, Campaign, Config, HfsTarget, Kind, Tree, explore, generate};
 use weft_patch::{JournalMode, Options, Policy};
 
@@ -106,21 +106,9 @@ fn without_dependencies_damage_is_found() {
     assert!(report.violations.len() >= 20, "{report:?}");
 }
 
-/// Every pair of operations, then with every placement of fsync, fdatasync and sync, then random
-/// workloads, for `WEFT_LONG_SECONDS` divided by `share`.
+/// A [`long_campaign`].
 fn long(policy: Policy, share: u32) {
-    let seconds = std::env::var("WEFT_LONG_SECONDS").ok().and_then(|s| s.parse().ok());
-    let config = Config {
-        campaign: Campaign::Long,
-        // A new part of the space in each run; a failure prints its seed.
-        seed: std::process::id().into(),
-        bounds: Bounds { all_subsets_of: 8, samples: 48, tears: 4, states: 1000 },
-        states_per_workload: 40,
-        images: u64::MAX,
-        time: Some(Duration::from_secs(seconds.unwrap_or(600)) / share),
-        repair_every: 8,
-        ..Config::new(Arc::new(HfsTarget::new(policy)))
-    };
+    let config = long_campaign(Arc::new(HfsTarget::new(policy)), share);
     let exchange = config.target.promises().operations_in_order;
     let pairs = generate::pairs(Tree::Macintosh, exchange).len();
     let seen = clean(&config).workloads;

@@ -1,6 +1,8 @@
 //! A guest at work: one instance with its memory, used by one thread at a time.
 
-use wasmtime::{Memory, Store, StoreLimits, StoreLimitsBuilder, Trap, TypedFunc};
+use wasmtime::{
+    Memory, Store, StoreLimits, StoreLimitsBuilder, Trap, TypedFunc, WasmParams, WasmResults,
+};
 
 use super::{GUEST_BUFFER_BYTES, Guest, GuestLimits, TICK, refused};
 use crate::{Direction, Error, Result};
@@ -122,15 +124,7 @@ impl Instance {
         block: &mut [u8],
     ) -> Result<()> {
         let slot = &mut self.bytes[nr(direction)];
-        let function = match slot {
-            Some(function) => function,
-            None => slot.insert(
-                self.instance
-                    .get_typed_func(&mut self.store, guest.function(direction))
-                    .map_err(|e| refused(format!("a function of the module: {e:#}")))?,
-            ),
-        }
-        .clone();
+        let function = function(slot, &self.instance, &mut self.store, guest.function(direction))?;
         self.put(block)?;
         arm(&mut self.store, &self.limits);
         let at = self.buffers[0];
@@ -157,15 +151,7 @@ impl Instance {
         out: &mut Vec<u8>,
     ) -> Result<(usize, usize)> {
         let slot = &mut self.stream[nr(direction)];
-        let function = match slot {
-            Some(function) => function,
-            None => slot.insert(
-                self.instance
-                    .get_typed_func(&mut self.store, guest.function(direction))
-                    .map_err(|e| refused(format!("a function of the module: {e:#}")))?,
-            ),
-        }
-        .clone();
+        let function = function(slot, &self.instance, &mut self.store, guest.function(direction))?;
         let input = &input[..input.len().min(GUEST_BUFFER_BYTES as usize)];
         self.put(input)?;
         arm(&mut self.store, &self.limits);
@@ -185,6 +171,22 @@ impl Instance {
         out.extend_from_slice(bytes.ok_or_else(|| wrong(offset, "no such memory"))?);
         Ok((taken, made))
     }
+}
+
+/// A function of the guest, looked up once.
+fn function<P: WasmParams, R: WasmResults>(
+    slot: &mut Option<TypedFunc<P, R>>,
+    instance: &wasmtime::Instance,
+    store: &mut Store<StoreLimits>,
+    name: &str,
+) -> Result<TypedFunc<P, R>> {
+    if let Some(function) = slot {
+        return Ok(function.clone());
+    }
+    let function = instance
+        .get_typed_func(store, name)
+        .map_err(|e| refused(format!("a function of the module: {e:#}")))?;
+    Ok(slot.insert(function).clone())
 }
 
 /// Gives the next call its time.

@@ -2,12 +2,11 @@
 
 use super::ask;
 use crate::cli::cache::Top;
-use crate::failure::{DONE, Failure, Outcome};
+use crate::failure::{Failure, Outcome};
 use crate::output::{Output, human};
+use crate::verb::top::watch;
 use serde_json::json;
 use std::collections::HashMap;
-use std::io::{IsTerminal, Write};
-use std::time::{Duration, Instant};
 use weft::cache::parse_metrics;
 
 /// What a cache said, by name.
@@ -15,18 +14,7 @@ type Figures = HashMap<String, f64>;
 
 /// `top`.
 pub fn run(out: Output, args: &Top) -> Outcome {
-    let interval = Duration::from_millis(args.interval_ms.max(100));
-    let mut before = read(&args.cache)?;
-    let mut round = 0;
-    while args.count == 0 || round < args.count {
-        let began = Instant::now();
-        std::thread::sleep(interval);
-        let now = read(&args.cache)?;
-        show(out, &args.cache, &before, &now, began.elapsed().as_secs_f64())?;
-        before = now;
-        round += 1;
-    }
-    Ok(DONE)
+    watch(out, args, read, show)
 }
 
 fn read(cache: &str) -> Result<Figures, Failure> {
@@ -69,11 +57,6 @@ fn show(
         "used_slots": gauge("used_slots"),
         "slots": gauge("slots"),
     });
-    if !out.json && std::io::stdout().is_terminal() {
-        // To the top left, and clear the screen.
-        print!("\x1b[H\x1b[2J");
-        std::io::stdout().flush()?;
-    }
     let bytes = |b: f64| human(b as u64);
     out.report(&report, |w| {
         writeln!(w, "{cache}: {:.0} of {:.0} blocks used", gauge("used_slots"), gauge("slots"))?;

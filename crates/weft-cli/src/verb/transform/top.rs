@@ -1,13 +1,12 @@
 //! `top` of a mount with networks, second by second.
 
 use crate::cli::cache::Top;
-use crate::failure::{DONE, Failure, Outcome};
+use crate::failure::{Failure, Outcome};
 use crate::output::{Output, human};
+use crate::verb::top::watch;
 use serde_json::json;
 use std::collections::BTreeMap;
-use std::io::{IsTerminal, Write};
 use std::path::{Path, PathBuf};
-use std::time::{Duration, Instant};
 use weft::cache::parse_metrics;
 
 /// What the mount said: by labels, the figures by name.
@@ -24,18 +23,7 @@ pub fn is_mount(name: &str) -> bool {
 
 /// `top`.
 pub fn run(out: Output, args: &Top) -> Outcome {
-    let interval = Duration::from_millis(args.interval_ms.max(100));
-    let mut before = read(&args.cache)?;
-    let mut round = 0;
-    while args.count == 0 || round < args.count {
-        let began = Instant::now();
-        std::thread::sleep(interval);
-        let now = read(&args.cache)?;
-        show(out, &args.cache, &before, &now, began.elapsed().as_secs_f64())?;
-        before = now;
-        round += 1;
-    }
-    Ok(DONE)
+    watch(out, args, read, show)
 }
 
 fn read(mount: &str) -> Result<Figures, Failure> {
@@ -81,11 +69,6 @@ fn show(
                 "errors_per_second": rate(labels, "weft_stage_errors_total"),
             }));
         }
-    }
-    if !out.json && std::io::stdout().is_terminal() {
-        // To the top left, and clear the screen.
-        print!("\x1b[H\x1b[2J");
-        std::io::stdout().flush()?;
     }
     out.report(&report, |w| {
         writeln!(w, "{mount}: {} networks and stages", report.len())?;
