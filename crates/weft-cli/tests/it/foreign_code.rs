@@ -113,7 +113,7 @@ fn guests_are_read_and_written_through_and_hang_nobody() {
     fs::write(at("file.w"), &text).unwrap();
     assert!(fs::read(at("file.w")).unwrap() == text);
     let stored = fs::read(bench.path("data/file.w")).unwrap();
-    assert!(stored.iter().zip(&text).all(|(s, t)| *t == s.wrapping_add(1)));
+    assert!(stored.iter().zip(&text).all(|(s, t)| *s == t.wrapping_add(1)));
     let began = Instant::now();
     assert_eq!(fs::read(at("file.w@loop")).expect_err("loops").raw_os_error(), Some(5));
     assert!(began.elapsed() < Duration::from_secs(20));
