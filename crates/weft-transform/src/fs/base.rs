@@ -72,10 +72,7 @@ impl Store for FileStore {
         Ok(self.fs.fsync(self.ino, true)?)
     }
 
-    fn is_dirty(&self) -> bool {
-        // What was written went to the file system, whose business it is.
-        false
-    }
+    // Never dirty: what was written went to the file system, whose business it is.
 }
 
 /// A file of the file system below, and those made to take its place.

@@ -1,4 +1,4 @@
-//! The calls of the file plug.
+//! The calls of the file plug: those of a few lines here, the others by what they are about.
 
 use std::sync::Arc;
 
@@ -9,12 +9,10 @@ use weft_vfs::{
 
 use super::base::locked;
 use super::decide::is_rules_file;
-use super::file::{Attached, File};
 use super::nodes::{Node, Nodes};
 use super::shown::is_shown;
 use super::trees::Trees;
-use super::{NETWORK_ATTRIBUTE, Open, RULES_NAME, TransformFs, join};
-use crate::Write;
+use super::{Open, TransformFs};
 
 /// Announcements from below, with the numbers seen from above.
 struct Upward {
@@ -35,108 +33,12 @@ impl Invalidate for Upward {
 }
 
 impl TransformFs {
-    /// The node of a name below that is about to move or go, with a use; `None` if nobody refers
-    /// to it.
-    fn known(&self, parent: &Node, name: &[u8]) -> Option<Arc<Node>> {
-        let entry = self.ground.below.lookup(parent.below(), name).ok()?;
-        let node = locked(&self.ground.nodes).acquire(entry.attr.ino);
-        self.ground.below.forget(entry.attr.ino, 1);
-        node
-    }
-
-    /// Gives back the uses of [`known`](Self::known): not under the lock of names, as a commit may
-    /// follow.
-    fn done_with(&self, nodes: impl IntoIterator<Item = Option<Arc<Node>>>) {
-        for node in nodes.into_iter().flatten() {
-            let ino = node.ino;
-            drop(node);
-            self.give_back(ino, 1);
-        }
-    }
-
-    /// Notes that an inode may have lost its last name.
-    fn lost_name(&self, node: Option<&Arc<Node>>) {
-        if let Some(node) = node
-            && self.ground.below.getattr(node.below()).is_ok_and(|attr| attr.nlink == 0)
-        {
-            locked(&node.place).unlinked = true;
-        }
-    }
-
-    /// Notes where a node is now.
-    fn moved(&self, node: Option<&Arc<Node>>, parent: &Node, name: &[u8]) {
-        let Some(node) = node else { return };
-        let path = join(&locked(&parent.path), name);
-        let old = std::mem::replace(&mut *locked(&node.path), path.clone());
-        {
-            let mut place = locked(&node.place);
-            place.parent = parent.below();
-            name.clone_into(&mut place.name);
-        }
-        if node.kind == FileKind::Directory {
-            let inside = [&old[..], b"/"].concat();
-            for other in locked(&self.ground.nodes).all() {
-                let mut at = locked(&other.path);
-                if let Some(rest) = at.strip_prefix(&inside[..]) {
-                    *at = join(&path, rest);
-                }
-            }
-            self.forget_rules();
-        }
-    }
-
-    /// A file without network that comes under a rule by its new name is written anew through the
-    /// network of that rule, before it moves.
-    fn convert_for(&self, parent: &Node, name: &[u8], to: &Node, new_name: &[u8]) -> Result<()> {
-        let path = join(&locked(&to.path), new_name);
-        let (attached, text) = self.of_rules(&path);
-        if matches!(attached, Attached::Plain)
-            || is_rules_file(&path)
-            || name == new_name && parent.ino == to.ino
-        {
-            return Ok(());
-        }
-        let entry = match self.lookup(parent.ino, name) {
-            Ok(entry) => entry,
-            // The rename itself says what is wrong.
-            Err(_) => return Ok(()),
-        };
-        let result = self.node(entry.attr.ino).and_then(|node| {
-            let has_attribute = self.ground.below.getxattr(node.below(), NETWORK_ATTRIBUTE).is_ok();
-            if node.kind != FileKind::Regular || !Self::is_plain(&node) || has_attribute {
-                return Ok(());
-            }
-            self.with(&node, |file, around| file.convert(around, attached))?;
-            if let Some(text) = text.filter(|_| self.options.pin) {
-                self.pin(node.below(), &text);
-            }
-            Ok(())
-        });
-        self.forget(entry.attr.ino, 1);
-        result
-    }
-
     /// What rules and views say counts from the next look on.
-    fn touched(&self, node: &Node) {
+    pub(super) fn touched(&self, node: &Node) {
         self.changed(node);
         if is_rules_file(&locked(&node.path)) {
             self.forget_rules();
         }
-    }
-
-    fn named(&self, name: &[u8]) {
-        if name == RULES_NAME {
-            self.forget_rules();
-        }
-    }
-
-    fn open_flags(&self, handle: Handle) -> Option<Open> {
-        locked(&self.handles).get(&handle).copied()
-    }
-
-    fn below_handle(&self, handle: Handle) -> Handle {
-        let below = self.open_flags(handle).and_then(|open| open.below);
-        below.map_or(Handle::NONE, |(_, handle)| handle)
     }
 
     /// What a durable handle promises of each write.
@@ -257,67 +159,15 @@ impl FileSystem for TransformFs {
     }
 
     fn link(&self, ino: Ino, new_parent: Ino, new_name: &[u8]) -> Result<Entry> {
-        let (node, parent) = (self.node(ino)?, self.node(new_parent)?);
-        Self::check_visible(new_name)?;
-        if node.view.is_some() {
-            return Err(Error::ReadOnly);
-        }
-        if !Self::is_plain(&node) {
-            let rewrites = match &locked(&node.file).attached {
-                Attached::Network(network) => network.can().write == Write::Rewrite,
-                _ => false,
-            };
-            // The file changes its inode at every commit; other names would keep the old one.
-            if rewrites {
-                return Err(Error::TooManyLinks);
-            }
-        }
-        let entry = {
-            let _names = locked(&self.ground.names);
-            self.ground.below.link(node.below(), parent.below(), new_name)?
-        };
-        self.named(new_name);
-        self.ground.below.forget(entry.attr.ino, 1);
-        locked(&self.ground.nodes).add_use(&node);
-        Ok(Entry { attr: self.attr(&node)?, ..entry })
+        self.add_name(ino, new_parent, new_name)
     }
 
     fn unlink(&self, parent: Ino, name: &[u8]) -> Result<()> {
-        let parent = self.node(parent)?;
-        Self::check_visible(name).map_err(|_| Error::NotFound)?;
-        let names = locked(&self.ground.names);
-        let node = self.known(&parent, name);
-        let result = self.ground.below.unlink(parent.below(), name);
-        self.lost_name(node.as_ref());
-        drop(names);
-        self.views_lose_names(node.as_ref(), &parent);
-        self.named(name);
-        self.done_with([node]);
-        result
+        self.remove_name(parent, name)
     }
 
     fn rmdir(&self, parent: Ino, name: &[u8]) -> Result<()> {
-        let parent = self.node(parent)?;
-        let node = self.known(&parent, name);
-        let mut result = self.ground.below.rmdir(parent.below(), name);
-        if matches!(result, Err(Error::NotEmpty)) && name != b".." {
-            // Perhaps all that is left is what a commit cut short left behind.
-            if let Ok(entry) = self.lookup(parent.ino, name) {
-                let mut names = 0;
-                self.list(entry.attr.ino, DirCursor::START, &mut |_| {
-                    names += 1;
-                    true
-                })?;
-                self.forget(entry.attr.ino, 1);
-                if names <= 2 {
-                    result = self.ground.below.rmdir(parent.below(), name);
-                }
-            }
-        }
-        self.forget_rules();
-        self.lost_name(node.as_ref());
-        self.done_with([node]);
-        result
+        self.remove_directory(parent, name)
     }
 
     fn rename(
@@ -328,84 +178,11 @@ impl FileSystem for TransformFs {
         new_name: &[u8],
         flags: RenameFlags,
     ) -> Result<()> {
-        let (parent, new_parent) = (self.node(parent)?, self.node(new_parent)?);
-        Self::check_visible(name).map_err(|_| Error::NotFound)?;
-        Self::check_visible(new_name)?;
-        self.convert_for(&parent, name, &new_parent, new_name)?;
-        let exchange = flags.contains(RenameFlags::EXCHANGE);
-        if exchange {
-            self.convert_for(&new_parent, new_name, &parent, name)?;
-        }
-        let names = locked(&self.ground.names);
-        let moving = self.known(&parent, name);
-        let there = self.known(&new_parent, new_name);
-        let result =
-            self.ground.below.rename(parent.below(), name, new_parent.below(), new_name, flags);
-        let same = moving.as_ref().zip(there.as_ref()).is_some_and(|(a, b)| Arc::ptr_eq(a, b));
-        if result.is_ok() && !same {
-            self.moved(moving.as_ref(), &new_parent, new_name);
-            if exchange {
-                self.moved(there.as_ref(), &parent, name);
-            } else {
-                self.lost_name(there.as_ref());
-            }
-        }
-        drop(names);
-        self.views_lose_names(moving.as_ref(), &parent);
-        self.views_lose_names(there.as_ref(), &new_parent);
-        self.done_with([moving, there]);
-        for name in [name, new_name] {
-            self.named(name);
-        }
-        result
+        self.change_name(parent, name, new_parent, new_name, flags)
     }
 
     fn open(&self, ino: Ino, flags: OpenFlags) -> Result<Opened> {
-        if is_shown(ino) {
-            return self.shown_open(ino, flags);
-        }
-        let node = self.node(ino)?;
-        self.look_again(&node)?;
-        if flags.contains(OpenFlags::TRUNCATE) {
-            self.touched(&node);
-        }
-        if Self::is_plain(&node) {
-            let below = self.ground.below.open(node.below(), flags)?;
-            locked(&self.ground.nodes).add_use(&node);
-            let open = Open { ino, flags, below: Some((node.below(), below.handle)) };
-            return Ok(Opened { handle: self.new_handle(open), ..below });
-        }
-        // The kernel may know the name of a view a moment longer than there is its base.
-        let view = locked(&node.file).view().cloned();
-        if let Some(view) = view
-            && view.base_attr()?.0.nlink == 0
-        {
-            return Err(Error::NotFound);
-        }
-        if flags.intersects(OpenFlags::WRITE | OpenFlags::TRUNCATE) {
-            self.with(&node, |file, around| file.check_writable(around))?;
-        }
-        if flags.contains(OpenFlags::TRUNCATE) {
-            self.setattr(ino, &SetAttr { size_bytes: Some(0), ..SetAttr::default() })?;
-        }
-        let (_, known) = self.attr_and_size(&node)?;
-        let keeps = match &locked(&node.file).attached {
-            Attached::Network(network) => network.is_deterministic(),
-            Attached::View(view) => view.network.is_deterministic(),
-            _ => false,
-        };
-        // What others change below, they do not announce; and what is announced comes later.
-        let keeps = keeps
-            && known
-            && (!(self.options.shared || locked(&node.file).is_view())
-                || self.with(&node, File::is_as_last_opened)?);
-        locked(&self.ground.nodes).add_use(&node);
-        locked(&node.file).count(|meter| {
-            meter.opens.add(1);
-            meter.opens_cached.add(u64::from(keeps));
-        });
-        let handle = self.new_handle(Open { ino, flags, below: None });
-        Ok(Opened { handle, keep_cache: keeps, direct_io: !known })
+        self.open_file(ino, flags)
     }
 
     fn create(
@@ -416,33 +193,7 @@ impl FileSystem for TransformFs {
         perm: u16,
         flags: OpenFlags,
     ) -> Result<(Entry, Opened)> {
-        loop {
-            let entry = match self.lookup(parent, name) {
-                Ok(entry) if flags.contains(OpenFlags::EXCLUSIVE) => {
-                    self.forget(entry.attr.ino, 1);
-                    return Err(Error::Exists);
-                }
-                Ok(entry) => entry,
-                Err(Error::NotFound) => {
-                    match self.mknod(caller, parent, name, FileKind::Regular, perm, 0) {
-                        Ok(entry) => entry,
-                        // Somebody else was faster.
-                        Err(Error::Exists) if !flags.contains(OpenFlags::EXCLUSIVE) => continue,
-                        Err(e) => return Err(e),
-                    }
-                }
-                Err(e) => return Err(e),
-            };
-            let ino = entry.attr.ino;
-            let opened = self.open(ino, flags).and_then(|opened| Ok((self.getattr(ino)?, opened)));
-            return match opened {
-                Ok((attr, opened)) => Ok((Entry { attr, ..entry }, opened)),
-                Err(e) => {
-                    self.forget(ino, 1);
-                    Err(e)
-                }
-            };
-        }
+        self.create_file(caller, parent, name, perm, flags)
     }
 
     fn is_stateful(&self) -> bool {
@@ -462,47 +213,12 @@ impl FileSystem for TransformFs {
         !file.is_view() && file.is_settled()
     }
 
-    /// What was written is kept when the first descriptor is closed, not when the last one is: only
-    /// so does `close(2)` tell of an error.
     fn flush(&self, ino: Ino, handle: Handle) -> Result<()> {
-        if is_shown(ino) {
-            return self.shown_attr(ino).map(drop);
-        }
-        let open = self.open_flags(handle).filter(|open| open.ino == ino);
-        let open = open.ok_or(Error::Invalid("no such handle"))?;
-        if let Some((ino, below)) = open.below {
-            self.ground.below.flush(ino, below)?;
-        }
-        if open.flags.contains(OpenFlags::WRITE) {
-            self.commit(&*self.node(ino)?)?;
-        }
-        Ok(())
+        self.flush_file(ino, handle)
     }
 
     fn release(&self, ino: Ino, handle: Handle) -> Result<()> {
-        if is_shown(ino) {
-            return self.shown_release(ino, handle);
-        }
-        let open = {
-            let mut handles = locked(&self.handles);
-            match handles.get(&handle) {
-                Some(open) if open.ino == ino => handles.remove(&handle),
-                _ => None,
-            }
-        };
-        let open = open.ok_or(Error::Invalid("no such handle"))?;
-        let node = self.node(ino)?;
-        let mut result = Ok(());
-        if let Some((ino, below)) = open.below {
-            // Not the node's inode any more, if the file was written anew since.
-            result = self.ground.below.release(ino, below);
-        }
-        if open.flags.contains(OpenFlags::WRITE) {
-            result = result.and(self.commit(&node));
-        }
-        drop(node);
-        self.give_back(ino, 1);
-        result
+        self.release_file(ino, handle)
     }
 
     fn read(&self, ino: Ino, handle: Handle, offset: u64, buf: &mut [u8]) -> Result<usize> {

@@ -2,7 +2,7 @@
 
 use std::sync::{Arc, Mutex};
 
-use weft_vfs::{Attr, Error, FileKind, FileSystem, Handle, Result};
+use weft_vfs::{Attr, FileKind, FileSystem, Handle, Result};
 
 use super::base::{FileBase, locked};
 use super::file::{Around, File};
@@ -130,21 +130,5 @@ impl Store for Through {
             return Ok(self.ground.below.read(self.base.below(), Handle::NONE, offset, buf)?);
         }
         Ok(self.ground.with(&self.base, |file, around| file.read(around, offset, buf))?)
-    }
-
-    fn write_at(&mut self, _: u64, _: &[u8]) -> crate::Result<()> {
-        Err(Error::ReadOnly.into())
-    }
-
-    fn set_len(&mut self, _: u64) -> crate::Result<()> {
-        Err(Error::ReadOnly.into())
-    }
-
-    fn commit(&mut self) -> crate::Result<()> {
-        Ok(())
-    }
-
-    fn is_dirty(&self) -> bool {
-        false
     }
 }

@@ -136,22 +136,6 @@ impl Store for Within {
     fn read_at(&mut self, offset: u64, buf: &mut [u8]) -> crate::Result<usize> {
         locked(&self.0.archive).read(self.1, offset, buf)
     }
-
-    fn write_at(&mut self, _: u64, _: &[u8]) -> crate::Result<()> {
-        Err(Error::ReadOnly.into())
-    }
-
-    fn set_len(&mut self, _: u64) -> crate::Result<()> {
-        Err(Error::ReadOnly.into())
-    }
-
-    fn commit(&mut self) -> crate::Result<()> {
-        Ok(())
-    }
-
-    fn is_dirty(&self) -> bool {
-        false
-    }
 }
 
 /// The stages before the tree, of a view that ends in one: those of `~gzip+tree`.

@@ -35,7 +35,7 @@ fn within(offset: u64, want: usize, len_bytes: u64) -> usize {
     usize::try_from(len_bytes.saturating_sub(offset)).unwrap_or(usize::MAX).min(want)
 }
 
-/// A file that can be read and written at any offset.
+/// A file that can be read at any offset, and unless it is read-only also written.
 pub trait Store: Send {
     /// Its length in bytes; `None` if only reading to the end would tell.
     ///
@@ -53,23 +53,33 @@ pub trait Store: Send {
     /// Writes all of `data` at byte `offset`. A gap behind the end reads as zeroes.
     ///
     /// # Errors
-    /// Those of the file below.
-    fn write_at(&mut self, offset: u64, data: &[u8]) -> Result<()>;
+    /// Those of the file below; one that is read-only refuses.
+    fn write_at(&mut self, offset: u64, data: &[u8]) -> Result<()> {
+        let _ = (offset, data);
+        Err(weft_vfs::Error::ReadOnly.into())
+    }
 
     /// Cuts or grows the file; what is grown reads as zeroes.
     ///
     /// # Errors
-    /// Those of the file below.
-    fn set_len(&mut self, len_bytes: u64) -> Result<()>;
+    /// As [`write_at`](Self::write_at).
+    fn set_len(&mut self, len_bytes: u64) -> Result<()> {
+        let _ = len_bytes;
+        Err(weft_vfs::Error::ReadOnly.into())
+    }
 
     /// Makes everything written durable, atomically.
     ///
     /// # Errors
     /// Those of the file below. What was written is kept, and the next call tries again.
-    fn commit(&mut self) -> Result<()>;
+    fn commit(&mut self) -> Result<()> {
+        Ok(())
+    }
 
     /// Whether there is anything to commit.
-    fn is_dirty(&self) -> bool;
+    fn is_dirty(&self) -> bool {
+        false
+    }
 }
 
 /// Reads exactly `buf.len()` bytes, which the caller knows to be there.

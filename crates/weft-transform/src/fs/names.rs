@@ -1,0 +1,206 @@
+//! Names that come, go and move.
+
+use std::sync::Arc;
+
+use weft_vfs::{DirCursor, Entry, Error, FileKind, FileSystem, Ino, RenameFlags, Result};
+
+use super::base::locked;
+use super::decide::is_rules_file;
+use super::file::Attached;
+use super::nodes::Node;
+use super::{NETWORK_ATTRIBUTE, RULES_NAME, TransformFs, join};
+use crate::Write;
+
+impl TransformFs {
+    /// The node of a name below that is about to move or go, with a use; `None` if nobody refers
+    /// to it.
+    fn known(&self, parent: &Node, name: &[u8]) -> Option<Arc<Node>> {
+        let entry = self.ground.below.lookup(parent.below(), name).ok()?;
+        let node = locked(&self.ground.nodes).acquire(entry.attr.ino);
+        self.ground.below.forget(entry.attr.ino, 1);
+        node
+    }
+
+    /// Gives back the uses of [`known`](Self::known): not under the lock of names, as a commit may
+    /// follow.
+    fn done_with(&self, nodes: impl IntoIterator<Item = Option<Arc<Node>>>) {
+        for node in nodes.into_iter().flatten() {
+            let ino = node.ino;
+            drop(node);
+            self.give_back(ino, 1);
+        }
+    }
+
+    /// Notes that an inode may have lost its last name.
+    fn lost_name(&self, node: Option<&Arc<Node>>) {
+        if let Some(node) = node
+            && self.ground.below.getattr(node.below()).is_ok_and(|attr| attr.nlink == 0)
+        {
+            locked(&node.place).unlinked = true;
+        }
+    }
+
+    /// Notes where a node is now.
+    fn moved(&self, node: Option<&Arc<Node>>, parent: &Node, name: &[u8]) {
+        let Some(node) = node else { return };
+        let path = join(&locked(&parent.path), name);
+        let old = std::mem::replace(&mut *locked(&node.path), path.clone());
+        {
+            let mut place = locked(&node.place);
+            place.parent = parent.below();
+            name.clone_into(&mut place.name);
+        }
+        if node.kind == FileKind::Directory {
+            let inside = [&old[..], b"/"].concat();
+            for other in locked(&self.ground.nodes).all() {
+                let mut at = locked(&other.path);
+                if let Some(rest) = at.strip_prefix(&inside[..]) {
+                    *at = join(&path, rest);
+                }
+            }
+            self.forget_rules();
+        }
+    }
+
+    /// A file without network that comes under a rule by its new name is written anew through the
+    /// network of that rule, before it moves.
+    fn convert_for(&self, parent: &Node, name: &[u8], to: &Node, new_name: &[u8]) -> Result<()> {
+        let path = join(&locked(&to.path), new_name);
+        let (attached, text) = self.of_rules(&path);
+        if matches!(attached, Attached::Plain)
+            || is_rules_file(&path)
+            || name == new_name && parent.ino == to.ino
+        {
+            return Ok(());
+        }
+        let entry = match self.lookup(parent.ino, name) {
+            Ok(entry) => entry,
+            // The rename itself says what is wrong.
+            Err(_) => return Ok(()),
+        };
+        let result = self.node(entry.attr.ino).and_then(|node| {
+            let has_attribute = self.ground.below.getxattr(node.below(), NETWORK_ATTRIBUTE).is_ok();
+            if node.kind != FileKind::Regular || !Self::is_plain(&node) || has_attribute {
+                return Ok(());
+            }
+            self.with(&node, |file, around| file.convert(around, attached))?;
+            if let Some(text) = text.filter(|_| self.options.pin) {
+                self.pin(node.below(), &text);
+            }
+            Ok(())
+        });
+        self.forget(entry.attr.ino, 1);
+        result
+    }
+
+    /// What a rules file says may have changed.
+    pub(super) fn named(&self, name: &[u8]) {
+        if name == RULES_NAME {
+            self.forget_rules();
+        }
+    }
+
+    pub(super) fn add_name(&self, ino: Ino, new_parent: Ino, new_name: &[u8]) -> Result<Entry> {
+        let (node, parent) = (self.node(ino)?, self.node(new_parent)?);
+        Self::check_visible(new_name)?;
+        if node.view.is_some() {
+            return Err(Error::ReadOnly);
+        }
+        if !Self::is_plain(&node) {
+            let rewrites = match &locked(&node.file).attached {
+                Attached::Network(network) => network.can().write == Write::Rewrite,
+                _ => false,
+            };
+            // The file changes its inode at every commit; other names would keep the old one.
+            if rewrites {
+                return Err(Error::TooManyLinks);
+            }
+        }
+        let entry = {
+            let _names = locked(&self.ground.names);
+            self.ground.below.link(node.below(), parent.below(), new_name)?
+        };
+        self.named(new_name);
+        self.ground.below.forget(entry.attr.ino, 1);
+        locked(&self.ground.nodes).add_use(&node);
+        Ok(Entry { attr: self.attr(&node)?, ..entry })
+    }
+
+    pub(super) fn remove_name(&self, parent: Ino, name: &[u8]) -> Result<()> {
+        let parent = self.node(parent)?;
+        Self::check_visible(name).map_err(|_| Error::NotFound)?;
+        let names = locked(&self.ground.names);
+        let node = self.known(&parent, name);
+        let result = self.ground.below.unlink(parent.below(), name);
+        self.lost_name(node.as_ref());
+        drop(names);
+        self.views_lose_names(node.as_ref(), &parent);
+        self.named(name);
+        self.done_with([node]);
+        result
+    }
+
+    pub(super) fn remove_directory(&self, parent: Ino, name: &[u8]) -> Result<()> {
+        let parent = self.node(parent)?;
+        let node = self.known(&parent, name);
+        let mut result = self.ground.below.rmdir(parent.below(), name);
+        if matches!(result, Err(Error::NotEmpty)) && name != b".." {
+            // Perhaps all that is left is what a commit cut short left behind.
+            if let Ok(entry) = self.lookup(parent.ino, name) {
+                let mut names = 0;
+                self.list(entry.attr.ino, DirCursor::START, &mut |_| {
+                    names += 1;
+                    true
+                })?;
+                self.forget(entry.attr.ino, 1);
+                if names <= 2 {
+                    result = self.ground.below.rmdir(parent.below(), name);
+                }
+            }
+        }
+        self.forget_rules();
+        self.lost_name(node.as_ref());
+        self.done_with([node]);
+        result
+    }
+
+    pub(super) fn change_name(
+        &self,
+        parent: Ino,
+        name: &[u8],
+        new_parent: Ino,
+        new_name: &[u8],
+        flags: RenameFlags,
+    ) -> Result<()> {
+        let (parent, new_parent) = (self.node(parent)?, self.node(new_parent)?);
+        Self::check_visible(name).map_err(|_| Error::NotFound)?;
+        Self::check_visible(new_name)?;
+        self.convert_for(&parent, name, &new_parent, new_name)?;
+        let exchange = flags.contains(RenameFlags::EXCHANGE);
+        if exchange {
+            self.convert_for(&new_parent, new_name, &parent, name)?;
+        }
+        let names = locked(&self.ground.names);
+        let moving = self.known(&parent, name);
+        let there = self.known(&new_parent, new_name);
+        let result =
+            self.ground.below.rename(parent.below(), name, new_parent.below(), new_name, flags);
+        let same = moving.as_ref().zip(there.as_ref()).is_some_and(|(a, b)| Arc::ptr_eq(a, b));
+        if result.is_ok() && !same {
+            self.moved(moving.as_ref(), &new_parent, new_name);
+            if exchange {
+                self.moved(there.as_ref(), &parent, name);
+            } else {
+                self.lost_name(there.as_ref());
+            }
+        }
+        drop(names);
+        self.views_lose_names(moving.as_ref(), &parent);
+        self.views_lose_names(there.as_ref(), &new_parent);
+        self.done_with([moving, there]);
+        for name in [name, new_name] {
+            self.named(name);
+        }
+        result
+    }
+}
