@@ -11,6 +11,8 @@ use weft_nbd::{Export, NbdDevice};
 
 const THREADS: u64 = 3;
 const SHARE: u64 = 1 << 20;
+/// `ESHUTDOWN` of Linux.
+const ESHUTDOWN: i32 = 108;
 
 /// Writes, reads and flushes its share of the device until told to stop; returns what it must hold.
 fn load(device: &NbdDevice, seed: u64, thread: u64, stop: &AtomicBool) -> Vec<u8> {
@@ -108,7 +110,8 @@ struct Doomed {
     /// Requests until then.
     left: AtomicI64,
     killed: Mutex<mpsc::Sender<()>>,
-    /// Requests of the dead server wait for this to be dropped: nobody gets an answer to them.
+    /// Requests of the dead server wait for this to be dropped, so that its end finds them under
+    /// way. By then their connections are cut, or are not yet: an answer says that the server ends.
     grave: RwLock<()>,
 }
 
@@ -123,7 +126,8 @@ impl Doomed {
             let _ = self.killed.lock().expect("no panic").send(());
         }
         drop(self.grave.read());
-        Err(weft_block::Error::io("any", 0, 0, std::io::Error::other("no power")))
+        let ends = std::io::Error::from_raw_os_error(ESHUTDOWN);
+        Err(weft_block::Error::io("any", 0, 0, ends))
     }
 }
 
@@ -187,7 +191,6 @@ fn a_server_killed_at_any_request_loses_nothing() {
                 }
                 let dead = server.take();
                 let stop = scope.spawn(move || drop(dead));
-                // The connections are cut before the requests end.
                 std::thread::sleep(Duration::from_millis(20));
                 drop(grave.take());
                 stop.join().expect("it stops");
