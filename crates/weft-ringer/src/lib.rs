@@ -84,6 +84,7 @@ pub mod mds;
 #[cfg(feature = "net")]
 pub mod net;
 pub mod op;
+mod policy;
 pub mod query;
 mod rnode;
 #[cfg(all(feature = "net", feature = "sqlite"))]
@@ -94,6 +95,7 @@ pub mod wire;
 
 pub use block_map::BlockMap;
 pub use error::Refusal;
+pub use policy::{COPIES_MAX, POLICY_XATTR, Policy, PolicyError};
 pub use rnode::{
     BLOCK_MAX_BYTES, BLOCK_MIN_BYTES, BLOCKS_MAX, Block, Body, Bytes, Dirent, Holders, LINKS_MAX,
     Name, Rnode, TAGS_XATTR, TARGET_MAX_BYTES, XATTR_MAX_BYTES, XATTRS_MAX_BYTES,

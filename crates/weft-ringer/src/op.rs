@@ -303,8 +303,10 @@ impl<V: View> Draft<'_, V> {
                 if !block_bytes.is_power_of_two() || !sizes.contains(block_bytes) {
                     return Err(Refusal::Invalid.into());
                 }
-                let (size_bytes, blocks) = (0, BlockMap::default());
-                (Body::File { size_bytes, block_bytes: *block_bytes, blocks }, FileKind::Regular)
+                let (size_bytes, block_bytes, blocks) = (0, *block_bytes, BlockMap::default());
+                let content = Version::default().next(self.mark.epoch, self.mark.seq);
+                let body = Body::File { size_bytes, block_bytes, blocks, content };
+                (body, FileKind::Regular)
             }
             Make::Directory {} => {
                 if dir.nlink >= LINKS_MAX {
@@ -544,9 +546,10 @@ impl<V: View> Draft<'_, V> {
         if kill_privileges {
             rnode.perm = without_privileges(rnode.perm);
         }
-        let Body::File { size_bytes, blocks, .. } = &mut rnode.body else {
+        let Body::File { size_bytes, blocks, content, .. } = &mut rnode.body else {
             return Err(Refusal::Invalid.into());
         };
+        *content = rnode.version;
         *size_bytes = (*size_bytes).max(end_bytes);
         for (at, block) in changed {
             let begins = u64::from(*at) * u64::from(block_size);
@@ -575,7 +578,8 @@ fn check_end(end_bytes: u64, block_bytes: u32) -> Result<(), Refusal> {
 
 /// Sets a file's length. What is cut off reads as zeroes if it grows again.
 fn cut(rnode: &mut Rnode, new_bytes: u64) {
-    let Body::File { size_bytes, block_bytes, blocks } = &mut rnode.body else { return };
+    let Body::File { size_bytes, block_bytes, blocks, content } = &mut rnode.body else { return };
+    *content = rnode.version;
     *size_bytes = new_bytes;
     blocks.cut(*block_bytes, new_bytes);
 }

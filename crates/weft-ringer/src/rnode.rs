@@ -108,6 +108,9 @@ pub enum Body {
         block_bytes: u32,
         /// The blocks by their place, in units of `block_bytes`.
         blocks: BlockMap,
+        /// The version whose change made the content what it is: the name of this content. Other
+        /// changes leave it.
+        content: Version,
     },
     /// A directory. Its entries are records of their own.
     Directory {
@@ -132,7 +135,7 @@ pub enum Body {
     },
 }
 wire_enum!(Body {
-    1 => File { size_bytes, block_bytes, blocks },
+    1 => File { size_bytes, block_bytes, blocks, content },
     2 => Directory { parent, entries, last },
     3 => Symlink { target },
     4 => Special { kind, rdev },
@@ -279,13 +282,17 @@ pub struct Dirent {
 }
 wire_struct!(Dirent { id, kind, cookie });
 
-/// Who has all blocks of an rnode's state at hand.
+/// Who has blocks of a file.
 #[derive(Debug, Clone, PartialEq, Eq, Default)]
 pub struct Holders {
-    /// Each client with the newest version it has whole.
+    /// Each client that wrote blocks or fetched them all, with the newest version it did so for: whom
+    /// to ask first.
     pub clients: BTreeMap<ClientId, Version>,
+    /// Each client that has checked, durable *copies* of all blocks of this content, and has promised
+    /// to keep them while the file has them, unless the server lets it go.
+    pub copies: BTreeMap<ClientId, Version>,
 }
-wire_struct!(Holders { clients });
+wire_struct!(Holders { clients, copies });
 
 #[cfg(test)]
 mod tests {

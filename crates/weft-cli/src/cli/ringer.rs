@@ -23,6 +23,14 @@ pub enum Ringer {
     Conflicts(Conflicts),
     /// Settle a conflict
     Resolve(Resolve),
+    /// Show or set how many copies of the files below a directory are made, and what fsync waits for
+    Policy(PolicyArgs),
+    /// Show which clients keep copies of a file
+    Holders(Holders),
+    /// Keep a file, or a directory with all that is below it, on this machine
+    Pin(Pin),
+    /// Keep it no longer
+    Unpin(Pin),
 }
 
 #[derive(Debug, Args)]
@@ -88,6 +96,11 @@ pub struct Mount {
     /// Room for blocks that were fetched from others
     #[arg(long, value_name = "SIZE", default_value = "10G")]
     pub cache_size: String,
+    /// Room for what is kept: blocks written here, and copies that others rely on. Beyond it no copies
+    /// are made here, and files go that enough others have; what nobody else has stays [default: as
+    /// much as the disk has]
+    #[arg(long, value_name = "SIZE")]
+    pub store_size: Option<String>,
     /// How long a call waits for the server before it fails
     #[arg(long, value_name = "SECONDS", default_value_t = 30)]
     pub patience: u64,
@@ -110,8 +123,54 @@ pub struct Mount {
 
 #[derive(Debug, Args)]
 pub struct Status {
+    /// The metadata server (HOST:PORT, HOST or unix:/PATH), or the directory that a cell is mounted on
     #[command(flatten)]
     pub reaching: Reaching,
+}
+
+/// What `fsync` waits for.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub enum Waits {
+    /// This machine and the server's record.
+    Local,
+    /// So many other clients as well.
+    Copies(u32),
+}
+
+fn waits(text: &str) -> Result<Waits, String> {
+    let number = |text: &str| text.parse().ok().filter(|n| *n > 0).map(Waits::Copies);
+    match text.strip_prefix("copies=") {
+        None if text == "local" => Ok(Waits::Local),
+        number_text => number_text.and_then(number).ok_or("local, or copies=N".into()),
+    }
+}
+
+#[derive(Debug, Args)]
+pub struct PolicyArgs {
+    /// A directory of a mounted cell
+    pub directory: PathBuf,
+    /// How many clients beside the one that wrote a file are to have a copy of it
+    #[arg(long, value_name = "N")]
+    pub copies: Option<u32>,
+    /// What fsync waits for, beside the disk of this machine and the server: nothing (local), or
+    /// copies=N on other clients
+    #[arg(long, value_name = "WHAT", value_parser = waits)]
+    pub fsync: Option<Waits>,
+    /// Take what the directory above has
+    #[arg(long, conflicts_with_all = ["copies", "fsync"])]
+    pub inherit: bool,
+}
+
+#[derive(Debug, Args)]
+pub struct Holders {
+    /// A file of a mounted cell
+    pub path: PathBuf,
+}
+
+#[derive(Debug, Args)]
+pub struct Pin {
+    /// A file or directory of a mounted cell
+    pub path: PathBuf,
 }
 
 #[derive(Debug, Args)]

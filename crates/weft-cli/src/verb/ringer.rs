@@ -1,5 +1,7 @@
 //! `ringer`: the shared file service.
 
+mod copies;
+
 use super::background;
 use crate::cli::ringer::{
     Conflicts, Keep, Mount, Reaching, Resolve, Ringer, Search, Serve, Status,
@@ -33,6 +35,10 @@ pub fn run(out: Output, verb: &Ringer) -> Outcome {
         Ringer::Search(args) => search(out, args),
         Ringer::Conflicts(args) => conflicts(out, args),
         Ringer::Resolve(args) => resolve(out, args),
+        Ringer::Policy(args) => copies::policy(out, args),
+        Ringer::Holders(args) => copies::holders(out, args),
+        Ringer::Pin(args) => copies::pin(out, args, true),
+        Ringer::Unpin(args) => copies::pin(out, args, false),
     }
 }
 
@@ -185,6 +191,9 @@ fn live_options(args: &Mount) -> Result<LiveOptions, Failure> {
     options.block_bytes = u32::try_from(size(&args.block_size)?)
         .map_err(|_| Failure::usage("a block has at most 4 MiB"))?;
     options.cache_max_bytes = size(&args.cache_size)?;
+    if let Some(text) = &args.store_size {
+        options.store_max_bytes = size(text)?;
+    }
     options.patience = Duration::from_secs(args.patience);
     Ok(options)
 }
@@ -244,6 +253,10 @@ impl CellReport {
 }
 
 fn status(out: Output, args: &Status) -> Outcome {
+    let place = std::path::Path::new(&args.reaching.server);
+    if place.is_dir() {
+        return copies::store_status(out, place);
+    }
     let Answer::Status { status } = ask(&args.reaching, &Ask::Status {})? else {
         return Err(Failure::new("the server said something else"));
     };

@@ -14,6 +14,7 @@ mod mkfs;
 mod mount;
 mod nbd;
 mod ringer;
+mod ringer_copies;
 mod run;
 mod trace;
 mod transfer;

@@ -9,7 +9,7 @@ use super::cache::{Need, Sight, Stop};
 use super::{Call, CallId, Client, ClientAction, Outcome};
 use crate::error::Refusal;
 use crate::op::{Logged, Mark, Op, View, execute};
-use crate::types::{Cookie, Mode, Moment, RnodeId, Seq};
+use crate::types::{Cookie, Mode, Moment, RequestId, RnodeId, Seq};
 use crate::wire::{Entry, RequestBody};
 
 /// A call that is not answered yet.
@@ -22,11 +22,13 @@ pub(super) struct Waiting {
     sync_to: Option<(Seq, Seq)>,
     /// The server was asked to decide.
     asked: bool,
+    /// Of an `Ask`: what was asked last.
+    pub(super) request: Option<RequestId>,
 }
 
 impl Waiting {
     pub(super) fn new(call: Call) -> Self {
-        Self { call, pinned: BTreeSet::new(), sync_to: None, asked: false }
+        Self { call, pinned: BTreeSet::new(), sync_to: None, asked: false, request: None }
     }
 }
 
@@ -122,6 +124,17 @@ impl Client {
             Call::Lookup { .. } | Call::Get { .. } | Call::List { .. } => {
                 self.try_read(now, id, call)
             }
+            Call::Ask { body } => {
+                let under_way = self.calls.get(&id).and_then(|w| w.request);
+                let under_way = under_way.is_some_and(|id| self.outstanding.contains_key(&id));
+                if self.session.is_active() && !under_way {
+                    let request = self.request(now, body.clone());
+                    if let Some(waiting) = self.calls.get_mut(&id) {
+                        waiting.request = Some(request);
+                    }
+                }
+                Tried::Wait
+            }
         }
     }
 
@@ -146,7 +159,9 @@ impl Client {
             Call::Lookup { dir, name } => sight.dirent(*dir, name).map(Outcome::Found),
             Call::Get { id } => sight.rnode(*id).map(|r| Outcome::Rnode(Box::new(r))),
             Call::List { dir } => list(&sight, *dir),
-            Call::Apply { .. } | Call::Sync | Call::Evict { .. } => return Tried::Wait,
+            Call::Apply { .. } | Call::Sync | Call::Evict { .. } | Call::Ask { .. } => {
+                return Tried::Wait;
+            }
         };
         let seen = sight.seen.into_inner();
         match result {

@@ -90,6 +90,11 @@ pub enum Call {
         /// Which.
         id: RnodeId,
     },
+    /// Asks the server something that may be asked twice, and has to do with no lease.
+    Ask {
+        /// What.
+        body: RequestBody,
+    },
 }
 
 /// What became of a call.
@@ -105,6 +110,8 @@ pub enum Outcome {
     Done(Option<RnodeId>),
     /// Of `Sync` and `Evict`.
     Finished,
+    /// Of `Ask`.
+    Answered(Box<Reply>),
     /// Of any: no.
     Refused(Refusal),
 }
@@ -247,7 +254,10 @@ impl Client {
         match event {
             ClientEvent::Message(message) => self.message(now, message),
             ClientEvent::Call(id, call) => drop(self.calls.insert(id, Waiting::new(call))),
-            ClientEvent::Cancel(id) => drop(self.calls.remove(&id)),
+            ClientEvent::Cancel(id) => {
+                let asked = self.calls.remove(&id).and_then(|waiting| waiting.request);
+                asked.map(|id| self.outstanding.remove(&id));
+            }
             ClientEvent::Connected => self.greet(now),
             ClientEvent::Tick => self.tick(now),
         }
@@ -349,6 +359,11 @@ impl Client {
                     return;
                 }
                 let Some(outstanding) = self.outstanding.remove(&id) else { return };
+                let asks = self.calls.iter().find(|(_, waiting)| waiting.request == Some(id));
+                if let Some((&call, _)) = asks.filter(|_| reply != Reply::NoSession {}) {
+                    self.answer(call, Outcome::Answered(Box::new(reply)), Seq::default());
+                    return;
+                }
                 self.replied(now, outstanding, reply);
             }
             FromServer::Recall { generation, epoch, rnode, token, to } => {

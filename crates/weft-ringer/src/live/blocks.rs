@@ -2,6 +2,7 @@
 //!
 //! ```text
 //! own/RNODE/HASH     written here; perhaps nobody else has it
+//! copy/RNODE/HASH    fetched from others, and promised to be kept
 //! cache/RNODE/HASH   fetched from others, and removed when room is needed
 //! kept/RNODE/HASH    of a conflict that is not settled yet
 //! new/N              on its way to one of them
@@ -61,8 +62,21 @@ pub(super) struct Blocks {
     next: AtomicU64,
     fetched: Mutex<Fetched>,
     cache_max_bytes: u64,
-    /// Written here and not yet made durable.
+    /// What stays, and is not durable yet.
     unsynced: Mutex<Vec<PathBuf>>,
+    /// The bytes of what stays.
+    staying_bytes: AtomicU64,
+}
+
+/// The lengths of all blocks of one kind.
+fn bytes_of(dir: &Path) -> io::Result<u64> {
+    let mut bytes = 0;
+    for rnode in fs::read_dir(dir)? {
+        for block in fs::read_dir(rnode?.path())? {
+            bytes += block?.metadata()?.len();
+        }
+    }
+    Ok(bytes)
 }
 
 fn locked<T>(mutex: &Mutex<T>) -> MutexGuard<'_, T> {
@@ -96,7 +110,7 @@ fn from_hex(text: &str) -> Option<BlockHash> {
 impl Blocks {
     /// Opens the store in `dir`, and makes it if there is none.
     pub(super) fn open(dir: &Path, cache_max_bytes: u64) -> io::Result<Self> {
-        for kind in ["own", "cache", "kept"] {
+        for kind in ["own", "copy", "cache", "kept"] {
             fs::create_dir_all(dir.join(kind))?;
         }
         let new = dir.join("new");
@@ -122,6 +136,9 @@ impl Blocks {
             fetched: Mutex::new(fetched),
             cache_max_bytes,
             unsynced: Mutex::default(),
+            staying_bytes: AtomicU64::new(
+                bytes_of(&dir.join("own"))? + bytes_of(&dir.join("copy"))?,
+            ),
         })
     }
 
@@ -144,6 +161,9 @@ impl Blocks {
         if path.exists() {
             return Ok(path);
         }
+        if kind != "cache" {
+            self.staying_bytes.fetch_add(bytes.len() as u64, Ordering::Relaxed);
+        }
         let number = self.next.fetch_add(1, Ordering::Relaxed);
         let new = self.dir.join("new").join(number.to_string());
         let written = File::create_new(&new).and_then(|mut file| file.write_all(bytes));
@@ -156,6 +176,9 @@ impl Blocks {
         });
         if let Err(e) = renamed {
             let _ = fs::remove_file(&new);
+            if kind != "cache" {
+                self.staying_bytes.fetch_sub(bytes.len() as u64, Ordering::Relaxed);
+            }
             return Err(e);
         }
         Ok(path)
@@ -177,18 +200,23 @@ impl Blocks {
         bytes: &[u8],
     ) -> io::Result<()> {
         self.put("cache", rnode, hash, bytes)?;
+        locked(&self.fetched).touch((rnode, *hash), Some(bytes.len() as u64));
+        self.make_room();
+        Ok(())
+    }
+
+    /// Removes what was fetched and not used for longest, until the rest has room.
+    fn make_room(&self) {
         let mut fetched = locked(&self.fetched);
-        fetched.touch((rnode, *hash), Some(bytes.len() as u64));
         while fetched.bytes > self.cache_max_bytes && fetched.used.len() > 1 {
             let Some((_, &(rnode, hash))) = fetched.oldest.first_key_value() else { break };
             fetched.remove((rnode, hash));
             let _ = fs::remove_file(self.path("cache", rnode, &hash));
         }
-        Ok(())
     }
 
     fn find(&self, rnode: RnodeId, hash: &BlockHash) -> io::Result<Option<File>> {
-        for kind in ["own", "cache", "kept"] {
+        for kind in ["own", "copy", "cache", "kept"] {
             match File::open(self.path(kind, rnode, hash)) {
                 Ok(file) => {
                     if kind == "cache" {
@@ -230,9 +258,113 @@ impl Blocks {
         Ok(None)
     }
 
+    /// Whether a block is here and stays: written here, or promised to be kept.
+    pub(super) fn stays(&self, rnode: RnodeId, hash: &BlockHash) -> bool {
+        ["own", "copy"].iter().any(|kind| self.path(kind, rnode, hash).exists())
+    }
+
+    /// Makes a copy that stays of a block that was fetched and checked; durable after the next
+    /// [`sync`](Self::sync).
+    pub(super) fn put_copy(
+        &self,
+        rnode: RnodeId,
+        hash: &BlockHash,
+        bytes: &[u8],
+    ) -> io::Result<()> {
+        let path = self.put("copy", rnode, hash, bytes)?;
+        locked(&self.unsynced).push(path);
+        locked(&self.fetched).remove((rnode, *hash));
+        let _ = fs::remove_file(self.path("cache", rnode, hash));
+        Ok(())
+    }
+
+    /// The rnodes of which blocks are here that stay, the one that gained a block last at the end.
+    pub(super) fn staying(&self) -> io::Result<Vec<RnodeId>> {
+        let mut found: HashMap<RnodeId, std::time::SystemTime> = HashMap::new();
+        for kind in ["own", "copy"] {
+            for dir in fs::read_dir(self.dir.join(kind))? {
+                let dir = dir?;
+                let id = dir.file_name().to_str().and_then(|n| u64::from_str_radix(n, 16).ok());
+                let Some(id) = id.filter(|id| *id > 0) else { continue };
+                // One that has gone meanwhile is no rnode to look at.
+                let Ok(since) = dir.metadata().and_then(|m| m.modified()) else { continue };
+                let last = found.entry(RnodeId(id)).or_insert(since);
+                *last = since.max(*last);
+            }
+        }
+        let mut found: Vec<_> = found.into_iter().collect();
+        found.sort_by_key(|(id, since)| (*since, *id));
+        Ok(found.into_iter().map(|(id, _)| id).collect())
+    }
+
+    /// The blocks of an rnode that stay, each with its length in bytes.
+    pub(super) fn staying_of(&self, rnode: RnodeId) -> io::Result<BTreeMap<BlockHash, u64>> {
+        let mut found = BTreeMap::new();
+        for kind in ["own", "copy"] {
+            let entries = match fs::read_dir(self.rnode_dir(kind, rnode)) {
+                Ok(entries) => entries,
+                Err(e) if e.kind() == io::ErrorKind::NotFound => continue,
+                Err(e) => return Err(e),
+            };
+            for block in entries {
+                let block = block?;
+                if let Some(hash) = block.file_name().to_str().and_then(from_hex) {
+                    found.insert(hash, block.metadata()?.len());
+                }
+            }
+        }
+        Ok(found)
+    }
+
+    /// Removes a block that was to stay.
+    pub(super) fn remove_staying(&self, rnode: RnodeId, hash: &BlockHash) {
+        for kind in ["own", "copy"] {
+            self.remove(&self.path(kind, rnode, hash));
+            // Only if it was the last.
+            let _ = fs::remove_dir(self.rnode_dir(kind, rnode));
+        }
+    }
+
+    /// Lets a block go that was to stay: it is in the cache from now on.
+    pub(super) fn demote(&self, rnode: RnodeId, hash: &BlockHash) -> io::Result<()> {
+        for kind in ["own", "copy"] {
+            let path = self.path(kind, rnode, hash);
+            let len_bytes = match fs::metadata(&path) {
+                Ok(found) => found.len(),
+                Err(e) if e.kind() == io::ErrorKind::NotFound => continue,
+                Err(e) => return Err(e),
+            };
+            fs::create_dir_all(self.rnode_dir("cache", rnode))?;
+            fs::rename(&path, self.path("cache", rnode, hash))?;
+            let _ = fs::remove_dir(self.rnode_dir(kind, rnode));
+            self.staying_bytes.fetch_sub(len_bytes, Ordering::Relaxed);
+            locked(&self.fetched).touch((rnode, *hash), Some(len_bytes));
+        }
+        self.make_room();
+        Ok(())
+    }
+
+    /// Bytes that were fetched and may go when room is needed.
+    pub(super) fn cached_bytes(&self) -> u64 {
+        locked(&self.fetched).bytes
+    }
+
     /// Removes a block that was written here.
     pub(super) fn remove_own(&self, rnode: RnodeId, hash: &BlockHash) {
-        let _ = fs::remove_file(self.path("own", rnode, hash));
+        self.remove(&self.path("own", rnode, hash));
+    }
+
+    /// Removes a block that stays.
+    fn remove(&self, path: &Path) {
+        let len_bytes = fs::metadata(path).map_or(0, |found| found.len());
+        if fs::remove_file(path).is_ok() {
+            self.staying_bytes.fetch_sub(len_bytes, Ordering::Relaxed);
+        }
+    }
+
+    /// The bytes of the blocks that stay.
+    pub(super) fn staying_bytes(&self) -> u64 {
+        self.staying_bytes.load(Ordering::Relaxed)
     }
 
     /// Keeps a block that was written here, whatever becomes of its file.
@@ -258,7 +390,10 @@ impl Blocks {
             fetched.used.keys().filter(|(id, _)| *id == rnode).copied().collect()
         };
         cached.into_iter().for_each(|key| locked(&self.fetched).remove(key));
-        for kind in ["own", "cache"] {
+        for hash in self.staying_of(rnode).unwrap_or_default().into_keys() {
+            self.remove_staying(rnode, &hash);
+        }
+        for kind in ["own", "copy", "cache"] {
             let _ = fs::remove_dir_all(self.rnode_dir(kind, rnode));
         }
     }

@@ -49,7 +49,7 @@ struct File<'a> {
 
 fn file(rnode: &Rnode) -> Result<File<'_>> {
     match &rnode.body {
-        Body::File { size_bytes, block_bytes, blocks } => {
+        Body::File { size_bytes, block_bytes, blocks, .. } => {
             let block_bytes = u64::from(*block_bytes);
             Ok(File { size_bytes: *size_bytes, block_bytes, blocks })
         }
@@ -84,7 +84,7 @@ fn pieces(block_bytes: u64, offset: u64, len_bytes: u64) -> impl Iterator<Item =
 }
 
 impl Live {
-    fn writer(&self, id: RnodeId) -> &Mutex<()> {
+    pub(super) fn writer(&self, id: RnodeId) -> &Mutex<()> {
         &self.writers[id.count() as usize % WRITERS]
     }
 
@@ -244,6 +244,7 @@ impl Live {
                 });
                 self.supersede(id, seq, replaced);
                 self.wrote(id, rnode.version, seq);
+                self.has_changed(id);
                 Ok(())
             }
         }
@@ -260,6 +261,7 @@ impl Live {
         if let Ok(File { block_bytes, blocks, .. }) = file(before) {
             let gone = blocks.iter().filter(|(at, _)| u64::from(**at) * block_bytes >= new_bytes);
             self.supersede(before.id, seq, gone.map(|(_, block)| block.hash));
+            self.has_changed(before.id);
         }
     }
 

@@ -4,7 +4,7 @@
 use std::collections::{BTreeMap, BTreeSet, VecDeque};
 use std::net::Shutdown;
 use std::sync::atomic::{AtomicBool, AtomicU64, Ordering};
-use std::sync::{Arc, Condvar, Mutex, MutexGuard, OnceLock, PoisonError};
+use std::sync::{Arc, Condvar, Mutex, MutexGuard, OnceLock, PoisonError, Weak};
 use std::thread::JoinHandle;
 use std::time::{Duration, Instant};
 
@@ -15,12 +15,16 @@ use weft_vfs::Time;
 use super::LiveOptions;
 use super::blocks::Blocks;
 use super::conflicts::{Conflicts, blocks_of};
+use super::copies::Uneven;
+use super::fs::Live;
 use super::home::Home;
 use super::journal::Journal;
-use super::peers::{PeerServer, Peers};
+use super::peers::{Held, PeerServer, Peers};
+use super::tending::Pins;
 use crate::client::{Call, CallId, Client, ClientAction, ClientEvent, JournalRecord, Outcome};
 use crate::net::{Answer, Ask, Conversation, Error, HANDSHAKE_LIMIT, Outbox, Result};
-use crate::rnode::{Bytes, Holders};
+use crate::policy::Policy;
+use crate::rnode::{Body, Bytes, Holders};
 use crate::types::{BlockHash, ClientId, Epoch, Mode, Moment, RnodeId, Seq};
 
 /// How often the state machine is told that time has passed.
@@ -71,6 +75,11 @@ pub(super) struct Engine {
     peer_server: Mutex<Option<PeerServer>>,
     pub(super) superseded: Mutex<VecDeque<Superseded>>,
     pub(super) conflicts: Mutex<Conflicts>,
+    /// Files that changed here, of which there may be too few copies.
+    pub(super) uneven: Mutex<BTreeMap<RnodeId, Uneven>>,
+    pub(super) pins: Mutex<Pins>,
+    /// Who makes copies for other clients, once there is somebody.
+    pub(super) live: OnceLock<Weak<Live>>,
     pub(super) stop: AtomicBool,
     threads: Mutex<Vec<JoinHandle<()>>>,
 }
@@ -87,6 +96,7 @@ impl Engine {
         let (journal, records) = Journal::open(&home.path("journal")).map_err(failed)?;
         let blocks = Blocks::open(&options.directory, options.cache_max_bytes).map_err(failed)?;
         let conflicts = Conflicts::open(&home.path("conflicts")).map_err(failed)?;
+        let pins = Pins::open(&home.path("pins")).map_err(failed)?;
         let own = client_id(&home.secret);
         let client = Client::new(own, home.incarnation, records, options.client.clone());
         let inner = Inner { client, journal, done: BTreeMap::new(), waiting: BTreeSet::new() };
@@ -104,6 +114,9 @@ impl Engine {
             peer_server: Mutex::default(),
             superseded: Mutex::default(),
             conflicts: Mutex::new(conflicts),
+            uneven: Mutex::default(),
+            pins: Mutex::new(pins),
+            live: OnceLock::new(),
             stop: AtomicBool::new(false),
             threads: Mutex::default(),
         });
@@ -342,7 +355,7 @@ impl Engine {
     }
 
     /// Where other clients reach this one; begins to listen the first time.
-    fn listen(&self, local: Option<std::net::IpAddr>) -> Result<Address> {
+    fn listen(self: &Arc<Self>, local: Option<std::net::IpAddr>) -> Result<Address> {
         let mut server = locked(&self.peer_server);
         if let Some(server) = &*server {
             return Ok(server.address().clone());
@@ -357,7 +370,14 @@ impl Engine {
             }
         };
         let tls = self.options.tls.as_ref().map(|(_, tls)| tls.clone());
-        let started = PeerServer::start(&address, tls, Arc::clone(&self.blocks))?;
+        let engine = Arc::downgrade(self);
+        let make_copy = Box::new(move |id, go_on: &mut dyn FnMut() -> bool| {
+            let engine = engine.upgrade();
+            let live = engine.as_ref().and_then(|e| e.live.get()).and_then(Weak::upgrade);
+            let nobody = || Held::No { full: false, why: "it is not ready".into() };
+            live.map_or_else(nobody, |live| live.hold(id, go_on))
+        });
+        let started = PeerServer::start(&address, tls, Arc::clone(&self.blocks), make_copy)?;
         let address = started.address().clone();
         *server = Some(started);
         Ok(address)
@@ -384,6 +404,40 @@ impl Engine {
         match self.call(Call::Sync)?.0 {
             Outcome::Refused(why) => Err(why.into()),
             _ => Ok(()),
+        }
+    }
+
+    /// This client's number, once it is known to the server.
+    pub(super) fn client(&self) -> Option<ClientId> {
+        self.joined.get()?.as_ref().ok().copied()
+    }
+
+    pub(super) fn pins_path(&self) -> std::path::PathBuf {
+        self.home.path("pins")
+    }
+
+    /// How many changes the server may not know.
+    pub(super) fn unflushed(&self) -> usize {
+        locked(&self.inner).client.unflushed()
+    }
+
+    /// Whether the server knows every change of this client.
+    pub(super) fn is_all_flushed(&self) -> bool {
+        self.unflushed() == 0
+    }
+
+    /// The policy of what is in a directory, if leases say.
+    pub(super) fn known_policy(&self, dir: RnodeId) -> Option<Policy> {
+        let inner = locked(&self.inner);
+        let mut at = dir;
+        loop {
+            let rnode = inner.client.cached(at)?;
+            let Body::Directory { parent, .. } = rnode.body else { return None };
+            match Policy::of(rnode) {
+                Some(policy) => return Some(policy),
+                None if parent == at => return Some(Policy::default()),
+                None => at = parent,
+            }
         }
     }
 
@@ -426,7 +480,7 @@ impl Engine {
             // If the change was given up, the block may be of the file again. If the lease is gone,
             // nobody here knows.
             let blocks = inner.client.cached(old.rnode).map(|r| &r.body);
-            if let Some(crate::rnode::Body::File { blocks, .. }) = blocks
+            if let Some(Body::File { blocks, .. }) = blocks
                 && !blocks.values().any(|b| b.hash == old.hash)
             {
                 useless.push((old.rnode, old.hash));

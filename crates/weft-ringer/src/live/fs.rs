@@ -2,7 +2,7 @@
 
 use std::collections::HashMap;
 use std::sync::atomic::{AtomicU64, Ordering};
-use std::sync::{Arc, Mutex};
+use std::sync::{Arc, Mutex, Weak};
 
 use weft_vfs::{
     Attr, Caller, DirCursor, DirEntry, Entry, Error, FallocateMode, FileKind, FileSystem, Handle,
@@ -16,8 +16,17 @@ use super::engine::{Engine, locked, wall};
 use crate::client::{Call, Outcome};
 use crate::error::Refusal;
 use crate::op::{Change, Make, Op};
+use crate::policy::{POLICY_XATTR, Policy};
 use crate::rnode::{Body, Bytes, Name, Rnode};
 use crate::types::{RnodeId, Seq, Version};
+
+/// The attribute of a file that tells who has copies of it, and of a directory what is wanted.
+pub const HOLDERS_XATTR: &[u8] = b"user.weft.holders";
+/// The attribute that a file or directory has while it is pinned: kept here whole, with what is below
+/// it. Of this client alone.
+pub const PIN_XATTR: &[u8] = b"user.weft.pin";
+/// The attribute of a mount's root that tells how the local store is.
+pub const STORE_XATTR: &[u8] = b"user.weft.store";
 
 /// A cell, as this client has it: a file system that other clients use at the same time.
 ///
@@ -34,6 +43,8 @@ pub(super) struct Live {
     pub(super) engine: Arc<Engine>,
     /// References of the front, and one for each open handle.
     references: Mutex<HashMap<RnodeId, u64>>,
+    /// A directory that each of them was found in.
+    above: Mutex<HashMap<RnodeId, RnodeId>>,
     handles: Mutex<HashMap<u64, (RnodeId, OpenFlags)>>,
     next_handle: AtomicU64,
     pub(super) writers: [Mutex<()>; WRITERS],
@@ -104,6 +115,7 @@ impl Live {
         if *left == 0 {
             references.remove(&id);
             drop(references);
+            locked(&self.above).remove(&id);
             locked(&self.seen).remove(&id);
             self.is_perhaps_dead(id);
         }
@@ -114,6 +126,20 @@ impl Live {
         if !self.is_used(id) && self.engine.lost_its_names(id) {
             locked(&self.maybe_dead).push(id);
         }
+    }
+
+    /// A directory that an rnode has a name in, if it is in use here.
+    pub(super) fn directory_of(&self, id: RnodeId) -> Option<RnodeId> {
+        locked(&self.above).get(&id).copied()
+    }
+
+    /// The entry of an rnode that was found in `dir`, with a reference on it.
+    fn entry_in(&self, dir: RnodeId, id: RnodeId) -> Result<Entry> {
+        let entry = self.entry(id)?;
+        if entry.attr.kind != FileKind::Directory {
+            locked(&self.above).insert(id, dir);
+        }
+        Ok(entry)
     }
 
     /// The entry of an rnode, with a reference on it.
@@ -166,7 +192,7 @@ impl Live {
             gid: caller.gid,
         };
         let (made, _) = self.apply(op, parent)?;
-        self.entry(made.ok_or(Error::Stale(0))?)
+        self.entry_in(parent, made.ok_or(Error::Stale(0))?)
     }
 
     /// This client changed a file's content: what the front has cached of it is up to date still,
@@ -209,7 +235,7 @@ impl Live {
         Ok(Opened { handle: Handle(handle), keep_cache, direct_io: false })
     }
 
-    fn list(&self, dir: RnodeId) -> Result<Vec<crate::wire::Entry>> {
+    pub(super) fn list(&self, dir: RnodeId) -> Result<Vec<crate::wire::Entry>> {
         match self.engine.call(Call::List { dir })?.0 {
             Outcome::Names(names) => Ok(names),
             Outcome::Refused(why) => Err(self.refused(dir, why)),
@@ -278,6 +304,7 @@ impl RingerFs {
         let live = Arc::new(Live {
             engine: Arc::clone(&engine),
             references: Mutex::default(),
+            above: Mutex::default(),
             handles: Mutex::default(),
             next_handle: AtomicU64::new(1),
             writers: std::array::from_fn(|_| Mutex::default()),
@@ -285,7 +312,10 @@ impl RingerFs {
             maybe_dead: Mutex::default(),
         });
         let keeper = Arc::downgrade(&live);
+        let _ = engine.live.set(Weak::clone(&keeper));
+        let tender = Weak::clone(&keeper);
         engine.spawn("ringer-keeper", move |engine| super::keeper::run(engine, &keeper))?;
+        engine.spawn("ringer-copies", move |engine| super::tending::run(engine, &tender))?;
         Ok(Self { live })
     }
 
@@ -310,7 +340,7 @@ impl FileSystem for RingerFs {
         let parent = id(parent)?;
         loop {
             let found = self.live.find(parent, name)?;
-            match self.live.entry(found) {
+            match self.live.entry_in(parent, found) {
                 // Removed since it was found: the name may mean something else by now.
                 Err(Error::Stale(_)) if found != parent => {}
                 done => return done,
@@ -399,7 +429,7 @@ impl FileSystem for RingerFs {
         let (id, parent, name) = (id(ino)?, id(new_parent)?, name(new_name)?);
         self.live.get(id)?;
         self.live.apply(Op::Link { id, parent, name }, id)?;
-        self.live.entry(id)
+        self.live.entry_in(parent, id)
     }
 
     fn unlink(&self, parent: Ino, name: &[u8]) -> Result<()> {
@@ -440,7 +470,10 @@ impl FileSystem for RingerFs {
         let (new_parent, new_name) = (id(new_parent)?, self::name(new_name)?);
         let replaced = self.live.find(new_parent, new_name.bytes()).ok();
         let op = Op::Rename { parent, name, new_parent, new_name, flags: flags.bits() };
-        self.live.apply(op, parent)?;
+        let (moved, _) = self.live.apply(op, parent)?;
+        if let Some(id) = moved {
+            locked(&self.live.above).entry(id).and_modify(|above| *above = new_parent);
+        }
         replaced.into_iter().for_each(|id| self.live.is_perhaps_dead(id));
         Ok(())
     }
@@ -508,8 +541,10 @@ impl FileSystem for RingerFs {
     }
 
     fn fsync(&self, ino: Ino, _data_only: bool) -> Result<()> {
-        self.live.get(id(ino)?)?;
-        self.live.engine.sync()
+        let id = id(ino)?;
+        let rnode = self.live.get(id)?;
+        self.live.engine.sync()?;
+        if matches!(rnode.body, Body::File { .. }) { self.live.wait_for_copies(id) } else { Ok(()) }
     }
 
     fn sync(&self) -> Result<()> {
@@ -567,8 +602,13 @@ impl FileSystem for RingerFs {
     }
 
     fn getxattr(&self, ino: Ino, name: &[u8]) -> Result<Vec<u8>> {
-        if ino == self.root() && name == CONFLICTS_XATTR {
-            return Ok(self.list_conflicts());
+        let (live, number) = (&self.live, id(ino)?);
+        match name {
+            CONFLICTS_XATTR if ino == self.root() => return Ok(self.list_conflicts()),
+            STORE_XATTR if ino == self.root() => return Ok(live.describe_store()),
+            HOLDERS_XATTR => return live.list_holders(number),
+            PIN_XATTR if live.is_pinned(number) => return Ok(b"1".to_vec()),
+            _ => {}
         }
         let mut rnode = self.live.get(id(ino)?)?;
         rnode.xattrs.remove(&Bytes(name.to_vec())).map(|v| v.0).ok_or(Error::NoAttribute)
@@ -579,8 +619,19 @@ impl FileSystem for RingerFs {
     }
 
     fn setxattr(&self, ino: Ino, name: &[u8], value: &[u8], how: XattrSet) -> Result<()> {
-        if ino == self.root() && name == CONFLICTS_XATTR {
-            return self.settle_conflict(value);
+        match name {
+            CONFLICTS_XATTR if ino == self.root() => return self.settle_conflict(value),
+            PIN_XATTR => {
+                self.live.get(id(ino)?)?;
+                return self.live.pin(id(ino)?, true);
+            }
+            STORE_XATTR | HOLDERS_XATTR => return Err(Error::NotPermitted),
+            POLICY_XATTR => {
+                let text = std::str::from_utf8(value).ok().and_then(|t| t.parse::<Policy>().ok());
+                let is_dir = self.live.get(id(ino)?)?.is_dir();
+                text.filter(|_| is_dir).ok_or(Error::Invalid("not a policy of a directory"))?;
+            }
+            _ => {}
         }
         const SPACES: [&[u8]; 4] = [b"user.", b"trusted.", b"security.", b"system."];
         // Kept, but not obeyed, they would promise what is not so.
@@ -611,6 +662,9 @@ impl FileSystem for RingerFs {
 
     fn removexattr(&self, ino: Ino, name: &[u8]) -> Result<()> {
         let id = id(ino)?;
+        if name == PIN_XATTR {
+            return self.live.pin(id, false);
+        }
         self.live.get(id)?;
         self.live.apply(Op::RemoveXattr { id, name: Bytes(name.to_vec()) }, id)?;
         Ok(())

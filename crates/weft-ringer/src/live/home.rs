@@ -19,7 +19,7 @@ pub(super) struct Home {
 }
 
 /// Puts a small file in the place of another, durably.
-fn replace(path: &Path, bytes: &[u8]) -> io::Result<()> {
+pub(super) fn replace(path: &Path, bytes: &[u8]) -> io::Result<()> {
     let new = path.with_extension("new");
     let mut file = File::create(&new)?;
     rustix::fs::fchmod(&file, Mode::RUSR | Mode::WUSR)?;

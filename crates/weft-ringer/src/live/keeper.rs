@@ -26,7 +26,7 @@ pub(super) fn run(engine: &Arc<Engine>, live: &Weak<Live>) {
     while !engine.is_stopped() {
         std::thread::sleep(EVERY);
         for (rnode, hash) in engine.useless_blocks() {
-            engine.blocks.remove_own(rnode, &hash);
+            engine.blocks.remove_staying(rnode, &hash);
         }
         let Some(live) = live.upgrade() else { return };
         bury(&live, &mut graves);

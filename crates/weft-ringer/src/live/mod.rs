@@ -11,6 +11,8 @@
 //! journal        changes that the server may not have
 //! conflicts      changes that were given up
 //! own/ cache/    blocks
+//! copy/ kept/    more blocks
+//! pins           what is kept here whole
 //! peers.sock     where other clients of this machine fetch blocks
 //! ```
 //!
@@ -24,12 +26,14 @@
 mod blocks;
 mod conflicts;
 mod content;
+mod copies;
 mod engine;
 mod fs;
 mod home;
 mod journal;
 mod keeper;
 mod peers;
+mod tending;
 
 use std::path::PathBuf;
 use std::time::Duration;
@@ -40,6 +44,7 @@ pub(crate) use engine::client_id;
 #[cfg(feature = "sqlite")]
 pub(crate) use engine::{now, wall};
 pub use fs::RingerFs;
+pub use fs::{HOLDERS_XATTR, PIN_XATTR, STORE_XATTR};
 #[cfg(feature = "sqlite")]
 pub(crate) use home::fill_random;
 
@@ -64,6 +69,13 @@ pub struct LiveOptions {
     pub block_bytes: u32,
     /// Room for blocks that were fetched from others, in bytes.
     pub cache_max_bytes: u64,
+    /// Room for blocks that stay: written here, or copies that others rely on. When there are more,
+    /// no copies are made here, and files go that enough others have; what nobody else has stays.
+    pub store_max_bytes: u64,
+    /// How long a file must not change before copies of it are made.
+    pub settle: Duration,
+    /// How often all blocks that stay are looked through.
+    pub scan_every: Duration,
     /// How long a call waits for the server.
     pub patience: Duration,
     /// Of the state machine.
@@ -82,6 +94,9 @@ impl LiveOptions {
             // Files of up to 16 GiB; a write of a few bytes writes a block anew.
             block_bytes: 256 << 10,
             cache_max_bytes: 10 << 30,
+            store_max_bytes: u64::MAX,
+            settle: Duration::from_secs(1),
+            scan_every: Duration::from_secs(600),
             patience: Duration::from_secs(30),
             client: ClientOptions { retry_micros: 500_000, ..ClientOptions::default() },
         }

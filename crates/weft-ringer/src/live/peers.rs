@@ -17,13 +17,17 @@ use crate::net::{
     BlockBytes, Conversation, Error, FromPeer, HELLO_MAX_BYTES, MEMBER_NAME, PORT, Peer, Result,
     SOCKET_MODE, ToPeer,
 };
-use crate::rnode::Holders;
+use crate::rnode::{Bytes, Holders};
 use crate::types::{BlockHash, ClientId, RnodeId};
 
 /// How long one block from one peer may take.
 const FETCH_LIMIT: Duration = Duration::from_secs(8);
 /// How long a peer that failed is asked last.
 const BENCH: Duration = Duration::from_secs(20);
+/// How long a client that makes a copy may say nothing.
+const WORKING_LIMIT: Duration = Duration::from_secs(30);
+/// How often it says that it goes on.
+const WORKING_EVERY: Duration = Duration::from_secs(2);
 /// Connections kept open to one peer.
 const SPARE_MAX: usize = 8;
 /// Peers that are served at once.
@@ -125,8 +129,74 @@ impl Peers {
         rnode: RnodeId,
         hash: &BlockHash,
     ) -> Result<Option<Vec<u8>>> {
-        let ask = ToPeer::Fetch { rnode, hash: *hash };
         let deadline = Instant::now() + FETCH_LIMIT;
+        self.converse(client, deadline, |connection| {
+            connection.send(&ToPeer::Fetch { rnode, hash: *hash })?;
+            match connection.receive::<FromPeer>(Some(deadline))? {
+                FromPeer::Block { bytes } => Ok(Some(bytes.0)),
+                FromPeer::Absent {} => Ok(None),
+                _ => Err(Error::Refused("it says something else".into())),
+            }
+        })
+    }
+
+    /// Asks a client to make a copy of a file and to keep it, and waits for that while there is
+    /// progress, until `deadline` at most.
+    ///
+    /// # Errors
+    /// What went wrong on the way.
+    pub(super) fn ask_to_hold(
+        &self,
+        client: ClientId,
+        rnode: RnodeId,
+        deadline: Instant,
+    ) -> Result<Held> {
+        let asked = self.converse(client, deadline, |connection| {
+            connection.send(&ToPeer::Hold { rnode })?;
+            loop {
+                let soon = deadline.min(Instant::now() + WORKING_LIMIT);
+                match connection.receive::<FromPeer>(Some(soon))? {
+                    FromPeer::Working {} => {}
+                    FromPeer::Held {} => return Ok(Held::Yes),
+                    FromPeer::No { full, why } => {
+                        let why = String::from_utf8_lossy(&why.0).into_owned();
+                        return Ok(Held::No { full, why });
+                    }
+                    _ => return Err(Error::Refused("it says something else".into())),
+                }
+            }
+        });
+        if asked.is_err() {
+            self.bench(client);
+        }
+        asked
+    }
+
+    /// The other clients: those that failed lately last, else in an order that differs by file.
+    pub(super) fn others(&self, rnode: RnodeId) -> Vec<ClientId> {
+        let now = Instant::now();
+        let mut others: Vec<_> = {
+            let known = self.lock();
+            let rank = |(client, peer): (&ClientId, &Known)| {
+                let benched = peer.benched.is_some_and(|until| now < until);
+                // Any function would do that spreads files over clients.
+                let mixed =
+                    (client.0 ^ rnode.0).wrapping_mul(0x9e37_79b9_7f4a_7c15).rotate_left(29);
+                (benched, mixed, *client)
+            };
+            known.iter().map(rank).collect()
+        };
+        others.sort_unstable();
+        others.into_iter().map(|(_, _, client)| client).collect()
+    }
+
+    /// Has a conversation on a connection to a client, kept or new.
+    fn converse<T>(
+        &self,
+        client: ClientId,
+        deadline: Instant,
+        mut talk: impl FnMut(&mut Conversation) -> Result<T>,
+    ) -> Result<T> {
         // A connection that was kept may have ended meanwhile: only a new one says how the peer is.
         loop {
             let (address, spare) = {
@@ -140,13 +210,12 @@ impl Peers {
                 None => {
                     let tls = self.tls.as_ref().map(|tls| (tls, MEMBER_NAME));
                     let limit = deadline.saturating_duration_since(Instant::now());
-                    Conversation::connect(&address, tls, limit.max(Duration::from_millis(1)))?
+                    let limit = limit.clamp(Duration::from_millis(1), FETCH_LIMIT);
+                    Conversation::connect(&address, tls, limit)?
                 }
             };
-            let sent = connection.send(&ask);
-            let answer = sent.and_then(|()| connection.receive::<FromPeer>(Some(deadline)));
-            let answer = match answer {
-                Ok(answer) => answer,
+            let said = match talk(&mut connection) {
+                Ok(said) => said,
                 Err(e) if is_new || e.is_timeout() => return Err(e),
                 Err(_) => continue,
             };
@@ -157,13 +226,26 @@ impl Peers {
                 peer.benched = None;
                 peer.spare.push(connection);
             }
-            return Ok(match answer {
-                FromPeer::Block { bytes } => Some(bytes.0),
-                FromPeer::Absent {} => None,
-            });
+            return Ok(said);
         }
     }
 }
+
+/// Whether a client made the copy that it was asked for.
+#[derive(Debug, Clone, PartialEq, Eq)]
+pub(super) enum Held {
+    /// It did, and the server knows.
+    Yes,
+    /// It will not.
+    No {
+        /// For want of room.
+        full: bool,
+        why: String,
+    },
+}
+
+/// Makes a copy of a file: calls its argument now and then, and stops when that says so.
+pub(super) type MakeCopy = dyn Fn(RnodeId, &mut dyn FnMut() -> bool) -> Held + Send + Sync;
 
 /// Serves blocks to other clients until it is dropped.
 #[derive(Debug)]
@@ -177,9 +259,10 @@ impl PeerServer {
         address: &Address,
         tls: Option<ServerTls>,
         blocks: Arc<Blocks>,
+        make_copy: Box<MakeCopy>,
     ) -> Result<Self> {
         let stop = Arc::new(AtomicBool::new(false));
-        let serving = Serving { tls, blocks, stop: Arc::clone(&stop) };
+        let serving = Serving { tls, blocks, make_copy, stop: Arc::clone(&stop) };
         let listener = Listener::bind(address, SOCKET_MODE)?;
         let listening = listener.start_threads("ringer-peer", SERVED_MAX, move |socket| {
             if let Err(e) = serving.serve(socket) {
@@ -203,6 +286,7 @@ impl Drop for PeerServer {
 struct Serving {
     tls: Option<ServerTls>,
     blocks: Arc<Blocks>,
+    make_copy: Box<MakeCopy>,
     stop: Arc<AtomicBool>,
 }
 
@@ -214,23 +298,46 @@ impl Serving {
         let mut last = Instant::now();
         while !self.stop.load(Ordering::Acquire) && last.elapsed() < IDLE_LIMIT {
             let soon = Instant::now() + Duration::from_secs(1);
-            let ToPeer::Fetch { rnode, hash } = match peer.receive(Some(soon)) {
+            let asked = match peer.receive(Some(soon)) {
                 Ok(ask) => ask,
                 Err(e) if e.is_timeout() => continue,
                 Err(Error::Closed) => return Ok(()),
                 Err(e) => return Err(e),
             };
-            let answer = match self.blocks.whole(rnode, &hash) {
-                Ok(Some(bytes)) => FromPeer::Block { bytes: BlockBytes(bytes) },
-                Ok(None) => FromPeer::Absent {},
-                Err(e) => {
-                    tracing::error!("cannot read block {hash:?} of rnode {rnode}: {e}");
-                    FromPeer::Absent {}
-                }
+            let answer = match asked {
+                ToPeer::Fetch { rnode, hash } => self.block(rnode, &hash),
+                ToPeer::Hold { rnode } => self.hold(rnode, &mut peer),
             };
             peer.send(&answer)?;
             last = Instant::now();
         }
         Ok(())
+    }
+
+    fn block(&self, rnode: RnodeId, hash: &BlockHash) -> FromPeer {
+        match self.blocks.whole(rnode, hash) {
+            Ok(Some(bytes)) => FromPeer::Block { bytes: BlockBytes(bytes) },
+            Ok(None) => FromPeer::Absent {},
+            Err(e) => {
+                tracing::error!("cannot read block {hash:?} of rnode {rnode}: {e}");
+                FromPeer::Absent {}
+            }
+        }
+    }
+
+    fn hold(&self, rnode: RnodeId, peer: &mut Conversation) -> FromPeer {
+        let mut told = Instant::now();
+        let mut go_on = || {
+            if told.elapsed() >= WORKING_EVERY {
+                told = Instant::now();
+                // Who asked may have gone.
+                return peer.send(&FromPeer::Working {}).is_ok();
+            }
+            !self.stop.load(Ordering::Acquire)
+        };
+        match (self.make_copy)(rnode, &mut go_on) {
+            Held::Yes => FromPeer::Held {},
+            Held::No { full, why } => FromPeer::No { full, why: Bytes(why.into_bytes()) },
+        }
     }
 }

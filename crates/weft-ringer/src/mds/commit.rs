@@ -4,11 +4,12 @@
 use std::cell::{Cell, RefCell};
 use std::collections::{BTreeMap, BTreeSet};
 
+use super::copies::load_holders;
 use super::leases::Leases;
-use super::records::{self, Session, dirent_key, key, listing_key, rnode_key};
+use super::records::{self, Session, dirent_key, key, listing_key, name_key, rnode_key};
 use crate::error::Refusal;
 use crate::op::{Logged, Op, View, execute};
-use crate::rnode::{Body, Dirent, Holders, Name, Rnode};
+use crate::rnode::{Body, Dirent, Name, Rnode};
 use crate::store::{Facts, IndexChange, Store, StoreError, Transaction};
 use crate::types::{ClientId, Epoch, Mode, RnodeId};
 use crate::wire::{Refused, encode};
@@ -141,17 +142,14 @@ pub(super) fn carry_out(
         }
     }
     for (id, version) in written {
-        let holders_key = key(b'h', id.0);
-        let mut holders: Holders = records::load(store, &holders_key, "holders")
-            .map_err(|e| (e.into(), None))?
-            .unwrap_or_default();
+        let mut holders = load_holders(store, id).map_err(|e| (e.into(), None))?;
         holders.clients.insert(client, version);
         while holders.clients.len() > HOLDERS_MAX {
             let oldest = holders.clients.iter().min_by_key(|(_, version)| **version);
             let Some(oldest) = oldest.map(|(client, _)| *client) else { break };
             holders.clients.remove(&oldest);
         }
-        transaction.put(holders_key, encode(&holders));
+        transaction.put(records::holders_key(id), encode(&holders));
     }
     for (id, rnode) in batch.rnodes.into_inner() {
         if rnode.nlink == 0 {
@@ -188,10 +186,12 @@ fn carry_out_one(
     for ((dir, name), dirent) in effects.dirents {
         if let Some(old) = batch.dirent(dir, &name)? {
             transaction.remove(listing_key(dir, old.cookie));
+            transaction.remove(name_key(old.id, dir, old.cookie));
         }
         match dirent {
             Some(new) => {
                 transaction.put(listing_key(dir, new.cookie), encode(&name));
+                transaction.put(name_key(new.id, dir, new.cookie), Vec::new());
                 transaction.put(dirent_key(dir, &name), encode(&new));
             }
             None => transaction.remove(dirent_key(dir, &name)),

@@ -12,6 +12,7 @@
 //!   store the elder can change nothing.
 
 mod commit;
+mod copies;
 mod leases;
 mod records;
 
@@ -334,6 +335,10 @@ impl Mds {
                 self.commit_ops(store, client, prev, &ops)?
             }
             (Some(_), RequestBody::Hello { .. }) => Reply::NoSession {},
+            (Some(_), other) => match self.answer_about_copies(store, client, &other)? {
+                Some(reply) => reply,
+                None => return Ok(()),
+            },
         };
         out.push(self.reply(client, id, reply));
         Ok(())
@@ -445,9 +450,8 @@ impl Mds {
                 Step::Grant { client, request, rnode, mode, token } => {
                     let reply = match records::load_rnode(store, rnode)? {
                         Some(rnode) => {
-                            let holders = key(b'h', rnode.id.0);
-                            let holders = records::load(store, &holders, "holders")?;
-                            let (rnode, holders) = (Box::new(rnode), holders.unwrap_or_default());
+                            let holders = copies::load_holders(store, rnode.id)?;
+                            let rnode = Box::new(rnode);
                             Reply::Granted { rnode, holders, mode, token }
                         }
                         None => Reply::No { why: Refusal::Stale },
@@ -553,7 +557,7 @@ impl Mds {
         for id in rnodes {
             let orphan = key(b'o', id.0);
             if !self.leases.is_known(id) && store.get(&orphan)?.is_some() {
-                for key in [orphan, records::rnode_key(id), key(b'h', id.0)] {
+                for key in [orphan, records::rnode_key(id), records::holders_key(id)] {
                     transaction.remove(key);
                 }
                 transaction.index.push(IndexChange::File { rnode: id, facts: None });

@@ -8,6 +8,7 @@
 //! h rnode              Holders
 //! d dir name           Dirent
 //! l dir cookie         the name with that cookie: the order of a listing
+//! u rnode dir cookie   nothing: rnode has a name in dir, the one with that cookie
 //! o rnode              an rnode without a name, kept while somebody holds it
 //! ```
 //!
@@ -19,7 +20,7 @@ use crate::types::{Cookie, Epoch, Generation, Incarnation, RnodeId, Seq};
 use crate::wire::{Refused, Wire, decode, wire_struct};
 
 /// The version of the records below.
-pub(super) const FORMAT: u32 = 2;
+pub(super) const FORMAT: u32 = 3;
 
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub(super) struct Cell {
@@ -69,6 +70,23 @@ pub(super) fn dirent_key(dir: RnodeId, name: &Name) -> Vec<u8> {
 
 pub(super) fn listing_key(dir: RnodeId, cookie: Cookie) -> Vec<u8> {
     [key(b'l', dir.0), cookie.0.to_be_bytes().to_vec()].concat()
+}
+
+pub(super) fn holders_key(id: RnodeId) -> Vec<u8> {
+    key(b'h', id.0)
+}
+
+/// That an rnode has a name in a directory.
+pub(super) fn name_key(id: RnodeId, dir: RnodeId, cookie: Cookie) -> Vec<u8> {
+    [&key(b'u', id.0)[..], &dir.0.to_be_bytes(), &cookie.0.to_be_bytes()].concat()
+}
+
+/// A directory in which an rnode has a name; the same at each call while its names stay.
+pub(super) fn a_directory_of(store: &dyn Store, id: RnodeId) -> StoreResult<Option<RnodeId>> {
+    let (from, to) = (key(b'u', id.0), key(b'u', id.0.saturating_add(1)));
+    let Some((key, _)) = store.range(&from, &to, 1)?.pop() else { return Ok(None) };
+    let dir = key.get(9..17).and_then(|b| b.try_into().ok()).map(u64::from_be_bytes);
+    dir.map(|dir| Some(RnodeId(dir))).ok_or_else(|| damaged("name of an rnode", &key))
 }
 
 /// The number in a key of [`key`].

@@ -178,8 +178,14 @@ pub enum ToPeer {
         /// Which.
         hash: BlockHash,
     },
+    /// Asks to make a copy of a file, and to keep it. Answered with `Working` any number of times
+    /// and then `Held` or `No`.
+    Hold {
+        /// Which file. The content that the server has of it when this comes is meant, or a later.
+        rnode: RnodeId,
+    },
 }
-wire_enum!(ToPeer { 1 => Fetch { rnode, hash } });
+wire_enum!(ToPeer { 1 => Fetch { rnode, hash }, 2 => Hold { rnode } });
 
 /// The answer.
 #[derive(Debug, Clone, PartialEq, Eq)]
@@ -191,5 +197,22 @@ pub enum FromPeer {
     },
     /// It is not here.
     Absent {},
+    /// The copy is being made.
+    Working {},
+    /// The copy is made: whole, checked, durable, and known to the server.
+    Held {},
+    /// There will be no copy here.
+    No {
+        /// Whether it is for want of room.
+        full: bool,
+        /// Why, for people.
+        why: Bytes,
+    },
 }
-wire_enum!(FromPeer { 1 => Block { bytes }, 2 => Absent {} });
+wire_enum!(FromPeer {
+    1 => Block { bytes },
+    2 => Absent {},
+    3 => Working {},
+    4 => Held {},
+    5 => No { full, why },
+});

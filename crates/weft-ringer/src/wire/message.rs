@@ -14,9 +14,11 @@ use super::wire_enum;
 use super::wire_struct;
 use crate::error::Refusal;
 use crate::op::Logged;
+use crate::policy::Policy;
 use crate::rnode::{Dirent, Holders, Name, Rnode};
 use crate::types::{
-    ClientId, Cookie, Epoch, Generation, Incarnation, Mode, RequestId, RnodeId, Seq, Token,
+    BlockHash, ClientId, Cookie, Epoch, Generation, Incarnation, Mode, RequestId, RnodeId, Seq,
+    Token, Version,
 };
 
 /// From a client to its metadata server.
@@ -111,6 +113,34 @@ pub enum RequestBody {
         /// What is kept.
         to: Option<Mode>,
     },
+    /// What is this rnode, as far as the server knows now? Needs no lease, and gives none.
+    Peek {
+        /// Which.
+        rnode: RnodeId,
+    },
+    /// The client has durable, checked copies of all blocks of a file, and promises to keep them.
+    Hold {
+        /// Which file.
+        rnode: RnodeId,
+        /// The content that is meant.
+        content: Version,
+    },
+    /// May the client drop what it has of a file, and its promise?
+    Release {
+        /// Which file.
+        rnode: RnodeId,
+        /// The content that is meant.
+        content: Version,
+        /// How many others must have copies; at least one in any case.
+        others: u32,
+    },
+    /// Which of these blocks are of use to anybody?
+    Needed {
+        /// Of which file.
+        rnode: RnodeId,
+        /// The blocks.
+        hashes: Vec<BlockHash>,
+    },
 }
 wire_enum!(RequestBody {
     1 => Hello { incarnation },
@@ -121,6 +151,10 @@ wire_enum!(RequestBody {
     6 => List { dir, after },
     7 => Commit { prev, ops },
     8 => Lower { rnode, token, to },
+    20 => Peek { rnode },
+    21 => Hold { rnode, content },
+    22 => Release { rnode, content, others },
+    23 => Needed { rnode, hashes },
 });
 
 /// From the metadata server to a client.
@@ -197,6 +231,18 @@ pub struct Listed {
 }
 wire_struct!(Listed { entries, end, token });
 
+/// An rnode as the server has it at one moment.
+#[derive(Debug, Clone, PartialEq, Eq)]
+pub struct Peeked {
+    /// The rnode.
+    pub rnode: Rnode,
+    /// Who has its blocks.
+    pub holders: Holders,
+    /// What is wanted for it.
+    pub policy: Policy,
+}
+wire_struct!(Peeked { rnode, holders, policy });
+
 /// A change that was not carried out.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub struct Refused {
@@ -264,6 +310,18 @@ pub enum Reply {
         /// Why.
         why: Refusal,
     },
+    /// To `Peek`.
+    Peeked {
+        /// What was seen.
+        peeked: Box<Peeked>,
+    },
+    /// To `Hold` and `Release`: yes.
+    Held {},
+    /// To `Needed`.
+    Needed {
+        /// Those that are.
+        hashes: Vec<BlockHash>,
+    },
 }
 wire_enum!(Reply {
     1 => Welcome { welcome },
@@ -276,4 +334,7 @@ wire_enum!(Reply {
     8 => Broken { applied, refused },
     9 => NoSession {},
     10 => No { why },
+    20 => Peeked { peeked },
+    21 => Held {},
+    22 => Needed { hashes },
 });

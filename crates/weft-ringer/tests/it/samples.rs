@@ -3,11 +3,12 @@
 use weft_block::Rng;
 use weft_ringer::op::{Change, Logged, Make, Op};
 use weft_ringer::wire::{
-    Claim, Entry, FromServer, Listed, Refused, Reply, Request, RequestBody, ToServer, Welcome,
+    Claim, Entry, FromServer, Listed, Peeked, Refused, Reply, Request, RequestBody, ToServer,
+    Welcome,
 };
 use weft_ringer::{
     Block, BlockHash, Body, Bytes, ClientId, Cookie, Dirent, Epoch, Generation, Holders,
-    Incarnation, Mode, Name, Refusal, RequestId, Rnode, RnodeId, Seq, Token, Version,
+    Incarnation, Mode, Name, Policy, Refusal, RequestId, Rnode, RnodeId, Seq, Token, Version,
 };
 use weft_vfs::{FileKind, Time};
 
@@ -102,6 +103,7 @@ pub fn rnode(rng: &mut Rng) -> Rnode {
             size_bytes: number(rng),
             block_bytes: small(rng),
             blocks: list(rng, 5, |rng| (small(rng), block(rng))).into_iter().collect(),
+            content: version(rng),
         },
         1 => Body::Directory { parent: id(rng), entries: number(rng), last: Cookie(number(rng)) },
         2 => Body::Symlink { target: bytes(rng) },
@@ -184,7 +186,7 @@ fn logged(rng: &mut Rng) -> Logged {
 }
 
 pub fn to_server(rng: &mut Rng) -> ToServer {
-    let body = match rng.below(8) {
+    let body = match rng.below(12) {
         0 => RequestBody::Hello { incarnation: Incarnation(number(rng)) },
         1 => RequestBody::Renew {},
         2 => RequestBody::Reclaim {
@@ -199,7 +201,11 @@ pub fn to_server(rng: &mut Rng) -> ToServer {
         4 => RequestBody::Lookup { dir: id(rng), name: name(rng) },
         5 => RequestBody::List { dir: id(rng), after: Cookie(number(rng)) },
         6 => RequestBody::Commit { prev: Seq(number(rng)), ops: list(rng, 4, logged) },
-        _ => RequestBody::Lower { rnode: id(rng), token: Token(number(rng)), to: maybe(rng, mode) },
+        7 => RequestBody::Lower { rnode: id(rng), token: Token(number(rng)), to: maybe(rng, mode) },
+        8 => RequestBody::Peek { rnode: id(rng) },
+        9 => RequestBody::Hold { rnode: id(rng), content: version(rng) },
+        10 => RequestBody::Release { rnode: id(rng), content: version(rng), others: small(rng) },
+        _ => RequestBody::Needed { rnode: id(rng), hashes: list(rng, 4, |rng| block(rng).hash) },
     };
     ToServer {
         client: ClientId(number(rng)),
@@ -230,6 +236,9 @@ fn reply(rng: &mut Rng) -> Reply {
                 clients: list(rng, 3, |rng| (ClientId(number(rng)), version(rng)))
                     .into_iter()
                     .collect(),
+                copies: list(rng, 3, |rng| (ClientId(number(rng)), version(rng)))
+                    .into_iter()
+                    .collect(),
             },
             mode: mode(rng),
             token: Token(number(rng)),
@@ -245,6 +254,15 @@ fn reply(rng: &mut Rng) -> Reply {
         6 => Reply::Committed { applied: Seq(number(rng)), refused: maybe(rng, refused) },
         7 => Reply::Broken { applied: Seq(number(rng)), refused: maybe(rng, refused) },
         8 => Reply::NoSession {},
+        9 => Reply::Peeked {
+            peeked: Box::new(Peeked {
+                rnode: rnode(rng),
+                holders: Holders::default(),
+                policy: Policy { copies: small(rng), fsync: small(rng) },
+            }),
+        },
+        10 => Reply::Held {},
+        11 => Reply::Needed { hashes: list(rng, 4, |rng| block(rng).hash) },
         _ => Reply::No { why: Refusal::Stale },
     }
 }

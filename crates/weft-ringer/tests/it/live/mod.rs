@@ -1,6 +1,7 @@
 //! Server and clients in one process, over real sockets, with real files.
 
 mod conformance;
+mod copies;
 mod hostile;
 mod search;
 mod sharing;

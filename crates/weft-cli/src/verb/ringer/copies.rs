@@ -1,0 +1,183 @@
+//! `ringer policy`, `holders`, `pin`, `unpin`, and `status` of a mount: what a mount says and is told
+//! through attributes.
+
+use super::no_cell;
+use crate::cli::ringer::{Holders, Pin, PolicyArgs, Waits};
+use crate::failure::{DONE, Failure, Outcome};
+use crate::output::{Output, human};
+use rustix::io::Errno;
+use serde::Serialize;
+use std::collections::BTreeMap;
+use std::ffi::CString;
+use std::path::Path;
+use weft::ringer::live::{HOLDERS_XATTR, PIN_XATTR, STORE_XATTR};
+use weft::ringer::{POLICY_XATTR, Policy};
+
+/// The longest attribute, in bytes.
+const XATTR_MAX_BYTES: usize = 64 << 10;
+
+/// The attribute of a file or directory in a mount.
+pub(super) fn get(path: &Path, name: &[u8]) -> Result<String, Errno> {
+    let name = CString::new(name).map_err(|_| Errno::INVAL)?;
+    let mut value = vec![0; XATTR_MAX_BYTES];
+    let n = rustix::fs::getxattr(path, &name, &mut value[..])?;
+    Ok(String::from_utf8_lossy(value.get(..n).unwrap_or_default()).into_owned())
+}
+
+pub(super) fn set(path: &Path, name: &[u8], value: &[u8]) -> Result<(), Errno> {
+    let name = CString::new(name).map_err(|_| Errno::INVAL)?;
+    rustix::fs::setxattr(path, &name, value, rustix::fs::XattrFlags::empty())
+}
+
+pub(super) fn remove(path: &Path, name: &[u8]) -> Result<(), Errno> {
+    let name = CString::new(name).map_err(|_| Errno::INVAL)?;
+    rustix::fs::removexattr(path, &name)
+}
+
+/// What holds a file, as the mount lists it.
+struct Listed {
+    policy: Policy,
+    copies: Vec<CopyReport>,
+}
+
+/// A copy, as JSON.
+#[derive(Debug, Serialize)]
+struct CopyReport {
+    client: String,
+    /// Whether it is of what the file is now.
+    current: bool,
+    /// Whether it is that of this mount.
+    here: bool,
+}
+
+fn listed(path: &Path) -> Result<Listed, Failure> {
+    let text = get(path, HOLDERS_XATTR).map_err(|e| no_cell(path, e))?;
+    let mut lines = text.lines();
+    let policy = lines.next().and_then(|line| line.strip_prefix("policy\t")?.parse().ok());
+    let policy = policy.ok_or_else(|| Failure::new("the mount says something else"))?;
+    let copies = lines.map(|line| {
+        let mut words = line.split('\t');
+        let client = words.next().unwrap_or_default().to_owned();
+        let current = words.next() == Some("current");
+        CopyReport { client, current, here: words.next() == Some("here") }
+    });
+    Ok(Listed { policy, copies: copies.collect() })
+}
+
+/// A policy, as JSON.
+#[derive(Debug, Serialize)]
+struct PolicyReport {
+    directory: String,
+    /// Whether the directory has it itself.
+    own: bool,
+    copies: u32,
+    fsync_waits_for: u32,
+}
+
+/// `ringer policy`.
+pub(super) fn policy(out: Output, args: &PolicyArgs) -> Outcome {
+    let dir = &args.directory;
+    if args.inherit {
+        match remove(dir, POLICY_XATTR) {
+            Ok(()) | Err(Errno::NODATA) => {}
+            Err(e) => return Err(no_cell(dir, e)),
+        }
+    } else if args.copies.is_some() || args.fsync.is_some() {
+        let mut policy = listed(dir)?.policy;
+        policy.copies = args.copies.unwrap_or(policy.copies);
+        policy.fsync = match args.fsync {
+            Some(Waits::Local) => 0,
+            Some(Waits::Copies(n)) => n,
+            None => policy.fsync.min(policy.copies),
+        };
+        // Checked here, for the error says what is wrong.
+        let policy: Policy =
+            policy.to_string().parse().map_err(|e| Failure::usage(format!("{e}")))?;
+        set(dir, POLICY_XATTR, policy.to_string().as_bytes()).map_err(|e| no_cell(dir, e))?;
+    }
+    let own = get(dir, POLICY_XATTR).is_ok();
+    let Policy { copies, fsync, .. } = listed(dir)?.policy;
+    let directory = dir.display().to_string();
+    let report = PolicyReport { directory, own, copies, fsync_waits_for: fsync };
+    out.report(&report, |to| {
+        let whose = if own { "its own" } else { "from above, or none" };
+        let waits = match fsync {
+            0 => "is local".to_owned(),
+            n => format!("waits for {n}"),
+        };
+        writeln!(to, "{}: {copies} copies on other clients, fsync {waits} ({whose})", dir.display())
+    })?;
+    Ok(DONE)
+}
+
+/// Who holds a file, as JSON.
+#[derive(Debug, Serialize)]
+struct HoldersReport {
+    wanted_copies: u32,
+    copies: Vec<CopyReport>,
+}
+
+/// `ringer holders`.
+pub(super) fn holders(out: Output, args: &Holders) -> Outcome {
+    let Listed { policy, copies } = listed(&args.path)?;
+    let report = HoldersReport { wanted_copies: policy.copies, copies };
+    out.report(&report, |to| {
+        for copy in &report.copies {
+            let state = if copy.current { "has it" } else { "has an older version" };
+            let here = if copy.here { " (here)" } else { "" };
+            writeln!(to, "client {}  {state}{here}", copy.client)?;
+        }
+        if report.copies.is_empty() {
+            writeln!(
+                to,
+                "no client has promised to keep it; its blocks are where they were written"
+            )?;
+        }
+        Ok(())
+    })?;
+    Ok(DONE)
+}
+
+/// `ringer pin` and `ringer unpin`.
+pub(super) fn pin(out: Output, args: &Pin, pinned: bool) -> Outcome {
+    let path = &args.path;
+    let done = if pinned { set(path, PIN_XATTR, b"1") } else { remove(path, PIN_XATTR) };
+    match done {
+        Err(Errno::NODATA) if !pinned && get(path, HOLDERS_XATTR).is_ok() => {
+            return Err(Failure::new(format!("{} is not pinned", path.display())));
+        }
+        done => done.map_err(|e| no_cell(path, e))?,
+    }
+    let text = if pinned { "is kept here" } else { "is not pinned any more" };
+    let report = serde_json::json!({ "path": path.display().to_string(), "pinned": pinned });
+    out.confirm(&report, &format!("{} {text}", path.display()))?;
+    Ok(DONE)
+}
+
+/// `ringer status` of a mount.
+pub(super) fn store_status(out: Output, mountpoint: &Path) -> Outcome {
+    let text = get(mountpoint, STORE_XATTR).map_err(|e| no_cell(mountpoint, e))?;
+    let numbers: BTreeMap<&str, u64> = text
+        .lines()
+        .filter_map(|line| line.split_once('\t'))
+        .filter_map(|(name, n)| Some((name, n.parse().ok()?)))
+        .collect();
+    let of = |name| numbers.get(name).copied().unwrap_or(0);
+    let mut report: BTreeMap<&str, serde_json::Value> =
+        numbers.iter().map(|(name, n)| (*name, (*n).into())).collect();
+    report.insert("client", format!("{:016x}", of("client")).into());
+    out.report(&report, |to| {
+        writeln!(to, "client {:016x}", of("client"))?;
+        writeln!(
+            to,
+            "kept here: {}, and {} to read again",
+            human(of("staying_bytes")),
+            human(of("cached_bytes"))
+        )?;
+        let (pins, lacking) = (of("pins"), of("pinned_files_lacking"));
+        writeln!(to, "pinned: {pins}, of which {lacking} files are not here yet")?;
+        writeln!(to, "files that need copies elsewhere: {}", of("files_with_copies_to_make"))?;
+        writeln!(to, "changes that the server does not have: {}", of("changes_not_sent"))
+    })?;
+    Ok(DONE)
+}

@@ -1,0 +1,163 @@
+//! Who keeps copies of files, and who may drop one.
+//!
+//! Invariants:
+//! - A copy counts for one content of a file ([`Body::File`]): a client says that it has all blocks of
+//!   the content that the file has now, or is refused.
+//! - A client that asks to drop its copy is let go only while at least one other client, which is
+//!   there now, has a copy of the file's present content. So the last copy is never dropped; two
+//!   clients that ask at once are answered one after the other.
+
+use std::collections::BTreeSet;
+
+use super::records::{self, holders_key};
+use super::{Mds, Stop};
+use crate::error::Refusal;
+use crate::policy::Policy;
+use crate::rnode::{Body, Holders, Rnode};
+use crate::store::{Store, StoreResult, Transaction};
+use crate::types::{BlockHash, ClientId, RnodeId, Version};
+use crate::wire::{Peeked, Reply, RequestBody, encode};
+
+/// The most copies of one file that are kept account of.
+const COPIES_MAX: usize = 64;
+/// The deepest directory whose policy is looked for, in steps to the root.
+const DEPTH_MAX: usize = 4096;
+
+pub(super) fn load_holders(store: &dyn Store, id: RnodeId) -> StoreResult<Holders> {
+    Ok(records::load(store, &holders_key(id), "holders")?.unwrap_or_default())
+}
+
+/// The content of a regular file.
+fn content(rnode: &Rnode) -> Option<Version> {
+    match rnode.body {
+        Body::File { content, .. } => Some(content),
+        _ => None,
+    }
+}
+
+/// The directories above an rnode, nearest first; of a file with several names, above one of them.
+fn above(store: &dyn Store, rnode: &Rnode) -> StoreResult<Vec<Rnode>> {
+    let mut dirs: Vec<Rnode> = Vec::new();
+    let mut at = match rnode.body {
+        Body::Directory { .. } => Some(rnode.id),
+        _ => records::a_directory_of(store, rnode.id)?,
+    };
+    while let Some(id) = at.filter(|_| dirs.len() < DEPTH_MAX) {
+        let Some(dir) = records::load_rnode(store, id)? else { break };
+        at = match dir.body {
+            Body::Directory { parent, .. } if parent != id => Some(parent),
+            _ => None,
+        };
+        dirs.push(dir);
+    }
+    Ok(dirs)
+}
+
+/// What is wanted for an rnode.
+pub(super) fn policy(store: &dyn Store, rnode: &Rnode) -> StoreResult<Policy> {
+    Ok(above(store, rnode)?.iter().find_map(Policy::of).unwrap_or_default())
+}
+
+impl Mds {
+    /// Answers what has to do with copies; `None` for any other request.
+    pub(super) fn answer_about_copies(
+        &self,
+        store: &mut dyn Store,
+        client: ClientId,
+        body: &RequestBody,
+    ) -> StoreResult<Option<Reply>> {
+        let answer = match body {
+            RequestBody::Peek { rnode } => self.peek(store, *rnode),
+            RequestBody::Hold { rnode, content } => self.hold(store, client, *rnode, *content),
+            RequestBody::Release { rnode, content, others } => {
+                self.release(store, client, *rnode, *content, *others)
+            }
+            RequestBody::Needed { rnode, hashes } => self.needed(store, *rnode, hashes),
+            _ => return Ok(None),
+        };
+        match answer {
+            Ok(reply) => Ok(Some(reply)),
+            Err(Stop::Refused(why)) => Ok(Some(Reply::No { why })),
+            Err(Stop::Store(e)) => Err(e),
+        }
+    }
+
+    fn peek(&self, store: &dyn Store, id: RnodeId) -> Result<Reply, Stop> {
+        let rnode = records::load_rnode(store, id)?.ok_or(Refusal::Stale)?;
+        let holders = load_holders(store, id)?;
+        let policy = policy(store, &rnode)?;
+        Ok(Reply::Peeked { peeked: Box::new(Peeked { rnode, holders, policy }) })
+    }
+
+    fn hold(
+        &self,
+        store: &mut dyn Store,
+        client: ClientId,
+        id: RnodeId,
+        of: Version,
+    ) -> Result<Reply, Stop> {
+        let rnode = records::load_rnode(store, id)?.ok_or(Refusal::Stale)?;
+        if content(&rnode) != Some(of) {
+            return Err(Refusal::Busy.into());
+        }
+        let mut holders = load_holders(store, id)?;
+        if holders.copies.get(&client) == Some(&of) {
+            return Ok(Reply::Held {});
+        }
+        if holders.copies.len() >= COPIES_MAX && !holders.copies.contains_key(&client) {
+            return Err(Refusal::NoSpace.into());
+        }
+        holders.copies.insert(client, of);
+        holders.clients.entry(client).or_insert(rnode.version);
+        self.put_holders(store, id, &holders)?;
+        Ok(Reply::Held {})
+    }
+
+    fn release(
+        &self,
+        store: &mut dyn Store,
+        client: ClientId,
+        id: RnodeId,
+        of: Version,
+        others: u32,
+    ) -> Result<Reply, Stop> {
+        let rnode = records::load_rnode(store, id)?.ok_or(Refusal::Stale)?;
+        let mut holders = load_holders(store, id)?;
+        let is_here = |c: &ClientId| self.sessions.get(c).is_some_and(|s| s.live);
+        let have = holders.copies.iter().filter(|(c, v)| **c != client && **v == of && is_here(c));
+        if content(&rnode) != Some(of) || (have.count() as u64) < u64::from(others.max(1)) {
+            return Err(Refusal::Busy.into());
+        }
+        holders.copies.remove(&client);
+        holders.clients.remove(&client);
+        self.put_holders(store, id, &holders)?;
+        Ok(Reply::Held {})
+    }
+
+    fn put_holders(
+        &self,
+        store: &mut dyn Store,
+        id: RnodeId,
+        holders: &Holders,
+    ) -> Result<(), Stop> {
+        let mut transaction = Transaction::default();
+        transaction.put(holders_key(id), encode(holders));
+        match self.commit(store, transaction) {
+            Ok(_) => Ok(()),
+            Err(crate::store::StoreError::Full) => Err(Refusal::NoSpace.into()),
+            Err(e) => Err(e.into()),
+        }
+    }
+
+    /// Which of `hashes` the file is made of.
+    fn needed(&self, store: &dyn Store, id: RnodeId, hashes: &[BlockHash]) -> Result<Reply, Stop> {
+        let mut used = BTreeSet::new();
+        if let Some(rnode) = records::load_rnode(store, id)?
+            && let Body::File { blocks, .. } = &rnode.body
+        {
+            used.extend(blocks.values().map(|b| b.hash));
+        }
+        let hashes = hashes.iter().filter(|hash| used.contains(hash)).copied().collect();
+        Ok(Reply::Needed { hashes })
+    }
+}

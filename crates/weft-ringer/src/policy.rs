@@ -1,0 +1,125 @@
+//! What is wanted for the files below a directory: how many copies, and what `fsync` waits for.
+//!
+//! A policy is an attribute ([`POLICY_XATTR`]) of a directory, so it is versioned, leased and seen by
+//! all as any other. The nearest directory above that has one counts; nothing is merged. As text it
+//! is words with blanks between them, each of which may be left out:
+//!
+//! ```text
+//! copies=2     two clients beside the one that wrote
+//! fsync=1      fsync waits until one of them has the file
+//! ```
+
+use std::fmt;
+use std::str::FromStr;
+
+use crate::rnode::{Bytes, Rnode};
+
+/// The attribute of a directory that holds its policy.
+pub const POLICY_XATTR: &[u8] = b"user.weft.policy";
+/// The most copies that can be asked for.
+pub const COPIES_MAX: u32 = 16;
+/// The longest policy that is looked at, in bytes.
+const TEXT_MAX_BYTES: usize = 1024;
+
+/// What is wanted for the files below a directory.
+#[derive(Debug, Clone, Copy, PartialEq, Eq, Default)]
+pub struct Policy {
+    /// How many clients beside the one that wrote a file are to have it whole.
+    pub copies: u32,
+    /// How many of them `fsync` waits for; 0: it waits for none.
+    pub fsync: u32,
+}
+
+/// Why a text is no policy.
+#[derive(Debug, Clone, PartialEq, Eq, thiserror::Error)]
+#[non_exhaustive]
+pub enum PolicyError {
+    /// Not a word of a policy.
+    #[error("`{0}` is not part of a policy: copies=N, fsync=N")]
+    Word(String),
+    /// A number that is none, or too large.
+    #[error("`{0}` needs a number of at most {1}")]
+    Number(String, u64),
+    /// It would wait for ever.
+    #[error("fsync cannot wait for more copies than are made")]
+    Waits,
+}
+
+impl Policy {
+    /// The policy of a directory, if it has one of its own. Words of a later version are passed over.
+    #[must_use]
+    pub fn of(rnode: &Rnode) -> Option<Self> {
+        let text = rnode.xattrs.get(&Bytes(POLICY_XATTR.to_vec())).filter(|_| rnode.is_dir())?;
+        let text = std::str::from_utf8(text.0.get(..text.0.len().min(TEXT_MAX_BYTES))?).ok()?;
+        let mut policy = Self::default();
+        for word in text.split_whitespace() {
+            let _ = policy.take(word);
+        }
+        policy.fsync = policy.fsync.min(policy.copies);
+        Some(policy)
+    }
+
+    fn take(&mut self, word: &str) -> Result<(), PolicyError> {
+        let unknown = || PolicyError::Word(word.to_owned());
+        let (name, value) = word.split_once('=').ok_or_else(unknown)?;
+        let number = |max: u32| {
+            let number = value.parse().ok().filter(|n| *n <= max);
+            number.ok_or_else(|| PolicyError::Number(word.to_owned(), u64::from(max)))
+        };
+        match name {
+            "copies" => self.copies = number(COPIES_MAX)?,
+            "fsync" => self.fsync = number(COPIES_MAX)?,
+            _ => return Err(unknown()),
+        }
+        Ok(())
+    }
+}
+
+impl FromStr for Policy {
+    type Err = PolicyError;
+
+    fn from_str(text: &str) -> Result<Self, PolicyError> {
+        if text.len() > TEXT_MAX_BYTES {
+            return Err(PolicyError::Word(text.chars().take(20).collect()));
+        }
+        let mut policy = Self::default();
+        text.split_whitespace().try_for_each(|word| policy.take(word))?;
+        if policy.fsync > policy.copies { Err(PolicyError::Waits) } else { Ok(policy) }
+    }
+}
+
+impl fmt::Display for Policy {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        write!(f, "copies={} fsync={}", self.copies, self.fsync)
+    }
+}
+
+crate::wire::wire_struct!(Policy { copies, fsync });
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use weft_vfs::Time;
+
+    #[test]
+    fn a_policy_is_read_as_it_is_written() {
+        for (copies, fsync) in [(0, 0), (1, 0), (16, 16), (3, 2)] {
+            let policy = Policy { copies, fsync };
+            assert_eq!(policy.to_string().parse(), Ok(policy));
+        }
+        assert_eq!("".parse(), Ok(Policy::default()));
+        for bad in ["copies", "copies=", "copies=17", "copies=-1", "fsync=1", "x=1", "copies=1,"] {
+            assert!(bad.parse::<Policy>().is_err(), "{bad}");
+        }
+        assert!(" ".repeat(2000).parse::<Policy>().is_err());
+    }
+
+    #[test]
+    fn what_later_versions_add_is_passed_over() {
+        let mut rnode = Rnode::root(Time::default());
+        assert_eq!(Policy::of(&rnode), None);
+        let text = Bytes(b"copies=2 moons=3 fsync=9".to_vec());
+        rnode.xattrs.insert(Bytes(POLICY_XATTR.to_vec()), text);
+        assert_eq!(Policy::of(&rnode), Some(Policy { copies: 2, fsync: 2 }));
+    }
+}
