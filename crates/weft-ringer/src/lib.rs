@@ -95,7 +95,7 @@ pub mod wire;
 
 pub use block_map::BlockMap;
 pub use error::Refusal;
-pub use policy::{COPIES_MAX, POLICY_XATTR, Policy, PolicyError};
+pub use policy::{COPIES_MAX, POLICY_XATTR, Policy, PolicyError, VERSIONS_MAX};
 pub use rnode::{
     BLOCK_MAX_BYTES, BLOCK_MIN_BYTES, BLOCKS_MAX, Block, Body, Bytes, Dirent, Holders, LINKS_MAX,
     Name, Rnode, TAGS_XATTR, TARGET_MAX_BYTES, XATTR_MAX_BYTES, XATTRS_MAX_BYTES,

@@ -93,6 +93,8 @@ pub enum Op {
     /// `write`, and whatever else changes content: these blocks take the place of those that were
     /// there (`None` makes a hole), and the file is at least `end_bytes` long.
     Write { id: RnodeId, blocks: Vec<(u32, Option<Block>)>, end_bytes: u64, kill_privileges: bool },
+    /// No call's: what the file is becomes part of its history, if a policy wants that.
+    Keep { id: RnodeId },
 }
 wire_enum!(Op {
     1 => Create { parent, name, id, make, perm, uid, gid },
@@ -104,6 +106,7 @@ wire_enum!(Op {
     7 => SetXattr { id, name, value },
     8 => RemoveXattr { id, name },
     9 => Write { id, blocks, end_bytes, kill_privileges },
+    20 => Keep { id },
 });
 
 /// A change in a client's log.
@@ -206,6 +209,7 @@ pub fn execute<V: View>(op: &Op, mark: Mark, view: &V) -> Result<Effects, V::Sto
         Op::Write { id, blocks, end_bytes, kill_privileges } => {
             draft.write(*id, blocks, *end_bytes, *kill_privileges)?;
         }
+        Op::Keep { id } => draft.keep(*id)?,
     }
     Ok(draft.effects)
 }
@@ -305,7 +309,8 @@ impl<V: View> Draft<'_, V> {
                 }
                 let (size_bytes, block_bytes, blocks) = (0, *block_bytes, BlockMap::default());
                 let content = Version::default().next(self.mark.epoch, self.mark.seq);
-                let body = Body::File { size_bytes, block_bytes, blocks, content };
+                let kept = Version::default();
+                let body = Body::File { size_bytes, block_bytes, blocks, content, kept };
                 (body, FileKind::Regular)
             }
             Make::Directory {} => {
@@ -500,6 +505,23 @@ impl<V: View> Draft<'_, V> {
         Ok(())
     }
 
+    fn keep(&mut self, id: RnodeId) -> Result<(), V::Stop> {
+        let Body::File { content, kept, .. } = self.rnode(id)?.body else {
+            return Err(Refusal::Invalid.into());
+        };
+        if content == kept {
+            return Ok(());
+        }
+        // It is of no concern to whoever looks at times.
+        let ctime = self.rnode(id)?.ctime;
+        let rnode = self.change(id)?;
+        rnode.ctime = ctime;
+        if let Body::File { content, kept, .. } = &mut rnode.body {
+            *kept = *content;
+        }
+        Ok(())
+    }
+
     fn set_xattr(
         &mut self,
         id: RnodeId,
@@ -578,7 +600,9 @@ fn check_end(end_bytes: u64, block_bytes: u32) -> Result<(), Refusal> {
 
 /// Sets a file's length. What is cut off reads as zeroes if it grows again.
 fn cut(rnode: &mut Rnode, new_bytes: u64) {
-    let Body::File { size_bytes, block_bytes, blocks, content } = &mut rnode.body else { return };
+    let Body::File { size_bytes, block_bytes, blocks, content, .. } = &mut rnode.body else {
+        return;
+    };
     *content = rnode.version;
     *size_bytes = new_bytes;
     blocks.cut(*block_bytes, new_bytes);

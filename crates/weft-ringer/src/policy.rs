@@ -7,6 +7,9 @@
 //! ```text
 //! copies=2     two clients beside the one that wrote
 //! fsync=1      fsync waits until one of them has the file
+//! versions=10  what a file was is kept, ten times back
+//! keep=604800  for so many seconds
+//! every=10     but what stood for less than ten seconds after the last that was kept is not
 //! ```
 
 use std::fmt;
@@ -18,16 +21,26 @@ use crate::rnode::{Bytes, Rnode};
 pub const POLICY_XATTR: &[u8] = b"user.weft.policy";
 /// The most copies that can be asked for.
 pub const COPIES_MAX: u32 = 16;
+/// The most versions of a file that are kept.
+pub const VERSIONS_MAX: u32 = 1000;
+/// The longest time that can be asked for, in seconds: a hundred years.
+const SECONDS_MAX: u64 = 100 * 366 * 24 * 3600;
 /// The longest policy that is looked at, in bytes.
 const TEXT_MAX_BYTES: usize = 1024;
 
 /// What is wanted for the files below a directory.
-#[derive(Debug, Clone, Copy, PartialEq, Eq, Default)]
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub struct Policy {
     /// How many clients beside the one that wrote a file are to have it whole.
     pub copies: u32,
     /// How many of them `fsync` waits for; 0: it waits for none.
     pub fsync: u32,
+    /// How many earlier contents of a file are kept; 0: none, nor removed files.
+    pub versions: u32,
+    /// For how many seconds they are.
+    pub keep_secs: u64,
+    /// How many seconds are at least between two that are kept by one client.
+    pub every_secs: u64,
 }
 
 /// Why a text is no policy.
@@ -35,7 +48,9 @@ pub struct Policy {
 #[non_exhaustive]
 pub enum PolicyError {
     /// Not a word of a policy.
-    #[error("`{0}` is not part of a policy: copies=N, fsync=N")]
+    #[error(
+        "`{0}` is not part of a policy: copies=N, fsync=N, versions=N, keep=SECONDS, every=SECONDS"
+    )]
     Word(String),
     /// A number that is none, or too large.
     #[error("`{0}` needs a number of at most {1}")]
@@ -43,6 +58,13 @@ pub enum PolicyError {
     /// It would wait for ever.
     #[error("fsync cannot wait for more copies than are made")]
     Waits,
+}
+
+impl Default for Policy {
+    fn default() -> Self {
+        let (keep_secs, every_secs) = (7 * 24 * 3600, 10);
+        Self { copies: 0, fsync: 0, versions: 0, keep_secs, every_secs }
+    }
 }
 
 impl Policy {
@@ -62,13 +84,21 @@ impl Policy {
     fn take(&mut self, word: &str) -> Result<(), PolicyError> {
         let unknown = || PolicyError::Word(word.to_owned());
         let (name, value) = word.split_once('=').ok_or_else(unknown)?;
-        let number = |max: u32| {
+        let seconds = |max: u64| {
             let number = value.parse().ok().filter(|n| *n <= max);
-            number.ok_or_else(|| PolicyError::Number(word.to_owned(), u64::from(max)))
+            number.ok_or_else(|| PolicyError::Number(word.to_owned(), max))
+        };
+        let number = |max: u32| {
+            let number = seconds(u64::from(max))?;
+            // Checked just now.
+            Ok(u32::try_from(number).unwrap_or(max))
         };
         match name {
             "copies" => self.copies = number(COPIES_MAX)?,
             "fsync" => self.fsync = number(COPIES_MAX)?,
+            "versions" => self.versions = number(VERSIONS_MAX)?,
+            "keep" => self.keep_secs = seconds(SECONDS_MAX)?,
+            "every" => self.every_secs = seconds(SECONDS_MAX)?,
             _ => return Err(unknown()),
         }
         Ok(())
@@ -90,11 +120,16 @@ impl FromStr for Policy {
 
 impl fmt::Display for Policy {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-        write!(f, "copies={} fsync={}", self.copies, self.fsync)
+        let Self { copies, fsync, versions, keep_secs, every_secs } = self;
+        write!(f, "copies={copies} fsync={fsync}")?;
+        if *versions > 0 {
+            write!(f, " versions={versions} keep={keep_secs} every={every_secs}")?;
+        }
+        Ok(())
     }
 }
 
-crate::wire::wire_struct!(Policy { copies, fsync });
+crate::wire::wire_struct!(Policy { copies, fsync, versions, keep_secs, every_secs });
 
 #[cfg(test)]
 mod tests {
@@ -104,8 +139,10 @@ mod tests {
     #[test]
     fn a_policy_is_read_as_it_is_written() {
         for (copies, fsync) in [(0, 0), (1, 0), (16, 16), (3, 2)] {
-            let policy = Policy { copies, fsync };
-            assert_eq!(policy.to_string().parse(), Ok(policy));
+            for versions in [0, 1, 1000] {
+                let policy = Policy { copies, fsync, versions, ..Policy::default() };
+                assert_eq!(policy.to_string().parse(), Ok(policy));
+            }
         }
         assert_eq!("".parse(), Ok(Policy::default()));
         for bad in ["copies", "copies=", "copies=17", "copies=-1", "fsync=1", "x=1", "copies=1,"] {
@@ -120,6 +157,6 @@ mod tests {
         assert_eq!(Policy::of(&rnode), None);
         let text = Bytes(b"copies=2 moons=3 fsync=9".to_vec());
         rnode.xattrs.insert(Bytes(POLICY_XATTR.to_vec()), text);
-        assert_eq!(Policy::of(&rnode), Some(Policy { copies: 2, fsync: 2 }));
+        assert_eq!(Policy::of(&rnode), Some(Policy { copies: 2, fsync: 2, ..Policy::default() }));
     }
 }

@@ -111,6 +111,8 @@ pub enum Body {
         /// The version whose change made the content what it is: the name of this content. Other
         /// changes leave it.
         content: Version,
+        /// The content that was kept last in the file's history.
+        kept: Version,
     },
     /// A directory. Its entries are records of their own.
     Directory {
@@ -135,7 +137,7 @@ pub enum Body {
     },
 }
 wire_enum!(Body {
-    1 => File { size_bytes, block_bytes, blocks, content },
+    1 => File { size_bytes, block_bytes, blocks, content, kept },
     2 => Directory { parent, entries, last },
     3 => Symlink { target },
     4 => Special { kind, rdev },

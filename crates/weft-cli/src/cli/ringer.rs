@@ -31,6 +31,10 @@ pub enum Ringer {
     Pin(Pin),
     /// Keep it no longer
     Unpin(Pin),
+    /// List what a file was, or what was removed below a directory
+    History(History),
+    /// Make a file what it was, or make a removed one again
+    Restore(Restore),
 }
 
 #[derive(Debug, Args)]
@@ -145,6 +149,20 @@ fn waits(text: &str) -> Result<Waits, String> {
     }
 }
 
+/// A time, in seconds.
+fn seconds(text: &str) -> Result<u64, String> {
+    let digits = text.trim_end_matches(['s', 'm', 'h', 'd']);
+    let unit = match text.strip_prefix(digits) {
+        Some("" | "s") => 1,
+        Some("m") => 60,
+        Some("h") => 3600,
+        Some("d") => 86400,
+        _ => return Err("a number with s, m, h or d".into()),
+    };
+    let number: u64 = digits.parse().map_err(|_| "a number with s, m, h or d".to_owned())?;
+    number.checked_mul(unit).ok_or_else(|| "that is too long".into())
+}
+
 #[derive(Debug, Args)]
 pub struct PolicyArgs {
     /// A directory of a mounted cell
@@ -156,9 +174,29 @@ pub struct PolicyArgs {
     /// copies=N on other clients
     #[arg(long, value_name = "WHAT", value_parser = waits)]
     pub fsync: Option<Waits>,
+    /// How many earlier versions of a file are kept, and whether removed files are; 0 for none
+    #[arg(long, value_name = "N")]
+    pub versions: Option<u32>,
+    /// For how long: a number with s, m, h or d [default: 7d]
+    #[arg(long, value_name = "TIME", value_parser = seconds)]
+    pub keep: Option<u64>,
+    /// The shortest time between two versions that one client keeps [default: 10s]
+    #[arg(long, value_name = "TIME", value_parser = seconds)]
+    pub every: Option<u64>,
     /// Take what the directory above has
-    #[arg(long, conflicts_with_all = ["copies", "fsync"])]
+    #[arg(long, conflicts_with_all = ["copies", "fsync", "versions", "keep", "every"])]
     pub inherit: bool,
+}
+
+impl PolicyArgs {
+    /// Whether anything is to be set.
+    pub fn sets(&self) -> bool {
+        let numbers = [self.copies, self.versions];
+        let times = [self.keep, self.every];
+        self.fsync.is_some()
+            || numbers.iter().any(Option::is_some)
+            || times.iter().any(Option::is_some)
+    }
 }
 
 #[derive(Debug, Args)]
@@ -215,4 +253,25 @@ pub struct Resolve {
     /// The path of the copy, from the root of the cell
     #[arg(long = "as", value_name = "PATH", required_if_eq("keep", "both"))]
     pub copy: Option<std::ffi::OsString>,
+}
+
+#[derive(Debug, Args)]
+pub struct History {
+    /// A file or directory of a mounted cell
+    pub path: PathBuf,
+}
+
+#[derive(Debug, Args)]
+pub struct Restore {
+    /// A file of a mounted cell; or with --removed the directory that was asked about
+    pub path: PathBuf,
+    /// Which version, as `history` lists it
+    #[arg(long, value_name = "NUMBER", required_unless_present = "removed")]
+    pub version: Option<u64>,
+    /// Which removed file, as `history` lists it
+    #[arg(long, value_name = "NUMBER", conflicts_with = "version")]
+    pub removed: Option<u64>,
+    /// Make a new file, and leave the one that is there as it is
+    #[arg(long = "as", value_name = "PATH")]
+    pub copy: Option<PathBuf>,
 }

@@ -1,6 +1,7 @@
 //! `ringer`: the shared file service.
 
 mod copies;
+mod history;
 
 use super::background;
 use crate::cli::ringer::{
@@ -39,6 +40,8 @@ pub fn run(out: Output, verb: &Ringer) -> Outcome {
         Ringer::Holders(args) => copies::holders(out, args),
         Ringer::Pin(args) => copies::pin(out, args, true),
         Ringer::Unpin(args) => copies::pin(out, args, false),
+        Ringer::History(args) => history::history(out, args),
+        Ringer::Restore(args) => history::restore(out, args),
     }
 }
 

@@ -232,8 +232,11 @@ impl Client {
         let Some(Pending { logged, .. }) = self.log.pending.remove(at) else { return };
         let seq = logged.seq;
         self.log.given_up = self.log.given_up.max(seq);
-        // A crash between the two must not lose it.
-        self.out.push(ClientAction::Conflict(Conflict { logged, why }));
+        // A crash between the two must not lose it. That something was not kept is no loss: it is not
+        // what the file is.
+        if !matches!(logged.op, Op::Keep { .. }) {
+            self.out.push(ClientAction::Conflict(Conflict { logged, why }));
+        }
         self.out.push(ClientAction::Journal(JournalRecord::GivenUp { seq }));
     }
 

@@ -383,19 +383,14 @@ impl Blocks {
         let _ = fs::remove_dir(self.rnode_dir("kept", rnode));
     }
 
-    /// Removes everything of an rnode, but what is kept.
-    pub(super) fn remove_rnode(&self, rnode: RnodeId) {
+    /// Removes what was fetched of an rnode.
+    pub(super) fn remove_cached(&self, rnode: RnodeId) {
         let cached: Vec<Key> = {
             let fetched = locked(&self.fetched);
             fetched.used.keys().filter(|(id, _)| *id == rnode).copied().collect()
         };
         cached.into_iter().for_each(|key| locked(&self.fetched).remove(key));
-        for hash in self.staying_of(rnode).unwrap_or_default().into_keys() {
-            self.remove_staying(rnode, &hash);
-        }
-        for kind in ["own", "copy", "cache"] {
-            let _ = fs::remove_dir_all(self.rnode_dir(kind, rnode));
-        }
+        let _ = fs::remove_dir_all(self.rnode_dir("cache", rnode));
     }
 
     /// Makes all blocks written here durable.
@@ -461,8 +456,11 @@ mod tests {
         let blocks = Blocks::open(dir.path(), 250).expect("a store");
         assert!(there(&blocks, &own) && there(&blocks, &names[2].0));
         assert_eq!(locked(&blocks.fetched).bytes, 200);
-        blocks.remove_rnode(A);
-        assert!(!there(&blocks, &own) && locked(&blocks.fetched).bytes == 0);
+        blocks.remove_cached(A);
+        assert!(there(&blocks, &own) && locked(&blocks.fetched).bytes == 0);
+        assert_eq!(blocks.staying_bytes(), 500);
+        blocks.remove_staying(A, &own);
+        assert!(!there(&blocks, &own) && blocks.staying_bytes() == 0);
     }
 
     #[test]

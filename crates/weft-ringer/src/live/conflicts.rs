@@ -108,7 +108,8 @@ fn subject(op: &Op) -> Option<RnodeId> {
         | Op::SetAttr { id, .. }
         | Op::SetXattr { id, .. }
         | Op::RemoveXattr { id, .. }
-        | Op::Write { id, .. } => Some(*id),
+        | Op::Write { id, .. }
+        | Op::Keep { id } => Some(*id),
         Op::Link { .. } | Op::Unlink { .. } | Op::Rmdir { .. } | Op::Rename { .. } => None,
     }
 }
@@ -164,6 +165,7 @@ fn describe(op: &Op) -> String {
         Op::Write { blocks, end_bytes, .. } => {
             format!("write {} blocks, up to byte {end_bytes}", blocks.len())
         }
+        Op::Keep { .. } => "keep what it was".into(),
     }
 }
 
@@ -232,7 +234,10 @@ impl RingerFs {
                 return self.write_again(*id, at(*id), blocks, *end_bytes);
             }
             Op::Create { .. } if instead.is_some() => return Ok(()),
-            Op::SetAttr { id, .. } | Op::SetXattr { id, .. } | Op::RemoveXattr { id, .. } => {
+            Op::SetAttr { id, .. }
+            | Op::SetXattr { id, .. }
+            | Op::RemoveXattr { id, .. }
+            | Op::Keep { id } => {
                 *id = at(*id);
             }
             Op::Create { parent, .. } | Op::Unlink { parent, .. } | Op::Rmdir { parent, .. } => {

@@ -114,6 +114,14 @@ impl Live {
         Ok(())
     }
 
+    /// Fills `buf` with the bytes of a block, of the file's present or past.
+    pub(super) fn load_block(&self, id: RnodeId, block: &Block, buf: &mut [u8]) -> Result<()> {
+        self.load(id, block, 0, buf).map_err(|lack| match lack {
+            Lack::Block(message) => Error::Io { errno: 5, message },
+            Lack::Failed(e) => e,
+        })
+    }
+
     /// Does `work` on the file as it is; again if a block of it is gone because the file has
     /// changed.
     fn with_file<T>(
@@ -159,6 +167,7 @@ impl Live {
     /// Writes at `offset`, or at the end if there is none.
     pub(super) fn write(&self, id: RnodeId, offset: Option<u64>, data: &[u8]) -> Result<usize> {
         let _one = locked(self.writer(id));
+        self.before_change(id)?;
         self.with_file(id, |rnode| {
             let file = file(rnode)?;
             if data.is_empty() {
@@ -285,6 +294,7 @@ impl Live {
             return Err(Error::Invalid("an empty range"));
         }
         let _one = locked(self.writer(id));
+        self.before_change(id)?;
         self.with_file(id, |rnode| {
             let file = file(rnode)?;
             if grows && end > file.block_bytes * u64::from(BLOCKS_MAX) {

@@ -60,15 +60,20 @@ fn no(why: impl Into<String>) -> Held {
     Held::No { full: false, why: why.into() }
 }
 
+/// The server broke the protocol.
+pub(super) fn unexpected() -> Error {
+    Error::Io { errno: 5, message: "the server says something else".into() }
+}
+
 impl Live {
     fn own(&self) -> Option<ClientId> {
         self.engine.client()
     }
 
-    fn ask(&self, body: RequestBody) -> Result<Reply> {
+    pub(super) fn ask(&self, body: RequestBody) -> Result<Reply> {
         match self.engine.call(Call::Ask { body })?.0 {
             Outcome::Answered(reply) => Ok(*reply),
-            _ => Err(Error::Io { errno: 5, message: "the server says something else".into() }),
+            _ => Err(unexpected()),
         }
     }
 
@@ -78,7 +83,7 @@ impl Live {
             Reply::Peeked { peeked } => Ok(Some(peeked)),
             Reply::No { why: Refusal::Stale } => Ok(None),
             Reply::No { why } => Err(why.into()),
-            _ => Err(Error::Io { errno: 5, message: "the server says something else".into() }),
+            _ => Err(unexpected()),
         }
     }
 
@@ -247,6 +252,7 @@ impl Live {
 
     /// Removes those blocks of an rnode that stay and are of no use to anybody.
     pub(super) fn scrub(&self, id: RnodeId) -> Result<()> {
+        self.engine.call(Call::Sync)?;
         let _one = locked(self.writer(id));
         let blocks = &self.engine.blocks;
         let here: Vec<BlockHash> =

@@ -25,7 +25,7 @@ use crate::client::{Call, CallId, Client, ClientAction, ClientEvent, JournalReco
 use crate::net::{Answer, Ask, Conversation, Error, HANDSHAKE_LIMIT, Outbox, Result};
 use crate::policy::Policy;
 use crate::rnode::{Body, Bytes, Holders};
-use crate::types::{BlockHash, ClientId, Epoch, Mode, Moment, RnodeId, Seq};
+use crate::types::{BlockHash, ClientId, Epoch, Mode, Moment, RnodeId, Seq, Version};
 
 /// How often the state machine is told that time has passed.
 const TICK: Duration = Duration::from_millis(100);
@@ -480,7 +480,9 @@ impl Engine {
             // If the change was given up, the block may be of the file again. If the lease is gone,
             // nobody here knows.
             let blocks = inner.client.cached(old.rnode).map(|r| &r.body);
-            if let Some(Body::File { blocks, .. }) = blocks
+            // What has a past is asked about, when everything is looked through.
+            if let Some(Body::File { blocks, kept, .. }) = blocks
+                && *kept == Version::default()
                 && !blocks.values().any(|b| b.hash == old.hash)
             {
                 useless.push((old.rnode, old.hash));

@@ -10,23 +10,15 @@ use weft_vfs::{
 };
 
 use super::LiveOptions;
-use super::conflicts::CONFLICTS_XATTR;
+use super::attributes::PIN_XATTR;
 use super::content::{WRITERS, io_error};
 use super::engine::{Engine, locked, wall};
+use super::history::Changing;
 use crate::client::{Call, Outcome};
 use crate::error::Refusal;
 use crate::op::{Change, Make, Op};
-use crate::policy::{POLICY_XATTR, Policy};
 use crate::rnode::{Body, Bytes, Name, Rnode};
 use crate::types::{RnodeId, Seq, Version};
-
-/// The attribute of a file that tells who has copies of it, and of a directory what is wanted.
-pub const HOLDERS_XATTR: &[u8] = b"user.weft.holders";
-/// The attribute that a file or directory has while it is pinned: kept here whole, with what is below
-/// it. Of this client alone.
-pub const PIN_XATTR: &[u8] = b"user.weft.pin";
-/// The attribute of a mount's root that tells how the local store is.
-pub const STORE_XATTR: &[u8] = b"user.weft.store";
 
 /// A cell, as this client has it: a file system that other clients use at the same time.
 ///
@@ -48,6 +40,8 @@ pub(super) struct Live {
     handles: Mutex<HashMap<u64, (RnodeId, OpenFlags)>>,
     next_handle: AtomicU64,
     pub(super) writers: [Mutex<()>; WRITERS],
+    /// Files that were changed here.
+    pub(super) changing: Mutex<HashMap<RnodeId, Changing>>,
     /// The version of each file whose content the front may have cached.
     seen: Mutex<HashMap<RnodeId, Version>>,
     /// Those that may have lost their last name and are used by nobody here.
@@ -116,6 +110,7 @@ impl Live {
             references.remove(&id);
             drop(references);
             locked(&self.above).remove(&id);
+            locked(&self.changing).remove(&id);
             locked(&self.seen).remove(&id);
             self.is_perhaps_dead(id);
         }
@@ -223,6 +218,7 @@ impl Live {
             _ => {}
         }
         if flags.contains(OpenFlags::TRUNCATE) {
+            self.before_change(id)?;
             let change = Change { size_bytes: Some(0), ..Change::default() };
             let (_, seq) = self.apply(Op::SetAttr { id, change }, id)?;
             self.was_cut(&rnode, 0, seq);
@@ -308,6 +304,7 @@ impl RingerFs {
             handles: Mutex::default(),
             next_handle: AtomicU64::new(1),
             writers: std::array::from_fn(|_| Mutex::default()),
+            changing: Mutex::default(),
             seen: Mutex::default(),
             maybe_dead: Mutex::default(),
         });
@@ -379,6 +376,9 @@ impl FileSystem for RingerFs {
             ctime: set.ctime,
             kill_privileges: set.kill_privileges && !before.is_dir(),
         };
+        if set.size_bytes.is_some() {
+            self.live.before_change(id)?;
+        }
         let (_, seq) = self.live.apply(Op::SetAttr { id, change }, id)?;
         if let Some(size_bytes) = set.size_bytes {
             self.live.was_cut(&before, size_bytes, seq);
@@ -525,7 +525,10 @@ impl FileSystem for RingerFs {
             let is_its = handles.get(&handle.0).is_some_and(|(id, _)| id.0 == ino.0);
             is_its.then(|| handles.remove(&handle.0)).flatten()
         };
-        let (id, _) = opened.ok_or(Error::Invalid("no such open file"))?;
+        let (id, flags) = opened.ok_or(Error::Invalid("no such open file"))?;
+        if flags.contains(OpenFlags::WRITE) {
+            self.live.is_left(id);
+        }
         self.live.drop_references(id, 1);
         Ok(())
     }
@@ -544,6 +547,7 @@ impl FileSystem for RingerFs {
         let id = id(ino)?;
         let rnode = self.live.get(id)?;
         self.live.engine.sync()?;
+        self.live.is_left(id);
         if matches!(rnode.body, Body::File { .. }) { self.live.wait_for_copies(id) } else { Ok(()) }
     }
 
@@ -602,13 +606,8 @@ impl FileSystem for RingerFs {
     }
 
     fn getxattr(&self, ino: Ino, name: &[u8]) -> Result<Vec<u8>> {
-        let (live, number) = (&self.live, id(ino)?);
-        match name {
-            CONFLICTS_XATTR if ino == self.root() => return Ok(self.list_conflicts()),
-            STORE_XATTR if ino == self.root() => return Ok(live.describe_store()),
-            HOLDERS_XATTR => return live.list_holders(number),
-            PIN_XATTR if live.is_pinned(number) => return Ok(b"1".to_vec()),
-            _ => {}
+        if let Some(value) = self.told(ino, name) {
+            return value;
         }
         let mut rnode = self.live.get(id(ino)?)?;
         rnode.xattrs.remove(&Bytes(name.to_vec())).map(|v| v.0).ok_or(Error::NoAttribute)
@@ -619,19 +618,8 @@ impl FileSystem for RingerFs {
     }
 
     fn setxattr(&self, ino: Ino, name: &[u8], value: &[u8], how: XattrSet) -> Result<()> {
-        match name {
-            CONFLICTS_XATTR if ino == self.root() => return self.settle_conflict(value),
-            PIN_XATTR => {
-                self.live.get(id(ino)?)?;
-                return self.live.pin(id(ino)?, true);
-            }
-            STORE_XATTR | HOLDERS_XATTR => return Err(Error::NotPermitted),
-            POLICY_XATTR => {
-                let text = std::str::from_utf8(value).ok().and_then(|t| t.parse::<Policy>().ok());
-                let is_dir = self.live.get(id(ino)?)?.is_dir();
-                text.filter(|_| is_dir).ok_or(Error::Invalid("not a policy of a directory"))?;
-            }
-            _ => {}
+        if let Some(done) = self.tell(ino, name, value) {
+            return done;
         }
         const SPACES: [&[u8]; 4] = [b"user.", b"trusted.", b"security.", b"system."];
         // Kept, but not obeyed, they would promise what is not so.

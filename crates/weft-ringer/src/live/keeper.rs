@@ -37,7 +37,11 @@ pub(super) fn run(engine: &Arc<Engine>, live: &Weak<Live>) {
         for _ in 0..GRAVES_AT_ONCE.min(graves.len()) {
             let Some(id) = graves.pop_front() else { break };
             match live.get_any(id) {
-                Err(Error::Stale(_)) => engine.blocks.remove_rnode(id),
+                Err(Error::Stale(_)) => match live.scrub(id) {
+                    // What is kept of it stays until that is over.
+                    Ok(()) => engine.blocks.remove_cached(id),
+                    Err(_) => graves.push_back(id),
+                },
                 Ok(rnode) if rnode.nlink > 0 => {}
                 _ => {
                     let _ = engine.call(Call::Evict { id });

@@ -23,12 +23,14 @@
 //! - No call waits for ever: what the server does not answer within
 //!   [`LiveOptions::patience`] fails with `ETIMEDOUT`.
 
+mod attributes;
 mod blocks;
 mod conflicts;
 mod content;
 mod copies;
 mod engine;
 mod fs;
+mod history;
 mod home;
 mod journal;
 mod keeper;
@@ -38,13 +40,13 @@ mod tending;
 use std::path::PathBuf;
 use std::time::Duration;
 
+pub use attributes::{HISTORY_XATTR, HOLDERS_XATTR, PIN_XATTR, RESTORE_XATTR, STORE_XATTR};
 pub use conflicts::CONFLICTS_XATTR;
 #[cfg(feature = "sqlite")]
 pub(crate) use engine::client_id;
 #[cfg(feature = "sqlite")]
 pub(crate) use engine::{now, wall};
 pub use fs::RingerFs;
-pub use fs::{HOLDERS_XATTR, PIN_XATTR, STORE_XATTR};
 #[cfg(feature = "sqlite")]
 pub(crate) use home::fill_random;
 

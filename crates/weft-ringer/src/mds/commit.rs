@@ -5,10 +5,12 @@ use std::cell::{Cell, RefCell};
 use std::collections::{BTreeMap, BTreeSet};
 
 use super::copies::load_holders;
+use super::history;
 use super::leases::Leases;
 use super::records::{self, Session, dirent_key, key, listing_key, name_key, rnode_key};
 use crate::error::Refusal;
 use crate::op::{Logged, Op, View, execute};
+use crate::policy::Policy;
 use crate::rnode::{Body, Dirent, Name, Rnode};
 use crate::store::{Facts, IndexChange, Store, StoreError, Transaction};
 use crate::types::{ClientId, Epoch, Mode, RnodeId};
@@ -37,8 +39,8 @@ impl From<StoreError> for Stop {
 }
 
 /// The state that a batch is at, and whose it is.
-struct Batch<'a> {
-    store: &'a dyn Store,
+pub(super) struct Batch<'a> {
+    pub(super) store: &'a dyn Store,
     leases: &'a Leases,
     client: ClientId,
     rnodes: RefCell<BTreeMap<RnodeId, Rnode>>,
@@ -46,6 +48,46 @@ struct Batch<'a> {
     made: BTreeSet<RnodeId>,
     /// Whether the change at hand asked what only a server can tell.
     asked: Cell<bool>,
+}
+
+impl Batch<'_> {
+    /// A directory in which an rnode has a name.
+    pub(super) fn a_directory_of(&self, id: RnodeId) -> Result<Option<RnodeId>, Stop> {
+        let dirents = self.dirents.borrow();
+        let found = dirents.iter().find(|(_, dirent)| dirent.is_some_and(|d| d.id == id));
+        match found {
+            Some(((dir, _), _)) => Ok(Some(*dir)),
+            None => Ok(records::a_directory_of(self.store, id)?),
+        }
+    }
+
+    /// The name of directory `id` in `parent`.
+    pub(super) fn name_of_directory(&self, parent: RnodeId, id: RnodeId) -> Result<Vec<u8>, Stop> {
+        let dirents = self.dirents.borrow();
+        let is_its = |dir: RnodeId, to: &Option<Dirent>| {
+            dir == parent && to.is_some_and(|dirent| dirent.id == id)
+        };
+        match dirents.iter().find(|((dir, _), to)| is_its(*dir, to)) {
+            Some(((_, name), _)) => Ok(name.bytes().to_vec()),
+            None => Ok(history::name_in_store(self.store, parent, id)?),
+        }
+    }
+
+    /// What is wanted for the files in a directory.
+    pub(super) fn policy(&self, dir: RnodeId) -> Result<Policy, Stop> {
+        let mut at = dir;
+        loop {
+            let rnode = self.rnode(at)?;
+            match rnode.body {
+                Body::Directory { parent, .. } => match Policy::of(&rnode) {
+                    Some(policy) => return Ok(policy),
+                    None if parent == at => return Ok(Policy::default()),
+                    None => at = parent,
+                },
+                _ => return Err(Refusal::NotADirectory.into()),
+            }
+        }
+    }
 }
 
 impl View for Batch<'_> {
@@ -183,6 +225,7 @@ fn carry_out_one(
     if !same_base(&effects.base, &logged.base) {
         return Err(Refusal::Fenced.into());
     }
+    note_history(batch, logged, &effects.rnodes, transaction)?;
     for ((dir, name), dirent) in effects.dirents {
         if let Some(old) = batch.dirent(dir, &name)? {
             transaction.remove(listing_key(dir, old.cookie));
@@ -204,6 +247,28 @@ fn carry_out_one(
         batch.made.insert(id);
     }
     batch.rnodes.borrow_mut().extend(effects.rnodes);
+    Ok(())
+}
+
+/// Puts into the history what belongs there, on the state before a change's effects.
+fn note_history(
+    batch: &Batch<'_>,
+    logged: &Logged,
+    effects: &BTreeMap<RnodeId, Rnode>,
+    transaction: &mut Transaction,
+) -> Result<(), Stop> {
+    let place = match &logged.op {
+        Op::Keep { id } => {
+            let kept = effects.get(id).map(|r| history::keep(batch, r, logged.stamp, transaction));
+            return kept.unwrap_or(Ok(()));
+        }
+        Op::Unlink { parent, name } => (*parent, name),
+        Op::Rename { new_parent, new_name, .. } => (*new_parent, new_name),
+        _ => return Ok(()),
+    };
+    for rnode in effects.values().filter(|r| r.nlink == 0) {
+        history::removed(batch, rnode, place, logged.stamp, transaction)?;
+    }
     Ok(())
 }
 

@@ -7,10 +7,8 @@
 //!   there now, has a copy of the file's present content. So the last copy is never dropped; two
 //!   clients that ask at once are answered one after the other.
 
-use std::collections::BTreeSet;
-
 use super::records::{self, holders_key};
-use super::{Mds, Stop};
+use super::{Mds, Stop, history};
 use crate::error::Refusal;
 use crate::policy::Policy;
 use crate::rnode::{Body, Holders, Rnode};
@@ -36,7 +34,7 @@ fn content(rnode: &Rnode) -> Option<Version> {
 }
 
 /// The directories above an rnode, nearest first; of a file with several names, above one of them.
-fn above(store: &dyn Store, rnode: &Rnode) -> StoreResult<Vec<Rnode>> {
+pub(super) fn above(store: &dyn Store, rnode: &Rnode) -> StoreResult<Vec<Rnode>> {
     let mut dirs: Vec<Rnode> = Vec::new();
     let mut at = match rnode.body {
         Body::Directory { .. } => Some(rnode.id),
@@ -73,6 +71,9 @@ impl Mds {
                 self.release(store, client, *rnode, *content, *others)
             }
             RequestBody::Needed { rnode, hashes } => self.needed(store, *rnode, hashes),
+            RequestBody::Versions { rnode } => Ok(history::versions(store, *rnode)?),
+            RequestBody::OldVersion { rnode, number } => history::version(store, *rnode, *number),
+            RequestBody::Removed { dir } => history::removed_below(store, *dir),
             _ => return Ok(None),
         };
         match answer {
@@ -149,9 +150,9 @@ impl Mds {
         }
     }
 
-    /// Which of `hashes` the file is made of.
+    /// Which of `hashes` the file is or was made of.
     fn needed(&self, store: &dyn Store, id: RnodeId, hashes: &[BlockHash]) -> Result<Reply, Stop> {
-        let mut used = BTreeSet::new();
+        let mut used = history::blocks(store, id)?;
         if let Some(rnode) = records::load_rnode(store, id)?
             && let Body::File { blocks, .. } = &rnode.body
         {

@@ -13,6 +13,7 @@
 
 mod commit;
 mod copies;
+mod history;
 mod leases;
 mod records;
 
@@ -110,6 +111,7 @@ pub struct Mds {
     leases: Leases,
     /// Until when a client that has to tell what it holds may still be welcomed.
     reclaim_until: Moment,
+    due: history::Due,
 }
 
 impl Mds {
@@ -155,6 +157,7 @@ impl Mds {
         let mut mds = Self {
             leases: Leases::new(generation, options.recall_retry_micros),
             reclaim_until: now.after(options.epoch_micros * 2),
+            due: history::Due::new(now, wall),
             options,
             generation,
             cell,
@@ -222,6 +225,7 @@ impl Mds {
             MdsEvent::Tick => {
                 let steps = self.leases.advance_all(now);
                 self.take(store, steps, &mut out)?;
+                self.forget_what_is_due(store, now)?;
             }
         }
         Ok(out)
@@ -561,6 +565,7 @@ impl Mds {
                     transaction.remove(key);
                 }
                 transaction.index.push(IndexChange::File { rnode: id, facts: None });
+                history::ended(store, id, &mut transaction)?;
             }
         }
         if transaction.changes.is_empty() {

@@ -9,6 +9,9 @@
 //! d dir name           Dirent
 //! l dir cookie         the name with that cookie: the order of a listing
 //! u rnode dir cookie   nothing: rnode has a name in dir, the one with that cookie
+//! v rnode number       a content of a file that is kept
+//! w dir rnode          a file that was removed, with the directory whose policy keeps it
+//! z rnode              which directory that is
 //! o rnode              an rnode without a name, kept while somebody holds it
 //! ```
 //!

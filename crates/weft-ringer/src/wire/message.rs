@@ -10,12 +10,14 @@
 //! - what takes away (a recall, a lowered lease) names a token, and means every grant up to it;
 //! - changes are numbered, and carried out once each, in order.
 
-use super::wire_enum;
-use super::wire_struct;
+use weft_vfs::Time;
+
+use super::{wire_enum, wire_struct};
+use crate::block_map::BlockMap;
 use crate::error::Refusal;
 use crate::op::Logged;
 use crate::policy::Policy;
-use crate::rnode::{Dirent, Holders, Name, Rnode};
+use crate::rnode::{Bytes, Dirent, Holders, Name, Rnode};
 use crate::types::{
     BlockHash, ClientId, Cookie, Epoch, Generation, Incarnation, Mode, RequestId, RnodeId, Seq,
     Token, Version,
@@ -141,6 +143,23 @@ pub enum RequestBody {
         /// The blocks.
         hashes: Vec<BlockHash>,
     },
+    /// Which contents of a file were kept?
+    Versions {
+        /// Which file.
+        rnode: RnodeId,
+    },
+    /// One of them.
+    OldVersion {
+        /// Of which file, which may be gone.
+        rnode: RnodeId,
+        /// Its number; 0 is what the file was when it was removed.
+        number: u64,
+    },
+    /// Which files were removed below a directory?
+    Removed {
+        /// The directory.
+        dir: RnodeId,
+    },
 }
 wire_enum!(RequestBody {
     1 => Hello { incarnation },
@@ -155,6 +174,9 @@ wire_enum!(RequestBody {
     21 => Hold { rnode, content },
     22 => Release { rnode, content, others },
     23 => Needed { rnode, hashes },
+    24 => Versions { rnode },
+    25 => OldVersion { rnode, number },
+    26 => Removed { dir },
 });
 
 /// From the metadata server to a client.
@@ -243,6 +265,48 @@ pub struct Peeked {
 }
 wire_struct!(Peeked { rnode, holders, policy });
 
+/// What a file was.
+#[derive(Debug, Clone, PartialEq, Eq)]
+pub struct Kept {
+    /// Permission bits.
+    pub perm: u16,
+    /// Last change of content.
+    pub mtime: Time,
+    /// Length in bytes.
+    pub size_bytes: u64,
+    /// Size of a block in bytes.
+    pub block_bytes: u32,
+    /// The blocks by their place.
+    pub blocks: BlockMap,
+}
+wire_struct!(Kept { perm, mtime, size_bytes, block_bytes, blocks });
+
+/// A content that was kept, in a list.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub struct KeptVersion {
+    /// Its number among those of its file; later ones have larger numbers.
+    pub number: u64,
+    /// Last change of content.
+    pub mtime: Time,
+    /// Length in bytes.
+    pub size_bytes: u64,
+}
+wire_struct!(KeptVersion { number, mtime, size_bytes });
+
+/// A file that was removed, in a list.
+#[derive(Debug, Clone, PartialEq, Eq)]
+pub struct RemovedFile {
+    /// Its number.
+    pub rnode: RnodeId,
+    /// The path that it had last, from the directory that was asked about; begins with `/`.
+    pub path: Bytes,
+    /// When it was removed.
+    pub at: Time,
+    /// Length in bytes.
+    pub size_bytes: u64,
+}
+wire_struct!(RemovedFile { rnode, path, at, size_bytes });
+
 /// A change that was not carried out.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub struct Refused {
@@ -322,6 +386,21 @@ pub enum Reply {
         /// Those that are.
         hashes: Vec<BlockHash>,
     },
+    /// To `Versions`.
+    Versions {
+        /// They, the newest first.
+        versions: Vec<KeptVersion>,
+    },
+    /// To `OldVersion`.
+    OldVersion {
+        /// It.
+        kept: Box<Kept>,
+    },
+    /// To `Removed`.
+    Removed {
+        /// They, the last to be removed first.
+        files: Vec<RemovedFile>,
+    },
 }
 wire_enum!(Reply {
     1 => Welcome { welcome },
@@ -337,4 +416,7 @@ wire_enum!(Reply {
     20 => Peeked { peeked },
     21 => Held {},
     22 => Needed { hashes },
+    23 => Versions { versions },
+    24 => OldVersion { kept },
+    25 => Removed { files },
 });

@@ -3,8 +3,8 @@
 use weft_block::Rng;
 use weft_ringer::op::{Change, Logged, Make, Op};
 use weft_ringer::wire::{
-    Claim, Entry, FromServer, Listed, Peeked, Refused, Reply, Request, RequestBody, ToServer,
-    Welcome,
+    Claim, Entry, FromServer, Kept, KeptVersion, Listed, Peeked, Refused, RemovedFile, Reply,
+    Request, RequestBody, ToServer, Welcome,
 };
 use weft_ringer::{
     Block, BlockHash, Body, Bytes, ClientId, Cookie, Dirent, Epoch, Generation, Holders,
@@ -104,6 +104,7 @@ pub fn rnode(rng: &mut Rng) -> Rnode {
             block_bytes: small(rng),
             blocks: list(rng, 5, |rng| (small(rng), block(rng))).into_iter().collect(),
             content: version(rng),
+            kept: version(rng),
         },
         1 => Body::Directory { parent: id(rng), entries: number(rng), last: Cookie(number(rng)) },
         2 => Body::Symlink { target: bytes(rng) },
@@ -126,7 +127,7 @@ pub fn rnode(rng: &mut Rng) -> Rnode {
 }
 
 fn op(rng: &mut Rng) -> Op {
-    match rng.below(9) {
+    match rng.below(10) {
         0 => Op::Create {
             parent: id(rng),
             name: name(rng),
@@ -166,6 +167,7 @@ fn op(rng: &mut Rng) -> Op {
         },
         6 => Op::SetXattr { id: id(rng), name: bytes(rng), value: bytes(rng) },
         7 => Op::RemoveXattr { id: id(rng), name: bytes(rng) },
+        8 => Op::Keep { id: id(rng) },
         _ => Op::Write {
             id: id(rng),
             blocks: list(rng, 4, |rng| (small(rng), maybe(rng, block))),
@@ -186,7 +188,7 @@ fn logged(rng: &mut Rng) -> Logged {
 }
 
 pub fn to_server(rng: &mut Rng) -> ToServer {
-    let body = match rng.below(12) {
+    let body = match rng.below(15) {
         0 => RequestBody::Hello { incarnation: Incarnation(number(rng)) },
         1 => RequestBody::Renew {},
         2 => RequestBody::Reclaim {
@@ -205,6 +207,9 @@ pub fn to_server(rng: &mut Rng) -> ToServer {
         8 => RequestBody::Peek { rnode: id(rng) },
         9 => RequestBody::Hold { rnode: id(rng), content: version(rng) },
         10 => RequestBody::Release { rnode: id(rng), content: version(rng), others: small(rng) },
+        11 => RequestBody::Versions { rnode: id(rng) },
+        12 => RequestBody::OldVersion { rnode: id(rng), number: number(rng) },
+        13 => RequestBody::Removed { dir: id(rng) },
         _ => RequestBody::Needed { rnode: id(rng), hashes: list(rng, 4, |rng| block(rng).hash) },
     };
     ToServer {
@@ -216,7 +221,7 @@ pub fn to_server(rng: &mut Rng) -> ToServer {
 }
 
 fn reply(rng: &mut Rng) -> Reply {
-    match rng.below(10) {
+    match rng.below(16) {
         0 => Reply::Welcome {
             welcome: Welcome {
                 epoch: Epoch(number(rng)),
@@ -258,10 +263,40 @@ fn reply(rng: &mut Rng) -> Reply {
             peeked: Box::new(Peeked {
                 rnode: rnode(rng),
                 holders: Holders::default(),
-                policy: Policy { copies: small(rng), fsync: small(rng) },
+                policy: Policy {
+                    copies: small(rng),
+                    fsync: small(rng),
+                    versions: small(rng),
+                    keep_secs: number(rng),
+                    every_secs: number(rng),
+                },
             }),
         },
         10 => Reply::Held {},
+        12 => Reply::Versions {
+            versions: list(rng, 3, |rng| KeptVersion {
+                number: number(rng),
+                mtime: time(rng),
+                size_bytes: number(rng),
+            }),
+        },
+        13 => Reply::OldVersion {
+            kept: Box::new(Kept {
+                perm: perm(rng),
+                mtime: time(rng),
+                size_bytes: number(rng),
+                block_bytes: small(rng),
+                blocks: list(rng, 5, |rng| (small(rng), block(rng))).into_iter().collect(),
+            }),
+        },
+        14 => Reply::Removed {
+            files: list(rng, 3, |rng| RemovedFile {
+                rnode: id(rng),
+                path: bytes(rng),
+                at: time(rng),
+                size_bytes: number(rng),
+            }),
+        },
         11 => Reply::Needed { hashes: list(rng, 4, |rng| block(rng).hash) },
         _ => Reply::No { why: Refusal::Stale },
     }

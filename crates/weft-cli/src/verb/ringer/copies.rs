@@ -72,6 +72,9 @@ struct PolicyReport {
     own: bool,
     copies: u32,
     fsync_waits_for: u32,
+    versions: u32,
+    keep_seconds: u64,
+    every_seconds: u64,
 }
 
 /// `ringer policy`.
@@ -82,9 +85,12 @@ pub(super) fn policy(out: Output, args: &PolicyArgs) -> Outcome {
             Ok(()) | Err(Errno::NODATA) => {}
             Err(e) => return Err(no_cell(dir, e)),
         }
-    } else if args.copies.is_some() || args.fsync.is_some() {
+    } else if args.sets() {
         let mut policy = listed(dir)?.policy;
         policy.copies = args.copies.unwrap_or(policy.copies);
+        policy.versions = args.versions.unwrap_or(policy.versions);
+        policy.keep_secs = args.keep.unwrap_or(policy.keep_secs);
+        policy.every_secs = args.every.unwrap_or(policy.every_secs);
         policy.fsync = match args.fsync {
             Some(Waits::Local) => 0,
             Some(Waits::Copies(n)) => n,
@@ -96,16 +102,35 @@ pub(super) fn policy(out: Output, args: &PolicyArgs) -> Outcome {
         set(dir, POLICY_XATTR, policy.to_string().as_bytes()).map_err(|e| no_cell(dir, e))?;
     }
     let own = get(dir, POLICY_XATTR).is_ok();
-    let Policy { copies, fsync, .. } = listed(dir)?.policy;
-    let directory = dir.display().to_string();
-    let report = PolicyReport { directory, own, copies, fsync_waits_for: fsync };
+    let Policy { copies, fsync, versions, keep_secs, every_secs } = listed(dir)?.policy;
+    let report = PolicyReport {
+        directory: dir.display().to_string(),
+        own,
+        copies,
+        fsync_waits_for: fsync,
+        versions,
+        keep_seconds: keep_secs,
+        every_seconds: every_secs,
+    };
     out.report(&report, |to| {
-        let whose = if own { "its own" } else { "from above, or none" };
+        writeln!(
+            to,
+            "{} ({})",
+            dir.display(),
+            if own { "its own" } else { "from above, or none" }
+        )?;
         let waits = match fsync {
-            0 => "is local".to_owned(),
+            0 => "waits for none".to_owned(),
             n => format!("waits for {n}"),
         };
-        writeln!(to, "{}: {copies} copies on other clients, fsync {waits} ({whose})", dir.display())
+        writeln!(to, "copies on other clients: {copies}; fsync {waits}")?;
+        match versions {
+            0 => writeln!(to, "earlier versions: none"),
+            n => {
+                let days = keep_secs as f64 / 86400.0;
+                writeln!(to, "earlier versions: {n}, for {days} days, {every_secs} s apart")
+            }
+        }
     })?;
     Ok(DONE)
 }

@@ -2,6 +2,7 @@
 
 mod conformance;
 mod copies;
+mod history;
 mod hostile;
 mod search;
 mod sharing;

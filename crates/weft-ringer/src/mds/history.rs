@@ -1,0 +1,350 @@
+//! What files were: contents that a policy has kept, and files that have lost their last name.
+//!
+//! Invariants:
+//! - A content is kept by a change in its client's log ([`Op::Keep`](crate::op::Op::Keep)), so in the
+//!   order of all changes: what is kept is what the file was at that place.
+//! - A block is *needed* while the file, a kept content, or a removed file's record has it; a client
+//!   that asks is told so, and keeps it.
+//! - What is kept goes when newer ones are more than the policy's number, or its time is up.
+
+use std::collections::BTreeSet;
+
+use weft_vfs::Time;
+
+use super::commit::{Batch, Stop};
+use super::records::{self, key, number_of};
+use super::{Mds, copies};
+use crate::error::Refusal;
+use crate::op::View;
+use crate::policy::Policy;
+use crate::rnode::{Body, Bytes, Name, Rnode};
+use crate::store::{Store, StoreResult, Transaction};
+use crate::types::{BlockHash, Cookie, Moment, RnodeId};
+use crate::wire::{Kept, KeptVersion, RemovedFile, Reply, encode, wire_struct};
+
+/// Entries in one part of a list.
+const LIST_MAX: usize = 1000;
+/// Records that are looked at each time that something may be due.
+const DUE_AT_ONCE: usize = 200;
+/// How often that is, in microseconds.
+const DUE_EVERY_MICROS: u64 = 10_000_000;
+/// The longest path that is kept of a removed file, in bytes.
+const PATH_MAX_BYTES: usize = 4096;
+/// The deepest directory whose path is made, in steps.
+const DEPTH_MAX: usize = 4096;
+
+/// A content that was kept.
+#[derive(Debug, Clone, PartialEq, Eq)]
+struct Version {
+    kept: Kept,
+    until: Time,
+}
+wire_struct!(Version { kept, until });
+
+/// A file that has lost its last name.
+#[derive(Debug, Clone, PartialEq, Eq)]
+struct Removed {
+    path: Bytes,
+    at: Time,
+    until: Time,
+    kept: Kept,
+}
+wire_struct!(Removed { path, at, until, kept });
+
+fn version_key(id: RnodeId, number: u64) -> Vec<u8> {
+    [&key(b'v', id.0)[..], &number.to_be_bytes()].concat()
+}
+
+fn removed_key(dir: RnodeId, id: RnodeId) -> Vec<u8> {
+    [&key(b'w', dir.0)[..], &id.0.to_be_bytes()].concat()
+}
+
+/// In which directory's list a removed file is.
+fn list_key(id: RnodeId) -> Vec<u8> {
+    key(b'z', id.0)
+}
+
+fn load_all<T: crate::wire::Wire>(
+    store: &dyn Store,
+    kind: u8,
+    of: RnodeId,
+    limit: usize,
+) -> StoreResult<Vec<(u64, T)>> {
+    let (from, to) = (key(kind, of.0), key(kind, of.0.saturating_add(1)));
+    let mut all = Vec::new();
+    for (key, record) in store.range(&from, &to, limit)? {
+        let number = key.get(9..17).and_then(|b| b.try_into().ok()).map(u64::from_be_bytes);
+        let value = crate::wire::decode(&record.value).ok();
+        all.push(number.zip(value).ok_or_else(|| records::damaged("a version", &key))?);
+    }
+    Ok(all)
+}
+
+/// What a file is, as it is kept.
+fn kept(rnode: &Rnode) -> Option<Kept> {
+    let Body::File { size_bytes, block_bytes, blocks, .. } = &rnode.body else { return None };
+    let (perm, mtime) = (rnode.perm, rnode.mtime);
+    let (size_bytes, block_bytes, blocks) = (*size_bytes, *block_bytes, blocks.clone());
+    Some(Kept { perm, mtime, size_bytes, block_bytes, blocks })
+}
+
+fn later(at: Time, secs: u64) -> Time {
+    Time { secs: at.secs.saturating_add(i64::try_from(secs).unwrap_or(i64::MAX)), ..at }
+}
+
+/// The nearest directory from `dir` up that has a policy, with that, and the path of `name` in `dir`
+/// from there.
+fn policy_above(
+    batch: &Batch<'_>,
+    dir: RnodeId,
+    name: &Name,
+) -> Result<Option<(RnodeId, Policy, Vec<u8>)>, Stop> {
+    let mut names = vec![name.bytes().to_vec()];
+    let mut at = dir;
+    for _ in 0..DEPTH_MAX {
+        let rnode = batch.rnode(at)?;
+        if let Some(policy) = Policy::of(&rnode) {
+            let mut path = names.iter().rev().flat_map(|n| [b"/", &n[..]].concat());
+            return Ok(Some((at, policy, path.by_ref().take(PATH_MAX_BYTES).collect())));
+        }
+        let Body::Directory { parent, .. } = rnode.body else { return Ok(None) };
+        if parent == at {
+            return Ok(None);
+        }
+        names.push(batch.name_of_directory(parent, at)?);
+        at = parent;
+    }
+    Ok(None)
+}
+
+/// The name that `id` has in the store in `dir`; `?` if it has none there.
+pub(super) fn name_in_store(store: &dyn Store, dir: RnodeId, id: RnodeId) -> StoreResult<Vec<u8>> {
+    let from = [&key(b'u', id.0)[..], &dir.0.to_be_bytes()].concat();
+    let to = [&key(b'u', id.0)[..], &dir.0.saturating_add(1).to_be_bytes()].concat();
+    let cookie = store.range(&from, &to, 1)?.pop();
+    let cookie = cookie.and_then(|(key, _)| Some(key.get(17..25)?.try_into().ok()?));
+    let Some(cookie) = cookie.map(u64::from_be_bytes) else { return Ok(b"?".to_vec()) };
+    let key = records::listing_key(dir, Cookie(cookie));
+    let name: Option<Name> = records::load(store, &key, "listing")?;
+    Ok(name.map_or_else(|| b"?".to_vec(), |name| name.bytes().to_vec()))
+}
+
+/// The numbers of what is kept of a file but `newest`, after what the transaction does so far.
+fn older(
+    store: &dyn Store,
+    transaction: &Transaction,
+    id: RnodeId,
+    newest: u64,
+) -> StoreResult<BTreeSet<u64>> {
+    let there: Vec<(u64, Version)> = load_all(store, b'v', id, usize::MAX)?;
+    let mut numbers: BTreeSet<u64> = there.into_iter().map(|(number, _)| number).collect();
+    let prefix = key(b'v', id.0);
+    for (key, value) in &transaction.changes {
+        let number = key.strip_prefix(&prefix[..]).and_then(|n| n.try_into().ok());
+        let Some(number) = number.map(u64::from_be_bytes) else { continue };
+        if value.is_some() {
+            numbers.insert(number);
+        } else {
+            numbers.remove(&number);
+        }
+    }
+    numbers.remove(&newest);
+    Ok(numbers)
+}
+
+/// The content of `rnode` is to be kept.
+pub(super) fn keep(
+    batch: &Batch<'_>,
+    rnode: &Rnode,
+    stamp: Time,
+    transaction: &mut Transaction,
+) -> Result<(), Stop> {
+    let Body::File { content, .. } = rnode.body else { return Ok(()) };
+    let Some(kept) = kept(rnode) else { return Ok(()) };
+    // It may have changed since the client looked: then nothing is kept.
+    let policy = match batch.a_directory_of(rnode.id)? {
+        Some(dir) => batch.policy(dir)?,
+        None => Policy::default(),
+    };
+    if policy.versions == 0 {
+        return Ok(());
+    }
+    let version = Version { kept, until: later(stamp, policy.keep_secs) };
+    transaction.put(version_key(rnode.id, content.count), encode(&version));
+    let older = older(batch.store, transaction, rnode.id, content.count)?;
+    let room = usize::try_from(policy.versions).unwrap_or(usize::MAX).saturating_sub(1);
+    for number in older.iter().take(older.len().saturating_sub(room)) {
+        transaction.remove(version_key(rnode.id, *number));
+    }
+    Ok(())
+}
+
+/// A file has lost its last name, `name` in `dir`.
+pub(super) fn removed(
+    batch: &Batch<'_>,
+    rnode: &Rnode,
+    (dir, name): (RnodeId, &Name),
+    at: Time,
+    transaction: &mut Transaction,
+) -> Result<(), Stop> {
+    let Some(kept) = kept(rnode).filter(|kept| kept.size_bytes > 0) else { return Ok(()) };
+    let Some((list, policy, path)) = policy_above(batch, dir, name)? else { return Ok(()) };
+    if policy.versions > 0 {
+        let until = later(at, policy.keep_secs);
+        let removed = Removed { path: Bytes(path), at, until, kept };
+        transaction.put(removed_key(list, rnode.id), encode(&removed));
+        transaction.put(list_key(rnode.id), encode(&list));
+    }
+    Ok(())
+}
+
+/// An rnode is gone: what is kept of it goes with it, unless it is kept as a removed file.
+pub(super) fn ended(
+    store: &dyn Store,
+    id: RnodeId,
+    transaction: &mut Transaction,
+) -> StoreResult<()> {
+    if store.get(&list_key(id))?.is_none() {
+        for (number, _) in load_all::<Version>(store, b'v', id, usize::MAX)? {
+            transaction.remove(version_key(id, number));
+        }
+    }
+    Ok(())
+}
+
+/// Every block that is kept of an rnode's past.
+pub(super) fn blocks(store: &dyn Store, id: RnodeId) -> StoreResult<BTreeSet<BlockHash>> {
+    let versions: Vec<(u64, Version)> = load_all(store, b'v', id, usize::MAX)?;
+    let mut kept: Vec<Kept> = versions.into_iter().map(|(_, v)| v.kept).collect();
+    kept.extend(load_removed(store, id)?.map(|(_, removed)| removed.kept));
+    Ok(kept.iter().flat_map(|kept| kept.blocks.values().map(|b| b.hash)).collect())
+}
+
+fn load_removed(store: &dyn Store, id: RnodeId) -> StoreResult<Option<(RnodeId, Removed)>> {
+    let Some(list) = records::load::<RnodeId>(store, &list_key(id), "removed file")? else {
+        return Ok(None);
+    };
+    let removed = records::load(store, &removed_key(list, id), "removed file")?;
+    Ok(removed.map(|removed| (list, removed)))
+}
+
+/// The contents of a file that were kept, the newest first.
+pub(super) fn versions(store: &dyn Store, id: RnodeId) -> StoreResult<Reply> {
+    let mut all: Vec<(u64, Version)> = load_all(store, b'v', id, usize::MAX)?;
+    all.reverse();
+    let versions = all.into_iter().take(LIST_MAX).map(|(number, version)| KeptVersion {
+        number,
+        mtime: version.kept.mtime,
+        size_bytes: version.kept.size_bytes,
+    });
+    Ok(Reply::Versions { versions: versions.collect() })
+}
+
+/// One of them; number 0 is what the file was when it was removed.
+pub(super) fn version(store: &dyn Store, id: RnodeId, number: u64) -> Result<Reply, Stop> {
+    let kept = if number == 0 {
+        load_removed(store, id)?.map(|(_, removed)| removed.kept)
+    } else {
+        records::load(store, &version_key(id, number), "version")?.map(|v: Version| v.kept)
+    };
+    Ok(Reply::OldVersion { kept: Box::new(kept.ok_or(Refusal::NotFound)?) })
+}
+
+/// The files that were removed below a directory, as far as they are listed with the directory whose
+/// policy kept them; with their paths from `dir`. The last to be removed come first.
+pub(super) fn removed_below(store: &dyn Store, dir: RnodeId) -> Result<Reply, Stop> {
+    let rnode = records::load_rnode(store, dir)?.ok_or(Refusal::Stale)?;
+    let mut prefix = Vec::new();
+    let mut list = None;
+    let mut below = dir;
+    for above in copies::above(store, &rnode)? {
+        if above.id != below {
+            prefix = [b"/", &name_in_store(store, above.id, below)?[..], &prefix].concat();
+            below = above.id;
+        }
+        if Policy::of(&above).is_some() {
+            list = Some(above.id);
+            break;
+        }
+    }
+    let mut files = Vec::new();
+    if let Some(list) = list {
+        for (id, removed) in load_all::<Removed>(store, b'w', list, usize::MAX)? {
+            let Some(path) = removed.path.0.strip_prefix(&prefix[..]) else { continue };
+            if !path.starts_with(b"/") {
+                continue;
+            }
+            files.push(RemovedFile {
+                rnode: RnodeId(id),
+                path: Bytes(path.to_vec()),
+                at: removed.at,
+                size_bytes: removed.kept.size_bytes,
+            });
+        }
+    }
+    files.sort_by_key(|file| std::cmp::Reverse(file.at));
+    files.truncate(LIST_MAX);
+    Ok(Reply::Removed { files })
+}
+
+/// Where the search for what is due goes on.
+#[derive(Debug)]
+pub(super) struct Due {
+    /// The time of day at some moment: the server's, for clients' clocks may be wrong.
+    clock: (Moment, Time),
+    next: Moment,
+    from: Vec<u8>,
+}
+
+impl Due {
+    pub(super) fn new(now: Moment, wall: Time) -> Self {
+        Self { clock: (now, wall), next: now, from: b"v".to_vec() }
+    }
+}
+
+impl Mds {
+    /// Removes some of what was kept and whose time is up, now and then.
+    pub(super) fn forget_what_is_due(
+        &mut self,
+        store: &mut dyn Store,
+        now: Moment,
+    ) -> StoreResult<()> {
+        if now < self.due.next {
+            return Ok(());
+        }
+        self.due.next = now.after(DUE_EVERY_MICROS);
+        let (then, wall) = self.due.clock;
+        let wall = later(wall, now.0.saturating_sub(then.0) / 1_000_000);
+        // Contents are `v`, removed files `w`.
+        let found = store.range(&self.due.from, b"x", DUE_AT_ONCE)?;
+        let mut transaction = Transaction::default();
+        for (key, record) in &found {
+            let damaged = |_| records::damaged("what was kept", key);
+            if key.starts_with(b"v") {
+                let version: Version = crate::wire::decode(&record.value).map_err(damaged)?;
+                if version.until < wall {
+                    transaction.remove(key.clone());
+                }
+                continue;
+            }
+            let removed: Removed = crate::wire::decode(&record.value).map_err(damaged)?;
+            if removed.until < wall {
+                let id = [b"w", key.get(9..).unwrap_or_default()].concat();
+                let id = RnodeId(number_of(&id)?);
+                transaction.remove(key.clone());
+                transaction.remove(list_key(id));
+                for (number, _) in load_all::<Version>(store, b'v', id, usize::MAX)? {
+                    transaction.remove(version_key(id, number));
+                }
+            }
+        }
+        self.due.from = match found.last() {
+            Some((last, _)) if found.len() == DUE_AT_ONCE => [&last[..], &[0]].concat(),
+            _ => b"v".to_vec(),
+        };
+        if transaction.changes.is_empty() {
+            return Ok(());
+        }
+        self.commit(store, transaction).map(|_| ())
+    }
+}
