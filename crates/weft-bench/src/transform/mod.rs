@@ -13,12 +13,12 @@ use crate::report::Section;
 use crate::{Bench, machine};
 use anyhow::{Context, Result, ensure};
 use std::fs::File;
-use std::io::Read;
+use std::io::{Read, Write};
 use std::os::unix::fs::FileExt;
 use std::path::Path;
 use std::time::Instant;
-use weft::transform::exec::{BLOCK_BYTES, Fused};
-use weft::transform::{Context as Surroundings, Io, Registry};
+use weft::transform::exec::{Fused, Pool, RunOptions, run};
+use weft::transform::{Context as Surroundings, Io, Network, Registry};
 
 pub use kinds::filter;
 pub use pipes::stage;
@@ -30,9 +30,12 @@ fn text(stages: usize) -> String {
     format!("view: {}", vec!["increment"; stages].join(" | "))
 }
 
+fn network(stages: usize) -> Result<Network> {
+    Ok(Registry::new(Surroundings::default()).parse(&text(stages))?)
+}
+
 fn increments(stages: usize) -> Result<Fused> {
-    let network = Registry::new(Surroundings::default()).parse(&text(stages))?;
-    Fused::new(network.layers(), Io::Read).context("increments work in place")
+    Fused::new(network(stages)?.layers(), Io::Read).context("increments work in place")
 }
 
 /// Reads all of a stream; its length, and its first byte.
@@ -51,26 +54,36 @@ fn consume(input: &mut dyn Read, block_bytes: usize) -> Result<(u64, u8)> {
     }
 }
 
-/// Seconds, and seconds of CPU time, for a file in this process.
-fn in_process(path: &Path, bytes: u64, stages: usize) -> Result<(f64, f64)> {
-    let network = increments(stages)?;
+/// Where the end of a stream is looked at, and nothing else done with it, as the end of a pipeline is.
+#[derive(Default)]
+struct End {
+    len: u64,
+    first: u8,
+}
+
+impl Write for End {
+    fn write(&mut self, block: &[u8]) -> std::io::Result<usize> {
+        if let (0, Some(first)) = (self.len, block.first()) {
+            self.first = *first;
+        }
+        self.len += block.len() as u64;
+        Ok(block.len())
+    }
+
+    fn flush(&mut self) -> std::io::Result<()> {
+        Ok(())
+    }
+}
+
+/// Seconds, and seconds of CPU time, for a file in this process, as `weft transform run` does it.
+fn in_process(pool: &Pool, path: &Path, bytes: u64, stages: usize) -> Result<(f64, f64)> {
+    let network = network(stages)?;
     let cpu = machine::family_cpu_seconds();
     let began = Instant::now();
-    let file = File::open(path)?;
-    let mut block = vec![0; BLOCK_BYTES];
-    let (mut at, mut first) = (0, 0);
-    loop {
-        let got = file.read_at(&mut block, at)?;
-        if got == 0 {
-            break;
-        }
-        network.apply(at, &mut block[..got])?;
-        if at == 0 {
-            first = block[0];
-        }
-        at += got as u64;
-    }
-    check(at, first, bytes, stages)?;
+    let mut end = End::default();
+    let options = RunOptions { pool: Some(pool), ..RunOptions::default() };
+    run(&network, Io::Read, &mut File::open(path)?, &mut end, options)?;
+    check(end.len, end.first, bytes, stages)?;
     Ok((began.elapsed().as_secs_f64(), machine::family_cpu_seconds() - cpu))
 }
 

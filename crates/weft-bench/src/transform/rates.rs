@@ -37,6 +37,7 @@ impl Row {
 
     fn measure(bench: &Bench, data: &Path, bytes: u64, stages: usize) -> Result<Self> {
         let mut row = Self::default();
+        let pool = Pool::new(std::thread::available_parallelism()?.get())?;
         let path = data.join("input");
         // The first round warms up.
         for round in 0..=bench.pairs {
@@ -46,7 +47,7 @@ impl Row {
                 }
             };
             keep(&mut row.plain, plain(&path, bytes, 0)?);
-            let (seconds, cpu) = in_process(&path, bytes, stages)?;
+            let (seconds, cpu) = in_process(&pool, &path, bytes, stages)?;
             keep(&mut row.process, seconds);
             keep(&mut row.process_cpu, cpu);
             for (nr, block) in pipes::BLOCKS.into_iter().enumerate() {

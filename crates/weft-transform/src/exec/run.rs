@@ -61,7 +61,7 @@ pub fn run(
         }
         Some(pool) => {
             let mut ahead = Ahead { pool, head: Arc::new(head), deadline: options.deadline };
-            ahead.run(input, &mut |mut block| tail.push(&mut block, &mut emit))?;
+            ahead.run(input, &mut |block| tail.push(block, &mut emit))?;
         }
     }
     tail.finish(&mut emit)?;
@@ -136,17 +136,20 @@ impl Ahead<'_> {
     fn run(
         &mut self,
         input: &mut dyn Read,
-        next: &mut dyn FnMut(Vec<u8>) -> Result<()>,
+        next: &mut dyn FnMut(&mut [u8]) -> Result<()>,
     ) -> Result<()> {
         let window = 2 * self.pool.threads();
         let block_bytes = self.head.block_bytes();
         let mut flying: VecDeque<Pending<Done>> = VecDeque::new();
         let mut frames = Vec::new();
+        // A new block costs a page fault for each of its pages, which is dearer than a cheap stage.
+        let mut spare = Vec::new();
         let mut offset = 0;
         let mut at_end = false;
         loop {
             while !at_end && flying.len() < window {
-                let mut block = vec![0; block_bytes];
+                let mut block: Vec<u8> = spare.pop().unwrap_or_default();
+                block.resize(block_bytes, 0);
                 let len = fill(input, &mut block)?;
                 block.truncate(len);
                 at_end = len < block_bytes;
@@ -156,14 +159,15 @@ impl Ahead<'_> {
                 }
             }
             let Some(oldest) = flying.pop_front() else { break };
-            let (block, plain_bytes) = oldest.wait(self.deadline)?;
+            let (mut block, plain_bytes) = oldest.wait(self.deadline)?;
             frames.push(Frame { stored_bytes: block.len() as u64, plain_bytes });
-            next(block)?;
+            next(&mut block)?;
+            spare.push(block);
         }
         if let Some(Shape::Framed(codec)) = self.head.encoder.as_ref().map(|stage| stage.shape()) {
             let mut end = Vec::new();
             codec.finish(&frames, &mut end);
-            next(end)?;
+            next(&mut end)?;
         }
         Ok(())
     }
