@@ -7,6 +7,7 @@ use crate::report::Section;
 use crate::stats::Times;
 use anyhow::Result;
 use std::path::Path;
+use weft::transform::exec::Pool;
 
 /// One number of stages and one length, every way.
 #[derive(Default)]
