@@ -187,11 +187,13 @@ impl Front {
         match opcode {
             Opcode::Lookup => self.lookup(ino, body, reply),
             Opcode::GetAttr => {
-                reply.attr(&self.fs.getattr(ino)?, self.lifetimes_of(ino));
+                let lifetimes = self.lifetimes_from_now(ino);
+                reply.attr(&self.fs.getattr(ino)?, lifetimes);
                 Ok(())
             }
             Opcode::StatX => {
-                reply.statx(&self.fs.getattr(ino)?, self.lifetimes_of(ino));
+                let lifetimes = self.lifetimes_from_now(ino);
+                reply.statx(&self.fs.getattr(ino)?, lifetimes);
                 Ok(())
             }
             Opcode::SetAttr => self.setattr(ino, body, reply),
@@ -259,8 +261,16 @@ impl Front {
         Ok(())
     }
 
+    /// Of attributes that are asked for after this.
+    fn lifetimes_from_now(&self, ino: Ino) -> Lifetimes {
+        let max = if self.stateful { self.fs.attr_lifetime(ino) } else { None };
+        let attr = max.map_or(self.lifetimes.attr, |max| max.min(self.lifetimes.attr));
+        Lifetimes { attr, ..self.lifetimes }
+    }
+
+    /// Of attributes that are had already: those with a limit may be too old.
     fn lifetimes_of(&self, ino: Ino) -> Lifetimes {
-        if self.stateful && !self.fs.is_settled(ino) {
+        if self.stateful && self.fs.attr_lifetime(ino).is_some() {
             return Lifetimes { attr: Duration::ZERO, ..self.lifetimes };
         }
         self.lifetimes

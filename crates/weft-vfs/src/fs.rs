@@ -1,6 +1,7 @@
 //! The plug itself.
 
 use std::sync::Arc;
+use std::time::Duration;
 
 use crate::{
     Attr, Caller, DirCursor, DirEntry, Entry, Error, FallocateMode, FileKind, Handle, Ino,
@@ -153,11 +154,12 @@ pub trait FileSystem: Send + Sync {
         Ok(())
     }
 
-    /// Whether a front may keep the attributes of an inode until it hears otherwise. Not where the
-    /// length is not known yet. Asked only of a [stateful](Self::is_stateful) file system.
-    fn is_settled(&self, ino: Ino) -> bool {
+    /// How long a front may keep attributes of an inode that it asks for after this; `None` until
+    /// it hears otherwise. Not at all where the length is not known yet. Asked only of a
+    /// [stateful](Self::is_stateful) file system.
+    fn attr_lifetime(&self, ino: Ino) -> Option<Duration> {
         let _ = ino;
-        true
+        None
     }
 
     /// Closes a handle of [`open`](Self::open) or [`create`](Self::create).

@@ -1,6 +1,7 @@
 //! The calls of the file plug: those of a few lines here, the others by what they are about.
 
 use std::sync::Arc;
+use std::time::{Duration, Instant};
 
 use weft_vfs::{
     Attr, Caller, DirCursor, DirEntry, Entry, Error, FallocateMode, FileKind, FileSystem, Handle,
@@ -200,17 +201,24 @@ impl FileSystem for TransformFs {
         true
     }
 
-    fn is_settled(&self, ino: Ino) -> bool {
+    fn attr_lifetime(&self, ino: Ino) -> Option<Duration> {
+        let not_at_all = Some(Duration::ZERO);
         if is_shown(ino) {
-            return false;
+            return not_at_all;
         }
-        let Ok(node) = self.node(ino) else { return false };
+        let Ok(node) = self.node(ino) else { return not_at_all };
         if Self::is_plain(&node) {
-            return true;
+            return None;
         }
         let mut file = locked(&node.file);
-        // A view changes with its base.
-        !file.is_view() && file.is_settled()
+        match (file.is_settled(), file.is_view(), &node.view) {
+            (false, ..) => not_at_all,
+            (true, false, _) => None,
+            // A view changes with its base.
+            (true, true, Some(_)) => Some(locked(&node.vouched).vouch(Instant::now())),
+            // Of what a link leads to nobody knows that.
+            (true, true, None) => not_at_all,
+        }
     }
 
     fn flush(&self, ino: Ino, handle: Handle) -> Result<()> {
@@ -319,6 +327,7 @@ impl FileSystem for TransformFs {
 
     fn fallocate(&self, ino: Ino, mode: FallocateMode, offset: u64, len_bytes: u64) -> Result<()> {
         let node = self.node(ino)?;
+        self.touched(&node);
         if Self::is_plain(&node) {
             return self.ground.below.fallocate(node.below(), mode, offset, len_bytes);
         }

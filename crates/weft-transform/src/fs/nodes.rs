@@ -5,6 +5,7 @@
 use std::collections::HashMap;
 use std::sync::atomic::{AtomicU64, Ordering};
 use std::sync::{Arc, Mutex};
+use std::time::{Duration, Instant};
 
 use weft_vfs::{Error, FileKind, Ino, Result};
 
@@ -23,6 +24,8 @@ pub(super) struct Node {
     pub(super) file: Mutex<File>,
     /// The name, of a view: a node that shares the place of its base, and is no inode below.
     pub(super) view: Option<Vec<u8>>,
+    /// Shared by a file and its views.
+    pub(super) vouched: Arc<Mutex<Vouched>>,
     /// References and open handles.
     uses: AtomicU64,
 }
@@ -31,6 +34,42 @@ impl Node {
     /// The inode below.
     pub(super) fn below(&self) -> Ino {
         locked(&self.place).ino
+    }
+}
+
+/// How long the kernel keeps the attributes of a view.
+const VOUCHED_FOR: Duration = Duration::from_millis(10);
+
+/// From when on they are certainly forgotten, counted as above: the kernel counts from when it has
+/// the answer.
+const FORGOTTEN_AFTER: Duration = Duration::from_millis(40);
+
+/// What was changed less long ago is not vouched for, so that nobody who changes a file and looks
+/// at its views in turn has to wait.
+const QUIET: Duration = Duration::from_secs(1);
+
+/// Until when the kernel may keep the attributes of the views of a file: whoever changes the file
+/// waits for that. Without it the kernel asks for the attributes of a view before each read.
+#[derive(Debug, Default)]
+pub(super) struct Vouched {
+    until: Option<Instant>,
+    changed: Option<Instant>,
+}
+
+impl Vouched {
+    /// For how long what is looked up after `now` may be kept.
+    pub(super) fn vouch(&mut self, now: Instant) -> Duration {
+        if self.changed.is_some_and(|changed| now.saturating_duration_since(changed) < QUIET) {
+            return Duration::ZERO;
+        }
+        self.until = Some(now + FORGOTTEN_AFTER);
+        VOUCHED_FOR
+    }
+
+    /// The file is about to change. Returns how long that has to wait.
+    pub(super) fn change(&mut self, now: Instant) -> Duration {
+        self.changed = Some(now);
+        self.until.take().map_or(Duration::ZERO, |until| until.saturating_duration_since(now))
     }
 }
 
@@ -88,6 +127,7 @@ impl Nodes {
             path: Mutex::new(path),
             file: Mutex::new(File::new(attached.clone())),
             view: None,
+            vouched: Arc::default(),
             uses: AtomicU64::new(1),
         });
         self.above.insert(ino, node.clone());
@@ -131,6 +171,7 @@ impl Nodes {
             path: Mutex::new(path),
             file: Mutex::new(File::new(Attached::View(Arc::new(view)))),
             view: Some(name.to_vec()),
+            vouched: base.vouched.clone(),
             uses: AtomicU64::new(1),
         });
         self.above.insert(ino, node.clone());
@@ -190,5 +231,26 @@ impl Nodes {
         self.below.clear();
         self.views.clear();
         self.above.drain().map(|(_, node)| node).collect()
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn who_changes_waits_for_what_was_vouched() {
+        let start = Instant::now();
+        let at = |millis: u64| start + Duration::from_millis(millis);
+        let mut vouched = Vouched::default();
+        assert_eq!(vouched.change(start), Duration::ZERO);
+        assert_eq!(vouched.vouch(at(999)), Duration::ZERO);
+        assert_eq!(vouched.vouch(at(1000)), VOUCHED_FOR);
+        assert_eq!(vouched.vouch(at(1010)), VOUCHED_FOR);
+        assert_eq!(vouched.change(at(1015)), FORGOTTEN_AFTER - Duration::from_millis(5));
+        assert_eq!(vouched.change(at(1016)), Duration::ZERO);
+        assert_eq!(vouched.vouch(at(1016)), Duration::ZERO);
+        assert_eq!(vouched.vouch(at(2016)), VOUCHED_FOR);
+        assert_eq!(vouched.change(at(3000)), Duration::ZERO);
     }
 }

@@ -20,6 +20,7 @@
 
 use std::cell::Cell;
 use std::sync::Arc;
+use std::time::Instant;
 
 use weft_vfs::{Attr, Entry, Error, FileKind, FileSystem, Handle, Ino, Result};
 
@@ -207,17 +208,19 @@ impl TransformFs {
         }
     }
 
-    /// The content of a file changed: what the kernel has of its views counts no more.
+    /// The content of a file is about to change: what the kernel has of its views counts no more.
     pub(super) fn changed(&self, node: &Node) {
         if node.kind != FileKind::Regular {
             return;
         }
+        let wait = locked(&node.vouched).change(Instant::now());
         locked(&node.file).version += 1;
         let views = locked(&self.ground.nodes).views_of(node.ino);
         for view in views {
             self.announce(view.ino);
             self.changed(&view);
         }
+        std::thread::sleep(wait);
     }
 
     /// The name of a file goes: those of its views go with it.

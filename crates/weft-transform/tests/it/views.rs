@@ -1,6 +1,7 @@
 //! Views by name, links, networks that change under a file, and explanations.
 
 use std::sync::{Arc, Mutex};
+use std::time::Duration;
 
 use weft_transform::{
     CONVERT_ATTRIBUTE, EXPLAIN_ATTRIBUTE, Explanation, LINK, NETWORK_ATTRIBUTE, Rules, Source,
@@ -119,6 +120,30 @@ fn views_follow_what_they_show() -> Result<()> {
     Ok(())
 }
 
+/// What the kernel keeps of a view it may keep for a moment only, and not at all while the file
+/// changes.
+#[test]
+fn attributes_of_views_are_kept_while_nothing_changes() -> Result<()> {
+    let below = Arc::new(MemFs::new());
+    Walker::new(&*below).write_file(b"/data", b"some bytes", 0o644)?;
+    let fs = over(&below, "");
+    let walker = Walker::new(&fs);
+    let view = walker.resolve(b"/data@upper")?;
+    let again = walker.resolve(b"/data@upper+rot13")?;
+    let moment = fs.attr_lifetime(view.ino()).expect("a limit");
+    assert!(!moment.is_zero() && moment < Duration::from_millis(100));
+    assert_eq!(fs.attr_lifetime(again.ino()), Some(moment));
+    let data = walker.resolve(b"/data")?;
+    assert_eq!(fs.attr_lifetime(data.ino()), None);
+    let opened = fs.open(data.ino(), OpenFlags::WRITE)?;
+    fs.write(data.ino(), opened.handle, 10, b" more")?;
+    for view in [&view, &again] {
+        assert_eq!(fs.attr_lifetime(view.ino()), Some(Duration::ZERO));
+        assert_eq!(view.stat()?.size_bytes, 15);
+    }
+    fs.release(data.ino(), opened.handle)
+}
+
 #[test]
 fn views_of_unknown_length() -> Result<()> {
     let below = Arc::new(MemFs::new());
@@ -127,7 +152,7 @@ fn views_of_unknown_length() -> Result<()> {
     walker.write_file(b"/data", b"some bytes", 0o644)?;
     let view = walker.resolve(b"/data@hex")?;
     assert_eq!(view.stat()?.size_bytes, 0);
-    assert!(!fs.is_settled(view.ino()));
+    assert_eq!(fs.attr_lifetime(view.ino()), Some(Duration::ZERO));
     let opened = fs.open(view.ino(), OpenFlags::READ)?;
     assert!(opened.direct_io);
     let mut buf = [0; 64];
