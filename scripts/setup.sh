@@ -31,6 +31,7 @@ needs=(
   "dmg2img                         dmg2img     optional"
   "7zz                             7zip        optional"
   "xorriso                         xorriso     optional"
+  "etcd                            etcd-server optional"
 )
 if [ "${1:-}" = bench ]; then
   needs+=(

@@ -64,7 +64,7 @@
 //! | [`op`] | what each change does |
 //! | [`client`] | what a client has under leases, its log, calls and recalls |
 //! | [`mds`] | the metadata server: sessions, the table of leases, changes carried out |
-//! | [`store`] | keys, transactions, what changed: in memory or in SQLite |
+//! | [`store`] | keys, transactions, what changed: in memory, in SQLite or in etcd |
 //! | [`query`] | what is searched for |
 //! | [`wire`] | messages, records and frames as bytes |
 //! | `net` | sockets, TLS, what is said around the messages of `wire` |
@@ -90,6 +90,8 @@ mod rnode;
 #[cfg(all(feature = "net", feature = "sqlite"))]
 pub mod serve;
 pub mod store;
+#[cfg(feature = "testing")]
+pub mod testing;
 mod types;
 pub mod wire;
 

@@ -19,6 +19,11 @@ pub enum Ringer {
         mtime<2026-01-01; with a leading - those that must not. Write -- before the first of these."
     )]
     Search(Search),
+    /// Check that a cell's records fit together, while it is served
+    #[command(
+        after_help = "Exit codes: 0 nothing is wrong, 4 something is, 8 it could not be looked at."
+    )]
+    Doctor(Doctor),
     /// List changes of a mount that came too late: others had changed the same things
     Conflicts(Conflicts),
     /// Settle a conflict
@@ -39,8 +44,11 @@ pub enum Ringer {
 
 #[derive(Debug, Args)]
 pub struct Serve {
-    /// The file that the cell is kept in; it is made if it does not exist
+    /// The file that the cell is kept in, or its name with --etcd; it is made if it does not exist
     pub cell: PathBuf,
+    #[cfg(feature = "etcd")]
+    #[command(flatten)]
+    pub etcd: Etcd,
     /// Listen here: HOST:PORT, HOST or unix:/PATH, with IPv6 addresses in brackets; more than once
     /// [default: localhost:7473]
     #[arg(long, short, value_name = "ADDRESS")]
@@ -69,10 +77,30 @@ pub struct Serve {
     pub detached: bool,
 }
 
+/// A cell that has several servers.
+#[cfg(feature = "etcd")]
+#[derive(Debug, Args)]
+pub struct Etcd {
+    /// Keep the cell in etcd: http://HOST:PORT of each member, separated by commas. Start several
+    /// servers of it: one owns the cell, the others take over
+    #[arg(long = "etcd", value_name = "URL", value_delimiter = ',')]
+    pub members: Vec<String>,
+    /// Where ca-cert.pem, client-cert.pem and client-key.pem for etcd are
+    #[arg(long, value_name = "DIR", requires = "members")]
+    pub etcd_certificates: Option<PathBuf>,
+    /// How long a server that is not heard of keeps the cell
+    #[arg(long, value_name = "SECONDS", default_value_t = 5, requires = "members", value_parser = clap::value_parser!(u64).range(2..=60))]
+    pub session: u64,
+    /// Where clients reach this server, if that is not the first --listen
+    #[arg(long, value_name = "ADDRESS", requires = "members")]
+    pub advertise: Option<String>,
+}
+
 /// How a server is reached.
 #[derive(Debug, Args)]
 pub struct Reaching {
-    /// The metadata server: HOST:PORT, HOST or unix:/PATH
+    /// The metadata server: HOST:PORT, HOST or unix:/PATH; several with commas between them if the
+    /// cell has several
     #[arg(value_name = "SERVER")]
     pub server: String,
     /// Where ca-cert.pem, client-cert.pem and client-key.pem are: TLS
@@ -209,6 +237,12 @@ pub struct Holders {
 pub struct Pin {
     /// A file or directory of a mounted cell
     pub path: PathBuf,
+}
+
+#[derive(Debug, Args)]
+pub struct Doctor {
+    #[command(flatten)]
+    pub reaching: Reaching,
 }
 
 #[derive(Debug, Args)]

@@ -5,7 +5,7 @@ mod history;
 
 use super::background;
 use crate::cli::ringer::{
-    Conflicts, Keep, Mount, Reaching, Resolve, Ringer, Search, Serve, Status,
+    Conflicts, Doctor, Keep, Mount, Reaching, Resolve, Ringer, Search, Serve, Status,
 };
 use crate::failure::{DONE, Failure, Outcome};
 use crate::output::{Output, count};
@@ -25,7 +25,14 @@ use weft::ringer::live::{CONFLICTS_XATTR, LiveOptions, RingerFs};
 use weft::ringer::mds::MdsOptions;
 use weft::ringer::net::{self, Answer, Ask, CellStatus, PORT};
 use weft::ringer::serve::{ServeOptions, Server};
+#[cfg(feature = "etcd")]
+use weft::ringer::store::EtcdOptions;
 use weft::{Tree, mounts};
+
+/// `ringer doctor` has found something: as fsck(8) answers.
+const SOMETHING_WRONG: u8 = 4;
+/// `ringer doctor` could not look.
+const NOT_LOOKED_AT: u8 = 8;
 
 /// `ringer`.
 pub fn run(out: Output, verb: &Ringer) -> Outcome {
@@ -34,6 +41,7 @@ pub fn run(out: Output, verb: &Ringer) -> Outcome {
         Ringer::Mount(args) => mount(out, args),
         Ringer::Status(args) => status(out, args),
         Ringer::Search(args) => search(out, args),
+        Ringer::Doctor(args) => doctor(out, args),
         Ringer::Conflicts(args) => conflicts(out, args),
         Ringer::Resolve(args) => resolve(out, args),
         Ringer::Policy(args) => copies::policy(out, args),
@@ -55,6 +63,11 @@ fn failed(e: impl Into<net::Error>) -> Failure {
 fn address(text: &str) -> Result<Address, Failure> {
     let address = Address::parse(text, PORT).and_then(Address::absolute);
     address.map_err(|e| Failure::usage(e.to_string()))
+}
+
+/// At least one.
+fn addresses(text: &str) -> Result<Vec<Address>, Failure> {
+    text.split(',').map(address).collect()
 }
 
 fn size(text: &str) -> Result<u64, Failure> {
@@ -82,8 +95,7 @@ fn serve(out: Output, args: &Serve) -> Outcome {
     // Before anything can send one: a signal that comes early ends the server all the same.
     let told = Arc::new(AtomicBool::new(false));
     let mut signals = Signals::new([SIGTERM, SIGINT, SIGHUP])?;
-    let server = Server::start(&std::path::absolute(&args.cell)?, serve_options(args)?);
-    let server = server.map_err(failed)?;
+    let server = start(args)?;
     let served = Served {
         cell: args.cell.display().to_string(),
         addresses: server.addresses().iter().map(Address::to_string).collect(),
@@ -105,6 +117,22 @@ fn serve(out: Output, args: &Serve) -> Outcome {
     while !told.load(Ordering::Acquire) && !server.has_ended(Duration::from_millis(100)) {}
     server.stop().map_err(failed)?;
     Ok(DONE)
+}
+
+fn start(args: &Serve) -> Result<Server, Failure> {
+    let options = serve_options(args)?;
+    #[cfg(feature = "etcd")]
+    if !args.etcd.members.is_empty() {
+        let Some(name) = args.cell.to_str() else {
+            return Err(Failure::usage("the name of a cell in etcd is text"));
+        };
+        let mut etcd = EtcdOptions::new(args.etcd.members.clone(), name.to_owned());
+        etcd.certificates.clone_from(&args.etcd.etcd_certificates);
+        etcd.session = Duration::from_secs(args.etcd.session);
+        let advertise = args.etcd.advertise.as_deref().map(address).transpose()?;
+        return Server::start_member(&etcd, advertise.as_ref(), options).map_err(failed);
+    }
+    Server::start(&std::path::absolute(&args.cell)?, options).map_err(failed)
 }
 
 fn serve_options(args: &Serve) -> Result<ServeOptions, Failure> {
@@ -184,7 +212,9 @@ fn mount(out: Output, args: &Mount) -> Outcome {
 
 fn live_options(args: &Mount) -> Result<LiveOptions, Failure> {
     let store = std::path::absolute(&args.store)?;
-    let mut options = LiveOptions::new(address(&args.reaching.server)?, store);
+    let servers = addresses(&args.reaching.server)?;
+    let mut options = LiveOptions::new(servers[0].clone(), store);
+    options.servers = servers;
     options.listen = args.listen.as_deref().map(address).transpose()?;
     if let Some(directory) = &args.reaching.tls_certificates {
         let client = ClientTls::mutual(directory).map_err(failed)?;
@@ -201,11 +231,32 @@ fn live_options(args: &Mount) -> Result<LiveOptions, Failure> {
     Ok(options)
 }
 
-/// Asks a server something.
-fn ask(reaching: &Reaching, question: &Ask) -> Result<Answer, Failure> {
+/// Asks each server something.
+fn ask_all(
+    reaching: &Reaching,
+    question: &Ask,
+) -> Result<Vec<(Address, net::Result<Answer>)>, Failure> {
     let tls = reaching.tls_certificates.as_deref().map(ClientTls::mutual).transpose();
     let tls = tls.map_err(failed)?;
-    net::ask(&address(&reaching.server)?, tls.as_ref(), question).map_err(failed)
+    let ask = |server: Address| {
+        let answer = net::ask(&server, tls.as_ref(), question);
+        (server, answer)
+    };
+    Ok(addresses(&reaching.server)?.into_iter().map(ask).collect())
+}
+
+/// What the one that owns the cell has said, or why none did.
+fn the_owners(answers: Vec<(Address, net::Result<Answer>)>) -> Result<Answer, Failure> {
+    let alone = answers.len() == 1;
+    let mut whys = Vec::new();
+    for (server, answer) in answers {
+        match answer {
+            Ok(answer) => return Ok(answer),
+            Err(why) if alone => return Err(failed(why)),
+            Err(why) => whys.push(format!("{server}: {why}")),
+        }
+    }
+    Err(Failure::new(format!("no server that owns the cell answers: {}", whys.join("; "))))
 }
 
 /// How a cell is, as JSON.
@@ -218,6 +269,27 @@ struct CellReport {
     waits_for_clients: bool,
     epoch_seconds: f64,
     clients: Vec<ClientReport>,
+    /// Those that were asked, if there are several.
+    #[serde(skip_serializing_if = "Vec::is_empty")]
+    servers: Vec<ServerReport>,
+}
+
+#[derive(Debug, Serialize)]
+struct ServerReport {
+    address: String,
+    /// `owner`, `standby` or `away`.
+    role: &'static str,
+}
+
+impl ServerReport {
+    fn new((server, answer): &(Address, net::Result<Answer>)) -> Self {
+        let role = match answer {
+            Ok(_) => "owner",
+            Err(net::Error::Standby { .. }) => "standby",
+            Err(_) => "away",
+        };
+        Self { address: server.to_string(), role }
+    }
 }
 
 #[derive(Debug, Serialize)]
@@ -251,6 +323,7 @@ impl CellReport {
             waits_for_clients: status.in_grace,
             epoch_seconds: status.epoch_micros as f64 / 1e6,
             clients: clients.collect(),
+            servers: Vec::new(),
         }
     }
 }
@@ -260,15 +333,23 @@ fn status(out: Output, args: &Status) -> Outcome {
     if place.is_dir() {
         return copies::store_status(out, place);
     }
-    let Answer::Status { status } = ask(&args.reaching, &Ask::Status {})? else {
+    let answers = ask_all(&args.reaching, &Ask::Status {})?;
+    let servers: Vec<_> = answers.iter().map(ServerReport::new).collect();
+    let Answer::Status { status } = the_owners(answers)? else {
         return Err(Failure::new("the server said something else"));
     };
-    let report = CellReport::new(status);
+    let mut report = CellReport::new(status);
+    if servers.len() > 1 {
+        report.servers = servers;
+    }
     out.report(&report, |to| {
         let CellReport { cell, generation, transactions, clients, .. } = &report;
         writeln!(to, "cell {cell}, start {generation}, {}", count(*transactions, "transaction"))?;
         if report.waits_for_clients {
             writeln!(to, "waits for clients to tell what they hold")?;
+        }
+        for ServerReport { address, role } in &report.servers {
+            writeln!(to, "server {address}  {role}")?;
         }
         for c in clients {
             let state = match (c.connected, c.live) {
@@ -283,6 +364,49 @@ fn status(out: Output, args: &Status) -> Outcome {
         Ok(())
     })?;
     Ok(DONE)
+}
+
+/// What a look at all records came to, as JSON.
+#[derive(Debug, Serialize)]
+struct DoctorReport {
+    rnodes: u64,
+    names: u64,
+    problem_count: u64,
+    /// The first of them.
+    problems: Vec<ProblemReport>,
+}
+
+#[derive(Debug, Serialize)]
+struct ProblemReport {
+    code: String,
+    text: String,
+}
+
+fn doctor(out: Output, args: &Doctor) -> Outcome {
+    let looked = ask_all(&args.reaching, &Ask::Check {}).and_then(the_owners);
+    let answer = looked.map_err(|e| Failure { code: NOT_LOOKED_AT, ..e })?;
+    let Answer::Checked { rnodes, names, problem_count, problems } = answer else {
+        return Err(Failure {
+            code: NOT_LOOKED_AT,
+            ..Failure::new("the server said something else")
+        });
+    };
+    let text = |bytes: Bytes| String::from_utf8_lossy(&bytes.0).into_owned();
+    let problems = problems.into_iter();
+    let problems = problems.map(|(code, at)| ProblemReport { code: text(code), text: text(at) });
+    let report = DoctorReport { rnodes, names, problem_count, problems: problems.collect() };
+    out.report(&report, |to| {
+        for ProblemReport { code, text } in &report.problems {
+            writeln!(to, "{code}: {text}")?;
+        }
+        let state = if problem_count == 0 {
+            "nothing is wrong".into()
+        } else {
+            count(problem_count, "problem")
+        };
+        writeln!(to, "{}, {}: {state}", count(rnodes, "inode"), count(names, "name"))
+    })?;
+    Ok(if problem_count == 0 { DONE } else { SOMETHING_WRONG })
 }
 
 /// What was found, as JSON.
@@ -302,7 +426,7 @@ fn search(out: Output, args: &Search) -> Outcome {
     });
     let query = quoted.collect::<Vec<_>>().join(" ");
     let question = Ask::Search { query: Bytes(query.into_bytes()), limit: args.limit };
-    let Answer::Found { hits, complete } = ask(&args.reaching, &question)? else {
+    let Answer::Found { hits, complete } = the_owners(ask_all(&args.reaching, &question)?)? else {
         return Err(Failure::new("the server said something else"));
     };
     let paths = hits.iter().map(|hit| String::from_utf8_lossy(&hit.path.0).into_owned()).collect();

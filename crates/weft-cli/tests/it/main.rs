@@ -15,6 +15,8 @@ mod mount;
 mod nbd;
 mod ringer;
 mod ringer_copies;
+#[cfg(feature = "etcd")]
+mod ringer_etcd;
 mod run;
 mod trace;
 mod transfer;

@@ -49,24 +49,29 @@ impl Cell {
     }
 
     pub fn kill(&self, name: &str) {
-        let Ok(pid) = fs::read_to_string(self.bench.path(&format!("{name}.pid"))) else { return };
-        let pid = Pid::from_raw(pid.trim().parse().unwrap()).expect("a process id");
-        if kill_process(pid, Signal::KILL).is_err() {
-            return;
-        }
-        // It holds its sockets and locks until it is gone; it is a child of init by now.
-        let end = Instant::now() + Duration::from_secs(10);
-        while rustix::process::test_kill_process(pid).is_ok() && Instant::now() < end {
-            let stat = fs::read_to_string(format!("/proc/{}/stat", pid.as_raw_nonzero()));
-            if stat.is_ok_and(|s| s.rsplit(") ").next().is_some_and(|s| s.starts_with('Z'))) {
-                break;
-            }
-            std::thread::sleep(Duration::from_millis(5));
-        }
+        kill(&self.bench, name);
     }
 
     fn status(&self) -> serde_json::Value {
         self.bench.json(&["ringer", "status", &self.address()])
+    }
+}
+
+/// Kills, with no chance to clean up, the process that has written `NAME.pid`.
+pub fn kill(bench: &Bench, name: &str) {
+    let Ok(pid) = fs::read_to_string(bench.path(&format!("{name}.pid"))) else { return };
+    let pid = Pid::from_raw(pid.trim().parse().unwrap()).expect("a process id");
+    if kill_process(pid, Signal::KILL).is_err() {
+        return;
+    }
+    // It holds its sockets and locks until it is gone; it is a child of init by now.
+    let end = Instant::now() + Duration::from_secs(10);
+    while rustix::process::test_kill_process(pid).is_ok() && Instant::now() < end {
+        let stat = fs::read_to_string(format!("/proc/{}/stat", pid.as_raw_nonzero()));
+        if stat.is_ok_and(|s| s.rsplit(") ").next().is_some_and(|s| s.starts_with('Z'))) {
+            break;
+        }
+        std::thread::sleep(Duration::from_millis(5));
     }
 }
 

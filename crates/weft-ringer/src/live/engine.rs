@@ -14,6 +14,7 @@ use weft_vfs::Time;
 
 use super::LiveOptions;
 use super::blocks::Blocks;
+use super::circle::Circle;
 use super::conflicts::{Conflicts, blocks_of};
 use super::copies::Uneven;
 use super::fs::Live;
@@ -31,6 +32,8 @@ use crate::types::{BlockHash, ClientId, Epoch, Mode, Moment, RnodeId, Seq, Versi
 const TICK: Duration = Duration::from_millis(100);
 /// How long it waits before it calls the server again.
 const RECONNECT: Duration = Duration::from_millis(300);
+/// How long one of several servers may say nothing before the next is tried.
+const SILENCE: Duration = Duration::from_secs(3);
 /// `ETIMEDOUT`
 pub(super) const ETIMEDOUT: i32 = 110;
 
@@ -128,10 +131,7 @@ impl Engine {
                 Some(Ok(_)) => return Ok(engine),
                 Some(Err(why)) => break Error::Refused(why.clone()),
                 None if Instant::now() >= deadline => {
-                    let server = &engine.options.server;
-                    break Error::timed_out(format!(
-                        "the metadata server at {server} does not answer"
-                    ));
+                    break Error::timed_out(engine.options.silent());
                 }
                 None => std::thread::sleep(Duration::from_millis(5)),
             }
@@ -202,8 +202,7 @@ impl Engine {
             if left.is_zero() || self.is_stopped() {
                 inner.waiting.remove(&id);
                 self.handle(&mut inner, ClientEvent::Cancel(id));
-                let message =
-                    format!("the metadata server at {} does not answer", self.options.server);
+                let message = self.options.silent();
                 return Err(weft_vfs::Error::Io { errno: ETIMEDOUT, message });
             }
             let waited = self.answered.wait_timeout(inner, left);
@@ -281,14 +280,20 @@ impl Engine {
     }
 
     fn keep_connected(self: &Arc<Self>) {
+        let mut circle = Circle::new(&self.options.servers);
         while !self.is_stopped() {
-            match self.connect() {
+            let mut owner = None;
+            match self.connect(&circle.server()) {
                 Ok(()) => {}
                 Err(Error::Refused(why)) => {
                     tracing::error!("the metadata server refuses this client: {why}");
                     let _ = self.joined.set(Err(why));
                 }
+                Err(Error::Standby { owner: at }) => owner = at,
                 Err(e) => tracing::debug!("the metadata server: {e}"),
+            }
+            if circle.go_on(owner.as_deref()) {
+                continue;
             }
             let mut left = RECONNECT;
             while !self.is_stopped() && !left.is_zero() {
@@ -299,10 +304,11 @@ impl Engine {
     }
 
     /// Calls the server, and takes what it says until the connection ends.
-    fn connect(self: &Arc<Self>) -> Result<()> {
-        let server = &self.options.server;
+    fn connect(self: &Arc<Self>, server: &Address) -> Result<()> {
+        let alone = self.options.servers.len() == 1;
+        let limit = if alone { HANDSHAKE_LIMIT } else { SILENCE };
         let tls = self.options.tls.as_ref().map(|(tls, _)| (tls, server.host()));
-        let mut link = Conversation::connect(server, tls, HANDSHAKE_LIMIT)?;
+        let mut link = Conversation::connect(server, tls, limit)?;
         let socket = link.socket();
         let listens = self.listen(socket.local_ip())?;
         let ask = Ask::Join {
@@ -311,7 +317,7 @@ impl Engine {
             cell: self.home.cell()?,
         };
         link.send(&ask)?;
-        let own = match link.receive(Some(Instant::now() + HANDSHAKE_LIMIT))? {
+        let own = match link.receive(Some(Instant::now() + limit))? {
             Answer::Joined { client, cell } => {
                 if self.home.cell()? == 0 {
                     self.home.set_cell(cell)?;
@@ -321,6 +327,7 @@ impl Engine {
             Answer::Refused { why } => {
                 return Err(Error::Refused(String::from_utf8_lossy(&why.0).into_owned()));
             }
+            Answer::Standby { owner } => return Err(Error::standby(owner)),
             _ => return Err(Error::Refused("the other side is no metadata server".into())),
         };
         let (mut receiver, writer, socket) = link.into_parts();
@@ -332,18 +339,28 @@ impl Engine {
         *locked(&self.outbox) = Some(Arc::clone(&outbox));
         let _ = self.joined.set(Ok(own));
         self.handle(&mut locked(&self.inner), ClientEvent::Connected);
+        let mut heard = Instant::now();
         let ended = loop {
             if self.is_stopped() {
                 break Ok(());
             }
             let soon = Some(Instant::now() + Duration::from_secs(1));
-            match receiver.next::<Answer>(soon) {
+            let answer = receiver.next::<Answer>(soon);
+            if answer.is_ok() {
+                heard = Instant::now();
+            }
+            match answer {
                 Ok(Answer::Mds { message }) => {
                     self.handle(&mut locked(&self.inner), ClientEvent::Message(*message));
                 }
                 Ok(Answer::Peers { peers }) => self.peers.learn(own, peers),
+                Ok(Answer::Standby { owner }) => break Err(Error::standby(owner)),
+                Ok(Answer::Pong {}) => {}
                 Ok(other) => tracing::debug!("the server said {other:?}"),
-                Err(e) if e.is_timeout() => {}
+                Err(e) if e.is_timeout() && alone => {}
+                Err(e) if e.is_timeout() && heard.elapsed() < SILENCE => {
+                    outbox.post(&Ask::Ping {});
+                }
                 Err(e) => break Err(e),
             }
         };

@@ -25,6 +25,7 @@
 
 mod attributes;
 mod blocks;
+mod circle;
 mod conflicts;
 mod content;
 mod copies;
@@ -57,8 +58,8 @@ use crate::client::ClientOptions;
 /// How to be a client.
 #[derive(Debug, Clone)]
 pub struct LiveOptions {
-    /// The metadata server.
-    pub server: Address,
+    /// The metadata server; several if the cell is in etcd: the client goes to the one that owns it.
+    pub servers: Vec<Address>,
     /// The local store; made if it is not there.
     pub directory: PathBuf,
     /// Where other clients are to reach this one; `None` for `peers.sock` in the local store if the
@@ -85,11 +86,17 @@ pub struct LiveOptions {
 }
 
 impl LiveOptions {
+    /// What is said when no server answers.
+    fn silent(&self) -> String {
+        let servers: Vec<String> = self.servers.iter().map(Address::to_string).collect();
+        format!("the metadata server at {} does not answer", servers.join(" or "))
+    }
+
     /// The usual ones.
     #[must_use]
     pub fn new(server: Address, directory: PathBuf) -> Self {
         Self {
-            server,
+            servers: vec![server],
             directory,
             listen: None,
             tls: None,

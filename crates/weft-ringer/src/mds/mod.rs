@@ -11,6 +11,7 @@
 //! - Every transaction expects the cell's record as this server wrote it. So of two servers on one
 //!   store the elder can change nothing.
 
+mod check;
 mod commit;
 mod copies;
 mod history;
@@ -21,13 +22,16 @@ use std::collections::{BTreeMap, BTreeSet};
 
 use weft_vfs::Time;
 
+pub use self::check::{Checked, PROBLEMS_MAX, Problem, check};
 use self::commit::{Stop, carry_out};
 use self::leases::{Leases, Step};
 use self::records::{Cell, Numbers, Session, key};
 use crate::error::Refusal;
 use crate::op::Logged;
 use crate::rnode::{Name, Rnode};
-use crate::store::{IndexChange, Revision, Store, StoreError, StoreResult, Transaction};
+use crate::store::{
+    IndexChange, IndexSource, Revision, Store, StoreError, StoreResult, Transaction,
+};
 use crate::types::{
     ClientId, Cookie, Epoch, Generation, Incarnation, Mode, Moment, RequestId, RnodeId, Seq, Token,
 };
@@ -39,6 +43,10 @@ use crate::wire::{
 const MARGIN: u64 = 16;
 /// Entries in one part of a listing.
 const LISTING_MAX: usize = 1000;
+
+/// How the index is made from a cell's records, for a store that has none.
+pub const INDEX: IndexSource =
+    IndexSource { ranges: &[(b"d", b"e"), (b"r", b"s")], read: records::indexed };
 
 /// What can be set.
 #[derive(Debug, Clone)]
@@ -320,6 +328,7 @@ impl Mds {
             }
             (Some(live), _) if live.must_reclaim => Reply::NoSession {},
             (Some(_), RequestBody::Acquire { rnode, mode }) => {
+                store.prefetch(&[records::rnode_key(rnode), key(b'h', rnode.0)])?;
                 if records::load_rnode(store, rnode)?.is_some() {
                     let steps = self.leases.acquire(now, client, id, rnode, mode);
                     return self.take(store, steps, out);
@@ -526,6 +535,7 @@ impl Mds {
         if ops.last().is_none_or(|last| last.seq <= applied) {
             return Ok(Reply::Committed { applied, refused: session.refused });
         }
+        store.prefetch(&records::touched(ops))?;
         let mut outcome = match carry_out(store, &self.leases, client, session, ops) {
             Ok(outcome) => outcome,
             Err((Stop::Store(error), _)) => return Err(error),

@@ -17,8 +17,9 @@
 //!
 //! Numbers in keys are 8 bytes, big-endian, so that keys sort as numbers do.
 
+use crate::op::{Logged, Op};
 use crate::rnode::{Dirent, Name, Rnode};
-use crate::store::{Store, StoreError, StoreResult};
+use crate::store::{Facts, IndexChange, Store, StoreError, StoreResult};
 use crate::types::{Cookie, Epoch, Generation, Incarnation, RnodeId, Seq};
 use crate::wire::{Refused, Wire, decode, wire_struct};
 
@@ -112,6 +113,60 @@ pub(super) fn load_rnode(store: &dyn Store, id: RnodeId) -> StoreResult<Option<R
     load(store, &rnode_key(id), "rnode")
 }
 
+/// What changes read, as far as it can be told before: to be read together.
+pub(super) fn touched(ops: &[Logged]) -> Vec<Vec<u8>> {
+    let mut keys = Vec::new();
+    let mut name = |dir: &RnodeId, name: &Name| {
+        keys.extend([rnode_key(*dir), dirent_key(*dir, name)]);
+    };
+    let mut rnodes = Vec::new();
+    for logged in ops {
+        match &logged.op {
+            Op::Create { parent, name: of, .. }
+            | Op::Unlink { parent, name: of }
+            | Op::Rmdir { parent, name: of } => name(parent, of),
+            Op::Link { id, parent, name: of } => {
+                name(parent, of);
+                rnodes.push(rnode_key(*id));
+            }
+            Op::Rename { parent, name: of, new_parent, new_name, .. } => {
+                name(parent, of);
+                name(new_parent, new_name);
+            }
+            Op::SetAttr { id, .. }
+            | Op::SetXattr { id, .. }
+            | Op::RemoveXattr { id, .. }
+            | Op::Keep { id } => {
+                rnodes.push(rnode_key(*id));
+            }
+            Op::Write { id, .. } => rnodes.extend([rnode_key(*id), key(b'h', id.0)]),
+        }
+    }
+    keys.append(&mut rnodes);
+    keys
+}
+
+/// What a record says for the index.
+pub(super) fn indexed(key: &[u8], value: &[u8]) -> StoreResult<Option<IndexChange>> {
+    let (kind, number, name) = match (key.first(), key.get(1..9), key.get(9..)) {
+        (Some(kind), Some(number), Some(name)) => (kind, number, name),
+        _ => return Err(damaged("key", key)),
+    };
+    let id = RnodeId(number.try_into().map_or(0, u64::from_be_bytes));
+    Ok(match kind {
+        b'r' => {
+            let rnode: Rnode = decode(value).map_err(|_| damaged("rnode", key))?;
+            Some(IndexChange::File { rnode: id, facts: Some(Facts::of(&rnode)) })
+        }
+        b'd' => {
+            let dirent: Dirent = decode(value).map_err(|_| damaged("name", key))?;
+            let rnode = Some(dirent.id);
+            Some(IndexChange::Name { dir: id, name: name.to_vec(), rnode })
+        }
+        _ => None,
+    })
+}
+
 /// The entries of `dir` behind `after`, at most `limit`.
 pub(super) fn list(
     store: &dyn Store,
@@ -121,9 +176,15 @@ pub(super) fn list(
 ) -> StoreResult<Vec<(Name, Dirent)>> {
     let from = listing_key(dir, Cookie(after.0.saturating_add(1)));
     let to = key(b'l', dir.0.saturating_add(1));
-    let mut entries = Vec::new();
+    let mut names = Vec::new();
     for (key, record) in store.range(&from, &to, limit)? {
         let name: Name = decode(&record.value).map_err(|_| damaged("listing", &key))?;
+        names.push((key, name));
+    }
+    let keys: Vec<_> = names.iter().map(|(_, name)| dirent_key(dir, name)).collect();
+    store.prefetch(&keys)?;
+    let mut entries = Vec::new();
+    for (key, name) in names {
         let dirent = load(store, &dirent_key(dir, &name), "name")?;
         entries.push((name, dirent.ok_or_else(|| damaged("listing", &key))?));
     }

@@ -36,6 +36,10 @@ pub enum Ask {
         /// How many are wanted.
         limit: u32,
     },
+    /// Is somebody there?
+    Ping {},
+    /// Do the cell's records fit together? The server does nothing else meanwhile.
+    Check {},
 }
 wire_enum!(Ask {
     1 => Join { secret, listens, cell },
@@ -43,6 +47,8 @@ wire_enum!(Ask {
     3 => Mds { message },
     4 => Status {},
     5 => Search { query, limit },
+    20 => Ping {},
+    21 => Check {},
 });
 
 /// From a metadata server.
@@ -84,6 +90,24 @@ pub enum Answer {
         /// Whether that is all.
         complete: bool,
     },
+    /// To anything: this server does not own the cell. The connection is of no use to a client.
+    Standby {
+        /// Where the owner is reached, as text, as far as it is known.
+        owner: Option<Bytes>,
+    },
+    /// To `Ping`.
+    Pong {},
+    /// To `Check`.
+    Checked {
+        /// Rnodes.
+        rnodes: u64,
+        /// Names in directories.
+        names: u64,
+        /// How many problems there are.
+        problem_count: u64,
+        /// The first of them: a word for what is wrong, and where.
+        problems: Vec<(Bytes, Bytes)>,
+    },
 }
 wire_enum!(Answer {
     1 => Joined { client, cell },
@@ -93,6 +117,9 @@ wire_enum!(Answer {
     5 => Peers { peers },
     6 => Status { status },
     7 => Found { hits, complete },
+    20 => Standby { owner },
+    21 => Pong {},
+    22 => Checked { rnodes, names, problem_count, problems },
 });
 
 /// A client that others reach.

@@ -40,6 +40,8 @@ pub const MEMBER_NAME: &str = "member.weft-ringer";
 pub const WRITE_LIMIT: Duration = Duration::from_secs(20);
 /// How long a connection may take until both sides know each other.
 pub const HANDSHAKE_LIMIT: Duration = Duration::from_secs(10);
+/// How long a server may look through its cell: some 10 million files.
+const CHECK_LIMIT: Duration = Duration::from_secs(300);
 /// The longest frame of a peer that has not said who it is, in bytes.
 pub const HELLO_MAX_BYTES: usize = 4096;
 /// What may wait to be sent on one connection, in bytes: some of the longest frames.
@@ -62,6 +64,12 @@ pub enum Error {
     /// The other side said no.
     #[error("{0}")]
     Refused(String),
+    /// The server does not own the cell.
+    #[error("the server stands by{}", owner.as_ref().map(|o| format!(": {o} owns the cell")).unwrap_or_default())]
+    Standby {
+        /// Where the owner is reached, as far as the server knows.
+        owner: Option<String>,
+    },
     /// The other side ended the connection, or this one did.
     #[error("the connection has ended")]
     Closed,
@@ -73,6 +81,12 @@ pub enum Error {
 impl Error {
     pub(crate) fn io(what: impl Into<String>, source: std::io::Error) -> Self {
         weft_net::Error::io(what, source).into()
+    }
+
+    /// That a server has said that it stands by.
+    pub(crate) fn standby(owner: Option<crate::rnode::Bytes>) -> Self {
+        let owner = owner.map(|text| String::from_utf8_lossy(&text.0).into_owned());
+        Self::Standby { owner }
     }
 
     pub(crate) fn timed_out(what: impl Into<String>) -> Self {
@@ -218,7 +232,7 @@ impl Conversation {
 /// Asks a metadata server something, as one who only looks.
 ///
 /// # Errors
-/// [`Error`]; [`Error::Refused`] if the server says no.
+/// [`Error`]; [`Error::Refused`] if the server says no, [`Error::Standby`] if another owns the cell.
 pub fn ask(server: &Address, tls: Option<&ClientTls>, question: &Ask) -> Result<Answer> {
     let tls = tls.map(|tls| (tls, server.host()));
     let mut link = Conversation::connect(server, tls, HANDSHAKE_LIMIT)?;
@@ -232,10 +246,12 @@ pub fn ask(server: &Address, tls: Option<&ClientTls>, question: &Ask) -> Result<
         _ => return Err(Error::Refused("the other side is no metadata server".into())),
     }
     link.send(question)?;
-    match link.receive(deadline)? {
+    let limit = if matches!(question, Ask::Check {}) { CHECK_LIMIT } else { HANDSHAKE_LIMIT };
+    match link.receive(Some(Instant::now() + limit))? {
         Answer::Refused { why } => {
             Err(Error::Refused(String::from_utf8_lossy(&why.0).into_owned()))
         }
+        Answer::Standby { owner } => Err(Error::standby(owner)),
         answer => Ok(answer),
     }
 }

@@ -100,6 +100,8 @@ fn take(
             }
             (Ask::Status {}, _) => Event::Status { number },
             (Ask::Search { query, limit }, _) => Event::Search { number, query, limit },
+            (Ask::Check {}, _) => Event::Check { number },
+            (Ask::Ping {}, _) => Event::Ping { number },
             (Ask::Join { .. } | Ask::Observe {}, _) => {
                 return Err(Error::Refused("it says twice who it is".into()));
             }

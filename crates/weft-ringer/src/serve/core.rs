@@ -1,21 +1,22 @@
 //! The state machine of a metadata server with its store, in one thread.
 
 use std::collections::BTreeMap;
-use std::path::Path;
 use std::sync::Arc;
 use std::sync::mpsc::{Receiver, RecvTimeoutError};
 use std::time::{Duration, Instant};
 
 use super::ServeOptions;
 use crate::live::{fill_random, now, wall};
-use crate::mds::{Mds, MdsEvent, ToClient};
+use crate::mds::{Checked, Mds, MdsEvent, ToClient, check};
 use crate::net::{Answer, CellStatus, ClientStatus, Error, Hit, Outbox, Peer, Result};
 use crate::query::Query;
 use crate::rnode::Bytes;
-use crate::store::{SqliteStore, Store, StoreError, Transaction};
+use crate::store::{CellStore, StoreError, Transaction};
 use crate::types::ClientId;
 use crate::wire::ToServer;
 
+/// How long it may take to tell clients that this server has lost its cell.
+const FAREWELL: Duration = Duration::from_millis(200);
 const TICK: Duration = Duration::from_millis(50);
 /// The most hits of one search, and the most bytes of their paths: they fit a frame.
 const HITS_MAX: usize = 10_000;
@@ -50,6 +51,12 @@ pub(super) enum Event {
         query: Bytes,
         limit: u32,
     },
+    Ping {
+        number: u64,
+    },
+    Check {
+        number: u64,
+    },
     Stop,
 }
 
@@ -61,7 +68,7 @@ struct Connection {
 }
 
 pub(super) struct Core {
-    store: SqliteStore,
+    store: Box<dyn CellStore>,
     mds: Mds,
     cell: u64,
     epoch_micros: u64,
@@ -74,7 +81,7 @@ fn store_error(e: &StoreError) -> Error {
 }
 
 /// The number of the cell, drawn when it was made.
-fn cell_number(store: &mut SqliteStore) -> Result<u64> {
+fn cell_number(store: &mut dyn CellStore) -> Result<u64> {
     if let Some(record) = store.get(CELL_KEY).map_err(|e| store_error(&e))? {
         let number = record.value.try_into().map(u64::from_be_bytes);
         return number.map_err(|_| Error::Store("the cell's number is damaged".into()));
@@ -90,12 +97,11 @@ fn cell_number(store: &mut SqliteStore) -> Result<u64> {
 }
 
 impl Core {
-    pub(super) fn open(path: &Path, options: &ServeOptions) -> Result<Self> {
-        let mut store = SqliteStore::open(path)
-            .map_err(|e| Error::Store(format!("{}: {e}", path.display())))?;
-        let cell = cell_number(&mut store)?;
-        let mds = Mds::open(&mut store, now(), wall(), options.mds.clone())
-            .map_err(|e| Error::Store(format!("{}: {e}", path.display())))?;
+    /// Begins a life of the server of the cell in `store`.
+    pub(super) fn open(mut store: Box<dyn CellStore>, options: &ServeOptions) -> Result<Self> {
+        let cell = cell_number(&mut *store)?;
+        let mds = Mds::open(&mut *store, now(), wall(), options.mds.clone());
+        let mds = mds.map_err(|e| store_error(&e))?;
         Ok(Self {
             store,
             mds,
@@ -109,11 +115,23 @@ impl Core {
     /// Takes events until told to stop.
     pub(super) fn run(mut self, events: &Receiver<Event>) -> Result<()> {
         let ended = self.serve(events);
-        for outbox in self.clients.values().map(|c| &c.outbox).chain(self.observers.values()) {
+        let outboxes: Vec<_> =
+            self.clients.values().map(|c| &c.outbox).chain(self.observers.values()).collect();
+        if ended.is_err() {
+            // They look for another server, if there is one.
+            let told = Instant::now() + FAREWELL;
+            for outbox in &outboxes {
+                outbox.post(&Answer::Standby { owner: None });
+            }
+            for outbox in &outboxes {
+                outbox.drain(told.saturating_duration_since(Instant::now()));
+            }
+        }
+        for outbox in outboxes {
             outbox.close();
         }
         if let Err(e) = &ended {
-            tracing::error!("the store failed, and the server with it: {e}");
+            tracing::error!("the server has lost its store: {e}");
         }
         ended
     }
@@ -126,18 +144,27 @@ impl Core {
                 Ok(event) => Some(event),
                 Err(RecvTimeoutError::Timeout) => None,
             };
+            if !self.store.is_owned() {
+                return Err(store_error(&StoreError::Fenced));
+            }
             if let Some(event) = event {
                 self.event(event)?;
             }
             if tick.elapsed() >= TICK {
                 tick = Instant::now();
                 self.mds(MdsEvent::Tick)?;
+                self.store.idle().map_err(|e| store_error(&e))?;
             }
         }
     }
 
     fn mds(&mut self, event: MdsEvent) -> Result<()> {
-        let out = self.mds.handle(&mut self.store, now(), event).map_err(|e| store_error(&e))?;
+        let out = self.mds.handle(&mut *self.store, now(), event).map_err(|e| store_error(&e))?;
+        // A renewal or a lease is not to be had from who is not the owner, though it changes nothing
+        // of the store.
+        if !self.store.is_owned() {
+            return Err(store_error(&StoreError::Fenced));
+        }
         for ToClient { client, message } in out {
             // Who is not there asks again when it is.
             if let Some(connection) = self.clients.get(&client) {
@@ -184,6 +211,11 @@ impl Core {
                 let answer = self.search(&query, limit)?;
                 self.answer(number, &answer);
             }
+            Event::Check { number } => {
+                let checked = check(&*self.store).map_err(|e| store_error(&e))?;
+                self.answer(number, &answer_of(checked));
+            }
+            Event::Ping { number } => self.answer(number, &Answer::Pong {}),
             Event::Stop => {}
         }
         Ok(())
@@ -214,7 +246,12 @@ impl Core {
             Err(e) => return Ok(refused(&e.to_string())),
         };
         let limit = usize::try_from(limit).unwrap_or(HITS_MAX).min(HITS_MAX);
-        let mut found = self.store.search(&query, limit + 1).map_err(|e| store_error(&e))?;
+        let found = self.store.search(&query, limit + 1).map_err(|e| store_error(&e))?;
+        let Some(mut found) = found else {
+            return Ok(refused(
+                "the index is being made, after a change of servers: ask again soon",
+            ));
+        };
         let mut bytes = 0;
         let fits = found.iter().take(limit).take_while(|(_, path)| {
             bytes += path.len();
@@ -251,6 +288,13 @@ impl Core {
             },
         }
     }
+}
+
+fn answer_of(checked: Checked) -> Answer {
+    let Checked { rnodes, names, problem_count, problems, .. } = checked;
+    let bytes = |text: &str| Bytes(text.as_bytes().to_vec());
+    let problems = problems.iter().map(|p| (bytes(p.code), bytes(&p.text))).collect();
+    Answer::Checked { rnodes, names, problem_count, problems }
 }
 
 fn refused(why: &str) -> Answer {

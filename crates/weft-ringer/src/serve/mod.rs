@@ -5,10 +5,13 @@
 //! - Who speaks for a client has shown its secret on the same connection; over TLS it has shown a
 //!   certificate of the cell's authority before that.
 //! - The thread with the state machine never waits for a connection.
-//! - When the store fails the server ends: what it says would not be durable.
+//! - When the store fails the server ends, or stands by if the cell has several: what it says would
+//!   not be durable.
 
 mod connection;
 mod core;
+#[cfg(feature = "etcd")]
+mod member;
 
 use std::path::Path;
 use std::sync::atomic::{AtomicBool, Ordering};
@@ -21,8 +24,13 @@ use weft_net::{Address, Listener, Listening, ServerTls};
 
 use self::connection::serve_connection;
 use self::core::{Core, Event};
+#[cfg(feature = "etcd")]
+use self::member::Member;
 use crate::mds::MdsOptions;
 use crate::net::{Error, Result, SOCKET_MODE};
+#[cfg(feature = "etcd")]
+use crate::store::EtcdOptions;
+use crate::store::SqliteStore;
 
 /// Events that wait for the state machine; connections wait beyond that.
 const EVENTS_MAX: usize = 256;
@@ -84,16 +92,44 @@ impl Server {
     /// # Errors
     /// [`Error::Store`] if the file is not a cell or is served already; [`Error::Net`].
     pub fn start(path: &Path, options: ServeOptions) -> Result<Self> {
-        let bind = |address| Listener::bind(address, SOCKET_MODE);
-        let bound: Vec<Listener> = options.listen.iter().map(bind).collect::<Result<_, _>>()?;
+        let bound = bind(&options)?;
+        let failed = |e: &dyn std::fmt::Display| Error::Store(format!("{}: {e}", path.display()));
+        let store = SqliteStore::open(path).map_err(|e| failed(&e))?;
+        let core = Core::open(Box::new(store), &options).map_err(|e| failed(&e))?;
+        Self::run(bound, options, move |events| core.run(events))
+    }
+
+    /// Serves a cell in etcd, alone or with others: one of them owns it, the others stand by and send
+    /// clients there, until it is heard of no more. `reached_at` is where clients reach this one, if
+    /// that is not the first of its addresses.
+    ///
+    /// # Errors
+    /// [`Error::Store`] if no member of etcd answers, [`Error::Net`].
+    #[cfg(feature = "etcd")]
+    pub fn start_member(
+        etcd: &EtcdOptions,
+        reached_at: Option<&Address>,
+        options: ServeOptions,
+    ) -> Result<Self> {
+        let bound = bind(&options)?;
+        let reached_at = reached_at.or(bound.first().map(Listener::address));
+        let reached_at = reached_at.map(Address::to_string).unwrap_or_default();
+        let member = Member::new(etcd, reached_at, options.clone())?;
+        Self::run(bound, options, move |events| member.run(events))
+    }
+
+    fn run(
+        bound: Vec<Listener>,
+        options: ServeOptions,
+        work: impl FnOnce(&Receiver<Event>) -> Result<()> + Send + 'static,
+    ) -> Result<Self> {
         let addresses = bound.iter().map(|l| l.address().clone()).collect();
         let (events, received) = sync_channel(EVENTS_MAX);
-        let core = Core::open(path, &options)?;
         let shared = Arc::new(Shared { stop: AtomicBool::new(false), events, options });
         let (tell, ended) = sync_channel(1);
         let ours = Arc::clone(&shared);
         let core = spawn("ringer-mds", move || {
-            let served = core.run(&received);
+            let served = work(&received);
             ours.stop.store(true, Ordering::Release);
             let _ = tell.try_send(());
             served
@@ -148,6 +184,11 @@ impl Drop for Server {
             tracing::error!("{e}");
         }
     }
+}
+
+fn bind(options: &ServeOptions) -> Result<Vec<Listener>> {
+    let bind = |address| Listener::bind(address, SOCKET_MODE);
+    Ok(options.listen.iter().map(bind).collect::<Result<_, _>>()?)
 }
 
 fn spawn<T: Send + 'static>(

@@ -11,16 +11,22 @@
 //! - [`changes`](Store::changes) tells each change once, in the order of revisions; or says that it
 //!   cannot, if they were forgotten ([`forget_before`](Store::forget_before)).
 
+#[cfg(feature = "etcd")]
+mod etcd;
 #[cfg(feature = "sqlite")]
 mod index;
+#[cfg(feature = "etcd")]
+mod local_index;
 mod memory;
 #[cfg(feature = "sqlite")]
 mod sqlite;
 
-use crate::query::Kind;
+use crate::query::{Kind, Query};
 use crate::rnode::{Rnode, TAGS_XATTR};
 use crate::types::RnodeId;
 
+#[cfg(feature = "etcd")]
+pub use etcd::{EtcdCell, EtcdOptions, EtcdStore, Taken};
 pub use memory::MemoryStore;
 #[cfg(feature = "sqlite")]
 pub use sqlite::SqliteStore;
@@ -152,6 +158,10 @@ pub enum StoreError {
     /// The store is full.
     #[error("the store is full")]
     Full,
+    /// This server does not own the cell, or not any more: whatever it does is refused. Whether a
+    /// transaction under way happened is not known.
+    #[error("this server does not own the cell any more")]
+    Fenced,
     /// Something below failed. Whether a transaction under way happened is not known; it is found
     /// out by opening the store again.
     #[error("the store failed: {0}")]
@@ -174,6 +184,14 @@ pub trait Store {
     /// # Errors
     /// [`StoreError::Failed`].
     fn range(&self, from: &[u8], to: &[u8], limit: usize) -> StoreResult<Vec<(Vec<u8>, Record)>>;
+
+    /// Reads keys that are soon asked for, if it is quicker to read them together.
+    ///
+    /// # Errors
+    /// [`StoreError::Failed`].
+    fn prefetch(&self, _keys: &[Vec<u8>]) -> StoreResult<()> {
+        Ok(())
+    }
 
     /// Carries out a transaction, durably. Returns its revision; that of the last one if it changes
     /// nothing.
@@ -200,4 +218,37 @@ pub trait Store {
     /// # Errors
     /// [`StoreError::Failed`].
     fn forget_before(&mut self, revision: Revision) -> StoreResult<()>;
+}
+
+/// How the index of a cell is made from what its store has.
+#[derive(Debug, Clone, Copy)]
+pub struct IndexSource {
+    /// The keys, from each first one to before each second one, that something is told by.
+    pub ranges: &'static [(&'static [u8], &'static [u8])],
+    /// What a key and its value tell.
+    pub read: fn(&[u8], &[u8]) -> StoreResult<Option<IndexChange>>,
+}
+
+/// A store that a server works on: it can be searched, and it may be taken away.
+pub trait CellStore: Store + std::fmt::Debug + Send {
+    /// The rnodes that fit a query with their paths, in the order of those, at most `limit`. `None`
+    /// if the index is being made still.
+    ///
+    /// # Errors
+    /// [`StoreError::Failed`].
+    fn search(&self, query: &Query, limit: usize) -> StoreResult<Option<Vec<(RnodeId, Vec<u8>)>>>;
+
+    /// Whether nobody else can have taken over. What was read before this is asked is right if it
+    /// says so.
+    fn is_owned(&self) -> bool {
+        true
+    }
+
+    /// Does a little of what can wait.
+    ///
+    /// # Errors
+    /// [`StoreError`].
+    fn idle(&mut self) -> StoreResult<()> {
+        Ok(())
+    }
 }

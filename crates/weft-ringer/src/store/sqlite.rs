@@ -15,7 +15,9 @@ use std::path::Path;
 
 use rusqlite::{Connection, ErrorCode, OptionalExtension, params};
 
-use super::{Change, Record, Revision, Store, StoreError, StoreResult, Transaction, index};
+use super::{
+    CellStore, Change, Record, Revision, Store, StoreError, StoreResult, Transaction, index,
+};
 use crate::query::Query;
 use crate::types::RnodeId;
 
@@ -109,6 +111,12 @@ impl SqliteStore {
     /// [`StoreError::Failed`].
     pub fn search(&self, query: &Query, limit: usize) -> StoreResult<Vec<(RnodeId, Vec<u8>)>> {
         index::search(&self.db, query, limit)
+    }
+}
+
+impl CellStore for SqliteStore {
+    fn search(&self, query: &Query, limit: usize) -> StoreResult<Option<Vec<(RnodeId, Vec<u8>)>>> {
+        self.search(query, limit).map(Some)
     }
 }
 

@@ -1,5 +1,7 @@
 //! The shared file service from outside.
 
+#[cfg(feature = "testing")]
+mod etcd;
 mod fence;
 mod live;
 mod quiet;

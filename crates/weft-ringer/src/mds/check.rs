@@ -1,0 +1,343 @@
+//! Whether a cell's records fit together: the tree hangs together, and every count in it is right.
+//!
+//! What must be so whenever no transaction is under way, and so at any moment that a server looks.
+//! Records that are not known here are passed over.
+
+use std::collections::{BTreeMap, BTreeSet};
+
+use super::records::{key, number_of};
+use crate::rnode::{Body, Dirent, Holders, Name, Rnode};
+use crate::store::{Store, StoreResult};
+use crate::types::{Cookie, RnodeId};
+use crate::wire::{Wire, decode};
+
+/// Of how many problems more is kept than that they are there.
+pub const PROBLEMS_MAX: usize = 1000;
+/// Records that are read at once.
+const PAGE: usize = 1000;
+
+/// Something that is not as it must be.
+#[derive(Debug, Clone, PartialEq, Eq)]
+pub struct Problem {
+    /// What is wrong, in a word that does not change.
+    pub code: &'static str,
+    /// Where, for people.
+    pub text: String,
+}
+
+/// What was looked at, and what is wrong.
+#[derive(Debug, Clone, PartialEq, Eq, Default)]
+pub struct Checked {
+    /// Rnodes.
+    pub rnodes: u64,
+    /// Of them those without a name, that somebody holds.
+    pub orphans: u64,
+    /// Names in directories.
+    pub names: u64,
+    /// How many problems there are.
+    pub problem_count: u64,
+    /// The first [`PROBLEMS_MAX`] of them.
+    pub problems: Vec<Problem>,
+}
+
+impl Checked {
+    fn found(&mut self, code: &'static str, text: String) {
+        self.problem_count += 1;
+        if self.problems.len() < PROBLEMS_MAX {
+            self.problems.push(Problem { code, text });
+        }
+    }
+
+    fn expect(&mut self, is_so: bool, code: &'static str, text: impl FnOnce() -> String) {
+        if !is_so {
+            self.found(code, text());
+        }
+    }
+}
+
+/// What is kept of an rnode while all are looked at.
+struct Seen {
+    kind: weft_vfs::FileKind,
+    nlink: u32,
+    /// Of a directory.
+    parent: Option<RnodeId>,
+    entries: u64,
+    /// What names count up to.
+    named: u32,
+    found_entries: u64,
+    found_dirs: u32,
+    has_blocks: bool,
+}
+
+/// Calls `each` with every record of a kind that can be read.
+fn every<T: Wire>(
+    store: &dyn Store,
+    kind: u8,
+    checked: &mut Checked,
+    mut each: impl FnMut(&[u8], T, &mut Checked),
+) -> StoreResult<()> {
+    let mut from = vec![kind];
+    loop {
+        let page = store.range(&from, &[kind + 1], PAGE)?;
+        for (key, record) in &page {
+            match decode(&record.value) {
+                Ok(value) => each(key, value, checked),
+                Err(e) => checked.found("damaged-record", format!("{key:02x?}: {e}")),
+            }
+        }
+        match page.last() {
+            Some((last, _)) if page.len() == PAGE => from = [&last[..], &[0]].concat(),
+            _ => return Ok(()),
+        }
+    }
+}
+
+/// The rnode in the first nine bytes of a key.
+fn rnode_of(key: &[u8]) -> Option<RnodeId> {
+    key.get(..9).and_then(|k| number_of(k).ok()).map(RnodeId)
+}
+
+fn text(name: &[u8]) -> String {
+    String::from_utf8_lossy(name).into_owned()
+}
+
+/// Looks at every record of the cell in `store`.
+///
+/// # Errors
+/// [`StoreError`](crate::store::StoreError) if it cannot be read; what is wrong with the records is
+/// no error.
+pub fn check(store: &dyn Store) -> StoreResult<Checked> {
+    let mut checked = Checked::default();
+    let mut rnodes = read_rnodes(store, &mut checked)?;
+    check_orphans(store, &rnodes, &mut checked)?;
+    check_names(store, &mut rnodes, &mut checked)?;
+    check_holders(store, &rnodes, &mut checked)?;
+    check_counts(&rnodes, &mut checked);
+    check_tree(&rnodes, &mut checked);
+    Ok(checked)
+}
+
+fn read_rnodes(store: &dyn Store, checked: &mut Checked) -> StoreResult<BTreeMap<RnodeId, Seen>> {
+    let mut rnodes = BTreeMap::new();
+    every(store, b'r', checked, |key, rnode: Rnode, checked| {
+        let id = rnode.id;
+        checked.expect(rnode_of(key) == Some(id), "misplaced-rnode", || {
+            format!("{id} has the key {key:02x?}")
+        });
+        checked.rnodes += 1;
+        checked.orphans += u64::from(rnode.nlink == 0);
+        let (parent, entries) = match rnode.body {
+            Body::Directory { parent, entries, .. } => (Some(parent), entries),
+            _ => (None, 0),
+        };
+        let has_blocks =
+            matches!(&rnode.body, Body::File { blocks, .. } if blocks.stored_bytes() > 0);
+        let seen = Seen {
+            kind: rnode.kind(),
+            nlink: rnode.nlink,
+            parent,
+            entries,
+            named: u32::from(id == RnodeId::ROOT),
+            found_entries: 0,
+            found_dirs: 0,
+            has_blocks,
+        };
+        rnodes.insert(id, seen);
+    })?;
+    checked.expect(rnodes.contains_key(&RnodeId::ROOT), "no-root", || {
+        "there is no root directory".into()
+    });
+    Ok(rnodes)
+}
+
+/// Rnodes without a name are listed, so that they go when nobody holds them.
+fn check_orphans(
+    store: &dyn Store,
+    rnodes: &BTreeMap<RnodeId, Seen>,
+    checked: &mut Checked,
+) -> StoreResult<()> {
+    let mut listed = BTreeSet::new();
+    for (key, _) in store.range(b"o", b"p", usize::MAX)? {
+        listed.extend(rnode_of(&key));
+    }
+    for (id, rnode) in rnodes {
+        checked.expect((rnode.nlink == 0) == listed.remove(id), "orphan", || {
+            let without =
+                if rnode.nlink == 0 { "without a name, and not" } else { "with a name, and" };
+            format!("{id} is {without} listed as one without")
+        });
+    }
+    for id in listed {
+        checked.found("orphan", format!("{id} is listed as one without a name, and is not there"));
+    }
+    Ok(())
+}
+
+fn check_names(
+    store: &dyn Store,
+    rnodes: &mut BTreeMap<RnodeId, Seen>,
+    checked: &mut Checked,
+) -> StoreResult<()> {
+    // What listings must have, by directory and cookie.
+    let mut cookies: BTreeMap<(RnodeId, Cookie), Vec<u8>> = BTreeMap::new();
+    every(store, b'd', checked, |key, dirent: Dirent, checked| {
+        let (Some(dir), Some(name)) = (rnode_of(key), key.get(9..)) else {
+            return checked.found("damaged-record", format!("{key:02x?}"));
+        };
+        let what = || format!("{:?} in {dir}", text(name));
+        checked.names += 1;
+        checked.expect(Name::new(name).is_ok(), "bad-name", what);
+        if cookies.insert((dir, dirent.cookie), name.to_vec()).is_some() {
+            checked.found("listing", format!("{} shares its place with another", what()));
+        }
+        let is_dir = match rnodes.get_mut(&dirent.id) {
+            None => {
+                checked.found("dangling-name", format!("{} names nothing ({})", what(), dirent.id));
+                false
+            }
+            Some(rnode) => {
+                rnode.named += 1;
+                checked.expect(rnode.kind == dirent.kind, "kind", || {
+                    format!("{} is {:?}, and not {:?}", what(), rnode.kind, dirent.kind)
+                });
+                if let Some(parent) = rnode.parent {
+                    checked.expect(parent == dir, "parent", || {
+                        format!("{} says that it is in {parent}", what())
+                    });
+                }
+                rnode.parent.is_some()
+            }
+        };
+        match rnodes.get_mut(&dir) {
+            Some(Seen { parent: Some(_), found_entries, found_dirs, .. }) => {
+                *found_entries += 1;
+                *found_dirs += u32::from(is_dir);
+            }
+            _ => checked.found("dangling-name", format!("{}, which is no directory", what())),
+        }
+    })?;
+    every(store, b'l', checked, |listing, name: Name, checked| {
+        let cookie = listing.get(9..).and_then(|c| c.try_into().ok()).map(u64::from_be_bytes);
+        let place = rnode_of(listing).zip(cookie.map(Cookie));
+        let named = place.and_then(|place| cookies.remove(&place));
+        checked.expect(named.as_deref() == Some(name.bytes()), "listing", || {
+            format!("{listing:02x?} lists {:?}, which is not there", text(name.bytes()))
+        });
+    })?;
+    for ((dir, _), name) in cookies {
+        checked.found("listing", format!("{:?} in {dir} is not listed", text(&name)));
+    }
+    Ok(())
+}
+
+fn check_holders(
+    store: &dyn Store,
+    rnodes: &BTreeMap<RnodeId, Seen>,
+    checked: &mut Checked,
+) -> StoreResult<()> {
+    let mut held = BTreeSet::new();
+    every(store, b'h', checked, |holding, holders: Holders, checked| {
+        let id = rnode_of(holding);
+        let is_there = id.is_some_and(|id| rnodes.contains_key(&id));
+        checked.expect(is_there, "holders", || format!("{holding:02x?} is of no rnode"));
+        held.extend(id.filter(|_| !holders.clients.is_empty()));
+    })?;
+    for (id, rnode) in rnodes {
+        checked.expect(!rnode.has_blocks || held.contains(id), "no-holder", || {
+            format!("nobody is known to have the content of {id}")
+        });
+    }
+    Ok(())
+}
+
+fn check_counts(rnodes: &BTreeMap<RnodeId, Seen>, checked: &mut Checked) {
+    for (id, rnode) in rnodes {
+        let Seen { nlink, named, .. } = *rnode;
+        if rnode.parent.is_none() {
+            checked.expect(nlink == named, "link-count", || {
+                format!("{id} has {named} names, and says {nlink}")
+            });
+            continue;
+        }
+        checked.expect(rnode.entries == rnode.found_entries, "entry-count", || {
+            format!("{id} has {} entries, and says {}", rnode.found_entries, rnode.entries)
+        });
+        let links = if nlink == 0 { 0 } else { 2 + rnode.found_dirs };
+        checked.expect(nlink == links && named == u32::from(nlink > 0), "link-count", || {
+            format!(
+                "directory {id} has {} directories and {named} names, and says {nlink} links",
+                rnode.found_dirs
+            )
+        });
+    }
+}
+
+/// Every directory is below the root.
+fn check_tree(rnodes: &BTreeMap<RnodeId, Seen>, checked: &mut Checked) {
+    let mut below: BTreeSet<RnodeId> = [RnodeId::ROOT].into();
+    for (id, rnode) in rnodes {
+        if rnode.parent.is_none() || rnode.nlink == 0 {
+            continue;
+        }
+        let (mut at, mut way) = (*id, BTreeSet::new());
+        while !below.contains(&at) && way.insert(at) {
+            let parent = rnodes.get(&at).and_then(|r| r.parent);
+            at = parent.unwrap_or(at);
+        }
+        if below.contains(&at) {
+            below.append(&mut way);
+        } else {
+            checked.found("tree", format!("directory {id} is not below the root"));
+        }
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use crate::store::{MemoryStore, Transaction};
+    use crate::wire::encode;
+
+    fn with(change: impl FnOnce(&mut Transaction)) -> Vec<&'static str> {
+        let mut store = MemoryStore::new();
+        let mut made = Transaction::default();
+        let mut root = Rnode::root(weft_vfs::Time::default());
+        let file = RnodeId(7);
+        let dirent = Dirent { id: file, kind: weft_vfs::FileKind::Symlink, cookie: Cookie(1) };
+        let name = Name::new(b"name").expect("a name");
+        let mut link = root.clone();
+        (link.id, link.nlink) = (file, 1);
+        link.body = Body::Symlink { target: crate::Bytes(b"x".to_vec()) };
+        if let Body::Directory { entries, .. } = &mut root.body {
+            *entries = 1;
+        }
+        made.put(key(b'r', 1), encode(&root));
+        made.put(key(b'r', 7), encode(&link));
+        made.put([&key(b'd', 1)[..], b"name"].concat(), encode(&dirent));
+        made.put([key(b'l', 1), 1_u64.to_be_bytes().to_vec()].concat(), encode(&name));
+        change(&mut made);
+        store.commit(&made).expect("memory");
+        let mut codes: Vec<_> =
+            check(&store).expect("memory").problems.into_iter().map(|p| p.code).collect();
+        codes.dedup();
+        codes
+    }
+
+    #[test]
+    fn what_is_wrong_is_named() {
+        assert_eq!(RnodeId::ROOT, RnodeId(1));
+        assert_eq!(with(|_| {}), [""; 0]);
+        assert_eq!(with(|t| t.remove(key(b'r', 7))), ["dangling-name"]);
+        let dirent = || [&key(b'd', 1)[..], b"name"].concat();
+        assert_eq!(with(|t| t.remove(dirent())), ["listing", "entry-count", "link-count"]);
+        assert_eq!(with(|t| t.put(dirent(), vec![9])).first(), Some(&"damaged-record"));
+        let listed = [key(b'l', 1), 1_u64.to_be_bytes().to_vec()].concat();
+        assert_eq!(with(|t| t.remove(listed)), ["listing"]);
+        assert_eq!(with(|t| t.put(key(b'o', 7), vec![])), ["orphan"]);
+        assert_eq!(with(|t| t.put(key(b'o', 8), vec![])), ["orphan"]);
+        assert_eq!(with(|t| t.put(key(b'h', 9), encode(&Holders::default()))), ["holders"]);
+        let root = encode(&Rnode::root(weft_vfs::Time::default()));
+        assert_eq!(with(|t| t.put(key(b'r', 1), root)), ["entry-count"]);
+        assert!(with(|t| t.remove(key(b'r', 1))).contains(&"no-root"));
+    }
+}

@@ -1,0 +1,83 @@
+//! The index of a cell whose store has none: in SQLite, in a file of this process that nobody else
+//! sees. It is made from what the store has, page by page, and changes with every transaction.
+//!
+//! Invariant: what is behind the place where reading goes on is as the store has it, and so is what
+//! transactions have changed since before it. Who reads a record that a transaction has changed
+//! already reads what the transaction wrote. So the index is exact once all was read; nothing is
+//! searched before that.
+
+use rusqlite::Connection;
+
+use super::{IndexChange, IndexSource, Record, StoreResult, index};
+use crate::query::Query;
+use crate::types::RnodeId;
+
+#[derive(Debug)]
+pub(super) struct LocalIndex {
+    db: Connection,
+    source: IndexSource,
+    /// Which of the ranges is read, and from which key on.
+    range: usize,
+    from: Vec<u8>,
+}
+
+impl LocalIndex {
+    /// How many records are read at once. Others wait for so long.
+    pub(super) const PAGE: usize = 1000;
+
+    pub(super) fn new(source: IndexSource) -> StoreResult<Self> {
+        // An empty name: a file in the directory for temporary ones, gone when it is closed.
+        let db = Connection::open("")?;
+        db.pragma_update(None, "synchronous", "OFF")?;
+        db.execute_batch(index::TABLES)?;
+        let from = source.ranges.first().map(|range| range.0.to_vec()).unwrap_or_default();
+        Ok(Self { db, source, range: 0, from })
+    }
+
+    /// Which part of the store is to be read next; `None` once all was read.
+    pub(super) fn wants(&self) -> Option<(Vec<u8>, Vec<u8>)> {
+        let range = self.source.ranges.get(self.range)?;
+        Some((self.from.clone(), range.1.to_vec()))
+    }
+
+    /// Takes a page of what it [`wants`](Self::wants).
+    pub(super) fn learn(&mut self, records: &[(Vec<u8>, Record)]) -> StoreResult<()> {
+        let mut changes = Vec::new();
+        for (key, record) in records {
+            changes.extend((self.source.read)(key, &record.value)?);
+        }
+        self.update(&changes)?;
+        match records.last() {
+            Some((last, _)) if records.len() >= Self::PAGE => {
+                self.from = [&last[..], &[0]].concat();
+            }
+            _ => {
+                self.range += 1;
+                let next = self.source.ranges.get(self.range);
+                self.from = next.map(|range| range.0.to_vec()).unwrap_or_default();
+            }
+        }
+        Ok(())
+    }
+
+    /// Does what a transaction changes.
+    pub(super) fn update(&mut self, changes: &[IndexChange]) -> StoreResult<()> {
+        let db = self.db.transaction()?;
+        for change in changes {
+            index::update(&db, change)?;
+        }
+        Ok(db.commit()?)
+    }
+
+    /// `None` as long as not everything was read.
+    pub(super) fn search(
+        &self,
+        query: &Query,
+        limit: usize,
+    ) -> StoreResult<Option<Vec<(RnodeId, Vec<u8>)>>> {
+        if self.wants().is_some() {
+            return Ok(None);
+        }
+        index::search(&self.db, query, limit).map(Some)
+    }
+}

@@ -1,0 +1,208 @@
+//! Members of etcd as processes of this machine.
+
+use std::io::{Read, Write};
+use std::net::{TcpListener, TcpStream};
+use std::path::PathBuf;
+use std::process::{Child, Command, Stdio};
+use std::time::{Duration, Instant};
+
+/// How long a cluster may take to have a leader.
+const START: Duration = Duration::from_secs(30);
+
+#[derive(Debug)]
+struct Member {
+    client_port: u16,
+    peer_port: u16,
+    process: Option<Child>,
+}
+
+/// An etcd cluster; it ends when it is dropped.
+#[derive(Debug)]
+pub struct Cluster {
+    binary: PathBuf,
+    dir: tempfile::TempDir,
+    members: Vec<Member>,
+}
+
+fn free_port() -> u16 {
+    // Of another range than the kernel gives to connections that are made meanwhile.
+    static NEXT: std::sync::atomic::AtomicU16 = std::sync::atomic::AtomicU16::new(0);
+    let begin = 20_000 + (std::process::id() % 1000) as u16 * 10;
+    for _ in 0..10_000 {
+        let n = NEXT.fetch_add(1, std::sync::atomic::Ordering::Relaxed);
+        let port = 20_000 + (begin - 20_000 + n) % 12_000;
+        if TcpListener::bind(("127.0.0.1", port)).is_ok() {
+            return port;
+        }
+    }
+    panic!("no free port");
+}
+
+/// `WEFT_ETCD`, or `etcd` of the path.
+fn binary() -> Option<PathBuf> {
+    if let Some(path) = std::env::var_os("WEFT_ETCD") {
+        return Some(path.into());
+    }
+    let path = std::env::var_os("PATH")?;
+    std::env::split_paths(&path).map(|dir| dir.join("etcd")).find(|etcd| etcd.is_file())
+}
+
+/// A request of a JSON gateway, as few bytes as it can be.
+fn http(port: u16, method: &str, path: &str, body: &str) -> std::io::Result<String> {
+    let mut link = TcpStream::connect(("127.0.0.1", port))?;
+    link.set_read_timeout(Some(Duration::from_secs(2)))?;
+    let len = body.len();
+    let request = format!("{method} {path} HTTP/1.0\r\nContent-Length: {len}\r\n\r\n{body}");
+    link.write_all(request.as_bytes())?;
+    let mut answer = String::new();
+    link.read_to_string(&mut answer)?;
+    let body = answer.split_once("\r\n\r\n").map(|(_, body)| body.to_owned());
+    body.ok_or_else(|| std::io::Error::other("no answer"))
+}
+
+impl Cluster {
+    /// Starts `count` members, and waits until they have a leader. `None`, and a line that says so,
+    /// if there is no etcd on this machine.
+    ///
+    /// # Panics
+    /// If there is one, and it does not work.
+    #[must_use]
+    pub fn start(count: usize) -> Option<Self> {
+        let Some(binary) = binary() else {
+            eprintln!("skipped: no etcd on this machine (package etcd-server, or WEFT_ETCD)");
+            return None;
+        };
+        let dir = tempfile::tempdir().expect("a directory");
+        let member = |_| Member { client_port: free_port(), peer_port: free_port(), process: None };
+        let mut cluster = Self { binary, dir, members: (0..count).map(member).collect() };
+        for at in 0..count {
+            cluster.restart(at);
+        }
+        cluster.wait();
+        Some(cluster)
+    }
+
+    fn wait(&self) {
+        let end = Instant::now() + START;
+        while self.leader().is_none() {
+            assert!(Instant::now() < end, "etcd has no leader");
+            std::thread::sleep(Duration::from_millis(50));
+        }
+    }
+
+    /// Where clients reach each member.
+    #[must_use]
+    pub fn endpoints(&self) -> Vec<String> {
+        let at = |m: &Member| format!("http://127.0.0.1:{}", m.client_port);
+        self.members.iter().map(at).collect()
+    }
+
+    /// The port at which clients reach a member.
+    #[must_use]
+    pub fn port(&self, at: usize) -> u16 {
+        self.members[at].client_port
+    }
+
+    /// Starts a member, again if it was killed.
+    ///
+    /// # Panics
+    /// If that fails.
+    pub fn restart(&mut self, at: usize) {
+        let name = |at: usize| format!("m{at}");
+        let peer = |m: &Member| format!("http://127.0.0.1:{}", m.peer_port);
+        let all = self.members.iter().enumerate();
+        let all: Vec<String> = all.map(|(n, m)| format!("{}={}", name(n), peer(m))).collect();
+        let (member, endpoint) = (&self.members[at], self.endpoints()[at].clone());
+        let log = self.dir.path().join(format!("{}.log", name(at)));
+        let log = std::fs::OpenOptions::new().create(true).append(true).open(log);
+        let process = Command::new(&self.binary)
+            .args(["--name", &name(at)])
+            .arg("--data-dir")
+            .arg(self.dir.path().join(name(at)))
+            .args(["--listen-client-urls", &endpoint, "--advertise-client-urls", &endpoint])
+            .args(["--listen-peer-urls", &peer(member)])
+            .args(["--initial-advertise-peer-urls", &peer(member)])
+            .args(["--initial-cluster", &all.join(","), "--initial-cluster-state", "new"])
+            .args(["--logger", "zap", "--log-level", "error"])
+            .stdin(Stdio::null())
+            .stdout(Stdio::null())
+            .stderr(log.expect("a log"))
+            .spawn();
+        self.members[at].process = Some(process.expect("etcd starts"));
+    }
+
+    /// `kill -9`.
+    ///
+    /// # Panics
+    /// If it does not end.
+    pub fn kill(&mut self, at: usize) {
+        if let Some(mut process) = self.members[at].process.take() {
+            process.kill().expect("it ends");
+            process.wait().expect("it has ended");
+        }
+    }
+
+    /// The member that leads, if a member knows of one that lives.
+    #[must_use]
+    pub fn leader(&self) -> Option<usize> {
+        let status = |port| {
+            let text = http(port, "POST", "/v3/maintenance/status", "{}").ok()?;
+            let status: serde_json::Value = serde_json::from_str(&text).ok()?;
+            let id = |value: &serde_json::Value| value.as_str().map(str::to_owned);
+            Some((id(&status["header"]["member_id"])?, id(&status["leader"])?))
+        };
+        let known: Vec<_> = self.members.iter().map(|m| status(m.client_port)).collect();
+        let lead = known.iter().position(|s| s.as_ref().is_some_and(|(own, lead)| own == lead));
+        let lead = lead?;
+        let leader = known[lead].as_ref().map(|(own, _)| own.clone());
+        let agreed = known.iter().flatten().filter(|(_, l)| Some(l) == leader.as_ref()).count();
+        (agreed * 2 > self.members.len()).then_some(lead)
+    }
+
+    /// What etcd answers to a request of its gateway.
+    ///
+    /// # Panics
+    /// If it does not answer.
+    #[must_use]
+    pub fn ask(&self, path: &str, ask: &serde_json::Value) -> serde_json::Value {
+        let text = http(self.members[0].client_port, "POST", path, &ask.to_string());
+        serde_json::from_str(&text.expect("an answer")).expect("in JSON")
+    }
+
+    /// The keys that begin so, and the lease that each has; 0 for none.
+    ///
+    /// # Panics
+    /// If etcd does not answer.
+    #[must_use]
+    pub fn keys(&self, prefix: &str) -> Vec<(Vec<u8>, String)> {
+        let base64 = |bytes: &[u8]| data_encoding::BASE64.encode(bytes);
+        let mut end = prefix.as_bytes().to_vec();
+        *end.last_mut().expect("a prefix") += 1;
+        let found = self.ask(
+            "/v3/kv/range",
+            &serde_json::json!({"key": base64(prefix.as_bytes()), "range_end": base64(&end),
+                "keys_only": true}),
+        );
+        let one = |kv: &serde_json::Value| {
+            let key = data_encoding::BASE64.decode(kv["key"].as_str().expect("a key").as_bytes());
+            (key.expect("base64"), kv["lease"].as_str().unwrap_or("0").to_owned())
+        };
+        found["kvs"].as_array().map(|kvs| kvs.iter().map(one).collect()).unwrap_or_default()
+    }
+}
+
+impl Drop for Cluster {
+    fn drop(&mut self) {
+        for at in 0..self.members.len() {
+            self.kill(at);
+        }
+        if std::thread::panicking() {
+            for at in 0..self.members.len() {
+                let log = self.dir.path().join(format!("m{at}.log"));
+                let text = std::fs::read_to_string(log).unwrap_or_default();
+                let tail: Vec<&str> = text.lines().rev().take(5).collect();
+                eprintln!("etcd m{at}: {tail:?}");
+            }
+        }
+    }
+}
