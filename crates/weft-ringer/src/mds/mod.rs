@@ -328,7 +328,7 @@ impl Mds {
             }
             (Some(live), _) if live.must_reclaim => Reply::NoSession {},
             (Some(_), RequestBody::Acquire { rnode, mode }) => {
-                store.prefetch(&[records::rnode_key(rnode), key(b'h', rnode.0)])?;
+                store.prefetch(&[records::rnode_key(rnode), records::holders_key(rnode)])?;
                 if records::load_rnode(store, rnode)?.is_some() {
                     let steps = self.leases.acquire(now, client, id, rnode, mode);
                     return self.take(store, steps, out);

@@ -139,7 +139,7 @@ pub(super) fn touched(ops: &[Logged]) -> Vec<Vec<u8>> {
             | Op::Keep { id } => {
                 rnodes.push(rnode_key(*id));
             }
-            Op::Write { id, .. } => rnodes.extend([rnode_key(*id), key(b'h', id.0)]),
+            Op::Write { id, .. } => rnodes.extend([rnode_key(*id), holders_key(*id)]),
         }
     }
     keys.append(&mut rnodes);

@@ -22,6 +22,8 @@ pub struct Cluster {
     binary: PathBuf,
     dir: tempfile::TempDir,
     members: Vec<Member>,
+    /// Certificates that both sides show.
+    certificates: Option<PathBuf>,
 }
 
 fn free_port() -> u16 {
@@ -68,17 +70,33 @@ impl Cluster {
     /// If there is one, and it does not work.
     #[must_use]
     pub fn start(count: usize) -> Option<Self> {
+        let cluster = Self::begin(count, None)?;
+        cluster.wait();
+        Some(cluster)
+    }
+
+    /// Starts one member that is spoken to over TLS: as `localhost`, with the certificates of a
+    /// directory. Does not wait.
+    ///
+    /// # Panics
+    /// If etcd does not start.
+    #[must_use]
+    pub fn start_with_tls(certificates: PathBuf) -> Option<Self> {
+        Self::begin(1, Some(certificates))
+    }
+
+    fn begin(count: usize, certificates: Option<PathBuf>) -> Option<Self> {
         let Some(binary) = binary() else {
             eprintln!("skipped: no etcd on this machine (package etcd-server, or WEFT_ETCD)");
             return None;
         };
         let dir = tempfile::tempdir().expect("a directory");
         let member = |_| Member { client_port: free_port(), peer_port: free_port(), process: None };
-        let mut cluster = Self { binary, dir, members: (0..count).map(member).collect() };
+        let members = (0..count).map(member).collect();
+        let mut cluster = Self { binary, dir, members, certificates };
         for at in 0..count {
             cluster.restart(at);
         }
-        cluster.wait();
         Some(cluster)
     }
 
@@ -93,7 +111,10 @@ impl Cluster {
     /// Where clients reach each member.
     #[must_use]
     pub fn endpoints(&self) -> Vec<String> {
-        let at = |m: &Member| format!("http://127.0.0.1:{}", m.client_port);
+        let at = |m: &Member| match self.certificates {
+            None => format!("http://127.0.0.1:{}", m.client_port),
+            Some(_) => format!("https://localhost:{}", m.client_port),
+        };
         self.members.iter().map(at).collect()
     }
 
@@ -115,7 +136,14 @@ impl Cluster {
         let (member, endpoint) = (&self.members[at], self.endpoints()[at].clone());
         let log = self.dir.path().join(format!("{}.log", name(at)));
         let log = std::fs::OpenOptions::new().create(true).append(true).open(log);
-        let process = Command::new(&self.binary)
+        let mut command = Command::new(&self.binary);
+        if let Some(directory) = &self.certificates {
+            let file = |name: &str| directory.join(name);
+            command.arg("--client-cert-auth").arg("--trusted-ca-file").arg(file("ca-cert.pem"));
+            command.arg("--cert-file").arg(file("server-cert.pem"));
+            command.arg("--key-file").arg(file("server-key.pem"));
+        }
+        let process = command
             .args(["--name", &name(at)])
             .arg("--data-dir")
             .arg(self.dir.path().join(name(at)))

@@ -4,7 +4,10 @@ use std::collections::BTreeMap;
 use std::time::{Duration, Instant};
 
 use weft_block::Rng;
-use weft_ringer::store::{CellStore, Revision, Store, StoreError, Taken, Transaction};
+use weft_ringer::mds::INDEX;
+use weft_ringer::store::{
+    CellStore, EtcdCell, EtcdOptions, Revision, Store, StoreError, Taken, Transaction,
+};
 use weft_ringer::testing::{Cluster, Lossy};
 
 use super::{cell, cell_for, take};
@@ -236,6 +239,39 @@ fn etcd_itself_refuses_who_is_not_the_owner() {
 }
 
 #[test]
+fn both_sides_show_certificates() {
+    let dir = tempfile::tempdir().expect("a directory");
+    let [good, foreign] = ["good", "foreign"].map(|name| dir.path().join(name));
+    weft_net::testing::make_certificates(&good, &["localhost"], &["client"]);
+    weft_net::testing::make_certificates(&foreign, &["localhost"], &["client"]);
+    let Some(etcd) = Cluster::start_with_tls(good.clone()) else { return };
+    let with = |certificates: &std::path::Path| {
+        let mut options = EtcdOptions::new(etcd.endpoints(), "tls".into());
+        options.certificates = Some(certificates.into());
+        EtcdCell::new(&options, INDEX).expect("good options")
+    };
+    let cell = with(&good);
+    let end = Instant::now() + Duration::from_secs(20);
+    while let Err(e) = cell.owner() {
+        assert!(Instant::now() < end, "{e}");
+    }
+    let mut store = take(&cell, "me");
+    let mut transaction = Transaction::default();
+    transaction.put(b"k".to_vec(), b"v".to_vec());
+    assert_eq!(store.commit(&transaction).expect("room"), Revision(1));
+    // Another authority's, on either side.
+    let error = with(&foreign).owner().expect_err("a stranger");
+    assert!(error.to_string().to_lowercase().contains("certificate"), "{error}");
+    std::fs::copy(good.join("ca-cert.pem"), foreign.join("ca-cert.pem")).expect("copied");
+    assert!(with(&foreign).owner().is_err(), "etcd lets a stranger in");
+    assert!(EtcdCell::new(&options_without(&etcd), INDEX).is_err());
+}
+
+fn options_without(etcd: &Cluster) -> EtcdOptions {
+    EtcdOptions::new(etcd.endpoints(), "tls".into())
+}
+
+#[test]
 fn who_stops_lets_go_at_once() {
     let Some(etcd) = Cluster::start(1) else { return };
     let cell = cell_for(etcd.endpoints(), "stops", Duration::from_secs(60));
@@ -246,8 +282,7 @@ fn who_stops_lets_go_at_once() {
 #[test]
 fn the_wrong_options_are_refused() {
     let new = |endpoint: &str, name: &str| {
-        let options = weft_ringer::store::EtcdOptions::new(vec![endpoint.into()], name.into());
-        weft_ringer::store::EtcdCell::new(&options, weft_ringer::mds::INDEX)
+        EtcdCell::new(&EtcdOptions::new(vec![endpoint.into()], name.into()), INDEX)
     };
     assert!(new("http://localhost:1", "a/b").is_err());
     assert!(new("https://localhost:1", "cell").is_err());
