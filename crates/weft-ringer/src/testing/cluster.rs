@@ -4,6 +4,7 @@ use std::io::{Read, Write};
 use std::net::{TcpListener, TcpStream};
 use std::path::PathBuf;
 use std::process::{Child, Command, Stdio};
+use std::sync::atomic::{AtomicU16, Ordering};
 use std::time::{Duration, Instant};
 
 /// How long a cluster may take to have a leader.
@@ -26,13 +27,14 @@ pub struct Cluster {
     certificates: Option<PathBuf>,
 }
 
+/// A port that nobody listens on, below those that the kernel gives to connections; each once in
+/// this process.
 fn free_port() -> u16 {
-    // Of another range than the kernel gives to connections that are made meanwhile.
-    static NEXT: std::sync::atomic::AtomicU16 = std::sync::atomic::AtomicU16::new(0);
-    let begin = 20_000 + (std::process::id() % 1000) as u16 * 10;
+    static NEXT: AtomicU16 = AtomicU16::new(0);
+    // Tests in other processes begin elsewhere.
+    let begin = u16::try_from(std::process::id() % 1000).unwrap_or(0) * 10;
     for _ in 0..10_000 {
-        let n = NEXT.fetch_add(1, std::sync::atomic::Ordering::Relaxed);
-        let port = 20_000 + (begin - 20_000 + n) % 12_000;
+        let port = 20_000 + (begin + NEXT.fetch_add(1, Ordering::Relaxed)) % 12_000;
         if TcpListener::bind(("127.0.0.1", port)).is_ok() {
             return port;
         }
