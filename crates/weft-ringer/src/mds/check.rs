@@ -5,7 +5,7 @@
 
 use std::collections::{BTreeMap, BTreeSet};
 
-use super::records::{key, number_of};
+use super::records::number_of;
 use crate::rnode::{Body, Dirent, Holders, Name, Rnode};
 use crate::store::{Store, StoreResult};
 use crate::types::{Cookie, RnodeId};
@@ -295,6 +295,7 @@ fn check_tree(rnodes: &BTreeMap<RnodeId, Seen>, checked: &mut Checked) {
 #[cfg(test)]
 mod tests {
     use super::*;
+    use crate::mds::records::key;
     use crate::store::{MemoryStore, Transaction};
     use crate::wire::encode;
 
