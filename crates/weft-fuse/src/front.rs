@@ -19,8 +19,8 @@ use weft_vfs::{
 
 use crate::wire::{
     Body, FSYNC_DATA_ONLY, Header, Lifetimes, Listing, Malformed, O_APPEND, O_DSYNC, O_EXCL,
-    O_TRUNC, Opcode, ROOT_ID, Reply, errno, falloc, put_listed, put_listed_plus, valid, whence,
-    write_flags, xattr,
+    O_TRUNC, Opcode, ROOT_ID, Reply, errno, falloc, ioctl_flags, put_listed, put_listed_plus,
+    valid, whence, write_flags, xattr,
 };
 
 /// The most that one `copy_file_range` does before it answers, so that a thread is not gone for
@@ -231,6 +231,7 @@ impl Front {
             Opcode::FAllocate => self.fallocate(ino, body),
             Opcode::LSeek => self.lseek(ino, body, reply),
             Opcode::CopyFileRange => self.copy_file_range(ino, body, reply),
+            Opcode::Ioctl => self.ioctl(head, ino, body, reply),
             Opcode::Open if self.stateful => self.open(ino, body, reply),
             Opcode::Create if self.stateful => self.create(head, ino, body, reply),
             Opcode::Flush if self.stateful => Ok(self.fs.flush(ino, Handle(body.u64()?))?),
@@ -572,6 +573,22 @@ impl Front {
             let node = if dots { 0 } else { self.node(d.ino) };
             put_listed_plus(reply, listing, &d, node, &entry, self.lifetimes_of(entry.attr.ino))
         })?)
+    }
+
+    /// A command whose number says how long its data is: the kernel has copied it here, and copies
+    /// the answer back.
+    fn ioctl(&self, head: &Header, ino: Ino, mut body: Body<'_>, reply: &mut Reply) -> Answered {
+        let handle = Handle(body.u64()?);
+        let (flags, request) = (body.u32()?, body.u32()?);
+        body.skip(8)?;
+        let (in_bytes, out_bytes) = (body.u32()?, body.u32()?);
+        let data = body.bytes(in_bytes as usize)?;
+        if flags & (ioctl_flags::UNRESTRICTED | ioctl_flags::DIR) != 0 {
+            return Err(Refusal::Protocol(errno::ENOTTY));
+        }
+        let answer = self.fs.command(&Self::caller(head), ino, handle, request, data)?;
+        reply.commanded(&answer, out_bytes as usize);
+        Ok(())
     }
 
     fn fallocate(&self, ino: Ino, mut body: Body<'_>) -> Answered {

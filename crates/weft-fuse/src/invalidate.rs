@@ -6,17 +6,30 @@
 use std::ffi::OsStr;
 use std::os::unix::ffi::OsStrExt;
 use std::sync::Arc;
-use std::sync::mpsc::{Receiver, Sender, channel};
+use std::sync::mpsc::{Receiver, Sender, SyncSender, channel, sync_channel};
+use std::time::Duration;
 
 use fuser::{INodeNo, Notifier};
 use weft_vfs::{Ino, Invalidate};
 
 use crate::front::Nodes;
 
+/// How long somebody waits for notices to be sent. The kernel may be waiting meanwhile for an answer
+/// that needs the thread of who waits.
+const SETTLE_MAX: Duration = Duration::from_secs(1);
+
 #[derive(Debug)]
 enum Notice {
-    Inode { node: u64, data: bool },
-    Entry { parent: u64, name: Vec<u8> },
+    Inode {
+        node: u64,
+        data: bool,
+    },
+    Entry {
+        parent: u64,
+        name: Vec<u8>,
+    },
+    /// Somebody waits until the notices before this one are sent.
+    Mark(SyncSender<()>),
 }
 
 struct Sink {
@@ -33,6 +46,13 @@ impl Invalidate for Sink {
     fn entry(&self, parent: Ino, name: &[u8]) {
         let parent = self.nodes.node(parent);
         let _ = self.notices.send(Notice::Entry { parent, name: name.to_vec() });
+    }
+
+    fn settle(&self) {
+        let (mark, reached) = sync_channel(1);
+        if self.notices.send(Notice::Mark(mark)).is_ok() {
+            let _ = reached.recv_timeout(SETTLE_MAX);
+        }
     }
 }
 
@@ -54,6 +74,11 @@ fn pass_on(notices: &Receiver<Notice>, notifier: &Notifier) {
             }
             Notice::Entry { parent, name } => {
                 notifier.inval_entry(INodeNo(*parent), OsStr::from_bytes(name))
+            }
+            Notice::Mark(mark) => {
+                // Who waited may have given up.
+                let _ = mark.try_send(());
+                Ok(())
             }
         };
         match sent {

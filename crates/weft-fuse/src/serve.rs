@@ -137,6 +137,7 @@ fn takes_long(request: &[u8]) -> bool {
             | Opcode::Flush
             | Opcode::SyncFs
             | Opcode::FAllocate
+            | Opcode::Ioctl
             | Opcode::CopyFileRange,
         ) => true,
         // Handle, offset, size: the same in both.

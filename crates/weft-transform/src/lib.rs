@@ -36,9 +36,9 @@ pub mod wasm;
 
 pub use error::{Error, Result};
 pub use fs::{
-    CONVERT_ATTRIBUTE, EXPLAIN_ATTRIBUTE, Explanation, LINK, LINK_MAGIC, NETWORK_ATTRIBUTE,
-    RULES_NAME, Rules, Ruling, Source, StageExplanation, TransformFs, TransformOptions,
-    link_content,
+    COMMAND_BYTES, CONVERT_ATTRIBUTE, EXPLAIN_ATTRIBUTE, Explanation, LINK, LINK_MAGIC,
+    NETWORK_ATTRIBUTE, POP_COMMAND, PUSH_COMMAND, RULES_NAME, Rules, Ruling, SHOW_COMMAND, Source,
+    StageExplanation, TransformFs, TransformOptions, link_content,
 };
 pub use keys::{KEY_BYTES, Key, KeyRing};
 pub use meter::Meters;

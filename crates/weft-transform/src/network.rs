@@ -136,6 +136,9 @@ impl Network {
         let mut rewriters = 0;
         for (at, layer) in self.layers.iter().enumerate() {
             let declares = layer.declares();
+            if layer.on_read == Direction::Inverse && !declares.invertible {
+                return Some((at, Reason::UnreadableWithoutInverse));
+            }
             if need.exact_size && !declares.size.is_exact() {
                 return Some((at, Reason::UnknownSize));
             }
@@ -184,6 +187,9 @@ pub enum Reason {
     /// Writing needs an inverse.
     #[error("it has no inverse to write through")]
     NoInverse,
+    /// Reading what was stored through it needs an inverse.
+    #[error("it has no inverse to read through, and works in a view only")]
+    UnreadableWithoutInverse,
     /// The size of the output is known only at its end.
     #[error("the size of its output is not known before all was read")]
     UnknownSize,

@@ -111,7 +111,12 @@ impl Registry {
                 Element::Stage(stage) => {
                     let inverse = (side == Side::Store) != stage.inverted;
                     let on_read = if inverse { Direction::Inverse } else { Direction::Forward };
-                    Layer { stage: self.stage(stage)?, on_read }
+                    let made = self.stage(stage)?;
+                    // In a store network it is what writing does, which can be left out.
+                    if stage.inverted && side == Side::View && !made.invertible() {
+                        return Err(crate::model::no_inverse(made.name()));
+                    }
+                    Layer { stage: made, on_read }
                 }
                 // What a branch sees is what passes to its right, whichever way that is.
                 Element::Tee(branch) => {
@@ -136,9 +141,6 @@ impl Registry {
         let mut parameters = Parameters { info, left: text.parameters.clone() };
         let stage = (info.make)(&mut parameters, &self.context)?;
         parameters.all_taken()?;
-        if text.inverted && !stage.invertible() {
-            return Err(crate::model::no_inverse(info.name));
-        }
         Ok(stage)
     }
 

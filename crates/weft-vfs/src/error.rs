@@ -39,6 +39,9 @@ pub enum Error {
     /// `EFBIG`
     #[error("file too large")]
     TooLarge,
+    /// `ENOTTY`: the file knows no such command
+    #[error("no such command for this file")]
+    UnknownCommand,
     /// `EMLINK`
     #[error("too many links")]
     TooManyLinks,
@@ -103,6 +106,7 @@ impl Error {
             Self::NotADirectory => 20,
             Self::IsADirectory => 21,
             Self::Invalid(_) => 22,
+            Self::UnknownCommand => 25,
             Self::TooLarge => 27,
             Self::NoSpace => 28,
             Self::ReadOnly => 30,

@@ -4,8 +4,9 @@ use std::sync::Arc;
 use std::time::Duration;
 
 use crate::{
-    Attr, Caller, DirCursor, DirEntry, Entry, Error, FallocateMode, FileKind, Handle, Ino,
-    Invalidate, OpenFlags, Opened, RenameFlags, Result, SeekFrom, SetAttr, StatFs, XattrSet,
+    Attr, Caller, CommandAnswer, DirCursor, DirEntry, Entry, Error, FallocateMode, FileKind,
+    Handle, Ino, Invalidate, OpenFlags, Opened, RenameFlags, Result, SeekFrom, SetAttr, StatFs,
+    XattrSet,
 };
 
 /// A file system. See the [crate] page for references and lifetimes.
@@ -303,6 +304,24 @@ pub trait FileSystem: Send + Sync {
             }
         }
         Ok(done)
+    }
+
+    /// Gives an open file a command, by `ioctl(2)`: `request` is its number as `_IOC` makes it, with
+    /// the length of `data` in it if the caller hands any in.
+    ///
+    /// # Errors
+    /// [`Error::UnknownCommand`] of all that the file system does not know. What else goes wrong
+    /// may be said in the answer, with data.
+    fn command(
+        &self,
+        caller: &Caller,
+        ino: Ino,
+        handle: Handle,
+        request: u32,
+        data: &[u8],
+    ) -> Result<CommandAnswer> {
+        let _ = (caller, ino, handle, request, data);
+        Err(Error::UnknownCommand)
     }
 
     /// Tells the file system where to announce changes that did not come through the front (a

@@ -11,4 +11,8 @@ pub trait Invalidate: Send + Sync {
 
     /// What `name` in `parent` means changed (or a "no such name" is no longer true).
     fn entry(&self, parent: Ino, name: &[u8]);
+
+    /// Returns when what was announced before has reached whoever caches, or when that takes too
+    /// long. Not from a call that the front's own caches wait for: reading and writing.
+    fn settle(&self) {}
 }

@@ -15,7 +15,7 @@
 //! - [`conformance`] is the suite that every implementation goes through.
 //!
 //! ```
-//! use weft_vfs::{Caller, FileSystem, Handle, MemFs};
+//! use weft_vfs::{Caller, CommandAnswer, FileSystem, Handle, MemFs};
 //! let fs = MemFs::new();
 //! let file = fs.mknod(&Caller::default(), fs.root(), b"greeting", weft_vfs::FileKind::Regular, 0o644, 0)?;
 //! fs.write(file.attr.ino, Handle::NONE, 0, b"hello")?;
@@ -42,8 +42,8 @@ pub use fs::FileSystem;
 pub use invalidate::Invalidate;
 pub use name::{NAME_MAX_BYTES, check_name};
 pub use types::{
-    Attr, Caller, DirCursor, DirEntry, Entry, FallocateMode, FileKind, Handle, Ino, OpenFlags,
-    Opened, RenameFlags, SeekFrom, SetAttr, SetTime, StatFs, Time, XattrSet,
+    Attr, Caller, CommandAnswer, DirCursor, DirEntry, Entry, FallocateMode, FileKind, Handle, Ino,
+    OpenFlags, Opened, RenameFlags, SeekFrom, SetAttr, SetTime, StatFs, Time, XattrSet,
 };
 
 pub use hostdir::HostDir;

@@ -158,6 +158,16 @@ pub struct Opened {
     pub direct_io: bool,
 }
 
+/// What a file answers to a command.
+#[derive(Debug, Clone, PartialEq, Eq)]
+pub struct CommandAnswer {
+    /// Linux's error number, 0 for none: what `ioctl(2)` fails with. The data is handed back in both
+    /// cases.
+    pub errno: i32,
+    /// What is handed back.
+    pub data: Vec<u8>,
+}
+
 /// A time to set.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub enum SetTime {

@@ -36,6 +36,7 @@ pub mod mkfs;
 pub mod mount_options;
 pub mod mounts;
 pub mod networks;
+pub mod pushing;
 pub mod source;
 pub mod transfer;
 pub mod volume;

@@ -174,6 +174,10 @@ pub struct Push {
     pub stage: String,
     #[command(flatten)]
     pub files: Files,
+    /// Only as long as this shell command runs, and written down nowhere: all who read the files, which
+    /// are on a mount, see them through the stage meanwhile
+    #[arg(long, value_name = "COMMAND")]
+    pub during: Option<String>,
 }
 
 #[derive(Debug, Args)]

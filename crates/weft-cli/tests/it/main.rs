@@ -13,6 +13,7 @@ mod iscsi;
 mod mkfs;
 mod mount;
 mod nbd;
+mod pushed;
 mod ringer;
 mod ringer_copies;
 #[cfg(feature = "etcd")]

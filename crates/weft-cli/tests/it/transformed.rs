@@ -13,8 +13,8 @@ const RULES: &str = "*.log zstd\nsecret/ zstd | aead key=work\nvault/ aead key=w
                      *.csv@loud view: upper\n";
 
 pub struct Mounted {
-    bench: Bench,
-    source: &'static str,
+    pub bench: Bench,
+    pub source: &'static str,
     mounted: bool,
 }
 
@@ -52,7 +52,7 @@ impl Mounted {
         self.mounted = false;
     }
 
-    fn at(&self, name: &str) -> PathBuf {
+    pub fn at(&self, name: &str) -> PathBuf {
         self.bench.path("m").join(name)
     }
 
@@ -116,7 +116,7 @@ pub fn over_both(test: impl Fn(&mut Mounted)) {
     }
 }
 
-fn has(tool: &str) -> bool {
+pub fn has(tool: &str) -> bool {
     let found = Command::new("sh").args(["-c", &format!("command -v {tool}")]).output();
     let found = found.expect("sh runs").status.success();
     if !found {

@@ -84,11 +84,21 @@ pub(crate) mod xattr {
     pub(crate) const REPLACE: u32 = 2;
 }
 
+/// Bits of `fuse_ioctl_in::flags`.
+pub(crate) mod ioctl_flags {
+    /// The caller says where its data is: only for what `weft` does not do.
+    pub(crate) const UNRESTRICTED: u32 = 1 << 1;
+    /// Of a directory, which is not open here.
+    pub(crate) const DIR: u32 = 1 << 4;
+}
+
 /// Errors that the kernel takes as an answer about the protocol.
 pub(crate) mod errno {
     pub(crate) const EIO: i32 = 5;
     pub(crate) const EINVAL: i32 = 22;
     pub(crate) const ERANGE: i32 = 34;
+    /// No such command of `ioctl(2)`.
+    pub(crate) const ENOTTY: i32 = 25;
     /// Never send this again.
     pub(crate) const ENOSYS: i32 = 38;
     pub(crate) const EOPNOTSUPP: i32 = 95;

@@ -50,6 +50,7 @@ opcodes! {
     Create = 35,
     Interrupt = 36,
     Destroy = 38,
+    Ioctl = 39,
     BatchForget = 42,
     FAllocate = 43,
     ReadDirPlus = 44,

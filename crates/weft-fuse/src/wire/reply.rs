@@ -2,7 +2,7 @@
 
 use std::time::Duration;
 
-use weft_vfs::{Attr, DirEntry, Entry, OpenFlags, Opened, StatFs, Time};
+use weft_vfs::{Attr, CommandAnswer, DirEntry, Entry, OpenFlags, Opened, StatFs, Time};
 
 use super::open_flags;
 
@@ -183,6 +183,13 @@ impl Reply {
         self.u32(0);
     }
 
+    /// `fuse_ioctl_out` of a command with data of a fixed length, at most `room_bytes`
+    pub(crate) fn commanded(&mut self, answer: &CommandAnswer, room_bytes: usize) {
+        self.u32((-answer.errno).cast_unsigned());
+        self.zeroes(12);
+        self.put(&answer.data[..answer.data.len().min(room_bytes)]);
+    }
+
     /// `fuse_statfs_out`
     pub(crate) fn statfs(&mut self, st: &StatFs) {
         for n in [st.blocks, st.blocks_free, st.blocks_available, st.inodes, st.inodes_free] {
@@ -323,6 +330,8 @@ mod tests {
         assert_eq!(size(&|r| r.attr(&attr(), LIFETIMES)), 104);
         assert_eq!(size(&|r| r.entry(5, &entry, LIFETIMES)), ENTRY_BYTES);
         assert_eq!(size(&|r| r.no_entry(LIFETIMES.entry)), ENTRY_BYTES);
+        let answer = CommandAnswer { errno: 0, data: vec![0; 100] };
+        assert_eq!(size(&|r| r.commanded(&answer, 64)), 16 + 64);
         assert_eq!(size(&|r| r.statfs(&StatFs::default())), 80);
         assert_eq!(size(&|r| r.statx(&attr(), LIFETIMES)), 288);
     }

@@ -60,6 +60,7 @@ impl TransformFs {
         if name != NETWORK_ATTRIBUTE || node.kind != FileKind::Regular {
             return self.ground.below.removexattr(node.below(), name);
         }
+        Self::check_nothing_pushed(node)?;
         let path = locked(&node.path).clone();
         let (attached, _) = self.of_rules(&path);
         let old = locked(&node.file).attached.clone();
@@ -73,6 +74,11 @@ impl TransformFs {
         Ok(())
     }
 
+    /// What a file carries does not change while more is pushed on it.
+    fn check_nothing_pushed(node: &Node) -> Result<()> {
+        if locked(&node.pushed).is_empty() { Ok(()) } else { Err(Error::Busy) }
+    }
+
     /// The text of a network as it is kept, and what it means for the inode of `node`.
     fn checked_network(&self, node: &Node, value: &[u8]) -> Result<(Attached, String)> {
         if node.kind != FileKind::Regular {
@@ -81,6 +87,7 @@ impl TransformFs {
         if node.view.is_some() {
             return Err(Error::ReadOnly);
         }
+        Self::check_nothing_pushed(node)?;
         let attached = if value == LINK {
             self.of_link(node.below(), &locked(&node.path).clone())
         } else {
@@ -131,7 +138,7 @@ impl TransformFs {
     }
 
     /// Readers see other bytes from now on.
-    fn reattached(&self, node: &Node) {
+    pub(super) fn reattached(&self, node: &Node) {
         self.changed(node);
         if let Some(sink) = &*locked(&self.sink) {
             sink.inode(node.ino, true);

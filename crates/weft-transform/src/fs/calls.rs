@@ -4,8 +4,9 @@ use std::sync::Arc;
 use std::time::{Duration, Instant};
 
 use weft_vfs::{
-    Attr, Caller, DirCursor, DirEntry, Entry, Error, FallocateMode, FileKind, FileSystem, Handle,
-    Ino, Invalidate, OpenFlags, Opened, RenameFlags, Result, SeekFrom, SetAttr, StatFs, XattrSet,
+    Attr, Caller, CommandAnswer, DirCursor, DirEntry, Entry, Error, FallocateMode, FileKind,
+    FileSystem, Handle, Ino, Invalidate, OpenFlags, Opened, RenameFlags, Result, SeekFrom, SetAttr,
+    StatFs, XattrSet,
 };
 
 use super::base::locked;
@@ -30,6 +31,10 @@ impl Invalidate for Upward {
     fn entry(&self, parent: Ino, name: &[u8]) {
         let parent = locked(&self.nodes).number(parent);
         self.sink.entry(parent, name);
+    }
+
+    fn settle(&self) {
+        self.sink.settle();
     }
 }
 
@@ -372,6 +377,17 @@ impl FileSystem for TransformFs {
             }
         }
         Ok(done)
+    }
+
+    fn command(
+        &self,
+        caller: &Caller,
+        ino: Ino,
+        handle: Handle,
+        request: u32,
+        data: &[u8],
+    ) -> Result<CommandAnswer> {
+        self.commanded(caller, ino, handle, request, data)
     }
 
     fn set_invalidate(&self, sink: Arc<dyn Invalidate>) {

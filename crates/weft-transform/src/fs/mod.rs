@@ -22,6 +22,7 @@ mod names;
 mod nodes;
 mod opening;
 mod own;
+mod pushed;
 mod rules;
 mod shown;
 mod trees;
@@ -47,6 +48,7 @@ use own::Own;
 use trees::Trees;
 
 pub use explain::{Explanation, Source, StageExplanation};
+pub use pushed::{COMMAND_BYTES, POP_COMMAND, PUSH_COMMAND, SHOW_COMMAND};
 pub use rules::{RULES_NAME, Rules, Ruling};
 pub use views::{LINK_MAGIC, link_content};
 
@@ -116,6 +118,8 @@ struct Open {
     flags: OpenFlags,
     /// The inode and handle below, of a file that carried no network when it was opened.
     below: Option<(Ino, Handle)>,
+    /// Past the kernel's cache.
+    direct_io: bool,
 }
 
 impl fmt::Debug for TransformFs {

@@ -80,7 +80,14 @@ impl TransformFs {
         };
         let result = self.node(entry.attr.ino).and_then(|node| {
             let has_attribute = self.ground.below.getxattr(node.below(), NETWORK_ATTRIBUTE).is_ok();
-            if node.kind != FileKind::Regular || !Self::is_plain(&node) || has_attribute {
+            if node.kind != FileKind::Regular || has_attribute {
+                return Ok(());
+            }
+            if !locked(&node.pushed).is_empty() {
+                // Who renames copies then, and the copy comes under the rule.
+                return Err(Error::CrossDevice);
+            }
+            if !Self::is_plain(&node) {
                 return Ok(());
             }
             self.with(&node, |file, around| file.convert(around, attached))?;

@@ -12,6 +12,7 @@ use weft_vfs::{Error, FileKind, Ino, Result};
 use super::base::{Place, SharedPlace, locked};
 use super::file::{Attached, File};
 use super::ground::View;
+use super::pushed::Pushed;
 
 /// An inode that somebody refers to.
 pub(super) struct Node {
@@ -22,6 +23,8 @@ pub(super) struct Node {
     /// A path that leads to it, as of the last look.
     pub(super) path: Mutex<Vec<u8>>,
     pub(super) file: Mutex<File>,
+    /// What programs pushed that have it open.
+    pub(super) pushed: Mutex<Pushed>,
     /// The name, of a view: a node that shares the place of its base, and is no inode below.
     pub(super) view: Option<Vec<u8>>,
     /// Shared by a file and its views.
@@ -126,6 +129,7 @@ impl Nodes {
             place: Arc::new(Mutex::new(place)),
             path: Mutex::new(path),
             file: Mutex::new(File::new(attached.clone())),
+            pushed: Mutex::default(),
             view: None,
             vouched: Arc::default(),
             uses: AtomicU64::new(1),
@@ -170,6 +174,7 @@ impl Nodes {
             place: base.place.clone(),
             path: Mutex::new(path),
             file: Mutex::new(File::new(Attached::View(Arc::new(view)))),
+            pushed: Mutex::default(),
             view: Some(name.to_vec()),
             vouched: base.vouched.clone(),
             uses: AtomicU64::new(1),

@@ -31,7 +31,9 @@ impl TransformFs {
         if Self::is_plain(&node) {
             let below = self.ground.below.open(node.below(), flags)?;
             locked(&self.ground.nodes).add_use(&node);
-            let open = Open { ino, flags, below: Some((node.below(), below.handle)) };
+            let direct_io = below.direct_io;
+            let below_handle = Some((node.below(), below.handle));
+            let open = Open { ino, flags, below: below_handle, direct_io };
             return Ok(Opened { handle: self.new_handle(open), ..below });
         }
         // The kernel may know the name of a view a moment longer than there is its base.
@@ -63,7 +65,7 @@ impl TransformFs {
             meter.opens.add(1);
             meter.opens_cached.add(u64::from(keeps));
         });
-        let handle = self.new_handle(Open { ino, flags, below: None });
+        let handle = self.new_handle(Open { ino, flags, below: None, direct_io: !known });
         Ok(Opened { handle, keep_cache: keeps, direct_io: !known })
     }
 
@@ -142,6 +144,7 @@ impl TransformFs {
         if open.flags.contains(OpenFlags::WRITE) {
             result = result.and(self.commit(&node));
         }
+        result = result.and(self.pop_all(&node, handle));
         drop(node);
         self.give_back(ino, 1);
         result

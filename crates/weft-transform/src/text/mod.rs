@@ -79,6 +79,40 @@ impl std::str::FromStr for Text {
 }
 
 impl Text {
+    /// This network with another on top of it, at the reader's end. What of the other was written
+    /// for the other side is turned around.
+    #[must_use]
+    pub fn with_on_top(mut self, top: Self) -> Self {
+        let mut pipe = top.pipe;
+        if top.side != self.side {
+            pipe.reverse();
+            for element in &mut pipe {
+                if let Element::Stage(stage) = element {
+                    stage.inverted = !stage.inverted;
+                }
+            }
+        }
+        match self.side {
+            Side::View => self.pipe.append(&mut pipe),
+            Side::Store => {
+                pipe.append(&mut self.pipe);
+                self.pipe = pipe;
+            }
+        }
+        self
+    }
+
+    /// This network without its element at the reader's end; `None` if it was the only one.
+    #[must_use]
+    pub fn without_top(mut self) -> Option<Self> {
+        match self.side {
+            Side::View => drop(self.pipe.pop()),
+            Side::Store if self.pipe.is_empty() => {}
+            Side::Store => drop(self.pipe.remove(0)),
+        }
+        (!self.pipe.is_empty()).then_some(self)
+    }
+
     /// This network without the stages of a name, `identity` if none is left.
     pub(crate) fn without(&self, name: &str) -> Self {
         let other = |e: &&Element| !matches!(e, Element::Stage(stage) if stage.name == name);

@@ -3,9 +3,14 @@
 use super::files::Target;
 use super::networks;
 use crate::cli::transform::{Attach, Detach, Files, Link, Pop, Purpose, Push};
-use crate::failure::{DONE, Failure, Outcome};
+use crate::failure::{DONE, FAILED, Failure, Outcome};
 use crate::output::Output;
+use std::fs::File;
 use std::io::Write as _;
+use std::os::unix::process::ExitStatusExt;
+use std::path::Path;
+use std::process::Command;
+use weft::pushing;
 use weft::transform::text::{Side, Text};
 use weft::transform::{
     CONVERT_ATTRIBUTE, LINK, NETWORK_ATTRIBUTE, Need, Network, Registry, Write, link_content,
@@ -100,24 +105,35 @@ fn text_of(target: &Target) -> Result<Option<Text>, Failure> {
     Ok(explanation.network.map(|text| text.parse()).transpose()?)
 }
 
+/// Pushes a network on files for as long as a command runs; its exit code.
+fn push_during(args: &Push, command: &str) -> Outcome {
+    let mut held = Vec::new();
+    for name in &args.files.files {
+        let path = Path::new(name);
+        let failed = |e: std::io::Error| Failure::from(weft::Error::host("open", path, e));
+        let file = File::open(path).map_err(failed)?;
+        pushing::push(&file, &args.stage)
+            .map_err(|e| Failure::new(format!("{}: {e}", path.display())))?;
+        held.push(file);
+    }
+    let ended = Command::new("sh").arg("-c").arg(command).status()?;
+    drop(held);
+    // As shells say that a signal ended a command.
+    let signal = || ended.signal().map_or(FAILED, |nr| u8::try_from(128 + nr).unwrap_or(FAILED));
+    Ok(ended.code().map_or_else(signal, |code| u8::try_from(code).unwrap_or(FAILED)))
+}
+
 /// `push`: at the reader's end.
 pub fn push(out: Output, args: &Push) -> Outcome {
+    if let Some(command) = &args.during {
+        return push_during(args, command);
+    }
     let registry = networks(&args.files.keys).registry()?;
     let stage = checked(&registry, &args.stage, None)?;
     each(out, &args.files, |target| {
         let text = match text_of(target)? {
             None => stage.text().clone(),
-            Some(mut text) => {
-                let mut new = stage.text().pipe.clone();
-                match text.side {
-                    Side::View => text.pipe.append(&mut new),
-                    Side::Store => {
-                        new.append(&mut text.pipe);
-                        text.pipe = new;
-                    }
-                }
-                text
-            }
+            Some(text) => text.with_on_top(stage.text().clone()),
         };
         let text = checked(&registry, &text.to_string(), None)?.to_string();
         target.set(NETWORK_ATTRIBUTE, text.as_bytes()).map_err(|e| target.failed(&e))?;
@@ -129,13 +145,9 @@ pub fn push(out: Output, args: &Push) -> Outcome {
 pub fn pop(out: Output, args: &Pop) -> Outcome {
     each(out, &args.files, |target| {
         let text = text_of(target)?;
-        let mut text =
+        let text =
             text.ok_or_else(|| Failure::new(format!("{}: it carries no network", target.shown)))?;
-        match text.side {
-            Side::View => drop(text.pipe.pop()),
-            Side::Store => drop(text.pipe.remove(0)),
-        }
-        let text = if text.pipe.is_empty() { String::new() } else { text.to_string() };
+        let text = text.without_top().map(|text| text.to_string()).unwrap_or_default();
         target.set(NETWORK_ATTRIBUTE, text.as_bytes()).map_err(|e| target.failed(&e))?;
         Ok(text)
     })
@@ -146,7 +158,7 @@ pub fn link(out: Output, args: &Link) -> Outcome {
     let network = checked(&networks(&args.keys).registry()?, &args.network, None)?;
     let path = &args.link;
     let failed = |e: std::io::Error| Failure::from(weft::Error::host("make", path, e));
-    let mut file = std::fs::File::create_new(path).map_err(failed)?;
+    let mut file = File::create_new(path).map_err(failed)?;
     let made = || -> Result<(), Failure> {
         let target = Target::find(path.as_os_str(), &args.keys, true)?;
         // On a mount a rule may have given it a network.

@@ -1,0 +1,237 @@
+//! Stages that a program pushes on a file that it has open, by `ioctl(2)`.
+//!
+//! They are the file's, not the descriptor's: the kernel caches one content for all who have it
+//! open, so all of them see it through these stages. They go with the descriptor that pushed them,
+//! however its program ends, and are written down nowhere. What is wrong with a command is said in
+//! its answer, in words.
+//!
+//! Locks: that of a node's pushed stages is taken before that of its file.
+
+use weft_vfs::{Caller, CommandAnswer, Error, FileKind, Handle, Ino, OpenFlags, Result};
+
+use super::base::locked;
+use super::file::{Attached, again};
+use super::nodes::Node;
+use super::shown::is_shown;
+use super::{Open, TransformFs};
+use crate::text::Text;
+use crate::{Need, Write};
+
+/// Bytes of what these commands hand in and take back: a text, and zeroes behind it.
+pub const COMMAND_BYTES: usize = 4096;
+
+/// Pushes the network of the text on the file: `_IOWR('W', 0xE0, char[4096])`. The answer's text is
+/// the whole network then, or what is wrong.
+pub const PUSH_COMMAND: u32 = number(0xE0);
+
+/// Takes off what this descriptor pushed last: `_IOWR('W', 0xE1, char[4096])`. The answer is as that
+/// of [`PUSH_COMMAND`].
+pub const POP_COMMAND: u32 = number(0xE1);
+
+/// Asks for the network that the file is seen through now, what is pushed included:
+/// `_IOWR('W', 0xE2, char[4096])`.
+pub const SHOW_COMMAND: u32 = number(0xE2);
+
+const fn number(nr: u8) -> u32 {
+    rustix::ioctl::opcode::read_write::<[u8; COMMAND_BYTES]>(b'W', nr) as u32
+}
+
+/// What is pushed on a file.
+#[derive(Default)]
+pub(super) struct Pushed {
+    /// What the file carries without it; `None` while nothing is pushed.
+    below: Option<Attached>,
+    /// From the stored file up: which descriptor pushed what.
+    stack: Vec<(Handle, Text)>,
+}
+
+impl Pushed {
+    pub(super) fn is_empty(&self) -> bool {
+        self.stack.is_empty()
+    }
+}
+
+/// A text as it is handed back.
+fn encode(text: &str) -> Vec<u8> {
+    let mut data = text.as_bytes()[..text.len().min(COMMAND_BYTES - 1)].to_vec();
+    data.resize(COMMAND_BYTES, 0);
+    data
+}
+
+/// A text that was handed in.
+fn decode(data: &[u8]) -> Result<&str> {
+    let end = data.iter().position(|&b| b == 0);
+    let text = end.and_then(|end| data.get(..end)).ok_or(Error::Invalid("a text without end"))?;
+    std::str::from_utf8(text).map_err(|_| Error::Invalid("the text of a network is UTF-8"))
+}
+
+impl TransformFs {
+    /// A command given to an open file.
+    pub(super) fn commanded(
+        &self,
+        caller: &Caller,
+        ino: Ino,
+        handle: Handle,
+        request: u32,
+        data: &[u8],
+    ) -> Result<CommandAnswer> {
+        if !matches!(request, PUSH_COMMAND | POP_COMMAND | SHOW_COMMAND) || is_shown(ino) {
+            return Err(Error::UnknownCommand);
+        }
+        let node = self.node(ino)?;
+        if node.kind != FileKind::Regular {
+            return Err(Error::UnknownCommand);
+        }
+        let open = self.open_flags(handle).filter(|open| open.ino == ino);
+        let open = open.ok_or(Error::Invalid("no such handle"))?;
+        let result = match request {
+            PUSH_COMMAND => {
+                decode(data).and_then(|text| self.push(caller, &node, open, handle, text))
+            }
+            POP_COMMAND => self.pop(&node, handle),
+            _ => Ok(()),
+        };
+        if result.is_ok() && request != SHOW_COMMAND {
+            // Who was told that it is done reads it so.
+            let sink = locked(&self.sink).clone();
+            sink.inspect(|sink| sink.settle());
+        }
+        let result = result.and_then(|()| match &locked(&node.file).attached {
+            Attached::Plain => Ok(String::new()),
+            Attached::Network(network) => Ok(network.to_string()),
+            Attached::View(view) => Ok(view.network.to_string()),
+            Attached::Unusable(why) => Err(again(why)),
+        });
+        Ok(match result {
+            Ok(text) => CommandAnswer { errno: 0, data: encode(&text) },
+            Err(e) => CommandAnswer { errno: e.errno(), data: encode(&e.to_string()) },
+        })
+    }
+
+    fn push(
+        &self,
+        caller: &Caller,
+        node: &Node,
+        open: Open,
+        handle: Handle,
+        text: &str,
+    ) -> Result<()> {
+        // All who read the file see what one of them pushes.
+        let owns = || Ok::<_, Error>(caller.uid == 0 || caller.uid == self.attr(node)?.uid);
+        if !open.flags.contains(OpenFlags::WRITE) && !owns()? {
+            let message = "only who may write a file pushes stages on it".to_owned();
+            return Err(Error::Io { errno: Error::NotPermitted.errno(), message });
+        }
+        let text: Text = text.parse().map_err(Error::from)?;
+        let mut pushed = locked(&node.pushed);
+        let below = match &pushed.below {
+            Some(below) => below.clone(),
+            None => locked(&node.file).attached.clone(),
+        };
+        let texts = pushed.stack.iter().map(|(_, text)| text).chain([&text]);
+        let attached = self.with_on_top(&below, texts)?;
+        self.check_for_handles(node.ino, &attached)?;
+        self.with(node, |file, around| file.attach(around, attached))?;
+        pushed.below = Some(below);
+        pushed.stack.push((handle, text));
+        drop(pushed);
+        self.reattached(node);
+        Ok(())
+    }
+
+    fn pop(&self, node: &Node, handle: Handle) -> Result<()> {
+        let mut pushed = locked(&node.pushed);
+        let at = pushed.stack.iter().rposition(|(by, _)| *by == handle);
+        let at = at.ok_or_else(|| Error::Io {
+            errno: Error::NoAttribute.errno(),
+            message: "this descriptor has pushed nothing".to_owned(),
+        })?;
+        let mut left = Vec::clone(&pushed.stack);
+        left.remove(at);
+        self.leave(node, &mut pushed, left)?;
+        drop(pushed);
+        self.reattached(node);
+        Ok(())
+    }
+
+    /// Takes off what a descriptor pushed that is closed.
+    pub(super) fn pop_all(&self, node: &Node, handle: Handle) -> Result<()> {
+        let mut pushed = locked(&node.pushed);
+        let left: Vec<_> = pushed.stack.iter().filter(|(by, _)| *by != handle).cloned().collect();
+        if left.len() == pushed.stack.len() {
+            return Ok(());
+        }
+        self.leave(node, &mut pushed, left)?;
+        drop(pushed);
+        self.reattached(node);
+        Ok(())
+    }
+
+    /// Leaves so much pushed.
+    fn leave(&self, node: &Node, pushed: &mut Pushed, left: Vec<(Handle, Text)>) -> Result<()> {
+        let Some(below) = pushed.below.clone() else { return Ok(()) };
+        let attached = self.with_on_top(&below, left.iter().map(|(_, text)| text))?;
+        self.with(node, |file, around| file.attach(around, attached))?;
+        pushed.below = (!left.is_empty()).then_some(below);
+        pushed.stack = left;
+        Ok(())
+    }
+
+    /// What a file carries with networks on top, each on the one before.
+    fn with_on_top<'a>(
+        &self,
+        below: &Attached,
+        texts: impl Iterator<Item = &'a Text>,
+    ) -> Result<Attached> {
+        let mut texts = texts.peekable();
+        if texts.peek().is_none() {
+            return Ok(below.clone());
+        }
+        let base = match below {
+            Attached::Plain => None,
+            Attached::Network(network) => Some(network.text().clone()),
+            Attached::View(_) => {
+                return Err(Error::Invalid("a view or link has the network it has"));
+            }
+            Attached::Unusable(why) => return Err(again(why)),
+        };
+        let text = base.into_iter().chain(texts.cloned()).reduce(Text::with_on_top);
+        let text = text.ok_or(Error::Invalid("no network"))?;
+        let network = self.registry.network(&text).map_err(Error::from)?;
+        Ok(Attached::Network(std::sync::Arc::new(network)))
+    }
+
+    /// Whether a network can do what the descriptors of a file were opened for.
+    fn check_for_handles(&self, ino: Ino, attached: &Attached) -> Result<()> {
+        let Attached::Network(network) = attached else { return Ok(()) };
+        let handles = locked(&self.handles);
+        let open = || handles.values().filter(|open| open.ino == ino);
+        let writes = open().any(|open| open.flags.contains(OpenFlags::WRITE));
+        let need = Need {
+            // The kernel goes by the length for all that it caches.
+            exact_size: open().any(|open| !open.direct_io),
+            random_read: writes,
+            write: if writes { Write::Rewrite } else { Write::None },
+        };
+        drop(handles);
+        network.check(&need).map_err(|refusal| crate::Error::Refused(refusal).into())
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn texts_are_handed_in_and_back() {
+        for text in ["", "zstd | rot13", &"x".repeat(COMMAND_BYTES - 1)] {
+            let data = encode(text);
+            assert_eq!((data.len(), decode(&data).expect("a text")), (COMMAND_BYTES, text));
+        }
+        assert_eq!(decode(&encode(&"x".repeat(9999))).expect("cut off").len(), COMMAND_BYTES - 1);
+        for bad in [&[b'x'; COMMAND_BYTES][..], b"", b"\xFF\0"] {
+            assert!(decode(bad).is_err());
+        }
+        assert_eq!(PUSH_COMMAND, 0xD000_57E0, "as documented");
+    }
+}

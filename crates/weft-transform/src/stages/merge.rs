@@ -1,0 +1,146 @@
+//! `tee name=NAME ( ... )` begins a branch, and `merge with=NAME` takes what comes out of it together
+//! with what comes along. Of the two a pipe makes a graph.
+//!
+//! A graph is taken apart where it is made: a merge becomes one stage with all the paths that lead
+//! to it, from where they part. So what its branches cannot do is known before anything is read.
+
+use std::fmt;
+use std::sync::Arc;
+
+use crate::registry::StageInfo;
+use crate::{Access, Declares, Direction, Error, Layer, OnError, Result, Shape, SizeRule, Transform, Write};
+
+/// The name of the stage.
+pub(crate) const NAME: &str = "merge";
+
+pub(super) const STAGES: &[StageInfo] = &[StageInfo {
+    name: NAME,
+    summary: "puts what comes along and branches of tee name=... ( ... ) before it into one",
+    parameters: &[
+        ("with", "names of branches, with commas between them"),
+        ("by", "concat: one behind the other (default); turns: some bytes of each in turn"),
+        ("unit", "bytes of a turn, 1 to 1M (1)"),
+    ],
+    make: |p, _| Err(p.error("works in a view only: what it does cannot be undone")),
+}];
+
+/// How branches are put together.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub enum MergeBy {
+    /// One behind the other.
+    Concatenation,
+    /// So many bytes of each in turn; one that has ended is left out.
+    Turns {
+        /// Bytes of a turn; at least one.
+        unit_bytes: u64,
+    },
+}
+
+/// What a merge was told.
+pub(crate) struct Told {
+    pub(crate) with: Vec<String>,
+    pub(crate) by: MergeBy,
+}
+
+impl Told {
+    pub(crate) fn take(p: &mut crate::registry::Parameters<'_>) -> Result<Self> {
+        let with: Vec<String> = p.required("with")?.split(',').map(str::to_owned).collect();
+        let unit = p.text("unit");
+        let turns = p.choice("by", &[("concat", false), ("turns", true)], false)?;
+        if !turns && unit.is_some() {
+            return Err(p.error("unit= is for by=turns"));
+        }
+        let by = if turns {
+            let unit = crate::registry::parse_bytes(unit.as_deref().unwrap_or("1"));
+            let unit_bytes = unit.filter(|unit| (1..=1 << 20).contains(unit));
+            let unit_bytes = unit_bytes.ok_or_else(|| p.error("unit= is a size from 1 to 1M"))?;
+            MergeBy::Turns { unit_bytes }
+        } else {
+            MergeBy::Concatenation
+        };
+        Ok(Self { with, by })
+    }
+}
+
+/// Paths that part and come together again.
+pub struct Merge {
+    paths: Vec<Vec<Layer>>,
+    by: MergeBy,
+}
+
+impl fmt::Debug for Merge {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        f.debug_struct("Merge").field("paths", &self.paths).field("by", &self.by).finish()
+    }
+}
+
+impl Merge {
+    /// The paths from where they part, each from the stored file up.
+    ///
+    /// # Errors
+    /// [`Error::Parameter`] if branches of unknown length are to take turns, or one is of sealed
+    /// blocks that it would have to write.
+    pub(crate) fn new(paths: Vec<Vec<Layer>>, by: MergeBy) -> Result<Self> {
+        let error = |message: String| Error::Parameter { stage: NAME.to_owned(), message };
+        let layers = || paths.iter().flatten();
+        let unknown = layers().find(|layer| !layer.declares().size.is_exact());
+        if let (MergeBy::Turns { .. }, Some(layer)) = (by, unknown) {
+            let name = layer.stage.name();
+            return Err(error(format!(
+                "a branch can take turns only if its length is known, and that of \"{name}\" is not \
+                 before all was read (by=concat would do)"
+            )));
+        }
+        Ok(Self { paths, by })
+    }
+
+    /// The paths.
+    #[must_use]
+    pub fn paths(&self) -> &[Vec<Layer>] {
+        &self.paths
+    }
+
+    /// How they are put together.
+    #[must_use]
+    pub fn by(&self) -> MergeBy {
+        self.by
+    }
+}
+
+/// How many layers all paths begin with.
+pub(crate) fn common(paths: &[&[Layer]]) -> usize {
+    let Some((first, rest)) = paths.split_first() else { return 0 };
+    let same = |a: &Layer, b: &Layer| Arc::ptr_eq(&a.stage, &b.stage) && a.on_read == b.on_read;
+    let all_have = |(at, layer): &(usize, &Layer)| {
+        rest.iter().all(|path| path.get(*at).is_some_and(|other| same(layer, other)))
+    };
+    first.iter().enumerate().take_while(all_have).count()
+}
+
+impl Transform for Merge {
+    fn name(&self) -> &'static str {
+        NAME
+    }
+
+    fn shape(&self) -> Shape<'_> {
+        Shape::Merged(self)
+    }
+
+    fn invertible(&self) -> bool {
+        false
+    }
+
+    fn declares(&self, _: Direction) -> Declares {
+        let declares = || self.paths.iter().flatten().map(Layer::declares);
+        let exact = declares().all(|d| d.size.is_exact());
+        Declares {
+            size: if exact { SizeRule::Indexed } else { SizeRule::Unknown },
+            access: declares().map(|d| d.access).min().unwrap_or(Access::Random),
+            write: Write::None,
+            invertible: false,
+            deterministic: self.paths.iter().flatten().all(Layer::reads_the_same_again),
+            guards: declares().all(|d| d.guards),
+            on_error: declares().map(|d| d.on_error).find(|e| *e != OnError::Fail).unwrap_or(OnError::Fail),
+        }
+    }
+}
