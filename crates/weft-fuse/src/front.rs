@@ -14,9 +14,10 @@ use std::time::Duration;
 
 use weft_vfs::{
     Caller, DirCursor, Entry, Error, FallocateMode, FileKind, FileSystem, Handle, Ino, OpenFlags,
-    RenameFlags, SeekFrom, SetAttr, SetTime, Time, XattrSet,
+    Opened, RenameFlags, SeekFrom, SetAttr, SetTime, Time, XattrSet,
 };
 
+use crate::past::{Mixed, Past};
 use crate::wire::{
     Body, FSYNC_DATA_ONLY, Header, Lifetimes, Listing, Malformed, O_APPEND, O_DSYNC, O_EXCL,
     O_TRUNC, Opcode, ROOT_ID, Reply, errno, falloc, ioctl_flags, put_listed, put_listed_plus,
@@ -90,6 +91,8 @@ pub(crate) struct Front {
     stateful: bool,
     /// Whether the file system places appends, as the kernel's idea of a file's length may be old.
     appends: bool,
+    /// Files that the kernel uses by itself.
+    past: Option<Past>,
     /// Requests by opcode.
     counts: [AtomicU64; COUNTED_OPCODES],
 }
@@ -106,6 +109,7 @@ impl Front {
             nodes,
             stateful,
             appends: false,
+            past: None,
             lifetimes,
             xattrs,
             counts: [const { AtomicU64::new(0) }; COUNTED_OPCODES],
@@ -115,6 +119,11 @@ impl Front {
     /// The same for a file system that others change too, which places appends itself.
     pub(crate) fn placing_appends(self) -> Self {
         Self { appends: self.stateful, ..self }
+    }
+
+    /// The same, letting the kernel use files by itself where it can.
+    pub(crate) fn letting_past(self, past: Option<Past>) -> Self {
+        Self { past: past.filter(|_| self.stateful), ..self }
     }
 
     /// How many requests of each kind have come, without those that never came.
@@ -235,7 +244,7 @@ impl Front {
             Opcode::Open if self.stateful => self.open(ino, body, reply),
             Opcode::Create if self.stateful => self.create(head, ino, body, reply),
             Opcode::Flush if self.stateful => Ok(self.fs.flush(ino, Handle(body.u64()?))?),
-            Opcode::Release if self.stateful => Ok(self.fs.release(ino, Handle(body.u64()?))?),
+            Opcode::Release if self.stateful => self.release(ino, Handle(body.u64()?)),
             Opcode::Release | Opcode::ReleaseDir => Ok(()),
             // Answered once with "unknown", these are never sent again: opening and closing are
             // free from then on, creating is `mknod`.
@@ -453,8 +462,27 @@ impl Front {
 
     fn open(&self, ino: Ino, mut body: Body<'_>, reply: &mut Reply) -> Answered {
         let flags = self.open_flags(body.u32()?);
-        reply.opened(&self.fs.open(ino, flags)?, flags);
+        let opened = self.fs.open(ino, flags)?;
+        let past = self.way(ino, &opened)?;
+        reply.opened(&opened, flags, past);
         Ok(())
+    }
+
+    /// How the kernel is to use a file that was opened; one that it cannot is closed again.
+    fn way(&self, ino: Ino, opened: &Opened) -> Result<Option<u32>, Refusal> {
+        let Some(past) = &self.past else { return Ok(None) };
+        let backing = || self.fs.backing(ino, opened.handle);
+        past.opened(self.node(ino), opened, backing).map_err(|Mixed| {
+            let _ = self.fs.release(ino, opened.handle);
+            Refusal::Protocol(errno::EBUSY)
+        })
+    }
+
+    fn release(&self, ino: Ino, handle: Handle) -> Answered {
+        if let Some(past) = &self.past {
+            past.released(handle.0);
+        }
+        Ok(self.fs.release(ino, handle)?)
     }
 
     fn create(
@@ -472,8 +500,11 @@ impl Front {
         let perm = (mode & 0o7777) as u16;
         let (entry, opened) =
             self.fs.create(&Self::caller(head), parent, body.name()?, perm, flags)?;
+        let past = self.way(entry.attr.ino, &opened).inspect_err(|_| {
+            self.fs.forget(entry.attr.ino, 1);
+        })?;
         self.put_entry(&entry, reply)?;
-        reply.opened(&opened, flags);
+        reply.opened(&opened, flags, past);
         Ok(())
     }
 
@@ -491,7 +522,7 @@ impl Front {
             // It said an error.
             (_, None) => return,
         };
-        let _ = self.fs.release(self.ino(node), Handle(handle));
+        let _ = self.release(self.ino(node), Handle(handle));
         if opcode == Some(Opcode::Create) {
             self.fs.forget(self.ino(node), 1);
         }

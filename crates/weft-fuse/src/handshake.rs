@@ -1,5 +1,8 @@
 //! What the kernel and we agree on when the mount begins.
 
+use std::sync::Arc;
+use std::sync::atomic::{AtomicBool, Ordering};
+
 use fuser::{InitFlags, KernelConfig, MountOption, Request, SessionACL};
 
 use crate::MountOptions;
@@ -14,7 +17,13 @@ pub(crate) struct Handshake {
     pub(crate) max_readahead_bytes: u32,
     pub(crate) time_unit_nanos: u32,
     pub(crate) shared: bool,
+    /// Asks for files that the kernel uses by itself; `true` once it has agreed.
+    pub(crate) passthrough: Option<Arc<AtomicBool>>,
 }
+
+/// How deep the host's file systems may be stacked on each other, ours included, for the kernel to
+/// use their files by itself. One more, and nothing could be stacked on ours.
+const STACK_DEPTH: u32 = 1;
 
 impl fuser::Filesystem for Handshake {
     fn init(&mut self, _request: &Request, config: &mut KernelConfig) -> std::io::Result<()> {
@@ -35,6 +44,14 @@ impl fuser::Filesystem for Handshake {
         };
         wanted.set(InitFlags::FUSE_WRITEBACK_CACHE, self.writeback_cache);
         let _ = config.add_capabilities(wanted & config.capabilities());
+        // With the writeback cache the kernel does not offer it.
+        if let Some(agreed) = self.passthrough.as_ref().filter(|_| !self.writeback_cache)
+            && config.capabilities().contains(InitFlags::FUSE_PASSTHROUGH)
+            && config.add_capabilities(InitFlags::FUSE_PASSTHROUGH).is_ok()
+            && config.set_max_stack_depth(STACK_DEPTH).is_ok()
+        {
+            agreed.store(true, Ordering::Release);
+        }
         // Each of these refuses with the nearest possible value.
         let nearest = config.set_max_write(self.max_write_bytes).err();
         nearest.map(|n| config.set_max_write(n));

@@ -30,6 +30,7 @@ mod invalidate;
 mod mount;
 mod mountpoint;
 mod options;
+mod past;
 mod serve;
 mod wire;
 

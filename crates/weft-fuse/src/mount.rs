@@ -14,6 +14,7 @@ use weft_vfs::FileSystem;
 
 use crate::front::Front;
 use crate::handshake::{self, Handshake};
+use crate::past::Past;
 use crate::serve::Service;
 use crate::wire::Lifetimes;
 use crate::{Error, MountOptions, Result, invalidate, mountpoint};
@@ -75,7 +76,9 @@ impl Unmounter {
 /// Each says what is missing: the device, the helper for ordinary users, the mount point.
 pub fn mount(fs: Arc<dyn FileSystem>, mountpoint: &Path, options: &MountOptions) -> Result<Mount> {
     let path = mountpoint::prepare(mountpoint)?;
+    let agreed = options.passthrough.then(Arc::<AtomicBool>::default);
     let shake = Handshake {
+        passthrough: agreed.clone(),
         writeback_cache: options.writeback_cache,
         max_write_bytes: options.max_write_bytes,
         max_readahead_bytes: options.max_readahead_bytes,
@@ -88,8 +91,13 @@ pub fn mount(fs: Arc<dyn FileSystem>, mountpoint: &Path, options: &MountOptions)
     let lifetimes = Lifetimes { entry: options.lifetime, attr: options.lifetime, absent };
     let front = Front::new(Arc::clone(&fs), lifetimes, options.xattrs);
     let kernel_knows_lengths = !options.shared || options.writeback_cache;
-    let front = Arc::new(if kernel_knows_lengths { front } else { front.placing_appends() });
     let serve_error = |source| Error::Serve { mountpoint: mountpoint.into(), source };
+    let past = match agreed.filter(|agreed| agreed.load(Ordering::Acquire)) {
+        Some(_) => Some(Past::new(session.as_fd().try_clone_to_owned().map_err(serve_error)?)),
+        None => None,
+    };
+    let front = front.letting_past(past);
+    let front = Arc::new(if kernel_knows_lengths { front } else { front.placing_appends() });
     let fd = session.as_fd().try_clone_to_owned().map_err(serve_error)?;
     let service = Service::new(Arc::clone(&front), fd, options.max_write_bytes, polling(options));
     let service = Arc::new(service);

@@ -45,6 +45,11 @@ pub struct MountOptions {
     /// The kernel collects writes in its page cache. Pays when a program writes in small pieces;
     /// costs two requests more for each small file that is written and closed.
     pub writeback_cache: bool,
+    /// The kernel reads and writes the files by itself of which a file of the host has exactly the
+    /// content ([`FileSystem::backing`](weft_vfs::FileSystem::backing)). Root only, from Linux 6.9 on,
+    /// and not with [`writeback_cache`](Self::writeback_cache); elsewhere it has no effect. Nothing can
+    /// be mounted on such a mount by overlayfs more than one deep.
+    pub passthrough: bool,
     /// Longest write in one request, in bytes (the kernel has its own limit, mostly 1 MiB).
     pub max_write_bytes: u32,
     /// How far the kernel reads ahead in a file, in bytes; more than 128 KiB only for root.
@@ -73,6 +78,7 @@ impl Default for MountOptions {
             absent_names: true,
             shared: false,
             writeback_cache: true,
+            passthrough: false,
             max_write_bytes: 1 << 20,
             max_readahead_bytes: 1 << 20,
             polling: virtual_machine(),

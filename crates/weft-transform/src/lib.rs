@@ -23,6 +23,7 @@ mod archive;
 mod error;
 pub mod exec;
 mod fs;
+mod graph;
 mod keys;
 mod meter;
 mod model;

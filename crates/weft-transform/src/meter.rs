@@ -221,6 +221,8 @@ impl Transform for Metered {
             Shape::Sealed(inner) => Shape::Sealed(self.is(inner)),
             Shape::Framed(inner) => Shape::Framed(self.is(inner)),
             Shape::Stream(inner) => Shape::Stream(self.is(inner)),
+            // It is opened with its branches, and does nothing by itself.
+            Shape::Merged(inner) => Shape::Merged(inner),
         }
     }
 

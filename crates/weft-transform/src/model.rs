@@ -157,7 +157,7 @@ pub trait Transform: fmt::Debug + Send + Sync {
                 guards: codec.guards(),
                 ..random
             },
-            (Shape::Framed(_) | Shape::Stream(_), _) => base,
+            (Shape::Framed(_) | Shape::Stream(_) | Shape::Merged(_), _) => base,
         }
     }
 }
@@ -179,6 +179,8 @@ pub enum Shape<'a> {
     Framed(&'a dyn FrameCodec),
     /// From the beginning to the end.
     Stream(&'a dyn StreamCodec),
+    /// Several paths from one file, put together.
+    Merged(&'a crate::stages::Merge),
 }
 
 impl fmt::Debug for Shape<'_> {
@@ -188,6 +190,7 @@ impl fmt::Debug for Shape<'_> {
             Self::Sealed(_) => "Sealed",
             Self::Framed(_) => "Framed",
             Self::Stream(_) => "Stream",
+            Self::Merged(_) => "Merged",
         })
     }
 }

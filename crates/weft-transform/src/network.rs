@@ -6,7 +6,7 @@ use std::sync::Arc;
 use crate::exec::Fused;
 use crate::meter::NetworkMeter;
 use crate::text::{Element, Text};
-use crate::{Access, Declares, Direction, Transform, Write};
+use crate::{Access, Declares, Direction, Shape, Transform, Write};
 
 /// A stage in its place in a network.
 #[derive(Debug, Clone)]
@@ -22,6 +22,12 @@ impl Layer {
     #[must_use]
     pub fn declares(&self) -> Declares {
         self.stage.declares(self.on_read)
+    }
+
+    /// Whether each read gives the same while what it reads is the same. What is random in sealing is
+    /// gone when it is opened again.
+    pub(crate) fn reads_the_same_again(&self) -> bool {
+        self.on_read == Direction::Inverse || self.declares().deterministic
     }
 
     /// Which of the stage's functions runs.
@@ -100,10 +106,7 @@ impl Network {
     /// Whether each read gives the same bytes while the stored file does not change.
     #[must_use]
     pub fn is_deterministic(&self) -> bool {
-        // What is random in sealing is gone when it is opened again.
-        self.layers
-            .iter()
-            .all(|layer| layer.on_read == Direction::Inverse || layer.declares().deterministic)
+        self.layers.iter().all(Layer::reads_the_same_again)
     }
 
     /// Checks that the network can do what is asked.
@@ -113,6 +116,12 @@ impl Network {
     /// would do.
     pub fn check(&self, need: &Need) -> Result<(), Box<Refusal>> {
         let Some((at, reason)) = self.obstacle(need) else { return Ok(()) };
+        let stage = self.layers[at].stage.name();
+        if self.layers.iter().any(|layer| matches!(layer.stage.shape(), Shape::Merged(_))) {
+            // Layers and elements of the text are not one to one.
+            let nearest = self.text.identity();
+            return Err(Box::new(Refusal { stage, reason, nearest }));
+        }
         let mut nearest = self.clone();
         while let Some((at, _)) = nearest.obstacle(need) {
             let index = nearest.layers.len() - 1 - at;
@@ -124,11 +133,7 @@ impl Network {
         if nearest.layers.is_empty() {
             nearest.text.pipe.push(Element::identity());
         }
-        Err(Box::new(Refusal {
-            stage: self.layers[at].stage.name(),
-            reason,
-            nearest: nearest.text,
-        }))
+        Err(Box::new(Refusal { stage, reason, nearest: nearest.text }))
     }
 
     /// The first layer in the way of `need`, from the stored file up.
@@ -208,6 +213,9 @@ pub enum Reason {
     /// It keeps a header with the length, so its output must be a file.
     #[error("its stored form has a header that is written last, which a stream cannot have")]
     NeedsFile,
+    /// Its branches each read all.
+    #[error("its branches each read what is stored, which of a stream can be read once")]
+    ReadsAgain,
 }
 
 /// Why a network was refused.

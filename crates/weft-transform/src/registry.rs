@@ -96,7 +96,10 @@ impl Registry {
     /// # Errors
     /// As [`parse`](Self::parse).
     pub fn network(&self, text: &Text) -> Result<Network> {
-        let mut layers = self.layers(text.side, &text.pipe)?;
+        let mut layers = match text.side {
+            Side::View => crate::graph::layers(self, &text.pipe)?,
+            Side::Store => self.layers(Side::Store, &text.pipe)?,
+        };
         if text.side == Side::Store {
             layers.reverse();
         }
@@ -105,28 +108,42 @@ impl Registry {
     }
 
     fn layers(&self, side: Side, pipe: &[Element]) -> Result<Vec<Layer>> {
-        let mut layers = Vec::new();
-        for element in pipe {
-            layers.push(match element {
-                Element::Stage(stage) => {
-                    let inverse = (side == Side::Store) != stage.inverted;
-                    let on_read = if inverse { Direction::Inverse } else { Direction::Forward };
-                    let made = self.stage(stage)?;
-                    // In a store network it is what writing does, which can be left out.
-                    if stage.inverted && side == Side::View && !made.invertible() {
-                        return Err(crate::model::no_inverse(made.name()));
-                    }
-                    Layer { stage: made, on_read }
+        pipe.iter().map(|element| self.layer(side, element)).collect()
+    }
+
+    /// The layer of an element that is by itself.
+    pub(crate) fn layer(&self, side: Side, element: &Element) -> Result<Layer> {
+        match element {
+            Element::Stage(stage) => {
+                let inverse = (side == Side::Store) != stage.inverted;
+                let on_read = if inverse { Direction::Inverse } else { Direction::Forward };
+                let made = self.stage(stage)?;
+                // In a store network it is what writing does, which can be left out.
+                if stage.inverted && side == Side::View && !made.invertible() {
+                    return Err(crate::model::no_inverse(made.name()));
                 }
-                // What a branch sees is what passes to its right, whichever way that is.
-                Element::Tee(branch) => {
-                    let branch = self.layers(Side::View, branch)?;
-                    let tee: Arc<dyn Transform> = Arc::new(stages::Tee::new(branch)?);
-                    Layer { stage: tee, on_read: Direction::Forward }
-                }
-            });
+                Ok(Layer { stage: made, on_read })
+            }
+            Element::Tee { name: Some(name), .. } => Err(Error::Parameter {
+                stage: "tee".to_owned(),
+                message: format!("the branch \"{name}\" can be merged in a view only"),
+            }),
+            // What a branch sees is what passes to its right, whichever way that is.
+            Element::Tee { name: None, branch } => {
+                let branch = self.layers(Side::View, branch)?;
+                let tee: Arc<dyn Transform> = Arc::new(stages::Tee::new(branch)?);
+                Ok(Layer { stage: tee, on_read: Direction::Forward })
+            }
         }
-        Ok(layers)
+    }
+
+    /// The parameters of a stage.
+    pub(crate) fn parameters(&self, text: &StageText) -> Result<Parameters<'_>> {
+        let info = self.stages.get(text.name.as_str()).ok_or_else(|| Error::UnknownStage {
+            name: text.name.clone(),
+            nearest: self.nearest(&text.name),
+        })?;
+        Ok(Parameters { info, left: text.parameters.clone() })
     }
 
     /// Makes one stage.
@@ -134,12 +151,8 @@ impl Registry {
     /// # Errors
     /// As [`parse`](Self::parse).
     pub fn stage(&self, text: &StageText) -> Result<Arc<dyn Transform>> {
-        let info = self.stages.get(text.name.as_str()).ok_or_else(|| Error::UnknownStage {
-            name: text.name.clone(),
-            nearest: self.nearest(&text.name),
-        })?;
-        let mut parameters = Parameters { info, left: text.parameters.clone() };
-        let stage = (info.make)(&mut parameters, &self.context)?;
+        let mut parameters = self.parameters(text)?;
+        let stage = (parameters.info.make)(&mut parameters, &self.context)?;
         parameters.all_taken()?;
         Ok(stage)
     }
@@ -167,6 +180,18 @@ fn distance(a: &str, b: &str) -> usize {
         }
     }
     row[b.len()]
+}
+
+/// A number of bytes with an optional suffix K, M, G or T (powers of 1024).
+pub(crate) fn parse_bytes(text: &str) -> Option<u64> {
+    let (digits, shift) = match text.char_indices().last() {
+        Some((at, 'K' | 'k')) => (&text[..at], 10),
+        Some((at, 'M' | 'm')) => (&text[..at], 20),
+        Some((at, 'G' | 'g')) => (&text[..at], 30),
+        Some((at, 'T' | 't')) => (&text[..at], 40),
+        _ => (&text[..], 0),
+    };
+    digits.parse::<u64>().ok().and_then(|n| n.checked_mul(1 << shift))
 }
 
 /// The parameters of a stage while it is made: what is not taken is unknown.
@@ -221,14 +246,7 @@ impl Parameters<'_> {
     /// [`Error::Parameter`].
     pub fn bytes(&mut self, name: &str, range: RangeInclusive<u64>, default: u64) -> Result<u64> {
         let Some(text) = self.text(name) else { return Ok(default) };
-        let (digits, shift) = match text.char_indices().last() {
-            Some((at, 'K' | 'k')) => (&text[..at], 10),
-            Some((at, 'M' | 'm')) => (&text[..at], 20),
-            Some((at, 'G' | 'g')) => (&text[..at], 30),
-            Some((at, 'T' | 't')) => (&text[..at], 40),
-            _ => (&text[..], 0),
-        };
-        let number = digits.parse::<u64>().ok().and_then(|n| n.checked_mul(1 << shift));
+        let number = parse_bytes(&text);
         number.filter(|n| range.contains(n)).ok_or_else(|| {
             let (first, last) = (range.start(), range.end());
             self.error(format!("{name}={text} is not a size from {first} to {last} bytes"))
@@ -247,7 +265,7 @@ impl Parameters<'_> {
         })
     }
 
-    fn all_taken(&self) -> Result<()> {
+    pub(crate) fn all_taken(&self) -> Result<()> {
         let Some((name, _)) = self.left.first() else { return Ok(()) };
         let known: Vec<&str> = self.info.parameters.iter().map(|(known, _)| *known).collect();
         let has = if known.is_empty() {

@@ -1,5 +1,6 @@
 //! The plug itself.
 
+use std::os::fd::OwnedFd;
 use std::sync::Arc;
 use std::time::Duration;
 
@@ -153,6 +154,14 @@ pub trait FileSystem: Send + Sync {
     fn flush(&self, ino: Ino, handle: Handle) -> Result<()> {
         let _ = (ino, handle);
         Ok(())
+    }
+
+    /// The file of the host that has exactly the content of an open file, in its place: a front may
+    /// let the kernel read and write that one from now on, past this file system, until the handle
+    /// is released. What is asked for counts as used.
+    fn backing(&self, ino: Ino, handle: Handle) -> Option<Arc<OwnedFd>> {
+        let _ = (ino, handle);
+        None
     }
 
     /// How long a front may keep attributes of an inode that it asks for after this; `None` until

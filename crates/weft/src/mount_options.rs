@@ -34,6 +34,8 @@ pub struct MountOptions {
     pub transform: Option<String>,
     /// `key=NAME=PLACE`, as often as need be: keys of networks.
     pub keys: Vec<String>,
+    /// `passthrough` or `nopassthrough`: whether the kernel uses files of the host by itself.
+    pub passthrough: Option<bool>,
     /// `polling` or `nopolling`: whether a CPU may be kept awake while there is much to do.
     pub polling: Option<bool>,
 }
@@ -100,6 +102,8 @@ impl MountOptions {
                 ("xattr" | "user_xattr", None) => self.no_xattr = false,
                 ("writeback", None) => self.writeback = Some(true),
                 ("nowriteback", None) => self.writeback = Some(false),
+                ("passthrough", None) => self.passthrough = Some(true),
+                ("nopassthrough", None) => self.passthrough = Some(false),
                 ("polling", None) => self.polling = Some(true),
                 ("nopolling", None) => self.polling = Some(false),
                 ("cache", Some(path)) => self.cache = Some(path.to_owned()),
@@ -134,7 +138,7 @@ impl MountOptions {
                 _ => {
                     return Err(Error::Invalid(format!(
                         "the mount option '{option}' is not known; there are ro, order=ORDER, \
-                         allow_other, noxattr, nowriteback, nopolling, threads=N, cache=PATH, \
+                         allow_other, noxattr, nowriteback, nopassthrough, nopolling, threads=N, cache=PATH, \
                          cache_mode=MODE, transform=RULES, key=NAME=PLACE, forks=HOW, uid=N, \
                          gid=N, and the \
                          kernel's own (nodev, nosuid, noexec, noatime, ...)"

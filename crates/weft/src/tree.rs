@@ -144,6 +144,8 @@ impl Tree {
             // when the network or the base of a view changes.
             fuse.writeback_cache = options.writeback.unwrap_or(false);
         }
+        // Without effect for all but a directory of the host.
+        fuse.passthrough = options.passthrough.unwrap_or(self.lock.is_some());
         if self.has_aliases {
             // The kernel knows one spelling of a name, and would go on believing in the others.
             fuse.lifetime = Duration::ZERO;

@@ -24,7 +24,8 @@ impl<'a> Mounted<'a> {
     }
 
     pub fn without(bench: &'a Bench, data: &Path) -> Result<Self> {
-        Self::new(bench, data, &[])
+        // Through the same process as with networks, so that it is them that is measured.
+        Self::new(bench, data, &["--options=nopassthrough".to_owned()])
     }
 
     fn new(bench: &'a Bench, data: &Path, options: &[String]) -> Result<Self> {

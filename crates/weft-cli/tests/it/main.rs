@@ -13,6 +13,7 @@ mod iscsi;
 mod mkfs;
 mod mount;
 mod nbd;
+mod past;
 mod pushed;
 mod ringer;
 mod ringer_copies;

@@ -63,6 +63,8 @@ pub(crate) mod open_flags {
     pub(crate) const KEEP_CACHE: u32 = 1 << 1;
     /// Closing need not be told before the last descriptor is closed.
     pub(crate) const NO_FLUSH: u32 = 1 << 5;
+    /// The kernel uses the registered file whose number is in the answer.
+    pub(crate) const PASSTHROUGH: u32 = 1 << 7;
 }
 
 /// Modes of `fallocate(2)`.
@@ -99,6 +101,7 @@ pub(crate) mod errno {
     pub(crate) const ERANGE: i32 = 34;
     /// No such command of `ioctl(2)`.
     pub(crate) const ENOTTY: i32 = 25;
+    pub(crate) const EBUSY: i32 = 16;
     /// Never send this again.
     pub(crate) const ENOSYS: i32 = 38;
     pub(crate) const EOPNOTSUPP: i32 = 95;

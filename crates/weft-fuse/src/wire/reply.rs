@@ -144,13 +144,16 @@ impl Reply {
         self.zeroes(4 + 88);
     }
 
-    /// `fuse_open_out`, alone or behind an entry
-    pub(crate) fn opened(&mut self, opened: &Opened, flags: OpenFlags) {
+    /// `fuse_open_out`, alone or behind an entry; with the number of the file that the kernel is to
+    /// use instead
+    pub(crate) fn opened(&mut self, opened: &Opened, flags: OpenFlags, past: Option<u32>) {
         let mut bits = 0;
         if opened.direct_io {
             bits |= open_flags::DIRECT_IO;
         }
-        if opened.keep_cache {
+        if past.is_some() {
+            bits |= open_flags::PASSTHROUGH;
+        } else if opened.keep_cache {
             bits |= open_flags::KEEP_CACHE;
         }
         // Who only reads has nothing that could get lost.
@@ -159,7 +162,7 @@ impl Reply {
         }
         self.u64(opened.handle.0);
         self.u32(bits);
-        self.u32(0);
+        self.u32(past.unwrap_or(0));
     }
 
     /// Node (0 if the answer is not about a new one) and handle of what [`opened`](Self::opened)
@@ -306,15 +309,18 @@ mod tests {
         let opened = Opened { handle: Handle(77), keep_cache: true, direct_io: false };
         let mut reply = Reply::default();
         reply.begin(1);
-        reply.opened(&opened, OpenFlags::READ);
+        reply.opened(&opened, OpenFlags::READ, None);
         assert_eq!(reply.opened_node(), Some((0, 77)));
         assert_eq!(reply.finish()[24..28], 0x22_u32.to_ne_bytes());
         reply.begin(1);
         reply.entry(5, &Entry { attr: attr(), generation: 3 }, LIFETIMES);
-        reply.opened(&Opened { direct_io: true, ..opened }, OpenFlags::WRITE);
+        reply.opened(&Opened { direct_io: true, ..opened }, OpenFlags::WRITE, None);
         assert_eq!(reply.opened_node(), Some((5, 77)));
         reply.fail(5);
         assert_eq!(reply.opened_node(), None);
+        reply.begin(1);
+        reply.opened(&opened, OpenFlags::WRITE, Some(9));
+        assert_eq!(reply.finish()[24..32], [0x80_u32.to_ne_bytes(), 9_u32.to_ne_bytes()].concat());
     }
 
     /// The sizes are those of the kernel's structures.

@@ -79,6 +79,13 @@ impl Chain {
                     nearest: network.text().without(stage.name()),
                 })));
             }
+            (Shape::Merged(_), _) => {
+                return Err(Error::Refused(Box::new(Refusal {
+                    stage: stage.name(),
+                    reason: Reason::ReadsAgain,
+                    nearest: network.text().identity(),
+                })));
+            }
             (Shape::Framed(_), Direction::Forward) => Box::new(FrameEncoder::new(stage.clone())),
             (Shape::Framed(codec), Direction::Inverse) => codec.decoder()?,
             (Shape::Stream(codec), _) => codec.start(direction)?,

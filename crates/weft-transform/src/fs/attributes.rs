@@ -65,6 +65,7 @@ impl TransformFs {
         let (attached, _) = self.of_rules(&path);
         let old = locked(&node.file).attached.clone();
         self.with(node, |file, around| {
+            self.check_not_past(node.ino)?;
             file.attach(around, attached)?;
             let ino = locked(around.place).ino;
             self.ground.below.removexattr(ino, name)
@@ -108,6 +109,7 @@ impl TransformFs {
         let (attached, text) = self.checked_network(node, value)?;
         let old = locked(&node.file).attached.clone();
         let result = self.with(node, |file, around| {
+            self.check_not_past(node.ino)?;
             file.attach(around, attached.clone())?;
             let ino = locked(around.place).ino;
             self.ground.below.setxattr(ino, NETWORK_ATTRIBUTE, text.as_bytes(), how)
@@ -128,6 +130,7 @@ impl TransformFs {
             network.check(&need).map_err(crate::Error::Refused)?;
         }
         self.with(node, |file, around| {
+            self.check_not_past(node.ino)?;
             file.convert(around, attached)?;
             let ino = locked(around.place).ino;
             let how = XattrSet::Any;

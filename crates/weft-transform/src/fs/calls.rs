@@ -1,5 +1,6 @@
 //! The calls of the file plug: those of a few lines here, the others by what they are about.
 
+use std::os::fd::OwnedFd;
 use std::sync::Arc;
 use std::time::{Duration, Instant};
 
@@ -200,6 +201,10 @@ impl FileSystem for TransformFs {
         flags: OpenFlags,
     ) -> Result<(Entry, Opened)> {
         self.create_file(caller, parent, name, perm, flags)
+    }
+
+    fn backing(&self, ino: Ino, handle: Handle) -> Option<Arc<OwnedFd>> {
+        self.file_below(ino, handle)
     }
 
     fn is_stateful(&self) -> bool {

@@ -120,6 +120,8 @@ struct Open {
     below: Option<(Ino, Handle)>,
     /// Past the kernel's cache.
     direct_io: bool,
+    /// Past this file system: the kernel uses the file below by itself.
+    past: bool,
 }
 
 impl fmt::Debug for TransformFs {

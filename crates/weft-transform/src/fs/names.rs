@@ -90,7 +90,10 @@ impl TransformFs {
             if !Self::is_plain(&node) {
                 return Ok(());
             }
-            self.with(&node, |file, around| file.convert(around, attached))?;
+            self.with(&node, |file, around| {
+                self.check_not_past(node.ino).map_err(|_| Error::CrossDevice)?;
+                file.convert(around, attached)
+            })?;
             if let Some(text) = text.filter(|_| self.options.pin) {
                 self.pin(node.below(), &text);
             }

@@ -1,10 +1,14 @@
 //! Files that are opened and closed.
 
+use std::os::fd::OwnedFd;
+use std::sync::Arc;
+
 use weft_vfs::{
     Caller, Entry, Error, FileKind, FileSystem, Handle, Ino, OpenFlags, Opened, Result, SetAttr,
 };
 
 use super::base::locked;
+use super::decide::is_rules_file;
 use super::file::{Attached, File};
 use super::shown::is_shown;
 use super::{Open, TransformFs};
@@ -33,7 +37,7 @@ impl TransformFs {
             locked(&self.ground.nodes).add_use(&node);
             let direct_io = below.direct_io;
             let below_handle = Some((node.below(), below.handle));
-            let open = Open { ino, flags, below: below_handle, direct_io };
+            let open = Open { ino, flags, below: below_handle, direct_io, past: false };
             return Ok(Opened { handle: self.new_handle(open), ..below });
         }
         // The kernel may know the name of a view a moment longer than there is its base.
@@ -65,8 +69,41 @@ impl TransformFs {
             meter.opens.add(1);
             meter.opens_cached.add(u64::from(keeps));
         });
-        let handle = self.new_handle(Open { ino, flags, below: None, direct_io: !known });
+        let handle =
+            self.new_handle(Open { ino, flags, below: None, direct_io: !known, past: false });
         Ok(Opened { handle, keep_cache: keeps, direct_io: !known })
+    }
+
+    /// The file below, where it has the content of an open file and nothing here must know what is
+    /// written to it.
+    pub(super) fn file_below(&self, ino: Ino, handle: Handle) -> Option<Arc<OwnedFd>> {
+        let node = self.node(ino).ok()?;
+        if is_rules_file(&locked(&node.path)) {
+            return None;
+        }
+        // Held until it is noted down, so that no network comes in between.
+        let file = locked(&node.file);
+        if !file.is_plain() {
+            return None;
+        }
+        let mut handles = locked(&self.handles);
+        let open = handles.get_mut(&handle).filter(|open| open.ino == ino)?;
+        let (below, below_handle) = open.below?;
+        let backing = self.ground.below.backing(below, below_handle)?;
+        open.past = true;
+        Some(backing)
+    }
+
+    /// A file that the kernel uses by itself gets no network.
+    pub(super) fn check_not_past(&self, ino: Ino) -> Result<()> {
+        let is_past = |open: &Open| open.ino == ino && open.past;
+        if !locked(&self.handles).values().any(is_past) {
+            return Ok(());
+        }
+        let message = "somebody has the file open past weft, without network; close it, or mount \
+                       with -o nopassthrough"
+            .to_owned();
+        Err(Error::Io { errno: Error::Busy.errno(), message })
     }
 
     pub(super) fn create_file(
@@ -118,7 +155,11 @@ impl TransformFs {
             self.ground.below.flush(ino, below)?;
         }
         if open.flags.contains(OpenFlags::WRITE) {
-            self.commit(&*self.node(ino)?)?;
+            let node = self.node(ino)?;
+            if open.past {
+                self.touched(&node);
+            }
+            self.commit(&node)?;
         }
         Ok(())
     }
@@ -142,6 +183,10 @@ impl TransformFs {
             result = self.ground.below.release(ino, below);
         }
         if open.flags.contains(OpenFlags::WRITE) {
+            if open.past {
+                // A mapping may have been written since the last descriptor was closed.
+                self.touched(&node);
+            }
             result = result.and(self.commit(&node));
         }
         result = result.and(self.pop_all(&node, handle));

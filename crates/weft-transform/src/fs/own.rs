@@ -73,7 +73,8 @@ impl TransformFs {
         let own = self.own.as_ref().ok_or(Error::NotFound)?;
         let (_, _, render) =
             FILES.iter().find(|(own, ..)| *own == ino).ok_or(Error::IsADirectory)?;
-        let handle = self.new_handle(Open { ino, flags, below: None, direct_io: true });
+        let handle =
+            self.new_handle(Open { ino, flags, below: None, direct_io: true, past: false });
         locked(&own.open).insert(handle, render(&own.meters));
         Ok(Opened { handle, keep_cache: false, direct_io: true })
     }

@@ -131,7 +131,10 @@ impl TransformFs {
         let texts = pushed.stack.iter().map(|(_, text)| text).chain([&text]);
         let attached = self.with_on_top(&below, texts)?;
         self.check_for_handles(node.ino, &attached)?;
-        self.with(node, |file, around| file.attach(around, attached))?;
+        self.with(node, |file, around| {
+            self.check_not_past(node.ino)?;
+            file.attach(around, attached)
+        })?;
         pushed.below = Some(below);
         pushed.stack.push((handle, text));
         drop(pushed);

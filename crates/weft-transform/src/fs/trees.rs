@@ -314,7 +314,8 @@ impl TransformFs {
         if tree.attr(nr)?.kind == FileKind::Directory {
             return Err(Error::IsADirectory);
         }
-        let handle = self.new_handle(Open { ino, flags, below: None, direct_io: false });
+        let handle =
+            self.new_handle(Open { ino, flags, below: None, direct_io: false, past: false });
         Ok(Opened { handle, keep_cache: true, direct_io: false })
     }
 

@@ -8,7 +8,9 @@ use std::fmt;
 use std::sync::Arc;
 
 use crate::registry::StageInfo;
-use crate::{Access, Declares, Direction, Error, Layer, OnError, Result, Shape, SizeRule, Transform, Write};
+use crate::{
+    Access, Declares, Direction, Error, Layer, OnError, Result, Shape, SizeRule, Transform, Write,
+};
 
 /// The name of the stage.
 pub(crate) const NAME: &str = "merge";
@@ -23,6 +25,10 @@ pub(super) const STAGES: &[StageInfo] = &[StageInfo {
     ],
     make: |p, _| Err(p.error("works in a view only: what it does cannot be undone")),
 }];
+
+/// The most stages of a graph once its branches are laid apart: one that reads others again and again
+/// would double with each merge.
+const STAGES_MAX: usize = 1024;
 
 /// How branches are put together.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
@@ -66,6 +72,8 @@ impl Told {
 pub struct Merge {
     paths: Vec<Vec<Layer>>,
     by: MergeBy,
+    /// Stages within, those of branches within them included.
+    stages: usize,
 }
 
 impl fmt::Debug for Merge {
@@ -78,8 +86,7 @@ impl Merge {
     /// The paths from where they part, each from the stored file up.
     ///
     /// # Errors
-    /// [`Error::Parameter`] if branches of unknown length are to take turns, or one is of sealed
-    /// blocks that it would have to write.
+    /// [`Error::Parameter`] if branches of unknown length are to take turns, or there are too many.
     pub(crate) fn new(paths: Vec<Vec<Layer>>, by: MergeBy) -> Result<Self> {
         let error = |message: String| Error::Parameter { stage: NAME.to_owned(), message };
         let layers = || paths.iter().flatten();
@@ -91,7 +98,17 @@ impl Merge {
                  before all was read (by=concat would do)"
             )));
         }
-        Ok(Self { paths, by })
+        let within = |layer: &Layer| match layer.stage.shape() {
+            Shape::Merged(merge) => merge.stages,
+            _ => 1,
+        };
+        let stages = layers().map(within).fold(1, usize::saturating_add);
+        if stages > STAGES_MAX {
+            return Err(error(format!(
+                "more than {STAGES_MAX} stages once branches are laid apart"
+            )));
+        }
+        Ok(Self { paths, by, stages })
     }
 
     /// The paths.
@@ -140,7 +157,10 @@ impl Transform for Merge {
             invertible: false,
             deterministic: self.paths.iter().flatten().all(Layer::reads_the_same_again),
             guards: declares().all(|d| d.guards),
-            on_error: declares().map(|d| d.on_error).find(|e| *e != OnError::Fail).unwrap_or(OnError::Fail),
+            on_error: declares()
+                .map(|d| d.on_error)
+                .find(|e| *e != OnError::Fail)
+                .unwrap_or(OnError::Fail),
         }
     }
 }

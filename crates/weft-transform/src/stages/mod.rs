@@ -11,6 +11,7 @@ mod gzip;
 mod json;
 mod line_ends;
 mod lz4;
+pub(crate) mod merge;
 mod seek_table;
 mod tee;
 #[cfg(feature = "wasm")]
@@ -23,12 +24,14 @@ mod zstd;
 use crate::registry::StageInfo;
 
 pub use exec::Program;
+pub use merge::{Merge, MergeBy};
 pub use tee::{LogSink, Tee};
 
 /// All of them.
 pub(crate) const SUPPLIED: &[&[StageInfo]] = &[
     bytes::STAGES,
     tee::STAGES,
+    merge::STAGES,
     line_ends::STAGES,
     charset::STAGES,
     filter::STAGES,

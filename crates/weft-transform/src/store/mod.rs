@@ -11,6 +11,7 @@ mod framed;
 mod home;
 mod in_place;
 mod memory;
+mod merged;
 mod sealed;
 mod sealed_format;
 mod stack;

@@ -1,5 +1,6 @@
 //! A network over a stored file.
 
+use super::merged::{MergedFile, Shared};
 use super::{Base, FramedFile, Home, InPlace, SealedFile, Store, StreamFile};
 use crate::{Direction, Error, Layer, Network, Reason, Refusal, Result, Shape};
 
@@ -35,7 +36,7 @@ pub fn open(base: Box<dyn Base>, network: &Network, limits: &Limits) -> Result<B
     };
     let below = layers.iter().take_while(|layer| stays_in_place(layer)).count();
     let (below, above) = layers.split_at(below);
-    let mut store: Box<dyn Store>;
+    let store: Box<dyn Store>;
     let rest = match above.split_first() {
         Some((framed, rest)) if decodes(framed) => {
             store = frames(framed, Home::new(base, below.to_vec(), *limits)?, limits)?;
@@ -47,20 +48,40 @@ pub fn open(base: Box<dyn Base>, network: &Network, limits: &Limits) -> Result<B
             above
         }
     };
-    for layer in rest {
-        store = if decodes(layer) {
-            frames(layer, Home::read_only(store, *limits), limits)?
-        } else if stays_in_place(layer) {
-            in_place(store, std::slice::from_ref(layer), limits)?
-        } else if matches!(layer.stage.shape(), Shape::Sealed(_)) {
-            let refusal = Refusal {
-                stage: layer.stage.name(),
-                reason: Reason::NeedsFile,
-                nearest: network.text().without(layer.stage.name()),
-            };
-            return Err(Error::Refused(Box::new(refusal)));
-        } else {
-            Box::new(StreamFile::new(store, layer.clone(), *limits))
+    above_it(store, rest, network, limits)
+}
+
+/// `store`, which is only read, through layers.
+fn above_it(
+    mut store: Box<dyn Store>,
+    layers: &[Layer],
+    network: &Network,
+    limits: &Limits,
+) -> Result<Box<dyn Store>> {
+    for layer in layers {
+        store = match layer.stage.shape() {
+            Shape::Framed(_) if layer.on_read == Direction::Inverse => {
+                frames(layer, Home::read_only(store, *limits), limits)?
+            }
+            _ if stays_in_place(layer) => in_place(store, std::slice::from_ref(layer), limits)?,
+            Shape::Sealed(_) => {
+                let refusal = Refusal {
+                    stage: layer.stage.name(),
+                    reason: Reason::NeedsFile,
+                    nearest: network.text().without(layer.stage.name()),
+                };
+                return Err(Error::Refused(Box::new(refusal)));
+            }
+            Shape::Merged(merge) => {
+                let shared = Shared::times(store, merge.paths().len());
+                let branches = shared.into_iter().zip(merge.paths());
+                let open = |(store, path): (_, &Vec<Layer>)| {
+                    above_it(Box::new(store), path, network, limits)
+                };
+                let branches = branches.map(open).collect::<Result<_>>()?;
+                Box::new(MergedFile::new(branches, merge.by()))
+            }
+            _ => Box::new(StreamFile::new(store, layer.clone(), *limits)),
         };
     }
     Ok(store)
@@ -84,7 +105,7 @@ fn stays_in_place(layer: &Layer) -> bool {
     match layer.stage.shape() {
         Shape::Bytes(_) => true,
         Shape::Sealed(_) => layer.on_read == Direction::Inverse,
-        Shape::Framed(_) | Shape::Stream(_) => false,
+        Shape::Framed(_) | Shape::Stream(_) | Shape::Merged(_) => false,
     }
 }
 

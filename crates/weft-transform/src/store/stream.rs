@@ -157,7 +157,9 @@ impl StreamFile {
                 Ok(Box::new(crate::exec::FrameEncoder::new(stage.clone())))
             }
             (Shape::Framed(codec), Direction::Inverse) => codec.decoder(),
-            (Shape::Bytes(_) | Shape::Sealed(_), _) => Err(no_inverse(stage.name())),
+            (Shape::Bytes(_) | Shape::Sealed(_) | Shape::Merged(_), _) => {
+                Err(no_inverse(stage.name()))
+            }
         }
     }
 

@@ -4,7 +4,7 @@
 //! network  = [ "view:" | "store:" ] pipe
 //! pipe     = element { "|" element }
 //! element  = [ "~" ] name { name "=" value }
-//!          | "tee" "(" pipe ")"
+//!          | "tee" [ "name" "=" name ] "(" pipe ")"
 //! name     = letter { letter | digit | "-" | "_" }
 //! value    = bare | quoted
 //! bare     = one or more of letters, digits and - _ . , : / + @ % ^ *
@@ -14,7 +14,8 @@
 //! Data passes from left to right: in a *store* network (the default) from the program that
 //! writes to the file, so that `zstd | aead key=work` compresses and then encrypts, and reading
 //! runs the inverses from right to left; in a *view* from the file to the program that reads.
-//! `~` takes the inverse of a stage. `tee ( ... )` hands a copy of what passes to a branch.
+//! `~` takes the inverse of a stage. `tee ( ... )` hands a copy of what passes to a branch; what comes
+//! out of one with a name is taken by `merge with=NAME` further on.
 //!
 //! What is printed parses to the same, and has one form: single spaces, parameters in the order of
 //! their names, quotes only where needed.
@@ -49,7 +50,12 @@ pub enum Element {
     /// A stage by name.
     Stage(StageText),
     /// A branch that gets a copy.
-    Tee(Vec<Element>),
+    Tee {
+        /// What a merge calls it.
+        name: Option<String>,
+        /// What it is made of.
+        branch: Vec<Element>,
+    },
 }
 
 /// A stage as written.
@@ -111,6 +117,11 @@ impl Text {
             Side::Store => drop(self.pipe.remove(0)),
         }
         (!self.pipe.is_empty()).then_some(self)
+    }
+
+    /// A network of the same side that does nothing.
+    pub(crate) fn identity(&self) -> Self {
+        Self { side: self.side, pipe: vec![Element::identity()] }
     }
 
     /// This network without the stages of a name, `identity` if none is left.

@@ -85,20 +85,6 @@ impl Parser<'_> {
         let start = self.at;
         let name = self.name("the name of a stage")?;
         self.space();
-        if name == "tee" && self.take('(') {
-            if inverted {
-                self.at = start;
-                return Err(self.error("a tee has no inverse"));
-            }
-            if depth == DEPTH_MAX {
-                return Err(self.error(format!("branches more than {DEPTH_MAX} deep")));
-            }
-            let branch = self.pipe(depth + 1)?;
-            if !self.take(')') {
-                return Err(self.error("expected | or ) in a branch"));
-            }
-            return Ok(Element::Tee(branch));
-        }
         let mut parameters: Vec<(String, String)> = Vec::new();
         while self.peek().is_some_and(|c| c.is_ascii_alphabetic()) {
             let start = self.at;
@@ -118,7 +104,44 @@ impl Parser<'_> {
             }
             self.space();
         }
+        if name == "tee" && self.peek() == Some('(') {
+            if inverted {
+                self.at = start;
+                return Err(self.error("a tee has no inverse"));
+            }
+            return self.tee(depth, start, parameters);
+        }
         Ok(Element::Stage(StageText { name, inverted, parameters }))
+    }
+
+    /// A tee from its branch on.
+    fn tee(
+        &mut self,
+        depth: usize,
+        start: usize,
+        parameters: Vec<(String, String)>,
+    ) -> Result<Element> {
+        let is_name = |text: &str| {
+            text.starts_with(|c: char| c.is_ascii_alphabetic())
+                && text.chars().all(|c| c.is_ascii_alphanumeric() || c == '-' || c == '_')
+        };
+        let name = match &parameters[..] {
+            [] => None,
+            [(parameter, name)] if parameter == "name" && is_name(name) => Some(name.clone()),
+            _ => {
+                self.at = start;
+                return Err(self.error("a tee has name=NAME, of letters, digits, - and _"));
+            }
+        };
+        if depth == DEPTH_MAX {
+            return Err(self.error(format!("branches more than {DEPTH_MAX} deep")));
+        }
+        self.take('(');
+        let branch = self.pipe(depth + 1)?;
+        if !self.take(')') {
+            return Err(self.error("expected | or ) in a branch"));
+        }
+        Ok(Element::Tee { name, branch })
     }
 
     fn name(&mut self, what: &str) -> Result<String> {
@@ -200,6 +223,7 @@ mod tests {
             ("xor key=\"plain\"", "xor key=plain"),
             ("xor key=\"\"", "xor key=\"\""),
             ("tee(upper|log to=x) | zstd", "tee (upper | log to=x) | zstd"),
+            ("view:tee  name=a(upper)|merge with=a", "view: tee name=a (upper) | merge with=a"),
         ] {
             assert_eq!(text(written).to_string(), canonical, "{written:?}");
         }
@@ -221,6 +245,8 @@ mod tests {
             ("zstd ) x", 5, "expected |"),
             ("tee (zstd", 9, "in a branch"),
             ("~tee (zstd)", 1, "no inverse"),
+            ("tee name=\"a,b\" (zstd)", 0, "letters, digits"),
+            ("tee to=a (zstd)", 0, "has name=NAME"),
             ("1zstd", 0, "the name of a stage"),
         ] {
             match written.parse::<Text>() {
@@ -253,7 +279,9 @@ mod tests {
     fn element() -> impl Strategy<Value = Element> {
         let leaf = stage().prop_map(Element::Stage);
         leaf.prop_recursive(3, 12, 3, |inner| {
-            proptest::collection::vec(inner, 1..3).prop_map(Element::Tee)
+            let name = proptest::option::of("[a-z][a-z0-9_-]{0,3}");
+            let branch = proptest::collection::vec(inner, 1..3);
+            (name, branch).prop_map(|(name, branch)| Element::Tee { name, branch })
         })
     }
 

@@ -17,8 +17,12 @@ fn pipe(elements: &[Element], f: &mut fmt::Formatter<'_>) -> fmt::Result {
             f.write_str(" | ")?;
         }
         match element {
-            Element::Tee(branch) => {
-                f.write_str("tee (")?;
+            Element::Tee { name, branch } => {
+                f.write_str("tee ")?;
+                if let Some(name) = name {
+                    write!(f, "name={name} ")?;
+                }
+                f.write_char('(')?;
                 pipe(branch, f)?;
                 f.write_char(')')?;
             }

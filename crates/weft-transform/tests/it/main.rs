@@ -3,6 +3,7 @@
 mod common;
 mod crash;
 mod damage;
+mod graphs;
 mod networks;
 mod peers;
 mod stores;

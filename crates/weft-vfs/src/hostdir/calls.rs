@@ -1,7 +1,7 @@
 //! The calls of the plug.
 
 use std::mem::MaybeUninit;
-use std::os::fd::AsFd;
+use std::os::fd::{AsFd, OwnedFd};
 use std::sync::Arc;
 
 use rustix::fs::{
@@ -286,6 +286,11 @@ impl FileSystem for HostDir {
                 }
             };
         }
+    }
+
+    fn backing(&self, ino: Ino, handle: Handle) -> Option<Arc<OwnedFd>> {
+        let opened = locked(&self.handles).get(&handle).cloned();
+        opened.filter(|opened| opened.inode.ino == ino).map(|opened| opened.file)
     }
 
     fn release(&self, ino: Ino, handle: Handle) -> Result<()> {

@@ -105,7 +105,14 @@ impl Target {
 
     /// Why something about it did not work.
     pub fn failed(&self, e: &Fault) -> Failure {
-        Failure::new(format!("{}: {e}", self.shown))
+        const EBUSY: i32 = 16;
+        let mut why = e.to_string();
+        if e.errno() == EBUSY && matches!(self.place, Place::Mounted(_)) {
+            // The mount says no more than the number.
+            why += "; somebody has pushed stages on the file, or has it open past weft: wait until \
+                    it is closed, or mount with -o nopassthrough";
+        }
+        Failure::new(format!("{}: {why}", self.shown))
     }
 
     /// Lets go of it.

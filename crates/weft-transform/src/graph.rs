@@ -1,0 +1,105 @@
+//! From the pipe of a view, whose tees may have names, to layers.
+//!
+//! The pipe is walked from left to right. The path of a place is all layers from the stored file to
+//! there; a branch keeps the path of its end. A merge looks where the paths that lead to it part, and
+//! makes one layer of what they are from there on. What comes before stays one.
+
+use std::collections::{BTreeMap, BTreeSet};
+
+use crate::registry::{Parameters, Registry};
+use crate::stages::merge::{self, Merge, Told};
+use crate::text::{Element, Side, StageText};
+use crate::{Direction, Error, Layer, Result};
+
+/// The layers of the pipe of a view.
+pub(crate) fn layers(registry: &Registry, pipe: &[Element]) -> Result<Vec<Layer>> {
+    let mut graph = Graph { registry, names: BTreeSet::new(), branches: BTreeMap::new() };
+    graph.collect(pipe)?;
+    let path = graph.walk(pipe, Vec::new())?;
+    match graph.branches.iter().find(|(_, branch)| !branch.merged) {
+        None => Ok(path),
+        Some((name, _)) => Err(wrong("tee", format!("the branch \"{name}\" is merged nowhere"))),
+    }
+}
+
+fn wrong(stage: &str, message: String) -> Error {
+    Error::Parameter { stage: stage.to_owned(), message }
+}
+
+struct Graph<'a> {
+    registry: &'a Registry,
+    /// All branches that the text names.
+    names: BTreeSet<&'a str>,
+    /// Those that have been walked.
+    branches: BTreeMap<&'a str, Branch>,
+}
+
+struct Branch {
+    /// From the stored file to its end.
+    path: Vec<Layer>,
+    merged: bool,
+}
+
+impl<'a> Graph<'a> {
+    fn collect(&mut self, pipe: &'a [Element]) -> Result<()> {
+        for element in pipe {
+            let Element::Tee { name, branch } = element else { continue };
+            if let Some(name) = name
+                && !self.names.insert(name)
+            {
+                return Err(wrong("tee", format!("two branches are named \"{name}\"")));
+            }
+            self.collect(branch)?;
+        }
+        Ok(())
+    }
+
+    /// The path behind `pipe`, which begins where `path` ends.
+    fn walk(&mut self, pipe: &'a [Element], mut path: Vec<Layer>) -> Result<Vec<Layer>> {
+        for element in pipe {
+            match element {
+                Element::Stage(stage) if stage.name == merge::NAME => {
+                    path = self.merge(stage, path)?;
+                }
+                Element::Tee { name: Some(name), branch } => {
+                    let path = self.walk(branch, path.clone())?;
+                    self.branches.insert(name, Branch { path, merged: false });
+                }
+                element => path.push(self.registry.layer(Side::View, element)?),
+            }
+        }
+        Ok(path)
+    }
+
+    fn merge(&mut self, stage: &StageText, path: Vec<Layer>) -> Result<Vec<Layer>> {
+        let mut parameters = self.registry.parameters(stage)?;
+        let told = Told::take(&mut parameters)?;
+        Parameters::all_taken(&parameters)?;
+        if stage.inverted {
+            return Err(crate::model::no_inverse(merge::NAME));
+        }
+        for name in &told.with {
+            if let Some(branch) = self.branches.get_mut(name.as_str()) {
+                branch.merged = true;
+                continue;
+            }
+            return Err(wrong(
+                merge::NAME,
+                if self.names.contains(name.as_str()) {
+                    format!("the graph has a cycle: \"{name}\" takes what this merge makes")
+                } else {
+                    format!("no branch is named \"{name}\"")
+                },
+            ));
+        }
+        let branches = told.with.iter().filter_map(|name| self.branches.get(name.as_str()));
+        let mut paths: Vec<&[Layer]> = vec![&path];
+        paths.extend(branches.map(|branch| &branch.path[..]));
+        let common = merge::common(&paths);
+        let parted = paths.iter().map(|path| path[common..].to_vec()).collect();
+        let stage = std::sync::Arc::new(Merge::new(parted, told.by)?);
+        let mut path = path[..common].to_vec();
+        path.push(Layer { stage, on_read: Direction::Forward });
+        Ok(path)
+    }
+}
