@@ -219,6 +219,8 @@ const NETWORKS: &[&str] = &[
     "zstd frame=4K | aead key=k",
     "view: json",
     "view: json from=tsv header=no numbers=yes max=300",
+    "view: ~zstd | tee name=a (upper) | merge with=a",
+    "view: tee name=a (~base64) | tee name=b (~hex) | merge with=a,b by=turns unit=3",
 ];
 
 /// Network texts and rules files, and stored files that are damaged or nothing but these bytes:
@@ -315,6 +317,16 @@ pub fn wasm_guests(data: &[u8]) {
         },
     );
     run_guest(&wat::parse_str(&text).expect("one of ours"));
+    // One that shares its memory, and reads and writes somewhere in it.
+    let (pages, at) = (word() % 40, word() as u32);
+    let text = format!(
+        "(module (import \"weft\" \"memory\" (memory {pages})) \
+         (func (export \"weft_bytes\") (param i32 i32 i64) (result i32) \
+           (i32.store (i32.const {at}) (i32.load (local.get 0))) \
+           (drop (memory.grow (i32.const {}))) (i32.const 0)))",
+        word() as u16
+    );
+    run_guest(&wat::parse_str(&text).expect("one of ours"));
 }
 
 /// Loads a module, if it is one, and runs it over some bytes.
@@ -327,7 +339,8 @@ fn run_guest(module: &[u8]) {
     let mut context = Context::default();
     context.modules.insert("g".to_owned(), Arc::new(guest));
     let registry = Registry::new(context);
-    let Ok(network) = registry.parse("view: wasm module=g deadline=50 memory=2M") else { return };
+    let text = "view: wasm module=g deadline=50 memory=2M | wasm module=g deadline=50 memory=2M";
+    let Ok(network) = registry.parse(text) else { return };
     let mut out = Bounded(1 << 20);
     let input = vec![b'x'; 300_000];
     let _ = run(&network, Io::Read, &mut &input[..], &mut out, RunOptions::default());

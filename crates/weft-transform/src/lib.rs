@@ -28,6 +28,7 @@ mod keys;
 mod meter;
 mod model;
 mod network;
+mod outputs;
 pub mod registry;
 pub mod stages;
 pub mod store;
@@ -48,4 +49,5 @@ pub use model::{
     Shape, SizeRule, Stream, StreamCodec, Transform, Write,
 };
 pub use network::{Io, Layer, Need, Network, Reason, Refusal};
+pub use outputs::OutputCache;
 pub use registry::{Context, Registry};

@@ -44,6 +44,9 @@ pub(crate) struct NetworkMeter {
     pub(crate) opens: Counter,
     /// Of these, how many found what the kernel had cached still right.
     pub(crate) opens_cached: Counter,
+    /// Openings that found the output in the cache on disk, and that did not.
+    pub(crate) outputs_found: Counter,
+    pub(crate) outputs_missed: Counter,
     pub(crate) reads: Counter,
     pub(crate) read_bytes: Counter,
     pub(crate) writes: Counter,
@@ -158,6 +161,14 @@ impl Meters {
                 meter.writes.get(),
                 meter.errors.get(),
             );
+            let (found, missed) = (meter.outputs_found.get(), meter.outputs_missed.get());
+            if found + missed > 0 {
+                let _ = writeln!(
+                    text,
+                    "  looked for in the output cache {} times, found {found} times",
+                    found + missed
+                );
+            }
             for stage in &meter.stages {
                 let (bytes, nanos) = (stage.bytes.get(), stage.nanos.get());
                 let _ = writeln!(
@@ -177,9 +188,11 @@ impl Meters {
 type NetworkFigure = fn(&NetworkMeter) -> &Counter;
 type StageFigure = fn(&StageMeter) -> &Counter;
 
-const NETWORK_FIGURES: [(&str, NetworkFigure); 7] = [
+const NETWORK_FIGURES: [(&str, NetworkFigure); 9] = [
     ("opens", |meter| &meter.opens),
     ("opens_cached", |meter| &meter.opens_cached),
+    ("outputs_found", |meter| &meter.outputs_found),
+    ("outputs_missed", |meter| &meter.outputs_missed),
     ("reads", |meter| &meter.reads),
     ("read_bytes", |meter| &meter.read_bytes),
     ("writes", |meter| &meter.writes),
@@ -228,6 +241,10 @@ impl Transform for Metered {
 
     fn invertible(&self) -> bool {
         self.inner.invertible()
+    }
+
+    fn kept_as(&self) -> Option<Vec<u8>> {
+        self.inner.kept_as()
     }
 
     fn on_error(&self) -> OnError {

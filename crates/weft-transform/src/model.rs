@@ -116,6 +116,12 @@ pub trait Transform: fmt::Debug + Send + Sync {
         true
     }
 
+    /// What beside its text decides what it makes, so that its output can be kept on disk; `None` if
+    /// that is not to be known, or its output is not for a disk.
+    fn kept_as(&self) -> Option<Vec<u8>> {
+        Some(Vec::new())
+    }
+
     /// What happens to data that it cannot process.
     fn on_error(&self) -> OnError {
         OnError::Fail

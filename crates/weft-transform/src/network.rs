@@ -109,6 +109,23 @@ impl Network {
         self.layers.iter().all(Layer::reads_the_same_again)
     }
 
+    /// A hash of all that decides what is read through the network, so that its output can be kept
+    /// on disk; `None` if it is not to be.
+    pub(crate) fn kept_as(&self) -> Option<blake3::Hash> {
+        if !self.is_deterministic() {
+            return None;
+        }
+        let mut hasher = blake3::Hasher::new();
+        // Another version may make something else.
+        hasher.update(concat!("weft ", env!("CARGO_PKG_VERSION"), "\n").as_bytes());
+        hasher.update(self.text.to_string().as_bytes());
+        for layer in &self.layers {
+            let about = layer.stage.kept_as()?;
+            hasher.update(&(about.len() as u64).to_le_bytes()).update(&about);
+        }
+        Some(hasher.finalize())
+    }
+
     /// Checks that the network can do what is asked.
     ///
     /// # Errors

@@ -9,8 +9,8 @@ use std::sync::{Arc, Mutex, PoisonError};
 use weft_transform::stages::{LogSink, Program};
 use weft_transform::text::{Side, Text};
 use weft_transform::{
-    Context, Key, KeyRing, Meters, Need, Registry, Rules, TransformFs, TransformOptions,
-    Write as Writes,
+    Context, Key, KeyRing, Meters, Need, OutputCache, Registry, Rules, TransformFs,
+    TransformOptions, Write as Writes,
 };
 use weft_vfs::FileSystem;
 
@@ -126,6 +126,8 @@ pub struct Networks {
     pub module_cache: Option<PathBuf>,
     /// Where what they do is counted; then the mount has a directory `.weft`.
     pub meters: Option<Arc<Meters>>,
+    /// A directory for outputs of networks, and how many bytes they may take together.
+    pub output_cache: Option<(PathBuf, u64)>,
 }
 
 impl Networks {
@@ -213,10 +215,38 @@ impl Networks {
     /// # Errors
     /// [`Error::Invalid`] names the rule that cannot hold, why, and what would.
     pub fn over(&self, below: Arc<dyn FileSystem>, shared: bool) -> Result<Arc<TransformFs>> {
+        self.over_known(below, shared, None)
+    }
+
+    /// The same, where inode numbers and times of the files say whether they are the same:
+    /// `identity` tells them from those of other trees.
+    ///
+    /// # Errors
+    /// As [`over`](Self::over).
+    pub(crate) fn over_known(
+        &self,
+        below: Arc<dyn FileSystem>,
+        shared: bool,
+        identity: Option<String>,
+    ) -> Result<Arc<TransformFs>> {
         let registry = self.registry()?;
         let rules = self.rules(&registry)?;
         let meters = self.meters.clone();
-        let options = TransformOptions { rules, shared, meters, ..TransformOptions::default() };
+        let outputs = match &self.output_cache {
+            Some((directory, max_bytes)) => {
+                let cache = OutputCache::open(directory, *max_bytes);
+                Some(Arc::new(cache.map_err(|e| Error::Invalid(e.to_string()))?))
+            }
+            None => None,
+        };
+        let options = TransformOptions {
+            rules,
+            shared,
+            meters,
+            outputs,
+            identity,
+            ..TransformOptions::default()
+        };
         let fs = TransformFs::new(below, registry, options);
         Ok(Arc::new(fs.map_err(|e| Error::file("open", b"/", e))?))
     }

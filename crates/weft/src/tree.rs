@@ -6,6 +6,7 @@ use crate::networks::Networks;
 use crate::{Error, Result, Session, Stack, mounts};
 use rustix::fs::{FlockOperation, Mode, OFlags};
 use std::os::fd::OwnedFd;
+use std::os::unix::fs::MetadataExt;
 use std::path::Path;
 use std::sync::Arc;
 use std::time::Duration;
@@ -34,6 +35,8 @@ pub struct Tree {
     has_aliases: bool,
     /// Files have companions, whose length follows theirs.
     has_companions: bool,
+    /// What tells its inodes from those of other trees, of a directory of the host.
+    identity: Option<String>,
     /// Keeps other processes of weft from the same directory.
     lock: Option<OwnedFd>,
 }
@@ -54,6 +57,7 @@ impl From<Stack> for Tree {
             has_views: false,
             has_aliases: stack.names_have_aliases(),
             has_companions: stack.shows_companions(),
+            identity: None,
             lock: None,
         }
     }
@@ -85,6 +89,7 @@ impl Tree {
             has_views: false,
             has_aliases: false,
             has_companions: false,
+            identity: std::fs::metadata(path).ok().map(|found| format!("device {}", found.dev())),
             lock: Some(lock),
         })
     }
@@ -106,6 +111,7 @@ impl Tree {
             has_views: false,
             has_aliases: false,
             has_companions: false,
+            identity: None,
             lock: None,
         })
     }
@@ -115,7 +121,8 @@ impl Tree {
     /// # Errors
     /// Those of [`Networks::over`].
     pub fn with_networks(mut self, networks: &Networks) -> Result<Self> {
-        self.fs = networks.over(self.fs, self.shared.is_some())?;
+        let shared = self.shared.is_some();
+        self.fs = networks.over_known(self.fs, shared, self.identity.take())?;
         self.has_views = true;
         Ok(self)
     }

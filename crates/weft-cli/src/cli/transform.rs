@@ -19,6 +19,13 @@ pub struct Transforming {
     /// Let the stage log to=NAME append to this file
     #[arg(long, value_name = "NAME=FILE", requires = "transform")]
     pub log: Vec<String>,
+    /// Keep what networks make of files in this directory, for this mount and others: of networks
+    /// that always make the same of the same, without programs and without aead
+    #[arg(long, value_name = "DIR", requires = "transform")]
+    pub output_cache: Option<PathBuf>,
+    /// The most that is kept there, such as 500M or 10G
+    #[arg(long, value_name = "SIZE", default_value = "1G", value_parser = size)]
+    pub output_cache_size: u64,
 }
 
 impl Transforming {
@@ -52,6 +59,11 @@ impl Transforming {
             let file = std::path::absolute(file)?;
             args.push(option("module", format!("{name}={}", file.display()).as_ref()));
         }
+        if let Some(directory) = &self.output_cache {
+            let directory = std::path::absolute(directory)?;
+            args.push(option("output-cache", directory.as_os_str()));
+            args.push(format!("--output-cache-size={}", self.output_cache_size).into());
+        }
         for log in &self.log {
             let (name, file) = log.split_once('=').unwrap_or((log, ""));
             let file = std::path::absolute(file)?;
@@ -75,6 +87,10 @@ pub struct Keys {
     /// A WebAssembly module by name, for the stage wasm module=NAME
     #[arg(long = "module", value_name = "NAME=FILE", value_parser = module)]
     pub modules: Vec<(String, PathBuf)>,
+}
+
+fn size(text: &str) -> Result<u64, String> {
+    weft::block::parse_size(text).map_err(|e| e.to_string())
 }
 
 fn module(text: &str) -> Result<(String, PathBuf), String> {

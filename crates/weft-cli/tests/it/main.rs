@@ -10,6 +10,7 @@ mod foreign_code;
 mod hfs;
 mod house;
 mod iscsi;
+mod kept;
 mod mkfs;
 mod mount;
 mod nbd;

@@ -247,10 +247,11 @@ impl FileSystem for TransformFs {
         if Self::is_plain(&node) {
             return self.ground.below.read(node.below(), self.below_handle(handle), offset, buf);
         }
-        let read = match self.ground.read_in_place(&node, offset, buf) {
+        let through = |buf: &mut [u8]| match self.ground.read_in_place(&node, offset, buf) {
             Some(read) => read,
             None => self.with(&node, |file, around| file.read(around, offset, buf)),
         };
+        let read = self.read_output(&node, offset, buf, through);
         read.inspect_err(|e| tracing::error!(ino = ino.0, offset, "{e}"))
     }
 

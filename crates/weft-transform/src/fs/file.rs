@@ -6,6 +6,7 @@ use weft_vfs::{Attr, Error as Fault, FileSystem, Ino, SetAttr, SetTime, Time};
 
 use super::base::{FileBase, SharedPlace, locked};
 use super::ground::View;
+use super::outputs::Output;
 use super::views::shown;
 use crate::exec::Fused;
 use crate::meter::NetworkMeter;
@@ -46,18 +47,20 @@ pub(super) struct File {
     opened: Option<Seen>,
     /// How often it was changed from above.
     pub(super) version: u64,
+    /// What the cache of outputs has of it.
+    pub(super) output: Output,
     /// mtime and ctime of what is not committed yet, which the file system below does not know.
     stamp: Option<(Time, Time)>,
 }
 
 /// What changes of a stored file when somebody else writes it.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
-struct Seen {
+pub(super) struct Seen {
     ino: Ino,
     size_bytes: u64,
     mtime: Time,
     /// Of the base of a view: how often it was changed from above.
-    version: u64,
+    pub(super) version: u64,
 }
 
 impl Seen {
@@ -88,7 +91,8 @@ pub(super) fn again(fault: &Fault) -> Fault {
 
 impl File {
     pub(super) fn new(attached: Attached) -> Self {
-        Self { attached, store: None, seen: None, opened: None, version: 0, stamp: None }
+        let output = Output::default();
+        Self { attached, store: None, seen: None, opened: None, version: 0, output, stamp: None }
     }
 
     /// Lets go of the content; what is not committed is lost. What was attached.
@@ -128,7 +132,7 @@ impl File {
     }
 
     /// The attributes of what is stored (or of the base of a view), and what to know it again by.
-    fn look(&self, around: &Around<'_>) -> Result<(Attr, Seen), Fault> {
+    pub(super) fn look(&self, around: &Around<'_>) -> Result<(Attr, Seen), Fault> {
         let (attr, version) = match self.view() {
             Some(view) => view.base_attr()?,
             None => (around.attr()?, 0),
@@ -162,7 +166,9 @@ impl File {
         if self.seen.is_some_and(|before| before != seen) && !self.is_dirty() {
             self.store = None;
         }
-        let size = match self.store(around).and_then(|store| Ok(store.len_bytes()?)) {
+        let kept = self.output.len_bytes(seen, self.version).filter(|_| !self.is_dirty());
+        let of_store = |this: &mut Self| Ok::<_, Fault>(this.store(around)?.len_bytes()?);
+        let size = match kept.map_or_else(|| of_store(self), |len| Ok(Some(len))) {
             Ok(size) => size,
             Err(e) => {
                 tracing::error!(ino = stored.ino.0, "{e}");
@@ -320,7 +326,7 @@ impl File {
     pub(super) fn is_settled(&mut self) -> bool {
         match &mut self.store {
             Some(store) => matches!(store.len_bytes(), Ok(Some(_))),
-            None => false,
+            None => self.output.is_kept(),
         }
     }
 

@@ -21,6 +21,7 @@ mod listing;
 mod names;
 mod nodes;
 mod opening;
+mod outputs;
 mod own;
 mod pushed;
 mod rules;
@@ -38,7 +39,7 @@ use weft_vfs::{
 };
 
 use crate::store::Limits;
-use crate::{Meters, Registry};
+use crate::{Meters, OutputCache, Registry};
 use base::{FRESH_PREFIX, Place, locked};
 use decide::RulesCache;
 use file::{Around, Attached, File};
@@ -82,6 +83,12 @@ pub struct TransformOptions {
     /// Where networks are counted; then the root has a directory `.weft`, in no listing, that shows
     /// the counters.
     pub meters: Option<Arc<Meters>>,
+    /// Where outputs of networks are kept on disk.
+    pub outputs: Option<Arc<OutputCache>>,
+    /// What tells the inodes of this tree from those of all others, if inode number, length and
+    /// times of change (in nanoseconds) say whether a file is the same, also after another mount.
+    /// Without it what is stored is read once to be known again in [`outputs`](Self::outputs).
+    pub identity: Option<String>,
 }
 
 impl Default for TransformOptions {
@@ -93,6 +100,8 @@ impl Default for TransformOptions {
             limits: Limits::default(),
             shared: false,
             meters: None,
+            outputs: None,
+            identity: None,
         }
     }
 }

@@ -53,7 +53,11 @@ impl TransformFs {
         if flags.contains(OpenFlags::TRUNCATE) {
             self.setattr(ino, &SetAttr { size_bytes: Some(0), ..SetAttr::default() })?;
         }
-        let (_, known) = self.attr_and_size(&node)?;
+        self.look_for_output(&node);
+        let (attr, known) = self.attr_and_size(&node)?;
+        if known {
+            self.output_ends_at(&node, attr.size_bytes);
+        }
         let keeps = match &locked(&node.file).attached {
             Attached::Network(network) => network.is_deterministic(),
             Attached::View(view) => view.network.is_deterministic(),

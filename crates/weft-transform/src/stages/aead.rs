@@ -93,6 +93,11 @@ impl Transform for Aead {
         "aead"
     }
 
+    fn kept_as(&self) -> Option<Vec<u8>> {
+        // It is there to keep this off disks.
+        None
+    }
+
     fn shape(&self) -> Shape<'_> {
         Shape::Sealed(self)
     }

@@ -139,6 +139,14 @@ impl Transform for Merge {
         NAME
     }
 
+    fn kept_as(&self) -> Option<Vec<u8>> {
+        let layers = self.paths.iter().flatten();
+        layers
+            .map(|layer| layer.stage.kept_as())
+            .collect::<Option<Vec<_>>>()
+            .map(|all| all.concat())
+    }
+
     fn shape(&self) -> Shape<'_> {
         Shape::Merged(self)
     }

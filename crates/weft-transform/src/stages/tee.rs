@@ -46,6 +46,11 @@ impl Transform for Log {
         "log"
     }
 
+    fn kept_as(&self) -> Option<Vec<u8>> {
+        // What is not run is not recorded.
+        None
+    }
+
     fn shape(&self) -> Shape<'_> {
         Shape::Bytes(self)
     }
@@ -85,6 +90,14 @@ impl Tee {
 impl Transform for Tee {
     fn name(&self) -> &'static str {
         "tee"
+    }
+
+    fn kept_as(&self) -> Option<Vec<u8>> {
+        self.branch
+            .iter()
+            .map(|layer| layer.stage.kept_as())
+            .collect::<Option<Vec<_>>>()
+            .map(|all| all.concat())
     }
 
     fn shape(&self) -> Shape<'_> {

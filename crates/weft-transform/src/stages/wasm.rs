@@ -70,6 +70,10 @@ impl Transform for Wasm {
         "wasm"
     }
 
+    fn kept_as(&self) -> Option<Vec<u8>> {
+        Some(self.guest.hash().as_bytes().to_vec())
+    }
+
     fn shape(&self) -> Shape<'_> {
         match self.guest.kind() {
             GuestKind::Bytes => Shape::Bytes(self),

@@ -58,6 +58,8 @@ pub struct Guest {
     prepared: InstancePre<StoreLimits>,
     kind: GuestKind,
     invertible: bool,
+    /// Of the module.
+    hash: blake3::Hash,
 }
 
 impl fmt::Debug for Guest {
@@ -110,6 +112,7 @@ impl Guest {
             return Err(refused(format!("a module of more than {MODULE_MAX_BYTES} bytes")));
         }
         let engine = engine()?;
+        let hash = blake3::hash(module);
         let compile = || {
             Module::from_binary(&engine, module)
                 .map_err(|e| refused(format!("no module that can be used: {e:#}")))
@@ -133,7 +136,7 @@ impl Guest {
         let prepared = linker.instantiate_pre(&module);
         let prepared = prepared.map_err(|e| refused(format!("the module does not link: {e:#}")))?;
         tick(&engine)?;
-        Ok(Self { engine, prepared, kind, invertible })
+        Ok(Self { engine, prepared, kind, invertible, hash })
     }
 
     /// How it works.
@@ -146,6 +149,11 @@ impl Guest {
     #[must_use]
     pub fn is_invertible(&self) -> bool {
         self.invertible
+    }
+
+    /// A hash of the module.
+    pub(crate) fn hash(&self) -> blake3::Hash {
+        self.hash
     }
 
     pub(crate) fn function(&self, direction: Direction) -> &'static str {

@@ -5,6 +5,7 @@ mod crash;
 mod damage;
 mod graphs;
 mod networks;
+mod outputs;
 mod peers;
 mod stores;
 mod streams;

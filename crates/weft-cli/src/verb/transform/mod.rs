@@ -66,6 +66,7 @@ pub fn of_mount(args: &Transforming) -> Result<Option<Networks>, Failure> {
     let mut networks = networks(&args.keys);
     networks.meters = Some(std::sync::Arc::default());
     networks.rules = (rules.as_os_str() != "-").then(|| rules.clone());
+    networks.output_cache = args.output_cache.clone().map(|d| (d, args.output_cache_size));
     for log in &args.log {
         let (name, file) = log
             .split_once('=')

@@ -111,6 +111,11 @@ impl Transform for Exec {
         "exec"
     }
 
+    fn kept_as(&self) -> Option<Vec<u8>> {
+        // Who knows what it reads.
+        None
+    }
+
     fn shape(&self) -> Shape<'_> {
         Shape::Stream(self)
     }

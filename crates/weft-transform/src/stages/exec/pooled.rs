@@ -81,6 +81,11 @@ impl Transform for Pooled {
         "exec"
     }
 
+    fn kept_as(&self) -> Option<Vec<u8>> {
+        // Who knows what it reads.
+        None
+    }
+
     fn shape(&self) -> Shape<'_> {
         match self.mode {
             Mode::Blocks => Shape::Bytes(self),

@@ -1,0 +1,301 @@
+//! Outputs of networks on disk, content-addressed: the key of one is a hash of what is stored and of
+//! the network that it is seen through. So what was made once is there after a new mount, for
+//! other mounts, and for a copy of the file.
+//!
+//! The directory is one user's alone, as outputs are what files say. Any number of processes share
+//! it: an entry comes into being by renaming, is never changed, and is checked whenever it is read
+//! ([`entry`]). A *memo* says which entry belongs to a file as long as its number, length and times
+//! of change are the same; without it what is stored would be hashed at each first opening. The
+//! entries that were used longest ago go when all together are too long.
+
+mod entry;
+mod filling;
+
+use std::fs::{DirBuilder, File, Metadata};
+use std::io::{self, Read};
+use std::os::unix::fs::{DirBuilderExt, MetadataExt, OpenOptionsExt};
+use std::path::{Path, PathBuf};
+use std::sync::atomic::{AtomicU64, Ordering};
+use std::time::SystemTime;
+
+use blake3::Hash;
+use rustix::fs::{FlockOperation, OFlags, flock};
+
+pub(crate) use entry::Entry;
+pub(crate) use filling::Filling;
+
+use crate::{Error, Result};
+
+/// Entries, memos, and what is not yet one.
+const KEPT: &str = "outputs";
+const MEMOS: &str = "memos";
+const FRESH: &str = "fresh";
+
+/// A directory with outputs of networks. See the module page.
+#[derive(Debug)]
+pub struct OutputCache {
+    directory: PathBuf,
+    max_bytes: u64,
+    made: AtomicU64,
+}
+
+impl OutputCache {
+    /// The cache in `directory`, which is made if it is not there; entries are removed when they are
+    /// longer than `max_bytes` together.
+    ///
+    /// # Errors
+    /// [`Error::Io`], also if the directory is somebody else's, or others can write there.
+    pub fn open(directory: &Path, max_bytes: u64) -> Result<Self> {
+        let refused = |why: &str| {
+            Error::Io(io::Error::other(format!("output cache {}: {why}", directory.display())))
+        };
+        for part in [KEPT, MEMOS, FRESH] {
+            let made = DirBuilder::new().recursive(true).mode(0o700).create(directory.join(part));
+            made.map_err(|e| refused(&e.to_string()))?;
+        }
+        let found = std::fs::symlink_metadata(directory)?;
+        if !found.is_dir() || !is_own(&found) || found.mode() & 0o077 != 0 {
+            return Err(refused(
+                "not a directory of this user that nobody else can open (mode 700)",
+            ));
+        }
+        let this = Self { directory: directory.to_owned(), max_bytes, made: AtomicU64::new(0) };
+        this.sweep();
+        Ok(this)
+    }
+
+    fn path(&self, part: &str, hash: &Hash) -> PathBuf {
+        self.directory.join(part).join(hash.to_hex().as_str())
+    }
+
+    /// The output with a key, if it is there and whole.
+    pub(crate) fn get(&self, key: &Hash) -> Option<Entry> {
+        let path = self.path(KEPT, key);
+        let file = open_own(&path)?;
+        match Entry::open(file, key) {
+            Ok(Some(entry)) => {
+                let now = SystemTime::now();
+                // What is used is not what was used longest ago.
+                let _ = File::open(&path).and_then(|file| file.set_modified(now));
+                Some(entry)
+            }
+            _ => {
+                self.discard(key);
+                None
+            }
+        }
+    }
+
+    /// Removes what is damaged.
+    pub(crate) fn discard(&self, key: &Hash) {
+        tracing::warn!("output cache: {} is damaged, and removed", key.to_hex());
+        let _ = std::fs::remove_file(self.path(KEPT, key));
+    }
+
+    /// The key that was noted down for what a file looks like.
+    pub(crate) fn memo(&self, looks: &Hash) -> Option<Hash> {
+        let mut text = String::new();
+        open_own(&self.path(MEMOS, looks))?.take(65).read_to_string(&mut text).ok()?;
+        Hash::from_hex(text).ok()
+    }
+
+    /// Notes down a key.
+    pub(crate) fn note(&self, looks: &Hash, key: &Hash) -> io::Result<()> {
+        let (file, path) = self.fresh()?;
+        let noted =
+            write_memo(file, key).and_then(|()| std::fs::rename(&path, self.path(MEMOS, looks)));
+        noted.inspect_err(|_| drop(std::fs::remove_file(&path)))
+    }
+
+    /// Begins an output.
+    pub(crate) fn begin(&self) -> io::Result<Filling> {
+        let (file, path) = self.fresh()?;
+        // One alone does not throw all others out.
+        Ok(Filling::new(file, path, self.max_bytes / 4))
+    }
+
+    /// A fresh file, locked as long as it is open.
+    fn fresh(&self) -> io::Result<(File, PathBuf)> {
+        let nr = self.made.fetch_add(1, Ordering::Relaxed);
+        let tag = getrandom::u64().map_err(|e| io::Error::other(e.to_string()))?;
+        let path = self.directory.join(FRESH).join(format!("{tag:016x}-{nr}"));
+        let file =
+            File::options().read(true).write(true).create_new(true).mode(0o600).open(&path)?;
+        flock(&file, FlockOperation::NonBlockingLockExclusive)?;
+        Ok((file, path))
+    }
+
+    /// Keeps an output of so many bytes under its key.
+    pub(crate) fn keep(&self, filling: &Filling, len_bytes: u64, key: &Hash) -> io::Result<()> {
+        entry::seal(&filling.file, len_bytes, key)?;
+        std::fs::rename(&filling.path, self.path(KEPT, key))?;
+        self.evict();
+        Ok(())
+    }
+
+    /// Removes the entries that were used longest ago until the rest is short enough, and memos
+    /// whose entry is gone.
+    fn evict(&self) {
+        let mut all: Vec<(SystemTime, u64, PathBuf)> = files(&self.directory.join(KEPT))
+            .filter_map(|(path, found)| Some((found.modified().ok()?, found.len(), path)))
+            .collect();
+        let mut total: u64 = all.iter().map(|(_, len, _)| len).sum();
+        if total <= self.max_bytes {
+            return;
+        }
+        all.sort();
+        for (_, len, path) in all {
+            if total <= self.max_bytes {
+                break;
+            }
+            if std::fs::remove_file(path).is_ok() {
+                total -= len;
+            }
+        }
+        for (path, _) in files(&self.directory.join(MEMOS)) {
+            let key = std::fs::read_to_string(&path).ok().and_then(|t| Hash::from_hex(t).ok());
+            if key.is_none_or(|key| !self.path(KEPT, &key).exists()) {
+                let _ = std::fs::remove_file(path);
+            }
+        }
+    }
+
+    /// Removes what processes left behind that ended early.
+    fn sweep(&self) {
+        for (path, _) in files(&self.directory.join(FRESH)) {
+            let free = open_own(&path)
+                .is_some_and(|file| flock(&file, FlockOperation::NonBlockingLockExclusive).is_ok());
+            if free {
+                let _ = std::fs::remove_file(path);
+            }
+        }
+        self.evict();
+    }
+}
+
+fn write_memo(mut file: File, key: &Hash) -> io::Result<()> {
+    io::Write::write_all(&mut file, key.to_hex().as_bytes())
+}
+
+fn is_own(metadata: &Metadata) -> bool {
+    metadata.uid() == rustix::process::geteuid().as_raw() && metadata.mode() & 0o022 == 0
+}
+
+/// A regular file of this user's, to be read.
+fn open_own(path: &Path) -> Option<File> {
+    let no_links = OFlags::NOFOLLOW.bits().cast_signed();
+    let file = File::options().read(true).custom_flags(no_links).open(path).ok()?;
+    file.metadata().is_ok_and(|found| found.is_file() && is_own(&found)).then_some(file)
+}
+
+/// The regular files in a directory.
+fn files(directory: &Path) -> impl Iterator<Item = (PathBuf, Metadata)> {
+    let entries = std::fs::read_dir(directory).into_iter().flatten().flatten();
+    entries
+        .filter_map(|entry| Some((entry.path(), entry.metadata().ok()?)))
+        .filter(|(_, found)| found.is_file())
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    fn kept(cache: &OutputCache, name: &str, data: &[u8]) -> Hash {
+        let key = blake3::hash(name.as_bytes());
+        let mut filling = cache.begin().expect("begun");
+        let len = filling.take(0, data, true).expect("whole");
+        cache.keep(&filling, len, &key).expect("kept");
+        key
+    }
+
+    fn content(entry: &Entry) -> io::Result<Vec<u8>> {
+        let mut all = vec![0; entry.len_bytes() as usize + 10];
+        let got = entry.read_at(0, &mut all)?;
+        all.truncate(got);
+        Ok(all)
+    }
+
+    #[test]
+    fn outputs_are_found_by_their_key() {
+        let dir = tempfile::tempdir().expect("a directory");
+        let cache = OutputCache::open(&dir.path().join("c"), 10 << 20).expect("a cache");
+        let data: Vec<u8> = (0..700_000_u32).map(|n| (n / 3) as u8).collect();
+        for (name, len) in [("a", 0), ("b", 1), ("c", entry::PIECE_BYTES), ("d", data.len())] {
+            let key = kept(&cache, name, &data[..len]);
+            // Also for another mount.
+            let other = OutputCache::open(&dir.path().join("c"), 10 << 20).expect("a cache");
+            let entry = other.get(&key).expect("there");
+            assert!(content(&entry).expect("read") == data[..len]);
+            let mut piece = [0; 50];
+            let at = len as u64 / 2;
+            let got = entry.read_at(at, &mut piece).expect("read");
+            assert!(piece[..got] == data[at as usize..len.min(at as usize + 50)]);
+        }
+        assert!(cache.get(&blake3::hash(b"e")).is_none());
+        let (looks, key) = (blake3::hash(b"looks"), blake3::hash(b"d"));
+        assert!(cache.memo(&looks).is_none());
+        cache.note(&looks, &key).expect("noted");
+        assert_eq!(cache.memo(&looks), Some(key));
+        assert_eq!(files(&cache.directory.join(FRESH)).count(), 0);
+    }
+
+    /// Whatever byte is wrong, it is not read, and an entry that is cut off is none.
+    #[test]
+    fn damage_is_never_read() {
+        let dir = tempfile::tempdir().expect("a directory");
+        let cache = OutputCache::open(&dir.path().join("c"), 10 << 20).expect("a cache");
+        let key = kept(&cache, "a", b"some output");
+        let path = cache.path(KEPT, &key);
+        let whole = std::fs::read(&path).expect("there");
+        for at in 0..whole.len() {
+            let mut bad = whole.clone();
+            bad[at] ^= 0x10;
+            for damaged in [&bad[..], &whole[..at]] {
+                std::fs::write(&path, damaged).expect("written");
+                let read = cache.get(&key).map(|entry| content(&entry));
+                assert!(!matches!(read, Some(Ok(_))), "byte {at}");
+            }
+        }
+        // What belongs to another key does not either.
+        std::fs::write(&path, &whole).expect("written");
+        let other = blake3::hash(b"other");
+        std::fs::copy(&path, cache.path(KEPT, &other)).expect("copied");
+        assert!(cache.get(&other).is_none() && cache.get(&key).is_some());
+    }
+
+    #[test]
+    fn what_was_used_longest_ago_goes_first() {
+        let dir = tempfile::tempdir().expect("a directory");
+        let cache = OutputCache::open(&dir.path().join("c"), 50_000).expect("a cache");
+        let age = |key: &Hash, secs| {
+            let time = SystemTime::now() - std::time::Duration::from_secs(secs);
+            let file = File::open(cache.path(KEPT, key)).expect("there");
+            file.set_modified(time).expect("aged");
+        };
+        let old: Vec<Hash> = (0..6)
+            .map(|nr| {
+                let key = kept(&cache, &format!("old {nr}"), &[nr; 7000]);
+                age(&key, 1000 - u64::from(nr));
+                cache.note(&key, &key).expect("noted");
+                key
+            })
+            .collect();
+        assert!(cache.get(&old[0]).is_some(), "used again");
+        kept(&cache, "new", &[9; 12_000]);
+        let there: Vec<bool> = old.iter().map(|key| cache.get(key).is_some()).collect();
+        assert_eq!(there, [true, false, true, true, true, true]);
+        assert!(cache.memo(&old[1]).is_none() && cache.memo(&old[2]).is_some());
+        assert!(cache.begin().expect("begun").take(0, &[0; 13_000], true).is_none(), "too long");
+    }
+
+    #[test]
+    fn the_directory_is_this_users_alone() {
+        let dir = tempfile::tempdir().expect("a directory");
+        let path = dir.path().join("c");
+        OutputCache::open(&path, 1 << 20).expect("made");
+        let mode = std::os::unix::fs::PermissionsExt::from_mode(0o755);
+        std::fs::set_permissions(&path, mode).expect("opened up");
+        let refused = OutputCache::open(&path, 1 << 20).expect_err("open to others").to_string();
+        assert!(refused.contains("mode 700"), "{refused}");
+    }
+}
