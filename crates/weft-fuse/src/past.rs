@@ -41,15 +41,22 @@ pub(crate) struct Past {
     state: Mutex<State>,
     /// Whether the kernel has not refused yet.
     usable: AtomicBool,
+    /// Whether it ever agreed: what it has cached of files is old then.
+    used: AtomicBool,
 }
 
-/// The inode is open in a way that this file cannot be.
+/// The inode is open in a way that this file cannot be, or the kernel refuses what it took before.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub(crate) struct Mixed;
 
 impl Past {
     pub(crate) fn new(device: OwnedFd) -> Self {
-        Self { device, state: Mutex::default(), usable: AtomicBool::new(true) }
+        Self {
+            device,
+            state: Mutex::default(),
+            usable: AtomicBool::new(true),
+            used: AtomicBool::new(false),
+        }
     }
 
     fn state(&self) -> MutexGuard<'_, State> {
@@ -70,10 +77,7 @@ impl Past {
             _ if opened.direct_io => return Ok(None),
             Some((Way::Past(id), _)) => backing().map(|_| Way::Past(*id)).ok_or(Mixed)?,
             Some((Way::Through, _)) => Way::Through,
-            None => match self.register(backing) {
-                Some(id) => Way::Past(id),
-                None => Way::Through,
-            },
+            None => self.register(backing)?,
         };
         state.nodes.entry(node).or_insert((way, 0)).1 += 1;
         state.handles.insert(opened.handle.0, node);
@@ -83,17 +87,25 @@ impl Past {
         })
     }
 
-    fn register(&self, backing: impl FnOnce() -> Option<Arc<OwnedFd>>) -> Option<u32> {
+    fn register(&self, backing: impl FnOnce() -> Option<Arc<OwnedFd>>) -> Result<Way, Mixed> {
         if !self.usable.load(Ordering::Relaxed) {
-            return None;
+            return Ok(Way::Through);
         }
-        match BackingId::create_raw(&self.device, &*backing()?) {
-            Ok(id) => Some(id),
+        let Some(backing) = backing() else { return Ok(Way::Through) };
+        match BackingId::create_raw(&self.device, &*backing) {
+            Ok(id) => {
+                self.used.store(true, Ordering::Relaxed);
+                Ok(Way::Past(id))
+            }
+            Err(e) if self.used.load(Ordering::Relaxed) => {
+                tracing::error!("the kernel does not take a file: {e}");
+                Err(Mixed)
+            }
             Err(e) => {
                 // No privilege, or the host's file system is a stack itself.
                 tracing::debug!("files are not read past this process: {e}");
                 self.usable.store(false, Ordering::Relaxed);
-                None
+                Ok(Way::Through)
             }
         }
     }

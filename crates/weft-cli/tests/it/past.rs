@@ -80,6 +80,14 @@ fn files_without_networks_are_read_and_written_past_weft() {
     assert_eq!(fs::read(past.at("plain@loud")).unwrap(), b"OTHER");
     fs::write(past.at("plain"), "again").unwrap();
     assert_eq!(fs::read(past.at("plain@loud")).unwrap(), b"AGAIN");
+    // Also while it is being written.
+    let mut file = OpenOptions::new().append(true).open(past.at("plain")).unwrap();
+    for round in 1..=5 {
+        file.write_all(b"!").unwrap();
+        assert_eq!(fs::metadata(past.at("plain@loud")).unwrap().len(), 5 + round);
+        assert_eq!(fs::read(past.at("plain@loud")).unwrap().len() as u64, 5 + round);
+    }
+    drop(file);
     fs::write(past.at("x.log"), &text).unwrap();
     assert!(fs::read_to_string(past.at("x.log")).unwrap() == text);
     assert!(fs::read(past.bench.path("data/x.log")).unwrap().len() < text.len() / 10);

@@ -2,6 +2,7 @@
 
 use std::os::fd::OwnedFd;
 use std::sync::Arc;
+use std::sync::atomic::Ordering;
 use std::time::{Duration, Instant};
 
 use weft_vfs::{
@@ -221,6 +222,11 @@ impl FileSystem for TransformFs {
             return None;
         }
         let mut file = locked(&node.file);
+        if let Some(view) = file.view()
+            && view.base.written_past.load(Ordering::Relaxed) > 0
+        {
+            return not_at_all;
+        }
         match (file.is_settled(), file.is_view(), &node.view) {
             (false, ..) => not_at_all,
             (true, false, _) => None,

@@ -29,6 +29,8 @@ pub(super) struct Node {
     pub(super) view: Option<Vec<u8>>,
     /// Shared by a file and its views.
     pub(super) vouched: Arc<Mutex<Vouched>>,
+    /// Descriptors by which the kernel writes it past this file system.
+    pub(super) written_past: AtomicU64,
     /// References and open handles.
     uses: AtomicU64,
 }
@@ -132,6 +134,7 @@ impl Nodes {
             pushed: Mutex::default(),
             view: None,
             vouched: Arc::default(),
+            written_past: AtomicU64::new(0),
             uses: AtomicU64::new(1),
         });
         self.above.insert(ino, node.clone());
@@ -177,6 +180,7 @@ impl Nodes {
             pushed: Mutex::default(),
             view: Some(name.to_vec()),
             vouched: base.vouched.clone(),
+            written_past: AtomicU64::new(0),
             uses: AtomicU64::new(1),
         });
         self.above.insert(ino, node.clone());

@@ -2,6 +2,7 @@
 
 use std::os::fd::OwnedFd;
 use std::sync::Arc;
+use std::sync::atomic::Ordering;
 
 use weft_vfs::{
     Caller, Entry, Error, FileKind, FileSystem, Handle, Ino, OpenFlags, Opened, Result, SetAttr,
@@ -29,7 +30,10 @@ impl TransformFs {
         }
         let node = self.node(ino)?;
         self.look_again(&node)?;
-        if flags.contains(OpenFlags::TRUNCATE) {
+        // Of what is written past this file system nothing is heard until it is closed.
+        if flags.contains(OpenFlags::TRUNCATE)
+            || flags.contains(OpenFlags::WRITE) && Self::is_plain(&node)
+        {
             self.touched(&node);
         }
         if Self::is_plain(&node) {
@@ -95,6 +99,9 @@ impl TransformFs {
         let (below, below_handle) = open.below?;
         let backing = self.ground.below.backing(below, below_handle)?;
         open.past = true;
+        if open.flags.contains(OpenFlags::WRITE) {
+            node.written_past.fetch_add(1, Ordering::Relaxed);
+        }
         Some(backing)
     }
 
@@ -190,6 +197,7 @@ impl TransformFs {
             if open.past {
                 // A mapping may have been written since the last descriptor was closed.
                 self.touched(&node);
+                node.written_past.fetch_sub(1, Ordering::Relaxed);
             }
             result = result.and(self.commit(&node));
         }
