@@ -19,7 +19,7 @@ impl Kept {
         if source == "v.img" {
             bench.ok(&["mkfs", "ext2", "v.img", "--size", "64M", "--quiet"]);
         }
-        bench.write("rules", b"*.log zstd | rot13 | xor key=abc\n*@json view: json\n");
+        bench.write("rules", b"*.log zstd | rot13 | xor hex=616263\n*@json view: json\n");
         let this = Self { bench, source };
         this.mount();
         this

@@ -64,6 +64,7 @@ impl TransformFs {
         let path = locked(&node.path).clone();
         let (attached, _) = self.of_rules(&path);
         let old = locked(&node.file).attached.clone();
+        self.wait_not_past(node.ino);
         self.with(node, |file, around| {
             self.check_not_past(node.ino)?;
             file.attach(around, attached)?;
@@ -108,8 +109,14 @@ impl TransformFs {
     fn set_network(&self, node: &Node, value: &[u8], how: XattrSet) -> Result<()> {
         let (attached, text) = self.checked_network(node, value)?;
         let old = locked(&node.file).attached.clone();
+        let stays_plain = matches!((&old, &attached), (Attached::Plain, Attached::Plain));
+        if !stays_plain {
+            self.wait_not_past(node.ino);
+        }
         let result = self.with(node, |file, around| {
-            self.check_not_past(node.ino)?;
+            if !stays_plain {
+                self.check_not_past(node.ino)?;
+            }
             file.attach(around, attached.clone())?;
             let ino = locked(around.place).ino;
             self.ground.below.setxattr(ino, NETWORK_ATTRIBUTE, text.as_bytes(), how)
@@ -129,6 +136,7 @@ impl TransformFs {
             let need = Need { exact_size: true, random_read: true, write: Write::Rewrite };
             network.check(&need).map_err(crate::Error::Refused)?;
         }
+        self.wait_not_past(node.ino);
         self.with(node, |file, around| {
             self.check_not_past(node.ino)?;
             file.convert(around, attached)?;

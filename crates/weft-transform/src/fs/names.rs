@@ -90,6 +90,7 @@ impl TransformFs {
             if !Self::is_plain(&node) {
                 return Ok(());
             }
+            self.wait_not_past(node.ino);
             self.with(&node, |file, around| {
                 self.check_not_past(node.ino).map_err(|_| Error::CrossDevice)?;
                 file.convert(around, attached)

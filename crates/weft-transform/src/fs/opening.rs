@@ -3,6 +3,7 @@
 use std::os::fd::OwnedFd;
 use std::sync::Arc;
 use std::sync::atomic::Ordering;
+use std::time::{Duration, Instant};
 
 use weft_vfs::{
     Caller, Entry, Error, FileKind, FileSystem, Handle, Ino, OpenFlags, Opened, Result, SetAttr,
@@ -13,6 +14,9 @@ use super::decide::is_rules_file;
 use super::file::{Attached, File};
 use super::shown::is_shown;
 use super::{Open, TransformFs};
+
+/// How long the news of a closed descriptor takes, at most.
+const RELEASED_WITHIN: Duration = Duration::from_millis(250);
 
 impl TransformFs {
     pub(super) fn open_flags(&self, handle: Handle) -> Option<Open> {
@@ -103,6 +107,15 @@ impl TransformFs {
             node.written_past.fetch_add(1, Ordering::Relaxed);
         }
         Some(backing)
+    }
+
+    /// Waits a moment if the kernel uses a file by itself: of a descriptor that is closed it tells
+    /// later than it lets who closed it go on. Not under the lock of the file.
+    pub(super) fn wait_not_past(&self, ino: Ino) {
+        let end = Instant::now() + RELEASED_WITHIN;
+        while self.check_not_past(ino).is_err() && Instant::now() < end {
+            std::thread::sleep(Duration::from_millis(2));
+        }
     }
 
     /// A file that the kernel uses by itself gets no network.

@@ -123,6 +123,9 @@ impl TransformFs {
             return Err(Error::Io { errno: Error::NotPermitted.errno(), message });
         }
         let text: Text = text.parse().map_err(Error::from)?;
+        if !open.past {
+            self.wait_not_past(node.ino);
+        }
         let mut pushed = locked(&node.pushed);
         let below = match &pushed.below {
             Some(below) => below.clone(),
