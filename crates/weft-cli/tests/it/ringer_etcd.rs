@@ -166,7 +166,13 @@ impl Work {
                 acknowledged.lock().unwrap().push(Instant::now());
             }
         });
-        Self { stop, done, thread: Some(thread) }
+        let work = Self { stop, done, thread: Some(thread) };
+        let end = Instant::now() + LIMIT;
+        while work.count() == 0 {
+            assert!(Instant::now() < end, "nothing is acknowledged");
+            std::thread::sleep(Duration::from_millis(5));
+        }
+        work
     }
 
     fn count(&self) -> usize {

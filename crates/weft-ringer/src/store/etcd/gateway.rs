@@ -30,6 +30,8 @@ const ATTEMPT: Duration = Duration::from_secs(1);
 const CONNECT: Duration = Duration::from_millis(800);
 /// How long to wait when no member has answered, before asking all again.
 const PAUSE: Duration = Duration::from_millis(50);
+/// What is said of a member that said nothing.
+const SILENT: &str = "it does not answer in time";
 /// The longest answer that is taken, in bytes: a page of the longest records, in base64.
 const ANSWER_MAX_BYTES: u64 = 512 << 20;
 
@@ -380,6 +382,8 @@ impl Gateway {
                         why = format!("{} says what is not understood: {e}", self.endpoints[at])
                     }
                 },
+                // That there was no time left for the last attempt tells nothing.
+                Err(CallError::Away(e)) if attempt > 0 && e == SILENT => {}
                 Err(CallError::Away(e)) => why = format!("{}: {e}", self.endpoints[at]),
                 Err(no) => return Err(no),
             }
@@ -400,7 +404,10 @@ impl Gateway {
         body: &[u8],
         limit: Duration,
     ) -> Result<Vec<u8>, CallError> {
-        let away = |e: ureq::Error| CallError::Away(e.to_string());
+        let away = |e: ureq::Error| match e {
+            ureq::Error::Timeout(_) => CallError::Away(SILENT.to_owned()),
+            e => CallError::Away(e.to_string()),
+        };
         let request = self.agent.post(format!("{}{path}", self.endpoints[at]));
         let request = request.config().timeout_global(Some(limit)).build();
         let request = request.header("content-type", "application/json");

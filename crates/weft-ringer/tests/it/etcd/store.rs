@@ -97,7 +97,7 @@ fn a_lost_answer_is_found_out() {
     let cell = cell_for(vec![proxy.endpoint()], "lossy", Duration::from_secs(30));
     let mut store = take(&cell, "me");
     let (rng, mut model) = (&mut Rng::new(3), BTreeMap::new());
-    for round in 0..40 {
+    for round in 0..16 {
         proxy.lose(rng.below(4), round % 2 == 0, false);
         let before = store.revision().expect("known");
         let transaction = transaction(rng, &mut model);
