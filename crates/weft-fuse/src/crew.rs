@@ -7,6 +7,11 @@
 //! *standby* notices and does so. Hence two rules: there is never more than one reader, and a
 //! slow request delays others by at most two [`WATCH_PERIOD`]s.
 //!
+//! A request may wait for something that another request brings about, in this mount or elsewhere: a
+//! lock, an answer of a server whose start waits for a `close` here. So a mount never stands still
+//! because all its workers wait: while nobody has read requests for [`PATIENCE`], the standby adds a
+//! worker, up to [`WORKERS_MAX`] that wait. Those leave when there was nothing to do for [`LINGER`].
+//!
 //! Where there are two CPUs the standby has a second duty. When the leader answers, the scheduler
 //! sees one CPU taken, by the leader, and one idle, and wakes the client on the idle one: every
 //! request then travels between CPUs, and on a virtual machine waking a halted CPU costs several
@@ -34,6 +39,18 @@ const ASIDE_FACTOR: u32 = 8;
 /// The standby goes to rest when it saw no request this many times in a row.
 const QUIET_PERIODS: u32 = 40;
 
+/// How long nobody may read requests before a worker is added.
+const PATIENCE: Duration = Duration::from_millis(50);
+
+/// Workers added at most, without those that wait for a lock.
+const WORKERS_MAX: usize = 128;
+
+/// Workers that wait for locks at most. Beyond that, locks are refused.
+const PARKED_MAX: usize = 1024;
+
+/// How long an added worker rests before it leaves.
+const LINGER: Duration = Duration::from_secs(10);
+
 #[derive(Debug, Default)]
 struct State {
     /// Whose turn it is: a worker leads while its ticket is this.
@@ -45,7 +62,26 @@ struct State {
     /// Requests that leaders began to answer themselves.
     begun: u64,
     standby_rests: bool,
+    /// Workers that rest.
+    resting: usize,
+    /// Workers that were added and have not left.
+    added: usize,
+    /// Workers that wait for a lock of somebody else's.
+    parked: usize,
+    /// One of them was the last that could read requests.
+    wants_worker: bool,
     ended: bool,
+}
+
+impl State {
+    /// Nobody reads requests, and nobody is there who could.
+    fn is_short(&self) -> bool {
+        self.vacant && self.resting == 0
+    }
+
+    fn may_grow(&self) -> bool {
+        self.added < WORKERS_MAX + self.parked
+    }
 }
 
 /// The workers of one mount.
@@ -74,6 +110,20 @@ impl Crew {
 
     /// Rests until this worker is to lead; `None` at the end.
     pub(crate) fn lead(&self) -> Option<Turn> {
+        self.take_turn(None)
+    }
+
+    /// As [`lead`](Self::lead), of a worker that was added; `None` also when it is not needed any
+    /// more.
+    pub(crate) fn lead_for_now(&self) -> Option<Turn> {
+        let turn = self.take_turn(Some(LINGER));
+        if turn.is_none() {
+            self.lock().added -= 1;
+        }
+        turn
+    }
+
+    fn take_turn(&self, limit: Option<Duration>) -> Option<Turn> {
         let mut state = self.lock();
         loop {
             if state.ended {
@@ -85,7 +135,21 @@ impl Crew {
                 state.turn += 1;
                 return Some(Turn(state.turn));
             }
-            state = self.call.wait(state).unwrap_or_else(PoisonError::into_inner);
+            state.resting += 1;
+            let mut is_late = false;
+            state = match limit {
+                None => self.call.wait(state).unwrap_or_else(PoisonError::into_inner),
+                Some(limit) => {
+                    let woken = self.call.wait_timeout(state, limit);
+                    let (state, waited) = woken.unwrap_or_else(PoisonError::into_inner);
+                    is_late = waited.timed_out();
+                    state
+                }
+            };
+            state.resting -= 1;
+            if is_late && !state.vacant {
+                return None;
+            }
         }
     }
 
@@ -94,9 +158,32 @@ impl Crew {
         let mut state = self.lock();
         if state.turn == mine {
             state.vacant = true;
+            let wake = state.is_short() && std::mem::take(&mut state.standby_rests);
             drop(state);
             self.call.notify_one();
+            if wake {
+                self.watch.notify_one();
+            }
         }
+    }
+
+    /// A worker begins to wait for a lock. `false` if too many do.
+    pub(crate) fn park(&self) -> bool {
+        let mut state = self.lock();
+        let may = state.parked < PARKED_MAX;
+        state.parked += usize::from(may);
+        if may && state.is_short() {
+            state.wants_worker = true;
+            state.standby_rests = false;
+            drop(state);
+            self.watch.notify_one();
+        }
+        may
+    }
+
+    /// It waits no more.
+    pub(crate) fn unpark(&self) {
+        self.lock().parked -= 1;
     }
 
     /// The leader starts to answer a request itself.
@@ -129,9 +216,10 @@ impl Crew {
     }
 
     /// Watches over the leaders until the end; with `occupies`, also keeps the second CPU from
-    /// falling idle while there is much to do.
-    pub(crate) fn stand_by(&self, occupies: bool) {
+    /// falling idle while there is much to do. `add` starts one more worker; `false` if it cannot.
+    pub(crate) fn stand_by(&self, occupies: bool, mut add: impl FnMut() -> bool) {
         let (mut seen, mut quiet) = (0, 0);
+        let mut short_since: Option<Instant> = None;
         let mut aside_until = Instant::now();
         let mut state = self.lock();
         while !state.ended {
@@ -143,7 +231,18 @@ impl Crew {
                 // In the same request for a whole period: another shall lead.
                 state.vacant = true;
                 self.call.notify_one();
+            } else if state.is_short() && state.may_grow() {
+                let long = short_since.get_or_insert_with(Instant::now).elapsed() >= PATIENCE;
+                if long || state.wants_worker {
+                    (short_since, state.wants_worker) = (None, false);
+                    state.added += 1;
+                    drop(state);
+                    let is_there = add();
+                    state = self.lock();
+                    state.added -= usize::from(!is_there);
+                }
             } else {
+                short_since = None;
                 quiet += 1;
             }
             state.standby_rests = quiet >= QUIET_PERIODS;
@@ -212,7 +311,7 @@ mod tests {
     fn replaces_a_stuck_leader(occupies: bool) {
         let crew = Crew::new();
         std::thread::scope(|scope| {
-            scope.spawn(|| crew.stand_by(occupies));
+            scope.spawn(|| crew.stand_by(occupies, || false));
             let stuck = crew.lead().expect("first");
             crew.begin();
             // Blocks until the standby has seen that the first one is stuck.
@@ -229,10 +328,40 @@ mod tests {
     }
 
     #[test]
+    fn a_worker_is_added_when_all_wait_and_none_when_one_rests() {
+        let crew = Crew::new();
+        let added = std::sync::atomic::AtomicUsize::new(0);
+        let count = || {
+            added.fetch_add(1, std::sync::atomic::Ordering::AcqRel);
+            true
+        };
+        std::thread::scope(|scope| {
+            scope.spawn(|| crew.stand_by(false, count));
+            let stuck = crew.lead().expect("first");
+            crew.begin();
+            // Only one that was added can take over: there is no other.
+            while added.load(std::sync::atomic::Ordering::Acquire) == 0 {
+                std::thread::yield_now();
+            }
+            let second = crew.lead_for_now().expect("the one that was added");
+            assert!(crew.done(stuck).is_none());
+            // A request that is known to take long is waited for as well, also when the standby rests.
+            std::thread::sleep(WATCH_PERIOD * (QUIET_PERIODS + 20));
+            let before = added.load(std::sync::atomic::Ordering::Acquire);
+            assert_eq!(before, 1, "the one that was added reads requests");
+            crew.hand_over(second);
+            while added.load(std::sync::atomic::Ordering::Acquire) == before {
+                std::thread::yield_now();
+            }
+            crew.end();
+        });
+    }
+
+    #[test]
     fn a_leader_that_waits_for_requests_is_not_stuck() {
         let crew = Crew::new();
         std::thread::scope(|scope| {
-            scope.spawn(|| crew.stand_by(false));
+            scope.spawn(|| crew.stand_by(false, || false));
             let turn = crew.lead().expect("first");
             crew.begin();
             let turn = crew.done(turn).expect("kept");

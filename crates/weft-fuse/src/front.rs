@@ -17,6 +17,7 @@ use weft_vfs::{
     Opened, RenameFlags, SeekFrom, SetAttr, SetTime, Time, XattrSet,
 };
 
+use crate::locks::Waits;
 use crate::past::{Mixed, Past};
 use crate::wire::{
     Body, FSYNC_DATA_ONLY, Header, Lifetimes, Listing, Malformed, O_APPEND, O_DSYNC, O_EXCL,
@@ -40,7 +41,7 @@ pub(crate) enum Outcome {
 }
 
 /// Why a request gets no answer but an error.
-enum Refusal {
+pub(crate) enum Refusal {
     FileSystem(Error),
     /// An errno of the protocol.
     Protocol(i32),
@@ -58,7 +59,7 @@ impl From<Malformed> for Refusal {
     }
 }
 
-type Answered = Result<(), Refusal>;
+pub(crate) type Answered = Result<(), Refusal>;
 
 /// The kernel calls the root 1; a file system that calls it otherwise has the two swapped.
 #[derive(Debug, Clone, Copy)]
@@ -83,7 +84,7 @@ impl Nodes {
 
 /// One file system as the kernel sees it.
 pub(crate) struct Front {
-    fs: Arc<dyn FileSystem>,
+    pub(crate) fs: Arc<dyn FileSystem>,
     nodes: Nodes,
     lifetimes: Lifetimes,
     xattrs: bool,
@@ -93,6 +94,9 @@ pub(crate) struct Front {
     appends: bool,
     /// Files that the kernel uses by itself.
     past: Option<Past>,
+    /// Whether the file system has locks of its own.
+    pub(crate) locks: bool,
+    pub(crate) waits: Waits,
     /// Requests by opcode.
     counts: [AtomicU64; COUNTED_OPCODES],
 }
@@ -104,12 +108,15 @@ impl Front {
     pub(crate) fn new(fs: Arc<dyn FileSystem>, lifetimes: Lifetimes, xattrs: bool) -> Self {
         let nodes = Nodes { root: fs.root() };
         let stateful = fs.is_stateful();
+        let locks = stateful && fs.has_locks();
         Self {
             fs,
             nodes,
             stateful,
             appends: false,
             past: None,
+            locks,
+            waits: Waits::default(),
             lifetimes,
             xattrs,
             counts: [const { AtomicU64::new(0) }; COUNTED_OPCODES],
@@ -166,6 +173,10 @@ impl Front {
                 return Outcome::Silent;
             }
             Some(Opcode::Destroy) => return Outcome::Goodbye,
+            Some(Opcode::Interrupt) if self.locks => {
+                let _ = self.interrupt(body);
+                return Outcome::Silent;
+            }
             _ => {}
         }
         let answered = match opcode {
@@ -185,13 +196,7 @@ impl Front {
         Outcome::Answer
     }
 
-    fn call(
-        &self,
-        opcode: Opcode,
-        head: &Header,
-        mut body: Body<'_>,
-        reply: &mut Reply,
-    ) -> Answered {
+    fn call(&self, opcode: Opcode, head: &Header, body: Body<'_>, reply: &mut Reply) -> Answered {
         let ino = self.ino(head.node);
         match opcode {
             Opcode::Lookup => self.lookup(ino, body, reply),
@@ -243,14 +248,20 @@ impl Front {
             Opcode::Ioctl => self.ioctl(head, ino, body, reply),
             Opcode::Open if self.stateful => self.open(ino, body, reply),
             Opcode::Create if self.stateful => self.create(head, ino, body, reply),
-            Opcode::Flush if self.stateful => Ok(self.fs.flush(ino, Handle(body.u64()?))?),
-            Opcode::Release if self.stateful => self.release(ino, Handle(body.u64()?)),
+            Opcode::Flush if self.stateful => self.flush(ino, body),
+            Opcode::Release if self.stateful => self.release(ino, body),
+            Opcode::SetLk | Opcode::SetLkW if self.locks => self.set_lock(opcode, head, ino, body),
+            Opcode::GetLk if self.locks => self.get_lock(ino, body, reply),
             Opcode::Release | Opcode::ReleaseDir => Ok(()),
             // Answered once with "unknown", these are never sent again: opening and closing are
             // free from then on, creating is `mknod`.
-            Opcode::Open | Opcode::OpenDir | Opcode::Create | Opcode::Flush => {
-                Err(Refusal::Protocol(errno::ENOSYS))
-            }
+            Opcode::Open
+            | Opcode::OpenDir
+            | Opcode::Create
+            | Opcode::Flush
+            | Opcode::GetLk
+            | Opcode::SetLk
+            | Opcode::SetLkW => Err(Refusal::Protocol(errno::ENOSYS)),
             // No request here waits for anything that an interrupt could end.
             Opcode::Interrupt => Err(Refusal::Protocol(errno::ENOSYS)),
             Opcode::Forget | Opcode::BatchForget | Opcode::Destroy => Ok(()),
@@ -464,7 +475,7 @@ impl Front {
         let flags = self.open_flags(body.u32()?);
         let opened = self.fs.open(ino, flags)?;
         let past = self.way(ino, &opened)?;
-        reply.opened(&opened, flags, past);
+        reply.opened(&opened, self.may_lose(flags), past);
         Ok(())
     }
 
@@ -478,7 +489,7 @@ impl Front {
         })
     }
 
-    fn release(&self, ino: Ino, handle: Handle) -> Answered {
+    pub(crate) fn release_handle(&self, ino: Ino, handle: Handle) -> Answered {
         if let Some(past) = &self.past {
             past.released(handle.0);
         }
@@ -504,15 +515,23 @@ impl Front {
             self.fs.forget(entry.attr.ino, 1);
         })?;
         self.put_entry(&entry, reply)?;
-        reply.opened(&opened, flags, past);
+        reply.opened(&opened, self.may_lose(flags), past);
         Ok(())
+    }
+
+    /// Whether closing such a file may have to tell or end something.
+    fn may_lose(&self, flags: OpenFlags) -> bool {
+        self.locks || flags.contains(OpenFlags::WRITE)
     }
 
     /// The kernel did not take an answer, since its caller was killed meanwhile: an open file is
     /// closed again, as nobody else will.
     pub(crate) fn take_back(&self, request: &[u8], answer: &Reply) {
-        let Some((header, _)) = Header::split(request) else { return };
+        let Some((header, body)) = Header::split(request) else { return };
         let opcode = Opcode::from_number(header.opcode);
+        if self.locks && matches!(opcode, Some(Opcode::SetLk | Opcode::SetLkW)) {
+            return self.take_lock_back(self.ino(header.node), body);
+        }
         if !self.stateful || !matches!(opcode, Some(Opcode::Open | Opcode::Create)) {
             return;
         }
@@ -522,7 +541,7 @@ impl Front {
             // It said an error.
             (_, None) => return,
         };
-        let _ = self.release(self.ino(node), Handle(handle));
+        let _ = self.release_handle(self.ino(node), Handle(handle));
         if opcode == Some(Opcode::Create) {
             self.fs.forget(self.ino(node), 1);
         }

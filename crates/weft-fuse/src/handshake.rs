@@ -19,6 +19,8 @@ pub(crate) struct Handshake {
     pub(crate) shared: bool,
     /// Asks for files that the kernel uses by itself; `true` once it has agreed.
     pub(crate) passthrough: Option<Arc<AtomicBool>>,
+    /// The file system has locks of its own.
+    pub(crate) locks: bool,
 }
 
 /// How deep the host's file systems may be stacked on each other, ours included, for the kernel to
@@ -33,6 +35,8 @@ impl fuser::Filesystem for Handshake {
             | InitFlags::FUSE_CACHE_SYMLINKS
             | InitFlags::FUSE_NO_OPEN_SUPPORT
             | InitFlags::FUSE_NO_OPENDIR_SUPPORT
+            // Files that are read and written past the page cache can still be mapped (Linux 6.6).
+            | InitFlags::FUSE_DIRECT_IO_ALLOW_MMAP
             // Without this each write would ask for the attribute `security.capability`.
             | InitFlags::FUSE_HANDLE_KILLPRIV_V2;
         wanted |= if self.shared {
@@ -43,6 +47,7 @@ impl fuser::Filesystem for Handshake {
             InitFlags::FUSE_EXPLICIT_INVAL_DATA
         };
         wanted.set(InitFlags::FUSE_WRITEBACK_CACHE, self.writeback_cache);
+        wanted.set(InitFlags::FUSE_POSIX_LOCKS | InitFlags::FUSE_FLOCK_LOCKS, self.locks);
         let _ = config.add_capabilities(wanted & config.capabilities());
         // With the writeback cache the kernel does not offer it.
         if let Some(agreed) = self.passthrough.as_ref().filter(|_| !self.writeback_cache)

@@ -27,6 +27,7 @@ mod error;
 mod front;
 mod handshake;
 mod invalidate;
+mod locks;
 mod mount;
 mod mountpoint;
 mod options;

@@ -84,6 +84,7 @@ pub fn mount(fs: Arc<dyn FileSystem>, mountpoint: &Path, options: &MountOptions)
         max_readahead_bytes: options.max_readahead_bytes,
         time_unit_nanos: fs.time_unit_nanos(),
         shared: options.shared,
+        locks: fs.has_locks(),
     };
     let session = fuser::Session::new(shake, &path, &handshake::config(options))
         .map_err(|e| mountpoint::mount_error(mountpoint, e))?;

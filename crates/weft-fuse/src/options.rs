@@ -29,7 +29,8 @@ pub struct MountOptions {
     /// Refuse to run programs.
     pub no_exec: bool,
     /// Threads that answer requests. Default: one a CPU, at least 2 (one waits for the disk while
-    /// another works) and at most 8 (the kernel has one queue for all of them).
+    /// another works) and at most 8 (the kernel has one queue for all of them). Others are added for
+    /// the time that all of these wait.
     pub threads: usize,
     /// How long the kernel may trust names (also absent ones) and attributes. Default: a year,
     /// since no one else changes the volume; what the file system changes by itself it announces.

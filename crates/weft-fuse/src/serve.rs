@@ -3,11 +3,12 @@
 use std::io;
 use std::os::fd::OwnedFd;
 use std::panic::{AssertUnwindSafe, catch_unwind};
-use std::sync::Arc;
+use std::sync::{Arc, Mutex, PoisonError};
+use std::thread::JoinHandle;
 
 use rustix::io::Errno;
 
-use crate::crew::Crew;
+use crate::crew::{Crew, Turn};
 use crate::front::{Front, Outcome};
 use crate::wire::{Header, Opcode, Reply, WRITE_OVERHEAD_BYTES, errno};
 
@@ -24,26 +25,62 @@ pub(crate) struct Service {
     crew: Crew,
     polling: bool,
     buffer_bytes: usize,
+    /// Workers that were added while the others waited.
+    added: Mutex<Vec<JoinHandle<()>>>,
 }
 
 impl Service {
     pub(crate) fn new(front: Arc<Front>, fd: OwnedFd, max_write_bytes: u32, polling: bool) -> Self {
         let room = (max_write_bytes as usize + WRITE_OVERHEAD_BYTES).next_multiple_of(4096);
-        Self { front, fd, crew: Crew::new(), polling, buffer_bytes: room.max(MIN_BUFFER_BYTES) }
+        let buffer_bytes = room.max(MIN_BUFFER_BYTES);
+        Self { front, fd, crew: Crew::new(), polling, buffer_bytes, added: Mutex::default() }
     }
 
-    /// Watches over the workers until the mount ends.
-    pub(crate) fn stand_by(&self) {
-        self.crew.stand_by(self.polling);
+    /// Watches over the workers until the mount ends, and all that were added have.
+    pub(crate) fn stand_by(self: &Arc<Self>) {
+        self.crew.stand_by(self.polling, || self.add_worker());
+        self.front.waits.end_all();
+        for worker in std::mem::take(&mut *self.added()) {
+            let _ = worker.join();
+        }
+    }
+
+    fn added(&self) -> std::sync::MutexGuard<'_, Vec<JoinHandle<()>>> {
+        self.added.lock().unwrap_or_else(PoisonError::into_inner)
+    }
+
+    /// Starts a worker beside those that the mount has.
+    fn add_worker(self: &Arc<Self>) -> bool {
+        let service = Arc::clone(self);
+        let work = move || {
+            if let Err(e) = service.work_until(Crew::lead_for_now) {
+                tracing::error!("cannot read requests: {e}");
+                service.crew.end();
+            }
+        };
+        let mut added = self.added();
+        added.retain(|worker| !worker.is_finished());
+        match std::thread::Builder::new().name("weft-fuse-more".into()).spawn(work) {
+            Ok(worker) => added.push(worker),
+            Err(e) => {
+                tracing::warn!("cannot start a thread: {e}");
+                return false;
+            }
+        }
+        true
     }
 
     /// Answers requests until the mount ends.
     pub(crate) fn work(&self) -> io::Result<()> {
-        let mut worker =
-            Worker { service: self, request: vec![0; self.buffer_bytes], reply: Reply::default() };
-        let result = worker.run();
+        let result = self.work_until(Crew::lead);
         self.crew.end();
         result
+    }
+
+    fn work_until(&self, lead: fn(&Crew) -> Option<Turn>) -> io::Result<()> {
+        let request = vec![0; self.buffer_bytes];
+        let mut worker = Worker { service: self, request, reply: Reply::default() };
+        worker.run(lead)
     }
 
     /// Reads the next request as the leader; 0 when the mount has ended.
@@ -68,21 +105,33 @@ struct Worker<'a> {
 }
 
 impl Worker<'_> {
-    fn run(&mut self) -> io::Result<()> {
+    fn run(&mut self, lead: fn(&Crew) -> Option<Turn>) -> io::Result<()> {
         let crew = &self.service.crew;
-        while let Some(mut turn) = crew.lead() {
+        while let Some(mut turn) = lead(crew) {
             loop {
                 let len = self.service.receive(&mut self.request)?;
                 if len == 0 {
+                    crew.end();
                     return Ok(());
                 }
-                if takes_long(&self.request[..len]) {
+                if waits_for_lock(&self.request[..len]) {
+                    crew.hand_over(turn);
+                    if crew.park() {
+                        self.answer(len);
+                        crew.unpark();
+                    } else {
+                        self.refuse(len);
+                    }
+                    break;
+                }
+                if takes_long(&self.request[..len], self.service.front.locks) {
                     crew.hand_over(turn);
                     self.answer(len);
                     break;
                 }
                 crew.begin();
                 if !self.answer(len) {
+                    crew.end();
                     return Ok(());
                 }
                 match crew.done(turn) {
@@ -111,6 +160,16 @@ impl Worker<'_> {
         outcome != Outcome::Goodbye
     }
 
+    /// Too many wait already.
+    fn refuse(&mut self, len: usize) {
+        let Some((header, _)) = Header::split(&self.request[..len]) else { return };
+        self.reply.begin(header.unique);
+        self.reply.fail(errno::ENOLCK);
+        if let Err(e) = rustix::io::write(&self.service.fd, self.reply.finish()) {
+            tracing::debug!("the kernel did not take an answer: {e}");
+        }
+    }
+
     /// A panic in the file system costs that one request, not the mount.
     fn outcome(&mut self, len: usize) -> Outcome {
         let Self { service, request, reply } = self;
@@ -127,19 +186,26 @@ impl Worker<'_> {
     }
 }
 
-/// Whether the request is likely to wait for the disk or to move many bytes.
-fn takes_long(request: &[u8]) -> bool {
+/// Whether the request may wait for another caller's.
+fn waits_for_lock(request: &[u8]) -> bool {
+    let header = Header::split(request).map(|(header, _)| header);
+    header.is_some_and(|h| Opcode::from_number(h.opcode) == Some(Opcode::SetLkW))
+}
+
+/// Whether the request is likely to wait for the disk or to move many bytes. With `locks` of its own a
+/// file system hears of every closing, mostly for nothing.
+fn takes_long(request: &[u8], locks: bool) -> bool {
     let Some((header, mut body)) = Header::split(request) else { return false };
     match Opcode::from_number(header.opcode) {
         Some(
             Opcode::FSync
             | Opcode::FSyncDir
-            | Opcode::Flush
             | Opcode::SyncFs
             | Opcode::FAllocate
             | Opcode::Ioctl
             | Opcode::CopyFileRange,
         ) => true,
+        Some(Opcode::Flush) => !locks,
         // Handle, offset, size: the same in both.
         Some(Opcode::Read | Opcode::Write) => {
             body.skip(16).and_then(|()| body.u32()).is_ok_and(|size| size >= LONG_BYTES)

@@ -69,6 +69,18 @@ pub enum Error {
     /// `EBUSY`
     #[error("busy")]
     Busy,
+    /// `EAGAIN`: somebody else has it locked
+    #[error("locked by another")]
+    WouldBlock,
+    /// `EINTR`
+    #[error("interrupted")]
+    Interrupted,
+    /// `EDEADLK`: each would wait for the other
+    #[error("waiting for the lock would never end")]
+    Deadlock,
+    /// `ENOLCK`
+    #[error("too many locks")]
+    NoLocks,
     /// `EXDEV`
     #[error("crosses a volume")]
     CrossDevice,
@@ -98,7 +110,9 @@ impl Error {
         match self {
             Self::NotPermitted => 1,
             Self::NotFound => 2,
+            Self::Interrupted => 4,
             Self::NoAddress => 6,
+            Self::WouldBlock => 11,
             Self::Access => 13,
             Self::Busy => 16,
             Self::Exists => 17,
@@ -112,7 +126,9 @@ impl Error {
             Self::ReadOnly => 30,
             Self::TooManyLinks => 31,
             Self::Range => 34,
+            Self::Deadlock => 35,
             Self::NameTooLong => 36,
+            Self::NoLocks => 37,
             Self::NotEmpty => 39,
             Self::SymlinkLoop => 40,
             Self::NoAttribute => 61,

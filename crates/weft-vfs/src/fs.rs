@@ -6,8 +6,8 @@ use std::time::Duration;
 
 use crate::{
     Attr, Caller, CommandAnswer, DirCursor, DirEntry, Entry, Error, FallocateMode, FileKind,
-    Handle, Ino, Invalidate, OpenFlags, Opened, RenameFlags, Result, SeekFrom, SetAttr, StatFs,
-    XattrSet,
+    FileLock, Handle, Ino, Interrupt, Invalidate, LockStyle, OpenFlags, Opened, RenameFlags,
+    Result, SeekFrom, SetAttr, StatFs, XattrSet,
 };
 
 /// A file system. See the [crate] page for references and lifetimes.
@@ -331,6 +331,53 @@ pub trait FileSystem: Send + Sync {
     ) -> Result<CommandAnswer> {
         let _ = (caller, ino, handle, request, data);
         Err(Error::UnknownCommand)
+    }
+
+    /// Whether the file system has locks of its own: [`lock`](Self::lock), [`unlock`](Self::unlock) and
+    /// [`find_lock`](Self::find_lock). If not (the default), they are the kernel's affair, or the
+    /// front's. One that has them is [stateful](Self::is_stateful).
+    fn has_locks(&self) -> bool {
+        false
+    }
+
+    /// Takes a lock, by an open `handle`. With `wait` the call waits while it is in the way of others'
+    /// locks, until it is interrupted.
+    ///
+    /// # Errors
+    /// [`Error::WouldBlock`] without `wait`; [`Error::Interrupted`], [`Error::Deadlock`] with it;
+    /// [`Error::NoLocks`].
+    fn lock(
+        &self,
+        ino: Ino,
+        handle: Handle,
+        lock: &FileLock,
+        wait: Option<&Interrupt>,
+    ) -> Result<()> {
+        let _ = (ino, handle, lock, wait);
+        Err(Error::Unsupported("locks"))
+    }
+
+    /// Gives up what `owner` has locked from byte `first` to byte `last`. Never waits for others; comes
+    /// also when a file is closed, of all that its owner may have locked.
+    fn unlock(
+        &self,
+        ino: Ino,
+        handle: Handle,
+        style: LockStyle,
+        owner: u64,
+        first: u64,
+        last: u64,
+    ) {
+        let _ = (ino, handle, style, owner, first, last);
+    }
+
+    /// A lock that is in the way of `lock`.
+    ///
+    /// # Errors
+    /// As [`lock`](Self::lock).
+    fn find_lock(&self, ino: Ino, lock: &FileLock) -> Result<Option<FileLock>> {
+        let _ = (ino, lock);
+        Err(Error::Unsupported("locks"))
     }
 
     /// Tells the file system where to announce changes that did not come through the front (a

@@ -32,6 +32,7 @@ mod error;
 mod fs;
 pub mod hostdir;
 mod invalidate;
+mod lock;
 pub mod memfs;
 mod name;
 pub mod path;
@@ -40,6 +41,7 @@ mod types;
 pub use error::{Error, Result};
 pub use fs::FileSystem;
 pub use invalidate::Invalidate;
+pub use lock::{FileLock, Interrupt, LockStyle};
 pub use name::{NAME_MAX_BYTES, check_name};
 pub use types::{
     Attr, Caller, CommandAnswer, DirCursor, DirEntry, Entry, FallocateMode, FileKind, Handle, Ino,

@@ -67,6 +67,18 @@ pub(crate) mod open_flags {
     pub(crate) const PASSTHROUGH: u32 = 1 << 7;
 }
 
+/// Kinds of `fuse_file_lock`, and flags of `fuse_lk_in`.
+pub(crate) mod lk {
+    pub(crate) const READ: u32 = 0;
+    pub(crate) const WRITE: u32 = 1;
+    pub(crate) const UNLOCK: u32 = 2;
+    /// Asked for by `flock(2)`.
+    pub(crate) const FLOCK: u32 = 1 << 0;
+}
+
+/// Bit of `fuse_release_in::release_flags`: what `flock(2)` locked is to be unlocked.
+pub(crate) const RELEASE_FLOCK_UNLOCK: u32 = 1 << 1;
+
 /// Modes of `fallocate(2)`.
 pub(crate) mod falloc {
     pub(crate) const KEEP_SIZE: u32 = 1;
@@ -98,6 +110,7 @@ pub(crate) mod ioctl_flags {
 pub(crate) mod errno {
     pub(crate) const EIO: i32 = 5;
     pub(crate) const EINVAL: i32 = 22;
+    pub(crate) const ENOLCK: i32 = 37;
     pub(crate) const ERANGE: i32 = 34;
     /// No such command of `ioctl(2)`.
     pub(crate) const ENOTTY: i32 = 25;

@@ -2,7 +2,7 @@
 
 use std::time::Duration;
 
-use weft_vfs::{Attr, CommandAnswer, DirEntry, Entry, OpenFlags, Opened, StatFs, Time};
+use weft_vfs::{Attr, CommandAnswer, DirEntry, Entry, Opened, StatFs, Time};
 
 use super::open_flags;
 
@@ -145,8 +145,9 @@ impl Reply {
     }
 
     /// `fuse_open_out`, alone or behind an entry; with the number of the file that the kernel is to
-    /// use instead
-    pub(crate) fn opened(&mut self, opened: &Opened, flags: OpenFlags, past: Option<u32>) {
+    /// use instead. Of each closing the file system is told if something may be lost there: what was
+    /// written, or locked.
+    pub(crate) fn opened(&mut self, opened: &Opened, may_lose: bool, past: Option<u32>) {
         let mut bits = 0;
         if opened.direct_io {
             bits |= open_flags::DIRECT_IO;
@@ -156,8 +157,7 @@ impl Reply {
         } else if opened.keep_cache {
             bits |= open_flags::KEEP_CACHE;
         }
-        // Who only reads has nothing that could get lost.
-        if !flags.contains(OpenFlags::WRITE) {
+        if !may_lose {
             bits |= open_flags::NO_FLUSH;
         }
         self.u64(opened.handle.0);
@@ -309,17 +309,17 @@ mod tests {
         let opened = Opened { handle: Handle(77), keep_cache: true, direct_io: false };
         let mut reply = Reply::default();
         reply.begin(1);
-        reply.opened(&opened, OpenFlags::READ, None);
+        reply.opened(&opened, false, None);
         assert_eq!(reply.opened_node(), Some((0, 77)));
         assert_eq!(reply.finish()[24..28], 0x22_u32.to_ne_bytes());
         reply.begin(1);
         reply.entry(5, &Entry { attr: attr(), generation: 3 }, LIFETIMES);
-        reply.opened(&Opened { direct_io: true, ..opened }, OpenFlags::WRITE, None);
+        reply.opened(&Opened { direct_io: true, ..opened }, true, None);
         assert_eq!(reply.opened_node(), Some((5, 77)));
         reply.fail(5);
         assert_eq!(reply.opened_node(), None);
         reply.begin(1);
-        reply.opened(&opened, OpenFlags::WRITE, Some(9));
+        reply.opened(&opened, true, Some(9));
         assert_eq!(reply.finish()[24..32], [0x80_u32.to_ne_bytes(), 9_u32.to_ne_bytes()].concat());
     }
 

@@ -1,0 +1,166 @@
+//! Requests for locks, of file systems that have their own.
+//!
+//! A request that waits keeps a thread, and is ended by an `INTERRUPT` that names it. That is sent when
+//! the caller gets a signal, also before the request was looked at.
+
+use std::collections::{HashMap, VecDeque};
+use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
+
+use weft_vfs::{FileLock, Handle, Ino, Interrupt, LockStyle};
+
+use crate::front::{Answered, Front, Refusal};
+use crate::wire::{Body, Header, Opcode, Reply, errno, lk};
+
+/// Interrupts kept that came before their request.
+const EARLY_MAX: usize = 64;
+
+/// The calls that wait.
+#[derive(Debug, Default)]
+pub(crate) struct Waits {
+    state: Mutex<State>,
+}
+
+#[derive(Debug, Default)]
+struct State {
+    waiting: HashMap<u64, Arc<Interrupt>>,
+    early: VecDeque<u64>,
+    ended: bool,
+}
+
+impl Waits {
+    fn lock(&self) -> MutexGuard<'_, State> {
+        self.state.lock().unwrap_or_else(PoisonError::into_inner)
+    }
+
+    fn begin(&self, request: u64) -> Arc<Interrupt> {
+        let mut state = self.lock();
+        let interrupt = Arc::new(Interrupt::default());
+        let early = state.early.iter().position(|&early| early == request);
+        if early.and_then(|at| state.early.remove(at)).is_some() || state.ended {
+            interrupt.raise();
+        }
+        state.waiting.insert(request, Arc::clone(&interrupt));
+        interrupt
+    }
+
+    fn end(&self, request: u64) {
+        self.lock().waiting.remove(&request);
+    }
+
+    fn interrupt(&self, request: u64) {
+        let mut state = self.lock();
+        if let Some(interrupt) = state.waiting.get(&request).cloned() {
+            drop(state);
+            return interrupt.raise();
+        }
+        if state.early.len() >= EARLY_MAX {
+            state.early.pop_front();
+        }
+        state.early.push_back(request);
+    }
+
+    /// The mount has ended: nobody waits any more.
+    pub(crate) fn end_all(&self) {
+        let mut state = self.lock();
+        state.ended = true;
+        let waiting: Vec<_> = state.waiting.values().cloned().collect();
+        drop(state);
+        waiting.iter().for_each(|interrupt| interrupt.raise());
+    }
+}
+
+/// What a request says of a lock.
+struct Asked {
+    handle: Handle,
+    kind: u32,
+    lock: FileLock,
+}
+
+fn asked(body: &mut Body<'_>) -> Result<Asked, Refusal> {
+    let (handle, owner) = (Handle(body.u64()?), body.u64()?);
+    let (first, last) = (body.u64()?, body.u64()?);
+    let (kind, pid, flags) = (body.u32()?, body.u32()?, body.u32()?);
+    if first > last || kind > lk::UNLOCK {
+        return Err(Refusal::Protocol(errno::EINVAL));
+    }
+    let style = if flags & lk::FLOCK == 0 { LockStyle::Posix } else { LockStyle::Flock };
+    let lock = FileLock { style, owner, exclusive: kind == lk::WRITE, first, last, pid };
+    Ok(Asked { handle, kind, lock })
+}
+
+impl Front {
+    pub(crate) fn set_lock(
+        &self,
+        opcode: Opcode,
+        head: &Header,
+        ino: Ino,
+        mut body: Body<'_>,
+    ) -> Answered {
+        let Asked { handle, kind, lock } = asked(&mut body)?;
+        if kind == lk::UNLOCK {
+            self.fs.unlock(ino, handle, lock.style, lock.owner, lock.first, lock.last);
+            return Ok(());
+        }
+        if opcode == Opcode::SetLk {
+            return Ok(self.fs.lock(ino, handle, &lock, None)?);
+        }
+        let interrupt = self.waits.begin(head.unique);
+        let locked = self.fs.lock(ino, handle, &lock, Some(&interrupt));
+        self.waits.end(head.unique);
+        Ok(locked?)
+    }
+
+    pub(crate) fn get_lock(&self, ino: Ino, mut body: Body<'_>, reply: &mut Reply) -> Answered {
+        let Asked { lock, .. } = asked(&mut body)?;
+        let found = self.fs.find_lock(ino, &lock)?;
+        let kind = |found: &FileLock| if found.exclusive { lk::WRITE } else { lk::READ };
+        let kind = found.as_ref().map_or(lk::UNLOCK, kind);
+        let FileLock { first, last, pid, .. } = found.unwrap_or(lock);
+        reply.u64(first);
+        reply.u64(last);
+        reply.u32(kind);
+        reply.u32(pid);
+        Ok(())
+    }
+
+    /// A caller that waits got a signal.
+    pub(crate) fn interrupt(&self, mut body: Body<'_>) -> Answered {
+        self.waits.interrupt(body.u64()?);
+        Ok(())
+    }
+
+    /// A descriptor is closed: what its process has locked of the file is unlocked.
+    pub(crate) fn flush(&self, ino: Ino, mut body: Body<'_>) -> Answered {
+        let handle = Handle(body.u64()?);
+        let flushed = self.fs.flush(ino, handle);
+        if self.locks {
+            body.skip(8)?;
+            let owner = body.u64()?;
+            self.fs.unlock(ino, handle, LockStyle::Posix, owner, 0, u64::MAX);
+        }
+        Ok(flushed?)
+    }
+
+    /// The last descriptor of an open file is closed.
+    pub(crate) fn release(&self, ino: Ino, mut body: Body<'_>) -> Answered {
+        let handle = Handle(body.u64()?);
+        if self.locks {
+            body.skip(4)?;
+            let (flags, owner) = (body.u32()?, body.u64()?);
+            if flags & crate::wire::RELEASE_FLOCK_UNLOCK != 0 {
+                self.fs.unlock(ino, handle, LockStyle::Flock, owner, 0, u64::MAX);
+            }
+        }
+        self.release_handle(ino, handle)
+    }
+
+    /// The kernel did not take the answer, since its caller was killed meanwhile: what was locked is
+    /// unlocked, as nobody else will.
+    pub(crate) fn take_lock_back(&self, ino: Ino, mut body: Body<'_>) {
+        if let Ok(Asked { handle, kind, lock }) = asked(&mut body)
+            && kind != lk::UNLOCK
+        {
+            self.fs.unlock(ino, handle, lock.style, lock.owner, lock.first, lock.last);
+        }
+    }
+}
