@@ -34,6 +34,8 @@ refusals! {
     2 => NotFound, VfsError::NotFound;
     /// The server's store failed, or a peer broke the protocol.
     5 => Io, VfsError::Io { errno: 5, message: "the cell's metadata server failed".into() };
+    /// Another has it locked.
+    11 => WouldBlock, VfsError::WouldBlock;
     /// `.`, `..` or the root cannot be moved.
     16 => Busy, VfsError::Busy;
     /// The name is taken.
@@ -50,8 +52,12 @@ refusals! {
     28 => NoSpace, VfsError::NoSpace;
     /// An rnode can have no more names.
     31 => TooManyLinks, VfsError::TooManyLinks;
+    /// Each of two would wait for the other's lock.
+    35 => Deadlock, VfsError::Deadlock;
     /// A name of over 255 bytes, or a target of over 4095.
     36 => NameTooLong, VfsError::NameTooLong;
+    /// A client has too many locks on one file.
+    37 => NoLocks, VfsError::NoLocks;
     /// A directory with names in it.
     39 => NotEmpty, VfsError::NotEmpty;
     /// No such extended attribute.

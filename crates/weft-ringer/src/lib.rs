@@ -46,6 +46,12 @@
 //! that was not recalled meanwhile; it lowers a lease before it says so. Loss, repetition and
 //! reordering of messages can then only make the server believe too much, which a recall mends.
 //!
+//! **Locks** (`flock`, record locks) of a file are one small table, and whoever has the file's *lock
+//! lease* may change its own part of it and knows the rest. It takes locks without a message, and gives
+//! the lease up when asked, with what it has locked; that stays locked. To unlock takes no lease and
+//! never waits. Locks are nowhere in the store: clients tell a new server theirs, and those of a client
+//! go with its epoch.
+//!
 //! # What is promised
 //!
 //! - Operations on each file, and on each name of a directory, are *linearizable* over all clients:
@@ -62,6 +68,7 @@
 //! | module | what it knows |
 //! |---|---|
 //! | [`op`] | what each change does |
+//! | [`locks`] | ranges of a file that are locked, and what excludes what |
 //! | [`client`] | what a client has under leases, its log, calls and recalls |
 //! | [`mds`] | the metadata server: sessions, the table of leases, changes carried out |
 //! | [`store`] | keys, transactions, what changed: in memory, in SQLite or in etcd |
@@ -80,6 +87,7 @@ pub mod client;
 mod error;
 #[cfg(feature = "net")]
 pub mod live;
+pub mod locks;
 pub mod mds;
 #[cfg(feature = "net")]
 pub mod net;

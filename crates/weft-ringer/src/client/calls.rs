@@ -22,13 +22,22 @@ pub(super) struct Waiting {
     sync_to: Option<(Seq, Seq)>,
     /// The server was asked to decide.
     asked: bool,
+    /// Of a `Lock` that others are in the way of: until when it does not ask again.
+    pub(super) blocked: Option<Moment>,
     /// Of an `Ask`: what was asked last.
     pub(super) request: Option<RequestId>,
 }
 
 impl Waiting {
     pub(super) fn new(call: Call) -> Self {
-        Self { call, pinned: BTreeSet::new(), sync_to: None, asked: false, request: None }
+        Self {
+            call,
+            pinned: BTreeSet::new(),
+            sync_to: None,
+            asked: false,
+            blocked: None,
+            request: None,
+        }
     }
 }
 
@@ -45,7 +54,7 @@ impl Need {
 }
 
 /// What an attempt comes to.
-enum Tried {
+pub(super) enum Tried {
     Answer(Outcome, Seq),
     Change(Box<(Logged, crate::op::Effects)>),
     Decide(Box<Logged>, BTreeSet<RnodeId>),
@@ -108,6 +117,7 @@ impl Client {
                         lease.recall = Some(None);
                         self.lower(*id);
                     }
+                    self.give_up_locks(*id);
                 }
                 Tried::Answer(Outcome::Finished, Seq::default())
             }
@@ -135,6 +145,10 @@ impl Client {
                 }
                 Tried::Wait
             }
+            Call::Lock { id: rnode, lock, wait } => self.try_lock(now, id, *rnode, *lock, *wait),
+            Call::FindLock { id, lock } => self.try_find_lock(now, *id, lock),
+            // Done when it came.
+            Call::Unlock { .. } => Tried::Answer(Outcome::Finished, Seq::default()),
         }
     }
 
@@ -159,9 +173,7 @@ impl Client {
             Call::Lookup { dir, name } => sight.dirent(*dir, name).map(Outcome::Found),
             Call::Get { id } => sight.rnode(*id).map(|r| Outcome::Rnode(Box::new(r))),
             Call::List { dir } => list(&sight, *dir),
-            Call::Apply { .. } | Call::Sync | Call::Evict { .. } | Call::Ask { .. } => {
-                return Tried::Wait;
-            }
+            _ => return Tried::Wait,
         };
         let seen = sight.seen.into_inner();
         match result {

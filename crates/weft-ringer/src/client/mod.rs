@@ -14,6 +14,7 @@
 
 mod cache;
 mod calls;
+mod locks;
 mod log;
 mod session;
 
@@ -23,9 +24,11 @@ use weft_vfs::Time;
 
 use self::cache::{Cache, Lease, State};
 use self::calls::Waiting;
+use self::locks::Locks;
 use self::log::Log;
 use self::session::Session;
 use crate::error::Refusal;
+use crate::locks::{Lock, LockStyle};
 use crate::op::{Logged, Op};
 use crate::rnode::{Dirent, Holders, Name, Rnode};
 use crate::types::{
@@ -85,6 +88,36 @@ pub enum Call {
     },
     /// Waits until every change up to now is with the server.
     Sync,
+    /// Locks part of a file.
+    Lock {
+        /// Which file.
+        id: RnodeId,
+        /// The lock.
+        lock: Lock,
+        /// Whether the call waits while others are in the way; else it is refused with
+        /// [`Refusal::WouldBlock`].
+        wait: bool,
+    },
+    /// Gives up what an owner has locked. Done at once, whatever the server does.
+    Unlock {
+        /// Which file.
+        id: RnodeId,
+        /// The kind of lock.
+        style: LockStyle,
+        /// Whose.
+        owner: u64,
+        /// The first byte.
+        first: u64,
+        /// The last byte.
+        last: u64,
+    },
+    /// Who is in the way of a lock?
+    FindLock {
+        /// Which file.
+        id: RnodeId,
+        /// The lock.
+        lock: Lock,
+    },
     /// Gives up the lease on an rnode, if nothing is under way on it.
     Evict {
         /// Which.
@@ -108,10 +141,12 @@ pub enum Outcome {
     Names(Vec<Entry>),
     /// Of `Apply`: done; the rnode that was made, removed or renamed, if that was it.
     Done(Option<RnodeId>),
-    /// Of `Sync` and `Evict`.
+    /// Of `Sync`, `Evict`, `Lock` and `Unlock`.
     Finished,
     /// Of `Ask`.
     Answered(Box<Reply>),
+    /// Of `FindLock`: one that is in the way, and whether it is another client's.
+    InTheWay(Option<(Lock, bool)>),
     /// Of any: no.
     Refused(Refusal),
 }
@@ -215,6 +250,7 @@ pub struct Client {
     session: Session,
     cache: Cache,
     log: Log,
+    locks: Locks,
     calls: BTreeMap<CallId, Waiting>,
     next_request: u64,
     outstanding: BTreeMap<RequestId, Outstanding>,
@@ -239,6 +275,7 @@ impl Client {
             session: Session::new(incarnation),
             cache: Cache::default(),
             log: Log::replay(journal),
+            locks: Locks::default(),
             calls: BTreeMap::new(),
             // Answers to an earlier life may still be on their way.
             next_request: (incarnation.0 << 32) + 1,
@@ -253,24 +290,46 @@ impl Client {
     pub fn handle(&mut self, now: Moment, wall: Time, event: ClientEvent) -> Vec<ClientAction> {
         match event {
             ClientEvent::Message(message) => self.message(now, message),
-            ClientEvent::Call(id, call) => drop(self.calls.insert(id, Waiting::new(call))),
-            ClientEvent::Cancel(id) => {
-                let asked = self.calls.remove(&id).and_then(|waiting| waiting.request);
-                asked.map(|id| self.outstanding.remove(&id));
+            ClientEvent::Call(id, Call::Unlock { id: rnode, style, owner, first, last }) => {
+                self.unlock(rnode, style, owner, first, last);
+                self.answer(id, Outcome::Finished, Seq::default());
             }
+            ClientEvent::Call(id, call) => drop(self.calls.insert(id, Waiting::new(call))),
+            ClientEvent::Cancel(id) => self.cancel(id),
             ClientEvent::Connected => self.greet(now),
             ClientEvent::Tick => self.tick(now),
         }
         self.attempt_all(now, wall);
+        self.tell_unlocked(now);
         self.answer_recalls();
         self.flush(now);
         std::mem::take(&mut self.out)
+    }
+
+    fn cancel(&mut self, id: CallId) {
+        let Some(waiting) = self.calls.remove(&id) else { return };
+        waiting.request.map(|id| self.outstanding.remove(&id));
+        if let Call::Lock { id, .. } = waiting.call {
+            self.waits_no_more(id);
+        }
     }
 
     /// The leases that this client would use at `now`.
     pub fn leases(&self, now: Moment) -> impl Iterator<Item = (RnodeId, Mode)> {
         let leases = self.cache.leases.iter().filter(move |_| self.is_serving(now));
         leases.map(|(id, lease)| (*id, lease.mode))
+    }
+
+    /// What this client's callers have locked, as far as it may vouch for it at `now`.
+    pub fn locks(&self, now: Moment) -> impl Iterator<Item = (RnodeId, &Lock)> {
+        let serving = self.is_serving(now);
+        self.locks.own().filter(move |_| serving)
+    }
+
+    /// Whether an owner has locked anything of a file.
+    #[must_use]
+    pub fn has_locks(&self, id: RnodeId, style: LockStyle, owner: u64) -> bool {
+        self.locks.has(id, style, owner)
     }
 
     /// The epoch that the client is in, as far as it knows; 0 before its first.
@@ -320,9 +379,14 @@ impl Client {
         now < self.session.ends
     }
 
-    fn request(&mut self, now: Moment, body: RequestBody) -> RequestId {
+    fn next_request(&mut self) -> RequestId {
         let id = RequestId(self.next_request);
         self.next_request += 1;
+        id
+    }
+
+    fn request(&mut self, now: Moment, body: RequestBody) -> RequestId {
+        let id = self.next_request();
         let floor = Token::BORN;
         self.outstanding.insert(id, Outstanding { body: body.clone(), sent: now, floor });
         self.send(id, body);
@@ -341,8 +405,7 @@ impl Client {
 
     /// Says that no more than `to` is held by grants up to `token`. Nobody waits for an answer.
     fn send_lower(&mut self, rnode: RnodeId, token: Token, to: Option<Mode>) {
-        let id = RequestId(self.next_request);
-        self.next_request += 1;
+        let id = self.next_request();
         self.send(id, RequestBody::Lower { rnode, token, to });
     }
 
@@ -374,6 +437,16 @@ impl Client {
                     self.recalled(rnode, token, to);
                 }
             }
+            FromServer::RecallLocks { generation, epoch, rnode, token } => {
+                let of_session = self.session.is_active()
+                    && generation == self.session.generation
+                    && epoch == self.session.epoch;
+                if of_session {
+                    self.locks_recalled(rnode, token);
+                }
+            }
+            // It comes late at worst: what it says is asked for.
+            FromServer::LocksChanged { rnode, .. } => self.locks_changed(rnode),
         }
     }
 
@@ -382,6 +455,15 @@ impl Client {
             (_, Reply::NoSession {}) => self.greet(now),
             (RequestBody::Renew {}, Reply::Renewed {}) => self.renewed(outstanding.sent),
             (RequestBody::Reclaim { last, .. }, Reply::Reclaimed {}) => self.reclaimed(now, last),
+            (RequestBody::ReclaimLocks { .. }, Reply::Reclaimed {}) => self.reclaimed(now, false),
+            (RequestBody::AcquireLocks { rnode }, Reply::LocksGranted { token, others })
+                if token > outstanding.floor =>
+            {
+                self.locks_granted(rnode, token, others);
+            }
+            (RequestBody::AcquireLocks { rnode }, Reply::No { why: Refusal::Stale }) => {
+                self.cache.set_gone(rnode);
+            }
             (
                 RequestBody::Acquire { rnode, .. },
                 Reply::Granted { rnode: state, mode, token, holders },

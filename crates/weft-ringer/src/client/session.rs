@@ -1,11 +1,14 @@
 //! The client's session: its epoch, and what becomes of everything when it ends.
 
 use super::{Client, ClientAction, JournalRecord};
+use crate::locks::LockClaim;
 use crate::types::{Epoch, Generation, Incarnation, Moment, RequestId, Token};
 use crate::wire::{Claim, RequestBody, Welcome};
 
 /// Leases in one part of what is told to a server that has forgotten.
 const CLAIMS_MAX: usize = 4096;
+/// The same of locks, in bytes.
+const LOCK_CLAIMS_MAX_BYTES: usize = 1 << 20;
 /// How many times in an epoch it is renewed: two may be lost.
 const RENEWALS: u64 = 3;
 /// How many times the retry time an answer to a hello may take.
@@ -16,7 +19,7 @@ enum Phase {
     /// Saying hello. What is held is kept, and served while the epoch lasts.
     Greeting,
     /// Telling what is held; the parts that are left.
-    Reclaiming(Vec<Claim>),
+    Reclaiming(Vec<LockClaim>, Vec<Claim>),
     Active,
 }
 
@@ -61,9 +64,10 @@ impl Client {
         let keep_micros = self.options.retry_micros * HELLOS;
         self.outstanding.retain(|_, o| match o.body {
             RequestBody::Hello { .. } => since(o) < keep_micros,
-            RequestBody::Renew {} | RequestBody::Reclaim { .. } | RequestBody::Commit { .. } => {
-                false
-            }
+            RequestBody::Renew {}
+            | RequestBody::Reclaim { .. }
+            | RequestBody::ReclaimLocks { .. }
+            | RequestBody::Commit { .. } => false,
             _ => true,
         });
         self.forget_sent();
@@ -108,6 +112,7 @@ impl Client {
             self.session.ends = sent.after(welcome.lasts_micros);
             self.cache.leases.clear();
             self.listings.clear();
+            self.locks.forget();
             self.outstanding.clear();
             for waiting in self.calls.values_mut() {
                 waiting.pinned.clear();
@@ -119,7 +124,8 @@ impl Client {
         if welcome.reclaim {
             let leases = self.cache.leases.iter();
             let claims = leases.map(|(&rnode, l)| Claim { rnode, mode: l.mode, token: l.token });
-            self.session.phase = Phase::Reclaiming(claims.collect());
+            let claims = claims.collect();
+            self.session.phase = Phase::Reclaiming(self.lock_claims(), claims);
             self.reclaim(now);
         } else {
             self.resend_all(now);
@@ -136,7 +142,20 @@ impl Client {
     }
 
     fn reclaim(&mut self, now: Moment) {
-        let Phase::Reclaiming(left) = &mut self.session.phase else { return };
+        let Phase::Reclaiming(locks, left) = &mut self.session.phase else { return };
+        if !locks.is_empty() {
+            let (mut count, mut bytes) = (0, 0);
+            for claim in &*locks {
+                bytes += crate::wire::encode(claim).len();
+                if count > 0 && bytes > LOCK_CLAIMS_MAX_BYTES {
+                    break;
+                }
+                count += 1;
+            }
+            let claims = locks.drain(..count).collect();
+            self.request(now, RequestBody::ReclaimLocks { claims });
+            return;
+        }
         let claims: Vec<Claim> = left.drain(..left.len().min(CLAIMS_MAX)).collect();
         let last = left.is_empty();
         self.request(now, RequestBody::Reclaim { claims, last });

@@ -10,7 +10,7 @@ use std::time::{Duration, Instant};
 
 use rustix::time::{ClockId, clock_gettime};
 use weft_net::Address;
-use weft_vfs::Time;
+use weft_vfs::{Interrupt, Time};
 
 use super::LiveOptions;
 use super::blocks::Blocks;
@@ -23,6 +23,7 @@ use super::journal::Journal;
 use super::peers::{Held, PeerServer, Peers};
 use super::tending::Pins;
 use crate::client::{Call, CallId, Client, ClientAction, ClientEvent, JournalRecord, Outcome};
+use crate::locks::LockStyle;
 use crate::net::{Answer, Ask, Conversation, Error, HANDSHAKE_LIMIT, Outbox, Result};
 use crate::policy::Policy;
 use crate::rnode::{Body, Bytes, Holders};
@@ -185,6 +186,32 @@ impl Engine {
 
     /// Makes a call, and waits for its outcome.
     pub(super) fn call(&self, call: Call) -> weft_vfs::Result<(Outcome, Seq)> {
+        self.call_until(call, None)
+    }
+
+    /// The same for a call that waits for other callers: as long as it takes, or until it is
+    /// interrupted.
+    pub(super) fn call_interruptibly(
+        self: &Arc<Self>,
+        call: Call,
+        interrupt: &Interrupt,
+    ) -> weft_vfs::Result<(Outcome, Seq)> {
+        let engine = Arc::downgrade(self);
+        interrupt.on_raise(move || {
+            if let Some(engine) = engine.upgrade() {
+                // Nobody is between looking and waiting.
+                drop(locked(&engine.inner));
+                engine.answered.notify_all();
+            }
+        });
+        self.call_until(call, Some(interrupt))
+    }
+
+    fn call_until(
+        &self,
+        call: Call,
+        interrupt: Option<&Interrupt>,
+    ) -> weft_vfs::Result<(Outcome, Seq)> {
         let id = CallId(self.next_call.fetch_add(1, Ordering::Relaxed));
         let is_change = matches!(call, Call::Apply { .. });
         let mut inner = locked(&self.inner);
@@ -198,10 +225,17 @@ impl Engine {
             if let Some(outcome) = inner.done.remove(&id) {
                 return Ok(outcome);
             }
-            let left = deadline.saturating_duration_since(Instant::now());
-            if left.is_zero() || self.is_stopped() {
+            let left = match interrupt {
+                None => deadline.saturating_duration_since(Instant::now()),
+                Some(_) => self.options.patience,
+            };
+            let is_interrupted = interrupt.is_some_and(Interrupt::is_raised);
+            if left.is_zero() || is_interrupted || self.is_stopped() {
                 inner.waiting.remove(&id);
                 self.handle(&mut inner, ClientEvent::Cancel(id));
+                if is_interrupted {
+                    return Err(weft_vfs::Error::Interrupted);
+                }
                 let message = self.options.silent();
                 return Err(weft_vfs::Error::Io { errno: ETIMEDOUT, message });
             }
@@ -471,6 +505,11 @@ impl Engine {
     /// Whether an rnode has no name any more, as far as this client has a lease to know by.
     pub(super) fn lost_its_names(&self, id: RnodeId) -> bool {
         locked(&self.inner).client.cached(id).is_some_and(|rnode| rnode.nlink == 0)
+    }
+
+    /// Whether an owner has locked anything of a file.
+    pub(super) fn has_locks(&self, id: RnodeId, style: LockStyle, owner: u64) -> bool {
+        locked(&self.inner).client.has_locks(id, style, owner)
     }
 
     /// Whether any lease on an rnode is here.

@@ -5,8 +5,9 @@ use std::sync::atomic::{AtomicU64, Ordering};
 use std::sync::{Arc, Mutex, Weak};
 
 use weft_vfs::{
-    Attr, Caller, DirCursor, DirEntry, Entry, Error, FallocateMode, FileKind, FileSystem, Handle,
-    Ino, OpenFlags, Opened, RenameFlags, Result, SeekFrom, SetAttr, SetTime, StatFs, XattrSet,
+    Attr, Caller, DirCursor, DirEntry, Entry, Error, FallocateMode, FileKind, FileLock, FileSystem,
+    Handle, Ino, Interrupt, LockStyle, OpenFlags, Opened, RenameFlags, Result, SeekFrom, SetAttr,
+    SetTime, StatFs, XattrSet,
 };
 
 use super::LiveOptions;
@@ -18,7 +19,7 @@ use crate::client::{Call, Outcome};
 use crate::error::Refusal;
 use crate::op::{Change, Make, Op};
 use crate::rnode::{Body, Bytes, Name, Rnode};
-use crate::types::{RnodeId, Seq, Version};
+use crate::types::{Epoch, RnodeId, Seq, Version};
 
 /// A cell, as this client has it: a file system that other clients use at the same time.
 ///
@@ -30,6 +31,14 @@ pub struct RingerFs {
     pub(super) live: Arc<Live>,
 }
 
+/// What is known of an open file.
+pub(super) struct OpenFile {
+    id: RnodeId,
+    flags: OpenFlags,
+    /// The epoch in which something was locked through it.
+    pub(super) locked_in: Option<Epoch>,
+}
+
 /// What threads of the file system share.
 pub(super) struct Live {
     pub(super) engine: Arc<Engine>,
@@ -37,7 +46,7 @@ pub(super) struct Live {
     references: Mutex<HashMap<RnodeId, u64>>,
     /// A directory that each of them was found in.
     above: Mutex<HashMap<RnodeId, RnodeId>>,
-    handles: Mutex<HashMap<u64, (RnodeId, OpenFlags)>>,
+    pub(super) handles: Mutex<HashMap<u64, OpenFile>>,
     next_handle: AtomicU64,
     pub(super) writers: [Mutex<()>; WRITERS],
     /// Files that were changed here.
@@ -226,50 +235,12 @@ impl Live {
         }
         let seen = locked(&self.seen).insert(id, rnode.version);
         let handle = self.next_handle.fetch_add(1, Ordering::Relaxed);
-        locked(&self.handles).insert(handle, (id, flags));
+        locked(&self.handles).insert(handle, OpenFile { id, flags, locked_in: None });
         let keep_cache = seen == Some(rnode.version);
-        Ok(Opened { handle: Handle(handle), keep_cache, direct_io: false })
-    }
-
-    pub(super) fn list(&self, dir: RnodeId) -> Result<Vec<crate::wire::Entry>> {
-        match self.engine.call(Call::List { dir })?.0 {
-            Outcome::Names(names) => Ok(names),
-            Outcome::Refused(why) => Err(self.refused(dir, why)),
-            _ => Err(Error::NotADirectory),
-        }
-    }
-
-    /// Calls `each` with names from `cursor` on: 1 is behind `.`, 2 behind `..`, and the others
-    /// behind the entry with the cookie that is smaller by 2.
-    fn read_directory(
-        &self,
-        dir: RnodeId,
-        cursor: DirCursor,
-        each: &mut dyn FnMut(DirEntry<'_>, RnodeId) -> bool,
-    ) -> Result<()> {
-        let rnode = self.get(dir)?;
-        let Body::Directory { parent, .. } = rnode.body else { return Err(Error::NotADirectory) };
-        for (at, name, id) in [(0, &b"."[..], dir), (1, b"..", parent)] {
-            let next = DirCursor(at + 1);
-            let entry = DirEntry { ino: Ino(id.0), kind: FileKind::Directory, name, next };
-            if cursor.0 <= at && !each(entry, id) {
-                return Ok(());
-            }
-        }
-        let names = self.list(dir)?;
-        let begin = names.partition_point(|e| e.dirent.cookie.0 + 2 <= cursor.0);
-        for crate::wire::Entry { name, dirent } in &names[begin..] {
-            let entry = DirEntry {
-                ino: Ino(dirent.id.0),
-                kind: dirent.kind,
-                name: name.bytes(),
-                next: DirCursor(dirent.cookie.0 + 2),
-            };
-            if !each(entry, dirent.id) {
-                return Ok(());
-            }
-        }
-        Ok(())
+        // A kernel shows what is written through its cache to others on this machine before it is
+        // known whether the write can be done. Past the cache, nobody sees it before.
+        let direct_io = flags.contains(OpenFlags::WRITE);
+        Ok(Opened { handle: Handle(handle), keep_cache, direct_io })
     }
 
     /// Takes back every lease and ends.
@@ -522,10 +493,10 @@ impl FileSystem for RingerFs {
     fn release(&self, ino: Ino, handle: Handle) -> Result<()> {
         let opened = {
             let mut handles = locked(&self.live.handles);
-            let is_its = handles.get(&handle.0).is_some_and(|(id, _)| id.0 == ino.0);
+            let is_its = handles.get(&handle.0).is_some_and(|open| open.id.0 == ino.0);
             is_its.then(|| handles.remove(&handle.0)).flatten()
         };
-        let (id, flags) = opened.ok_or(Error::Invalid("no such open file"))?;
+        let OpenFile { id, flags, .. } = opened.ok_or(Error::Invalid("no such open file"))?;
         if flags.contains(OpenFlags::WRITE) {
             self.live.is_left(id);
         }
@@ -533,14 +504,48 @@ impl FileSystem for RingerFs {
         Ok(())
     }
 
-    fn read(&self, ino: Ino, _handle: Handle, offset: u64, buf: &mut [u8]) -> Result<usize> {
+    fn read(&self, ino: Ino, handle: Handle, offset: u64, buf: &mut [u8]) -> Result<usize> {
+        self.live.check_locks(handle)?;
         self.live.read(id(ino)?, offset, buf)
     }
 
     fn write(&self, ino: Ino, handle: Handle, offset: u64, data: &[u8]) -> Result<usize> {
-        let flags = locked(&self.live.handles).get(&handle.0).map(|(_, flags)| *flags);
+        self.live.check_locks(handle)?;
+        let flags = locked(&self.live.handles).get(&handle.0).map(|open| open.flags);
         let append = flags.is_some_and(|f| f.contains(OpenFlags::APPEND));
         self.live.write(id(ino)?, (!append).then_some(offset), data)
+    }
+
+    fn has_locks(&self) -> bool {
+        true
+    }
+
+    fn lock(
+        &self,
+        ino: Ino,
+        handle: Handle,
+        lock: &FileLock,
+        wait: Option<&Interrupt>,
+    ) -> Result<()> {
+        self.live.lock(id(ino)?, handle, lock, wait)
+    }
+
+    fn unlock(
+        &self,
+        ino: Ino,
+        handle: Handle,
+        style: LockStyle,
+        owner: u64,
+        first: u64,
+        last: u64,
+    ) {
+        if let Ok(id) = id(ino) {
+            self.live.unlock(id, handle, style, owner, (first, last));
+        }
+    }
+
+    fn find_lock(&self, ino: Ino, lock: &FileLock) -> Result<Option<FileLock>> {
+        self.live.find_lock(id(ino)?, lock)
     }
 
     fn fsync(&self, ino: Ino, _data_only: bool) -> Result<()> {

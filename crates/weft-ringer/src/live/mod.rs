@@ -35,6 +35,8 @@ mod history;
 mod home;
 mod journal;
 mod keeper;
+mod listing;
+mod locks;
 mod peers;
 mod tending;
 

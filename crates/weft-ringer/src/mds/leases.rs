@@ -76,6 +76,11 @@ impl Leases {
         self.table.get(&rnode)?.held.get(&client).map(|h| (h.mode, h.token))
     }
 
+    /// Who holds anything of an rnode.
+    pub(super) fn holders(&self, rnode: RnodeId) -> impl Iterator<Item = ClientId> {
+        self.table.get(&rnode).into_iter().flat_map(|entry| entry.held.keys().copied())
+    }
+
     /// Whether anybody holds or wants anything of an rnode.
     pub(super) fn is_known(&self, rnode: RnodeId) -> bool {
         self.table.contains_key(&rnode)

@@ -16,6 +16,7 @@ mod commit;
 mod copies;
 mod history;
 mod leases;
+mod locks;
 mod records;
 
 use std::collections::{BTreeMap, BTreeSet};
@@ -25,6 +26,7 @@ use weft_vfs::Time;
 pub use self::check::{Checked, PROBLEMS_MAX, Problem, check};
 use self::commit::{Stop, carry_out};
 use self::leases::{Leases, Step};
+use self::locks::LockTable;
 use self::records::{Cell, Numbers, Session, key};
 use crate::error::Refusal;
 use crate::op::Logged;
@@ -117,6 +119,7 @@ pub struct Mds {
     sessions: BTreeMap<ClientId, Session>,
     live: BTreeMap<ClientId, Live>,
     leases: Leases,
+    locks: LockTable,
     /// Until when a client that has to tell what it holds may still be welcomed.
     reclaim_until: Moment,
     due: history::Due,
@@ -164,6 +167,7 @@ impl Mds {
         }
         let mut mds = Self {
             leases: Leases::new(generation, options.recall_retry_micros),
+            locks: LockTable::new(generation, options.recall_retry_micros),
             reclaim_until: now.after(options.epoch_micros * 2),
             due: history::Due::new(now, wall),
             options,
@@ -179,6 +183,7 @@ impl Mds {
             mds.live.insert(*client, Live { ends, must_reclaim: true });
         }
         mds.leases.grace = !mds.live.is_empty();
+        mds.locks.leases.grace = mds.leases.grace;
         if !mds.leases.grace {
             mds.reap_all(store)?;
         }
@@ -234,6 +239,8 @@ impl Mds {
                 let steps = self.leases.advance_all(now);
                 self.take(store, steps, &mut out)?;
                 self.forget_what_is_due(store, now)?;
+                let steps = self.locks.leases.advance_all(now);
+                self.take_locks(steps, &mut out);
             }
         }
         Ok(out)
@@ -273,6 +280,7 @@ impl Mds {
         let (steps, touched) = self.leases.drop_client(now, client);
         self.reap(store, touched)?;
         self.take(store, steps, out)?;
+        self.drop_locks(now, client, out);
         self.end_grace(store, now, out)
     }
 
@@ -286,9 +294,13 @@ impl Mds {
             return Ok(());
         }
         self.leases.grace = false;
+        self.locks.leases.grace = false;
         self.reap_all(store)?;
         let steps = self.leases.advance_all(now);
-        self.take(store, steps, out)
+        self.take(store, steps, out)?;
+        let steps = self.locks.leases.advance_all(now);
+        self.take_locks(steps, out);
+        Ok(())
     }
 
     fn commit(&self, store: &mut dyn Store, mut transaction: Transaction) -> StoreResult<Revision> {
@@ -313,7 +325,7 @@ impl Mds {
         let live = self.live.get_mut(&client).filter(|_| in_session);
         let reply = match (live, request.body) {
             // Not answered: it asks for nothing.
-            (None, RequestBody::Lower { .. }) => return Ok(()),
+            (None, RequestBody::Lower { .. } | RequestBody::LowerLocks { .. }) => return Ok(()),
             (None, _) => Reply::NoSession {},
             (Some(live), RequestBody::Renew {}) => {
                 live.ends =
@@ -326,7 +338,31 @@ impl Mds {
                 }
                 Reply::Reclaimed {}
             }
+            (Some(live), RequestBody::ReclaimLocks { claims }) => {
+                if live.must_reclaim {
+                    return self.reclaim_locks(store, now, client, id, claims, out);
+                }
+                Reply::Reclaimed {}
+            }
             (Some(live), _) if live.must_reclaim => Reply::NoSession {},
+            (Some(_), RequestBody::AcquireLocks { rnode }) => {
+                if records::load_rnode(store, rnode)?.is_some() {
+                    let steps = self.locks.leases.acquire(now, client, id, rnode, Mode::Write);
+                    self.take_locks(steps, out);
+                    return Ok(());
+                }
+                Reply::No { why: Refusal::Stale }
+            }
+            (Some(_), RequestBody::LowerLocks { rnode, token, locks }) => {
+                self.lower_locks(now, client, id, rnode, token, locks, out);
+                return Ok(());
+            }
+            (Some(_), RequestBody::TellLocks { rnode, locks }) => {
+                if records::load_rnode(store, rnode)?.is_some() {
+                    self.tell_locks(client, id, rnode, locks, out);
+                }
+                Reply::Told {}
+            }
             (Some(_), RequestBody::Acquire { rnode, mode }) => {
                 store.prefetch(&[records::rnode_key(rnode), records::holders_key(rnode)])?;
                 if records::load_rnode(store, rnode)?.is_some() {
@@ -434,13 +470,7 @@ impl Mds {
             // What it made and has not told of yet comes with its changes.
             let is_there = records::load_rnode(store, rnode)?.is_some();
             if is_there && !self.leases.install(client, rnode, mode, token) {
-                // Two cannot hold this: one of them is wrong, and the first has it.
-                let Some(mut session) = self.sessions.get(&client).cloned() else { break };
-                session.live = false;
-                let nothing = Transaction::default();
-                self.end_session(store, now, client, session, nothing, out)?;
-                out.push(self.reply(client, id, Reply::NoSession {}));
-                return Ok(());
+                return self.refuse_claim(store, now, client, id, out);
             }
         }
         out.push(self.reply(client, id, Reply::Reclaimed {}));
@@ -448,6 +478,22 @@ impl Mds {
             live.must_reclaim = false;
             self.end_grace(store, now, out)?;
         }
+        Ok(())
+    }
+
+    /// Two cannot hold what a client claims: one of them is wrong, and the first has it.
+    fn refuse_claim(
+        &mut self,
+        store: &mut dyn Store,
+        now: Moment,
+        client: ClientId,
+        id: RequestId,
+        out: &mut Vec<ToClient>,
+    ) -> StoreResult<()> {
+        let Some(mut session) = self.sessions.get(&client).cloned() else { return Ok(()) };
+        session.live = false;
+        self.end_session(store, now, client, session, Transaction::default(), out)?;
+        out.push(self.reply(client, id, Reply::NoSession {}));
         Ok(())
     }
 

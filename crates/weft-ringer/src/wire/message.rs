@@ -15,6 +15,7 @@ use weft_vfs::Time;
 use super::{wire_enum, wire_struct};
 use crate::block_map::BlockMap;
 use crate::error::Refusal;
+use crate::locks::{ClientLocks, FileLocks, LockClaim};
 use crate::op::Logged;
 use crate::policy::Policy;
 use crate::rnode::{Bytes, Dirent, Holders, Name, Rnode};
@@ -160,6 +161,34 @@ pub enum RequestBody {
         /// The directory.
         dir: RnodeId,
     },
+    /// Asks for the lock lease of a file.
+    AcquireLocks {
+        /// Which file.
+        rnode: RnodeId,
+    },
+    /// The client holds no lock lease by any grant up to `token`. Not answered, as `Lower`.
+    LowerLocks {
+        /// Of which file.
+        rnode: RnodeId,
+        /// The last grant that this is about.
+        token: Token,
+        /// What the client has locked.
+        locks: FileLocks,
+    },
+    /// What the client has locked of a file has become less, or what it waits for is another. Needs no
+    /// lease.
+    TellLocks {
+        /// Of which file.
+        rnode: RnodeId,
+        /// What the client has locked now.
+        locks: FileLocks,
+    },
+    /// After [`Welcome::reclaim`]: files that the client has locks on or the lock lease of. Before the
+    /// last `Reclaim`, in parts as there; answered as that.
+    ReclaimLocks {
+        /// This part.
+        claims: Vec<LockClaim>,
+    },
 }
 wire_enum!(RequestBody {
     1 => Hello { incarnation },
@@ -170,6 +199,10 @@ wire_enum!(RequestBody {
     6 => List { dir, after },
     7 => Commit { prev, ops },
     8 => Lower { rnode, token, to },
+    9 => AcquireLocks { rnode },
+    10 => LowerLocks { rnode, token, locks },
+    11 => ReclaimLocks { claims },
+    12 => TellLocks { rnode, locks },
     20 => Peek { rnode },
     21 => Hold { rnode, content },
     22 => Release { rnode, content, others },
@@ -204,10 +237,33 @@ pub enum FromServer {
         /// What may be kept.
         to: Option<Mode>,
     },
+    /// Somebody else wants the lock lease.
+    RecallLocks {
+        /// Which life of the server speaks.
+        generation: Generation,
+        /// The epoch of the session that is meant.
+        epoch: Epoch,
+        /// Of which file.
+        rnode: RnodeId,
+        /// Every grant up to this one.
+        token: Token,
+    },
+    /// Somebody has unlocked something that this client may wait for. If it is lost, the client asks
+    /// by itself after a while.
+    LocksChanged {
+        /// Which life of the server speaks.
+        generation: Generation,
+        /// The epoch of the session that is meant.
+        epoch: Epoch,
+        /// Of which file.
+        rnode: RnodeId,
+    },
 }
 wire_enum!(FromServer {
     1 => Reply { generation, id, reply },
     2 => Recall { generation, epoch, rnode, token, to },
+    3 => RecallLocks { generation, epoch, rnode, token },
+    4 => LocksChanged { generation, epoch, rnode },
 });
 
 /// A session.
@@ -401,6 +457,15 @@ pub enum Reply {
         /// They, the last to be removed first.
         files: Vec<RemovedFile>,
     },
+    /// To `AcquireLocks`.
+    LocksGranted {
+        /// The lease.
+        token: Token,
+        /// What all others have locked.
+        others: Vec<ClientLocks>,
+    },
+    /// To `TellLocks`.
+    Told {},
 }
 wire_enum!(Reply {
     1 => Welcome { welcome },
@@ -413,6 +478,8 @@ wire_enum!(Reply {
     8 => Broken { applied, refused },
     9 => NoSession {},
     10 => No { why },
+    11 => LocksGranted { token, others },
+    12 => Told {},
     20 => Peeked { peeked },
     21 => Held {},
     22 => Needed { hashes },

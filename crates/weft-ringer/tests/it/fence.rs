@@ -53,7 +53,7 @@ impl Desk {
         replies
             .filter_map(|m| match m.message {
                 FromServer::Reply { reply, .. } => Some(reply),
-                FromServer::Recall { .. } => None,
+                _ => None,
             })
             .collect()
     }

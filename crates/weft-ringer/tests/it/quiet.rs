@@ -3,6 +3,7 @@
 use weft_ringer::client::{
     Call, CallId, Client, ClientAction, ClientEvent, ClientOptions, Conflict, Outcome,
 };
+use weft_ringer::locks::{Lock, LockStyle};
 use weft_ringer::mds::{Mds, MdsEvent, MdsOptions};
 use weft_ringer::op::{Make, Op};
 use weft_ringer::store::MemoryStore;
@@ -20,6 +21,8 @@ struct Cell {
     /// Nothing reaches this client, and nothing comes from it.
     cut: Option<usize>,
     conflicts: Vec<Conflict>,
+    /// What came back of other calls than the one being made.
+    later: Vec<(CallId, Outcome)>,
 }
 
 const START: Moment = Moment(1_000_000);
@@ -40,6 +43,7 @@ impl Cell {
             now: START,
             cut: None,
             conflicts: Vec::new(),
+            later: Vec::new(),
         };
         for i in 0..cell.clients.len() {
             cell.run(i, ClientEvent::Tick);
@@ -80,8 +84,25 @@ impl Cell {
         self.calls += 1;
         let id = CallId(self.calls);
         let back = self.run(i, ClientEvent::Call(id, call));
-        let found = back.into_iter().find(|(call, _)| *call == id);
-        found.expect("answered").1
+        let (mut own, others): (Vec<_>, Vec<_>) = back.into_iter().partition(|(c, _)| *c == id);
+        self.later.extend(others);
+        own.pop().expect("answered").1
+    }
+
+    /// A call that has to wait.
+    fn begin(&mut self, i: usize, call: Call) -> CallId {
+        self.calls += 1;
+        let id = CallId(self.calls);
+        let back = self.run(i, ClientEvent::Call(id, call));
+        assert!(back.iter().all(|(c, _)| *c != id), "it waits: {back:?}");
+        self.later.extend(back);
+        id
+    }
+
+    /// Whether a call that waited has come back, with what.
+    fn ended(&mut self, id: CallId) -> Option<Outcome> {
+        let at = self.later.iter().position(|(c, _)| *c == id)?;
+        Some(self.later.remove(at).1)
     }
 
     /// The messages that a call costs.
@@ -196,4 +217,120 @@ fn changes_made_on_what_was_given_up_are_given_up() {
     // What nobody else touched is made again.
     let lookup = Call::Lookup { dir: RnodeId::ROOT, name: other };
     assert!(matches!(cell.call(1, lookup), Outcome::Found(Some(_))));
+}
+
+fn lock(id: RnodeId, owner: u64, byte: u64, wait: bool) -> Call {
+    let style = LockStyle::Posix;
+    let lock = Lock { style, owner, exclusive: true, first: byte, last: byte, pid: 1 };
+    Call::Lock { id, lock, wait }
+}
+
+fn unlock(id: RnodeId, owner: u64) -> Call {
+    Call::Unlock { id, style: LockStyle::Posix, owner, first: 0, last: u64::MAX }
+}
+
+/// Two clients, and a file that both know.
+fn shared_file() -> (Cell, RnodeId) {
+    let mut cell = Cell::new(2);
+    let name = Name::new(b"f").expect("a name");
+    let Outcome::Done(Some(file)) = cell.call(0, create(&name)) else { panic!("made") };
+    assert!(matches!(cell.call(1, Call::Get { id: RnodeId::ROOT }), Outcome::Rnode(_)));
+    assert!(matches!(cell.call(1, Call::Get { id: file }), Outcome::Rnode(_)));
+    (cell, file)
+}
+
+#[test]
+fn locks_cost_a_message_only_when_others_lock_the_same_file() {
+    let (mut cell, file) = shared_file();
+    assert_eq!(cell.cost(0, lock(file, 7, 1, false)), 2, "the lock lease and its answer");
+    for byte in 2..50 {
+        assert_eq!(cell.cost(0, lock(file, 7, byte, byte % 2 == 0)), 0);
+        assert_eq!(cell.cost(0, unlock(file, 7)), 0);
+    }
+    cell.call(0, lock(file, 7, 1, false));
+    assert_eq!(
+        cell.call(0, lock(file, 8, 1, false)),
+        REFUSED,
+        "another process of the same client"
+    );
+    assert_eq!(cell.call(1, lock(file, 7, 1, false)), REFUSED, "another client's owner 7");
+    assert_eq!(cell.call(1, lock(file, 7, 2, false)), Outcome::Finished, "another byte");
+    let probe =
+        Lock { style: LockStyle::Posix, owner: 9, exclusive: false, first: 0, last: 1, pid: 0 };
+    let Outcome::InTheWay(Some((found, theirs))) =
+        cell.call(1, Call::FindLock { id: file, lock: probe })
+    else {
+        panic!("there is one")
+    };
+    assert_eq!((found.first, found.last, found.pid, theirs), (1, 1, 1, true));
+    // Who waits is woken by who unlocks, though that has not the lease.
+    let waits = cell.begin(1, lock(file, 9, 1, true));
+    cell.call(0, unlock(file, 7));
+    assert_eq!(cell.ended(waits), Some(Outcome::Finished));
+    assert_eq!(cell.call(0, lock(file, 7, 1, false)), REFUSED);
+    cell.call(1, unlock(file, 9));
+    assert_eq!(cell.call(0, lock(file, 7, 1, false)), Outcome::Finished);
+}
+
+const REFUSED: Outcome = Outcome::Refused(weft_ringer::Refusal::WouldBlock);
+
+#[test]
+fn who_would_wait_for_himself_is_told_and_others_are_not() {
+    let (mut cell, file) = shared_file();
+    cell.call(0, lock(file, 1, 1, false));
+    cell.call(1, lock(file, 2, 2, false));
+    let waits = cell.begin(0, lock(file, 1, 2, true));
+    let deadlock = Outcome::Refused(weft_ringer::Refusal::Deadlock);
+    assert_eq!(cell.call(1, lock(file, 2, 1, true)), deadlock, "over two clients");
+    // Who only waits may.
+    let other = cell.begin(1, lock(file, 3, 1, true));
+    cell.call(1, unlock(file, 2));
+    assert_eq!(cell.ended(waits), Some(Outcome::Finished));
+    cell.call(0, unlock(file, 1));
+    assert_eq!(cell.ended(other), Some(Outcome::Finished));
+    // Two who have it shared and both want it for themselves.
+    let shared = |exclusive| Lock {
+        style: LockStyle::Posix,
+        owner: 5,
+        exclusive,
+        first: 100,
+        last: 200,
+        pid: 0,
+    };
+    for i in [0, 1] {
+        let call = Call::Lock { id: file, lock: shared(false), wait: false };
+        assert_eq!(cell.call(i, call), Outcome::Finished);
+    }
+    let first = cell.begin(0, Call::Lock { id: file, lock: shared(true), wait: true });
+    let second = cell.call(1, Call::Lock { id: file, lock: shared(true), wait: true });
+    assert_eq!(second, deadlock);
+    cell.call(1, unlock(file, 5));
+    assert_eq!(cell.ended(first), Some(Outcome::Finished));
+}
+
+#[test]
+fn locks_of_a_client_end_with_its_epoch_and_live_through_the_server_s_end() {
+    let (mut cell, file) = shared_file();
+    cell.call(0, lock(file, 1, 1, false));
+    assert_eq!(cell.call(1, lock(file, 2, 1, false)), REFUSED);
+    // The server dies, and begins anew; both tell what they have.
+    let server = Mds::open(&mut cell.store, cell.now, Time::default(), MdsOptions::default());
+    cell.server = server.expect("memory");
+    cell.run(0, ClientEvent::Connected);
+    cell.run(1, ClientEvent::Connected);
+    assert_eq!(cell.call(1, lock(file, 2, 1, false)), REFUSED, "it was told");
+    let waits = cell.begin(1, lock(file, 2, 1, true));
+    // The holder vanishes.
+    cell.cut = Some(0);
+    for _ in 0..20 {
+        cell.now = Moment(cell.now.0 + 1_000_000);
+        let back = cell.run(1, ClientEvent::Tick);
+        cell.later.extend(back);
+    }
+    assert_eq!(cell.ended(waits), Some(Outcome::Finished));
+    assert_eq!(cell.clients[0].locks(cell.now).count(), 0, "it does not vouch for its lock");
+    cell.cut = None;
+    cell.run(0, ClientEvent::Tick);
+    assert!(!cell.clients[0].has_locks(file, LockStyle::Posix, 1), "and has lost it");
+    assert_eq!(cell.call(0, lock(file, 1, 1, false)), REFUSED);
 }

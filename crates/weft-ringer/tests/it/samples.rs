@@ -1,6 +1,7 @@
 //! Messages of every kind, drawn from a seed.
 
 use weft_block::Rng;
+use weft_ringer::locks::{ClientLocks, FileLocks, Lock, LockClaim, LockStyle};
 use weft_ringer::op::{Change, Logged, Make, Op};
 use weft_ringer::wire::{
     Claim, Entry, FromServer, Kept, KeptVersion, Listed, Peeked, Refused, RemovedFile, Reply,
@@ -187,8 +188,23 @@ fn logged(rng: &mut Rng) -> Logged {
     }
 }
 
+fn lock(rng: &mut Rng) -> Lock {
+    Lock {
+        style: if flip(rng) { LockStyle::Posix } else { LockStyle::Flock },
+        owner: number(rng),
+        exclusive: flip(rng),
+        first: number(rng),
+        last: number(rng),
+        pid: small(rng),
+    }
+}
+
+fn file_locks(rng: &mut Rng) -> FileLocks {
+    FileLocks { held: list(rng, 3, lock), waits: list(rng, 3, lock) }
+}
+
 pub fn to_server(rng: &mut Rng) -> ToServer {
-    let body = match rng.below(15) {
+    let body = match rng.below(19) {
         0 => RequestBody::Hello { incarnation: Incarnation(number(rng)) },
         1 => RequestBody::Renew {},
         2 => RequestBody::Reclaim {
@@ -210,6 +226,20 @@ pub fn to_server(rng: &mut Rng) -> ToServer {
         11 => RequestBody::Versions { rnode: id(rng) },
         12 => RequestBody::OldVersion { rnode: id(rng), number: number(rng) },
         13 => RequestBody::Removed { dir: id(rng) },
+        14 => RequestBody::AcquireLocks { rnode: id(rng) },
+        15 => RequestBody::LowerLocks {
+            rnode: id(rng),
+            token: Token(number(rng)),
+            locks: file_locks(rng),
+        },
+        17 => RequestBody::TellLocks { rnode: id(rng), locks: file_locks(rng) },
+        16 => RequestBody::ReclaimLocks {
+            claims: list(rng, 3, |rng| LockClaim {
+                rnode: id(rng),
+                token: maybe(rng, |rng| Token(number(rng))),
+                locks: file_locks(rng),
+            }),
+        },
         _ => RequestBody::Needed { rnode: id(rng), hashes: list(rng, 4, |rng| block(rng).hash) },
     };
     ToServer {
@@ -221,7 +251,7 @@ pub fn to_server(rng: &mut Rng) -> ToServer {
 }
 
 fn reply(rng: &mut Rng) -> Reply {
-    match rng.below(16) {
+    match rng.below(18) {
         0 => Reply::Welcome {
             welcome: Welcome {
                 epoch: Epoch(number(rng)),
@@ -273,6 +303,7 @@ fn reply(rng: &mut Rng) -> Reply {
             }),
         },
         10 => Reply::Held {},
+        16 => Reply::Told {},
         12 => Reply::Versions {
             versions: list(rng, 3, |rng| KeptVersion {
                 number: number(rng),
@@ -298,6 +329,13 @@ fn reply(rng: &mut Rng) -> Reply {
             }),
         },
         11 => Reply::Needed { hashes: list(rng, 4, |rng| block(rng).hash) },
+        15 => Reply::LocksGranted {
+            token: Token(number(rng)),
+            others: list(rng, 3, |rng| ClientLocks {
+                client: ClientId(number(rng)),
+                locks: file_locks(rng),
+            }),
+        },
         _ => Reply::No { why: Refusal::Stale },
     }
 }
@@ -306,6 +344,19 @@ pub fn from_server(rng: &mut Rng) -> FromServer {
     if flip(rng) {
         let (generation, id) = (Generation(small(rng)), RequestId(number(rng)));
         FromServer::Reply { generation, id, reply: reply(rng) }
+    } else if flip(rng) {
+        FromServer::LocksChanged {
+            generation: Generation(small(rng)),
+            epoch: Epoch(number(rng)),
+            rnode: id(rng),
+        }
+    } else if flip(rng) {
+        FromServer::RecallLocks {
+            generation: Generation(small(rng)),
+            epoch: Epoch(number(rng)),
+            rnode: id(rng),
+            token: Token(number(rng)),
+        }
     } else {
         FromServer::Recall {
             generation: Generation(small(rng)),

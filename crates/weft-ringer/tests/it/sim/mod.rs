@@ -1,6 +1,6 @@
 //! Deterministic simulation of a cell: random work on shared files and directories in random
 //! weather. What callers saw is checked for linearizability, name by name and file by file; what is
-//! in the store at the end is audited; every call comes back once the weather is fine.
+//! in the store at the end is audited; once the weather is fine, every call comes back soon.
 //!
 //! A failing seed is named: `WEFT_SIM_SEED=that` runs it alone.
 
@@ -9,13 +9,20 @@ mod checker;
 mod history;
 mod world;
 
+use std::collections::BTreeSet;
+
 use weft_block::Rng;
 use weft_ringer::client::{Call, Outcome};
+use weft_ringer::locks::{Lock, LockStyle};
 use weft_ringer::op::{Make, Op};
 use weft_ringer::{Block, BlockHash, Body, Name, RnodeId, Version};
 use weft_vfs::FileKind;
 
 use self::world::{MILLI, SECOND, Weather, World};
+
+/// How long, once everything is up and the network well, calls may take that waited: a server that
+/// comes back, the grace it gives, and the end of the epochs of those who do not.
+const SOON: u64 = 25 * SECOND;
 
 /// What callers have seen of a file.
 struct Seen {
@@ -66,6 +73,33 @@ impl Work {
         self.next_value += 1;
         let blocks = vec![(0, Some(block(self.next_value)))];
         Op::Write { id, blocks, end_bytes: 8, kill_privileges: false }
+    }
+
+    /// Of every five calls one is about locks. Who has locked something waits for no other lock, so
+    /// that nobody waits for ever.
+    fn draw_lock(&self, rng: &mut Rng, owner: u64, locked: Option<RnodeId>) -> Option<Call> {
+        if rng.below(5) > 0 || self.files.is_empty() {
+            return None;
+        }
+        let (first, last) = (0, u64::MAX);
+        let style = if rng.below(4) == 0 { LockStyle::Flock } else { LockStyle::Posix };
+        let (a, b) = (rng.below(8), rng.below(8));
+        let lock = Lock {
+            style,
+            owner,
+            exclusive: rng.below(3) > 0,
+            first: if style == LockStyle::Flock { first } else { a.min(b) },
+            last: if style == LockStyle::Flock { last } else { a.max(b) },
+            pid: 0,
+        };
+        let id = self.files[rng.index(self.files.len())];
+        Some(match (locked, rng.below(4)) {
+            (_, 0) => Call::FindLock { id, lock },
+            (Some(_), 1) => Call::Lock { id, lock, wait: false },
+            (Some(id), 2) => Call::Unlock { id, style, owner, first: 3, last: 5 },
+            (Some(_), _) => return None,
+            (None, _) => Call::Lock { id, lock, wait: rng.below(4) > 0 },
+        })
     }
 
     fn draw(&mut self, rng: &mut Rng) -> Call {
@@ -146,7 +180,17 @@ struct Summary {
     conflicts: usize,
     epochs_lost: usize,
     messages: u64,
+    locks: usize,
     unknown: usize,
+}
+
+/// Gives up everything that a caller has locked.
+fn unlock_all(world: &mut World, i: usize, owner: u64, locked: &mut BTreeSet<RnodeId>) {
+    for id in std::mem::take(locked) {
+        for style in [LockStyle::Posix, LockStyle::Flock] {
+            world.call(i, Call::Unlock { id, style, owner, first: 0, last: u64::MAX });
+        }
+    }
 }
 
 /// One world, from its seed. Panics if anything is wrong.
@@ -159,15 +203,28 @@ fn run(seed: u64) -> Summary {
     // A few callers on each client: when each calls next, and what it waits for.
     let mut callers: Vec<(usize, u64, Option<u64>)> =
         (0..world.weather.clients).flat_map(|i| (0..2).map(move |_| (i, 0, None))).collect();
+    // What each has locked, or may have.
+    let mut locked: Vec<BTreeSet<RnodeId>> = vec![BTreeSet::new(); callers.len()];
+    let mut locks = 0;
     // Of calls with a version: the value that goes with it.
     let mut expected = Vec::new();
     while world.calls.len() < calls && world.now < 300 * SECOND {
-        for caller in &mut callers {
+        for (n, caller) in callers.iter_mut().enumerate() {
             let (i, next, waits) = *caller;
             if waits.is_some() || world.now < next || world.calls.len() >= calls {
                 continue;
             }
-            let call = work.draw(&mut rng);
+            let owner = n as u64;
+            if !locked[n].is_empty() && rng.below(3) == 0 {
+                unlock_all(&mut world, i, owner, &mut locked[n]);
+                continue;
+            }
+            let about_locks = work.draw_lock(&mut rng, owner, locked[n].first().copied());
+            let call = about_locks.unwrap_or_else(|| work.draw(&mut rng));
+            if let Call::Lock { id, .. } = call {
+                locked[n].insert(id);
+                locks += 1;
+            }
             let value = match &call {
                 Call::Apply { if_version: Some((id, version)), .. } => {
                     let seen = work.seen.iter().find(|s| s.id == *id && s.version == *version);
@@ -187,13 +244,18 @@ fn run(seed: u64) -> Summary {
 
     // Fine weather: everything comes to rest.
     world.calm_down();
-    let patience = world.now + 60 * SECOND;
+    let patience = world.now + SOON;
     let is_at_rest = |world: &World| {
         let back = |c: &world::Called| c.returned.is_some() || c.void;
         world.is_quiet() && world.calls.values().all(back)
     };
     loop {
         settle(&mut world, &mut work, &mut callers, &mut rng);
+        for (n, (i, _, waits)) in callers.iter().enumerate() {
+            if waits.is_none() {
+                unlock_all(&mut world, *i, n as u64, &mut locked[n]);
+            }
+        }
         // Those whose machine crashed under them never come back.
         world.forget_crashed();
         if is_at_rest(&world) {
@@ -215,6 +277,7 @@ fn run(seed: u64) -> Summary {
         conflicts: world.conflicts,
         epochs_lost: world.epochs_lost,
         messages: world.messages,
+        locks,
         unknown,
     }
 }
@@ -257,6 +320,7 @@ fn run_all(seeds: impl Iterator<Item = u64>) -> (u64, Summary) {
         sum.conflicts += one.conflicts;
         sum.epochs_lost += one.epochs_lost;
         sum.messages += one.messages;
+        sum.locks += one.locks;
         sum.unknown += one.unknown;
     }
     println!("{runs} worlds: {sum:?}");
@@ -272,6 +336,7 @@ fn worlds_are_linearizable() {
     if only.is_none() && runs >= 300 {
         // The weather did what it is there for, and most of the work was judged.
         assert!(sum.epochs_lost > 300 && sum.conflicts > 30, "{sum:?}");
+        assert!(sum.locks > 3000, "{sum:?}");
         assert!(sum.void * 5 < sum.calls && sum.unknown == 0, "{sum:?}");
     }
 }

@@ -3,11 +3,11 @@
 //!
 //! What the world breaks: any message may be lost, repeated or late; the server and each client may
 //! crash at any event and come back (a client with its journal up to some record after the last it
-//! made durable); a client may be cut off; clocks that are never set run up to 2.5% fast or slow,
+//! made durable); a client may be cut off; a connection may break and come back; clocks that are never set run up to 2.5% fast or slow,
 //! and a client's may leap ahead; the time of day jumps at will.
 //!
 //! What is checked after every event: no two clients would serve, at that moment, leases that
-//! exclude each other; the server believes no less than each client does; no two states of an rnode
+//! exclude each other, nor have locks that do; the server believes no less than each client does; no two states of an rnode
 //! that anybody ever had share a version.
 
 use std::cmp::Reverse;
@@ -17,6 +17,7 @@ use weft_block::Rng;
 use weft_ringer::client::{
     Call, CallId, Client, ClientAction, ClientEvent, ClientOptions, JournalRecord, Outcome,
 };
+use weft_ringer::locks::Lock;
 use weft_ringer::mds::{Mds, MdsEvent, MdsOptions};
 use weft_ringer::store::MemoryStore;
 use weft_ringer::wire::frame::{Deframer, Frame, frame};
@@ -41,6 +42,7 @@ pub struct Weather {
     pub client_crashes: u64,
     pub server_crashes: u64,
     pub cuts: u64,
+    pub reconnects: u64,
     pub leaps: u64,
     pub epoch_micros: u64,
     /// How far clocks may be off, in millionths.
@@ -60,6 +62,7 @@ impl Weather {
             client_crashes: bad(rng, 15),
             server_crashes: bad(rng, 15),
             cuts: bad(rng, 20),
+            reconnects: bad(rng, 20),
             leaps: bad(rng, 10),
             epoch_micros: 2 * SECOND,
             drift_ppm: 25_000,
@@ -77,6 +80,7 @@ impl Weather {
             client_crashes: 0,
             server_crashes: 0,
             cuts: 0,
+            reconnects: 0,
             leaps: 0,
             epoch_micros: 2 * SECOND,
             drift_ppm: 0,
@@ -327,6 +331,9 @@ impl World {
                     let long = self.rng.below(2 * self.weather.epoch_micros);
                     self.nodes[i].cut_until = self.now + long;
                 }
+                if fault(&mut self.rng, self.weather.reconnects) {
+                    self.client(i, ClientEvent::Connected);
+                }
                 if fault(&mut self.rng, self.weather.leaps) {
                     self.nodes[i].clock.start += self.rng.below(2 * self.weather.epoch_micros);
                 }
@@ -459,8 +466,30 @@ impl World {
         }
     }
 
+    /// No two owners have locked what excludes the other's, wherever they are.
+    fn check_locks(&self) {
+        let mut all: BTreeMap<RnodeId, Vec<(usize, Lock)>> = BTreeMap::new();
+        for (i, node) in self.nodes.iter().enumerate() {
+            let Some(client) = &node.client else { continue };
+            for (id, lock) in client.locks(node.clock.read(self.now)) {
+                let others = all.entry(id).or_default();
+                for (j, other) in &*others {
+                    let same = (*j, other.owner) == (i, lock.owner);
+                    assert!(
+                        same || !lock.excludes(other),
+                        "seed {}: at {} of {id}: {j} has {other:?}, {i} has {lock:?}",
+                        self.seed,
+                        self.now
+                    );
+                }
+                others.push((i, *lock));
+            }
+        }
+    }
+
     /// The one thing that must never be.
     fn check_exclusion(&self) {
+        self.check_locks();
         let mut held: BTreeMap<RnodeId, Vec<(usize, Mode)>> = BTreeMap::new();
         for (i, node) in self.nodes.iter().enumerate() {
             let Some(client) = &node.client else { continue };
