@@ -15,11 +15,13 @@ mod mkfs;
 mod mount;
 mod nbd;
 mod past;
+mod proxy;
 mod pushed;
 mod ringer;
 mod ringer_copies;
 #[cfg(feature = "etcd")]
 mod ringer_etcd;
+mod ringer_locks;
 mod run;
 mod trace;
 mod transfer;

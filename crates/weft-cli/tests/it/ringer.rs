@@ -9,7 +9,7 @@ use std::path::PathBuf;
 use std::time::{Duration, Instant};
 
 /// How long the leases of a client that died hold.
-const EPOCH: Duration = Duration::from_secs(3);
+pub const EPOCH: Duration = Duration::from_secs(3);
 
 /// A cell in a directory of its own; whatever a test does, nothing stays mounted or running.
 pub struct Cell {
@@ -38,11 +38,16 @@ impl Cell {
 
     /// Mounts the cell as client `name`, on the directory of that name.
     pub fn mount(&self, name: &str) -> PathBuf {
+        self.mount_by(name, &self.address())
+    }
+
+    /// The same by another way to the server.
+    pub fn mount_by(&self, name: &str, address: &str) -> PathBuf {
         let dir = self.bench.path(name);
         // It is there already, and not to be looked at, where an earlier mount has died.
         let _ = fs::create_dir(&dir);
         let (store, pid) = (format!("{name}.store"), format!("{name}.pid"));
-        let args = ["ringer", "mount", &self.address(), name, "--store", &store];
+        let args = ["ringer", "mount", address, name, "--store", &store];
         let more = ["--background", "--pid-file", &pid];
         self.bench.ok(&[&args[..], &more].concat());
         dir
