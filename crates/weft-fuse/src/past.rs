@@ -11,6 +11,7 @@ use std::sync::atomic::{AtomicBool, Ordering};
 use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
 
 use fuser::BackingId;
+use rustix::io::Errno;
 use rustix::ioctl::{Opcode, Setter, ioctl, opcode};
 use weft_vfs::Opened;
 
@@ -97,16 +98,19 @@ impl Past {
                 self.used.store(true, Ordering::Relaxed);
                 Ok(Way::Past(id))
             }
-            Err(e) if self.used.load(Ordering::Relaxed) => {
-                tracing::error!("the kernel does not take a file: {e}");
-                Err(Mixed)
-            }
-            Err(e) => {
-                // No privilege, or the host's file system is a stack itself.
-                tracing::debug!("files are not read past this process: {e}");
-                self.usable.store(false, Ordering::Relaxed);
-                Ok(Way::Through)
-            }
+            Err(e) => match Errno::from_io_error(&e) {
+                // Files of that file system never: it is a stack itself, or has no such files.
+                Some(Errno::LOOP | Errno::INVAL | Errno::OPNOTSUPP) => Ok(Way::Through),
+                _ if self.used.load(Ordering::Relaxed) => {
+                    tracing::error!("the kernel does not take a file: {e}");
+                    Err(Mixed)
+                }
+                _ => {
+                    tracing::debug!("files are not read past this process: {e}");
+                    self.usable.store(false, Ordering::Relaxed);
+                    Ok(Way::Through)
+                }
+            },
         }
     }
 
