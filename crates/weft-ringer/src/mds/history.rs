@@ -122,7 +122,7 @@ pub(super) fn name_in_store(store: &dyn Store, dir: RnodeId, id: RnodeId) -> Sto
     let from = [&key(b'u', id.0)[..], &dir.0.to_be_bytes()].concat();
     let to = [&key(b'u', id.0)[..], &dir.0.saturating_add(1).to_be_bytes()].concat();
     let cookie = store.range(&from, &to, 1)?.pop();
-    let cookie = cookie.and_then(|(key, _)| Some(key.get(17..25)?.try_into().ok()?));
+    let cookie = cookie.and_then(|(key, _)| key.get(17..25)?.try_into().ok());
     let Some(cookie) = cookie.map(u64::from_be_bytes) else { return Ok(b"?".to_vec()) };
     let key = records::listing_key(dir, Cookie(cookie));
     let name: Option<Name> = records::load(store, &key, "listing")?;

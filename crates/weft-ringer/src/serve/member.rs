@@ -100,6 +100,10 @@ impl Member {
     }
 
     /// Tells who the owner is, until this server is.
+    #[expect(
+        clippy::needless_pass_by_value,
+        reason = "nobody is told any more once this has ended"
+    )]
     fn look(&self, not_before: Instant, is_over: &AtomicBool, tell: SyncSender<Look>) {
         while !is_over.load(Ordering::Acquire) {
             let looked = if Instant::now() < not_before {

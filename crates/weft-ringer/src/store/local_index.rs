@@ -8,9 +8,8 @@
 
 use rusqlite::Connection;
 
-use super::{IndexChange, IndexSource, Record, StoreResult, index};
+use super::{Hits, IndexChange, IndexSource, Record, StoreResult, index};
 use crate::query::Query;
-use crate::types::RnodeId;
 
 #[derive(Debug)]
 pub(super) struct LocalIndex {
@@ -70,11 +69,7 @@ impl LocalIndex {
     }
 
     /// `None` as long as not everything was read.
-    pub(super) fn search(
-        &self,
-        query: &Query,
-        limit: usize,
-    ) -> StoreResult<Option<Vec<(RnodeId, Vec<u8>)>>> {
+    pub(super) fn search(&self, query: &Query, limit: usize) -> StoreResult<Option<Hits>> {
         if self.wants().is_some() {
             return Ok(None);
         }

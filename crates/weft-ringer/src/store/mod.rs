@@ -229,6 +229,9 @@ pub struct IndexSource {
     pub read: fn(&[u8], &[u8]) -> StoreResult<Option<IndexChange>>,
 }
 
+/// Rnodes that were found, with their paths.
+pub type Hits = Vec<(RnodeId, Vec<u8>)>;
+
 /// A store that a server works on: it can be searched, and it may be taken away.
 pub trait CellStore: Store + std::fmt::Debug + Send {
     /// The rnodes that fit a query with their paths, in the order of those, at most `limit`. `None`
@@ -236,7 +239,7 @@ pub trait CellStore: Store + std::fmt::Debug + Send {
     ///
     /// # Errors
     /// [`StoreError::Failed`].
-    fn search(&self, query: &Query, limit: usize) -> StoreResult<Option<Vec<(RnodeId, Vec<u8>)>>>;
+    fn search(&self, query: &Query, limit: usize) -> StoreResult<Option<Hits>>;
 
     /// Whether nobody else can have taken over. What was read before this is asked is right if it
     /// says so.

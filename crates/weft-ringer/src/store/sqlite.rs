@@ -115,7 +115,7 @@ impl SqliteStore {
 }
 
 impl CellStore for SqliteStore {
-    fn search(&self, query: &Query, limit: usize) -> StoreResult<Option<Vec<(RnodeId, Vec<u8>)>>> {
+    fn search(&self, query: &Query, limit: usize) -> StoreResult<Option<super::Hits>> {
         self.search(query, limit).map(Some)
     }
 }

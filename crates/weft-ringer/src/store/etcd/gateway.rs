@@ -379,7 +379,7 @@ impl Gateway {
                 Ok(answer) => match serde_json::from_slice(&answer) {
                     Ok(answer) => return Ok(answer),
                     Err(e) => {
-                        why = format!("{} says what is not understood: {e}", self.endpoints[at])
+                        why = format!("{} says what is not understood: {e}", self.endpoints[at]);
                     }
                 },
                 // That there was no time left for the last attempt tells nothing.

@@ -39,10 +39,10 @@ use self::layout::{
 use self::session::{Election, Session};
 use super::local_index::LocalIndex;
 use super::{
-    CellStore, Change, IndexSource, Record, Revision, Store, StoreError, StoreResult, Transaction,
+    CellStore, Change, Hits, IndexSource, Record, Revision, Store, StoreError, StoreResult,
+    Transaction,
 };
 use crate::query::Query;
-use crate::types::RnodeId;
 use crate::wire::{decode, encode};
 
 /// Of how many transactions [`Store::changes`] tells at most.
@@ -53,6 +53,9 @@ const PAGE: usize = 256;
 const PAGE_BYTES: usize = 256 << 10;
 /// The most records in a page.
 const PAGE_MAX: usize = 8192;
+
+/// What records are after a transaction.
+type After = Vec<(Vec<u8>, Option<Record>)>;
 
 /// Where and how a cell is kept in etcd.
 #[derive(Debug, Clone)]
@@ -336,7 +339,7 @@ impl EtcdStore {
         &self,
         transaction: &Transaction,
         revision: Revision,
-    ) -> StoreResult<(Vec<Step>, Vec<(Vec<u8>, Option<Record>)>)> {
+    ) -> StoreResult<(Vec<Step>, After)> {
         let last: BTreeMap<_, _> = transaction.changes.iter().map(|(k, v)| (k, v)).collect();
         let (mut steps, mut after, mut changed) = (Vec::new(), Vec::new(), Vec::new());
         for (key, value) in last {
@@ -483,7 +486,7 @@ impl Store for EtcdStore {
 }
 
 impl CellStore for EtcdStore {
-    fn search(&self, query: &Query, limit: usize) -> StoreResult<Option<Vec<(RnodeId, Vec<u8>)>>> {
+    fn search(&self, query: &Query, limit: usize) -> StoreResult<Option<Hits>> {
         self.index.search(query, limit)
     }
 

@@ -39,7 +39,9 @@ fn transaction(rng: &mut Rng, model: &mut BTreeMap<Vec<u8>, Vec<u8>>) -> Transac
     transaction
 }
 
-fn content(store: &dyn Store) -> BTreeMap<Vec<u8>, Vec<u8>> {
+type Content = BTreeMap<Vec<u8>, Vec<u8>>;
+
+fn content(store: &dyn Store) -> Content {
     let all = store.range(b"", b"\xff", usize::MAX).expect("readable");
     all.into_iter().map(|(key, record)| (key, record.value)).collect()
 }
@@ -65,7 +67,7 @@ fn a_large_transaction_is_one() {
     // Nothing is left but what is described: a long value has its parts, and no others.
     let parts: usize = model
         .values()
-        .map(|v| v.len())
+        .map(Vec::len)
         .filter(|&n| n > 512 << 10)
         .map(|n| n.div_ceil(512 << 10))
         .sum();
@@ -110,7 +112,7 @@ fn a_lost_answer_is_found_out() {
 }
 
 /// What a cell has before and after a transaction that is too large for one of etcd's.
-fn two_states() -> (Transaction, Transaction, [BTreeMap<Vec<u8>, Vec<u8>>; 2]) {
+fn two_states() -> (Transaction, Transaction, [Content; 2]) {
     let (mut first, mut second) = (Transaction::default(), Transaction::default());
     let mut before = BTreeMap::new();
     for n in 0..200_u32 {
@@ -332,7 +334,7 @@ fn how_fast_it_is() {
             store.commit(&transaction).expect("room");
         });
         run("read of a known key", 1000, &mut |store, _| {
-            drop(store.get(b"r000000010").expect("there"))
+            drop(store.get(b"r000000010").expect("there"));
         });
         run("read of a new key", 500, &mut |store, n| {
             drop(store.get(format!("no{n}").as_bytes()).expect("read"));
