@@ -169,6 +169,8 @@ pub struct Channel {
     pub reader: Box<dyn Read + Send>,
     /// What is said to it.
     pub writer: Box<dyn SendHalf>,
+    /// The certificate that it has shown, in DER; `None` without TLS, or if it has shown none.
+    pub certificate: Option<Vec<u8>>,
 }
 
 impl fmt::Debug for Channel {
@@ -183,7 +185,7 @@ impl Channel {
     pub fn plain(socket: Arc<Socket>) -> Self {
         let reader = Box::new(Half(Arc::clone(&socket)));
         let writer = Box::new(Half(Arc::clone(&socket)));
-        Self { socket, reader, writer }
+        Self { socket, reader, writer, certificate: None }
     }
 }
 

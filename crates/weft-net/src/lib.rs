@@ -26,4 +26,4 @@ pub use channel::{Channel, SendHalf, Socket, is_pause, read_full, write_all_vect
 pub use error::{Error, Result};
 pub use listen::{Listener, Listening};
 #[cfg(feature = "tls")]
-pub use tls::{ClientTls, Role, ServerTls};
+pub use tls::{ClientTls, Role, ServerTls, certificate_in};

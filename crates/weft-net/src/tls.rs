@@ -18,12 +18,14 @@
 //!   which it must be sent.
 
 use crate::{Channel, Error, Result, SendHalf, Socket, is_pause};
+use rustls::client::WebPkiServerVerifier;
+use rustls::client::danger::{HandshakeSignatureValid, ServerCertVerified, ServerCertVerifier};
 use rustls::pki_types::pem::PemObject;
-use rustls::pki_types::{CertificateDer, PrivateKeyDer, ServerName};
+use rustls::pki_types::{CertificateDer, PrivateKeyDer, ServerName, UnixTime};
 use rustls::server::WebPkiClientVerifier;
 use rustls::{
-    ClientConfig, ClientConnection, Connection, RootCertStore, ServerConfig, ServerConnection,
-    SupportedProtocolVersion,
+    CertificateError, ClientConfig, ClientConnection, Connection, DigitallySignedStruct,
+    RootCertStore, ServerConfig, ServerConnection, SignatureScheme, SupportedProtocolVersion,
 };
 use std::io::{self, Read, Write};
 use std::path::Path;
@@ -105,6 +107,14 @@ impl Role {
     }
 }
 
+/// Whether who calls shows a certificate.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+enum Shows {
+    None,
+    May,
+    Must,
+}
+
 const ONLY_1_3: &[&SupportedProtocolVersion] = &[&rustls::version::TLS13];
 
 impl ServerTls {
@@ -114,7 +124,8 @@ impl ServerTls {
     /// # Errors
     /// [`Error::Tls`] names the file.
     pub fn from_directory(directory: &Path, verify_clients: bool) -> Result<Self> {
-        Self::load(directory, Role::Server, verify_clients, rustls::DEFAULT_VERSIONS)
+        let shows = if verify_clients { Shows::Must } else { Shows::None };
+        Self::load(directory, Role::Server, shows, rustls::DEFAULT_VERSIONS)
     }
 
     /// TLS 1.3, with a certificate of a directory; who calls must show one that an authority in
@@ -123,27 +134,38 @@ impl ServerTls {
     /// # Errors
     /// [`Error::Tls`] names the file.
     pub fn mutual(directory: &Path, role: Role) -> Result<Self> {
-        Self::load(directory, role, true, ONLY_1_3)
+        Self::load(directory, role, Shows::Must, ONLY_1_3)
+    }
+
+    /// As [`mutual`](Self::mutual) for a server, but who has no certificate yet may call without:
+    /// [`Channel::certificate`] tells. What such a caller may ask is for the server to see to.
+    ///
+    /// # Errors
+    /// [`Error::Tls`] names the file.
+    pub fn joining(directory: &Path) -> Result<Self> {
+        Self::load(directory, Role::Server, Shows::May, ONLY_1_3)
     }
 
     fn load(
         directory: &Path,
         role: Role,
-        verify_clients: bool,
+        shows: Shows,
         versions: &[&'static SupportedProtocolVersion],
     ) -> Result<Self> {
         let (chain, key) = role.show(directory)?;
         let builder = ServerConfig::builder_with_provider(provider())
             .with_protocol_versions(versions)
             .map_err(tls_error)?;
-        let builder = if verify_clients {
-            let roots = authorities(directory)?;
-            let verifier = WebPkiClientVerifier::builder_with_provider(roots, provider())
-                .build()
-                .map_err(tls_error)?;
-            builder.with_client_cert_verifier(verifier)
-        } else {
+        let builder = if shows == Shows::None {
             builder.with_no_client_auth()
+        } else {
+            let roots = authorities(directory)?;
+            let verifier = WebPkiClientVerifier::builder_with_provider(roots, provider());
+            let verifier = match shows {
+                Shows::May => verifier.allow_unauthenticated(),
+                _ => verifier,
+            };
+            builder.with_client_cert_verifier(verifier.build().map_err(tls_error)?)
         };
         let config = builder.with_single_cert(chain, key).map_err(tls_error)?;
         Ok(Self { config: Arc::new(config) })
@@ -178,6 +200,22 @@ impl ClientTls {
         Self::load(directory, true, ONLY_1_3)
     }
 
+    /// TLS 1.3, without a certificate of its own, to a server whose authority is known by something
+    /// else than its certificate: `is_authority` is asked for each certificate, in DER, that the
+    /// server shows beside its own.
+    ///
+    /// # Errors
+    /// [`Error::Tls`].
+    pub fn pinned(is_authority: impl Fn(&[u8]) -> bool + Send + Sync + 'static) -> Result<Self> {
+        let config = ClientConfig::builder_with_provider(provider())
+            .with_protocol_versions(ONLY_1_3)
+            .map_err(tls_error)?
+            .dangerous()
+            .with_custom_certificate_verifier(Arc::new(Pinned { is_authority }))
+            .with_no_client_auth();
+        Ok(Self { config: Arc::new(config) })
+    }
+
     fn load(
         directory: &Path,
         own: bool,
@@ -208,6 +246,69 @@ impl ClientTls {
     }
 }
 
+/// Trusts the authority that it is told of, among those that a server shows, and checks the server's
+/// certificate against that as usual.
+struct Pinned<F> {
+    is_authority: F,
+}
+
+impl<F> std::fmt::Debug for Pinned<F> {
+    fn fmt(&self, f: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
+        f.write_str("Pinned")
+    }
+}
+
+impl<F: Fn(&[u8]) -> bool + Send + Sync> ServerCertVerifier for Pinned<F> {
+    fn verify_server_cert(
+        &self,
+        end_entity: &CertificateDer<'_>,
+        intermediates: &[CertificateDer<'_>],
+        server_name: &ServerName<'_>,
+        ocsp_response: &[u8],
+        now: UnixTime,
+    ) -> Result<ServerCertVerified, rustls::Error> {
+        let authority = intermediates.iter().find(|c| (self.is_authority)(c));
+        let unknown = || rustls::Error::InvalidCertificate(CertificateError::UnknownIssuer);
+        let mut roots = RootCertStore::empty();
+        roots.add(authority.ok_or_else(unknown)?.clone().into_owned())?;
+        let verifier = WebPkiServerVerifier::builder_with_provider(Arc::new(roots), provider());
+        let verifier = verifier.build().map_err(|_| unknown())?;
+        verifier.verify_server_cert(end_entity, intermediates, server_name, ocsp_response, now)
+    }
+
+    fn verify_tls12_signature(
+        &self,
+        message: &[u8],
+        cert: &CertificateDer<'_>,
+        dss: &DigitallySignedStruct,
+    ) -> Result<HandshakeSignatureValid, rustls::Error> {
+        let algorithms = provider().signature_verification_algorithms;
+        rustls::crypto::verify_tls12_signature(message, cert, dss, &algorithms)
+    }
+
+    fn verify_tls13_signature(
+        &self,
+        message: &[u8],
+        cert: &CertificateDer<'_>,
+        dss: &DigitallySignedStruct,
+    ) -> Result<HandshakeSignatureValid, rustls::Error> {
+        let algorithms = provider().signature_verification_algorithms;
+        rustls::crypto::verify_tls13_signature(message, cert, dss, &algorithms)
+    }
+
+    fn supported_verify_schemes(&self) -> Vec<SignatureScheme> {
+        provider().signature_verification_algorithms.supported_schemes()
+    }
+}
+
+/// The first certificate in a file, in DER.
+///
+/// # Errors
+/// [`Error::Tls`] names the file.
+pub fn certificate_in(path: &Path) -> Result<Vec<u8>> {
+    Ok(certificates(path)?.first().map(|c| c.to_vec()).unwrap_or_default())
+}
+
 /// Runs the handshake, and splits the connection.
 fn secure(channel: Channel, mut tls: Connection, deadline: Instant) -> Result<Channel> {
     let socket = channel.socket;
@@ -233,6 +334,7 @@ fn secure(channel: Channel, mut tls: Connection, deadline: Instant) -> Result<Ch
             return Err(tls_error(e));
         }
     }
+    let certificate = tls.peer_certificates().and_then(|c| c.first()).map(|c| c.to_vec());
     let tls = Arc::new(Mutex::new(tls));
     let reader = TlsReader {
         tls: Arc::clone(&tls),
@@ -241,7 +343,7 @@ fn secure(channel: Channel, mut tls: Connection, deadline: Instant) -> Result<Ch
         unread: 0..0,
     };
     let writer = TlsWriter { tls, socket: Arc::clone(&socket), cipher: Vec::new() };
-    Ok(Channel { socket, reader: Box::new(reader), writer: Box::new(writer) })
+    Ok(Channel { socket, reader: Box::new(reader), writer: Box::new(writer), certificate })
 }
 
 fn lock(tls: &Mutex<Connection>) -> MutexGuard<'_, Connection> {

@@ -40,6 +40,18 @@ pub enum Ringer {
     History(History),
     /// Make a file what it was, or make a removed one again
     Restore(Restore),
+    /// Make the authority of a new cell, and certificates for its server and for who runs it
+    Init(Init),
+    /// Print a token by which somebody can join a cell, once
+    Invite(Invite),
+    /// Join a cell: get a certificate by a token
+    Join(Join),
+    /// Send a member away, for good
+    Revoke(Revoke),
+    /// List the members of a cell
+    Members(Members),
+    /// Count on the copies of a client no more: it will not come back
+    Forget(Forget),
 }
 
 #[derive(Debug, Args)]
@@ -54,7 +66,7 @@ pub struct Serve {
     #[arg(long, short, value_name = "ADDRESS")]
     pub listen: Vec<String>,
     /// Where ca-cert.pem, server-cert.pem and server-key.pem are: TLS, and only clients with a
-    /// certificate of that authority
+    /// certificate of that authority; if `ringer init` made it, only members, and others can join
     #[arg(long, value_name = "DIR")]
     pub tls_certificates: Option<PathBuf>,
     /// Serve other machines without TLS: whoever reaches the port may do everything
@@ -63,6 +75,9 @@ pub struct Serve {
     /// How long the leases of a client that is not heard of are kept for it
     #[arg(long, value_name = "SECONDS", default_value_t = 15, value_parser = clap::value_parser!(u64).range(1..=3600))]
     pub epoch: u64,
+    /// Answer Prometheus on this TCP address, such as localhost:9106, under /metrics
+    #[arg(long, value_name = "ADDRESS")]
+    pub metrics: Option<String>,
     /// Connections at once; more are closed as they come
     #[arg(long, value_name = "N", default_value_t = 1024)]
     pub connections_max: usize,
@@ -308,4 +323,68 @@ pub struct Restore {
     /// Make a new file, and leave the one that is there as it is
     #[arg(long = "as", value_name = "PATH")]
     pub copy: Option<PathBuf>,
+}
+
+#[derive(Debug, Args)]
+pub struct Init {
+    /// The directory for keys and certificates; nothing in it is replaced
+    pub directory: PathBuf,
+    /// A name or IP address that clients will call the server by; more than once
+    #[arg(long, value_name = "NAME", required = true)]
+    pub host: Vec<String>,
+}
+
+#[derive(Debug, Args)]
+pub struct Invite {
+    #[command(flatten)]
+    pub reaching: Reaching,
+    /// For how long the token is good: a number with s, m, h or d
+    #[arg(long, value_name = "TIME", default_value = "1h", value_parser = seconds)]
+    pub expires: u64,
+    /// Who joins may look at everything, and change nothing
+    #[arg(long, conflicts_with_all = ["subtree", "admin"])]
+    pub read_only: bool,
+    /// Who joins may also invite others and send them away
+    #[arg(long, conflicts_with = "subtree")]
+    pub admin: bool,
+    /// Who joins may read (PATH:r) or change (PATH:rw) what is below this directory of the cell, and
+    /// nothing else; more than once
+    #[arg(long, value_name = "PATH:rw")]
+    pub subtree: Vec<String>,
+    /// What the server is called by who joins, if that is something else
+    #[arg(long, value_name = "ADDRESS")]
+    pub server_address: Option<String>,
+}
+
+#[derive(Debug, Args)]
+pub struct Join {
+    /// The token that `invite` has printed
+    pub token: String,
+    /// The directory for this member's key and certificate
+    pub directory: PathBuf,
+    /// The name to be known by [default: the name of this machine]
+    #[arg(long)]
+    pub name: Option<String>,
+}
+
+#[derive(Debug, Args)]
+pub struct Revoke {
+    #[command(flatten)]
+    pub reaching: Reaching,
+    /// The member's name
+    pub name: std::ffi::OsString,
+}
+
+#[derive(Debug, Args)]
+pub struct Members {
+    #[command(flatten)]
+    pub reaching: Reaching,
+}
+
+#[derive(Debug, Args)]
+pub struct Forget {
+    #[command(flatten)]
+    pub reaching: Reaching,
+    /// The client's number, as `status` shows it
+    pub client: String,
 }

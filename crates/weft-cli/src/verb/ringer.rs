@@ -2,6 +2,7 @@
 
 mod copies;
 mod history;
+mod members;
 
 use super::background;
 use crate::cli::ringer::{
@@ -18,11 +19,13 @@ use std::process::Command;
 use std::sync::Arc;
 use std::sync::atomic::{AtomicBool, Ordering};
 use std::time::Duration;
+use weft::cache::CellMetrics;
 use weft::mount_options::MountOptions;
 use weft::net::{Address, ClientTls, Role, ServerTls};
 use weft::ringer::Bytes;
 use weft::ringer::live::{CONFLICTS_XATTR, LiveOptions, RingerFs};
 use weft::ringer::mds::MdsOptions;
+use weft::ringer::net::pki::{self, Authority};
 use weft::ringer::net::{self, Answer, Ask, CellStatus, PORT};
 use weft::ringer::serve::{ServeOptions, Server};
 #[cfg(feature = "etcd")]
@@ -50,6 +53,12 @@ pub fn run(out: Output, verb: &Ringer) -> Outcome {
         Ringer::Unpin(args) => copies::pin(out, args, false),
         Ringer::History(args) => history::history(out, args),
         Ringer::Restore(args) => history::restore(out, args),
+        Ringer::Init(args) => members::init(out, args),
+        Ringer::Invite(args) => members::invite(out, args),
+        Ringer::Join(args) => members::join(out, args),
+        Ringer::Revoke(args) => members::revoke(out, args),
+        Ringer::Members(args) => members::members(out, args),
+        Ringer::Forget(args) => members::forget(out, args),
     }
 }
 
@@ -80,6 +89,9 @@ struct Served {
     cell: String,
     addresses: Vec<String>,
     process: u32,
+    /// Where Prometheus may ask.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    metrics: Option<String>,
 }
 
 fn serve(out: Output, args: &Serve) -> Outcome {
@@ -96,7 +108,10 @@ fn serve(out: Output, args: &Serve) -> Outcome {
     let told = Arc::new(AtomicBool::new(false));
     let mut signals = Signals::new([SIGTERM, SIGINT, SIGHUP])?;
     let server = start(args)?;
+    let metrics = args.metrics.as_deref().map(|at| CellMetrics::serve(at, server.watch()));
+    let metrics = metrics.transpose().map_err(|e| Failure::new(e.to_string()))?;
     let served = Served {
+        metrics: metrics.as_ref().and_then(CellMetrics::address).map(|at| at.to_string()),
         cell: args.cell.display().to_string(),
         addresses: server.addresses().iter().map(Address::to_string).collect(),
         process: std::process::id(),
@@ -141,9 +156,18 @@ fn serve_options(args: &Serve) -> Result<ServeOptions, Failure> {
     if listen.is_empty() {
         listen.push(address("localhost")?);
     }
-    let tls =
-        args.tls_certificates.as_deref().map(|d| ServerTls::mutual(d, Role::Server)).transpose();
-    let tls = tls.map_err(failed)?;
+    let (mut tls, mut authority, mut admins) = (None, None, Vec::new());
+    if let Some(dir) = &args.tls_certificates {
+        authority = Authority::open(dir).map_err(failed)?.map(Arc::new);
+        let server = match &authority {
+            None => ServerTls::mutual(dir, Role::Server),
+            Some(_) => {
+                admins.push(pki::fingerprint_in(&dir.join("client-cert.pem")).map_err(failed)?);
+                ServerTls::joining(dir)
+            }
+        };
+        tls = Some(server.map_err(failed)?);
+    }
     for address in &listen {
         if tls.is_none() && !args.insecure && !address.is_local().map_err(failed)? {
             return Err(Failure::usage(format!(
@@ -156,6 +180,8 @@ fn serve_options(args: &Serve) -> Result<ServeOptions, Failure> {
     Ok(ServeOptions {
         listen,
         tls,
+        authority,
+        admins,
         connections_max: args.connections_max,
         mds: MdsOptions { epoch_micros, ..MdsOptions::default() },
     })

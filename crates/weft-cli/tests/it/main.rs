@@ -22,6 +22,7 @@ mod ringer_copies;
 #[cfg(feature = "etcd")]
 mod ringer_etcd;
 mod ringer_locks;
+mod ringer_members;
 mod run;
 mod trace;
 mod transfer;

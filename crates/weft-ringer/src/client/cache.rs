@@ -77,8 +77,12 @@ pub(super) struct Cache {
     pub(super) recalled: BTreeSet<RnodeId>,
     /// Numbers that name nothing any more, and never will.
     pub(super) gone: BTreeSet<RnodeId>,
+    /// What the server will not grant in this session: leases of this mode and more.
+    pub(super) denied: BTreeMap<RnodeId, Mode>,
 }
 
+/// How many denials are remembered.
+const DENIED_MAX: usize = 4096;
 /// How many numbers of gone rnodes are remembered: enough for those that calls under way ask for.
 const GONE_MAX: usize = 1024;
 
@@ -88,6 +92,14 @@ impl Cache {
             self.gone.clear();
         }
         self.gone.insert(id);
+    }
+
+    pub(super) fn set_denied(&mut self, id: RnodeId, mode: Mode) {
+        if self.denied.len() >= DENIED_MAX {
+            self.denied.clear();
+        }
+        let denied = self.denied.entry(id).or_insert(mode);
+        *denied = mode.min(*denied);
     }
 
     /// Takes the states after a change, which is `seq` of the log.
@@ -154,7 +166,12 @@ impl<'a> Sight<'a> {
         if self.cache.gone.contains(&id) {
             return Err(Refusal::Stale.into());
         }
-        let mode = if self.writes { Mode::Write } else { at_least };
+        let denied = self.cache.denied.get(&id);
+        if denied.is_some_and(|denied| at_least >= *denied) {
+            return Err(Refusal::NotPermitted.into());
+        }
+        // Who may only look is not asked to change.
+        let mode = if self.writes && denied.is_none() { Mode::Write } else { at_least };
         Err(Stop::Need(Need::Lease(id, mode)))
     }
 

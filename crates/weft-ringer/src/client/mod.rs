@@ -473,6 +473,9 @@ impl Client {
             (RequestBody::Acquire { rnode, .. }, Reply::No { why: Refusal::Stale }) => {
                 self.cache.set_gone(rnode);
             }
+            (RequestBody::Acquire { rnode, mode }, Reply::No { why: Refusal::NotPermitted }) => {
+                self.cache.set_denied(rnode, mode);
+            }
             (RequestBody::Lookup { dir, name }, Reply::Found { dirent, token }) => {
                 if let Some(state) = self.read_under(dir, token) {
                     state.names.entry(name).or_insert(dirent);

@@ -111,6 +111,7 @@ impl Client {
         } else {
             self.session.ends = sent.after(welcome.lasts_micros);
             self.cache.leases.clear();
+            self.cache.denied.clear();
             self.listings.clear();
             self.locks.forget();
             self.outstanding.clear();

@@ -20,7 +20,7 @@ use super::copies::Uneven;
 use super::fs::Live;
 use super::home::Home;
 use super::journal::Journal;
-use super::peers::{Held, PeerServer, Peers};
+use super::peers::{Held, Outcasts, PeerServer, Peers};
 use super::tending::Pins;
 use crate::client::{Call, CallId, Client, ClientAction, ClientEvent, JournalRecord, Outcome};
 use crate::locks::LockStyle;
@@ -35,6 +35,8 @@ const TICK: Duration = Duration::from_millis(100);
 const RECONNECT: Duration = Duration::from_millis(300);
 /// How long one of several servers may say nothing before the next is tried.
 const SILENCE: Duration = Duration::from_secs(3);
+/// The same, if the server has said no.
+const REFUSED: Duration = Duration::from_secs(10);
 /// `ETIMEDOUT`
 pub(super) const ETIMEDOUT: i32 = 110;
 
@@ -82,6 +84,8 @@ pub(super) struct Engine {
     /// Files that changed here, of which there may be too few copies.
     pub(super) uneven: Mutex<BTreeMap<RnodeId, Uneven>>,
     pub(super) pins: Mutex<Pins>,
+    /// Certificates of clients that get nothing from this one.
+    outcasts: Outcasts,
     /// Who makes copies for other clients, once there is somebody.
     pub(super) live: OnceLock<Weak<Live>>,
     pub(super) stop: AtomicBool,
@@ -120,6 +124,7 @@ impl Engine {
             conflicts: Mutex::new(conflicts),
             uneven: Mutex::default(),
             pins: Mutex::new(pins),
+            outcasts: Outcasts::default(),
             live: OnceLock::new(),
             stop: AtomicBool::new(false),
             threads: Mutex::default(),
@@ -317,11 +322,14 @@ impl Engine {
         let mut circle = Circle::new(&self.options.servers);
         while !self.is_stopped() {
             let mut owner = None;
+            let mut left = RECONNECT;
             match self.connect(&circle.server()) {
                 Ok(()) => {}
-                Err(Error::Refused(why)) => {
+                Err(e @ (Error::Refused(_) | Error::Denied(_))) => {
+                    let why = e.to_string();
                     tracing::error!("the metadata server refuses this client: {why}");
                     let _ = self.joined.set(Err(why));
+                    left = REFUSED;
                 }
                 Err(Error::Standby { owner: at }) => owner = at,
                 Err(e) => tracing::debug!("the metadata server: {e}"),
@@ -329,7 +337,6 @@ impl Engine {
             if circle.go_on(owner.as_deref()) {
                 continue;
             }
-            let mut left = RECONNECT;
             while !self.is_stopped() && !left.is_zero() {
                 std::thread::sleep(TICK.min(left));
                 left = left.saturating_sub(TICK);
@@ -362,6 +369,7 @@ impl Engine {
                 return Err(Error::Refused(String::from_utf8_lossy(&why.0).into_owned()));
             }
             Answer::Standby { owner } => return Err(Error::standby(owner)),
+            Answer::Denied { denial } => return Err(denial.into()),
             _ => return Err(Error::Refused("the other side is no metadata server".into())),
         };
         let (mut receiver, writer, socket) = link.into_parts();
@@ -390,6 +398,10 @@ impl Engine {
                 Ok(Answer::Peers { peers }) => self.peers.learn(own, peers),
                 Ok(Answer::Standby { owner }) => break Err(Error::standby(owner)),
                 Ok(Answer::Pong {}) => {}
+                Ok(Answer::Outcasts { certificates }) => {
+                    *locked(&self.outcasts) = certificates.into_iter().collect();
+                }
+                Ok(Answer::Denied { denial }) => break Err(denial.into()),
                 Ok(other) => tracing::debug!("the server said {other:?}"),
                 Err(e) if e.is_timeout() && alone => {}
                 Err(e) if e.is_timeout() && heard.elapsed() < SILENCE => {
@@ -428,7 +440,8 @@ impl Engine {
             let nobody = || Held::No { full: false, why: "it is not ready".into() };
             live.map_or_else(nobody, |live| live.hold(id, go_on))
         });
-        let started = PeerServer::start(&address, tls, Arc::clone(&self.blocks), make_copy)?;
+        let started =
+            PeerServer::start(&address, tls, Arc::clone(&self.blocks), &self.outcasts, make_copy)?;
         let address = started.address().clone();
         *server = Some(started);
         Ok(address)

@@ -226,6 +226,10 @@ impl Live {
             }
             _ => {}
         }
+        if flags.intersects(OpenFlags::WRITE | OpenFlags::TRUNCATE) {
+            // Somebody else's changes; the kernel tells late that the last one has closed it.
+            self.is_left(id);
+        }
         if flags.contains(OpenFlags::TRUNCATE) {
             self.before_change(id)?;
             let change = Change { size_bytes: Some(0), ..Change::default() };

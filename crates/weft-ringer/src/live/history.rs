@@ -1,7 +1,8 @@
 //! What files were: kept before they change, listed, and made again.
 //!
-//! A content is kept when it is about to change for the first time since the file was last closed
-//! after a change here, or synced: so what is kept is what somebody left, and not every write.
+//! A content is kept when it is about to change for the first time since the file was last opened to
+//! be changed, closed after that, or synced: so what is kept is what somebody left, and not every
+//! write.
 
 use std::time::{Duration, Instant};
 

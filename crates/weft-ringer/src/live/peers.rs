@@ -5,7 +5,7 @@
 //! - A peer that fails, stalls or lies is asked last for [`BENCH`]; nobody waits for one longer than
 //!   [`FETCH_LIMIT`].
 
-use std::collections::HashMap;
+use std::collections::{BTreeSet, HashMap};
 use std::sync::atomic::{AtomicBool, Ordering};
 use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
 use std::time::{Duration, Instant};
@@ -14,8 +14,8 @@ use weft_net::{Address, ClientTls, Listener, Listening, ServerTls, Socket};
 
 use super::blocks::{self, Blocks};
 use crate::net::{
-    BlockBytes, Conversation, Error, FromPeer, HELLO_MAX_BYTES, MEMBER_NAME, PORT, Peer, Result,
-    SOCKET_MODE, ToPeer,
+    BlockBytes, Conversation, Denial, Error, FromPeer, HELLO_MAX_BYTES, MEMBER_NAME, PORT, Peer,
+    Result, SOCKET_MODE, ToPeer,
 };
 use crate::rnode::{Bytes, Holders};
 use crate::types::{BlockHash, ClientId, RnodeId};
@@ -244,6 +244,9 @@ pub(super) enum Held {
     },
 }
 
+/// Fingerprints of certificates that the server has revoked.
+pub(super) type Outcasts = Arc<Mutex<BTreeSet<BlockHash>>>;
+
 /// Makes a copy of a file: calls its argument now and then, and stops when that says so.
 pub(super) type MakeCopy = dyn Fn(RnodeId, &mut dyn FnMut() -> bool) -> Held + Send + Sync;
 
@@ -259,10 +262,17 @@ impl PeerServer {
         address: &Address,
         tls: Option<ServerTls>,
         blocks: Arc<Blocks>,
+        outcasts: &Outcasts,
         make_copy: Box<MakeCopy>,
     ) -> Result<Self> {
         let stop = Arc::new(AtomicBool::new(false));
-        let serving = Serving { tls, blocks, make_copy, stop: Arc::clone(&stop) };
+        let serving = Serving {
+            tls,
+            blocks,
+            outcasts: Arc::clone(outcasts),
+            make_copy,
+            stop: Arc::clone(&stop),
+        };
         let listener = Listener::bind(address, SOCKET_MODE)?;
         let listening = listener.start_threads("ringer-peer", SERVED_MAX, move |socket| {
             if let Err(e) = serving.serve(socket) {
@@ -286,6 +296,7 @@ impl Drop for PeerServer {
 struct Serving {
     tls: Option<ServerTls>,
     blocks: Arc<Blocks>,
+    outcasts: Outcasts,
     make_copy: Box<MakeCopy>,
     stop: Arc<AtomicBool>,
 }
@@ -304,6 +315,11 @@ impl Serving {
                 Err(Error::Closed) => return Ok(()),
                 Err(e) => return Err(e),
             };
+            let outcasts = self.outcasts.lock().unwrap_or_else(PoisonError::into_inner);
+            if peer.fingerprint().is_some_and(|shown| outcasts.contains(&shown)) {
+                return Err(Denial::Revoked.into());
+            }
+            drop(outcasts);
             let answer = match asked {
                 ToPeer::Fetch { rnode, hash } => self.block(rnode, &hash),
                 ToPeer::Hold { rnode } => self.hold(rnode, &mut peer),

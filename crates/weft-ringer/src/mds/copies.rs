@@ -18,6 +18,8 @@ use crate::wire::{Peeked, Reply, RequestBody, encode};
 
 /// The most copies of one file that are kept account of.
 const COPIES_MAX: usize = 64;
+/// Files in one transaction when a client is forgotten.
+const FORGET_AT_ONCE: usize = 50;
 /// The deepest directory whose policy is looked for, in steps to the root.
 const DEPTH_MAX: usize = 4096;
 
@@ -133,6 +135,42 @@ impl Mds {
         holders.clients.remove(&client);
         self.put_holders(store, id, &holders)?;
         Ok(Reply::Held {})
+    }
+
+    /// A client will not come back: it has no copies any more. Returns how many it had; `None` if its
+    /// epoch goes on.
+    ///
+    /// # Errors
+    /// Those of the store.
+    pub fn forget_client(
+        &mut self,
+        store: &mut dyn Store,
+        client: ClientId,
+    ) -> StoreResult<Option<u64>> {
+        if self.sessions.get(&client).is_some_and(|s| s.live) {
+            return Ok(None);
+        }
+        let (mut from, mut files) = (b"h".to_vec(), 0);
+        loop {
+            let part = store.range(&from, b"i", FORGET_AT_ONCE)?;
+            let mut transaction = Transaction::default();
+            for (key, record) in &part {
+                let mut holders: Holders = crate::wire::decode(&record.value)
+                    .map_err(|_| records::damaged("holders", key))?;
+                let had = holders.copies.remove(&client).is_some();
+                if holders.clients.remove(&client).is_some() || had {
+                    transaction.put(key.clone(), encode(&holders));
+                }
+                files += u64::from(had);
+            }
+            if !transaction.changes.is_empty() {
+                self.commit(store, transaction)?;
+            }
+            match part.last() {
+                Some((last, _)) => from = [&last[..], &[0]].concat(),
+                None => return Ok(Some(files)),
+            }
+        }
     }
 
     fn put_holders(

@@ -25,7 +25,7 @@ use crate::wire::{Kept, KeptVersion, RemovedFile, Reply, encode, wire_struct};
 /// Entries in one part of a list.
 const LIST_MAX: usize = 1000;
 /// Records that are looked at each time that something may be due.
-const DUE_AT_ONCE: usize = 200;
+const DUE_AT_ONCE: usize = 30;
 /// How often that is, in microseconds.
 const DUE_EVERY_MICROS: u64 = 10_000_000;
 /// The longest path that is kept of a removed file, in bytes.
@@ -78,6 +78,17 @@ fn load_all<T: crate::wire::Wire>(
         all.push(number.zip(value).ok_or_else(|| records::damaged("a version", &key))?);
     }
     Ok(all)
+}
+
+/// The numbers of the contents that are kept of a file, in order.
+fn numbers(store: &dyn Store, id: RnodeId) -> StoreResult<Vec<u64>> {
+    let (from, to) = (key(b'v', id.0), key(b'v', id.0.saturating_add(1)));
+    let found = store.range(&from, &to, usize::MAX)?;
+    let number = |key: &Vec<u8>| {
+        let number = key.get(9..17).and_then(|b| b.try_into().ok()).map(u64::from_be_bytes);
+        number.ok_or_else(|| records::damaged("a version", key))
+    };
+    found.iter().map(|(key, _)| number(key)).collect()
 }
 
 /// What a file is, as it is kept.
@@ -136,8 +147,7 @@ fn older(
     id: RnodeId,
     newest: u64,
 ) -> StoreResult<BTreeSet<u64>> {
-    let there: Vec<(u64, Version)> = load_all(store, b'v', id, usize::MAX)?;
-    let mut numbers: BTreeSet<u64> = there.into_iter().map(|(number, _)| number).collect();
+    let mut numbers: BTreeSet<u64> = numbers(store, id)?.into_iter().collect();
     let prefix = key(b'v', id.0);
     for (key, value) in &transaction.changes {
         let number = key.strip_prefix(&prefix[..]).and_then(|n| n.try_into().ok());
@@ -205,7 +215,7 @@ pub(super) fn ended(
     transaction: &mut Transaction,
 ) -> StoreResult<()> {
     if store.get(&list_key(id))?.is_none() {
-        for (number, _) in load_all::<Version>(store, b'v', id, usize::MAX)? {
+        for number in numbers(store, id)? {
             transaction.remove(version_key(id, number));
         }
     }
@@ -333,7 +343,7 @@ impl Mds {
                 let id = RnodeId(number_of(&id)?);
                 transaction.remove(key.clone());
                 transaction.remove(list_key(id));
-                for (number, _) in load_all::<Version>(store, b'v', id, usize::MAX)? {
+                for number in numbers(store, id)? {
                     transaction.remove(version_key(id, number));
                 }
             }

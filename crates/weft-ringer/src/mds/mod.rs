@@ -11,6 +11,7 @@
 //! - Every transaction expects the cell's record as this server wrote it. So of two servers on one
 //!   store the elder can change nothing.
 
+mod access;
 mod check;
 mod commit;
 mod copies;
@@ -23,6 +24,7 @@ use std::collections::{BTreeMap, BTreeSet};
 
 use weft_vfs::Time;
 
+pub use self::access::{Access, Grant, Level};
 pub use self::check::{Checked, PROBLEMS_MAX, Problem, check};
 use self::commit::{Stop, carry_out};
 use self::leases::{Leases, Step};
@@ -65,6 +67,24 @@ impl Default for MdsOptions {
     fn default() -> Self {
         Self { epoch_micros: 15_000_000, recall_retry_micros: 1_000_000 }
     }
+}
+
+/// The directory that a path names, from the root of the cell.
+///
+/// # Errors
+/// Those of the store.
+pub fn find_directory(store: &dyn Store, path: &[u8]) -> StoreResult<Option<RnodeId>> {
+    let mut at = RnodeId::ROOT;
+    for part in path.split(|b| *b == b'/').filter(|part| !part.is_empty()) {
+        let Ok(name) = Name::new(part) else { return Ok(None) };
+        let key = records::dirent_key(at, &name);
+        let dirent: Option<crate::rnode::Dirent> = records::load(store, &key, "name")?;
+        match dirent {
+            Some(dirent) if dirent.kind == weft_vfs::FileKind::Directory => at = dirent.id,
+            _ => return Ok(None),
+        }
+    }
+    Ok(Some(at))
 }
 
 /// What happens to a server.
@@ -219,6 +239,13 @@ impl Mds {
 
     fn session_end(&self, now: Moment) -> Moment {
         now.after(self.options.epoch_micros + self.options.epoch_micros / MARGIN)
+    }
+
+    /// Says no to a request, without a look at it.
+    #[must_use]
+    pub fn deny(&self, message: &ToServer) -> ToClient {
+        let reply = Reply::No { why: Refusal::NotPermitted };
+        self.reply(message.client, message.request.id, reply)
     }
 
     /// Takes an event at the moment `now`; `now` never goes back. Returns what to send.

@@ -85,6 +85,18 @@ pub(super) fn name_key(id: RnodeId, dir: RnodeId, cookie: Cookie) -> Vec<u8> {
     [&key(b'u', id.0)[..], &dir.0.to_be_bytes(), &cookie.0.to_be_bytes()].concat()
 }
 
+/// The directories in which an rnode has names.
+pub(super) fn directories_of(store: &dyn Store, id: RnodeId) -> StoreResult<Vec<RnodeId>> {
+    let (from, to) = (key(b'u', id.0), key(b'u', id.0.saturating_add(1)));
+    let mut dirs = Vec::new();
+    for (key, _) in store.range(&from, &to, usize::MAX)? {
+        let dir = key.get(9..17).and_then(|b| b.try_into().ok()).map(u64::from_be_bytes);
+        dirs.push(RnodeId(dir.ok_or_else(|| damaged("name of an rnode", &key))?));
+    }
+    dirs.dedup();
+    Ok(dirs)
+}
+
 /// A directory in which an rnode has a name; the same at each call while its names stay.
 pub(super) fn a_directory_of(store: &dyn Store, id: RnodeId) -> StoreResult<Option<RnodeId>> {
     let (from, to) = (key(b'u', id.0), key(b'u', id.0.saturating_add(1)));

@@ -1,6 +1,7 @@
 //! What is said on connections around the messages of client and metadata server, and between
 //! clients.
 
+use crate::mds::{Grant, Level};
 use crate::rnode::Bytes;
 use crate::types::{BlockHash, ClientId, Epoch, Generation, RnodeId};
 use crate::wire::{FromServer, Reader, ToServer, Wire, WireError, wire_enum, wire_struct};
@@ -40,6 +41,34 @@ pub enum Ask {
     Ping {},
     /// Do the cell's records fit together? The server does nothing else meanwhile.
     Check {},
+    /// Asks for a certificate, by an invitation. The first and only message of who has none.
+    Enroll {
+        /// The secret of the invitation.
+        secret: Bytes,
+        /// An Ed25519 key.
+        public_key: Bytes,
+        /// The name that the member wants.
+        name: Bytes,
+    },
+    /// Makes an invitation. Of who runs the cell.
+    Invite {
+        /// What who joins may do, by paths of directories from the root of the cell.
+        grants: Vec<(Bytes, Level)>,
+        /// For how long it is good, in seconds.
+        lasts_secs: u64,
+    },
+    /// Sends a member away for good. Of who runs the cell.
+    Revoke {
+        /// Its name.
+        name: Bytes,
+    },
+    /// Who are the members? Of who runs the cell.
+    Members {},
+    /// A client will not come back: it counts no more as one that has copies. Of who runs the cell.
+    Forget {
+        /// Which.
+        client: ClientId,
+    },
 }
 wire_enum!(Ask {
     1 => Join { secret, listens, cell },
@@ -49,6 +78,11 @@ wire_enum!(Ask {
     5 => Search { query, limit },
     20 => Ping {},
     21 => Check {},
+    40 => Enroll { secret, public_key, name },
+    41 => Invite { grants, lasts_secs },
+    42 => Revoke { name },
+    43 => Members {},
+    44 => Forget { client },
 });
 
 /// From a metadata server.
@@ -108,6 +142,40 @@ pub enum Answer {
         /// The first of them: a word for what is wrong, and where.
         problems: Vec<(Bytes, Bytes)>,
     },
+    /// No, for this reason; the connection ends if it was the first message.
+    Denied {
+        /// Why.
+        denial: Denial,
+    },
+    /// To `Enroll`.
+    Enrolled {
+        /// The certificate, with the authority's behind it, as PEM.
+        chain: Bytes,
+        /// The authority's, as PEM.
+        authority: Bytes,
+    },
+    /// To `Invite`.
+    Invited {
+        /// The secret of the invitation.
+        secret: Bytes,
+    },
+    /// To `Revoke`.
+    Revoked {},
+    /// To `Members`.
+    Members {
+        /// They.
+        members: Vec<MemberStatus>,
+    },
+    /// To `Forget`.
+    Forgotten {
+        /// How many files it had copies of.
+        files: u64,
+    },
+    /// Certificates that are good no more; comes after `Joined` and whenever there is one more.
+    Outcasts {
+        /// Their fingerprints.
+        certificates: Vec<BlockHash>,
+    },
 }
 wire_enum!(Answer {
     1 => Joined { client, cell },
@@ -120,7 +188,66 @@ wire_enum!(Answer {
     20 => Standby { owner },
     21 => Pong {},
     22 => Checked { rnodes, names, problem_count, problems },
+    40 => Denied { denial },
+    41 => Enrolled { chain, authority },
+    42 => Invited { secret },
+    43 => Revoked {},
+    44 => Members { members },
+    45 => Outcasts { certificates },
+    46 => Forgotten { files },
 });
+
+/// Why somebody is not let in, or may not do what was asked.
+#[derive(Debug, Clone, Copy, PartialEq, Eq, thiserror::Error)]
+#[non_exhaustive]
+pub enum Denial {
+    /// No such invitation.
+    #[error("the invitation is not one of this cell")]
+    NoInvitation,
+    /// Too late.
+    #[error("the invitation has expired")]
+    Expired,
+    /// Somebody has joined by it.
+    #[error("the invitation was used already")]
+    Used,
+    /// Not a name, or one that is taken, perhaps by who was sent away.
+    #[error("a member cannot have that name, or another has it")]
+    Name,
+    /// No certificate, or one that no member has.
+    #[error("the certificate is not that of a member of this cell")]
+    Stranger,
+    /// Sent away.
+    #[error("the certificate was revoked")]
+    Revoked,
+    /// Only who runs the cell may.
+    #[error("only who runs the cell may do that")]
+    NotAdmin,
+    /// The server has no authority to give certificates with.
+    #[error("this server cannot give certificates: it was started without its authority's key")]
+    NoAuthority,
+}
+wire_enum!(Denial {
+    1 => NoInvitation,
+    2 => Expired,
+    3 => Used,
+    4 => Name,
+    5 => Stranger,
+    6 => Revoked,
+    7 => NotAdmin,
+    8 => NoAuthority,
+});
+
+/// A member of a cell.
+#[derive(Debug, Clone, PartialEq, Eq)]
+pub struct MemberStatus {
+    /// Its name.
+    pub name: Bytes,
+    /// What it may do.
+    pub grants: Vec<Grant>,
+    /// Whether it was sent away.
+    pub revoked: bool,
+}
+wire_struct!(MemberStatus { name, grants, revoked });
 
 /// A client that others reach.
 #[derive(Debug, Clone, PartialEq, Eq)]

@@ -12,15 +12,19 @@
 //!   [`OUTBOX_MAX_BYTES`] to send. Before a peer has said who it is, a frame may have
 //!   [`HELLO_MAX_BYTES`].
 
+mod joining;
 mod message;
 mod outbox;
+pub mod pki;
 
 use std::io::Read;
 use std::sync::Arc;
 use std::time::{Duration, Instant};
 
+pub use joining::join;
 pub use message::{
-    Answer, Ask, BlockBytes, CellStatus, ClientStatus, FromPeer, Hit, Peer, SECRET_BYTES, ToPeer,
+    Answer, Ask, BlockBytes, CellStatus, ClientStatus, Denial, FromPeer, Hit, MemberStatus, Peer,
+    SECRET_BYTES, ToPeer,
 };
 pub(crate) use outbox::Outbox;
 use weft_net::{
@@ -73,6 +77,9 @@ pub enum Error {
     /// The other side ended the connection, or this one did.
     #[error("the connection has ended")]
     Closed,
+    /// Who asked may not.
+    #[error("{0}")]
+    Denied(#[from] Denial),
     /// The store of a cell or of a client.
     #[error("{0}")]
     Store(String),
@@ -159,6 +166,8 @@ pub struct Conversation {
     receiver: Receiver,
     writer: Box<dyn SendHalf>,
     socket: Arc<Socket>,
+    /// The certificate that the other side has shown, in DER.
+    certificate: Option<Vec<u8>>,
 }
 
 impl std::fmt::Debug for Conversation {
@@ -195,8 +204,8 @@ impl Conversation {
     }
 
     fn new(channel: Channel) -> Self {
-        let Channel { socket, reader, writer } = channel;
-        Self { receiver: Receiver::new(reader), writer, socket }
+        let Channel { socket, reader, writer, certificate } = channel;
+        Self { receiver: Receiver::new(reader), writer, socket, certificate }
     }
 
     /// Sends a message.
@@ -214,6 +223,11 @@ impl Conversation {
     /// [`Error`]; the connection is of no more use.
     pub fn receive<T: Wire>(&mut self, deadline: Option<Instant>) -> Result<T> {
         self.receiver.next(deadline)
+    }
+
+    /// The fingerprint of the certificate that the other side has shown.
+    pub(crate) fn fingerprint(&self) -> Option<crate::types::BlockHash> {
+        self.certificate.as_deref().map(pki::fingerprint)
     }
 
     pub(crate) fn limit_frames(&mut self, limit_bytes: usize) {
@@ -243,11 +257,13 @@ pub fn ask(server: &Address, tls: Option<&ClientTls>, question: &Ask) -> Result<
         Answer::Refused { why } => {
             return Err(Error::Refused(String::from_utf8_lossy(&why.0).into_owned()));
         }
+        Answer::Denied { denial } => return Err(denial.into()),
         _ => return Err(Error::Refused("the other side is no metadata server".into())),
     }
     link.send(question)?;
     let limit = if matches!(question, Ask::Check {}) { CHECK_LIMIT } else { HANDSHAKE_LIMIT };
     match link.receive(Some(Instant::now() + limit))? {
+        Answer::Denied { denial } => Err(denial.into()),
         Answer::Refused { why } => {
             Err(Error::Refused(String::from_utf8_lossy(&why.0).into_owned()))
         }

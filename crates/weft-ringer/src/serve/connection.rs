@@ -12,8 +12,8 @@ use super::core::Event;
 use super::{Shared, spawn};
 use crate::live::client_id;
 use crate::net::{
-    Answer, Ask, Conversation, Error, HANDSHAKE_LIMIT, HELLO_MAX_BYTES, Outbox, PORT, Result,
-    SECRET_BYTES,
+    Answer, Ask, Conversation, Denial, Error, HANDSHAKE_LIMIT, HELLO_MAX_BYTES, Outbox, PORT,
+    Result, SECRET_BYTES,
 };
 use crate::rnode::Bytes;
 use crate::types::ClientId;
@@ -32,14 +32,34 @@ fn refuse(link: &mut Conversation, why: &str) -> Error {
     Error::Refused(why.to_owned())
 }
 
+fn deny(link: &mut Conversation, denial: Denial) -> Error {
+    let _ = link.send(&Answer::Denied { denial });
+    denial.into()
+}
+
 /// Serves a connection to its end.
 pub(super) fn serve_connection(shared: &Shared, socket: Socket) -> Result<()> {
     let mut link = Conversation::accept(socket, shared.options.tls.as_ref())?;
     link.limit_frames(HELLO_MAX_BYTES);
     let first = link.receive(Some(Instant::now() + HANDSHAKE_LIMIT))?;
-    let (client, listens, cell) = match first {
+    let certificate = link.fingerprint();
+    let has_authority = shared.options.authority.is_some();
+    let enroll = match &first {
+        Ask::Enroll { .. } if !has_authority => {
+            return Err(deny(&mut link, Denial::NoAuthority));
+        }
+        Ask::Enroll { .. } => true,
+        // Who has shown none may do nothing else.
+        _ if has_authority && certificate.is_none() => {
+            return Err(deny(&mut link, Denial::Stranger));
+        }
+        _ => false,
+    };
+    let (client, listens, cell) = match &first {
+        Ask::Enroll { .. } => (None, None, 0),
         Ask::Observe {} => (None, None, 0),
         Ask::Join { secret, listens, cell } => {
+            let (listens, cell) = (listens.clone(), *cell);
             if secret.0.len() != SECRET_BYTES {
                 return Err(refuse(&mut link, "the secret has another length"));
             }
@@ -62,8 +82,17 @@ pub(super) fn serve_connection(shared: &Shared, socket: Socket) -> Result<()> {
     let sender = Arc::clone(&outbox);
     let sending = spawn("ringer-send", move || sender.run(writer))?;
     let number = NEXT.fetch_add(1, Ordering::Relaxed);
-    let joined = Event::Joined { number, client, listens, cell, outbox: Arc::clone(&outbox) };
-    let served = post(shared, joined).and_then(|()| take(shared, &mut receiver, number, client));
+    let outbox_of_it = Arc::clone(&outbox);
+    let served = if enroll {
+        post(shared, Event::Enroll { ask: first, outbox: outbox_of_it })
+            // It ends the connection when it has the answer.
+            .and_then(|()| receiver.next::<Ask>(Some(Instant::now() + HANDSHAKE_LIMIT)))
+            .map(|_| ())
+    } else {
+        let outbox = outbox_of_it;
+        let joined = Event::Joined { number, client, certificate, listens, cell, outbox };
+        post(shared, joined).and_then(|()| take(shared, &mut receiver, number, client))
+    };
     if let Some(client) = client {
         let _ = post(shared, Event::Left { number, client });
     }
@@ -102,7 +131,14 @@ fn take(
             (Ask::Search { query, limit }, _) => Event::Search { number, query, limit },
             (Ask::Check {}, _) => Event::Check { number },
             (Ask::Ping {}, _) => Event::Ping { number },
-            (Ask::Join { .. } | Ask::Observe {}, _) => {
+            (
+                ask @ (Ask::Invite { .. }
+                | Ask::Revoke { .. }
+                | Ask::Members {}
+                | Ask::Forget { .. }),
+                _,
+            ) => Event::Run { number, ask },
+            (Ask::Join { .. } | Ask::Observe {} | Ask::Enroll { .. }, _) => {
                 return Err(Error::Refused("it says twice who it is".into()));
             }
         };

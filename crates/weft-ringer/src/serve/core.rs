@@ -2,17 +2,19 @@
 
 use std::collections::BTreeMap;
 use std::sync::Arc;
-use std::sync::mpsc::{Receiver, RecvTimeoutError};
+use std::sync::mpsc::{Receiver, RecvTimeoutError, SyncSender};
 use std::time::{Duration, Instant};
 
 use super::ServeOptions;
+use super::members::{self, Members};
 use crate::live::{fill_random, now, wall};
-use crate::mds::{Checked, Mds, MdsEvent, ToClient, check};
-use crate::net::{Answer, CellStatus, ClientStatus, Error, Hit, Outbox, Peer, Result};
+use crate::mds::{Access, Checked, Level, Mds, MdsEvent, ToClient, check};
+use crate::net::pki::{Authority, PUBLIC_KEY_BYTES, TOKEN_SECRET_BYTES, secret_hash};
+use crate::net::{Answer, Ask, CellStatus, ClientStatus, Denial, Error, Hit, Outbox, Peer, Result};
 use crate::query::Query;
 use crate::rnode::Bytes;
 use crate::store::{CellStore, StoreError, Transaction};
-use crate::types::ClientId;
+use crate::types::{BlockHash, ClientId};
 use crate::wire::ToServer;
 
 /// How long it may take to tell clients that this server has lost its cell.
@@ -30,6 +32,8 @@ pub(super) enum Event {
     Joined {
         number: u64,
         client: Option<ClientId>,
+        /// The fingerprint of the certificate that was shown.
+        certificate: Option<BlockHash>,
         listens: Option<Bytes>,
         /// The cell that the client's local store belongs to; 0 if it is new.
         cell: u64,
@@ -43,8 +47,22 @@ pub(super) enum Event {
         number: u64,
         message: Box<ToServer>,
     },
+    /// Somebody without a certificate asks for one.
+    Enroll {
+        ask: Ask,
+        outbox: Arc<Outbox>,
+    },
+    /// Something that only who runs the cell may ask.
+    Run {
+        number: u64,
+        ask: Ask,
+    },
     Status {
         number: u64,
+    },
+    /// The same, of somebody in this process.
+    Describe {
+        tell: SyncSender<CellStatus>,
     },
     Search {
         number: u64,
@@ -65,6 +83,16 @@ struct Connection {
     number: u64,
     outbox: Arc<Outbox>,
     listens: Option<Bytes>,
+    certificate: Option<BlockHash>,
+    access: Access,
+}
+
+/// A connection of somebody who only looks.
+#[derive(Debug)]
+struct Observer {
+    outbox: Arc<Outbox>,
+    certificate: Option<BlockHash>,
+    access: Access,
 }
 
 pub(super) struct Core {
@@ -73,7 +101,10 @@ pub(super) struct Core {
     cell: u64,
     epoch_micros: u64,
     clients: BTreeMap<ClientId, Connection>,
-    observers: BTreeMap<u64, Arc<Outbox>>,
+    observers: BTreeMap<u64, Observer>,
+    /// Who may come in; `None` if whoever has a certificate may.
+    members: Option<Members>,
+    authority: Option<Arc<Authority>>,
 }
 
 fn store_error(e: &StoreError) -> Error {
@@ -100,6 +131,13 @@ impl Core {
     /// Begins a life of the server of the cell in `store`.
     pub(super) fn open(mut store: Box<dyn CellStore>, options: &ServeOptions) -> Result<Self> {
         let cell = cell_number(&mut *store)?;
+        let members = match &options.authority {
+            Some(_) => {
+                let loaded = Members::load(&*store, options.admins.clone());
+                Some(loaded.map_err(|e| store_error(&e))?)
+            }
+            None => None,
+        };
         let mds = Mds::open(&mut *store, now(), wall(), options.mds.clone());
         let mds = mds.map_err(|e| store_error(&e))?;
         Ok(Self {
@@ -109,14 +147,16 @@ impl Core {
             epoch_micros: options.mds.epoch_micros,
             clients: BTreeMap::new(),
             observers: BTreeMap::new(),
+            members,
+            authority: options.authority.clone(),
         })
     }
 
     /// Takes events until told to stop.
     pub(super) fn run(mut self, events: &Receiver<Event>) -> Result<()> {
         let ended = self.serve(events);
-        let outboxes: Vec<_> =
-            self.clients.values().map(|c| &c.outbox).chain(self.observers.values()).collect();
+        let observers = self.observers.values().map(|o| &o.outbox);
+        let outboxes: Vec<_> = self.clients.values().map(|c| &c.outbox).chain(observers).collect();
         if ended.is_err() {
             // They look for another server, if there is one.
             let told = Instant::now() + FAREWELL;
@@ -176,24 +216,41 @@ impl Core {
 
     fn event(&mut self, event: Event) -> Result<()> {
         match event {
-            Event::Joined { number, client: None, outbox, .. } => {
-                outbox.post(&Answer::Welcome {});
-                self.observers.retain(|_, o| !o.is_closed());
-                self.observers.insert(number, outbox);
-            }
-            Event::Joined { number, client: Some(client), listens, cell, outbox } => {
+            Event::Joined { number, client, certificate, listens, cell, outbox } => {
+                let access = match self.admit(certificate) {
+                    Ok(access) => access,
+                    Err(denial) => {
+                        outbox.post(&Answer::Denied { denial });
+                        return Ok(());
+                    }
+                };
+                let Some(client) = client else {
+                    outbox.post(&Answer::Welcome {});
+                    self.observers.retain(|_, o| !o.outbox.is_closed());
+                    self.observers.insert(number, Observer { outbox, certificate, access });
+                    return Ok(());
+                };
                 if cell != 0 && cell != self.cell {
                     let why = "its local store belongs to another cell";
                     outbox.post(&refused(why));
                     return Ok(());
                 }
                 outbox.post(&Answer::Joined { client, cell: self.cell });
-                let new = Connection { number, outbox, listens };
+                let new = Connection { number, outbox, listens, certificate, access };
                 if let Some(old) = self.clients.insert(client, new) {
                     // A client has one connection: this one is dead, or its twin's.
                     old.outbox.close();
                 }
                 self.tell_peers();
+                self.tell_outcasts();
+            }
+            Event::Enroll { ask, outbox } => {
+                let answer = self.enroll(&ask)?;
+                outbox.post(&answer);
+            }
+            Event::Run { number, ask } => {
+                let answer = self.run_cell(number, &ask)?;
+                self.answer(number, &answer);
             }
             Event::Left { number, client } => {
                 if self.clients.get(&client).is_some_and(|c| c.number == number) {
@@ -202,14 +259,28 @@ impl Core {
             }
             Event::Message { number, message } => {
                 let current = self.clients.get(&message.client);
-                if current.is_some_and(|c| c.number == number) {
+                let Some(current) = current.filter(|c| c.number == number) else { return Ok(()) };
+                let allowed = current.access.allows(&*self.store, &message.request.body);
+                if allowed.map_err(|e| store_error(&e))? {
                     self.mds(MdsEvent::Message(*message))?;
+                } else {
+                    tracing::info!("client {:016x} may not do what it asked", message.client.0);
+                    let ToClient { message, .. } = self.mds.deny(&message);
+                    current.outbox.post(&Answer::Mds { message: Box::new(message) });
                 }
             }
-            Event::Status { number } => self.answer(number, &self.status()),
+            Event::Status { number } => {
+                self.answer(number, &Answer::Status { status: self.status() });
+            }
+            // Who has gone meanwhile needs no answer.
+            Event::Describe { tell } => drop(tell.try_send(self.status())),
             Event::Search { number, query, limit } => {
-                let answer = self.search(&query, limit)?;
+                let answer = self.search(number, &query, limit)?;
                 self.answer(number, &answer);
+            }
+            // What is wrong is told by names.
+            Event::Check { number } if self.access_of(number).everywhere().is_none() => {
+                self.answer(number, &Answer::Denied { denial: Denial::NotAdmin });
             }
             Event::Check { number } => {
                 let checked = check(&*self.store).map_err(|e| store_error(&e))?;
@@ -223,8 +294,130 @@ impl Core {
 
     fn answer(&self, number: u64, answer: &Answer) {
         let client = self.clients.values().find(|c| c.number == number).map(|c| &c.outbox);
-        if let Some(outbox) = client.or(self.observers.get(&number)) {
+        if let Some(outbox) = client.or(self.observers.get(&number).map(|o| &o.outbox)) {
             outbox.post(answer);
+        }
+    }
+
+    /// What the owner of a certificate may do.
+    fn admit(&self, certificate: Option<BlockHash>) -> std::result::Result<Access, Denial> {
+        let Some(members) = &self.members else { return Ok(Access::full()) };
+        let certificate = certificate.ok_or(Denial::Stranger)?;
+        members.admit(&certificate).map(|(_, access)| access).inspect_err(|denial| {
+            tracing::warn!("certificate {certificate:?} is not let in: {denial}");
+        })
+    }
+
+    /// What may be done on a connection.
+    fn access_of(&self, number: u64) -> Access {
+        let client = self.clients.values().find(|c| c.number == number).map(|c| &c.access);
+        let access = client.or(self.observers.get(&number).map(|o| &o.access));
+        access.cloned().unwrap_or(Access { grants: Vec::new() })
+    }
+
+    /// Makes a member by an invitation.
+    fn enroll(&mut self, ask: &Ask) -> Result<Answer> {
+        let Ask::Enroll { secret, public_key, name } = ask else {
+            return Ok(refused("that is not how one joins"));
+        };
+        let (Some(authority), Some(members)) = (&self.authority, &mut self.members) else {
+            return Ok(Answer::Denied { denial: Denial::NoAuthority });
+        };
+        if secret.0.len() != TOKEN_SECRET_BYTES || public_key.0.len() != PUBLIC_KEY_BYTES {
+            return Ok(refused("a secret or a key has another length"));
+        }
+        let (secret, name) = (secret_hash(&secret.0), String::from_utf8_lossy(&name.0));
+        let looked = members.look(&*self.store, &secret, &name, wall().secs);
+        let invitation = match looked.map_err(|e| store_error(&e))? {
+            Ok(invitation) => invitation,
+            Err(denial) => {
+                tracing::warn!("nobody joins as {name:?}: {denial}");
+                return Ok(Answer::Denied { denial });
+            }
+        };
+        let (chain, certificate) = authority.admit(&name, &public_key.0)?;
+        let enrolled = members.enroll(&mut *self.store, &secret, &name, invitation, certificate);
+        enrolled.map_err(|e| store_error(&e))?;
+        tracing::info!("{name} has joined");
+        Ok(Answer::Enrolled {
+            chain: Bytes(chain.into_bytes()),
+            authority: Bytes(authority.certificate().as_bytes().to_vec()),
+        })
+    }
+
+    /// Does what only who runs the cell may ask.
+    fn run_cell(&mut self, number: u64, ask: &Ask) -> Result<Answer> {
+        if self.access_of(number).everywhere() != Some(Level::Admin) {
+            return Ok(Answer::Denied { denial: Denial::NotAdmin });
+        }
+        if let Ask::Forget { client } = ask {
+            let forgotten = self.mds.forget_client(&mut *self.store, *client);
+            return Ok(match forgotten.map_err(|e| store_error(&e))? {
+                Some(files) => Answer::Forgotten { files },
+                None => refused("that client is here, or its epoch has not ended"),
+            });
+        }
+        let Some(members) = &mut self.members else {
+            return Ok(Answer::Denied { denial: Denial::NoAuthority });
+        };
+        match ask {
+            Ask::Invite { grants, lasts_secs } => {
+                let access = match members::access(&*self.store, grants) {
+                    Ok(Ok(access)) => access,
+                    Ok(Err(why)) => return Ok(refused(&why)),
+                    Err(e) => return Err(store_error(&e)),
+                };
+                let mut secret = vec![0; TOKEN_SECRET_BYTES];
+                fill_random(&mut secret).map_err(|e| Error::io("random numbers", e))?;
+                let lasts = i64::try_from(*lasts_secs).unwrap_or(i64::MAX);
+                let until = wall().secs.saturating_add(lasts);
+                let hash = secret_hash(&secret);
+                let kept = Members::invite(&mut *self.store, &hash, access, until);
+                kept.map_err(|e| store_error(&e))?;
+                Ok(Answer::Invited { secret: Bytes(secret) })
+            }
+            Ask::Revoke { name } => {
+                let name = String::from_utf8_lossy(&name.0);
+                let revoked = members.revoke(&mut *self.store, &name);
+                let Some(certificate) = revoked.map_err(|e| store_error(&e))? else {
+                    return Ok(refused("there is no such member"));
+                };
+                tracing::info!("{name} was sent away");
+                self.hang_up_on(certificate);
+                self.tell_outcasts();
+                Ok(Answer::Revoked {})
+            }
+            Ask::Members {} => Ok(Answer::Members { members: members.list() }),
+            _ => Ok(refused("that is not for who runs the cell")),
+        }
+    }
+
+    /// Ends every connection of a certificate. Its epochs end by themselves: what it changed under
+    /// leases before, and did not tell, is lost to the cell.
+    fn hang_up_on(&mut self, certificate: BlockHash) {
+        let gone = |shown: &Option<BlockHash>| *shown == Some(certificate);
+        let denied = Answer::Denied { denial: Denial::Revoked };
+        self.clients.retain(|_, c| {
+            if gone(&c.certificate) {
+                c.outbox.post(&denied);
+                c.outbox.close();
+            }
+            !gone(&c.certificate)
+        });
+        self.observers.retain(|_, o| {
+            if gone(&o.certificate) {
+                o.outbox.close();
+            }
+            !gone(&o.certificate)
+        });
+    }
+
+    /// Tells every client whom not to give blocks to.
+    fn tell_outcasts(&self) {
+        let Some(members) = &self.members else { return };
+        let outcasts = Answer::Outcasts { certificates: members.revoked() };
+        for connection in self.clients.values() {
+            connection.outbox.post(&outcasts);
         }
     }
 
@@ -239,7 +432,7 @@ impl Core {
         }
     }
 
-    fn search(&self, query: &Bytes, limit: u32) -> Result<Answer> {
+    fn search(&self, number: u64, query: &Bytes, limit: u32) -> Result<Answer> {
         let parsed = String::from_utf8_lossy(&query.0).parse::<Query>();
         let query = match parsed {
             Ok(query) => query,
@@ -252,19 +445,32 @@ impl Core {
                 "the index is being made, after a change of servers: ask again soon",
             ));
         };
+        let is_cut = found.len() > limit;
+        let access = self.access_of(number);
+        let mut hidden = None;
+        found.retain(|(rnode, _)| match access.level(&*self.store, *rnode) {
+            Ok(level) => level.is_some(),
+            Err(e) => {
+                hidden = Some(e);
+                false
+            }
+        });
+        if let Some(e) = hidden {
+            return Err(store_error(&e));
+        }
         let mut bytes = 0;
         let fits = found.iter().take(limit).take_while(|(_, path)| {
             bytes += path.len();
             bytes <= HITS_MAX_BYTES
         });
         let fits = fits.count();
-        let complete = fits == found.len();
+        let complete = fits == found.len() && !is_cut;
         found.truncate(fits);
         let hits = found.into_iter().map(|(rnode, path)| Hit { rnode, path: Bytes(path) });
         Ok(Answer::Found { hits: hits.collect(), complete })
     }
 
-    fn status(&self) -> Answer {
+    fn status(&self) -> CellStatus {
         let clients = self.mds.clients().map(|known| {
             let connection = self.clients.get(&known.client);
             ClientStatus {
@@ -277,15 +483,13 @@ impl Core {
                 writes: known.writes,
             }
         });
-        Answer::Status {
-            status: CellStatus {
-                cell: self.cell,
-                generation: self.mds.generation(),
-                revision: self.store.revision().map_or(0, |r| r.0),
-                in_grace: self.mds.in_grace(),
-                epoch_micros: self.epoch_micros,
-                clients: clients.collect(),
-            },
+        CellStatus {
+            cell: self.cell,
+            generation: self.mds.generation(),
+            revision: self.store.revision().map_or(0, |r| r.0),
+            in_grace: self.mds.in_grace(),
+            epoch_micros: self.epoch_micros,
+            clients: clients.collect(),
         }
     }
 }

@@ -151,19 +151,21 @@ impl Standby {
                 self.observers.retain(|_, o| !o.is_closed());
                 self.observers.insert(number, outbox);
             }
-            Event::Joined { outbox, .. } => {
+            Event::Joined { outbox, .. } | Event::Enroll { outbox, .. } => {
                 outbox.post(&self.answer());
                 self.leaving.push((Instant::now(), outbox));
             }
             Event::Status { number }
             | Event::Search { number, .. }
+            | Event::Run { number, .. }
             | Event::Check { number }
             | Event::Ping { number } => {
                 if let Some(outbox) = self.observers.get(&number) {
                     outbox.post(&self.answer());
                 }
             }
-            Event::Left { .. } | Event::Message { .. } | Event::Stop => {}
+            // Who asks how the cell is asks who has it.
+            Event::Left { .. } | Event::Message { .. } | Event::Describe { .. } | Event::Stop => {}
         }
     }
 

@@ -12,6 +12,7 @@ mod connection;
 mod core;
 #[cfg(feature = "etcd")]
 mod member;
+mod members;
 
 use std::path::Path;
 use std::sync::atomic::{AtomicBool, Ordering};
@@ -27,13 +28,18 @@ use self::core::{Core, Event};
 #[cfg(feature = "etcd")]
 use self::member::Member;
 use crate::mds::MdsOptions;
-use crate::net::{Error, Result, SOCKET_MODE};
+use crate::net::pki::Authority;
+use crate::net::{CellStatus, Error, Result, SOCKET_MODE};
 #[cfg(feature = "etcd")]
 use crate::store::EtcdOptions;
 use crate::store::SqliteStore;
+use crate::types::BlockHash;
 
 /// Events that wait for the state machine; connections wait beyond that.
 const EVENTS_MAX: usize = 256;
+
+/// How long who asks how the cell is waits for an answer.
+const WATCH_LIMIT: Duration = Duration::from_secs(2);
 
 /// How to serve.
 #[derive(Debug, Clone)]
@@ -42,6 +48,11 @@ pub struct ServeOptions {
     pub listen: Vec<Address>,
     /// Certificates. `None`: nothing is encrypted, and who reaches a socket is let in.
     pub tls: Option<ServerTls>,
+    /// Who gives certificates to those who join.
+    /// `None`: whoever has a certificate of the authority may do everything, and nobody can join.
+    pub authority: Option<Arc<Authority>>,
+    /// Certificates that may do everything, by their fingerprints. For a server with an authority.
+    pub admins: Vec<BlockHash>,
     /// Connections at once; more are closed as they come.
     pub connections_max: usize,
     /// Of the state machine.
@@ -52,7 +63,14 @@ impl ServeOptions {
     /// The usual ones, without any place to listen.
     #[must_use]
     pub fn new() -> Self {
-        Self { listen: Vec::new(), tls: None, connections_max: 1024, mds: MdsOptions::default() }
+        Self {
+            listen: Vec::new(),
+            tls: None,
+            authority: None,
+            admins: Vec::new(),
+            connections_max: 1024,
+            mds: MdsOptions::default(),
+        }
     }
 }
 
@@ -153,6 +171,12 @@ impl Server {
         &self.addresses
     }
 
+    /// Something to ask how the cell is.
+    #[must_use]
+    pub fn watch(&self) -> Watch {
+        Watch { shared: Arc::clone(&self.shared) }
+    }
+
     /// Whether the server has ended by itself, after at most `limit`.
     #[must_use]
     pub fn has_ended(&self, limit: Duration) -> bool {
@@ -189,6 +213,22 @@ impl Drop for Server {
 fn bind(options: &ServeOptions) -> Result<Vec<Listener>> {
     let bind = |address| Listener::bind(address, SOCKET_MODE);
     Ok(options.listen.iter().map(bind).collect::<Result<_, _>>()?)
+}
+
+/// Asks a server how its cell is, from any thread.
+#[derive(Debug, Clone)]
+pub struct Watch {
+    shared: Arc<Shared>,
+}
+
+impl Watch {
+    /// How the cell is; `None` if the server has ended or has too much to do, or stands by.
+    #[must_use]
+    pub fn status(&self) -> Option<CellStatus> {
+        let (tell, told) = sync_channel(1);
+        self.shared.events.try_send(Event::Describe { tell }).ok()?;
+        told.recv_timeout(WATCH_LIMIT).ok()
+    }
 }
 
 fn spawn<T: Send + 'static>(

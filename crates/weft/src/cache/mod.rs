@@ -6,6 +6,7 @@
 //! is stale on the source while the new one is dirty in the cache; that the *content* is what the
 //! cache left is for the cache to see.
 
+mod cell_metrics;
 mod control;
 mod http;
 mod metrics;
@@ -244,6 +245,35 @@ impl NetworkMetrics {
         let handler: Handler =
             Arc::new(move |request| match (request.method.as_str(), request.path.as_str()) {
                 ("GET", "/metrics") => Answer::ok(networks.prometheus()),
+                (_, "/metrics") => Answer::refused(405, "that can only be looked at\n"),
+                _ => Answer::refused(404, "there is /metrics\n"),
+            });
+        Listener::tcp(address, handler).map(Self)
+    }
+
+    /// The address.
+    #[must_use]
+    pub fn address(&self) -> Option<SocketAddr> {
+        self.0.address()
+    }
+}
+
+/// How a cell is, where Prometheus may ask for it, until this is dropped.
+#[derive(Debug)]
+pub struct CellMetrics(Listener);
+
+impl CellMetrics {
+    /// Listens on a TCP address such as `127.0.0.1:9106`.
+    ///
+    /// # Errors
+    /// [`crate::Error::Invalid`] if that cannot be had.
+    pub fn serve(address: &str, cell: weft_ringer::serve::Watch) -> Result<Self> {
+        let handler: Handler =
+            Arc::new(move |request| match (request.method.as_str(), request.path.as_str()) {
+                ("GET", "/metrics") => match cell.status() {
+                    Some(status) => Answer::ok(cell_metrics::render(&status)),
+                    None => Answer::refused(503, "the server has too much to do\n"),
+                },
                 (_, "/metrics") => Answer::refused(405, "that can only be looked at\n"),
                 _ => Answer::refused(404, "there is /metrics\n"),
             });

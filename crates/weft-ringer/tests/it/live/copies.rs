@@ -5,6 +5,7 @@ use std::time::{Duration, Instant};
 
 use weft_ringer::POLICY_XATTR;
 use weft_ringer::live::{HOLDERS_XATTR, PIN_XATTR, RingerFs, STORE_XATTR};
+use weft_ringer::net::{Answer, Ask, ask};
 use weft_vfs::{Error, FileSystem, Ino, Walker, XattrSet};
 
 use super::Cell;
@@ -293,4 +294,28 @@ fn blocks_of_files_removed_by_others_meanwhile_go() {
     let a = join(&cell, "a", u64::MAX);
     wait_until("its blocks are gone", || files_below(&cell.path("a").join("own")) == 2);
     assert!(Walker::new(&a).read_file(b"/stays").expect("there") == content(2, 70_000));
+}
+
+#[test]
+fn a_client_that_is_forgotten_is_replaced() {
+    let cell = Cell::new(EPOCH);
+    let (a, b) = (join(&cell, "a", u64::MAX), join(&cell, "b", u64::MAX));
+    set_policy(&a, "", "copies=1 fsync=1");
+    Walker::new(&a).write_file(b"/file", &content(1, 100_000), 0o644).expect("written");
+    a.fsync(ino(&a, "file"), false).expect("on b");
+    let text = attribute(&b, "", STORE_XATTR);
+    let client = text.lines().find_map(|line| line.strip_prefix("client\t")).expect("a number");
+    let client = weft_ringer::ClientId(client.parse().expect("a number"));
+    let forget = || ask(&cell.address(), None, &Ask::Forget { client });
+    forget().expect_err("it is here");
+    b.vanish();
+    drop(b);
+    let c = join(&cell, "c", u64::MAX);
+    std::thread::sleep(EPOCH * 2);
+    assert_eq!(current(&a, "file"), 2, "it is only away");
+    let Ok(Answer::Forgotten { files: 1 }) = forget() else { panic!("one file") };
+    assert!(files_below(&cell.path("c").join("copy")) == 0);
+    wait_until("another copy", || current(&a, "file") == 2);
+    assert_eq!(files_below(&cell.path("c").join("copy")), 2);
+    drop(c);
 }

@@ -4,6 +4,7 @@ mod conformance;
 mod copies;
 mod history;
 mod hostile;
+mod joining;
 mod search;
 mod sharing;
 mod tls;
