@@ -69,6 +69,7 @@
 //! |---|---|
 //! | [`op`] | what each change does |
 //! | [`locks`] | ranges of a file that are locked, and what excludes what |
+//! | [`Policy`] | what is wanted for the files below a directory: copies, history |
 //! | [`client`] | what a client has under leases, its log, calls and recalls |
 //! | [`mds`] | the metadata server: sessions, the table of leases, changes carried out |
 //! | [`store`] | keys, transactions, what changed: in memory, in SQLite or in etcd |

@@ -230,11 +230,12 @@ impl Live {
                 }
             }
             if Instant::now() >= deadline || self.engine.is_stopped() {
+                let message =
+                    format!("{have} of {wanted} wanted copies of rnode {id} are made{said}");
+                tracing::info!("{message}");
                 if failed > 0 && full == failed {
                     return Err(Error::NoSpace);
                 }
-                let message =
-                    format!("{have} of {wanted} wanted copies of rnode {id} are made{said}");
                 return Err(Error::Io { errno: ETIMEDOUT, message });
             }
             std::thread::sleep(ASK_AGAIN);

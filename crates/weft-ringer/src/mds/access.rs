@@ -93,6 +93,7 @@ impl Access {
                 Ok(true)
             }
             RequestBody::Removed { dir: rnode }
+            | RequestBody::AcquireLocks { rnode }
             | RequestBody::Hold { rnode, .. }
             | RequestBody::Release { rnode, .. }
             | RequestBody::Versions { rnode }
