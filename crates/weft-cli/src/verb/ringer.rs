@@ -285,6 +285,11 @@ fn the_owners(answers: Vec<(Address, net::Result<Answer>)>) -> Result<Answer, Fa
     Err(Failure::new(format!("no server that owns the cell answers: {}", whys.join("; "))))
 }
 
+/// Asks the server that owns the cell something.
+fn ask(reaching: &Reaching, question: &Ask) -> Result<Answer, Failure> {
+    the_owners(ask_all(reaching, question)?)
+}
+
 /// How a cell is, as JSON.
 #[derive(Debug, Serialize)]
 struct CellReport {

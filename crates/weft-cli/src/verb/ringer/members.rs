@@ -1,6 +1,6 @@
 //! `ringer init`, `invite`, `join`, `revoke`, `members` and `forget`.
 
-use super::{address, ask, failed};
+use super::{address, addresses, ask, failed};
 use crate::cli::ringer::{Forget, Init, Invite, Join, Members, Revoke};
 use crate::failure::{DONE, Failure, Outcome};
 use crate::output::{Output, count};
@@ -53,10 +53,12 @@ pub(super) fn invite(out: Output, args: &Invite) -> Outcome {
     let Answer::Invited { secret } = ask(&args.reaching, &question)? else {
         return Err(Failure::new("the server said something else"));
     };
-    let secret = secret.0.try_into().map_err(|_| Failure::new("the server said something else"))?;
+    let secret: [u8; pki::TOKEN_SECRET_BYTES] =
+        secret.0.try_into().map_err(|_| Failure::new("the server said something else"))?;
     let server = match &args.server_address {
         Some(text) => address(text)?,
-        None => address(&args.reaching.server)?,
+        // Who has joined can be told of the others.
+        None => addresses(&args.reaching.server)?.swap_remove(0),
     };
     let token = Token { secret, authority, server }.to_string();
     let report = serde_json::json!({ "token": token, "expires_in_seconds": args.expires });
