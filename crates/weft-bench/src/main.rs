@@ -94,8 +94,14 @@ enum What {
     NbdServers,
     /// The kernel's dm-cache in a guest, counted, beside weft's cache
     DmCache,
-    /// The shared file service: operations, sizes and searches, beside SSHFS
+    /// The shared file service: each operation by distance, beside SSHFS
     Ringer,
+    /// The shared file service: reads and writes by size and distance, beside SSHFS
+    RingerSizes,
+    /// The shared file service: a large file by size of blocks, beside SSHFS
+    RingerBulk,
+    /// The shared file service: searches by tag among 100 files and a million
+    RingerSearch,
     /// Stages of a network, in process and through a mount, beside a pipeline of processes
     Transform,
     /// Make the input, and say what it is
@@ -255,7 +261,7 @@ fn main() -> Result<()> {
         _ => {}
     }
     let bench = Bench::new(&cli)?;
-    let all: [(&str, Measurement); 18] = [
+    let all: [(&str, Measurement); 21] = [
         ("limits", limits::limits),
         ("optimisations", engine::optimisations),
         ("blocks", engine::blocks),
@@ -273,7 +279,10 @@ fn main() -> Result<()> {
         ("cache", cache::experiment),
         ("nbd-servers", nbd::servers),
         ("dm-cache", cache::dm_cache),
-        ("ringer", ringer::ringer),
+        ("ringer", ringer::operations),
+        ("ringer-sizes", ringer::sizes),
+        ("ringer-bulk", ringer::bulk),
+        ("ringer-search", ringer::search),
     ];
     match cli.what {
         What::All => {
@@ -301,7 +310,10 @@ fn main() -> Result<()> {
         What::CacheHits => cache::hits(&bench),
         What::NbdServers => nbd::servers(&bench),
         What::DmCache => cache::dm_cache(&bench),
-        What::Ringer => ringer::ringer(&bench),
+        What::Ringer => ringer::operations(&bench),
+        What::RingerSizes => ringer::sizes(&bench),
+        What::RingerBulk => ringer::bulk(&bench),
+        What::RingerSearch => ringer::search(&bench),
         What::Transform => transform::transform(&bench),
         What::Tree => {
             let tree = bench.tree()?;

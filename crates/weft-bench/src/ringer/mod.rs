@@ -5,12 +5,16 @@
 //! which a client gives blocks to others, is moved away and the proxy put into its place. SSHFS goes
 //! through the same proxy.
 
+mod bulk;
 mod desk;
 mod search;
 mod sizes;
 mod sshfs;
 
+pub use self::bulk::bulk;
 use self::desk::Desk;
+pub use self::search::search;
+pub use self::sizes::sizes;
 use crate::report::Section;
 use crate::{Bench, machine, proxy};
 use anyhow::{Context, Result};
@@ -28,13 +32,6 @@ const DSL: Duration = Duration::from_millis(17);
 
 const COUNT: u32 = 1000;
 const QUICK_COUNT: u32 = 100;
-
-/// `weft-bench ringer`.
-pub fn ringer(bench: &Bench) -> Result<()> {
-    operations(bench)?;
-    sizes::sizes(bench)?;
-    search::search(bench)
-}
 
 /// A cell that is served in this process, on a Unix socket and, further away, behind proxies.
 pub struct Served {
@@ -116,7 +113,8 @@ impl Micros {
 /// What each operation takes at one distance: name and times.
 type Row = (&'static str, Micros);
 
-fn operations(bench: &Bench) -> Result<()> {
+/// What each operation takes, by distance, beside SSHFS.
+pub fn operations(bench: &Bench) -> Result<()> {
     let count = if bench.quick { QUICK_COUNT } else { COUNT };
     let mut section = Section::new("ringer", "The shared file service: one operation");
     section.line(

@@ -39,7 +39,7 @@ pub fn search(bench: &Bench) -> Result<()> {
         }
     }
     section.table(&["files", "query", "found", "us"], &rows);
-    section.signed(&machine::describe(), "weft-bench ringer").save(&bench.report)
+    section.signed(&machine::describe(), "weft-bench ringer-search").save(&bench.report)
 }
 
 /// A store with files in one directory.

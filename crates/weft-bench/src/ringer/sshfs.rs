@@ -14,7 +14,7 @@ use std::time::{Duration, Instant};
 const PATIENCE: Duration = Duration::from_secs(15);
 
 /// A mount of a directory of this machine. It goes with this.
-struct Mounted {
+pub struct Mounted {
     dir: tempfile::TempDir,
     sshd: Child,
     sshfs: Child,
@@ -40,7 +40,7 @@ fn free_port() -> Result<u16> {
 
 impl Mounted {
     /// Mounts over a link with this delay of one way; `None` if the programs are not there.
-    fn new(bench: &Bench, way: Duration, cached: bool) -> Result<Option<Self>> {
+    pub fn new(bench: &Bench, way: Duration, cached: bool) -> Result<Option<Self>> {
         let (Some(sshd), Some(sshfs)) = (find("sshd"), find("sshfs")) else { return Ok(None) };
         let dir = tempfile::tempdir_in(&bench.work)?;
         let at = |name: &str| dir.path().join(name);
@@ -100,16 +100,17 @@ impl Mounted {
         Ok(Some(mounted))
     }
 
-    fn mount(&self) -> PathBuf {
+    pub fn mount(&self) -> PathBuf {
         self.dir.path().join("mount")
     }
 
-    fn served(&self) -> PathBuf {
+    pub fn served(&self) -> PathBuf {
         self.dir.path().join("served")
     }
 }
 
-fn wait(is_so: impl Fn() -> bool, what: &str) -> Result<()> {
+/// Waits until something is so.
+pub fn wait(is_so: impl Fn() -> bool, what: &str) -> Result<()> {
     let until = Instant::now() + PATIENCE;
     while !is_so() {
         ensure!(Instant::now() < until, "waited in vain: {what}");
