@@ -24,6 +24,8 @@ pub(super) struct Waiting {
     asked: bool,
     /// Of a `Lock` that others are in the way of: until when it does not ask again.
     pub(super) blocked: Option<Moment>,
+    /// Of a call about locks: what others have locked was told since it began.
+    pub(super) told: bool,
     /// Of an `Ask`: what was asked last.
     pub(super) request: Option<RequestId>,
 }
@@ -36,6 +38,7 @@ impl Waiting {
             sync_to: None,
             asked: false,
             blocked: None,
+            told: false,
             request: None,
         }
     }
@@ -146,7 +149,7 @@ impl Client {
                 Tried::Wait
             }
             Call::Lock { id: rnode, lock, wait } => self.try_lock(now, id, *rnode, *lock, *wait),
-            Call::FindLock { id, lock } => self.try_find_lock(now, *id, lock),
+            Call::FindLock { id: rnode, lock } => self.try_find_lock(now, id, *rnode, lock),
             // Done when it came.
             Call::Unlock { .. } => Tried::Answer(Outcome::Finished, Seq::default()),
         }

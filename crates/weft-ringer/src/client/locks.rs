@@ -103,7 +103,10 @@ impl Client {
             self.unlock(id, lock.style, lock.owner, lock.first, lock.last);
         }
         if !wait {
-            return refused(Refusal::WouldBlock);
+            if self.is_told_anew(now, call, id, &lock) {
+                return refused(Refusal::WouldBlock);
+            }
+            return Tried::Wait;
         }
         if lock.style == LockStyle::Posix && self.would_wait_for_itself(id, &lock) {
             return refused(Refusal::Deadlock);
@@ -114,9 +117,30 @@ impl Client {
         Tried::Wait
     }
 
-    pub(super) fn try_find_lock(&mut self, now: Moment, id: RnodeId, lock: &Lock) -> Tried {
+    /// Whether what is in the way of a lock is sure to be so still: if it is another client's, it may
+    /// have been unlocked since the lease came, and is asked for once.
+    fn is_told_anew(&mut self, now: Moment, call: CallId, id: RnodeId, lock: &Lock) -> bool {
+        let own = self.id;
+        let others = self.in_the_way(id, lock).iter().any(|(client, _)| *client != own);
+        let told = self.calls.get(&call).is_some_and(|waiting| waiting.told);
+        if others && !told {
+            self.ask_for_locks(now, id);
+        }
+        told || !others
+    }
+
+    pub(super) fn try_find_lock(
+        &mut self,
+        now: Moment,
+        call: CallId,
+        id: RnodeId,
+        lock: &Lock,
+    ) -> Tried {
         if let Some(stop) = self.needs_locks(now, id) {
             return stop;
+        }
+        if !self.is_told_anew(now, call, id, lock) {
+            return Tried::Wait;
         }
         let found = self.in_the_way(id, lock).into_iter().next();
         let found = found.map(|(client, lock)| (lock, client != self.id));
@@ -279,9 +303,12 @@ impl Client {
         let file = self.locks.files.entry(id).or_default();
         (file.token, file.others) = (Some(token), others);
         for waiting in self.calls.values_mut() {
-            if matches!(waiting.call, Call::Lock { id: of, .. } if of == id) {
-                // As of now.
-                waiting.blocked = None;
+            let is_about = matches!(
+                waiting.call,
+                Call::Lock { id: of, .. } | Call::FindLock { id: of, .. } if of == id
+            );
+            if is_about {
+                (waiting.blocked, waiting.told) = (None, true);
             }
         }
     }
