@@ -241,9 +241,10 @@ impl Live {
         let handle = self.next_handle.fetch_add(1, Ordering::Relaxed);
         locked(&self.handles).insert(handle, OpenFile { id, flags, locked_in: None });
         let keep_cache = seen == Some(rnode.version);
-        // A kernel shows what is written through its cache to others on this machine before it is
-        // known whether the write can be done. Past the cache, nobody sees it before.
-        let direct_io = flags.contains(OpenFlags::WRITE);
+        // Past the kernel's cache. It shows what is written through it to others on this machine before
+        // it is known whether the write can be done. And while one writes here, it throws away the
+        // attributes by which another would see that a third has changed what is cached.
+        let direct_io = true;
         Ok(Opened { handle: Handle(handle), keep_cache, direct_io })
     }
 
