@@ -59,7 +59,7 @@ impl<'a> Graph<'a> {
         for element in pipe {
             match element {
                 Element::Stage(stage) if stage.name == merge::NAME => {
-                    path = self.merge(stage, path)?;
+                    path = self.merge(stage, &path)?;
                 }
                 Element::Tee { name: Some(name), branch } => {
                     let path = self.walk(branch, path.clone())?;
@@ -71,7 +71,7 @@ impl<'a> Graph<'a> {
         Ok(path)
     }
 
-    fn merge(&mut self, stage: &StageText, path: Vec<Layer>) -> Result<Vec<Layer>> {
+    fn merge(&mut self, stage: &StageText, path: &[Layer]) -> Result<Vec<Layer>> {
         let mut parameters = self.registry.parameters(stage)?;
         let told = Told::take(&mut parameters)?;
         Parameters::all_taken(&parameters)?;
@@ -93,7 +93,7 @@ impl<'a> Graph<'a> {
             ));
         }
         let branches = told.with.iter().filter_map(|name| self.branches.get(name.as_str()));
-        let mut paths: Vec<&[Layer]> = vec![&path];
+        let mut paths: Vec<&[Layer]> = vec![path];
         paths.extend(branches.map(|branch| &branch.path[..]));
         let common = merge::common(&paths);
         let parted = paths.iter().map(|path| path[common..].to_vec()).collect();

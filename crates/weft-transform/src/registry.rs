@@ -189,7 +189,7 @@ pub(crate) fn parse_bytes(text: &str) -> Option<u64> {
         Some((at, 'M' | 'm')) => (&text[..at], 20),
         Some((at, 'G' | 'g')) => (&text[..at], 30),
         Some((at, 'T' | 't')) => (&text[..at], 40),
-        _ => (&text[..], 0),
+        _ => (text, 0),
     };
     digits.parse::<u64>().ok().and_then(|n| n.checked_mul(1 << shift))
 }

@@ -93,9 +93,12 @@ fn read(path: &Path, bytes: u64) -> Result<f64> {
     Ok(began.elapsed().as_secs_f64())
 }
 
+/// A name, and what makes another file with each seed and reads it in so many seconds.
+type Way<'a> = (String, Box<dyn Fn(u64) -> Result<f64> + 'a>);
+
 pub fn bulk(bench: &Bench) -> Result<()> {
     let bytes = if bench.quick { QUICK_BYTES } else { BYTES };
-    let mut ways: Vec<(String, Box<dyn Fn(u64) -> Result<f64> + '_>)> = Vec::new();
+    let mut ways: Vec<Way<'_>> = Vec::new();
     for block_size in BLOCKS {
         let pair = Pair::new(bench, block_size)?;
         let run = move |seed| {

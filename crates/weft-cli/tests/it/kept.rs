@@ -76,7 +76,7 @@ fn a_new_mount_finds_what_another_one_made() {
         let kept = Kept::new(source);
         let text = "line of a log, again and again\n".repeat(20_000).into_bytes();
         fs::write(kept.at("x.log"), &text).unwrap();
-        fs::write(kept.at("t.csv"), "a,b\n1,2\n".repeat(1)).unwrap();
+        fs::write(kept.at("t.csv"), "a,b\n1,2\n").unwrap();
         // What was changed just now is not kept.
         kept.unmount();
         std::thread::sleep(Duration::from_millis(3100));
@@ -92,7 +92,8 @@ fn a_new_mount_finds_what_another_one_made() {
             assert_eq!(fs::metadata(kept.at(name)).unwrap().len(), want.len() as u64, "{name}");
         }
         assert_eq!(kept.count("weft_network_outputs_found_total"), 2.0, "{source}");
-        assert_eq!(kept.count("weft_stage_bytes_total"), 0.0, "{source}: no stage did anything");
+        // The length of what is stored as zstd is in its index, which is read when it is looked up.
+        assert!(kept.count("weft_stage_bytes_total") < 1000.0, "{source}: no stage did anything");
         // Damage costs the making, and nothing else.
         kept.unmount();
         for entry in fs::read_dir(kept.bench.path("kept/outputs")).unwrap() {
@@ -103,7 +104,7 @@ fn a_new_mount_finds_what_another_one_made() {
         }
         kept.mount();
         assert!(fs::read(kept.at("x.log")).unwrap() == text, "{source}");
-        assert!(kept.count("weft_stage_bytes_total") > 0.0, "{source}");
+        assert!(kept.count("weft_stage_bytes_total") > text.len() as f64, "{source}");
         // What is written goes before what is kept.
         fs::write(kept.at("x.log"), "short").unwrap();
         assert_eq!(fs::read(kept.at("x.log")).unwrap(), b"short");

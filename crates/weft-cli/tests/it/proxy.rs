@@ -33,7 +33,7 @@ impl Proxy {
         std::thread::spawn(move || {
             while !ours.ended.load(Ordering::Acquire) {
                 match listener.accept() {
-                    Ok((caller, _)) => join(&ours, caller, &to),
+                    Ok((caller, _)) => join(&ours, &caller, &to),
                     Err(_) => std::thread::sleep(PAUSE),
                 }
             }
@@ -62,10 +62,10 @@ impl Drop for Proxy {
 }
 
 /// Joins a caller with the server; hangs up if that is not there.
-fn join(state: &Arc<State>, caller: UnixStream, to: &Path) {
+fn join(state: &Arc<State>, caller: &UnixStream, to: &Path) {
     let Ok(server) = UnixStream::connect(to) else { return };
     caller.set_nonblocking(false).expect("a socket");
-    let pairs = [(&caller, &server), (&server, &caller)];
+    let pairs = [(caller, &server), (&server, caller)];
     for (from, to) in pairs {
         let (from, to) = (from.try_clone().expect("a socket"), to.try_clone().expect("a socket"));
         let state = Arc::clone(state);

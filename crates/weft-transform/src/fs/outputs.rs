@@ -249,7 +249,7 @@ impl TransformFs {
                 Ok(got) => {
                     let read = Ok(got);
                     locked(&node.file).count_read(&read);
-                    return read;
+                    read
                 }
                 Err(e) => {
                     tracing::warn!("output cache: {e}");

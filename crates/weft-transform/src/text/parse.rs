@@ -109,7 +109,7 @@ impl Parser<'_> {
                 self.at = start;
                 return Err(self.error("a tee has no inverse"));
             }
-            return self.tee(depth, start, parameters);
+            return self.tee(depth, start, &parameters);
         }
         Ok(Element::Stage(StageText { name, inverted, parameters }))
     }
@@ -119,13 +119,13 @@ impl Parser<'_> {
         &mut self,
         depth: usize,
         start: usize,
-        parameters: Vec<(String, String)>,
+        parameters: &[(String, String)],
     ) -> Result<Element> {
         let is_name = |text: &str| {
             text.starts_with(|c: char| c.is_ascii_alphabetic())
                 && text.chars().all(|c| c.is_ascii_alphanumeric() || c == '-' || c == '_')
         };
-        let name = match &parameters[..] {
+        let name = match parameters {
             [] => None,
             [(parameter, name)] if parameter == "name" && is_name(name) => Some(name.clone()),
             _ => {

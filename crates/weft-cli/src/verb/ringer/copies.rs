@@ -24,7 +24,9 @@ pub(super) fn get(path: &Path, name: &[u8]) -> Result<String, Errno> {
     Ok(String::from_utf8_lossy(value.get(..n).unwrap_or_default()).into_owned())
 }
 
+/// Only in a cell: any other file system would take the attribute, and nothing would come of it.
 pub(super) fn set(path: &Path, name: &[u8], value: &[u8]) -> Result<(), Errno> {
+    get(path, HOLDERS_XATTR)?;
     let name = CString::new(name).map_err(|_| Errno::INVAL)?;
     rustix::fs::setxattr(path, &name, value, rustix::fs::XattrFlags::empty())
 }

@@ -184,12 +184,8 @@ impl Raw {
         let mut link = Conversation::connect(&cell.address, tls, LIMIT).expect("a connection");
         let secret = Bytes(vec![7; 32]);
         link.send(&Ask::Join { secret, listens: None, cell: 0 }).expect("sent");
-        let client = loop {
-            match link.receive::<Answer>(Some(Instant::now() + LIMIT)).expect("an answer") {
-                Answer::Joined { client, .. } => break client,
-                other => panic!("{other:?}"),
-            }
-        };
+        let answer = link.receive(Some(Instant::now() + LIMIT)).expect("an answer");
+        let Answer::Joined { client, .. } = answer else { panic!("{answer:?}") };
         let (epoch, generation) = (Epoch(0), Generation(0));
         let mut raw = Self { link, client, epoch, generation, number: 1 };
         let reply = raw.request(RequestBody::Hello { incarnation: Incarnation(1) });
