@@ -1,6 +1,6 @@
 //! Write-back: dirty blocks go to their origin, in the origin's order, neighbours together.
 //!
-//! Only what a durable record calls dirty is written back: until the origin was flushed and a later
+//! Only what a *durable* record calls dirty is written back: until the origin was flushed and a later
 //! record calls the block clean, a crash finds it dirty, and it is written back again. Blocks that
 //! are being written back may be read, and overwritten in the cache (the new version goes to
 //! another slot); writes that pass to the origin wait.
@@ -109,6 +109,9 @@ impl Cache {
             self.commit()?;
         }
         let mut pinned = Pinned::new(&self.pins);
+        // What a commit in progress holds is not durable yet. Were the origin given it now, a crash
+        // could leave it there, and beside it a durable record of the clean block it replaced.
+        let committing = self.committing.lock().unwrap_or_else(PoisonError::into_inner);
         let mut st = self.lock();
         let (Some(origin), mut found) = self.collect(&mut st, which, false) else { return Ok(0) };
         if found.is_empty() {
@@ -122,6 +125,7 @@ impl Cache {
         }
         let place = (st.sb.data_offset, u64::from(st.sb.block_bytes));
         drop(st);
+        drop(committing);
 
         let mut damaged = Vec::new();
         let failures = origin.failures();
@@ -391,15 +395,37 @@ impl crate::device::CachedDevice {
 #[cfg(test)]
 mod tests {
     use crate::{AttachOptions, Cache, CachedDevice, CreateOptions, Mode, OpenOptions, OriginId};
-    use std::sync::{Arc, Mutex, PoisonError};
+    use std::sync::{Arc, Mutex, PoisonError, mpsc};
+    use std::time::Duration;
     use weft_block::{BlockDevice, Geometry, MemoryDevice, Result};
 
     const ORIGIN_BYTES: u64 = 1 << 20;
 
-    /// An origin during whose first write something happens.
+    type Hook = Mutex<Option<Box<dyn FnOnce() + Send>>>;
+
+    fn set(hook: &Hook, what: impl FnOnce() + Send + 'static) {
+        *hook.lock().unwrap_or_else(PoisonError::into_inner) = Some(Box::new(what));
+    }
+
+    fn run(hook: &Hook) {
+        let hook = hook.lock().unwrap_or_else(PoisonError::into_inner).take();
+        if let Some(hook) = hook {
+            hook();
+        }
+    }
+
+    /// A device during whose next write or flush something happens.
     struct Hooked {
         inner: MemoryDevice,
-        hook: Mutex<Option<Box<dyn FnOnce() + Send>>>,
+        write: Hook,
+        flush: Hook,
+    }
+
+    impl Hooked {
+        fn new(len_bytes: u64) -> Arc<Self> {
+            let (write, flush) = (Hook::default(), Hook::default());
+            Arc::new(Self { inner: MemoryDevice::new(len_bytes), write, flush })
+        }
     }
 
     impl BlockDevice for Hooked {
@@ -410,40 +436,62 @@ mod tests {
             self.inner.read_at(buf, offset)
         }
         fn write_at(&self, buf: &[u8], offset: u64) -> Result<()> {
-            let hook = self.hook.lock().unwrap_or_else(PoisonError::into_inner).take();
-            if let Some(hook) = hook {
-                hook();
-            }
+            run(&self.write);
             self.inner.write_at(buf, offset)
         }
         fn flush(&self) -> Result<()> {
+            run(&self.flush);
             self.inner.flush()
         }
+    }
+
+    /// A cache in front of an origin, with all its devices.
+    fn cached() -> (Arc<Hooked>, Arc<Hooked>, Arc<CachedDevice>) {
+        let (disk, origin) = (Hooked::new(1 << 20), Hooked::new(ORIGIN_BYTES));
+        Cache::create(&*disk, &CreateOptions::default()).unwrap();
+        let options = OpenOptions { background: false, ..OpenOptions::default() };
+        let cache = Cache::open(Arc::clone(&disk) as Arc<dyn BlockDevice>, options).unwrap();
+        let id = OriginId { len_bytes: ORIGIN_BYTES, label: "o".to_owned(), ..OriginId::default() };
+        let attach = AttachOptions { mode: Mode::WriteBack, ..AttachOptions::default() };
+        let device = Arc::clone(&origin) as Arc<dyn BlockDevice>;
+        let cached = cache.attach(device, &id, &attach).unwrap();
+        (disk, origin, cached)
+    }
+
+    #[test]
+    fn what_a_commit_in_progress_calls_dirty_is_not_written_back_before_it_is_durable() {
+        let (disk, origin, cached) = cached();
+        cached.write_at(&[1; 4096], 8192).unwrap();
+        let (send, wrote) = mpsc::channel();
+        set(&origin.write, move || drop(send.send(())));
+        let (send, written_back) = mpsc::channel();
+        let again = Arc::clone(&cached);
+        set(&disk.flush, move || {
+            std::thread::spawn(move || send.send(again.write_back_all()).unwrap());
+            // Long enough for one that does not wait.
+            let early = wrote.recv_timeout(Duration::from_millis(200));
+            assert!(early.is_err(), "the origin has what no durable record calls dirty");
+        });
+        cached.flush().unwrap();
+        written_back.recv().unwrap().unwrap();
+        let mut seen = [9; 4096];
+        origin.inner.read_at(&mut seen, 8192).unwrap();
+        assert_eq!(seen, [1; 4096]);
     }
 
     /// A dirty block is changed while it is being written back: what was changed stays dirty, and
     /// reaches the origin with the next write-back.
     fn changed_on_the_way(change: fn(&CachedDevice), then: u8) {
-        let disk = Arc::new(MemoryDevice::new(1 << 20));
-        Cache::create(&*disk, &CreateOptions::default()).unwrap();
-        let options = OpenOptions { background: false, ..OpenOptions::default() };
-        let cache = Cache::open(disk, options).unwrap();
-        let origin =
-            Arc::new(Hooked { inner: MemoryDevice::new(ORIGIN_BYTES), hook: Mutex::default() });
-        let id = OriginId { len_bytes: ORIGIN_BYTES, label: "o".to_owned(), ..OriginId::default() };
-        let attach = AttachOptions { mode: Mode::WriteBack, ..AttachOptions::default() };
-        let device = Arc::clone(&origin) as Arc<dyn BlockDevice>;
-        let cached = cache.attach(device, &id, &attach).unwrap();
+        let (_disk, origin, cached) = cached();
         cached.write_at(&[1; 4096], 8192).unwrap();
         let again = Arc::clone(&cached);
-        *origin.hook.lock().unwrap_or_else(PoisonError::into_inner) =
-            Some(Box::new(move || change(&again)));
+        set(&origin.write, move || change(&again));
         cached.write_back_all().unwrap();
         cached.write_back_all().unwrap();
         let mut seen = [9; 4096];
         origin.inner.read_at(&mut seen, 8192).unwrap();
         assert_eq!(seen, [then; 4096], "the origin has what was written last");
-        assert_eq!(cache.stats().dirty_bytes, 0);
+        assert_eq!(cached.cache().stats().dirty_bytes, 0);
     }
 
     #[test]
