@@ -167,6 +167,24 @@ pub enum Mode {
 #[derive(Clone, Copy, PartialEq, Eq, Hash, PartialOrd, Ord)]
 pub struct BlockHash(pub [u8; 32]);
 
+impl BlockHash {
+    /// The name of a block that is being written, and has no hash yet: 16 bytes of zeroes, which no
+    /// hash begins with, and two numbers. It is known to its client alone.
+    #[must_use]
+    pub fn open(incarnation: Incarnation, number: u64) -> Self {
+        let mut name = [0; 32];
+        name[16..24].copy_from_slice(&incarnation.0.to_be_bytes());
+        name[24..].copy_from_slice(&number.to_be_bytes());
+        Self(name)
+    }
+
+    /// Whether it is the name of a block that is being written.
+    #[must_use]
+    pub fn is_open(&self) -> bool {
+        self.0[..16] == [0; 16]
+    }
+}
+
 impl fmt::Debug for BlockHash {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         for b in &self.0[..6] {

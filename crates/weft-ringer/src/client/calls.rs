@@ -6,7 +6,7 @@ use std::collections::BTreeSet;
 use weft_vfs::Time;
 
 use super::cache::{Need, Sight, Stop};
-use super::{Call, CallId, Client, ClientAction, Outcome};
+use super::{Call, CallId, Client, ClientAction, Outcome, Redo};
 use crate::error::Refusal;
 use crate::op::{Logged, Mark, Op, View, execute};
 use crate::types::{Cookie, Mode, Moment, RequestId, RnodeId, Seq};
@@ -60,6 +60,8 @@ impl Need {
 pub(super) enum Tried {
     Answer(Outcome, Seq),
     Change(Box<(Logged, crate::op::Effects)>),
+    /// With the change that it takes the place of.
+    Write(Box<(Logged, crate::op::Effects, Option<Seq>, Vec<Redo>)>),
     Decide(Box<Logged>, BTreeSet<RnodeId>),
     Wait,
 }
@@ -83,13 +85,20 @@ impl Client {
     }
 
     fn attempt(&mut self, now: Moment, wall: Time, id: CallId) {
-        let Some(waiting) = self.calls.get(&id).filter(|w| !w.asked) else { return };
-        let call = waiting.call.clone();
+        let Some(waiting) = self.calls.get_mut(&id).filter(|w| !w.asked) else { return };
+        // What is written may be long: it is not copied.
+        let mut call = match waiting.call {
+            Call::Write { .. } => std::mem::replace(&mut waiting.call, Call::Sync),
+            _ => waiting.call.clone(),
+        };
         // What is left of an earlier epoch comes first: it happened before.
-        if self.log.is_adopting() && !matches!(call, Call::Sync) {
-            return;
-        }
-        match self.try_call(now, wall, id, &call) {
+        let comes_later = self.log.is_adopting() && !matches!(call, Call::Sync);
+        let tried = match &mut call {
+            _ if comes_later => Tried::Wait,
+            Call::Write { .. } => self.try_write(now, wall, id, &mut call),
+            call => self.try_call(now, wall, id, call),
+        };
+        match tried {
             Tried::Answer(outcome, depends) => self.answer(id, outcome, depends),
             Tried::Change(change) => {
                 let (logged, effects) = *change;
@@ -98,13 +107,24 @@ impl Client {
                 self.log_change(now, logged, None);
                 self.answer(id, Outcome::Done(about), seq);
             }
+            Tried::Write(write) => {
+                let (logged, effects, replaces, redo) = *write;
+                let seq = logged.seq;
+                self.cache.apply(effects, seq);
+                self.log_write(now, logged, replaces, redo);
+                self.answer(id, Outcome::Done(None), seq);
+            }
             Tried::Decide(logged, pinned) => {
                 self.log_change(now, *logged, Some((id, pinned)));
                 if let Some(waiting) = self.calls.get_mut(&id) {
                     (waiting.asked, waiting.pinned) = (true, BTreeSet::new());
                 }
             }
-            Tried::Wait => {}
+            Tried::Wait => {
+                if let (Call::Write { .. }, Some(waiting)) = (&call, self.calls.get_mut(&id)) {
+                    waiting.call = call;
+                }
+            }
         }
     }
 
@@ -125,7 +145,7 @@ impl Client {
                 Tried::Answer(Outcome::Finished, Seq::default())
             }
             Call::Apply { op, if_version } => {
-                if self.log.is_unsettled() {
+                if self.log.is_unsettled() || self.waits_for_seal(op) {
                     return Tried::Wait;
                 }
                 let mut op = op.clone();
@@ -150,6 +170,8 @@ impl Client {
             }
             Call::Lock { id: rnode, lock, wait } => self.try_lock(now, id, *rnode, *lock, *wait),
             Call::FindLock { id: rnode, lock } => self.try_find_lock(now, id, *rnode, lock),
+            // Tried elsewhere.
+            Call::Write { .. } => Tried::Wait,
             // Done when it came.
             Call::Unlock { .. } => Tried::Answer(Outcome::Finished, Seq::default()),
         }
@@ -253,7 +275,13 @@ impl Client {
         }
     }
 
-    fn stopped(&mut self, now: Moment, id: CallId, stop: Stop, seen: BTreeSet<RnodeId>) -> Tried {
+    pub(super) fn stopped(
+        &mut self,
+        now: Moment,
+        id: CallId,
+        stop: Stop,
+        seen: BTreeSet<RnodeId>,
+    ) -> Tried {
         match stop {
             Stop::Refused(why) => {
                 let depends = self.cache.dirty(&seen);

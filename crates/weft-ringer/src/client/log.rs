@@ -12,10 +12,11 @@
 use std::collections::{BTreeMap, BTreeSet, VecDeque};
 
 use super::cache::{Sight, Stop};
-use super::{CallId, Client, ClientAction, Conflict, JournalRecord, Outcome};
+use super::open::{open_in, seal};
+use super::{CallId, Client, ClientAction, Conflict, JournalRecord, Outcome, Redo};
 use crate::error::Refusal;
 use crate::op::{Logged, Mark, Op, execute};
-use crate::types::{Moment, RequestId, RnodeId, Seq, Version};
+use crate::types::{BlockHash, Moment, RequestId, RnodeId, Seq, Version};
 use crate::wire::{Refused, RequestBody, encode};
 
 /// Changes in one message, in bytes: well below what a frame may have.
@@ -58,11 +59,12 @@ impl Log {
         let mut log = Self::default();
         for record in journal {
             match record {
-                JournalRecord::Made { logged } => {
-                    log.last = log.last.max(logged.seq);
-                    let (since, adopted, decides) = (Moment(0), false, None);
-                    log.pending.push_back(Pending { logged, since, adopted, decides });
+                JournalRecord::Made { logged } => log.read(logged),
+                JournalRecord::Wrote { logged, replaces, .. } => {
+                    log.pending.retain(|p| Some(p.logged.seq) != replaces);
+                    log.read(logged);
                 }
+                JournalRecord::Sealed { name, hash } => log.sealed(name, hash),
                 JournalRecord::Applied { seq } => log.applied = log.applied.max(seq),
                 JournalRecord::GivenUp { seq } => log.pending.retain(|p| p.logged.seq != seq),
                 JournalRecord::Remade { logged } => {
@@ -75,6 +77,35 @@ impl Log {
         let applied = log.applied;
         log.pending.retain(|p| p.logged.seq > applied);
         log
+    }
+
+    /// Takes a change from the journal.
+    fn read(&mut self, logged: Logged) {
+        self.last = self.last.max(logged.seq);
+        let (since, adopted, decides) = (Moment(0), false, None);
+        self.pending.push_back(Pending { logged, since, adopted, decides });
+    }
+
+    /// The changes that the server may not have, in order.
+    pub(super) fn pending(&self) -> impl Iterator<Item = &Logged> {
+        self.pending.iter().map(|p| &p.logged)
+    }
+
+    /// Whether what changes were made on is not what they say.
+    pub(super) fn has_remade(&self) -> bool {
+        !self.remade.is_empty()
+    }
+
+    /// The last change, if nobody waits for it.
+    pub(super) fn tail(&self) -> Option<&Logged> {
+        let tail = self.pending.back()?;
+        let is_free = tail.adopted && tail.decides.is_none() && tail.logged.seq > self.wanted;
+        is_free.then_some(&tail.logged)
+    }
+
+    /// An open block has its hash.
+    pub(super) fn sealed(&mut self, name: BlockHash, hash: BlockHash) {
+        self.pending.iter_mut().for_each(|p| seal(&mut p.logged.op, name, hash));
     }
 
     /// Puts a change in the place of the one it was before.
@@ -175,8 +206,31 @@ impl Client {
         self.log.pending.push_back(Pending { logged, since: now, adopted: true, decides });
     }
 
+    /// Logs a write into open blocks, in the place of another at the log's end if one is given.
+    pub(super) fn log_write(
+        &mut self,
+        now: Moment,
+        logged: Logged,
+        replaces: Option<Seq>,
+        redo: Vec<Redo>,
+    ) {
+        let pending = &mut self.log.pending;
+        let replaced = pending.pop_back_if(|p| Some(p.logged.seq) == replaces);
+        // The first of them has waited for longest.
+        let since = replaced.map_or(now, |p| p.since);
+        self.log.last = logged.seq;
+        let record = JournalRecord::Wrote { logged: logged.clone(), replaces, redo };
+        self.out.push(ClientAction::Journal(record));
+        self.log.pending.push_back(Pending { logged, since, adopted: true, decides: None });
+    }
+
     /// Makes the changes of an earlier epoch again, as far as the leases are there.
     pub(super) fn adopt(&mut self, now: Moment) {
+        let left = self.log.pending.iter().filter(|p| !p.adopted);
+        let open: BTreeSet<RnodeId> = left.filter_map(|p| open_in(&p.logged.op)).collect();
+        if !open.is_empty() {
+            return self.want_sealed(open);
+        }
         while let Some(at) = self.log.pending.iter().position(|p| !p.adopted) {
             let logged = self.log.pending[at].logged.clone();
             let sight = Sight::new(&self.cache, &self.log.adopting, true);
@@ -284,13 +338,19 @@ impl Client {
 
     /// Sends what is due.
     pub(super) fn flush(&mut self, now: Moment) {
-        if self.log.sent.is_some() || !self.session.is_active() || now < self.log.hold {
+        if !self.session.is_active() {
             return;
         }
-        let Some(first) = self.log.pending.front().filter(|p| p.adopted) else { return };
-        let old = now >= first.since.after(self.options.flush_micros);
         let many = self.log.pending.len() >= self.options.batch;
-        if self.log.wanted < first.logged.seq && !old && !many {
+        let is_due = |p: &Pending| {
+            let old = now >= p.since.after(self.options.flush_micros);
+            p.adopted && (self.log.wanted >= p.logged.seq || old || many)
+        };
+        let due = self.log.pending.iter().take_while(|p| is_due(p)).take(self.options.batch);
+        let open: BTreeSet<RnodeId> = due.filter_map(|p| open_in(&p.logged.op)).collect();
+        let is_first_due = self.log.pending.front().is_some_and(is_due);
+        self.want_sealed(open);
+        if !is_first_due || self.log.sent.is_some() || now < self.log.hold {
             return;
         }
         let (mut ops, mut bytes) = (Vec::new(), 0);
@@ -299,13 +359,17 @@ impl Client {
             let alone = pending.decides.is_some() && !ops.is_empty();
             bytes += encode(&pending.logged).len();
             let full = ops.len() >= self.options.batch || bytes > BATCH_MAX_BYTES;
-            if !pending.adopted || alone || (full && !ops.is_empty()) {
+            let is_open = open_in(&pending.logged.op).is_some();
+            if !pending.adopted || is_open || alone || (full && !ops.is_empty()) {
                 break;
             }
             ops.push(pending.logged.clone());
             if pending.decides.is_some() {
                 break;
             }
+        }
+        if ops.is_empty() {
+            return;
         }
         let prev = self.log.applied;
         let id = self.request(now, RequestBody::Commit { prev, ops });

@@ -11,11 +11,14 @@
 //! - A call that waits for a lease has *pinned* those leases it needs that have smaller numbers, and
 //!   no others. So two clients never wait for each other.
 //! - A change is in the journal before its call is answered.
+//!
+//! Those of blocks that are being written are in `open`.
 
 mod cache;
 mod calls;
 mod locks;
 mod log;
+mod open;
 mod session;
 
 use std::collections::{BTreeMap, BTreeSet};
@@ -26,13 +29,14 @@ use self::cache::{Cache, Lease, State};
 use self::calls::Waiting;
 use self::locks::Locks;
 use self::log::Log;
+pub use self::open::{Redo, Written, left_open, naming};
 use self::session::Session;
 use crate::error::Refusal;
 use crate::locks::{Lock, LockStyle};
 use crate::op::{Logged, Op};
-use crate::rnode::{Dirent, Holders, Name, Rnode};
+use crate::rnode::{Block, Dirent, Holders, Name, Rnode};
 use crate::types::{
-    ClientId, Epoch, Incarnation, Mode, Moment, RequestId, RnodeId, Seq, Token, Version,
+    BlockHash, ClientId, Epoch, Incarnation, Mode, Moment, RequestId, RnodeId, Seq, Token, Version,
 };
 use crate::wire::{Entry, FromServer, Reply, Request, RequestBody, ToServer};
 
@@ -85,6 +89,20 @@ pub enum Call {
         /// It is refused with [`Refusal::Busy`] unless this rnode has this version: for what was
         /// worked out from a state read before.
         if_version: Option<(RnodeId, Version)>,
+    },
+    /// A write of which some is in open blocks. They are named as the blocks of other writes are; an
+    /// open block that is named anew is opened by that.
+    Write {
+        /// The file.
+        id: RnodeId,
+        /// It is refused with [`Refusal::Busy`] unless the file has this version.
+        version: Version,
+        /// As of [`Op::Write`].
+        blocks: Vec<(u32, Option<Block>)>,
+        /// As of [`Op::Write`].
+        end_bytes: u64,
+        /// What is written into open blocks.
+        redo: Vec<Redo>,
     },
     /// Waits until every change up to now is with the server.
     Sync,
@@ -175,12 +193,30 @@ pub enum JournalRecord {
         /// As it is now.
         logged: Logged,
     },
+    /// A write was made, some of it into open blocks.
+    Wrote {
+        /// The change.
+        logged: Logged,
+        /// The one that it takes the place of.
+        replaces: Option<Seq>,
+        /// What was written into open blocks.
+        redo: Vec<Redo>,
+    },
+    /// An open block is stored under its hash: changes that name it name that.
+    Sealed {
+        /// The block.
+        name: BlockHash,
+        /// Its hash.
+        hash: BlockHash,
+    },
 }
 crate::wire::wire_enum!(JournalRecord {
     1 => Made { logged },
     2 => Applied { seq },
     3 => GivenUp { seq },
     4 => Remade { logged },
+    5 => Wrote { logged, replaces, redo },
+    6 => Sealed { name, hash },
 });
 
 /// A change that did not reach the server before others changed the same things.
@@ -206,6 +242,15 @@ pub enum ClientEvent {
     /// There is a connection to the server again: it may be another life of it, which waits for this
     /// client to tell what it holds.
     Connected,
+    /// An open block is stored under its hash.
+    Sealed {
+        /// Its file.
+        rnode: RnodeId,
+        /// The name it had.
+        name: BlockHash,
+        /// Its hash.
+        hash: BlockHash,
+    },
     /// Time has passed. Comes at least some ten times in an epoch.
     Tick,
 }
@@ -231,6 +276,12 @@ pub enum ClientAction {
     },
     /// Keep for the user to settle.
     Conflict(Conflict),
+    /// Store all open blocks of a file, and tell: each with [`ClientEvent::Sealed`]. Comes again until
+    /// that is done.
+    Seal {
+        /// The file.
+        rnode: RnodeId,
+    },
 }
 
 /// A request that waits for its reply.
@@ -297,6 +348,7 @@ impl Client {
             ClientEvent::Call(id, call) => drop(self.calls.insert(id, Waiting::new(call))),
             ClientEvent::Cancel(id) => self.cancel(id),
             ClientEvent::Connected => self.greet(now),
+            ClientEvent::Sealed { rnode, name, hash } => self.sealed(rnode, name, hash),
             ClientEvent::Tick => self.tick(now),
         }
         self.attempt_all(now, wall);
@@ -367,6 +419,12 @@ impl Client {
     #[must_use]
     pub fn is_flushed(&self, id: RnodeId) -> bool {
         self.is_clean(id)
+    }
+
+    /// The last change that the client has made.
+    #[must_use]
+    pub fn last(&self) -> Seq {
+        self.log.last()
     }
 
     /// The last change that the client knows to have been carried out.

@@ -5,6 +5,7 @@
 //! copy/RNODE/HASH    fetched from others, and promised to be kept
 //! cache/RNODE/HASH   fetched from others, and removed when room is needed
 //! kept/RNODE/HASH    of a conflict that is not settled yet
+//! open/NAME          what a block was before it was opened to be written: its second name
 //! new/N              on its way to one of them
 //! ```
 //!
@@ -19,7 +20,7 @@ use std::path::{Path, PathBuf};
 use std::sync::atomic::{AtomicU64, Ordering};
 use std::sync::{Mutex, MutexGuard, PoisonError};
 
-use crate::rnode::BLOCK_MAX_BYTES;
+use crate::rnode::{BLOCK_MAX_BYTES, Block};
 use crate::types::{BlockHash, RnodeId};
 
 type Key = (RnodeId, BlockHash);
@@ -110,7 +111,7 @@ fn from_hex(text: &str) -> Option<BlockHash> {
 impl Blocks {
     /// Opens the store in `dir`, and makes it if there is none.
     pub(super) fn open(dir: &Path, cache_max_bytes: u64) -> io::Result<Self> {
-        for kind in ["own", "copy", "cache", "kept"] {
+        for kind in ["own", "copy", "cache", "kept", "open"] {
             fs::create_dir_all(dir.join(kind))?;
         }
         let new = dir.join("new");
@@ -375,6 +376,57 @@ impl Blocks {
             Err(e) if e.kind() == io::ErrorKind::AlreadyExists => Ok(()),
             done => done,
         }
+    }
+
+    /// Keeps what a block was before it was opened, until it is [sealed](Self::drop_base). `false` if
+    /// it is not here.
+    pub(super) fn keep_base(
+        &self,
+        rnode: RnodeId,
+        name: &BlockHash,
+        hash: &BlockHash,
+    ) -> io::Result<bool> {
+        let to = self.dir.join("open").join(hex(name));
+        for kind in ["own", "copy", "cache"] {
+            match fs::hard_link(self.path(kind, rnode, hash), &to) {
+                Ok(()) => return Ok(true),
+                Err(e) if e.kind() == io::ErrorKind::NotFound => {}
+                Err(e) => return Err(e),
+            }
+        }
+        Ok(false)
+    }
+
+    /// What a block was before it was opened; `None` if it is damaged or not here.
+    pub(super) fn base(
+        &self,
+        rnode: RnodeId,
+        name: &BlockHash,
+        base: &Block,
+    ) -> io::Result<Option<Vec<u8>>> {
+        let kept = match fs::read(self.dir.join("open").join(hex(name))) {
+            Ok(bytes) => Some(bytes).filter(|bytes| hash(bytes) == base.hash),
+            Err(e) if e.kind() == io::ErrorKind::NotFound => None,
+            Err(e) => return Err(e),
+        };
+        let found = kept.map_or_else(|| self.whole(rnode, &base.hash), |kept| Ok(Some(kept)))?;
+        Ok(found.map(|mut bytes| {
+            bytes.truncate(base.len_bytes as usize);
+            bytes
+        }))
+    }
+
+    /// A block has been sealed: what it was before is not needed.
+    pub(super) fn drop_base(&self, name: &BlockHash) {
+        let _ = fs::remove_file(self.dir.join("open").join(hex(name)));
+    }
+
+    /// No block is open.
+    pub(super) fn forget_bases(&self) -> io::Result<()> {
+        for base in fs::read_dir(self.dir.join("open"))? {
+            fs::remove_file(base?.path())?;
+        }
+        Ok(())
     }
 
     /// Keeps a block no longer.

@@ -5,9 +5,10 @@ use std::time::Instant;
 
 use weft_vfs::{Error, FallocateMode, Result, SeekFrom};
 
+use super::blocks::Blocks;
 use super::engine::{Superseded, locked};
 use super::fs::Live;
-use crate::client::{Call, Outcome};
+use crate::client::{Call, Outcome, Redo, Written};
 use crate::error::Refusal;
 use crate::op::Op;
 use crate::rnode::{BLOCKS_MAX, Block, Body, Rnode};
@@ -58,6 +59,18 @@ fn file(rnode: &Rnode) -> Result<File<'_>> {
     }
 }
 
+/// What blocks were that are about to be opened; given up if they are not.
+struct Bases<'a> {
+    blocks: &'a Blocks,
+    names: Vec<BlockHash>,
+}
+
+impl Drop for Bases<'_> {
+    fn drop(&mut self) {
+        self.names.iter().for_each(|name| self.blocks.drop_base(name));
+    }
+}
+
 /// The part of a range that is in one block.
 struct Piece {
     index: u32,
@@ -83,6 +96,22 @@ fn pieces(block_bytes: u64, offset: u64, len_bytes: u64) -> impl Iterator<Item =
     })
 }
 
+/// The parts of a buffer that are in each block of a file, up to the file's end.
+fn parts<'a>(
+    file: &File<'_>,
+    offset: u64,
+    buf: &'a mut [u8],
+) -> impl Iterator<Item = (Piece, &'a mut [u8])> {
+    let left = file.size_bytes.saturating_sub(offset);
+    let len = usize::try_from(left).unwrap_or(usize::MAX).min(buf.len());
+    let mut rest = &mut buf[..len];
+    pieces(file.block_bytes, offset, len as u64).map(move |piece| {
+        let (part, behind) = std::mem::take(&mut rest).split_at_mut(piece.len_bytes);
+        rest = behind;
+        (piece, part)
+    })
+}
+
 impl Live {
     pub(super) fn writer(&self, id: RnodeId) -> &Mutex<()> {
         &self.writers[id.count() as usize % WRITERS]
@@ -94,6 +123,13 @@ impl Live {
         let (there, behind) = buf.split_at_mut(len);
         behind.fill(0);
         if there.is_empty() {
+            return Ok(());
+        }
+        if block.hash.is_open() {
+            let behind = self.engine.open.look(id);
+            let open = behind.get(&block.hash).and_then(|b| b.bytes.get(within..within + len));
+            let open = open.ok_or_else(|| Lack::Block("a block was sealed".into()))?;
+            there.copy_from_slice(open);
             return Ok(());
         }
         let blocks = &self.engine.blocks;
@@ -137,7 +173,8 @@ impl Live {
                 Err(Lack::Failed(Error::Busy)) if Instant::now() < deadline => {}
                 Err(Lack::Failed(e)) => return Err(e),
                 Err(Lack::Block(message)) => {
-                    let same = self.get(id)?.version == rnode.version;
+                    // A block that is sealed has another name in the same version.
+                    let same = self.get(id)? == rnode;
                     if same || Instant::now() >= deadline {
                         return Err(Error::Io { errno: 5, message });
                     }
@@ -148,20 +185,62 @@ impl Live {
 
     pub(super) fn read(&self, id: RnodeId, offset: u64, buf: &mut [u8]) -> Result<usize> {
         self.with_file(id, |rnode| {
-            let file = file(rnode)?;
-            let left = file.size_bytes.saturating_sub(offset);
-            let len = usize::try_from(left).unwrap_or(usize::MAX).min(buf.len());
-            let mut rest = &mut buf[..len];
-            for piece in pieces(file.block_bytes, offset, len as u64) {
-                let (part, behind) = rest.split_at_mut(piece.len_bytes);
-                match file.blocks.get(&piece.index) {
-                    Some(block) => self.load(id, block, piece.within, part)?,
-                    None => part.fill(0),
-                }
-                rest = behind;
+            if let Some(now) = self.read_open(rnode, offset, buf)? {
+                return self.read_closed(&now, offset, buf);
             }
-            Ok(len)
+            self.read_closed(rnode, offset, buf)
         })
+    }
+
+    /// If some of what is read is in open blocks: fills in that, and returns the file as it was at
+    /// that moment.
+    fn read_open(
+        &self,
+        rnode: &Rnode,
+        offset: u64,
+        buf: &mut [u8],
+    ) -> Result<Option<Box<Rnode>>, Lack> {
+        let has_open = |file: &File<'_>, len_bytes: u64| {
+            pieces(file.block_bytes, offset, len_bytes)
+                .filter_map(|piece| file.blocks.get(&piece.index))
+                .any(|block| block.hash.is_open())
+        };
+        if !has_open(&file(rnode)?, buf.len() as u64) {
+            return Ok(None);
+        }
+        let behind = self.engine.open.look(rnode.id);
+        let Some((Outcome::Rnode(now), _)) = self.engine.call_now(Call::Get { id: rnode.id })?
+        else {
+            // It is recalled, perhaps: others may have changed it when it is here again.
+            return Err(Error::Busy.into());
+        };
+        let file = file(&now)?;
+        for (piece, part) in parts(&file, offset, buf) {
+            let block = file.blocks.get(&piece.index).filter(|b| b.hash.is_open());
+            let Some(block) = block else { continue };
+            let open = behind.get(&block.hash).ok_or(Error::Busy)?;
+            let end = open.bytes.len().min(block.len_bytes as usize);
+            let there = open.bytes.get(piece.within..end).unwrap_or(&[]);
+            let len = there.len().min(part.len());
+            part[..len].copy_from_slice(&there[..len]);
+            part[len..].fill(0);
+        }
+        Ok(Some(now))
+    }
+
+    /// Fills in what is not in open blocks.
+    fn read_closed(&self, rnode: &Rnode, offset: u64, buf: &mut [u8]) -> Result<usize, Lack> {
+        let file = file(rnode)?;
+        let mut len = 0;
+        for (piece, part) in parts(&file, offset, buf) {
+            len += part.len();
+            match file.blocks.get(&piece.index) {
+                Some(block) if block.hash.is_open() => {}
+                Some(block) => self.load(rnode.id, block, piece.within, part)?,
+                None => part.fill(0),
+            }
+        }
+        Ok(len)
     }
 
     /// Writes at `offset`, or at the end if there is none.
@@ -180,6 +259,9 @@ impl Live {
                 return Err(Error::TooLarge.into());
             }
             let data = &data[..usize::try_from(room).unwrap_or(usize::MAX).min(data.len())];
+            if self.write_open(rnode, offset, data)? {
+                return Ok(data.len());
+            }
             let (mut changed, mut done) = (Vec::new(), 0);
             for piece in pieces(file.block_bytes, offset, data.len() as u64) {
                 let part = &data[done..done + piece.len_bytes];
@@ -194,6 +276,103 @@ impl Live {
             self.replace(rnode, changed, offset + done as u64)?;
             Ok(done)
         })
+    }
+
+    /// Writes into open blocks, and opens those that are not, if the lease for that is at hand and there
+    /// is room. `false` if nothing was done.
+    fn write_open(&self, rnode: &Rnode, offset: u64, data: &[u8]) -> Result<bool, Lack> {
+        let (id, open, blocks) = (rnode.id, &self.engine.open, &self.engine.blocks);
+        let file = file(rnode)?;
+        let all = || pieces(file.block_bytes, offset, data.len() as u64);
+        // What is written as a whole is stored at once.
+        if all().all(|piece| piece.len_bytes as u64 == file.block_bytes) {
+            return Ok(false);
+        }
+        let is_open =
+            |piece: &Piece| file.blocks.get(&piece.index).is_some_and(|b| b.hash.is_open());
+        let new_bytes = all().filter(|piece| !is_open(piece)).count() as u64 * file.block_bytes;
+        if new_bytes > 0 {
+            if !open.may_open(blocks, new_bytes) {
+                return Ok(false);
+            }
+            while let Some((id, name)) = open.oldest_if_full(new_bytes) {
+                self.engine.seal(id, Some(&name)).map_err(|e| io_error(&e))?;
+            }
+        }
+        let (mut changed, mut redo, mut images, mut done) = (Vec::new(), Vec::new(), Vec::new(), 0);
+        let mut bases = Bases { blocks, names: Vec::new() };
+        for piece in all() {
+            let part = &data[done..done + piece.len_bytes];
+            done += piece.len_bytes;
+            let old = file.blocks.get(&piece.index);
+            let kept_bytes = old.map_or(0, |b| b.len_bytes);
+            let end = (piece.within + piece.len_bytes) as u32;
+            let (mut name, mut base, mut image) = (open.name(), None, Vec::new());
+            match old {
+                Some(old) if old.hash.is_open() => name = old.hash,
+                Some(old) if piece.within > 0 || end < kept_bytes => {
+                    image.resize(kept_bytes as usize, 0);
+                    self.load(id, old, 0, &mut image)?;
+                    if !blocks.keep_base(id, &name, &old.hash).unwrap_or(false) {
+                        return Ok(false);
+                    }
+                    bases.names.push(name);
+                    base = Some(*old);
+                }
+                _ => {}
+            }
+            let len_bytes = kept_bytes.max(end);
+            changed.push((piece.index, Some(Block { hash: name, len_bytes })));
+            let (within, data) = (piece.within as u32, Written(part.into()));
+            redo.push(Redo { name, base, kept_bytes, within, data });
+            images.push(image);
+        }
+        let mut behind = open.change(id);
+        let mut open_before = all().filter_map(|piece| file.blocks.get(&piece.index));
+        if open_before.any(|b| b.hash.is_open() && !behind.contains_key(&b.hash)) {
+            // Sealed meanwhile.
+            return Err(Error::Busy.into());
+        }
+        if new_bytes > 0 && open.is_closed() {
+            return Ok(false);
+        }
+        let end_bytes = offset + data.len() as u64;
+        let new: Vec<(u32, Option<BlockHash>)> =
+            changed.iter().map(|(at, block)| (*at, block.map(|b| b.hash))).collect();
+        let call = Call::Write {
+            id,
+            version: rnode.version,
+            blocks: changed,
+            end_bytes,
+            redo: redo.clone(),
+        };
+        match self.engine.call_now(call)? {
+            Some((Outcome::Done(_), seq)) => {
+                open.apply(&mut behind, id, &redo, images);
+                drop(behind);
+                bases.names.clear();
+                self.was_replaced(id, file.blocks, new, seq);
+                Ok(true)
+            }
+            Some((Outcome::Refused(Refusal::Busy), _)) => Err(Error::Busy.into()),
+            Some((Outcome::Refused(why), _)) => Err(self.refused(id, why).into()),
+            _ => Ok(false),
+        }
+    }
+
+    /// Blocks were put into the place of others by the change `seq`.
+    fn was_replaced(
+        &self,
+        id: RnodeId,
+        old: &std::collections::BTreeMap<u32, Block>,
+        new: Vec<(u32, Option<BlockHash>)>,
+        seq: Seq,
+    ) {
+        let replaced = new
+            .iter()
+            .filter_map(|(at, hash)| old.get(at).map(|b| b.hash).filter(|old| Some(*old) != *hash));
+        self.supersede(id, seq, replaced);
+        self.has_changed(id);
     }
 
     /// The block that `old` becomes when `data` is written into it.
@@ -248,12 +427,8 @@ impl Live {
                 }))
             }
             (_, seq) => {
-                let replaced = new.iter().filter_map(|(at, hash)| {
-                    old.get(at).map(|b| b.hash).filter(|old| Some(*old) != *hash)
-                });
-                self.supersede(id, seq, replaced);
+                self.was_replaced(id, old, new, seq);
                 self.wrote(id, rnode.version, seq);
-                self.has_changed(id);
                 Ok(())
             }
         }

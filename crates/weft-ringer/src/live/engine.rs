@@ -20,9 +20,10 @@ use super::copies::Uneven;
 use super::fs::Live;
 use super::home::Home;
 use super::journal::Journal;
+use super::open::OpenBlocks;
 use super::peers::{Held, Outcasts, PeerServer, Peers};
 use super::tending::Pins;
-use crate::client::{Call, CallId, Client, ClientAction, ClientEvent, JournalRecord, Outcome};
+use crate::client::{Call, CallId, Client, ClientAction, ClientEvent, Outcome};
 use crate::locks::LockStyle;
 use crate::net::{Answer, Ask, Conversation, Error, HANDSHAKE_LIMIT, Outbox, Result};
 use crate::policy::Policy;
@@ -77,6 +78,7 @@ pub(super) struct Engine {
     /// The first connection has been made; with what came of it if it was refused.
     joined: OnceLock<std::result::Result<ClientId, String>>,
     pub(super) blocks: Arc<Blocks>,
+    pub(super) open: OpenBlocks,
     pub(super) peers: Peers,
     peer_server: Mutex<Option<PeerServer>>,
     pub(super) superseded: Mutex<VecDeque<Superseded>>,
@@ -88,6 +90,8 @@ pub(super) struct Engine {
     outcasts: Outcasts,
     /// Who makes copies for other clients, once there is somebody.
     pub(super) live: OnceLock<Weak<Live>>,
+    /// Held by who writes the journal anew.
+    shortening: Mutex<()>,
     pub(super) stop: AtomicBool,
     threads: Mutex<Vec<JoinHandle<()>>>,
 }
@@ -101,8 +105,10 @@ impl Engine {
     pub(super) fn start(options: LiveOptions) -> Result<Arc<Self>> {
         let home = Home::open(&options.directory)?;
         let failed = |e| Error::io(format!("the local store {}", options.directory.display()), e);
-        let (journal, records) = Journal::open(&home.path("journal")).map_err(failed)?;
+        let (mut journal, records) = Journal::open(&home.path("journal")).map_err(failed)?;
         let blocks = Blocks::open(&options.directory, options.cache_max_bytes).map_err(failed)?;
+        let records = super::open::recover(&blocks, &mut journal, records).map_err(failed)?;
+        let open = OpenBlocks::new(home.incarnation);
         let conflicts = Conflicts::open(&home.path("conflicts")).map_err(failed)?;
         let pins = Pins::open(&home.path("pins")).map_err(failed)?;
         let own = client_id(&home.secret);
@@ -118,6 +124,7 @@ impl Engine {
             outbox: Mutex::default(),
             joined: OnceLock::new(),
             blocks: Arc::new(blocks),
+            open,
             peers,
             peer_server: Mutex::default(),
             superseded: Mutex::default(),
@@ -126,11 +133,13 @@ impl Engine {
             pins: Mutex::new(pins),
             outcasts: Outcasts::default(),
             live: OnceLock::new(),
+            shortening: Mutex::default(),
             stop: AtomicBool::new(false),
             threads: Mutex::default(),
         });
         engine.spawn("ringer-link", Self::keep_connected)?;
         engine.spawn("ringer-clock", Self::keep_time)?;
+        engine.spawn("ringer-sealer", Self::keep_sealing)?;
         let deadline = Instant::now() + engine.options.patience;
         let refused = loop {
             match engine.joined.get() {
@@ -212,13 +221,30 @@ impl Engine {
         self.call_until(call, Some(interrupt))
     }
 
+    /// Makes a call that is answered at once, or not made at all: with what is under leases.
+    pub(super) fn call_now(&self, call: Call) -> weft_vfs::Result<Option<(Outcome, Seq)>> {
+        let id = CallId(self.next_call.fetch_add(1, Ordering::Relaxed));
+        let mut inner = locked(&self.inner);
+        if matches!(call, Call::Write { .. }) && inner.journal.is_behind() {
+            return Err(weft_vfs::Error::NoSpace);
+        }
+        inner.waiting.insert(id);
+        self.handle(&mut inner, ClientEvent::Call(id, call));
+        let outcome = inner.done.remove(&id);
+        if outcome.is_none() {
+            inner.waiting.remove(&id);
+            self.handle(&mut inner, ClientEvent::Cancel(id));
+        }
+        Ok(outcome)
+    }
+
     fn call_until(
         &self,
         call: Call,
         interrupt: Option<&Interrupt>,
     ) -> weft_vfs::Result<(Outcome, Seq)> {
         let id = CallId(self.next_call.fetch_add(1, Ordering::Relaxed));
-        let is_change = matches!(call, Call::Apply { .. });
+        let is_change = matches!(call, Call::Apply { .. } | Call::Write { .. });
         let mut inner = locked(&self.inner);
         if is_change && inner.journal.is_behind() {
             return Err(weft_vfs::Error::NoSpace);
@@ -278,6 +304,7 @@ impl Engine {
                         answered = true;
                     }
                 }
+                ClientAction::Seal { rnode } => self.open.want(rnode),
                 ClientAction::Conflict(conflict) => {
                     tracing::warn!(
                         "change {} of this client was given up ({}): {:?}",
@@ -309,12 +336,68 @@ impl Engine {
                 tracing::debug!("the journal: {e}");
             }
             self.handle(&mut inner, ClientEvent::Tick);
-            if inner.journal.is_long() && inner.client.unflushed() == 0 {
-                let record = JournalRecord::Applied { seq: inner.client.applied() };
-                if let Err(e) = inner.journal.restart(&[record]) {
+            if inner.journal.is_long(false) {
+                drop(inner);
+                if let Err(e) = self.shorten_journal() {
                     tracing::error!("the journal could not be written anew: {e}");
                 }
             }
+        }
+    }
+
+    /// Writes the journal anew, durably, with what is needed of it: not what was written into blocks
+    /// that are stored by now. `false` if that could not be done yet.
+    fn shorten_journal(&self) -> std::io::Result<bool> {
+        let _one = locked(&self.shortening);
+        self.open.set_closed(true);
+        let shortened = self.seal_all().and_then(|()| self.blocks.sync()).and_then(|()| {
+            let mut inner = locked(&self.inner);
+            match inner.client.shortened_journal() {
+                Some(records) => inner.journal.restart(&records).map(|()| true),
+                None => Ok(false),
+            }
+        });
+        self.open.set_closed(false);
+        shortened
+    }
+
+    /// Stores the open blocks of a file, or one of them, and tells the state machine their hashes.
+    pub(super) fn seal(&self, id: RnodeId, only: Option<&BlockHash>) -> std::io::Result<()> {
+        let mut behind = self.open.change(id);
+        let of = behind.iter().filter(|(name, b)| b.rnode == id && only.is_none_or(|o| o == *name));
+        let mut names: Vec<BlockHash> = of.map(|(name, _)| *name).collect();
+        names.sort_unstable();
+        for name in names {
+            let Some(open) = behind.get(&name) else { continue };
+            let hash = self.blocks.put_own(id, &open.bytes);
+            self.open.set_failing(hash.is_err());
+            let hash = hash?;
+            let mut inner = locked(&self.inner);
+            self.handle(&mut inner, ClientEvent::Sealed { rnode: id, name, hash });
+            // It may have been cut off, or written over as a whole.
+            let seq = inner.client.last();
+            locked(&self.superseded).push_back(Superseded { seq, rnode: id, hash });
+            drop(inner);
+            self.open.remove(&mut behind, &name);
+            self.blocks.drop_base(&name);
+        }
+        Ok(())
+    }
+
+    /// Stores all open blocks.
+    fn seal_all(&self) -> std::io::Result<()> {
+        self.open.files().into_iter().try_for_each(|id| self.seal(id, None))
+    }
+
+    fn keep_sealing(self: &Arc<Self>) {
+        while !self.is_stopped() {
+            for id in self.open.wait(TICK) {
+                if let Err(e) = self.seal(id, None) {
+                    tracing::error!("what was written to rnode {id} finds no place: {e}");
+                    std::thread::sleep(TICK);
+                }
+            }
+            self.open.tidy();
         }
     }
 
@@ -453,16 +536,18 @@ impl Engine {
             errno: e.raw_os_error().unwrap_or(5),
             message: format!("the local store: {e}"),
         };
+        self.seal_all().map_err(io)?;
         self.blocks.sync().map_err(io)?;
-        let journal = {
+        let (journal, is_long) = {
             let mut inner = locked(&self.inner);
             inner.journal.catch_up().map_err(io)?;
-            (inner.client.unflushed() > 0)
-                .then(|| inner.journal.handle())
-                .transpose()
-                .map_err(io)?
+            let needed = inner.client.unflushed() > 0;
+            let journal = needed.then(|| inner.journal.handle()).transpose().map_err(io)?;
+            (journal, inner.journal.is_long(true))
         };
-        if let Some(journal) = journal {
+        if let Some(journal) = journal
+            && !(is_long && self.shorten_journal().map_err(io)?)
+        {
             journal.sync_data().map_err(io)?;
         }
         match self.call(Call::Sync)?.0 {
@@ -559,6 +644,14 @@ impl Engine {
         }
         superseded.extend(later);
         useless
+    }
+
+    /// Whether a block is of no use any more. While nobody writes to the file, it stays so.
+    pub(super) fn is_useless(&self, rnode: RnodeId, hash: &BlockHash) -> bool {
+        let inner = locked(&self.inner);
+        let state = inner.client.cached(rnode).filter(|_| inner.client.is_flushed(rnode));
+        matches!(state.map(|r| &r.body), Some(Body::File { blocks, .. })
+            if !blocks.values().any(|b| b.hash == *hash))
     }
 }
 

@@ -18,8 +18,10 @@ use crate::wire::{Wire, decode, encode};
 
 const MAGIC: &[u8; 8] = b"weftrj02";
 const HEAD_BYTES: usize = 8;
-/// A journal longer than this is written anew when nothing in it is needed.
-const LONG_BYTES: u64 = 4 << 20;
+/// A journal longer than this is written anew.
+const LONG_BYTES: u64 = 32 << 20;
+/// When it is to be durable, one that is longer than this is.
+const SYNC_BYTES: u64 = 1 << 20;
 
 /// A journal, open to be appended to.
 #[derive(Debug)]
@@ -126,9 +128,10 @@ impl Journal {
         self.file.try_clone()
     }
 
-    /// Whether it should be written anew once nothing in it is needed.
-    pub(super) fn is_long(&self) -> bool {
-        self.end > LONG_BYTES
+    /// Whether it should be written anew with what is needed of it; sooner, if it is to be made
+    /// durable.
+    pub(super) fn is_long(&self, to_sync: bool) -> bool {
+        self.end > if to_sync { SYNC_BYTES } else { LONG_BYTES }
     }
 
     /// Begins anew with these records alone.

@@ -6,10 +6,10 @@ use std::time::{Duration, Instant};
 
 use weft_vfs::Error;
 
-use super::engine::{Engine, locked};
+use super::engine::{Engine, Superseded, locked};
 use super::fs::Live;
 use crate::client::Call;
-use crate::types::{Mode, RnodeId};
+use crate::types::{BlockHash, Mode, RnodeId, Seq};
 
 const EVERY: Duration = Duration::from_millis(250);
 /// How often leases are looked through, and rnodes without a name that others may still use.
@@ -25,10 +25,10 @@ pub(super) fn run(engine: &Arc<Engine>, live: &Weak<Live>) {
     let mut graves = VecDeque::new();
     while !engine.is_stopped() {
         std::thread::sleep(EVERY);
-        for (rnode, hash) in engine.useless_blocks() {
-            engine.blocks.remove_staying(rnode, &hash);
-        }
         let Some(live) = live.upgrade() else { return };
+        for (rnode, hash) in engine.useless_blocks() {
+            live.remove_useless(rnode, hash);
+        }
         bury(&live, &mut graves);
         if seldom.elapsed() < SELDOM {
             continue;
@@ -57,6 +57,20 @@ pub(super) fn run(engine: &Arc<Engine>, live: &Weak<Live>) {
             }
             excess = excess.saturating_sub(1);
             let _ = engine.call(Call::Evict { id });
+        }
+    }
+}
+
+impl Live {
+    /// Removes a block that is of no use, unless the file has come by the same bytes again.
+    fn remove_useless(&self, rnode: RnodeId, hash: BlockHash) {
+        let Ok(_one) = self.writer(rnode).try_lock() else {
+            let seq = Seq::default();
+            return locked(&self.engine.superseded).push_back(Superseded { seq, rnode, hash });
+        };
+        let _sealed_by_nobody = self.engine.open.change(rnode);
+        if self.engine.is_useless(rnode, &hash) {
+            self.engine.blocks.remove_staying(rnode, &hash);
         }
     }
 }

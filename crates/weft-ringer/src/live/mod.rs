@@ -12,12 +12,14 @@
 //! conflicts      changes that were given up
 //! own/ cache/    blocks
 //! copy/ kept/    more blocks
+//! open/          what blocks were that are being written
 //! pins           what is kept here whole
 //! peers.sock     where other clients of this machine fetch blocks
 //! ```
 //!
 //! Invariants, beyond those of the state machine:
-//! - A block is in its file before the change that names it is made, so before anybody hears of it.
+//! - A block is in its file before the change that names it is made, so before anybody hears of it;
+//!   or it is being written (`open`), and nobody hears of the change.
 //! - A change is in the journal (in the kernel's hands) before its call returns; it survives the end
 //!   of this process. `fsync` makes blocks and journal durable and waits for the server.
 //! - No call waits for ever: what the server does not answer within
@@ -37,6 +39,7 @@ mod journal;
 mod keeper;
 mod listing;
 mod locks;
+mod open;
 mod peers;
 mod tending;
 
@@ -102,7 +105,7 @@ impl LiveOptions {
             directory,
             listen: None,
             tls: None,
-            // Files of up to 16 GiB; a write of a few bytes writes a block anew.
+            // Files of up to 16 GiB; of what is written here and there each block is stored anew.
             block_bytes: 256 << 10,
             cache_max_bytes: 10 << 30,
             store_max_bytes: u64::MAX,

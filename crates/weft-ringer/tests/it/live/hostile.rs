@@ -144,6 +144,7 @@ fn a_client_gives_blocks_to_who_knows_their_hash_alone() {
     let cell = Cell::new(Duration::from_secs(15));
     let a = cell.join("a");
     Walker::new(&a).write_file(b"/file", b"content", 0o644).expect("written");
+    a.sync().expect("stored");
     let ino = a.lookup(a.root(), b"file").expect("there").attr.ino;
     let address = weft_net::Address::Unix(cell.path("a").join("peers.sock"));
     let mut link = Conversation::connect(&address, None, LIMIT).expect("a connection");

@@ -7,6 +7,7 @@ mod hostile;
 mod joining;
 mod search;
 mod sharing;
+mod small_writes;
 mod tls;
 
 use std::path::{Path, PathBuf};

@@ -59,6 +59,13 @@ impl Histories {
             self.files.entry(id).or_default().push(operation);
         };
         match (&called.call, outcome) {
+            (Call::Write { id, redo, .. }, Outcome::Done(_)) => {
+                let value = redo[0].data.0[..].try_into().expect("eight bytes");
+                let kind = RegisterKind::Write(u64::from_le_bytes(value));
+                // What was taken back may take effect later, or never.
+                let returned = returned.filter(|_| !void);
+                self.files.entry(*id).or_default().push(Operation { called: from, returned, kind });
+            }
             (Call::Apply { op, .. }, Outcome::Refused(Refusal::Fenced)) => {
                 self.add_unknown(called, op);
             }
@@ -172,7 +179,7 @@ impl Histories {
     }
 }
 
-fn written(blocks: &[(u32, Option<weft_ringer::Block>)]) -> u64 {
+pub fn written(blocks: &[(u32, Option<weft_ringer::Block>)]) -> u64 {
     let hash = blocks[0].1.expect("a block").hash;
     u64::from_le_bytes(hash.0[..8].try_into().expect("eight bytes"))
 }

@@ -182,6 +182,8 @@ struct Summary {
     messages: u64,
     locks: usize,
     unknown: usize,
+    written_open: usize,
+    sealed_at_start: usize,
 }
 
 /// Gives up everything that a caller has locked.
@@ -232,7 +234,23 @@ fn run(seed: u64) -> Summary {
                 }
                 _ => None,
             };
-            if let Some(id) = world.call(i, call) {
+            // Most of what is written goes into blocks that stay open, where that can be.
+            let open = match &call {
+                Call::Apply { op: Op::Write { id, blocks, .. }, if_version: None }
+                    if rng.below(4) > 0 =>
+                {
+                    let first = world.write_open(i, *id, history::written(blocks));
+                    // Others follow at once: they may take its place.
+                    for _ in 0..first.map_or(0, |_| rng.below(4)) {
+                        work.next_value += 1;
+                        world.write_open(i, *id, work.next_value);
+                    }
+                    first
+                }
+                _ => None,
+            };
+            let called = if open.is_some() { open } else { world.call(i, call) };
+            if let Some(id) = called {
                 caller.2 = Some(id);
                 expected.extend(value.map(|v| (id, v)));
             }
@@ -279,6 +297,8 @@ fn run(seed: u64) -> Summary {
         messages: world.messages,
         locks,
         unknown,
+        written_open: world.written_open,
+        sealed_at_start: world.sealed_at_start,
     }
 }
 
@@ -322,6 +342,8 @@ fn run_all(seeds: impl Iterator<Item = u64>) -> (u64, Summary) {
         sum.messages += one.messages;
         sum.locks += one.locks;
         sum.unknown += one.unknown;
+        sum.written_open += one.written_open;
+        sum.sealed_at_start += one.sealed_at_start;
     }
     println!("{runs} worlds: {sum:?}");
     (runs, sum)
@@ -337,6 +359,7 @@ fn worlds_are_linearizable() {
         // The weather did what it is there for, and most of the work was judged.
         assert!(sum.epochs_lost > 300 && sum.conflicts > 30, "{sum:?}");
         assert!(sum.locks > 3000, "{sum:?}");
+        assert!(sum.written_open > 1000 && sum.sealed_at_start > 30, "{sum:?}");
         assert!(sum.void * 5 < sum.calls && sum.unknown == 0, "{sum:?}");
     }
 }

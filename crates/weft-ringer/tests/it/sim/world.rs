@@ -11,19 +11,25 @@
 //! that anybody ever had share a version.
 
 use std::cmp::Reverse;
-use std::collections::{BTreeMap, BinaryHeap};
+use std::collections::{BTreeMap, BTreeSet, BinaryHeap};
 
 use weft_block::Rng;
 use weft_ringer::client::{
-    Call, CallId, Client, ClientAction, ClientEvent, ClientOptions, JournalRecord, Outcome,
+    Call, CallId, Client, ClientAction, ClientEvent, ClientOptions, JournalRecord, Outcome, Redo,
+    Written, left_open,
 };
 use weft_ringer::locks::Lock;
 use weft_ringer::mds::{Mds, MdsEvent, MdsOptions};
 use weft_ringer::store::MemoryStore;
 use weft_ringer::wire::frame::{Deframer, Frame, frame};
 use weft_ringer::wire::{FromServer, ToServer, Wire};
-use weft_ringer::{ClientId, Epoch, Incarnation, Mode, Moment, Rnode, RnodeId, Seq, Version};
+use weft_ringer::{
+    Block, BlockHash, Body, ClientId, Epoch, Incarnation, Mode, Moment, Rnode, RnodeId, Seq,
+    Version,
+};
 use weft_vfs::Time;
+
+use super::block;
 
 pub const MILLI: u64 = 1000;
 pub const SECOND: u64 = 1_000_000;
@@ -123,8 +129,41 @@ struct Node {
     cut_until: u64,
     /// The epoch it was seen in last.
     epoch: Epoch,
+    /// The values of blocks that are being written, each with its file.
+    open: BTreeMap<BlockHash, (RnodeId, u64)>,
+    next_open: u64,
+    /// Files whose blocks are about to be sealed.
+    sealing: BTreeSet<RnodeId>,
     /// Returned calls whose answer depends on changes that the server may not have.
     unsettled: Vec<(u64, Seq)>,
+}
+
+impl Node {
+    /// A file as a reader has it: with what is in blocks that are being written.
+    fn close(&self, rnode: &mut Rnode) {
+        if let Body::File { blocks, .. } = &mut rnode.body {
+            let open = blocks.get(&0).and_then(|b| self.open.get(&b.hash)).map(|(_, value)| *value);
+            open.into_iter().for_each(|value| blocks.set(0, Some(block(value))));
+        }
+    }
+
+    /// What a client does with its journal before it begins.
+    fn seal_what_was_open(&mut self) -> usize {
+        let open = left_open(&self.journal).into_iter();
+        let sealed: Vec<_> = open
+            .map(|(name, (_, redo))| {
+                let value = value_of(&redo.last().expect("a write").data);
+                JournalRecord::Sealed { name, hash: block(value).hash }
+            })
+            .collect();
+        let count = sealed.len();
+        self.journal.extend(sealed);
+        count
+    }
+}
+
+fn value_of(data: &Written) -> u64 {
+    u64::from_le_bytes((*data.0).try_into().expect("eight bytes"))
 }
 
 #[derive(Debug)]
@@ -134,6 +173,8 @@ enum What {
     Tick,
     StartClient(usize),
     StartServer,
+    /// In this life of the client.
+    Seal(usize, u64, RnodeId),
 }
 
 /// A call as its caller saw it.
@@ -168,10 +209,14 @@ pub struct World {
     /// Calls that came back since the driver looked.
     pub back: Vec<u64>,
     pub conflicts: usize,
+    pub written_open: usize,
+    pub sealed_at_start: usize,
     pub messages: u64,
     pub epochs_lost: usize,
-    /// Every state of an rnode that a client had.
-    states: BTreeMap<(RnodeId, Version), Rnode>,
+    /// Every state of an rnode that a client had, with the block that was being written then.
+    states: BTreeMap<(RnodeId, Version), (Rnode, Option<(usize, BlockHash)>)>,
+    /// What was ever written into each of those.
+    written: BTreeMap<(usize, BlockHash), BTreeSet<u64>>,
     wall_jump: i64,
 }
 
@@ -187,6 +232,9 @@ impl World {
             synced: 0,
             cut_until: 0,
             epoch: Epoch(0),
+            open: BTreeMap::new(),
+            next_open: 0,
+            sealing: BTreeSet::new(),
             unsettled: Vec::new(),
         });
         let nodes = nodes.collect();
@@ -206,9 +254,12 @@ impl World {
             next_call: 0,
             back: Vec::new(),
             conflicts: 0,
+            written_open: 0,
+            sealed_at_start: 0,
             messages: 0,
             epochs_lost: 0,
             states: BTreeMap::new(),
+            written: BTreeMap::new(),
             wall_jump: 0,
             weather,
         };
@@ -296,14 +347,59 @@ impl World {
                 node.clock = clock;
                 node.incarnation += 1;
                 let incarnation = Incarnation(node.incarnation);
+                self.sealed_at_start += node.seal_what_was_open();
+                let node = &mut self.nodes[i];
                 let id = ClientId(i as u64 + 1);
                 node.client = Some(Client::new(id, incarnation, node.journal.clone(), options));
                 node.epoch = Epoch(0);
                 self.client(i, ClientEvent::Tick);
             }
+            What::Seal(i, life, id) => {
+                let node = &mut self.nodes[i];
+                if node.incarnation == life && node.client.is_some() {
+                    node.sealing.remove(&id);
+                    let of = node.open.iter().filter(|(_, (of, _))| *of == id);
+                    let sealed: Vec<_> = of.map(|(name, (_, value))| (*name, *value)).collect();
+                    for (name, value) in sealed {
+                        self.seal(i, id, name, value);
+                    }
+                }
+            }
         }
         self.check_exclusion();
         true
+    }
+
+    /// Stores an open block, as the local store does.
+    fn seal(&mut self, i: usize, rnode: RnodeId, name: BlockHash, value: u64) {
+        let hash = block(value).hash;
+        self.client(i, ClientEvent::Sealed { rnode, name, hash });
+        self.nodes[i].open.remove(&name);
+    }
+
+    /// A write of a value into a file's block that is being written. `None` if the client has no
+    /// lease for that at hand.
+    pub fn write_open(&mut self, i: usize, id: RnodeId, value: u64) -> Option<u64> {
+        let node = &mut self.nodes[i];
+        let client = node.client.as_ref()?;
+        let rnode = client.cached(id)?;
+        let Body::File { blocks, .. } = &rnode.body else { return None };
+        let (version, old) = (rnode.version, blocks.get(&0).map(|b| b.hash));
+        let name = old.filter(|hash| node.open.contains_key(hash)).unwrap_or_else(|| {
+            node.next_open += 1;
+            BlockHash::open(Incarnation(node.incarnation), node.next_open)
+        });
+        let data = Written(value.to_le_bytes().into());
+        let (base, kept_bytes, within) = (None, if old.is_some() { 8 } else { 0 }, 0);
+        let redo = vec![Redo { name, base, kept_bytes, within, data }];
+        let blocks = vec![(0, Some(Block { hash: name, len_bytes: 8 }))];
+        let call = self.call(i, Call::Write { id, version, blocks, end_bytes: 8, redo })?;
+        if self.calls[&call].returned.is_none() {
+            self.client(i, ClientEvent::Cancel(CallId(call)));
+            self.calls.remove(&call);
+            return None;
+        }
+        Some(call)
     }
 
     fn tick(&mut self) {
@@ -345,6 +441,8 @@ impl World {
     fn crash(&mut self, i: usize) {
         let node = &mut self.nodes[i];
         node.client = None;
+        node.open.clear();
+        node.sealing.clear();
         // Of what was not made durable, some part from its beginning is there.
         let kept = node.synced + self.rng.index(node.journal.len() - node.synced + 1);
         node.journal.truncate(kept);
@@ -381,7 +479,6 @@ impl World {
         let Some(client) = &mut node.client else { return };
         let actions = client.handle(node.clock.read(self.now), wall, event);
         let (epoch, applied) = (client.epoch(), client.applied());
-        self.check_versions(i);
         for action in actions {
             match action {
                 ClientAction::Journal(record) => self.nodes[i].journal.push(record),
@@ -390,16 +487,41 @@ impl World {
                     let bytes = frame(&message).expect("short enough");
                     self.post(i, &bytes, What::ToServer);
                 }
-                ClientAction::Return { call, outcome, depends } => {
+                ClientAction::Return { call, mut outcome, depends } => {
+                    if let Outcome::Rnode(rnode) = &mut outcome {
+                        self.nodes[i].close(rnode);
+                    }
                     let called = self.calls.get_mut(&call.0).expect("a call");
                     assert!(called.returned.is_none(), "a call returns once");
+                    if let (Call::Write { id, redo, .. }, Outcome::Done(_)) =
+                        (&called.call, &outcome)
+                    {
+                        let value = value_of(&redo[0].data);
+                        self.nodes[i].open.insert(redo[0].name, (*id, value));
+                        self.written.entry((i, redo[0].name)).or_default().insert(value);
+                        self.written_open += 1;
+                    }
                     called.returned = Some((self.now, outcome));
                     self.nodes[i].unsettled.push((call.0, depends));
                     self.back.push(call.0);
                 }
-                ClientAction::Conflict(_) => self.conflicts += 1,
+                ClientAction::Conflict(conflict) => {
+                    if let weft_ringer::op::Op::Write { blocks, .. } = &conflict.logged.op {
+                        assert!(!blocks[0].1.expect("a block").hash.is_open(), "it is kept sealed");
+                    }
+                    self.conflicts += 1;
+                }
+                ClientAction::Seal { rnode } => {
+                    let node = &mut self.nodes[i];
+                    if node.sealing.insert(rnode) {
+                        let life = node.incarnation;
+                        let time = self.now + self.rng.below(30 * MILLI);
+                        self.at(time, What::Seal(i, life, rnode));
+                    }
+                }
             }
         }
+        self.check_versions(i);
         let node = &mut self.nodes[i];
         node.unsettled.retain(|(_, depends)| *depends > applied);
         if epoch != node.epoch {
@@ -455,14 +577,31 @@ impl World {
         calls.chain(self.nodes.iter().map(|n| format!("{:#?}", n.client))).collect()
     }
 
-    /// A version names one state of an rnode for good, whoever has it and whatever became of it.
+    /// A version names one state of an rnode for good, whoever has it and whatever became of it. Only
+    /// what was in a block that was being written may be what that came to be.
     fn check_versions(&mut self, i: usize) {
         let node = &self.nodes[i];
         let Some(client) = &node.client else { return };
         for (id, _) in client.leases(node.clock.read(self.now)) {
             let Some(rnode) = client.cached(id) else { continue };
-            let known = self.states.entry((id, rnode.version)).or_insert_with(|| rnode.clone());
-            assert_eq!(known, rnode, "seed {}: two states with one version", self.seed);
+            let mut rnode = rnode.clone();
+            let open = match &rnode.body {
+                Body::File { blocks, .. } => {
+                    blocks.get(&0).map(|b| b.hash).filter(BlockHash::is_open)
+                }
+                _ => None,
+            };
+            node.close(&mut rnode);
+            let of = (rnode.clone(), open.map(|name| (i, name)));
+            let (known, open) = self.states.entry((id, rnode.version)).or_insert(of);
+            let later = open.and_then(|open| self.written.get(&open));
+            if let (Some(later), Some(value)) = (later, super::value_of(&rnode.body))
+                && later.contains(&value)
+                && let Body::File { blocks, .. } = &mut known.body
+            {
+                blocks.set(0, Some(block(value)));
+            }
+            assert_eq!(*known, rnode, "seed {}: two states with one version", self.seed);
         }
     }
 

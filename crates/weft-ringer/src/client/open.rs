@@ -1,0 +1,260 @@
+//! Blocks that are being written.
+//!
+//! A block's name is its hash, so it can only be had when the block is finished. Until then it is
+//! *open*: it has a name of its own ([`BlockHash::open`]), and small writes change it in place. When
+//! others are to see it, it is *sealed*: its bytes are stored under their hash, and the hash takes the
+//! place of the name wherever the client has it.
+//!
+//! Invariants:
+//! - A change that names an open block is never sent, and never given up: the block is sealed first.
+//! - What a write puts into an open block is in the journal, in the very record of the change. So a
+//!   write is there wholly or not at all after a crash, whatever became of the block.
+//! - Each write makes another version of its file. One that follows another in the log, on the same
+//!   file, takes its place: what is between them nobody else can have seen.
+//! - Of writes to one open block that have other changes between them, the earlier are sent with what
+//!   the block came to be. Only if the machine is lost while it sends them can others see the file so,
+//!   without the changes between: never with anything that was not written.
+//! - An open block is sealed before what its file is becomes part of the file's history.
+
+use std::collections::{BTreeMap, BTreeSet};
+use std::sync::Arc;
+
+use weft_vfs::Time;
+
+use super::cache::{Sight, Stop};
+use super::calls::Tried;
+use super::log::Log;
+use super::{Call, CallId, Client, ClientAction, JournalRecord};
+use crate::error::Refusal;
+use crate::op::{Logged, Mark, Op, View, execute};
+use crate::rnode::{BLOCK_MAX_BYTES, Block, Body};
+use crate::types::{BlockHash, Moment, RnodeId, Seq};
+use crate::wire::{Reader, Wire, WireError, wire_struct};
+
+/// A change that takes the place of others has at most so many blocks: each write puts all of it
+/// into the journal.
+const MERGED_BLOCKS_MAX: usize = 8;
+
+/// Bytes that were written.
+#[derive(Clone, PartialEq, Eq)]
+pub struct Written(pub Arc<[u8]>);
+
+impl std::fmt::Debug for Written {
+    fn fmt(&self, f: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
+        write!(f, "{} bytes", self.0.len())
+    }
+}
+
+impl Wire for Written {
+    fn put(&self, out: &mut Vec<u8>) {
+        crate::wire::put_bytes(&self.0, out);
+    }
+
+    fn get(from: &mut Reader<'_>) -> Result<Self, WireError> {
+        from.bytes(BLOCK_MAX_BYTES as usize, "what was written").map(|b| Self(b.into()))
+    }
+}
+
+/// What one write does to one open block.
+#[derive(Debug, Clone, PartialEq, Eq)]
+pub struct Redo {
+    /// The block.
+    pub name: BlockHash,
+    /// What it was opened on; nothing of it is left if there is none.
+    pub base: Option<Block>,
+    /// How many of the block's bytes counted before the write: the file may have been cut.
+    pub kept_bytes: u32,
+    /// Where in the block the write begins, in bytes.
+    pub within: u32,
+    /// What is written.
+    pub data: Written,
+}
+wire_struct!(Redo { name, base, kept_bytes, within, data });
+
+impl Redo {
+    /// Does it to the block's bytes.
+    pub fn apply(&self, bytes: &mut Vec<u8>) {
+        let (begin, data) = (self.within as usize, &self.data.0);
+        bytes.truncate(self.kept_bytes as usize);
+        let end = begin + data.len();
+        if bytes.len() < end {
+            bytes.resize(end, 0);
+        }
+        bytes[begin..end].copy_from_slice(data);
+    }
+}
+
+/// What a journal says of the blocks that were open at its end: the file of each, and what was
+/// written into it in order. They are to be sealed, with [`JournalRecord::Sealed`] at the journal's
+/// end, before a client begins with it.
+#[must_use]
+pub fn left_open(journal: &[JournalRecord]) -> BTreeMap<BlockHash, (RnodeId, Vec<&Redo>)> {
+    let mut open: BTreeMap<BlockHash, (RnodeId, Vec<&Redo>)> = BTreeMap::new();
+    for record in journal {
+        match record {
+            JournalRecord::Wrote {
+                logged: Logged { op: Op::Write { id, .. }, .. }, redo, ..
+            } => {
+                for part in redo {
+                    open.entry(part.name).or_insert((*id, Vec::new())).1.push(part);
+                }
+            }
+            JournalRecord::Sealed { name, .. } => drop(open.remove(name)),
+            _ => {}
+        }
+    }
+    open
+}
+
+/// The changes at the end of a journal that name a block and have not been given up.
+#[must_use]
+pub fn naming(journal: &[JournalRecord], name: &BlockHash) -> Vec<Seq> {
+    let log = Log::replay(journal.iter().cloned());
+    let of = log.pending().filter(|l| names(&l.op).any(|n| n == *name));
+    of.map(|l| l.seq).collect()
+}
+
+/// The blocks that a change writes.
+fn names(op: &Op) -> impl Iterator<Item = BlockHash> {
+    let blocks = match op {
+        Op::Write { blocks, .. } => &blocks[..],
+        _ => &[],
+    };
+    blocks.iter().filter_map(|(_, block)| Some((*block)?.hash))
+}
+
+/// The file that a change writes an open block of.
+pub(super) fn open_in(op: &Op) -> Option<RnodeId> {
+    match op {
+        Op::Write { id, .. } if names(op).any(|name| name.is_open()) => Some(*id),
+        _ => None,
+    }
+}
+
+/// Puts the hash of a block in the place of its name.
+pub(super) fn seal(op: &mut Op, name: BlockHash, hash: BlockHash) {
+    if let Op::Write { blocks, .. } = op {
+        for block in blocks.iter_mut().filter_map(|(_, block)| block.as_mut()) {
+            if block.hash == name {
+                block.hash = hash;
+            }
+        }
+    }
+}
+
+impl Client {
+    /// Whether an open block is named by anything that is not sent yet.
+    #[must_use]
+    pub fn has_open_blocks(&self) -> bool {
+        self.log.pending().any(|logged| open_in(&logged.op).is_some())
+    }
+
+    /// A journal that says what is in this client's log, in the place of the one written so far.
+    /// `None` while it cannot be said so shortly.
+    #[must_use]
+    pub fn shortened_journal(&self) -> Option<Vec<JournalRecord>> {
+        if self.has_open_blocks() || self.log.has_remade() {
+            return None;
+        }
+        let made = self.log.pending().map(|l| JournalRecord::Made { logged: l.clone() });
+        let applied = JournalRecord::Applied { seq: self.log.applied };
+        Some(std::iter::once(applied).chain(made).collect())
+    }
+
+    /// An open block is stored under its hash now.
+    pub(super) fn sealed(&mut self, rnode: RnodeId, name: BlockHash, hash: BlockHash) {
+        self.out.push(ClientAction::Journal(JournalRecord::Sealed { name, hash }));
+        self.log.sealed(name, hash);
+        let state = self.cache.leases.get_mut(&rnode).and_then(|l| l.state.as_mut());
+        if let Some(Body::File { blocks, .. }) = state.map(|s| &mut s.rnode.body) {
+            let named: Vec<(u32, Block)> =
+                blocks.iter().filter(|(_, b)| b.hash == name).map(|(at, b)| (*at, *b)).collect();
+            for (at, block) in named {
+                blocks.set(at, Some(Block { hash, ..block }));
+            }
+        }
+    }
+
+    /// Asks for open blocks to be sealed. Asked again until it is done.
+    pub(super) fn want_sealed(&mut self, files: BTreeSet<RnodeId>) {
+        self.out.extend(files.into_iter().map(|rnode| ClientAction::Seal { rnode }));
+    }
+
+    /// Whether a change must wait until open blocks of its file are sealed.
+    pub(super) fn waits_for_seal(&mut self, op: &Op) -> bool {
+        let Op::Keep { id } = op else { return false };
+        let state = self.cache.leases.get(id).and_then(|l| l.state.as_ref());
+        let Some(Body::File { blocks, .. }) = state.map(|s| &s.rnode.body) else { return false };
+        let has_open = blocks.values().any(|b| b.hash.is_open());
+        if has_open {
+            self.out.push(ClientAction::Seal { rnode: *id });
+        }
+        has_open
+    }
+
+    pub(super) fn try_write(
+        &mut self,
+        now: Moment,
+        wall: Time,
+        call: CallId,
+        write: &mut Call,
+    ) -> Tried {
+        let Call::Write { id, version, blocks, end_bytes, redo } = write else {
+            return Tried::Wait;
+        };
+        let Some(waiting) = self.calls.get(&call).filter(|_| !self.log.is_unsettled()) else {
+            return Tried::Wait;
+        };
+        let (id, kill_privileges) = (*id, false);
+        let sight = Sight::new(&self.cache, &waiting.pinned, true);
+        let (epoch, seq) = (self.session.epoch, Seq(self.log.last().0 + 1));
+        let mark = Mark { stamp: wall, epoch, seq };
+        let mut op =
+            Op::Write { id, blocks: blocks.clone(), end_bytes: *end_bytes, kill_privileges };
+        let made = (|| {
+            sight.claim(id)?;
+            if sight.rnode(id)?.version != *version {
+                return Err(Stop::from(Refusal::Busy));
+            }
+            execute(&op, mark, &sight)
+        })();
+        let seen = sight.seen.into_inner();
+        let mut effects = match made {
+            Ok(effects) => effects,
+            Err(stop) => return self.stopped(now, call, stop, seen),
+        };
+        let mut base = effects.base.clone();
+        let tail = self.log.tail().filter(|tail| tail.epoch == epoch);
+        let merged = tail.and_then(|tail| Some((tail.seq, &tail.base[..], merge(&tail.op, &op)?)));
+        let replaces = merged.map(|(replaced, first, merged)| {
+            // As it would be, had both been one.
+            if let (Some(rnode), [(_, version)]) = (effects.rnodes.get_mut(&id), first) {
+                rnode.version = version.next(epoch, seq);
+                if let Body::File { content, .. } = &mut rnode.body {
+                    *content = rnode.version;
+                }
+            }
+            (base, op) = (first.to_vec(), merged);
+            replaced
+        });
+        let logged = Logged { seq, epoch, stamp: wall, op, base };
+        Tried::Write(Box::new((logged, effects, replaces, std::mem::take(redo))))
+    }
+}
+
+/// The change that does what two do, one after the other, if both are writes to one file and the
+/// first cannot have been sent.
+fn merge(first: &Op, second: &Op) -> Option<Op> {
+    let Op::Write { id, blocks, end_bytes, kill_privileges } = second else { return None };
+    let (id, file) = (*id, open_in(first)?);
+    let Op::Write { blocks: before, end_bytes: end, kill_privileges: kill, .. } = first else {
+        return None;
+    };
+    let mut all: BTreeMap<u32, Option<Block>> = before.iter().copied().collect();
+    all.extend(blocks.iter().copied());
+    if file != id || all.len() > MERGED_BLOCKS_MAX {
+        return None;
+    }
+    let (blocks, end_bytes) = (all.into_iter().collect(), (*end).max(*end_bytes));
+    Some(Op::Write { id, blocks, end_bytes, kill_privileges: *kill || *kill_privileges })
+}

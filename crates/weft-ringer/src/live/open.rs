@@ -1,0 +1,227 @@
+//! Blocks that are being written: their bytes in memory, and how they come to be sealed.
+//!
+//! Small writes to a file whose write lease is at hand go to the journal and into memory; a block that
+//! is touched often is so stored once, when it is sealed: a second later, or when others are to see it.
+//!
+//! Invariants:
+//! - What is in memory is in the journal, or in the block's base: a file of which a second name in
+//!   `open/` is kept. So [`recover`] makes each block again after a crash, with all writes or, if the
+//!   journal's end was lost, with those before it.
+//! - The *gate* of a file is held to write by who changes the bytes of its open blocks, the change of
+//!   the file included, or seals them; and to read by who looks at both. So they always agree. Nobody
+//!   waits for a lease or for another client behind a gate: recalls wait for gates.
+//! - There is room for what is open when it is opened. If another program takes it, blocks stay open
+//!   until there is room again; no others are opened.
+
+use std::collections::{BTreeSet, HashMap, VecDeque};
+use std::io;
+use std::sync::atomic::{AtomicBool, AtomicU64, Ordering};
+use std::sync::{Condvar, Mutex, PoisonError, RwLock, RwLockReadGuard, RwLockWriteGuard};
+use std::time::Duration;
+
+use super::blocks::Blocks;
+use super::engine::locked;
+use super::journal::Journal;
+use crate::client::{JournalRecord, Redo, left_open, naming};
+use crate::types::{BlockHash, Incarnation, RnodeId};
+
+const GATES: usize = 64;
+/// Bytes of open blocks, beyond which the oldest are sealed.
+const OPEN_MAX_BYTES: u64 = 64 << 20;
+/// Room that is left to others on the disk.
+const RESERVE_BYTES: u64 = 16 << 20;
+
+/// An open block.
+#[derive(Debug)]
+pub(super) struct OpenBlock {
+    pub(super) rnode: RnodeId,
+    pub(super) bytes: Vec<u8>,
+}
+
+/// The open blocks behind one gate.
+pub(super) type Behind = HashMap<BlockHash, OpenBlock>;
+
+/// All open blocks.
+#[derive(Debug)]
+pub(super) struct OpenBlocks {
+    gates: [RwLock<Behind>; GATES],
+    incarnation: Incarnation,
+    next: AtomicU64,
+    bytes: AtomicU64,
+    /// In the order they were opened; some are sealed already.
+    order: Mutex<VecDeque<(RnodeId, BlockHash)>>,
+    /// None is opened now.
+    closed: AtomicBool,
+    /// Sealing failed the last time.
+    failing: AtomicBool,
+    /// Files whose blocks are to be sealed.
+    wanted: Mutex<BTreeSet<RnodeId>>,
+    wakes: Condvar,
+}
+
+impl OpenBlocks {
+    pub(super) fn new(incarnation: Incarnation) -> Self {
+        Self {
+            gates: std::array::from_fn(|_| RwLock::default()),
+            incarnation,
+            next: AtomicU64::new(1),
+            bytes: AtomicU64::new(0),
+            order: Mutex::default(),
+            closed: AtomicBool::new(false),
+            failing: AtomicBool::new(false),
+            wanted: Mutex::default(),
+            wakes: Condvar::new(),
+        }
+    }
+
+    fn at(&self, id: RnodeId) -> &RwLock<Behind> {
+        &self.gates[id.count() as usize % GATES]
+    }
+
+    /// The gate of a file, to look at its open blocks.
+    pub(super) fn look(&self, id: RnodeId) -> RwLockReadGuard<'_, Behind> {
+        self.at(id).read().unwrap_or_else(PoisonError::into_inner)
+    }
+
+    /// The gate of a file, to change its open blocks.
+    pub(super) fn change(&self, id: RnodeId) -> RwLockWriteGuard<'_, Behind> {
+        self.at(id).write().unwrap_or_else(PoisonError::into_inner)
+    }
+
+    /// A name for a new one.
+    pub(super) fn name(&self) -> BlockHash {
+        BlockHash::open(self.incarnation, self.next.fetch_add(1, Ordering::Relaxed))
+    }
+
+    /// Whether blocks of so many bytes may be opened. To be asked behind a gate, too.
+    pub(super) fn may_open(&self, blocks: &Blocks, len_bytes: u64) -> bool {
+        let is_room = || {
+            let wanted = self.bytes.load(Ordering::Relaxed) + len_bytes + RESERVE_BYTES;
+            let space = blocks.space();
+            space.is_ok_and(|s| s.f_bavail.saturating_mul(s.f_frsize) > wanted)
+        };
+        !self.is_closed() && !self.failing.load(Ordering::Relaxed) && is_room()
+    }
+
+    pub(super) fn is_closed(&self) -> bool {
+        self.closed.load(Ordering::SeqCst)
+    }
+
+    /// Opens no more blocks, or does so again.
+    pub(super) fn set_closed(&self, closed: bool) {
+        self.closed.store(closed, Ordering::SeqCst);
+    }
+
+    pub(super) fn set_failing(&self, failing: bool) {
+        self.failing.store(failing, Ordering::Relaxed);
+    }
+
+    /// What a write does to open blocks of a file; `images` is what those are opened with that are
+    /// new. Behind its gate.
+    pub(super) fn apply(
+        &self,
+        behind: &mut Behind,
+        id: RnodeId,
+        redo: &[Redo],
+        images: Vec<Vec<u8>>,
+    ) {
+        for (part, bytes) in redo.iter().zip(images) {
+            let open = behind.entry(part.name).or_insert_with(|| {
+                locked(&self.order).push_back((id, part.name));
+                self.bytes.fetch_add(bytes.len() as u64, Ordering::Relaxed);
+                OpenBlock { rnode: id, bytes }
+            });
+            let before = open.bytes.len() as u64;
+            part.apply(&mut open.bytes);
+            self.bytes.fetch_add(open.bytes.len() as u64, Ordering::Relaxed);
+            self.bytes.fetch_sub(before, Ordering::Relaxed);
+        }
+    }
+
+    /// A block was sealed.
+    pub(super) fn remove(&self, behind: &mut Behind, name: &BlockHash) {
+        if let Some(open) = behind.remove(name) {
+            self.bytes.fetch_sub(open.bytes.len() as u64, Ordering::Relaxed);
+        }
+    }
+
+    /// The block that was opened first, if so many bytes more would be too many.
+    pub(super) fn oldest_if_full(&self, more_bytes: u64) -> Option<(RnodeId, BlockHash)> {
+        let is_full = self.bytes.load(Ordering::Relaxed) + more_bytes > OPEN_MAX_BYTES;
+        is_full.then(|| locked(&self.order).pop_front()).flatten()
+    }
+
+    /// Every file that has open blocks.
+    pub(super) fn files(&self) -> BTreeSet<RnodeId> {
+        let gates = self.gates.iter().map(|g| g.read().unwrap_or_else(PoisonError::into_inner));
+        let files = gates.flat_map(|behind| behind.values().map(|b| b.rnode).collect::<Vec<_>>());
+        files.collect()
+    }
+
+    /// Asks for the blocks of a file to be sealed soon.
+    pub(super) fn want(&self, id: RnodeId) {
+        if locked(&self.wanted).insert(id) {
+            self.wakes.notify_one();
+        }
+    }
+
+    /// Waits for what is to be sealed.
+    pub(super) fn wait(&self, limit: Duration) -> BTreeSet<RnodeId> {
+        let wanted = locked(&self.wanted);
+        let waited = self.wakes.wait_timeout_while(wanted, limit, |wanted| wanted.is_empty());
+        std::mem::take(&mut *waited.unwrap_or_else(PoisonError::into_inner).0)
+    }
+
+    /// Forgets those that were sealed long ago.
+    pub(super) fn tidy(&self) {
+        let mut order = locked(&self.order);
+        if order.len() > 4096 {
+            let names: BTreeSet<BlockHash> = self
+                .gates
+                .iter()
+                .flat_map(|g| {
+                    let behind = g.read().unwrap_or_else(PoisonError::into_inner);
+                    behind.keys().copied().collect::<Vec<_>>()
+                })
+                .collect();
+            order.retain(|(_, name)| names.contains(name));
+        }
+    }
+}
+
+/// Makes the blocks again that were open when the last life of this client ended, and stores them.
+/// Changes that name one that cannot be made again are given up: its base went with a power cut.
+///
+/// # Errors
+/// The store cannot be written.
+pub(super) fn recover(
+    blocks: &Blocks,
+    journal: &mut Journal,
+    mut records: Vec<JournalRecord>,
+) -> io::Result<Vec<JournalRecord>> {
+    let mut found = Vec::new();
+    for (name, (rnode, redo)) in left_open(&records) {
+        let made = match redo.first().and_then(|first| first.base) {
+            None => Some(Vec::new()),
+            Some(base) => blocks.base(rnode, &name, &base)?,
+        };
+        let Some(mut bytes) = made else {
+            tracing::error!("what block {name:?} of rnode {rnode} was before is lost");
+            let lost = naming(&records, &name);
+            found.extend(lost.into_iter().map(|seq| JournalRecord::GivenUp { seq }));
+            continue;
+        };
+        redo.iter().for_each(|part| part.apply(&mut bytes));
+        let hash = blocks.put_own(rnode, &bytes)?;
+        found.push(JournalRecord::Sealed { name, hash });
+    }
+    if !found.is_empty() {
+        // The journal is the only place where they are durable, perhaps.
+        blocks.sync()?;
+        found.iter().for_each(|record| journal.append(record));
+        journal.catch_up()?;
+        records.append(&mut found);
+    }
+    blocks.forget_bases()?;
+    Ok(records)
+}
