@@ -351,7 +351,7 @@ impl Live {
                 open.apply(&mut behind, id, &redo, images);
                 drop(behind);
                 bases.names.clear();
-                self.was_replaced(id, file.blocks, new, seq);
+                self.was_replaced(id, file.blocks, &new, seq);
                 Ok(true)
             }
             Some((Outcome::Refused(Refusal::Busy), _)) => Err(Error::Busy.into()),
@@ -365,7 +365,7 @@ impl Live {
         &self,
         id: RnodeId,
         old: &std::collections::BTreeMap<u32, Block>,
-        new: Vec<(u32, Option<BlockHash>)>,
+        new: &[(u32, Option<BlockHash>)],
         seq: Seq,
     ) {
         let replaced = new
@@ -427,7 +427,7 @@ impl Live {
                 }))
             }
             (_, seq) => {
-                self.was_replaced(id, old, new, seq);
+                self.was_replaced(id, old, &new, seq);
                 self.wrote(id, rnode.version, seq);
                 Ok(())
             }

@@ -190,6 +190,9 @@ pub struct Called {
     pub void: bool,
 }
 
+/// A block that is being written, of a client.
+type OpenBlock = (usize, BlockHash);
+
 pub struct World {
     pub seed: u64,
     pub weather: Weather,
@@ -214,9 +217,9 @@ pub struct World {
     pub messages: u64,
     pub epochs_lost: usize,
     /// Every state of an rnode that a client had, with the block that was being written then.
-    states: BTreeMap<(RnodeId, Version), (Rnode, Option<(usize, BlockHash)>)>,
+    states: BTreeMap<(RnodeId, Version), (Rnode, Option<OpenBlock>)>,
     /// What was ever written into each of those.
-    written: BTreeMap<(usize, BlockHash), BTreeSet<u64>>,
+    written: BTreeMap<OpenBlock, BTreeSet<u64>>,
     wall_jump: i64,
 }
 
