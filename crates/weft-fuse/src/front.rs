@@ -291,10 +291,13 @@ impl Front {
 
     /// Of attributes that are had already: those with a limit may be too old.
     fn lifetimes_of(&self, ino: Ino) -> Lifetimes {
-        if self.stateful && self.fs.attr_lifetime(ino).is_some() {
-            return Lifetimes { attr: Duration::ZERO, ..self.lifetimes };
+        if !self.stateful {
+            return self.lifetimes;
         }
-        self.lifetimes
+        let entry = self.fs.name_lifetime(ino);
+        let entry = entry.map_or(self.lifetimes.entry, |max| max.min(self.lifetimes.entry));
+        let attr = self.fs.attr_lifetime(ino).map_or(self.lifetimes.attr, |_| Duration::ZERO);
+        Lifetimes { entry, attr, ..self.lifetimes }
     }
 
     fn lookup(&self, parent: Ino, mut body: Body<'_>, reply: &mut Reply) -> Answered {

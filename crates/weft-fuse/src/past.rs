@@ -74,8 +74,9 @@ impl Past {
         let mut state = self.state();
         let way = match state.nodes.get(&node) {
             Some((Way::Past(_), _)) if opened.direct_io => return Err(Mixed),
-            // Past the kernel's cache, through this process: that goes with `Through`.
-            _ if opened.direct_io => return Ok(None),
+            // Past the kernel's cache, through this process: that goes with `Through`, and not with
+            // `Past`, as it may still be mapped.
+            _ if opened.direct_io => Way::Through,
             Some((Way::Past(id), _)) => backing().map(|_| Way::Past(*id)).ok_or(Mixed)?,
             Some((Way::Through, _)) => Way::Through,
             None => self.register(backing)?,

@@ -44,6 +44,8 @@ pub(crate) struct NetworkMeter {
     pub(crate) opens: Counter,
     /// Of these, how many found what the kernel had cached still right.
     pub(crate) opens_cached: Counter,
+    /// And how many the kernel reads from the file of the output cache by itself.
+    pub(crate) opens_past: Counter,
     /// Openings that found the output in the cache on disk, and that did not.
     pub(crate) outputs_found: Counter,
     pub(crate) outputs_missed: Counter,
@@ -165,8 +167,10 @@ impl Meters {
             if found + missed > 0 {
                 let _ = writeln!(
                     text,
-                    "  looked for in the output cache {} times, found {found} times",
-                    found + missed
+                    "  looked for in the output cache {} times, found {found} times; opened {} \
+                     times for the kernel to read it there",
+                    found + missed,
+                    meter.opens_past.get(),
                 );
             }
             for stage in &meter.stages {
@@ -188,9 +192,10 @@ impl Meters {
 type NetworkFigure = fn(&NetworkMeter) -> &Counter;
 type StageFigure = fn(&StageMeter) -> &Counter;
 
-const NETWORK_FIGURES: [(&str, NetworkFigure); 9] = [
+const NETWORK_FIGURES: [(&str, NetworkFigure); 10] = [
     ("opens", |meter| &meter.opens),
     ("opens_cached", |meter| &meter.opens_cached),
+    ("opens_past", |meter| &meter.opens_past),
     ("outputs_found", |meter| &meter.outputs_found),
     ("outputs_missed", |meter| &meter.outputs_missed),
     ("reads", |meter| &meter.reads),

@@ -172,6 +172,13 @@ pub trait FileSystem: Send + Sync {
         None
     }
 
+    /// How long a front may keep the name that an inode was looked up by; `None` until it hears
+    /// otherwise. Asked only of a [stateful](Self::is_stateful) file system.
+    fn name_lifetime(&self, ino: Ino) -> Option<Duration> {
+        let _ = ino;
+        None
+    }
+
     /// Closes a handle of [`open`](Self::open) or [`create`](Self::create).
     ///
     /// # Errors

@@ -128,6 +128,9 @@ pub struct Networks {
     pub meters: Option<Arc<Meters>>,
     /// A directory for outputs of networks, and how many bytes they may take together.
     pub output_cache: Option<(PathBuf, u64)>,
+    /// Views whose output is kept there are snapshots: the kernel reads them from there by itself, and
+    /// who has one open does not see its base change.
+    pub snapshot_views: bool,
 }
 
 impl Networks {
@@ -244,6 +247,7 @@ impl Networks {
             shared,
             meters,
             outputs,
+            snapshot_views: self.snapshot_views,
             identity,
             ..TransformOptions::default()
         };

@@ -31,6 +31,8 @@ pub struct Tree {
     shared: Option<Duration>,
     /// There are views by name.
     has_views: bool,
+    /// Views are snapshots, which the kernel reads by itself.
+    has_snapshots: bool,
     /// A name has several spellings.
     has_aliases: bool,
     /// Files have companions, whose length follows theirs.
@@ -55,6 +57,7 @@ impl From<Stack> for Tree {
             read_only: stack.is_read_only(),
             shared: None,
             has_views: false,
+            has_snapshots: false,
             has_aliases: stack.names_have_aliases(),
             has_companions: stack.shows_companions(),
             identity: None,
@@ -87,6 +90,7 @@ impl Tree {
             read_only: false,
             shared: Some(SHARED_LIFETIME),
             has_views: false,
+            has_snapshots: false,
             has_aliases: false,
             has_companions: false,
             identity: std::fs::metadata(path).ok().map(|found| format!("device {}", found.dev())),
@@ -109,6 +113,7 @@ impl Tree {
             read_only: false,
             shared: Some(Duration::ZERO),
             has_views: false,
+            has_snapshots: false,
             has_aliases: false,
             has_companions: false,
             identity: None,
@@ -124,6 +129,7 @@ impl Tree {
         let shared = self.shared.is_some();
         self.fs = networks.over_known(self.fs, shared, self.identity.take())?;
         self.has_views = true;
+        self.has_snapshots = networks.snapshot_views;
         Ok(self)
     }
 
@@ -151,8 +157,8 @@ impl Tree {
             // when the network or the base of a view changes.
             fuse.writeback_cache = options.writeback.unwrap_or(false);
         }
-        // Without effect for all but a directory of the host.
-        fuse.passthrough = options.passthrough.unwrap_or(self.lock.is_some());
+        // Without effect for all but a directory of the host, and outputs that are kept there.
+        fuse.passthrough = options.passthrough.unwrap_or(self.lock.is_some() || self.has_snapshots);
         if self.has_aliases {
             // The kernel knows one spelling of a name, and would go on believing in the others.
             fuse.lifetime = Duration::ZERO;

@@ -19,6 +19,8 @@ struct Row {
     pipes_cpu: [Times; pipes::BLOCKS.len()],
     cold: Times,
     warm: Times,
+    kept_cold: Times,
+    kept_warm: Times,
 }
 
 impl Row {
@@ -60,6 +62,12 @@ impl Row {
             let view = mounted.view("input", stages);
             keep(&mut row.cold, plain(&view, bytes, stages)?);
             keep(&mut row.warm, plain(&view, bytes, stages)?);
+            drop(mounted);
+            let mounted = Mounted::keeping(bench, data)?;
+            let view = mounted.view("input", stages);
+            keep(&mut row.kept_cold, plain(&view, bytes, stages)?);
+            mounted.wait_kept(&view)?;
+            keep(&mut row.kept_warm, plain(&view, bytes, stages)?);
         }
         Ok(row)
     }
@@ -75,7 +83,7 @@ pub fn rates(bench: &Bench, section: &mut Section, data: &Path) -> Result<()> {
     zeroes(&data.join("input"), bytes)?;
     let gib = bytes as f64 / f64::from(1 << 30);
     let rate = |times: &Times| format!("{:.2}", bytes as f64 / 1e9 / times.median().max(1e-9));
-    let mut rows = Vec::new();
+    let (mut rows, mut kept) = (Vec::new(), Vec::new());
     let mut measured: Vec<(usize, Row)> = Vec::new();
     for stages in STAGES {
         let row = Row::measure(bench, data, bytes, stages)?;
@@ -90,6 +98,13 @@ pub fn rates(bench: &Bench, section: &mut Section, data: &Path) -> Result<()> {
             ratio(row.best_pipe(), &row.cold),
             rate(&row.warm),
             ratio(&row.plain, &row.warm),
+        ]);
+        kept.push(vec![
+            stages.to_string(),
+            rate(&row.kept_cold),
+            ratio(row.best_pipe(), &row.kept_cold),
+            rate(&row.kept_warm),
+            ratio(&row.plain, &row.kept_warm),
         ]);
         measured.push((stages, row));
     }
@@ -111,6 +126,13 @@ pub fn rates(bench: &Bench, section: &mut Section, data: &Path) -> Result<()> {
         "of plain",
     ];
     section.table(&head, &rows);
+    section.line(
+        "The same rounds on a mount with `--output-cache` and `--snapshot-views`: cold while the \
+         output is put into the cache, which is empty before, and warm once it is kept and the kernel \
+         reads it from there. *Times* beside the best pipeline above, *of plain* beside the plain \
+         read.",
+    );
+    section.table(&["N", "kept, cold", "times", "kept, warm", "of plain"], &kept);
     if let (Some((_, one)), Some((last, many))) = (measured.first(), measured.last()) {
         let each = |one: f64, many: f64| (many - one) / (*last as f64 - 1.0) / gib;
         let ours = each(one.process_cpu.median(), many.process_cpu.median());
@@ -124,7 +146,9 @@ pub fn rates(bench: &Bench, section: &mut Section, data: &Path) -> Result<()> {
     section.line(
         "Copies of a byte: in process one (the file to the block), whatever N is; a pipeline two for \
          each stage and one; through the mount three when cold (the file to the daemon's answer, the \
-         answer to the kernel's page, the page to the reader) and one when warm.",
+         answer to the kernel's page, the page to the reader) and one when warm. With outputs kept also \
+         three when cold (the file to the answer, the answer to the reader and to the cache), and one \
+         when warm.",
     );
     plot(bench, bytes, &measured)?;
     section.line("![Rates by number of stages](plots/transform.svg)");
@@ -142,6 +166,8 @@ fn plot(bench: &Bench, bytes: u64, measured: &[(usize, Row)]) -> Result<()> {
         ("best pipes".to_owned(), of(Row::best_pipe)),
         ("mount, cold".to_owned(), of(|row| &row.cold)),
         ("mount, warm".to_owned(), of(|row| &row.warm)),
+        ("kept, cold".to_owned(), of(|row| &row.kept_cold)),
+        ("kept, warm".to_owned(), of(|row| &row.kept_warm)),
     ];
     let bars = crate::plot::Bars {
         title: "N increments over a file in the page cache",
@@ -173,14 +199,25 @@ fn lengths(bench: &Bench, section: &mut Section, data: &Path) -> Result<()> {
             show(&row.cold),
             ratio(row.best_pipe(), &row.cold),
             show(&row.warm),
+            show(&row.kept_cold),
+            show(&row.kept_warm),
         ]);
     }
     section.line(&format!(
         "By the length of the file, at {AT_STAGES} stages: milliseconds from opening it to its end. \
          A pipeline starts its processes for each file, as a shell does."
     ));
-    let head =
-        ["length", "in process", "best pipes", "times", "mount, cold", "times", "mount, warm"];
+    let head = [
+        "length",
+        "in process",
+        "best pipes",
+        "times",
+        "mount, cold",
+        "times",
+        "mount, warm",
+        "kept, cold",
+        "kept, warm",
+    ];
     section.table(&head, &rows);
     Ok(())
 }

@@ -26,6 +26,10 @@ pub struct Transforming {
     /// The most that is kept there, such as 500M or 10G
     #[arg(long, value_name = "SIZE", default_value = "1G", value_parser = size)]
     pub output_cache_size: u64,
+    /// Let the kernel read views whose output is kept there by itself, as fast as any file of that
+    /// directory (root only, Linux 6.9); who has a view open goes on seeing what it was
+    #[arg(long, requires = "output_cache")]
+    pub snapshot_views: bool,
 }
 
 impl Transforming {
@@ -63,6 +67,9 @@ impl Transforming {
             let directory = std::path::absolute(directory)?;
             args.push(option("output-cache", directory.as_os_str()));
             args.push(format!("--output-cache-size={}", self.output_cache_size).into());
+            if self.snapshot_views {
+                args.push("--snapshot-views".into());
+            }
         }
         for log in &self.log {
             let (name, file) = log.split_once('=').unwrap_or((log, ""));

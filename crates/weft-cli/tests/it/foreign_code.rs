@@ -85,6 +85,129 @@ fn programs_that_live_on_are_read_and_written_through() {
     bench.ok(&["umount", "m"]);
 }
 
+/// A program that says hello as it should, and does this when it is asked for anything else.
+fn harmful(harm: &str) -> String {
+    format!(
+        "exec perl -e 'sub take {{ my $b = \"\"; while (length $b < $_[0]) {{
+    sysread(STDIN, $b, $_[0] - length $b, length $b) or exit 0 }} $b }}
+  sub put {{ my $s = $_[0] . pack(\"V\", length $_[1]) . $_[1]; my $o = 0;
+    while ($o < length $s) {{ $o += syswrite(STDOUT, $s, length($s) - $o, $o) || exit 0 }} }}
+  while (1) {{ my ($k, $n) = unpack(\"aV\", take(5)); my $d = take($n);
+    if ($k eq \"h\") {{ put(\"d\", \"weft filter 1\"); put(\"n\", \"\") }} else {{ {harm} }} }}'"
+    )
+}
+
+/// The process that serves a mount, and how many descriptors and children it has.
+fn server_of(bench: &Bench) -> impl Fn() -> (usize, Vec<String>) {
+    let mountpoint = bench.path("m").display().to_string();
+    let cmdline =
+        |pid: &str| fs::read_to_string(format!("/proc/{pid}/cmdline")).unwrap_or_default();
+    let pids = || {
+        let names = fs::read_dir("/proc").unwrap().map(|e| e.unwrap().file_name());
+        let names = names.filter_map(|name| name.into_string().ok());
+        names.filter(|name| name.bytes().all(|b| b.is_ascii_digit()))
+    };
+    let server = pids().find(|pid| cmdline(pid).split('\0').any(|arg| arg == mountpoint));
+    let server = server.expect("the process that serves the mount");
+    move || {
+        let descriptors = fs::read_dir(format!("/proc/{server}/fd")).unwrap().count();
+        let is_child = |pid: &String| {
+            let status = fs::read_to_string(format!("/proc/{pid}/status")).unwrap_or_default();
+            status.lines().any(|line| line == format!("PPid:\t{server}"))
+        };
+        (descriptors, pids().filter(is_child).collect())
+    }
+}
+
+/// What a program writes that is no answer costs its reader the file, and nobody anything else.
+#[test]
+fn programs_that_write_garbage_are_ended() {
+    if !can_mount() {
+        return;
+    }
+    let bench = Bench::new();
+    fs::create_dir_all(bench.path("m")).unwrap();
+    bench.write("data/words", "quiet words\n".repeat(5).as_bytes());
+    let lives = [
+        ("noise", "yes".to_owned()),
+        ("echo", "cat".to_owned()),
+        ("letters", harmful("put(\"?\", \"x\")")),
+        ("absurd", harmful("syswrite(STDOUT, \"d\" . pack(\"V\", 4294967295))")),
+        ("promise", harmful("syswrite(STDOUT, \"d\" . pack(\"V\", 16000000) . \"x\")")),
+        ("short", harmful("syswrite(STDOUT, \"d\\x01\"); exit 0")),
+        ("endless", harmful("while (1) { put(\"d\", \"x\" x 100000) }")),
+        ("empty", harmful("while (1) { put(\"d\", \"\") }")),
+        (
+            "twice",
+            harmful("put(\"d\", \"x\" x 60); put(\"n\", \"\"); put(\"n\", \"\"); sleep 1000"),
+        ),
+        ("silence", harmful("close STDOUT; sleep 1000")),
+    ];
+    let once = [
+        ("endless", "yes"),
+        ("flood", "yes >&2"),
+        ("cut", "head -c 20; kill -9 $$"),
+        ("fork", "while :; do sleep 1000 & sleep 0.01; done"),
+    ];
+    let mut rules = "*@loud exec program=loud\n".to_owned();
+    let mut options = vec!["--program=loud=tr a-z A-Z".to_owned()];
+    let mut views = Vec::new();
+    for (name, program) in &lives {
+        options.push(format!("--program=l{name}={program}"));
+        for mode in ["blocks", "stream"] {
+            rules +=
+                &format!("*@{name}-{mode} view: exec program=l{name} mode={mode} deadline=700\n");
+            views.push(format!("words@{name}-{mode}"));
+        }
+    }
+    for (name, program) in once {
+        options.push(format!("--program=o{name}={program}"));
+        rules += &format!("*@{name}-once view: exec program=o{name} deadline=700\n");
+        views.push(format!("words@{name}-once"));
+    }
+    bench.write("rules", rules.as_bytes());
+    let mut mount = vec!["mount", "hostdir:data", "m", "--background", "--transform", "rules"];
+    mount.extend(options.iter().map(String::as_str));
+    bench.ok(&mount);
+    let at = bench.path("m");
+    let read = move |name: &str| fs::read(at.join(name));
+    let loud = b"QUIET WORDS\n".repeat(5);
+    assert!(read("words@loud").unwrap() == loud);
+    let server = server_of(&bench);
+    let before = server();
+    assert_eq!(before.1, [""; 0], "nothing runs yet that lives on");
+    std::thread::scope(|scope| {
+        let end = Instant::now() + Duration::from_secs(100);
+        let good = scope.spawn(move || {
+            let mut times = 0;
+            while Instant::now() < end && times < 200 {
+                assert!(read("words@loud").unwrap() == loud, "everybody else goes on");
+                times += 1;
+            }
+            times
+        });
+        for view in &views {
+            let began = Instant::now();
+            let found = fs::read(bench.path("m").join(view));
+            let took = began.elapsed();
+            assert_eq!(found.expect_err(view).raw_os_error(), Some(5), "{view}");
+            assert!(took < Duration::from_secs(20), "{view} took {took:?}");
+        }
+        assert_eq!(good.join().unwrap(), 200);
+    });
+    // Nothing is left of them: neither processes nor descriptors.
+    let end = Instant::now() + Duration::from_secs(10);
+    loop {
+        let after = server();
+        if after.1.is_empty() && after.0 <= before.0 + 2 {
+            break;
+        }
+        assert!(Instant::now() < end, "{before:?} before, {after:?} after");
+        std::thread::sleep(Duration::from_millis(100));
+    }
+    bench.ok(&["umount", "m"]);
+}
+
 #[cfg(feature = "wasm")]
 #[test]
 fn guests_are_read_and_written_through_and_hang_nobody() {

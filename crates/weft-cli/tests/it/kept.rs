@@ -2,16 +2,22 @@
 
 use crate::run::{Bench, can_mount};
 use std::fs::{self, File};
+use std::os::unix::fs::{FileExt, MetadataExt};
 use std::path::PathBuf;
 use std::time::{Duration, Instant};
 
 struct Kept {
     bench: Bench,
     source: &'static str,
+    options: &'static [&'static str],
 }
 
 impl Kept {
     fn new(source: &'static str) -> Self {
+        Self::with(source, &[])
+    }
+
+    fn with(source: &'static str, options: &'static [&'static str]) -> Self {
         let bench = Bench::new();
         for dir in ["m", "other", "data"] {
             fs::create_dir_all(bench.path(dir)).unwrap();
@@ -19,15 +25,16 @@ impl Kept {
         if source == "v.img" {
             bench.ok(&["mkfs", "ext2", "v.img", "--size", "64M", "--quiet"]);
         }
-        bench.write("rules", b"*.log zstd | rot13 | xor hex=616263\n*@json view: json\n");
-        let this = Self { bench, source };
+        let rules = b"*.log zstd | rot13 | xor hex=616263\n*@json view: json\n*@loud view: upper\n";
+        bench.write("rules", rules);
+        let this = Self { bench, source, options };
         this.mount();
         this
     }
 
     fn mount(&self) {
         let options = ["--background", "--transform", "rules", "--output-cache", "kept"];
-        self.bench.ok(&[&["mount", self.source, "m"], &options[..]].concat());
+        self.bench.ok(&[&["mount", self.source, "m"], &options[..], self.options].concat());
     }
 
     fn unmount(&self) {
@@ -130,4 +137,160 @@ fn a_directory_of_others_is_refused() {
     assert!(err.contains("mode 700"), "{err}");
     let err = bench.fails(2, &["mount", "hostdir:data", "m", "--output-cache", "kept"]);
     assert!(err.contains("--transform"), "{err}");
+}
+
+impl Kept {
+    /// A file that was changed a while ago, so that what is made of it is kept.
+    fn put(&self, name: &str, content: &[u8]) {
+        fs::write(self.bench.path("data").join(name), content).unwrap();
+        let then = std::time::SystemTime::now() - Duration::from_secs(3600);
+        let file = File::options().write(true).open(self.bench.path("data").join(name)).unwrap();
+        file.set_modified(then).unwrap();
+        // The time at which the inode was changed cannot be set.
+        std::thread::sleep(Duration::from_millis(3100));
+    }
+
+    /// Opens a view until the kernel reads it past weft. `None`: it never does here.
+    fn open_past(&self, name: &str) -> Option<File> {
+        let end = Instant::now() + Duration::from_secs(20);
+        loop {
+            let before = self.count("weft_network_opens_past_total");
+            let file = File::open(self.at(name)).unwrap();
+            if self.count("weft_network_opens_past_total") > before {
+                return Some(file);
+            }
+            if !rustix::process::geteuid().is_root() || Instant::now() > end {
+                println!("skipped: the kernel or the file system here has no passthrough");
+                return None;
+            }
+            drop(fs::read(self.at(name)).unwrap());
+            std::thread::sleep(Duration::from_millis(50));
+        }
+    }
+}
+
+#[test]
+fn views_that_are_kept_are_read_by_the_kernel() {
+    if !can_mount() {
+        return;
+    }
+    let kept = Kept::with("hostdir:data", &["--snapshot-views"]);
+    let text = "line of a log, again and again\n".repeat(100_000).into_bytes();
+    let loud = text.to_ascii_uppercase();
+    kept.put("x", &text);
+    assert!(fs::read(kept.at("x@loud")).unwrap() == loud, "cold");
+    let Some(view) = kept.open_past("x@loud") else { return };
+    let reads = kept.count("weft_network_reads_total");
+    assert!(fs::read(kept.at("x@loud")).unwrap() == loud, "warm");
+    let mut part = [0; 100];
+    view.read_exact_at(&mut part, 1_000_000).unwrap();
+    assert_eq!(part, loud[1_000_000..1_000_100]);
+    assert_eq!(view.read_at(&mut part, loud.len() as u64).unwrap(), 0, "nothing behind the end");
+    let mut grep = std::process::Command::new("grep");
+    let found = grep.args(["-c", "AGAIN"]).arg(kept.at("x@loud")).output().unwrap();
+    assert_eq!(found.stdout, b"100000\n");
+    assert_eq!(kept.count("weft_network_reads_total"), reads, "weft was not asked");
+    assert!(File::options().write(true).open(kept.at("x@loud")).is_err());
+
+    // Who has it open goes on seeing what it was; who opens it sees what there is.
+    let number = fs::metadata(kept.at("x@loud")).unwrap().ino();
+    fs::write(kept.at("x"), "other words").unwrap();
+    assert_eq!(fs::read(kept.at("x@loud")).unwrap(), b"OTHER WORDS");
+    assert_eq!(fs::metadata(kept.at("x@loud")).unwrap().len(), 11);
+    assert_ne!(fs::metadata(kept.at("x@loud")).unwrap().ino(), number);
+    assert_eq!(view.metadata().unwrap().len(), loud.len() as u64);
+    view.read_exact_at(&mut part, 0).unwrap();
+    assert_eq!(part, loud[..100]);
+    // The same for a change below, which nobody announces.
+    fs::write(kept.bench.path("data/x"), "more words").unwrap();
+    assert_eq!(fs::read(kept.at("x@loud")).unwrap(), b"MORE WORDS");
+    for nr in 0..20 {
+        fs::write(kept.at("x"), format!("words {nr}")).unwrap();
+        assert_eq!(fs::read(kept.at("x@loud")).unwrap(), format!("WORDS {nr}").as_bytes());
+    }
+    // What is thrown out of the cache stays for who has it open.
+    for entry in fs::read_dir(kept.bench.path("kept/outputs")).unwrap() {
+        fs::remove_file(entry.unwrap().path()).unwrap();
+    }
+    view.read_exact_at(&mut part, 2_000_000).unwrap();
+    assert_eq!(part, loud[2_000_000..2_000_100]);
+    // Also when its base has no name any more.
+    fs::remove_file(kept.at("x")).unwrap();
+    assert!(File::open(kept.at("x@loud")).is_err());
+    view.read_exact_at(&mut part, 0).unwrap();
+    assert_eq!(part, loud[..100]);
+    drop(view);
+    kept.unmount();
+}
+
+#[test]
+fn what_was_damaged_on_disk_is_not_read_by_the_kernel() {
+    if !can_mount() {
+        return;
+    }
+    let kept = Kept::with("hostdir:data", &["--snapshot-views"]);
+    let text = "line of a log, again and again\n".repeat(100_000).into_bytes();
+    let loud = text.to_ascii_uppercase();
+    kept.put("x", &text);
+    if kept.open_past("x@loud").is_none() {
+        return;
+    }
+    let damage = || {
+        for entry in fs::read_dir(kept.bench.path("kept/outputs")).unwrap() {
+            let path = entry.unwrap().path();
+            File::options().write(true).open(path).unwrap().write_all_at(b"?", 2_000_000).unwrap();
+        }
+    };
+    // While it is mounted, by somebody who may: seen by its time of change.
+    damage();
+    assert!(fs::read(kept.at("x@loud")).unwrap() == loud);
+    assert!(kept.open_past("x@loud").is_some(), "made again");
+    assert!(fs::read(kept.at("x@loud")).unwrap() == loud);
+    // Between two mounts: each checks what it has not made.
+    kept.unmount();
+    damage();
+    kept.mount();
+    assert!(fs::read(kept.at("x@loud")).unwrap() == loud);
+    assert!(kept.open_past("x@loud").is_some());
+    // A whole one is checked while it is read once, and made by nobody.
+    kept.unmount();
+    kept.mount();
+    assert!(kept.open_past("x@loud").is_some());
+    assert!(fs::read(kept.at("x@loud")).unwrap() == loud);
+    assert_eq!(kept.count("weft_stage_bytes_total"), 0.0);
+    kept.unmount();
+}
+
+/// The kernel wants all who have an inode open to use it in one way: whoever comes in between.
+#[test]
+fn readers_of_all_kinds_come_and_go_while_the_base_changes() {
+    if !can_mount() {
+        return;
+    }
+    let kept = Kept::with("hostdir:data", &["--snapshot-views"]);
+    let text = |nr: usize| format!("line {nr} of a log\n").repeat(100_000).into_bytes();
+    kept.put("x", &text(0));
+    let end = Instant::now() + Duration::from_secs(8);
+    std::thread::scope(|scope| {
+        for _ in 0..3 {
+            scope.spawn(|| {
+                while Instant::now() < end {
+                    let view = fs::read(kept.at("x@loud")).unwrap();
+                    let nr = std::str::from_utf8(&view).unwrap().split(' ').nth(1);
+                    let nr: usize = nr.unwrap().parse().unwrap();
+                    assert!(view == text(nr).to_ascii_uppercase(), "{nr}");
+                    let mut grep = std::process::Command::new("grep");
+                    let found = grep.args(["-c", "LOG"]).arg(kept.at("x@loud")).output().unwrap();
+                    assert_eq!(found.stdout, b"100000\n", "{:?}", found.stderr);
+                }
+            });
+        }
+        for nr in 1..3 {
+            // As an editor does: a new file in the place of the old one.
+            kept.put("new", &text(nr));
+            fs::rename(kept.at("new"), kept.at("x")).unwrap();
+        }
+    });
+    assert!(fs::read(kept.at("x@loud")).unwrap() == text(2).to_ascii_uppercase());
+    kept.unmount();
 }

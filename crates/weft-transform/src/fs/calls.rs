@@ -218,6 +218,9 @@ impl FileSystem for TransformFs {
             return not_at_all;
         }
         let Ok(node) = self.node(ino) else { return not_at_all };
+        if self.snapshot_entry(&node).is_some() {
+            return not_at_all;
+        }
         if Self::is_plain(&node) {
             return None;
         }
@@ -237,6 +240,12 @@ impl FileSystem for TransformFs {
         }
     }
 
+    fn name_lifetime(&self, ino: Ino) -> Option<Duration> {
+        let may_lead_elsewhere =
+            self.options.snapshot_views && self.node(ino).is_ok_and(|node| node.view.is_some());
+        may_lead_elsewhere.then_some(Duration::ZERO)
+    }
+
     fn flush(&self, ino: Ino, handle: Handle) -> Result<()> {
         self.flush_file(ino, handle)
     }
@@ -252,6 +261,9 @@ impl FileSystem for TransformFs {
         let node = self.node(ino)?;
         if Self::is_plain(&node) {
             return self.ground.below.read(node.below(), self.below_handle(handle), offset, buf);
+        }
+        if let Some(entry) = self.snapshot_entry(&node) {
+            return Ok(entry.read_at(offset, buf).map_err(crate::Error::from)?);
         }
         let through = |buf: &mut [u8]| match self.ground.read_in_place(&node, offset, buf) {
             Some(read) => read,

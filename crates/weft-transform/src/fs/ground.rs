@@ -7,6 +7,7 @@ use weft_vfs::{Attr, FileKind, FileSystem, Handle, Result};
 use super::base::{FileBase, locked};
 use super::file::{Around, File};
 use super::nodes::{Node, Nodes};
+use super::snapshot::attr_of_snapshot;
 use crate::Network;
 use crate::store::{Limits, Single, Store, open};
 
@@ -72,6 +73,9 @@ impl Ground {
 
     /// The attributes as seen from above, and whether the size is known.
     pub(super) fn attr(&self, node: &Node) -> Result<(Attr, bool)> {
+        if let Some(attr) = attr_of_snapshot(node) {
+            return Ok((attr, true));
+        }
         let (mut attr, known) = if Self::is_plain(node) {
             (self.below.getattr(node.below())?, true)
         } else {

@@ -26,6 +26,7 @@ mod own;
 mod pushed;
 mod rules;
 mod shown;
+mod snapshot;
 mod trees;
 mod views;
 
@@ -85,6 +86,9 @@ pub struct TransformOptions {
     pub meters: Option<Arc<Meters>>,
     /// Where outputs of networks are kept on disk.
     pub outputs: Option<Arc<OutputCache>>,
+    /// Views by name are snapshots, as far as [`outputs`](Self::outputs) are kept: a front may let the
+    /// kernel read those, and who has a view open does not see its base change.
+    pub snapshot_views: bool,
     /// What tells the inodes of this tree from those of all others, if inode number, length and
     /// times of change (in nanoseconds) say whether a file is the same, also after another mount.
     /// Without it what is stored is read once to be known again in [`outputs`](Self::outputs).
@@ -101,6 +105,7 @@ impl Default for TransformOptions {
             shared: false,
             meters: None,
             outputs: None,
+            snapshot_views: false,
             identity: None,
         }
     }

@@ -13,6 +13,7 @@ use super::base::{Place, SharedPlace, locked};
 use super::file::{Attached, File};
 use super::ground::View;
 use super::pushed::Pushed;
+use super::snapshot::Snapshot;
 
 /// An inode that somebody refers to.
 pub(super) struct Node {
@@ -27,6 +28,8 @@ pub(super) struct Node {
     pub(super) pushed: Mutex<Pushed>,
     /// The name, of a view: a node that shares the place of its base, and is no inode below.
     pub(super) view: Option<Vec<u8>>,
+    /// What a view goes on showing as long as the kernel reads it by itself.
+    pub(super) snapshot: Mutex<Option<Snapshot>>,
     /// Shared by a file and its views.
     pub(super) vouched: Arc<Mutex<Vouched>>,
     /// Descriptors by which the kernel writes it past this file system.
@@ -133,6 +136,7 @@ impl Nodes {
             file: Mutex::new(File::new(attached.clone())),
             pushed: Mutex::default(),
             view: None,
+            snapshot: Mutex::default(),
             vouched: Arc::default(),
             written_past: AtomicU64::new(0),
             uses: AtomicU64::new(1),
@@ -162,13 +166,9 @@ impl Nodes {
         path: Vec<u8>,
         view: View,
     ) -> (Arc<Node>, bool) {
-        let there = self.views.get(&base.ino).and_then(|views| {
-            let (_, ino) = views.iter().find(|(there, _)| there == name)?;
-            self.above.get(ino)
-        });
-        if let Some(node) = there {
-            self.add_use(node);
-            return (node.clone(), false);
+        if let Some(node) = self.view_named(base.ino, name) {
+            self.add_use(&node);
+            return (node, false);
         }
         let ino = self.make_up();
         let node = Arc::new(Node {
@@ -179,6 +179,7 @@ impl Nodes {
             file: Mutex::new(File::new(Attached::View(Arc::new(view)))),
             pushed: Mutex::default(),
             view: Some(name.to_vec()),
+            snapshot: Mutex::default(),
             vouched: base.vouched.clone(),
             written_past: AtomicU64::new(0),
             uses: AtomicU64::new(1),
@@ -186,6 +187,20 @@ impl Nodes {
         self.above.insert(ino, node.clone());
         self.views.entry(base.ino).or_default().push((name.to_vec(), ino));
         (node, true)
+    }
+
+    /// The view of this name.
+    pub(super) fn view_named(&self, base: Ino, name: &[u8]) -> Option<Arc<Node>> {
+        let (_, ino) = self.views.get(&base)?.iter().find(|(there, _)| there == name)?;
+        self.above.get(ino).cloned()
+    }
+
+    /// The name of a view leads to another inode next time.
+    pub(super) fn forget_view_name(&mut self, node: &Node) {
+        self.views.retain(|_, views| {
+            views.retain(|(_, ino)| *ino != node.ino);
+            !views.is_empty()
+        });
     }
 
     /// The views of a file that somebody refers to.
@@ -215,10 +230,7 @@ impl Nodes {
             if node.view.is_none() {
                 self.below.remove(&node.below());
             } else {
-                self.views.retain(|_, views| {
-                    views.retain(|(_, ino)| *ino != node.ino);
-                    !views.is_empty()
-                });
+                self.forget_view_name(node);
             }
         }
         unused

@@ -48,6 +48,9 @@ impl TransformFs {
             let open = Open { ino, flags, below: below_handle, direct_io, past: false };
             return Ok(Opened { handle: self.new_handle(open), ..below });
         }
+        if let Some(opened) = self.open_snapshot(&node, flags)? {
+            return Ok(opened);
+        }
         // The kernel may know the name of a view a moment longer than there is its base.
         let view = locked(&node.file).view().cloned();
         if let Some(view) = view
@@ -81,9 +84,9 @@ impl TransformFs {
             meter.opens.add(1);
             meter.opens_cached.add(u64::from(keeps));
         });
-        let handle =
-            self.new_handle(Open { ino, flags, below: None, direct_io: !known, past: false });
-        Ok(Opened { handle, keep_cache: keeps, direct_io: !known })
+        let direct_io = !known || self.is_read_uncached(&node, attr.size_bytes);
+        let handle = self.new_handle(Open { ino, flags, below: None, direct_io, past: false });
+        Ok(Opened { handle, keep_cache: keeps, direct_io })
     }
 
     /// The file below, where it has the content of an open file and nothing here must know what is
@@ -92,6 +95,9 @@ impl TransformFs {
         let node = self.node(ino).ok()?;
         if is_rules_file(&locked(&node.path)) {
             return None;
+        }
+        if node.view.is_some() {
+            return self.file_of_snapshot(&node, handle);
         }
         // Held until it is noted down, so that no network comes in between.
         let file = locked(&node.file);
@@ -205,6 +211,9 @@ impl TransformFs {
         if let Some((ino, below)) = open.below {
             // Not the node's inode any more, if the file was written anew since.
             result = self.ground.below.release(ino, below);
+        }
+        if open.past && node.view.is_some() {
+            self.snapshot_closed(&node);
         }
         if open.flags.contains(OpenFlags::WRITE) {
             if open.past {

@@ -122,6 +122,19 @@ impl File {
 
     /// What there is of the cache, without another look at what is stored.
     fn output(&self) -> Option<What> {
+        self.output_and_state().map(|(_, what)| what)
+    }
+
+    /// Whether all that is read of the file goes to the cache.
+    pub(super) fn is_filling(&self) -> bool {
+        match self.output() {
+            Some(What::Filling(fill)) => !locked(&fill.filling).is_over(),
+            _ => false,
+        }
+    }
+
+    /// The same, and what the file was when that was looked for.
+    pub(super) fn output_and_state(&self) -> Option<((Seen, u64), What)> {
         let (seen, version) = self.output.of?;
         if version != self.version || self.is_dirty() {
             return None;
@@ -131,7 +144,7 @@ impl File {
         {
             return None;
         }
-        Some(self.output.what.clone())
+        Some(((seen, version), self.output.what.clone()))
     }
 }
 
@@ -254,7 +267,8 @@ impl TransformFs {
                 Err(e) => {
                     tracing::warn!("output cache: {e}");
                     cache.discard(&key);
-                    locked(&node.file).output.what = What::Nothing;
+                    // It is made anew when the file is opened next.
+                    locked(&node.file).output = Output::default();
                     read(buf)
                 }
             },

@@ -86,6 +86,7 @@ impl TransformFs {
         let base = self.lookup(parent.ino, base)?;
         let node = match self.node(base.attr.ino) {
             Ok(node) if node.kind == FileKind::Regular => {
+                self.leave_old_snapshot(node.ino, name);
                 let ground = self.ground.clone();
                 let view = View { ground, base: node.clone(), network: Arc::new(network) };
                 let (node, made) = locked(&self.ground.nodes).insert_view(&node, name, path, view);

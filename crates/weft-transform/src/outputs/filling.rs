@@ -31,6 +31,12 @@ impl Filling {
     /// The output is so long.
     pub(crate) fn ends_at(&mut self, len_bytes: u64) {
         self.len_bytes = Some(len_bytes);
+        self.over |= len_bytes > self.max_bytes;
+    }
+
+    /// Whether it takes nothing more.
+    pub(crate) fn is_over(&self) -> bool {
+        self.over
     }
 
     /// Takes a piece of the output, which ends the output if `last`. Its length when all of it is

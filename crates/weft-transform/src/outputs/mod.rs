@@ -3,7 +3,7 @@
 //! other mounts, and for a copy of the file.
 //!
 //! The directory is one user's alone, as outputs are what files say. Any number of processes share
-//! it: an entry comes into being by renaming, is never changed, and is checked whenever it is read
+//! it: an entry comes into being by renaming, is never changed, and is checked when it is read
 //! ([`entry`]). A *memo* says which entry belongs to a file as long as its number, length and times
 //! of change are the same; without it what is stored would be hashed at each first opening. The
 //! entries that were used longest ago go when all together are too long.
@@ -11,25 +11,32 @@
 mod entry;
 mod filling;
 
-use std::fs::{DirBuilder, File, Metadata};
+use std::collections::HashMap;
+use std::fs::{DirBuilder, File, FileTimes, Metadata};
 use std::io::{self, Read};
 use std::os::unix::fs::{DirBuilderExt, MetadataExt, OpenOptionsExt};
 use std::path::{Path, PathBuf};
 use std::sync::atomic::{AtomicU64, Ordering};
+use std::sync::{Arc, Mutex, PoisonError};
 use std::time::SystemTime;
 
 use blake3::Hash;
 use rustix::fs::{FlockOperation, OFlags, flock};
 
+use entry::Checked;
 pub(crate) use entry::Entry;
 pub(crate) use filling::Filling;
 
 use crate::{Error, Result};
 
-/// Entries, memos, and what is not yet one.
+/// Entries, their sums, memos, and what is not yet one.
 const KEPT: &str = "outputs";
+const SUMS: &str = "sums";
 const MEMOS: &str = "memos";
 const FRESH: &str = "fresh";
+
+/// Entries of which it is remembered what was found right; of all others it is found out again.
+const CHECKED_MAX: usize = 4096;
 
 /// A directory with outputs of networks. See the module page.
 #[derive(Debug)]
@@ -37,6 +44,7 @@ pub struct OutputCache {
     directory: PathBuf,
     max_bytes: u64,
     made: AtomicU64,
+    checked: Mutex<HashMap<Hash, Arc<Checked>>>,
 }
 
 impl OutputCache {
@@ -49,7 +57,7 @@ impl OutputCache {
         let refused = |why: &str| {
             Error::Io(io::Error::other(format!("output cache {}: {why}", directory.display())))
         };
-        for part in [KEPT, MEMOS, FRESH] {
+        for part in [KEPT, SUMS, MEMOS, FRESH] {
             let made = DirBuilder::new().recursive(true).mode(0o700).create(directory.join(part));
             made.map_err(|e| refused(&e.to_string()))?;
         }
@@ -59,7 +67,12 @@ impl OutputCache {
                 "not a directory of this user that nobody else can open (mode 700)",
             ));
         }
-        let this = Self { directory: directory.to_owned(), max_bytes, made: AtomicU64::new(0) };
+        let this = Self {
+            directory: directory.to_owned(),
+            max_bytes,
+            made: AtomicU64::new(0),
+            checked: Mutex::default(),
+        };
         this.sweep();
         Ok(this)
     }
@@ -70,15 +83,12 @@ impl OutputCache {
 
     /// The output with a key, if it is there and whole.
     pub(crate) fn get(&self, key: &Hash) -> Option<Entry> {
-        let path = self.path(KEPT, key);
-        let file = open_own(&path)?;
-        match Entry::open(file, key) {
-            Ok(Some(entry)) => {
-                let now = SystemTime::now();
-                // What is used is not what was used longest ago.
-                let _ = File::open(&path).and_then(|file| file.set_modified(now));
-                Some(entry)
-            }
+        let file = open_own(&self.path(KEPT, key))?;
+        // What is used is not what was used longest ago.
+        let _ = file.set_times(FileTimes::new().set_accessed(SystemTime::now()));
+        let sums = open_own(&self.path(SUMS, key));
+        match sums.map(|sums| Entry::open(file, sums, key, self.checked(key, None))) {
+            Some(Ok(Some(entry))) => Some(entry),
             _ => {
                 self.discard(key);
                 None
@@ -86,10 +96,27 @@ impl OutputCache {
         }
     }
 
+    /// What was found right of an entry, or is known now.
+    fn checked(&self, key: &Hash, known: Option<Checked>) -> Arc<Checked> {
+        let mut all = self.checked.lock().unwrap_or_else(PoisonError::into_inner);
+        if all.len() >= CHECKED_MAX && !all.contains_key(key) {
+            all.clear();
+        }
+        match known {
+            Some(known) => {
+                let known = Arc::new(known);
+                all.insert(*key, known.clone());
+                known
+            }
+            None => all.entry(*key).or_default().clone(),
+        }
+    }
+
     /// Removes what is damaged.
     pub(crate) fn discard(&self, key: &Hash) {
         tracing::warn!("output cache: {} is damaged, and removed", key.to_hex());
         let _ = std::fs::remove_file(self.path(KEPT, key));
+        let _ = std::fs::remove_file(self.path(SUMS, key));
     }
 
     /// The key that was noted down for what a file looks like.
@@ -101,10 +128,15 @@ impl OutputCache {
 
     /// Notes down a key.
     pub(crate) fn note(&self, looks: &Hash, key: &Hash) -> io::Result<()> {
-        let (file, path) = self.fresh()?;
-        let noted =
-            write_memo(file, key).and_then(|()| std::fs::rename(&path, self.path(MEMOS, looks)));
-        noted.inspect_err(|_| drop(std::fs::remove_file(&path)))
+        self.put(key.to_hex().as_bytes(), &self.path(MEMOS, looks))
+    }
+
+    /// A small file, there as a whole or not at all.
+    fn put(&self, content: &[u8], at: &Path) -> io::Result<()> {
+        let (mut file, path) = self.fresh()?;
+        let put =
+            io::Write::write_all(&mut file, content).and_then(|()| std::fs::rename(&path, at));
+        put.inspect_err(|_| drop(std::fs::remove_file(&path)))
     }
 
     /// Begins an output.
@@ -127,17 +159,19 @@ impl OutputCache {
 
     /// Keeps an output of so many bytes under its key.
     pub(crate) fn keep(&self, filling: &Filling, len_bytes: u64, key: &Hash) -> io::Result<()> {
-        entry::seal(&filling.file, len_bytes, key)?;
+        let (sums, checked) = entry::seal(&filling.file, len_bytes, key)?;
+        self.put(&sums, &self.path(SUMS, key))?;
         std::fs::rename(&filling.path, self.path(KEPT, key))?;
+        self.checked(key, Some(checked));
         self.evict();
         Ok(())
     }
 
-    /// Removes the entries that were used longest ago until the rest is short enough, and memos
-    /// whose entry is gone.
+    /// Removes the entries that were used longest ago until the rest is short enough, and sums and
+    /// memos whose entry is gone.
     fn evict(&self) {
         let mut all: Vec<(SystemTime, u64, PathBuf)> = files(&self.directory.join(KEPT))
-            .filter_map(|(path, found)| Some((found.modified().ok()?, found.len(), path)))
+            .filter_map(|(path, found)| Some((found.accessed().ok()?, found.len(), path)))
             .collect();
         let mut total: u64 = all.iter().map(|(_, len, _)| len).sum();
         if total <= self.max_bytes {
@@ -152,9 +186,19 @@ impl OutputCache {
                 total -= len;
             }
         }
+        let key_of_sums = |path: &Path| path.file_name()?.to_str().map(str::to_owned);
+        let key_of_memo = |path: &Path| std::fs::read_to_string(path).ok();
+        let gone = |key: Option<String>| {
+            let key = key.and_then(|key| Hash::from_hex(key).ok());
+            key.is_none_or(|key| !self.path(KEPT, &key).exists())
+        };
+        for (path, _) in files(&self.directory.join(SUMS)) {
+            if gone(key_of_sums(&path)) {
+                let _ = std::fs::remove_file(path);
+            }
+        }
         for (path, _) in files(&self.directory.join(MEMOS)) {
-            let key = std::fs::read_to_string(&path).ok().and_then(|t| Hash::from_hex(t).ok());
-            if key.is_none_or(|key| !self.path(KEPT, &key).exists()) {
+            if gone(key_of_memo(&path)) {
                 let _ = std::fs::remove_file(path);
             }
         }
@@ -171,10 +215,6 @@ impl OutputCache {
         }
         self.evict();
     }
-}
-
-fn write_memo(mut file: File, key: &Hash) -> io::Result<()> {
-    io::Write::write_all(&mut file, key.to_hex().as_bytes())
 }
 
 fn is_own(metadata: &Metadata) -> bool {
@@ -245,22 +285,56 @@ mod tests {
         let dir = tempfile::tempdir().expect("a directory");
         let cache = OutputCache::open(&dir.path().join("c"), 10 << 20).expect("a cache");
         let key = kept(&cache, "a", b"some output");
-        let path = cache.path(KEPT, &key);
-        let whole = std::fs::read(&path).expect("there");
-        for at in 0..whole.len() {
-            let mut bad = whole.clone();
-            bad[at] ^= 0x10;
-            for damaged in [&bad[..], &whole[..at]] {
-                std::fs::write(&path, damaged).expect("written");
-                let read = cache.get(&key).map(|entry| content(&entry));
-                assert!(!matches!(read, Some(Ok(_))), "byte {at}");
+        let parts = [KEPT, SUMS].map(|part| cache.path(part, &key));
+        let whole = parts.clone().map(|path| std::fs::read(path).expect("there"));
+        let put = |nr: usize, content: &[u8]| {
+            for (path, content) in parts.iter().zip(&whole) {
+                std::fs::write(path, content).expect("written");
+            }
+            std::fs::write(&parts[nr], content).expect("written");
+        };
+        for (nr, content_there) in whole.iter().enumerate() {
+            for at in 0..content_there.len() {
+                let mut bad = content_there.clone();
+                bad[at] ^= 0x10;
+                for damaged in [&bad[..], &content_there[..at]] {
+                    put(nr, damaged);
+                    let entry = cache.get(&key);
+                    assert!(entry.as_ref().is_none_or(|entry| entry.whole_file().is_none()));
+                    let read = entry.map(|entry| content(&entry));
+                    assert!(!matches!(read, Some(Ok(_))), "{nr}: byte {at}");
+                }
             }
         }
         // What belongs to another key does not either.
-        std::fs::write(&path, &whole).expect("written");
+        put(0, &whole[0]);
         let other = blake3::hash(b"other");
-        std::fs::copy(&path, cache.path(KEPT, &other)).expect("copied");
+        for part in [KEPT, SUMS] {
+            std::fs::copy(cache.path(part, &key), cache.path(part, &other)).expect("copied");
+        }
         assert!(cache.get(&other).is_none() && cache.get(&key).is_some());
+    }
+
+    /// The file is given away only when all of it was found right, and is as it was then.
+    #[test]
+    fn what_was_not_checked_is_not_given_away() {
+        let dir = tempfile::tempdir().expect("a directory");
+        let cache = OutputCache::open(&dir.path().join("c"), 10 << 20).expect("a cache");
+        let data = vec![7; 3 * entry::PIECE_BYTES + 5];
+        let key = kept(&cache, "a", &data);
+        assert!(cache.get(&key).expect("there").whole_file().is_some(), "made here");
+        let other = OutputCache::open(&dir.path().join("c"), 10 << 20).expect("a cache");
+        let entry = other.get(&key).expect("there");
+        let mut part = vec![0; 2 * entry::PIECE_BYTES];
+        entry.read_at(0, &mut part).expect("read");
+        assert!(entry.whole_file().is_none(), "not all of it was read");
+        drop(entry);
+        let entry = other.get(&key).expect("there");
+        entry.read_at(2 * entry::PIECE_BYTES as u64, &mut part).expect("read");
+        assert!(entry.whole_file().is_some());
+        assert!(other.get(&key).expect("there").whole_file().is_some(), "remembered");
+        std::fs::write(cache.path(KEPT, &key), &data[1..]).expect("written");
+        assert!(entry.whole_file().is_none(), "changed since");
     }
 
     #[test]
@@ -270,7 +344,7 @@ mod tests {
         let age = |key: &Hash, secs| {
             let time = SystemTime::now() - std::time::Duration::from_secs(secs);
             let file = File::open(cache.path(KEPT, key)).expect("there");
-            file.set_modified(time).expect("aged");
+            file.set_times(FileTimes::new().set_accessed(time)).expect("aged");
         };
         let old: Vec<Hash> = (0..6)
             .map(|nr| {
@@ -285,6 +359,7 @@ mod tests {
         let there: Vec<bool> = old.iter().map(|key| cache.get(key).is_some()).collect();
         assert_eq!(there, [true, false, true, true, true, true]);
         assert!(cache.memo(&old[1]).is_none() && cache.memo(&old[2]).is_some());
+        assert_eq!(files(&cache.directory.join(SUMS)).count(), 6, "as many as there are outputs");
         assert!(cache.begin().expect("begun").take(0, &[0; 13_000], true).is_none(), "too long");
     }
 

@@ -67,6 +67,7 @@ pub fn of_mount(args: &Transforming) -> Result<Option<Networks>, Failure> {
     networks.meters = Some(std::sync::Arc::default());
     networks.rules = (rules.as_os_str() != "-").then(|| rules.clone());
     networks.output_cache = args.output_cache.clone().map(|d| (d, args.output_cache_size));
+    networks.snapshot_views = args.snapshot_views;
     for log in &args.log {
         let (name, file) = log
             .split_once('=')
