@@ -9,6 +9,7 @@ use std::sync::atomic::{AtomicU64, Ordering};
 use std::sync::{Arc, Mutex, PoisonError};
 use std::time::Instant;
 
+use crate::stages::Merge;
 use crate::store::Store;
 use crate::{
     ByteMap, Declares, Direction, Frame, FrameCodec, Layer, OnError, Result, Seal, Sealer, Shape,
@@ -59,7 +60,7 @@ pub(crate) struct NetworkMeter {
 
 /// What one stage did.
 #[derive(Debug)]
-struct StageMeter {
+pub(crate) struct StageMeter {
     name: &'static str,
     calls: Counter,
     bytes: Counter,
@@ -67,7 +68,50 @@ struct StageMeter {
     errors: Counter,
 }
 
+/// A meter for each stage: for a merge those of its branches, and behind them its own.
+fn meters_of(layers: &[Layer], meters: &mut Vec<Arc<StageMeter>>) {
+    for layer in layers {
+        if let Shape::Merged(merge) = layer.stage.shape() {
+            merge.paths().iter().for_each(|path| meters_of(path, meters));
+        }
+        meters.push(Arc::new(StageMeter {
+            name: layer.stage.name(),
+            calls: Counter::default(),
+            bytes: Counter::default(),
+            nanos: Counter::default(),
+            errors: Counter::default(),
+        }));
+    }
+}
+
+/// Lets stages count, in the order of [`meters_of`].
+fn count_layers(layers: &mut [Layer], meters: &mut std::slice::Iter<'_, Arc<StageMeter>>) {
+    for layer in layers {
+        let merged = match layer.stage.shape() {
+            Shape::Merged(merge) => {
+                let mut paths = merge.paths().to_vec();
+                paths.iter_mut().for_each(|path| count_layers(path, meters));
+                Some((paths, merge.by()))
+            }
+            _ => None,
+        };
+        let Some(meter) = meters.next().cloned() else { return };
+        let inner = layer.stage.clone();
+        layer.stage = match merged {
+            Some((paths, by)) => Arc::new(Merge::counted(paths, by, meter)),
+            None => Arc::new(Metered { inner, meter }),
+        };
+    }
+}
+
 impl StageMeter {
+    /// Counts a read by `work`, which says how many bytes it was.
+    pub(crate) fn count_read<E>(&self, work: impl FnOnce() -> Result<usize, E>) -> Result<usize, E> {
+        let read = self.count(0, work);
+        self.bytes.add(read.as_ref().map_or(0, |got| *got as u64));
+        read
+    }
+
     /// Runs `work`, which takes or makes so many plain bytes.
     fn count<T, E>(&self, bytes: usize, work: impl FnOnce() -> Result<T, E>) -> Result<T, E> {
         let began = Instant::now();
@@ -90,24 +134,13 @@ impl Meters {
             if networks.len() >= NETWORKS_MAX {
                 return None;
             }
-            let stage = |layer: &Layer| {
-                Arc::new(StageMeter {
-                    name: layer.stage.name(),
-                    calls: Counter::default(),
-                    bytes: Counter::default(),
-                    nanos: Counter::default(),
-                    errors: Counter::default(),
-                })
-            };
-            let stages = layers.iter().map(stage).collect();
+            let mut stages = Vec::new();
+            meters_of(layers, &mut stages);
             let meter = NetworkMeter { stages, ..NetworkMeter::default() };
             networks.insert(text.to_owned(), Arc::new(meter));
         }
         let network = networks.get(text)?.clone();
-        for (layer, meter) in layers.iter_mut().zip(&network.stages) {
-            let inner = layer.stage.clone();
-            layer.stage = Arc::new(Metered { inner, meter: meter.clone() });
-        }
+        count_layers(layers, &mut network.stages.iter());
         Some(network)
     }
 
@@ -239,7 +272,7 @@ impl Transform for Metered {
             Shape::Sealed(inner) => Shape::Sealed(self.is(inner)),
             Shape::Framed(inner) => Shape::Framed(self.is(inner)),
             Shape::Stream(inner) => Shape::Stream(self.is(inner)),
-            // It is opened with its branches, and does nothing by itself.
+            // It counts by itself, as it is opened with its branches.
             Shape::Merged(inner) => Shape::Merged(inner),
         }
     }

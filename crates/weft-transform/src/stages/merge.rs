@@ -7,6 +7,7 @@
 use std::fmt;
 use std::sync::Arc;
 
+use crate::meter::StageMeter;
 use crate::registry::StageInfo;
 use crate::{
     Access, Declares, Direction, Error, Layer, OnError, Result, Shape, SizeRule, Transform, Write,
@@ -74,6 +75,8 @@ pub struct Merge {
     by: MergeBy,
     /// Stages within, those of branches within them included.
     stages: usize,
+    /// Where what is read of the whole is counted.
+    meter: Option<Arc<StageMeter>>,
 }
 
 impl fmt::Debug for Merge {
@@ -108,7 +111,17 @@ impl Merge {
                 "more than {STAGES_MAX} stages once branches are laid apart"
             )));
         }
-        Ok(Self { paths, by, stages })
+        Ok(Self { paths, by, stages, meter: None })
+    }
+
+    /// The same with paths that count what they do.
+    pub(crate) fn counted(paths: Vec<Vec<Layer>>, by: MergeBy, meter: Arc<StageMeter>) -> Self {
+        // How many there are is asked while a graph is made, and not of one that is made.
+        Self { paths, by, stages: 1, meter: Some(meter) }
+    }
+
+    pub(crate) fn meter(&self) -> Option<Arc<StageMeter>> {
+        self.meter.clone()
     }
 
     /// The paths.

@@ -6,6 +6,7 @@
 use std::sync::{Arc, Mutex, PoisonError};
 
 use super::Store;
+use crate::meter::StageMeter;
 use crate::stages::MergeBy;
 use crate::{Error, Result};
 
@@ -34,11 +35,23 @@ impl Store for Shared {
 pub(super) struct MergedFile {
     branches: Vec<Box<dyn Store>>,
     by: MergeBy,
+    meter: Option<Arc<StageMeter>>,
 }
 
 impl MergedFile {
-    pub(super) fn new(branches: Vec<Box<dyn Store>>, by: MergeBy) -> Self {
-        Self { branches, by }
+    pub(super) fn new(
+        branches: Vec<Box<dyn Store>>,
+        by: MergeBy,
+        meter: Option<Arc<StageMeter>>,
+    ) -> Self {
+        Self { branches, by, meter }
+    }
+
+    fn read(&mut self, offset: u64, buf: &mut [u8]) -> Result<usize> {
+        match self.by {
+            MergeBy::Concatenation => self.concatenated(offset, buf),
+            MergeBy::Turns { unit_bytes } => self.interleaved(unit_bytes, offset, buf),
+        }
     }
 
     /// The lengths of all branches, as far as they are known.
@@ -156,9 +169,9 @@ impl Store for MergedFile {
     }
 
     fn read_at(&mut self, offset: u64, buf: &mut [u8]) -> Result<usize> {
-        match self.by {
-            MergeBy::Concatenation => self.concatenated(offset, buf),
-            MergeBy::Turns { unit_bytes } => self.interleaved(unit_bytes, offset, buf),
+        match self.meter.clone() {
+            Some(meter) => meter.count_read(|| self.read(offset, buf)),
+            None => self.read(offset, buf),
         }
     }
 }

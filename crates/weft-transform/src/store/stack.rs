@@ -79,7 +79,7 @@ fn above_it(
                     above_it(Box::new(store), path, network, limits)
                 };
                 let branches = branches.map(open).collect::<Result<_>>()?;
-                Box::new(MergedFile::new(branches, merge.by()))
+                Box::new(MergedFile::new(branches, merge.by(), merge.meter()))
             }
             _ => Box::new(StreamFile::new(store, layer.clone(), *limits)),
         };

@@ -16,6 +16,8 @@ type Stream = TypedFunc<(u32, u32, u32, u32, u32), i64>;
 pub(crate) struct Instance {
     store: Store<StoreLimits>,
     instance: wasmtime::Instance,
+    /// The deadline of a call, in ticks.
+    ticks: u64,
     memory: Memory,
     /// Where the buffers are: the first for input and for bytes in their place.
     buffers: [u32; BUFFERS as usize],
@@ -78,6 +80,7 @@ impl Instance {
         let mut this = Self {
             store,
             instance,
+            ticks: ticks(&limits),
             memory,
             buffers,
             limits,
@@ -123,10 +126,10 @@ impl Instance {
         offset: u64,
         block: &mut [u8],
     ) -> Result<()> {
+        self.put(block)?;
         let slot = &mut self.bytes[nr(direction)];
         let function = function(slot, &self.instance, &mut self.store, guest.function(direction))?;
-        self.put(block)?;
-        arm(&mut self.store, &self.limits);
+        self.store.set_epoch_deadline(self.ticks);
         let at = self.buffers[0];
         let answer = function.call(&mut self.store, (at, block.len() as u32, offset));
         match answer.map_err(|e| failed(&e, offset, &self.limits))? {
@@ -150,11 +153,11 @@ impl Instance {
         last: bool,
         out: &mut Vec<u8>,
     ) -> Result<(usize, usize)> {
-        let slot = &mut self.stream[nr(direction)];
-        let function = function(slot, &self.instance, &mut self.store, guest.function(direction))?;
         let input = &input[..input.len().min(GUEST_BUFFER_BYTES as usize)];
         self.put(input)?;
-        arm(&mut self.store, &self.limits);
+        let slot = &mut self.stream[nr(direction)];
+        let function = function(slot, &self.instance, &mut self.store, guest.function(direction))?;
+        self.store.set_epoch_deadline(self.ticks);
         let [from, to] = self.buffers;
         let call = (from, input.len() as u32, to, GUEST_BUFFER_BYTES, u32::from(last));
         let answer = function.call(&mut self.store, call);
@@ -174,23 +177,30 @@ impl Instance {
 }
 
 /// A function of the guest, looked up once.
-fn function<P: WasmParams, R: WasmResults>(
-    slot: &mut Option<TypedFunc<P, R>>,
+fn function<'a, P: WasmParams, R: WasmResults>(
+    slot: &'a mut Option<TypedFunc<P, R>>,
     instance: &wasmtime::Instance,
     store: &mut Store<StoreLimits>,
     name: &str,
-) -> Result<TypedFunc<P, R>> {
-    if let Some(function) = slot {
-        return Ok(function.clone());
-    }
-    let function = instance
-        .get_typed_func(store, name)
-        .map_err(|e| refused(format!("a function of the module: {e:#}")))?;
-    Ok(slot.insert(function).clone())
+) -> Result<&'a TypedFunc<P, R>> {
+    Ok(match slot {
+        Some(function) => function,
+        None => {
+            let function = instance
+                .get_typed_func(store, name)
+                .map_err(|e| refused(format!("a function of the module: {e:#}")))?;
+            slot.insert(function)
+        }
+    })
+}
+
+/// A deadline in ticks.
+fn ticks(limits: &GuestLimits) -> u64 {
+    let ticks = limits.deadline.as_millis() / TICK.as_millis() + 1;
+    u64::try_from(ticks).unwrap_or(u64::MAX)
 }
 
 /// Gives the next call its time.
 fn arm(store: &mut Store<StoreLimits>, limits: &GuestLimits) {
-    let ticks = limits.deadline.as_millis() / TICK.as_millis() + 1;
-    store.set_epoch_deadline(u64::try_from(ticks).unwrap_or(u64::MAX));
+    store.set_epoch_deadline(ticks(limits));
 }

@@ -1,8 +1,8 @@
 //! Networks with branches that come together again.
 
 use weft_transform::exec::Chain;
-use weft_transform::store::{Base, MemoryBase};
-use weft_transform::{Error, Io, Need, Result, Write};
+use weft_transform::store::{Base, Limits, MemoryBase, open};
+use weft_transform::{Error, Io, Meters, Need, Result, Write};
 
 use crate::common::{Random, network, open_base, read_all, registry};
 
@@ -45,6 +45,29 @@ fn branches_come_together() {
         let canonical = network(text).to_string();
         assert_eq!(network(&canonical).to_string(), canonical);
     }
+}
+
+/// The branches of a merge are counted one by one, and the merge behind them.
+#[test]
+fn branches_are_counted() {
+    let meters = std::sync::Arc::<Meters>::default();
+    let text = "view: identity | tee name=a (hex) | upper | merge with=a | rot13";
+    let network = registry().counting(meters.clone()).parse(text).expect(text);
+    let base = stored(&[b'x'; 1000]);
+    let mut store = open(Box::new(base), &network, &Limits::default()).expect("opens");
+    assert_eq!(read_all(&mut *store, 100).expect("read").len(), 3000);
+    let table = meters.table();
+    let lines = table.lines().filter_map(|line| line.strip_prefix("  "));
+    let bytes = lines.filter_map(|line| {
+        let (name, rest) = line.split_once(' ')?;
+        Some((name, rest.trim_start().split_once(" bytes in ")?.0.parse::<u64>().ok()?))
+    });
+    let bytes: Vec<_> = bytes.collect();
+    let names: Vec<_> = bytes.iter().map(|(name, _)| *name).collect();
+    assert_eq!(names, ["identity", "upper", "hex", "merge", "rot13"], "{table}");
+    let at_least = [2000, 1000, 2000, 3000, 3000];
+    assert!(bytes.iter().zip(at_least).all(|((_, got), want)| *got >= want), "{table}");
+    assert_eq!(bytes[3].1, 3000, "{table}");
 }
 
 #[test]
