@@ -281,6 +281,23 @@ impl Transform for Metered {
         self.inner.invertible()
     }
 
+    /// What is joined is counted as one, by the first.
+    fn joined(
+        &self,
+        direction: Direction,
+        next: &dyn Transform,
+        next_direction: Direction,
+    ) -> Option<Arc<dyn Transform>> {
+        let inner = self.inner.joined(direction, next, next_direction)?;
+        Some(Arc::new(Self { inner, meter: self.meter.clone() }))
+    }
+
+    #[cfg(feature = "wasm")]
+    #[allow(private_interfaces, reason = "as in the trait")]
+    fn guests(&self) -> Option<&crate::stages::wasm::Shared> {
+        self.inner.guests()
+    }
+
     fn kept_as(&self) -> Option<Vec<u8>> {
         self.inner.kept_as()
     }

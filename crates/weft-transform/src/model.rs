@@ -6,6 +6,7 @@
 //! written in the middle. The executor and the stacked files know shapes, not stages.
 
 use std::fmt;
+use std::sync::Arc;
 
 use crate::{Error, Result};
 
@@ -120,6 +121,26 @@ pub trait Transform: fmt::Debug + Send + Sync {
     /// that is not to be known, or its output is not for a disk.
     fn kept_as(&self) -> Option<Vec<u8>> {
         Some(Vec::new())
+    }
+
+    /// This and the stage that runs behind it as one stage that works in place, to be run forward,
+    /// where that spares something. By default not.
+    fn joined(
+        &self,
+        direction: Direction,
+        next: &dyn Transform,
+        next_direction: Direction,
+    ) -> Option<Arc<dyn Transform>> {
+        let _ = (direction, next, next_direction);
+        None
+    }
+
+    /// Guests in one memory, if it is made of them.
+    #[cfg(feature = "wasm")]
+    #[doc(hidden)]
+    #[allow(private_interfaces, reason = "nobody else has stages like that")]
+    fn guests(&self) -> Option<&crate::stages::wasm::Shared> {
+        None
     }
 
     /// What happens to data that it cannot process.

@@ -23,12 +23,13 @@ impl Fused {
         if !layers.iter().all(|layer| in_place(&layer)) {
             return None;
         }
-        let stages = layers.iter().map(|layer| (layer.stage.clone(), layer.direction(io)));
-        let mut stages: Vec<_> = stages.collect();
-        if io == Io::Write {
-            stages.reverse();
+        let mut fused = Self::default();
+        let mut add = |layer: &Layer| fused.push(layer.stage.clone(), layer.direction(io));
+        match io {
+            Io::Read => layers.iter().for_each(&mut add),
+            Io::Write => layers.iter().rev().for_each(&mut add),
         }
-        Some(Self { stages })
+        Some(fused)
     }
 
     /// Whether there is nothing to run.
@@ -37,7 +38,14 @@ impl Fused {
         self.stages.is_empty()
     }
 
+    /// Adds the stage that runs last.
     pub(crate) fn push(&mut self, stage: Arc<dyn Transform>, direction: Direction) {
+        if let Some((last, last_direction)) = self.stages.last_mut()
+            && let Some(joined) = last.joined(*last_direction, &*stage, direction)
+        {
+            (*last, *last_direction) = (joined, Direction::Forward);
+            return;
+        }
         self.stages.push((stage, direction));
     }
 

@@ -15,7 +15,7 @@ pub(crate) mod merge;
 mod seek_table;
 mod tee;
 #[cfg(feature = "wasm")]
-mod wasm;
+pub(crate) mod wasm;
 #[cfg(feature = "xz")]
 mod xz;
 #[cfg(feature = "zstd")]

@@ -5,7 +5,7 @@ use std::sync::Arc;
 use std::time::Duration;
 
 use crate::registry::StageInfo;
-use crate::wasm::{Guest, GuestKind, GuestLimits, Idle, Instance};
+use crate::wasm::{Guest, GuestKind, GuestLimits, Idle, Instance, Joint, Member};
 use crate::{ByteMap, Direction, Error, Result, STEP_BYTES, Shape, Stream, StreamCodec, Transform};
 
 pub(super) const STAGES: &[StageInfo] = &[StageInfo {
@@ -27,6 +27,12 @@ pub(super) const STAGES: &[StageInfo] = &[StageInfo {
         };
         let limits = GuestLimits { memory_bytes, deadline };
         // Whether it can work at all is found out now, and not with the first read.
+        if guest.shares_memory() {
+            let member = Member { guest: guest.clone(), argument };
+            let this = Shared::of(vec![(member, Direction::Forward)], limits);
+            this.idle.put(this.fresh().map_err(|e| p.error(e.to_string()))?);
+            return Ok(Arc::new(this));
+        }
         let first = Instance::new(guest, limits, &argument).map_err(|e| p.error(e.to_string()))?;
         let idle = Arc::new(Idle::default());
         idle.put(first);
@@ -43,7 +49,7 @@ struct Wasm {
     guest: Arc<Guest>,
     limits: GuestLimits,
     argument: String,
-    idle: Arc<Idle>,
+    idle: Arc<Idle<Instance>>,
 }
 
 impl fmt::Debug for Wasm {
@@ -98,6 +104,110 @@ impl ByteMap for Wasm {
             offset += piece.len() as u64;
         }
         self.idle.put(instance);
+        Ok(())
+    }
+}
+
+/// Guests in one memory, one after the other: one of a stage, or those of neighbours.
+pub(crate) struct Shared {
+    /// In the order in which they run forward.
+    members: Vec<(Member, Direction)>,
+    limits: GuestLimits,
+    idle: Idle<Joint>,
+    idle_inverse: Idle<Joint>,
+}
+
+impl fmt::Debug for Shared {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        f.debug_struct("Shared").field("members", &self.members.len()).finish_non_exhaustive()
+    }
+}
+
+impl Shared {
+    fn of(members: Vec<(Member, Direction)>, limits: GuestLimits) -> Self {
+        Self { members, limits, idle: Idle::default(), idle_inverse: Idle::default() }
+    }
+
+    fn fresh(&self) -> Result<Joint> {
+        Joint::new(&self.members, self.limits)
+    }
+
+    /// What runs in a direction, in its order.
+    fn running(&self, direction: Direction) -> Vec<(Member, Direction)> {
+        match direction {
+            Direction::Forward => self.members.clone(),
+            Direction::Inverse => {
+                let turned = |(member, direction): &(Member, Direction)| {
+                    (member.clone(), direction.opposite())
+                };
+                self.members.iter().rev().map(turned).collect()
+            }
+        }
+    }
+
+    /// This and the guests of the stage that runs behind it in one memory, if both have the same
+    /// limits.
+    fn with(&self, direction: Direction, next: &Self, next_direction: Direction) -> Option<Self> {
+        if self.limits != next.limits {
+            return None;
+        }
+        let mut members = self.running(direction);
+        members.append(&mut next.running(next_direction));
+        Some(Self::of(members, self.limits))
+    }
+}
+
+impl Transform for Shared {
+    fn name(&self) -> &'static str {
+        "wasm"
+    }
+
+    fn kept_as(&self) -> Option<Vec<u8>> {
+        let hashes = self.members.iter().map(|(member, _)| member.guest.hash());
+        Some(hashes.flat_map(|hash| *hash.as_bytes()).collect())
+    }
+
+    fn shape(&self) -> Shape<'_> {
+        Shape::Bytes(self)
+    }
+
+    fn invertible(&self) -> bool {
+        self.members.iter().all(|(member, _)| member.guest.is_invertible())
+    }
+
+    fn guests(&self) -> Option<&Shared> {
+        Some(self)
+    }
+
+    fn joined(
+        &self,
+        direction: Direction,
+        next: &dyn Transform,
+        next_direction: Direction,
+    ) -> Option<Arc<dyn Transform>> {
+        let joined = self.with(direction, next.guests()?, next_direction)?;
+        Some(Arc::new(joined))
+    }
+}
+
+impl ByteMap for Shared {
+    fn apply(&self, direction: Direction, mut offset: u64, block: &mut [u8]) -> Result<()> {
+        let idle = match direction {
+            Direction::Forward => &self.idle,
+            Direction::Inverse if !self.invertible() => {
+                return Err(crate::model::no_inverse("wasm"));
+            }
+            Direction::Inverse => &self.idle_inverse,
+        };
+        let mut joint = match idle.take() {
+            Some(joint) => joint,
+            None => Joint::new(&self.running(direction), self.limits)?,
+        };
+        for piece in block.chunks_mut(PIECE_BYTES) {
+            joint.run(offset, piece)?;
+            offset += piece.len() as u64;
+        }
+        idle.put(joint);
         Ok(())
     }
 }

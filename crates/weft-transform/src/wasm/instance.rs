@@ -10,7 +10,7 @@ use crate::{Direction, Error, Result};
 /// Buffers in a guest's memory: one for input, one for output.
 const BUFFERS: u32 = 2;
 
-type Bytes = TypedFunc<(u32, u32, u64), u32>;
+pub(super) type Bytes = TypedFunc<(u32, u32, u64), u32>;
 type Stream = TypedFunc<(u32, u32, u32, u32, u32), i64>;
 
 pub(crate) struct Instance {
@@ -31,7 +31,7 @@ fn nr(direction: Direction) -> usize {
 }
 
 /// What a call that did not return says of the byte `offset`.
-fn failed(e: &wasmtime::Error, offset: u64, limits: &GuestLimits) -> Error {
+pub(super) fn failed(e: &wasmtime::Error, offset: u64, limits: &GuestLimits) -> Error {
     if e.downcast_ref::<Trap>() == Some(&Trap::Interrupt) {
         let millis = u64::try_from(limits.deadline.as_millis()).unwrap_or(u64::MAX);
         return Error::Deadline { stage: "wasm", millis };
@@ -43,7 +43,7 @@ fn failed(e: &wasmtime::Error, offset: u64, limits: &GuestLimits) -> Error {
     Error::Corrupt { stage: "wasm", offset, what }
 }
 
-fn wrong(offset: u64, what: impl Into<String>) -> Error {
+pub(super) fn wrong(offset: u64, what: impl Into<String>) -> Error {
     Error::Corrupt { stage: "wasm", offset, what: what.into() }
 }
 
@@ -61,7 +61,9 @@ impl Instance {
         store.limiter(|allowed| allowed);
         arm(&mut store, &limits);
         let failed = |e: wasmtime::Error| failed(&e, 0, &limits);
-        let instance = guest.prepared.instantiate(&mut store).map_err(failed)?;
+        let prepared =
+            guest.prepared.as_ref().ok_or_else(|| refused("the module has no memory"))?;
+        let instance = prepared.instantiate(&mut store).map_err(failed)?;
         let memory = instance
             .get_memory(&mut store, "memory")
             .ok_or_else(|| refused("the module exports no memory"))?;
@@ -195,12 +197,12 @@ fn function<'a, P: WasmParams, R: WasmResults>(
 }
 
 /// A deadline in ticks.
-fn ticks(limits: &GuestLimits) -> u64 {
+pub(super) fn ticks(limits: &GuestLimits) -> u64 {
     let ticks = limits.deadline.as_millis() / TICK.as_millis() + 1;
     u64::try_from(ticks).unwrap_or(u64::MAX)
 }
 
 /// Gives the next call its time.
-fn arm(store: &mut Store<StoreLimits>, limits: &GuestLimits) {
+pub(super) fn arm(store: &mut Store<StoreLimits>, limits: &GuestLimits) {
     store.set_epoch_deadline(ticks(limits));
 }

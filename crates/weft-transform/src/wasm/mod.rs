@@ -1,16 +1,17 @@
 //! WebAssembly modules as stages: somebody's own code on every byte, in a sandbox.
 //!
-//! A guest gets no imports at all: no files, no clock, no randomness. Its memory, its time for a
-//! call and its stack are bounded, and a call that goes beyond, traps or answers nonsense is an
-//! error for the one reader whose call it was; its instance is thrown away. What a guest computes
-//! depends on its arguments and on what it kept from earlier calls only: there are no threads, and
-//! floating point numbers come out the same everywhere.
+//! A guest gets no imports at all but perhaps a memory ([`joint`]): no files, no clock, no randomness.
+//! Its memory, its time for a call and its stack are bounded, and a call that goes beyond, traps or
+//! answers nonsense is an error for the one reader whose call it was; its instance is thrown away.
+//! What a guest computes depends on its arguments and on what it kept from earlier calls only: there
+//! are no threads, and floating point numbers come out the same everywhere.
 //!
 //! The interface is drawn in docs/transform.md. Guests are compiled when they are loaded, and what
 //! came of it is kept between runs if the caller names a directory for that.
 
 mod artifacts;
 mod instance;
+mod joint;
 
 use std::fmt;
 use std::path::Path;
@@ -21,6 +22,7 @@ use wasmtime::{Config, Engine, InstancePre, Linker, Module, StoreLimits};
 
 use crate::{Direction, Error, Result};
 pub(crate) use instance::Instance;
+pub(crate) use joint::{Joint, Member};
 
 /// The longest block that is handed to a guest, in bytes: its buffers have this length.
 pub const GUEST_BUFFER_BYTES: u32 = 256 << 10;
@@ -55,7 +57,11 @@ pub struct GuestLimits {
 /// A module that was compiled and fits the interface.
 pub struct Guest {
     engine: Engine,
-    prepared: InstancePre<StoreLimits>,
+    module: Module,
+    /// Ready to be made, of one that has its own memory.
+    prepared: Option<InstancePre<StoreLimits>>,
+    /// Pages that it wants, of one that imports its memory.
+    pages: Option<u64>,
     kind: GuestKind,
     invertible: bool,
     /// Of the module.
@@ -75,7 +81,14 @@ fn refused(message: impl Into<String>) -> Error {
     Error::Parameter { stage: "wasm".to_owned(), message: message.into() }
 }
 
+/// The engine of all guests: those in one memory must have the same. It counts time for deadlines as
+/// long as the process lives.
 fn engine() -> Result<Engine> {
+    static ENGINE: Mutex<Option<Engine>> = Mutex::new(None);
+    let mut slot = ENGINE.lock().unwrap_or_else(PoisonError::into_inner);
+    if let Some(engine) = &*slot {
+        return Ok(engine.clone());
+    }
     let mut config = Config::new();
     config
         .epoch_interruption(true)
@@ -84,21 +97,17 @@ fn engine() -> Result<Engine> {
         .wasm_multi_memory(false)
         .relaxed_simd_deterministic(true)
         .cranelift_nan_canonicalization(true);
-    Engine::new(&config).map_err(|e| refused(format!("no WebAssembly on this machine: {e:#}")))
-}
-
-/// Counts time for the deadlines of an engine, as long as there is one.
-fn tick(engine: &Engine) -> Result<()> {
-    let weak = engine.weak();
-    let work = move || {
-        while let Some(engine) = weak.upgrade() {
-            engine.increment_epoch();
-            drop(engine);
+    let engine = Engine::new(&config)
+        .map_err(|e| refused(format!("no WebAssembly on this machine: {e:#}")))?;
+    let clock = engine.clone();
+    let tick = move || {
+        loop {
             std::thread::sleep(TICK);
+            clock.increment_epoch();
         }
     };
-    std::thread::Builder::new().name("weft-wasm-clock".into()).spawn(work)?;
-    Ok(())
+    std::thread::Builder::new().name("weft-wasm-clock".into()).spawn(tick)?;
+    Ok(slot.insert(engine).clone())
 }
 
 impl Guest {
@@ -107,36 +116,39 @@ impl Guest {
     ///
     /// # Errors
     /// [`Error::Parameter`] says what of the module does not fit.
-    pub fn load(module: &[u8], cache: Option<&Path>) -> Result<Self> {
-        if module.len() > MODULE_MAX_BYTES {
+    pub fn load(binary: &[u8], cache: Option<&Path>) -> Result<Self> {
+        if binary.len() > MODULE_MAX_BYTES {
             return Err(refused(format!("a module of more than {MODULE_MAX_BYTES} bytes")));
         }
         let engine = engine()?;
-        let hash = blake3::hash(module);
+        let hash = blake3::hash(binary);
         let compile = || {
-            Module::from_binary(&engine, module)
+            Module::from_binary(&engine, binary)
                 .map_err(|e| refused(format!("no module that can be used: {e:#}")))
         };
         let module = match cache {
-            Some(directory) => artifacts::through(&engine, directory, module, compile)?,
+            Some(directory) => artifacts::through(&engine, directory, binary, compile)?,
             None => compile()?,
         };
-        if let Some(import) = module.imports().next() {
-            let (from, name) = (import.module(), import.name());
-            let why = "the module wants";
-            return Err(refused(format!("{why} {from}.{name} from outside, and gets nothing")));
-        }
+        let pages = joint::pages_of(&module, binary)?;
         let has = |name: &str| module.get_export(name).is_some();
         let (kind, invertible) = match (has("weft_bytes"), has("weft_stream")) {
             (true, false) => (GuestKind::Bytes, has("weft_bytes_inverse")),
             (false, true) => (GuestKind::Stream, has("weft_stream_inverse")),
             _ => return Err(refused("the module exports not one of weft_bytes and weft_stream")),
         };
-        let linker = Linker::new(&engine);
-        let prepared = linker.instantiate_pre(&module);
-        let prepared = prepared.map_err(|e| refused(format!("the module does not link: {e:#}")))?;
-        tick(&engine)?;
-        Ok(Self { engine, prepared, kind, invertible, hash })
+        if pages.is_some() && kind == GuestKind::Stream {
+            return Err(refused("a module that streams has a memory of its own"));
+        }
+        let prepared = match pages {
+            Some(_) => None,
+            None => Some(
+                Linker::new(&engine)
+                    .instantiate_pre(&module)
+                    .map_err(|e| refused(format!("the module does not link: {e:#}")))?,
+            ),
+        };
+        Ok(Self { engine, module, prepared, pages, kind, invertible, hash })
     }
 
     /// How it works.
@@ -149,6 +161,12 @@ impl Guest {
     #[must_use]
     pub fn is_invertible(&self) -> bool {
         self.invertible
+    }
+
+    /// Whether it imports its memory, and so can share it with its neighbours.
+    #[must_use]
+    pub fn shares_memory(&self) -> bool {
+        self.pages.is_some()
     }
 
     /// A hash of the module.
@@ -167,16 +185,21 @@ impl Guest {
 }
 
 /// Instances between two calls.
-#[derive(Default)]
-pub(crate) struct Idle(Mutex<Vec<Instance>>);
+pub(crate) struct Idle<I>(Mutex<Vec<I>>);
 
-impl Idle {
-    pub(crate) fn take(&self) -> Option<Instance> {
+impl<I> Default for Idle<I> {
+    fn default() -> Self {
+        Self(Mutex::default())
+    }
+}
+
+impl<I> Idle<I> {
+    pub(crate) fn take(&self) -> Option<I> {
         self.0.lock().unwrap_or_else(PoisonError::into_inner).pop()
     }
 
     /// Only one whose last call succeeded.
-    pub(crate) fn put(&self, instance: Instance) {
+    pub(crate) fn put(&self, instance: I) {
         let mut idle = self.0.lock().unwrap_or_else(PoisonError::into_inner);
         if idle.len() < IDLE_MAX {
             idle.push(instance);

@@ -232,3 +232,160 @@ fn compiled_modules_are_kept_and_damage_to_them_is_noticed() {
     load();
     assert!(kept().is_empty());
 }
+
+/// A guest that imports its memory and does this with the address of each byte.
+fn guest_of_others(each: &str) -> String {
+    format!(
+        r#"(module (import "weft" "memory" (memory 1))
+  (func $each (param $at i32) {each})
+  (func $all (param $at i32) (param $len i32) (result i32)
+    (local $end i32)
+    (local.set $end (i32.add (local.get $at) (local.get $len)))
+    (block $done (loop $on
+      (br_if $done (i32.ge_u (local.get $at) (local.get $end)))
+      (call $each (local.get $at))
+      (local.set $at (i32.add (local.get $at) (i32.const 1)))
+      (br $on)))
+    (i32.const 0))
+  (func (export "weft_bytes") (param i32 i32 i64) (result i32)
+    (call $all (local.get 0) (local.get 1))))"#
+    )
+}
+
+/// Adds what this says to a byte.
+fn adds(what: &str) -> String {
+    guest_of_others(&format!(
+        "(i32.store8 (local.get $at) (i32.add (i32.load8_u (local.get $at)) {what}))"
+    ))
+}
+
+fn with_modules(modules: &[(&str, &str)]) -> Registry {
+    let mut context = Context::default();
+    for (name, text) in modules {
+        context.modules.insert((*name).to_owned(), Arc::new(load(text).expect(name)));
+    }
+    Registry::new(context)
+}
+
+#[test]
+fn neighbours_that_import_their_memory_have_one() {
+    let one = adds("(i32.const 1)");
+    let leaves = guest_of_others("(i32.store8 (i32.const 100) (i32.const 42))");
+    let finds = adds("(i32.load8_u (i32.const 100))");
+    let own = include_str!("../../guests/increment.wat");
+    let registry =
+        with_modules(&[("one", &one), ("leaves", &leaves), ("finds", &finds), ("own", own)]);
+    let input: Vec<u8> = (0..600_000_u32).map(|n| (n % 251) as u8).collect();
+    for (text, adds) in [
+        ("view: wasm module=one", 1),
+        ("view: wasm module=one | wasm module=one | wasm module=one", 3),
+        ("view: wasm module=one | wasm module=own | wasm module=one", 3),
+        ("view: wasm module=leaves | wasm module=finds", 42),
+        ("view: wasm module=leaves | wasm module=one | wasm module=finds", 43),
+        // Apart from each other: by another stage, by their limits, by a memory of their own.
+        ("view: wasm module=leaves | increment | wasm module=finds", 1),
+        ("view: wasm module=leaves memory=2M | wasm module=finds memory=4M", 0),
+        ("view: wasm module=leaves | wasm module=own | wasm module=finds", 1),
+    ] {
+        let network = registry.parse(text).expect(text);
+        for _ in 0..2 {
+            let (made, out) = through(&network, &input);
+            assert_eq!(made.expect(text), input.len() as u64, "{text}");
+            let wrong = out.iter().zip(&input).position(|(o, i)| *o != i.wrapping_add(adds));
+            assert_eq!(wrong, None, "{text}");
+        }
+        // The same as a stored file that is seen through them.
+        let base = Box::new(MemoryBase::new(input.clone()));
+        let mut file = open(base, &network, &Limits::default()).expect(text);
+        let mut piece = [0; 1000];
+        assert_eq!(file.read_at(300_000, &mut piece).expect(text), 1000);
+        assert_eq!(piece[7], input[300_007].wrapping_add(adds), "{text}");
+    }
+}
+
+#[test]
+fn files_are_written_through_guests_with_one_memory() {
+    let text = adds("(i32.const 3)");
+    let exports = text.find("(func (export").expect("there");
+    // The inverse takes away what was added.
+    let turned = text[text.find("(func $each").expect("there")..exports]
+        .replace("$each", "$each_inverse")
+        .replace("$all", "$all_inverse")
+        .replace("(i32.const 3)", "(i32.const -3)");
+    let inverse = "(func (export \"weft_bytes_inverse\") (param i32 i32 i64) (result i32) \
+                   (call $all_inverse (local.get 0) (local.get 1)))";
+    let text = format!("{}{turned}{inverse}{}", &text[..exports], &text[exports..]);
+    let registry = with_modules(&[("three", &text)]);
+    let network = registry.parse("wasm module=three | wasm module=three").expect("a network");
+    assert_eq!(network.can().write, Write::InPlace);
+    let base = MemoryBase::default();
+    let mut file = open(Box::new(base.clone()), &network, &Limits::default()).expect("opens");
+    file.write_at(0, b"some words").and_then(|()| file.write_at(5, b"W")).expect("written");
+    let mut back = [0; 10];
+    file.read_at(0, &mut back).expect("read");
+    assert_eq!(&back, b"some Words");
+    assert_eq!(base.content(), b"some Words".map(|byte| byte + 6));
+}
+
+#[test]
+fn harm_among_guests_with_one_memory_is_stopped_and_gone() {
+    let one = adds("(i32.const 1)");
+    let loops = guest_of_others("(loop $on (br $on))");
+    let traps = guest_of_others("unreachable");
+    let outside = guest_of_others("(drop (i32.load8_u (i32.const 0x7FFFFFFF)))");
+    let grows = guest_of_others("(drop (memory.grow (i32.const 1000)))");
+    // Fails at a byte of 255, and leaves something in memory before that.
+    let picky = guest_of_others(
+        "(i32.store8 (i32.const 100) (i32.const 9))
+         (if (i32.eq (i32.load8_u (local.get $at)) (i32.const 255)) (then unreachable))",
+    );
+    let finds = adds("(i32.load8_u (i32.const 100))");
+    let registry = with_modules(&[
+        ("one", &one),
+        ("loops", &loops),
+        ("traps", &traps),
+        ("outside", &outside),
+        ("grows", &grows),
+        ("picky", &picky),
+        ("finds", &finds),
+    ]);
+    for (bad, says) in
+        [("loops", "no answer within 200 ms"), ("traps", "trapped"), ("outside", "out of bounds")]
+    {
+        let text = format!("view: wasm module=one deadline=200 | wasm module={bad} deadline=200");
+        let began = Instant::now();
+        let error = through(&registry.parse(&text).expect(bad), &[7; 100_000]).0;
+        let error = error.expect_err(bad).to_string();
+        assert!(error.contains(says) && began.elapsed() < Duration::from_secs(5), "{error}");
+    }
+    // More memory than it may have it does not get, and goes on without.
+    let network = registry.parse("view: wasm module=grows memory=2M | wasm module=one memory=2M");
+    let (made, out) = through(&network.expect("a network"), &[1; 100]);
+    assert_eq!((made.expect("runs"), &out[..]), (100, &[2; 100][..]));
+    // What one that failed left behind nobody finds.
+    let network = registry.parse("view: wasm module=finds | wasm module=picky").expect("a network");
+    assert!(through(&network, &[255; 100]).0.is_err());
+    let (_, out) = through(&network, &[1; 100]);
+    assert_eq!(out, [1; 100]);
+}
+
+#[test]
+fn modules_that_cannot_share_are_refused() {
+    let import = r#"(import "weft" "memory" (memory 1))"#;
+    let function = r#"(func (export "weft_bytes") (param i32 i32 i64) (result i32) (i32.const 0))"#;
+    let stream =
+        r#"(func (export "weft_stream") (param i32 i32 i32 i32 i32) (result i64) (i64.const 0))"#;
+    for (module, says) in [
+        (format!("(module {import} {function} (data (i32.const 8) \"x\"))"), "has no data"),
+        (format!("(module {import} {stream})"), "memory of its own"),
+        (format!("(module (import \"env\" \"memory\" (memory 1)) {function})"), "env.memory"),
+        (format!("(module {import} (import \"weft\" \"time\" (func)) {function})"), "weft.time"),
+    ] {
+        let refused = load(&module).expect_err(&module).to_string();
+        assert!(refused.contains(says), "{module}: {refused}");
+    }
+    let big = "(module (import \"weft\" \"memory\" (memory 100))".to_owned() + function + ")";
+    let registry = with_modules(&[("big", &big)]);
+    let refused = registry.parse("view: wasm module=big memory=1M").expect_err("too big");
+    assert!(matches!(refused, Error::Parameter { .. }), "{refused}");
+}
