@@ -106,7 +106,10 @@ fn count_layers(layers: &mut [Layer], meters: &mut std::slice::Iter<'_, Arc<Stag
 
 impl StageMeter {
     /// Counts a read by `work`, which says how many bytes it was.
-    pub(crate) fn count_read<E>(&self, work: impl FnOnce() -> Result<usize, E>) -> Result<usize, E> {
+    pub(crate) fn count_read<E>(
+        &self,
+        work: impl FnOnce() -> Result<usize, E>,
+    ) -> Result<usize, E> {
         let read = self.count(0, work);
         self.bytes.add(read.as_ref().map_or(0, |got| *got as u64));
         read

@@ -3,7 +3,7 @@
 use crate::run::{Bench, can_mount};
 use crate::transformed::over_both;
 use std::fs::{self, OpenOptions};
-use std::io::Write;
+use std::io::{Read, Write};
 use std::time::{Duration, Instant};
 
 #[test]
@@ -195,6 +195,11 @@ fn programs_that_write_garbage_are_ended() {
         }
         assert_eq!(good.join().unwrap(), 200);
     });
+    // One that would never end, and of which somebody wanted a few bytes only.
+    let mut begin = [0; 10];
+    let endless = bench.path("m").join("words@endless-once");
+    fs::File::open(endless).and_then(|mut f| f.read_exact(&mut begin)).unwrap();
+    assert_eq!(&begin, b"y\ny\ny\ny\ny\n");
     // Nothing is left of them: neither processes nor descriptors.
     let end = Instant::now() + Duration::from_secs(10);
     loop {
@@ -259,7 +264,6 @@ fn guests_are_read_and_written_through_and_hang_nobody() {
 
 #[test]
 fn a_mount_counts_what_its_networks_do() {
-    use std::io::Read;
     if !can_mount() {
         return;
     }

@@ -70,6 +70,13 @@ fn samples_prove_a_network() {
     let report = bench.run(&["transform", "test", "charset to=windows-1252", "--json"]);
     assert_eq!(report.code, 1, "{report:#?}");
     assert!(report.out.contains("\"same\": false"));
+    // And what is refused for files says why, and what would do.
+    let report = bench.run(&["transform", "test", "zstd | lz4"]);
+    assert_eq!(report.code, 1, "{report:#?}");
+    assert!(
+        report.out.contains("written through it") && report.out.contains("would do"),
+        "{report:#?}"
+    );
     bench.fails(2, &["transform", "test", "view: upper"]);
 }
 

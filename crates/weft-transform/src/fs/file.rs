@@ -330,6 +330,13 @@ impl File {
         }
     }
 
+    /// Nobody has the file open: what was begun to find its content out, a program perhaps, ends.
+    pub(super) fn stop_reading(&mut self) {
+        if !self.is_dirty() && !self.is_settled() {
+            self.store = None;
+        }
+    }
+
     pub(super) fn is_dirty(&self) -> bool {
         self.store.as_ref().is_some_and(|store| store.is_dirty())
     }

@@ -224,6 +224,9 @@ impl TransformFs {
             result = result.and(self.commit(&node));
         }
         result = result.and(self.pop_all(&node, handle));
+        if open.direct_io && !locked(&self.handles).values().any(|other| other.ino == ino) {
+            locked(&node.file).stop_reading();
+        }
         drop(node);
         self.give_back(ino, 1);
         result

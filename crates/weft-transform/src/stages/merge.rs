@@ -75,6 +75,8 @@ pub struct Merge {
     by: MergeBy,
     /// Stages within, those of branches within them included.
     stages: usize,
+    /// Found out once: each branch would ask all branches within it again.
+    declares: Declares,
     /// Where what is read of the whole is counted.
     meter: Option<Arc<StageMeter>>,
 }
@@ -111,13 +113,15 @@ impl Merge {
                 "more than {STAGES_MAX} stages once branches are laid apart"
             )));
         }
-        Ok(Self { paths, by, stages, meter: None })
+        let declares = together(&paths);
+        Ok(Self { paths, by, stages, declares, meter: None })
     }
 
     /// The same with paths that count what they do.
     pub(crate) fn counted(paths: Vec<Vec<Layer>>, by: MergeBy, meter: Arc<StageMeter>) -> Self {
         // How many there are is asked while a graph is made, and not of one that is made.
-        Self { paths, by, stages: 1, meter: Some(meter) }
+        let declares = together(&paths);
+        Self { paths, by, stages: 1, declares, meter: Some(meter) }
     }
 
     pub(crate) fn meter(&self) -> Option<Arc<StageMeter>> {
@@ -169,19 +173,24 @@ impl Transform for Merge {
     }
 
     fn declares(&self, _: Direction) -> Declares {
-        let declares = || self.paths.iter().flatten().map(Layer::declares);
-        let exact = declares().all(|d| d.size.is_exact());
-        Declares {
-            size: if exact { SizeRule::Indexed } else { SizeRule::Unknown },
-            access: declares().map(|d| d.access).min().unwrap_or(Access::Random),
-            write: Write::None,
-            invertible: false,
-            deterministic: self.paths.iter().flatten().all(Layer::reads_the_same_again),
-            guards: declares().all(|d| d.guards),
-            on_error: declares()
-                .map(|d| d.on_error)
-                .find(|e| *e != OnError::Fail)
-                .unwrap_or(OnError::Fail),
-        }
+        self.declares
+    }
+}
+
+/// What paths declare together.
+fn together(paths: &[Vec<Layer>]) -> Declares {
+    let declares = || paths.iter().flatten().map(Layer::declares);
+    let exact = declares().all(|d| d.size.is_exact());
+    Declares {
+        size: if exact { SizeRule::Indexed } else { SizeRule::Unknown },
+        access: declares().map(|d| d.access).min().unwrap_or(Access::Random),
+        write: Write::None,
+        invertible: false,
+        deterministic: paths.iter().flatten().all(Layer::reads_the_same_again),
+        guards: declares().all(|d| d.guards),
+        on_error: declares()
+            .map(|d| d.on_error)
+            .find(|e| *e != OnError::Fail)
+            .unwrap_or(OnError::Fail),
     }
 }

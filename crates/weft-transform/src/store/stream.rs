@@ -14,6 +14,9 @@ use crate::{Direction, Error, Layer, Result, Shape, Stream};
 /// asks for neighbouring pages out of order).
 const WINDOW_BYTES: usize = 1 << 20;
 
+/// From here on it counts how many times as long an output is as what it was made of.
+const RATIO_FROM_BYTES: u64 = 64 << 20;
+
 /// A piece of the output that has a hash of its own.
 const PIECE_BYTES: usize = 1 << 20;
 
@@ -246,6 +249,11 @@ impl StreamFile {
                 let stage = self.layer.stage.name();
                 let what = format!("longer than {} bytes", self.limits.file_bytes);
                 return Err(Error::Limit { stage, offset: self.limits.file_bytes, what });
+            }
+            if pass.end() > RATIO_FROM_BYTES && pass.end() / pass.taken.max(1) > self.limits.ratio {
+                let (stage, max) = (self.layer.stage.name(), self.limits.ratio);
+                let what = format!("more than {max} times as long as what it was made of");
+                return Err(Error::Limit { stage, offset: pass.end(), what });
             }
             // What lies far behind the reader is let go.
             let behind = offset.saturating_sub(WINDOW_BYTES as u64);

@@ -7,7 +7,7 @@ use crate::output::{Output, human};
 use serde::Serialize;
 use weft::transform::store::{Limits, MemoryBase, open};
 use weft::transform::text::Side;
-use weft::transform::{Error, Network};
+use weft::transform::{Error, Need, Network, Write};
 
 /// What came of one sample.
 #[derive(Debug, Serialize)]
@@ -90,8 +90,10 @@ pub fn run(out: Output, args: &Test) -> Outcome {
         tried.push(Tried { sample, bytes: content.len(), stored_bytes, same, error });
     }
     let failed = tried.iter().filter(|t| !t.same).count();
+    let need = Need { exact_size: true, random_read: true, write: Write::Rewrite };
+    let refused = network.check(&need).err().map(|refusal| Error::Refused(refusal).to_string());
     let report = serde_json::json!({
-        "network": network.to_string(), "samples": tried, "failed": failed,
+        "network": network.to_string(), "samples": tried, "failed": failed, "refused": refused,
     });
     out.report(&report, |w| {
         for t in &tried {
@@ -102,7 +104,8 @@ pub fn run(out: Output, args: &Test) -> Outcome {
                 (None, true) => writeln!(w, "ok      {} ({stored} stored)", t.sample)?,
             }
         }
-        writeln!(w, "{network}: {} samples, {failed} failed", tried.len())
+        writeln!(w, "{network}: {} samples, {failed} failed", tried.len())?;
+        refused.iter().try_for_each(|why| writeln!(w, "no file can be written through it: {why}"))
     })?;
     Ok(if failed == 0 { DONE } else { FAILED })
 }
