@@ -137,10 +137,6 @@ fn programs_that_write_garbage_are_ended() {
         ("short", harmful("syswrite(STDOUT, \"d\\x01\"); exit 0")),
         ("endless", harmful("while (1) { put(\"d\", \"x\" x 100000) }")),
         ("empty", harmful("while (1) { put(\"d\", \"\") }")),
-        (
-            "twice",
-            harmful("put(\"d\", \"x\" x 60); put(\"n\", \"\"); put(\"n\", \"\"); sleep 1000"),
-        ),
         ("silence", harmful("close STDOUT; sleep 1000")),
     ];
     let once = [

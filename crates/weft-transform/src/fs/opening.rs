@@ -56,7 +56,8 @@ impl TransformFs {
         if let Some(view) = view
             && view.base_attr()?.0.nlink == 0
         {
-            return Err(Error::NotFound);
+            // Who asks by name asks again, and finds what has the name by now.
+            return Err(Error::Stale(ino.0));
         }
         if flags.intersects(OpenFlags::WRITE | OpenFlags::TRUNCATE) {
             self.with(&node, |file, around| file.check_writable(around))?;
