@@ -72,6 +72,7 @@
 //! | [`Policy`] | what is wanted for the files below a directory: copies, history |
 //! | [`client`] | what a client has under leases, its log, calls and recalls |
 //! | [`mds`] | the metadata server: sessions, the table of leases, changes carried out |
+//! | [`front`] | a server in front of another one |
 //! | [`store`] | keys, transactions, what changed: in memory, in SQLite or in etcd |
 //! | [`query`] | what is searched for |
 //! | [`wire`] | messages, records and frames as bytes |
@@ -86,6 +87,7 @@
 mod block_map;
 pub mod client;
 mod error;
+pub mod front;
 #[cfg(feature = "net")]
 pub mod live;
 pub mod locks;

@@ -22,7 +22,7 @@ use std::path::{Path, PathBuf};
 use std::time::{Duration, Instant};
 use weft::net::Address;
 use weft::ringer::live::{LiveOptions, RingerFs};
-use weft::ringer::serve::{ServeOptions, Server};
+use weft::ringer::serve::{FrontServeOptions, ServeOptions, Server};
 use weft::ringer::{Mode, RnodeId};
 use weft::vfs::{FileSystem, Walker};
 
@@ -124,7 +124,9 @@ pub fn operations(bench: &Bench) -> Result<()> {
          the server. *get rnode*: the lease to read a file and, with it, the rnode. *get read*: the \
          same of a file that this client had written to. *get write*: the lease to write. *end read*, \
          *end write*: the lease given back; as nothing answers to that, with a round trip behind it. \
-         *round trip*: a renewal of the session, the shortest question there is.",
+         *round trip*: a renewal of the session, the shortest question there is. *front*: a server \
+         beside the client in front of the cell's own; first by a client when nobody has looked at \
+         anything yet, then by another.",
     );
     section.line(&format!("{count} files, one after the other."));
     let distances = [("local", Duration::ZERO), ("0.35 ms one way", LAN), ("17 ms one way", DSL)];
@@ -144,6 +146,20 @@ pub fn operations(bench: &Bench) -> Result<()> {
     } else {
         section.line("No network namespace: `ip netns add` is not allowed here.");
     }
+    for (name, way) in [("0.35 ms", LAN), ("17 ms", DSL)] {
+        let (_front, near) = front(&served, way)?;
+        let mut cold = Desk::join(&near, 20)?;
+        columns.push((format!("front, the cell {name} away"), protocol(&mut cold, &files)?));
+        let mut again = Desk::join(&near, 21)?;
+        columns.push(("the same, once more by another".to_owned(), protocol(&mut again, &files)?));
+    }
+    #[cfg(feature = "etcd")]
+    match on_etcd(bench, count)? {
+        Some(rows) => columns.push(("local, etcd of three members".into(), rows)),
+        None => section.line("etcd is left out: it is not installed."),
+    }
+    #[cfg(not(feature = "etcd"))]
+    section.line("etcd is left out: this was built without it.");
     for (name, way) in distances {
         let files = (count / 5).max(20);
         match sshfs::stat_and_open(bench, way, files)? {
@@ -167,6 +183,42 @@ pub fn operations(bench: &Bench) -> Result<()> {
     section.table(&head, &rows.collect::<Vec<_>>());
     again(&served, &mut section)?;
     section.signed(&machine::describe(), "weft-bench ringer").save(&bench.report)
+}
+
+/// A server near by in front of the cell's, and where it is reached.
+fn front(served: &Served, way: Duration) -> Result<(Server, Address)> {
+    let near = Address::Unix(served.path(&format!("front-{}", way.as_micros())));
+    let front = FrontServeOptions {
+        parents: vec![served.at(way)?],
+        tls: None,
+        directory: served.path(&format!("front-{}.store", way.as_micros())),
+    };
+    let options = ServeOptions { listen: vec![near.clone()], ..ServeOptions::new() };
+    Ok((Server::start_front(front, options)?, near))
+}
+
+/// The same with the cell in etcd; `None` if there is none.
+#[cfg(feature = "etcd")]
+fn on_etcd(bench: &Bench, count: u32) -> Result<Option<Vec<Row>>> {
+    use weft::ringer::store::EtcdOptions;
+    let Some(cluster) = weft::ringer::testing::Cluster::start(3) else { return Ok(None) };
+    let dir = tempfile::tempdir_in(&bench.work)?;
+    let address = Address::Unix(dir.path().join("mds"));
+    let options = ServeOptions { listen: vec![address.clone()], ..ServeOptions::new() };
+    let etcd = EtcdOptions::new(cluster.endpoints(), "bench".into());
+    let _server = Server::start_member(&etcd, None, options)?;
+    let began = Instant::now();
+    let mut maker = loop {
+        match Desk::join(&address, 1) {
+            Ok(desk) => break desk,
+            Err(e) if began.elapsed() > Duration::from_secs(20) => return Err(e),
+            // It does not own the cell yet.
+            Err(_) => std::thread::sleep(Duration::from_millis(50)),
+        }
+    };
+    let files = maker.make_files(count)?;
+    let mut desk = Desk::join(&address, 2)?;
+    protocol(&mut desk, &files).map(Some)
 }
 
 /// The operations of the seed's table.

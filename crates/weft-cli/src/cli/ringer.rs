@@ -56,8 +56,17 @@ pub enum Ringer {
 
 #[derive(Debug, Args)]
 pub struct Serve {
-    /// The file that the cell is kept in, or its name with --etcd; it is made if it does not exist
+    /// The file that the cell is kept in, or its name with --etcd; it is made if it does not exist.
+    /// With --front the directory that says which front this is
     pub cell: PathBuf,
+    /// Stand in front of the server of a cell, nearer to its clients: keep the leases that they take, and
+    /// give them out again without asking there. HOST:PORT, HOST or unix:/PATH, several with commas
+    #[arg(long, value_name = "SERVER")]
+    pub front: Option<String>,
+    /// Where ca-cert.pem, client-cert.pem and client-key.pem for that server are: the front is a member
+    /// of the cell
+    #[arg(long, value_name = "DIR", requires = "front")]
+    pub front_certificates: Option<PathBuf>,
     #[cfg(feature = "etcd")]
     #[command(flatten)]
     pub etcd: Etcd,
@@ -98,7 +107,7 @@ pub struct Serve {
 pub struct Etcd {
     /// Keep the cell in etcd: http://HOST:PORT of each member, separated by commas. Start several
     /// servers of it: one owns the cell, the others take over
-    #[arg(long = "etcd", value_name = "URL", value_delimiter = ',')]
+    #[arg(long = "etcd", value_name = "URL", value_delimiter = ',', conflicts_with = "front")]
     pub members: Vec<String>,
     /// Where ca-cert.pem, client-cert.pem and client-key.pem for etcd are
     #[arg(long, value_name = "DIR", requires = "members")]

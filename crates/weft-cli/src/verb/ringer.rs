@@ -27,7 +27,7 @@ use weft::ringer::live::{CONFLICTS_XATTR, LiveOptions, RingerFs};
 use weft::ringer::mds::MdsOptions;
 use weft::ringer::net::pki::{self, Authority};
 use weft::ringer::net::{self, Answer, Ask, CellStatus, PORT};
-use weft::ringer::serve::{ServeOptions, Server};
+use weft::ringer::serve::{FrontServeOptions, ServeOptions, Server};
 #[cfg(feature = "etcd")]
 use weft::ringer::store::EtcdOptions;
 use weft::{Tree, mounts};
@@ -136,6 +136,15 @@ fn serve(out: Output, args: &Serve) -> Outcome {
 
 fn start(args: &Serve) -> Result<Server, Failure> {
     let options = serve_options(args)?;
+    if let Some(parents) = &args.front {
+        let tls = args.front_certificates.as_deref().map(ClientTls::mutual).transpose();
+        let front = FrontServeOptions {
+            parents: addresses(parents)?,
+            tls: tls.map_err(failed)?,
+            directory: std::path::absolute(&args.cell)?,
+        };
+        return Server::start_front(front, options).map_err(failed);
+    }
     #[cfg(feature = "etcd")]
     if !args.etcd.members.is_empty() {
         let Some(name) = args.cell.to_str() else {
@@ -158,7 +167,10 @@ fn serve_options(args: &Serve) -> Result<ServeOptions, Failure> {
     }
     let (mut tls, mut authority, mut admins) = (None, None, Vec::new());
     if let Some(dir) = &args.tls_certificates {
-        authority = Authority::open(dir).map_err(failed)?.map(Arc::new);
+        // A front lets in whom its parent does.
+        if args.front.is_none() {
+            authority = Authority::open(dir).map_err(failed)?.map(Arc::new);
+        }
         let server = match &authority {
             None => ServerTls::mutual(dir, Role::Server),
             Some(_) => {

@@ -21,6 +21,7 @@ mod ringer;
 mod ringer_copies;
 #[cfg(feature = "etcd")]
 mod ringer_etcd;
+mod ringer_front;
 mod ringer_locks;
 mod ringer_members;
 mod run;

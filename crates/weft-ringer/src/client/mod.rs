@@ -505,6 +505,10 @@ impl Client {
             }
             // It comes late at worst: what it says is asked for.
             FromServer::LocksChanged { rnode, .. } => self.locks_changed(rnode),
+            // For a front.
+            FromServer::Relayed { .. }
+            | FromServer::RelayedRecallLocks { .. }
+            | FromServer::RelayedLocksChanged { .. } => {}
         }
     }
 

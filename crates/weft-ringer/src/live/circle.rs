@@ -6,7 +6,7 @@ use crate::net::PORT;
 
 /// The servers, one after the other; and in between where one of them says that the owner is.
 #[derive(Debug)]
-pub(super) struct Circle {
+pub(crate) struct Circle {
     servers: Vec<Address>,
     at: usize,
     /// Where the owner is said to be.
@@ -16,12 +16,12 @@ pub(super) struct Circle {
 }
 
 impl Circle {
-    pub(super) fn new(servers: &[Address]) -> Self {
+    pub(crate) fn new(servers: &[Address]) -> Self {
         Self { servers: servers.to_vec(), at: 0, hint: None, tried: 0 }
     }
 
     /// Whom to call now.
-    pub(super) fn server(&self) -> Address {
+    pub(crate) fn server(&self) -> Address {
         let own = self.servers.get(self.at).or(self.servers.first());
         let server = self.hint.as_ref().or(own);
         server.cloned().unwrap_or_else(|| Address::Tcp("localhost".into(), PORT))
@@ -29,7 +29,7 @@ impl Circle {
 
     /// That server is of no use, or not any more; it may have said who is. Returns whether to call
     /// the next at once: not before all were called, and each one time.
-    pub(super) fn go_on(&mut self, owner: Option<&str>) -> bool {
+    pub(crate) fn go_on(&mut self, owner: Option<&str>) -> bool {
         let called = self.server();
         self.tried += 1;
         if self.hint.take().is_none() {

@@ -11,15 +11,15 @@ use crate::net::{Error, Result, SECRET_BYTES};
 use crate::types::Incarnation;
 
 #[derive(Debug)]
-pub(super) struct Home {
+pub(crate) struct Home {
     dir: PathBuf,
     _lock: OwnedFd,
-    pub(super) secret: Vec<u8>,
-    pub(super) incarnation: Incarnation,
+    pub(crate) secret: Vec<u8>,
+    pub(crate) incarnation: Incarnation,
 }
 
 /// Puts a small file in the place of another, durably.
-pub(super) fn replace(path: &Path, bytes: &[u8]) -> io::Result<()> {
+pub(crate) fn replace(path: &Path, bytes: &[u8]) -> io::Result<()> {
     let new = path.with_extension("new");
     let mut file = File::create(&new)?;
     rustix::fs::fchmod(&file, Mode::RUSR | Mode::WUSR)?;
@@ -47,7 +47,7 @@ fn read_number(path: &Path) -> io::Result<Option<u64>> {
 
 impl Home {
     /// Opens the directory for a new life, and makes it if it is not there.
-    pub(super) fn open(dir: &Path) -> Result<Self> {
+    pub(crate) fn open(dir: &Path) -> Result<Self> {
         let failed = |e: io::Error| Error::io(format!("the local store {}", dir.display()), e);
         fs::create_dir_all(dir).map_err(failed)?;
         let flags = OFlags::RDONLY | OFlags::DIRECTORY | OFlags::CLOEXEC;
@@ -77,18 +77,18 @@ impl Home {
         Ok(Self { dir: dir.into(), _lock: lock, secret, incarnation: Incarnation(incarnation) })
     }
 
-    pub(super) fn path(&self, name: &str) -> PathBuf {
+    pub(crate) fn path(&self, name: &str) -> PathBuf {
         self.dir.join(name)
     }
 
     /// The cell that this store belongs to; 0 if it is new.
-    pub(super) fn cell(&self) -> Result<u64> {
+    pub(crate) fn cell(&self) -> Result<u64> {
         let path = self.path("cell");
         let number = read_number(&path).map_err(|e| Error::io(path.display().to_string(), e))?;
         Ok(number.unwrap_or(0))
     }
 
-    pub(super) fn set_cell(&self, cell: u64) -> Result<()> {
+    pub(crate) fn set_cell(&self, cell: u64) -> Result<()> {
         let path = self.path("cell");
         replace(&path, format!("{cell}\n").as_bytes())
             .map_err(|e| Error::io(path.display().to_string(), e))

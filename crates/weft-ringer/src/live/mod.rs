@@ -47,6 +47,8 @@ use std::path::PathBuf;
 use std::time::Duration;
 
 pub use attributes::{HISTORY_XATTR, HOLDERS_XATTR, PIN_XATTR, RESTORE_XATTR, STORE_XATTR};
+#[cfg(feature = "sqlite")]
+pub(crate) use circle::Circle;
 pub use conflicts::CONFLICTS_XATTR;
 #[cfg(feature = "sqlite")]
 pub(crate) use engine::client_id;
@@ -54,7 +56,7 @@ pub(crate) use engine::client_id;
 pub(crate) use engine::{now, wall};
 pub use fs::RingerFs;
 #[cfg(feature = "sqlite")]
-pub(crate) use home::fill_random;
+pub(crate) use home::{Home, fill_random};
 
 use weft_net::{Address, ClientTls, ServerTls};
 

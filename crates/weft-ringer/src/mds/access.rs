@@ -60,6 +60,15 @@ impl Access {
         self.grants.iter().filter(|g| g.dir == RnodeId::ROOT).map(|g| g.level).max()
     }
 
+    /// Whether it is all that another may do, or more.
+    #[must_use]
+    pub fn includes(&self, other: &Self) -> bool {
+        other.grants.iter().all(|theirs| {
+            let same = |g: &&Grant| g.dir == theirs.dir || g.dir == RnodeId::ROOT;
+            self.grants.iter().filter(same).any(|g| g.level >= theirs.level)
+        })
+    }
+
     /// Whether a request is within it. What is made of rnodes that the server does not know is for
     /// others to refuse.
     ///
@@ -101,6 +110,11 @@ impl Access {
                 // Of a file that is gone nobody can tell where it was.
                 self.level(store, *rnode).map(|level| level.is_some())
             }
+            // One step deep: what is enclosed in it again is refused.
+            RequestBody::Relay { body, .. } => match body.open() {
+                Ok(RequestBody::Relay { .. }) | Err(_) => Ok(false),
+                Ok(body) => self.allows(store, &body),
+            },
             // Under leases, which were granted or not; or of nothing in the tree.
             _ => Ok(true),
         }

@@ -11,9 +11,9 @@ use super::records::{self, Session, dirent_key, key, listing_key, name_key, rnod
 use crate::error::Refusal;
 use crate::op::{Logged, Op, View, execute};
 use crate::policy::Policy;
-use crate::rnode::{Body, Dirent, Name, Rnode};
+use crate::rnode::{Body, Dirent, Holders, Name, Rnode};
 use crate::store::{Facts, IndexChange, Store, StoreError, Transaction};
-use crate::types::{ClientId, Epoch, Mode, RnodeId};
+use crate::types::{ClientId, Epoch, Mode, RnodeId, Version};
 use crate::wire::{Refused, encode};
 
 /// Readers look at the newest of these first; the others are told nothing is lost.
@@ -42,7 +42,8 @@ impl From<StoreError> for Stop {
 pub(super) struct Batch<'a> {
     pub(super) store: &'a dyn Store,
     leases: &'a Leases,
-    client: ClientId,
+    /// Who has the leases.
+    holder: ClientId,
     rnodes: RefCell<BTreeMap<RnodeId, Rnode>>,
     dirents: RefCell<BTreeMap<(RnodeId, Name), Option<Dirent>>>,
     made: BTreeSet<RnodeId>,
@@ -101,7 +102,7 @@ impl View for Batch<'_> {
     }
 
     fn claim(&self, id: RnodeId) -> Result<(), Stop> {
-        let held = self.leases.held(id, self.client).is_some_and(|(mode, _)| mode == Mode::Write);
+        let held = self.leases.held(id, self.holder).is_some_and(|(mode, _)| mode == Mode::Write);
         if held || self.made.contains(&id) { Ok(()) } else { Err(Refusal::Fenced.into()) }
     }
 
@@ -138,11 +139,12 @@ pub(super) struct Outcome {
     pub(super) made: BTreeSet<RnodeId>,
 }
 
-/// Carries out those of `ops` that have not had their turn; all or none. The error names the change.
+/// Carries out those of `ops` that have not had their turn; all or none. They are a client's, under
+/// the leases of a holder, which is the client or its front. The error names the change.
 pub(super) fn carry_out(
     store: &dyn Store,
     leases: &Leases,
-    client: ClientId,
+    (holder, client): (ClientId, ClientId),
     session: &Session,
     ops: &[Logged],
 ) -> Result<Outcome, (Stop, Option<Refused>)> {
@@ -151,7 +153,7 @@ pub(super) fn carry_out(
     let mut batch = Batch {
         store,
         leases,
-        client,
+        holder,
         rnodes: RefCell::default(),
         dirents: RefCell::default(),
         made: BTreeSet::new(),
@@ -185,12 +187,7 @@ pub(super) fn carry_out(
     }
     for (id, version) in written {
         let mut holders = load_holders(store, id).map_err(|e| (e.into(), None))?;
-        holders.clients.insert(client, version);
-        while holders.clients.len() > HOLDERS_MAX {
-            let oldest = holders.clients.iter().min_by_key(|(_, version)| **version);
-            let Some(oldest) = oldest.map(|(client, _)| *client) else { break };
-            holders.clients.remove(&oldest);
-        }
+        note_writer(&mut holders, client, version);
         transaction.put(records::holders_key(id), encode(&holders));
     }
     for (id, rnode) in batch.rnodes.into_inner() {
@@ -202,6 +199,16 @@ pub(super) fn carry_out(
         transaction.index.push(IndexChange::File { rnode: id, facts });
     }
     Ok(Outcome { transaction, session, made: batch.made })
+}
+
+/// A client has written a file and has its blocks.
+pub(crate) fn note_writer(holders: &mut Holders, client: ClientId, version: Version) {
+    holders.clients.insert(client, version);
+    while holders.clients.len() > HOLDERS_MAX {
+        let oldest = holders.clients.iter().min_by_key(|(_, version)| **version);
+        let Some(oldest) = oldest.map(|(client, _)| *client) else { break };
+        holders.clients.remove(&oldest);
+    }
 }
 
 fn carry_out_one(
@@ -272,7 +279,7 @@ fn note_history(
     Ok(())
 }
 
-fn same_base<T: Ord + Clone>(a: &[T], b: &[T]) -> bool {
+pub(crate) fn same_base<T: Ord + Clone>(a: &[T], b: &[T]) -> bool {
     let sorted = |list: &[T]| {
         let mut list = list.to_vec();
         list.sort();

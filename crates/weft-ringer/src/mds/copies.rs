@@ -126,7 +126,7 @@ impl Mds {
     ) -> Result<Reply, Stop> {
         let rnode = records::load_rnode(store, id)?.ok_or(Refusal::Stale)?;
         let mut holders = load_holders(store, id)?;
-        let is_here = |c: &ClientId| self.sessions.get(c).is_some_and(|s| s.live);
+        let is_here = |c: &ClientId| self.is_here(*c);
         let have = holders.copies.iter().filter(|(c, v)| **c != client && **v == of && is_here(c));
         if content(&rnode) != Some(of) || (have.count() as u64) < u64::from(others.max(1)) {
             return Err(Refusal::Busy.into());
@@ -147,7 +147,7 @@ impl Mds {
         store: &mut dyn Store,
         client: ClientId,
     ) -> StoreResult<Option<u64>> {
-        if self.sessions.get(&client).is_some_and(|s| s.live) {
+        if self.is_here(client) {
             return Ok(None);
         }
         let (mut from, mut files) = (b"h".to_vec(), 0);

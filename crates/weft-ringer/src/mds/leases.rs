@@ -15,7 +15,7 @@ use crate::types::{ClientId, Generation, Mode, Moment, RequestId, RnodeId, Token
 
 /// What the table wants done.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
-pub(super) enum Step {
+pub(crate) enum Step {
     /// Tell a client that it has a lease.
     Grant { client: ClientId, request: RequestId, rnode: RnodeId, mode: Mode, token: Token },
     /// Ask a client to lower its lease.
@@ -57,37 +57,37 @@ impl Entry {
 }
 
 #[derive(Debug)]
-pub(super) struct Leases {
+pub(crate) struct Leases {
     generation: Generation,
     granted: u32,
     table: BTreeMap<RnodeId, Entry>,
     /// Nothing is granted before all have told what they hold.
-    pub(super) grace: bool,
+    pub(crate) grace: bool,
     retry_micros: u64,
 }
 
 impl Leases {
-    pub(super) fn new(generation: Generation, retry_micros: u64) -> Self {
+    pub(crate) fn new(generation: Generation, retry_micros: u64) -> Self {
         Self { generation, granted: 0, table: BTreeMap::new(), grace: false, retry_micros }
     }
 
     /// What a client holds, with the token of the grant.
-    pub(super) fn held(&self, rnode: RnodeId, client: ClientId) -> Option<(Mode, Token)> {
+    pub(crate) fn held(&self, rnode: RnodeId, client: ClientId) -> Option<(Mode, Token)> {
         self.table.get(&rnode)?.held.get(&client).map(|h| (h.mode, h.token))
     }
 
     /// Who holds anything of an rnode.
-    pub(super) fn holders(&self, rnode: RnodeId) -> impl Iterator<Item = ClientId> {
+    pub(crate) fn holders(&self, rnode: RnodeId) -> impl Iterator<Item = ClientId> {
         self.table.get(&rnode).into_iter().flat_map(|entry| entry.held.keys().copied())
     }
 
     /// Whether anybody holds or wants anything of an rnode.
-    pub(super) fn is_known(&self, rnode: RnodeId) -> bool {
+    pub(crate) fn is_known(&self, rnode: RnodeId) -> bool {
         self.table.contains_key(&rnode)
     }
 
     /// How many leases to read and to write each client holds.
-    pub(super) fn counts(&self) -> BTreeMap<ClientId, (u64, u64)> {
+    pub(crate) fn counts(&self) -> BTreeMap<ClientId, (u64, u64)> {
         let mut counts: BTreeMap<ClientId, (u64, u64)> = BTreeMap::new();
         for (client, held) in self.table.values().flat_map(|entry| &entry.held) {
             let (reads, writes) = counts.entry(*client).or_default();
@@ -98,7 +98,7 @@ impl Leases {
     }
 
     /// A lease is asked for.
-    pub(super) fn acquire(
+    pub(crate) fn acquire(
         &mut self,
         now: Moment,
         client: ClientId,
@@ -126,7 +126,7 @@ impl Leases {
 
     /// A client tells what it held under an earlier life of the server, or what it made. `false` if
     /// that cannot be: somebody else holds what excludes it.
-    pub(super) fn install(
+    pub(crate) fn install(
         &mut self,
         client: ClientId,
         rnode: RnodeId,
@@ -143,8 +143,13 @@ impl Leases {
         !excluded
     }
 
+    /// Nobody holds or wants anything of an rnode: there was none before.
+    pub(crate) fn clear(&mut self, rnode: RnodeId) {
+        self.table.remove(&rnode);
+    }
+
     /// A client holds no more than `to` by grants up to `token`.
-    pub(super) fn lower(
+    pub(crate) fn lower(
         &mut self,
         now: Moment,
         client: ClientId,
@@ -168,7 +173,7 @@ impl Leases {
     }
 
     /// A client's epoch has ended. Returns the rnodes it had to do with as well.
-    pub(super) fn drop_client(
+    pub(crate) fn drop_client(
         &mut self,
         now: Moment,
         client: ClientId,
@@ -186,7 +191,7 @@ impl Leases {
 
     /// Looks again at everything that waits: after the grace time, and where a recall was not
     /// answered.
-    pub(super) fn advance_all(&mut self, now: Moment) -> Vec<Step> {
+    pub(crate) fn advance_all(&mut self, now: Moment) -> Vec<Step> {
         let waiting = self.table.iter().filter(|(_, e)| !e.queue.is_empty());
         let waiting: Vec<RnodeId> = waiting.map(|(rnode, _)| *rnode).collect();
         waiting.into_iter().flat_map(|rnode| self.advance(now, rnode)).collect()

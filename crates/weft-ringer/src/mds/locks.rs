@@ -12,10 +12,11 @@ use std::collections::BTreeMap;
 use super::leases::{Leases, Step};
 use super::records::load_rnode;
 use super::{Mds, ToClient};
+use crate::error::Refusal;
 use crate::locks::{ClientLocks, FileLocks, LOCKS_MAX, LockClaim};
 use crate::store::{Store, StoreResult};
 use crate::types::{ClientId, Generation, Mode, Moment, RequestId, RnodeId, Token};
-use crate::wire::{FromServer, Reply};
+use crate::wire::{FromServer, Reply, RequestBody};
 
 #[derive(Debug)]
 pub(super) struct LockTable {
@@ -152,6 +153,40 @@ impl Mds {
         let (steps, waiting) = self.locks.lower(now, client, request, rnode, token, locks);
         self.take_locks(steps, out);
         self.hint(rnode, waiting, out);
+    }
+
+    /// Takes a request about locks of a client that is in its session. `None` if it is answered later,
+    /// or not at all.
+    pub(super) fn about_locks(
+        &mut self,
+        store: &mut dyn Store,
+        now: Moment,
+        client: ClientId,
+        id: RequestId,
+        body: RequestBody,
+        out: &mut Vec<ToClient>,
+    ) -> StoreResult<Option<Reply>> {
+        match body {
+            RequestBody::AcquireLocks { rnode } => {
+                if load_rnode(store, rnode)?.is_none() {
+                    return Ok(Some(Reply::No { why: Refusal::Stale }));
+                }
+                let steps = self.locks.leases.acquire(now, client, id, rnode, Mode::Write);
+                self.take_locks(steps, out);
+                Ok(None)
+            }
+            RequestBody::LowerLocks { rnode, token, locks } => {
+                self.lower_locks(now, client, id, rnode, token, locks, out);
+                Ok(None)
+            }
+            RequestBody::TellLocks { rnode, locks } => {
+                if load_rnode(store, rnode)?.is_some() {
+                    self.tell_locks(client, id, rnode, locks, out);
+                }
+                Ok(Some(Reply::Told {}))
+            }
+            _ => Ok(Some(Reply::No { why: Refusal::Invalid })),
+        }
     }
 
     /// Sends what the table of lock leases wants sent.

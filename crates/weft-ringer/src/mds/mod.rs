@@ -12,6 +12,7 @@
 //!   store the elder can change nothing.
 
 mod access;
+mod brought;
 mod check;
 mod commit;
 mod copies;
@@ -25,9 +26,11 @@ use std::collections::{BTreeMap, BTreeSet};
 use weft_vfs::Time;
 
 pub use self::access::{Access, Grant, Level};
+use self::brought::{Brought, Relayed};
 pub use self::check::{Checked, PROBLEMS_MAX, Problem, check};
 use self::commit::{Stop, carry_out};
-use self::leases::{Leases, Step};
+pub(crate) use self::commit::{note_writer, same_base};
+pub(crate) use self::leases::{Leases, Step};
 use self::locks::LockTable;
 use self::records::{Cell, Numbers, Session, key};
 use crate::error::Refusal;
@@ -40,7 +43,7 @@ use crate::types::{
     ClientId, Cookie, Epoch, Generation, Incarnation, Mode, Moment, RequestId, RnodeId, Seq, Token,
 };
 use crate::wire::{
-    Claim, Entry, FromServer, Listed, Refused, Reply, RequestBody, ToServer, Welcome, encode,
+    Claim, Entry, FromServer, Listed, Refused, Reply, RequestBody, ToServer, encode,
 };
 
 /// How much longer than a client's own count the server waits, as a share of the epoch.
@@ -138,6 +141,8 @@ pub struct Mds {
     numbers: Numbers,
     sessions: BTreeMap<ClientId, Session>,
     live: BTreeMap<ClientId, Live>,
+    /// Clients that come through a front.
+    brought: BTreeMap<ClientId, Brought>,
     leases: Leases,
     locks: LockTable,
     /// Until when a client that has to tell what it holds may still be welcomed.
@@ -196,6 +201,7 @@ impl Mds {
             numbers,
             sessions,
             live: BTreeMap::new(),
+            brought: BTreeMap::new(),
         };
         // Each may have been renewed just before the last life ended, which was before now.
         let ends = mds.session_end(now);
@@ -227,7 +233,8 @@ impl Mds {
         let counts = self.leases.counts();
         self.sessions.iter().map(move |(&client, session)| {
             let (reads, writes) = counts.get(&client).copied().unwrap_or_default();
-            KnownClient { client, epoch: session.epoch, live: session.live, reads, writes }
+            let live = session.live || self.brought.contains_key(&client);
+            KnownClient { client, epoch: session.epoch, live, reads, writes }
         })
     }
 
@@ -270,7 +277,7 @@ impl Mds {
                 self.take_locks(steps, &mut out);
             }
         }
-        Ok(out)
+        Ok(out.into_iter().filter_map(|send| self.address(send)).collect())
     }
 
     /// Ends the epochs whose time is up.
@@ -308,6 +315,7 @@ impl Mds {
         self.reap(store, touched)?;
         self.take(store, steps, out)?;
         self.drop_locks(now, client, out);
+        self.forget_brought(now, client, out);
         self.end_grace(store, now, out)
     }
 
@@ -347,6 +355,14 @@ impl Mds {
         if let RequestBody::Hello { incarnation } = request.body {
             return self.hello(store, now, client, id, incarnation, out);
         }
+        if let RequestBody::HelloFront { incarnation } = request.body {
+            // Its clients may go on with what it gave them, and it knows nothing of them any more.
+            let old = self.sessions.get(&client);
+            if old.is_some_and(|s| s.live && s.incarnation != incarnation) {
+                return Ok(());
+            }
+            return self.hello(store, now, client, id, incarnation, out);
+        }
         let in_session = generation == self.generation
             && self.sessions.get(&client).is_some_and(|s| s.live && s.epoch == epoch);
         let live = self.live.get_mut(&client).filter(|_| in_session);
@@ -371,25 +387,30 @@ impl Mds {
                 }
                 Reply::Reclaimed {}
             }
+            (Some(live), RequestBody::Relay { client: of, epoch, id: theirs, body }) => {
+                let may_reclaim = live.must_reclaim;
+                let relayed = Relayed { front: client, client: of, epoch, id: theirs };
+                if let Ok(body) = body.open()
+                    && may_reclaim == matches!(body, RequestBody::ReclaimLocks { .. })
+                {
+                    return self.relayed(store, now, relayed, body, out);
+                }
+                // Told already, or not yet; or not to be understood.
+                if may_reclaim { Reply::NoSession {} } else { Reply::Reclaimed {} }
+            }
             (Some(live), _) if live.must_reclaim => Reply::NoSession {},
-            (Some(_), RequestBody::AcquireLocks { rnode }) => {
-                if records::load_rnode(store, rnode)?.is_some() {
-                    let steps = self.locks.leases.acquire(now, client, id, rnode, Mode::Write);
-                    self.take_locks(steps, out);
-                    return Ok(());
-                }
-                Reply::No { why: Refusal::Stale }
+            (Some(_), RequestBody::Enter { client: of, incarnation }) => {
+                return self.enter(store, now, (client, id), of, incarnation, out);
             }
-            (Some(_), RequestBody::LowerLocks { rnode, token, locks }) => {
-                self.lower_locks(now, client, id, rnode, token, locks, out);
-                return Ok(());
-            }
-            (Some(_), RequestBody::TellLocks { rnode, locks }) => {
-                if records::load_rnode(store, rnode)?.is_some() {
-                    self.tell_locks(client, id, rnode, locks, out);
-                }
-                Reply::Told {}
-            }
+            (
+                Some(_),
+                body @ (RequestBody::AcquireLocks { .. }
+                | RequestBody::LowerLocks { .. }
+                | RequestBody::TellLocks { .. }),
+            ) => match self.about_locks(store, now, client, id, body, out)? {
+                Some(reply) => reply,
+                None => return Ok(()),
+            },
             (Some(_), RequestBody::Acquire { rnode, mode }) => {
                 store.prefetch(&[records::rnode_key(rnode), records::holders_key(rnode)])?;
                 if records::load_rnode(store, rnode)?.is_some() {
@@ -408,9 +429,11 @@ impl Mds {
             }
             (Some(_), RequestBody::List { dir, after }) => self.list(store, client, dir, after)?,
             (Some(_), RequestBody::Commit { prev, ops }) => {
-                self.commit_ops(store, client, prev, &ops)?
+                self.commit_ops(store, client, client, prev, &ops)?
             }
-            (Some(_), RequestBody::Hello { .. }) => Reply::NoSession {},
+            (Some(_), RequestBody::Hello { .. } | RequestBody::HelloFront { .. }) => {
+                Reply::NoSession {}
+            }
             (Some(_), other) => match self.answer_about_copies(store, client, &other)? {
                 Some(reply) => reply,
                 None => return Ok(()),
@@ -446,22 +469,8 @@ impl Mds {
             }
             live.ends = ends;
         } else {
-            let (slot, last_count) = match old {
-                // The last numbers of a slot are not worth the care.
-                Some(s) if s.last_count < u32::MAX / 2 => (s.slot, s.last_count),
-                _ => (self.numbers.slot + 1, 0),
-            };
-            let epoch = Epoch(self.numbers.epoch.0 + 1);
-            let session = Session {
-                epoch,
-                live: true,
-                incarnation,
-                slot,
-                last_count,
-                applied: old.map_or(Seq(0), |s| s.applied),
-                refused: old.and_then(|s| s.refused),
-            };
-            let numbers = Numbers { slot: self.numbers.slot.max(slot), epoch };
+            let session = self.next_session(client, incarnation, true);
+            let numbers = self.numbers_with(&session);
             let mut transaction = Transaction::default();
             transaction.put(records::NUMBERS.to_vec(), encode(&numbers));
             self.end_session(store, now, client, session, transaction, out)?;
@@ -469,15 +478,8 @@ impl Mds {
             self.live.insert(client, Live { ends, must_reclaim: false });
         }
         let Some(session) = self.sessions.get(&client) else { return Ok(()) };
-        let welcome = Welcome {
-            epoch: session.epoch,
-            lasts_micros: self.options.epoch_micros,
-            slot: session.slot,
-            last_count: session.last_count,
-            applied: session.applied,
-            refused: session.refused,
-            reclaim: self.live.get(&client).is_some_and(|live| live.must_reclaim),
-        };
+        let reclaim = self.live.get(&client).is_some_and(|live| live.must_reclaim);
+        let welcome = self.welcome(session, reclaim);
         out.push(self.reply(client, id, Reply::Welcome { welcome }));
         Ok(())
     }
@@ -592,9 +594,11 @@ impl Mds {
         Ok(Reply::Listed { listed: Listed { entries, end, token } })
     }
 
+    /// Carries out changes of `client` under the leases of `holder`: its own, or its front's.
     fn commit_ops(
         &mut self,
         store: &mut dyn Store,
+        holder: ClientId,
         client: ClientId,
         prev: Seq,
         ops: &[Logged],
@@ -609,7 +613,7 @@ impl Mds {
             return Ok(Reply::Committed { applied, refused: session.refused });
         }
         store.prefetch(&records::touched(ops))?;
-        let mut outcome = match carry_out(store, &self.leases, client, session, ops) {
+        let mut outcome = match carry_out(store, &self.leases, (holder, client), session, ops) {
             Ok(outcome) => outcome,
             Err((Stop::Store(error), _)) => return Err(error),
             Err((Stop::Refused(_), refused)) => return Ok(Reply::Broken { applied, refused }),
@@ -624,7 +628,7 @@ impl Mds {
             Err(error) => return Err(error),
         }
         for id in outcome.made {
-            self.leases.install(client, id, Mode::Write, Token::BORN);
+            self.leases.install(holder, id, Mode::Write, Token::BORN);
         }
         let (applied, refused) = (outcome.session.applied, outcome.session.refused);
         self.sessions.insert(client, outcome.session);

@@ -69,6 +69,20 @@ pub enum Ask {
         /// Which.
         client: ClientId,
     },
+    /// Of a front: one of its clients has come. For the state machine it speaks of those alone.
+    Bring {
+        /// The client's secret, as in `Join`: its number is the hash of it.
+        secret: Bytes,
+        /// Where other clients reach it, as text.
+        listens: Option<Bytes>,
+        /// The fingerprint of the certificate that it has shown the front.
+        certificate: Option<BlockHash>,
+    },
+    /// Of a front: one of its clients has gone.
+    Gone {
+        /// Which.
+        client: ClientId,
+    },
 }
 wire_enum!(Ask {
     1 => Join { secret, listens, cell },
@@ -83,6 +97,8 @@ wire_enum!(Ask {
     42 => Revoke { name },
     43 => Members {},
     44 => Forget { client },
+    60 => Bring { secret, listens, certificate },
+    61 => Gone { client },
 });
 
 /// From a metadata server.
@@ -176,6 +192,18 @@ pub enum Answer {
         /// Their fingerprints.
         certificates: Vec<BlockHash>,
     },
+    /// To `Bring`.
+    Brought {
+        /// The client's number.
+        client: ClientId,
+    },
+    /// To `Bring`, or later: that client may not come, or no more.
+    NotBrought {
+        /// Which.
+        client: ClientId,
+        /// Why.
+        denial: Denial,
+    },
 }
 wire_enum!(Answer {
     1 => Joined { client, cell },
@@ -195,6 +223,8 @@ wire_enum!(Answer {
     44 => Members { members },
     45 => Outcasts { certificates },
     46 => Forgotten { files },
+    60 => Brought { client },
+    61 => NotBrought { client, denial },
 });
 
 /// Why somebody is not let in, or may not do what was asked.
@@ -225,6 +255,9 @@ pub enum Denial {
     /// The server has no authority to give certificates with.
     #[error("this server cannot give certificates: it was started without its authority's key")]
     NoAuthority,
+    /// What a front has read, its clients have read.
+    #[error("who may do less than a front may is not served by it: go to the cell's own server")]
+    Less,
 }
 wire_enum!(Denial {
     1 => NoInvitation,
@@ -235,6 +268,7 @@ wire_enum!(Denial {
     6 => Revoked,
     7 => NotAdmin,
     8 => NoAuthority,
+    9 => Less,
 });
 
 /// A member of a cell.

@@ -1,10 +1,15 @@
 //! What waits to be sent on a connection. Whoever has something to say never waits for the other
 //! side: if that takes too little, the connection ends.
+//!
+//! On a plain socket, who has something to say says it, as long as nothing is before it and the kernel
+//! takes it at once; a thread that sends is woken for the rest alone. That is a hand-over less for each
+//! message.
 
 use std::collections::VecDeque;
 use std::net::Shutdown;
 use std::sync::{Arc, Condvar, Mutex, MutexGuard, PoisonError};
 
+use rustix::net::{SendFlags, send};
 use weft_net::{SendHalf, Socket, write_all_vectored};
 
 use super::OUTBOX_MAX_BYTES;
@@ -16,6 +21,8 @@ struct Queue {
     frames: VecDeque<Vec<u8>>,
     bytes: usize,
     closed: bool,
+    /// A frame that was taken out is being sent.
+    busy: bool,
 }
 
 #[derive(Debug)]
@@ -23,11 +30,20 @@ pub(crate) struct Outbox {
     queue: Mutex<Queue>,
     changed: Condvar,
     socket: Arc<Socket>,
+    /// What is sent is written to the socket as it is.
+    plain: bool,
 }
 
 impl Outbox {
-    pub(crate) fn new(socket: Arc<Socket>) -> Self {
-        Self { queue: Mutex::default(), changed: Condvar::new(), socket }
+    pub(crate) fn new(socket: Arc<Socket>, plain: bool) -> Self {
+        Self { queue: Mutex::default(), changed: Condvar::new(), socket, plain }
+    }
+
+    /// Sends as much as the kernel takes at once; nothing if it does not.
+    fn send_at_once(&self, bytes: &[u8]) -> usize {
+        let flags = SendFlags::DONTWAIT | SendFlags::NOSIGNAL;
+        // What is wrong with the connection is found out by the thread that sends.
+        send(&*self.socket, bytes, flags).unwrap_or(0)
     }
 
     fn lock(&self) -> MutexGuard<'_, Queue> {
@@ -36,7 +52,7 @@ impl Outbox {
 
     /// Puts a message behind the others. `false` if the connection has ended, or ends by this.
     pub(crate) fn post<T: Wire>(&self, message: &T) -> bool {
-        let bytes = match frame(message) {
+        let mut bytes = match frame(message) {
             Ok(bytes) => bytes,
             Err(e) => {
                 tracing::error!("a message could not be sent: {e}");
@@ -52,6 +68,13 @@ impl Outbox {
             tracing::warn!("the other side takes too little: its connection is ended");
             self.close();
             return false;
+        }
+        if self.plain && queue.frames.is_empty() && !queue.busy {
+            let sent = self.send_at_once(&bytes);
+            if sent == bytes.len() {
+                return true;
+            }
+            bytes.drain(..sent);
         }
         queue.bytes += bytes.len();
         queue.frames.push_back(bytes);
@@ -90,6 +113,7 @@ impl Outbox {
                         return;
                     }
                     if let Some(bytes) = queue.frames.pop_front() {
+                        queue.busy = true;
                         break bytes;
                     }
                     queue = self.changed.wait(queue).unwrap_or_else(PoisonError::into_inner);
@@ -101,6 +125,7 @@ impl Outbox {
             }
             let mut queue = self.lock();
             queue.bytes = queue.bytes.saturating_sub(bytes.len());
+            queue.busy = false;
             self.changed.notify_all();
         }
     }

@@ -37,6 +37,24 @@ fn deny(link: &mut Conversation, denial: Denial) -> Error {
     denial.into()
 }
 
+/// The number of a client, if what it says of itself makes sense.
+fn identify(
+    secret: &Bytes,
+    listens: Option<&Bytes>,
+) -> std::result::Result<ClientId, &'static str> {
+    if secret.0.len() != SECRET_BYTES {
+        return Err("the secret has another length");
+    }
+    let is_address = |bytes: &Bytes| {
+        let text = std::str::from_utf8(&bytes.0);
+        text.is_ok_and(|t| Address::parse(t, PORT).is_ok())
+    };
+    if listens.is_some_and(|b| b.0.len() > ADDRESS_MAX_BYTES || !is_address(b)) {
+        return Err("where it listens is no address");
+    }
+    Ok(client_id(&secret.0))
+}
+
 /// Serves a connection to its end.
 pub(super) fn serve_connection(shared: &Shared, socket: Socket) -> Result<()> {
     let mut link = Conversation::accept(socket, shared.options.tls.as_ref())?;
@@ -56,29 +74,17 @@ pub(super) fn serve_connection(shared: &Shared, socket: Socket) -> Result<()> {
         _ => false,
     };
     let (client, listens, cell) = match &first {
-        Ask::Enroll { .. } => (None, None, 0),
-        Ask::Observe {} => (None, None, 0),
-        Ask::Join { secret, listens, cell } => {
-            let (listens, cell) = (listens.clone(), *cell);
-            if secret.0.len() != SECRET_BYTES {
-                return Err(refuse(&mut link, "the secret has another length"));
-            }
-            let is_address = |bytes: &Bytes| {
-                let text = std::str::from_utf8(&bytes.0);
-                text.is_ok_and(|t| Address::parse(t, PORT).is_ok())
-            };
-            let bad = |b: &Bytes| b.0.len() > ADDRESS_MAX_BYTES || !is_address(b);
-            if listens.as_ref().is_some_and(bad) {
-                return Err(refuse(&mut link, "where it listens is no address"));
-            }
-            (Some(client_id(&secret.0)), listens, cell)
-        }
+        Ask::Enroll { .. } | Ask::Observe {} => (None, None, 0),
+        Ask::Join { secret, listens, cell } => match identify(secret, listens.as_ref()) {
+            Ok(client) => (Some(client), listens.clone(), *cell),
+            Err(why) => return Err(refuse(&mut link, why)),
+        },
         _ => return Err(refuse(&mut link, "the first message says who it is")),
     };
     // Whoever only looks asks short questions.
     link.limit_frames(if client.is_some() { usize::MAX } else { HELLO_MAX_BYTES });
     let (mut receiver, writer, socket) = link.into_parts();
-    let outbox = Arc::new(Outbox::new(socket));
+    let outbox = Arc::new(Outbox::new(socket, shared.options.tls.is_none()));
     let sender = Arc::clone(&outbox);
     let sending = spawn("ringer-send", move || sender.run(writer))?;
     let number = NEXT.fetch_add(1, Ordering::Relaxed);
@@ -90,7 +96,11 @@ pub(super) fn serve_connection(shared: &Shared, socket: Socket) -> Result<()> {
             .map(|_| ())
     } else {
         let outbox = outbox_of_it;
-        let joined = Event::Joined { number, client, certificate, listens, cell, outbox };
+        let secret = match first {
+            Ask::Join { secret, .. } => secret,
+            _ => Bytes::default(),
+        };
+        let joined = Event::Joined { number, client, secret, certificate, listens, cell, outbox };
         post(shared, joined).and_then(|()| take(shared, &mut receiver, number, client))
     };
     if let Some(client) = client {
@@ -126,6 +136,15 @@ fn take(
             (Ask::Mds { .. }, _) => {
                 let why = "it speaks for somebody else".to_owned();
                 return Err(Error::Refused(why));
+            }
+            (Ask::Bring { secret, listens, certificate }, Some(_)) => {
+                let client = identify(&secret, listens.as_ref());
+                let client = client.map_err(|why| Error::Refused(why.to_owned()))?;
+                Event::Bring { number, client, listens, certificate }
+            }
+            (Ask::Gone { client }, Some(_)) => Event::Gone { number, client },
+            (Ask::Bring { .. } | Ask::Gone { .. }, None) => {
+                return Err(Error::Refused("who only looks brings nobody".into()));
             }
             (Ask::Status {}, _) => Event::Status { number },
             (Ask::Search { query, limit }, _) => Event::Search { number, query, limit },

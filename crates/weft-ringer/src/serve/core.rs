@@ -15,7 +15,7 @@ use crate::query::Query;
 use crate::rnode::Bytes;
 use crate::store::{CellStore, StoreError, Transaction};
 use crate::types::{BlockHash, ClientId};
-use crate::wire::ToServer;
+use crate::wire::{RequestBody, ToServer};
 
 /// How long it may take to tell clients that this server has lost its cell.
 const FAREWELL: Duration = Duration::from_millis(200);
@@ -32,6 +32,8 @@ pub(super) enum Event {
     Joined {
         number: u64,
         client: Option<ClientId>,
+        /// By which the client has shown who it is.
+        secret: Bytes,
         /// The fingerprint of the certificate that was shown.
         certificate: Option<BlockHash>,
         listens: Option<Bytes>,
@@ -47,6 +49,26 @@ pub(super) enum Event {
         number: u64,
         message: Box<ToServer>,
     },
+    /// A front has a client, or has it no more.
+    Bring {
+        number: u64,
+        client: ClientId,
+        listens: Option<Bytes>,
+        certificate: Option<BlockHash>,
+    },
+    Gone {
+        number: u64,
+        client: ClientId,
+    },
+    /// Of a front's connection to its parent.
+    Linked {
+        cell: u64,
+        outbox: Arc<Outbox>,
+    },
+    Parent {
+        answer: Box<Answer>,
+    },
+    Unlinked,
     /// Somebody without a certificate asks for one.
     Enroll {
         ask: Ask,
@@ -85,6 +107,15 @@ struct Connection {
     listens: Option<Bytes>,
     certificate: Option<BlockHash>,
     access: Access,
+    /// Of a front: its clients.
+    brought: BTreeMap<ClientId, Brought>,
+}
+
+/// A client that a front has.
+#[derive(Debug)]
+struct Brought {
+    listens: Option<Bytes>,
+    certificate: Option<BlockHash>,
 }
 
 /// A connection of somebody who only looks.
@@ -216,7 +247,7 @@ impl Core {
 
     fn event(&mut self, event: Event) -> Result<()> {
         match event {
-            Event::Joined { number, client, certificate, listens, cell, outbox } => {
+            Event::Joined { number, client, certificate, listens, cell, outbox, .. } => {
                 let access = match self.admit(certificate) {
                     Ok(access) => access,
                     Err(denial) => {
@@ -236,7 +267,8 @@ impl Core {
                     return Ok(());
                 }
                 outbox.post(&Answer::Joined { client, cell: self.cell });
-                let new = Connection { number, outbox, listens, certificate, access };
+                let brought = BTreeMap::new();
+                let new = Connection { number, outbox, listens, certificate, access, brought };
                 if let Some(old) = self.clients.insert(client, new) {
                     // A client has one connection: this one is dead, or its twin's.
                     old.outbox.close();
@@ -244,6 +276,16 @@ impl Core {
                 self.tell_peers();
                 self.tell_outcasts();
             }
+            Event::Bring { number, client, listens, certificate } => {
+                self.bring(number, client, Brought { listens, certificate });
+            }
+            Event::Gone { number, client } => {
+                let front = self.clients.values_mut().find(|c| c.number == number);
+                if front.is_some_and(|c| c.brought.remove(&client).is_some()) {
+                    self.tell_peers();
+                }
+            }
+            Event::Linked { .. } | Event::Parent { .. } | Event::Unlinked => {}
             Event::Enroll { ask, outbox } => {
                 let answer = self.enroll(&ask)?;
                 outbox.post(&answer);
@@ -261,7 +303,13 @@ impl Core {
                 let current = self.clients.get(&message.client);
                 let Some(current) = current.filter(|c| c.number == number) else { return Ok(()) };
                 let allowed = current.access.allows(&*self.store, &message.request.body);
-                if allowed.map_err(|e| store_error(&e))? {
+                let speaks_for = match &message.request.body {
+                    RequestBody::Enter { client, .. } | RequestBody::Relay { client, .. } => {
+                        current.brought.contains_key(client)
+                    }
+                    _ => true,
+                };
+                if speaks_for && allowed.map_err(|e| store_error(&e))? {
                     self.mds(MdsEvent::Message(*message))?;
                 } else {
                     tracing::info!("client {:016x} may not do what it asked", message.client.0);
@@ -290,6 +338,29 @@ impl Core {
             Event::Stop => {}
         }
         Ok(())
+    }
+
+    /// A front has a client, who shall do no less than the front does: what the front has read, it has.
+    fn bring(&mut self, number: u64, client: ClientId, brought: Brought) {
+        let Some(front) = self.clients.values().find(|c| c.number == number) else { return };
+        let access = match brought.certificate {
+            Some(_) => self.admit(brought.certificate),
+            // The front's own user.
+            None => Ok(front.access.clone()),
+        };
+        let denial = match access {
+            Ok(access) if access.includes(&front.access) => None,
+            Ok(_) => Some(Denial::Less),
+            Err(denial) => Some(denial),
+        };
+        if let Some(denial) = denial {
+            front.outbox.post(&Answer::NotBrought { client, denial });
+            return;
+        }
+        front.outbox.post(&Answer::Brought { client });
+        let front = self.clients.values_mut().find(|c| c.number == number);
+        drop(front.and_then(|c| c.brought.insert(client, brought)));
+        self.tell_peers();
     }
 
     fn answer(&self, number: u64, answer: &Answer) {
@@ -396,6 +467,13 @@ impl Core {
     /// leases before, and did not tell, is lost to the cell.
     fn hang_up_on(&mut self, certificate: BlockHash) {
         let gone = |shown: &Option<BlockHash>| *shown == Some(certificate);
+        for front in self.clients.values_mut() {
+            let theirs = front.brought.extract_if(.., |_, b| gone(&b.certificate));
+            for (client, _) in theirs {
+                let denial = Denial::Revoked;
+                front.outbox.post(&Answer::NotBrought { client, denial });
+            }
+        }
         let denied = Answer::Denied { denial: Denial::Revoked };
         self.clients.retain(|_, c| {
             if gone(&c.certificate) {
@@ -423,8 +501,11 @@ impl Core {
 
     /// Tells every client how the others are reached.
     fn tell_peers(&self) {
-        let reached = self.clients.iter().filter_map(|(client, connection)| {
-            Some(Peer { client: *client, listens: connection.listens.clone()? })
+        let direct = self.clients.iter().map(|(client, c)| (client, &c.listens));
+        let brought = self.clients.values().flat_map(|c| &c.brought);
+        let brought = brought.map(|(client, b)| (client, &b.listens));
+        let reached = direct.chain(brought).filter_map(|(client, listens)| {
+            Some(Peer { client: *client, listens: listens.clone()? })
         });
         let peers = Answer::Peers { peers: reached.collect() };
         for connection in self.clients.values() {
@@ -473,12 +554,17 @@ impl Core {
     fn status(&self) -> CellStatus {
         let clients = self.mds.clients().map(|known| {
             let connection = self.clients.get(&known.client);
+            let brought = self.clients.values().find_map(|c| c.brought.get(&known.client));
             ClientStatus {
                 client: known.client,
                 epoch: known.epoch,
                 live: known.live,
-                connected: connection.is_some(),
-                listens: connection.and_then(|c| c.listens.clone()),
+                connected: connection.is_some() || brought.is_some(),
+                listens: connection
+                    .map(|c| &c.listens)
+                    .or(brought.map(|b| &b.listens))
+                    .cloned()
+                    .flatten(),
                 reads: known.reads,
                 writes: known.writes,
             }
@@ -501,6 +587,6 @@ fn answer_of(checked: Checked) -> Answer {
     Answer::Checked { rnodes, names, problem_count, problems }
 }
 
-fn refused(why: &str) -> Answer {
+pub(super) fn refused(why: &str) -> Answer {
     Answer::Refused { why: Bytes(why.as_bytes().to_vec()) }
 }

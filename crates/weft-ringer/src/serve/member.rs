@@ -165,7 +165,15 @@ impl Standby {
                 }
             }
             // Who asks how the cell is asks who has it.
-            Event::Left { .. } | Event::Message { .. } | Event::Describe { .. } | Event::Stop => {}
+            Event::Bring { .. }
+            | Event::Gone { .. }
+            | Event::Linked { .. }
+            | Event::Parent { .. }
+            | Event::Unlinked
+            | Event::Left { .. }
+            | Event::Message { .. }
+            | Event::Describe { .. }
+            | Event::Stop => {}
         }
     }
 

@@ -10,6 +10,7 @@
 
 mod connection;
 mod core;
+mod front;
 #[cfg(feature = "etcd")]
 mod member;
 mod members;
@@ -25,6 +26,8 @@ use weft_net::{Address, Listener, Listening, ServerTls};
 
 use self::connection::serve_connection;
 use self::core::{Core, Event};
+use self::front::FrontCore;
+pub use self::front::FrontServeOptions;
 #[cfg(feature = "etcd")]
 use self::member::Member;
 use crate::mds::MdsOptions;
@@ -114,7 +117,19 @@ impl Server {
         let failed = |e: &dyn std::fmt::Display| Error::Store(format!("{}: {e}", path.display()));
         let store = SqliteStore::open(path).map_err(|e| failed(&e))?;
         let core = Core::open(Box::new(store), &options).map_err(|e| failed(&e))?;
-        Self::run(bound, options, move |events| core.run(events))
+        Self::run(bound, options, move |events, _| core.run(events))
+    }
+
+    /// Serves a cell that other servers have, as a client of those. Of the options, those about members
+    /// and epochs are the others' business.
+    ///
+    /// # Errors
+    /// [`Error::Refused`] and [`Error::Denied`] if the others do not want it; that they cannot be
+    /// reached is none, and they are called until they can. [`Error::Net`].
+    pub fn start_front(front: FrontServeOptions, options: ServeOptions) -> Result<Self> {
+        let bound = bind(&options)?;
+        let core = FrontCore::new(front)?;
+        Self::run(bound, options, move |events, post| core.run(events, post))
     }
 
     /// Serves a cell in etcd, alone or with others: one of them owns it, the others stand by and send
@@ -133,13 +148,13 @@ impl Server {
         let reached_at = reached_at.or(bound.first().map(Listener::address));
         let reached_at = reached_at.map(Address::to_string).unwrap_or_default();
         let member = Member::new(etcd, reached_at, options.clone())?;
-        Self::run(bound, options, move |events| member.run(events))
+        Self::run(bound, options, move |events, _| member.run(events))
     }
 
     fn run(
         bound: Vec<Listener>,
         options: ServeOptions,
-        work: impl FnOnce(&Receiver<Event>) -> Result<()> + Send + 'static,
+        work: impl FnOnce(&Receiver<Event>, &SyncSender<Event>) -> Result<()> + Send + 'static,
     ) -> Result<Self> {
         let addresses = bound.iter().map(|l| l.address().clone()).collect();
         let (events, received) = sync_channel(EVENTS_MAX);
@@ -147,7 +162,7 @@ impl Server {
         let (tell, ended) = sync_channel(1);
         let ours = Arc::clone(&shared);
         let core = spawn("ringer-mds", move || {
-            let served = work(&received);
+            let served = work(&received, &ours.events);
             ours.stop.store(true, Ordering::Release);
             let _ = tell.try_send(());
             served

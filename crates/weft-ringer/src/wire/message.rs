@@ -12,7 +12,8 @@
 
 use weft_vfs::Time;
 
-use super::{wire_enum, wire_struct};
+use super::frame::FRAME_MAX_BYTES;
+use super::{Reader, Wire, WireError, decode, encode, put_bytes, wire_enum, wire_struct};
 use crate::block_map::BlockMap;
 use crate::error::Refusal;
 use crate::locks::{ClientLocks, FileLocks, LockClaim};
@@ -189,6 +190,31 @@ pub enum RequestBody {
         /// This part.
         claims: Vec<LockClaim>,
     },
+    /// `Hello`, of a [front](crate::front). What it holds it has given to clients of its own, which know
+    /// nothing of its death: so the epoch of its last life is waited for to its end.
+    HelloFront {
+        /// Which life of the front this is.
+        incarnation: Incarnation,
+    },
+    /// Of a front: begins an epoch of one of its clients, and so ends the one before. Answered with
+    /// `Welcome`. The client has no leases here: the front has them.
+    Enter {
+        /// Whose.
+        client: ClientId,
+        /// Which life of the client it is.
+        incarnation: Incarnation,
+    },
+    /// Of a front: a request of one of its clients, changes among them under leases of the front.
+    Relay {
+        /// Whose request it is.
+        client: ClientId,
+        /// The epoch that the client is in.
+        epoch: Epoch,
+        /// The number that the client gave the request.
+        id: RequestId,
+        /// The request.
+        body: Enclosed,
+    },
 }
 wire_enum!(RequestBody {
     1 => Hello { incarnation },
@@ -210,7 +236,40 @@ wire_enum!(RequestBody {
     24 => Versions { rnode },
     25 => OldVersion { rnode, number },
     26 => Removed { dir },
+    40 => HelloFront { incarnation },
+    41 => Enter { client, incarnation },
+    42 => Relay { client, epoch, id, body },
 });
+
+/// A request within a request, as bytes: what is enclosed in it again is not looked at.
+#[derive(Debug, Clone, PartialEq, Eq)]
+pub struct Enclosed(Vec<u8>);
+
+impl Enclosed {
+    /// Encloses a request.
+    #[must_use]
+    pub fn new(body: &RequestBody) -> Self {
+        Self(encode(body))
+    }
+
+    /// The request.
+    ///
+    /// # Errors
+    /// [`WireError`] if it is none.
+    pub fn open(&self) -> Result<RequestBody, WireError> {
+        decode(&self.0)
+    }
+}
+
+impl Wire for Enclosed {
+    fn put(&self, out: &mut Vec<u8>) {
+        put_bytes(&self.0, out);
+    }
+
+    fn get(from: &mut Reader<'_>) -> Result<Self, WireError> {
+        from.bytes(FRAME_MAX_BYTES, "an enclosed request").map(|bytes| Self(bytes.to_vec()))
+    }
+}
 
 /// From the metadata server to a client.
 #[derive(Debug, Clone, PartialEq, Eq)]
@@ -258,12 +317,50 @@ pub enum FromServer {
         /// Of which file.
         rnode: RnodeId,
     },
+    /// The answer to a request that a front relayed.
+    Relayed {
+        /// Which life of the server speaks.
+        generation: Generation,
+        /// Whose request it was.
+        client: ClientId,
+        /// To which of the client's requests.
+        id: RequestId,
+        /// The answer.
+        reply: Reply,
+    },
+    /// `RecallLocks`, to the client of a front.
+    RelayedRecallLocks {
+        /// Which life of the server speaks.
+        generation: Generation,
+        /// To whom.
+        client: ClientId,
+        /// The epoch of the session that is meant.
+        epoch: Epoch,
+        /// Of which file.
+        rnode: RnodeId,
+        /// Every grant up to this one.
+        token: Token,
+    },
+    /// `LocksChanged`, to the client of a front.
+    RelayedLocksChanged {
+        /// Which life of the server speaks.
+        generation: Generation,
+        /// To whom.
+        client: ClientId,
+        /// The epoch of the session that is meant.
+        epoch: Epoch,
+        /// Of which file.
+        rnode: RnodeId,
+    },
 }
 wire_enum!(FromServer {
     1 => Reply { generation, id, reply },
     2 => Recall { generation, epoch, rnode, token, to },
     3 => RecallLocks { generation, epoch, rnode, token },
     4 => LocksChanged { generation, epoch, rnode },
+    40 => Relayed { generation, client, id, reply },
+    41 => RelayedRecallLocks { generation, client, epoch, rnode, token },
+    42 => RelayedLocksChanged { generation, client, epoch, rnode },
 });
 
 /// A session.

@@ -23,6 +23,6 @@ mod message;
 pub use codec::{LIST_MAX, Reader, Wire, WireError, decode, encode};
 pub(crate) use codec::{put_bytes, wire_enum, wire_struct};
 pub use message::{
-    Claim, Entry, FromServer, Kept, KeptVersion, Listed, Peeked, Refused, RemovedFile, Reply,
-    Request, RequestBody, ToServer, Welcome,
+    Claim, Enclosed, Entry, FromServer, Kept, KeptVersion, Listed, Peeked, Refused, RemovedFile,
+    Reply, Request, RequestBody, ToServer, Welcome,
 };

@@ -3,6 +3,7 @@
 #[cfg(feature = "testing")]
 mod etcd;
 mod fence;
+mod front;
 mod live;
 mod quiet;
 mod samples;

@@ -4,8 +4,8 @@ use weft_block::Rng;
 use weft_ringer::locks::{ClientLocks, FileLocks, Lock, LockClaim, LockStyle};
 use weft_ringer::op::{Change, Logged, Make, Op};
 use weft_ringer::wire::{
-    Claim, Entry, FromServer, Kept, KeptVersion, Listed, Peeked, Refused, RemovedFile, Reply,
-    Request, RequestBody, ToServer, Welcome,
+    Claim, Enclosed, Entry, FromServer, Kept, KeptVersion, Listed, Peeked, Refused, RemovedFile,
+    Reply, Request, RequestBody, ToServer, Welcome,
 };
 use weft_ringer::{
     Block, BlockHash, Body, Bytes, ClientId, Cookie, Dirent, Epoch, Generation, Holders,
@@ -204,7 +204,28 @@ fn file_locks(rng: &mut Rng) -> FileLocks {
 }
 
 pub fn to_server(rng: &mut Rng) -> ToServer {
-    let body = match rng.below(19) {
+    let body = request(rng);
+    ToServer {
+        client: ClientId(number(rng)),
+        epoch: Epoch(number(rng)),
+        generation: Generation(small(rng)),
+        request: Request { id: RequestId(number(rng)), body },
+    }
+}
+
+fn request(rng: &mut Rng) -> RequestBody {
+    match rng.below(22) {
+        19 => RequestBody::HelloFront { incarnation: Incarnation(number(rng)) },
+        20 => RequestBody::Enter {
+            client: ClientId(number(rng)),
+            incarnation: Incarnation(number(rng)),
+        },
+        21 => RequestBody::Relay {
+            client: ClientId(number(rng)),
+            epoch: Epoch(number(rng)),
+            id: RequestId(number(rng)),
+            body: Enclosed::new(&request(rng)),
+        },
         0 => RequestBody::Hello { incarnation: Incarnation(number(rng)) },
         1 => RequestBody::Renew {},
         2 => RequestBody::Reclaim {
@@ -241,12 +262,6 @@ pub fn to_server(rng: &mut Rng) -> ToServer {
             }),
         },
         _ => RequestBody::Needed { rnode: id(rng), hashes: list(rng, 4, |rng| block(rng).hash) },
-    };
-    ToServer {
-        client: ClientId(number(rng)),
-        epoch: Epoch(number(rng)),
-        generation: Generation(small(rng)),
-        request: Request { id: RequestId(number(rng)), body },
     }
 }
 
@@ -344,6 +359,28 @@ pub fn from_server(rng: &mut Rng) -> FromServer {
     if flip(rng) {
         let (generation, id) = (Generation(small(rng)), RequestId(number(rng)));
         FromServer::Reply { generation, id, reply: reply(rng) }
+    } else if rng.below(4) == 0 {
+        FromServer::Relayed {
+            generation: Generation(small(rng)),
+            client: ClientId(number(rng)),
+            id: RequestId(number(rng)),
+            reply: reply(rng),
+        }
+    } else if rng.below(4) == 0 {
+        FromServer::RelayedRecallLocks {
+            generation: Generation(small(rng)),
+            client: ClientId(number(rng)),
+            epoch: Epoch(number(rng)),
+            rnode: id(rng),
+            token: Token(number(rng)),
+        }
+    } else if rng.below(4) == 0 {
+        FromServer::RelayedLocksChanged {
+            generation: Generation(small(rng)),
+            client: ClientId(number(rng)),
+            epoch: Epoch(number(rng)),
+            rnode: id(rng),
+        }
     } else if flip(rng) {
         FromServer::LocksChanged {
             generation: Generation(small(rng)),

@@ -180,6 +180,7 @@ struct Summary {
     conflicts: usize,
     epochs_lost: usize,
     messages: u64,
+    upstream: u64,
     locks: usize,
     unknown: usize,
     written_open: usize,
@@ -196,9 +197,10 @@ fn unlock_all(world: &mut World, i: usize, owner: u64, locked: &mut BTreeSet<Rno
 }
 
 /// One world, from its seed. Panics if anything is wrong.
-fn run(seed: u64) -> Summary {
+fn run(seed: u64, front: bool) -> Summary {
     let mut rng = Rng::stream(seed, 1);
     let weather = if seed.is_multiple_of(16) { Weather::fine(3) } else { Weather::of(&mut rng) };
+    let weather = if front { weather.with_front(&mut Rng::stream(seed, 6)) } else { weather };
     let mut world = World::new(seed, weather);
     let mut work = Work::new();
     let calls = 40 + rng.index(200);
@@ -295,6 +297,7 @@ fn run(seed: u64) -> Summary {
         conflicts: world.conflicts,
         epochs_lost: world.epochs_lost,
         messages: world.messages,
+        upstream: world.upstream,
         locks,
         unknown,
         written_open: world.written_open,
@@ -329,17 +332,20 @@ fn from_env(name: &str) -> Option<u64> {
     std::env::var(name).ok().and_then(|v| v.parse().ok())
 }
 
-fn run_all(seeds: impl Iterator<Item = u64>) -> (u64, Summary) {
+fn run_all(seeds: impl Iterator<Item = u64>, front: bool) -> (u64, Summary) {
     let (mut runs, mut sum) = (0, Summary::default());
     for seed in seeds {
-        let one = std::panic::catch_unwind(|| run(seed));
-        let Ok(one) = one else { panic!("WEFT_SIM_SEED={seed} runs this world alone") };
+        let one = std::panic::catch_unwind(|| run(seed, front));
+        let Ok(one) = one else {
+            panic!("WEFT_SIM_SEED={seed} runs this world alone (front: {front})")
+        };
         runs += 1;
         sum.calls += one.calls;
         sum.void += one.void;
         sum.conflicts += one.conflicts;
         sum.epochs_lost += one.epochs_lost;
         sum.messages += one.messages;
+        sum.upstream += one.upstream;
         sum.locks += one.locks;
         sum.unknown += one.unknown;
         sum.written_open += one.written_open;
@@ -354,7 +360,7 @@ fn worlds_are_linearizable() {
     let only = from_env("WEFT_SIM_SEED");
     let first = only.unwrap_or(0);
     let last = only.map_or(from_env("WEFT_SIM_SEEDS").unwrap_or(300), |seed| seed + 1);
-    let (runs, sum) = run_all(first..last);
+    let (runs, sum) = run_all(first..last, false);
     if only.is_none() && runs >= 300 {
         // The weather did what it is there for, and most of the work was judged.
         assert!(sum.epochs_lost > 300 && sum.conflicts > 30, "{sum:?}");
@@ -365,16 +371,32 @@ fn worlds_are_linearizable() {
 }
 
 #[test]
+fn worlds_behind_a_front_are_linearizable() {
+    let only = from_env("WEFT_SIM_SEED");
+    let first = only.unwrap_or(0);
+    let last = only.map_or(from_env("WEFT_SIM_SEEDS").unwrap_or(300), |seed| seed + 1);
+    let (runs, sum) = run_all(first..last, true);
+    if only.is_none() && runs >= 300 {
+        assert!(sum.epochs_lost > 300 && sum.conflicts > 30, "{sum:?}");
+        assert!(sum.locks > 3000, "{sum:?}");
+        assert!(sum.void * 4 < sum.calls && sum.unknown == 0, "{sum:?}");
+    }
+}
+
+#[test]
 fn a_world_is_the_same_each_time() {
-    let summary = |seed| format!("{:?}", run(seed));
-    assert_eq!(summary(5), summary(5));
+    let summary = |front| format!("{:?}", run(5, front));
+    assert_eq!(summary(false), summary(false));
+    assert_eq!(summary(true), summary(true));
 }
 
 #[test]
 #[ignore = "a long campaign: WEFT_LONG_SECONDS"]
 fn long_worlds() {
-    let seconds = from_env("WEFT_LONG_SECONDS").unwrap_or(60) / 8 + 1;
-    let began = std::time::Instant::now();
+    let seconds = from_env("WEFT_LONG_SECONDS").unwrap_or(60) / 16 + 1;
     let time = std::time::Duration::from_secs(seconds);
-    run_all((1000..).take_while(|_| began.elapsed() < time));
+    for front in [false, true] {
+        let began = std::time::Instant::now();
+        run_all((1000..).take_while(|_| began.elapsed() < time), front);
+    }
 }

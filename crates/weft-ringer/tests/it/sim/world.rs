@@ -4,10 +4,13 @@
 //! What the world breaks: any message may be lost, repeated or late; the server and each client may
 //! crash at any event and come back (a client with its journal up to some record after the last it
 //! made durable); a client may be cut off; a connection may break and come back; clocks that are never set run up to 2.5% fast or slow,
-//! and a client's may leap ahead; the time of day jumps at will.
+//! and a client's may leap ahead; the time of day jumps at will. In some worlds a *front* is between
+//! clients and the server, crashes, is cut off, and has a clock of its own; clients choose their way anew
+//! with each life.
 //!
 //! What is checked after every event: no two clients would serve, at that moment, leases that
-//! exclude each other, nor have locks that do; the server believes no less than each client does; no two states of an rnode
+//! exclude each other, nor have locks that do; the server believes no less than each client does, a
+//! front no less than its clients, and the server of the front no less than both; no two states of an rnode
 //! that anybody ever had share a version.
 
 use std::cmp::Reverse;
@@ -18,6 +21,7 @@ use weft_ringer::client::{
     Call, CallId, Client, ClientAction, ClientEvent, ClientOptions, JournalRecord, Outcome, Redo,
     Written, left_open,
 };
+use weft_ringer::front::{Front, FrontAction, FrontEvent, FrontOptions};
 use weft_ringer::locks::Lock;
 use weft_ringer::mds::{Mds, MdsEvent, MdsOptions};
 use weft_ringer::store::MemoryStore;
@@ -38,6 +42,10 @@ pub const SECOND: u64 = 1_000_000;
 #[derive(Debug, Clone)]
 pub struct Weather {
     pub clients: usize,
+    /// Whether there is a front; and how often it crashes and is cut off.
+    pub front: bool,
+    pub front_crashes: u64,
+    pub front_cuts: u64,
     /// In thousandths.
     pub loss: u64,
     pub repeat: u64,
@@ -61,6 +69,9 @@ impl Weather {
         let bad = |rng: &mut Rng, most: u64| if rng.below(3) == 0 { 0 } else { rng.below(most) };
         Self {
             clients: 2 + rng.index(3),
+            front: false,
+            front_crashes: 0,
+            front_cuts: 0,
             loss: bad(rng, 150),
             repeat: bad(rng, 150),
             delay_micros: [200, 2 * MILLI, 30 * MILLI][rng.index(3)],
@@ -75,10 +86,21 @@ impl Weather {
         }
     }
 
+    /// The same with a front between some clients and the server.
+    pub fn with_front(self, rng: &mut Rng) -> Self {
+        let bad = |rng: &mut Rng, most: u64| if rng.below(3) == 0 { 0 } else { rng.below(most) };
+        let faults = |most, rng: &mut Rng| if self.ends_epochs() { bad(rng, most) } else { 0 };
+        let (front_crashes, front_cuts) = (faults(12, rng), faults(20, rng));
+        Self { front: true, front_crashes, front_cuts, ..self }
+    }
+
     /// Nothing goes wrong.
     pub fn fine(clients: usize) -> Self {
         Self {
             clients,
+            front: false,
+            front_crashes: 0,
+            front_cuts: 0,
             loss: 0,
             repeat: 0,
             delay_micros: 2 * MILLI,
@@ -127,6 +149,8 @@ struct Node {
     journal: Vec<JournalRecord>,
     synced: usize,
     cut_until: u64,
+    /// Whether its server is the front.
+    behind: bool,
     /// The epoch it was seen in last.
     epoch: Epoch,
     /// The values of blocks that are being written, each with its file.
@@ -166,8 +190,24 @@ fn value_of(data: &Written) -> u64 {
     u64::from_le_bytes((*data.0).try_into().expect("eight bytes"))
 }
 
+/// The machine of a front.
+struct FrontNode {
+    front: Option<Front>,
+    clock: Clock,
+    incarnation: u64,
+    cut_until: u64,
+}
+
+/// The front's number.
+const FRONT: ClientId = ClientId(1000);
+
 #[derive(Debug)]
 enum What {
+    /// From a client of the front.
+    ToFront(Vec<u8>),
+    /// From the server to the front.
+    ToFrontDown(Vec<u8>),
+    StartFront,
     ToServer(Vec<u8>),
     ToClient(usize, Vec<u8>),
     Tick,
@@ -202,6 +242,9 @@ pub struct World {
     server: Option<Mds>,
     server_clock: Clock,
     nodes: Vec<Node>,
+    front: FrontNode,
+    /// Draws what has to do with the front.
+    front_rng: Rng,
     queue: BinaryHeap<Reverse<(u64, u64)>>,
     events: BTreeMap<u64, What>,
     next_event: u64,
@@ -215,6 +258,8 @@ pub struct World {
     pub written_open: usize,
     pub sealed_at_start: usize,
     pub messages: u64,
+    /// Those of them to and from the server.
+    pub upstream: u64,
     pub epochs_lost: usize,
     /// Every state of an rnode that a client had, with the block that was being written then.
     states: BTreeMap<(RnodeId, Version), (Rnode, Option<OpenBlock>)>,
@@ -234,6 +279,7 @@ impl World {
             journal: Vec::new(),
             synced: 0,
             cut_until: 0,
+            behind: false,
             epoch: Epoch(0),
             open: BTreeMap::new(),
             next_open: 0,
@@ -241,6 +287,9 @@ impl World {
             unsettled: Vec::new(),
         });
         let nodes = nodes.collect();
+        let mut front_rng = Rng::stream(seed, 7);
+        let clock = Clock::new(&mut front_rng, weather.drift_ppm);
+        let front = FrontNode { front: None, clock, incarnation: 0, cut_until: 0 };
         let mut world = Self {
             seed,
             rng,
@@ -249,6 +298,8 @@ impl World {
             server: None,
             server_clock,
             nodes,
+            front,
+            front_rng,
             queue: BinaryHeap::new(),
             events: BTreeMap::new(),
             next_event: 0,
@@ -260,6 +311,7 @@ impl World {
             written_open: 0,
             sealed_at_start: 0,
             messages: 0,
+            upstream: 0,
             epochs_lost: 0,
             states: BTreeMap::new(),
             written: BTreeMap::new(),
@@ -267,6 +319,9 @@ impl World {
             weather,
         };
         world.at(0, What::StartServer);
+        if world.weather.front {
+            world.at(0, What::StartFront);
+        }
         for i in 0..world.nodes.len() {
             world.at(0, What::StartClient(i));
         }
@@ -294,10 +349,13 @@ impl World {
         (MdsOptions { epoch_micros, recall_retry_micros }, client)
     }
 
-    /// Sends bytes over the network, with its faults.
-    fn post(&mut self, from_client: usize, bytes: &[u8], make: impl Fn(Vec<u8>) -> What) {
+    /// Sends bytes over the network between a client, or the front if there is none, and its server,
+    /// with its faults.
+    fn post(&mut self, client: Option<usize>, bytes: &[u8], make: impl Fn(Vec<u8>) -> What) {
         self.messages += 1;
-        let cut = self.now < self.nodes[from_client].cut_until;
+        self.upstream += u64::from(client.is_none_or(|i| !self.nodes[i].behind));
+        let cut_until = client.map_or(self.front.cut_until, |i| self.nodes[i].cut_until);
+        let cut = self.now < cut_until;
         let copies = match self.rng.below(1000) {
             _ if self.calm => 1,
             _ if cut => 0,
@@ -333,6 +391,30 @@ impl World {
                     self.client(i, ClientEvent::Message(message));
                 }
             }
+            What::ToFront(bytes) => {
+                let message = open::<ToServer>(&bytes);
+                self.front(FrontEvent::FromClient(message));
+            }
+            What::ToFrontDown(bytes) => {
+                if self.now >= self.front.cut_until {
+                    let message = open::<FromServer>(&bytes);
+                    self.front(FrontEvent::FromParent(message));
+                }
+            }
+            What::StartFront => {
+                let clock = Clock::new(&mut self.front_rng, self.weather.drift_ppm);
+                let node = &mut self.front;
+                node.clock = clock;
+                node.incarnation += 1;
+                let incarnation = Incarnation(node.incarnation);
+                let options = FrontOptions {
+                    retry_micros: 200 * MILLI,
+                    recall_retry_micros: 200 * MILLI,
+                    kept_max: 6,
+                };
+                node.front = Some(Front::new(FRONT, incarnation, options));
+                self.front(FrontEvent::Tick);
+            }
             What::Tick => self.tick(),
             What::StartServer => {
                 let (options, _) = self.options();
@@ -346,8 +428,10 @@ impl World {
             What::StartClient(i) => {
                 let (_, options) = self.options();
                 let clock = Clock::new(&mut self.rng, self.weather.drift_ppm);
+                let behind = self.weather.front && self.front_rng.below(3) > 0;
                 let node = &mut self.nodes[i];
                 node.clock = clock;
+                node.behind = behind;
                 node.incarnation += 1;
                 let incarnation = Incarnation(node.incarnation);
                 self.sealed_at_start += node.seal_what_was_open();
@@ -419,6 +503,7 @@ impl World {
             }
         }
         self.server(MdsEvent::Tick);
+        self.front_tick();
         for i in 0..self.nodes.len() {
             if !self.calm {
                 if self.nodes[i].client.is_some()
@@ -438,6 +523,49 @@ impl World {
                 }
             }
             self.client(i, ClientEvent::Tick);
+        }
+    }
+
+    fn front_tick(&mut self) {
+        if !self.weather.front {
+            return;
+        }
+        let long = 2 * self.weather.epoch_micros;
+        if !self.calm {
+            if self.front.front.is_some() && self.front_rng.below(1000) < self.weather.front_crashes
+            {
+                self.front.front = None;
+                let back = self.now + self.front_rng.below(long);
+                self.at(back, What::StartFront);
+            }
+            if self.front_rng.below(1000) < self.weather.front_cuts {
+                self.front.cut_until = self.now + self.front_rng.below(long);
+            }
+            if self.front_rng.below(1000) < self.weather.reconnects {
+                self.front(FrontEvent::Connected);
+            }
+        }
+        self.front(FrontEvent::Tick);
+    }
+
+    fn front(&mut self, event: FrontEvent) {
+        let now = self.front.clock.read(self.now);
+        let Some(front) = &mut self.front.front else { return };
+        for action in front.handle(now, event) {
+            match action {
+                FrontAction::ToParent(message) => {
+                    let bytes = frame(&message).expect("short enough");
+                    self.post(None, &bytes, What::ToServer);
+                }
+                FrontAction::ToClient(send) => {
+                    let to = usize::try_from(send.client.0 - 1).expect("a client");
+                    // A connection ends with the life of the client that made it.
+                    if self.nodes[to].behind {
+                        let bytes = frame(&send.message).expect("short enough");
+                        self.post(Some(to), &bytes, |bytes| What::ToClient(to, bytes));
+                    }
+                }
+            }
         }
     }
 
@@ -470,9 +598,15 @@ impl World {
             return;
         }
         for send in out {
-            let to = usize::try_from(send.client.0 - 1).expect("a client");
             let bytes = frame(&send.message).expect("short enough");
-            self.post(to, &bytes, |bytes| What::ToClient(to, bytes));
+            if send.client == FRONT {
+                self.post(None, &bytes, What::ToFrontDown);
+                continue;
+            }
+            let to = usize::try_from(send.client.0 - 1).expect("a client");
+            if !self.nodes[to].behind {
+                self.post(Some(to), &bytes, |bytes| What::ToClient(to, bytes));
+            }
         }
     }
 
@@ -488,7 +622,8 @@ impl World {
                 ClientAction::SyncJournal => self.nodes[i].synced = self.nodes[i].journal.len(),
                 ClientAction::Send(message) => {
                     let bytes = frame(&message).expect("short enough");
-                    self.post(i, &bytes, What::ToServer);
+                    let way = if self.nodes[i].behind { What::ToFront } else { What::ToServer };
+                    self.post(Some(i), &bytes, way);
                 }
                 ClientAction::Return { call, mut outcome, depends } => {
                     if let Outcome::Rnode(rnode) = &mut outcome {
@@ -629,6 +764,25 @@ impl World {
         }
     }
 
+    /// What a front would vouch for, the server believes that it has.
+    fn check_cover(&self) {
+        let Some(front) = &self.front.front else { return };
+        let Some(server) = self.server.as_ref().filter(|s| !s.in_grace()) else { return };
+        let now = self.front.clock.read(self.now);
+        for id in front.known() {
+            let key = [&b"r"[..], &id.0.to_be_bytes()].concat();
+            let exists = weft_ringer::store::Store::get(&self.store, &key).expect("memory");
+            let believed = server.held(id, FRONT).map(|(mode, _)| mode);
+            let covers = front.covers(id).filter(|_| front.is_serving(now));
+            assert!(
+                exists.is_none() || believed >= covers,
+                "seed {}: at {}: the front has {covers:?} on {id}, the server thinks {believed:?}",
+                self.seed,
+                self.now
+            );
+        }
+    }
+
     /// The one thing that must never be.
     fn check_exclusion(&self) {
         self.check_locks();
@@ -642,18 +796,38 @@ impl World {
                     &self.store,
                     &[&b"r"[..], &id.0.to_be_bytes()].concat(),
                 );
+                let exists = exists.expect("memory").is_some();
                 if let Some(server) = known
-                    && exists.expect("memory").is_some()
+                    && exists
                 {
-                    let believed = server.held(id, ClientId(i as u64 + 1)).map(|(mode, _)| mode);
+                    let holder = if node.behind { FRONT } else { ClientId(i as u64 + 1) };
+                    let believed = server.held(id, holder).map(|(mode, _)| mode);
                     assert!(
                         believed >= Some(mode),
-                        "seed {}: client {i} has {mode:?} on {id}, the server thinks {believed:?}",
-                        self.seed
+                        "seed {}: at {}: client {i} has {mode:?} on {id}, the server thinks {believed:?} of {holder:?}",
+                        self.seed,
+                        self.now
+                    );
+                }
+                if let (true, Some(front)) = (node.behind, &self.front.front)
+                    && exists
+                    && front.epoch() > Epoch(0)
+                    && front.knows(ClientId(i as u64 + 1), client.epoch())
+                {
+                    let believed = front.held(id, ClientId(i as u64 + 1)).map(|(mode, _)| mode);
+                    // What it made itself nobody has heard of.
+                    let told = client.is_flushed(id);
+                    assert!(
+                        !told || (believed >= Some(mode) && front.covers(id) >= Some(mode)),
+                        "seed {}: at {}: client {i} has {mode:?} on {id}, the front thinks {believed:?} and has {:?}",
+                        self.seed,
+                        self.now,
+                        front.covers(id)
                     );
                 }
             }
         }
+        self.check_cover();
         for (id, holders) in held {
             let writers = holders.iter().filter(|(_, m)| *m == Mode::Write).count();
             let users = holders.iter().filter(|(_, m)| *m >= Mode::Read).count();
@@ -672,18 +846,50 @@ impl World {
         for node in &mut self.nodes {
             node.cut_until = 0;
         }
+        self.front.cut_until = 0;
     }
 
     /// Whether nothing is under way. A client that was just started has to be welcomed first: only
     /// then is it known what its last life did not get through.
     pub fn is_quiet(&self) -> bool {
         let at_rest = |c: &Client| c.unflushed() == 0 && c.epoch() > Epoch(0);
+        let front = self.front.front.as_ref();
         self.server.as_ref().is_some_and(|s| !s.in_grace())
+            && (!self.weather.front || front.is_some_and(Front::is_idle))
             && self.nodes.iter().all(|n| n.client.as_ref().is_some_and(at_rest))
+    }
+
+    /// What the front keeps is what the server has.
+    fn check_front_states(&self) {
+        let Some(front) = &self.front.front else { return };
+        let seed = self.seed;
+        for id in front.known() {
+            let key = [&b"r"[..], &id.0.to_be_bytes()].concat();
+            let record = weft_ringer::store::Store::get(&self.store, &key).expect("memory");
+            let stored: Option<Rnode> =
+                record.map(|r| weft_ringer::wire::decode(&r.value).expect("an rnode"));
+            if let Some(cached) = front.cached(id) {
+                assert_eq!(Some(cached), stored.as_ref(), "seed {seed}: the front, {id}");
+            }
+            let Some((names, complete)) = front.names(id) else { continue };
+            for (name, dirent) in names {
+                let key = [&b"d"[..], &id.0.to_be_bytes(), name.bytes()].concat();
+                let record = weft_ringer::store::Store::get(&self.store, &key).expect("memory");
+                let stored = record.map(|r| weft_ringer::wire::decode(&r.value).expect("a name"));
+                assert_eq!(*dirent, stored, "seed {seed}: the front, {name:?} in {id}");
+            }
+            if let (true, Some(Rnode { body: Body::Directory { entries, .. }, .. })) =
+                (complete, stored)
+            {
+                let count = names.values().flatten().count() as u64;
+                assert_eq!(count, entries, "seed {seed}: the front, all names of {id}");
+            }
+        }
     }
 
     /// What each client has under a lease is what the server has.
     pub fn check_states(&self) {
+        self.check_front_states();
         for (i, node) in self.nodes.iter().enumerate() {
             let Some(client) = &node.client else { continue };
             for (id, mode) in client.leases(node.clock.read(self.now)) {

@@ -1,0 +1,170 @@
+//! What a front keeps of an rnode: the parent's lease, and the state under it.
+
+use std::collections::BTreeMap;
+
+use super::Front;
+use crate::error::Refusal;
+use crate::mds::{note_writer, same_base};
+use crate::op::{Logged, Op, View, execute};
+use crate::rnode::{Dirent, Holders, Name, Rnode};
+use crate::types::{ClientId, Cookie, Mode, RequestId, RnodeId, Token};
+use crate::wire::Entry;
+
+/// What a client waits for.
+#[derive(Debug, Clone, PartialEq, Eq)]
+pub(super) enum Want {
+    /// The answer to a grant that is in the table already.
+    Grant { mode: Mode, token: Token },
+    /// What a name is.
+    Name(Name),
+    /// The names behind a cookie.
+    List(Cookie),
+}
+
+#[derive(Debug)]
+pub(super) struct Waiting {
+    pub(super) client: ClientId,
+    pub(super) request: RequestId,
+    pub(super) want: Want,
+}
+
+/// An rnode.
+#[derive(Debug, Default)]
+pub(super) struct Cached {
+    /// What the parent has granted, by which grant.
+    pub(super) mode: Option<Mode>,
+    pub(super) token: Token,
+    /// What is to be left of that, when clients have let go.
+    pub(super) recall: Option<Mode>,
+    /// When something last happened after which earlier answers of the parent count for nothing.
+    pub(super) stamp: u64,
+    /// The rnode as the parent has it, if that is known; there only under [`Mode::Read`] or more.
+    pub(super) state: Option<(Rnode, Holders)>,
+    /// Names, as far as they are known; and whether these are all.
+    pub(super) names: BTreeMap<Name, Option<Dirent>>,
+    pub(super) complete: bool,
+    /// The parts of a listing that have come.
+    pub(super) listing: Vec<Entry>,
+    pub(super) waiting: Vec<Waiting>,
+}
+
+impl Cached {
+    pub(super) fn forget_state(&mut self) {
+        self.state = None;
+        self.names.clear();
+        self.complete = false;
+        self.listing.clear();
+    }
+
+    /// The entries behind a cookie, at most `limit`, and whether these are the last.
+    pub(super) fn list(&self, after: Cookie, limit: usize) -> (Vec<Entry>, bool) {
+        let known = self.names.iter().filter_map(|(name, dirent)| {
+            let dirent = (*dirent)?;
+            (dirent.cookie > after).then_some((name, dirent))
+        });
+        let mut known: Vec<(&Name, Dirent)> = known.collect();
+        let end = known.len() <= limit;
+        if !end {
+            known.select_nth_unstable_by_key(limit, |(_, dirent)| dirent.cookie);
+            known.truncate(limit);
+        }
+        known.sort_unstable_by_key(|(_, dirent)| dirent.cookie);
+        let entry = |(name, dirent): (&Name, Dirent)| Entry { name: name.clone(), dirent };
+        let entries = known.into_iter().map(entry).collect();
+        (entries, end)
+    }
+}
+
+/// What the front does not know; or what a change is refused for, which then was not carried out so.
+struct Unknown;
+
+impl From<Refusal> for Unknown {
+    fn from(_: Refusal) -> Self {
+        Self
+    }
+}
+
+/// What the front knows, as a change sees it.
+struct Sight<'a>(&'a BTreeMap<RnodeId, Cached>);
+
+impl View for Sight<'_> {
+    type Stop = Unknown;
+
+    fn rnode(&self, id: RnodeId) -> Result<Rnode, Unknown> {
+        let state = self.0.get(&id).and_then(|c| c.state.as_ref());
+        state.map(|(rnode, _)| rnode.clone()).ok_or(Unknown)
+    }
+
+    fn claim(&self, _: RnodeId) -> Result<(), Unknown> {
+        Ok(())
+    }
+
+    fn dirent(&self, dir: RnodeId, name: &Name) -> Result<Option<Dirent>, Unknown> {
+        let cached = self.0.get(&dir).ok_or(Unknown)?;
+        match cached.names.get(name) {
+            Some(known) => Ok(*known),
+            None if cached.complete => Ok(None),
+            None => Err(Unknown),
+        }
+    }
+
+    fn is_within(&self, dir: RnodeId, ancestor: RnodeId) -> Result<bool, Unknown> {
+        if dir == ancestor { Ok(true) } else { Err(Unknown) }
+    }
+}
+
+impl Front {
+    /// Something is under way with an rnode: what was asked for before counts for nothing.
+    pub(super) fn touch(&mut self, id: RnodeId) {
+        let stamp = self.next_stamp();
+        if let Some(cached) = self.rnodes.get_mut(&id) {
+            cached.stamp = stamp;
+            cached.listing.clear();
+        }
+    }
+
+    /// The state of an rnode is to be asked for anew.
+    pub(super) fn forget(&mut self, id: RnodeId) {
+        self.touch(id);
+        if let Some(cached) = self.rnodes.get_mut(&id) {
+            cached.forget_state();
+        }
+    }
+
+    /// A change of a client has been carried out by the parent: it is here too, or what it touched
+    /// is forgotten.
+    pub(super) fn follow(&mut self, client: ClientId, logged: &Logged) {
+        let effects = execute(&logged.op, logged.mark(), &Sight(&self.rnodes));
+        let Some(effects) = effects.ok().filter(|e| same_base(&e.base, &logged.base)) else {
+            for id in touched(logged) {
+                self.forget(id);
+            }
+            return;
+        };
+        for (id, rnode) in effects.rnodes {
+            let Some(cached) = self.rnodes.get_mut(&id) else { continue };
+            // A directory that was made just now is empty.
+            let is_new = cached.state.is_none();
+            cached.complete |= is_new && rnode.is_dir();
+            let mut holders = cached.state.take().map(|(_, holders)| holders).unwrap_or_default();
+            if matches!(logged.op, Op::Write { .. }) {
+                note_writer(&mut holders, client, rnode.version);
+            }
+            cached.state = Some((rnode, holders));
+        }
+        for ((dir, name), dirent) in effects.dirents {
+            if let Some(cached) = self.rnodes.get_mut(&dir) {
+                cached.names.insert(name, dirent);
+            }
+        }
+    }
+}
+
+/// What a change is made on, and what it makes.
+pub(super) fn touched(logged: &Logged) -> impl Iterator<Item = RnodeId> {
+    let made = match logged.op {
+        Op::Create { id, .. } => Some(id),
+        _ => None,
+    };
+    logged.base.iter().map(|(id, _)| *id).chain(made)
+}

@@ -1,0 +1,217 @@
+//! Clients that come through a [front](crate::front): the front has the leases, the client its place in
+//! its log, its numbers and its locks.
+//!
+//! Invariants:
+//! - A client that was brought has no lease in the table, and its session is never live by itself: so
+//!   if it comes directly it begins another epoch.
+//! - Of a client that is in an epoch of its own, begun directly, nothing is taken from a front before
+//!   that epoch is over.
+//! - A change counts only in the client's present epoch *and* in its front's, under leases of the front.
+//!   What a front sent before it ended a client's epoch changes nothing after that.
+//! - The locks of a client go with its epoch, and with its front's.
+
+use super::records::{Numbers, Session};
+use super::{Mds, ToClient, records};
+use crate::error::Refusal;
+use crate::store::{Store, StoreResult, Transaction};
+use crate::types::{ClientId, Epoch, Incarnation, Moment, RequestId, Seq};
+use crate::wire::{FromServer, Reply, RequestBody, Welcome, encode};
+
+/// A client that a front has brought.
+#[derive(Debug, Clone, Copy)]
+pub(super) struct Brought {
+    front: ClientId,
+    /// The request that began its epoch, so that its repetition begins no other; unknown after a
+    /// restart.
+    entered: Option<RequestId>,
+}
+
+/// Whose request it is that a front relays.
+#[derive(Debug, Clone, Copy)]
+pub(super) struct Relayed {
+    pub(super) front: ClientId,
+    pub(super) client: ClientId,
+    pub(super) epoch: Epoch,
+    pub(super) id: RequestId,
+}
+
+impl Mds {
+    /// Whether a client's epoch may be going on.
+    pub(super) fn is_here(&self, client: ClientId) -> bool {
+        self.sessions.get(&client).is_some_and(|s| s.live) || self.brought.contains_key(&client)
+    }
+
+    /// A client's epoch has ended: it comes by itself, anew, or not at all; and if it is a front, those
+    /// that it has brought have come to their end too.
+    pub(super) fn forget_brought(
+        &mut self,
+        now: Moment,
+        client: ClientId,
+        out: &mut Vec<ToClient>,
+    ) {
+        self.brought.remove(&client);
+        let theirs = self.brought.iter().filter(|(_, brought)| brought.front == client);
+        let theirs: Vec<ClientId> = theirs.map(|(client, _)| *client).collect();
+        for client in theirs {
+            self.brought.remove(&client);
+            self.drop_locks(now, client, out);
+        }
+    }
+
+    /// A front begins an epoch of a client.
+    pub(super) fn enter(
+        &mut self,
+        store: &mut dyn Store,
+        now: Moment,
+        (front, request): (ClientId, RequestId),
+        client: ClientId,
+        incarnation: Incarnation,
+        out: &mut Vec<ToClient>,
+    ) -> StoreResult<()> {
+        let before = self.brought.get(&client).filter(|b| b.front == front);
+        let entered = before.and_then(|b| b.entered);
+        let old = self.sessions.get(&client);
+        if entered.is_some_and(|entered| request < entered) {
+            return Ok(()); // It comes late.
+        }
+        // A later life has been here; or it has leases of its own, and may use them.
+        let is_elsewhere = old.is_some_and(|s| {
+            incarnation < s.incarnation || (s.live && s.incarnation == incarnation)
+        });
+        if is_elsewhere || client == front {
+            let reply = Reply::No { why: Refusal::Fenced };
+            out.push(self.reply(front, request, reply));
+            return Ok(());
+        }
+        if entered != Some(request) {
+            let session = self.next_session(client, incarnation, false);
+            let numbers = self.numbers_with(&session);
+            let mut transaction = Transaction::default();
+            transaction.put(records::NUMBERS.to_vec(), encode(&numbers));
+            self.end_session(store, now, client, session, transaction, out)?;
+            self.numbers = numbers;
+            self.brought.insert(client, Brought { front, entered: Some(request) });
+        }
+        let Some(session) = self.sessions.get(&client) else { return Ok(()) };
+        let welcome = self.welcome(session, false);
+        out.push(self.reply(front, request, Reply::Welcome { welcome }));
+        Ok(())
+    }
+
+    /// The session that a client begins.
+    pub(super) fn next_session(
+        &self,
+        client: ClientId,
+        incarnation: Incarnation,
+        live: bool,
+    ) -> Session {
+        let old = self.sessions.get(&client);
+        let (slot, last_count) = match old {
+            // The last numbers of a slot are not worth the care.
+            Some(s) if s.last_count < u32::MAX / 2 => (s.slot, s.last_count),
+            _ => (self.numbers.slot + 1, 0),
+        };
+        Session {
+            epoch: Epoch(self.numbers.epoch.0 + 1),
+            live,
+            incarnation,
+            slot,
+            last_count,
+            applied: old.map_or(Seq(0), |s| s.applied),
+            refused: old.and_then(|s| s.refused),
+        }
+    }
+
+    /// What is given out next after a session was begun.
+    pub(super) fn numbers_with(&self, session: &Session) -> Numbers {
+        Numbers { slot: self.numbers.slot.max(session.slot), epoch: session.epoch }
+    }
+
+    pub(super) fn welcome(&self, session: &Session, reclaim: bool) -> Welcome {
+        Welcome {
+            epoch: session.epoch,
+            lasts_micros: self.options.epoch_micros,
+            slot: session.slot,
+            last_count: session.last_count,
+            applied: session.applied,
+            refused: session.refused,
+            reclaim,
+        }
+    }
+
+    /// The client is not in the epoch that its front thinks.
+    fn fenced(&self, relayed: Relayed) -> ToClient {
+        let Relayed { front, client, id, .. } = relayed;
+        let (generation, reply) = (self.generation, Reply::No { why: Refusal::Fenced });
+        ToClient { client: front, message: FromServer::Relayed { generation, client, id, reply } }
+    }
+
+    /// Takes a request of a client that a front relays. The front is in its epoch.
+    pub(super) fn relayed(
+        &mut self,
+        store: &mut dyn Store,
+        now: Moment,
+        relayed: Relayed,
+        body: RequestBody,
+        out: &mut Vec<ToClient>,
+    ) -> StoreResult<()> {
+        let Relayed { front, client, epoch, id } = relayed;
+        let is_current = client != front
+            && self.sessions.get(&client).is_some_and(|s| !s.live && s.epoch == epoch)
+            && self.brought.get(&client).is_none_or(|b| b.front == front);
+        if !is_current {
+            out.push(self.fenced(relayed));
+            return Ok(());
+        }
+        // Known by its record alone, if this server has just begun.
+        self.brought.entry(client).or_insert(Brought { front, entered: None });
+        let reply = match body {
+            RequestBody::Commit { prev, ops } => {
+                Some(self.commit_ops(store, front, client, prev, &ops)?)
+            }
+            RequestBody::ReclaimLocks { claims } => {
+                let mut said = Vec::new();
+                self.reclaim_locks(store, now, client, id, claims, &mut said)?;
+                if !self.brought.contains_key(&client) {
+                    // A lock that it cannot have: its epoch is over.
+                    said.retain(|send| send.client != client);
+                    said.push(self.fenced(relayed));
+                }
+                out.append(&mut said);
+                return Ok(());
+            }
+            body @ (RequestBody::AcquireLocks { .. }
+            | RequestBody::LowerLocks { .. }
+            | RequestBody::TellLocks { .. }) => {
+                self.about_locks(store, now, client, id, body, out)?
+            }
+            other => Some(
+                self.answer_about_copies(store, client, &other)?
+                    .unwrap_or(Reply::No { why: Refusal::Invalid }),
+            ),
+        };
+        out.extend(reply.map(|reply| self.reply(client, id, reply)));
+        Ok(())
+    }
+
+    /// Sends what is for a client that was brought to its front.
+    pub(super) fn address(&self, send: ToClient) -> Option<ToClient> {
+        let ToClient { client, message } = send;
+        let Some(Brought { front, .. }) = self.brought.get(&client).copied() else {
+            return Some(ToClient { client, message });
+        };
+        let message = match message {
+            FromServer::Reply { generation, id, reply } => {
+                FromServer::Relayed { generation, client, id, reply }
+            }
+            FromServer::RecallLocks { generation, epoch, rnode, token } => {
+                FromServer::RelayedRecallLocks { generation, client, epoch, rnode, token }
+            }
+            FromServer::LocksChanged { generation, epoch, rnode } => {
+                FromServer::RelayedLocksChanged { generation, client, epoch, rnode }
+            }
+            _ => return None,
+        };
+        Some(ToClient { client: front, message })
+    }
+}

@@ -1,0 +1,266 @@
+//! A front between clients and a server, without a network: what goes past it, counted, and what it
+//! refuses.
+
+use std::collections::VecDeque;
+
+use weft_ringer::client::{
+    Call, CallId, Client, ClientAction, ClientEvent, ClientOptions, Outcome,
+};
+use weft_ringer::front::{Front, FrontAction, FrontEvent, FrontOptions};
+use weft_ringer::mds::{Mds, MdsEvent, MdsOptions};
+use weft_ringer::op::{Change, Logged, Make, Op};
+use weft_ringer::store::MemoryStore;
+use weft_ringer::wire::{Enclosed, FromServer, Refused, Reply, Request, RequestBody, ToServer};
+use weft_ringer::{
+    ClientId, Epoch, Generation, Incarnation, Mode, Moment, Name, Refusal, RequestId, RnodeId, Seq,
+    Token, Version,
+};
+use weft_vfs::Time;
+
+const FRONT: ClientId = ClientId(99);
+/// A client that is no state machine: a test speaks for it.
+const STRANGER: ClientId = ClientId(50);
+
+enum Event {
+    Server(ToServer),
+    Front(FrontEvent),
+    Client(usize, ClientEvent),
+}
+
+struct Cell {
+    store: MemoryStore,
+    server: Mds,
+    front: Front,
+    clients: Vec<Client>,
+    now: Moment,
+    /// Messages between the front and the server.
+    upstream: usize,
+    calls: u64,
+    said: Vec<FromServer>,
+}
+
+impl Cell {
+    fn new(clients: u64) -> Self {
+        let (mut store, now) = (MemoryStore::new(), Moment(1_000_000));
+        let server = Mds::open(&mut store, now, Time::default(), MdsOptions::default());
+        let new = |i| Client::new(ClientId(i), Incarnation(1), [], ClientOptions::default());
+        let mut cell = Self {
+            store,
+            server: server.expect("memory"),
+            front: Front::new(FRONT, Incarnation(1), FrontOptions::default()),
+            clients: (1..=clients).map(new).collect(),
+            now,
+            upstream: 0,
+            calls: 0,
+            said: Vec::new(),
+        };
+        cell.run(Event::Front(FrontEvent::Tick));
+        for i in 0..cell.clients.len() {
+            cell.run(Event::Client(i, ClientEvent::Tick));
+        }
+        cell
+    }
+
+    fn run(&mut self, event: Event) -> Vec<(CallId, Outcome)> {
+        let (mut events, mut back) = (VecDeque::from([event]), Vec::new());
+        while let Some(event) = events.pop_front() {
+            match event {
+                Event::Server(message) => {
+                    let event = MdsEvent::Message(message);
+                    let out = self.server.handle(&mut self.store, self.now, event);
+                    for send in out.expect("memory") {
+                        assert_eq!(send.client, FRONT, "nobody else is there");
+                        self.upstream += 1;
+                        events.push_back(Event::Front(FrontEvent::FromParent(send.message)));
+                    }
+                }
+                Event::Front(event) => {
+                    for action in self.front.handle(self.now, event) {
+                        match action {
+                            FrontAction::ToParent(message) => {
+                                self.upstream += 1;
+                                events.push_back(Event::Server(message));
+                            }
+                            FrontAction::ToClient(send) if send.client == STRANGER => {
+                                self.said.push(send.message);
+                            }
+                            FrontAction::ToClient(send) => {
+                                let to = usize::try_from(send.client.0 - 1).expect("small");
+                                let event = ClientEvent::Message(send.message);
+                                events.push_back(Event::Client(to, event));
+                            }
+                        }
+                    }
+                }
+                Event::Client(i, event) => {
+                    for action in self.clients[i].handle(self.now, Time::default(), event) {
+                        match action {
+                            ClientAction::Send(message) => {
+                                let event = FrontEvent::FromClient(message);
+                                events.push_back(Event::Front(event));
+                            }
+                            ClientAction::Return { call, outcome, .. } => {
+                                back.push((call, outcome));
+                            }
+                            _ => {}
+                        }
+                    }
+                }
+            }
+        }
+        back
+    }
+
+    fn call(&mut self, i: usize, call: Call) -> Outcome {
+        self.calls += 1;
+        let id = CallId(self.calls);
+        let back = self.run(Event::Client(i, ClientEvent::Call(id, call)));
+        let own = back.into_iter().find(|(call, _)| *call == id);
+        own.expect("answered").1
+    }
+
+    /// The messages past the front that a call costs.
+    fn cost(&mut self, i: usize, call: Call) -> usize {
+        let before = self.upstream;
+        self.call(i, call);
+        self.upstream - before
+    }
+
+    /// What the front answers to a message of somebody who makes it up.
+    fn strange(&mut self, epoch: Epoch, generation: Generation, body: RequestBody) -> Reply {
+        self.calls += 1;
+        let request = Request { id: RequestId(self.calls), body };
+        let message = ToServer { client: STRANGER, epoch, generation, request };
+        self.run(Event::Front(FrontEvent::FromClient(message)));
+        match self.said.pop() {
+            Some(FromServer::Reply { reply, .. }) => reply,
+            other => panic!("{other:?}"),
+        }
+    }
+}
+
+fn name(n: u8) -> Name {
+    Name::new(format!("f{n}").as_bytes()).expect("a name")
+}
+
+fn create(n: u8) -> Call {
+    let (parent, id) = (RnodeId::ROOT, RnodeId::ROOT);
+    let make = Make::File { block_bytes: 1 << 16 };
+    let op = Op::Create { parent, name: name(n), id, make, perm: 0o644, uid: 0, gid: 0 };
+    Call::Apply { op, if_version: None }
+}
+
+#[test]
+fn what_one_has_looked_at_costs_the_others_nothing() {
+    let mut cell = Cell::new(3);
+    for n in 0..10 {
+        cell.call(0, create(n));
+    }
+    cell.call(0, Call::Sync);
+    let Outcome::Names(entries) = cell.call(1, Call::List { dir: RnodeId::ROOT }) else {
+        panic!("names")
+    };
+    assert_eq!(entries.len(), 10);
+    // The front has followed what its clients made: not even the first reader costs a message.
+    for i in [1, 2] {
+        for entry in &entries {
+            let lookup = Call::Lookup { dir: RnodeId::ROOT, name: entry.name.clone() };
+            assert_eq!(cell.cost(i, lookup), 0);
+            assert_eq!(cell.cost(i, Call::Get { id: entry.dirent.id }), 0);
+        }
+        assert_eq!(cell.cost(i, Call::List { dir: RnodeId::ROOT }), 0);
+    }
+    // A change passes between two clients for its own two messages.
+    let id = entries[0].dirent.id;
+    let change = Change { perm: Some(0o600), ..Change::default() };
+    let op = Op::SetAttr { id, change };
+    assert_eq!(cell.cost(2, Call::Apply { op, if_version: None }), 0);
+    assert_eq!(cell.cost(1, Call::Get { id }), 2);
+    let Outcome::Rnode(rnode) = cell.call(1, Call::Get { id }) else { panic!("an rnode") };
+    assert_eq!(rnode.perm, 0o600);
+}
+
+#[test]
+fn nobody_gets_past_a_front_what_it_does_not_hold() {
+    let mut cell = Cell::new(1);
+    cell.call(0, create(0));
+    cell.call(0, Call::Sync);
+    let hello = RequestBody::Hello { incarnation: Incarnation(1) };
+    let Reply::Welcome { welcome } = cell.strange(Epoch(0), Generation(0), hello) else {
+        panic!("welcome")
+    };
+    let generation = Generation(u32::try_from(cell.front.epoch().0).expect("small"));
+    let before = cell.upstream;
+    // A change without a lease does not leave the front.
+    let (seq, epoch, stamp) = (Seq(1), welcome.epoch, Time::default());
+    let change = Change { perm: Some(0o777), ..Change::default() };
+    let op = Op::SetAttr { id: RnodeId::ROOT, change };
+    let logged = Logged { seq, epoch, stamp, op, base: vec![(RnodeId::ROOT, Version::FIRST)] };
+    let body = RequestBody::Commit { prev: Seq(0), ops: vec![logged.clone()] };
+    let refused = Some(Refused { seq, why: Refusal::Fenced });
+    let broken = Reply::Broken { applied: Seq(0), refused };
+    assert_eq!(cell.strange(epoch, generation, body.clone()), broken);
+    // Nor does what only fronts say.
+    for body in [
+        RequestBody::Enter { client: ClientId(1), incarnation: Incarnation(2) },
+        RequestBody::Relay {
+            client: ClientId(1),
+            epoch,
+            id: RequestId(1),
+            body: Enclosed::new(&RequestBody::Renew {}),
+        },
+    ] {
+        let no = Reply::No { why: Refusal::Invalid };
+        assert_eq!(cell.strange(epoch, generation, body), no);
+    }
+    assert_eq!(cell.upstream, before);
+    // One that names nothing as its base is carried out by nobody.
+    let body =
+        RequestBody::Commit { prev: Seq(0), ops: vec![Logged { base: Vec::new(), ..logged }] };
+    let reply = cell.strange(epoch, generation, body);
+    assert!(matches!(reply, Reply::Broken { refused: Some(_), .. }), "{reply:?}");
+    // With a lease, but in another epoch, or of another life of the front.
+    let asks = RequestBody::Acquire { rnode: RnodeId::ROOT, mode: Mode::Read };
+    let granted = cell.strange(epoch, generation, asks.clone());
+    assert!(matches!(granted, Reply::Granted { .. }), "{granted:?}");
+    assert_eq!(cell.strange(Epoch(epoch.0 + 1), generation, asks.clone()), Reply::NoSession {});
+    assert_eq!(cell.strange(epoch, Generation(77), asks), Reply::NoSession {});
+}
+
+#[test]
+fn nobody_is_renewed_for_longer_than_the_front_itself() {
+    let mut cell = Cell::new(1);
+    let epoch_micros = MdsOptions::default().epoch_micros;
+    let hello = RequestBody::Hello { incarnation: Incarnation(1) };
+    let Reply::Welcome { welcome } = cell.strange(Epoch(0), Generation(0), hello) else {
+        panic!("welcome")
+    };
+    assert!(welcome.lasts_micros + welcome.lasts_micros / 16 <= epoch_micros);
+    let generation = Generation(u32::try_from(cell.front.epoch().0).expect("small"));
+    let renew = |cell: &mut Cell| {
+        cell.calls += 1;
+        let request = Request { id: RequestId(cell.calls), body: RequestBody::Renew {} };
+        let message = ToServer { client: STRANGER, epoch: welcome.epoch, generation, request };
+        // The parent is away.
+        let said = cell.front.handle(cell.now, FrontEvent::FromClient(message));
+        said.iter().any(|action| {
+            let renewed =
+                |m: &FromServer| matches!(m, FromServer::Reply { reply: Reply::Renewed {}, .. });
+            matches!(action, FrontAction::ToClient(send) if renewed(&send.message))
+        })
+    };
+    let began = cell.now;
+    let mut renewed_at = began;
+    for step in 0..20 {
+        cell.now = began.after(epoch_micros * step / 16);
+        if renew(&mut cell) {
+            renewed_at = cell.now;
+        }
+    }
+    // By then the client has renewed some times, and is over before the front is.
+    assert!(renewed_at > began);
+    let ends = renewed_at.after(welcome.lasts_micros + welcome.lasts_micros / 16);
+    assert!(ends <= began.after(epoch_micros), "{ends:?}");
+    assert!(!cell.front.is_serving(cell.now));
+    assert_eq!(cell.front.held(RnodeId::ROOT, STRANGER), None::<(Mode, Token)>);
+}
