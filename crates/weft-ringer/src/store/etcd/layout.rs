@@ -306,4 +306,31 @@ mod tests {
             assert!(read(kv).is_err(), "{value:?}");
         }
     }
+
+    fn one_form<T: Wire>(bytes: &[u8]) {
+        if let Ok(value) = crate::wire::decode::<T>(bytes) {
+            assert_eq!(crate::wire::encode(&value), bytes);
+        }
+    }
+
+    proptest::proptest! {
+        #[test]
+        fn whatever_is_in_etcd_is_read_or_refused(
+            bytes in proptest::collection::vec(proptest::num::u8::ANY, 0..200),
+            small in proptest::collection::vec(0_u8..4, 0..40),
+        ) {
+            let keys = Keys::new("cell").expect("a name");
+            for bytes in [bytes, small] {
+                let _ = Tail::decode(&bytes);
+                one_form::<Tail>(&bytes);
+                one_form::<Vec<Changed>>(&bytes);
+                one_form::<Vec<Step>>(&bytes);
+                let _ = (keys.of_record(&bytes).is_ok(), keys.of_logged(&bytes).is_ok());
+                let value = super::super::gateway::B64(bytes);
+                if let Ok(Found::Cut { len_bytes, .. }) = read(KeyValue { value, ..KeyValue::default() }) {
+                    let _ = parts(len_bytes);
+                }
+            }
+        }
+    }
 }

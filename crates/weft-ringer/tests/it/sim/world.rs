@@ -266,6 +266,8 @@ pub struct World {
     /// What was ever written into each of those.
     written: BTreeMap<OpenBlock, BTreeSet<u64>>,
     wall_jump: i64,
+    /// `WEFT_SIM_TRACE`: what the front hears and says is printed.
+    trace: bool,
 }
 
 impl World {
@@ -316,6 +318,7 @@ impl World {
             states: BTreeMap::new(),
             written: BTreeMap::new(),
             wall_jump: 0,
+            trace: std::env::var_os("WEFT_SIM_TRACE").is_some(),
             weather,
         };
         world.at(0, What::StartServer);
@@ -551,7 +554,13 @@ impl World {
     fn front(&mut self, event: FrontEvent) {
         let now = self.front.clock.read(self.now);
         let Some(front) = &mut self.front.front else { return };
+        if self.trace && event != FrontEvent::Tick {
+            println!("{} the front hears {event:?}", self.now);
+        }
         for action in front.handle(now, event) {
+            if self.trace {
+                println!("{} the front says {action:?}", self.now);
+            }
             match action {
                 FrontAction::ToParent(message) => {
                     let bytes = frame(&message).expect("short enough");
