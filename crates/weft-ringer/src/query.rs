@@ -9,6 +9,7 @@
 //! mtime>2026-01-01      last change of content, by days in UTC or seconds since 1970
 //! -tag:draft -old       not with
 //! "two words"           one word or value with blanks in it
+//! tag:un & kind:file    & may stand between conditions
 //! ```
 
 use weft_vfs::FileKind;
@@ -85,8 +86,11 @@ impl std::str::FromStr for Query {
         if text.len() > QUERY_MAX_BYTES {
             return Err(bad(format!("a query has at most {QUERY_MAX_BYTES} bytes")));
         }
-        let conditions: Vec<_> =
-            terms(text)?.iter().map(|term| condition(term)).collect::<Result<_, _>>()?;
+        let conditions: Vec<_> = terms(text)?
+            .iter()
+            .filter(|t| *t != "&")
+            .map(|t| condition(t))
+            .collect::<Result<_, _>>()?;
         match conditions.len() {
             0 => Err(bad("say what to search for")),
             1..=CONDITIONS_MAX => Ok(Self(conditions)),
@@ -213,7 +217,7 @@ mod tests {
     #[test]
     fn queries_are_understood() {
         let query: Query =
-            "report tag:un -tag:\"not done\" project:x size>10K mtime<2026-03-01 kind:dir"
+            "report tag:un -tag:\"not done\" & project:x size>10K mtime<2026-03-01 kind:dir"
                 .parse()
                 .expect("a query");
         assert_eq!(

@@ -19,6 +19,8 @@ pub enum Ringer {
         mtime<2026-01-01; with a leading - those that must not. Write -- before the first of these."
     )]
     Search(Search),
+    /// Show or change the tags of files
+    Tag(Tag),
     /// Check that a cell's records fit together, while it is served
     #[command(
         after_help = "Exit codes: 0 nothing is wrong, 4 something is, 8 it could not be looked at."
@@ -261,6 +263,19 @@ pub struct Holders {
 pub struct Pin {
     /// A file or directory of a mounted cell
     pub path: PathBuf,
+}
+
+#[derive(Debug, Args)]
+pub struct Tag {
+    /// Files or directories of a mounted cell
+    #[arg(required = true)]
+    pub paths: Vec<PathBuf>,
+    /// Add a tag; more than once, or several with commas between them
+    #[arg(long, short, value_name = "TAG", value_delimiter = ',')]
+    pub add: Vec<String>,
+    /// Take a tag away
+    #[arg(long, short, value_name = "TAG", value_delimiter = ',')]
+    pub remove: Vec<String>,
 }
 
 #[derive(Debug, Args)]

@@ -3,6 +3,7 @@
 mod copies;
 mod history;
 mod members;
+mod tag;
 
 use super::background;
 use crate::cli::ringer::{
@@ -44,6 +45,7 @@ pub fn run(out: Output, verb: &Ringer) -> Outcome {
         Ringer::Mount(args) => mount(out, args),
         Ringer::Status(args) => status(out, args),
         Ringer::Search(args) => search(out, args),
+        Ringer::Tag(args) => tag::tag(out, args),
         Ringer::Doctor(args) => doctor(out, args),
         Ringer::Conflicts(args) => conflicts(out, args),
         Ringer::Resolve(args) => resolve(out, args),

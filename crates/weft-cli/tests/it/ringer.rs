@@ -329,3 +329,65 @@ fn a_conflict_is_listed_and_settled() {
     let err = cell.bench.fails(1, &["ringer", "conflicts", "no cell"]);
     assert!(err.contains("not where a cell is mounted"), "{err}");
 }
+
+#[test]
+fn query_folders_show_what_fits_now() {
+    if !can_mount() {
+        return;
+    }
+    let cell = Cell::new();
+    let (a, b) = (cell.mount("a"), cell.mount("b"));
+    let tag = |path: PathBuf, tags: &str| {
+        let none = rustix::fs::XattrFlags::empty();
+        rustix::fs::setxattr(&path, "user.xdg.tags", tags.as_bytes(), none).unwrap();
+    };
+    let names = |dir: PathBuf| {
+        let entries = fs::read_dir(dir).unwrap().map(|e| e.unwrap().file_name());
+        let mut names: Vec<_> = entries.map(|n| n.into_string().unwrap()).collect();
+        names.sort();
+        names
+    };
+    for dir in ["x", "y"] {
+        fs::create_dir(a.join(dir)).unwrap();
+        fs::write(a.join(dir).join("notes"), dir).unwrap();
+        tag(a.join(dir).join("notes"), "un,draft");
+    }
+    fs::write(a.join("plan"), "1").unwrap();
+    let tagged = cell.bench.json(&["ringer", "tag", "a/plan", "--add", "un,late"]);
+    assert_eq!(tagged[0]["tags"], serde_json::json!(["late", "un"]));
+    let tagged = cell.bench.json(&["ringer", "tag", "a/plan", "a/x", "--remove", "late"]);
+    assert_eq!(tagged[0]["tags"], serde_json::json!(["un"]));
+    assert_eq!(tagged[1]["tags"], serde_json::json!([]));
+
+    // At once, where it was tagged; on the other mount when the server knows, which this has told.
+    let un = PathBuf::from(".query/tag:un & kind:file");
+    assert_eq!(names(a.join(&un)), ["plan", "x:notes", "y:notes"]);
+    assert_eq!(names(b.join(&un)), ["plan", "x:notes", "y:notes"]);
+    assert_eq!(names(b.join(".query/tag:draft -plan")), ["x:notes", "y:notes"]);
+    assert_eq!(fs::read(b.join(&un).join("y:notes")).unwrap(), b"y");
+    assert_eq!(fs::read_link(b.join(&un).join("plan")).unwrap(), PathBuf::from("../../plan"));
+    assert!(fs::symlink_metadata(b.join(&un).join("x")).is_err());
+    let mut complete = [0; 8];
+    let n = rustix::fs::getxattr(b.join(&un), "user.weft.complete", &mut complete[..]).unwrap();
+    assert_eq!(&complete[..n], b"1");
+
+    // A listing is never old.
+    tag(b.join("x/notes"), "draft");
+    fs::remove_file(b.join("y/notes")).unwrap();
+    assert_eq!(names(b.join(&un)), ["plan"]);
+    assert_eq!(names(a.join(&un)), ["plan"]);
+
+    // They are in no listing, cannot be changed, and a bad query says so.
+    assert_eq!(names(a.clone()), ["plan", "x", "y"]);
+    assert_eq!(names(a.join(".query")), [""; 0]);
+    let refused = |errno: rustix::io::Errno, what: std::io::Result<()>| {
+        assert_eq!(what.unwrap_err().raw_os_error(), Some(errno.raw_os_error()));
+    };
+    use rustix::io::Errno;
+    refused(Errno::EXIST, fs::create_dir(a.join(".query")));
+    assert!(fs::rename(a.join("x"), a.join(".query")).is_err());
+    refused(Errno::ROFS, fs::write(a.join(&un).join("new"), ""));
+    refused(Errno::ROFS, fs::remove_file(a.join(&un).join("plan")));
+    refused(Errno::INVAL, fs::read_dir(a.join(".query/size>x")).map(drop));
+    refused(Errno::INVAL, fs::read_dir(a.join(".query/tag:")).map(drop));
+}

@@ -14,6 +14,7 @@ use super::LiveOptions;
 use super::attributes::PIN_XATTR;
 use super::content::{WRITERS, io_error};
 use super::engine::{Engine, locked, wall};
+use super::folders::{COMPLETE_XATTR, Folders, TOP_NAME, is_of_folders};
 use super::history::Changing;
 use crate::client::{Call, Outcome};
 use crate::error::Refusal;
@@ -55,6 +56,7 @@ pub(super) struct Live {
     seen: Mutex<HashMap<RnodeId, Version>>,
     /// Those that may have lost their last name and are used by nobody here.
     pub(super) maybe_dead: Mutex<Vec<RnodeId>>,
+    pub(super) folders: Folders,
 }
 
 impl std::fmt::Debug for Live {
@@ -69,8 +71,18 @@ fn name(bytes: &[u8]) -> Result<Name> {
     Name::new(bytes).map_err(|_| Error::Exists)
 }
 
+/// A name that is to be made in `parent`.
+fn new_name(parent: RnodeId, bytes: &[u8]) -> Result<Name> {
+    if parent == RnodeId::ROOT && bytes == TOP_NAME { Err(Error::Exists) } else { name(bytes) }
+}
+
+/// The rnode with this inode number. What is in query folders is none, and does not change.
 fn id(ino: Ino) -> Result<RnodeId> {
-    if ino.0 == 0 { Err(Error::Stale(0)) } else { Ok(RnodeId(ino.0)) }
+    match ino.0 {
+        0 => Err(Error::Stale(0)),
+        _ if is_of_folders(ino) => Err(Error::ReadOnly),
+        number => Ok(RnodeId(number)),
+    }
 }
 
 impl Live {
@@ -147,7 +159,7 @@ impl Live {
     }
 
     /// The entry of an rnode, with a reference on it.
-    fn entry(&self, id: RnodeId) -> Result<Entry> {
+    pub(super) fn entry(&self, id: RnodeId) -> Result<Entry> {
         // The reference comes first: it keeps the rnode from being given up meanwhile.
         self.add_reference(id);
         match self.get(id) {
@@ -184,7 +196,8 @@ impl Live {
         perm: u16,
         make: Make,
     ) -> Result<Entry> {
-        let (parent, name) = (id(parent)?, self::name(name)?);
+        let parent = id(parent)?;
+        let name = new_name(parent, name)?;
         let op = Op::Create {
             parent,
             name,
@@ -283,6 +296,7 @@ impl RingerFs {
             changing: Mutex::default(),
             seen: Mutex::default(),
             maybe_dead: Mutex::default(),
+            folders: Folders::default(),
         });
         let keeper = Arc::downgrade(&live);
         let _ = engine.live.set(Weak::clone(&keeper));
@@ -310,7 +324,13 @@ impl FileSystem for RingerFs {
     }
 
     fn lookup(&self, parent: Ino, name: &[u8]) -> Result<Entry> {
+        if is_of_folders(parent) {
+            return self.live.find_in_folder(parent, name);
+        }
         let parent = id(parent)?;
+        if parent == RnodeId::ROOT && name == TOP_NAME {
+            return Ok(self.live.enter_top());
+        }
         loop {
             let found = self.live.find(parent, name)?;
             match self.live.entry_in(parent, found) {
@@ -322,12 +342,16 @@ impl FileSystem for RingerFs {
     }
 
     fn forget(&self, ino: Ino, count: u64) {
-        if let Ok(id) = id(ino) {
-            self.live.drop_references(id, count);
+        match id(ino) {
+            Ok(id) => self.live.drop_references(id, count),
+            Err(_) => self.live.forget_of_folders(ino, count),
         }
     }
 
     fn getattr(&self, ino: Ino) -> Result<Attr> {
+        if is_of_folders(ino) {
+            return self.live.attr_of_folders(ino);
+        }
         Ok(self.live.get(id(ino)?)?.attr())
     }
 
@@ -363,6 +387,9 @@ impl FileSystem for RingerFs {
     }
 
     fn readlink(&self, ino: Ino) -> Result<Vec<u8>> {
+        if is_of_folders(ino) {
+            return self.live.read_link_of_folders(ino);
+        }
         match self.live.get(id(ino)?)?.body {
             Body::Symlink { target } => Ok(target.0),
             _ => Err(Error::Invalid("not a symbolic link")),
@@ -402,7 +429,8 @@ impl FileSystem for RingerFs {
     }
 
     fn link(&self, ino: Ino, new_parent: Ino, new_name: &[u8]) -> Result<Entry> {
-        let (id, parent, name) = (id(ino)?, id(new_parent)?, name(new_name)?);
+        let (id, parent) = (id(ino)?, id(new_parent)?);
+        let name = self::new_name(parent, new_name)?;
         self.live.get(id)?;
         self.live.apply(Op::Link { id, parent, name }, id)?;
         self.live.entry_in(parent, id)
@@ -443,7 +471,8 @@ impl FileSystem for RingerFs {
             return Err(Error::Busy);
         }
         let (parent, name) = (id(parent)?, self::name(name)?);
-        let (new_parent, new_name) = (id(new_parent)?, self::name(new_name)?);
+        let new_parent = id(new_parent)?;
+        let new_name = self::new_name(new_parent, new_name)?;
         let replaced = self.live.find(new_parent, new_name.bytes()).ok();
         let op = Op::Rename { parent, name, new_parent, new_name, flags: flags.bits() };
         let (moved, _) = self.live.apply(op, parent)?;
@@ -459,6 +488,10 @@ impl FileSystem for RingerFs {
     }
 
     fn open(&self, ino: Ino, flags: OpenFlags) -> Result<Opened> {
+        if is_of_folders(ino) {
+            // A folder: links are not opened.
+            return Ok(Opened { handle: Handle(0), keep_cache: false, direct_io: false });
+        }
         self.live.open(id(ino)?, flags)
     }
 
@@ -496,6 +529,9 @@ impl FileSystem for RingerFs {
     }
 
     fn release(&self, ino: Ino, handle: Handle) -> Result<()> {
+        if is_of_folders(ino) {
+            return Ok(());
+        }
         let opened = {
             let mut handles = locked(&self.live.handles);
             let is_its = handles.get(&handle.0).is_some_and(|open| open.id.0 == ino.0);
@@ -571,6 +607,9 @@ impl FileSystem for RingerFs {
         cursor: DirCursor,
         each: &mut dyn FnMut(DirEntry<'_>) -> bool,
     ) -> Result<()> {
+        if is_of_folders(ino) {
+            return self.live.read_folder(ino, cursor, each);
+        }
         self.live.read_directory(id(ino)?, cursor, &mut |entry, _| each(entry))
     }
 
@@ -581,6 +620,28 @@ impl FileSystem for RingerFs {
         each: &mut dyn FnMut(DirEntry<'_>, Entry) -> bool,
     ) -> Result<()> {
         let mut failed = None;
+        if is_of_folders(ino) {
+            self.live.read_folder(
+                ino,
+                cursor,
+                &mut |dirent| match self.lookup(ino, dirent.name) {
+                    Ok(entry) => {
+                        let more = each(dirent, entry);
+                        if !more || dirent.name == b"." || dirent.name == b".." {
+                            self.forget(entry.attr.ino, 1);
+                        }
+                        more
+                    }
+                    // Does not fit any more.
+                    Err(Error::NotFound) => true,
+                    Err(e) => {
+                        failed = Some(e);
+                        false
+                    }
+                },
+            )?;
+            return failed.map_or(Ok(()), Err);
+        }
         self.live.read_directory(id(ino)?, cursor, &mut |dirent, id| {
             match self.live.entry(id) {
                 Ok(entry) => {
@@ -616,6 +677,11 @@ impl FileSystem for RingerFs {
     }
 
     fn getxattr(&self, ino: Ino, name: &[u8]) -> Result<Vec<u8>> {
+        match is_of_folders(ino) {
+            true if name == COMPLETE_XATTR => return self.live.is_folder_complete(ino),
+            true => return Err(Error::NoAttribute),
+            false => {}
+        }
         if let Some(value) = self.told(ino, name) {
             return value;
         }
@@ -624,10 +690,14 @@ impl FileSystem for RingerFs {
     }
 
     fn listxattr(&self, ino: Ino) -> Result<Vec<Vec<u8>>> {
+        if is_of_folders(ino) {
+            return Ok(Vec::new());
+        }
         Ok(self.live.get(id(ino)?)?.xattrs.into_keys().map(|name| name.0).collect())
     }
 
     fn setxattr(&self, ino: Ino, name: &[u8], value: &[u8], how: XattrSet) -> Result<()> {
+        id(ino)?;
         if let Some(done) = self.tell(ino, name, value) {
             return done;
         }

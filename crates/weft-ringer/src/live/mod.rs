@@ -32,6 +32,7 @@ mod conflicts;
 mod content;
 mod copies;
 mod engine;
+mod folders;
 mod fs;
 mod history;
 mod home;
@@ -54,6 +55,7 @@ pub use conflicts::CONFLICTS_XATTR;
 pub(crate) use engine::client_id;
 #[cfg(feature = "sqlite")]
 pub(crate) use engine::{now, wall};
+pub use folders::COMPLETE_XATTR;
 pub use fs::RingerFs;
 #[cfg(feature = "sqlite")]
 pub(crate) use home::{Home, fill_random};
