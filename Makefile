@@ -48,7 +48,7 @@ fuzz: setup
 	bash scripts/fuzz.sh "$(SECONDS)"
 
 install: build
-	bash scripts/install.sh target/release/weft "$(DESTDIR)$(PREFIX)"
+	bash scripts/install.sh target/release/weft "$(DESTDIR)$(PREFIX)" "$(PREFIX)"
 
 setup:
 	@bash scripts/setup.sh
