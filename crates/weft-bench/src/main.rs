@@ -102,6 +102,8 @@ enum What {
     RingerBulk,
     /// The shared file service: searches by tag among 100 files and a million
     RingerSearch,
+    /// The shared file service: what one server does for up to 1,000 clients, simulated
+    RingerScale,
     /// Stages of a network, in process and through a mount, beside a pipeline of processes
     Transform,
     /// Make the input, and say what it is
@@ -261,7 +263,7 @@ fn main() -> Result<()> {
         _ => {}
     }
     let bench = Bench::new(&cli)?;
-    let all: [(&str, Measurement); 21] = [
+    let all: [(&str, Measurement); 22] = [
         ("limits", limits::limits),
         ("optimisations", engine::optimisations),
         ("blocks", engine::blocks),
@@ -283,6 +285,7 @@ fn main() -> Result<()> {
         ("ringer-sizes", ringer::sizes),
         ("ringer-bulk", ringer::bulk),
         ("ringer-search", ringer::search),
+        ("ringer-scale", ringer::scale),
     ];
     match cli.what {
         What::All => {
@@ -314,6 +317,7 @@ fn main() -> Result<()> {
         What::RingerSizes => ringer::sizes(&bench),
         What::RingerBulk => ringer::bulk(&bench),
         What::RingerSearch => ringer::search(&bench),
+        What::RingerScale => ringer::scale(&bench),
         What::Transform => transform::transform(&bench),
         What::Tree => {
             let tree = bench.tree()?;

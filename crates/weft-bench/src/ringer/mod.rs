@@ -7,12 +7,14 @@
 
 mod bulk;
 mod desk;
+mod scale;
 mod search;
 mod sizes;
 mod sshfs;
 
 pub use self::bulk::bulk;
 use self::desk::Desk;
+pub use self::scale::scale;
 pub use self::search::search;
 pub use self::sizes::sizes;
 use crate::report::Section;

@@ -1,0 +1,349 @@
+//! How a cell bears many clients: the real state machines of server and clients, in virtual time,
+//! with the real store, and work as teams do it.
+//!
+//! Each client has a directory of its own, shares one with its team, and reads one that all share.
+//! A message takes a millisecond. What is measured is what the server does for it: messages, time of
+//! its thread, transactions, leases, memory.
+
+use crate::report::Section;
+use crate::stats::thousands;
+use crate::{Bench, machine};
+use anyhow::{Context, Result, bail};
+use rustix::time::{ClockId, clock_gettime};
+use std::cmp::Reverse;
+use std::collections::BinaryHeap;
+use weft::block::Rng;
+use weft::ringer::client::{
+    Call, CallId, Client, ClientAction, ClientEvent, ClientOptions, Outcome,
+};
+use weft::ringer::mds::{Mds, MdsEvent, MdsOptions};
+use weft::ringer::op::{Make, Op};
+use weft::ringer::store::{SqliteStore, Store};
+use weft::ringer::wire::{FromServer, ToServer};
+use weft::ringer::{Block, BlockHash, ClientId, Incarnation, Moment, Name, RnodeId};
+use weft::vfs::Time;
+
+const SECOND: u64 = 1_000_000;
+/// One way, in microseconds.
+const DELAY: u64 = 1000;
+const TICK: u64 = SECOND / 4;
+/// Files that a client has to itself, that a team shares, and that all share.
+const OWN: usize = 100;
+const TEAMS: usize = 100;
+const COMMON: usize = 1000;
+const TEAM_CLIENTS: usize = 10;
+/// Calls of one client in a second.
+const RATE: u64 = 10;
+/// How long work is measured, in virtual seconds, after as long to warm up.
+const MEASURED: u64 = 60;
+const QUICK_MEASURED: u64 = 5;
+const CLIENTS: [usize; 4] = [10, 100, 300, 1000];
+/// Answers that nobody waits for are forgotten when there are so many.
+const ANSWERS_MAX: usize = 64;
+
+enum What {
+    ToServer(Box<ToServer>),
+    ToClient(usize, Box<FromServer>),
+    ServerTick,
+    ClientTick(usize),
+    Work(usize),
+}
+
+struct Node {
+    client: Client,
+    /// The directory and files of its own, and those of its team.
+    own: (RnodeId, Vec<RnodeId>),
+}
+
+/// What was counted since the work began.
+#[derive(Debug, Default, Clone, Copy)]
+struct Counts {
+    calls: u64,
+    /// From clients to the server, and back.
+    messages: u64,
+    server_cpu_nanos: u64,
+}
+
+struct World {
+    rng: Rng,
+    now: u64,
+    store: SqliteStore,
+    server: Mds,
+    nodes: Vec<Node>,
+    teams: Vec<Vec<RnodeId>>,
+    common: Vec<RnodeId>,
+    queue: BinaryHeap<Reverse<(u64, u64)>>,
+    events: std::collections::HashMap<u64, What>,
+    next: u64,
+    next_call: u64,
+    /// The answers to the calls that are waited for.
+    answers: std::collections::HashMap<u64, Outcome>,
+    counts: Counts,
+    block: u64,
+}
+
+/// The time of this thread, in nanoseconds.
+fn cpu_nanos() -> u64 {
+    let time = clock_gettime(ClockId::ThreadCPUTime);
+    u64::try_from(time.tv_sec).unwrap_or(0) * 1_000_000_000
+        + u64::try_from(time.tv_nsec).unwrap_or(0)
+}
+
+/// What the store takes, with its log, in bytes.
+fn store_bytes(dir: &std::path::Path) -> Result<u64> {
+    let files = std::fs::read_dir(dir)?.map(|entry| Ok(entry?.metadata()?.len()));
+    files.sum()
+}
+
+/// The memory of this process that is in use, in bytes.
+fn resident_bytes() -> Result<u64> {
+    let status = std::fs::read_to_string("/proc/self/status")?;
+    let line = status.lines().find_map(|line| line.strip_prefix("VmRSS:"));
+    let kib = line.and_then(|line| line.trim().strip_suffix(" kB")).context("VmRSS")?;
+    Ok(kib.trim().parse::<u64>()? << 10)
+}
+
+impl World {
+    fn new(store: SqliteStore, clients: usize) -> Result<Self> {
+        let mut store = store;
+        let server = Mds::open(&mut store, Moment(0), Time::default(), MdsOptions::default())?;
+        let client = |i: usize| {
+            let id = ClientId(i as u64 + 1);
+            let client = Client::new(id, Incarnation(1), [], ClientOptions::default());
+            Node { client, own: (RnodeId::ROOT, Vec::new()) }
+        };
+        let mut world = Self {
+            rng: Rng::new(1),
+            now: 0,
+            store,
+            server,
+            nodes: (0..clients).map(client).collect(),
+            teams: Vec::new(),
+            common: Vec::new(),
+            queue: BinaryHeap::new(),
+            events: std::collections::HashMap::new(),
+            next: 0,
+            next_call: 0,
+            answers: std::collections::HashMap::new(),
+            counts: Counts::default(),
+            block: 0,
+        };
+        world.at(0, What::ServerTick);
+        for i in 0..clients {
+            world.at(i as u64 * 37 % TICK, What::ClientTick(i));
+        }
+        world.settle()?;
+        Ok(world)
+    }
+
+    fn at(&mut self, time: u64, what: What) {
+        self.queue.push(Reverse((time, self.next)));
+        self.events.insert(self.next, what);
+        self.next += 1;
+    }
+
+    fn step(&mut self) -> Result<()> {
+        let Some(Reverse((time, id))) = self.queue.pop() else { bail!("nothing happens any more") };
+        self.now = time;
+        match self.events.remove(&id).context("an event")? {
+            What::ToServer(message) => self.server(MdsEvent::Message(*message))?,
+            What::ToClient(i, message) => self.client(i, ClientEvent::Message(*message)),
+            What::ServerTick => {
+                self.at(time + TICK, What::ServerTick);
+                self.server(MdsEvent::Tick)?;
+            }
+            What::ClientTick(i) => {
+                self.at(time + TICK, What::ClientTick(i));
+                self.client(i, ClientEvent::Tick);
+            }
+            What::Work(i) => {
+                let pause = SECOND / RATE / 2 + self.rng.below(SECOND / RATE);
+                self.at(time + pause, What::Work(i));
+                let call = self.draw(i);
+                self.begin(i, call);
+            }
+        }
+        Ok(())
+    }
+
+    fn server(&mut self, event: MdsEvent) -> Result<()> {
+        let began = cpu_nanos();
+        let out = self.server.handle(&mut self.store, Moment(self.now), event)?;
+        self.counts.server_cpu_nanos += cpu_nanos() - began;
+        for send in out {
+            self.counts.messages += 1;
+            let to = send.client.0 as usize - 1;
+            self.at(self.now + DELAY, What::ToClient(to, Box::new(send.message)));
+        }
+        Ok(())
+    }
+
+    fn client(&mut self, i: usize, event: ClientEvent) {
+        let wall = Time { secs: (self.now / SECOND).cast_signed(), nanos: 0 };
+        for action in self.nodes[i].client.handle(Moment(self.now), wall, event) {
+            match action {
+                ClientAction::Send(message) => {
+                    self.counts.messages += 1;
+                    self.at(self.now + DELAY, What::ToServer(Box::new(message)));
+                }
+                ClientAction::Return { call, outcome, .. } => {
+                    self.answers.insert(call.0, outcome);
+                }
+                ClientAction::Journal(_)
+                | ClientAction::SyncJournal
+                | ClientAction::Seal { .. }
+                | ClientAction::Conflict(_) => {}
+            }
+        }
+    }
+
+    fn begin(&mut self, i: usize, call: Call) -> u64 {
+        let id = self.next_call;
+        self.next_call += 1;
+        self.counts.calls += 1;
+        self.client(i, ClientEvent::Call(CallId(id), call));
+        id
+    }
+
+    /// Waits for the answer to a call.
+    fn call(&mut self, i: usize, call: Call) -> Result<Outcome> {
+        let id = self.begin(i, call);
+        let limit = self.now + 60 * SECOND;
+        loop {
+            if let Some(outcome) = self.answers.remove(&id) {
+                return Ok(outcome);
+            }
+            if self.now > limit {
+                bail!("a call was not answered in a minute");
+            }
+            self.step()?;
+        }
+    }
+
+    fn create(&mut self, i: usize, parent: RnodeId, name: &str, make: Make) -> Result<RnodeId> {
+        let name = Name::new(name.as_bytes())?;
+        let id = RnodeId::ROOT;
+        let op = Op::Create { parent, name, id, make, perm: 0o644, uid: 0, gid: 0 };
+        match self.call(i, Call::Apply { op, if_version: None })? {
+            Outcome::Done(Some(id)) => Ok(id),
+            other => bail!("nothing was made: {other:?}"),
+        }
+    }
+
+    fn fill(&mut self, i: usize, name: &str, files: usize) -> Result<(RnodeId, Vec<RnodeId>)> {
+        let dir = self.create(i, RnodeId::ROOT, name, Make::Directory {})?;
+        let make = Make::File { block_bytes: 1 << 18 };
+        let files = (0..files).map(|n| self.create(i, dir, &format!("file{n}"), make.clone()));
+        Ok((dir, files.collect::<Result<_>>()?))
+    }
+
+    /// Makes the directories, and goes on until all of them are at the server.
+    fn settle(&mut self) -> Result<()> {
+        self.common = self.fill(0, "common", COMMON)?.1;
+        for i in 0..self.nodes.len() {
+            self.nodes[i].own = self.fill(i, &format!("own{i}"), OWN)?;
+            if i.is_multiple_of(TEAM_CLIENTS) {
+                let team = self.fill(i, &format!("team{i}"), TEAMS)?.1;
+                self.teams.push(team);
+            }
+            self.call(i, Call::Sync)?;
+        }
+        Ok(())
+    }
+
+    /// 80 of 100 calls are about files of one's own, 17 about those of the team, 3 about those of
+    /// all. One in ten of them writes, of those of all one in a hundred.
+    fn draw(&mut self, i: usize) -> Call {
+        let whose = self.rng.below(100);
+        let files = match whose {
+            0..80 => &self.nodes[i].own.1,
+            80..97 => &self.teams[i / TEAM_CLIENTS],
+            _ => &self.common,
+        };
+        let id = files[self.rng.index(files.len())];
+        let one_in = if whose < 97 { 10 } else { 100 };
+        if self.rng.below(one_in) > 0 {
+            return Call::Get { id };
+        }
+        self.block += 1;
+        let mut hash = [0; 32];
+        hash[..8].copy_from_slice(&self.block.to_le_bytes());
+        let block = Block { hash: BlockHash(hash), len_bytes: 4096 };
+        let blocks = vec![(0, Some(block))];
+        let op = Op::Write { id, blocks, end_bytes: 4096, kill_privileges: false };
+        Call::Apply { op, if_version: None }
+    }
+
+    fn run(&mut self, micros: u64) -> Result<()> {
+        let end = self.now + micros;
+        while self.now < end {
+            self.step()?;
+            if self.answers.len() > ANSWERS_MAX {
+                self.answers.clear();
+            }
+        }
+        Ok(())
+    }
+}
+
+pub fn scale(bench: &Bench) -> Result<()> {
+    let seconds = if bench.quick { QUICK_MEASURED } else { MEASURED };
+    let mut section = Section::new("ringer-scale", "The shared file service: many clients");
+    section.line(&format!(
+        "The state machines of one server and of all clients, in virtual time, {seconds} s of work \
+         after as much to warm up: each client makes {RATE} calls a second, four fifths of them on \
+         {OWN} files of its own, most others on {TEAMS} of its team of {TEAM_CLIENTS}, the rest on \
+         {COMMON} that all share; one in ten writes (of the last, one in a hundred). *Busy*: the \
+         CPU time of the server's thread, with its transactions in SQLite, without sockets and TLS.",
+    ));
+    let mut rows = Vec::new();
+    for clients in CLIENTS {
+        let dir = tempfile::tempdir_in(&bench.work)?;
+        let path = dir.path().join("cell");
+        let mut world = World::new(SqliteStore::open(&path)?, clients)?;
+        for i in 0..clients {
+            let begin = world.now + world.rng.below(SECOND);
+            world.at(begin, What::Work(i));
+        }
+        let files = clients * OWN + clients.div_ceil(TEAM_CLIENTS) * TEAMS + COMMON;
+        let store_bytes = store_bytes(dir.path())?;
+        world.run(seconds * SECOND)?;
+        world.counts = Counts::default();
+        let revision = world.store.revision()?.0;
+        world.run(seconds * SECOND)?;
+        let Counts { calls, messages, server_cpu_nanos } = world.counts;
+        let leases: u64 = world.server.clients().map(|c| c.reads + c.writes).sum();
+        let transactions = world.store.revision()?.0 - revision;
+        let virtual_secs = seconds as f64;
+        // What the server alone takes: the clients are gone.
+        world.nodes.clear();
+        let with = resident_bytes()?;
+        let busy = server_cpu_nanos as f64 / 1e9 / virtual_secs;
+        drop(world);
+        let server_bytes = with.saturating_sub(resident_bytes()?);
+        rows.push(vec![
+            thousands(clients as u64),
+            thousands((calls as f64 / virtual_secs) as u64),
+            format!("{:.3}", messages as f64 / calls as f64),
+            thousands((transactions as f64 / virtual_secs) as u64),
+            format!("{:.1}%", busy * 100.0),
+            format!("{:.1}", server_cpu_nanos as f64 / 1e3 / messages as f64),
+            thousands(leases),
+            format!("{:.1}", server_bytes as f64 / 1e6),
+            format!("{}", store_bytes / files as u64),
+        ]);
+    }
+    let head = [
+        "clients",
+        "calls a second",
+        "messages a call",
+        "transactions a second",
+        "busy",
+        "us a message",
+        "leases",
+        "MB freed with the server",
+        "store, bytes a file",
+    ];
+    section.table(&head, &rows);
+    section.signed(&machine::describe(), "weft-bench ringer-scale").save(&bench.report)
+}
