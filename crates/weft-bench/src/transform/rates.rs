@@ -146,9 +146,9 @@ pub fn rates(bench: &Bench, section: &mut Section, data: &Path) -> Result<()> {
     section.line(
         "Copies of a byte: in process one (the file to the block), whatever N is; a pipeline two for \
          each stage and one; through the mount three when cold (the file to the daemon's answer, the \
-         answer to the kernel's page, the page to the reader) and one when warm. With outputs kept also \
-         three when cold (the file to the answer, the answer to the reader and to the cache), and one \
-         when warm.",
+         answer to the kernel's page, the page to the reader) and one when warm. With outputs kept four \
+         when cold (the file to the answer, the answer to the reader and to the thread that keeps it, \
+         from there to the cache), and one when warm.",
     );
     plot(bench, bytes, &measured)?;
     section.line("![Rates by number of stages](plots/transform.svg)");

@@ -1,10 +1,10 @@
 //! WebAssembly modules as stages: somebody's own code on every byte, in a sandbox.
 //!
 //! A guest gets no imports at all but perhaps a memory (module `joint`): no files, no clock, no
-//! randomness. Its memory, its time for a call and its stack are bounded, and a call that goes beyond, traps or
-//! answers nonsense is an error for the one reader whose call it was; its instance is thrown away.
-//! What a guest computes depends on its arguments and on what it kept from earlier calls only: there
-//! are no threads, and floating point numbers come out the same everywhere.
+//! randomness. Its memory, its time for a call and its stack are bounded, and a call that goes
+//! beyond, traps or answers nonsense is an error for the one reader whose call it was; its instance
+//! is thrown away. What a guest computes depends on its arguments and on what it kept from earlier
+//! calls only: there are no threads, and floating point numbers come out the same everywhere.
 //!
 //! The interface is drawn in docs/transform.md. Guests are compiled when they are loaded, and what
 //! came of it is kept between runs if the caller names a directory for that.
