@@ -91,11 +91,6 @@ impl Log {
         self.pending.iter().map(|p| &p.logged)
     }
 
-    /// Whether what changes were made on is not what they say.
-    pub(super) fn has_remade(&self) -> bool {
-        !self.remade.is_empty()
-    }
-
     /// The last change, if nobody waits for it.
     pub(super) fn tail(&self) -> Option<&Logged> {
         let tail = self.pending.back()?;

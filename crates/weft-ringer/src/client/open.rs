@@ -153,7 +153,8 @@ impl Client {
     /// `None` while it cannot be said so shortly.
     #[must_use]
     pub fn shortened_journal(&self) -> Option<Vec<JournalRecord>> {
-        if self.has_open_blocks() || self.log.has_remade() {
+        // Once all changes are made again, each says itself what it was made on.
+        if self.has_open_blocks() || self.log.is_adopting() {
             return None;
         }
         let made = self.log.pending().map(|l| JournalRecord::Made { logged: l.clone() });
