@@ -62,7 +62,7 @@ fn what_is_pinned_is_read_without_the_others() {
     let (a, b) = (cell.mount("a"), cell.mount("b"));
     fs::create_dir_all(a.join("d/e")).unwrap();
     fs::write(a.join("d/e/file"), vec![7; 700_000]).unwrap();
-    fs::write(a.join("other"), vec![8; 700_000]).unwrap();
+    write_durably(&a.join("other"), &vec![8; 700_000]).expect("the server knows");
     cell.bench.json(&["ringer", "pin", "b/d"]);
     wait_until("the copy", || {
         let out = cell.bench.json(&["ringer", "holders", "b/d/e/file"]);

@@ -20,7 +20,7 @@ impl Front {
         for step in steps {
             match step {
                 Step::Grant { client, rnode, .. } if client == self.id => {
-                    self.give_back(now, rnode)
+                    self.give_back(now, rnode);
                 }
                 Step::Grant { client, request, rnode, mode, token } => {
                     let want = Want::Grant { mode, token };

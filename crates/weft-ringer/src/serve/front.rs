@@ -161,7 +161,7 @@ impl FrontCore {
         for action in self.front.handle(now(), event) {
             match action {
                 FrontAction::ToParent(message) => {
-                    self.say(&Ask::Mds { message: Box::new(message) })
+                    self.say(&Ask::Mds { message: Box::new(message) });
                 }
                 FrontAction::ToClient(send) => {
                     // Who is not there asks again when it is.

@@ -13,6 +13,9 @@
 //! front no less than its clients, and the server of the front no less than both; no two states of an rnode
 //! that anybody ever had share a version.
 
+mod checks;
+mod weather;
+
 use std::cmp::Reverse;
 use std::collections::{BTreeMap, BTreeSet, BinaryHeap};
 
@@ -22,105 +25,20 @@ use weft_ringer::client::{
     Written, left_open,
 };
 use weft_ringer::front::{Front, FrontAction, FrontEvent, FrontOptions};
-use weft_ringer::locks::Lock;
 use weft_ringer::mds::{Mds, MdsEvent, MdsOptions};
 use weft_ringer::store::MemoryStore;
 use weft_ringer::wire::frame::{Deframer, Frame, frame};
 use weft_ringer::wire::{FromServer, ToServer, Wire};
 use weft_ringer::{
-    Block, BlockHash, Body, ClientId, Epoch, Incarnation, Mode, Moment, Rnode, RnodeId, Seq,
-    Version,
+    Block, BlockHash, Body, ClientId, Epoch, Incarnation, Moment, Rnode, RnodeId, Seq, Version,
 };
 use weft_vfs::Time;
 
+pub use self::weather::Weather;
 use super::block;
 
 pub const MILLI: u64 = 1000;
 pub const SECOND: u64 = 1_000_000;
-
-/// How bad a world is.
-#[derive(Debug, Clone)]
-pub struct Weather {
-    pub clients: usize,
-    /// Whether there is a front; and how often it crashes and is cut off.
-    pub front: bool,
-    pub front_crashes: u64,
-    pub front_cuts: u64,
-    /// In thousandths.
-    pub loss: u64,
-    pub repeat: u64,
-    /// The usual delay is up to this; one message in fifty is late.
-    pub delay_micros: u64,
-    pub late_micros: u64,
-    /// Faults in a thousand ticks of 50 ms.
-    pub client_crashes: u64,
-    pub server_crashes: u64,
-    pub cuts: u64,
-    pub reconnects: u64,
-    pub leaps: u64,
-    pub epoch_micros: u64,
-    /// How far clocks may be off, in millionths.
-    pub drift_ppm: u64,
-}
-
-impl Weather {
-    /// Fine weather now and then, so that what is only wrong without faults is found as well.
-    pub fn of(rng: &mut Rng) -> Self {
-        let bad = |rng: &mut Rng, most: u64| if rng.below(3) == 0 { 0 } else { rng.below(most) };
-        Self {
-            clients: 2 + rng.index(3),
-            front: false,
-            front_crashes: 0,
-            front_cuts: 0,
-            loss: bad(rng, 150),
-            repeat: bad(rng, 150),
-            delay_micros: [200, 2 * MILLI, 30 * MILLI][rng.index(3)],
-            late_micros: [MILLI, 400 * MILLI, 5 * SECOND][rng.index(3)],
-            client_crashes: bad(rng, 15),
-            server_crashes: bad(rng, 15),
-            cuts: bad(rng, 20),
-            reconnects: bad(rng, 20),
-            leaps: bad(rng, 10),
-            epoch_micros: 2 * SECOND,
-            drift_ppm: 25_000,
-        }
-    }
-
-    /// The same with a front between some clients and the server.
-    pub fn with_front(self, rng: &mut Rng) -> Self {
-        let bad = |rng: &mut Rng, most: u64| if rng.below(3) == 0 { 0 } else { rng.below(most) };
-        let faults = |most, rng: &mut Rng| if self.ends_epochs() { bad(rng, most) } else { 0 };
-        let (front_crashes, front_cuts) = (faults(12, rng), faults(20, rng));
-        Self { front: true, front_crashes, front_cuts, ..self }
-    }
-
-    /// Nothing goes wrong.
-    pub fn fine(clients: usize) -> Self {
-        Self {
-            clients,
-            front: false,
-            front_crashes: 0,
-            front_cuts: 0,
-            loss: 0,
-            repeat: 0,
-            delay_micros: 2 * MILLI,
-            late_micros: 2 * MILLI,
-            client_crashes: 0,
-            server_crashes: 0,
-            cuts: 0,
-            reconnects: 0,
-            leaps: 0,
-            epoch_micros: 2 * SECOND,
-            drift_ppm: 0,
-        }
-    }
-
-    /// Whether an epoch may end that its client would have gone on with.
-    pub fn ends_epochs(&self) -> bool {
-        self.client_crashes + self.server_crashes + self.cuts + self.leaps + self.loss > 0
-            || self.late_micros >= SECOND
-    }
-}
 
 /// A clock that is never set: off by a rate and a start.
 #[derive(Debug, Clone)]
@@ -724,131 +642,6 @@ impl World {
         calls.chain(self.nodes.iter().map(|n| format!("{:#?}", n.client))).collect()
     }
 
-    /// A version names one state of an rnode for good, whoever has it and whatever became of it. Only
-    /// what was in a block that was being written may be what that came to be.
-    fn check_versions(&mut self, i: usize) {
-        let node = &self.nodes[i];
-        let Some(client) = &node.client else { return };
-        for (id, _) in client.leases(node.clock.read(self.now)) {
-            let Some(rnode) = client.cached(id) else { continue };
-            let mut rnode = rnode.clone();
-            let open = match &rnode.body {
-                Body::File { blocks, .. } => {
-                    blocks.get(&0).map(|b| b.hash).filter(BlockHash::is_open)
-                }
-                _ => None,
-            };
-            node.close(&mut rnode);
-            let of = (rnode.clone(), open.map(|name| (i, name)));
-            let (known, open) = self.states.entry((id, rnode.version)).or_insert(of);
-            let later = open.and_then(|open| self.written.get(&open));
-            if let (Some(later), Some(value)) = (later, super::value_of(&rnode.body))
-                && later.contains(&value)
-                && let Body::File { blocks, .. } = &mut known.body
-            {
-                blocks.set(0, Some(block(value)));
-            }
-            assert_eq!(*known, rnode, "seed {}: two states with one version", self.seed);
-        }
-    }
-
-    /// No two owners have locked what excludes the other's, wherever they are.
-    fn check_locks(&self) {
-        let mut all: BTreeMap<RnodeId, Vec<(usize, Lock)>> = BTreeMap::new();
-        for (i, node) in self.nodes.iter().enumerate() {
-            let Some(client) = &node.client else { continue };
-            for (id, lock) in client.locks(node.clock.read(self.now)) {
-                let others = all.entry(id).or_default();
-                for (j, other) in &*others {
-                    let same = (*j, other.owner) == (i, lock.owner);
-                    assert!(
-                        same || !lock.excludes(other),
-                        "seed {}: at {} of {id}: {j} has {other:?}, {i} has {lock:?}",
-                        self.seed,
-                        self.now
-                    );
-                }
-                others.push((i, *lock));
-            }
-        }
-    }
-
-    /// What a front would vouch for, the server believes that it has.
-    fn check_cover(&self) {
-        let Some(front) = &self.front.front else { return };
-        let Some(server) = self.server.as_ref().filter(|s| !s.in_grace()) else { return };
-        let now = self.front.clock.read(self.now);
-        for id in front.known() {
-            let key = [&b"r"[..], &id.0.to_be_bytes()].concat();
-            let exists = weft_ringer::store::Store::get(&self.store, &key).expect("memory");
-            let believed = server.held(id, FRONT).map(|(mode, _)| mode);
-            let covers = front.covers(id).filter(|_| front.is_serving(now));
-            assert!(
-                exists.is_none() || believed >= covers,
-                "seed {}: at {}: the front has {covers:?} on {id}, the server thinks {believed:?}",
-                self.seed,
-                self.now
-            );
-        }
-    }
-
-    /// The one thing that must never be.
-    fn check_exclusion(&self) {
-        self.check_locks();
-        let mut held: BTreeMap<RnodeId, Vec<(usize, Mode)>> = BTreeMap::new();
-        for (i, node) in self.nodes.iter().enumerate() {
-            let Some(client) = &node.client else { continue };
-            for (id, mode) in client.leases(node.clock.read(self.now)) {
-                held.entry(id).or_default().push((i, mode));
-                let known = self.server.as_ref().filter(|s| !s.in_grace());
-                let exists = weft_ringer::store::Store::get(
-                    &self.store,
-                    &[&b"r"[..], &id.0.to_be_bytes()].concat(),
-                );
-                let exists = exists.expect("memory").is_some();
-                if let Some(server) = known
-                    && exists
-                {
-                    let holder = if node.behind { FRONT } else { ClientId(i as u64 + 1) };
-                    let believed = server.held(id, holder).map(|(mode, _)| mode);
-                    assert!(
-                        believed >= Some(mode),
-                        "seed {}: at {}: client {i} has {mode:?} on {id}, the server thinks {believed:?} of {holder:?}",
-                        self.seed,
-                        self.now
-                    );
-                }
-                if let (true, Some(front)) = (node.behind, &self.front.front)
-                    && exists
-                    && front.epoch() > Epoch(0)
-                    && front.knows(ClientId(i as u64 + 1), client.epoch())
-                {
-                    let believed = front.held(id, ClientId(i as u64 + 1)).map(|(mode, _)| mode);
-                    // What it made itself nobody has heard of.
-                    let told = client.is_flushed(id);
-                    assert!(
-                        !told || (believed >= Some(mode) && front.covers(id) >= Some(mode)),
-                        "seed {}: at {}: client {i} has {mode:?} on {id}, the front thinks {believed:?} and has {:?}",
-                        self.seed,
-                        self.now,
-                        front.covers(id)
-                    );
-                }
-            }
-        }
-        self.check_cover();
-        for (id, holders) in held {
-            let writers = holders.iter().filter(|(_, m)| *m == Mode::Write).count();
-            let users = holders.iter().filter(|(_, m)| *m >= Mode::Read).count();
-            assert!(
-                writers == 0 || users == 1,
-                "seed {}: at {} of {id}: {holders:?}",
-                self.seed,
-                self.now
-            );
-        }
-    }
-
     /// Ends all faults and brings everybody back.
     pub fn calm_down(&mut self) {
         self.calm = true;
@@ -866,51 +659,6 @@ impl World {
         self.server.as_ref().is_some_and(|s| !s.in_grace())
             && (!self.weather.front || front.is_some_and(Front::is_idle))
             && self.nodes.iter().all(|n| n.client.as_ref().is_some_and(at_rest))
-    }
-
-    /// What the front keeps is what the server has.
-    fn check_front_states(&self) {
-        let Some(front) = &self.front.front else { return };
-        let seed = self.seed;
-        for id in front.known() {
-            let key = [&b"r"[..], &id.0.to_be_bytes()].concat();
-            let record = weft_ringer::store::Store::get(&self.store, &key).expect("memory");
-            let stored: Option<Rnode> =
-                record.map(|r| weft_ringer::wire::decode(&r.value).expect("an rnode"));
-            if let Some(cached) = front.cached(id) {
-                assert_eq!(Some(cached), stored.as_ref(), "seed {seed}: the front, {id}");
-            }
-            let Some((names, complete)) = front.names(id) else { continue };
-            for (name, dirent) in names {
-                let key = [&b"d"[..], &id.0.to_be_bytes(), name.bytes()].concat();
-                let record = weft_ringer::store::Store::get(&self.store, &key).expect("memory");
-                let stored = record.map(|r| weft_ringer::wire::decode(&r.value).expect("a name"));
-                assert_eq!(*dirent, stored, "seed {seed}: the front, {name:?} in {id}");
-            }
-            if let (true, Some(Rnode { body: Body::Directory { entries, .. }, .. })) =
-                (complete, stored)
-            {
-                let count = names.values().flatten().count() as u64;
-                assert_eq!(count, entries, "seed {seed}: the front, all names of {id}");
-            }
-        }
-    }
-
-    /// What each client has under a lease is what the server has.
-    pub fn check_states(&self) {
-        self.check_front_states();
-        for (i, node) in self.nodes.iter().enumerate() {
-            let Some(client) = &node.client else { continue };
-            for (id, mode) in client.leases(node.clock.read(self.now)) {
-                let key = [&b"r"[..], &id.0.to_be_bytes()].concat();
-                let record = weft_ringer::store::Store::get(&self.store, &key).expect("memory");
-                let stored = record.map(|r| weft_ringer::wire::decode(&r.value).expect("an rnode"));
-                if mode >= Mode::Read {
-                    let seed = self.seed;
-                    assert_eq!(client.cached(id), stored.as_ref(), "seed {seed}: client {i}, {id}");
-                }
-            }
-        }
     }
 }
 
