@@ -181,6 +181,14 @@ impl Live {
 }
 
 impl RingerFs {
+    /// The rnode with this inode number, which may be nobody's.
+    fn known(&self, ino: Ino) -> Result<RnodeId> {
+        if is_of_folders(ino) {
+            self.live.attr_of_folders(ino)?;
+        }
+        id(ino)
+    }
+
     /// Joins a cell, and waits until its server answers.
     ///
     /// # Errors
@@ -262,7 +270,7 @@ impl FileSystem for RingerFs {
     }
 
     fn setattr(&self, ino: Ino, set: &SetAttr) -> Result<Attr> {
-        let id = id(ino)?;
+        let id = self.known(ino)?;
         let before = self.live.get(id)?;
         if *set == SetAttr::default() {
             return Ok(before.attr());
@@ -453,14 +461,14 @@ impl FileSystem for RingerFs {
 
     fn read(&self, ino: Ino, handle: Handle, offset: u64, buf: &mut [u8]) -> Result<usize> {
         self.live.check_locks(handle)?;
-        self.live.read(id(ino)?, offset, buf)
+        self.live.read(self.known(ino)?, offset, buf)
     }
 
     fn write(&self, ino: Ino, handle: Handle, offset: u64, data: &[u8]) -> Result<usize> {
         self.live.check_locks(handle)?;
         let flags = locked(&self.live.handles).get(&handle.0).map(|open| open.flags);
         let append = flags.is_some_and(|f| f.contains(OpenFlags::APPEND));
-        self.live.write(id(ino)?, (!append).then_some(offset), data)
+        self.live.write(self.known(ino)?, (!append).then_some(offset), data)
     }
 
     fn has_locks(&self) -> bool {
