@@ -463,7 +463,10 @@ mod tests {
         let (disk, origin, cached) = cached();
         cached.write_at(&[1; 4096], 8192).unwrap();
         let (send, wrote) = mpsc::channel();
-        set(&origin.write, move || drop(send.send(())));
+        set(&origin.write, move || {
+            // Nobody may wait for it any more.
+            let _ = send.send(());
+        });
         let (send, written_back) = mpsc::channel();
         let again = Arc::clone(&cached);
         set(&disk.flush, move || {

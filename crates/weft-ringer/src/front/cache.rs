@@ -34,6 +34,8 @@ pub(super) struct Cached {
     /// What the parent has granted, by which grant.
     pub(super) mode: Option<Mode>,
     pub(super) token: Token,
+    /// A client is about to make it, and the parent is not known to have it yet.
+    pub(super) unborn: bool,
     /// What is to be left of that, when clients have let go.
     pub(super) recall: Option<Mode>,
     /// When something last happened after which earlier answers of the parent count for nothing.

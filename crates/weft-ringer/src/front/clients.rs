@@ -306,7 +306,8 @@ impl Front {
         self.leases.clear(id);
         self.leases.install(client, id, Mode::Write, Token::BORN);
         let stamp = self.next_stamp();
-        let cached = Cached { mode: Some(Mode::Write), stamp, ..Cached::default() };
+        let (mode, unborn) = (Some(Mode::Write), true);
+        let cached = Cached { mode, stamp, unborn, ..Cached::default() };
         self.rnodes.insert(id, cached);
     }
 
@@ -337,6 +338,9 @@ impl Front {
         for logged in ops.iter().filter(|o| o.seq <= applied) {
             if let Op::Create { id, .. } = logged.op {
                 local.last_count = local.last_count.max(id.count());
+                if let Some(cached) = self.rnodes.get_mut(&id) {
+                    cached.unborn = false;
+                }
             }
         }
         let first = ops.first().map_or(Seq(0), |o| o.seq);

@@ -214,8 +214,12 @@ impl Front {
             return false;
         }
         let (mode, token) = (cached.mode, cached.token);
+        // Of what is not made yet the parent has granted nothing. Were it told so, that could come late,
+        // when the client has made it in another epoch, and take away what the front has since then. If
+        // it is made all the same, the parent recalls it when somebody wants it.
+        let is_granted = mode.is_some() && !cached.unborn;
         self.rnodes.remove(&id);
-        if mode.is_some() {
+        if is_granted {
             self.send_lower(id, token, None);
         }
         true
