@@ -35,6 +35,10 @@ struct Cell {
     now: Moment,
     /// Messages between the front and the server.
     upstream: usize,
+    /// What the front says to the server is lost.
+    cut: bool,
+    /// What the front has given back at the server.
+    lowered: Vec<RnodeId>,
     calls: u64,
     said: Vec<FromServer>,
 }
@@ -51,6 +55,8 @@ impl Cell {
             clients: (1..=clients).map(new).collect(),
             now,
             upstream: 0,
+            cut: false,
+            lowered: Vec::new(),
             calls: 0,
             said: Vec::new(),
         };
@@ -79,7 +85,12 @@ impl Cell {
                         match action {
                             FrontAction::ToParent(message) => {
                                 self.upstream += 1;
-                                events.push_back(Event::Server(message));
+                                if let RequestBody::Lower { rnode, .. } = message.request.body {
+                                    self.lowered.push(rnode);
+                                }
+                                if !self.cut {
+                                    events.push_back(Event::Server(message));
+                                }
                             }
                             FrontAction::ToClient(send) if send.client == STRANGER => {
                                 self.said.push(send.message);
@@ -126,12 +137,17 @@ impl Cell {
         self.upstream - before
     }
 
-    /// What the front answers to a message of somebody who makes it up.
-    fn strange(&mut self, epoch: Epoch, generation: Generation, body: RequestBody) -> Reply {
+    /// Somebody who makes it up says something to the front.
+    fn say(&mut self, epoch: Epoch, generation: Generation, body: RequestBody) {
         self.calls += 1;
         let request = Request { id: RequestId(self.calls), body };
         let message = ToServer { client: STRANGER, epoch, generation, request };
         self.run(Event::Front(FrontEvent::FromClient(message)));
+    }
+
+    /// The same, and what the front answers.
+    fn strange(&mut self, epoch: Epoch, generation: Generation, body: RequestBody) -> Reply {
+        self.say(epoch, generation, body);
         match self.said.pop() {
             Some(FromServer::Reply { reply, .. }) => reply,
             other => panic!("{other:?}"),
@@ -178,6 +194,35 @@ fn what_one_has_looked_at_costs_the_others_nothing() {
     assert_eq!(cell.cost(1, Call::Get { id }), 2);
     let Outcome::Rnode(rnode) = cell.call(1, Call::Get { id }) else { panic!("an rnode") };
     assert_eq!(rnode.perm, 0o600);
+}
+
+/// Told to give it back, the server could hear of it late: when it was made after all, by the client in
+/// its next epoch, and the front has it.
+#[test]
+fn what_is_not_made_yet_is_not_given_back() {
+    let mut cell = Cell::new(1);
+    let hello = |life| RequestBody::Hello { incarnation: Incarnation(life) };
+    let Reply::Welcome { welcome } = cell.strange(Epoch(0), Generation(0), hello(1)) else {
+        panic!("welcome")
+    };
+    let (epoch, id) = (welcome.epoch, RnodeId::new(welcome.slot, welcome.last_count + 1));
+    let generation = Generation(u32::try_from(cell.front.epoch().0).expect("small"));
+    let asks = RequestBody::Acquire { rnode: RnodeId::ROOT, mode: Mode::Write };
+    let Reply::Granted { rnode: root, .. } = cell.strange(epoch, generation, asks) else {
+        panic!("a lease")
+    };
+    cell.cut = true;
+    let (parent, make) = (RnodeId::ROOT, Make::File { block_bytes: 1 << 16 });
+    let op = Op::Create { parent, name: name(1), id, make, perm: 0o644, uid: 0, gid: 0 };
+    let base = vec![(RnodeId::ROOT, root.version)];
+    let logged = Logged { seq: Seq(1), epoch, stamp: Time::default(), op, base };
+    cell.say(epoch, generation, RequestBody::Commit { prev: Seq(0), ops: vec![logged] });
+    assert_eq!(cell.front.covers(id), Some(Mode::Write));
+    // The client begins another life.
+    cell.cut = false;
+    cell.say(Epoch(0), Generation(0), hello(2));
+    assert_eq!(cell.front.covers(id), None);
+    assert!(!cell.lowered.contains(&id), "{:?}", cell.lowered);
 }
 
 #[test]
