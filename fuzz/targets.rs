@@ -699,11 +699,14 @@ pub fn ringer_wire(data: &[u8]) {
     one_form::<ToServer>(data);
     one_form::<FromServer>(data);
     one_form::<weft::ringer::Rnode>(data);
+    one_form::<weft::ringer::ToldText>(data);
     one_form::<Ask>(data);
     one_form::<Answer>(data);
     one_form::<ToPeer>(data);
     one_form::<FromPeer>(data);
-    let _ = String::from_utf8_lossy(data).parse::<weft::ringer::query::Query>();
+    let text = String::from_utf8_lossy(data);
+    let _ = text.parse::<weft::ringer::query::Query>();
+    let _ = text.parse::<weft::ringer::Policy>();
     frames::<Ask>(data);
     frames::<FromPeer>(data);
     frames::<ToServer>(data);

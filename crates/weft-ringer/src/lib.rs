@@ -69,7 +69,8 @@
 //! |---|---|
 //! | [`op`] | what each change does |
 //! | [`locks`] | ranges of a file that are locked, and what excludes what |
-//! | [`Policy`] | what is wanted for the files below a directory: copies, history |
+//! | [`Policy`] | what is wanted for the files below a directory: copies, history, what is searched for |
+//! | [`Text`] | what a text file says |
 //! | [`client`] | what a client has under leases, its log, calls and recalls |
 //! | [`mds`] | the metadata server: sessions, the table of leases, changes carried out |
 //! | [`front`] | a server in front of another one |
@@ -103,6 +104,7 @@ pub mod serve;
 pub mod store;
 #[cfg(feature = "testing")]
 pub mod testing;
+mod text;
 mod types;
 pub mod wire;
 
@@ -113,6 +115,7 @@ pub use rnode::{
     BLOCK_MAX_BYTES, BLOCK_MIN_BYTES, BLOCKS_MAX, Block, Body, Bytes, Dirent, Holders, LINKS_MAX,
     Name, Rnode, TAGS_XATTR, TARGET_MAX_BYTES, XATTR_MAX_BYTES, XATTRS_MAX_BYTES,
 };
+pub use text::{TEXT_MAX_BYTES, Text, ToldText};
 pub use types::{
     BlockHash, ClientId, Cookie, Epoch, Generation, Incarnation, Mode, Moment, RequestId, RnodeId,
     Seq, Token, Version,

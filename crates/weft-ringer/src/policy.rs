@@ -10,12 +10,14 @@
 //! versions=10  what a file was is kept, ten times back
 //! keep=604800  for so many seconds
 //! every=10     but what stood for less than ten seconds after the last that was kept is not
+//! text=64K     the words of text files of up to 65,536 bytes are searched for; `none`: of no file
 //! ```
 
 use std::fmt;
 use std::str::FromStr;
 
 use crate::rnode::{Bytes, Rnode};
+use crate::text::TEXT_MAX_BYTES;
 
 /// The attribute of a directory that holds its policy.
 pub const POLICY_XATTR: &[u8] = b"user.weft.policy";
@@ -26,7 +28,7 @@ pub const VERSIONS_MAX: u32 = 1000;
 /// The longest time that can be asked for, in seconds: a hundred years.
 const SECONDS_MAX: u64 = 100 * 366 * 24 * 3600;
 /// The longest policy that is looked at, in bytes.
-const TEXT_MAX_BYTES: usize = 1024;
+const POLICY_MAX_BYTES: usize = 1024;
 
 /// What is wanted for the files below a directory.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
@@ -41,6 +43,8 @@ pub struct Policy {
     pub keep_secs: u64,
     /// How many seconds are at least between two that are kept by one client.
     pub every_secs: u64,
+    /// The longest text file whose words are searched for, in bytes; 0: none is.
+    pub text_bytes: u64,
 }
 
 /// Why a text is no policy.
@@ -49,7 +53,8 @@ pub struct Policy {
 pub enum PolicyError {
     /// Not a word of a policy.
     #[error(
-        "`{0}` is not part of a policy: copies=N, fsync=N, versions=N, keep=SECONDS, every=SECONDS"
+        "`{0}` is not part of a policy: copies=N, fsync=N, versions=N, keep=SECONDS, every=SECONDS, \
+         text=BYTES"
     )]
     Word(String),
     /// A number that is none, or too large.
@@ -63,7 +68,7 @@ pub enum PolicyError {
 impl Default for Policy {
     fn default() -> Self {
         let (keep_secs, every_secs) = (7 * 24 * 3600, 10);
-        Self { copies: 0, fsync: 0, versions: 0, keep_secs, every_secs }
+        Self { copies: 0, fsync: 0, versions: 0, keep_secs, every_secs, text_bytes: 0 }
     }
 }
 
@@ -72,7 +77,7 @@ impl Policy {
     #[must_use]
     pub fn of(rnode: &Rnode) -> Option<Self> {
         let text = rnode.xattrs.get(&Bytes(POLICY_XATTR.to_vec())).filter(|_| rnode.is_dir())?;
-        let text = std::str::from_utf8(text.0.get(..text.0.len().min(TEXT_MAX_BYTES))?).ok()?;
+        let text = std::str::from_utf8(text.0.get(..text.0.len().min(POLICY_MAX_BYTES))?).ok()?;
         let mut policy = Self::default();
         for word in text.split_whitespace() {
             let _ = policy.take(word);
@@ -99,17 +104,34 @@ impl Policy {
             "versions" => self.versions = number(VERSIONS_MAX)?,
             "keep" => self.keep_secs = seconds(SECONDS_MAX)?,
             "every" => self.every_secs = seconds(SECONDS_MAX)?,
+            "text" => {
+                let too_much = || PolicyError::Number(word.to_owned(), TEXT_MAX_BYTES);
+                self.text_bytes = text_bytes(value).ok_or_else(too_much)?;
+            }
             _ => return Err(unknown()),
         }
         Ok(())
     }
 }
 
+/// A length of text files: a number of bytes with K or M, or `none`.
+fn text_bytes(text: &str) -> Option<u64> {
+    if text == "none" {
+        return Some(0);
+    }
+    let (digits, shift) = match text.strip_suffix(['K', 'k']) {
+        Some(digits) => (digits, 10),
+        None => text.strip_suffix('M').map_or((text, 0), |digits| (digits, 20)),
+    };
+    let number: u64 = digits.parse().ok()?;
+    number.checked_mul(1 << shift).filter(|n| *n <= TEXT_MAX_BYTES)
+}
+
 impl FromStr for Policy {
     type Err = PolicyError;
 
     fn from_str(text: &str) -> Result<Self, PolicyError> {
-        if text.len() > TEXT_MAX_BYTES {
+        if text.len() > POLICY_MAX_BYTES {
             return Err(PolicyError::Word(text.chars().take(20).collect()));
         }
         let mut policy = Self::default();
@@ -120,16 +142,19 @@ impl FromStr for Policy {
 
 impl fmt::Display for Policy {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-        let Self { copies, fsync, versions, keep_secs, every_secs } = self;
+        let Self { copies, fsync, versions, keep_secs, every_secs, text_bytes } = self;
         write!(f, "copies={copies} fsync={fsync}")?;
         if *versions > 0 {
             write!(f, " versions={versions} keep={keep_secs} every={every_secs}")?;
+        }
+        if *text_bytes > 0 {
+            write!(f, " text={text_bytes}")?;
         }
         Ok(())
     }
 }
 
-crate::wire::wire_struct!(Policy { copies, fsync, versions, keep_secs, every_secs });
+crate::wire::wire_struct!(Policy { copies, fsync, versions, keep_secs, every_secs, text_bytes });
 
 #[cfg(test)]
 mod tests {
@@ -140,13 +165,23 @@ mod tests {
     fn a_policy_is_read_as_it_is_written() {
         for (copies, fsync) in [(0, 0), (1, 0), (16, 16), (3, 2)] {
             for versions in [0, 1, 1000] {
-                let policy = Policy { copies, fsync, versions, ..Policy::default() };
-                assert_eq!(policy.to_string().parse(), Ok(policy));
+                for text_bytes in [0, 1, TEXT_MAX_BYTES] {
+                    let rest = Policy { text_bytes, ..Policy::default() };
+                    let policy = Policy { copies, fsync, versions, ..rest };
+                    assert_eq!(policy.to_string().parse(), Ok(policy));
+                }
             }
         }
         assert_eq!("".parse(), Ok(Policy::default()));
         for bad in ["copies", "copies=", "copies=17", "copies=-1", "fsync=1", "x=1", "copies=1,"] {
             assert!(bad.parse::<Policy>().is_err(), "{bad}");
+        }
+        for (text, text_bytes) in [("none", 0), ("7", 7), ("64K", 65_536), ("1M", 1 << 20)] {
+            let policy: Policy = format!("text={text}").parse().expect("a policy");
+            assert_eq!(policy, Policy { text_bytes, ..Policy::default() });
+        }
+        for bad in ["", "K", "-1", "2M", "1048577", "99999999999999999999", "all", "64k8"] {
+            assert!(format!("text={bad}").parse::<Policy>().is_err(), "{bad}");
         }
         assert!(" ".repeat(2000).parse::<Policy>().is_err());
     }

@@ -7,6 +7,9 @@
 //! kind:file             kind:dir, kind:link, kind:special
 //! size>10M size<1G      length in bytes; K, M, G, T are powers of 1024
 //! mtime>2026-01-01      last change of content, by days in UTC or seconds since 1970
+//! text:word             files whose text has this word, as far as a policy has it searched for
+//! text:wor*             or one that begins so
+//! text:"two words"      or these, one after the other
 //! -tag:draft -old       not with
 //! "two words"           one word or value with blanks in it
 //! tag:un & kind:file    & may stand between conditions
@@ -38,6 +41,13 @@ pub enum Condition {
     After(i64),
     /// Its content was changed before this second since 1970.
     Before(i64),
+    /// Its text has these words one after the other; the last of them may go on if that is said.
+    Text {
+        /// The words.
+        words: String,
+        /// Whether a word that begins as the last one does is one.
+        begins: bool,
+    },
 }
 
 /// Kinds as people tell them apart.
@@ -141,6 +151,7 @@ fn condition(term: &str) -> Result<(Condition, bool), QueryError> {
             match (name, &term[at..=at]) {
                 ("tag", ":") => Condition::Tag(value.to_owned()),
                 ("name", ":") => Condition::Word(value.to_owned()),
+                ("text", ":") => text(value)?,
                 ("kind" | "type", ":") => Condition::Kind(kind(value)?),
                 ("size", ">") => Condition::Larger(size(value)?),
                 ("size", "<") => Condition::Smaller(size(value)?),
@@ -156,6 +167,17 @@ fn condition(term: &str) -> Result<(Condition, bool), QueryError> {
         }
     };
     Ok((condition, wanted))
+}
+
+fn text(value: &str) -> Result<Condition, QueryError> {
+    let (words, begins) = match value.strip_suffix('*') {
+        Some(words) => (words, true),
+        None => (value, false),
+    };
+    if !words.contains(char::is_alphanumeric) {
+        return Err(bad(format!("'text:{value}' has no word")));
+    }
+    Ok(Condition::Text { words: words.to_owned(), begins })
 }
 
 fn kind(text: &str) -> Result<Kind, QueryError> {
@@ -217,7 +239,8 @@ mod tests {
     #[test]
     fn queries_are_understood() {
         let query: Query =
-            "report tag:un -tag:\"not done\" & project:x size>10K mtime<2026-03-01 kind:dir"
+            "report tag:un -tag:\"not done\" & project:x size>10K mtime<2026-03-01 kind:dir \
+             text:word -text:\"two wor*\""
                 .parse()
                 .expect("a query");
         assert_eq!(
@@ -230,6 +253,8 @@ mod tests {
                 (Condition::Larger(10_240), true),
                 (Condition::Before(1_772_323_200), true),
                 (Condition::Kind(Kind::Directory), true),
+                (Condition::Text { words: "word".into(), begins: false }, true),
+                (Condition::Text { words: "two wor".into(), begins: true }, false),
             ]
         );
         for text in [
@@ -244,6 +269,10 @@ mod tests {
             ":x",
             "a>1",
             "-",
+            "text:",
+            "text:*",
+            "text:--",
+            "text>x",
         ] {
             assert!(text.parse::<Query>().is_err(), "{text}");
         }

@@ -217,6 +217,16 @@ fn seconds(text: &str) -> Result<u64, String> {
     number.checked_mul(unit).ok_or_else(|| "that is too long".into())
 }
 
+/// The longest text file that is searched, in bytes, as a policy has it.
+fn text_size(text: &str) -> Result<u64, String> {
+    const WHAT: &str = "none, or a number of bytes with K or M, at most 1M";
+    if text.contains(char::is_whitespace) {
+        return Err(WHAT.into());
+    }
+    let policy = format!("text={text}").parse::<weft::ringer::Policy>();
+    policy.map(|policy| policy.text_bytes).map_err(|_| WHAT.into())
+}
+
 #[derive(Debug, Args)]
 pub struct PolicyArgs {
     /// A directory of a mounted cell
@@ -237,8 +247,12 @@ pub struct PolicyArgs {
     /// The shortest time between two versions that one client keeps [default: 10s]
     #[arg(long, value_name = "TIME", value_parser = seconds)]
     pub every: Option<u64>,
+    /// The words of text files are searched for, of those of up to so many bytes (64K, at most 1M);
+    /// none for no file
+    #[arg(long, value_name = "SIZE", value_parser = text_size)]
+    pub text: Option<u64>,
     /// Take what the directory above has
-    #[arg(long, conflicts_with_all = ["copies", "fsync", "versions", "keep", "every"])]
+    #[arg(long, conflicts_with_all = ["copies", "fsync", "versions", "keep", "every", "text"])]
     pub inherit: bool,
 }
 
@@ -246,10 +260,10 @@ impl PolicyArgs {
     /// Whether anything is to be set.
     pub fn sets(&self) -> bool {
         let numbers = [self.copies, self.versions];
-        let times = [self.keep, self.every];
+        let sizes = [self.keep, self.every, self.text];
         self.fsync.is_some()
             || numbers.iter().any(Option::is_some)
-            || times.iter().any(Option::is_some)
+            || sizes.iter().any(Option::is_some)
     }
 }
 

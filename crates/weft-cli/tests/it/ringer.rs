@@ -23,7 +23,7 @@ impl Cell {
         cell
     }
 
-    fn address(&self) -> String {
+    pub fn address(&self) -> String {
         format!("unix:{}", self.bench.path("s").display())
     }
 

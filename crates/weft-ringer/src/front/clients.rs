@@ -153,7 +153,8 @@ impl Front {
             | RequestBody::Needed { .. }
             | RequestBody::Versions { .. }
             | RequestBody::OldVersion { .. }
-            | RequestBody::Removed { .. }) => self.relay(now, client, id, &body),
+            | RequestBody::Removed { .. }
+            | RequestBody::Text { .. }) => self.relay(now, client, id, &body),
             // A front has no fronts.
             RequestBody::Hello { .. }
             | RequestBody::HelloFront { .. }

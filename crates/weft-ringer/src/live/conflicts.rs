@@ -294,6 +294,7 @@ impl RingerFs {
         if self.live.get_any(to)?.size_bytes() < end_bytes {
             let change = crate::op::Change { size_bytes: Some(end_bytes), ..Default::default() };
             self.live.apply(Op::SetAttr { id: to, change }, to)?;
+            self.live.has_changed(to);
         }
         Ok(())
     }

@@ -40,6 +40,8 @@ pub(super) struct Uneven {
     pub(super) dir: Option<RnodeId>,
     /// When it is looked at next.
     pub(super) due: Instant,
+    /// The server may lack what it says.
+    pub(super) is_untold: bool,
 }
 
 /// The content of a regular file.
@@ -100,7 +102,7 @@ impl Live {
     pub(super) fn has_changed(&self, id: RnodeId) {
         let dir = self.directory_of(id);
         let due = Instant::now() + self.engine.options.settle;
-        locked(&self.engine.uneven).insert(id, Uneven { dir, due });
+        locked(&self.engine.uneven).insert(id, Uneven { dir, due, is_untold: true });
     }
 
     /// Makes a copy of a file that stays, or brings it up to date. Calls `go_on` after each block,

@@ -289,10 +289,11 @@ impl Live {
                 None => return Err(Error::Stale(number)),
             }
         };
-        // What was tagged here is to be found.
+        // What was tagged and written here is to be found.
         if !self.engine.is_all_flushed() {
             self.engine.sync()?;
         }
+        self.tell_texts();
         let found = Arc::new(self.search(&text)?);
         let mut table = locked(&self.folders.0);
         if table.nodes.contains_key(&number) {

@@ -18,6 +18,7 @@ use super::content::{WRITERS, io_error};
 use super::engine::{Engine, locked, wall};
 use super::folders::{COMPLETE_XATTR, Folders, TOP_NAME, is_of_folders};
 use super::history::Changing;
+use super::texts::Passed;
 use crate::client::{Call, Outcome};
 use crate::error::Refusal;
 use crate::op::{Change, Make, Op};
@@ -59,6 +60,8 @@ pub(super) struct Live {
     /// Those that may have lost their last name and are used by nobody here.
     pub(super) maybe_dead: Mutex<Vec<RnodeId>>,
     pub(super) folders: Folders,
+    /// Files whose text need not be told.
+    pub(super) passed: Mutex<Passed>,
 }
 
 impl std::fmt::Debug for Live {
@@ -211,6 +214,7 @@ impl RingerFs {
             seen: Mutex::default(),
             maybe_dead: Mutex::default(),
             folders: Folders::default(),
+            passed: Mutex::default(),
         });
         let keeper = Arc::downgrade(&live);
         let _ = engine.live.set(Weak::clone(&keeper));
@@ -347,6 +351,7 @@ impl FileSystem for RingerFs {
         let name = self::new_name(parent, new_name)?;
         self.live.get(id)?;
         self.live.apply(Op::Link { id, parent, name }, id)?;
+        self.live.has_changed(id);
         self.live.entry_in(parent, id)
     }
 
@@ -391,7 +396,7 @@ impl FileSystem for RingerFs {
         let op = Op::Rename { parent, name, new_parent, new_name, flags: flags.bits() };
         let (moved, _) = self.live.apply(op, parent)?;
         if let Some(id) = moved {
-            locked(&self.live.above).entry(id).and_modify(|above| *above = new_parent);
+            self.live.was_moved(id, new_parent);
         }
         replaced.into_iter().for_each(|id| self.live.is_perhaps_dead(id));
         Ok(())
@@ -508,11 +513,16 @@ impl FileSystem for RingerFs {
         let rnode = self.live.get(id)?;
         self.live.engine.sync()?;
         self.live.is_left(id);
+        if id == RnodeId::ROOT {
+            self.live.tell_texts();
+        }
         if matches!(rnode.body, Body::File { .. }) { self.live.wait_for_copies(id) } else { Ok(()) }
     }
 
     fn sync(&self) -> Result<()> {
-        self.live.engine.sync()
+        self.live.engine.sync()?;
+        self.live.tell_texts();
+        Ok(())
     }
 
     fn readdir(

@@ -200,6 +200,7 @@ impl Live {
             ..Change::default()
         };
         self.apply(Op::SetAttr { id: to, change }, to)?;
+        self.has_changed(to);
         self.is_left(to);
         Ok(())
     }

@@ -43,6 +43,7 @@ mod locks;
 mod open;
 mod peers;
 mod tending;
+mod texts;
 
 use std::path::PathBuf;
 use std::time::Duration;

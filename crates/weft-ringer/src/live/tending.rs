@@ -1,5 +1,5 @@
-//! What keeps copies as they are wanted, in a thread of its own: files that changed are spread, pinned
-//! ones fetched, and at times everything that stays is looked through.
+//! What keeps copies as they are wanted, in a thread of its own: files that changed are spread, and what
+//! they say is told; pinned ones are fetched, and at times everything that stays is looked through.
 
 use std::collections::{BTreeMap, BTreeSet};
 use std::io;
@@ -93,12 +93,16 @@ impl Live {
                 return;
             }
             let done = self.policy(id, seen.dir).and_then(|policy| {
-                if policy.copies == 0 {
+                if policy.copies == 0 && policy.text_bytes == 0 {
                     return Ok(());
                 }
-                // The server is to know what is copied.
+                // The server is to know what is told and copied.
                 self.engine.call(crate::client::Call::Sync)?;
-                self.spread(id, policy.copies, Instant::now())
+                let told = if policy.text_bytes > 0 { self.tell_text(id) } else { Ok(()) };
+                if policy.copies > 0 {
+                    self.spread(id, policy.copies, Instant::now())?;
+                }
+                told
             });
             let mut uneven = locked(&self.engine.uneven);
             let Some(entry) = uneven.get_mut(&id).filter(|entry| entry.due == seen.due) else {
@@ -227,8 +231,10 @@ impl Live {
             let Body::File { content, .. } = peeked.rnode.body else { continue };
             let have = peeked.holders.copies.values().filter(|v| **v == content).count() as u64;
             // With one that wrote it, or has the only copy.
-            if peeked.policy.copies > 0 && have <= u64::from(peeked.policy.copies) {
-                let uneven = Uneven { dir: None, due: Instant::now() };
+            let lacks_copies = peeked.policy.copies > 0 && have <= u64::from(peeked.policy.copies);
+            let is_untold = self.lacks_text(&peeked).is_some();
+            if lacks_copies || is_untold {
+                let uneven = Uneven { dir: None, due: Instant::now(), is_untold };
                 locked(&self.engine.uneven).entry(id).or_insert(uneven);
             }
         }

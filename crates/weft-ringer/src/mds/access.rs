@@ -101,6 +101,10 @@ impl Access {
                 }
                 Ok(true)
             }
+            // What it says of a file others find it by.
+            RequestBody::Text { rnode, .. } => {
+                self.level(store, *rnode).map(|level| level >= Some(Level::Write))
+            }
             RequestBody::Removed { dir: rnode }
             | RequestBody::AcquireLocks { rnode }
             | RequestBody::Hold { rnode, .. }

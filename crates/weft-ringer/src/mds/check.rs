@@ -8,13 +8,16 @@ use std::collections::{BTreeMap, BTreeSet};
 use super::records::number_of;
 use crate::rnode::{Body, Dirent, Holders, Name, Rnode};
 use crate::store::{Store, StoreResult};
-use crate::types::{Cookie, RnodeId};
+use crate::text::ToldText;
+use crate::types::{Cookie, RnodeId, Version};
 use crate::wire::{Wire, decode};
 
 /// Of how many problems more is kept than that they are there.
 pub const PROBLEMS_MAX: usize = 1000;
 /// Records that are read at once.
 const PAGE: usize = 1000;
+/// The same, of texts: they are longer.
+const TEXT_PAGE: usize = 20;
 
 /// Something that is not as it must be.
 #[derive(Debug, Clone, PartialEq, Eq)]
@@ -42,9 +45,13 @@ pub struct Checked {
 
 impl Checked {
     fn found(&mut self, code: &'static str, text: String) {
+        self.add(Problem { code, text });
+    }
+
+    pub(super) fn add(&mut self, problem: Problem) {
         self.problem_count += 1;
         if self.problems.len() < PROBLEMS_MAX {
-            self.problems.push(Problem { code, text });
+            self.problems.push(problem);
         }
     }
 
@@ -67,6 +74,8 @@ struct Seen {
     found_entries: u64,
     found_dirs: u32,
     has_blocks: bool,
+    /// Of a file.
+    content: Option<Version>,
 }
 
 /// Calls `each` with every record of a kind that can be read.
@@ -77,8 +86,9 @@ fn every<T: Wire>(
     mut each: impl FnMut(&[u8], T, &mut Checked),
 ) -> StoreResult<()> {
     let mut from = vec![kind];
+    let at_once = if kind == b'T' { TEXT_PAGE } else { PAGE };
     loop {
-        let page = store.range(&from, &[kind + 1], PAGE)?;
+        let page = store.range(&from, &[kind + 1], at_once)?;
         for (key, record) in &page {
             match decode(&record.value) {
                 Ok(value) => each(key, value, checked),
@@ -86,7 +96,7 @@ fn every<T: Wire>(
             }
         }
         match page.last() {
-            Some((last, _)) if page.len() == PAGE => from = [&last[..], &[0]].concat(),
+            Some((last, _)) if page.len() == at_once => from = [&last[..], &[0]].concat(),
             _ => return Ok(()),
         }
     }
@@ -112,6 +122,7 @@ pub fn check(store: &dyn Store) -> StoreResult<Checked> {
     check_orphans(store, &rnodes, &mut checked)?;
     check_names(store, &mut rnodes, &mut checked)?;
     check_holders(store, &rnodes, &mut checked)?;
+    check_texts(store, &rnodes, &mut checked)?;
     check_counts(&rnodes, &mut checked);
     check_tree(&rnodes, &mut checked);
     Ok(checked)
@@ -130,8 +141,10 @@ fn read_rnodes(store: &dyn Store, checked: &mut Checked) -> StoreResult<BTreeMap
             Body::Directory { parent, entries, .. } => (Some(parent), entries),
             _ => (None, 0),
         };
-        let has_blocks =
-            matches!(&rnode.body, Body::File { blocks, .. } if blocks.stored_bytes() > 0);
+        let (has_blocks, content) = match &rnode.body {
+            Body::File { blocks, content, .. } => (blocks.stored_bytes() > 0, Some(*content)),
+            _ => (false, None),
+        };
         let seen = Seen {
             kind: rnode.kind(),
             nlink: rnode.nlink,
@@ -141,6 +154,7 @@ fn read_rnodes(store: &dyn Store, checked: &mut Checked) -> StoreResult<BTreeMap
             found_entries: 0,
             found_dirs: 0,
             has_blocks,
+            content,
         };
         rnodes.insert(id, seen);
     })?;
@@ -250,6 +264,35 @@ fn check_holders(
     Ok(())
 }
 
+/// Texts are of what files are now.
+fn check_texts(
+    store: &dyn Store,
+    rnodes: &BTreeMap<RnodeId, Seen>,
+    checked: &mut Checked,
+) -> StoreResult<()> {
+    let mut contents = BTreeMap::new();
+    every(store, b't', checked, |key, content: Version, checked| {
+        let Some(id) = rnode_of(key) else {
+            return checked.found("damaged-record", format!("{key:02x?}"));
+        };
+        let now = rnodes.get(&id).and_then(|r| r.content);
+        checked.expect(now == Some(content), "text", || {
+            format!("the text of {id} is not of its present content")
+        });
+        contents.insert(id, content);
+    })?;
+    every(store, b'T', checked, |key, told: ToldText, checked| {
+        let of = rnode_of(key).and_then(|id| contents.remove(&id));
+        checked.expect(of == Some(told.content), "text", || {
+            format!("{key:02x?} is the text of another content than it should")
+        });
+    })?;
+    for id in contents.keys() {
+        checked.found("text", format!("the text of {id} is not there"));
+    }
+    Ok(())
+}
+
 fn check_counts(rnodes: &BTreeMap<RnodeId, Seen>, checked: &mut Checked) {
     for (id, rnode) in rnodes {
         let Seen { nlink, named, .. } = *rnode;
@@ -337,6 +380,9 @@ mod tests {
         assert_eq!(with(|t| t.put(key(b'o', 7), vec![])), ["orphan"]);
         assert_eq!(with(|t| t.put(key(b'o', 8), vec![])), ["orphan"]);
         assert_eq!(with(|t| t.put(key(b'h', 9), encode(&Holders::default()))), ["holders"]);
+        let content = encode(&Version::FIRST);
+        assert_eq!(with(|t| t.put(key(b't', 7), content)), ["text"]);
+        assert_eq!(with(|t| t.put(key(b'T', 7), vec![])), ["damaged-record"]);
         let root = encode(&Rnode::root(weft_vfs::Time::default()));
         assert_eq!(with(|t| t.put(key(b'r', 1), root)), ["entry-count"]);
         assert!(with(|t| t.remove(key(b'r', 1))).contains(&"no-root"));

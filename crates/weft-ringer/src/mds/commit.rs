@@ -8,6 +8,7 @@ use super::copies::load_holders;
 use super::history;
 use super::leases::Leases;
 use super::records::{self, Session, dirent_key, key, listing_key, name_key, rnode_key};
+use super::text;
 use crate::error::Refusal;
 use crate::op::{Logged, Op, View, execute};
 use crate::policy::Policy;
@@ -49,6 +50,7 @@ pub(super) struct Batch<'a> {
     made: BTreeSet<RnodeId>,
     /// Whether the change at hand asked what only a server can tell.
     asked: Cell<bool>,
+    moves_policies: bool,
 }
 
 impl Batch<'_> {
@@ -137,6 +139,8 @@ pub(super) struct Outcome {
     pub(super) transaction: Transaction,
     pub(super) session: Session,
     pub(super) made: BTreeSet<RnodeId>,
+    /// Whether a file may have another policy.
+    pub(super) moves_policies: bool,
 }
 
 /// Carries out those of `ops` that have not had their turn; all or none. They are a client's, under
@@ -158,8 +162,9 @@ pub(super) fn carry_out(
         dirents: RefCell::default(),
         made: BTreeSet::new(),
         asked: Cell::new(false),
+        moves_policies: false,
     };
-    let mut written = BTreeMap::new();
+    let (mut written, mut contents) = (BTreeMap::new(), BTreeSet::new());
     for logged in ops {
         if logged.seq <= session.applied {
             continue;
@@ -184,12 +189,17 @@ pub(super) fn carry_out(
             let version = batch.rnodes.borrow().get(id).map(|r| r.version);
             written.extend(version.map(|v| (*id, v)));
         }
+        contents.extend(has_other_content(&logged.op));
     }
     for (id, version) in written {
         let mut holders = load_holders(store, id).map_err(|e| (e.into(), None))?;
         note_writer(&mut holders, client, version);
         transaction.put(records::holders_key(id), encode(&holders));
     }
+    for id in contents {
+        text::outdated(store, id, &mut transaction).map_err(|e| (e.into(), None))?;
+    }
+    let moves_policies = batch.moves_policies;
     for (id, rnode) in batch.rnodes.into_inner() {
         if rnode.nlink == 0 {
             transaction.put(key(b'o', id.0), Vec::new());
@@ -198,7 +208,16 @@ pub(super) fn carry_out(
         let facts = Some(Facts::of(&rnode));
         transaction.index.push(IndexChange::File { rnode: id, facts });
     }
-    Ok(Outcome { transaction, session, made: batch.made })
+    Ok(Outcome { transaction, session, made: batch.made, moves_policies })
+}
+
+/// The file whose content a change makes another.
+fn has_other_content(op: &Op) -> Option<RnodeId> {
+    match op {
+        Op::Write { id, .. } => Some(*id),
+        Op::SetAttr { id, change } => change.size_bytes.map(|_| *id),
+        _ => None,
+    }
 }
 
 /// A client has written a file and has its blocks.
@@ -233,6 +252,7 @@ fn carry_out_one(
         return Err(Refusal::Fenced.into());
     }
     note_history(batch, logged, &effects.rnodes, transaction)?;
+    batch.moves_policies |= text::moves_policies(&logged.op, &effects);
     for ((dir, name), dirent) in effects.dirents {
         if let Some(old) = batch.dirent(dir, &name)? {
             transaction.remove(listing_key(dir, old.cookie));

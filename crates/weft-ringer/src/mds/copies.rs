@@ -8,7 +8,7 @@
 //!   clients that ask at once are answered one after the other.
 
 use super::records::{self, holders_key};
-use super::{Mds, Stop, history};
+use super::{Mds, Stop, history, text};
 use crate::error::Refusal;
 use crate::policy::Policy;
 use crate::rnode::{Body, Holders, Rnode};
@@ -76,6 +76,9 @@ impl Mds {
             RequestBody::Versions { rnode } => Ok(history::versions(store, *rnode)?),
             RequestBody::OldVersion { rnode, number } => history::version(store, *rnode, *number),
             RequestBody::Removed { dir } => history::removed_below(store, *dir),
+            RequestBody::Text { rnode, content, text } => {
+                self.take_text(store, *rnode, *content, text)
+            }
             _ => return Ok(None),
         };
         match answer {
@@ -89,7 +92,8 @@ impl Mds {
         let rnode = records::load_rnode(store, id)?.ok_or(Refusal::Stale)?;
         let holders = load_holders(store, id)?;
         let policy = policy(store, &rnode)?;
-        Ok(Reply::Peeked { peeked: Box::new(Peeked { rnode, holders, policy }) })
+        let told = text::told(store, id)?;
+        Ok(Reply::Peeked { peeked: Box::new(Peeked { rnode, holders, policy, told }) })
     }
 
     fn hold(

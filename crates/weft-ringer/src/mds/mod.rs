@@ -20,6 +20,7 @@ mod history;
 mod leases;
 mod locks;
 mod records;
+mod text;
 
 use std::collections::{BTreeMap, BTreeSet};
 
@@ -52,8 +53,11 @@ const MARGIN: u64 = 16;
 const LISTING_MAX: usize = 1000;
 
 /// How the index is made from a cell's records, for a store that has none.
-pub const INDEX: IndexSource =
-    IndexSource { ranges: &[(b"d", b"e"), (b"r", b"s")], read: records::indexed };
+pub const INDEX: IndexSource = IndexSource {
+    // Others wait while a page is read; a text is as long as many names.
+    ranges: &[(b"d", b"e", 1000), (b"r", b"s", 1000), (b"T", b"U", 20)],
+    read: records::indexed,
+};
 
 /// What can be set.
 #[derive(Debug, Clone)]
@@ -148,6 +152,7 @@ pub struct Mds {
     /// Until when a client that has to tell what it holds may still be welcomed.
     reclaim_until: Moment,
     due: history::Due,
+    texts: text::Sweep,
 }
 
 impl Mds {
@@ -195,6 +200,7 @@ impl Mds {
             locks: LockTable::new(generation, options.recall_retry_micros),
             reclaim_until: now.after(options.epoch_micros * 2),
             due: history::Due::new(now, wall),
+            texts: text::Sweep::new(),
             options,
             generation,
             cell,
@@ -273,6 +279,7 @@ impl Mds {
                 let steps = self.leases.advance_all(now);
                 self.take(store, steps, &mut out)?;
                 self.forget_what_is_due(store, now)?;
+                self.sweep_texts(store)?;
                 let steps = self.locks.leases.advance_all(now);
                 self.take_locks(steps, &mut out);
             }
@@ -630,6 +637,9 @@ impl Mds {
         for id in outcome.made {
             self.leases.install(holder, id, Mode::Write, Token::BORN);
         }
+        if outcome.moves_policies {
+            self.texts.begin();
+        }
         let (applied, refused) = (outcome.session.applied, outcome.session.refused);
         self.sessions.insert(client, outcome.session);
         Ok(Reply::Committed { applied, refused })
@@ -653,6 +663,7 @@ impl Mds {
                 }
                 transaction.index.push(IndexChange::File { rnode: id, facts: None });
                 history::ended(store, id, &mut transaction)?;
+                text::outdated(store, id, &mut transaction)?;
             }
         }
         if transaction.changes.is_empty() {

@@ -13,6 +13,8 @@
 //! w dir rnode          a file that was removed, with the directory whose policy keeps it
 //! z rnode              which directory that is
 //! o rnode              an rnode without a name, kept while somebody holds it
+//! t rnode              the content of a file whose text is searched for
+//! T rnode              that text, with the content
 //! ```
 //!
 //! Numbers in keys are 8 bytes, big-endian, so that keys sort as numbers do.
@@ -151,7 +153,9 @@ pub(super) fn touched(ops: &[Logged]) -> Vec<Vec<u8>> {
             | Op::Keep { id } => {
                 rnodes.push(rnode_key(*id));
             }
-            Op::Write { id, .. } => rnodes.extend([rnode_key(*id), holders_key(*id)]),
+            Op::Write { id, .. } => {
+                rnodes.extend([rnode_key(*id), holders_key(*id), key(b't', id.0)]);
+            }
         }
     }
     keys.append(&mut rnodes);
@@ -174,6 +178,10 @@ pub(super) fn indexed(key: &[u8], value: &[u8]) -> StoreResult<Option<IndexChang
             let dirent: Dirent = decode(value).map_err(|_| damaged("name", key))?;
             let rnode = Some(dirent.id);
             Some(IndexChange::Name { dir: id, name: name.to_vec(), rnode })
+        }
+        b'T' => {
+            let told = decode(value).map_err(|_| damaged("text", key))?;
+            Some(IndexChange::Text { rnode: id, told: Some(told) })
         }
         _ => None,
     })

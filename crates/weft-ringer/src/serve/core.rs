@@ -331,7 +331,9 @@ impl Core {
                 self.answer(number, &Answer::Denied { denial: Denial::NotAdmin });
             }
             Event::Check { number } => {
-                let checked = check(&*self.store).map_err(|e| store_error(&e))?;
+                let mut checked = check(&*self.store).map_err(|e| store_error(&e))?;
+                let mended = self.mds.check_texts(&mut *self.store, &mut checked);
+                mended.map_err(|e| store_error(&e))?;
                 self.answer(number, &answer_of(checked));
             }
             Event::Ping { number } => self.answer(number, &Answer::Pong {}),

@@ -1,4 +1,4 @@
-//! The index of a cell in SQLite: names, words of names, tags, attributes. It changes in the
+//! The index of a cell in SQLite: names, words of names, tags, attributes, words of texts. It changes in the
 //! transaction that changes what it is about ([`Transaction::index`](super::Transaction)), so a
 //! search sees what there was at one moment.
 //!
@@ -8,6 +8,8 @@
 //! file(rnode, kind, size, mtime)      every rnode
 //! tag(tag, rnode)
 //! attribute(name, value, rnode)       user.* but the tags, without the prefix
+//! text(rnode, content)                files whose text is searched for, and which content it is of
+//! text_words                          FTS5 over those texts, by text.rnode
 //! ```
 //!
 //! Source: <https://sqlite.org/fts5.html> (contentless-delete tables).
@@ -17,7 +19,9 @@ use rusqlite::{Connection, OptionalExtension, params, params_from_iter};
 
 use super::{Facts, IndexChange, StoreError, StoreResult};
 use crate::query::{Condition, Kind, Query};
-use crate::types::RnodeId;
+use crate::text::ToldText;
+use crate::types::{RnodeId, Version};
+use crate::wire::{decode, encode};
 
 pub(super) const TABLES: &str = "
     CREATE TABLE name (id INTEGER PRIMARY KEY, dir INTEGER NOT NULL, name BLOB NOT NULL,
@@ -32,6 +36,13 @@ pub(super) const TABLES: &str = "
     CREATE TABLE attribute (name TEXT, value TEXT, rnode INTEGER,
         PRIMARY KEY (name, value, rnode)) STRICT, WITHOUT ROWID;
     CREATE INDEX attribute_rnode ON attribute (rnode);
+";
+
+/// What a cell has beside these since version 2 of its tables.
+pub(super) const TEXT_TABLES: &str = "
+    CREATE TABLE text (rnode INTEGER PRIMARY KEY, content BLOB NOT NULL) STRICT;
+    CREATE VIRTUAL TABLE text_words USING fts5(text, content='', contentless_delete=1,
+        tokenize='unicode61 remove_diacritics 2');
 ";
 
 /// The longest path that is shown, in names.
@@ -97,8 +108,47 @@ pub(super) fn update(db: &Connection, change: &IndexChange) -> StoreResult<()> {
                 add.execute(params![name, value, rnode])?;
             }
         }
+        IndexChange::Text { rnode, told } => {
+            let rnode = number(*rnode);
+            if db.prepare_cached("DELETE FROM text WHERE rnode = ?")?.execute([rnode])? > 0 {
+                db.prepare_cached("DELETE FROM text_words WHERE rowid = ?")?.execute([rnode])?;
+            }
+            if let Some(ToldText { content, text }) = told {
+                db.prepare_cached("INSERT INTO text VALUES (?, ?)")?
+                    .execute(params![rnode, encode(content)])?;
+                db.prepare_cached("INSERT INTO text_words (rowid, text) VALUES (?, ?)")?
+                    .execute(params![rnode, text.as_str()])?;
+            }
+        }
     }
     Ok(())
+}
+
+/// The first `limit` files behind `after` whose text is there, each with the content that it is of.
+pub(super) fn texts(
+    db: &Connection,
+    after: RnodeId,
+    limit: usize,
+) -> StoreResult<Vec<(RnodeId, Version)>> {
+    let mut find = db
+        .prepare_cached("SELECT rnode, content FROM text WHERE rnode > ? ORDER BY rnode LIMIT ?")?;
+    let limit = i64::try_from(limit).unwrap_or(i64::MAX);
+    let rows = find.query_map(params![number(after), limit], |r| {
+        Ok((r.get::<_, i64>(0)?, r.get::<_, Vec<u8>>(1)?))
+    })?;
+    let mut texts = Vec::new();
+    for row in rows {
+        let (rnode, content) = row?;
+        let damaged = |_| StoreError::Failed(format!("the index of texts is damaged at {rnode}"));
+        texts.push((RnodeId(rnode.cast_unsigned()), decode(&content).map_err(damaged)?));
+    }
+    Ok(texts)
+}
+
+/// Words one after the other as FTS5 wants them; the last may go on if `begins`.
+fn phrase(words: &str, begins: bool) -> String {
+    let words = words.replace('"', "\"\"").replace('\0', " ");
+    format!("\"{words}\"{}", if begins { "*" } else { "" })
 }
 
 /// The rnodes that fit with their paths, at most `limit`.
@@ -114,9 +164,13 @@ pub(super) fn search(
     for (condition, wanted) in &query.0 {
         let (test, bound): (_, Vec<Value>) = match condition {
             Condition::Word(word) => {
-                let phrase = format!("\"{}\"*", word.replace('"', "\"\"").replace('\0', " "));
+                let phrase = phrase(word, true);
                 ("name.id IN (SELECT rowid FROM words WHERE words MATCH ?)", vec![phrase.into()])
             }
+            Condition::Text { words, begins } => (
+                "name.rnode IN (SELECT rowid FROM text_words WHERE text_words MATCH ?)",
+                vec![phrase(words, *begins).into()],
+            ),
             Condition::Tag(tag) => {
                 ("name.rnode IN (SELECT rnode FROM tag WHERE tag = ?)", vec![tag.clone().into()])
             }

@@ -10,6 +10,7 @@ use rusqlite::Connection;
 
 use super::{Hits, IndexChange, IndexSource, Record, StoreResult, index};
 use crate::query::Query;
+use crate::types::{RnodeId, Version};
 
 #[derive(Debug)]
 pub(super) struct LocalIndex {
@@ -21,22 +22,21 @@ pub(super) struct LocalIndex {
 }
 
 impl LocalIndex {
-    /// How many records are read at once. Others wait for so long.
-    pub(super) const PAGE: usize = 1000;
-
     pub(super) fn new(source: IndexSource) -> StoreResult<Self> {
         // An empty name: a file in the directory for temporary ones, gone when it is closed.
         let db = Connection::open("")?;
         db.pragma_update(None, "synchronous", "OFF")?;
         db.execute_batch(index::TABLES)?;
+        db.execute_batch(index::TEXT_TABLES)?;
         let from = source.ranges.first().map(|range| range.0.to_vec()).unwrap_or_default();
         Ok(Self { db, source, range: 0, from })
     }
 
-    /// Which part of the store is to be read next; `None` once all was read.
-    pub(super) fn wants(&self) -> Option<(Vec<u8>, Vec<u8>)> {
-        let range = self.source.ranges.get(self.range)?;
-        Some((self.from.clone(), range.1.to_vec()))
+    /// Which part of the store is to be read next, and how many records of it; `None` once all was
+    /// read.
+    pub(super) fn wants(&self) -> Option<(Vec<u8>, Vec<u8>, usize)> {
+        let (_, to, page) = self.source.ranges.get(self.range)?;
+        Some((self.from.clone(), to.to_vec(), *page))
     }
 
     /// Takes a page of what it [`wants`](Self::wants).
@@ -46,8 +46,9 @@ impl LocalIndex {
             changes.extend((self.source.read)(key, &record.value)?);
         }
         self.update(&changes)?;
+        let page = self.source.ranges.get(self.range).map_or(0, |range| range.2);
         match records.last() {
-            Some((last, _)) if records.len() >= Self::PAGE => {
+            Some((last, _)) if records.len() >= page => {
                 self.from = [&last[..], &[0]].concat();
             }
             _ => {
@@ -66,6 +67,18 @@ impl LocalIndex {
             index::update(&db, change)?;
         }
         Ok(db.commit()?)
+    }
+
+    /// `None` as long as not everything was read.
+    pub(super) fn texts(
+        &self,
+        after: RnodeId,
+        limit: usize,
+    ) -> StoreResult<Option<Vec<(RnodeId, Version)>>> {
+        if self.wants().is_some() {
+            return Ok(None);
+        }
+        index::texts(&self.db, after, limit).map(Some)
     }
 
     /// `None` as long as not everything was read.

@@ -23,7 +23,8 @@ mod sqlite;
 
 use crate::query::{Kind, Query};
 use crate::rnode::{Rnode, TAGS_XATTR};
-use crate::types::RnodeId;
+use crate::text::ToldText;
+use crate::types::{RnodeId, Version};
 
 #[cfg(feature = "etcd")]
 pub use etcd::{EtcdCell, EtcdOptions, EtcdStore, Taken};
@@ -113,6 +114,13 @@ pub enum IndexChange {
         rnode: RnodeId,
         /// What it is now; `None` if it is gone.
         facts: Option<Facts>,
+    },
+    /// What the text of a file is.
+    Text {
+        /// Which file.
+        rnode: RnodeId,
+        /// What it says, and with which content; `None` if that is not searched for any more.
+        told: Option<ToldText>,
     },
 }
 
@@ -223,8 +231,9 @@ pub trait Store {
 /// How the index of a cell is made from what its store has.
 #[derive(Debug, Clone, Copy)]
 pub struct IndexSource {
-    /// The keys, from each first one to before each second one, that something is told by.
-    pub ranges: &'static [(&'static [u8], &'static [u8])],
+    /// The keys, from each first one to before each second one, that something is told by; and how
+    /// many of them are read at once.
+    pub ranges: &'static [(&'static [u8], &'static [u8], usize)],
     /// What a key and its value tell.
     pub read: fn(&[u8], &[u8]) -> StoreResult<Option<IndexChange>>,
 }
@@ -240,6 +249,13 @@ pub trait CellStore: Store + std::fmt::Debug + Send {
     /// # Errors
     /// [`StoreError::Failed`].
     fn search(&self, query: &Query, limit: usize) -> StoreResult<Option<Hits>>;
+
+    /// The first `limit` files behind `after` whose text the index has, each with the content that it
+    /// is of, in order. `None` if the index is being made still.
+    ///
+    /// # Errors
+    /// [`StoreError::Failed`].
+    fn texts(&self, after: RnodeId, limit: usize) -> StoreResult<Option<Vec<(RnodeId, Version)>>>;
 
     /// Whether nobody else can have taken over. What was read before this is asked is right if it
     /// says so.

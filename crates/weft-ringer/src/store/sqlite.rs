@@ -19,12 +19,12 @@ use super::{
     CellStore, Change, Record, Revision, Store, StoreError, StoreResult, Transaction, index,
 };
 use crate::query::Query;
-use crate::types::RnodeId;
+use crate::types::{RnodeId, Version};
 
 /// The number in the file's header that tells a cell from other SQLite files: "weft".
 const APPLICATION_ID: i32 = 0x7765_6674;
 /// The version of the tables.
-const USER_VERSION: i32 = 1;
+const USER_VERSION: i32 = 2;
 
 const TABLES: &str = "
     CREATE TABLE record (key BLOB PRIMARY KEY, value BLOB NOT NULL, revision INTEGER NOT NULL)
@@ -84,10 +84,15 @@ impl SqliteStore {
             (0, 0) if empty => {
                 tables.execute_batch(TABLES)?;
                 tables.execute_batch(index::TABLES)?;
+                tables.execute_batch(index::TEXT_TABLES)?;
                 tables.pragma_update(None, "application_id", APPLICATION_ID)?;
                 tables.pragma_update(None, "user_version", USER_VERSION)?;
             }
             (APPLICATION_ID, USER_VERSION) => {}
+            (APPLICATION_ID, 1) => {
+                tables.execute_batch(index::TEXT_TABLES)?;
+                tables.pragma_update(None, "user_version", USER_VERSION)?;
+            }
             (APPLICATION_ID, later) => {
                 return Err(StoreError::Failed(format!(
                     "the cell has version {later}, this weft knows {USER_VERSION}"
@@ -117,6 +122,10 @@ impl SqliteStore {
 impl CellStore for SqliteStore {
     fn search(&self, query: &Query, limit: usize) -> StoreResult<Option<super::Hits>> {
         self.search(query, limit).map(Some)
+    }
+
+    fn texts(&self, after: RnodeId, limit: usize) -> StoreResult<Option<Vec<(RnodeId, Version)>>> {
+        index::texts(&self.db, after, limit).map(Some)
     }
 }
 

@@ -20,6 +20,7 @@ use crate::locks::{ClientLocks, FileLocks, LockClaim};
 use crate::op::Logged;
 use crate::policy::Policy;
 use crate::rnode::{Bytes, Dirent, Holders, Name, Rnode};
+use crate::text::Text;
 use crate::types::{
     BlockHash, ClientId, Cookie, Epoch, Generation, Incarnation, Mode, RequestId, RnodeId, Seq,
     Token, Version,
@@ -162,6 +163,16 @@ pub enum RequestBody {
         /// The directory.
         dir: RnodeId,
     },
+    /// What a file says, so that its words are found. It counts if the file has this content still,
+    /// and a policy wants it.
+    Text {
+        /// Which file.
+        rnode: RnodeId,
+        /// The content that is meant.
+        content: Version,
+        /// All of it.
+        text: Text,
+    },
     /// Asks for the lock lease of a file.
     AcquireLocks {
         /// Which file.
@@ -236,6 +247,7 @@ wire_enum!(RequestBody {
     24 => Versions { rnode },
     25 => OldVersion { rnode, number },
     26 => Removed { dir },
+    27 => Text { rnode, content, text },
     40 => HelloFront { incarnation },
     41 => Enter { client, incarnation },
     42 => Relay { client, epoch, id, body },
@@ -415,8 +427,10 @@ pub struct Peeked {
     pub holders: Holders,
     /// What is wanted for it.
     pub policy: Policy,
+    /// The content whose text is searched for.
+    pub told: Option<Version>,
 }
-wire_struct!(Peeked { rnode, holders, policy });
+wire_struct!(Peeked { rnode, holders, policy, told });
 
 /// What a file was.
 #[derive(Debug, Clone, PartialEq, Eq)]
@@ -532,7 +546,7 @@ pub enum Reply {
         /// What was seen.
         peeked: Box<Peeked>,
     },
-    /// To `Hold` and `Release`: yes.
+    /// To `Hold`, `Release` and `Text`: yes.
     Held {},
     /// To `Needed`.
     Needed {

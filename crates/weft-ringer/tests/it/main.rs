@@ -10,4 +10,6 @@ mod samples;
 mod sim;
 mod store;
 mod store_crash;
+#[cfg(feature = "sqlite")]
+mod text;
 mod wire;

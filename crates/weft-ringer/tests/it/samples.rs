@@ -9,7 +9,7 @@ use weft_ringer::wire::{
 };
 use weft_ringer::{
     Block, BlockHash, Body, Bytes, ClientId, Cookie, Dirent, Epoch, Generation, Holders,
-    Incarnation, Mode, Name, Policy, Refusal, RequestId, Rnode, RnodeId, Seq, Token, Version,
+    Incarnation, Mode, Name, Policy, Refusal, RequestId, Rnode, RnodeId, Seq, Text, Token, Version,
 };
 use weft_vfs::{FileKind, Time};
 
@@ -50,6 +50,12 @@ fn bytes(rng: &mut Rng) -> Bytes {
     let mut bytes = vec![0; rng.index(40)];
     rng.fill(&mut bytes);
     Bytes(bytes)
+}
+
+fn text(rng: &mut Rng) -> Text {
+    let letters: String =
+        (0..=rng.index(20)).map(|_| ['a', ' ', 'é', '\n'][rng.index(4)]).collect();
+    Text::of(letters.into_bytes()).expect("a text")
 }
 
 pub fn name(rng: &mut Rng) -> Name {
@@ -214,7 +220,7 @@ pub fn to_server(rng: &mut Rng) -> ToServer {
 }
 
 fn request(rng: &mut Rng) -> RequestBody {
-    match rng.below(22) {
+    match rng.below(23) {
         19 => RequestBody::HelloFront { incarnation: Incarnation(number(rng)) },
         20 => RequestBody::Enter {
             client: ClientId(number(rng)),
@@ -247,6 +253,7 @@ fn request(rng: &mut Rng) -> RequestBody {
         11 => RequestBody::Versions { rnode: id(rng) },
         12 => RequestBody::OldVersion { rnode: id(rng), number: number(rng) },
         13 => RequestBody::Removed { dir: id(rng) },
+        22 => RequestBody::Text { rnode: id(rng), content: version(rng), text: text(rng) },
         14 => RequestBody::AcquireLocks { rnode: id(rng) },
         15 => RequestBody::LowerLocks {
             rnode: id(rng),
@@ -314,7 +321,9 @@ fn reply(rng: &mut Rng) -> Reply {
                     versions: small(rng),
                     keep_secs: number(rng),
                     every_secs: number(rng),
+                    text_bytes: number(rng),
                 },
+                told: maybe(rng, version),
             }),
         },
         10 => Reply::Held {},

@@ -102,10 +102,10 @@ fn other_files_and_later_versions_are_refused() {
     let later = dir.path().join("later.db");
     drop(SqliteStore::open(&later).expect("made"));
     let db = rusqlite::Connection::open(&later).expect("opens");
-    db.pragma_update(None, "user_version", 2).expect("set");
+    db.pragma_update(None, "user_version", 3).expect("set");
     drop(db);
     let error = SqliteStore::open(&later).expect_err("from the future");
-    assert!(error.to_string().contains("version 2"), "{error}");
+    assert!(error.to_string().contains("version 3"), "{error}");
 }
 
 #[cfg(feature = "sqlite")]

@@ -77,6 +77,8 @@ struct PolicyReport {
     versions: u32,
     keep_seconds: u64,
     every_seconds: u64,
+    /// The longest text file whose words are searched for; 0 if none is.
+    text_bytes: u64,
 }
 
 /// `ringer policy`.
@@ -93,6 +95,7 @@ pub(super) fn policy(out: Output, args: &PolicyArgs) -> Outcome {
         policy.versions = args.versions.unwrap_or(policy.versions);
         policy.keep_secs = args.keep.unwrap_or(policy.keep_secs);
         policy.every_secs = args.every.unwrap_or(policy.every_secs);
+        policy.text_bytes = args.text.unwrap_or(policy.text_bytes);
         policy.fsync = match args.fsync {
             Some(Waits::Local) => 0,
             Some(Waits::Copies(n)) => n,
@@ -104,7 +107,7 @@ pub(super) fn policy(out: Output, args: &PolicyArgs) -> Outcome {
         set(dir, POLICY_XATTR, policy.to_string().as_bytes()).map_err(|e| no_cell(dir, e))?;
     }
     let own = get(dir, POLICY_XATTR).is_ok();
-    let Policy { copies, fsync, versions, keep_secs, every_secs } = listed(dir)?.policy;
+    let Policy { copies, fsync, versions, keep_secs, every_secs, text_bytes } = listed(dir)?.policy;
     let report = PolicyReport {
         directory: dir.display().to_string(),
         own,
@@ -113,6 +116,7 @@ pub(super) fn policy(out: Output, args: &PolicyArgs) -> Outcome {
         versions,
         keep_seconds: keep_secs,
         every_seconds: every_secs,
+        text_bytes,
     };
     out.report(&report, |to| {
         writeln!(
@@ -132,6 +136,10 @@ pub(super) fn policy(out: Output, args: &PolicyArgs) -> Outcome {
                 let days = keep_secs as f64 / 86400.0;
                 writeln!(to, "earlier versions: {n}, for {days} days, {every_secs} s apart")
             }
+        }?;
+        match text_bytes {
+            0 => writeln!(to, "text: not searched"),
+            n => writeln!(to, "text: searched, in files of up to {}", human(n)),
         }
     })?;
     Ok(DONE)

@@ -44,6 +44,14 @@ impl Live {
         locked(&self.above).get(&id).copied()
     }
 
+    /// An rnode has a name in `dir`, and not where it had one: another policy may hold for it.
+    pub(super) fn was_moved(&self, id: RnodeId, dir: RnodeId) {
+        let is_no_directory = locked(&self.above).get_mut(&id).map(|above| *above = dir).is_some();
+        if is_no_directory {
+            self.has_changed(id);
+        }
+    }
+
     /// The entry of an rnode that was found in `dir`, with a reference on it.
     pub(super) fn entry_in(&self, dir: RnodeId, id: RnodeId) -> Result<Entry> {
         let entry = self.entry(id)?;

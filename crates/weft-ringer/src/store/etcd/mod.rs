@@ -43,6 +43,7 @@ use super::{
     Transaction,
 };
 use crate::query::Query;
+use crate::types::{RnodeId, Version};
 use crate::wire::{decode, encode};
 
 /// Of how many transactions [`Store::changes`] tells at most.
@@ -490,13 +491,17 @@ impl CellStore for EtcdStore {
         self.index.search(query, limit)
     }
 
+    fn texts(&self, after: RnodeId, limit: usize) -> StoreResult<Option<Vec<(RnodeId, Version)>>> {
+        self.index.texts(after, limit)
+    }
+
     fn is_owned(&self) -> bool {
         self.session.is_owner()
     }
 
     fn idle(&mut self) -> StoreResult<()> {
-        let Some((from, to)) = self.index.wants() else { return Ok(()) };
-        let found = self.range(&from, &to, LocalIndex::PAGE)?;
+        let Some((from, to, page)) = self.index.wants() else { return Ok(()) };
+        let found = self.range(&from, &to, page)?;
         self.index.learn(&found)
     }
 }

@@ -8,6 +8,7 @@ mod joining;
 mod search;
 mod sharing;
 mod small_writes;
+mod text;
 mod tls;
 
 use std::path::{Path, PathBuf};

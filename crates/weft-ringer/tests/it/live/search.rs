@@ -16,7 +16,7 @@ use super::Cell;
 const WORDS: [&str; 6] = ["red", "green", "blue", "redder", "old", "new"];
 const TAGS: [&str; 3] = ["un", "draft", "not done"];
 
-fn found(cell: &Cell, query: &str) -> BTreeSet<String> {
+pub fn found(cell: &Cell, query: &str) -> BTreeSet<String> {
     let query = Bytes(query.as_bytes().to_vec());
     let answer = ask(&cell.address(), None, &Ask::Search { query, limit: 9999 }).expect("found");
     let Answer::Found { hits, complete: true } = answer else { panic!("{answer:?}") };
@@ -173,11 +173,12 @@ fn what_is_no_query_is_refused() {
     let a = cell.join("a");
     Walker::new(&a).write_file(b"/a \"b\" '; DROP TABLE name; --", b"", 0o644).expect("made");
     a.sync().expect("durable");
-    for query in ["", "size>x", "\"open", &"x ".repeat(100), &"y".repeat(5000)] {
+    for query in ["", "size>x", "text:--", "\"open", &"x ".repeat(100), &"y".repeat(5000)] {
         let query = Bytes(query.as_bytes().to_vec());
         assert!(ask(&cell.address(), None, &Ask::Search { query, limit: 10 }).is_err());
     }
-    for query in ["DROP", "* ' OR", "AND", "NEAR(a", "^", "\u{0}x"] {
+    let texts = ["text:\u{0}x", "text:AND", "text:'x)--", "text:x**", "text:a\u{301}"];
+    for query in ["DROP", "* ' OR", "AND", "NEAR(a", "^", "\u{0}x"].into_iter().chain(texts) {
         let query = Bytes(query.as_bytes().to_vec());
         let answer = ask(&cell.address(), None, &Ask::Search { query, limit: 10 });
         assert!(matches!(answer, Ok(Answer::Found { .. })), "{answer:?}");

@@ -5,7 +5,9 @@ use std::collections::{BTreeMap, BTreeSet};
 
 use weft_ringer::store::{MemoryStore, Store};
 use weft_ringer::wire::decode;
-use weft_ringer::{Body, Dirent, Name, Rnode, RnodeId};
+use weft_ringer::{Body, Dirent, Name, Rnode, RnodeId, ToldText, Version};
+
+use super::{says, value_of};
 
 fn records(store: &MemoryStore, kind: u8) -> Vec<(Vec<u8>, Vec<u8>)> {
     let all = store.range(&[kind], &[kind + 1], usize::MAX).expect("memory");
@@ -16,7 +18,8 @@ fn number(bytes: &[u8]) -> u64 {
     u64::from_be_bytes(bytes.try_into().expect("eight bytes"))
 }
 
-pub fn audit(seed: u64, store: &MemoryStore) {
+/// Returns of how many files the text is kept.
+pub fn audit(seed: u64, store: &MemoryStore) -> usize {
     let rnodes: BTreeMap<RnodeId, Rnode> = records(store, b'r')
         .into_iter()
         .map(|(key, value)| (RnodeId(number(&key[1..])), decode(&value).expect("an rnode")))
@@ -75,4 +78,27 @@ pub fn audit(seed: u64, store: &MemoryStore) {
             assert!(steps <= rnodes.len(), "seed {seed}: {id} is within itself");
         }
     }
+    audit_texts(seed, store, &rnodes)
+}
+
+/// What is kept of a file's text is what it says.
+fn audit_texts(seed: u64, store: &MemoryStore, rnodes: &BTreeMap<RnodeId, Rnode>) -> usize {
+    let texts: BTreeMap<u64, ToldText> = records(store, b'T')
+        .into_iter()
+        .map(|(key, value)| (number(&key[1..]), decode(&value).expect("a text")))
+        .collect();
+    let contents = records(store, b't')
+        .into_iter()
+        .map(|(key, value)| (number(&key[1..]), decode::<Version>(&value).expect("a version")));
+    let told: BTreeMap<_, _> = texts.iter().map(|(id, told)| (*id, told.content)).collect();
+    assert_eq!(told, contents.collect(), "seed {seed}: texts");
+    for (id, ToldText { content, text }) in &texts {
+        let body = rnodes.get(&RnodeId(*id)).map(|rnode| &rnode.body);
+        let Some(body @ Body::File { content: now, .. }) = body else {
+            panic!("seed {seed}: the text of {id}, which is no file")
+        };
+        assert_eq!(content, now, "seed {seed}: the text of {id}");
+        assert_eq!(*text, says(value_of(body).expect("a file")), "seed {seed}: the text of {id}");
+    }
+    texts.len()
 }

@@ -15,7 +15,10 @@ use weft_block::Rng;
 use weft_ringer::client::{Call, Outcome};
 use weft_ringer::locks::{Lock, LockStyle};
 use weft_ringer::op::{Make, Op};
-use weft_ringer::{Block, BlockHash, Body, Name, RnodeId, Version};
+use weft_ringer::wire::RequestBody;
+use weft_ringer::{
+    Block, BlockHash, Body, Bytes, Name, POLICY_XATTR, Rnode, RnodeId, Text, Version,
+};
 use weft_vfs::FileKind;
 
 use self::world::{MILLI, SECOND, Weather, World};
@@ -38,6 +41,7 @@ struct Work {
     files: Vec<RnodeId>,
     seen: Vec<Seen>,
     next_value: u64,
+    tells: bool,
 }
 
 fn block(value: u64) -> Block {
@@ -53,6 +57,26 @@ fn value_of(body: &Body) -> Option<u64> {
     Some(first.map_or(0, u64::from_le_bytes))
 }
 
+/// What a file with this value says.
+fn says(value: u64) -> Text {
+    Text::of(format!("{value:08}").into_bytes()).expect("a text")
+}
+
+/// What whoever has read a file tells the server of it.
+fn tell(rnode: &Rnode) -> Option<Call> {
+    let Body::File { content, .. } = rnode.body else { return None };
+    let value = value_of(&rnode.body).filter(|value| *value > 0)?;
+    let body = RequestBody::Text { rnode: rnode.id, content, text: says(value) };
+    Some(Call::Ask { body })
+}
+
+/// All files are to be found by what they say.
+fn want_texts() -> Call {
+    let (name, value) = (Bytes(POLICY_XATTR.to_vec()), Bytes(b"text=8".to_vec()));
+    let op = Op::SetXattr { id: RnodeId::ROOT, name, value };
+    Call::Apply { op, if_version: None }
+}
+
 impl Work {
     fn new() -> Self {
         let names = (0..3).map(|n| Name::new(format!("n{n}").as_bytes()).expect("a name"));
@@ -62,6 +86,7 @@ impl Work {
             files: Vec::new(),
             seen: Vec::new(),
             next_value: 1,
+            tells: false,
         }
     }
 
@@ -183,6 +208,7 @@ struct Summary {
     upstream: u64,
     locks: usize,
     unknown: usize,
+    texts: usize,
     written_open: usize,
     sealed_at_start: usize,
 }
@@ -203,6 +229,9 @@ fn run(seed: u64, front: bool) -> Summary {
     let weather = if front { weather.with_front(&mut Rng::stream(seed, 6)) } else { weather };
     let mut world = World::new(seed, weather);
     let mut work = Work::new();
+    // In some worlds callers tell what they have read.
+    work.tells = seed % 8 == 7;
+    let mut lacks_policy = work.tells;
     let calls = 40 + rng.index(200);
     // A few callers on each client: when each calls next, and what it waits for.
     let mut callers: Vec<(usize, u64, Option<u64>)> =
@@ -257,6 +286,9 @@ fn run(seed: u64, front: bool) -> Summary {
                 expected.extend(value.map(|v| (id, v)));
             }
         }
+        if lacks_policy && world.now > SECOND {
+            lacks_policy = world.call(0, want_texts()).is_none();
+        }
         settle(&mut world, &mut work, &mut callers, &mut rng);
         let until = world.now + 20 * MILLI;
         while world.step(until) {}
@@ -286,7 +318,7 @@ fn run(seed: u64, front: bool) -> Summary {
         while world.step(until) {}
     }
     world.check_states();
-    audit::audit(seed, &world.store);
+    let texts = audit::audit(seed, &world.store);
     let unknown = history::check(seed, &world, &expected);
     if !world.weather.ends_epochs() {
         assert_eq!((world.conflicts, world.calls.values().filter(|c| c.void).count()), (0, 0));
@@ -300,6 +332,7 @@ fn run(seed: u64, front: bool) -> Summary {
         upstream: world.upstream,
         locks,
         unknown,
+        texts,
         written_open: world.written_open,
         sealed_at_start: world.sealed_at_start,
     }
@@ -316,6 +349,13 @@ fn settle(
         let called = world.calls[&id].clone();
         if let Some((_, outcome)) = &called.returned {
             work.learn(&called.call, outcome);
+            let read = match (&called.call, outcome) {
+                (Call::Get { .. }, Outcome::Rnode(rnode)) if work.tells => Some(rnode),
+                _ => None,
+            };
+            if let Some(tell) = read.and_then(|rnode| tell(rnode)) {
+                world.call(called.client, tell);
+            }
         }
     }
     for caller in callers {
@@ -348,6 +388,7 @@ fn run_all(seeds: impl Iterator<Item = u64>, front: bool) -> (u64, Summary) {
         sum.upstream += one.upstream;
         sum.locks += one.locks;
         sum.unknown += one.unknown;
+        sum.texts += one.texts;
         sum.written_open += one.written_open;
         sum.sealed_at_start += one.sealed_at_start;
     }
@@ -366,7 +407,7 @@ fn worlds_are_linearizable() {
         assert!(sum.epochs_lost > 300 && sum.conflicts > 30, "{sum:?}");
         assert!(sum.locks > 3000, "{sum:?}");
         assert!(sum.written_open > 1000 && sum.sealed_at_start > 30, "{sum:?}");
-        assert!(sum.void * 5 < sum.calls && sum.unknown == 0, "{sum:?}");
+        assert!(sum.void * 5 < sum.calls && sum.unknown == 0 && sum.texts > 0, "{sum:?}");
     }
 }
 
