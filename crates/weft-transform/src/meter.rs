@@ -295,10 +295,8 @@ impl Transform for Metered {
         Some(Arc::new(Self { inner, meter: self.meter.clone() }))
     }
 
-    #[cfg(feature = "wasm")]
-    #[allow(private_interfaces, reason = "as in the trait")]
-    fn guests(&self) -> Option<&crate::stages::wasm::Shared> {
-        self.inner.guests()
+    fn as_neighbour(&self) -> Option<&dyn std::any::Any> {
+        self.inner.as_neighbour()
     }
 
     fn kept_as(&self) -> Option<Vec<u8>> {

@@ -135,11 +135,8 @@ pub trait Transform: fmt::Debug + Send + Sync {
         None
     }
 
-    /// Guests in one memory, if it is made of them.
-    #[cfg(feature = "wasm")]
-    #[doc(hidden)]
-    #[allow(private_interfaces, reason = "nobody else has stages like that")]
-    fn guests(&self) -> Option<&crate::stages::wasm::Shared> {
+    /// What a neighbour's [`joined`](Self::joined) may look for, to know a stage of its own kind.
+    fn as_neighbour(&self) -> Option<&dyn std::any::Any> {
         None
     }
 

@@ -16,6 +16,7 @@ mod calls;
 mod decide;
 mod explain;
 mod file;
+mod fill;
 mod ground;
 mod listing;
 mod names;

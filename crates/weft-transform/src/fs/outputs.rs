@@ -4,10 +4,7 @@
 //! different or is changed. Nothing is kept of a file that was changed within the last seconds: its
 //! times could stay the same with the next change.
 
-use std::collections::VecDeque;
-use std::sync::atomic::{AtomicBool, Ordering};
-use std::sync::{Arc, Condvar, Mutex, PoisonError};
-use std::time::Duration;
+use std::sync::Arc;
 
 use blake3::{Hash, Hasher};
 use weft_vfs::{Attr, FileSystem, Handle, Ino, Result, Time};
@@ -15,21 +12,16 @@ use weft_vfs::{Attr, FileSystem, Handle, Ino, Result, Time};
 use super::TransformFs;
 use super::base::locked;
 use super::file::{Around, Attached, File, Seen};
+use super::fill::{Fill, hand_over};
 use super::ground::Ground;
 use super::nodes::Node;
-use crate::outputs::{Entry, Filling, OutputCache};
+use crate::outputs::{Entry, OutputCache};
 
 /// How long a file must have stayed as it is.
 const SETTLED_SECS: i64 = 2;
 
 /// Bytes of a stored file that are hashed at a time.
 const HASHED_BYTES: usize = 1 << 20;
-
-/// Pieces of an output that wait to be written, at most.
-const QUEUED_MAX: usize = 8;
-
-/// How long the thread that writes them waits for the next.
-const LINGERS: Duration = Duration::from_millis(100);
 
 /// Numbers from here on were made up for inodes of other devices, and mean nothing tomorrow.
 const MADE_UP: u64 = u64::MAX / 2;
@@ -50,67 +42,16 @@ pub(super) enum What {
     Filling(Arc<Fill>),
 }
 
-/// An output on its way into the cache.
-pub(super) struct Fill {
-    filling: Mutex<Filling>,
-    /// Nothing more is taken.
-    over: AtomicBool,
-    queue: Mutex<Queue>,
-    /// Of the queue.
-    changed: Condvar,
-    asked: Asked,
-    /// The hash of what is stored, if it was worth taking before.
-    content: Option<Hash>,
-    looks: Option<Hash>,
-}
-
-/// Pieces of an output that are to be written: where, what, and whether it ends there.
-#[derive(Default)]
-struct Queue {
-    pieces: VecDeque<Piece>,
-    /// A thread takes them.
-    working: bool,
-}
-
-type Piece = (u64, Vec<u8>, bool);
-
-impl Fill {
-    /// Adds a piece; waits while there are many. Whether nobody takes them.
-    fn add(&self, piece: Piece) -> bool {
-        let mut queue = locked(&self.queue);
-        while queue.pieces.len() >= QUEUED_MAX {
-            queue = self.changed.wait(queue).unwrap_or_else(PoisonError::into_inner);
-        }
-        queue.pieces.push_back(piece);
-        self.changed.notify_all();
-        !std::mem::replace(&mut queue.working, true)
-    }
-
-    /// The next piece; `None` once there was none for a while.
-    fn next(&self) -> Option<Piece> {
-        let queue = locked(&self.queue);
-        let queue = self.changed.wait_timeout_while(queue, LINGERS, |q| q.pieces.is_empty());
-        let mut queue = queue.unwrap_or_else(PoisonError::into_inner).0;
-        let piece = queue.pieces.pop_front();
-        queue.working = piece.is_some();
-        self.changed.notify_all();
-        piece
-    }
-
-    fn clear(&self) {
-        *locked(&self.queue) = Queue::default();
-        self.changed.notify_all();
-    }
-}
-
 /// A file of which the cache might have the output.
-struct Asked {
+pub(super) struct Asked {
     seen: Seen,
     version: u64,
     stored: Ino,
     /// Of what is stored, and how it is seen.
     attr: Attr,
     network: Hash,
+    /// All stages work in place.
+    in_place: bool,
 }
 
 impl Output {
@@ -161,7 +102,8 @@ impl File {
         }
         let attr = around.fs.getattr(stored)?;
         let (version, network) = (self.version, hasher.finalize());
-        Ok(Some(Asked { seen, version, stored, attr, network }))
+        let in_place = self.in_place(around.place).is_some();
+        Ok(Some(Asked { seen, version, stored, attr, network, in_place }))
     }
 
     /// The inode below that has what is stored.
@@ -181,7 +123,7 @@ impl File {
     /// Whether all that is read of the file goes to the cache.
     pub(super) fn is_filling(&self) -> bool {
         match self.output() {
-            Some(What::Filling(fill)) => !fill.over.load(Ordering::Relaxed),
+            Some(What::Filling(fill)) => !fill.is_over(),
             _ => false,
         }
     }
@@ -280,15 +222,10 @@ impl TransformFs {
             return What::Kept(Arc::new(entry), key);
         }
         match cache.begin() {
-            Ok(filling) => What::Filling(Arc::new(Fill {
-                filling: Mutex::new(filling),
-                over: AtomicBool::new(false),
-                queue: Mutex::default(),
-                changed: Condvar::new(),
-                asked,
-                content,
-                looks,
-            })),
+            Ok(filling) => {
+                let in_place = asked.in_place;
+                What::Filling(Arc::new(Fill::new(filling, in_place, asked, content, looks)))
+            }
             Err(e) => {
                 tracing::warn!("the output cache takes nothing: {e}");
                 What::Nothing
@@ -299,9 +236,7 @@ impl TransformFs {
     /// The length of a file that is being opened, for an output that is on its way.
     pub(super) fn output_ends_at(&self, node: &Node, len_bytes: u64) {
         if let Some(What::Filling(fill)) = locked(&node.file).output() {
-            let mut filling = locked(&fill.filling);
-            filling.ends_at(len_bytes);
-            fill.over.store(filling.is_over(), Ordering::Relaxed);
+            fill.ends_at(len_bytes);
         }
     }
 
@@ -332,43 +267,14 @@ impl TransformFs {
             },
             Some(What::Filling(fill)) => {
                 let got = read(buf)?;
-                self.fill(node, cache, &fill, (offset, &buf[..got], got < buf.len()));
+                let (cache, ours) = (cache.clone(), fill.clone());
+                let done = move |ground: &Ground, node: &Node, len: u64| {
+                    finish_output(ground, &cache, node, &ours, len);
+                };
+                hand_over(&self.ground, node, &fill, (offset, buf, got), done);
                 Ok(got)
             }
             Some(What::Nothing) | None => read(buf),
-        }
-    }
-
-    /// Hands a piece of an output to the thread that writes it, so that its reader need not wait.
-    fn fill(
-        &self,
-        node: &Arc<Node>,
-        cache: &Arc<OutputCache>,
-        fill: &Arc<Fill>,
-        (offset, data, last): (u64, &[u8], bool),
-    ) {
-        if fill.over.load(Ordering::Relaxed) || !fill.add((offset, data.to_vec(), last)) {
-            return;
-        }
-        let work = {
-            let (ground, cache) = (self.ground.clone(), cache.clone());
-            let (node, fill) = (node.clone(), fill.clone());
-            move || {
-                while let Some((offset, data, last)) = fill.next() {
-                    let mut filling = locked(&fill.filling);
-                    let all = filling.take(offset, &data, last);
-                    fill.over.store(filling.is_over(), Ordering::Relaxed);
-                    drop(filling);
-                    if let Some(len) = all {
-                        finish_output(&ground, &cache, &node, &fill, len);
-                    }
-                }
-            }
-        };
-        if let Err(e) = std::thread::Builder::new().name("weft-output".into()).spawn(work) {
-            tracing::warn!("an output is not kept: {e}");
-            fill.over.store(true, Ordering::Relaxed);
-            fill.clear();
         }
     }
 }

@@ -175,7 +175,7 @@ impl Transform for Shared {
         self.members.iter().all(|(member, _)| member.guest.is_invertible())
     }
 
-    fn guests(&self) -> Option<&Shared> {
+    fn as_neighbour(&self) -> Option<&dyn std::any::Any> {
         Some(self)
     }
 
@@ -185,7 +185,8 @@ impl Transform for Shared {
         next: &dyn Transform,
         next_direction: Direction,
     ) -> Option<Arc<dyn Transform>> {
-        let joined = self.with(direction, next.guests()?, next_direction)?;
+        let next = next.as_neighbour()?.downcast_ref()?;
+        let joined = self.with(direction, next, next_direction)?;
         Some(Arc::new(joined))
     }
 }

@@ -9,7 +9,8 @@ use weft_vfs::{FileSystem, Handle, MemFs, OpenFlags, Result, SetAttr, SetTime, T
 
 use crate::common::{Random, registry};
 
-const RULES: &[u8] = b"*.log zstd\n*.sum guard | rot13\nvault/ aead key=work\n*@json json\n";
+const RULES: &[u8] =
+    b"*.log zstd\n*.sum guard | rot13\nvault/ aead key=work\n*@json json\n*@one view: increment\n";
 
 struct Cached {
     fs: TransformFs,
@@ -120,6 +121,30 @@ fn what_was_made_once_is_there_after_a_new_mount() -> Result<()> {
     second.settle(b"/copy.log");
     assert!(second.read(b"/copy.log", false)? == text);
     assert_eq!(second.count("weft_network_outputs_found_total"), 3);
+    Ok(())
+}
+
+/// What a reader is too fast for is made once more, behind its back.
+#[test]
+fn who_reads_once_and_fast_finds_all_of_it_kept() -> Result<()> {
+    let dir = tempfile::tempdir().expect("a directory");
+    let below = Arc::new(MemFs::new());
+    let cached = Cached::new(&below, dir.path().join("cache").as_path());
+    let text = Random(3).text(12_345_678);
+    Walker::new(&*below).write_file(b"/x", &text, 0o644)?;
+    cached.settle(b"/x");
+    let want: Vec<u8> = text.iter().map(|byte| byte + 1).collect();
+    assert!(cached.read(b"/x@one", false)? == want);
+    // From here on nothing is read, only opened.
+    let node = Walker::new(&cached.fs).resolve(b"/x@one")?;
+    let end = Instant::now() + Duration::from_secs(30);
+    while cached.count("weft_network_outputs_found_total") == 0 {
+        assert!(Instant::now() < end, "never kept");
+        let opened = cached.fs.open(node.ino(), OpenFlags::READ)?;
+        cached.fs.release(node.ino(), opened.handle)?;
+        std::thread::sleep(Duration::from_millis(5));
+    }
+    assert!(cached.read(b"/x@one", true)? == want);
     Ok(())
 }
 
