@@ -4,7 +4,7 @@
 use anyhow::{Result, bail};
 use std::time::{Duration, Instant};
 use weft::net::Address;
-use weft::ringer::net::{Answer, Ask, Conversation, SECRET_BYTES};
+use weft::ringer::net::{Answer, Ask, Conversation, Error, SECRET_BYTES};
 use weft::ringer::op::{Change, Logged, Make, Op};
 use weft::ringer::wire::{FromServer, Reply, Request, RequestBody, ToServer, Welcome};
 use weft::ringer::{
@@ -15,6 +15,9 @@ use weft::vfs::Time;
 
 /// How long an answer may take.
 const PATIENCE: Duration = Duration::from_secs(20);
+
+/// After how long a hello is said again.
+const HELLO_AGAIN: Duration = Duration::from_secs(1);
 
 /// A connection with a session.
 pub struct Desk {
@@ -58,14 +61,25 @@ impl Desk {
             seq: 0,
             renewed: Instant::now(),
         };
-        let Reply::Welcome { welcome } =
-            desk.ask(RequestBody::Hello { incarnation: Incarnation(1) })?
-        else {
-            bail!("the server does not welcome the client")
-        };
+        let welcome = desk.greet()?;
         let Welcome { epoch, slot, .. } = welcome;
         (desk.epoch, desk.slot) = (epoch, slot);
         Ok(desk)
+    }
+
+    /// Says hello until that is answered: a front that has no session of its own yet says nothing.
+    fn greet(&mut self) -> Result<Welcome> {
+        let end = Instant::now() + PATIENCE;
+        while Instant::now() < end {
+            let wanted = self.send(RequestBody::Hello { incarnation: Incarnation(1) })?;
+            match self.reply_to(wanted, Instant::now() + HELLO_AGAIN) {
+                Ok(Reply::Welcome { welcome }) => return Ok(welcome),
+                Ok(other) => bail!("the server does not welcome the client: {other:?}"),
+                Err(Error::Net(weft::net::Error::TimedOut(_))) => {}
+                Err(e) => return Err(e.into()),
+            }
+        }
+        bail!("the server does not answer a hello")
     }
 
     fn send(&mut self, body: RequestBody) -> Result<RequestId> {
@@ -80,9 +94,12 @@ impl Desk {
     /// A request and its reply.
     fn ask(&mut self, body: RequestBody) -> Result<Reply> {
         let wanted = self.send(body)?;
+        Ok(self.reply_to(wanted, Instant::now() + PATIENCE)?)
+    }
+
+    fn reply_to(&mut self, wanted: RequestId, deadline: Instant) -> Result<Reply, Error> {
         loop {
-            let Answer::Mds { message } = self.link.receive(Some(Instant::now() + PATIENCE))?
-            else {
+            let Answer::Mds { message } = self.link.receive(Some(deadline))? else {
                 continue;
             };
             if let FromServer::Reply { generation, id, reply } = *message

@@ -127,10 +127,10 @@ pub fn rates(bench: &Bench, section: &mut Section, data: &Path) -> Result<()> {
     ];
     section.table(&head, &rows);
     section.line(
-        "The same rounds on a mount with `--output-cache` and `--snapshot-views`: cold while the \
-         output is put into the cache, which is empty before, and warm once it is kept and the kernel \
-         reads it from there. *Times* beside the best pipeline above, *of plain* beside the plain \
-         read.",
+        "The same rounds on a mount with `--output-cache` and `--snapshot-views`: cold with an empty \
+         cache, past the page cache (the output is put into the cache meanwhile and afterwards), and \
+         warm once it is kept and the kernel reads it from there. *Times* beside the best pipeline \
+         above, *of plain* beside the plain read.",
     );
     section.table(&["N", "kept, cold", "times", "kept, warm", "of plain"], &kept);
     if let (Some((_, one)), Some((last, many))) = (measured.first(), measured.last()) {
@@ -146,9 +146,9 @@ pub fn rates(bench: &Bench, section: &mut Section, data: &Path) -> Result<()> {
     section.line(
         "Copies of a byte: in process one (the file to the block), whatever N is; a pipeline two for \
          each stage and one; through the mount three when cold (the file to the daemon's answer, the \
-         answer to the kernel's page, the page to the reader) and one when warm. With outputs kept four \
-         when cold (the file to the answer, the answer to the reader and to the thread that keeps it, \
-         from there to the cache), and one when warm.",
+         answer to the kernel's page, the page to the reader) and one when warm. With outputs kept two \
+         when cold (the file to the answer, the answer to the reader; what is kept is made beside or \
+         behind that), and one when warm.",
     );
     plot(bench, bytes, &measured)?;
     section.line("![Rates by number of stages](plots/transform.svg)");
