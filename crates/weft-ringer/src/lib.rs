@@ -118,5 +118,5 @@ pub use rnode::{
 pub use text::{TEXT_MAX_BYTES, Text, ToldText};
 pub use types::{
     BlockHash, ClientId, Cookie, Epoch, Generation, Incarnation, Mode, Moment, RequestId, RnodeId,
-    Seq, Token, Version,
+    SNAPSHOT_SLOTS, Seq, Token, Version,
 };

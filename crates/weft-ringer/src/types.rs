@@ -108,6 +108,9 @@ impl Token {
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Hash, PartialOrd, Ord)]
 pub struct RnodeId(pub u64);
 
+/// Slots from this one on are of snapshots. Clients do not come by so many.
+pub const SNAPSHOT_SLOTS: u32 = 1 << 30;
+
 impl RnodeId {
     /// The root directory of a cell.
     pub const ROOT: Self = Self(1);
@@ -122,6 +125,12 @@ impl RnodeId {
     #[must_use]
     pub fn slot(self) -> u32 {
         (self.0 >> 32) as u32
+    }
+
+    /// Whether it is part of a snapshot, which nobody changes.
+    #[must_use]
+    pub fn is_of_snapshot(self) -> bool {
+        self.slot() >= SNAPSHOT_SLOTS
     }
 
     /// The number within the slot.

@@ -21,6 +21,9 @@ pub enum Ringer {
     Search(Search),
     /// Show or change the tags of files
     Tag(Tag),
+    /// Keep what a directory of a mounted cell is, with all that is below it
+    #[command(subcommand)]
+    Snapshot(Snapshot),
     /// Check that a cell's records fit together, while it is served
     #[command(
         after_help = "Exit codes: 0 nothing is wrong, 4 something is, 8 it could not be looked at."
@@ -290,6 +293,27 @@ pub struct Tag {
     /// Take a tag away
     #[arg(long, short, value_name = "TAG", value_delimiter = ',')]
     pub remove: Vec<String>,
+}
+
+#[derive(Debug, Subcommand)]
+pub enum Snapshot {
+    /// Make a snapshot: DIRECTORY/.snapshots/NAME is what the directory is now
+    Create(SnapshotOf),
+    /// List the snapshots of a directory
+    List {
+        /// A directory of a mounted cell
+        directory: PathBuf,
+    },
+    /// Remove a snapshot; room that only it has taken is free within minutes
+    Remove(SnapshotOf),
+}
+
+#[derive(Debug, Args)]
+pub struct SnapshotOf {
+    /// A directory of a mounted cell
+    pub directory: PathBuf,
+    /// What the snapshot is called
+    pub name: std::ffi::OsString,
 }
 
 #[derive(Debug, Args)]

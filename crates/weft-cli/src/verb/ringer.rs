@@ -3,6 +3,7 @@
 mod copies;
 mod history;
 mod members;
+mod snapshots;
 mod tag;
 
 use super::background;
@@ -46,6 +47,7 @@ pub fn run(out: Output, verb: &Ringer) -> Outcome {
         Ringer::Status(args) => status(out, args),
         Ringer::Search(args) => search(out, args),
         Ringer::Tag(args) => tag::tag(out, args),
+        Ringer::Snapshot(args) => snapshots::snapshot(out, args),
         Ringer::Doctor(args) => doctor(out, args),
         Ringer::Conflicts(args) => conflicts(out, args),
         Ringer::Resolve(args) => resolve(out, args),

@@ -24,6 +24,7 @@ mod ringer_etcd;
 mod ringer_front;
 mod ringer_locks;
 mod ringer_members;
+mod ringer_snapshots;
 mod ringer_text;
 mod run;
 mod trace;

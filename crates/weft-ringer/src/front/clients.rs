@@ -154,7 +154,10 @@ impl Front {
             | RequestBody::Versions { .. }
             | RequestBody::OldVersion { .. }
             | RequestBody::Removed { .. }
-            | RequestBody::Text { .. }) => self.relay(now, client, id, &body),
+            | RequestBody::Text { .. }
+            | RequestBody::Snapshot { .. }
+            | RequestBody::RemoveSnapshot { .. }
+            | RequestBody::Snapshots { .. }) => self.relay(now, client, id, &body),
             // A front has no fronts.
             RequestBody::Hello { .. }
             | RequestBody::HelloFront { .. }

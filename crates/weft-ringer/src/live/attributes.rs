@@ -20,6 +20,10 @@ pub const HISTORY_XATTR: &[u8] = b"user.weft.history";
 /// The attribute that makes a file what it was, when it is set.
 pub const RESTORE_XATTR: &[u8] = b"user.weft.restore";
 
+/// The attribute of a directory that tells which snapshots of it there are, and makes and removes them
+/// when it is set.
+pub const SNAPSHOTS_XATTR: &[u8] = b"user.weft.snapshots";
+
 impl RingerFs {
     /// The value of an attribute that is not kept with the file; `None` for any other.
     pub(super) fn told(&self, ino: Ino, name: &[u8]) -> Option<Result<Vec<u8>>> {
@@ -30,6 +34,7 @@ impl RingerFs {
             STORE_XATTR if is_root => Ok(live.describe_store()),
             HOLDERS_XATTR => live.list_holders(id),
             HISTORY_XATTR => live.list_history(id),
+            SNAPSHOTS_XATTR => live.list_snapshots(id),
             PIN_XATTR if live.is_pinned(id) => Ok(b"1".to_vec()),
             _ => return None,
         })
@@ -43,6 +48,7 @@ impl RingerFs {
             CONFLICTS_XATTR if ino == self.root() => self.settle_conflict(value),
             PIN_XATTR => self.live.get(id).and_then(|_| self.live.pin(id, true)),
             RESTORE_XATTR => self.restore_from(ino, value),
+            SNAPSHOTS_XATTR => self.live.change_snapshots(id, value),
             STORE_XATTR | HOLDERS_XATTR | HISTORY_XATTR => Err(Error::NotPermitted),
             POLICY_XATTR => match self.check_policy(id, value) {
                 Ok(()) => return None,

@@ -350,11 +350,6 @@ impl Blocks {
         locked(&self.fetched).bytes
     }
 
-    /// Removes a block that was written here.
-    pub(super) fn remove_own(&self, rnode: RnodeId, hash: &BlockHash) {
-        self.remove(&self.path("own", rnode, hash));
-    }
-
     /// Removes a block that stays.
     fn remove(&self, path: &Path) {
         let len_bytes = fs::metadata(path).map_or(0, |found| found.len());

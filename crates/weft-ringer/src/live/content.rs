@@ -10,6 +10,7 @@ use super::engine::{Superseded, locked};
 use super::fs::Live;
 use crate::client::{Call, Outcome, Redo, Written};
 use crate::error::Refusal;
+use crate::mds::origin;
 use crate::op::Op;
 use crate::rnode::{BLOCKS_MAX, Block, Body, Rnode};
 use crate::types::{BlockHash, RnodeId, Seq};
@@ -236,7 +237,8 @@ impl Live {
             len += part.len();
             match file.blocks.get(&piece.index) {
                 Some(block) if block.hash.is_open() => {}
-                Some(block) => self.load(rnode.id, block, piece.within, part)?,
+                // Blocks of what is in a snapshot go by the number of what it was.
+                Some(block) => self.load(origin(rnode), block, piece.within, part)?,
                 None => part.fill(0),
             }
         }
@@ -417,9 +419,9 @@ impl Live {
         match self.engine.call(call)? {
             (Outcome::Refused(why), _) => {
                 let had = |hash: &BlockHash| old.values().any(|b| b.hash == *hash);
-                for hash in new.iter().filter_map(|(_, hash)| *hash).filter(|h| !had(h)) {
-                    self.engine.blocks.remove_own(id, &hash);
-                }
+                // One of them may be what the file was before: it goes if nobody needs it.
+                let useless = new.iter().filter_map(|(_, hash)| *hash).filter(|h| !had(h));
+                self.supersede(id, Seq::default(), useless);
                 Err(Lack::Failed(if why == Refusal::Busy {
                     Error::Busy
                 } else {

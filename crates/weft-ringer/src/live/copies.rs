@@ -264,15 +264,24 @@ impl Live {
         if !self.engine.is_all_flushed() {
             return Ok(());
         }
-        for part in here.chunks(NEEDED_MAX) {
-            let body = RequestBody::Needed { rnode: id, hashes: part.to_vec() };
-            let Reply::Needed { hashes } = self.ask(body)? else { return Ok(()) };
-            let needed: BTreeSet<BlockHash> = hashes.into_iter().collect();
-            for hash in part.iter().filter(|hash| !needed.contains(hash)) {
-                blocks.remove_staying(id, hash);
-            }
+        let needed = self.needed(id, &here)?;
+        for hash in here.iter().filter(|hash| !needed.contains(hash)) {
+            blocks.remove_staying(id, hash);
         }
         Ok(())
+    }
+
+    /// Those blocks of a file that are of use: to the file, its history, or a snapshot.
+    pub(super) fn needed(&self, id: RnodeId, hashes: &[BlockHash]) -> Result<BTreeSet<BlockHash>> {
+        let mut needed = BTreeSet::new();
+        for part in hashes.chunks(NEEDED_MAX) {
+            let body = RequestBody::Needed { rnode: id, hashes: part.to_vec() };
+            match self.ask(body)? {
+                Reply::Needed { hashes } => needed.extend(hashes),
+                _ => return Err(unexpected()),
+            }
+        }
+        Ok(needed)
     }
 
     /// Asks to let a file go, and if the server allows it, what is here of it goes when room is

@@ -47,6 +47,8 @@ enum Place {
     Folder(String),
     /// A link to this path from the root of the cell.
     Link(Vec<u8>),
+    /// The snapshots of this directory.
+    Snapshots(RnodeId),
 }
 
 #[derive(Debug)]
@@ -77,9 +79,14 @@ pub(super) struct Folders(Mutex<Table>);
 impl Place {
     /// Its inode number: the same on every mount, and whether the front knows of it or not.
     fn number(&self) -> u64 {
+        let id;
         let (what, text) = match self {
             Self::Folder(text) => (b'f', text.as_bytes()),
             Self::Link(path) => (b'l', &path[..]),
+            Self::Snapshots(dir) => {
+                id = dir.0.to_be_bytes();
+                (b's', &id[..])
+            }
         };
         let hash = blake3::Hasher::new().update(&[what]).update(text).finalize();
         let (number, _) = hash.as_bytes().split_first_chunk().unwrap_or((&[1; 8], &[]));
@@ -183,6 +190,13 @@ impl Live {
 
     /// What `name` is in the folder `parent`.
     pub(super) fn find_in_folder(&self, parent: Ino, name: &[u8]) -> Result<Entry> {
+        if let Some(dir) = self.directory_of_snapshots(parent) {
+            return match name {
+                b"." => self.enter_again(parent.0),
+                b".." => self.entry(dir),
+                _ => self.entry(self.find_snapshot(dir, name)?),
+            };
+        }
         match name {
             b"." => return self.enter_again(parent.0),
             b".." if parent.0 == TOP => return self.entry(RnodeId::ROOT),
@@ -201,6 +215,22 @@ impl Live {
         let at = found.links.binary_search_by(|link| link.0.as_slice().cmp(name));
         let path = at.ok().and_then(|at| found.links.get(at)).ok_or(Error::NotFound)?.1.clone();
         Ok(locked(&self.folders.0).enter(Place::Link(path)))
+    }
+
+    /// The folder of the snapshots of a directory.
+    pub(super) fn enter_snapshots(&self, dir: RnodeId) -> Result<Entry> {
+        if !self.get(dir)?.is_dir() {
+            return Err(Error::NotADirectory);
+        }
+        Ok(locked(&self.folders.0).enter(Place::Snapshots(dir)))
+    }
+
+    /// The directory whose snapshots are in a folder, if it is one of those.
+    fn directory_of_snapshots(&self, ino: Ino) -> Option<RnodeId> {
+        match locked(&self.folders.0).nodes.get(&ino.0)?.place {
+            Place::Snapshots(dir) => Some(dir),
+            Place::Folder(_) | Place::Link(_) => None,
+        }
     }
 
     fn enter_again(&self, number: u64) -> Result<Entry> {
@@ -237,7 +267,7 @@ impl Live {
 
     /// Whether a folder has all that fits.
     pub(super) fn is_folder_complete(&self, ino: Ino) -> Result<Vec<u8>> {
-        if ino.0 == TOP {
+        if ino.0 == TOP || self.directory_of_snapshots(ino).is_some() {
             return Err(Error::NoAttribute);
         }
         let found = self.look(ino.0, Some(ANSWER_LASTS))?;
@@ -251,7 +281,12 @@ impl Live {
         cursor: DirCursor,
         each: &mut dyn FnMut(DirEntry<'_>) -> bool,
     ) -> Result<()> {
-        let above = if ino.0 == TOP { RnodeId::ROOT.0 } else { TOP };
+        let of = self.directory_of_snapshots(ino);
+        let above = match of {
+            Some(dir) => dir.0,
+            None if ino.0 == TOP => RnodeId::ROOT.0,
+            None => TOP,
+        };
         for (at, name, number) in [(0, &b"."[..], ino.0), (1, b"..", above)] {
             let next = DirCursor(at + 1);
             let entry = DirEntry { ino: Ino(number), kind: FileKind::Directory, name, next };
@@ -261,6 +296,9 @@ impl Live {
         }
         if ino.0 == TOP {
             return Ok(());
+        }
+        if let Some(dir) = of {
+            return self.read_snapshots(dir, cursor, each);
         }
         let found = self.look(ino.0, (cursor.0 > 0).then_some(Duration::MAX))?;
         for (index, (name, path)) in (2_u64..).zip(&found.links).skip_while(|(i, _)| *i < cursor.0)
@@ -285,7 +323,7 @@ impl Live {
             }
             match table.nodes.get(&number).map(|node| &node.place) {
                 Some(Place::Folder(text)) => text.clone(),
-                Some(Place::Link(_)) => return Err(Error::NotADirectory),
+                Some(Place::Link(_) | Place::Snapshots(_)) => return Err(Error::NotADirectory),
                 None => return Err(Error::Stale(number)),
             }
         };

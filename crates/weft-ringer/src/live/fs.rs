@@ -18,9 +18,11 @@ use super::content::{WRITERS, io_error};
 use super::engine::{Engine, locked, wall};
 use super::folders::{COMPLETE_XATTR, Folders, TOP_NAME, is_of_folders};
 use super::history::Changing;
+use super::snapshots::SNAPSHOTS_NAME;
 use super::texts::Passed;
 use crate::client::{Call, Outcome};
 use crate::error::Refusal;
+use crate::mds::ORIGIN_XATTR;
 use crate::op::{Change, Make, Op};
 use crate::rnode::{Body, Bytes, Name, Rnode};
 use crate::types::{Epoch, RnodeId, Seq, Version};
@@ -78,7 +80,8 @@ fn name(bytes: &[u8]) -> Result<Name> {
 
 /// A name that is to be made in `parent`.
 fn new_name(parent: RnodeId, bytes: &[u8]) -> Result<Name> {
-    if parent == RnodeId::ROOT && bytes == TOP_NAME { Err(Error::Exists) } else { name(bytes) }
+    let is_ours = bytes == SNAPSHOTS_NAME || (parent == RnodeId::ROOT && bytes == TOP_NAME);
+    if is_ours { Err(Error::Exists) } else { name(bytes) }
 }
 
 /// The rnode with this inode number. What is in query folders is none, and does not change.
@@ -88,6 +91,12 @@ fn id(ino: Ino) -> Result<RnodeId> {
         _ if is_of_folders(ino) => Err(Error::ReadOnly),
         number => Ok(RnodeId(number)),
     }
+}
+
+/// The same, to be changed.
+fn changeable(ino: Ino) -> Result<RnodeId> {
+    let id = id(ino)?;
+    if id.is_of_snapshot() { Err(Error::ReadOnly) } else { Ok(id) }
 }
 
 impl Live {
@@ -145,7 +154,7 @@ impl Live {
         perm: u16,
         make: Make,
     ) -> Result<Entry> {
-        let parent = id(parent)?;
+        let parent = changeable(parent)?;
         let name = new_name(parent, name)?;
         let op = Op::Create {
             parent,
@@ -249,6 +258,9 @@ impl FileSystem for RingerFs {
         if parent == RnodeId::ROOT && name == TOP_NAME {
             return Ok(self.live.enter_top());
         }
+        if name == SNAPSHOTS_NAME && !parent.is_of_snapshot() {
+            return self.live.enter_snapshots(parent);
+        }
         loop {
             let found = self.live.find(parent, name)?;
             match self.live.entry_in(parent, found) {
@@ -274,7 +286,8 @@ impl FileSystem for RingerFs {
     }
 
     fn setattr(&self, ino: Ino, set: &SetAttr) -> Result<Attr> {
-        let id = self.known(ino)?;
+        self.known(ino)?;
+        let id = changeable(ino)?;
         let before = self.live.get(id)?;
         if *set == SetAttr::default() {
             return Ok(before.attr());
@@ -347,7 +360,7 @@ impl FileSystem for RingerFs {
     }
 
     fn link(&self, ino: Ino, new_parent: Ino, new_name: &[u8]) -> Result<Entry> {
-        let (id, parent) = (id(ino)?, id(new_parent)?);
+        let (id, parent) = (changeable(ino)?, changeable(new_parent)?);
         let name = self::new_name(parent, new_name)?;
         self.live.get(id)?;
         self.live.apply(Op::Link { id, parent, name }, id)?;
@@ -359,7 +372,7 @@ impl FileSystem for RingerFs {
         if name == b"." || name == b".." {
             return Err(Error::IsADirectory);
         }
-        let (parent, name) = (id(parent)?, self::name(name)?);
+        let (parent, name) = (changeable(parent)?, self::name(name)?);
         let (gone, _) = self.live.apply(Op::Unlink { parent, name }, parent)?;
         gone.into_iter().for_each(|id| self.live.is_perhaps_dead(id));
         Ok(())
@@ -371,7 +384,7 @@ impl FileSystem for RingerFs {
             b".." => return Err(Error::NotEmpty),
             _ => {}
         }
-        let (parent, name) = (id(parent)?, self::name(name)?);
+        let (parent, name) = (changeable(parent)?, self::name(name)?);
         let (gone, _) = self.live.apply(Op::Rmdir { parent, name }, parent)?;
         gone.into_iter().for_each(|id| self.live.is_perhaps_dead(id));
         Ok(())
@@ -389,8 +402,8 @@ impl FileSystem for RingerFs {
         if dots(name) || dots(new_name) {
             return Err(Error::Busy);
         }
-        let (parent, name) = (id(parent)?, self::name(name)?);
-        let new_parent = id(new_parent)?;
+        let (parent, name) = (changeable(parent)?, self::name(name)?);
+        let new_parent = changeable(new_parent)?;
         let new_name = self::new_name(new_parent, new_name)?;
         let replaced = self.live.find(new_parent, new_name.bytes()).ok();
         let op = Op::Rename { parent, name, new_parent, new_name, flags: flags.bits() };
@@ -411,7 +424,8 @@ impl FileSystem for RingerFs {
             // A folder: links are not opened.
             return Ok(Opened { handle: Handle(0), keep_cache: false, direct_io: false });
         }
-        self.live.open(id(ino)?, flags)
+        let changes = flags.intersects(OpenFlags::WRITE | OpenFlags::TRUNCATE);
+        self.live.open(if changes { changeable(ino)? } else { id(ino)? }, flags)
     }
 
     fn create(
@@ -473,7 +487,8 @@ impl FileSystem for RingerFs {
         self.live.check_locks(handle)?;
         let flags = locked(&self.live.handles).get(&handle.0).map(|open| open.flags);
         let append = flags.is_some_and(|f| f.contains(OpenFlags::APPEND));
-        self.live.write(self.known(ino)?, (!append).then_some(offset), data)
+        self.known(ino)?;
+        self.live.write(changeable(ino)?, (!append).then_some(offset), data)
     }
 
     fn has_locks(&self) -> bool {
@@ -617,11 +632,13 @@ impl FileSystem for RingerFs {
         if is_of_folders(ino) {
             return Ok(Vec::new());
         }
-        Ok(self.live.get(id(ino)?)?.xattrs.into_keys().map(|name| name.0).collect())
+        let names = self.live.get(id(ino)?)?.xattrs.into_keys().map(|name| name.0);
+        // It would be copied with a file.
+        Ok(names.filter(|name| name != ORIGIN_XATTR).collect())
     }
 
     fn setxattr(&self, ino: Ino, name: &[u8], value: &[u8], how: XattrSet) -> Result<()> {
-        id(ino)?;
+        changeable(ino)?;
         if let Some(done) = self.tell(ino, name, value) {
             return done;
         }
@@ -653,7 +670,7 @@ impl FileSystem for RingerFs {
     }
 
     fn removexattr(&self, ino: Ino, name: &[u8]) -> Result<()> {
-        let id = id(ino)?;
+        let id = changeable(ino)?;
         if name == PIN_XATTR {
             return self.live.pin(id, false);
         }
@@ -663,7 +680,7 @@ impl FileSystem for RingerFs {
     }
 
     fn fallocate(&self, ino: Ino, mode: FallocateMode, offset: u64, len_bytes: u64) -> Result<()> {
-        self.live.fallocate(id(ino)?, mode, offset, len_bytes)
+        self.live.fallocate(changeable(ino)?, mode, offset, len_bytes)
     }
 
     fn seek(&self, ino: Ino, from: SeekFrom) -> Result<u64> {

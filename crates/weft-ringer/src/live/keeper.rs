@@ -1,6 +1,6 @@
 //! What is done behind the calls: blocks and leases of no more use are given up.
 
-use std::collections::{BTreeSet, VecDeque};
+use std::collections::{BTreeMap, BTreeSet, VecDeque};
 use std::sync::{Arc, Weak};
 use std::time::{Duration, Instant};
 
@@ -26,8 +26,12 @@ pub(super) fn run(engine: &Arc<Engine>, live: &Weak<Live>) {
     while !engine.is_stopped() {
         std::thread::sleep(EVERY);
         let Some(live) = live.upgrade() else { return };
+        let mut useless: BTreeMap<RnodeId, Vec<BlockHash>> = BTreeMap::new();
         for (rnode, hash) in engine.useless_blocks() {
-            live.remove_useless(rnode, hash);
+            useless.entry(rnode).or_default().push(hash);
+        }
+        for (rnode, hashes) in useless {
+            live.remove_superseded(rnode, &hashes);
         }
         bury(&live, &mut graves);
         if seldom.elapsed() < SELDOM {
@@ -62,6 +66,24 @@ pub(super) fn run(engine: &Arc<Engine>, live: &Weak<Live>) {
 }
 
 impl Live {
+    /// Removes blocks that were replaced, and that no snapshot needs. A snapshot that is made after the
+    /// server was asked does not have them: it knew by then that they were replaced.
+    fn remove_superseded(&self, rnode: RnodeId, hashes: &[BlockHash]) {
+        match self.needed(rnode, hashes) {
+            Ok(needed) => {
+                for hash in hashes.iter().filter(|hash| !needed.contains(hash)) {
+                    self.remove_useless(rnode, *hash);
+                }
+            }
+            Err(e) => {
+                tracing::debug!("blocks of rnode {rnode} are not removed: {e}");
+                let again =
+                    |hash: &BlockHash| Superseded { seq: Seq::default(), rnode, hash: *hash };
+                locked(&self.engine.superseded).extend(hashes.iter().map(again));
+            }
+        }
+    }
+
     /// Removes a block that is of no use, unless the file has come by the same bytes again.
     fn remove_useless(&self, rnode: RnodeId, hash: BlockHash) {
         let Ok(_one) = self.writer(rnode).try_lock() else {

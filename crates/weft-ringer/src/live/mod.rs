@@ -42,13 +42,16 @@ mod listing;
 mod locks;
 mod open;
 mod peers;
+mod snapshots;
 mod tending;
 mod texts;
 
 use std::path::PathBuf;
 use std::time::Duration;
 
-pub use attributes::{HISTORY_XATTR, HOLDERS_XATTR, PIN_XATTR, RESTORE_XATTR, STORE_XATTR};
+pub use attributes::{
+    HISTORY_XATTR, HOLDERS_XATTR, PIN_XATTR, RESTORE_XATTR, SNAPSHOTS_XATTR, STORE_XATTR,
+};
 #[cfg(feature = "sqlite")]
 pub(crate) use circle::Circle;
 pub use conflicts::CONFLICTS_XATTR;

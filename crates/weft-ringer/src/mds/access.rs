@@ -7,7 +7,9 @@
 //! Who may do something in a subtree also sees the directories above it, and the names in them: that
 //! is how it gets there.
 
-use crate::rnode::Body;
+use weft_vfs::FileKind;
+
+use crate::rnode::{Body, Dirent, Name};
 use crate::store::{Store, StoreResult};
 use crate::types::{Mode, RnodeId};
 use crate::wire::{RequestBody, wire_enum, wire_struct};
@@ -46,6 +48,24 @@ wire_struct!(Access { grants });
 
 /// The longest way to the root that is gone, in steps.
 const DEPTH_MAX: usize = 4096;
+
+/// The directory that a path names, from the root of the cell.
+///
+/// # Errors
+/// Those of the store.
+pub fn find_directory(store: &dyn Store, path: &[u8]) -> StoreResult<Option<RnodeId>> {
+    let mut at = RnodeId::ROOT;
+    for part in path.split(|b| *b == b'/').filter(|part| !part.is_empty()) {
+        let Ok(name) = Name::new(part) else { return Ok(None) };
+        let key = records::dirent_key(at, &name);
+        let dirent: Option<Dirent> = records::load(store, &key, "name")?;
+        match dirent {
+            Some(dirent) if dirent.kind == FileKind::Directory => at = dirent.id,
+            _ => return Ok(None),
+        }
+    }
+    Ok(Some(at))
+}
 
 impl Access {
     /// Everything.
@@ -101,11 +121,14 @@ impl Access {
                 }
                 Ok(true)
             }
-            // What it says of a file others find it by.
-            RequestBody::Text { rnode, .. } => {
+            // What it says of a file others find it by; what it keeps takes room of others.
+            RequestBody::Text { rnode, .. }
+            | RequestBody::Snapshot { dir: rnode, .. }
+            | RequestBody::RemoveSnapshot { dir: rnode, .. } => {
                 self.level(store, *rnode).map(|level| level >= Some(Level::Write))
             }
             RequestBody::Removed { dir: rnode }
+            | RequestBody::Snapshots { dir: rnode }
             | RequestBody::AcquireLocks { rnode }
             | RequestBody::Hold { rnode, .. }
             | RequestBody::Release { rnode, .. }

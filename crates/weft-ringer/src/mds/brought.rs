@@ -185,6 +185,10 @@ impl Mds {
             | RequestBody::TellLocks { .. }) => {
                 self.about_locks(store, now, client, id, body, out)?
             }
+            RequestBody::Snapshot { dir, name, mark } => {
+                let at = self.due.wall(now);
+                self.begin_snapshot(store, client, id, dir, name, mark, at)?
+            }
             other => Some(
                 self.answer_about_copies(store, client, &other)?
                     .unwrap_or(Reply::No { why: Refusal::Invalid }),

@@ -6,6 +6,7 @@
 use std::collections::{BTreeMap, BTreeSet};
 
 use super::records::number_of;
+use super::snapshots;
 use crate::rnode::{Body, Dirent, Holders, Name, Rnode};
 use crate::store::{Store, StoreResult};
 use crate::text::ToldText;
@@ -41,6 +42,8 @@ pub struct Checked {
     pub problem_count: u64,
     /// The first [`PROBLEMS_MAX`] of them.
     pub problems: Vec<Problem>,
+    /// Snapshots that are being removed: some of them is gone.
+    skipped: BTreeSet<u32>,
 }
 
 impl Checked {
@@ -76,6 +79,8 @@ struct Seen {
     has_blocks: bool,
     /// Of a file.
     content: Option<Version>,
+    /// Of a file in a snapshot: what it was.
+    origin: Option<RnodeId>,
 }
 
 /// Calls `each` with every record of a kind that can be read.
@@ -90,6 +95,10 @@ fn every<T: Wire>(
     loop {
         let page = store.range(&from, &[kind + 1], at_once)?;
         for (key, record) in &page {
+            let slot = rnode_of(key).map(RnodeId::slot);
+            if slot.is_some_and(|slot| checked.skipped.contains(&slot)) {
+                continue;
+            }
             match decode(&record.value) {
                 Ok(value) => each(key, value, checked),
                 Err(e) => checked.found("damaged-record", format!("{key:02x?}: {e}")),
@@ -117,18 +126,25 @@ fn text(name: &[u8]) -> String {
 /// [`StoreError`](crate::store::StoreError) if it cannot be read; what is wrong with the records is
 /// no error.
 pub fn check(store: &dyn Store) -> StoreResult<Checked> {
-    let mut checked = Checked::default();
-    let mut rnodes = read_rnodes(store, &mut checked)?;
+    let skipped = snapshots::cleared_slots(store)?;
+    let mut checked = Checked { skipped, ..Checked::default() };
+    let roots = snapshots::roots(store)?;
+    let mut rnodes = read_rnodes(store, &roots, &mut checked)?;
     check_orphans(store, &rnodes, &mut checked)?;
     check_names(store, &mut rnodes, &mut checked)?;
     check_holders(store, &rnodes, &mut checked)?;
     check_texts(store, &rnodes, &mut checked)?;
+    check_snapshots(store, &roots, &rnodes, &mut checked)?;
     check_counts(&rnodes, &mut checked);
     check_tree(&rnodes, &mut checked);
     Ok(checked)
 }
 
-fn read_rnodes(store: &dyn Store, checked: &mut Checked) -> StoreResult<BTreeMap<RnodeId, Seen>> {
+fn read_rnodes(
+    store: &dyn Store,
+    roots: &BTreeMap<RnodeId, RnodeId>,
+    checked: &mut Checked,
+) -> StoreResult<BTreeMap<RnodeId, Seen>> {
     let mut rnodes = BTreeMap::new();
     every(store, b'r', checked, |key, rnode: Rnode, checked| {
         let id = rnode.id;
@@ -137,6 +153,8 @@ fn read_rnodes(store: &dyn Store, checked: &mut Checked) -> StoreResult<BTreeMap
         });
         checked.rnodes += 1;
         checked.orphans += u64::from(rnode.nlink == 0);
+        let is_copy = id.is_of_snapshot() && matches!(rnode.body, Body::File { .. });
+        let origin = is_copy.then(|| snapshots::origin(&rnode));
         let (parent, entries) = match rnode.body {
             Body::Directory { parent, entries, .. } => (Some(parent), entries),
             _ => (None, 0),
@@ -150,11 +168,12 @@ fn read_rnodes(store: &dyn Store, checked: &mut Checked) -> StoreResult<BTreeMap
             nlink: rnode.nlink,
             parent,
             entries,
-            named: u32::from(id == RnodeId::ROOT),
+            named: u32::from(id == RnodeId::ROOT || roots.contains_key(&id)),
             found_entries: 0,
             found_dirs: 0,
             has_blocks,
             content,
+            origin,
         };
         rnodes.insert(id, seen);
     })?;
@@ -289,6 +308,41 @@ fn check_texts(
     })?;
     for id in contents.keys() {
         checked.found("text", format!("the text of {id} is not there"));
+    }
+    Ok(())
+}
+
+/// Snapshots are of directories that are there, all of each is below its root, and the blocks of its
+/// files are known to be needed.
+fn check_snapshots(
+    store: &dyn Store,
+    roots: &BTreeMap<RnodeId, RnodeId>,
+    rnodes: &BTreeMap<RnodeId, Seen>,
+    checked: &mut Checked,
+) -> StoreResult<()> {
+    for (root, dir) in roots {
+        let parent = rnodes.get(root).and_then(|r| r.parent);
+        checked.expect(parent == Some(*dir) && rnodes.contains_key(dir), "snapshot", || {
+            format!("the snapshot {root} is not in {dir}")
+        });
+    }
+    let slots: BTreeSet<u32> = roots.keys().map(|root| root.slot()).collect();
+    let mut origins = snapshots::origins(store)?;
+    for (id, rnode) in rnodes.iter().filter(|(id, _)| id.is_of_snapshot()) {
+        checked.expect(slots.contains(&id.slot()), "snapshot", || {
+            format!("{id} is in no snapshot that there is")
+        });
+        if let Some(origin) = rnode.origin {
+            checked.expect(origins.remove(&(origin, *id)), "snapshot", || {
+                format!("the blocks of {id} are not known to be needed of {origin}")
+            });
+        }
+    }
+    let skipped = std::mem::take(&mut checked.skipped);
+    for (origin, id) in origins {
+        checked.expect(skipped.contains(&id.slot()), "snapshot", || {
+            format!("{origin} was {id}, which is not there")
+        });
     }
     Ok(())
 }

@@ -8,7 +8,7 @@
 //!   clients that ask at once are answered one after the other.
 
 use super::records::{self, holders_key};
-use super::{Mds, Stop, history, text};
+use super::{Mds, Stop, history, snapshots, text};
 use crate::error::Refusal;
 use crate::policy::Policy;
 use crate::rnode::{Body, Holders, Rnode};
@@ -61,7 +61,7 @@ pub(super) fn policy(store: &dyn Store, rnode: &Rnode) -> StoreResult<Policy> {
 impl Mds {
     /// Answers what has to do with copies; `None` for any other request.
     pub(super) fn answer_about_copies(
-        &self,
+        &mut self,
         store: &mut dyn Store,
         client: ClientId,
         body: &RequestBody,
@@ -76,6 +76,8 @@ impl Mds {
             RequestBody::Versions { rnode } => Ok(history::versions(store, *rnode)?),
             RequestBody::OldVersion { rnode, number } => history::version(store, *rnode, *number),
             RequestBody::Removed { dir } => history::removed_below(store, *dir),
+            RequestBody::RemoveSnapshot { dir, name } => self.remove_snapshot(store, *dir, name),
+            RequestBody::Snapshots { dir } => snapshots::list(store, *dir),
             RequestBody::Text { rnode, content, text } => {
                 self.take_text(store, *rnode, *content, text)
             }
@@ -104,6 +106,10 @@ impl Mds {
         of: Version,
     ) -> Result<Reply, Stop> {
         let rnode = records::load_rnode(store, id)?.ok_or(Refusal::Stale)?;
+        if id.is_of_snapshot() {
+            // Blocks are of what files were, and go by its number.
+            return Err(Refusal::Invalid.into());
+        }
         if content(&rnode) != Some(of) {
             return Err(Refusal::Busy.into());
         }
@@ -195,6 +201,7 @@ impl Mds {
     /// Which of `hashes` the file is or was made of.
     fn needed(&self, store: &dyn Store, id: RnodeId, hashes: &[BlockHash]) -> Result<Reply, Stop> {
         let mut used = history::blocks(store, id)?;
+        used.extend(snapshots::blocks(store, id)?);
         if let Some(rnode) = records::load_rnode(store, id)?
             && let Body::File { blocks, .. } = &rnode.body
         {

@@ -312,6 +312,14 @@ impl Due {
     }
 }
 
+impl Due {
+    /// The time of day.
+    pub(super) fn wall(&self, now: Moment) -> Time {
+        let (then, wall) = self.clock;
+        later(wall, now.0.saturating_sub(then.0) / 1_000_000)
+    }
+}
+
 impl Mds {
     /// Removes some of what was kept and whose time is up, now and then.
     pub(super) fn forget_what_is_due(
@@ -323,8 +331,7 @@ impl Mds {
             return Ok(());
         }
         self.due.next = now.after(DUE_EVERY_MICROS);
-        let (then, wall) = self.due.clock;
-        let wall = later(wall, now.0.saturating_sub(then.0) / 1_000_000);
+        let wall = self.due.wall(now);
         // Contents are `v`, removed files `w`.
         let found = store.range(&self.due.from, b"x", DUE_AT_ONCE)?;
         let mut transaction = Transaction::default();

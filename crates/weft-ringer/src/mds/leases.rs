@@ -81,6 +81,12 @@ impl Leases {
         self.table.get(&rnode).into_iter().flat_map(|entry| entry.held.keys().copied())
     }
 
+    /// Whether anybody may change an rnode.
+    pub(crate) fn is_written(&self, rnode: RnodeId) -> bool {
+        let entry = self.table.get(&rnode);
+        entry.is_some_and(|entry| entry.held.values().any(|held| held.mode == Mode::Write))
+    }
+
     /// Whether anybody holds or wants anything of an rnode.
     pub(crate) fn is_known(&self, rnode: RnodeId) -> bool {
         self.table.contains_key(&rnode)

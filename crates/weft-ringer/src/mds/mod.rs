@@ -20,13 +20,14 @@ mod history;
 mod leases;
 mod locks;
 mod records;
+mod snapshots;
 mod text;
 
 use std::collections::{BTreeMap, BTreeSet};
 
 use weft_vfs::Time;
 
-pub use self::access::{Access, Grant, Level};
+pub use self::access::{Access, Grant, Level, find_directory};
 use self::brought::{Brought, Relayed};
 pub use self::check::{Checked, PROBLEMS_MAX, Problem, check};
 use self::commit::{Stop, carry_out};
@@ -34,6 +35,7 @@ pub(crate) use self::commit::{note_writer, same_base};
 pub(crate) use self::leases::{Leases, Step};
 use self::locks::LockTable;
 use self::records::{Cell, Numbers, Session, key};
+pub use self::snapshots::{ORIGIN_XATTR, SNAPSHOT_NAMES_MAX, origin};
 use crate::error::Refusal;
 use crate::op::Logged;
 use crate::rnode::{Name, Rnode};
@@ -74,24 +76,6 @@ impl Default for MdsOptions {
     fn default() -> Self {
         Self { epoch_micros: 15_000_000, recall_retry_micros: 1_000_000 }
     }
-}
-
-/// The directory that a path names, from the root of the cell.
-///
-/// # Errors
-/// Those of the store.
-pub fn find_directory(store: &dyn Store, path: &[u8]) -> StoreResult<Option<RnodeId>> {
-    let mut at = RnodeId::ROOT;
-    for part in path.split(|b| *b == b'/').filter(|part| !part.is_empty()) {
-        let Ok(name) = Name::new(part) else { return Ok(None) };
-        let key = records::dirent_key(at, &name);
-        let dirent: Option<crate::rnode::Dirent> = records::load(store, &key, "name")?;
-        match dirent {
-            Some(dirent) if dirent.kind == weft_vfs::FileKind::Directory => at = dirent.id,
-            _ => return Ok(None),
-        }
-    }
-    Ok(Some(at))
 }
 
 /// What happens to a server.
@@ -153,6 +137,7 @@ pub struct Mds {
     reclaim_until: Moment,
     due: history::Due,
     texts: text::Sweep,
+    snapshots: snapshots::Snapshots,
 }
 
 impl Mds {
@@ -201,6 +186,7 @@ impl Mds {
             reclaim_until: now.after(options.epoch_micros * 2),
             due: history::Due::new(now, wall),
             texts: text::Sweep::new(),
+            snapshots: snapshots::Snapshots::new(),
             options,
             generation,
             cell,
@@ -280,10 +266,12 @@ impl Mds {
                 self.take(store, steps, &mut out)?;
                 self.forget_what_is_due(store, now)?;
                 self.sweep_texts(store)?;
+                self.clear_snapshots(store)?;
                 let steps = self.locks.leases.advance_all(now);
                 self.take_locks(steps, &mut out);
             }
         }
+        self.advance_snapshots(store, now, &mut out)?;
         Ok(out.into_iter().filter_map(|send| self.address(send)).collect())
     }
 
@@ -418,6 +406,18 @@ impl Mds {
                 Some(reply) => reply,
                 None => return Ok(()),
             },
+            (Some(_), RequestBody::Acquire { rnode, mode: Mode::Write })
+                if rnode.is_of_snapshot() =>
+            {
+                Reply::No { why: Refusal::NotPermitted }
+            }
+            (Some(_), RequestBody::Snapshot { dir, name, mark }) => {
+                let at = self.due.wall(now);
+                match self.begin_snapshot(store, client, id, dir, name, mark, at)? {
+                    Some(reply) => reply,
+                    None => return Ok(()),
+                }
+            }
             (Some(_), RequestBody::Acquire { rnode, mode }) => {
                 store.prefetch(&[records::rnode_key(rnode), records::holders_key(rnode)])?;
                 if records::load_rnode(store, rnode)?.is_some() {
@@ -542,6 +542,10 @@ impl Mds {
     ) -> StoreResult<()> {
         for step in steps {
             let message = match step {
+                Step::Grant { client: snapshots::SERVER, rnode, token, .. } => {
+                    self.snapshots.granted(rnode, token);
+                    continue;
+                }
                 Step::Grant { client, request, rnode, mode, token } => {
                     let reply = match records::load_rnode(store, rnode)? {
                         Some(rnode) => {
@@ -664,6 +668,7 @@ impl Mds {
                 transaction.index.push(IndexChange::File { rnode: id, facts: None });
                 history::ended(store, id, &mut transaction)?;
                 text::outdated(store, id, &mut transaction)?;
+                self.snapshots.ended(store, id, &mut transaction)?;
             }
         }
         if transaction.changes.is_empty() {

@@ -13,6 +13,10 @@
 //! w dir rnode          a file that was removed, with the directory whose policy keeps it
 //! z rnode              which directory that is
 //! o rnode              an rnode without a name, kept while somebody holds it
+//! p dir name           a snapshot of a directory
+//! P                    the last slot that a snapshot was given
+//! q slot               a snapshot that is removed, and not all gone yet
+//! y rnode rnode        nothing: the second, in a snapshot, is what the first was
 //! t rnode              the content of a file whose text is searched for
 //! T rnode              that text, with the content
 //! ```
@@ -169,6 +173,9 @@ pub(super) fn indexed(key: &[u8], value: &[u8]) -> StoreResult<Option<IndexChang
         _ => return Err(damaged("key", key)),
     };
     let id = RnodeId(number.try_into().map_or(0, u64::from_be_bytes));
+    if id.is_of_snapshot() {
+        return Ok(None);
+    }
     Ok(match kind {
         b'r' => {
             let rnode: Rnode = decode(value).map_err(|_| damaged("rnode", key))?;

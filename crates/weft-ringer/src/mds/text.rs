@@ -118,7 +118,7 @@ impl Mds {
         if *now != content {
             return Err(Refusal::Busy.into());
         }
-        if *size_bytes != text.size_bytes() {
+        if id.is_of_snapshot() || *size_bytes != text.size_bytes() {
             return Err(Refusal::Invalid.into());
         }
         if rnode.nlink == 0 || copies::policy(store, &rnode)?.text_bytes < *size_bytes {

@@ -208,6 +208,11 @@ pub trait Store {
     /// [`StoreError::Conflict`], [`StoreError::Full`]: nothing happened. [`StoreError::Failed`].
     fn commit(&mut self, transaction: &Transaction) -> StoreResult<Revision>;
 
+    /// How many changes one transaction may have that others wait for.
+    fn changes_max(&self) -> usize {
+        usize::MAX
+    }
+
     /// The last revision.
     ///
     /// # Errors

@@ -173,6 +173,27 @@ pub enum RequestBody {
         /// All of it.
         text: Text,
     },
+    /// Keep what a directory is, with all that is below it.
+    Snapshot {
+        /// The directory.
+        dir: RnodeId,
+        /// What it is to be called.
+        name: Name,
+        /// Drawn by who asks: what is asked again with the same mark is done once.
+        mark: u64,
+    },
+    /// A snapshot is of no more use.
+    RemoveSnapshot {
+        /// Of which directory.
+        dir: RnodeId,
+        /// What it is called.
+        name: Name,
+    },
+    /// Which snapshots of a directory are there?
+    Snapshots {
+        /// The directory.
+        dir: RnodeId,
+    },
     /// Asks for the lock lease of a file.
     AcquireLocks {
         /// Which file.
@@ -248,6 +269,9 @@ wire_enum!(RequestBody {
     25 => OldVersion { rnode, number },
     26 => Removed { dir },
     27 => Text { rnode, content, text },
+    28 => Snapshot { dir, name, mark },
+    29 => RemoveSnapshot { dir, name },
+    30 => Snapshots { dir },
     40 => HelloFront { incarnation },
     41 => Enter { client, incarnation },
     42 => Relay { client, epoch, id, body },
@@ -474,6 +498,20 @@ pub struct RemovedFile {
 }
 wire_struct!(RemovedFile { rnode, path, at, size_bytes });
 
+/// A snapshot of a directory, in a list.
+#[derive(Debug, Clone, PartialEq, Eq)]
+pub struct SnapshotEntry {
+    /// What it is called.
+    pub name: Name,
+    /// The directory as it was.
+    pub root: RnodeId,
+    /// When it was asked for.
+    pub at: Time,
+    /// How many names are in it.
+    pub names: u64,
+}
+wire_struct!(SnapshotEntry { name, root, at, names });
+
 /// A change that was not carried out.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub struct Refused {
@@ -546,7 +584,7 @@ pub enum Reply {
         /// What was seen.
         peeked: Box<Peeked>,
     },
-    /// To `Hold`, `Release` and `Text`: yes.
+    /// To `Hold`, `Release`, `Text`, `Snapshot` and `RemoveSnapshot`: yes.
     Held {},
     /// To `Needed`.
     Needed {
@@ -567,6 +605,11 @@ pub enum Reply {
     Removed {
         /// They, the last to be removed first.
         files: Vec<RemovedFile>,
+    },
+    /// To `Snapshots`.
+    Snapshots {
+        /// They, by name.
+        snapshots: Vec<SnapshotEntry>,
     },
     /// To `AcquireLocks`.
     LocksGranted {
@@ -597,4 +640,5 @@ wire_enum!(Reply {
     23 => Versions { versions },
     24 => OldVersion { kept },
     25 => Removed { files },
+    26 => Snapshots { snapshots },
 });

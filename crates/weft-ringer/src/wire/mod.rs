@@ -24,5 +24,5 @@ pub use codec::{LIST_MAX, Reader, Wire, WireError, decode, encode};
 pub(crate) use codec::{put_bytes, wire_enum, wire_struct};
 pub use message::{
     Claim, Enclosed, Entry, FromServer, Kept, KeptVersion, Listed, Peeked, Refused, RemovedFile,
-    Reply, Request, RequestBody, ToServer, Welcome,
+    Reply, Request, RequestBody, SnapshotEntry, ToServer, Welcome,
 };

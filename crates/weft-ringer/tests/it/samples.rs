@@ -5,7 +5,7 @@ use weft_ringer::locks::{ClientLocks, FileLocks, Lock, LockClaim, LockStyle};
 use weft_ringer::op::{Change, Logged, Make, Op};
 use weft_ringer::wire::{
     Claim, Enclosed, Entry, FromServer, Kept, KeptVersion, Listed, Peeked, Refused, RemovedFile,
-    Reply, Request, RequestBody, ToServer, Welcome,
+    Reply, Request, RequestBody, SnapshotEntry, ToServer, Welcome,
 };
 use weft_ringer::{
     Block, BlockHash, Body, Bytes, ClientId, Cookie, Dirent, Epoch, Generation, Holders,
@@ -220,7 +220,7 @@ pub fn to_server(rng: &mut Rng) -> ToServer {
 }
 
 fn request(rng: &mut Rng) -> RequestBody {
-    match rng.below(23) {
+    match rng.below(26) {
         19 => RequestBody::HelloFront { incarnation: Incarnation(number(rng)) },
         20 => RequestBody::Enter {
             client: ClientId(number(rng)),
@@ -253,6 +253,9 @@ fn request(rng: &mut Rng) -> RequestBody {
         11 => RequestBody::Versions { rnode: id(rng) },
         12 => RequestBody::OldVersion { rnode: id(rng), number: number(rng) },
         13 => RequestBody::Removed { dir: id(rng) },
+        23 => RequestBody::Snapshot { dir: id(rng), name: name(rng), mark: number(rng) },
+        24 => RequestBody::RemoveSnapshot { dir: id(rng), name: name(rng) },
+        25 => RequestBody::Snapshots { dir: id(rng) },
         22 => RequestBody::Text { rnode: id(rng), content: version(rng), text: text(rng) },
         14 => RequestBody::AcquireLocks { rnode: id(rng) },
         15 => RequestBody::LowerLocks {
@@ -273,7 +276,7 @@ fn request(rng: &mut Rng) -> RequestBody {
 }
 
 fn reply(rng: &mut Rng) -> Reply {
-    match rng.below(18) {
+    match rng.below(19) {
         0 => Reply::Welcome {
             welcome: Welcome {
                 epoch: Epoch(number(rng)),
@@ -327,6 +330,14 @@ fn reply(rng: &mut Rng) -> Reply {
             }),
         },
         10 => Reply::Held {},
+        18 => Reply::Snapshots {
+            snapshots: list(rng, 3, |rng| SnapshotEntry {
+                name: name(rng),
+                root: id(rng),
+                at: time(rng),
+                names: number(rng),
+            }),
+        },
         16 => Reply::Told {},
         12 => Reply::Versions {
             versions: list(rng, 3, |rng| KeptVersion {

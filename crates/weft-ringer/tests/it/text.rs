@@ -300,7 +300,7 @@ fn what_is_wrong_is_told_and_mended() {
     let other = Version { count: 99, ..content };
     let index = |rnode, told| {
         let mut transaction = Transaction::default();
-        transaction.put(b"y".to_vec(), Vec::new());
+        transaction.put(b"~".to_vec(), Vec::new());
         transaction.index.push(IndexChange::Text { rnode, told });
         transaction
     };

@@ -48,6 +48,8 @@ use crate::wire::{decode, encode};
 
 /// Of how many transactions [`Store::changes`] tells at most.
 const LOG_KEPT: u64 = 1000;
+/// What takes some three seconds.
+const CHANGES_MAX: usize = 10_000;
 /// Records in the first page of a range; pages grow while they are small.
 const PAGE: usize = 256;
 /// Below this many bytes a page may grow, above 16 times as many it shrinks.
@@ -437,6 +439,10 @@ impl Store for EtcdStore {
         }
         self.index.update(&transaction.index)?;
         Ok(revision)
+    }
+
+    fn changes_max(&self) -> usize {
+        CHANGES_MAX
     }
 
     fn revision(&self) -> StoreResult<Revision> {

@@ -8,6 +8,7 @@ mod joining;
 mod search;
 mod sharing;
 mod small_writes;
+mod snapshots;
 mod text;
 mod tls;
 

@@ -102,7 +102,7 @@ fn dir(fs: &RingerFs, rng: &mut Rng) -> Option<Ino> {
 }
 
 /// One random change; what is refused is refused.
-fn change(fs: &RingerFs, rng: &mut Rng) {
+pub fn change(fs: &RingerFs, rng: &mut Rng) {
     let (Some(dir), Some(to)) = (dir(fs, rng), dir(fs, rng)) else { return };
     let name = |rng: &mut Rng| NAMES[rng.index(NAMES.len())].as_bytes();
     let (from, other) = (name(rng), name(rng));

@@ -3,23 +3,30 @@
 
 use std::collections::{BTreeMap, BTreeSet};
 
+use weft_ringer::mds::check;
 use weft_ringer::store::{MemoryStore, Store};
 use weft_ringer::wire::decode;
 use weft_ringer::{Body, Dirent, Name, Rnode, RnodeId, ToldText, Version};
 
 use super::{says, value_of};
 
-fn records(store: &MemoryStore, kind: u8) -> Vec<(Vec<u8>, Vec<u8>)> {
+pub fn records(store: &MemoryStore, kind: u8) -> Vec<(Vec<u8>, Vec<u8>)> {
     let all = store.range(&[kind], &[kind + 1], usize::MAX).expect("memory");
-    all.into_iter().map(|(key, record)| (key, record.value)).collect()
+    // Snapshots were looked at by `check`.
+    let is_live =
+        |key: &[u8]| key.len() < 9 || kind == b'p' || !RnodeId(number(&key[1..9])).is_of_snapshot();
+    let live = all.into_iter().filter(|(key, _)| is_live(key));
+    live.map(|(key, record)| (key, record.value)).collect()
 }
 
 fn number(bytes: &[u8]) -> u64 {
     u64::from_be_bytes(bytes.try_into().expect("eight bytes"))
 }
 
-/// Returns of how many files the text is kept.
-pub fn audit(seed: u64, store: &MemoryStore) -> usize {
+/// Returns of how many files the text is kept, and how many snapshots there are.
+pub fn audit(seed: u64, store: &MemoryStore) -> (usize, usize) {
+    let checked = check(store).expect("memory");
+    assert_eq!(checked.problem_count, 0, "seed {seed}: {:?}", checked.problems);
     let rnodes: BTreeMap<RnodeId, Rnode> = records(store, b'r')
         .into_iter()
         .map(|(key, value)| (RnodeId(number(&key[1..])), decode(&value).expect("an rnode")))
@@ -78,7 +85,7 @@ pub fn audit(seed: u64, store: &MemoryStore) -> usize {
             assert!(steps <= rnodes.len(), "seed {seed}: {id} is within itself");
         }
     }
-    audit_texts(seed, store, &rnodes)
+    (audit_texts(seed, store, &rnodes), records(store, b'p').len())
 }
 
 /// What is kept of a file's text is what it says.

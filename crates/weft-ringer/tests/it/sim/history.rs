@@ -3,9 +3,14 @@
 use std::collections::{BTreeMap, BTreeSet};
 
 use weft_ringer::client::{Call, Outcome};
+use weft_ringer::mds::origin;
 use weft_ringer::op::{Make, Op};
-use weft_ringer::{Name, Refusal, RnodeId};
+use weft_ringer::store::Store;
+use weft_ringer::wire::{RequestBody, decode};
+use weft_ringer::{Dirent, Name, Refusal, Rnode, RnodeId};
+use weft_vfs::{FileKind, Time};
 
+use super::audit::records;
 use super::checker::{self, Entry, EntryKind, Operation, Register, RegisterKind, Verdict};
 use super::value_of;
 use super::world::{Called, World};
@@ -23,6 +28,7 @@ pub fn check(seed: u64, world: &World, expected: &[(u64, u64)]) -> usize {
     for (id, called) in &world.calls {
         histories.add(called, expected.get(id).copied());
     }
+    histories.add_snapshots(world);
     let mut unknown = 0;
     for (file, mut history) in histories.files {
         let verdict = checker::check::<Register>(&0, &history);
@@ -39,7 +45,52 @@ pub fn check(seed: u64, world: &World, expected: &[(u64, u64)]) -> usize {
     unknown
 }
 
+/// When a snapshot was asked for first, and answered last; nobody may have been answered.
+fn asked(world: &World, of: u64) -> Option<(u64, Option<u64>)> {
+    let asks = |called: &&Called| {
+        let Call::Ask { body } = &called.call else { return false };
+        matches!(body, RequestBody::Snapshot { mark, .. } if *mark == of)
+    };
+    let asked: Vec<&Called> = world.calls.values().filter(asks).collect();
+    let returned = asked.iter().map(|called| called.returned.as_ref().map(|(at, _)| *at));
+    let returned = returned.collect::<Option<Vec<u64>>>().and_then(|all| all.into_iter().max());
+    asked.iter().map(|called| called.called).min().map(|first| (first, returned))
+}
+
 impl Histories {
+    /// A snapshot of the root has read all files, and the names in the root, at some moment between its
+    /// call and its answer.
+    fn add_snapshots(&mut self, world: &World) {
+        for (_, value) in records(&world.store, b'p') {
+            let ((root, _), (_, mark)) =
+                decode::<((RnodeId, Time), (u64, u64))>(&value).expect("a snapshot");
+            let (called, returned) = asked(world, mark).expect("somebody asked");
+            let all = world.store.range(b"r", b"s", usize::MAX).expect("memory");
+            let rnodes = all.into_iter().map(|(_, r)| decode::<Rnode>(&r.value).expect("an rnode"));
+            let rnodes: BTreeMap<RnodeId, Rnode> =
+                rnodes.filter(|r| r.id.slot() == root.slot()).map(|r| (r.id, r)).collect();
+            for rnode in rnodes.values() {
+                let Some(value) = value_of(&rnode.body) else { continue };
+                let kind = RegisterKind::Read(value);
+                let file = self.files.entry(origin(rnode)).or_default();
+                file.push(Operation { called, returned, kind });
+            }
+            for n in 0..3 {
+                let name = Name::new(format!("n{n}").as_bytes()).expect("a name");
+                let key = [&b"d"[..], &root.0.to_be_bytes(), name.bytes()].concat();
+                let there = world.store.get(&key).expect("memory");
+                let there = there.map(|r| decode::<Dirent>(&r.value).expect("a name"));
+                // Which directory it was is not kept.
+                if there.is_some_and(|dirent| dirent.kind == FileKind::Directory) {
+                    continue;
+                }
+                let kind = EntryKind::Lookup(there.map(|dirent| origin(&rnodes[&dirent.id]).0));
+                let history = self.names.entry((RnodeId::ROOT, name)).or_default();
+                history.push(Operation { called, returned, kind });
+            }
+        }
+    }
+
     fn add(&mut self, called: &Called, expected: Option<u64>) {
         let from = called.called;
         let Some((returned, outcome)) = &called.returned else {

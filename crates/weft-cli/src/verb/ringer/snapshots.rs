@@ -1,0 +1,70 @@
+//! `ringer snapshot`: what directories were, through an attribute of the mount.
+
+use super::copies::{get, set};
+use super::no_cell;
+use crate::cli::ringer::{Snapshot, SnapshotOf};
+use crate::failure::{DONE, Failure, Outcome};
+use crate::output::{Output, utc};
+use rustix::io::Errno;
+use serde::Serialize;
+use std::os::unix::ffi::OsStrExt;
+use weft::ringer::live::SNAPSHOTS_XATTR;
+use weft::vfs::Time;
+
+/// A snapshot, as JSON.
+#[derive(Debug, Serialize)]
+struct SnapshotReport {
+    name: String,
+    /// When it was made, in seconds since 1970.
+    seconds: i64,
+    /// How many names are in it.
+    names: u64,
+}
+
+fn parse(line: &str) -> Option<SnapshotReport> {
+    let mut parts = line.splitn(3, '\t');
+    let seconds = parts.next()?.parse().ok()?;
+    let names = parts.next()?.parse().ok()?;
+    Some(SnapshotReport { name: parts.next()?.to_owned(), seconds, names })
+}
+
+/// `ringer snapshot`.
+pub(super) fn snapshot(out: Output, args: &Snapshot) -> Outcome {
+    let (SnapshotOf { directory, name }, verb, done) = match args {
+        Snapshot::Create(of) => (of, "create", "is there"),
+        Snapshot::Remove(of) => (of, "remove", "is gone"),
+        Snapshot::List { directory } => {
+            let text = get(directory, SNAPSHOTS_XATTR).map_err(|e| no_cell(directory, e))?;
+            let reports: Vec<_> = text.lines().filter_map(parse).collect();
+            out.report(&reports, |to| {
+                reports.iter().try_for_each(|SnapshotReport { name, seconds, names }| {
+                    let time = utc(Time { secs: *seconds, nanos: 0 });
+                    writeln!(to, "{time}  {names:>8} names  {name}")
+                })
+            })?;
+            if text.lines().last() == Some("more") {
+                out.note("there are more than the list holds");
+            }
+            return Ok(DONE);
+        }
+    };
+    let text = [verb.as_bytes(), b" ", name.as_bytes()].concat();
+    let shown = name.display();
+    set(directory, SNAPSHOTS_XATTR, &text).map_err(|e| match e {
+        Errno::EXIST => Failure::new(format!("there is a snapshot '{shown}' already")),
+        Errno::NOENT if verb == "remove" => Failure::new(format!("there is no snapshot '{shown}'")),
+        Errno::NOTDIR => Failure::new(format!("{} is no directory", directory.display())),
+        Errno::FBIG => Failure::new(format!(
+            "{} has more below it than a snapshot holds: take those of its directories",
+            directory.display()
+        )),
+        Errno::ROFS => Failure::new("of what is in a snapshot there is none"),
+        e => no_cell(directory, e),
+    })?;
+    let report = serde_json::json!({
+        "directory": directory.display().to_string(),
+        "name": name.to_string_lossy(),
+    });
+    out.confirm(&report, &format!("{}/.snapshots/{shown} {done}", directory.display()))?;
+    Ok(DONE)
+}

@@ -1,0 +1,452 @@
+//! What a directory was, with all that is below it, at one moment.
+//!
+//! A snapshot is a tree of rnodes of its own, made in one transaction from what the server has, in a
+//! slot of numbers that no client has ([`RnodeId::is_of_snapshot`]). Whoever may read the directory
+//! reads it as any other, under leases to read; there are no others on it, so it never changes. Its
+//! root says that it is in the directory, and no directory has a name for it.
+//!
+//! Invariants:
+//! - Before a snapshot is made, every lease to write below the directory is recalled once, also those on
+//!   what becomes known by that. A client that lowers a lease has sent all changes up to the last one
+//!   under it. So every change that was acknowledged before the snapshot was asked for is in it, and of
+//!   the changes after that each client's up to some place in its log.
+//! - A block is *needed* while a snapshot of its file has it (`y`): a client that asks is told so, and
+//!   keeps it. Clients ask of every block before they remove it.
+//! - A snapshot that is removed is out of sight at once, by one transaction, and then goes bit by bit
+//!   (`q`), also after a restart.
+
+use std::cell::Cell;
+use std::collections::{BTreeMap, BTreeSet};
+
+use weft_vfs::Time;
+
+use super::commit::Stop;
+use super::records::{self, key, number_of};
+use super::{Mds, ToClient, copies};
+use crate::error::Refusal;
+use crate::rnode::{Body, Bytes, Name, Rnode};
+use crate::store::{Store, StoreError, StoreResult, Transaction};
+use crate::types::{
+    BlockHash, ClientId, Mode, Moment, RequestId, RnodeId, SNAPSHOT_SLOTS, Version,
+};
+use crate::wire::{Reply, SnapshotEntry, decode, encode, wire_struct};
+
+/// The most names below a directory of which a snapshot is made: the server does nothing else while it
+/// makes one.
+pub const SNAPSHOT_NAMES_MAX: usize = 20_000;
+/// The most snapshots of one directory.
+const SNAPSHOTS_MAX: usize = 1000;
+/// How often what has become known is looked through for leases. Each time goes one directory deeper
+/// into what the server did not know of when the snapshot was asked for.
+const PASSES_MAX: u32 = 64;
+/// The most snapshots that wait to be made.
+const MAKING_MAX: usize = 16;
+/// Records that are removed at once.
+const CLEARED_AT_ONCE: usize = 300;
+/// Names that are read at once.
+const PAGE: usize = 1000;
+/// The server, as it asks for leases. A client has this number by a chance of one in 2^64.
+pub(super) const SERVER: ClientId = ClientId(u64::MAX);
+/// The attribute of a file in a snapshot that says of which inode it is.
+pub const ORIGIN_XATTR: &[u8] = b"trusted.weft.origin";
+
+/// A snapshot.
+#[derive(Debug, Clone, PartialEq, Eq)]
+struct Snapshot {
+    root: RnodeId,
+    at: Time,
+    names: u64,
+    /// Which request made it: one that is repeated makes no other.
+    mark: u64,
+}
+wire_struct!(Snapshot { root, at, names, mark });
+
+const LAST_SLOT: &[u8] = b"P";
+
+fn snapshot_key(dir: RnodeId, name: &Name) -> Vec<u8> {
+    [&key(b'p', dir.0)[..], name.bytes()].concat()
+}
+
+fn cleared_key(slot: u32) -> Vec<u8> {
+    key(b'q', u64::from(slot))
+}
+
+fn origin_key(origin: RnodeId, copy: RnodeId) -> Vec<u8> {
+    [&key(b'y', origin.0)[..], &copy.0.to_be_bytes()].concat()
+}
+
+/// The inode that a file in a snapshot was; itself if it is in none.
+#[must_use]
+pub fn origin(rnode: &Rnode) -> RnodeId {
+    let text = rnode.xattrs.get(&Bytes(ORIGIN_XATTR.to_vec()));
+    let number = text.and_then(|text| std::str::from_utf8(&text.0).ok()?.parse().ok());
+    number.filter(|_| rnode.id.is_of_snapshot()).map_or(rnode.id, RnodeId)
+}
+
+/// A snapshot that is to be made.
+#[derive(Debug)]
+struct Making {
+    client: ClientId,
+    request: RequestId,
+    dir: RnodeId,
+    name: Name,
+    mark: u64,
+    at: Time,
+    passes: u32,
+    /// What was recalled.
+    recalled: BTreeSet<RnodeId>,
+    /// Of that, what the lease has not come for.
+    waiting: BTreeSet<RnodeId>,
+}
+
+/// Snapshots that are under way.
+#[derive(Debug, Default)]
+pub(super) struct Snapshots {
+    making: Vec<Making>,
+    next_request: u64,
+    /// Leases that the server was granted, to be given back.
+    granted: Vec<(RnodeId, crate::types::Token)>,
+    /// There may be some to clear away.
+    clears: Cell<bool>,
+}
+
+impl Snapshots {
+    pub(super) fn new() -> Self {
+        Self { clears: Cell::new(true), ..Self::default() }
+    }
+
+    /// A directory is gone: so are its snapshots.
+    pub(super) fn ended(
+        &self,
+        store: &dyn Store,
+        dir: RnodeId,
+        transaction: &mut Transaction,
+    ) -> StoreResult<()> {
+        for (name, Snapshot { root, .. }) in of_directory(store, dir)? {
+            transaction.remove(snapshot_key(dir, &name));
+            transaction.put(cleared_key(root.slot()), Vec::new());
+            self.clears.set(true);
+        }
+        Ok(())
+    }
+
+    /// The server has a lease.
+    pub(super) fn granted(&mut self, rnode: RnodeId, token: crate::types::Token) {
+        self.granted.push((rnode, token));
+    }
+}
+
+/// The slots of snapshots that are being cleared away.
+pub(super) fn cleared_slots(store: &dyn Store) -> StoreResult<BTreeSet<u32>> {
+    let found = store.range(b"q", b"r", usize::MAX)?;
+    // Put there as such.
+    found.iter().map(|(key, _)| Ok(u32::try_from(number_of(key)?).unwrap_or(0))).collect()
+}
+
+fn of_directory(store: &dyn Store, dir: RnodeId) -> StoreResult<Vec<(Name, Snapshot)>> {
+    let (from, to) = (key(b'p', dir.0), key(b'p', dir.0.saturating_add(1)));
+    let read = |(key, record): (Vec<u8>, crate::store::Record)| {
+        let name = key.get(9..).and_then(|name| Name::new(name).ok());
+        let snapshot = decode(&record.value).ok();
+        name.zip(snapshot).ok_or_else(|| records::damaged("snapshot", &key))
+    };
+    store.range(&from, &to, usize::MAX)?.into_iter().map(read).collect()
+}
+
+/// The roots of all snapshots, each with its directory.
+pub(super) fn roots(store: &dyn Store) -> StoreResult<BTreeMap<RnodeId, RnodeId>> {
+    let mut roots = BTreeMap::new();
+    for (key, record) in store.range(b"p", b"q", usize::MAX)? {
+        let dir = key.get(..9).map(number_of).transpose()?.map(RnodeId);
+        let snapshot = decode::<Snapshot>(&record.value).ok();
+        let found = dir.zip(snapshot).ok_or_else(|| records::damaged("snapshot", &key))?;
+        roots.insert(found.1.root, found.0);
+    }
+    Ok(roots)
+}
+
+/// Every block that a snapshot has of a file.
+pub(super) fn blocks(store: &dyn Store, id: RnodeId) -> StoreResult<BTreeSet<BlockHash>> {
+    let (from, to) = (key(b'y', id.0), key(b'y', id.0.saturating_add(1)));
+    let mut hashes = BTreeSet::new();
+    for (key, _) in store.range(&from, &to, usize::MAX)? {
+        let copy = key.get(9..17).and_then(|b| b.try_into().ok()).map(u64::from_be_bytes);
+        let copy = copy.ok_or_else(|| records::damaged("snapshot", &key))?;
+        let rnode = records::load_rnode(store, RnodeId(copy))?;
+        if let Some(Body::File { blocks, .. }) = rnode.map(|r| r.body) {
+            hashes.extend(blocks.values().map(|b| b.hash));
+        }
+    }
+    Ok(hashes)
+}
+
+/// The snapshots of a directory.
+pub(super) fn list(store: &dyn Store, dir: RnodeId) -> Result<Reply, Stop> {
+    let rnode = records::load_rnode(store, dir)?.ok_or(Refusal::Stale)?;
+    if !rnode.is_dir() {
+        return Err(Refusal::NotADirectory.into());
+    }
+    let entry = |(name, Snapshot { root, at, names, .. })| SnapshotEntry { name, root, at, names };
+    let snapshots = of_directory(store, dir)?.into_iter().map(entry).collect();
+    Ok(Reply::Snapshots { snapshots })
+}
+
+/// Each file of which a snapshot has something, with the rnode there.
+pub(super) fn origins(store: &dyn Store) -> StoreResult<BTreeSet<(RnodeId, RnodeId)>> {
+    let number = |bytes: Option<&[u8]>| Some(u64::from_be_bytes(bytes?.try_into().ok()?));
+    let read = |key: &Vec<u8>| {
+        let pair = number(key.get(1..9)).zip(number(key.get(9..17)));
+        let pair = pair.map(|(origin, copy)| (RnodeId(origin), RnodeId(copy)));
+        pair.ok_or_else(|| records::damaged("snapshot", key))
+    };
+    store.range(b"y", b"z", usize::MAX)?.iter().map(|(key, _)| read(key)).collect()
+}
+
+/// All that is at and below a directory: each rnode once, each before what is in it; and the names, each
+/// with its directory. `None` if there are more than a snapshot may have.
+type Tree = (Vec<RnodeId>, Vec<(RnodeId, Name, crate::rnode::Dirent)>);
+
+fn tree(store: &dyn Store, dir: RnodeId) -> StoreResult<Option<Tree>> {
+    let (mut order, mut seen, mut names) = (vec![dir], BTreeSet::from([dir]), Vec::new());
+    let mut left = vec![dir];
+    while let Some(dir) = left.pop() {
+        let mut after = crate::types::Cookie(0);
+        loop {
+            let page = records::list(store, dir, after, PAGE)?;
+            let is_last = page.len() < PAGE;
+            for (name, dirent) in page {
+                after = dirent.cookie;
+                if seen.insert(dirent.id) {
+                    order.push(dirent.id);
+                    if dirent.kind == weft_vfs::FileKind::Directory {
+                        left.push(dirent.id);
+                    }
+                }
+                names.push((dir, name, dirent));
+                if names.len() > SNAPSHOT_NAMES_MAX {
+                    return Ok(None);
+                }
+            }
+            if is_last {
+                break;
+            }
+        }
+    }
+    Ok(Some((order, names)))
+}
+
+/// Makes the snapshot of what the store has now.
+fn copy(
+    store: &dyn Store,
+    making: &Making,
+    slot: u32,
+    transaction: &mut Transaction,
+) -> Result<(), Stop> {
+    let (order, names) = tree(store, making.dir)?.ok_or(Refusal::TooLarge)?;
+    let numbers = 1..=u32::try_from(order.len()).map_err(|_| Refusal::TooLarge)?;
+    let new: BTreeMap<RnodeId, RnodeId> =
+        order.iter().zip(numbers).map(|(id, n)| (*id, RnodeId::new(slot, n))).collect();
+    let copy_of = |id: RnodeId| new.get(&id).copied().ok_or(Refusal::Stale);
+    let mut links: BTreeMap<RnodeId, u32> = BTreeMap::new();
+    for (_, _, dirent) in &names {
+        *links.entry(dirent.id).or_default() += 1;
+    }
+    for id in &order {
+        let mut rnode = records::load_rnode(store, *id)?.ok_or(Refusal::Stale)?;
+        rnode.id = copy_of(*id)?;
+        match &mut rnode.body {
+            // The root is in the directory that it is of.
+            Body::Directory { parent, .. } if *id == making.dir => *parent = making.dir,
+            Body::Directory { parent, .. } => *parent = copy_of(*parent)?,
+            Body::File { kept, .. } => {
+                *kept = Version::default();
+                let number = Bytes(id.0.to_string().into_bytes());
+                rnode.xattrs.insert(Bytes(ORIGIN_XATTR.to_vec()), number);
+                transaction.put(origin_key(*id, rnode.id), Vec::new());
+                let holders = copies::load_holders(store, *id)?;
+                transaction.put(records::holders_key(rnode.id), encode(&holders));
+            }
+            Body::Symlink { .. } | Body::Special { .. } => {}
+        }
+        if !rnode.is_dir() {
+            rnode.nlink = links.get(id).copied().unwrap_or(0);
+        }
+        transaction.put(records::rnode_key(rnode.id), encode(&rnode));
+    }
+    for (dir, name, mut dirent) in names.iter().cloned() {
+        let dir = copy_of(dir)?;
+        dirent.id = copy_of(dirent.id)?;
+        transaction.put(records::dirent_key(dir, &name), encode(&dirent));
+        transaction.put(records::listing_key(dir, dirent.cookie), encode(&name));
+        transaction.put(records::name_key(dirent.id, dir, dirent.cookie), Vec::new());
+    }
+    let (root, names) = (copy_of(making.dir)?, names.len() as u64);
+    let snapshot = Snapshot { root, at: making.at, names, mark: making.mark };
+    transaction.put(snapshot_key(making.dir, &making.name), encode(&snapshot));
+    transaction.put(LAST_SLOT.to_vec(), encode(&slot));
+    let fits = transaction.changes.len() <= store.changes_max();
+    if fits { Ok(()) } else { Err(Refusal::TooLarge.into()) }
+}
+
+impl Mds {
+    /// A client wants a snapshot. The answer comes when it is made, if not at once.
+    #[expect(clippy::too_many_arguments, reason = "a message, taken apart")]
+    pub(super) fn begin_snapshot(
+        &mut self,
+        store: &dyn Store,
+        client: ClientId,
+        request: RequestId,
+        dir: RnodeId,
+        name: Name,
+        mark: u64,
+        at: Time,
+    ) -> StoreResult<Option<Reply>> {
+        let is_same = |m: &&mut Making| m.dir == dir && m.name == name && m.mark == mark;
+        if let Some(making) = self.snapshots.making.iter_mut().find(is_same) {
+            (making.client, making.request) = (client, request);
+            return Ok(None);
+        }
+        let no = |why| Ok(Some(Reply::No { why }));
+        match records::load_rnode(store, dir)? {
+            None => return no(Refusal::Stale),
+            Some(rnode) if !rnode.is_dir() => return no(Refusal::NotADirectory),
+            Some(rnode) if rnode.nlink == 0 || dir.is_of_snapshot() => return no(Refusal::Invalid),
+            Some(_) => {}
+        }
+        let all = of_directory(store, dir)?;
+        if let Some((_, there)) = all.iter().find(|(n, _)| *n == name) {
+            let reply = Reply::No { why: Refusal::Exists };
+            return Ok(Some(if there.mark == mark { Reply::Held {} } else { reply }));
+        }
+        if all.len() >= SNAPSHOTS_MAX {
+            return no(Refusal::NoSpace);
+        }
+        if self.snapshots.making.len() >= MAKING_MAX {
+            return no(Refusal::Busy);
+        }
+        let (recalled, waiting, passes) = (BTreeSet::new(), BTreeSet::new(), 0);
+        let making = Making { client, request, dir, name, mark, at, passes, recalled, waiting };
+        self.snapshots.making.push(making);
+        Ok(None)
+    }
+
+    /// A snapshot is to go.
+    pub(super) fn remove_snapshot(
+        &mut self,
+        store: &mut dyn Store,
+        dir: RnodeId,
+        name: &Name,
+    ) -> Result<Reply, Stop> {
+        let key = snapshot_key(dir, name);
+        let there: Option<Snapshot> = records::load(store, &key, "snapshot")?;
+        let there = there.ok_or(Refusal::NotFound)?;
+        let mut transaction = Transaction::default();
+        transaction.remove(key);
+        transaction.put(cleared_key(there.root.slot()), Vec::new());
+        self.snapshots.clears.set(true);
+        match self.commit(store, transaction) {
+            Ok(_) => Ok(Reply::Held {}),
+            Err(StoreError::Full) => Err(Refusal::NoSpace.into()),
+            Err(e) => Err(e.into()),
+        }
+    }
+
+    /// Goes on with what is under way.
+    pub(super) fn advance_snapshots(
+        &mut self,
+        store: &mut dyn Store,
+        now: Moment,
+        out: &mut Vec<ToClient>,
+    ) -> StoreResult<()> {
+        loop {
+            // What was recalled is given back at once: nobody waits for a snapshot.
+            let granted = std::mem::take(&mut self.snapshots.granted);
+            for (rnode, token) in &granted {
+                let steps = self.leases.lower(now, SERVER, *rnode, *token, None);
+                self.take(store, steps, out)?;
+                for making in &mut self.snapshots.making {
+                    making.waiting.remove(rnode);
+                }
+            }
+            self.reap(store, granted.iter().map(|(rnode, _)| *rnode))?;
+            let ready = self.snapshots.making.iter().position(|m| m.waiting.is_empty());
+            let Some(ready) = ready.filter(|_| !self.leases.grace) else {
+                if self.snapshots.granted.is_empty() {
+                    return Ok(());
+                }
+                continue;
+            };
+            let mut making = self.snapshots.making.swap_remove(ready);
+            let wanted = self.written_below(store, &making)?;
+            if wanted.is_empty() || making.passes >= PASSES_MAX {
+                let reply = self.make_snapshot(store, &making)?;
+                out.push(self.reply(making.client, making.request, reply));
+                continue;
+            }
+            making.passes += 1;
+            making.recalled.extend(&wanted);
+            making.waiting.extend(&wanted);
+            self.snapshots.making.push(making);
+            for rnode in wanted {
+                self.snapshots.next_request += 1;
+                let request = RequestId(self.snapshots.next_request);
+                let steps = self.leases.acquire(now, SERVER, request, rnode, Mode::Read);
+                self.take(store, steps, out)?;
+            }
+        }
+    }
+
+    /// What is below the directory, under leases to write that were not recalled yet.
+    fn written_below(&self, store: &dyn Store, making: &Making) -> StoreResult<Vec<RnodeId>> {
+        // Too much of it is refused when it is copied.
+        let Some((order, _)) = tree(store, making.dir)? else { return Ok(Vec::new()) };
+        let is_wanted = |id: &RnodeId| !making.recalled.contains(id) && self.leases.is_written(*id);
+        Ok(order.into_iter().filter(is_wanted).collect())
+    }
+
+    fn make_snapshot(&mut self, store: &mut dyn Store, making: &Making) -> StoreResult<Reply> {
+        if store.get(&snapshot_key(making.dir, &making.name))?.is_some() {
+            return Ok(Reply::No { why: Refusal::Exists });
+        }
+        let last: Option<u32> = records::load(store, LAST_SLOT, "snapshots")?;
+        let slot = last.unwrap_or(SNAPSHOT_SLOTS) + 1;
+        let mut transaction = Transaction::default();
+        let copied = copy(store, making, slot, &mut transaction);
+        let committed = copied.and_then(|()| self.commit(store, transaction).map_err(Stop::from));
+        match committed {
+            Ok(_) => Ok(Reply::Held {}),
+            Err(Stop::Refused(why)) => Ok(Reply::No { why }),
+            Err(Stop::Store(StoreError::Full)) => Ok(Reply::No { why: Refusal::NoSpace }),
+            Err(Stop::Store(e)) => Err(e),
+        }
+    }
+
+    /// Removes some records of snapshots that are removed.
+    pub(super) fn clear_snapshots(&mut self, store: &mut dyn Store) -> StoreResult<()> {
+        if !self.snapshots.clears.get() {
+            return Ok(());
+        }
+        let Some(slot) = cleared_slots(store)?.pop_first() else {
+            self.snapshots.clears.set(false);
+            return Ok(());
+        };
+        let mut transaction = Transaction::default();
+        // An rnode names its `y`: it goes last, with that.
+        for kind in *b"dluhr" {
+            let left = CLEARED_AT_ONCE.saturating_sub(transaction.changes.len());
+            let (from, to) = (RnodeId::new(slot, 0), RnodeId::new(slot + 1, 0));
+            for (key, record) in store.range(&key(kind, from.0), &key(kind, to.0), left)? {
+                if kind == b'r' {
+                    let rnode: Rnode =
+                        decode(&record.value).map_err(|_| records::damaged("rnode", &key))?;
+                    transaction.remove(origin_key(origin(&rnode), rnode.id));
+                }
+                transaction.remove(key);
+            }
+        }
+        if transaction.changes.is_empty() {
+            transaction.remove(cleared_key(slot));
+        }
+        self.commit(store, transaction).map(|_| ())
+    }
+}
