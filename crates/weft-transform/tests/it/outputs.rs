@@ -133,7 +133,7 @@ fn who_reads_once_and_fast_finds_all_of_it_kept() -> Result<()> {
     let text = Random(3).text(12_345_678);
     Walker::new(&*below).write_file(b"/x", &text, 0o644)?;
     cached.settle(b"/x");
-    let want: Vec<u8> = text.iter().map(|byte| byte + 1).collect();
+    let want: Vec<u8> = text.iter().map(|byte| byte.wrapping_add(1)).collect();
     assert!(cached.read(b"/x@one", false)? == want);
     // From here on nothing is read, only opened.
     let node = Walker::new(&cached.fs).resolve(b"/x@one")?;
