@@ -79,12 +79,15 @@
 //! | [`wire`] | messages, records and frames as bytes |
 //! | `net` | sockets, TLS, what is said around the messages of `wire` |
 //! | `serve` | the server as a process: connections around [`mds`] |
+//! | `archive` | copies in a store of objects: a directory or S3; behind the feature `archive` |
 //! | `live` | the client as a file system: threads, journal, blocks and peers around [`client`] |
 //!
-//! The last three are behind the feature `net`; the rest does no I/O.
+//! Those without a link are behind features, the first three of them behind `net`; the rest does no I/O.
 
 #![warn(missing_docs)]
 
+#[cfg(feature = "archive")]
+pub mod archive;
 mod block_map;
 pub mod client;
 mod error;
@@ -110,13 +113,13 @@ pub mod wire;
 
 pub use block_map::BlockMap;
 pub use error::Refusal;
-pub use policy::{COPIES_MAX, POLICY_XATTR, Policy, PolicyError, VERSIONS_MAX};
+pub use policy::{Archiving, COPIES_MAX, POLICY_XATTR, Policy, PolicyError, VERSIONS_MAX};
 pub use rnode::{
     BLOCK_MAX_BYTES, BLOCK_MIN_BYTES, BLOCKS_MAX, Block, Body, Bytes, Dirent, Holders, LINKS_MAX,
     Name, Rnode, TAGS_XATTR, TARGET_MAX_BYTES, XATTR_MAX_BYTES, XATTRS_MAX_BYTES,
 };
 pub use text::{TEXT_MAX_BYTES, Text, ToldText};
 pub use types::{
-    BlockHash, ClientId, Cookie, Epoch, Generation, Incarnation, Mode, Moment, RequestId, RnodeId,
-    SNAPSHOT_SLOTS, Seq, Token, Version,
+    ArchiveId, BlockHash, ClientId, Cookie, Epoch, Generation, Incarnation, Mode, Moment, NotAHash,
+    RequestId, RnodeId, SNAPSHOT_SLOTS, Seq, Token, Version,
 };

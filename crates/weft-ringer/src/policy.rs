@@ -30,6 +30,19 @@ const SECONDS_MAX: u64 = 100 * 366 * 24 * 3600;
 /// The longest policy that is looked at, in bytes.
 const POLICY_MAX_BYTES: usize = 1024;
 
+/// Whether files are copied to the cell's archives.
+#[derive(Debug, Clone, Copy, PartialEq, Eq, PartialOrd, Ord, Default)]
+pub enum Archiving {
+    /// They are not.
+    #[default]
+    No,
+    /// They are, a while after they were changed.
+    Later,
+    /// They are, and `fsync` waits until one archive has acknowledged it.
+    Fsync,
+}
+crate::wire::wire_enum!(Archiving { 0 => No, 1 => Later, 2 => Fsync, });
+
 /// What is wanted for the files below a directory.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub struct Policy {
@@ -37,6 +50,8 @@ pub struct Policy {
     pub copies: u32,
     /// How many of them `fsync` waits for; 0: it waits for none.
     pub fsync: u32,
+    /// Whether an archive is to have it as well.
+    pub archive: Archiving,
     /// How many earlier contents of a file are kept; 0: none, nor removed files.
     pub versions: u32,
     /// For how many seconds they are.
@@ -53,8 +68,8 @@ pub struct Policy {
 pub enum PolicyError {
     /// Not a word of a policy.
     #[error(
-        "`{0}` is not part of a policy: copies=N, fsync=N, versions=N, keep=SECONDS, every=SECONDS, \
-         text=BYTES"
+        "`{0}` is not part of a policy: copies=N, fsync=N, archive=no|later|fsync, versions=N, \
+         keep=SECONDS, every=SECONDS, text=BYTES"
     )]
     Word(String),
     /// A number that is none, or too large.
@@ -68,7 +83,8 @@ pub enum PolicyError {
 impl Default for Policy {
     fn default() -> Self {
         let (keep_secs, every_secs) = (7 * 24 * 3600, 10);
-        Self { copies: 0, fsync: 0, versions: 0, keep_secs, every_secs, text_bytes: 0 }
+        let (archive, text_bytes) = (Archiving::No, 0);
+        Self { copies: 0, fsync: 0, archive, versions: 0, keep_secs, every_secs, text_bytes }
     }
 }
 
@@ -101,6 +117,14 @@ impl Policy {
         match name {
             "copies" => self.copies = number(COPIES_MAX)?,
             "fsync" => self.fsync = number(COPIES_MAX)?,
+            "archive" => {
+                self.archive = match value {
+                    "no" => Archiving::No,
+                    "later" => Archiving::Later,
+                    "fsync" => Archiving::Fsync,
+                    _ => return Err(unknown()),
+                }
+            }
             "versions" => self.versions = number(VERSIONS_MAX)?,
             "keep" => self.keep_secs = seconds(SECONDS_MAX)?,
             "every" => self.every_secs = seconds(SECONDS_MAX)?,
@@ -142,8 +166,13 @@ impl FromStr for Policy {
 
 impl fmt::Display for Policy {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-        let Self { copies, fsync, versions, keep_secs, every_secs, text_bytes } = self;
+        let Self { copies, fsync, archive, versions, keep_secs, every_secs, text_bytes } = self;
         write!(f, "copies={copies} fsync={fsync}")?;
+        match archive {
+            Archiving::No => {}
+            Archiving::Later => f.write_str(" archive=later")?,
+            Archiving::Fsync => f.write_str(" archive=fsync")?,
+        }
         if *versions > 0 {
             write!(f, " versions={versions} keep={keep_secs} every={every_secs}")?;
         }
@@ -154,7 +183,15 @@ impl fmt::Display for Policy {
     }
 }
 
-crate::wire::wire_struct!(Policy { copies, fsync, versions, keep_secs, every_secs, text_bytes });
+crate::wire::wire_struct!(Policy {
+    copies,
+    fsync,
+    archive,
+    versions,
+    keep_secs,
+    every_secs,
+    text_bytes
+});
 
 #[cfg(test)]
 mod tests {
@@ -165,15 +202,29 @@ mod tests {
     fn a_policy_is_read_as_it_is_written() {
         for (copies, fsync) in [(0, 0), (1, 0), (16, 16), (3, 2)] {
             for versions in [0, 1, 1000] {
-                for text_bytes in [0, 1, TEXT_MAX_BYTES] {
-                    let rest = Policy { text_bytes, ..Policy::default() };
+                for (text_bytes, archive) in [
+                    (0, Archiving::No),
+                    (1, Archiving::Later),
+                    (TEXT_MAX_BYTES, Archiving::Fsync),
+                    (0, Archiving::Fsync),
+                ] {
+                    let rest = Policy { text_bytes, archive, ..Policy::default() };
                     let policy = Policy { copies, fsync, versions, ..rest };
                     assert_eq!(policy.to_string().parse(), Ok(policy));
                 }
             }
         }
         assert_eq!("".parse(), Ok(Policy::default()));
-        for bad in ["copies", "copies=", "copies=17", "copies=-1", "fsync=1", "x=1", "copies=1,"] {
+        for bad in [
+            "copies",
+            "copies=",
+            "copies=17",
+            "copies=-1",
+            "fsync=1",
+            "x=1",
+            "copies=1,",
+            "archive=1",
+        ] {
             assert!(bad.parse::<Policy>().is_err(), "{bad}");
         }
         for (text, text_bytes) in [("none", 0), ("7", 7), ("64K", 65_536), ("1M", 1 << 20)] {

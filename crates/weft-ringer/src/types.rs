@@ -25,6 +25,11 @@ number!(
     ClientId(u64)
 );
 number!(
+    /// A store of objects that keeps copies of a cell's files, as it is numbered when it is added; at
+    /// random, so that no two have the same.
+    ArchiveId(u64)
+);
+number!(
     /// One life of a client: it grows with each start. A client keeps it in its journal.
     Incarnation(u64)
 );
@@ -191,6 +196,36 @@ impl BlockHash {
     #[must_use]
     pub fn is_open(&self) -> bool {
         self.0[..16] == [0; 16]
+    }
+}
+
+/// In hex.
+impl fmt::Display for BlockHash {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        self.0.iter().try_for_each(|byte| write!(f, "{byte:02x}"))
+    }
+}
+
+/// Why a text is no hash.
+#[derive(Debug, Clone, Copy, PartialEq, Eq, thiserror::Error)]
+#[error("a hash has 64 digits in hex")]
+pub struct NotAHash;
+
+impl std::str::FromStr for BlockHash {
+    type Err = NotAHash;
+
+    fn from_str(text: &str) -> Result<Self, NotAHash> {
+        let mut hash = [0; 32];
+        // One way to write each: small letters.
+        let is_hex = |b: u8| b.is_ascii_digit() || (b'a'..=b'f').contains(&b);
+        if text.len() != 64 || !text.bytes().all(is_hex) {
+            return Err(NotAHash);
+        }
+        for (i, byte) in hash.iter_mut().enumerate() {
+            let digits = text.get(2 * i..2 * i + 2).ok_or(NotAHash)?;
+            *byte = u8::from_str_radix(digits, 16).map_err(|_| NotAHash)?;
+        }
+        Ok(Self(hash))
     }
 }
 

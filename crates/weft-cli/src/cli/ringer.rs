@@ -57,6 +57,66 @@ pub enum Ringer {
     Members(Members),
     /// Count on the copies of a client no more: it will not come back
     Forget(Forget),
+    /// Keep copies of files in a directory or in S3
+    #[cfg(feature = "archive")]
+    #[command(subcommand)]
+    Archive(Archive),
+}
+
+/// What is done with a cell's archives.
+#[cfg(feature = "archive")]
+#[derive(Debug, Subcommand)]
+pub enum Archive {
+    /// Make an empty directory or prefix an archive of the cell. Which files go there says `policy`
+    #[command(
+        after_help = "Each client that writes talks to the archive itself, and needs what opens it in \
+        its environment: for S3 AWS_ACCESS_KEY_ID, AWS_SECRET_ACCESS_KEY, AWS_REGION and, if it is not \
+        Amazon's, AWS_ENDPOINT_URL (and AWS_ALLOW_HTTP=true for one without TLS)."
+    )]
+    Add(ArchiveAdd),
+    /// List the archives of a cell
+    List(ArchiveList),
+    /// Count on an archive no more; what is in it stays there
+    Remove(ArchiveRemove),
+    /// Delete from an archive what no file is made of, nor any version that is kept
+    Sweep(ArchiveSweep),
+}
+
+#[cfg(feature = "archive")]
+#[derive(Debug, Args)]
+pub struct ArchiveAdd {
+    #[command(flatten)]
+    pub reaching: Reaching,
+    /// Where it is: file:///PATH, which every client must see at that path, or s3://BUCKET/PREFIX
+    pub url: String,
+}
+
+#[cfg(feature = "archive")]
+#[derive(Debug, Args)]
+pub struct ArchiveList {
+    #[command(flatten)]
+    pub reaching: Reaching,
+}
+
+#[cfg(feature = "archive")]
+#[derive(Debug, Args)]
+pub struct ArchiveRemove {
+    #[command(flatten)]
+    pub reaching: Reaching,
+    /// Its number, as `list` shows it
+    pub archive: String,
+}
+
+#[cfg(feature = "archive")]
+#[derive(Debug, Args)]
+pub struct ArchiveSweep {
+    #[command(flatten)]
+    pub reaching: Reaching,
+    /// Its number, as `list` shows it [default: all, one after the other]
+    pub archive: Option<String>,
+    /// Only say how much is of no use
+    #[arg(long)]
+    pub dry_run: bool,
 }
 
 #[derive(Debug, Args)]
@@ -206,6 +266,17 @@ fn waits(text: &str) -> Result<Waits, String> {
     }
 }
 
+/// When files are copied to archives.
+#[derive(Debug, Clone, Copy, PartialEq, Eq, ValueEnum)]
+pub enum When {
+    /// Never
+    No,
+    /// Some time after a file was changed
+    Later,
+    /// The same, and fsync waits for it
+    Fsync,
+}
+
 /// A time, in seconds.
 fn seconds(text: &str) -> Result<u64, String> {
     let digits = text.trim_end_matches(['s', 'm', 'h', 'd']);
@@ -241,6 +312,10 @@ pub struct PolicyArgs {
     /// copies=N on other clients
     #[arg(long, value_name = "WHAT", value_parser = waits)]
     pub fsync: Option<Waits>,
+    /// Whether files are copied to the cell's archives: not at all, a while after they were changed, or
+    /// so that fsync waits until one of them has the file
+    #[arg(long, value_name = "WHEN")]
+    pub archive: Option<When>,
     /// How many earlier versions of a file are kept, and whether removed files are; 0 for none
     #[arg(long, value_name = "N")]
     pub versions: Option<u32>,
@@ -255,7 +330,7 @@ pub struct PolicyArgs {
     #[arg(long, value_name = "SIZE", value_parser = text_size)]
     pub text: Option<u64>,
     /// Take what the directory above has
-    #[arg(long, conflicts_with_all = ["copies", "fsync", "versions", "keep", "every", "text"])]
+    #[arg(long, conflicts_with_all = ["copies", "fsync", "archive", "versions", "keep", "every", "text"])]
     pub inherit: bool,
 }
 
@@ -265,6 +340,7 @@ impl PolicyArgs {
         let numbers = [self.copies, self.versions];
         let sizes = [self.keep, self.every, self.text];
         self.fsync.is_some()
+            || self.archive.is_some()
             || numbers.iter().any(Option::is_some)
             || sizes.iter().any(Option::is_some)
     }

@@ -1,5 +1,7 @@
 //! `ringer`: the shared file service.
 
+#[cfg(feature = "archive")]
+mod archive;
 mod copies;
 mod history;
 mod members;
@@ -63,6 +65,8 @@ pub fn run(out: Output, verb: &Ringer) -> Outcome {
         Ringer::Revoke(args) => members::revoke(out, args),
         Ringer::Members(args) => members::members(out, args),
         Ringer::Forget(args) => members::forget(out, args),
+        #[cfg(feature = "archive")]
+        Ringer::Archive(args) => archive::run(out, args),
     }
 }
 

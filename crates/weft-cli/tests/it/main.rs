@@ -18,6 +18,8 @@ mod past;
 mod proxy;
 mod pushed;
 mod ringer;
+#[cfg(feature = "archive")]
+mod ringer_archive;
 mod ringer_copies;
 #[cfg(feature = "etcd")]
 mod ringer_etcd;
@@ -27,6 +29,8 @@ mod ringer_members;
 mod ringer_snapshots;
 mod ringer_text;
 mod run;
+#[cfg(feature = "archive")]
+mod s3;
 mod trace;
 mod transfer;
 mod transform;

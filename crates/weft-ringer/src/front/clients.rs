@@ -151,6 +151,8 @@ impl Front {
             | RequestBody::Hold { .. }
             | RequestBody::Release { .. }
             | RequestBody::Needed { .. }
+            | RequestBody::Archives {}
+            | RequestBody::Archived { .. }
             | RequestBody::Versions { .. }
             | RequestBody::OldVersion { .. }
             | RequestBody::Removed { .. }

@@ -89,25 +89,6 @@ pub(super) fn hash(bytes: &[u8]) -> BlockHash {
     BlockHash(*blake3::hash(bytes).as_bytes())
 }
 
-fn hex(hash: &BlockHash) -> String {
-    use std::fmt::Write;
-    hash.0.iter().fold(String::with_capacity(64), |mut text, byte| {
-        let _ = write!(text, "{byte:02x}");
-        text
-    })
-}
-
-fn from_hex(text: &str) -> Option<BlockHash> {
-    let mut hash = [0; 32];
-    if text.len() != 64 || !text.is_ascii() {
-        return None;
-    }
-    for (i, byte) in hash.iter_mut().enumerate() {
-        *byte = u8::from_str_radix(text.get(2 * i..2 * i + 2)?, 16).ok()?;
-    }
-    Some(BlockHash(hash))
-}
-
 impl Blocks {
     /// Opens the store in `dir`, and makes it if there is none.
     pub(super) fn open(dir: &Path, cache_max_bytes: u64) -> io::Result<Self> {
@@ -126,7 +107,7 @@ impl Blocks {
             let Some(id) = id.filter(|id| *id > 0) else { continue };
             for block in fs::read_dir(rnode.path())? {
                 let block = block?;
-                if let Some(hash) = block.file_name().to_str().and_then(from_hex) {
+                if let Some(hash) = block.file_name().to_str().and_then(|name| name.parse().ok()) {
                     fetched.touch((RnodeId(id), hash), Some(block.metadata()?.len()));
                 }
             }
@@ -148,7 +129,7 @@ impl Blocks {
     }
 
     fn path(&self, kind: &str, rnode: RnodeId, hash: &BlockHash) -> PathBuf {
-        self.rnode_dir(kind, rnode).join(hex(hash))
+        self.rnode_dir(kind, rnode).join(hash.to_string())
     }
 
     fn put(
@@ -309,7 +290,7 @@ impl Blocks {
             };
             for block in entries {
                 let block = block?;
-                if let Some(hash) = block.file_name().to_str().and_then(from_hex) {
+                if let Some(hash) = block.file_name().to_str().and_then(|name| name.parse().ok()) {
                     found.insert(hash, block.metadata()?.len());
                 }
             }
@@ -381,7 +362,7 @@ impl Blocks {
         name: &BlockHash,
         hash: &BlockHash,
     ) -> io::Result<bool> {
-        let to = self.dir.join("open").join(hex(name));
+        let to = self.dir.join("open").join(name.to_string());
         for kind in ["own", "copy", "cache"] {
             match fs::hard_link(self.path(kind, rnode, hash), &to) {
                 Ok(()) => return Ok(true),
@@ -399,7 +380,7 @@ impl Blocks {
         name: &BlockHash,
         base: &Block,
     ) -> io::Result<Option<Vec<u8>>> {
-        let kept = match fs::read(self.dir.join("open").join(hex(name))) {
+        let kept = match fs::read(self.dir.join("open").join(name.to_string())) {
             Ok(bytes) => Some(bytes).filter(|bytes| hash(bytes) == base.hash),
             Err(e) if e.kind() == io::ErrorKind::NotFound => None,
             Err(e) => return Err(e),
@@ -413,7 +394,7 @@ impl Blocks {
 
     /// A block has been sealed: what it was before is not needed.
     pub(super) fn drop_base(&self, name: &BlockHash) {
-        let _ = fs::remove_file(self.dir.join("open").join(hex(name)));
+        let _ = fs::remove_file(self.dir.join("open").join(name.to_string()));
     }
 
     /// No block is open.

@@ -139,8 +139,7 @@ impl Live {
             return Ok(());
         }
         let holders = self.engine.holders(id);
-        let fetched = self.engine.peers.fetch(id, &block.hash, &holders);
-        let bytes = fetched.map_err(|e| Lack::Block(e.to_string()))?;
+        let bytes = self.fetch_block(id, &block.hash, &holders).map_err(Lack::Block)?;
         if let Err(e) = blocks.put_fetched(id, &block.hash, &bytes) {
             tracing::debug!("a fetched block is not kept: {e}");
         }

@@ -13,13 +13,14 @@ use std::time::{Duration, Instant};
 
 use weft_vfs::{Error, Result};
 
+use super::archives::Wanted;
 use super::content::io_error;
 use super::engine::{ETIMEDOUT, locked};
 use super::fs::Live;
 use super::peers::Held;
 use crate::client::{Call, Outcome};
 use crate::error::Refusal;
-use crate::policy::Policy;
+use crate::policy::{Archiving, Policy};
 use crate::rnode::{Block, Body};
 use crate::types::{BlockHash, ClientId, RnodeId, Version};
 use crate::wire::{Peeked, Reply, RequestBody};
@@ -45,13 +46,13 @@ pub(super) struct Uneven {
 }
 
 /// The content of a regular file.
-struct Content {
-    version: Version,
-    blocks: BTreeMap<BlockHash, Block>,
+pub(super) struct Content {
+    pub(super) version: Version,
+    pub(super) blocks: BTreeMap<BlockHash, Block>,
 }
 
 impl Content {
-    fn of(peeked: &Peeked) -> Option<Self> {
+    pub(super) fn of(peeked: &Peeked) -> Option<Self> {
         let Body::File { blocks, content, .. } = &peeked.rnode.body else { return None };
         let blocks = blocks.values().map(|block| (block.hash, *block)).collect();
         Some(Self { version: *content, blocks })
@@ -168,8 +169,8 @@ impl Live {
         let bytes = match here {
             Some(bytes) => bytes,
             None => {
-                let fetched = self.engine.peers.fetch(id, &block.hash, &peeked.holders);
-                fetched.map_err(|e| Error::Io { errno: 5, message: e.to_string() })?
+                let fetched = self.fetch_block(id, &block.hash, &peeked.holders);
+                fetched.map_err(|message| Error::Io { errno: 5, message })?
             }
         };
         blocks.put_copy(id, &block.hash, &bytes).map_err(|e| io_error(&e))
@@ -244,13 +245,17 @@ impl Live {
         }
     }
 
-    /// Waits until as many others have a file as its policy has `fsync` wait for.
+    /// Waits until as many others, and an archive, have a file as its policy has `fsync` wait for.
     pub(super) fn wait_for_copies(&self, id: RnodeId) -> Result<()> {
         let policy = self.policy(id, self.directory_of(id))?;
-        if policy.fsync == 0 {
-            return Ok(());
+        let deadline = Instant::now() + self.engine.options.patience;
+        if policy.fsync > 0 {
+            self.spread(id, policy.fsync, deadline)?;
         }
-        self.spread(id, policy.fsync, Instant::now() + self.engine.options.patience)
+        match policy.archive {
+            Archiving::Fsync => self.archive(id, Wanted::One, deadline),
+            Archiving::No | Archiving::Later => Ok(()),
+        }
     }
 
     /// Removes those blocks of an rnode that stay and are of no use to anybody.
@@ -293,7 +298,7 @@ impl Live {
         let Some(peeked) = self.peek(id)? else { return Ok(false) };
         let Some(content) = Content::of(&peeked) else { return Ok(false) };
         let _one = locked(self.writer(id));
-        let others = peeked.policy.copies.max(1);
+        let others = peeked.policy.copies;
         let body = RequestBody::Release { rnode: id, content: content.version, others };
         if !self.engine.is_all_flushed() || self.ask(body)? != (Reply::Held {}) {
             return Ok(false);
@@ -305,7 +310,8 @@ impl Live {
     }
 
     /// Who has copies of a file, a line each: the client's number, `current` or `old`, and `here` if
-    /// it is this one; with tabs between them. The first line says what is wanted.
+    /// it is this one; with tabs between them. For an archive its number and `archive`. The first line
+    /// says what is wanted.
     pub(super) fn list_holders(&self, id: RnodeId) -> Result<Vec<u8>> {
         // What was written here is to be among it.
         self.engine.call(Call::Sync)?;
@@ -316,6 +322,10 @@ impl Live {
                 let state = if *version == content.version { "current" } else { "old" };
                 let here = if self.own() == Some(*client) { "here" } else { "" };
                 text.push_str(&format!("{:016x}\t{state}\t{here}\n", client.0));
+            }
+            for (archive, version) in &peeked.archived {
+                let state = if *version == content.version { "current" } else { "old" };
+                text.push_str(&format!("{:016x}\t{state}\tarchive\n", archive.0));
             }
         }
         Ok(text.into_bytes())

@@ -13,6 +13,7 @@ use weft_net::Address;
 use weft_vfs::{Interrupt, Time};
 
 use super::LiveOptions;
+use super::archives::Archives;
 use super::blocks::Blocks;
 use super::circle::Circle;
 use super::conflicts::{Conflicts, blocks_of};
@@ -80,6 +81,7 @@ pub(super) struct Engine {
     pub(super) blocks: Arc<Blocks>,
     pub(super) open: OpenBlocks,
     pub(super) peers: Peers,
+    pub(super) archives: Archives,
     peer_server: Mutex<Option<PeerServer>>,
     pub(super) superseded: Mutex<VecDeque<Superseded>>,
     pub(super) conflicts: Mutex<Conflicts>,
@@ -115,6 +117,10 @@ impl Engine {
         let client = Client::new(own, home.incarnation, records, options.client.clone());
         let inner = Inner { client, journal, done: BTreeMap::new(), waiting: BTreeSet::new() };
         let peers = Peers::new(options.tls.as_ref().map(|(client, _)| client.clone()));
+        #[cfg(feature = "archive")]
+        let archives = Archives::new(options.archives.clone());
+        #[cfg(not(feature = "archive"))]
+        let archives = Archives;
         let engine = Arc::new(Self {
             options,
             home,
@@ -126,6 +132,7 @@ impl Engine {
             blocks: Arc::new(blocks),
             open,
             peers,
+            archives,
             peer_server: Mutex::default(),
             superseded: Mutex::default(),
             conflicts: Mutex::new(conflicts),
@@ -559,6 +566,12 @@ impl Engine {
     /// This client's number, once it is known to the server.
     pub(super) fn client(&self) -> Option<ClientId> {
         self.joined.get()?.as_ref().ok().copied()
+    }
+
+    /// The cell's number; 0 if that cannot be read.
+    #[cfg(feature = "archive")]
+    pub(super) fn cell(&self) -> u64 {
+        self.home.cell().unwrap_or(0)
     }
 
     pub(super) fn pins_path(&self) -> std::path::PathBuf {

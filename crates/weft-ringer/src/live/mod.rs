@@ -25,6 +25,11 @@
 //! - No call waits for ever: what the server does not answer within
 //!   [`LiveOptions::patience`] fails with `ETIMEDOUT`.
 
+#[cfg(feature = "archive")]
+mod archives;
+#[cfg(not(feature = "archive"))]
+#[path = "no_archives.rs"]
+mod archives;
 mod attributes;
 mod blocks;
 mod circle;
@@ -94,6 +99,9 @@ pub struct LiveOptions {
     pub scan_every: Duration,
     /// How long a call waits for the server.
     pub patience: Duration,
+    /// How the cell's archives are reached.
+    #[cfg(feature = "archive")]
+    pub archives: crate::archive::Opener,
     /// Of the state machine.
     pub client: ClientOptions,
 }
@@ -120,6 +128,8 @@ impl LiveOptions {
             settle: Duration::from_secs(1),
             scan_every: Duration::from_secs(600),
             patience: Duration::from_secs(30),
+            #[cfg(feature = "archive")]
+            archives: crate::archive::Opener::default(),
             client: ClientOptions { retry_micros: 500_000, ..ClientOptions::default() },
         }
     }

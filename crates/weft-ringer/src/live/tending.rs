@@ -9,12 +9,15 @@ use std::time::{Duration, Instant};
 
 use weft_vfs::{Error, Result};
 
+use super::archives::Wanted;
 use super::copies::Uneven;
 use super::engine::{Engine, locked};
 use super::fs::Live;
 use super::peers::Held;
+use crate::policy::Archiving;
 use crate::rnode::Body;
 use crate::types::{RnodeId, Version};
+use crate::wire::ArchiveInfo;
 
 const EVERY: Duration = Duration::from_millis(200);
 /// When a file is looked at again for which there were not enough clients.
@@ -93,16 +96,24 @@ impl Live {
                 return;
             }
             let done = self.policy(id, seen.dir).and_then(|policy| {
-                if policy.copies == 0 && policy.text_bytes == 0 {
+                let is_archived = policy.archive != Archiving::No;
+                if policy.copies == 0 && policy.text_bytes == 0 && !is_archived {
                     return Ok(());
                 }
                 // The server is to know what is told and copied.
                 self.engine.call(crate::client::Call::Sync)?;
                 let told = if policy.text_bytes > 0 { self.tell_text(id) } else { Ok(()) };
-                if policy.copies > 0 {
-                    self.spread(id, policy.copies, Instant::now())?;
-                }
-                told
+                let spread = match policy.copies {
+                    0 => Ok(()),
+                    copies => self.spread(id, copies, Instant::now()),
+                };
+                // One does not wait for the other.
+                let archived = if is_archived {
+                    self.archive(id, Wanted::All, Instant::now())
+                } else {
+                    Ok(())
+                };
+                spread.and(archived).and(told)
             });
             let mut uneven = locked(&self.engine.uneven);
             let Some(entry) = uneven.get_mut(&id).filter(|entry| entry.due == seen.due) else {
@@ -233,7 +244,11 @@ impl Live {
             // With one that wrote it, or has the only copy.
             let lacks_copies = peeked.policy.copies > 0 && have <= u64::from(peeked.policy.copies);
             let is_untold = self.lacks_text(&peeked).is_some();
-            if lacks_copies || is_untold {
+            let lacks_archives = peeked.policy.archive != Archiving::No && {
+                let has = |info: &ArchiveInfo| peeked.archived.get(&info.archive) == Some(&content);
+                !self.known_archives().iter().all(has)
+            };
+            if lacks_copies || lacks_archives || is_untold {
                 let uneven = Uneven { dir: None, due: Instant::now(), is_untold };
                 locked(&self.engine.uneven).entry(id).or_insert(uneven);
             }
@@ -259,6 +274,12 @@ impl Live {
             ("files_with_copies_to_make", locked(&engine.uneven).len() as u64),
             ("changes_not_sent", engine.unflushed() as u64),
         ];
-        lines.iter().map(|(name, n)| format!("{name}\t{n}\n")).collect::<String>().into_bytes()
+        let archives = engine.archives.figures();
+        lines
+            .iter()
+            .chain(&archives)
+            .map(|(name, n)| format!("{name}\t{n}\n"))
+            .collect::<String>()
+            .into_bytes()
     }
 }

@@ -137,6 +137,10 @@ impl Access {
                 // Of a file that is gone nobody can tell where it was.
                 self.level(store, *rnode).map(|level| level.is_some())
             }
+            // Who wrote a file may let it go for this.
+            RequestBody::Archived { rnode, .. } => {
+                self.level(store, *rnode).map(|level| level >= Some(Level::Write))
+            }
             // One step deep: what is enclosed in it again is refused.
             RequestBody::Relay { body, .. } => match body.open() {
                 Ok(RequestBody::Relay { .. }) | Err(_) => Ok(false),

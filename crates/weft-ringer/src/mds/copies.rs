@@ -4,8 +4,8 @@
 //! - A copy counts for one content of a file ([`Body::File`]): a client says that it has all blocks of
 //!   the content that the file has now, or is refused.
 //! - A client that asks to drop its copy is let go only while at least one other client, which is
-//!   there now, has a copy of the file's present content. So the last copy is never dropped; two
-//!   clients that ask at once are answered one after the other.
+//!   there now, or an archive has a copy of the file's present content. So the last copy is never
+//!   dropped; two clients that ask at once are answered one after the other.
 
 use super::records::{self, holders_key};
 use super::{Mds, Stop, history, snapshots, text};
@@ -28,7 +28,7 @@ pub(super) fn load_holders(store: &dyn Store, id: RnodeId) -> StoreResult<Holder
 }
 
 /// The content of a regular file.
-fn content(rnode: &Rnode) -> Option<Version> {
+pub(super) fn content(rnode: &Rnode) -> Option<Version> {
     match rnode.body {
         Body::File { content, .. } => Some(content),
         _ => None,
@@ -73,6 +73,12 @@ impl Mds {
                 self.release(store, client, *rnode, *content, *others)
             }
             RequestBody::Needed { rnode, hashes } => self.needed(store, *rnode, hashes),
+            RequestBody::Archives {} => {
+                Ok(Reply::Archives { era: self.archives.era(), archives: self.archives() })
+            }
+            RequestBody::Archived { rnode, content, archive, era } => {
+                self.archived(store, *rnode, *content, *archive, *era)
+            }
             RequestBody::Versions { rnode } => Ok(history::versions(store, *rnode)?),
             RequestBody::OldVersion { rnode, number } => history::version(store, *rnode, *number),
             RequestBody::Removed { dir } => history::removed_below(store, *dir),
@@ -93,9 +99,11 @@ impl Mds {
     fn peek(&self, store: &dyn Store, id: RnodeId) -> Result<Reply, Stop> {
         let rnode = records::load_rnode(store, id)?.ok_or(Refusal::Stale)?;
         let holders = load_holders(store, id)?;
+        let archived = self.archived_of(store, id)?;
         let policy = policy(store, &rnode)?;
         let told = text::told(store, id)?;
-        Ok(Reply::Peeked { peeked: Box::new(Peeked { rnode, holders, policy, told }) })
+        let peeked = Box::new(Peeked { rnode, holders, archived, policy, told });
+        Ok(Reply::Peeked { peeked })
     }
 
     fn hold(
@@ -138,7 +146,10 @@ impl Mds {
         let mut holders = load_holders(store, id)?;
         let is_here = |c: &ClientId| self.is_here(*c);
         let have = holders.copies.iter().filter(|(c, v)| **c != client && **v == of && is_here(c));
-        if content(&rnode) != Some(of) || (have.count() as u64) < u64::from(others.max(1)) {
+        let clients = have.count() as u64;
+        let archives = self.archived_of(store, id)?.values().filter(|v| **v == of).count() as u64;
+        let is_enough = clients >= u64::from(others) && clients + archives > 0;
+        if content(&rnode) != Some(of) || !is_enough {
             return Err(Refusal::Busy.into());
         }
         holders.copies.remove(&client);

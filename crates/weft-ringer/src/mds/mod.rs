@@ -12,6 +12,7 @@
 //!   store the elder can change nothing.
 
 mod access;
+mod archives;
 mod brought;
 mod check;
 mod commit;
@@ -28,6 +29,8 @@ use std::collections::{BTreeMap, BTreeSet};
 use weft_vfs::Time;
 
 pub use self::access::{Access, Grant, Level, find_directory};
+use self::archives::Archives;
+pub use self::archives::{ADD_AT_ONCE, DELETE_LIMIT, SweepError};
 use self::brought::{Brought, Relayed};
 pub use self::check::{Checked, PROBLEMS_MAX, Problem, check};
 use self::commit::{Stop, carry_out};
@@ -133,6 +136,7 @@ pub struct Mds {
     brought: BTreeMap<ClientId, Brought>,
     leases: Leases,
     locks: LockTable,
+    archives: Archives,
     /// Until when a client that has to tell what it holds may still be welcomed.
     reclaim_until: Moment,
     due: history::Due,
@@ -187,6 +191,7 @@ impl Mds {
             due: history::Due::new(now, wall),
             texts: text::Sweep::new(),
             snapshots: snapshots::Snapshots::new(),
+            archives: Archives::load(store, generation, now)?,
             options,
             generation,
             cell,
@@ -638,6 +643,7 @@ impl Mds {
             }
             Err(error) => return Err(error),
         }
+        self.archives.spare(ops);
         for id in outcome.made {
             self.leases.install(holder, id, Mode::Write, Token::BORN);
         }
@@ -662,7 +668,9 @@ impl Mds {
         for id in rnodes {
             let orphan = key(b'o', id.0);
             if !self.leases.is_known(id) && store.get(&orphan)?.is_some() {
-                for key in [orphan, records::rnode_key(id), records::holders_key(id)] {
+                let of_archives = archives::archived_key(id);
+                let keys = [orphan, records::rnode_key(id), records::holders_key(id), of_archives];
+                for key in keys {
                     transaction.remove(key);
                 }
                 transaction.index.push(IndexChange::File { rnode: id, facts: None });

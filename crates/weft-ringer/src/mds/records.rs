@@ -12,6 +12,8 @@
 //! v rnode number       a content of a file that is kept
 //! w dir rnode          a file that was removed, with the directory whose policy keeps it
 //! z rnode              which directory that is
+//! a rnode              which content of a file each archive has
+//! A                    ArchivesRecord: the archives
 //! o rnode              an rnode without a name, kept while somebody holds it
 //! p dir name           a snapshot of a directory
 //! P                    the last slot that a snapshot was given

@@ -3,8 +3,11 @@
 
 use crate::mds::{Grant, Level};
 use crate::rnode::Bytes;
-use crate::types::{BlockHash, ClientId, Epoch, Generation, RnodeId};
-use crate::wire::{FromServer, Reader, ToServer, Wire, WireError, wire_enum, wire_struct};
+use crate::types::{ArchiveId, BlockHash, ClientId, Epoch, Generation, RnodeId};
+use crate::wire::{
+    ArchiveInfo, FromServer, Reader, SweepStep, Swept, ToServer, Wire, WireError, wire_enum,
+    wire_struct,
+};
 
 /// The length of the secret that makes a client the same over restarts, in bytes.
 pub const SECRET_BYTES: usize = 32;
@@ -69,6 +72,25 @@ pub enum Ask {
         /// Which.
         client: ClientId,
     },
+    /// Adds an archive. Of who runs the cell, as the three below.
+    AddArchive {
+        /// Its number, and where it is.
+        info: ArchiveInfo,
+    },
+    /// Counts on an archive no more.
+    RemoveArchive {
+        /// Which.
+        archive: ArchiveId,
+    },
+    /// Which archives are there?
+    Archives {},
+    /// Takes a step of a sweep.
+    Sweep {
+        /// Which sweep; 0 to begin one.
+        number: u64,
+        /// The step.
+        step: SweepStep,
+    },
     /// Of a front: one of its clients has come. For the state machine it speaks of those alone.
     Bring {
         /// The client's secret, as in `Join`: its number is the hash of it.
@@ -99,6 +121,10 @@ wire_enum!(Ask {
     44 => Forget { client },
     60 => Bring { secret, listens, certificate },
     61 => Gone { client },
+    80 => AddArchive { info },
+    81 => RemoveArchive { archive },
+    82 => Archives {},
+    83 => Sweep { number, step },
 });
 
 /// From a metadata server.
@@ -192,6 +218,16 @@ pub enum Answer {
         /// Their fingerprints.
         certificates: Vec<BlockHash>,
     },
+    /// To `AddArchive`, `RemoveArchive` and `Archives`.
+    Archives {
+        /// Those that there are now.
+        archives: Vec<ArchiveInfo>,
+    },
+    /// To `Sweep`.
+    Swept {
+        /// How it stands.
+        swept: Swept,
+    },
     /// To `Bring`.
     Brought {
         /// The client's number.
@@ -225,6 +261,8 @@ wire_enum!(Answer {
     46 => Forgotten { files },
     60 => Brought { client },
     61 => NotBrought { client, denial },
+    80 => Archives { archives },
+    81 => Swept { swept },
 });
 
 /// Why somebody is not let in, or may not do what was asked.

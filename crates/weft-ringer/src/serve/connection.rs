@@ -154,7 +154,11 @@ fn take(
                 ask @ (Ask::Invite { .. }
                 | Ask::Revoke { .. }
                 | Ask::Members {}
-                | Ask::Forget { .. }),
+                | Ask::Forget { .. }
+                | Ask::AddArchive { .. }
+                | Ask::RemoveArchive { .. }
+                | Ask::Archives {}
+                | Ask::Sweep { .. }),
                 _,
             ) => Event::Run { number, ask },
             (Ask::Join { .. } | Ask::Observe {} | Ask::Enroll { .. }, _) => {

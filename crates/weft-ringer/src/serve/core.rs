@@ -8,7 +8,7 @@ use std::time::{Duration, Instant};
 use super::ServeOptions;
 use super::members::{self, Members};
 use crate::live::{fill_random, now, wall};
-use crate::mds::{Access, Checked, Level, Mds, MdsEvent, ToClient, check};
+use crate::mds::{Access, Checked, Level, Mds, MdsEvent, SweepError, ToClient, check};
 use crate::net::pki::{Authority, PUBLIC_KEY_BYTES, TOKEN_SECRET_BYTES, secret_hash};
 use crate::net::{Answer, Ask, CellStatus, ClientStatus, Denial, Error, Hit, Outbox, Peer, Result};
 use crate::query::Query;
@@ -430,6 +430,9 @@ impl Core {
                 None => refused("that client is here, or its epoch has not ended"),
             });
         }
+        if let Some(answer) = self.about_archives(ask)? {
+            return Ok(answer);
+        }
         let Some(members) = &mut self.members else {
             return Ok(Answer::Denied { denial: Denial::NoAuthority });
         };
@@ -462,6 +465,29 @@ impl Core {
             }
             Ask::Members {} => Ok(Answer::Members { members: members.list() }),
             _ => Ok(refused("that is not for who runs the cell")),
+        }
+    }
+
+    /// Answers what has to do with archives; `None` for anything else.
+    fn about_archives(&mut self, ask: &Ask) -> Result<Option<Answer>> {
+        let store = &mut *self.store;
+        let done = match ask {
+            Ask::Archives {} => Ok(()),
+            Ask::AddArchive { info } => self.mds.add_archive(store, info),
+            Ask::RemoveArchive { archive } => self.mds.remove_archive(store, *archive),
+            Ask::Sweep { number, step } => {
+                return match self.mds.sweep(store, now(), *number, step) {
+                    Ok(swept) => Ok(Some(Answer::Swept { swept })),
+                    Err(SweepError::Store(e)) => Err(store_error(&e)),
+                    Err(e) => Ok(Some(refused(&e.to_string()))),
+                };
+            }
+            _ => return Ok(None),
+        };
+        match done {
+            Ok(()) => Ok(Some(Answer::Archives { archives: self.mds.archives() })),
+            Err(SweepError::Store(e)) => Err(store_error(&e)),
+            Err(e) => Ok(Some(refused(&e.to_string()))),
         }
     }
 

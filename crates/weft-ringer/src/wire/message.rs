@@ -10,8 +10,11 @@
 //! - what takes away (a recall, a lowered lease) names a token, and means every grant up to it;
 //! - changes are numbered, and carried out once each, in order.
 
+use std::collections::BTreeMap;
+
 use weft_vfs::Time;
 
+use super::archives::ArchiveInfo;
 use super::frame::FRAME_MAX_BYTES;
 use super::{Reader, Wire, WireError, decode, encode, put_bytes, wire_enum, wire_struct};
 use crate::block_map::BlockMap;
@@ -22,8 +25,8 @@ use crate::policy::Policy;
 use crate::rnode::{Bytes, Dirent, Holders, Name, Rnode};
 use crate::text::Text;
 use crate::types::{
-    BlockHash, ClientId, Cookie, Epoch, Generation, Incarnation, Mode, RequestId, RnodeId, Seq,
-    Token, Version,
+    ArchiveId, BlockHash, ClientId, Cookie, Epoch, Generation, Incarnation, Mode, RequestId,
+    RnodeId, Seq, Token, Version,
 };
 
 /// From a client to its metadata server.
@@ -194,6 +197,20 @@ pub enum RequestBody {
         /// The directory.
         dir: RnodeId,
     },
+    /// Which archives has the cell?
+    Archives {},
+    /// An archive has acknowledged every block of a file, each put or found there after the client
+    /// learnt of `era`.
+    Archived {
+        /// Which file.
+        rnode: RnodeId,
+        /// The content that is meant.
+        content: Version,
+        /// Which archive.
+        archive: ArchiveId,
+        /// As the server said before the first block was put or looked for.
+        era: u64,
+    },
     /// Asks for the lock lease of a file.
     AcquireLocks {
         /// Which file.
@@ -272,6 +289,8 @@ wire_enum!(RequestBody {
     28 => Snapshot { dir, name, mark },
     29 => RemoveSnapshot { dir, name },
     30 => Snapshots { dir },
+    32 => Archives {},
+    33 => Archived { rnode, content, archive, era },
     40 => HelloFront { incarnation },
     41 => Enter { client, incarnation },
     42 => Relay { client, epoch, id, body },
@@ -449,12 +468,14 @@ pub struct Peeked {
     pub rnode: Rnode,
     /// Who has its blocks.
     pub holders: Holders,
+    /// Which content each archive has.
+    pub archived: BTreeMap<ArchiveId, Version>,
     /// What is wanted for it.
     pub policy: Policy,
     /// The content whose text is searched for.
     pub told: Option<Version>,
 }
-wire_struct!(Peeked { rnode, holders, policy, told });
+wire_struct!(Peeked { rnode, holders, archived, policy, told });
 
 /// What a file was.
 #[derive(Debug, Clone, PartialEq, Eq)]
@@ -584,7 +605,14 @@ pub enum Reply {
         /// What was seen.
         peeked: Box<Peeked>,
     },
-    /// To `Hold`, `Release`, `Text`, `Snapshot` and `RemoveSnapshot`: yes.
+    /// To `Archives`.
+    Archives {
+        /// Grows whenever a [sweep](super::SweepStep) has removed blocks.
+        era: u64,
+        /// They.
+        archives: Vec<ArchiveInfo>,
+    },
+    /// To `Hold`, `Release`, `Text`, `Snapshot`, `RemoveSnapshot` and `Archived`: yes.
     Held {},
     /// To `Needed`.
     Needed {
@@ -641,4 +669,5 @@ wire_enum!(Reply {
     24 => OldVersion { kept },
     25 => Removed { files },
     26 => Snapshots { snapshots },
+    30 => Archives { era, archives },
 });

@@ -16,10 +16,12 @@
 //! its own version or an earlier one refuses it. What changes more than that is a new choice, which
 //! an older peer refuses by its number ([`WireError::Unknown`]) without losing the connection.
 
+mod archives;
 mod codec;
 pub mod frame;
 mod message;
 
+pub use archives::{ArchiveInfo, SweepStep, Swept};
 pub use codec::{LIST_MAX, Reader, Wire, WireError, decode, encode};
 pub(crate) use codec::{put_bytes, wire_enum, wire_struct};
 pub use message::{

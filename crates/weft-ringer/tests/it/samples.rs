@@ -4,12 +4,13 @@ use weft_block::Rng;
 use weft_ringer::locks::{ClientLocks, FileLocks, Lock, LockClaim, LockStyle};
 use weft_ringer::op::{Change, Logged, Make, Op};
 use weft_ringer::wire::{
-    Claim, Enclosed, Entry, FromServer, Kept, KeptVersion, Listed, Peeked, Refused, RemovedFile,
-    Reply, Request, RequestBody, SnapshotEntry, ToServer, Welcome,
+    ArchiveInfo, Claim, Enclosed, Entry, FromServer, Kept, KeptVersion, Listed, Peeked, Refused,
+    RemovedFile, Reply, Request, RequestBody, SnapshotEntry, ToServer, Welcome,
 };
 use weft_ringer::{
-    Block, BlockHash, Body, Bytes, ClientId, Cookie, Dirent, Epoch, Generation, Holders,
-    Incarnation, Mode, Name, Policy, Refusal, RequestId, Rnode, RnodeId, Seq, Text, Token, Version,
+    ArchiveId, Archiving, Block, BlockHash, Body, Bytes, ClientId, Cookie, Dirent, Epoch,
+    Generation, Holders, Incarnation, Mode, Name, Policy, Refusal, RequestId, Rnode, RnodeId, Seq,
+    Text, Token, Version,
 };
 use weft_vfs::{FileKind, Time};
 
@@ -220,7 +221,7 @@ pub fn to_server(rng: &mut Rng) -> ToServer {
 }
 
 fn request(rng: &mut Rng) -> RequestBody {
-    match rng.below(26) {
+    match rng.below(28) {
         19 => RequestBody::HelloFront { incarnation: Incarnation(number(rng)) },
         20 => RequestBody::Enter {
             client: ClientId(number(rng)),
@@ -257,6 +258,13 @@ fn request(rng: &mut Rng) -> RequestBody {
         24 => RequestBody::RemoveSnapshot { dir: id(rng), name: name(rng) },
         25 => RequestBody::Snapshots { dir: id(rng) },
         22 => RequestBody::Text { rnode: id(rng), content: version(rng), text: text(rng) },
+        26 => RequestBody::Archives {},
+        27 => RequestBody::Archived {
+            rnode: id(rng),
+            content: version(rng),
+            archive: ArchiveId(number(rng)),
+            era: number(rng),
+        },
         14 => RequestBody::AcquireLocks { rnode: id(rng) },
         15 => RequestBody::LowerLocks {
             rnode: id(rng),
@@ -318,9 +326,13 @@ fn reply(rng: &mut Rng) -> Reply {
             peeked: Box::new(Peeked {
                 rnode: rnode(rng),
                 holders: Holders::default(),
+                archived: list(rng, 3, |rng| (ArchiveId(number(rng)), version(rng)))
+                    .into_iter()
+                    .collect(),
                 policy: Policy {
                     copies: small(rng),
                     fsync: small(rng),
+                    archive: [Archiving::No, Archiving::Later, Archiving::Fsync][rng.index(3)],
                     versions: small(rng),
                     keep_secs: number(rng),
                     every_secs: number(rng),
@@ -336,6 +348,13 @@ fn reply(rng: &mut Rng) -> Reply {
                 root: id(rng),
                 at: time(rng),
                 names: number(rng),
+            }),
+        },
+        17 => Reply::Archives {
+            era: number(rng),
+            archives: list(rng, 3, |rng| ArchiveInfo {
+                archive: ArchiveId(number(rng)),
+                url: bytes(rng),
             }),
         },
         16 => Reply::Told {},

@@ -2,7 +2,7 @@
 //! through attributes.
 
 use super::no_cell;
-use crate::cli::ringer::{Holders, Pin, PolicyArgs, Waits};
+use crate::cli::ringer::{Holders, Pin, PolicyArgs, Waits, When};
 use crate::failure::{DONE, Failure, Outcome};
 use crate::output::{Output, human};
 use rustix::io::Errno;
@@ -11,7 +11,7 @@ use std::collections::BTreeMap;
 use std::ffi::CString;
 use std::path::Path;
 use weft::ringer::live::{HOLDERS_XATTR, PIN_XATTR, STORE_XATTR};
-use weft::ringer::{POLICY_XATTR, Policy};
+use weft::ringer::{Archiving, POLICY_XATTR, Policy};
 
 /// The longest attribute, in bytes.
 const XATTR_MAX_BYTES: usize = 64 << 10;
@@ -50,6 +50,8 @@ struct CopyReport {
     current: bool,
     /// Whether it is that of this mount.
     here: bool,
+    /// Whether it is an archive's; then `client` is the number of that.
+    archive: bool,
 }
 
 fn listed(path: &Path) -> Result<Listed, Failure> {
@@ -61,7 +63,9 @@ fn listed(path: &Path) -> Result<Listed, Failure> {
         let mut words = line.split('\t');
         let client = words.next().unwrap_or_default().to_owned();
         let current = words.next() == Some("current");
-        CopyReport { client, current, here: words.next() == Some("here") }
+        let whose = words.next();
+        let (here, archive) = (whose == Some("here"), whose == Some("archive"));
+        CopyReport { client, current, here, archive }
     });
     Ok(Listed { policy, copies: copies.collect() })
 }
@@ -74,6 +78,8 @@ struct PolicyReport {
     own: bool,
     copies: u32,
     fsync_waits_for: u32,
+    /// `no`, `later`, or `fsync` if that waits for it.
+    archive: &'static str,
     versions: u32,
     keep_seconds: u64,
     every_seconds: u64,
@@ -96,6 +102,12 @@ pub(super) fn policy(out: Output, args: &PolicyArgs) -> Outcome {
         policy.keep_secs = args.keep.unwrap_or(policy.keep_secs);
         policy.every_secs = args.every.unwrap_or(policy.every_secs);
         policy.text_bytes = args.text.unwrap_or(policy.text_bytes);
+        policy.archive = match args.archive {
+            Some(When::No) => Archiving::No,
+            Some(When::Later) => Archiving::Later,
+            Some(When::Fsync) => Archiving::Fsync,
+            None => policy.archive,
+        };
         policy.fsync = match args.fsync {
             Some(Waits::Local) => 0,
             Some(Waits::Copies(n)) => n,
@@ -107,12 +119,18 @@ pub(super) fn policy(out: Output, args: &PolicyArgs) -> Outcome {
         set(dir, POLICY_XATTR, policy.to_string().as_bytes()).map_err(|e| no_cell(dir, e))?;
     }
     let own = get(dir, POLICY_XATTR).is_ok();
-    let Policy { copies, fsync, versions, keep_secs, every_secs, text_bytes } = listed(dir)?.policy;
+    let Policy { copies, fsync, archive, versions, keep_secs, every_secs, text_bytes } =
+        listed(dir)?.policy;
     let report = PolicyReport {
         directory: dir.display().to_string(),
         own,
         copies,
         fsync_waits_for: fsync,
+        archive: match archive {
+            Archiving::No => "no",
+            Archiving::Later => "later",
+            Archiving::Fsync => "fsync",
+        },
         versions,
         keep_seconds: keep_secs,
         every_seconds: every_secs,
@@ -130,6 +148,11 @@ pub(super) fn policy(out: Output, args: &PolicyArgs) -> Outcome {
             n => format!("waits for {n}"),
         };
         writeln!(to, "copies on other clients: {copies}; fsync {waits}")?;
+        match archive {
+            Archiving::No => {}
+            Archiving::Later => writeln!(to, "in every archive, some time after a change")?,
+            Archiving::Fsync => writeln!(to, "in every archive; fsync waits for one")?,
+        }
         match versions {
             0 => writeln!(to, "earlier versions: none"),
             n => {
@@ -160,7 +183,8 @@ pub(super) fn holders(out: Output, args: &Holders) -> Outcome {
         for copy in &report.copies {
             let state = if copy.current { "has it" } else { "has an older version" };
             let here = if copy.here { " (here)" } else { "" };
-            writeln!(to, "client {}  {state}{here}", copy.client)?;
+            let whose = if copy.archive { "archive" } else { "client" };
+            writeln!(to, "{whose} {}  {state}{here}", copy.client)?;
         }
         if report.copies.is_empty() {
             writeln!(

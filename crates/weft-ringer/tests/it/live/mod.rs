@@ -1,5 +1,7 @@
 //! Server and clients in one process, over real sockets, with real files.
 
+#[cfg(feature = "archive")]
+mod archives;
 mod conformance;
 mod copies;
 mod history;
