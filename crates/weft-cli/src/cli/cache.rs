@@ -165,7 +165,7 @@ pub struct Trace {
 
 #[derive(Debug, Args)]
 pub struct Top {
-    /// The cache, or the directory of a mount with networks
+    /// The cache, or the directory of a mount with networks or of a cell
     #[arg(value_name = "CACHE|DIR")]
     pub cache: String,
     /// Milliseconds between two looks

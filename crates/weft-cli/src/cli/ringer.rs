@@ -12,6 +12,10 @@ pub enum Ringer {
     Mount(Mount),
     /// Show how a cell is, and who uses it
     Status(Status),
+    /// Show leases, messages and transfers, second by second
+    Top(Top),
+    /// List who holds leases on what
+    Leases(Leases),
     /// Find files by tags, attributes and words of their names
     #[command(
         after_help = "Conditions, all of which must hold: WORD (a word of the name begins so), \
@@ -247,6 +251,31 @@ pub struct Status {
     /// The metadata server (HOST:PORT, HOST or unix:/PATH), or the directory that a cell is mounted on
     #[command(flatten)]
     pub reaching: Reaching,
+}
+
+#[derive(Debug, Args)]
+pub struct Top {
+    /// The metadata server (HOST:PORT, HOST or unix:/PATH), or the directory that a cell is mounted on
+    #[command(flatten)]
+    pub reaching: Reaching,
+    /// Milliseconds between two looks
+    #[arg(long, short, value_name = "MS", default_value_t = 1000)]
+    pub interval_ms: u64,
+    /// How many times to look; 0 goes on until it is interrupted
+    #[arg(long, short = 'n', default_value_t = 0)]
+    pub count: u64,
+    /// Look once
+    #[arg(long, conflicts_with = "count")]
+    pub once: bool,
+}
+
+#[derive(Debug, Args)]
+pub struct Leases {
+    #[command(flatten)]
+    pub reaching: Reaching,
+    /// How many are shown, at most 10000
+    #[arg(long, value_name = "N", default_value_t = 1000)]
+    pub limit: u32,
 }
 
 /// What `fsync` waits for.

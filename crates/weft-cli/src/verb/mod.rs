@@ -46,6 +46,7 @@ pub fn run(cli: Cli) -> Outcome {
         Verb::Transform(verb) => transform::run(out, &verb),
         Verb::Ringer(verb) => ringer::run(out, &verb),
         Verb::Top(args) if transform::top::is_mount(&args.cache) => transform::top::run(out, &args),
+        Verb::Top(args) if ringer::top::is_mount(&args.cache) => ringer::top::of_mount(out, &args),
         Verb::Top(args) => cache::top::run(out, &args),
         Verb::Umount(args) => umount::run(out, &args),
         Verb::Info(args) => info::run(out, &args),

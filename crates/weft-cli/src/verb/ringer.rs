@@ -7,6 +7,7 @@ mod history;
 mod members;
 mod snapshots;
 mod tag;
+pub mod top;
 
 use super::background;
 use crate::cli::ringer::{
@@ -47,6 +48,8 @@ pub fn run(out: Output, verb: &Ringer) -> Outcome {
         Ringer::Serve(args) => serve(out, args),
         Ringer::Mount(args) => mount(out, args),
         Ringer::Status(args) => status(out, args),
+        Ringer::Top(args) => top::top(out, args),
+        Ringer::Leases(args) => top::leases(out, args),
         Ringer::Search(args) => search(out, args),
         Ringer::Tag(args) => tag::tag(out, args),
         Ringer::Snapshot(args) => snapshots::snapshot(out, args),
@@ -357,6 +360,15 @@ struct ClientReport {
 }
 
 impl CellReport {
+    /// What a client is, in words.
+    fn state(connected: bool, live: bool) -> &'static str {
+        match (connected, live) {
+            (true, true) => "here",
+            (false, true) => "away, its leases hold still",
+            _ => "gone",
+        }
+    }
+
     fn new(status: CellStatus) -> Self {
         let clients = status.clients.into_iter().map(|c| ClientReport {
             client: format!("{:016x}", c.client.0),
@@ -403,11 +415,7 @@ fn status(out: Output, args: &Status) -> Outcome {
             writeln!(to, "server {address}  {role}")?;
         }
         for c in clients {
-            let state = match (c.connected, c.live) {
-                (true, true) => "here",
-                (false, true) => "away, its leases hold still",
-                _ => "gone",
-            };
+            let state = CellReport::state(c.connected, c.live);
             let leases = format!("{} to read, {} to write", c.read_leases, c.write_leases);
             let listens = c.listens.as_deref().unwrap_or("-");
             writeln!(to, "client {}  {state}  leases: {leases}  {listens}", c.client)?;

@@ -28,6 +28,7 @@ mod ringer_locks;
 mod ringer_members;
 mod ringer_snapshots;
 mod ringer_text;
+mod ringer_top;
 mod run;
 #[cfg(feature = "archive")]
 mod s3;

@@ -530,8 +530,14 @@ impl Engine {
             let nobody = || Held::No { full: false, why: "it is not ready".into() };
             live.map_or_else(nobody, |live| live.hold(id, go_on))
         });
-        let started =
-            PeerServer::start(&address, tls, Arc::clone(&self.blocks), &self.outcasts, make_copy)?;
+        let started = PeerServer::start(
+            &address,
+            tls,
+            Arc::clone(&self.blocks),
+            &self.outcasts,
+            &self.peers.transfers,
+            make_copy,
+        )?;
         let address = started.address().clone();
         *server = Some(started);
         Ok(address)

@@ -6,7 +6,7 @@
 //!   [`FETCH_LIMIT`].
 
 use std::collections::{BTreeSet, HashMap};
-use std::sync::atomic::{AtomicBool, Ordering};
+use std::sync::atomic::{AtomicBool, AtomicU64, Ordering};
 use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
 use std::time::{Duration, Instant};
 
@@ -42,16 +42,31 @@ struct Known {
     benched: Option<Instant>,
 }
 
+/// Blocks that went between this client and others, since it began.
+#[derive(Debug, Default)]
+pub(super) struct Transfers {
+    pub(super) blocks_read: AtomicU64,
+    pub(super) bytes_read: AtomicU64,
+    pub(super) blocks_given: AtomicU64,
+    pub(super) bytes_given: AtomicU64,
+}
+
+fn count(blocks: &AtomicU64, of_bytes: &AtomicU64, bytes: &[u8]) {
+    blocks.fetch_add(1, Ordering::Relaxed);
+    of_bytes.fetch_add(bytes.len() as u64, Ordering::Relaxed);
+}
+
 /// The other clients of the cell.
 #[derive(Debug)]
 pub(super) struct Peers {
     known: Mutex<HashMap<ClientId, Known>>,
+    pub(super) transfers: Arc<Transfers>,
     tls: Option<ClientTls>,
 }
 
 impl Peers {
     pub(super) fn new(tls: Option<ClientTls>) -> Self {
-        Self { known: Mutex::default(), tls }
+        Self { known: Mutex::default(), transfers: Arc::default(), tls }
     }
 
     fn lock(&self) -> MutexGuard<'_, HashMap<ClientId, Known>> {
@@ -95,7 +110,10 @@ impl Peers {
         let mut tried = String::new();
         for (_, client) in order {
             let why = match self.fetch_from(client, rnode, hash) {
-                Ok(Some(bytes)) if blocks::hash(&bytes) == *hash => return Ok(bytes),
+                Ok(Some(bytes)) if blocks::hash(&bytes) == *hash => {
+                    count(&self.transfers.blocks_read, &self.transfers.bytes_read, &bytes);
+                    return Ok(bytes);
+                }
                 Ok(Some(_)) => {
                     self.bench(client);
                     "sent other bytes".to_owned()
@@ -263,6 +281,7 @@ impl PeerServer {
         tls: Option<ServerTls>,
         blocks: Arc<Blocks>,
         outcasts: &Outcasts,
+        transfers: &Arc<Transfers>,
         make_copy: Box<MakeCopy>,
     ) -> Result<Self> {
         let stop = Arc::new(AtomicBool::new(false));
@@ -270,6 +289,7 @@ impl PeerServer {
             tls,
             blocks,
             outcasts: Arc::clone(outcasts),
+            transfers: Arc::clone(transfers),
             make_copy,
             stop: Arc::clone(&stop),
         };
@@ -297,6 +317,7 @@ struct Serving {
     tls: Option<ServerTls>,
     blocks: Arc<Blocks>,
     outcasts: Outcasts,
+    transfers: Arc<Transfers>,
     make_copy: Box<MakeCopy>,
     stop: Arc<AtomicBool>,
 }
@@ -332,7 +353,10 @@ impl Serving {
 
     fn block(&self, rnode: RnodeId, hash: &BlockHash) -> FromPeer {
         match self.blocks.whole(rnode, hash) {
-            Ok(Some(bytes)) => FromPeer::Block { bytes: BlockBytes(bytes) },
+            Ok(Some(bytes)) => {
+                count(&self.transfers.blocks_given, &self.transfers.bytes_given, &bytes);
+                FromPeer::Block { bytes: BlockBytes(bytes) }
+            }
             Ok(None) => FromPeer::Absent {},
             Err(e) => {
                 tracing::error!("cannot read block {hash:?} of rnode {rnode}: {e}");

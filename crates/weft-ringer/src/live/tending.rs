@@ -4,6 +4,7 @@
 use std::collections::{BTreeMap, BTreeSet};
 use std::io;
 use std::path::Path;
+use std::sync::atomic::{AtomicU64, Ordering};
 use std::sync::{Arc, Weak};
 use std::time::{Duration, Instant};
 
@@ -16,7 +17,7 @@ use super::fs::Live;
 use super::peers::Held;
 use crate::policy::Archiving;
 use crate::rnode::Body;
-use crate::types::{RnodeId, Version};
+use crate::types::{Mode, RnodeId, Version};
 use crate::wire::ArchiveInfo;
 
 const EVERY: Duration = Duration::from_millis(200);
@@ -263,6 +264,10 @@ impl Live {
             (pins.roots.len() as u64, pins.lacking)
         };
         let limit = engine.options.store_max_bytes;
+        let leases = engine.leases();
+        let held = |mode: Mode| leases.iter().filter(|(_, m)| *m == mode).count() as u64;
+        let transfers = &engine.peers.transfers;
+        let of = |count: &AtomicU64| count.load(Ordering::Relaxed);
         let lines = [
             ("client", engine.client().map_or(0, |c| c.0)),
             ("staying_bytes", engine.blocks.staying_bytes()),
@@ -273,6 +278,12 @@ impl Live {
             ("pinned_files_lacking", lacking),
             ("files_with_copies_to_make", locked(&engine.uneven).len() as u64),
             ("changes_not_sent", engine.unflushed() as u64),
+            ("read_leases", held(Mode::Read)),
+            ("write_leases", held(Mode::Write)),
+            ("peer_blocks_read", of(&transfers.blocks_read)),
+            ("peer_bytes_read", of(&transfers.bytes_read)),
+            ("peer_blocks_given", of(&transfers.blocks_given)),
+            ("peer_bytes_given", of(&transfers.bytes_given)),
         ];
         let archives = engine.archives.figures();
         lines

@@ -66,6 +66,13 @@ pub(crate) struct Leases {
     retry_micros: u64,
 }
 
+impl super::Mds {
+    /// Every lease, with who holds it and how much.
+    pub fn leases(&self) -> impl Iterator<Item = (RnodeId, ClientId, Mode)> {
+        self.leases.all()
+    }
+}
+
 impl Leases {
     pub(crate) fn new(generation: Generation, retry_micros: u64) -> Self {
         Self { generation, granted: 0, table: BTreeMap::new(), grace: false, retry_micros }
@@ -90,6 +97,13 @@ impl Leases {
     /// Whether anybody holds or wants anything of an rnode.
     pub(crate) fn is_known(&self, rnode: RnodeId) -> bool {
         self.table.contains_key(&rnode)
+    }
+
+    /// All that is held.
+    pub(crate) fn all(&self) -> impl Iterator<Item = (RnodeId, ClientId, Mode)> {
+        self.table.iter().flat_map(|(rnode, entry)| {
+            entry.held.iter().map(|(client, held)| (*rnode, *client, held.mode))
+        })
     }
 
     /// How many leases to read and to write each client holds.

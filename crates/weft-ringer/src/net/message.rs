@@ -3,7 +3,7 @@
 
 use crate::mds::{Grant, Level};
 use crate::rnode::Bytes;
-use crate::types::{ArchiveId, BlockHash, ClientId, Epoch, Generation, RnodeId};
+use crate::types::{ArchiveId, BlockHash, ClientId, Epoch, Generation, Mode, RnodeId};
 use crate::wire::{
     ArchiveInfo, FromServer, Reader, SweepStep, Swept, ToServer, Wire, WireError, wire_enum,
     wire_struct,
@@ -91,6 +91,11 @@ pub enum Ask {
         /// The step.
         step: SweepStep,
     },
+    /// Who holds leases on what? Of who runs the cell.
+    Leases {
+        /// How many are wanted.
+        limit: u32,
+    },
     /// Of a front: one of its clients has come. For the state machine it speaks of those alone.
     Bring {
         /// The client's secret, as in `Join`: its number is the hash of it.
@@ -125,6 +130,7 @@ wire_enum!(Ask {
     81 => RemoveArchive { archive },
     82 => Archives {},
     83 => Sweep { number, step },
+    84 => Leases { limit },
 });
 
 /// From a metadata server.
@@ -223,6 +229,13 @@ pub enum Answer {
         /// Those that there are now.
         archives: Vec<ArchiveInfo>,
     },
+    /// To `Leases`.
+    Leases {
+        /// The first of them, by inode number.
+        leases: Vec<LeaseStatus>,
+        /// How many there are.
+        total: u64,
+    },
     /// To `Sweep`.
     Swept {
         /// How it stands.
@@ -263,6 +276,7 @@ wire_enum!(Answer {
     61 => NotBrought { client, denial },
     80 => Archives { archives },
     81 => Swept { swept },
+    82 => Leases { leases, total },
 });
 
 /// Why somebody is not let in, or may not do what was asked.
@@ -366,8 +380,39 @@ pub struct ClientStatus {
     pub reads: u64,
     /// Leases to write that it holds.
     pub writes: u64,
+    /// Messages from it since the server began; of one that a front has, the front's.
+    pub received: u64,
+    /// Messages to it.
+    pub sent: u64,
+    /// Leases asked back, of those.
+    pub recalls: u64,
 }
-wire_struct!(ClientStatus { client, epoch, live, connected, listens, reads, writes });
+wire_struct!(ClientStatus {
+    client,
+    epoch,
+    live,
+    connected,
+    listens,
+    reads,
+    writes,
+    received,
+    sent,
+    recalls,
+});
+
+/// A lease that a client holds.
+#[derive(Debug, Clone, PartialEq, Eq)]
+pub struct LeaseStatus {
+    /// Who holds it.
+    pub client: ClientId,
+    /// On what.
+    pub rnode: RnodeId,
+    /// The path of that, from the root of the cell, if it has one.
+    pub path: Option<Bytes>,
+    /// How much.
+    pub mode: Mode,
+}
+wire_struct!(LeaseStatus { client, rnode, path, mode });
 
 /// A file that was found.
 #[derive(Debug, Clone, PartialEq, Eq)]

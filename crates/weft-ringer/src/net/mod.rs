@@ -23,8 +23,8 @@ use std::time::{Duration, Instant};
 
 pub use joining::join;
 pub use message::{
-    Answer, Ask, BlockBytes, CellStatus, ClientStatus, Denial, FromPeer, Hit, MemberStatus, Peer,
-    SECRET_BYTES, ToPeer,
+    Answer, Ask, BlockBytes, CellStatus, ClientStatus, Denial, FromPeer, Hit, LeaseStatus,
+    MemberStatus, Peer, SECRET_BYTES, ToPeer,
 };
 pub(crate) use outbox::Outbox;
 use weft_net::{

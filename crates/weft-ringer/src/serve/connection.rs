@@ -158,7 +158,8 @@ fn take(
                 | Ask::AddArchive { .. }
                 | Ask::RemoveArchive { .. }
                 | Ask::Archives {}
-                | Ask::Sweep { .. }),
+                | Ask::Sweep { .. }
+                | Ask::Leases { .. }),
                 _,
             ) => Event::Run { number, ask },
             (Ask::Join { .. } | Ask::Observe {} | Ask::Enroll { .. }, _) => {

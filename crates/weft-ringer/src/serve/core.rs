@@ -7,13 +7,16 @@ use std::time::{Duration, Instant};
 
 use super::ServeOptions;
 use super::members::{self, Members};
+use super::traffic::{Counts, Traffic};
 use crate::live::{fill_random, now, wall};
-use crate::mds::{Access, Checked, Level, Mds, MdsEvent, SweepError, ToClient, check};
+use crate::mds::{Access, Checked, Level, Mds, MdsEvent, SweepError, ToClient, check, path_of};
 use crate::net::pki::{Authority, PUBLIC_KEY_BYTES, TOKEN_SECRET_BYTES, secret_hash};
-use crate::net::{Answer, Ask, CellStatus, ClientStatus, Denial, Error, Hit, Outbox, Peer, Result};
+use crate::net::{
+    Answer, Ask, CellStatus, ClientStatus, Denial, Error, Hit, LeaseStatus, Outbox, Peer, Result,
+};
 use crate::query::Query;
 use crate::rnode::Bytes;
-use crate::store::{CellStore, StoreError, Transaction};
+use crate::store::{CellStore, StoreError, StoreResult, Transaction};
 use crate::types::{BlockHash, ClientId};
 use crate::wire::{RequestBody, ToServer};
 
@@ -23,6 +26,8 @@ const TICK: Duration = Duration::from_millis(50);
 /// The most hits of one search, and the most bytes of their paths: they fit a frame.
 const HITS_MAX: usize = 10_000;
 const HITS_MAX_BYTES: usize = 4 << 20;
+/// The most leases in one list: their paths are looked for, one by one.
+const LEASES_MAX: usize = 10_000;
 /// The number of the cell, 8 bytes.
 const CELL_KEY: &[u8] = b"x";
 
@@ -133,6 +138,7 @@ pub(super) struct Core {
     epoch_micros: u64,
     clients: BTreeMap<ClientId, Connection>,
     observers: BTreeMap<u64, Observer>,
+    traffic: Traffic,
     /// Who may come in; `None` if whoever has a certificate may.
     members: Option<Members>,
     authority: Option<Arc<Authority>>,
@@ -178,6 +184,7 @@ impl Core {
             epoch_micros: options.mds.epoch_micros,
             clients: BTreeMap::new(),
             observers: BTreeMap::new(),
+            traffic: Traffic::default(),
             members,
             authority: options.authority.clone(),
         })
@@ -237,6 +244,7 @@ impl Core {
             return Err(store_error(&StoreError::Fenced));
         }
         for ToClient { client, message } in out {
+            self.traffic.sent(client, &message);
             // Who is not there asks again when it is.
             if let Some(connection) = self.clients.get(&client) {
                 connection.outbox.post(&Answer::Mds { message: Box::new(message) });
@@ -302,6 +310,7 @@ impl Core {
             Event::Message { number, message } => {
                 let current = self.clients.get(&message.client);
                 let Some(current) = current.filter(|c| c.number == number) else { return Ok(()) };
+                self.traffic.received(message.client);
                 let allowed = current.access.allows(&*self.store, &message.request.body);
                 let speaks_for = match &message.request.body {
                     RequestBody::Enter { client, .. } | RequestBody::Relay { client, .. } => {
@@ -430,6 +439,9 @@ impl Core {
                 None => refused("that client is here, or its epoch has not ended"),
             });
         }
+        if let Ask::Leases { limit } = ask {
+            return self.list_leases(*limit).map_err(|e| store_error(&e));
+        }
         if let Some(answer) = self.about_archives(ask)? {
             return Ok(answer);
         }
@@ -466,6 +478,23 @@ impl Core {
             Ask::Members {} => Ok(Answer::Members { members: members.list() }),
             _ => Ok(refused("that is not for who runs the cell")),
         }
+    }
+
+    /// The first of all leases that are held.
+    fn list_leases(&self, limit: u32) -> StoreResult<Answer> {
+        let limit = usize::try_from(limit).unwrap_or(LEASES_MAX).min(LEASES_MAX);
+        let mut leases = Vec::new();
+        let (mut total, mut bytes) = (0, 0);
+        for (rnode, client, mode) in self.mds.leases() {
+            total += 1;
+            if leases.len() >= limit || bytes > HITS_MAX_BYTES {
+                continue;
+            }
+            let path = path_of(&*self.store, rnode)?.map(Bytes);
+            bytes += path.as_ref().map_or(0, |path| path.0.len());
+            leases.push(LeaseStatus { client, rnode, path, mode });
+        }
+        Ok(Answer::Leases { leases, total })
     }
 
     /// Answers what has to do with archives; `None` for anything else.
@@ -583,6 +612,7 @@ impl Core {
         let clients = self.mds.clients().map(|known| {
             let connection = self.clients.get(&known.client);
             let brought = self.clients.values().find_map(|c| c.brought.get(&known.client));
+            let Counts { received, sent, recalls } = self.traffic.of(known.client);
             ClientStatus {
                 client: known.client,
                 epoch: known.epoch,
@@ -595,6 +625,9 @@ impl Core {
                     .flatten(),
                 reads: known.reads,
                 writes: known.writes,
+                received,
+                sent,
+                recalls,
             }
         });
         CellStatus {

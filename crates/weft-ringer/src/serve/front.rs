@@ -18,6 +18,7 @@ use weft_net::{Address, ClientTls};
 
 use super::core::{Event, refused};
 use super::spawn;
+use super::traffic::{Counts, Traffic};
 use crate::front::{Front, FrontAction, FrontEvent, FrontOptions};
 use crate::live::{Circle, Home, client_id, now};
 use crate::net::{
@@ -68,6 +69,7 @@ struct Observer {
 }
 
 pub(super) struct FrontCore {
+    traffic: Traffic,
     front: Front,
     options: FrontServeOptions,
     home: Arc<Home>,
@@ -103,6 +105,7 @@ impl FrontCore {
             }
         }
         Ok(Self {
+            traffic: Traffic::default(),
             front,
             options,
             home: Arc::new(home),
@@ -164,6 +167,7 @@ impl FrontCore {
                     self.say(&Ask::Mds { message: Box::new(message) });
                 }
                 FrontAction::ToClient(send) => {
+                    self.traffic.sent(send.client, &send.message);
                     // Who is not there asks again when it is.
                     if let Some(guest) = self.guests.get(&send.client).filter(|g| g.joined) {
                         guest.outbox.post(&Answer::Mds { message: Box::new(send.message) });
@@ -218,6 +222,7 @@ impl FrontCore {
             Event::Message { number, message } => {
                 let guest = self.guests.get(&message.client);
                 if guest.is_some_and(|g| g.number == number && g.joined) {
+                    self.traffic.received(message.client);
                     self.front(FrontEvent::FromClient(*message));
                 }
             }
@@ -352,6 +357,7 @@ impl FrontCore {
         let now = now();
         let clients = self.front.clients(now).map(|known| {
             let guest = self.guests.get(&known.client);
+            let Counts { received, sent, recalls } = self.traffic.of(known.client);
             ClientStatus {
                 client: known.client,
                 epoch: known.epoch,
@@ -360,6 +366,9 @@ impl FrontCore {
                 listens: guest.and_then(|g| g.listens.clone()),
                 reads: known.reads,
                 writes: known.writes,
+                received,
+                sent,
+                recalls,
             }
         });
         CellStatus {

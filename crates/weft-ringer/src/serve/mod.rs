@@ -14,6 +14,7 @@ mod front;
 #[cfg(feature = "etcd")]
 mod member;
 mod members;
+mod traffic;
 
 use std::path::Path;
 use std::sync::atomic::{AtomicBool, Ordering};

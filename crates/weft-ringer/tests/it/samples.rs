@@ -284,7 +284,7 @@ fn request(rng: &mut Rng) -> RequestBody {
 }
 
 fn reply(rng: &mut Rng) -> Reply {
-    match rng.below(19) {
+    match rng.below(20) {
         0 => Reply::Welcome {
             welcome: Welcome {
                 epoch: Epoch(number(rng)),

@@ -16,6 +16,9 @@ pub(super) fn render(status: &CellStatus) -> String {
     };
     one("counter", "transactions_total", status.revision);
     one("counter", "starts_total", u64::from(status.generation.0));
+    one("counter", "messages_received_total", status.clients.iter().map(|c| c.received).sum());
+    one("counter", "messages_sent_total", status.clients.iter().map(|c| c.sent).sum());
+    one("counter", "recalls_total", status.clients.iter().map(|c| c.recalls).sum());
     one("gauge", "in_grace", u64::from(status.in_grace));
     one("gauge", "clients_known", status.clients.len() as u64);
     one("gauge", "clients_connected", count(&|c| c.connected));
@@ -40,6 +43,9 @@ mod tests {
             listens: None,
             reads: n,
             writes: 2,
+            received: 10 * n,
+            sent: n,
+            recalls: 1,
         };
         let status = CellStatus {
             cell: 1,
@@ -57,6 +63,9 @@ mod tests {
             "weft_ringer_clients_live 2",
             "weft_ringer_read_leases 12",
             "weft_ringer_write_leases 4",
+            "weft_ringer_messages_received_total 120",
+            "weft_ringer_messages_sent_total 12",
+            "weft_ringer_recalls_total 2",
         ] {
             assert!(text.lines().any(|l| l == line), "{line} in {text}");
         }
