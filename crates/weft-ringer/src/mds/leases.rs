@@ -9,7 +9,7 @@
 //! - An entry is lowered by its client alone, for a token that is not older than the entry's, or by
 //!   the end of the client's epoch.
 
-use std::collections::{BTreeMap, VecDeque};
+use std::collections::{BTreeMap, BTreeSet, VecDeque};
 
 use crate::types::{ClientId, Generation, Mode, Moment, RequestId, RnodeId, Token};
 
@@ -61,6 +61,9 @@ pub(crate) struct Leases {
     generation: Generation,
     granted: u32,
     table: BTreeMap<RnodeId, Entry>,
+    /// All rnodes for which somebody waits, and perhaps some for which nobody does any more: so that
+    /// time costs nothing for leases that nobody asks for.
+    awaited: BTreeSet<RnodeId>,
     /// Nothing is granted before all have told what they hold.
     pub(crate) grace: bool,
     retry_micros: u64,
@@ -75,7 +78,8 @@ impl super::Mds {
 
 impl Leases {
     pub(crate) fn new(generation: Generation, retry_micros: u64) -> Self {
-        Self { generation, granted: 0, table: BTreeMap::new(), grace: false, retry_micros }
+        let (table, awaited) = (BTreeMap::new(), BTreeSet::new());
+        Self { generation, granted: 0, table, awaited, grace: false, retry_micros }
     }
 
     /// What a client holds, with the token of the grant.
@@ -139,7 +143,10 @@ impl Leases {
         match entry.queue.iter_mut().find(|w| w.client == client) {
             Some(waiting) if request < waiting.request => return Vec::new(),
             Some(waiting) => *waiting = Waiting { client, request, mode },
-            None => entry.queue.push_back(Waiting { client, request, mode }),
+            None => {
+                entry.queue.push_back(Waiting { client, request, mode });
+                self.awaited.insert(rnode);
+            }
         }
         self.advance(now, rnode)
     }
@@ -212,8 +219,11 @@ impl Leases {
     /// Looks again at everything that waits: after the grace time, and where a recall was not
     /// answered.
     pub(crate) fn advance_all(&mut self, now: Moment) -> Vec<Step> {
-        let waiting = self.table.iter().filter(|(_, e)| !e.queue.is_empty());
-        let waiting: Vec<RnodeId> = waiting.map(|(rnode, _)| *rnode).collect();
+        let table = &self.table;
+        let is_awaited =
+            |rnode: &RnodeId| table.get(rnode).is_some_and(|entry| !entry.queue.is_empty());
+        self.awaited.retain(is_awaited);
+        let waiting: Vec<RnodeId> = self.awaited.iter().copied().collect();
         waiting.into_iter().flat_map(|rnode| self.advance(now, rnode)).collect()
     }
 
