@@ -134,9 +134,9 @@ fn who_reads_once_and_fast_finds_all_of_it_kept() -> Result<()> {
     Walker::new(&*below).write_file(b"/x", &text, 0o644)?;
     cached.settle(b"/x");
     let want: Vec<u8> = text.iter().map(|byte| byte.wrapping_add(1)).collect();
+    let node = Walker::new(&cached.fs).resolve(b"/x@one")?;
     assert!(cached.read(b"/x@one", false)? == want);
     // From here on nothing is read, only opened.
-    let node = Walker::new(&cached.fs).resolve(b"/x@one")?;
     let end = Instant::now() + Duration::from_secs(30);
     while cached.count("weft_network_outputs_found_total") == 0 {
         assert!(Instant::now() < end, "never kept");
