@@ -248,6 +248,7 @@ impl Live {
     pub(super) fn write(&self, id: RnodeId, offset: Option<u64>, data: &[u8]) -> Result<usize> {
         let _one = locked(self.writer(id));
         self.before_change(id)?;
+        self.engine.bound_journal().map_err(|e| io_error(&e))?;
         self.with_file(id, |rnode| {
             let file = file(rnode)?;
             if data.is_empty() {

@@ -368,6 +368,20 @@ impl Engine {
         shortened
     }
 
+    /// Has who writes faster than the journal is written anew do that, or wait for it. Not behind a
+    /// gate.
+    pub(super) fn bound_journal(&self) -> std::io::Result<()> {
+        let is_overlong = || locked(&self.inner).journal.is_overlong();
+        if is_overlong() {
+            // Somebody may be at it.
+            drop(locked(&self.shortening));
+            if is_overlong() {
+                self.shorten_journal()?;
+            }
+        }
+        Ok(())
+    }
+
     /// Stores the open blocks of a file, or one of them, and tells the state machine their hashes.
     pub(super) fn seal(&self, id: RnodeId, only: Option<&BlockHash>) -> std::io::Result<()> {
         let mut behind = self.open.change(id);

@@ -20,6 +20,8 @@ const MAGIC: &[u8; 8] = b"weftrj02";
 const HEAD_BYTES: usize = 8;
 /// A journal longer than this is written anew.
 const LONG_BYTES: u64 = 32 << 20;
+/// Who writes waits for that when it is longer than this.
+const OVERLONG_BYTES: u64 = 2 * LONG_BYTES;
 /// When it is to be durable, one that is longer than this is.
 const SYNC_BYTES: u64 = 1 << 20;
 
@@ -132,6 +134,11 @@ impl Journal {
     /// durable.
     pub(super) fn is_long(&self, to_sync: bool) -> bool {
         self.end > if to_sync { SYNC_BYTES } else { LONG_BYTES }
+    }
+
+    /// Whether it has to be written anew before more is written.
+    pub(super) fn is_overlong(&self) -> bool {
+        self.end > OVERLONG_BYTES
     }
 
     /// Begins anew with these records alone.
