@@ -2,8 +2,9 @@
 //! with the real store, and work as teams do it.
 //!
 //! Each client has a directory of its own, shares one with its team, and reads one that all share.
-//! A message takes a millisecond. What is measured is what the server does for it: messages, time of
-//! its thread, transactions, leases, memory.
+//! A message takes a millisecond. What is measured is what the server does for it: messages, recalls,
+//! time of its thread, transactions, leases. And what a large cell takes: bytes in the store, and bytes
+//! in the server's memory for each lease.
 
 use crate::report::Section;
 use crate::stats::thousands;
@@ -16,17 +17,22 @@ use weft::block::Rng;
 use weft::ringer::client::{
     Call, CallId, Client, ClientAction, ClientEvent, ClientOptions, Outcome,
 };
-use weft::ringer::mds::{Mds, MdsEvent, MdsOptions};
+use weft::ringer::mds::{Mds, MdsEvent, MdsOptions, ToClient};
 use weft::ringer::op::{Make, Op};
 use weft::ringer::store::{SqliteStore, Store};
-use weft::ringer::wire::{FromServer, ToServer};
-use weft::ringer::{Block, BlockHash, ClientId, Incarnation, Moment, Name, RnodeId};
+use weft::ringer::wire::{FromServer, Reply, Request, RequestBody, ToServer};
+use weft::ringer::{
+    Block, BlockHash, ClientId, Epoch, Generation, Incarnation, Mode, Moment, Name, RequestId,
+    RnodeId,
+};
 use weft::vfs::Time;
 
 const SECOND: u64 = 1_000_000;
 /// One way, in microseconds.
 const DELAY: u64 = 1000;
 const TICK: u64 = SECOND / 4;
+/// As the server's thread does it.
+const SERVER_TICK: u64 = SECOND / 20;
 /// Files that a client has to itself, that a team shares, and that all share.
 const OWN: usize = 100;
 const TEAMS: usize = 100;
@@ -38,6 +44,11 @@ const RATE: u64 = 10;
 const MEASURED: u64 = 60;
 const QUICK_MEASURED: u64 = 5;
 const CLIENTS: [usize; 4] = [10, 100, 300, 1000];
+const QUICK_CLIENTS: [usize; 2] = [10, 30];
+/// Directories of the large cell, and files in each.
+const DIRECTORIES: usize = 100;
+const QUICK_DIRECTORIES: usize = 10;
+const FILES: usize = 1000;
 /// Answers that nobody waits for are forgotten when there are so many.
 const ANSWERS_MAX: usize = 64;
 
@@ -61,6 +72,8 @@ struct Counts {
     calls: u64,
     /// From clients to the server, and back.
     messages: u64,
+    /// Of those, leases asked back.
+    recalls: u64,
     server_cpu_nanos: u64,
 }
 
@@ -79,7 +92,6 @@ struct World {
     /// The answers to the calls that are waited for.
     answers: std::collections::HashMap<u64, Outcome>,
     counts: Counts,
-    block: u64,
 }
 
 /// The time of this thread, in nanoseconds.
@@ -89,10 +101,26 @@ fn cpu_nanos() -> u64 {
         + u64::try_from(time.tv_nsec).unwrap_or(0)
 }
 
-/// What the store takes, with its log, in bytes.
+/// What a store takes that is closed, in bytes.
 fn store_bytes(dir: &std::path::Path) -> Result<u64> {
     let files = std::fs::read_dir(dir)?.map(|entry| Ok(entry?.metadata()?.len()));
     files.sum()
+}
+
+/// How many records of a kind there are, and the bytes of their keys and values.
+fn records(store: &dyn Store, kind: u8) -> Result<(u64, u64)> {
+    let (mut from, mut count, mut bytes) = (vec![kind], 0, 0);
+    loop {
+        let page = store.range(&from, &[kind + 1], 1000)?;
+        for (key, record) in &page {
+            count += 1;
+            bytes += (key.len() + record.value.len()) as u64;
+        }
+        match page.last() {
+            Some((last, _)) => from = [&last[..], &[0]].concat(),
+            None => return Ok((count, bytes)),
+        }
+    }
 }
 
 /// The memory of this process that is in use, in bytes.
@@ -126,13 +154,11 @@ impl World {
             next_call: 0,
             answers: std::collections::HashMap::new(),
             counts: Counts::default(),
-            block: 0,
         };
         world.at(0, What::ServerTick);
         for i in 0..clients {
             world.at(i as u64 * 37 % TICK, What::ClientTick(i));
         }
-        world.settle()?;
         Ok(world)
     }
 
@@ -149,7 +175,7 @@ impl World {
             What::ToServer(message) => self.server(MdsEvent::Message(*message))?,
             What::ToClient(i, message) => self.client(i, ClientEvent::Message(*message)),
             What::ServerTick => {
-                self.at(time + TICK, What::ServerTick);
+                self.at(time + SERVER_TICK, What::ServerTick);
                 self.server(MdsEvent::Tick)?;
             }
             What::ClientTick(i) => {
@@ -172,6 +198,7 @@ impl World {
         self.counts.server_cpu_nanos += cpu_nanos() - began;
         for send in out {
             self.counts.messages += 1;
+            self.counts.recalls += u64::from(matches!(send.message, FromServer::Recall { .. }));
             let to = send.client.0 as usize - 1;
             self.at(self.now + DELAY, What::ToClient(to, Box::new(send.message)));
         }
@@ -265,13 +292,15 @@ impl World {
         if self.rng.below(one_in) > 0 {
             return Call::Get { id };
         }
-        self.block += 1;
+        Call::Apply { op: self.write(id), if_version: None }
+    }
+
+    /// A block that no file has, put at the beginning of one.
+    fn write(&mut self, id: RnodeId) -> Op {
         let mut hash = [0; 32];
-        hash[..8].copy_from_slice(&self.block.to_le_bytes());
-        let block = Block { hash: BlockHash(hash), len_bytes: 4096 };
-        let blocks = vec![(0, Some(block))];
-        let op = Op::Write { id, blocks, end_bytes: 4096, kill_privileges: false };
-        Call::Apply { op, if_version: None }
+        self.rng.fill(&mut hash);
+        let blocks = vec![(0, Some(Block { hash: BlockHash(hash), len_bytes: 4096 }))];
+        Op::Write { id, blocks, end_bytes: 4096, kill_privileges: false }
     }
 
     fn run(&mut self, micros: u64) -> Result<()> {
@@ -286,6 +315,92 @@ impl World {
     }
 }
 
+/// A cell with many files, each of one block: its store's directory, and the files.
+fn large(bench: &Bench, directories: usize) -> Result<(tempfile::TempDir, Vec<RnodeId>)> {
+    let dir = tempfile::tempdir_in(&bench.work)?;
+    let mut world = World::new(SqliteStore::open(&dir.path().join("cell"))?, 1)?;
+    let mut files = Vec::new();
+    for n in 0..directories {
+        files.extend(world.fill(0, &format!("directory{n}"), FILES)?.1);
+        for id in &files[n * FILES..] {
+            let op = world.write(*id);
+            world.call(0, Call::Apply { op, if_version: None })?;
+        }
+        world.call(0, Call::Sync)?;
+    }
+    Ok((dir, files))
+}
+
+/// What a new server keeps in memory for each lease, if a client takes one to read on each file.
+fn lease_bytes(store: SqliteStore, files: &[RnodeId]) -> Result<u64> {
+    const CLIENT: ClientId = ClientId(7);
+    let mut store = store;
+    let mut server = Mds::open(&mut store, Moment(0), Time::default(), MdsOptions::default())?;
+    // The epoch of who made the files is over.
+    let now = Moment(60 * SECOND);
+    server.handle(&mut store, now, MdsEvent::Tick)?;
+    let mut said = (Epoch(0), Generation(0));
+    let mut ask = |id: u64, body: RequestBody, (epoch, generation): (Epoch, Generation)| {
+        let request = Request { id: RequestId(id), body };
+        let message = ToServer { client: CLIENT, epoch, generation, request };
+        server.handle(&mut store, now, MdsEvent::Message(message))
+    };
+    for send in ask(1, RequestBody::Hello { incarnation: Incarnation(1) }, said)? {
+        if let FromServer::Reply { generation, reply: Reply::Welcome { welcome }, .. } =
+            send.message
+        {
+            said = (welcome.epoch, generation);
+        }
+    }
+    let before = resident_bytes()?;
+    for (id, rnode) in (2..).zip(files) {
+        let granted = ask(id, RequestBody::Acquire { rnode: *rnode, mode: Mode::Read }, said)?;
+        let is_granted = |send: &ToClient| {
+            matches!(send.message, FromServer::Reply { reply: Reply::Granted { .. }, .. })
+        };
+        if !granted.iter().any(is_granted) {
+            bail!("a lease was not granted: {granted:?}");
+        }
+    }
+    let after = resident_bytes()?;
+    Ok(after.saturating_sub(before) / files.len() as u64)
+}
+
+fn measure_large(bench: &Bench, section: &mut Section) -> Result<()> {
+    let directories = if bench.quick { QUICK_DIRECTORIES } else { DIRECTORIES };
+    let (dir, files) = large(bench, directories)?;
+    let stored = store_bytes(dir.path())?;
+    let path = dir.path().join("cell");
+    let store = SqliteStore::open(&path)?;
+    let count = files.len() as u64;
+    let kinds = [
+        (b'r', "rnode: attributes, block map"),
+        (b'h', "who has its blocks"),
+        (b'd', "name to rnode"),
+        (b'l', "name by place in the listing"),
+        (b'u', "rnode to name"),
+    ];
+    let mut rows = Vec::new();
+    let mut all = 0;
+    for (kind, what) in kinds {
+        let (records, bytes) = records(&store, kind)?;
+        all += bytes;
+        let each = format!("{:.1}", bytes as f64 / records.max(1) as f64);
+        rows.push(vec![what.to_owned(), thousands(records), each]);
+    }
+    section.line(&format!(
+        "A cell of {} files of one block in {directories} directories. Keys and values: {} bytes a \
+         file; the SQLite file, with the index of names and words: {} bytes a file. Memory of the \
+         server for a lease to read: {} bytes.",
+        thousands(count),
+        all / count,
+        stored / count,
+        lease_bytes(store, &files)?,
+    ));
+    section.table(&["record", "how many", "bytes each, with its key"], &rows);
+    Ok(())
+}
+
 pub fn scale(bench: &Bench) -> Result<()> {
     let seconds = if bench.quick { QUICK_MEASURED } else { MEASURED };
     let mut section = Section::new("ringer-scale", "The shared file service: many clients");
@@ -297,53 +412,47 @@ pub fn scale(bench: &Bench) -> Result<()> {
          CPU time of the server's thread, with its transactions in SQLite, without sockets and TLS.",
     ));
     let mut rows = Vec::new();
-    for clients in CLIENTS {
+    let all = if bench.quick { &QUICK_CLIENTS[..] } else { &CLIENTS };
+    for &clients in all {
         let dir = tempfile::tempdir_in(&bench.work)?;
-        let path = dir.path().join("cell");
-        let mut world = World::new(SqliteStore::open(&path)?, clients)?;
+        let mut world = World::new(SqliteStore::open(&dir.path().join("cell"))?, clients)?;
+        world.settle()?;
         for i in 0..clients {
             let begin = world.now + world.rng.below(SECOND);
             world.at(begin, What::Work(i));
         }
-        let files = clients * OWN + clients.div_ceil(TEAM_CLIENTS) * TEAMS + COMMON;
-        let store_bytes = store_bytes(dir.path())?;
         world.run(seconds * SECOND)?;
         world.counts = Counts::default();
         let revision = world.store.revision()?.0;
         world.run(seconds * SECOND)?;
-        let Counts { calls, messages, server_cpu_nanos } = world.counts;
+        let Counts { calls, messages, recalls, server_cpu_nanos } = world.counts;
         let leases: u64 = world.server.clients().map(|c| c.reads + c.writes).sum();
         let transactions = world.store.revision()?.0 - revision;
-        let virtual_secs = seconds as f64;
-        // What the server alone takes: the clients are gone.
-        world.nodes.clear();
-        let with = resident_bytes()?;
-        let busy = server_cpu_nanos as f64 / 1e9 / virtual_secs;
-        drop(world);
-        let server_bytes = with.saturating_sub(resident_bytes()?);
+        let a_second = |n: u64| n as f64 / seconds as f64;
         rows.push(vec![
             thousands(clients as u64),
-            thousands((calls as f64 / virtual_secs) as u64),
+            thousands(a_second(calls) as u64),
             format!("{:.3}", messages as f64 / calls as f64),
-            thousands((transactions as f64 / virtual_secs) as u64),
-            format!("{:.1}%", busy * 100.0),
+            format!("{:.2}", a_second(messages) / clients as f64),
+            thousands(a_second(recalls) as u64),
+            thousands(a_second(transactions) as u64),
+            format!("{:.1}%", a_second(server_cpu_nanos) / 1e9 * 100.0),
             format!("{:.1}", server_cpu_nanos as f64 / 1e3 / messages as f64),
             thousands(leases),
-            format!("{:.1}", server_bytes as f64 / 1e6),
-            format!("{}", store_bytes / files as u64),
         ]);
     }
     let head = [
         "clients",
         "calls a second",
         "messages a call",
+        "messages a client and second",
+        "recalls a second",
         "transactions a second",
         "busy",
         "us a message",
         "leases",
-        "MB freed with the server",
-        "store, bytes a file",
     ];
     section.table(&head, &rows);
+    measure_large(bench, &mut section)?;
     section.signed(&machine::describe(), "weft-bench ringer-scale").save(&bench.report)
 }
