@@ -20,7 +20,8 @@
 //! - A life of the front is an epoch at the parent, whose number is its generation: when the epoch is
 //!   over, everything is forgotten, by the front and by its clients.
 //!
-//! A front that dies holds everybody up for an epoch: what it gave its clients is theirs until then.
+//! A front that dies holds everybody up for an epoch: what it gave its clients is theirs until then. One
+//! that is stopped gives back what no client holds.
 
 mod cache;
 mod clients;
@@ -119,6 +120,13 @@ impl Front {
             FrontEvent::Connected => self.greet(now),
             FrontEvent::Tick => self.tick(now),
         }
+        std::mem::take(&mut self.out)
+    }
+
+    /// What to send before the front ends its life: what no client holds is given back, so that nobody
+    /// waits for that until the front's epoch is over.
+    pub fn leave(&mut self) -> Vec<FrontAction> {
+        self.let_go_of_unused();
         std::mem::take(&mut self.out)
     }
 

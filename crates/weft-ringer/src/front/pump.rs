@@ -225,6 +225,13 @@ impl Front {
         true
     }
 
+    /// Gives back everything that no client holds or waits for.
+    pub(super) fn let_go_of_unused(&mut self) {
+        for id in self.rnodes.keys().copied().collect::<Vec<_>>() {
+            self.let_go(id);
+        }
+    }
+
     /// Keeps what is kept within its limit.
     pub(super) fn let_go_of_some(&mut self) {
         let over = self.rnodes.len().saturating_sub(self.options.kept_max);

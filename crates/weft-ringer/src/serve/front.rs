@@ -35,6 +35,8 @@ const RECONNECT: Duration = Duration::from_millis(300);
 const REFUSED: Duration = Duration::from_secs(10);
 /// How long one of several parents may say nothing before the next is tried.
 const SILENCE: Duration = Duration::from_secs(3);
+/// How long the parent may take to hear what is given back at the end.
+const LEAVING: Duration = Duration::from_secs(1);
 /// Questions that are passed on at once.
 const QUESTIONS_MAX: usize = 16;
 
@@ -130,6 +132,11 @@ impl FrontCore {
         };
         let linking = spawn("ringer-link", move || link.keep())?;
         self.serve(events);
+        let last = self.front.leave();
+        self.act(last);
+        if let Some(link) = &self.link {
+            link.drain(LEAVING);
+        }
         stop.store(true, Ordering::Release);
         for outbox in self.link.iter().chain(self.guests.values().map(|g| &g.outbox)) {
             outbox.close();
@@ -161,7 +168,12 @@ impl FrontCore {
     }
 
     fn front(&mut self, event: FrontEvent) {
-        for action in self.front.handle(now(), event) {
+        let actions = self.front.handle(now(), event);
+        self.act(actions);
+    }
+
+    fn act(&mut self, actions: Vec<FrontAction>) {
+        for action in actions {
             match action {
                 FrontAction::ToParent(message) => {
                     self.say(&Ask::Mds { message: Box::new(message) });

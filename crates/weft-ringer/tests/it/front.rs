@@ -166,6 +166,13 @@ fn create(n: u8) -> Call {
     Call::Apply { op, if_version: None }
 }
 
+/// The first change that somebody made up sends: a file in the root.
+fn creation(epoch: Epoch, id: RnodeId, root: Version) -> Logged {
+    let (parent, make) = (RnodeId::ROOT, Make::File { block_bytes: 1 << 16 });
+    let op = Op::Create { parent, name: name(1), id, make, perm: 0o644, uid: 0, gid: 0 };
+    Logged { seq: Seq(1), epoch, stamp: Time::default(), op, base: vec![(parent, root)] }
+}
+
 #[test]
 fn what_one_has_looked_at_costs_the_others_nothing() {
     let mut cell = Cell::new(3);
@@ -212,17 +219,47 @@ fn what_is_not_made_yet_is_not_given_back() {
         panic!("a lease")
     };
     cell.cut = true;
-    let (parent, make) = (RnodeId::ROOT, Make::File { block_bytes: 1 << 16 });
-    let op = Op::Create { parent, name: name(1), id, make, perm: 0o644, uid: 0, gid: 0 };
-    let base = vec![(RnodeId::ROOT, root.version)];
-    let logged = Logged { seq: Seq(1), epoch, stamp: Time::default(), op, base };
-    cell.say(epoch, generation, RequestBody::Commit { prev: Seq(0), ops: vec![logged] });
+    let made = creation(epoch, id, root.version);
+    cell.say(epoch, generation, RequestBody::Commit { prev: Seq(0), ops: vec![made] });
     assert_eq!(cell.front.covers(id), Some(Mode::Write));
     // The client begins another life.
     cell.cut = false;
     cell.say(Epoch(0), Generation(0), hello(2));
     assert_eq!(cell.front.covers(id), None);
     assert!(!cell.lowered.contains(&id), "{:?}", cell.lowered);
+}
+
+/// So that nobody waits for the end of its epoch.
+#[test]
+fn a_front_that_ends_gives_back_what_no_client_holds() {
+    let mut cell = Cell::new(0);
+    let hello = RequestBody::Hello { incarnation: Incarnation(1) };
+    let Reply::Welcome { welcome } = cell.strange(Epoch(0), Generation(0), hello) else {
+        panic!("welcome")
+    };
+    let (epoch, id) = (welcome.epoch, RnodeId::new(welcome.slot, welcome.last_count + 1));
+    let generation = Generation(u32::try_from(cell.front.epoch().0).expect("small"));
+    let asks = RequestBody::Acquire { rnode: RnodeId::ROOT, mode: Mode::Write };
+    let Reply::Granted { rnode: root, .. } = cell.strange(epoch, generation, asks) else {
+        panic!("a lease")
+    };
+    let made = creation(epoch, id, root.version);
+    cell.say(epoch, generation, RequestBody::Commit { prev: Seq(0), ops: vec![made] });
+    // Who looks at it lets the front know it, and keep it.
+    let asks = RequestBody::Acquire { rnode: id, mode: Mode::Write };
+    let Reply::Granted { token, .. } = cell.strange(epoch, generation, asks) else {
+        panic!("a lease")
+    };
+    cell.say(epoch, generation, RequestBody::Lower { rnode: id, token, to: None });
+    let both = [id, RnodeId::ROOT];
+    assert!(both.iter().all(|id| cell.server.held(*id, FRONT).is_some()));
+    for action in cell.front.leave() {
+        if let FrontAction::ToParent(message) = action {
+            cell.run(Event::Server(message));
+        }
+    }
+    assert_eq!(cell.server.held(id, FRONT), None);
+    assert!(cell.server.held(RnodeId::ROOT, FRONT).is_some(), "its client may be at work");
 }
 
 #[test]
