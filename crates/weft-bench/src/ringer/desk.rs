@@ -16,8 +16,8 @@ use weft::vfs::Time;
 /// How long an answer may take.
 const PATIENCE: Duration = Duration::from_secs(20);
 
-/// After how long a hello is said again.
-const HELLO_AGAIN: Duration = Duration::from_secs(1);
+/// After how long something is said again.
+const AGAIN: Duration = Duration::from_secs(1);
 
 /// A connection with a session.
 pub struct Desk {
@@ -62,8 +62,8 @@ impl Desk {
             renewed: Instant::now(),
         };
         let welcome = desk.greet()?;
-        let Welcome { epoch, slot, .. } = welcome;
-        (desk.epoch, desk.slot) = (epoch, slot);
+        let Welcome { epoch, slot, applied, .. } = welcome;
+        (desk.epoch, desk.slot, desk.seq) = (epoch, slot, applied.0);
         Ok(desk)
     }
 
@@ -72,7 +72,7 @@ impl Desk {
         let end = Instant::now() + PATIENCE;
         while Instant::now() < end {
             let wanted = self.send(RequestBody::Hello { incarnation: Incarnation(1) })?;
-            match self.reply_to(wanted, Instant::now() + HELLO_AGAIN) {
+            match self.reply_to(wanted, Instant::now() + AGAIN) {
                 Ok(Reply::Welcome { welcome }) => return Ok(welcome),
                 Ok(other) => bail!("the server does not welcome the client: {other:?}"),
                 Err(Error::Net(weft::net::Error::TimedOut(_))) => {}
@@ -85,16 +85,29 @@ impl Desk {
     fn send(&mut self, body: RequestBody) -> Result<RequestId> {
         self.requests += 1;
         let id = RequestId(self.requests);
-        let (client, epoch, generation) = (self.client, self.epoch, self.generation);
-        let message = ToServer { client, epoch, generation, request: Request { id, body } };
-        self.link.send(&Ask::Mds { message: Box::new(message) })?;
+        self.send_as(id, body)?;
         Ok(id)
     }
 
+    fn send_as(&mut self, id: RequestId, body: RequestBody) -> Result<()> {
+        let (client, epoch, generation) = (self.client, self.epoch, self.generation);
+        let message = ToServer { client, epoch, generation, request: Request { id, body } };
+        Ok(self.link.send(&Ask::Mds { message: Box::new(message) })?)
+    }
+
     /// A request and its reply.
-    fn ask(&mut self, body: RequestBody) -> Result<Reply> {
-        let wanted = self.send(body)?;
-        Ok(self.reply_to(wanted, Instant::now() + PATIENCE)?)
+    fn ask(&mut self, body: &RequestBody) -> Result<Reply> {
+        let wanted = self.send(body.clone())?;
+        let end = Instant::now() + PATIENCE;
+        loop {
+            match self.reply_to(wanted, Instant::now() + AGAIN) {
+                Err(Error::Net(weft::net::Error::TimedOut(_))) if Instant::now() < end => {
+                    eprintln!("no answer yet; asked again: {body:?}");
+                    self.send_as(wanted, body.clone())?;
+                }
+                reply => return Ok(reply?),
+            }
+        }
     }
 
     fn reply_to(&mut self, wanted: RequestId, deadline: Instant) -> Result<Reply, Error> {
@@ -115,18 +128,18 @@ impl Desk {
     pub fn keep(&mut self) -> Result<()> {
         if self.renewed.elapsed() > Duration::from_secs(3) {
             self.renewed = Instant::now();
-            self.ask(RequestBody::Renew {})?;
+            self.ask(&RequestBody::Renew {})?;
         }
         Ok(())
     }
 
     /// A round trip that asks for nothing.
     pub fn renew(&mut self) -> Result<()> {
-        self.ask(RequestBody::Renew {}).map(drop)
+        self.ask(&RequestBody::Renew {}).map(drop)
     }
 
     pub fn acquire(&mut self, rnode: RnodeId, mode: Mode) -> Result<Granted> {
-        match self.ask(RequestBody::Acquire { rnode, mode })? {
+        match self.ask(&RequestBody::Acquire { rnode, mode })? {
             Reply::Granted { rnode, token, .. } => Ok(Granted { rnode, token }),
             other => bail!("no lease: {other:?}"),
         }
@@ -142,7 +155,7 @@ impl Desk {
     pub fn commit(&mut self, ops: Vec<Logged>) -> Result<()> {
         let last = ops.last().map(|l| l.seq);
         let prev = Seq(self.seq);
-        match self.ask(RequestBody::Commit { prev, ops })? {
+        match self.ask(&RequestBody::Commit { prev, ops })? {
             Reply::Committed { applied, refused: None } if Some(applied) == last => {
                 self.seq = applied.0;
                 Ok(())
