@@ -3,8 +3,7 @@
 //!
 //! Each client has a directory of its own, shares one with its team, and reads one that all share.
 //! A message takes a millisecond. What is measured is what the server does for it: messages, recalls,
-//! time of its thread, transactions, leases. And what a large cell takes: bytes in the store, and bytes
-//! in the server's memory for each lease.
+//! time of its thread, transactions, leases. And what a large cell takes: bytes in the store.
 
 use crate::report::Section;
 use crate::stats::thousands;
@@ -17,14 +16,11 @@ use weft::block::Rng;
 use weft::ringer::client::{
     Call, CallId, Client, ClientAction, ClientEvent, ClientOptions, Outcome,
 };
-use weft::ringer::mds::{Mds, MdsEvent, MdsOptions, ToClient};
+use weft::ringer::mds::{Mds, MdsEvent, MdsOptions};
 use weft::ringer::op::{Make, Op};
 use weft::ringer::store::{SqliteStore, Store};
-use weft::ringer::wire::{FromServer, Reply, Request, RequestBody, ToServer};
-use weft::ringer::{
-    Block, BlockHash, ClientId, Epoch, Generation, Incarnation, Mode, Moment, Name, RequestId,
-    RnodeId,
-};
+use weft::ringer::wire::{FromServer, ToServer};
+use weft::ringer::{Block, BlockHash, ClientId, Incarnation, Moment, Name, RnodeId};
 use weft::vfs::Time;
 
 const SECOND: u64 = 1_000_000;
@@ -121,14 +117,6 @@ fn records(store: &dyn Store, kind: u8) -> Result<(u64, u64)> {
             None => return Ok((count, bytes)),
         }
     }
-}
-
-/// The memory of this process that is in use, in bytes.
-fn resident_bytes() -> Result<u64> {
-    let status = std::fs::read_to_string("/proc/self/status")?;
-    let line = status.lines().find_map(|line| line.strip_prefix("VmRSS:"));
-    let kib = line.and_then(|line| line.trim().strip_suffix(" kB")).context("VmRSS")?;
-    Ok(kib.trim().parse::<u64>()? << 10)
 }
 
 impl World {
@@ -331,41 +319,6 @@ fn large(bench: &Bench, directories: usize) -> Result<(tempfile::TempDir, Vec<Rn
     Ok((dir, files))
 }
 
-/// What a new server keeps in memory for each lease, if a client takes one to read on each file.
-fn lease_bytes(store: SqliteStore, files: &[RnodeId]) -> Result<u64> {
-    const CLIENT: ClientId = ClientId(7);
-    let mut store = store;
-    let mut server = Mds::open(&mut store, Moment(0), Time::default(), MdsOptions::default())?;
-    // The epoch of who made the files is over.
-    let now = Moment(60 * SECOND);
-    server.handle(&mut store, now, MdsEvent::Tick)?;
-    let mut said = (Epoch(0), Generation(0));
-    let mut ask = |id: u64, body: RequestBody, (epoch, generation): (Epoch, Generation)| {
-        let request = Request { id: RequestId(id), body };
-        let message = ToServer { client: CLIENT, epoch, generation, request };
-        server.handle(&mut store, now, MdsEvent::Message(message))
-    };
-    for send in ask(1, RequestBody::Hello { incarnation: Incarnation(1) }, said)? {
-        if let FromServer::Reply { generation, reply: Reply::Welcome { welcome }, .. } =
-            send.message
-        {
-            said = (welcome.epoch, generation);
-        }
-    }
-    let before = resident_bytes()?;
-    for (id, rnode) in (2..).zip(files) {
-        let granted = ask(id, RequestBody::Acquire { rnode: *rnode, mode: Mode::Read }, said)?;
-        let is_granted = |send: &ToClient| {
-            matches!(send.message, FromServer::Reply { reply: Reply::Granted { .. }, .. })
-        };
-        if !granted.iter().any(is_granted) {
-            bail!("a lease was not granted: {granted:?}");
-        }
-    }
-    let after = resident_bytes()?;
-    Ok(after.saturating_sub(before) / files.len() as u64)
-}
-
 fn measure_large(bench: &Bench, section: &mut Section) -> Result<()> {
     let directories = if bench.quick { QUICK_DIRECTORIES } else { DIRECTORIES };
     let (dir, files) = large(bench, directories)?;
@@ -390,12 +343,10 @@ fn measure_large(bench: &Bench, section: &mut Section) -> Result<()> {
     }
     section.line(&format!(
         "A cell of {} files of one block in {directories} directories. Keys and values: {} bytes a \
-         file; the SQLite file, with the index of names and words: {} bytes a file. Memory of the \
-         server for a lease to read: {} bytes.",
+         file; the SQLite file, with the index of names and words: {} bytes a file.",
         thousands(count),
         all / count,
         stored / count,
-        lease_bytes(store, &files)?,
     ));
     section.table(&["record", "how many", "bytes each, with its key"], &rows);
     Ok(())
