@@ -28,6 +28,8 @@ use crate::types::{BlockHash, Incarnation, RnodeId};
 const GATES: usize = 64;
 /// Bytes of open blocks, beyond which the oldest are sealed.
 const OPEN_MAX_BYTES: u64 = 64 << 20;
+/// Blocks of which the order is remembered, sealed ones included, before those are forgotten.
+const ORDER_MAX: usize = 4096;
 /// Room that is left to others on the disk.
 const RESERVE_BYTES: u64 = 16 << 20;
 
@@ -174,18 +176,18 @@ impl OpenBlocks {
 
     /// Forgets those that were sealed long ago.
     pub(super) fn tidy(&self) {
-        let mut order = locked(&self.order);
-        if order.len() > 4096 {
-            let names: BTreeSet<BlockHash> = self
-                .gates
-                .iter()
-                .flat_map(|g| {
-                    let behind = g.read().unwrap_or_else(PoisonError::into_inner);
-                    behind.keys().copied().collect::<Vec<_>>()
-                })
-                .collect();
-            order.retain(|(_, name)| names.contains(name));
+        let before: Vec<BlockHash> = locked(&self.order).iter().map(|(_, name)| *name).collect();
+        if before.len() <= ORDER_MAX {
+            return;
         }
+        // The order is locked behind gates, never the other way round. Names are not used again: what
+        // is not open now never will be.
+        let gates = self.gates.iter().map(|g| g.read().unwrap_or_else(PoisonError::into_inner));
+        let open: BTreeSet<BlockHash> =
+            gates.flat_map(|behind| behind.keys().copied().collect::<Vec<_>>()).collect();
+        let sealed: BTreeSet<BlockHash> =
+            before.into_iter().filter(|name| !open.contains(name)).collect();
+        locked(&self.order).retain(|(_, name)| !sealed.contains(name));
     }
 }
 
@@ -224,4 +226,67 @@ pub(super) fn recover(
     }
     blocks.forget_bases()?;
     Ok(records)
+}
+
+#[cfg(test)]
+mod tests {
+    use std::sync::{Arc, mpsc};
+
+    use super::*;
+    use crate::client::Written;
+
+    fn open_one(open: &OpenBlocks, behind: &mut Behind, id: RnodeId) -> BlockHash {
+        let (name, data) = (open.name(), Written(vec![1; 8].into()));
+        let redo = [Redo { name, base: None, kept_bytes: 0, within: 0, data }];
+        open.apply(behind, id, &redo, vec![Vec::new()]);
+        name
+    }
+
+    /// A mount hung for ever when one thread tidied up while another opened a block.
+    #[test]
+    fn blocks_are_opened_while_others_are_forgotten() {
+        const BLOCKS: usize = 2 * ORDER_MAX;
+        let open = Arc::new(OpenBlocks::new(Incarnation(1)));
+        for n in 1..=BLOCKS {
+            let id = RnodeId::new(1, n as u32);
+            let mut behind = open.change(id);
+            let name = open_one(&open, &mut behind, id);
+            if n % 2 == 0 {
+                open.remove(&mut behind, &name);
+            }
+        }
+        let (tidies, tidying) = mpsc::channel();
+        let (done, is_done) = mpsc::channel::<()>();
+        let opening = {
+            let (open, done) = (Arc::clone(&open), done.clone());
+            move || {
+                let id = RnodeId::new(1, 63);
+                let mut behind = open.change(id);
+                tidying.recv().expect("it tidies");
+                // Long enough for the other to come to this gate.
+                for _ in 0..BLOCKS {
+                    open_one(&open, &mut behind, id);
+                }
+                drop(done);
+            }
+        };
+        let tidying = {
+            let open = Arc::clone(&open);
+            move || {
+                tidies.send(()).expect("somebody opens");
+                open.tidy();
+                drop(done);
+            }
+        };
+        let threads = [std::thread::spawn(opening), std::thread::spawn(tidying)];
+        let hung = is_done.recv_timeout(Duration::from_secs(60));
+        assert_eq!(hung, Err(mpsc::RecvTimeoutError::Disconnected), "they wait for each other");
+        threads.into_iter().for_each(|thread| thread.join().expect("no panic"));
+        open.tidy();
+        assert_eq!(
+            locked(&open.order).len(),
+            BLOCKS / 2 + BLOCKS,
+            "those that are open, all of them"
+        );
+    }
 }
