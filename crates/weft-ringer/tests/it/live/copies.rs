@@ -48,7 +48,7 @@ fn current(fs: &RingerFs, name: &str) -> usize {
     text.lines().filter(|line| line.contains("\tcurrent\t")).count()
 }
 
-fn wait_until(what: &str, mut is_so: impl FnMut() -> bool) {
+pub(super) fn wait_until(what: &str, mut is_so: impl FnMut() -> bool) {
     let end = Instant::now() + Duration::from_secs(20);
     while !is_so() {
         assert!(Instant::now() < end, "{what} did not come to be");
@@ -56,7 +56,7 @@ fn wait_until(what: &str, mut is_so: impl FnMut() -> bool) {
     }
 }
 
-fn files_below(dir: &Path) -> usize {
+pub(super) fn files_below(dir: &Path) -> usize {
     let Ok(entries) = std::fs::read_dir(dir) else { return 0 };
     let count =
         entries.flatten().map(|e| if e.path().is_dir() { files_below(&e.path()) } else { 1 });

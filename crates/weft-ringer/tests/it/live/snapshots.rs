@@ -1,19 +1,19 @@
 //! A snapshot is what the directory was, and stays so.
 
 use std::collections::BTreeMap;
-use std::path::Path;
-use std::time::{Duration, Instant};
+use std::time::Duration;
 
 use weft_block::Rng;
 use weft_ringer::live::{RingerFs, SNAPSHOTS_XATTR};
 use weft_ringer::net::{Answer, Ask, ask};
 use weft_vfs::{
-    Caller, DirCursor, FileKind, FileSystem, Handle, Ino, OpenFlags, RenameFlags, Result, SetAttr,
-    Walker, XattrSet,
+    Caller, FileKind, FileSystem, Handle, Ino, OpenFlags, RenameFlags, Result, SetAttr, Walker,
+    XattrSet,
 };
 
 use super::Cell;
-use super::text::change;
+use super::copies::{files_below, wait_until};
+use super::text::{change, names_in};
 
 const EPOCH: Duration = Duration::from_secs(2);
 
@@ -45,15 +45,7 @@ fn tell(fs: &RingerFs, dir: &str, what: &str) -> Result<()> {
 type Tree = BTreeMap<String, (FileKind, u16, i64, Vec<u8>)>;
 
 fn walk(fs: &RingerFs, dir: Ino, above: &str, into: &mut Tree) {
-    let mut names = Vec::new();
-    fs.readdir(dir, DirCursor::START, &mut |e| {
-        if e.name != b"." && e.name != b".." {
-            names.push((String::from_utf8(e.name.to_vec()).expect("text"), e.ino, e.kind));
-        }
-        true
-    })
-    .expect("listed");
-    for (name, ino, kind) in names {
+    for (name, ino, kind) in names_in(fs, dir) {
         let path = format!("{above}/{name}");
         let attr = fs.getattr(ino).unwrap_or_else(|e| panic!("{path}: {e}"));
         let mut bytes = Vec::new();
@@ -82,21 +74,6 @@ fn checked(cell: &Cell) -> u64 {
     let Answer::Checked { rnodes, problems, problem_count, .. } = answer else { panic!() };
     assert_eq!(problem_count, 0, "{problems:?}");
     rnodes
-}
-
-fn eventually(what: &str, mut is_so: impl FnMut() -> bool) {
-    let end = Instant::now() + Duration::from_secs(30);
-    while !is_so() {
-        assert!(Instant::now() < end, "{what}");
-        std::thread::sleep(Duration::from_millis(50));
-    }
-}
-
-fn files_below(dir: &Path) -> usize {
-    let Ok(entries) = std::fs::read_dir(dir) else { return 0 };
-    let count =
-        entries.flatten().map(|e| if e.path().is_dir() { files_below(&e.path()) } else { 1 });
-    count.sum()
 }
 
 #[test]
@@ -151,7 +128,7 @@ fn a_snapshot_is_what_there_was_and_never_changes() {
         let live = tree(&c, "").len() as u64 + 1;
         // Of hard links there is one inode: never more of these than names.
         clients.iter().for_each(|fs| fs.unmount().expect("all is told"));
-        eventually("all of them goes", || checked(&cell) <= live);
+        wait_until("all of them goes", || checked(&cell) <= live);
     }
 }
 
@@ -186,13 +163,13 @@ fn what_a_snapshot_needs_stays_and_then_goes() {
     assert!(walker.read_file(b"/d/back").expect("read") == content(2));
     walker.remove(b"/d/back").expect("removed");
     tell(&a, "d", "remove first").expect("removed");
-    eventually("old blocks go", || kept("a") == blocks && kept("b") == 0);
+    wait_until("old blocks go", || kept("a") == blocks && kept("b") == 0);
     assert!(walker.read_file(b"/d/file").expect("read") == content(3));
     // With its directory.
     tell(&a, "d", "create second").expect("a snapshot");
     walker.remove_tree(b"/d", &mut |_| {}).expect("removed");
     a.sync().expect("durable");
-    eventually("all goes", || checked(&cell) == 1 && kept("a") == 0);
+    wait_until("all goes", || checked(&cell) == 1 && kept("a") == 0);
 }
 
 #[test]

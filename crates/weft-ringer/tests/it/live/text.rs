@@ -35,10 +35,8 @@ struct Named {
     text_bytes: u64,
 }
 
-fn walk(fs: &RingerFs, dir: Ino, above: &str, text_bytes: u64, into: &mut Vec<Named>) {
-    let own = fs.getxattr(dir, POLICY_XATTR).ok();
-    let own = own.map(|p| String::from_utf8(p).expect("text").parse::<Policy>().expect("one"));
-    let text_bytes = own.map_or(text_bytes, |policy| policy.text_bytes);
+/// What a directory lists, but for itself and the one above.
+pub(super) fn names_in(fs: &RingerFs, dir: Ino) -> Vec<(String, Ino, FileKind)> {
     let mut names = Vec::new();
     fs.readdir(dir, DirCursor::START, &mut |e| {
         if e.name != b"." && e.name != b".." {
@@ -47,7 +45,14 @@ fn walk(fs: &RingerFs, dir: Ino, above: &str, text_bytes: u64, into: &mut Vec<Na
         true
     })
     .expect("listed");
-    for (name, ino, kind) in names {
+    names
+}
+
+fn walk(fs: &RingerFs, dir: Ino, above: &str, text_bytes: u64, into: &mut Vec<Named>) {
+    let own = fs.getxattr(dir, POLICY_XATTR).ok();
+    let own = own.map(|p| String::from_utf8(p).expect("text").parse::<Policy>().expect("one"));
+    let text_bytes = own.map_or(text_bytes, |policy| policy.text_bytes);
+    for (name, ino, kind) in names_in(fs, dir) {
         let path = format!("{above}/{name}");
         if kind == FileKind::Directory {
             walk(fs, ino, &path, text_bytes, into);
