@@ -309,12 +309,13 @@ pub fn certificate_in(path: &Path) -> Result<Vec<u8>> {
     Ok(certificates(path)?.first().map(|c| c.to_vec()).unwrap_or_default())
 }
 
-/// Runs the handshake, and splits the connection.
+/// Runs the handshake, and splits the connection. What is below may be TLS with somebody else, who
+/// passes on what is said.
 fn secure(channel: Channel, mut tls: Connection, deadline: Instant) -> Result<Channel> {
-    let socket = channel.socket;
+    let Channel { socket, mut reader, mut writer, .. } = channel;
     while tls.is_handshaking() || tls.wants_write() {
         while tls.wants_write() {
-            tls.write_tls(&mut &*socket).map_err(|e| Error::io("the TLS handshake", e))?;
+            tls.write_tls(&mut writer).map_err(|e| Error::io("the TLS handshake", e))?;
         }
         if !tls.is_handshaking() {
             break;
@@ -322,7 +323,7 @@ fn secure(channel: Channel, mut tls: Connection, deadline: Instant) -> Result<Ch
         if Instant::now() >= deadline {
             return Err(Error::TimedOut("the TLS handshake took too long".into()));
         }
-        match tls.read_tls(&mut &*socket) {
+        match tls.read_tls(&mut reader) {
             Ok(0) => return Err(Error::Tls("the other side ended the handshake".into())),
             Ok(_) => {}
             Err(e) if is_pause(&e) => continue,
@@ -330,7 +331,7 @@ fn secure(channel: Channel, mut tls: Connection, deadline: Instant) -> Result<Ch
         }
         if let Err(e) = tls.process_new_packets() {
             // The other side is told why, if it still listens.
-            let _ = tls.write_tls(&mut &*socket);
+            let _ = tls.write_tls(&mut writer);
             return Err(tls_error(e));
         }
     }
@@ -338,11 +339,11 @@ fn secure(channel: Channel, mut tls: Connection, deadline: Instant) -> Result<Ch
     let tls = Arc::new(Mutex::new(tls));
     let reader = TlsReader {
         tls: Arc::clone(&tls),
-        socket: Arc::clone(&socket),
+        below: reader,
         cipher: vec![0; CIPHER_BYTES].into_boxed_slice(),
         unread: 0..0,
     };
-    let writer = TlsWriter { tls, socket: Arc::clone(&socket), cipher: Vec::new() };
+    let writer = TlsWriter { tls, below: writer, socket: Arc::clone(&socket), cipher: Vec::new() };
     Ok(Channel { socket, reader: Box::new(reader), writer: Box::new(writer), certificate })
 }
 
@@ -352,7 +353,7 @@ fn lock(tls: &Mutex<Connection>) -> MutexGuard<'_, Connection> {
 
 struct TlsReader {
     tls: Arc<Mutex<Connection>>,
-    socket: Arc<Socket>,
+    below: Box<dyn Read + Send>,
     cipher: Box<[u8]>,
     /// The part of `cipher` that was received and not yet taken.
     unread: std::ops::Range<usize>,
@@ -380,7 +381,7 @@ impl Read for TlsReader {
                 }
             }
             // No lock is held while this waits.
-            let n = (&*self.socket).read(&mut self.cipher)?;
+            let n = self.below.read(&mut self.cipher)?;
             if n == 0 {
                 return Ok(0);
             }
@@ -391,6 +392,7 @@ impl Read for TlsReader {
 
 struct TlsWriter {
     tls: Arc<Mutex<Connection>>,
+    below: Box<dyn SendHalf>,
     socket: Arc<Socket>,
     cipher: Vec<u8>,
 }
@@ -398,7 +400,7 @@ struct TlsWriter {
 impl TlsWriter {
     /// Sends the records that there are.
     fn send(&mut self) -> io::Result<()> {
-        let sent = (&*self.socket).write_all(&self.cipher);
+        let sent = self.below.write_all(&self.cipher);
         self.cipher.clear();
         sent
     }
