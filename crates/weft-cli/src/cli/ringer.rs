@@ -159,6 +159,9 @@ pub struct Serve {
     /// Connections at once; more are closed as they come
     #[arg(long, value_name = "N", default_value_t = 1024)]
     pub connections_max: usize,
+    /// Pairs of clients at once that talk through the server, as they do not reach each other
+    #[arg(long, value_name = "N", default_value_t = 64)]
+    pub relays_max: usize,
     /// Return once it is served
     #[arg(long, short)]
     pub background: bool,

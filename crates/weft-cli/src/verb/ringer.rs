@@ -206,6 +206,7 @@ fn serve_options(args: &Serve) -> Result<ServeOptions, Failure> {
         authority,
         admins,
         connections_max: args.connections_max,
+        relays_max: args.relays_max,
         mds: MdsOptions { epoch_micros, ..MdsOptions::default() },
     })
 }

@@ -19,7 +19,7 @@ use super::circle::Circle;
 use super::conflicts::{Conflicts, blocks_of};
 use super::copies::Uneven;
 use super::fs::Live;
-use super::home::Home;
+use super::home::{Home, client_id};
 use super::journal::Journal;
 use super::open::OpenBlocks;
 use super::peers::{Held, Outcasts, PeerServer, Peers};
@@ -80,7 +80,7 @@ pub(super) struct Engine {
     joined: OnceLock<std::result::Result<ClientId, String>>,
     pub(super) blocks: Arc<Blocks>,
     pub(super) open: OpenBlocks,
-    pub(super) peers: Peers,
+    pub(super) peers: Arc<Peers>,
     pub(super) archives: Archives,
     peer_server: Mutex<Option<PeerServer>>,
     pub(super) superseded: Mutex<VecDeque<Superseded>>,
@@ -131,7 +131,7 @@ impl Engine {
             joined: OnceLock::new(),
             blocks: Arc::new(blocks),
             open,
-            peers,
+            peers: Arc::new(peers),
             archives,
             peer_server: Mutex::default(),
             superseded: Mutex::default(),
@@ -484,6 +484,7 @@ impl Engine {
         let sending = sending.map_err(|e| Error::io("cannot start a thread", e))?;
         *locked(&self.outbox) = Some(Arc::clone(&outbox));
         let _ = self.joined.set(Ok(own));
+        self.peers.set_server(Some(server.clone()));
         self.handle(&mut locked(&self.inner), ClientEvent::Connected);
         let mut heard = Instant::now();
         let ended = loop {
@@ -500,6 +501,11 @@ impl Engine {
                     self.handle(&mut locked(&self.inner), ClientEvent::Message(*message));
                 }
                 Ok(Answer::Peers { peers }) => self.peers.learn(own, peers),
+                Ok(Answer::Called { client, meeting }) if client == own => {
+                    if let Some(server) = &*locked(&self.peer_server) {
+                        server.called(Arc::clone(&self.peers), meeting);
+                    }
+                }
                 Ok(Answer::Standby { owner }) => break Err(Error::standby(owner)),
                 Ok(Answer::Pong {}) => {}
                 Ok(Answer::Outcasts { certificates }) => {
@@ -514,6 +520,7 @@ impl Engine {
                 Err(e) => break Err(e),
             }
         };
+        self.peers.set_server(None);
         locked(&self.outbox).take_if(|o| Arc::ptr_eq(o, &outbox));
         outbox.close();
         socket.shutdown(Shutdown::Both);
@@ -686,11 +693,4 @@ impl Engine {
         matches!(state.map(|r| &r.body), Some(Body::File { blocks, .. })
             if !blocks.values().any(|b| b.hash == *hash))
     }
-}
-
-/// The number of the client with this secret.
-pub(crate) fn client_id(secret: &[u8]) -> ClientId {
-    let hash = blake3::derive_key("weft-ringer 2026 client number", secret);
-    let [a, b, c, d, e, f, g, h, ..] = hash;
-    ClientId(u64::from_le_bytes([a, b, c, d, e, f, g, h]))
 }

@@ -8,7 +8,7 @@ use std::path::{Path, PathBuf};
 use rustix::fs::{FlockOperation, Mode, OFlags};
 
 use crate::net::{Error, Result, SECRET_BYTES};
-use crate::types::Incarnation;
+use crate::types::{ClientId, Incarnation};
 
 #[derive(Debug)]
 pub(crate) struct Home {
@@ -102,4 +102,11 @@ pub(crate) fn fill_random(mut buf: &mut [u8]) -> io::Result<()> {
         buf = &mut buf[n..];
     }
     Ok(())
+}
+
+/// The number of the client with this secret.
+pub(crate) fn client_id(secret: &[u8]) -> ClientId {
+    let hash = blake3::derive_key("weft-ringer 2026 client number", secret);
+    let [a, b, c, d, e, f, g, h, ..] = hash;
+    ClientId(u64::from_le_bytes([a, b, c, d, e, f, g, h]))
 }

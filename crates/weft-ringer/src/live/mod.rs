@@ -61,13 +61,11 @@ pub use attributes::{
 pub(crate) use circle::Circle;
 pub use conflicts::CONFLICTS_XATTR;
 #[cfg(feature = "sqlite")]
-pub(crate) use engine::client_id;
-#[cfg(feature = "sqlite")]
 pub(crate) use engine::{now, wall};
 pub use folders::COMPLETE_XATTR;
 pub use fs::RingerFs;
 #[cfg(feature = "sqlite")]
-pub(crate) use home::{Home, fill_random};
+pub(crate) use home::{Home, client_id, fill_random};
 
 use weft_net::{Address, ClientTls, ServerTls};
 

@@ -4,18 +4,22 @@
 //! - What is fetched counts only if it has the hash that was asked for.
 //! - A peer that fails, stalls or lies is asked last for [`BENCH`]; nobody waits for one longer than
 //!   [`FETCH_LIMIT`].
+//!
+//! A peer that is not reached where it says it listens, because it or this client is behind NAT, is
+//! talked with through the metadata server ([`Conversation::meet`]); for [`DETOUR`] nothing else is
+//! tried. It serves on a connection that it has made itself then.
 
 use std::collections::{BTreeSet, HashMap};
-use std::sync::atomic::{AtomicBool, AtomicU64, Ordering};
+use std::sync::atomic::{AtomicBool, AtomicU64, AtomicUsize, Ordering};
 use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
 use std::time::{Duration, Instant};
 
-use weft_net::{Address, ClientTls, Listener, Listening, ServerTls, Socket};
+use weft_net::{Address, Channel, ClientTls, Listener, Listening, ServerTls};
 
 use super::blocks::{self, Blocks};
 use crate::net::{
-    BlockBytes, Conversation, Denial, Error, FromPeer, HELLO_MAX_BYTES, MEMBER_NAME, PORT, Peer,
-    Result, SOCKET_MODE, ToPeer,
+    Ask, BlockBytes, Conversation, Denial, Error, FromPeer, HELLO_MAX_BYTES, MEMBER_NAME, Meeting,
+    PORT, Peer, Result, SOCKET_MODE, ToPeer,
 };
 use crate::rnode::{Bytes, Holders};
 use crate::types::{BlockHash, ClientId, RnodeId};
@@ -24,6 +28,12 @@ use crate::types::{BlockHash, ClientId, RnodeId};
 const FETCH_LIMIT: Duration = Duration::from_secs(8);
 /// How long a peer that failed is asked last.
 const BENCH: Duration = Duration::from_secs(20);
+/// How long a peer may take to be reached where it listens.
+const REACH_LIMIT: Duration = Duration::from_secs(2);
+/// How long it is looked for through the server alone, once that was the way.
+const DETOUR: Duration = Duration::from_secs(300);
+/// Peers that call through the server, at once.
+const CALLED_MAX: usize = 16;
 /// How long a client that makes a copy may say nothing.
 const WORKING_LIMIT: Duration = Duration::from_secs(30);
 /// How often it says that it goes on.
@@ -40,6 +50,14 @@ struct Known {
     address: Address,
     spare: Vec<Conversation>,
     benched: Option<Instant>,
+    /// Until when it is talked with through the server.
+    detour: Option<Instant>,
+}
+
+impl Known {
+    fn at(address: Address) -> Self {
+        Self { address, spare: Vec::new(), benched: None, detour: None }
+    }
 }
 
 /// Blocks that went between this client and others, since it began.
@@ -62,11 +80,55 @@ pub(super) struct Peers {
     known: Mutex<HashMap<ClientId, Known>>,
     pub(super) transfers: Arc<Transfers>,
     tls: Option<ClientTls>,
+    /// The server that this client has a connection to.
+    server: Mutex<Option<Address>>,
 }
 
 impl Peers {
     pub(super) fn new(tls: Option<ClientTls>) -> Self {
-        Self { known: Mutex::default(), transfers: Arc::default(), tls }
+        let (known, server) = (Mutex::default(), Mutex::default());
+        Self { known, transfers: Arc::default(), tls, server }
+    }
+
+    /// There is a connection to this server, or to none.
+    pub(super) fn set_server(&self, server: Option<Address>) {
+        *self.server.lock().unwrap_or_else(PoisonError::into_inner) = server;
+    }
+
+    /// Calls the server, and says `ask`, which brings this client together with another.
+    fn meet(&self, ask: &Ask, deadline: Instant) -> Result<Channel> {
+        let server = self.server.lock().unwrap_or_else(PoisonError::into_inner).clone();
+        let server = server.ok_or(Error::Closed)?;
+        let tls = self.tls.as_ref().map(|tls| (tls, server.host()));
+        let link = Conversation::connect(&server, tls, left(deadline))?;
+        Ok(link.meet(ask, deadline)?.into_channel())
+    }
+
+    /// Connects to a client: where it listens, or through the server. Says whether it was the latter.
+    fn connect(
+        &self,
+        client: ClientId,
+        address: &Address,
+        detour: bool,
+        deadline: Instant,
+    ) -> Result<(Conversation, bool)> {
+        let tls = self.tls.as_ref().map(|tls| (tls, MEMBER_NAME));
+        let direct = if detour {
+            Err(Error::Closed)
+        } else {
+            Conversation::connect(address, tls, left(deadline).min(REACH_LIMIT))
+        };
+        let why = match direct {
+            Ok(connection) => return Ok((connection, false)),
+            Err(e) => e,
+        };
+        let met = self.meet(&Ask::Meet { peer: client }, deadline);
+        let met = met.and_then(|channel| Conversation::connect_over(channel, tls, deadline));
+        match met {
+            Ok(connection) => Ok((connection, true)),
+            Err(e) if detour => Err(e),
+            Err(e) => Err(Error::Refused(format!("{why}; through the server: {e}"))),
+        }
     }
 
     fn lock(&self) -> MutexGuard<'_, HashMap<ClientId, Known>> {
@@ -81,7 +143,7 @@ impl Peers {
             let address = text.and_then(|t| Address::parse(t, PORT).ok());
             let Some(address) = address.filter(|_| client != own) else { continue };
             if known.get(&client).is_none_or(|k: &Known| k.address != address) {
-                known.insert(client, Known { address, spare: Vec::new(), benched: None });
+                known.insert(client, Known::at(address));
             }
         }
     }
@@ -217,19 +279,23 @@ impl Peers {
     ) -> Result<T> {
         // A connection that was kept may have ended meanwhile: only a new one says how the peer is.
         loop {
-            let (address, spare) = {
+            let (address, detour, spare) = {
                 let mut known = self.lock();
                 let peer = known.get_mut(&client).ok_or(Error::Closed)?;
-                (peer.address.clone(), peer.spare.pop())
+                let detour = peer.detour.filter(|until| Instant::now() < *until);
+                (peer.address.clone(), detour, peer.spare.pop())
             };
             let is_new = spare.is_none();
-            let mut connection = match spare {
-                Some(connection) => connection,
+            let (mut connection, detour) = match spare {
+                Some(connection) => (connection, detour),
                 None => {
-                    let tls = self.tls.as_ref().map(|tls| (tls, MEMBER_NAME));
-                    let limit = deadline.saturating_duration_since(Instant::now());
-                    let limit = limit.clamp(Duration::from_millis(1), FETCH_LIMIT);
-                    Conversation::connect(&address, tls, limit)?
+                    let connected = self.connect(client, &address, detour.is_some(), deadline);
+                    let (connection, is_detour) = connected.inspect_err(|_| {
+                        // There may be a way to where it listens again.
+                        self.lock().entry(client).and_modify(|peer| peer.detour = None);
+                    })?;
+                    let until = detour.unwrap_or_else(|| Instant::now() + DETOUR);
+                    (connection, is_detour.then_some(until))
                 }
             };
             let said = match talk(&mut connection) {
@@ -242,11 +308,18 @@ impl Peers {
                 && peer.spare.len() < SPARE_MAX
             {
                 peer.benched = None;
+                peer.detour = detour;
                 peer.spare.push(connection);
             }
             return Ok(said);
         }
     }
+}
+
+/// What is left until `deadline`.
+fn left(deadline: Instant) -> Duration {
+    let left = deadline.saturating_duration_since(Instant::now());
+    left.clamp(Duration::from_millis(1), FETCH_LIMIT)
 }
 
 /// Whether a client made the copy that it was asked for.
@@ -271,7 +344,7 @@ pub(super) type MakeCopy = dyn Fn(RnodeId, &mut dyn FnMut() -> bool) -> Held + S
 /// Serves blocks to other clients until it is dropped.
 #[derive(Debug)]
 pub(super) struct PeerServer {
-    stop: Arc<AtomicBool>,
+    serving: Arc<Serving>,
     listening: Listening,
 }
 
@@ -284,22 +357,47 @@ impl PeerServer {
         transfers: &Arc<Transfers>,
         make_copy: Box<MakeCopy>,
     ) -> Result<Self> {
-        let stop = Arc::new(AtomicBool::new(false));
-        let serving = Serving {
+        let serving = Arc::new(Serving {
             tls,
             blocks,
             outcasts: Arc::clone(outcasts),
             transfers: Arc::clone(transfers),
             make_copy,
-            stop: Arc::clone(&stop),
-        };
+            called: AtomicUsize::new(0),
+            stop: AtomicBool::new(false),
+        });
         let listener = Listener::bind(address, SOCKET_MODE)?;
+        let ours = Arc::clone(&serving);
         let listening = listener.start_threads("ringer-peer", SERVED_MAX, move |socket| {
-            if let Err(e) = serving.serve(socket) {
+            let peer = Conversation::accept(socket, ours.tls.as_ref());
+            if let Err(e) = peer.and_then(|peer| ours.serve(peer)) {
                 tracing::debug!("a peer: {e}");
             }
         })?;
-        Ok(Self { stop, listening })
+        Ok(Self { serving, listening })
+    }
+
+    /// Comes to a meeting that a peer has called this client to, and serves it there. What goes wrong
+    /// is for the peer to see.
+    pub(super) fn called(&self, peers: Arc<Peers>, meeting: Meeting) {
+        let serving = Arc::clone(&self.serving);
+        if serving.called.fetch_add(1, Ordering::AcqRel) >= CALLED_MAX {
+            serving.called.fetch_sub(1, Ordering::AcqRel);
+            return;
+        }
+        let ours = Arc::clone(&serving);
+        let thread = std::thread::Builder::new().name("ringer-peer".into());
+        let started = thread.spawn(move || {
+            let channel = peers.meet(&Ask::Come { meeting }, Instant::now() + FETCH_LIMIT);
+            let peer = channel.and_then(|c| Conversation::accept_over(c, ours.tls.as_ref()));
+            if let Err(e) = peer.and_then(|peer| ours.serve(peer)) {
+                tracing::debug!("a peer, through the server: {e}");
+            }
+            ours.called.fetch_sub(1, Ordering::AcqRel);
+        });
+        if started.is_err() {
+            serving.called.fetch_sub(1, Ordering::AcqRel);
+        }
     }
 
     pub(super) fn address(&self) -> &Address {
@@ -309,7 +407,7 @@ impl PeerServer {
 
 impl Drop for PeerServer {
     fn drop(&mut self) {
-        self.stop.store(true, Ordering::Release);
+        self.serving.stop.store(true, Ordering::Release);
     }
 }
 
@@ -319,12 +417,19 @@ struct Serving {
     outcasts: Outcasts,
     transfers: Arc<Transfers>,
     make_copy: Box<MakeCopy>,
-    stop: Arc<AtomicBool>,
+    /// Peers that are served through the server.
+    called: AtomicUsize,
+    stop: AtomicBool,
+}
+
+impl std::fmt::Debug for Serving {
+    fn fmt(&self, f: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
+        f.debug_struct("Serving").field("called", &self.called).finish_non_exhaustive()
+    }
 }
 
 impl Serving {
-    fn serve(&self, socket: Socket) -> Result<()> {
-        let mut peer = Conversation::accept(socket, self.tls.as_ref())?;
+    fn serve(&self, mut peer: Conversation) -> Result<()> {
         // What is asked is always short.
         peer.limit_frames(HELLO_MAX_BYTES);
         let mut last = Instant::now();

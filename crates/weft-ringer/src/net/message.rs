@@ -110,6 +110,17 @@ pub enum Ask {
         /// Which.
         client: ClientId,
     },
+    /// Wants to talk with a client that it does not reach. The first message of a member, and the last
+    /// for the server: what follows `Met` is passed on.
+    Meet {
+        /// Which.
+        peer: ClientId,
+    },
+    /// Comes to a meeting that it was called to. As `Meet`.
+    Come {
+        /// Which meeting.
+        meeting: Meeting,
+    },
 }
 wire_enum!(Ask {
     1 => Join { secret, listens, cell },
@@ -126,6 +137,8 @@ wire_enum!(Ask {
     44 => Forget { client },
     60 => Bring { secret, listens, certificate },
     61 => Gone { client },
+    62 => Meet { peer },
+    63 => Come { meeting },
     80 => AddArchive { info },
     81 => RemoveArchive { archive },
     82 => Archives {},
@@ -253,6 +266,15 @@ pub enum Answer {
         /// Why.
         denial: Denial,
     },
+    /// Somebody wants to talk with a client: it is to say `Come` on a new connection.
+    Called {
+        /// Which client.
+        client: ClientId,
+        /// To which meeting.
+        meeting: Meeting,
+    },
+    /// To `Meet` and `Come`: what is said from here on is to the other client, and from it.
+    Met {},
 }
 wire_enum!(Answer {
     1 => Joined { client, cell },
@@ -274,6 +296,8 @@ wire_enum!(Answer {
     46 => Forgotten { files },
     60 => Brought { client },
     61 => NotBrought { client, denial },
+    62 => Called { client, meeting },
+    63 => Met {},
     80 => Archives { archives },
     81 => Swept { swept },
     82 => Leases { leases, total },
@@ -423,6 +447,23 @@ pub struct Hit {
     pub path: Bytes,
 }
 wire_struct!(Hit { rnode, path });
+
+/// A meeting of two clients that do not reach each other: drawn at random by the server, so that
+/// nobody comes who was not called.
+#[derive(Debug, Clone, Copy, PartialEq, Eq, Hash)]
+pub struct Meeting(pub [u8; 16]);
+
+impl Wire for Meeting {
+    fn put(&self, out: &mut Vec<u8>) {
+        out.extend_from_slice(&self.0);
+    }
+
+    fn get(from: &mut Reader<'_>) -> Result<Self, WireError> {
+        const WHAT: &str = "a meeting";
+        let bytes = from.take(16, WHAT)?;
+        bytes.try_into().map(Self).map_err(|_| WireError::Short { what: WHAT })
+    }
+}
 
 /// The bytes of a block.
 #[derive(Debug, Clone, PartialEq, Eq)]

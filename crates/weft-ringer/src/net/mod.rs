@@ -23,7 +23,7 @@ use std::time::{Duration, Instant};
 
 pub use joining::join;
 pub use message::{
-    Answer, Ask, BlockBytes, CellStatus, ClientStatus, Denial, FromPeer, Hit, LeaseStatus,
+    Answer, Ask, BlockBytes, CellStatus, ClientStatus, Denial, FromPeer, Hit, LeaseStatus, Meeting,
     MemberStatus, Peer, SECRET_BYTES, ToPeer,
 };
 pub(crate) use outbox::Outbox;
@@ -187,7 +187,15 @@ impl Conversation {
         limit: Duration,
     ) -> Result<Self> {
         let deadline = Instant::now() + limit;
-        let channel = with_limits(address.connect(limit)?)?;
+        Self::connect_over(with_limits(address.connect(limit)?)?, tls, deadline)
+    }
+
+    /// The same on a connection that is there.
+    pub(crate) fn connect_over(
+        channel: Channel,
+        tls: Option<(&ClientTls, &str)>,
+        deadline: Instant,
+    ) -> Result<Self> {
         Ok(Self::new(match tls {
             Some((tls, name)) => tls.connect(channel, name, deadline)?,
             None => channel,
@@ -196,7 +204,11 @@ impl Conversation {
 
     /// Answers a call.
     pub(crate) fn accept(socket: Socket, tls: Option<&ServerTls>) -> Result<Self> {
-        let channel = with_limits(socket)?;
+        Self::accept_over(with_limits(socket)?, tls)
+    }
+
+    /// The same on a connection that is there.
+    pub(crate) fn accept_over(channel: Channel, tls: Option<&ServerTls>) -> Result<Self> {
         Ok(Self::new(match tls {
             Some(tls) => tls.accept(channel, Instant::now() + HANDSHAKE_LIMIT)?,
             None => channel,
@@ -206,6 +218,32 @@ impl Conversation {
     fn new(channel: Channel) -> Self {
         let Channel { socket, reader, writer, certificate } = channel;
         Self { receiver: Receiver::new(reader), writer, socket, certificate }
+    }
+
+    /// Asks a server to be brought together with another client, or comes to where it was called.
+    ///
+    /// # Errors
+    /// What the server says, or that it says nothing until `deadline`.
+    pub(crate) fn meet(mut self, ask: &Ask, deadline: Instant) -> Result<Self> {
+        self.send(ask)?;
+        match self.receive(Some(deadline))? {
+            Answer::Met {} => Ok(self),
+            Answer::Refused { why } => {
+                Err(Error::Refused(String::from_utf8_lossy(&why.0).into_owned()))
+            }
+            Answer::Denied { denial } => Err(denial.into()),
+            Answer::Standby { owner } => Err(Error::standby(owner)),
+            _ => Err(Error::Refused("the server knows of no meetings".into())),
+        }
+    }
+
+    /// The connection below, once nothing more is to be said in messages of this one.
+    pub(crate) fn into_channel(self) -> Channel {
+        let Self { receiver, writer, socket, certificate } = self;
+        // The other side may have gone on talking.
+        let ahead = std::io::Cursor::new(receiver.deframer.into_waiting());
+        let reader = Box::new(ahead.chain(receiver.reader));
+        Channel { socket, reader, writer, certificate }
     }
 
     /// Sends a message.

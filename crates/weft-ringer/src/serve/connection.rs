@@ -9,7 +9,7 @@ use std::time::{Duration, Instant};
 use weft_net::{Address, Socket};
 
 use super::core::Event;
-use super::{Shared, spawn};
+use super::{Shared, relay, spawn};
 use crate::live::client_id;
 use crate::net::{
     Answer, Ask, Conversation, Denial, Error, HANDSHAKE_LIMIT, HELLO_MAX_BYTES, Outbox, PORT,
@@ -26,13 +26,13 @@ const ADDRESS_MAX_BYTES: usize = 512;
 /// Numbers connections, so that the end of an old one is not taken for that of a newer.
 static NEXT: AtomicU64 = AtomicU64::new(1);
 
-fn refuse(link: &mut Conversation, why: &str) -> Error {
+pub(super) fn refuse(link: &mut Conversation, why: &str) -> Error {
     let answer = Answer::Refused { why: Bytes(why.as_bytes().to_vec()) };
     let _ = link.send(&answer);
     Error::Refused(why.to_owned())
 }
 
-fn deny(link: &mut Conversation, denial: Denial) -> Error {
+pub(super) fn deny(link: &mut Conversation, denial: Denial) -> Error {
     let _ = link.send(&Answer::Denied { denial });
     denial.into()
 }
@@ -73,6 +73,11 @@ pub(super) fn serve_connection(shared: &Shared, socket: Socket) -> Result<()> {
         }
         _ => false,
     };
+    match first {
+        Ask::Meet { peer } => return relay::meet(shared, link, peer),
+        Ask::Come { meeting } => return relay::come(shared, link, meeting),
+        _ => {}
+    }
     let (client, listens, cell) = match &first {
         Ask::Enroll { .. } | Ask::Observe {} => (None, None, 0),
         Ask::Join { secret, listens, cell } => match identify(secret, listens.as_ref()) {
@@ -162,7 +167,14 @@ fn take(
                 | Ask::Leases { .. }),
                 _,
             ) => Event::Run { number, ask },
-            (Ask::Join { .. } | Ask::Observe {} | Ask::Enroll { .. }, _) => {
+            (
+                Ask::Join { .. }
+                | Ask::Observe {}
+                | Ask::Enroll { .. }
+                | Ask::Meet { .. }
+                | Ask::Come { .. },
+                _,
+            ) => {
                 return Err(Error::Refused("it says twice who it is".into()));
             }
         };
@@ -172,7 +184,7 @@ fn take(
 }
 
 /// Gives an event to the state machine, and waits while that has enough to do.
-fn post(shared: &Shared, mut event: Event) -> Result<()> {
+pub(super) fn post(shared: &Shared, mut event: Event) -> Result<()> {
     loop {
         match shared.events.try_send(event) {
             Ok(()) => return Ok(()),

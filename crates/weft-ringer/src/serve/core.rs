@@ -7,12 +7,14 @@ use std::time::{Duration, Instant};
 
 use super::ServeOptions;
 use super::members::{self, Members};
+use super::relay::Call;
 use super::traffic::{Counts, Traffic};
 use crate::live::{fill_random, now, wall};
 use crate::mds::{Access, Checked, Level, Mds, MdsEvent, SweepError, ToClient, check, path_of};
 use crate::net::pki::{Authority, PUBLIC_KEY_BYTES, TOKEN_SECRET_BYTES, secret_hash};
 use crate::net::{
-    Answer, Ask, CellStatus, ClientStatus, Denial, Error, Hit, LeaseStatus, Outbox, Peer, Result,
+    Answer, Ask, CellStatus, ClientStatus, Denial, Error, Hit, LeaseStatus, Meeting, Outbox, Peer,
+    Result,
 };
 use crate::query::Query;
 use crate::rnode::Bytes;
@@ -64,6 +66,14 @@ pub(super) enum Event {
     Gone {
         number: u64,
         client: ClientId,
+    },
+    /// Somebody wants to talk with a client through this server.
+    Call {
+        peer: ClientId,
+        meeting: Meeting,
+        /// What who asks has shown.
+        certificate: Option<BlockHash>,
+        tell: SyncSender<Call>,
     },
     /// Of a front's connection to its parent.
     Linked {
@@ -293,6 +303,10 @@ impl Core {
                     self.tell_peers();
                 }
             }
+            // Who has given up waiting needs no answer.
+            Event::Call { peer, meeting, certificate, tell } => {
+                let _ = tell.try_send(self.call(peer, meeting, certificate));
+            }
             Event::Linked { .. } | Event::Parent { .. } | Event::Unlinked => {}
             Event::Enroll { ask, outbox } => {
                 let answer = self.enroll(&ask)?;
@@ -372,6 +386,17 @@ impl Core {
         let front = self.clients.values_mut().find(|c| c.number == number);
         drop(front.and_then(|c| c.brought.insert(client, brought)));
         self.tell_peers();
+    }
+
+    /// Tells a client, or the front that has it, that it is called.
+    fn call(&self, peer: ClientId, meeting: Meeting, certificate: Option<BlockHash>) -> Call {
+        if let Err(denial) = self.admit(certificate) {
+            return Call::Denied(denial);
+        }
+        let front = || self.clients.values().find(|c| c.brought.contains_key(&peer));
+        let Some(connection) = self.clients.get(&peer).or_else(front) else { return Call::Absent };
+        connection.outbox.post(&Answer::Called { client: peer, meeting });
+        Call::Called
     }
 
     fn answer(&self, number: u64, answer: &Answer) {

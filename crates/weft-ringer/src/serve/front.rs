@@ -17,13 +17,14 @@ use std::time::{Duration, Instant};
 use weft_net::{Address, ClientTls};
 
 use super::core::{Event, refused};
+use super::relay::Call;
 use super::spawn;
 use super::traffic::{Counts, Traffic};
 use crate::front::{Front, FrontAction, FrontEvent, FrontOptions};
 use crate::live::{Circle, Home, client_id, now};
 use crate::net::{
-    Answer, Ask, CellStatus, ClientStatus, Conversation, Denial, Error, HANDSHAKE_LIMIT, Outbox,
-    Peer, Result, ask,
+    Answer, Ask, CellStatus, ClientStatus, Conversation, Denial, Error, HANDSHAKE_LIMIT, Meeting,
+    Outbox, Peer, Result, ask,
 };
 use crate::rnode::Bytes;
 use crate::types::{BlockHash, ClientId, Generation};
@@ -254,6 +255,10 @@ impl FrontCore {
             }
             Event::Check { number } => self.pass_on(number, Ask::Check {}),
             Event::Run { number, ask } => self.pass_on(number, ask),
+            Event::Call { peer, meeting, certificate, tell } => {
+                // Who has given up waiting needs no answer.
+                let _ = tell.try_send(self.call(peer, meeting, certificate));
+            }
             Event::Enroll { outbox, .. } => {
                 outbox.post(&Answer::Denied { denial: Denial::NoAuthority });
             }
@@ -294,6 +299,11 @@ impl FrontCore {
                     }
                 }
             }
+            Answer::Called { client, meeting } => {
+                if let Some(guest) = self.guests.get(&client).filter(|g| g.joined) {
+                    guest.outbox.post(&Answer::Called { client, meeting });
+                }
+            }
             Answer::Peers { peers } => {
                 self.tell_all(&Answer::Peers { peers: peers.clone() });
                 self.peers = peers;
@@ -311,6 +321,17 @@ impl FrontCore {
             }
             other => tracing::debug!("the parent said {other:?}"),
         }
+    }
+
+    /// Tells a client that it is called. Who is called elsewhere, the parent knows.
+    fn call(&self, peer: ClientId, meeting: Meeting, certificate: Option<BlockHash>) -> Call {
+        if certificate.is_some_and(|c| self.outcasts.contains(&c)) {
+            return Call::Denied(Denial::Revoked);
+        }
+        let guest = self.guests.get(&peer).filter(|g| g.joined);
+        let Some(guest) = guest else { return Call::Absent };
+        guest.outbox.post(&Answer::Called { client: peer, meeting });
+        Call::Called
     }
 
     fn tell_all(&self, answer: &Answer) {

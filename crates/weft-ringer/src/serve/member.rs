@@ -166,6 +166,7 @@ impl Standby {
             }
             // Who asks how the cell is asks who has it.
             Event::Bring { .. }
+            | Event::Call { .. }
             | Event::Gone { .. }
             | Event::Linked { .. }
             | Event::Parent { .. }

@@ -14,6 +14,7 @@ mod front;
 #[cfg(feature = "etcd")]
 mod member;
 mod members;
+mod relay;
 mod traffic;
 
 use std::path::Path;
@@ -31,6 +32,7 @@ use self::front::FrontCore;
 pub use self::front::FrontServeOptions;
 #[cfg(feature = "etcd")]
 use self::member::Member;
+use self::relay::{Parents, Relays};
 use crate::mds::MdsOptions;
 use crate::net::pki::Authority;
 use crate::net::{CellStatus, Error, Result, SOCKET_MODE};
@@ -59,6 +61,8 @@ pub struct ServeOptions {
     pub admins: Vec<BlockHash>,
     /// Connections at once; more are closed as they come.
     pub connections_max: usize,
+    /// How many pairs of clients that do not reach each other may talk through the server at once.
+    pub relays_max: usize,
     /// Of the state machine.
     pub mds: MdsOptions,
 }
@@ -73,6 +77,7 @@ impl ServeOptions {
             authority: None,
             admins: Vec::new(),
             connections_max: 1024,
+            relays_max: 64,
             mds: MdsOptions::default(),
         }
     }
@@ -100,6 +105,9 @@ struct Shared {
     stop: AtomicBool,
     events: SyncSender<Event>,
     options: ServeOptions,
+    relays: Relays,
+    /// Of a front.
+    parents: Parents,
 }
 
 impl Shared {
@@ -118,7 +126,7 @@ impl Server {
         let failed = |e: &dyn std::fmt::Display| Error::Store(format!("{}: {e}", path.display()));
         let store = SqliteStore::open(path).map_err(|e| failed(&e))?;
         let core = Core::open(Box::new(store), &options).map_err(|e| failed(&e))?;
-        Self::run(bound, options, move |events, _| core.run(events))
+        Self::run(bound, options, Parents::default(), move |events, _| core.run(events))
     }
 
     /// Serves a cell that other servers have, as a client of those. Of the options, those about members
@@ -129,8 +137,9 @@ impl Server {
     /// reached is none, and they are called until they can. [`Error::Net`].
     pub fn start_front(front: FrontServeOptions, options: ServeOptions) -> Result<Self> {
         let bound = bind(&options)?;
+        let parents = Parents { servers: front.parents.clone(), tls: front.tls.clone() };
         let core = FrontCore::new(front)?;
-        Self::run(bound, options, move |events, post| core.run(events, post))
+        Self::run(bound, options, parents, move |events, post| core.run(events, post))
     }
 
     /// Serves a cell in etcd, alone or with others: one of them owns it, the others stand by and send
@@ -149,17 +158,19 @@ impl Server {
         let reached_at = reached_at.or(bound.first().map(Listener::address));
         let reached_at = reached_at.map(Address::to_string).unwrap_or_default();
         let member = Member::new(etcd, reached_at, options.clone())?;
-        Self::run(bound, options, move |events, _| member.run(events))
+        Self::run(bound, options, Parents::default(), move |events, _| member.run(events))
     }
 
     fn run(
         bound: Vec<Listener>,
         options: ServeOptions,
+        parents: Parents,
         work: impl FnOnce(&Receiver<Event>, &SyncSender<Event>) -> Result<()> + Send + 'static,
     ) -> Result<Self> {
         let addresses = bound.iter().map(|l| l.address().clone()).collect();
         let (events, received) = sync_channel(EVENTS_MAX);
-        let shared = Arc::new(Shared { stop: AtomicBool::new(false), events, options });
+        let (stop, relays) = (AtomicBool::new(false), Relays::default());
+        let shared = Arc::new(Shared { stop, events, options, relays, parents });
         let (tell, ended) = sync_channel(1);
         let ours = Arc::clone(&shared);
         let core = spawn("ringer-mds", move || {

@@ -71,6 +71,11 @@ impl Deframer {
         self.bytes.len() - self.done
     }
 
+    /// The bytes that are waiting.
+    pub(crate) fn into_waiting(mut self) -> Vec<u8> {
+        self.bytes.split_off(self.done)
+    }
+
     /// The next message, if all of it is there.
     ///
     /// # Errors

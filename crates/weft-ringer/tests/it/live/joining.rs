@@ -350,3 +350,36 @@ fn who_is_sent_away_is_out_at_once_and_for_good() {
     cell.start();
     assert_eq!(denial(cell.ask("b", &Ask::Status {})), Denial::Revoked);
 }
+
+#[test]
+fn members_who_do_not_reach_each_other_talk_through_the_server() {
+    let cell = Cell::new();
+    let mount = |name: &str| {
+        cell.member(name, &[("/", Level::Write)]);
+        let mut options = cell.options(name);
+        options.listen = Some(Address::Unix(options.directory.join("peers.sock")));
+        let fs = RingerFs::join(options).expect("it is let in");
+        super::relay::hide(&cell.path(&format!("{name}.store")));
+        fs
+    };
+    let (a, b) = (mount("a"), mount("b"));
+    super::relay::share(&a, &b, "/of-a", 1);
+    super::relay::share(&b, &a, "/of-b", 2);
+    // Who was sent away talks with nobody, and nobody without a certificate does.
+    cell.ask("pki", &Ask::Revoke { name: Bytes(b"b".to_vec()) }).expect("revoked");
+    let Answer::Status { status } = cell.ask("a", &Ask::Status {}).expect("an answer") else {
+        panic!("no status")
+    };
+    let peer = status.clients.iter().find(|c| c.connected).expect("a is there").client;
+    let tls = ClientTls::mutual(&cell.path("b")).expect("certificates");
+    let tls = Some((&tls, cell.address.host()));
+    let mut link = Conversation::connect(&cell.address, tls, LIMIT).expect("a connection");
+    link.send(&Ask::Meet { peer }).expect("sent");
+    let answer = link.receive::<Answer>(Some(Instant::now() + LIMIT)).expect("an answer");
+    assert_eq!(answer, Answer::Denied { denial: Denial::Revoked });
+    let bare = Conversation::connect(&cell.address, None, LIMIT).and_then(|mut link| {
+        link.send(&Ask::Meet { peer })?;
+        link.receive::<Answer>(Some(Instant::now() + LIMIT))
+    });
+    assert!(bare.is_err(), "{bare:?}");
+}

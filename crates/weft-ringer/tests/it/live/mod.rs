@@ -7,6 +7,7 @@ mod copies;
 mod history;
 mod hostile;
 mod joining;
+mod relay;
 mod search;
 mod sharing;
 mod small_writes;
