@@ -185,9 +185,8 @@ impl Mds {
             | RequestBody::TellLocks { .. }) => {
                 self.about_locks(store, now, client, id, body, out)?
             }
-            RequestBody::Snapshot { dir, name, mark } => {
-                let at = self.due.wall(now);
-                self.begin_snapshot(store, client, id, dir, name, mark, at)?
+            body @ (RequestBody::Snapshot { .. } | RequestBody::RemoveSnapshot { .. }) => {
+                self.change_snapshots(store, now, client, id, body)?
             }
             other => Some(
                 self.answer_about_copies(store, client, &other)?

@@ -82,7 +82,6 @@ impl Mds {
             RequestBody::Versions { rnode } => Ok(history::versions(store, *rnode)?),
             RequestBody::OldVersion { rnode, number } => history::version(store, *rnode, *number),
             RequestBody::Removed { dir } => history::removed_below(store, *dir),
-            RequestBody::RemoveSnapshot { dir, name } => self.remove_snapshot(store, *dir, name),
             RequestBody::Snapshots { dir } => snapshots::list(store, *dir),
             RequestBody::Text { rnode, content, text } => {
                 self.take_text(store, *rnode, *content, text)

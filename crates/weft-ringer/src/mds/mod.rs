@@ -418,13 +418,13 @@ impl Mds {
             {
                 Reply::No { why: Refusal::NotPermitted }
             }
-            (Some(_), RequestBody::Snapshot { dir, name, mark }) => {
-                let at = self.due.wall(now);
-                match self.begin_snapshot(store, client, id, dir, name, mark, at)? {
-                    Some(reply) => reply,
-                    None => return Ok(()),
-                }
-            }
+            (
+                Some(_),
+                body @ (RequestBody::Snapshot { .. } | RequestBody::RemoveSnapshot { .. }),
+            ) => match self.change_snapshots(store, now, client, id, body)? {
+                Some(reply) => reply,
+                None => return Ok(()),
+            },
             (Some(_), RequestBody::Acquire { rnode, mode }) => {
                 store.prefetch(&[records::rnode_key(rnode), records::holders_key(rnode)])?;
                 if records::load_rnode(store, rnode)?.is_some() {

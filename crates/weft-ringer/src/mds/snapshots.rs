@@ -16,7 +16,7 @@
 //!   (`q`), also after a restart.
 
 use std::cell::Cell;
-use std::collections::{BTreeMap, BTreeSet};
+use std::collections::{BTreeMap, BTreeSet, VecDeque};
 
 use weft_vfs::Time;
 
@@ -29,7 +29,7 @@ use crate::store::{Store, StoreError, StoreResult, Transaction};
 use crate::types::{
     BlockHash, ClientId, Mode, Moment, RequestId, RnodeId, SNAPSHOT_SLOTS, Version,
 };
-use crate::wire::{Reply, SnapshotEntry, decode, encode, wire_struct};
+use crate::wire::{Reply, RequestBody, SnapshotEntry, decode, encode, wire_struct};
 
 /// The most names below a directory of which a snapshot is made: the server does nothing else while it
 /// makes one.
@@ -41,6 +41,8 @@ const SNAPSHOTS_MAX: usize = 1000;
 const PASSES_MAX: u32 = 64;
 /// The most snapshots that wait to be made.
 const MAKING_MAX: usize = 16;
+/// Answers that are kept for requests that come twice.
+const ANSWERED_MAX: usize = 1000;
 /// Records that are removed at once.
 const CLEARED_AT_ONCE: usize = 300;
 /// Names that are read at once.
@@ -108,11 +110,26 @@ pub(super) struct Snapshots {
     granted: Vec<(RnodeId, crate::types::Token)>,
     /// There may be some to clear away.
     clears: Cell<bool>,
+    /// The last requests that were answered, and how.
+    answered: VecDeque<(ClientId, RequestId, Reply)>,
 }
 
 impl Snapshots {
     pub(super) fn new() -> Self {
         Self { clears: Cell::new(true), ..Self::default() }
+    }
+
+    /// How a request was answered that has come before.
+    fn answer_to(&self, client: ClientId, request: RequestId) -> Option<Reply> {
+        let said = self.answered.iter().find(|(c, r, _)| (*c, *r) == (client, request));
+        said.map(|(_, _, reply)| reply.clone())
+    }
+
+    fn note(&mut self, client: ClientId, request: RequestId, reply: &Reply) {
+        if self.answered.len() >= ANSWERED_MAX {
+            self.answered.pop_front();
+        }
+        self.answered.push_back((client, request, reply.clone()));
     }
 
     /// A directory is gone: so are its snapshots.
@@ -289,9 +306,42 @@ fn copy(
 }
 
 impl Mds {
+    /// A client wants a snapshot made or removed. A request that comes twice, as its answer was late, is
+    /// carried out once: others may have removed since what it made, or made what it removed.
+    pub(super) fn change_snapshots(
+        &mut self,
+        store: &mut dyn Store,
+        now: Moment,
+        client: ClientId,
+        request: RequestId,
+        body: RequestBody,
+    ) -> StoreResult<Option<Reply>> {
+        if let Some(reply) = self.snapshots.answer_to(client, request) {
+            return Ok(Some(reply));
+        }
+        let reply = match body {
+            RequestBody::Snapshot { dir, name, mark } => {
+                let at = self.due.wall(now);
+                self.begin_snapshot(store, client, request, dir, name, mark, at)?
+            }
+            RequestBody::RemoveSnapshot { dir, name } => {
+                match self.remove_snapshot(store, dir, &name) {
+                    Ok(reply) => Some(reply),
+                    Err(Stop::Refused(why)) => Some(Reply::No { why }),
+                    Err(Stop::Store(e)) => return Err(e),
+                }
+            }
+            _ => Some(Reply::No { why: Refusal::Invalid }),
+        };
+        if let Some(reply) = &reply {
+            self.snapshots.note(client, request, reply);
+        }
+        Ok(reply)
+    }
+
     /// A client wants a snapshot. The answer comes when it is made, if not at once.
     #[expect(clippy::too_many_arguments, reason = "a message, taken apart")]
-    pub(super) fn begin_snapshot(
+    fn begin_snapshot(
         &mut self,
         store: &dyn Store,
         client: ClientId,
@@ -331,7 +381,7 @@ impl Mds {
     }
 
     /// A snapshot is to go.
-    pub(super) fn remove_snapshot(
+    fn remove_snapshot(
         &mut self,
         store: &mut dyn Store,
         dir: RnodeId,
@@ -380,6 +430,7 @@ impl Mds {
             let wanted = self.written_below(store, &making)?;
             if wanted.is_empty() || making.passes >= PASSES_MAX {
                 let reply = self.make_snapshot(store, &making)?;
+                self.snapshots.note(making.client, making.request, &reply);
                 out.push(self.reply(making.client, making.request, reply));
                 continue;
             }

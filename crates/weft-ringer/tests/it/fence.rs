@@ -45,7 +45,18 @@ impl Desk {
 
     fn say(&mut self, client: ClientId, epoch: Epoch, body: RequestBody) -> Vec<Reply> {
         self.requests += 1;
-        let request = Request { id: RequestId(self.requests), body };
+        self.repeat(client, epoch, RequestId(self.requests), body)
+    }
+
+    /// Says something by a number that may have been used.
+    fn repeat(
+        &mut self,
+        client: ClientId,
+        epoch: Epoch,
+        id: RequestId,
+        body: RequestBody,
+    ) -> Vec<Reply> {
+        let request = Request { id, body };
         let generation = self.mds.generation();
         let message = ToServer { client, epoch, generation, request };
         let out = self.mds.handle(&mut self.store, NOW, MdsEvent::Message(message));
@@ -280,4 +291,31 @@ fn a_name_counts_only_under_the_lease_it_was_read_under() {
     let token = Token::new(Generation(1), 2);
     played.reply(late, Reply::Found { dirent: Some(dirent), token });
     assert_eq!(played.back.last(), Some(&Outcome::Found(Some(dirent))));
+}
+
+#[test]
+fn a_request_about_snapshots_that_comes_twice_is_carried_out_once() {
+    let mut desk = Desk::new();
+    let (one, other) = (desk.hello(1, 1), desk.hello(2, 1));
+    let make = |mark| RequestBody::Snapshot { dir: ROOT, name: name("s"), mark };
+    let remove = || RequestBody::RemoveSnapshot { dir: ROOT, name: name("s") };
+    let names = |desk: &mut Desk| {
+        let body = RequestBody::Snapshots { dir: ROOT };
+        match &desk.say(one.client, one.epoch, body)[..] {
+            [Reply::Snapshots { snapshots }] => snapshots.len(),
+            said => panic!("{said:?}"),
+        }
+    };
+    let held = vec![Reply::Held {}];
+    // Removed by another meanwhile, it does not come back.
+    assert_eq!(desk.say(one.client, one.epoch, make(7)), held);
+    let made = RequestId(desk.requests);
+    assert_eq!(desk.say(other.client, other.epoch, remove()), held);
+    let removed = RequestId(desk.requests);
+    assert_eq!(desk.repeat(one.client, one.epoch, made, make(7)), held);
+    assert_eq!(names(&mut desk), 0);
+    // Made by another meanwhile, it does not go.
+    assert_eq!(desk.say(one.client, one.epoch, make(8)), held);
+    assert_eq!(desk.repeat(other.client, other.epoch, removed, remove()), held);
+    assert_eq!(names(&mut desk), 1);
 }
