@@ -28,6 +28,7 @@ if [ "$(id -u)" = 0 ] && [ -e /dev/fuse ]; then
     scripts/pjdfstest.sh "$weft" &&
       ORDER=journal=ordered KIND=ext3 scripts/pjdfstest.sh "$weft" &&
       KIND=ringer scripts/pjdfstest.sh "$weft" &&
+      scripts/shared-folder.sh "$weft" weft-ext2 &&
       scripts/fsx.sh "$weft" "$((budget * 400 < 1000000 ? budget * 400 : 1000000))"
   } 2>&1 | tee -a "$log" || status=1
 else
