@@ -168,9 +168,9 @@ pub enum Answer {
         /// The message.
         message: Box<FromServer>,
     },
-    /// All clients that are connected; comes after `Joined` and whenever one joins.
+    /// All clients that are connected, after `Joined`; and each that joins later.
     Peers {
-        /// Those that can be reached.
+        /// Those of them that can be reached.
         peers: Vec<Peer>,
     },
     /// To `Status`.

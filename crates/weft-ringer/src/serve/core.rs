@@ -291,16 +291,15 @@ impl Core {
                     // A client has one connection: this one is dead, or its twin's.
                     old.outbox.close();
                 }
-                self.tell_peers();
+                self.introduce(client);
                 self.tell_outcasts();
             }
             Event::Bring { number, client, listens, certificate } => {
                 self.bring(number, client, Brought { listens, certificate });
             }
             Event::Gone { number, client } => {
-                let front = self.clients.values_mut().find(|c| c.number == number);
-                if front.is_some_and(|c| c.brought.remove(&client).is_some()) {
-                    self.tell_peers();
+                if let Some(front) = self.clients.values_mut().find(|c| c.number == number) {
+                    front.brought.remove(&client);
                 }
             }
             // Who has given up waiting needs no answer.
@@ -385,7 +384,7 @@ impl Core {
         front.outbox.post(&Answer::Brought { client });
         let front = self.clients.values_mut().find(|c| c.number == number);
         drop(front.and_then(|c| c.brought.insert(client, brought)));
-        self.tell_peers();
+        self.introduce(client);
     }
 
     /// Tells a client, or the front that has it, that it is called.
@@ -581,17 +580,19 @@ impl Core {
         }
     }
 
-    /// Tells every client how the others are reached.
-    fn tell_peers(&self) {
-        let direct = self.clients.iter().map(|(client, c)| (client, &c.listens));
+    /// Tells a client that has come how the others are reached, and those how it is. Who has gone may
+    /// still answer, and is not told of. Of the clients of a front each hears what their front does.
+    fn introduce(&self, new: ClientId) {
+        let direct = self.clients.iter().map(|(client, c)| (*client, &c.listens));
         let brought = self.clients.values().flat_map(|c| &c.brought);
-        let brought = brought.map(|(client, b)| (client, &b.listens));
-        let reached = direct.chain(brought).filter_map(|(client, listens)| {
-            Some(Peer { client: *client, listens: listens.clone()? })
-        });
-        let peers = Answer::Peers { peers: reached.collect() };
-        for connection in self.clients.values() {
-            connection.outbox.post(&peers);
+        let brought = brought.map(|(client, b)| (*client, &b.listens));
+        let reached = direct
+            .chain(brought)
+            .filter_map(|(client, listens)| Some(Peer { client, listens: listens.clone()? }));
+        let (one, others) = reached.partition(|peer: &Peer| peer.client == new);
+        let (one, others) = (Answer::Peers { peers: one }, Answer::Peers { peers: others });
+        for (client, connection) in &self.clients {
+            connection.outbox.post(if *client == new { &others } else { &one });
         }
     }
 

@@ -80,7 +80,7 @@ pub(super) struct FrontCore {
     cell: u64,
     guests: BTreeMap<ClientId, Guest>,
     observers: BTreeMap<u64, Observer>,
-    peers: Vec<Peer>,
+    peers: BTreeMap<ClientId, Bytes>,
     outcasts: Vec<BlockHash>,
     questions: Arc<AtomicUsize>,
 }
@@ -116,7 +116,7 @@ impl FrontCore {
             cell,
             guests: BTreeMap::new(),
             observers: BTreeMap::new(),
-            peers: Vec::new(),
+            peers: BTreeMap::new(),
             outcasts: Vec::new(),
             questions: Arc::default(),
         })
@@ -286,7 +286,12 @@ impl FrontCore {
                 }
                 guest.joined = true;
                 guest.outbox.post(&Answer::Joined { client, cell: self.cell });
-                guest.outbox.post(&Answer::Peers { peers: self.peers.clone() });
+                let peers = self.peers.iter();
+                let peer = |(client, listens): (&ClientId, &Bytes)| Peer {
+                    client: *client,
+                    listens: listens.clone(),
+                };
+                guest.outbox.post(&Answer::Peers { peers: peers.map(peer).collect() });
                 let certificates = self.outcasts.clone();
                 guest.outbox.post(&Answer::Outcasts { certificates });
             }
@@ -306,7 +311,7 @@ impl FrontCore {
             }
             Answer::Peers { peers } => {
                 self.tell_all(&Answer::Peers { peers: peers.clone() });
-                self.peers = peers;
+                self.peers.extend(peers.into_iter().map(|peer| (peer.client, peer.listens)));
             }
             Answer::Outcasts { certificates } => {
                 self.tell_all(&Answer::Outcasts { certificates: certificates.clone() });
