@@ -707,6 +707,10 @@ pub fn ringer_wire(data: &[u8]) {
     let text = String::from_utf8_lossy(data);
     let _ = text.parse::<weft::ringer::query::Query>();
     let _ = text.parse::<weft::ringer::Policy>();
+    if let Ok(junction) = weft::ringer::Junction::parse(data) {
+        let text = junction.to_string();
+        assert_eq!(weft::ringer::Junction::parse(text.as_bytes()), Ok(junction));
+    }
     frames::<Ask>(data);
     frames::<FromPeer>(data);
     frames::<ToServer>(data);

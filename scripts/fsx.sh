@@ -10,7 +10,8 @@
 # journal=metadata, journal=ordered, journal=full, async), SEED the seed (default: the time),
 # NETWORKS the networks of transformations that it runs through then, with : for blanks (default:
 # aead:key=k zstd:frame=16K). Either list may be empty. At the end it runs on two mounts of a cell of
-# the shared file service in turn, each time comparing what the two have, unless CELL is empty.
+# the shared file service in turn, each time comparing what the two have, and in a cell that is attached
+# there, unless CELL is empty.
 set -eu
 
 weft=$(realpath "${1:?usage: $0 WEFT [OPERATIONS [TOOLS]]}")
@@ -35,7 +36,9 @@ clean() {
     for mounted in mnt a b; do
         mountpoint -q "$dir/$mounted" && umount "$dir/$mounted"
     done
-    [ -s "$dir/server.pid" ] && kill "$(cat "$dir/server.pid")"
+    for server in server inner; do
+        [ -s "$dir/$server.pid" ] && kill "$(cat "$dir/$server.pid")"
+    done
     rm -rf "$dir"
 }
 trap clean EXIT
@@ -139,6 +142,12 @@ if [ -n "$cell" ]; then
     done
     echo "fsx: $operations operations, seeds from $seed, on two mounts of a cell in turn"
     run_fsx "ORDERS= NETWORKS=" "$dir/a" "$dir/b"
+    "$weft" ringer serve "$dir/inner" --listen "unix:$dir/inner.socket" --background \
+        --pid-file "$dir/inner.pid" > "$dir/serve.out"
+    mkdir "$dir/a/in"
+    "$weft" ringer attach "$dir/a/in" "unix:$dir/inner.socket" > "$dir/attach.out"
+    echo "fsx: $operations operations, seeds from $seed, the same in a cell that is attached there"
+    run_fsx "ORDERS= NETWORKS=" "$dir/a/in" "$dir/b/in"
     umount "$dir/a" "$dir/b"
 fi
 echo "fsx found nothing, and e2fsck is content"

@@ -71,6 +71,7 @@
 //! | [`locks`] | ranges of a file that are locked, and what excludes what |
 //! | [`Policy`] | what is wanted for the files below a directory: copies, history, what is searched for |
 //! | [`Text`] | what a text file says |
+//! | [`Junction`] | where a directory of a cell is another cell |
 //! | [`client`] | what a client has under leases, its log, calls and recalls |
 //! | [`mds`] | the metadata server: sessions, the table of leases, changes carried out |
 //! | [`front`] | a server in front of another one |
@@ -92,6 +93,7 @@ mod block_map;
 pub mod client;
 mod error;
 pub mod front;
+mod junction;
 #[cfg(feature = "net")]
 pub mod live;
 pub mod locks;
@@ -113,6 +115,9 @@ pub mod wire;
 
 pub use block_map::BlockMap;
 pub use error::Refusal;
+pub use junction::{
+    JUNCTION_MAX_BYTES, JUNCTION_SERVERS_MAX, JUNCTION_XATTR, Junction, JunctionError,
+};
 pub use policy::{Archiving, COPIES_MAX, POLICY_XATTR, Policy, PolicyError, VERSIONS_MAX};
 pub use rnode::{
     BLOCK_MAX_BYTES, BLOCK_MIN_BYTES, BLOCKS_MAX, Block, Body, Bytes, Dirent, Holders, LINKS_MAX,
@@ -120,6 +125,6 @@ pub use rnode::{
 };
 pub use text::{TEXT_MAX_BYTES, Text, ToldText};
 pub use types::{
-    ArchiveId, BlockHash, ClientId, Cookie, Epoch, Generation, Incarnation, Mode, Moment, NotAHash,
-    RequestId, RnodeId, SNAPSHOT_SLOTS, Seq, Token, Version,
+    ArchiveId, BlockHash, CellId, ClientId, Cookie, Epoch, Generation, Incarnation, Mode, Moment,
+    NotAHash, RequestId, RnodeId, SNAPSHOT_SLOTS, Seq, Token, Version,
 };

@@ -11,6 +11,7 @@ use weft_vfs::{FileKind, RenameFlags, Time, access::without_privileges};
 
 use crate::block_map::BlockMap;
 use crate::error::Refusal;
+use crate::junction::{JUNCTION_XATTR, Junction};
 use crate::rnode::{
     BLOCK_MAX_BYTES, BLOCK_MIN_BYTES, BLOCKS_MAX, Block, Body, Bytes, Dirent, LINKS_MAX, Name,
     Rnode, TARGET_MAX_BYTES, XATTR_MAX_BYTES, XATTRS_MAX_BYTES,
@@ -264,7 +265,13 @@ impl<V: View> Draft<'_, V> {
         if rnode.nlink == 0 {
             return Err(Refusal::NotFound.into());
         }
+        self.check_plain(&rnode)?;
         Ok(rnode)
+    }
+
+    /// A junction stays empty, where it is: another cell is seen in its place.
+    fn check_plain(&self, rnode: &Rnode) -> Result<(), V::Stop> {
+        if rnode.is_junction() { Err(Refusal::Busy.into()) } else { Ok(()) }
     }
 
     /// Sets or removes a name, and keeps the directory's account of its entries and times.
@@ -391,10 +398,12 @@ impl<V: View> Draft<'_, V> {
         Ok(())
     }
 
+    /// A directory that is to be removed has no names, and is no junction.
     fn check_empty(&self, id: RnodeId) -> Result<(), V::Stop> {
-        match self.rnode(id)?.body {
+        let rnode = self.rnode(id)?;
+        match rnode.body {
             Body::Directory { entries: 1.., .. } => Err(Refusal::NotEmpty.into()),
-            _ => Ok(()),
+            _ => self.check_plain(&rnode),
         }
     }
 
@@ -417,6 +426,7 @@ impl<V: View> Draft<'_, V> {
         }
         self.directory(parent)?;
         let new_dir = self.directory(new_parent)?;
+        self.check_plain(&new_dir)?;
         let from = self.find(parent, name)?.ok_or(Refusal::NotFound)?;
         let to = self.find(new_parent, new_name)?;
         if to.is_some() && flags.contains(RenameFlags::NO_REPLACE) {
@@ -537,6 +547,9 @@ impl<V: View> Draft<'_, V> {
                 xattrs.remove(name).ok_or(Refusal::NoAttribute)?;
             }
             Some(value) => {
+                if name.0 == JUNCTION_XATTR {
+                    self.check_junction(id, value)?;
+                }
                 xattrs.insert(name.clone(), value.clone());
                 let all: usize = xattrs.iter().map(|(n, v)| n.0.len() + v.0.len()).sum();
                 if value.0.len() > XATTR_MAX_BYTES || all > XATTRS_MAX_BYTES {
@@ -546,6 +559,18 @@ impl<V: View> Draft<'_, V> {
         }
         self.change(id)?.xattrs = xattrs;
         Ok(())
+    }
+
+    /// Only an empty directory becomes a junction, and never the root of a cell.
+    fn check_junction(&self, id: RnodeId, value: &Bytes) -> Result<(), V::Stop> {
+        if id == RnodeId::ROOT || Junction::parse(&value.0).is_err() {
+            return Err(Refusal::Invalid.into());
+        }
+        self.directory(id)?;
+        match self.rnode(id)?.body {
+            Body::Directory { entries: 1.., .. } => Err(Refusal::NotEmpty.into()),
+            _ => Ok(()),
+        }
     }
 
     fn write(

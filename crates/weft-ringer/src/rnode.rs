@@ -7,6 +7,7 @@ use weft_vfs::{Attr, FileKind, Ino, NAME_MAX_BYTES, Time, check_name};
 
 use crate::block_map::BlockMap;
 use crate::error::Refusal;
+use crate::junction::JUNCTION_XATTR;
 use crate::types::{BlockHash, ClientId, Cookie, RnodeId, Version};
 use crate::wire::{Reader, Wire, WireError, wire_enum, wire_struct};
 
@@ -225,6 +226,12 @@ impl Rnode {
     #[must_use]
     pub fn is_dir(&self) -> bool {
         matches!(self.body, Body::Directory { .. })
+    }
+
+    /// Whether another cell is seen in its place; what the attribute says may be damaged.
+    #[must_use]
+    pub fn is_junction(&self) -> bool {
+        self.is_dir() && self.xattrs.keys().any(|name| name.0 == JUNCTION_XATTR)
     }
 
     /// Length in bytes, as `stat` shows it.

@@ -30,6 +30,10 @@ number!(
     ArchiveId(u64)
 );
 number!(
+    /// A cell, as it is numbered when it is made; at random, so that no two have the same. 0 is none.
+    CellId(u64)
+);
+number!(
     /// One life of a client: it grows with each start. A client keeps it in its journal.
     Incarnation(u64)
 );
@@ -87,6 +91,26 @@ impl Version {
     #[must_use]
     pub fn next(self, epoch: Epoch, seq: Seq) -> Self {
         Self { count: self.count + 1, epoch, seq }
+    }
+}
+
+/// In hex, all 16 digits.
+impl fmt::Display for CellId {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        write!(f, "{:016x}", self.0)
+    }
+}
+
+impl CellId {
+    /// Takes the number apart as it is shown.
+    #[must_use]
+    pub fn parse(text: &str) -> Option<Self> {
+        // One way to write each.
+        let is_hex = |b: u8| b.is_ascii_digit() || (b'a'..=b'f').contains(&b);
+        if text.len() != 16 || !text.bytes().all(is_hex) {
+            return None;
+        }
+        u64::from_str_radix(text, 16).ok().filter(|number| *number != 0).map(Self)
     }
 }
 

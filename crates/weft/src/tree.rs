@@ -98,12 +98,12 @@ impl Tree {
         })
     }
 
-    /// A cell of the shared file service, as a client has it. The kernel trusts nothing: what the
+    /// A cell of the shared file service with those attached in it, as a client has them. The kernel trusts nothing: what the
     /// client has under leases it answers at once, and what others change is seen at once.
     ///
     /// # Errors
     /// [`Error::Invalid`] if the path of the local store is not UTF-8.
-    pub fn cell(store: &Path, fs: weft_ringer::live::RingerFs) -> Result<Self> {
+    pub fn cell(store: &Path, fs: weft_ringer::live::CellTree) -> Result<Self> {
         let path = store
             .to_str()
             .ok_or_else(|| Error::Invalid(format!("{} is not UTF-8", store.display())))?;

@@ -37,6 +37,10 @@ pub enum Ringer {
     Conflicts(Conflicts),
     /// Settle a conflict
     Resolve(Resolve),
+    /// Show another cell in the place of an empty directory of a mounted one, on every mount
+    Attach(Attach),
+    /// Show the empty directory again; the other cell stays as it is
+    Detach(Detach),
     /// Show or set how many copies of the files below a directory are made, and what fsync waits for
     Policy(PolicyArgs),
     /// Show which clients keep copies of a file
@@ -218,10 +222,14 @@ pub struct Mount {
     /// the server is on one, else any port of the address that the server is reached from]
     #[arg(long, short, value_name = "ADDRESS")]
     pub listen: Option<String>,
+    /// Where certificates for attached cells are: DIR/NUMBER with ca-cert.pem, client-cert.pem and
+    /// client-key.pem for the cell of that number; `ringer join --by-cell` puts them there
+    #[arg(long, value_name = "DIR")]
+    pub cells_certificates: Option<PathBuf>,
     /// Size of the blocks of new files, 64K to 4M; a file has at most 65536
     #[arg(long, value_name = "SIZE", default_value = "256K")]
     pub block_size: String,
-    /// Room for blocks that were fetched from others
+    /// Room for blocks that were fetched from others; attached cells have as much each
     #[arg(long, value_name = "SIZE", default_value = "10G")]
     pub cache_size: String,
     /// Room for what is kept: blocks written here, and copies that others rely on. Beyond it no copies
@@ -379,6 +387,26 @@ impl PolicyArgs {
 }
 
 #[derive(Debug, Args)]
+pub struct Attach {
+    /// An empty directory of a mounted cell
+    pub directory: PathBuf,
+    /// The metadata server of the other cell: HOST:PORT, HOST or unix:/PATH, as every client reaches it;
+    /// several with commas between them if the cell has several
+    #[arg(value_name = "SERVER")]
+    pub server: String,
+    /// Where ca-cert.pem, client-cert.pem and client-key.pem for that cell are: TLS, to ask its server
+    /// for its number
+    #[arg(long, value_name = "DIR")]
+    pub tls_certificates: Option<PathBuf>,
+}
+
+#[derive(Debug, Args)]
+pub struct Detach {
+    /// A directory that another cell is attached to; that cell need not answer
+    pub directory: PathBuf,
+}
+
+#[derive(Debug, Args)]
 pub struct Holders {
     /// A file of a mounted cell
     pub path: PathBuf,
@@ -532,6 +560,9 @@ pub struct Join {
     pub token: String,
     /// The directory for this member's key and certificate
     pub directory: PathBuf,
+    /// Put them into DIRECTORY/NUMBER, by the cell's number: for `mount --cells-certificates`
+    #[arg(long)]
+    pub by_cell: bool,
     /// The name to be known by [default: the name of this machine]
     #[arg(long)]
     pub name: Option<String>,

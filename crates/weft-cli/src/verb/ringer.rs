@@ -2,6 +2,7 @@
 
 #[cfg(feature = "archive")]
 mod archive;
+mod cells;
 mod copies;
 mod history;
 mod members;
@@ -28,7 +29,7 @@ use weft::cache::CellMetrics;
 use weft::mount_options::MountOptions;
 use weft::net::{Address, ClientTls, Role, ServerTls};
 use weft::ringer::Bytes;
-use weft::ringer::live::{CONFLICTS_XATTR, LiveOptions, RingerFs};
+use weft::ringer::live::{CONFLICTS_XATTR, CellTree, LiveOptions};
 use weft::ringer::mds::MdsOptions;
 use weft::ringer::net::pki::{self, Authority};
 use weft::ringer::net::{self, Answer, Ask, CellStatus, PORT};
@@ -56,6 +57,8 @@ pub fn run(out: Output, verb: &Ringer) -> Outcome {
         Ringer::Doctor(args) => doctor(out, args),
         Ringer::Conflicts(args) => conflicts(out, args),
         Ringer::Resolve(args) => resolve(out, args),
+        Ringer::Attach(args) => cells::attach(out, args),
+        Ringer::Detach(args) => cells::detach(out, args),
         Ringer::Policy(args) => copies::policy(out, args),
         Ringer::Holders(args) => copies::holders(out, args),
         Ringer::Pin(args) => copies::pin(out, args, true),
@@ -246,7 +249,7 @@ fn mount(out: Output, args: &Mount) -> Outcome {
     }
     let live = live_options(args)?;
     let store = live.directory.clone();
-    let fs = RingerFs::join(live).map_err(failed)?;
+    let fs = CellTree::join(live).map_err(failed)?;
     let session = Tree::cell(&store, fs)?.mount(&args.mountpoint, &options)?;
     if let (Some(file), false) = (&args.pid_file, args.detached) {
         background::write_pid(file, std::process::id())?;
@@ -271,6 +274,8 @@ fn live_options(args: &Mount) -> Result<LiveOptions, Failure> {
         let member = ServerTls::mutual(directory, Role::Client).map_err(failed)?;
         options.tls = Some((client, member));
     }
+    let absolute = args.cells_certificates.as_ref().map(std::path::absolute);
+    options.cells_certificates = absolute.transpose()?;
     options.block_bytes = u32::try_from(size(&args.block_size)?)
         .map_err(|_| Failure::usage("a block has at most 4 MiB"))?;
     options.cache_max_bytes = size(&args.cache_size)?;
@@ -429,6 +434,7 @@ fn status(out: Output, args: &Status) -> Outcome {
 /// What a look at all records came to, as JSON.
 #[derive(Debug, Serialize)]
 struct DoctorReport {
+    cell: String,
     rnodes: u64,
     names: u64,
     problem_count: u64,
@@ -443,8 +449,10 @@ struct ProblemReport {
 }
 
 fn doctor(out: Output, args: &Doctor) -> Outcome {
+    let not_looked = |e| Failure { code: NOT_LOOKED_AT, ..e };
+    let cell = cells::number_of(&args.reaching).map_err(not_looked)?;
     let looked = ask_all(&args.reaching, &Ask::Check {}).and_then(the_owners);
-    let answer = looked.map_err(|e| Failure { code: NOT_LOOKED_AT, ..e })?;
+    let answer = looked.map_err(not_looked)?;
     let Answer::Checked { rnodes, names, problem_count, problems } = answer else {
         return Err(Failure {
             code: NOT_LOOKED_AT,
@@ -454,7 +462,8 @@ fn doctor(out: Output, args: &Doctor) -> Outcome {
     let text = |bytes: Bytes| String::from_utf8_lossy(&bytes.0).into_owned();
     let problems = problems.into_iter();
     let problems = problems.map(|(code, at)| ProblemReport { code: text(code), text: text(at) });
-    let report = DoctorReport { rnodes, names, problem_count, problems: problems.collect() };
+    let cell = cell.to_string();
+    let report = DoctorReport { cell, rnodes, names, problem_count, problems: problems.collect() };
     out.report(&report, |to| {
         for ProblemReport { code, text } in &report.problems {
             writeln!(to, "{code}: {text}")?;
@@ -464,7 +473,8 @@ fn doctor(out: Output, args: &Doctor) -> Outcome {
         } else {
             count(problem_count, "problem")
         };
-        writeln!(to, "{}, {}: {state}", count(rnodes, "inode"), count(names, "name"))
+        let (inodes, names) = (count(rnodes, "inode"), count(names, "name"));
+        writeln!(to, "cell {}: {inodes}, {names}: {state}", report.cell)
     })?;
     Ok(if problem_count == 0 { DONE } else { SOMETHING_WRONG })
 }
@@ -501,6 +511,8 @@ fn search(out: Output, args: &Search) -> Outcome {
 /// A conflict, as JSON.
 #[derive(Debug, Serialize)]
 struct ConflictReport {
+    /// The cell that the file is in.
+    cell: String,
     number: u64,
     /// The inode number of the file; 0 if names are in conflict.
     inode: u64,
@@ -511,10 +523,11 @@ struct ConflictReport {
 }
 
 impl ConflictReport {
-    fn parse(line: &str) -> Option<Self> {
+    fn parse(cell: &str, line: &str) -> Option<Self> {
         let mut parts = line.splitn(5, '\t');
         let mut next = || parts.next();
         Some(Self {
+            cell: cell.to_owned(),
             number: next()?.parse().ok()?,
             inode: next()?.parse().ok()?,
             seconds: next()?.parse().ok()?,
@@ -545,7 +558,9 @@ fn conflicts(out: Output, args: &Conflicts) -> Outcome {
     let n = rustix::fs::getxattr(&args.mountpoint, &attribute()?, &mut list[..])
         .map_err(|e| no_cell(&args.mountpoint, e))?;
     let text = String::from_utf8_lossy(&list[..n]);
-    let reports: Vec<_> = text.lines().filter_map(ConflictReport::parse).collect();
+    let cell = cells::number_at(&args.mountpoint).map_err(|e| no_cell(&args.mountpoint, e))?;
+    let report = |line| ConflictReport::parse(&cell, line);
+    let reports: Vec<_> = text.lines().filter_map(report).collect();
     out.report(&reports, |to| {
         reports.iter().try_for_each(|c| {
             let about = if c.inode == 0 { String::new() } else { format!("inode {}, ", c.inode) };
@@ -554,6 +569,11 @@ fn conflicts(out: Output, args: &Conflicts) -> Outcome {
     })?;
     if text.ends_with("more\n") {
         out.note("there are more; settle some of these first");
+    }
+    // Those of each cell are settled where it is seen.
+    for cell in cells::inside(&args.mountpoint).iter().filter(|cell| cell.conflicts > 0) {
+        let (number, found) = (&cell.cell, count(cell.conflicts, "conflict"));
+        out.note(&format!("cell {number} has {found}: ask the directory that it is attached to"));
     }
     Ok(DONE)
 }

@@ -20,6 +20,7 @@ mod pushed;
 mod ringer;
 #[cfg(feature = "archive")]
 mod ringer_archive;
+mod ringer_cells;
 mod ringer_copies;
 #[cfg(feature = "etcd")]
 mod ringer_etcd;

@@ -87,6 +87,11 @@ impl Conflicts {
         self.keep(Kept::Conflict { conflict })
     }
 
+    /// How many there are.
+    pub(super) fn count(&self) -> usize {
+        self.groups().len()
+    }
+
     /// Conflicts by the number of the first change of each.
     fn groups(&self) -> BTreeMap<Seq, Vec<Conflict>> {
         let (mut groups, mut of_file) = (BTreeMap::<Seq, Vec<Conflict>>::new(), BTreeMap::new());

@@ -2,43 +2,34 @@
 //! time.
 
 use std::collections::{BTreeMap, BTreeSet, VecDeque};
-use std::net::Shutdown;
 use std::sync::atomic::{AtomicBool, AtomicU64, Ordering};
 use std::sync::{Arc, Condvar, Mutex, MutexGuard, OnceLock, PoisonError, Weak};
 use std::thread::JoinHandle;
 use std::time::{Duration, Instant};
 
 use rustix::time::{ClockId, clock_gettime};
-use weft_net::Address;
 use weft_vfs::{Interrupt, Time};
 
 use super::LiveOptions;
 use super::archives::Archives;
 use super::blocks::Blocks;
-use super::circle::Circle;
 use super::conflicts::{Conflicts, blocks_of};
 use super::copies::Uneven;
 use super::fs::Live;
 use super::home::{Home, client_id};
 use super::journal::Journal;
 use super::open::OpenBlocks;
-use super::peers::{Held, Outcasts, PeerServer, Peers};
+use super::peers::{Outcasts, PeerServer, Peers};
 use super::tending::Pins;
 use crate::client::{Call, CallId, Client, ClientAction, ClientEvent, Outcome};
 use crate::locks::LockStyle;
-use crate::net::{Answer, Ask, Conversation, Error, HANDSHAKE_LIMIT, Outbox, Result};
+use crate::net::{Ask, Error, Outbox, Result};
 use crate::policy::Policy;
-use crate::rnode::{Body, Bytes, Holders};
+use crate::rnode::{Body, Holders};
 use crate::types::{BlockHash, ClientId, Epoch, Mode, Moment, RnodeId, Seq, Version};
 
 /// How often the state machine is told that time has passed.
-const TICK: Duration = Duration::from_millis(100);
-/// How long it waits before it calls the server again.
-const RECONNECT: Duration = Duration::from_millis(300);
-/// How long one of several servers may say nothing before the next is tried.
-const SILENCE: Duration = Duration::from_secs(3);
-/// The same, if the server has said no.
-const REFUSED: Duration = Duration::from_secs(10);
+pub(super) const TICK: Duration = Duration::from_millis(100);
 /// `ETIMEDOUT`
 pub(super) const ETIMEDOUT: i32 = 110;
 
@@ -54,8 +45,8 @@ pub(crate) fn wall() -> Time {
     Time::from(std::time::SystemTime::now())
 }
 
-struct Inner {
-    client: Client,
+pub(super) struct Inner {
+    pub(super) client: Client,
     journal: Journal,
     /// Answers that nobody has taken yet.
     done: BTreeMap<CallId, (Outcome, Seq)>,
@@ -71,25 +62,27 @@ pub(super) struct Superseded {
 
 pub(super) struct Engine {
     pub(super) options: LiveOptions,
-    home: Home,
-    inner: Mutex<Inner>,
+    pub(super) home: Home,
+    pub(super) inner: Mutex<Inner>,
     answered: Condvar,
     next_call: AtomicU64,
-    outbox: Mutex<Option<Arc<Outbox>>>,
+    pub(super) outbox: Mutex<Option<Arc<Outbox>>>,
+    /// Why there is no connection, as far as is known.
+    pub(super) trouble: Mutex<Option<String>>,
     /// The first connection has been made; with what came of it if it was refused.
-    joined: OnceLock<std::result::Result<ClientId, String>>,
+    pub(super) joined: OnceLock<std::result::Result<ClientId, String>>,
     pub(super) blocks: Arc<Blocks>,
     pub(super) open: OpenBlocks,
     pub(super) peers: Arc<Peers>,
     pub(super) archives: Archives,
-    peer_server: Mutex<Option<PeerServer>>,
+    pub(super) peer_server: Mutex<Option<PeerServer>>,
     pub(super) superseded: Mutex<VecDeque<Superseded>>,
     pub(super) conflicts: Mutex<Conflicts>,
     /// Files that changed here, of which there may be too few copies.
     pub(super) uneven: Mutex<BTreeMap<RnodeId, Uneven>>,
     pub(super) pins: Mutex<Pins>,
     /// Certificates of clients that get nothing from this one.
-    outcasts: Outcasts,
+    pub(super) outcasts: Outcasts,
     /// Who makes copies for other clients, once there is somebody.
     pub(super) live: OnceLock<Weak<Live>>,
     /// Held by who writes the journal anew.
@@ -106,6 +99,11 @@ impl Engine {
     /// Opens the local store, and waits until the server has welcomed this client.
     pub(super) fn start(options: LiveOptions) -> Result<Arc<Self>> {
         let home = Home::open(&options.directory)?;
+        if let Some(cell) = options.cell
+            && home.cell()? == 0
+        {
+            home.set_cell(cell.0)?;
+        }
         let failed = |e| Error::io(format!("the local store {}", options.directory.display()), e);
         let (mut journal, records) = Journal::open(&home.path("journal")).map_err(failed)?;
         let blocks = Blocks::open(&options.directory, options.cache_max_bytes).map_err(failed)?;
@@ -128,6 +126,7 @@ impl Engine {
             answered: Condvar::new(),
             next_call: AtomicU64::new(1),
             outbox: Mutex::default(),
+            trouble: Mutex::default(),
             joined: OnceLock::new(),
             blocks: Arc::new(blocks),
             open,
@@ -153,7 +152,7 @@ impl Engine {
                 Some(Ok(_)) => return Ok(engine),
                 Some(Err(why)) => break Error::Refused(why.clone()),
                 None if Instant::now() >= deadline => {
-                    break Error::timed_out(engine.options.silent());
+                    break Error::timed_out(engine.silent());
                 }
                 None => std::thread::sleep(Duration::from_millis(5)),
             }
@@ -207,7 +206,16 @@ impl Engine {
 
     /// Makes a call, and waits for its outcome.
     pub(super) fn call(&self, call: Call) -> weft_vfs::Result<(Outcome, Seq)> {
-        self.call_until(call, None)
+        self.call_until(call, None, self.options.patience)
+    }
+
+    /// The same with less patience, or more.
+    pub(super) fn call_within(
+        &self,
+        call: Call,
+        limit: Duration,
+    ) -> weft_vfs::Result<(Outcome, Seq)> {
+        self.call_until(call, None, limit)
     }
 
     /// The same for a call that waits for other callers: as long as it takes, or until it is
@@ -225,7 +233,7 @@ impl Engine {
                 engine.answered.notify_all();
             }
         });
-        self.call_until(call, Some(interrupt))
+        self.call_until(call, Some(interrupt), self.options.patience)
     }
 
     /// Makes a call that is answered at once, or not made at all: with what is under leases.
@@ -249,6 +257,7 @@ impl Engine {
         &self,
         call: Call,
         interrupt: Option<&Interrupt>,
+        limit: Duration,
     ) -> weft_vfs::Result<(Outcome, Seq)> {
         let id = CallId(self.next_call.fetch_add(1, Ordering::Relaxed));
         let is_change = matches!(call, Call::Apply { .. } | Call::Write { .. });
@@ -258,14 +267,14 @@ impl Engine {
         }
         inner.waiting.insert(id);
         self.handle(&mut inner, ClientEvent::Call(id, call));
-        let deadline = Instant::now() + self.options.patience;
+        let deadline = Instant::now() + limit;
         loop {
             if let Some(outcome) = inner.done.remove(&id) {
                 return Ok(outcome);
             }
             let left = match interrupt {
                 None => deadline.saturating_duration_since(Instant::now()),
-                Some(_) => self.options.patience,
+                Some(_) => limit,
             };
             let is_interrupted = interrupt.is_some_and(Interrupt::is_raised);
             if left.is_zero() || is_interrupted || self.is_stopped() {
@@ -274,8 +283,7 @@ impl Engine {
                 if is_interrupted {
                     return Err(weft_vfs::Error::Interrupted);
                 }
-                let message = self.options.silent();
-                return Err(weft_vfs::Error::Io { errno: ETIMEDOUT, message });
+                return Err(weft_vfs::Error::Io { errno: ETIMEDOUT, message: self.silent() });
             }
             let waited = self.answered.wait_timeout(inner, left);
             inner = waited.unwrap_or_else(PoisonError::into_inner).0;
@@ -283,7 +291,7 @@ impl Engine {
     }
 
     /// Tells the state machine something, and does what it wants done.
-    fn handle(&self, inner: &mut Inner, event: ClientEvent) {
+    pub(super) fn handle(&self, inner: &mut Inner, event: ClientEvent) {
         let actions = inner.client.handle(now(), wall(), event);
         if actions.is_empty() {
             return;
@@ -422,148 +430,6 @@ impl Engine {
         }
     }
 
-    fn keep_connected(self: &Arc<Self>) {
-        let mut circle = Circle::new(&self.options.servers);
-        while !self.is_stopped() {
-            let mut owner = None;
-            let mut left = RECONNECT;
-            match self.connect(&circle.server()) {
-                Ok(()) => {}
-                Err(e @ (Error::Refused(_) | Error::Denied(_))) => {
-                    let why = e.to_string();
-                    tracing::error!("the metadata server refuses this client: {why}");
-                    let _ = self.joined.set(Err(why));
-                    left = REFUSED;
-                }
-                Err(Error::Standby { owner: at }) => owner = at,
-                Err(e) => tracing::debug!("the metadata server: {e}"),
-            }
-            if circle.go_on(owner.as_deref()) {
-                continue;
-            }
-            while !self.is_stopped() && !left.is_zero() {
-                std::thread::sleep(TICK.min(left));
-                left = left.saturating_sub(TICK);
-            }
-        }
-    }
-
-    /// Calls the server, and takes what it says until the connection ends.
-    fn connect(self: &Arc<Self>, server: &Address) -> Result<()> {
-        let alone = self.options.servers.len() == 1;
-        let limit = if alone { HANDSHAKE_LIMIT } else { SILENCE };
-        let tls = self.options.tls.as_ref().map(|(tls, _)| (tls, server.host()));
-        let mut link = Conversation::connect(server, tls, limit)?;
-        let socket = link.socket();
-        let listens = self.listen(socket.local_ip())?;
-        let ask = Ask::Join {
-            secret: Bytes(self.home.secret.clone()),
-            listens: Some(Bytes(listens.to_string().into_bytes())),
-            cell: self.home.cell()?,
-        };
-        link.send(&ask)?;
-        let own = match link.receive(Some(Instant::now() + limit))? {
-            Answer::Joined { client, cell } => {
-                if self.home.cell()? == 0 {
-                    self.home.set_cell(cell)?;
-                }
-                client
-            }
-            Answer::Refused { why } => {
-                return Err(Error::Refused(String::from_utf8_lossy(&why.0).into_owned()));
-            }
-            Answer::Standby { owner } => return Err(Error::standby(owner)),
-            Answer::Denied { denial } => return Err(denial.into()),
-            _ => return Err(Error::Refused("the other side is no metadata server".into())),
-        };
-        let (mut receiver, writer, socket) = link.into_parts();
-        let outbox = Arc::new(Outbox::new(Arc::clone(&socket), self.options.tls.is_none()));
-        let sender = Arc::clone(&outbox);
-        let sending = std::thread::Builder::new().name("ringer-send".into());
-        let sending = sending.spawn(move || sender.run(writer));
-        let sending = sending.map_err(|e| Error::io("cannot start a thread", e))?;
-        *locked(&self.outbox) = Some(Arc::clone(&outbox));
-        let _ = self.joined.set(Ok(own));
-        self.peers.set_server(Some(server.clone()));
-        self.handle(&mut locked(&self.inner), ClientEvent::Connected);
-        let mut heard = Instant::now();
-        let ended = loop {
-            if self.is_stopped() {
-                break Ok(());
-            }
-            let soon = Some(Instant::now() + Duration::from_secs(1));
-            let answer = receiver.next::<Answer>(soon);
-            if answer.is_ok() {
-                heard = Instant::now();
-            }
-            match answer {
-                Ok(Answer::Mds { message }) => {
-                    self.handle(&mut locked(&self.inner), ClientEvent::Message(*message));
-                }
-                Ok(Answer::Peers { peers }) => self.peers.learn(own, peers),
-                Ok(Answer::Called { client, meeting }) if client == own => {
-                    if let Some(server) = &*locked(&self.peer_server) {
-                        server.called(Arc::clone(&self.peers), meeting);
-                    }
-                }
-                Ok(Answer::Standby { owner }) => break Err(Error::standby(owner)),
-                Ok(Answer::Pong {}) => {}
-                Ok(Answer::Outcasts { certificates }) => {
-                    *locked(&self.outcasts) = certificates.into_iter().collect();
-                }
-                Ok(Answer::Denied { denial }) => break Err(denial.into()),
-                Ok(other) => tracing::debug!("the server said {other:?}"),
-                Err(e) if e.is_timeout() && alone => {}
-                Err(e) if e.is_timeout() && heard.elapsed() < SILENCE => {
-                    outbox.post(&Ask::Ping {});
-                }
-                Err(e) => break Err(e),
-            }
-        };
-        self.peers.set_server(None);
-        locked(&self.outbox).take_if(|o| Arc::ptr_eq(o, &outbox));
-        outbox.close();
-        socket.shutdown(Shutdown::Both);
-        let _ = sending.join();
-        ended
-    }
-
-    /// Where other clients reach this one; begins to listen the first time.
-    fn listen(self: &Arc<Self>, local: Option<std::net::IpAddr>) -> Result<Address> {
-        let mut server = locked(&self.peer_server);
-        if let Some(server) = &*server {
-            return Ok(server.address().clone());
-        }
-        let address = match (&self.options.listen, local) {
-            (Some(address), _) => address.clone(),
-            (None, Some(ip)) => Address::Tcp(ip.to_string(), 0),
-            (None, None) => {
-                let path = self.home.path("peers.sock");
-                let path = std::path::absolute(&path).map_err(|e| Error::io("a path", e))?;
-                Address::Unix(path)
-            }
-        };
-        let tls = self.options.tls.as_ref().map(|(_, tls)| tls.clone());
-        let engine = Arc::downgrade(self);
-        let make_copy = Box::new(move |id, go_on: &mut dyn FnMut() -> bool| {
-            let engine = engine.upgrade();
-            let live = engine.as_ref().and_then(|e| e.live.get()).and_then(Weak::upgrade);
-            let nobody = || Held::No { full: false, why: "it is not ready".into() };
-            live.map_or_else(nobody, |live| live.hold(id, go_on))
-        });
-        let started = PeerServer::start(
-            &address,
-            tls,
-            Arc::clone(&self.blocks),
-            &self.outcasts,
-            &self.peers.transfers,
-            make_copy,
-        )?;
-        let address = started.address().clone();
-        *server = Some(started);
-        Ok(address)
-    }
-
     /// Makes everything durable here, and waits until the server has every change.
     pub(super) fn sync(&self) -> weft_vfs::Result<()> {
         let io = |e: std::io::Error| weft_vfs::Error::Io {
@@ -596,7 +462,6 @@ impl Engine {
     }
 
     /// The cell's number; 0 if that cannot be read.
-    #[cfg(feature = "archive")]
     pub(super) fn cell(&self) -> u64 {
         self.home.cell().unwrap_or(0)
     }

@@ -31,8 +31,8 @@ const ANSWER_LASTS: Duration = Duration::from_secs(1);
 const LINKS_MAX: u32 = 10_000;
 /// What a name has of that of the file at most, beside the number of its inode, in bytes.
 const BASE_MAX_BYTES: usize = weft_vfs::NAME_MAX_BYTES - 21;
-/// Inode numbers that no rnode has.
-const FIRST: u64 = 1 << 63;
+/// Inode numbers that no rnode has, nor anything of a [cell inside](super::cells).
+const FIRST: u64 = 0b11 << 62;
 const TOP: u64 = FIRST;
 
 /// Whether an inode number is of a query folder, or of a link in one.

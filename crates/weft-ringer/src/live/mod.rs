@@ -15,6 +15,8 @@
 //! open/          what blocks were that are being written
 //! pins           what is kept here whole
 //! peers.sock     where other clients of this machine fetch blocks
+//! cells/NUMBER/  the local store of a cell inside, as this one; with `junction`, how it was reached,
+//!                while something of it may not be with its server
 //! ```
 //!
 //! Invariants, beyond those of the state machine:
@@ -32,6 +34,7 @@ mod archives;
 mod archives;
 mod attributes;
 mod blocks;
+mod cells;
 mod circle;
 mod conflicts;
 mod content;
@@ -42,7 +45,9 @@ mod fs;
 mod history;
 mod home;
 mod journal;
+mod junctions;
 mod keeper;
+mod link;
 mod listing;
 mod locks;
 mod open;
@@ -57,6 +62,7 @@ use std::time::Duration;
 pub use attributes::{
     HISTORY_XATTR, HOLDERS_XATTR, PIN_XATTR, RESTORE_XATTR, SNAPSHOTS_XATTR, STORE_XATTR,
 };
+pub use cells::{CELLS_XATTR, CellTree};
 #[cfg(feature = "sqlite")]
 pub(crate) use circle::Circle;
 pub use conflicts::CONFLICTS_XATTR;
@@ -70,6 +76,7 @@ pub(crate) use home::{Home, client_id, fill_random};
 use weft_net::{Address, ClientTls, ServerTls};
 
 use crate::client::ClientOptions;
+use crate::types::CellId;
 
 /// How to be a client.
 #[derive(Debug, Clone)]
@@ -78,11 +85,17 @@ pub struct LiveOptions {
     pub servers: Vec<Address>,
     /// The local store; made if it is not there.
     pub directory: PathBuf,
+    /// The cell that it must be. `None`: the one that the local store is of, or whichever the server
+    /// has if that is new.
+    pub cell: Option<CellId>,
     /// Where other clients are to reach this one; `None` for `peers.sock` in the local store if the
     /// server is on a Unix socket, else any port of the address that the server is reached from.
     pub listen: Option<Address>,
     /// Certificates: to call with, and to be called with. `None`: nothing is encrypted.
     pub tls: Option<(ClientTls, ServerTls)>,
+    /// Where certificates for cells inside are: a directory for each, by its number. One that has
+    /// none there is called without, if this cell is.
+    pub cells_certificates: Option<PathBuf>,
     /// The size of the blocks of files made here, in bytes: a power of two, 64 KiB to 4 MiB. A
     /// file has at most 65,536 blocks.
     pub block_bytes: u32,
@@ -105,10 +118,10 @@ pub struct LiveOptions {
 }
 
 impl LiveOptions {
-    /// What is said when no server answers.
-    fn silent(&self) -> String {
+    /// Where the servers are, for people.
+    fn places(&self) -> String {
         let servers: Vec<String> = self.servers.iter().map(Address::to_string).collect();
-        format!("the metadata server at {} does not answer", servers.join(" or "))
+        servers.join(" or ")
     }
 
     /// The usual ones.
@@ -117,8 +130,10 @@ impl LiveOptions {
         Self {
             servers: vec![server],
             directory,
+            cell: None,
             listen: None,
             tls: None,
+            cells_certificates: None,
             // Files of up to 16 GiB; of what is written here and there each block is stored anew.
             block_bytes: 256 << 10,
             cache_max_bytes: 10 << 30,

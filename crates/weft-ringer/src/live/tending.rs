@@ -269,6 +269,7 @@ impl Live {
         let transfers = &engine.peers.transfers;
         let of = |count: &AtomicU64| count.load(Ordering::Relaxed);
         let lines = [
+            ("cell", engine.cell()),
             ("client", engine.client().map_or(0, |c| c.0)),
             ("staying_bytes", engine.blocks.staying_bytes()),
             ("staying_limit_bytes", if limit == u64::MAX { 0 } else { limit }),

@@ -7,7 +7,8 @@ use std::collections::{BTreeMap, BTreeSet};
 
 use super::records::number_of;
 use super::snapshots;
-use crate::rnode::{Body, Dirent, Holders, Name, Rnode};
+use crate::junction::{JUNCTION_XATTR, Junction};
+use crate::rnode::{Body, Bytes, Dirent, Holders, Name, Rnode};
 use crate::store::{Store, StoreResult};
 use crate::text::ToldText;
 use crate::types::{Cookie, RnodeId, Version};
@@ -153,6 +154,7 @@ fn read_rnodes(
         });
         checked.rnodes += 1;
         checked.orphans += u64::from(rnode.nlink == 0);
+        check_junction(&rnode, checked);
         let is_copy = id.is_of_snapshot() && matches!(rnode.body, Body::File { .. });
         let origin = is_copy.then(|| snapshots::origin(&rnode));
         let (parent, entries) = match rnode.body {
@@ -181,6 +183,16 @@ fn read_rnodes(
         "there is no root directory".into()
     });
     Ok(rnodes)
+}
+
+/// A junction can be read, and has no names of its own.
+fn check_junction(rnode: &Rnode, checked: &mut Checked) {
+    let Some(text) = rnode.xattrs.get(&Bytes(JUNCTION_XATTR.to_vec())) else { return };
+    if let Err(e) = Junction::parse(&text.0) {
+        checked.found("damaged-junction", format!("{}: {e}", rnode.id));
+    }
+    let is_empty = matches!(rnode.body, Body::Directory { entries: 0, .. });
+    checked.expect(is_empty, "junction", || format!("{} is no empty directory", rnode.id));
 }
 
 /// Rnodes without a name are listed, so that they go when nobody holds them.

@@ -1,7 +1,7 @@
 //! `ringer policy`, `holders`, `pin`, `unpin`, and `status` of a mount: what a mount says and is told
 //! through attributes.
 
-use super::no_cell;
+use super::{cells, no_cell};
 use crate::cli::ringer::{Holders, Pin, PolicyArgs, Waits, When};
 use crate::failure::{DONE, Failure, Outcome};
 use crate::output::{Output, human};
@@ -224,9 +224,16 @@ pub(super) fn store_status(out: Output, mountpoint: &Path) -> Outcome {
     let of = |name| numbers.get(name).copied().unwrap_or(0);
     let mut report: BTreeMap<&str, serde_json::Value> =
         numbers.iter().map(|(name, n)| (*name, (*n).into())).collect();
-    report.insert("client", format!("{:016x}", of("client")).into());
+    for name in ["cell", "client"] {
+        report.insert(name, format!("{:016x}", of(name)).into());
+    }
+    let inside = cells::inside(mountpoint);
+    if !inside.is_empty() {
+        let list = serde_json::to_value(&inside).map_err(|e| Failure::new(e.to_string()))?;
+        report.insert("cells", list);
+    }
     out.report(&report, |to| {
-        writeln!(to, "client {:016x}", of("client"))?;
+        writeln!(to, "cell {:016x}, client {:016x}", of("cell"), of("client"))?;
         writeln!(
             to,
             "kept here: {}, and {} to read again",
@@ -236,7 +243,13 @@ pub(super) fn store_status(out: Output, mountpoint: &Path) -> Outcome {
         let (pins, lacking) = (of("pins"), of("pinned_files_lacking"));
         writeln!(to, "pinned: {pins}, of which {lacking} files are not here yet")?;
         writeln!(to, "files that need copies elsewhere: {}", of("files_with_copies_to_make"))?;
-        writeln!(to, "changes that the server does not have: {}", of("changes_not_sent"))
+        writeln!(to, "changes that the server does not have: {}", of("changes_not_sent"))?;
+        inside.iter().try_for_each(|cell| {
+            let cells::InnerCell { cell, state, servers, changes_not_sent, conflicts, why } = cell;
+            write!(to, "cell {cell} at {servers}: {state}, ")?;
+            write!(to, "{changes_not_sent} changes not sent, {conflicts} conflicts")?;
+            if why.is_empty() { writeln!(to) } else { writeln!(to, " ({why})") }
+        })
     })?;
     Ok(DONE)
 }

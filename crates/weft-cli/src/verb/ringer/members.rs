@@ -6,10 +6,12 @@ use crate::failure::{DONE, Failure, Outcome};
 use crate::output::{Output, count};
 use serde::Serialize;
 use std::os::unix::ffi::OsStrExt;
+use std::path::{Path, PathBuf};
+use weft::net::ClientTls;
 use weft::ringer::mds::Level;
 use weft::ringer::net::pki::{self, Token};
 use weft::ringer::net::{self, Answer, Ask};
-use weft::ringer::{Bytes, ClientId, RnodeId};
+use weft::ringer::{Bytes, CellId, ClientId, RnodeId};
 
 /// `ringer init`.
 pub(super) fn init(out: Output, args: &Init) -> Outcome {
@@ -78,13 +80,35 @@ pub(super) fn join(out: Output, args: &Join) -> Outcome {
             "{name:?} is no name for a member: give --name, of letters, digits, '-', '_' and '.'"
         )));
     }
-    net::join(&token, &args.directory, &name).map_err(failed)?;
-    let (dir, server) = (args.directory.display().to_string(), token.server.to_string());
+    let directory = if args.by_cell {
+        join_by_cell(&token, &args.directory, &name)?
+    } else {
+        net::join(&token, &args.directory, &name).map_err(failed)?;
+        args.directory.clone()
+    };
+    let (dir, server) = (directory.display().to_string(), token.server.to_string());
     out.confirm(
         &serde_json::json!({ "member": name, "directory": dir, "server": server }),
         &format!("{name} is a member: mount {server} with --tls-certificates {dir}"),
     )?;
     Ok(DONE)
+}
+
+/// Joins, and puts what comes of it into the directory of the cell's number, which is known after that.
+fn join_by_cell(token: &Token, directory: &Path, name: &str) -> Result<PathBuf, Failure> {
+    let joining = directory.join(format!("joining-{}", std::process::id()));
+    net::join(token, &joining, name).map_err(failed)?;
+    let tls = ClientTls::mutual(&joining).map_err(failed)?;
+    let kept = |why: String| Failure::new(format!("{why}; the keys are in {}", joining.display()));
+    let cell = match net::ask(&token.server, Some(&tls), &Ask::Status {}) {
+        Ok(Answer::Status { status }) => CellId(status.cell),
+        Ok(_) => return Err(kept("the server said something else".into())),
+        Err(e) => return Err(kept(e.to_string())),
+    };
+    let place = directory.join(cell.to_string());
+    // A directory that is there already is not replaced, if anything is in it.
+    std::fs::rename(&joining, &place).map_err(|e| kept(format!("{}: {e}", place.display())))?;
+    Ok(place)
 }
 
 /// `ringer revoke`.

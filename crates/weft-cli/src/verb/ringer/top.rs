@@ -58,6 +58,7 @@ struct ClientLine {
 #[derive(Debug, Serialize)]
 struct CellLine {
     server: String,
+    cell: String,
     transactions_per_second: f64,
     received_per_second: f64,
     sent_per_second: f64,
@@ -100,6 +101,7 @@ fn show_server(
     let sum = |of: fn(&ClientLine) -> f64| clients.iter().map(of).sum::<f64>();
     let report = CellLine {
         server: server.to_owned(),
+        cell: format!("{:016x}", now.cell),
         transactions_per_second: rate(before.revision, now.revision),
         received_per_second: sum(|c| c.received_per_second),
         sent_per_second: sum(|c| c.sent_per_second),
@@ -166,6 +168,7 @@ fn show_mount(
     };
     let report = serde_json::json!({
         "mount": place,
+        "cell": format!("{:016x}", of("cell")),
         "client": format!("{:016x}", of("client")),
         "read_leases": of("read_leases"),
         "write_leases": of("write_leases"),

@@ -14,11 +14,11 @@ impl Live {
         id == RnodeId::ROOT || locked(&self.references).contains_key(&id)
     }
 
-    pub(super) fn add_reference(&self, id: RnodeId) {
+    pub(in super::super) fn add_reference(&self, id: RnodeId) {
         *locked(&self.references).entry(id).or_default() += 1;
     }
 
-    pub(super) fn drop_references(&self, id: RnodeId, count: u64) {
+    pub(in super::super) fn drop_references(&self, id: RnodeId, count: u64) {
         let mut references = locked(&self.references);
         let Some(left) = references.get_mut(&id) else { return };
         *left = left.saturating_sub(count);

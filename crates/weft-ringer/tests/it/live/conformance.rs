@@ -3,7 +3,8 @@
 use std::sync::Arc;
 use std::time::Duration;
 
-use weft_ringer::live::RingerFs;
+use weft_ringer::JUNCTION_XATTR;
+use weft_ringer::live::CellTree;
 use weft_vfs::conformance::{self, Limits};
 use weft_vfs::{
     Attr, Caller, DirCursor, DirEntry, Entry, FallocateMode, FileKind, FileSystem, Handle, Ino,
@@ -11,24 +12,44 @@ use weft_vfs::{
 };
 
 use super::Cell;
+use super::cells::junction_to;
 
 /// A client and the cell that it is of.
 struct Alone {
-    fs: RingerFs,
-    _cell: Cell,
+    fs: Box<dyn FileSystem>,
+    root: Ino,
+    _cells: Vec<Cell>,
 }
 
 impl Alone {
     fn new() -> Self {
         let cell = Cell::new(Duration::from_secs(15));
-        Self { fs: cell.join("a"), _cell: cell }
+        let fs = Box::new(cell.join("a"));
+        Self { root: fs.root(), fs, _cells: vec![cell] }
+    }
+
+    /// What is seen in a junction, of a client of the cell around it.
+    fn in_a_junction() -> Self {
+        let (outer, inner) =
+            (Cell::new(Duration::from_secs(15)), Cell::new(Duration::from_secs(15)));
+        let fs = Box::new(CellTree::join(outer.options("a")).expect("it joins"));
+        let dir = fs.mkdir(&Caller::default(), fs.root(), b"in", 0o755).expect("a directory");
+        let junction = junction_to(&inner);
+        fs.setxattr(dir.attr.ino, JUNCTION_XATTR, junction.as_bytes(), XattrSet::Any)
+            .expect("a junction");
+        let root = fs.lookup(fs.root(), b"in").expect("the root inside").attr.ino;
+        assert_ne!(root, dir.attr.ino);
+        Self { fs, root, _cells: vec![outer, inner] }
     }
 }
 
 #[rustfmt::skip]
 impl FileSystem for Alone {
-    fn root(&self) -> Ino { self.fs.root() }
-    fn lookup(&self, parent: Ino, name: &[u8]) -> Result<Entry> { self.fs.lookup(parent, name) }
+    fn root(&self) -> Ino { self.root }
+    fn lookup(&self, parent: Ino, name: &[u8]) -> Result<Entry> {
+        // The suite sees nothing above its root.
+        self.fs.lookup(parent, if parent == self.root && name == b".." { b"." } else { name })
+    }
     fn forget(&self, ino: Ino, count: u64) { self.fs.forget(ino, count) }
     fn getattr(&self, ino: Ino) -> Result<Attr> { self.fs.getattr(ino) }
     fn setattr(&self, ino: Ino, set: &SetAttr) -> Result<Attr> { self.fs.setattr(ino, set) }
@@ -80,9 +101,8 @@ impl FileSystem for Alone {
     fn unmount(&self) -> Result<()> { self.fs.unmount() }
 }
 
-#[test]
-fn a_client_is_a_file_system() {
-    let limits = Limits {
+fn limits() -> Limits {
+    Limits {
         // 65,536 blocks of 64 KiB.
         file_bytes: 1 << 32,
         // Free space is that of the disk below, which others use too, and what is of no more use is
@@ -97,6 +117,15 @@ fn a_client_is_a_file_system() {
         random_runs: 3,
         random_operations: 300,
         ..Limits::default()
-    };
-    conformance::run(|| Arc::new(Alone::new()), &limits);
+    }
+}
+
+#[test]
+fn a_client_is_a_file_system() {
+    conformance::run(|| Arc::new(Alone::new()), &limits());
+}
+
+#[test]
+fn so_is_a_cell_in_a_cell() {
+    conformance::run(|| Arc::new(Alone::in_a_junction()), &limits());
 }

@@ -2,6 +2,7 @@
 
 #[cfg(feature = "archive")]
 mod archives;
+mod cells;
 mod conformance;
 mod copies;
 mod history;

@@ -1,0 +1,114 @@
+//! `ringer attach` and `detach`, and what a mount says of the cells that are attached.
+
+use super::{addresses, ask, copies, no_cell};
+use crate::cli::ringer::{Attach, Detach, Reaching};
+use crate::failure::{DONE, Failure, Outcome};
+use crate::output::Output;
+use rustix::io::Errno;
+use serde::Serialize;
+use std::path::Path;
+use weft::net::Address;
+use weft::ringer::live::{CELLS_XATTR, STORE_XATTR};
+use weft::ringer::net::{Answer, Ask};
+use weft::ringer::{CellId, JUNCTION_XATTR, Junction};
+
+/// A cell that a mount has walked into, as JSON.
+#[derive(Debug, Serialize)]
+pub(super) struct InnerCell {
+    pub(super) cell: String,
+    /// `connected`, `away`, or `closed` if it could not be opened.
+    pub(super) state: String,
+    pub(super) servers: String,
+    pub(super) changes_not_sent: u64,
+    pub(super) conflicts: u64,
+    /// Why it is not connected, if that is known.
+    pub(super) why: String,
+}
+
+impl InnerCell {
+    fn parse(line: &str) -> Option<Self> {
+        let mut parts = line.splitn(6, '\t');
+        let mut next = || parts.next();
+        Some(Self {
+            cell: next()?.to_owned(),
+            state: next()?.to_owned(),
+            changes_not_sent: next()?.parse().ok()?,
+            conflicts: next()?.parse().ok()?,
+            servers: next()?.to_owned(),
+            why: next()?.to_owned(),
+        })
+    }
+}
+
+/// Those of a mount; none elsewhere.
+pub(super) fn inside(mountpoint: &Path) -> Vec<InnerCell> {
+    let text = copies::get(mountpoint, CELLS_XATTR).unwrap_or_default();
+    text.lines().filter_map(InnerCell::parse).collect()
+}
+
+/// The number of the cell whose root a directory is, as its mount says.
+pub(super) fn number_at(mountpoint: &Path) -> Result<String, Errno> {
+    let text = copies::get(mountpoint, STORE_XATTR)?;
+    let number = text.lines().find_map(|line| line.strip_prefix("cell\t")?.parse().ok());
+    Ok(CellId(number.unwrap_or(0)).to_string())
+}
+
+/// The number of the cell that a server has.
+pub(super) fn number_of(reaching: &Reaching) -> Result<CellId, Failure> {
+    match ask(reaching, &Ask::Status {})? {
+        Answer::Status { status } => Ok(CellId(status.cell)),
+        _ => Err(Failure::new("the server said something else")),
+    }
+}
+
+fn why_not(dir: &Path, e: Errno) -> Failure {
+    Failure::new(match e {
+        Errno::NOTEMPTY => format!("{} is not empty", dir.display()),
+        Errno::NOTDIR => format!("{} is no directory", dir.display()),
+        Errno::EXIST => format!("another cell is attached to {} already", dir.display()),
+        Errno::LOOP => format!("{} is in that cell: it would be below itself", dir.display()),
+        Errno::INVAL => format!("{} cannot be a junction", dir.display()),
+        e => return no_cell(dir, e),
+    })
+}
+
+/// `ringer attach`.
+pub(super) fn attach(out: Output, args: &Attach) -> Outcome {
+    let dir = &args.directory;
+    if copies::get(dir, JUNCTION_XATTR).is_ok() {
+        return Err(why_not(dir, Errno::EXIST));
+    }
+    let servers: Vec<String> = addresses(&args.server)?.iter().map(Address::to_string).collect();
+    let tls_certificates = args.tls_certificates.clone();
+    let cell = number_of(&Reaching { server: args.server.clone(), tls_certificates })?;
+    let junction = Junction { cell, servers };
+    let text = junction.to_string();
+    // Looked at here, for the error says what is wrong.
+    Junction::parse(text.as_bytes()).map_err(|e| Failure::usage(e.to_string()))?;
+    copies::set(dir, JUNCTION_XATTR, text.as_bytes()).map_err(|e| why_not(dir, e))?;
+    let shown = dir.display().to_string();
+    let report = serde_json::json!({
+        "directory": shown,
+        "cell": cell.to_string(),
+        "servers": junction.servers,
+    });
+    out.confirm(&report, &format!("cell {cell} is attached to {shown}"))?;
+    Ok(DONE)
+}
+
+/// `ringer detach`.
+pub(super) fn detach(out: Output, args: &Detach) -> Outcome {
+    let dir = &args.directory;
+    let shown = dir.display().to_string();
+    let text = match copies::get(dir, JUNCTION_XATTR) {
+        Ok(text) => text,
+        Err(Errno::NODATA) => return Err(Failure::new(format!("no cell is attached to {shown}"))),
+        Err(e) => return Err(no_cell(dir, e)),
+    };
+    copies::remove(dir, JUNCTION_XATTR).map_err(|e| why_not(dir, e))?;
+    let cell = Junction::parse(text.as_bytes()).map(|junction| junction.cell.to_string());
+    let cell = cell.unwrap_or_else(|_| "unknown".into());
+    let report = serde_json::json!({ "directory": shown, "cell": cell });
+    out.confirm(&report, &format!("cell {cell} is not attached to {shown} any more"))?;
+    Ok(DONE)
+}

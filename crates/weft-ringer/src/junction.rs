@@ -1,0 +1,136 @@
+//! Where a directory of one cell is another cell: a *junction*.
+//!
+//! A junction is an attribute ([`JUNCTION_XATTR`]) of an empty directory, so it is versioned, leased and
+//! seen by all as any other. Clients show the root of the other cell, the *inner* one, in the
+//! directory's place; the servers of the two know nothing of each other. As text it is lines:
+//!
+//! ```text
+//! cell 8f3c29d0a1b2c3d4      the number of the inner cell
+//! server nas:7473            where its servers are, one or several
+//! ```
+//!
+//! Invariants, kept by [`op`](crate::op):
+//! - What a junction says was looked at before it was set, and a junction has no names of its own.
+//! - It is not removed, nor replaced by a move, while it is one.
+
+use std::fmt;
+
+use crate::types::CellId;
+
+/// The attribute of a directory that makes it a junction.
+pub const JUNCTION_XATTR: &[u8] = b"user.weft.junction";
+/// The longest junction, in bytes: what the index takes of an attribute.
+pub const JUNCTION_MAX_BYTES: usize = 1024;
+/// The most servers that a junction names.
+pub const JUNCTION_SERVERS_MAX: usize = 8;
+
+/// Another cell, and how it is reached.
+#[derive(Debug, Clone, PartialEq, Eq)]
+pub struct Junction {
+    /// Which cell: another one at the same address is refused.
+    pub cell: CellId,
+    /// The addresses of its servers, as people write them: `HOST:PORT` or `unix:/PATH`.
+    pub servers: Vec<String>,
+}
+
+/// Why a text is no junction.
+#[derive(Debug, Clone, PartialEq, Eq, thiserror::Error)]
+#[non_exhaustive]
+pub enum JunctionError {
+    /// Longer than one may be.
+    #[error("a junction has at most {JUNCTION_MAX_BYTES} bytes, this has {0}")]
+    TooLong(usize),
+    /// Not UTF-8.
+    #[error("a junction is text")]
+    NotText,
+    /// No line says which cell it leads to, or several do, or one says it wrongly.
+    #[error("a junction has one line 'cell NUMBER', with 16 digits in hex")]
+    Cell,
+    /// No server, or too many.
+    #[error("a junction has 1 to {JUNCTION_SERVERS_MAX} lines 'server ADDRESS', this has {0}")]
+    Servers(usize),
+    /// An address that nobody could have written.
+    #[error("a server's address is not empty and has no control characters")]
+    Address,
+}
+
+impl Junction {
+    /// Takes the text of an attribute apart. Lines of a later version are passed over.
+    ///
+    /// # Errors
+    /// [`JunctionError`].
+    pub fn parse(bytes: &[u8]) -> Result<Self, JunctionError> {
+        if bytes.len() > JUNCTION_MAX_BYTES {
+            return Err(JunctionError::TooLong(bytes.len()));
+        }
+        let text = std::str::from_utf8(bytes).map_err(|_| JunctionError::NotText)?;
+        let (mut cells, mut servers) = (Vec::new(), Vec::new());
+        for line in text.lines() {
+            match line.split_once(' ') {
+                Some(("cell", number)) => cells.push(CellId::parse(number)),
+                Some(("server", address)) => servers.push(address.to_owned()),
+                _ => {}
+            }
+        }
+        let [Some(cell)] = cells[..] else { return Err(JunctionError::Cell) };
+        if !(1..=JUNCTION_SERVERS_MAX).contains(&servers.len()) {
+            return Err(JunctionError::Servers(servers.len()));
+        }
+        let is_odd = |address: &String| address.is_empty() || address.contains(char::is_control);
+        if servers.iter().any(is_odd) {
+            return Err(JunctionError::Address);
+        }
+        Ok(Self { cell, servers })
+    }
+}
+
+impl fmt::Display for Junction {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        writeln!(f, "cell {}", self.cell)?;
+        self.servers.iter().try_for_each(|server| writeln!(f, "server {server}"))
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    fn junction(servers: &[&str]) -> Junction {
+        let servers = servers.iter().map(|s| (*s).to_owned()).collect();
+        Junction { cell: CellId(0x8f3c_29d0_a1b2_c3d4), servers }
+    }
+
+    #[test]
+    fn a_junction_is_read_as_it_is_written() {
+        let eight = ["nas:7473", "[::1]:1", "unix:/a b,c", "a", "b", "c", "d", "é"];
+        for servers in [&eight[..1], &eight[2..3], &eight[..]] {
+            let junction = junction(servers);
+            assert_eq!(Junction::parse(junction.to_string().as_bytes()), Ok(junction));
+        }
+        let later = "cell 8f3c29d0a1b2c3d4\nmoon 3\nserver a\nx\n\n";
+        assert_eq!(Junction::parse(later.as_bytes()), Ok(junction(&["a"])));
+    }
+
+    #[test]
+    fn what_is_none_says_why() {
+        let cell = "cell 8f3c29d0a1b2c3d4\n";
+        let many = format!("{cell}{}", "server a\n".repeat(9));
+        let zero = "cell 0000000000000000\nserver a";
+        for (text, why) in [
+            ("", JunctionError::Cell),
+            ("server a", JunctionError::Cell),
+            ("cell 8F3C29D0A1B2C3D4\nserver a", JunctionError::Cell),
+            ("cell +f3c29d0a1b2c3d4\nserver a", JunctionError::Cell),
+            (zero, JunctionError::Cell),
+            (&format!("{cell}{cell}server a"), JunctionError::Cell),
+            (cell, JunctionError::Servers(0)),
+            (&many, JunctionError::Servers(9)),
+            (&format!("{cell}server "), JunctionError::Address),
+            (&format!("{cell}server a\0b"), JunctionError::Address),
+            (&"x".repeat(1025), JunctionError::TooLong(1025)),
+        ] {
+            assert_eq!(Junction::parse(text.as_bytes()), Err(why), "{text}");
+        }
+        assert_eq!(Junction::parse(b"\xff\xfe"), Err(JunctionError::NotText));
+    }
+}
