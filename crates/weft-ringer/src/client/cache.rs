@@ -5,7 +5,7 @@
 //!   what every other client would see after this client's log was carried out.
 //! - A name that is known stays known while the lease goes on: nobody else changes it.
 //! - While a recall is pending, only the calls that have the lease pinned see more than is left
-//!   after it.
+//!   after it, and nobody asks for it again.
 
 use std::cell::RefCell;
 use std::collections::{BTreeMap, BTreeSet};

@@ -308,6 +308,11 @@ impl Client {
         };
         let body = match need {
             Need::Lease(rnode, mode) => {
+                // What was recalled is given back first. A grant that overtakes this client's changes
+                // would say what was there before them.
+                if self.cache.leases.get(&rnode).is_some_and(|l| l.recall.is_some()) {
+                    return;
+                }
                 let asks = |b: &RequestBody, least: Mode| matches!(b, RequestBody::Acquire { rnode: r, mode: m } if *r == rnode && *m >= least);
                 if under_way(&|b| asks(b, mode)) {
                     return;

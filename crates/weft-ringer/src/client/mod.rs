@@ -353,7 +353,10 @@ impl Client {
         }
         self.attempt_all(now, wall);
         self.tell_unlocked(now);
-        self.answer_recalls();
+        while self.answer_recalls() {
+            // What was given back may be wanted again.
+            self.attempt_all(now, wall);
+        }
         self.flush(now);
         std::mem::take(&mut self.out)
     }
@@ -623,10 +626,10 @@ impl Client {
         }
     }
 
-    /// Lowers what was recalled and is free to go.
-    fn answer_recalls(&mut self) {
+    /// Lowers what was recalled and is free to go; says whether there was anything.
+    fn answer_recalls(&mut self) -> bool {
         if !self.session.is_active() || self.cache.recalled.is_empty() {
-            return;
+            return false;
         }
         let leases = &self.cache.leases;
         let pending = |id: &RnodeId| leases.get(id).is_some_and(|l| l.recall.is_some());
@@ -644,9 +647,10 @@ impl Client {
                 ready.push(*id);
             }
         }
-        for id in ready {
-            self.lower(id);
+        for id in &ready {
+            self.lower(*id);
         }
+        !ready.is_empty()
     }
 
     /// Carries out the recall of a lease that nothing is under way on.

@@ -240,50 +240,61 @@ impl Played {
         self.tell(ClientEvent::Message(FromServer::Reply { generation, id, reply }));
     }
 
-    fn grant(&mut self, count: u32) {
+    /// A client in its first epoch.
+    fn new() -> Self {
+        let client = Client::new(ClientId(1), Incarnation(1), [], ClientOptions::default());
+        let mut played = Self { client, sent: Vec::new(), back: Vec::new() };
+        played.tell(ClientEvent::Tick);
+        let hello = played.asked(|b| matches!(b, RequestBody::Hello { .. }));
+        let welcome = Welcome {
+            epoch: Epoch(1),
+            lasts_micros: 15_000_000,
+            slot: 1,
+            last_count: 0,
+            applied: Seq(0),
+            refused: None,
+            reclaim: false,
+        };
+        played.reply(hello, Reply::Welcome { welcome });
+        played
+    }
+
+    /// Wants the root back, but that it is there.
+    fn recall(&mut self, count: u32) {
+        self.tell(ClientEvent::Message(FromServer::Recall {
+            generation: Generation(1),
+            epoch: Epoch(1),
+            rnode: ROOT,
+            token: Token::new(Generation(1), count),
+            to: Some(Mode::Hold),
+        }));
+    }
+
+    fn grant(&mut self, count: u32, mode: Mode) {
         let id = self.asked(|b| matches!(b, RequestBody::Acquire { .. }));
         let rnode = Box::new(Rnode::root(Time::default()));
         let token = Token::new(Generation(1), count);
         let holders = Holders::default();
-        self.reply(id, Reply::Granted { rnode, holders, mode: Mode::Read, token });
+        self.reply(id, Reply::Granted { rnode, holders, mode, token });
     }
 }
 
 #[test]
 fn a_name_counts_only_under_the_lease_it_was_read_under() {
-    let client = Client::new(ClientId(1), Incarnation(1), [], ClientOptions::default());
-    let mut played = Played { client, sent: Vec::new(), back: Vec::new() };
-    played.tell(ClientEvent::Tick);
-    let hello = played.asked(|b| matches!(b, RequestBody::Hello { .. }));
-    let welcome = Welcome {
-        epoch: Epoch(1),
-        lasts_micros: 15_000_000,
-        slot: 1,
-        last_count: 0,
-        applied: Seq(0),
-        refused: None,
-        reclaim: false,
-    };
-    played.reply(hello, Reply::Welcome { welcome });
+    let mut played = Played::new();
     let lookup = || Call::Lookup { dir: ROOT, name: name("f") };
     played.tell(ClientEvent::Call(CallId(1), lookup()));
-    played.grant(1);
+    played.grant(1, Mode::Read);
     let early = played.asked(|b| matches!(b, RequestBody::Lookup { .. }));
     // Its caller goes, so the lease may: then others make that name. It comes back under another
     // grant, and only now comes the answer.
     played.tell(ClientEvent::Cancel(CallId(1)));
-    let token = Token::new(Generation(1), 1);
-    played.tell(ClientEvent::Message(FromServer::Recall {
-        generation: Generation(1),
-        epoch: Epoch(1),
-        rnode: ROOT,
-        token,
-        to: Some(Mode::Hold),
-    }));
+    played.recall(1);
     played.asked(|b| matches!(b, RequestBody::Lower { .. }));
     played.tell(ClientEvent::Call(CallId(2), Call::Get { id: ROOT }));
-    played.grant(2);
+    played.grant(2, Mode::Read);
     assert!(matches!(played.back[..], [Outcome::Rnode(_)]), "{:?}", played.back);
+    let token = Token::new(Generation(1), 1);
     played.reply(early, Reply::Found { dirent: None, token });
     played.tell(ClientEvent::Call(CallId(3), lookup()));
     let late = played.asked(|b| matches!(b, RequestBody::Lookup { .. }));
@@ -318,4 +329,36 @@ fn a_request_about_snapshots_that_comes_twice_is_carried_out_once() {
     assert_eq!(desk.say(one.client, one.epoch, make(8)), held);
     assert_eq!(desk.repeat(other.client, other.epoch, removed, remove()), held);
     assert_eq!(names(&mut desk), 1);
+}
+
+#[test]
+fn what_was_recalled_is_asked_for_again_when_it_was_given_back() {
+    let mut played = Played::new();
+    let op = Op::Create {
+        parent: ROOT,
+        name: name("f"),
+        id: ROOT,
+        make: Make::File { block_bytes: 1 << 16 },
+        perm: 0o644,
+        uid: 0,
+        gid: 0,
+    };
+    played.tell(ClientEvent::Call(CallId(1), Call::Apply { op, if_version: None }));
+    played.grant(1, Mode::Write);
+    let lookup = played.asked(|b| matches!(b, RequestBody::Lookup { .. }));
+    let token = Token::new(Generation(1), 1);
+    played.reply(lookup, Reply::Found { dirent: None, token });
+    assert!(matches!(played.back[..], [Outcome::Done(Some(_))]), "{:?}", played.back);
+    // A server that began anew knows of no recall: it would answer at once, with what was there before
+    // the change that is on its way.
+    played.recall(1);
+    let commit = played.asked(|b| matches!(b, RequestBody::Commit { .. }));
+    played.tell(ClientEvent::Call(CallId(2), Call::Get { id: ROOT }));
+    assert_eq!(played.asked(|b| matches!(b, RequestBody::Commit { .. })), commit);
+    played.reply(commit, applied(1));
+    let [.., lower, acquire] = &played.sent[..] else { panic!("{:?}", played.sent) };
+    assert!(matches!(lower.body, RequestBody::Lower { .. }), "{lower:?}");
+    assert!(matches!(acquire.body, RequestBody::Acquire { .. }), "{acquire:?}");
+    played.grant(2, Mode::Read);
+    assert!(matches!(played.back.last(), Some(Outcome::Rnode(_))), "{:?}", played.back);
 }
