@@ -93,6 +93,13 @@ pub enum Error {
     /// `EUCLEAN`: the volume's structures are damaged; the message names structure and place
     #[error("damaged volume: {0}")]
     Corrupt(Cow<'static, str>),
+    /// `ENOKEY`: it is encrypted, and the key is not here; the message names both
+    #[error("{0}")]
+    NoKey(String),
+    /// `EKEYREJECTED`: what is there was not encrypted with the key, for this file, in this place; the
+    /// message names it
+    #[error("{0}")]
+    KeyRejected(String),
     /// Anything from below, with the errno that tells it best (usually `EIO`).
     #[error("{message}")]
     Io {
@@ -136,6 +143,8 @@ impl Error {
             Self::Unsupported(_) => 95,
             Self::Stale(_) => 116,
             Self::Corrupt(_) => 117,
+            Self::NoKey(_) => 126,
+            Self::KeyRejected(_) => 129,
             Self::Io { errno, .. } => *errno,
         }
     }
