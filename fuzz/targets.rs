@@ -679,6 +679,25 @@ fn nbd_messages(data: &[u8]) {
     }
 }
 
+/// Blocks, keys and marks of encrypted directories: what is understood has one form.
+fn ringer_encryption(data: &[u8], text: &str) {
+    use weft::ringer::live::{DirectoryKey, EncryptedBlock, parse_keys};
+    use weft::ringer::{Encryption, KeyId, Rnode, is_encrypted};
+    if let Ok(block) = EncryptedBlock::parse(data) {
+        let ids = [&block.encryption.key.0[..], &block.encryption.file.0].concat();
+        assert_eq!(data.get(4..36), Some(&ids[..]));
+    }
+    if let Ok(key) = text.parse::<DirectoryKey>() {
+        assert_eq!(*key.to_text(), text.trim());
+    }
+    let _ = parse_keys(text);
+    if let Ok(rnode) = weft::ringer::wire::decode::<Rnode>(data) {
+        let (file, directory) = (Encryption::of(&rnode), KeyId::of_directory(&rnode));
+        let says = matches!(file, Ok(Some(_))) || matches!(directory, Ok(Some(_)));
+        assert!(is_encrypted(&rnode) || !says);
+    }
+}
+
 /// Messages and records of the shared file service: what is understood has one form, and frames end.
 pub fn ringer_wire(data: &[u8]) {
     use weft::ringer::net::{Answer, Ask, FromPeer, ToPeer};
@@ -711,6 +730,7 @@ pub fn ringer_wire(data: &[u8]) {
         let text = junction.to_string();
         assert_eq!(weft::ringer::Junction::parse(text.as_bytes()), Ok(junction));
     }
+    ringer_encryption(data, &text);
     frames::<Ask>(data);
     frames::<FromPeer>(data);
     frames::<ToServer>(data);

@@ -10,8 +10,8 @@
 # journal=metadata, journal=ordered, journal=full, async), SEED the seed (default: the time),
 # NETWORKS the networks of transformations that it runs through then, with : for blanks (default:
 # aead:key=k zstd:frame=16K). Either list may be empty. At the end it runs on two mounts of a cell of
-# the shared file service in turn, each time comparing what the two have, and in a cell that is attached
-# there, unless CELL is empty.
+# the shared file service in turn, each time comparing what the two have, in a cell that is attached there,
+# and in an encrypted directory, unless CELL is empty.
 set -eu
 
 weft=$(realpath "${1:?usage: $0 WEFT [OPERATIONS [TOOLS]]}")
@@ -148,6 +148,11 @@ if [ -n "$cell" ]; then
     "$weft" ringer attach "$dir/a/in" "unix:$dir/inner.socket" > "$dir/attach.out"
     echo "fsx: $operations operations, seeds from $seed, the same in a cell that is attached there"
     run_fsx "ORDERS= NETWORKS=" "$dir/a/in" "$dir/b/in"
+    mkdir "$dir/a/safe"
+    "$weft" ringer encrypt "$dir/a/safe" --quiet
+    "$weft" ringer key export "$dir/a/safe" | "$weft" ringer key import "$dir/b" --quiet
+    echo "fsx: $operations operations, seeds from $seed, the same in an encrypted directory"
+    run_fsx "ORDERS= NETWORKS=" "$dir/a/safe" "$dir/b/safe"
     umount "$dir/a" "$dir/b"
 fi
 echo "fsx found nothing, and e2fsck is content"

@@ -40,6 +40,8 @@ refusals! {
     16 => Busy, VfsError::Busy;
     /// The name is taken.
     17 => Exists, VfsError::Exists;
+    /// From one encrypted directory to another, or in or out: it is copied.
+    18 => CrossDevice, VfsError::CrossDevice;
     /// A directory was needed.
     20 => NotADirectory, VfsError::NotADirectory;
     /// A directory is no file.

@@ -69,6 +69,7 @@
 //! |---|---|
 //! | [`op`] | what each change does |
 //! | [`locks`] | ranges of a file that are locked, and what excludes what |
+//! | [`Encryption`] | which key what is below a directory is encrypted with |
 //! | [`Policy`] | what is wanted for the files below a directory: copies, history, what is searched for |
 //! | [`Text`] | what a text file says |
 //! | [`Junction`] | where a directory of a cell is another cell |
@@ -91,6 +92,7 @@
 pub mod archive;
 mod block_map;
 pub mod client;
+mod encryption;
 mod error;
 pub mod front;
 mod junction;
@@ -114,6 +116,10 @@ mod types;
 pub mod wire;
 
 pub use block_map::BlockMap;
+pub use encryption::{
+    ENCRYPTED_OVERHEAD_BYTES, ENCRYPTION_XATTR, Encryption, FileId, KeyId, NotAnId, UnknownFormat,
+    is_encrypted,
+};
 pub use error::Refusal;
 pub use junction::{
     JUNCTION_MAX_BYTES, JUNCTION_SERVERS_MAX, JUNCTION_XATTR, Junction, JunctionError,
@@ -121,7 +127,7 @@ pub use junction::{
 pub use policy::{Archiving, COPIES_MAX, POLICY_XATTR, Policy, PolicyError, VERSIONS_MAX};
 pub use rnode::{
     BLOCK_MAX_BYTES, BLOCK_MIN_BYTES, BLOCKS_MAX, Block, Body, Bytes, Dirent, Holders, LINKS_MAX,
-    Name, Rnode, TAGS_XATTR, TARGET_MAX_BYTES, XATTR_MAX_BYTES, XATTRS_MAX_BYTES,
+    Name, Rnode, STORED_MAX_BYTES, TAGS_XATTR, TARGET_MAX_BYTES, XATTR_MAX_BYTES, XATTRS_MAX_BYTES,
 };
 pub use text::{TEXT_MAX_BYTES, Text, ToldText};
 pub use types::{

@@ -10,6 +10,7 @@ use std::collections::BTreeMap;
 use weft_vfs::{FileKind, RenameFlags, Time, access::without_privileges};
 
 use crate::block_map::BlockMap;
+use crate::encryption::{self, FileId};
 use crate::error::Refusal;
 use crate::junction::{JUNCTION_XATTR, Junction};
 use crate::rnode::{
@@ -26,6 +27,13 @@ pub enum Make {
     File {
         /// A power of two, 64 KiB to 4 MiB.
         block_bytes: u32,
+    },
+    /// An empty regular file in a directory that is encrypted.
+    EncryptedFile {
+        /// As of `File`.
+        block_bytes: u32,
+        /// The file's id.
+        file: FileId,
     },
     /// An empty directory.
     Directory {},
@@ -47,6 +55,7 @@ wire_enum!(Make {
     2 => Directory {},
     3 => Symlink { target },
     4 => Special { kind, rdev },
+    5 => EncryptedFile { block_bytes, file },
 });
 
 /// Attributes to change; `None` leaves one as it is. As [`weft_vfs::SetAttr`], with every time given.
@@ -308,8 +317,14 @@ impl<V: View> Draft<'_, V> {
         (uid, gid): (u32, u32),
     ) -> Result<(), V::Stop> {
         let dir = self.place(parent, name)?;
+        let mut of_dir = None;
         let (body, kind) = match make {
-            Make::File { block_bytes } => {
+            Make::File { block_bytes } | Make::EncryptedFile { block_bytes, .. } => {
+                let file = match make {
+                    Make::EncryptedFile { file, .. } => Some(file),
+                    _ => None,
+                };
+                of_dir = encryption::of_new_file(&dir, file)?;
                 let sizes = BLOCK_MIN_BYTES..=BLOCK_MAX_BYTES;
                 if !block_bytes.is_power_of_two() || !sizes.contains(block_bytes) {
                     return Err(Refusal::Invalid.into());
@@ -324,6 +339,7 @@ impl<V: View> Draft<'_, V> {
                 if dir.nlink >= LINKS_MAX {
                     return Err(Refusal::TooManyLinks.into());
                 }
+                of_dir = encryption::of_new_directory(&dir);
                 (Body::Directory { parent, entries: 0, last: Cookie(0) }, FileKind::Directory)
             }
             Make::Symlink { target } => {
@@ -356,7 +372,7 @@ impl<V: View> Draft<'_, V> {
             mtime: now,
             ctime: now,
             btime: now,
-            xattrs: BTreeMap::new(),
+            xattrs: of_dir.into_iter().collect(),
             body,
         };
         self.set_name(parent, name, Some((id, kind)))?;
@@ -370,7 +386,7 @@ impl<V: View> Draft<'_, V> {
         if rnode.is_dir() {
             return Err(Refusal::NotPermitted.into());
         }
-        self.place(parent, name)?;
+        encryption::check_link(&rnode, &self.place(parent, name)?)?;
         if rnode.nlink == 0 {
             return Err(Refusal::NotFound.into());
         }
@@ -424,7 +440,7 @@ impl<V: View> Draft<'_, V> {
         if exchange && flags.contains(RenameFlags::NO_REPLACE) {
             return Err(Refusal::Invalid.into());
         }
-        self.directory(parent)?;
+        let dir = self.directory(parent)?;
         let new_dir = self.directory(new_parent)?;
         self.check_plain(&new_dir)?;
         let from = self.find(parent, name)?.ok_or(Refusal::NotFound)?;
@@ -435,6 +451,7 @@ impl<V: View> Draft<'_, V> {
         if new_dir.nlink == 0 {
             return Err(Refusal::NotFound.into());
         }
+        encryption::check_move(&dir, &new_dir)?;
         // All leases before the first question that only the server can answer.
         for id in [parent, new_parent, from.id].into_iter().chain(to.map(|to| to.id)) {
             self.view.claim(id)?;
@@ -541,7 +558,9 @@ impl<V: View> Draft<'_, V> {
         if name.0.is_empty() || name.0.len() > 255 || name.0.contains(&0) {
             return Err(Refusal::Invalid.into());
         }
-        let mut xattrs = self.rnode(id)?.xattrs;
+        let rnode = self.rnode(id)?;
+        encryption::check_attribute(&rnode, name, value)?;
+        let mut xattrs = rnode.xattrs;
         match value {
             None => {
                 xattrs.remove(name).ok_or(Refusal::NoAttribute)?;
@@ -561,13 +580,17 @@ impl<V: View> Draft<'_, V> {
         Ok(())
     }
 
-    /// Only an empty directory becomes a junction, and never the root of a cell.
+    /// Only an empty directory becomes a junction, no encrypted one, and never the root of a cell.
     fn check_junction(&self, id: RnodeId, value: &Bytes) -> Result<(), V::Stop> {
         if id == RnodeId::ROOT || Junction::parse(&value.0).is_err() {
             return Err(Refusal::Invalid.into());
         }
-        self.directory(id)?;
-        match self.rnode(id)?.body {
+        let rnode = self.directory(id)?;
+        if encryption::is_encrypted(&rnode) {
+            // It would look as if what is in the other cell were.
+            return Err(Refusal::Invalid.into());
+        }
+        match rnode.body {
             Body::Directory { entries: 1.., .. } => Err(Refusal::NotEmpty.into()),
             _ => Ok(()),
         }

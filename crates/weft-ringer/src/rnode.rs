@@ -24,6 +24,8 @@ pub const BLOCKS_MAX: u32 = 1 << 16;
 pub const BLOCK_MIN_BYTES: u32 = 64 << 10;
 /// The largest block, in bytes.
 pub const BLOCK_MAX_BYTES: u32 = 4 << 20;
+/// The longest block as it is stored and sent, in bytes.
+pub const STORED_MAX_BYTES: u32 = BLOCK_MAX_BYTES + crate::encryption::ENCRYPTED_OVERHEAD_BYTES;
 /// The most names of one rnode.
 pub const LINKS_MAX: u32 = 1 << 30;
 
@@ -91,7 +93,7 @@ impl Wire for Bytes {
 /// them. So a file is cut without its bytes being at hand.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Hash)]
 pub struct Block {
-    /// The hash of all the bytes stored.
+    /// The hash of all the bytes stored; of an encrypted file, of what they are encrypted.
     pub hash: BlockHash,
     /// How many of them count, at most the file's block size.
     pub len_bytes: u32,

@@ -45,6 +45,18 @@ pub enum Ringer {
     Policy(PolicyArgs),
     /// Show which clients keep copies of a file
     Holders(Holders),
+    /// Encrypt an empty directory: the server, other clients and archives get what is put into it only
+    /// encrypted, and who has no key learns names, lengths, attributes and times
+    #[command(
+        after_help = "A new key is made, and kept on this machine alone, in the local store of the mount: \
+        carry it to others with `ringer key`, and keep a copy of it somewhere. Directories below it are \
+        encrypted with the same key, if they are not given one of their own while they are empty. What \
+        is in it cannot be moved out or linked to from outside: mv copies it."
+    )]
+    Encrypt(Encrypt),
+    /// List, export and import the keys of encrypted directories
+    #[command(subcommand)]
+    Key(Key),
     /// Keep a file, or a directory with all that is below it, on this machine
     Pin(Pin),
     /// Keep it no longer
@@ -416,6 +428,34 @@ pub struct Holders {
 pub struct Pin {
     /// A file or directory of a mounted cell
     pub path: PathBuf,
+}
+
+#[derive(Debug, Args)]
+pub struct Encrypt {
+    /// An empty directory of a mounted cell
+    pub directory: PathBuf,
+}
+
+#[derive(Debug, Subcommand)]
+pub enum Key {
+    /// List the keys that a mount has, by their ids
+    List {
+        /// Where the cell is mounted
+        mountpoint: PathBuf,
+    },
+    /// Print the key of an encrypted directory as a line of text: who has that can read what is in it
+    Export {
+        /// An encrypted directory of a mounted cell, or anything in it
+        directory: PathBuf,
+    },
+    /// Take a key that `export` has printed, from standard input
+    Import {
+        /// Where the cell is mounted
+        mountpoint: PathBuf,
+        /// Read it from this file
+        #[arg(long, value_name = "FILE")]
+        from: Option<PathBuf>,
+    },
 }
 
 #[derive(Debug, Args)]

@@ -4,6 +4,7 @@
 mod archive;
 mod cells;
 mod copies;
+mod encryption;
 mod history;
 mod members;
 mod snapshots;
@@ -61,6 +62,8 @@ pub fn run(out: Output, verb: &Ringer) -> Outcome {
         Ringer::Detach(args) => cells::detach(out, args),
         Ringer::Policy(args) => copies::policy(out, args),
         Ringer::Holders(args) => copies::holders(out, args),
+        Ringer::Encrypt(args) => encryption::encrypt(out, args),
+        Ringer::Key(args) => encryption::key(out, args),
         Ringer::Pin(args) => copies::pin(out, args, true),
         Ringer::Unpin(args) => copies::pin(out, args, false),
         Ringer::History(args) => history::history(out, args),

@@ -22,6 +22,7 @@ mod ringer;
 mod ringer_archive;
 mod ringer_cells;
 mod ringer_copies;
+mod ringer_encryption;
 #[cfg(feature = "etcd")]
 mod ringer_etcd;
 mod ringer_front;

@@ -36,7 +36,7 @@ use object_store::{
 };
 
 pub use self::sweep::{SweepFailure, SweepReport, sweep};
-use crate::rnode::BLOCK_MAX_BYTES;
+use crate::rnode::STORED_MAX_BYTES;
 use crate::types::{ArchiveId, BlockHash};
 
 /// The object that says whose archive it is.
@@ -367,7 +367,7 @@ impl Archive {
         let wrong = || ArchiveError::Wrong { archive: self.url.clone(), object: path.to_string() };
         let read = async {
             let found = self.store.get_opts(&path, GetOptions::default()).await?;
-            if found.meta.size > u64::from(BLOCK_MAX_BYTES) {
+            if found.meta.size > u64::from(STORED_MAX_BYTES) {
                 return Ok(None);
             }
             found.bytes().await.map(Some)

@@ -6,7 +6,8 @@ use std::collections::BTreeSet;
 use weft_vfs::Time;
 
 use super::cache::{Need, Sight, Stop};
-use super::{Call, CallId, Client, ClientAction, Outcome, Redo};
+use super::open::Wrote;
+use super::{Call, CallId, Client, ClientAction, Outcome};
 use crate::error::Refusal;
 use crate::op::{Logged, Mark, Op, View, execute};
 use crate::types::{Cookie, Mode, Moment, RequestId, RnodeId, Seq};
@@ -60,8 +61,7 @@ impl Need {
 pub(super) enum Tried {
     Answer(Outcome, Seq),
     Change(Box<(Logged, crate::op::Effects)>),
-    /// With the change that it takes the place of.
-    Write(Box<(Logged, crate::op::Effects, Option<Seq>, Vec<Redo>)>),
+    Write(Box<(Wrote, crate::op::Effects)>),
     Decide(Box<Logged>, BTreeSet<RnodeId>),
     Wait,
 }
@@ -108,10 +108,10 @@ impl Client {
                 self.answer(id, Outcome::Done(about), seq);
             }
             Tried::Write(write) => {
-                let (logged, effects, replaces, redo) = *write;
-                let seq = logged.seq;
+                let (wrote, effects) = *write;
+                let seq = wrote.logged.seq;
                 self.cache.apply(effects, seq);
-                self.log_write(now, logged, replaces, redo);
+                self.log_write(now, wrote);
                 self.answer(id, Outcome::Done(None), seq);
             }
             Tried::Decide(logged, pinned) => {

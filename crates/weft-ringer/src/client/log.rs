@@ -12,8 +12,8 @@
 use std::collections::{BTreeMap, BTreeSet, VecDeque};
 
 use super::cache::{Sight, Stop};
-use super::open::{open_in, seal};
-use super::{CallId, Client, ClientAction, Conflict, JournalRecord, Outcome, Redo};
+use super::open::{Wrote, open_in, seal};
+use super::{CallId, Client, ClientAction, Conflict, JournalRecord, Outcome};
 use crate::error::Refusal;
 use crate::op::{Logged, Mark, Op, execute};
 use crate::types::{BlockHash, Moment, RequestId, RnodeId, Seq, Version};
@@ -60,7 +60,8 @@ impl Log {
         for record in journal {
             match record {
                 JournalRecord::Made { logged } => log.read(logged),
-                JournalRecord::Wrote { logged, replaces, .. } => {
+                JournalRecord::Wrote { logged, replaces, .. }
+                | JournalRecord::WroteEncrypted { logged, replaces, .. } => {
                     log.pending.retain(|p| Some(p.logged.seq) != replaces);
                     log.read(logged);
                 }
@@ -202,20 +203,14 @@ impl Client {
     }
 
     /// Logs a write into open blocks, in the place of another at the log's end if one is given.
-    pub(super) fn log_write(
-        &mut self,
-        now: Moment,
-        logged: Logged,
-        replaces: Option<Seq>,
-        redo: Vec<Redo>,
-    ) {
+    pub(super) fn log_write(&mut self, now: Moment, wrote: Wrote) {
+        let (logged, replaces) = (wrote.logged.clone(), wrote.replaces);
         let pending = &mut self.log.pending;
         let replaced = pending.pop_back_if(|p| Some(p.logged.seq) == replaces);
         // The first of them has waited for longest.
         let since = replaced.map_or(now, |p| p.since);
         self.log.last = logged.seq;
-        let record = JournalRecord::Wrote { logged: logged.clone(), replaces, redo };
-        self.out.push(ClientAction::Journal(record));
+        self.out.push(ClientAction::Journal(wrote.record()));
         self.log.pending.push_back(Pending { logged, since, adopted: true, decides: None });
     }
 

@@ -29,8 +29,9 @@ use self::cache::{Cache, Lease, State};
 use self::calls::Waiting;
 use self::locks::Locks;
 use self::log::Log;
-pub use self::open::{Redo, Written, left_open, naming};
+pub use self::open::{LeftOpen, Redo, Written, left_open, naming};
 use self::session::Session;
+use crate::encryption::Encryption;
 use crate::error::Refusal;
 use crate::locks::{Lock, LockStyle};
 use crate::op::{Logged, Op};
@@ -103,6 +104,8 @@ pub enum Call {
         end_bytes: u64,
         /// What is written into open blocks.
         redo: Vec<Redo>,
+        /// How the file is encrypted, if it is: as `redo` is then.
+        encryption: Option<Encryption>,
     },
     /// Waits until every change up to now is with the server.
     Sync,
@@ -202,6 +205,17 @@ pub enum JournalRecord {
         /// What was written into open blocks.
         redo: Vec<Redo>,
     },
+    /// A write was made to an encrypted file, some of it into open blocks.
+    WroteEncrypted {
+        /// As of `Wrote`.
+        logged: Logged,
+        /// As of `Wrote`.
+        replaces: Option<Seq>,
+        /// The same, with encrypted data.
+        redo: Vec<Redo>,
+        /// How the file is encrypted.
+        encryption: Encryption,
+    },
     /// An open block is stored under its hash: changes that name it name that.
     Sealed {
         /// The block.
@@ -217,6 +231,7 @@ crate::wire::wire_enum!(JournalRecord {
     4 => Remade { logged },
     5 => Wrote { logged, replaces, redo },
     6 => Sealed { name, hash },
+    7 => WroteEncrypted { logged, replaces, redo, encryption },
 });
 
 /// A change that did not reach the server before others changed the same things.

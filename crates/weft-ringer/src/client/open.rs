@@ -25,9 +25,10 @@ use super::cache::{Sight, Stop};
 use super::calls::Tried;
 use super::log::Log;
 use super::{Call, CallId, Client, ClientAction, JournalRecord};
+use crate::encryption::Encryption;
 use crate::error::Refusal;
 use crate::op::{Logged, Mark, Op, View, execute};
-use crate::rnode::{BLOCK_MAX_BYTES, Block, Body};
+use crate::rnode::{Block, Body, STORED_MAX_BYTES};
 use crate::types::{BlockHash, Moment, RnodeId, Seq};
 use crate::wire::{Reader, Wire, WireError, wire_struct};
 
@@ -51,7 +52,7 @@ impl Wire for Written {
     }
 
     fn get(from: &mut Reader<'_>) -> Result<Self, WireError> {
-        from.bytes(BLOCK_MAX_BYTES as usize, "what was written").map(|b| Self(b.into()))
+        from.bytes(STORED_MAX_BYTES as usize, "what was written").map(|b| Self(b.into()))
     }
 }
 
@@ -66,7 +67,7 @@ pub struct Redo {
     pub kept_bytes: u32,
     /// Where in the block the write begins, in bytes.
     pub within: u32,
-    /// What is written.
+    /// What is written; encrypted, if the file is.
     pub data: Written,
 }
 wire_struct!(Redo { name, base, kept_bytes, within, data });
@@ -84,19 +85,39 @@ impl Redo {
     }
 }
 
-/// What a journal says of the blocks that were open at its end: the file of each, and what was
-/// written into it in order. They are to be sealed, with [`JournalRecord::Sealed`] at the journal's
-/// end, before a client begins with it.
+/// A block that was open at the end of a journal.
+#[derive(Debug, Clone, PartialEq, Eq)]
+pub struct LeftOpen<'a> {
+    /// Its file.
+    pub rnode: RnodeId,
+    /// Its place in the file.
+    pub index: u32,
+    /// How the file is encrypted, if it is.
+    pub encryption: Option<Encryption>,
+    /// What was written into it, in order.
+    pub redo: Vec<&'a Redo>,
+}
+
+/// What a journal says of the blocks that were open at its end. They are to be sealed, with
+/// [`JournalRecord::Sealed`] at the journal's end, before a client begins with it.
 #[must_use]
-pub fn left_open(journal: &[JournalRecord]) -> BTreeMap<BlockHash, (RnodeId, Vec<&Redo>)> {
-    let mut open: BTreeMap<BlockHash, (RnodeId, Vec<&Redo>)> = BTreeMap::new();
+pub fn left_open(journal: &[JournalRecord]) -> BTreeMap<BlockHash, LeftOpen<'_>> {
+    let mut open: BTreeMap<BlockHash, LeftOpen<'_>> = BTreeMap::new();
     for record in journal {
         match record {
-            JournalRecord::Wrote {
-                logged: Logged { op: Op::Write { id, .. }, .. }, redo, ..
-            } => {
+            JournalRecord::Wrote { logged, redo, .. }
+            | JournalRecord::WroteEncrypted { logged, redo, .. } => {
+                let Op::Write { id, blocks, .. } = &logged.op else { continue };
+                let encryption = match record {
+                    JournalRecord::WroteEncrypted { encryption, .. } => Some(*encryption),
+                    _ => None,
+                };
                 for part in redo {
-                    open.entry(part.name).or_insert((*id, Vec::new())).1.push(part);
+                    let is_it = |block: &Option<Block>| block.is_some_and(|b| b.hash == part.name);
+                    let Some((index, _)) = blocks.iter().find(|(_, b)| is_it(b)) else { continue };
+                    let (rnode, index) = (*id, *index);
+                    let new = || LeftOpen { rnode, index, encryption, redo: Vec::new() };
+                    open.entry(part.name).or_insert_with(new).redo.push(part);
                 }
             }
             JournalRecord::Sealed { name, .. } => drop(open.remove(name)),
@@ -128,6 +149,27 @@ pub(super) fn open_in(op: &Op) -> Option<RnodeId> {
     match op {
         Op::Write { id, .. } if names(op).any(|name| name.is_open()) => Some(*id),
         _ => None,
+    }
+}
+
+/// A write, as it goes into the log.
+pub(super) struct Wrote {
+    pub(super) logged: Logged,
+    /// The change that it takes the place of.
+    pub(super) replaces: Option<Seq>,
+    pub(super) redo: Vec<Redo>,
+    pub(super) encryption: Option<Encryption>,
+}
+
+impl Wrote {
+    pub(super) fn record(self) -> JournalRecord {
+        let Self { logged, replaces, redo, encryption } = self;
+        match encryption {
+            None => JournalRecord::Wrote { logged, replaces, redo },
+            Some(encryption) => {
+                JournalRecord::WroteEncrypted { logged, replaces, redo, encryption }
+            }
+        }
     }
 }
 
@@ -200,7 +242,7 @@ impl Client {
         call: CallId,
         write: &mut Call,
     ) -> Tried {
-        let Call::Write { id, version, blocks, end_bytes, redo } = write else {
+        let Call::Write { id, version, blocks, end_bytes, redo, encryption } = write else {
             return Tried::Wait;
         };
         let Some(waiting) = self.calls.get(&call).filter(|_| !self.log.is_unsettled()) else {
@@ -239,7 +281,8 @@ impl Client {
             replaced
         });
         let logged = Logged { seq, epoch, stamp: wall, op, base };
-        Tried::Write(Box::new((logged, effects, replaces, std::mem::take(redo))))
+        let wrote = Wrote { logged, replaces, redo: std::mem::take(redo), encryption: *encryption };
+        Tried::Write(Box::new((wrote, effects)))
     }
 }
 

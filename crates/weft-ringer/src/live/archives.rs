@@ -17,6 +17,7 @@ use super::copies::{Content, unexpected};
 use super::engine::ETIMEDOUT;
 use super::fs::Live;
 use crate::archive::{Archive, ArchiveError, Opener};
+use crate::encryption::{ENCRYPTED_OVERHEAD_BYTES, is_encrypted};
 use crate::error::Refusal;
 use crate::rnode::{Block, Holders};
 use crate::types::{ArchiveId, BlockHash, RnodeId};
@@ -372,7 +373,8 @@ impl Live {
         let limit = self.request_limit(deadline);
         // Of what is stored the file may use the beginning.
         let there = archive.len_of(&block.hash, limit).map_err(failed)?;
-        if there.is_some_and(|len| len >= u64::from(block.len_bytes)) {
+        let overhead = if is_encrypted(&peeked.rnode) { ENCRYPTED_OVERHEAD_BYTES } else { 0 };
+        if there.is_some_and(|len| len >= u64::from(block.len_bytes + overhead)) {
             return Ok(());
         }
         let here = self.engine.blocks.whole(id, &block.hash);

@@ -1,11 +1,18 @@
 //! Attributes through which a mount says how things are and is told what to do. None of them is kept
 //! with the file, and none is listed.
 
-use weft_vfs::{Error, FileSystem, Ino, Result};
+use weft_vfs::{Error, FileSystem, Ino, Result, XattrSet};
 
 use super::conflicts::CONFLICTS_XATTR;
-use super::fs::RingerFs;
+use super::encryption::KEYS_XATTR;
+use super::fs::{Live, RingerFs};
+use crate::client::{Call, Outcome};
+use crate::encryption::ENCRYPTION_XATTR;
+use crate::error::Refusal;
+use crate::mds::ORIGIN_XATTR;
+use crate::op::Op;
 use crate::policy::{POLICY_XATTR, Policy};
+use crate::rnode::Bytes;
 use crate::types::RnodeId;
 
 /// The attribute of a file that tells who has copies of it, and of a directory what is wanted.
@@ -20,9 +27,56 @@ pub const HISTORY_XATTR: &[u8] = b"user.weft.history";
 /// The attribute that makes a file what it was, when it is set.
 pub const RESTORE_XATTR: &[u8] = b"user.weft.restore";
 
+/// What [`ENCRYPTION_XATTR`] of an empty directory is set to, to encrypt it with a new key.
+pub const ENCRYPT: &[u8] = b"new";
 /// The attribute of a directory that tells which snapshots of it there are, and makes and removes them
 /// when it is set.
 pub const SNAPSHOTS_XATTR: &[u8] = b"user.weft.snapshots";
+
+impl Live {
+    /// The names of the attributes of an rnode that are its own.
+    pub(super) fn list_attributes(&self, id: RnodeId) -> Result<Vec<Vec<u8>>> {
+        let names = self.get(id)?.xattrs.into_keys().map(|name| name.0);
+        // They would be copied with a file.
+        let is_ours = |name: &[u8]| name == ORIGIN_XATTR || name == ENCRYPTION_XATTR;
+        Ok(names.filter(|name| !is_ours(name)).collect())
+    }
+
+    /// Sets an attribute that is kept with the rnode.
+    pub(super) fn set_attribute(
+        &self,
+        id: RnodeId,
+        name: &[u8],
+        value: &[u8],
+        how: XattrSet,
+    ) -> Result<()> {
+        const SPACES: [&[u8]; 4] = [b"user.", b"trusted.", b"security.", b"system."];
+        // Kept, but not obeyed, they would promise what is not so.
+        let is_acl = name.starts_with(b"system.posix_acl");
+        if is_acl || !SPACES.iter().any(|space| name.starts_with(space)) {
+            return Err(Error::Unsupported("attribute name space"));
+        }
+        if name.len() > 255 || SPACES.contains(&name) {
+            return Err(Error::Range);
+        }
+        let (name, value) = (Bytes(name.to_vec()), Bytes(value.to_vec()));
+        loop {
+            let rnode = self.get(id)?;
+            match (how, rnode.xattrs.contains_key(&name)) {
+                (XattrSet::Create, true) => return Err(Error::Exists),
+                (XattrSet::Replace, false) => return Err(Error::NoAttribute),
+                _ => {}
+            }
+            let op = Op::SetXattr { id, name: name.clone(), value: value.clone() };
+            let if_version = (how != XattrSet::Any).then_some((id, rnode.version));
+            match self.engine.call(Call::Apply { op, if_version })?.0 {
+                Outcome::Refused(Refusal::Busy) => {}
+                Outcome::Refused(why) => return Err(self.refused(id, why)),
+                _ => return Ok(()),
+            }
+        }
+    }
+}
 
 impl RingerFs {
     /// The value of an attribute that is not kept with the file; `None` for any other.
@@ -35,6 +89,7 @@ impl RingerFs {
             HOLDERS_XATTR => live.list_holders(id),
             HISTORY_XATTR => live.list_history(id),
             SNAPSHOTS_XATTR => live.list_snapshots(id),
+            KEYS_XATTR => live.get(id).map(|_| live.list_keys()),
             PIN_XATTR if live.is_pinned(id) => Ok(b"1".to_vec()),
             _ => return None,
         })
@@ -49,6 +104,9 @@ impl RingerFs {
             PIN_XATTR => self.live.get(id).and_then(|_| self.live.pin(id, true)),
             RESTORE_XATTR => self.restore_from(ino, value),
             SNAPSHOTS_XATTR => self.live.change_snapshots(id, value),
+            KEYS_XATTR => self.live.import_key(value),
+            ENCRYPTION_XATTR if value == ENCRYPT => self.live.encrypt(id),
+            ENCRYPTION_XATTR => Err(Error::NotPermitted),
             STORE_XATTR | HOLDERS_XATTR | HISTORY_XATTR => Err(Error::NotPermitted),
             POLICY_XATTR => match self.check_policy(id, value) {
                 Ok(()) => return None,

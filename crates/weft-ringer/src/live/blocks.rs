@@ -20,7 +20,7 @@ use std::path::{Path, PathBuf};
 use std::sync::atomic::{AtomicU64, Ordering};
 use std::sync::{Mutex, MutexGuard, PoisonError};
 
-use crate::rnode::{BLOCK_MAX_BYTES, Block};
+use crate::rnode::{Block, STORED_MAX_BYTES};
 use crate::types::{BlockHash, RnodeId};
 
 type Key = (RnodeId, BlockHash);
@@ -227,12 +227,18 @@ impl Blocks {
         }
     }
 
-    /// All of a block, checked; `None` if it is not here, or damaged.
-    pub(super) fn whole(&self, rnode: RnodeId, name: &BlockHash) -> io::Result<Option<Vec<u8>>> {
+    /// All of a block as it is here, damaged or not; `None` if it is not here.
+    pub(super) fn stored(&self, rnode: RnodeId, name: &BlockHash) -> io::Result<Option<Vec<u8>>> {
         let Some(file) = self.find(rnode, name)? else { return Ok(None) };
-        let len_bytes = file.metadata()?.len().min(u64::from(BLOCK_MAX_BYTES));
+        let len_bytes = file.metadata()?.len().min(u64::from(STORED_MAX_BYTES));
         let mut bytes = vec![0; usize::try_from(len_bytes).unwrap_or_default()];
         file.read_exact_at(&mut bytes, 0)?;
+        Ok(Some(bytes))
+    }
+
+    /// All of a block, checked; `None` if it is not here, or damaged.
+    pub(super) fn whole(&self, rnode: RnodeId, name: &BlockHash) -> io::Result<Option<Vec<u8>>> {
+        let Some(bytes) = self.stored(rnode, name)? else { return Ok(None) };
         if hash(&bytes) == *name {
             return Ok(Some(bytes));
         }
@@ -373,7 +379,7 @@ impl Blocks {
         Ok(false)
     }
 
-    /// What a block was before it was opened; `None` if it is damaged or not here.
+    /// What a block was before it was opened, as it was stored; `None` if it is damaged or not here.
     pub(super) fn base(
         &self,
         rnode: RnodeId,
@@ -385,11 +391,7 @@ impl Blocks {
             Err(e) if e.kind() == io::ErrorKind::NotFound => None,
             Err(e) => return Err(e),
         };
-        let found = kept.map_or_else(|| self.whole(rnode, &base.hash), |kept| Ok(Some(kept)))?;
-        Ok(found.map(|mut bytes| {
-            bytes.truncate(base.len_bytes as usize);
-            bytes
-        }))
+        kept.map_or_else(|| self.whole(rnode, &base.hash), |kept| Ok(Some(kept)))
     }
 
     /// A block has been sealed: what it was before is not needed.

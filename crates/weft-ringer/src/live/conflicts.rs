@@ -9,14 +9,17 @@ use std::collections::BTreeMap;
 use std::fmt::Write as _;
 use std::io;
 use std::path::Path;
+use std::sync::Arc;
 
 use weft_vfs::{Error, FileSystem, Handle, Ino, OpenFlags, Result, Walker};
 
+use super::content::Source;
+use super::encryption::FileCipher;
 use super::engine::locked;
-use super::fs::RingerFs;
+use super::fs::{Live, RingerFs};
 use super::journal::Journal;
 use crate::client::Conflict;
-use crate::op::Op;
+use crate::op::{Make, Op};
 use crate::rnode::{Block, Body, Name};
 use crate::types::{BlockHash, RnodeId, Seq};
 use crate::wire::wire_enum;
@@ -207,10 +210,13 @@ impl RingerFs {
         let group = group.ok_or(Error::NotFound)?;
         match &choice {
             Choice::Theirs => {}
-            Choice::Mine => group.iter().try_for_each(|c| self.make_again(&c.logged.op, None))?,
+            Choice::Mine => {
+                group.iter().try_for_each(|c| self.make_again(&c.logged.op, None, &group))?;
+            }
             Choice::Both(path) => {
                 let copy = self.copy_to(&group, path)?;
-                group.iter().try_for_each(|c| self.make_again(&c.logged.op, Some(copy)))?;
+                let again = |c: &Conflict| self.make_again(&c.logged.op, Some(copy), &group);
+                group.iter().try_for_each(again)?;
             }
         }
         self.live.engine.sync()?;
@@ -231,12 +237,27 @@ impl RingerFs {
     }
 
     /// Makes a change again, of another file if one is given.
-    fn make_again(&self, op: &Op, instead: Option<RnodeId>) -> Result<()> {
+    fn make_again(&self, op: &Op, instead: Option<RnodeId>, group: &[Conflict]) -> Result<()> {
         let at = |id: RnodeId| instead.unwrap_or_else(|| self.present(id));
         let mut op = op.clone();
+        if let Op::Create {
+            parent,
+            make: make @ (Make::File { .. } | Make::EncryptedFile { .. }),
+            ..
+        } = &mut op
+        {
+            // The directory may have been encrypted meanwhile.
+            let (Make::File { block_bytes } | Make::EncryptedFile { block_bytes, .. }) = *make
+            else {
+                return Err(Error::Invalid("not a regular file"));
+            };
+            *make = self.live.new_file(self.present(*parent), block_bytes)?;
+        }
         match &mut op {
             Op::Write { id, blocks, end_bytes, .. } => {
-                return self.write_again(*id, at(*id), blocks, *end_bytes);
+                let cipher = self.cipher_of_conflict(*id, group)?;
+                let from = Source { id: *id, cipher: cipher.as_ref() };
+                return self.write_again(from, at(*id), blocks, *end_bytes);
             }
             Op::Create { .. } if instead.is_some() => return Ok(()),
             Op::SetAttr { id, .. }
@@ -268,17 +289,33 @@ impl RingerFs {
         Ok(())
     }
 
+    /// What opens the blocks that changes of a file wrote.
+    fn cipher_of_conflict(
+        &self,
+        id: RnodeId,
+        group: &[Conflict],
+    ) -> Result<Option<Arc<FileCipher>>> {
+        self.live.cipher_of_kept(id, || {
+            let mut blocks = group.iter().flat_map(|c| blocks_of(&c.logged.op));
+            let Some((_, hash)) = blocks.find(|(of, _)| *of == id) else { return Ok(None) };
+            self.live.engine.blocks.whole(id, &hash).map_err(|e| super::content::io_error(&e))
+        })
+    }
+
     /// Writes blocks that were kept of one file into another, or the same.
     fn write_again(
         &self,
-        from: RnodeId,
+        from: Source<'_>,
         to: RnodeId,
         blocks: &[(u32, Option<Block>)],
         end_bytes: u64,
     ) -> Result<()> {
-        let Body::File { block_bytes, .. } = self.live.get_any(to)?.body else {
+        let rnode = self.live.get_any(to)?;
+        let Body::File { block_bytes, .. } = rnode.body else {
             return Err(Error::IsADirectory);
         };
+        let key = self.live.cipher(&rnode)?.map(|cipher| cipher.encryption.key);
+        Live::check_copy(from.cipher, key)?;
         for (at, block) in blocks {
             let offset = u64::from(*at) * u64::from(block_bytes);
             let Some(block) = block else {
@@ -286,11 +323,8 @@ impl RingerFs {
                 self.live.fallocate(to, weft_vfs::FallocateMode::PunchHole, offset, len)?;
                 continue;
             };
-            let bytes = self.live.engine.blocks.whole(from, &block.hash);
-            let bytes = bytes.map_err(|e| super::content::io_error(&e))?;
-            let gone = || Error::Io { errno: 5, message: "a block of the conflict is gone".into() };
-            let bytes = bytes.ok_or_else(gone)?;
-            let bytes = bytes.get(..block.len_bytes as usize).ok_or_else(gone)?;
+            let mut bytes = vec![0; block.len_bytes as usize];
+            self.live.load_kept(from, *at, block, &mut bytes)?;
             let mut done = 0;
             while done < bytes.len() {
                 done += self.live.write(to, Some(offset + done as u64), &bytes[done..])?;
@@ -313,11 +347,18 @@ impl RingerFs {
         if walker.exists(path)? {
             return Err(Error::Exists);
         }
+        let cipher = self.cipher_of_conflict(about, group)?;
         let made = walker.create_file(path, there.as_ref().map_or(0o644, |r| r.perm))?;
+        let to = RnodeId(made.ino().0);
+        let key = self.live.cipher(&*self.live.get_any(to)?)?.map(|cipher| cipher.encryption.key);
+        if let Err(e) = Live::check_copy(cipher.as_ref(), key) {
+            walker.remove(path)?;
+            return Err(e);
+        }
         if let Some(there) = there {
             self.copy(Ino(there.id.0), made.ino())?;
         }
-        Ok(RnodeId(made.ino().0))
+        Ok(to)
     }
 
     fn copy(&self, from: Ino, to: Ino) -> Result<()> {

@@ -1,13 +1,15 @@
 //! The content of files: blocks read, fetched, written and made.
 
-use std::sync::Mutex;
+use std::sync::{Arc, Mutex};
 use std::time::Instant;
 
 use weft_vfs::{Error, FallocateMode, Result, SeekFrom};
 
 use super::blocks::Blocks;
+use super::encryption::FileCipher;
 use super::engine::{Superseded, locked};
 use super::fs::Live;
+use super::open::to_store;
 use crate::client::{Call, Outcome, Redo, Written};
 use crate::error::Refusal;
 use crate::mds::origin;
@@ -19,7 +21,7 @@ use crate::types::{BlockHash, RnodeId, Seq};
 pub(super) const WRITERS: usize = 64;
 
 /// Why content could not be had.
-enum Lack {
+pub(super) enum Lack {
     /// A block is not here, and nobody gave it.
     Block(String),
     Failed(Error),
@@ -40,6 +42,13 @@ pub(super) fn io_error(e: &std::io::Error) -> Error {
             Error::Io { errno: errno.unwrap_or(5), message }
         }
     }
+}
+
+/// Whose blocks are read and written, and what encrypts them.
+#[derive(Clone, Copy)]
+pub(super) struct Source<'a> {
+    pub(super) id: RnodeId,
+    pub(super) cipher: Option<&'a Arc<FileCipher>>,
 }
 
 /// A file's block map, taken out of its rnode.
@@ -113,13 +122,32 @@ fn parts<'a>(
     })
 }
 
+/// What is written into open blocks, as it goes to the journal.
+fn for_journal(cipher: Option<&Arc<FileCipher>>, redo: &[Redo]) -> Result<Vec<Redo>> {
+    let Some(cipher) = cipher else { return Ok(redo.to_vec()) };
+    let encrypt = |part: &Redo| {
+        let data = cipher.encrypt_redo(&part.name, part.within, &part.data.0);
+        let data = Written(data.map_err(|e| io_error(&e))?.into());
+        Ok(Redo { data, ..part.clone() })
+    };
+    redo.iter().map(encrypt).collect()
+}
+
 impl Live {
     pub(super) fn writer(&self, id: RnodeId) -> &Mutex<()> {
         &self.writers[id.count() as usize % WRITERS]
     }
 
     /// Fills `buf` with the bytes of a block from `within` on. Behind the block's end are zeroes.
-    fn load(&self, id: RnodeId, block: &Block, within: usize, buf: &mut [u8]) -> Result<(), Lack> {
+    fn load(
+        &self,
+        source: Source<'_>,
+        index: u32,
+        block: &Block,
+        within: usize,
+        buf: &mut [u8],
+    ) -> Result<(), Lack> {
+        let id = source.id;
         let len = (block.len_bytes as usize).saturating_sub(within).min(buf.len());
         let (there, behind) = buf.split_at_mut(len);
         behind.fill(0);
@@ -131,6 +159,12 @@ impl Live {
             let open = behind.get(&block.hash).and_then(|b| b.bytes.get(within..within + len));
             let open = open.ok_or_else(|| Lack::Block("a block was sealed".into()))?;
             there.copy_from_slice(open);
+            return Ok(());
+        }
+        if let Some(cipher) = source.cipher {
+            let bytes = self.open_block(cipher, id, index, block)?;
+            // It was checked to have as many.
+            there.copy_from_slice(&bytes[within..within + len]);
             return Ok(());
         }
         let blocks = &self.engine.blocks;
@@ -151,11 +185,35 @@ impl Live {
     }
 
     /// Fills `buf` with the bytes of a block, of the file's present or past.
-    pub(super) fn load_block(&self, id: RnodeId, block: &Block, buf: &mut [u8]) -> Result<()> {
-        self.load(id, block, 0, buf).map_err(|lack| match lack {
+    pub(super) fn load_block(
+        &self,
+        source: Source<'_>,
+        index: u32,
+        block: &Block,
+        buf: &mut [u8],
+    ) -> Result<()> {
+        self.load(source, index, block, 0, buf).map_err(|lack| match lack {
             Lack::Block(message) => Error::Io { errno: 5, message },
             Lack::Failed(e) => e,
         })
+    }
+
+    /// The same of a block that is kept here, whatever became of its file.
+    pub(super) fn load_kept(
+        &self,
+        source: Source<'_>,
+        index: u32,
+        block: &Block,
+        buf: &mut [u8],
+    ) -> Result<()> {
+        if source.cipher.is_some() {
+            return self.load_block(source, index, block, buf);
+        }
+        let bytes = self.engine.blocks.whole(source.id, &block.hash).map_err(|e| io_error(&e))?;
+        let gone = || Error::Io { errno: 5, message: "a block of the conflict is gone".into() };
+        let bytes = bytes.ok_or_else(gone)?;
+        buf.copy_from_slice(bytes.get(..buf.len()).ok_or_else(gone)?);
+        Ok(())
     }
 
     /// Does `work` on the file as it is; again if a block of it is gone because the file has
@@ -231,13 +289,15 @@ impl Live {
     /// Fills in what is not in open blocks.
     fn read_closed(&self, rnode: &Rnode, offset: u64, buf: &mut [u8]) -> Result<usize, Lack> {
         let file = file(rnode)?;
+        let cipher = self.cipher(rnode)?;
+        // Blocks of what is in a snapshot go by the number of what it was.
+        let source = Source { id: origin(rnode), cipher: cipher.as_ref() };
         let mut len = 0;
         for (piece, part) in parts(&file, offset, buf) {
             len += part.len();
             match file.blocks.get(&piece.index) {
                 Some(block) if block.hash.is_open() => {}
-                // Blocks of what is in a snapshot go by the number of what it was.
-                Some(block) => self.load(origin(rnode), block, piece.within, part)?,
+                Some(block) => self.load(source, piece.index, block, piece.within, part)?,
                 None => part.fill(0),
             }
         }
@@ -251,6 +311,8 @@ impl Live {
         self.engine.bound_journal().map_err(|e| io_error(&e))?;
         self.with_file(id, |rnode| {
             let file = file(rnode)?;
+            let cipher = self.cipher(rnode)?;
+            let source = Source { id, cipher: cipher.as_ref() };
             if data.is_empty() {
                 return Ok(0);
             }
@@ -261,13 +323,14 @@ impl Live {
                 return Err(Error::TooLarge.into());
             }
             let data = &data[..usize::try_from(room).unwrap_or(usize::MAX).min(data.len())];
-            if self.write_open(rnode, offset, data)? {
+            if self.write_open(rnode, cipher.as_ref(), offset, data)? {
                 return Ok(data.len());
             }
             let (mut changed, mut done) = (Vec::new(), 0);
             for piece in pieces(file.block_bytes, offset, data.len() as u64) {
                 let part = &data[done..done + piece.len_bytes];
-                match self.overlay(id, file.blocks.get(&piece.index), piece.within, part) {
+                let old = file.blocks.get(&piece.index);
+                match self.overlay(source, piece.index, old, piece.within, part) {
                     Ok(block) => changed.push((piece.index, Some(block))),
                     // What fits is written.
                     Err(Lack::Failed(Error::NoSpace)) if done > 0 => break,
@@ -282,8 +345,15 @@ impl Live {
 
     /// Writes into open blocks, and opens those that are not, if the lease for that is at hand and there
     /// is room. `false` if nothing was done.
-    fn write_open(&self, rnode: &Rnode, offset: u64, data: &[u8]) -> Result<bool, Lack> {
+    fn write_open(
+        &self,
+        rnode: &Rnode,
+        cipher: Option<&Arc<FileCipher>>,
+        offset: u64,
+        data: &[u8],
+    ) -> Result<bool, Lack> {
         let (id, open, blocks) = (rnode.id, &self.engine.open, &self.engine.blocks);
+        let source = Source { id, cipher };
         let file = file(rnode)?;
         let all = || pieces(file.block_bytes, offset, data.len() as u64);
         // What is written as a whole is stored at once.
@@ -314,7 +384,7 @@ impl Live {
                 Some(old) if old.hash.is_open() => name = old.hash,
                 Some(old) if piece.within > 0 || end < kept_bytes => {
                     image.resize(kept_bytes as usize, 0);
-                    self.load(id, old, 0, &mut image)?;
+                    self.load(source, piece.index, old, 0, &mut image)?;
                     if !blocks.keep_base(id, &name, &old.hash).unwrap_or(false) {
                         return Ok(false);
                     }
@@ -327,7 +397,7 @@ impl Live {
             changed.push((piece.index, Some(Block { hash: name, len_bytes })));
             let (within, data) = (piece.within as u32, Written(part.into()));
             redo.push(Redo { name, base, kept_bytes, within, data });
-            images.push(image);
+            images.push((piece.index, image));
         }
         let mut behind = open.change(id);
         let mut open_before = all().filter_map(|piece| file.blocks.get(&piece.index));
@@ -346,11 +416,12 @@ impl Live {
             version: rnode.version,
             blocks: changed,
             end_bytes,
-            redo: redo.clone(),
+            redo: for_journal(cipher, &redo)?,
+            encryption: cipher.map(|cipher| cipher.encryption),
         };
         match self.engine.call_now(call)? {
             Some((Outcome::Done(_), seq)) => {
-                open.apply(&mut behind, id, &redo, images);
+                open.apply(&mut behind, id, cipher, &redo, images);
                 drop(behind);
                 bases.names.clear();
                 self.was_replaced(id, file.blocks, &new, seq);
@@ -380,7 +451,8 @@ impl Live {
     /// The block that `old` becomes when `data` is written into it.
     fn overlay(
         &self,
-        id: RnodeId,
+        source: Source<'_>,
+        index: u32,
         old: Option<&Block>,
         within: usize,
         data: &[u8],
@@ -393,12 +465,14 @@ impl Live {
         } else {
             bytes = vec![0; end.max(kept)];
             if let Some(old) = old {
-                self.load(id, old, 0, &mut bytes)?;
+                self.load(source, index, old, 0, &mut bytes)?;
             }
             bytes[within..end].copy_from_slice(data);
             &bytes
         };
-        let hash = self.engine.blocks.put_own(id, whole).map_err(|e| io_error(&e))?;
+        let stored = to_store(source.cipher.map(Arc::as_ref), index, whole);
+        let hash = stored.and_then(|bytes| self.engine.blocks.put_own(source.id, &bytes));
+        let hash = hash.map_err(|e| io_error(&e))?;
         // At most the size of a block.
         Ok(Block { hash, len_bytes: whole.len() as u32 })
     }
@@ -474,6 +548,8 @@ impl Live {
         self.before_change(id)?;
         self.with_file(id, |rnode| {
             let file = file(rnode)?;
+            let cipher = self.cipher(rnode)?;
+            let source = Source { id, cipher: cipher.as_ref() };
             if grows && end > file.block_bytes * u64::from(BLOCKS_MAX) {
                 return Err(Error::TooLarge.into());
             }
@@ -486,7 +562,8 @@ impl Live {
                     changed.push((piece.index, None));
                 } else if piece.within < kept {
                     let zeroes = vec![0; piece.len_bytes.min(kept - piece.within)];
-                    let block = self.overlay(id, Some(old), piece.within, &zeroes)?;
+                    let block =
+                        self.overlay(source, piece.index, Some(old), piece.within, &zeroes)?;
                     changed.push((piece.index, Some(block)));
                 }
             }

@@ -15,6 +15,7 @@ use super::archives::Archives;
 use super::blocks::Blocks;
 use super::conflicts::{Conflicts, blocks_of};
 use super::copies::Uneven;
+use super::encryption::Keys;
 use super::fs::Live;
 use super::home::{Home, client_id};
 use super::journal::Journal;
@@ -72,6 +73,7 @@ pub(super) struct Engine {
     /// The first connection has been made; with what came of it if it was refused.
     pub(super) joined: OnceLock<std::result::Result<ClientId, String>>,
     pub(super) blocks: Arc<Blocks>,
+    pub(super) keys: Keys,
     pub(super) open: OpenBlocks,
     pub(super) peers: Arc<Peers>,
     pub(super) archives: Archives,
@@ -107,7 +109,9 @@ impl Engine {
         let failed = |e| Error::io(format!("the local store {}", options.directory.display()), e);
         let (mut journal, records) = Journal::open(&home.path("journal")).map_err(failed)?;
         let blocks = Blocks::open(&options.directory, options.cache_max_bytes).map_err(failed)?;
-        let records = super::open::recover(&blocks, &mut journal, records).map_err(failed)?;
+        let keys = Keys::open(&home.path("keys")).map_err(failed)?;
+        let records =
+            super::open::recover(&blocks, &keys, &mut journal, records).map_err(failed)?;
         let open = OpenBlocks::new(home.incarnation);
         let conflicts = Conflicts::open(&home.path("conflicts")).map_err(failed)?;
         let pins = Pins::open(&home.path("pins")).map_err(failed)?;
@@ -129,6 +133,7 @@ impl Engine {
             trouble: Mutex::default(),
             joined: OnceLock::new(),
             blocks: Arc::new(blocks),
+            keys,
             open,
             peers: Arc::new(peers),
             archives,
@@ -398,7 +403,7 @@ impl Engine {
         names.sort_unstable();
         for name in names {
             let Some(open) = behind.get(&name) else { continue };
-            let hash = self.blocks.put_own(id, &open.bytes);
+            let hash = open.to_store().and_then(|bytes| self.blocks.put_own(id, &bytes));
             self.open.set_failing(hash.is_err());
             let hash = hash?;
             let mut inner = locked(&self.inner);

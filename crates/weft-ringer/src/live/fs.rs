@@ -15,6 +15,7 @@ use weft_vfs::{
 use super::LiveOptions;
 use super::attributes::PIN_XATTR;
 use super::content::{WRITERS, io_error};
+use super::encryption::Encrypted;
 use super::engine::{Engine, locked, wall};
 use super::folders::{COMPLETE_XATTR, Folders, TOP_NAME, is_of_folders};
 use super::history::Changing;
@@ -22,7 +23,6 @@ use super::snapshots::SNAPSHOTS_NAME;
 use super::texts::Passed;
 use crate::client::{Call, Outcome};
 use crate::error::Refusal;
-use crate::mds::ORIGIN_XATTR;
 use crate::op::{Change, Make, Op};
 use crate::rnode::{Body, Bytes, Name, Rnode};
 use crate::types::{Epoch, RnodeId, Seq, Version};
@@ -62,6 +62,7 @@ pub(super) struct Live {
     /// Those that may have lost their last name and are used by nobody here.
     pub(super) maybe_dead: Mutex<Vec<RnodeId>>,
     pub(super) folders: Folders,
+    pub(super) encrypted: Encrypted,
     /// Files whose text need not be told.
     pub(super) passed: Mutex<Passed>,
 }
@@ -152,22 +153,27 @@ impl Live {
         parent: Ino,
         name: &[u8],
         perm: u16,
-        make: Make,
+        make: &Make,
     ) -> Result<Entry> {
         let parent = changeable(parent)?;
         let name = new_name(parent, name)?;
-        let op = Op::Create {
-            parent,
-            name,
+        let block_bytes = self.engine.options.block_bytes;
+        let mut tried = None;
+        loop {
+            let make = match make {
+                Make::File { .. } => self.new_file(parent, block_bytes)?,
+                other => other.clone(),
+            };
             // The client numbers it.
-            id: RnodeId::ROOT,
-            make,
-            perm,
-            uid: caller.uid,
-            gid: caller.gid,
-        };
-        let (made, _) = self.apply(op, parent)?;
-        self.entry_in(parent, made.ok_or(Error::Stale(0))?)
+            let (id, name) = (RnodeId::ROOT, name.clone());
+            let (uid, gid) = (caller.uid, caller.gid);
+            let is_encrypted = Some(matches!(make, Make::EncryptedFile { .. }));
+            match self.apply(Op::Create { parent, name, id, make, perm, uid, gid }, parent) {
+                // The directory was encrypted just now, perhaps.
+                Err(Error::Busy) if tried != is_encrypted => tried = is_encrypted,
+                made => return self.entry_in(parent, made?.0.ok_or(Error::Stale(0))?),
+            }
+        }
     }
 
     /// This client changed a file's content: what the front has cached of it is up to date still,
@@ -223,6 +229,7 @@ impl RingerFs {
             seen: Mutex::default(),
             maybe_dead: Mutex::default(),
             folders: Folders::default(),
+            encrypted: Encrypted::default(),
             passed: Mutex::default(),
         });
         let keeper = Arc::downgrade(&live);
@@ -308,6 +315,9 @@ impl FileSystem for RingerFs {
             kill_privileges: set.kill_privileges && !before.is_dir(),
         };
         if set.size_bytes.is_some() {
+            if matches!(before.body, Body::File { .. }) {
+                self.live.cipher(&before)?;
+            }
             self.live.before_change(id)?;
         }
         let (_, seq) = self.live.apply(Op::SetAttr { id, change }, id)?;
@@ -337,6 +347,7 @@ impl FileSystem for RingerFs {
         rdev: u32,
     ) -> Result<Entry> {
         let make = match kind {
+            // Or what its directory wants.
             FileKind::Regular => Make::File { block_bytes: self.live.engine.options.block_bytes },
             FileKind::Directory | FileKind::Symlink => {
                 return Err(Error::Invalid("mknod makes no directory and no symbolic link"));
@@ -344,11 +355,11 @@ impl FileSystem for RingerFs {
             FileKind::BlockDevice | FileKind::CharDevice => Make::Special { kind, rdev },
             FileKind::Fifo | FileKind::Socket => Make::Special { kind, rdev: 0 },
         };
-        self.live.make(caller, parent, name, perm, make)
+        self.live.make(caller, parent, name, perm, &make)
     }
 
     fn mkdir(&self, caller: &Caller, parent: Ino, name: &[u8], perm: u16) -> Result<Entry> {
-        self.live.make(caller, parent, name, perm, Make::Directory {})
+        self.live.make(caller, parent, name, perm, &Make::Directory {})
     }
 
     fn symlink(&self, caller: &Caller, parent: Ino, name: &[u8], target: &[u8]) -> Result<Entry> {
@@ -356,7 +367,7 @@ impl FileSystem for RingerFs {
             return Err(Error::NotFound);
         }
         let target = Bytes(target.to_vec());
-        self.live.make(caller, parent, name, 0o777, Make::Symlink { target })
+        self.live.make(caller, parent, name, 0o777, &Make::Symlink { target })
     }
 
     fn link(&self, ino: Ino, new_parent: Ino, new_name: &[u8]) -> Result<Entry> {
@@ -632,9 +643,7 @@ impl FileSystem for RingerFs {
         if is_of_folders(ino) {
             return Ok(Vec::new());
         }
-        let names = self.live.get(id(ino)?)?.xattrs.into_keys().map(|name| name.0);
-        // It would be copied with a file.
-        Ok(names.filter(|name| name != ORIGIN_XATTR).collect())
+        self.live.list_attributes(id(ino)?)
     }
 
     fn setxattr(&self, ino: Ino, name: &[u8], value: &[u8], how: XattrSet) -> Result<()> {
@@ -642,31 +651,7 @@ impl FileSystem for RingerFs {
         if let Some(done) = self.tell(ino, name, value) {
             return done;
         }
-        const SPACES: [&[u8]; 4] = [b"user.", b"trusted.", b"security.", b"system."];
-        // Kept, but not obeyed, they would promise what is not so.
-        let is_acl = name.starts_with(b"system.posix_acl");
-        if is_acl || !SPACES.iter().any(|space| name.starts_with(space)) {
-            return Err(Error::Unsupported("attribute name space"));
-        }
-        if name.len() > 255 || SPACES.contains(&name) {
-            return Err(Error::Range);
-        }
-        let (id, name, value) = (id(ino)?, Bytes(name.to_vec()), Bytes(value.to_vec()));
-        loop {
-            let rnode = self.live.get(id)?;
-            match (how, rnode.xattrs.contains_key(&name)) {
-                (XattrSet::Create, true) => return Err(Error::Exists),
-                (XattrSet::Replace, false) => return Err(Error::NoAttribute),
-                _ => {}
-            }
-            let op = Op::SetXattr { id, name: name.clone(), value: value.clone() };
-            let if_version = (how != XattrSet::Any).then_some((id, rnode.version));
-            match self.live.engine.call(Call::Apply { op, if_version })?.0 {
-                Outcome::Refused(Refusal::Busy) => {}
-                Outcome::Refused(why) => return Err(self.live.refused(id, why)),
-                _ => return Ok(()),
-            }
-        }
+        self.live.set_attribute(id(ino)?, name, value, how)
     }
 
     fn removexattr(&self, ino: Ino, name: &[u8]) -> Result<()> {

@@ -8,14 +8,15 @@ use std::time::{Duration, Instant};
 
 use weft_vfs::{Error, FileSystem, Ino, Result};
 
+use super::content::{Source, io_error};
 use super::copies::unexpected;
 use super::engine::locked;
 use super::fs::{Live, RingerFs};
 use crate::client::{Call, Outcome};
 use crate::error::Refusal;
-use crate::op::{Change, Make, Op};
+use crate::op::{Change, Op};
 use crate::rnode::{Block, Body, Name};
-use crate::types::{RnodeId, Seq};
+use crate::types::{BlockHash, RnodeId, Seq};
 use crate::wire::{Kept, Reply, RequestBody};
 
 /// The longest list that an attribute holds, in bytes.
@@ -162,13 +163,18 @@ impl Live {
     /// Makes a new file of what another was.
     fn restore_as(&self, from: RnodeId, number: u64, dir: RnodeId, name: Name) -> Result<()> {
         let old = self.old_version(from, number)?;
-        let block_bytes = old.block_bytes;
         let dir_rnode = self.get(dir)?;
+        let cipher = self.cipher_of_kept(from, || {
+            let Some(block) = old.blocks.values().next() else { return Ok(None) };
+            self.block_as_stored(from, &block.hash).map(Some)
+        })?;
+        // Nobody has it copied out of where it is encrypted by telling something else of the past.
+        Self::check_copy(cipher.as_ref(), self.key_for(dir)?)?;
         let op = Op::Create {
             parent: dir,
             name: name.clone(),
             id: RnodeId::ROOT,
-            make: Make::File { block_bytes },
+            make: self.new_file(dir, old.block_bytes)?,
             perm: old.perm,
             // Whoever may write here could have copied it.
             uid: dir_rnode.uid,
@@ -176,7 +182,7 @@ impl Live {
         };
         let (made, _): (Option<RnodeId>, Seq) = self.apply(op, dir)?;
         let to = made.ok_or(Error::Stale(0))?;
-        let copied = self.copy_blocks(from, to, &old);
+        let copied = self.copy_blocks(Source { id: from, cipher: cipher.as_ref() }, to, &old);
         if copied.is_err() {
             // A file that is half there looks like one that is whole.
             let _ = self.apply(Op::Unlink { parent: dir, name }, dir);
@@ -184,10 +190,19 @@ impl Live {
         copied
     }
 
-    fn copy_blocks(&self, from: RnodeId, to: RnodeId, old: &Kept) -> Result<()> {
+    /// A block as it is stored, here or elsewhere.
+    fn block_as_stored(&self, id: RnodeId, hash: &BlockHash) -> Result<Vec<u8>> {
+        if let Some(bytes) = self.engine.blocks.whole(id, hash).map_err(|e| io_error(&e))? {
+            return Ok(bytes);
+        }
+        let fetched = self.fetch_block(id, hash, &self.engine.holders(id));
+        fetched.map_err(|message| Error::Io { errno: 5, message })
+    }
+
+    fn copy_blocks(&self, from: Source<'_>, to: RnodeId, old: &Kept) -> Result<()> {
         for (at, block) in old.blocks.iter() {
             let mut bytes = vec![0; block.len_bytes as usize];
-            self.load_block(from, block, &mut bytes)?;
+            self.load_block(from, *at, block, &mut bytes)?;
             let offset = u64::from(*at) * u64::from(old.block_bytes);
             let mut done = 0;
             while done < bytes.len() {

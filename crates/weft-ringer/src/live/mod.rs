@@ -14,6 +14,7 @@
 //! copy/ kept/    more blocks
 //! open/          what blocks were that are being written
 //! pins           what is kept here whole
+//! keys           of encrypted directories; for nobody else to read
 //! peers.sock     where other clients of this machine fetch blocks
 //! cells/NUMBER/  the local store of a cell inside, as this one; with `junction`, how it was reached,
 //!                while something of it may not be with its server
@@ -39,6 +40,7 @@ mod circle;
 mod conflicts;
 mod content;
 mod copies;
+mod encryption;
 mod engine;
 mod folders;
 mod fs;
@@ -60,12 +62,15 @@ use std::path::PathBuf;
 use std::time::Duration;
 
 pub use attributes::{
-    HISTORY_XATTR, HOLDERS_XATTR, PIN_XATTR, RESTORE_XATTR, SNAPSHOTS_XATTR, STORE_XATTR,
+    ENCRYPT, HISTORY_XATTR, HOLDERS_XATTR, PIN_XATTR, RESTORE_XATTR, SNAPSHOTS_XATTR, STORE_XATTR,
 };
 pub use cells::{CELLS_XATTR, CellTree};
 #[cfg(feature = "sqlite")]
 pub(crate) use circle::Circle;
 pub use conflicts::CONFLICTS_XATTR;
+pub use encryption::{
+    BlockError, DirectoryKey, EncryptedBlock, KEYS_XATTR, KeyTextError, parse_keys,
+};
 #[cfg(feature = "sqlite")]
 pub(crate) use engine::{now, wall};
 pub use folders::COMPLETE_XATTR;

@@ -13,16 +13,19 @@
 //! - There is room for what is open when it is opened. If another program takes it, blocks stay open
 //!   until there is room again; no others are opened.
 
+use std::borrow::Cow;
 use std::collections::{BTreeSet, HashMap, VecDeque};
 use std::io;
+use std::sync::Arc;
 use std::sync::atomic::{AtomicBool, AtomicU64, Ordering};
 use std::sync::{Condvar, Mutex, PoisonError, RwLock, RwLockReadGuard, RwLockWriteGuard};
 use std::time::Duration;
 
 use super::blocks::Blocks;
+use super::encryption::{FileCipher, Keys};
 use super::engine::locked;
 use super::journal::Journal;
-use crate::client::{JournalRecord, Redo, left_open, naming};
+use crate::client::{JournalRecord, LeftOpen, Redo, Written, left_open, naming};
 use crate::types::{BlockHash, Incarnation, RnodeId};
 
 const GATES: usize = 64;
@@ -38,6 +41,28 @@ const RESERVE_BYTES: u64 = 16 << 20;
 pub(super) struct OpenBlock {
     pub(super) rnode: RnodeId,
     pub(super) bytes: Vec<u8>,
+    index: u32,
+    /// What encrypts its file, if that is encrypted.
+    cipher: Option<Arc<FileCipher>>,
+}
+
+impl OpenBlock {
+    /// Its bytes as they are to be stored.
+    pub(super) fn to_store(&self) -> io::Result<Cow<'_, [u8]>> {
+        to_store(self.cipher.as_deref(), self.index, &self.bytes)
+    }
+}
+
+/// The bytes of a block as they are to be stored.
+pub(super) fn to_store<'a>(
+    cipher: Option<&FileCipher>,
+    index: u32,
+    bytes: &'a [u8],
+) -> io::Result<Cow<'a, [u8]>> {
+    match cipher {
+        None => Ok(Cow::Borrowed(bytes)),
+        Some(cipher) => cipher.encrypt_block(index, bytes).map(Cow::Owned),
+    }
 }
 
 /// The open blocks behind one gate.
@@ -118,20 +143,21 @@ impl OpenBlocks {
         self.failing.store(failing, Ordering::Relaxed);
     }
 
-    /// What a write does to open blocks of a file; `images` is what those are opened with that are
-    /// new. Behind its gate.
+    /// What a write does to open blocks of a file; `images` are the places of the blocks, and what those
+    /// are opened with that are new. Behind its gate.
     pub(super) fn apply(
         &self,
         behind: &mut Behind,
         id: RnodeId,
+        cipher: Option<&Arc<FileCipher>>,
         redo: &[Redo],
-        images: Vec<Vec<u8>>,
+        images: Vec<(u32, Vec<u8>)>,
     ) {
-        for (part, bytes) in redo.iter().zip(images) {
+        for (part, (index, bytes)) in redo.iter().zip(images) {
             let open = behind.entry(part.name).or_insert_with(|| {
                 locked(&self.order).push_back((id, part.name));
                 self.bytes.fetch_add(bytes.len() as u64, Ordering::Relaxed);
-                OpenBlock { rnode: id, bytes }
+                OpenBlock { rnode: id, bytes, index, cipher: cipher.cloned() }
             });
             let before = open.bytes.len() as u64;
             part.apply(&mut open.bytes);
@@ -191,30 +217,67 @@ impl OpenBlocks {
     }
 }
 
+/// What a block was before it was opened; `None` if that is lost.
+fn made_again(
+    blocks: &Blocks,
+    cipher: Option<&FileCipher>,
+    name: &BlockHash,
+    left: &LeftOpen<'_>,
+) -> io::Result<Option<Vec<u8>>> {
+    let Some(base) = left.redo.first().and_then(|first| first.base) else {
+        return Ok(Some(Vec::new()));
+    };
+    let stored = blocks.base(left.rnode, name, &base)?;
+    let plain = match cipher {
+        None => stored,
+        // It has the hash that was asked for, and was opened once.
+        Some(cipher) => stored.and_then(|bytes| cipher.open_block(left.index, &bytes).ok()),
+    };
+    Ok(plain.map(|mut bytes| {
+        bytes.truncate(base.len_bytes as usize);
+        bytes
+    }))
+}
+
 /// Makes the blocks again that were open when the last life of this client ended, and stores them.
 /// Changes that name one that cannot be made again are given up: its base went with a power cut.
 ///
 /// # Errors
-/// The store cannot be written.
+/// The store cannot be written, or lacks the key of an encrypted file.
 pub(super) fn recover(
     blocks: &Blocks,
+    keys: &Keys,
     journal: &mut Journal,
     mut records: Vec<JournalRecord>,
 ) -> io::Result<Vec<JournalRecord>> {
     let mut found = Vec::new();
-    for (name, (rnode, redo)) in left_open(&records) {
-        let made = match redo.first().and_then(|first| first.base) {
-            None => Some(Vec::new()),
-            Some(base) => blocks.base(rnode, &name, &base)?,
-        };
-        let Some(mut bytes) = made else {
+    for (name, left) in left_open(&records) {
+        let LeftOpen { rnode, index, ref redo, encryption } = left;
+        let cipher = encryption.map(|encryption| {
+            let lacks = || format!("rnode {rnode}: the key {} is not here", encryption.key);
+            keys.cipher(encryption).ok_or_else(|| io::Error::other(lacks()))
+        });
+        let cipher = cipher.transpose()?;
+        let Some(mut bytes) = made_again(blocks, cipher.as_ref(), &name, &left)? else {
             tracing::error!("what block {name:?} of rnode {rnode} was before is lost");
             let lost = naming(&records, &name);
             found.extend(lost.into_iter().map(|seq| JournalRecord::GivenUp { seq }));
             continue;
         };
-        redo.iter().for_each(|part| part.apply(&mut bytes));
-        let hash = blocks.put_own(rnode, &bytes)?;
+        for part in redo {
+            match &cipher {
+                None => part.apply(&mut bytes),
+                Some(cipher) => {
+                    let plain = cipher.open_redo(&part.name, part.within, &part.data.0);
+                    let plain = plain.map_err(|e| {
+                        io::Error::other(format!("what was written to rnode {rnode}: {e}"))
+                    })?;
+                    Redo { data: Written(plain.into()), ..(*part).clone() }.apply(&mut bytes);
+                }
+            }
+        }
+        let stored = to_store(cipher.as_ref(), index, &bytes)?;
+        let hash = blocks.put_own(rnode, &stored)?;
         found.push(JournalRecord::Sealed { name, hash });
     }
     if !found.is_empty() {
@@ -230,15 +293,14 @@ pub(super) fn recover(
 
 #[cfg(test)]
 mod tests {
-    use std::sync::{Arc, mpsc};
+    use std::sync::mpsc;
 
     use super::*;
-    use crate::client::Written;
 
     fn open_one(open: &OpenBlocks, behind: &mut Behind, id: RnodeId) -> BlockHash {
         let (name, data) = (open.name(), Written(vec![1; 8].into()));
         let redo = [Redo { name, base: None, kept_bytes: 0, within: 0, data }];
-        open.apply(behind, id, &redo, vec![Vec::new()]);
+        open.apply(behind, id, None, &redo, vec![(0, Vec::new())]);
         name
     }
 

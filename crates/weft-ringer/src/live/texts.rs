@@ -3,15 +3,17 @@
 //! Who has changed a file tells, when the server has the change: it has the blocks at hand. What was
 //! there before a policy wanted it, or was not told because this machine crashed, is told when all that
 //! stays here is looked through. The server takes only the text of the content that it knows of, so one
-//! that is told late does no harm.
+//! that is told late does no harm. Of an encrypted file nothing is told.
 
 use std::collections::HashMap;
 
 use weft_vfs::{Error, Result};
 
+use super::content::Source;
 use super::copies::unexpected;
 use super::engine::locked;
 use super::fs::Live;
+use crate::encryption::is_encrypted;
 use crate::error::Refusal;
 use crate::rnode::{Body, Rnode};
 use crate::text::{TEXT_MAX_BYTES, Text};
@@ -45,6 +47,9 @@ impl Live {
     /// The content of a file that is to be told: a policy wants it, and the server does not have it.
     pub(super) fn lacks_text(&self, peeked: &Peeked) -> Option<Version> {
         let Body::File { size_bytes, content, .. } = peeked.rnode.body else { return None };
+        if is_encrypted(&peeked.rnode) {
+            return None;
+        }
         let is_wanted = (1..=peeked.policy.text_bytes.min(TEXT_MAX_BYTES)).contains(&size_bytes);
         let lacks = is_wanted && peeked.told != Some(content);
         let id = peeked.rnode.id;
@@ -93,7 +98,8 @@ impl Live {
             let begin = usize::try_from(u64::from(*at) * u64::from(*block_bytes));
             let behind = begin.ok().and_then(|begin| bytes.get_mut(begin..)).unwrap_or_default();
             let len = behind.len().min(block.len_bytes as usize);
-            self.load_block(rnode.id, block, &mut behind[..len])?;
+            let source = Source { id: rnode.id, cipher: None };
+            self.load_block(source, *at, block, &mut behind[..len])?;
         }
         Ok(bytes)
     }

@@ -7,6 +7,7 @@ use std::collections::{BTreeMap, BTreeSet};
 
 use super::records::number_of;
 use super::snapshots;
+use crate::encryption;
 use crate::junction::{JUNCTION_XATTR, Junction};
 use crate::rnode::{Body, Bytes, Dirent, Holders, Name, Rnode};
 use crate::store::{Store, StoreResult};
@@ -82,6 +83,8 @@ struct Seen {
     content: Option<Version>,
     /// Of a file in a snapshot: what it was.
     origin: Option<RnodeId>,
+    /// What it is encrypted with.
+    mark: Option<Box<[u8]>>,
 }
 
 /// Calls `each` with every record of a kind that can be read.
@@ -176,6 +179,7 @@ fn read_rnodes(
             has_blocks,
             content,
             origin,
+            mark: encryption::mark(&rnode).map(Into::into),
         };
         rnodes.insert(id, seen);
     })?;
@@ -234,6 +238,16 @@ fn check_names(
         checked.expect(Name::new(name).is_ok(), "bad-name", what);
         if cookies.insert((dir, dirent.cookie), name.to_vec()).is_some() {
             checked.found("listing", format!("{} shares its place with another", what()));
+        }
+        if let (Some(above), Some(rnode)) = (rnodes.get(&dir), rnodes.get(&dirent.id)) {
+            let is_as_above = match (rnode.parent, rnode.content) {
+                (Some(_), _) => above.mark.is_none() || rnode.mark.is_some(),
+                (None, Some(_)) => above.mark == rnode.mark,
+                (None, None) => true,
+            };
+            checked.expect(is_as_above, "encryption", || {
+                format!("{} is not encrypted as its directory is", what())
+            });
         }
         let is_dir = match rnodes.get_mut(&dirent.id) {
             None => {
@@ -452,5 +466,24 @@ mod tests {
         let root = encode(&Rnode::root(weft_vfs::Time::default()));
         assert_eq!(with(|t| t.put(key(b'r', 1), root)), ["entry-count"]);
         assert!(with(|t| t.remove(key(b'r', 1))).contains(&"no-root"));
+        // An encrypted root, and what is in it: a link, and a plain directory.
+        let encrypted = |t: &mut Transaction, body: Body| {
+            let mut root = Rnode::root(weft_vfs::Time::default());
+            let mut below = Rnode { id: RnodeId(7), nlink: 1, body, ..root.clone() };
+            if let Body::Directory { entries, .. } = &mut root.body {
+                *entries = 1;
+            }
+            (root.nlink, below.nlink) = if below.is_dir() { (3, 2) } else { (2, 1) };
+            let mark = crate::KeyId([7; 16]).mark();
+            root.xattrs.insert(crate::Bytes(crate::ENCRYPTION_XATTR.to_vec()), mark);
+            let dirent = Dirent { id: RnodeId(7), kind: below.kind(), cookie: Cookie(1) };
+            t.put(key(b'r', 1), encode(&root));
+            t.put(key(b'r', 7), encode(&below));
+            t.put([&key(b'd', 1)[..], b"name"].concat(), encode(&dirent));
+        };
+        let link = Body::Symlink { target: crate::Bytes(b"x".to_vec()) };
+        assert_eq!(with(|t| encrypted(t, link)), [""; 0]);
+        let plain = Body::Directory { parent: RnodeId::ROOT, entries: 0, last: Cookie(0) };
+        assert_eq!(with(|t| encrypted(t, plain)), ["encryption"]);
     }
 }

@@ -15,6 +15,7 @@ use super::check::Problem;
 use super::commit::Stop;
 use super::records::{self, key, number_of};
 use super::{Checked, Mds, copies};
+use crate::encryption::is_encrypted;
 use crate::error::Refusal;
 use crate::op::{Effects, Op};
 use crate::policy::POLICY_XATTR;
@@ -117,6 +118,9 @@ impl Mds {
         };
         if *now != content {
             return Err(Refusal::Busy.into());
+        }
+        if is_encrypted(&rnode) {
+            return Err(Refusal::NotPermitted.into());
         }
         if id.is_of_snapshot() || *size_bytes != text.size_bytes() {
             return Err(Refusal::Invalid.into());

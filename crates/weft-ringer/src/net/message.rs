@@ -475,7 +475,7 @@ impl Wire for BlockBytes {
     }
 
     fn get(from: &mut Reader<'_>) -> Result<Self, WireError> {
-        let bytes = from.bytes(crate::rnode::BLOCK_MAX_BYTES as usize, "a block")?;
+        let bytes = from.bytes(crate::rnode::STORED_MAX_BYTES as usize, "a block")?;
         Ok(Self(bytes.to_vec()))
     }
 }

@@ -8,7 +8,7 @@ use weft_ringer::wire::{
     RemovedFile, Reply, Request, RequestBody, SnapshotEntry, ToServer, Welcome,
 };
 use weft_ringer::{
-    ArchiveId, Archiving, Block, BlockHash, Body, Bytes, ClientId, Cookie, Dirent, Epoch,
+    ArchiveId, Archiving, Block, BlockHash, Body, Bytes, ClientId, Cookie, Dirent, Epoch, FileId,
     Generation, Holders, Incarnation, Mode, Name, Policy, Refusal, RequestId, Rnode, RnodeId, Seq,
     Text, Token, Version,
 };
@@ -140,7 +140,12 @@ fn op(rng: &mut Rng) -> Op {
             parent: id(rng),
             name: name(rng),
             id: id(rng),
-            make: match rng.below(4) {
+            make: match rng.below(5) {
+                4 => {
+                    let mut file = [0; 16];
+                    rng.fill(&mut file);
+                    Make::EncryptedFile { block_bytes: small(rng), file: FileId(file) }
+                }
                 0 => Make::File { block_bytes: small(rng) },
                 1 => Make::Directory {},
                 2 => Make::Symlink { target: bytes(rng) },

@@ -285,6 +285,23 @@ fn the_shared_file_service_takes_any_messages() {
     });
 }
 
+#[test]
+fn encrypted_blocks_and_keys_are_taken_apart_or_refused() {
+    replay("ringer_wire", targets::ringer_wire, |rng| {
+        let mut data = vec![0; rng.index(120)];
+        rng.fill(&mut data);
+        if rng.below(2) == 0 {
+            data.splice(..0, *b"weB1");
+            return data;
+        }
+        // What looks like a key.
+        let hex = b"0123456789abcdef.";
+        data.iter_mut().for_each(|byte| *byte = hex[usize::from(*byte) % hex.len()]);
+        data.splice(..0, *b"weftkey1.");
+        data
+    });
+}
+
 /// A choice, a seed, and changes of four bytes each: few, or the volume is beyond hope.
 #[test]
 fn damaged_hfs_volumes_are_used_and_repaired() {

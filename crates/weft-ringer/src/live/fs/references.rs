@@ -28,6 +28,7 @@ impl Live {
             locked(&self.above).remove(&id);
             locked(&self.changing).remove(&id);
             locked(&self.seen).remove(&id);
+            self.encrypted.forget(id);
             self.is_perhaps_dead(id);
         }
     }
@@ -90,6 +91,8 @@ impl Live {
             FileKind::Directory if flags.intersects(OpenFlags::WRITE | OpenFlags::TRUNCATE) => {
                 return Err(Error::IsADirectory);
             }
+            // Whoever cannot read it is told so at once.
+            FileKind::Regular => drop(self.cipher(&rnode)?),
             _ => {}
         }
         if flags.intersects(OpenFlags::WRITE | OpenFlags::TRUNCATE) {

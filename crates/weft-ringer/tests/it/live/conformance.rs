@@ -11,8 +11,8 @@ use weft_vfs::{
     OpenFlags, Opened, RenameFlags, Result, SeekFrom, SetAttr, StatFs, XattrSet,
 };
 
-use super::Cell;
 use super::cells::junction_to;
+use super::{Cell, encrypt};
 
 /// A client and the cell that it is of.
 struct Alone {
@@ -22,9 +22,12 @@ struct Alone {
 }
 
 impl Alone {
-    fn new() -> Self {
+    fn new(is_encrypted: bool) -> Self {
         let cell = Cell::new(Duration::from_secs(15));
         let fs = Box::new(cell.join("a"));
+        if is_encrypted {
+            encrypt(&fs, fs.root());
+        }
         Self { root: fs.root(), fs, _cells: vec![cell] }
     }
 
@@ -122,7 +125,12 @@ fn limits() -> Limits {
 
 #[test]
 fn a_client_is_a_file_system() {
-    conformance::run(|| Arc::new(Alone::new()), &limits());
+    conformance::run(|| Arc::new(Alone::new(false)), &limits());
+}
+
+#[test]
+fn so_is_an_encrypted_directory() {
+    conformance::run(|| Arc::new(Alone::new(true)), &limits());
 }
 
 #[test]

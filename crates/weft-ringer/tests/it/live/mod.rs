@@ -5,6 +5,8 @@ mod archives;
 mod cells;
 mod conformance;
 mod copies;
+mod encrypted;
+mod encrypted_hostile;
 mod history;
 mod hostile;
 mod joining;
@@ -20,8 +22,10 @@ use std::path::{Path, PathBuf};
 use std::time::Duration;
 
 use weft_net::Address;
-use weft_ringer::live::{LiveOptions, RingerFs};
+use weft_ringer::ENCRYPTION_XATTR;
+use weft_ringer::live::{ENCRYPT, KEYS_XATTR, LiveOptions, RingerFs};
 use weft_ringer::serve::{ServeOptions, Server};
+use weft_vfs::{FileSystem, Ino, XattrSet};
 
 /// A cell on a Unix socket in a directory of its own.
 pub struct Cell {
@@ -72,4 +76,17 @@ pub fn options(server: Address, store: &Path) -> LiveOptions {
     options.patience = Duration::from_secs(20);
     options.client.retry_micros = 100_000;
     options
+}
+
+/// Encrypts an empty directory.
+pub fn encrypt(fs: &RingerFs, dir: Ino) {
+    fs.setxattr(dir, ENCRYPTION_XATTR, ENCRYPT, XattrSet::Any).expect("encrypted");
+}
+
+/// Gives a client the keys that the one called `from` has.
+pub fn give_keys(cell: &Cell, from: &str, to: &RingerFs) {
+    let keys = std::fs::read_to_string(cell.path(from).join("keys")).expect("keys");
+    for key in keys.lines() {
+        to.setxattr(to.root(), KEYS_XATTR, key.as_bytes(), XattrSet::Any).expect("taken");
+    }
 }

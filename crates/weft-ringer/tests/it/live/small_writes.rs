@@ -9,7 +9,7 @@ use weft_block::Rng;
 use weft_ringer::live::{LiveOptions, RingerFs};
 use weft_vfs::{FallocateMode, FileSystem, Handle, Ino, SetAttr, Walker};
 
-use super::Cell;
+use super::{Cell, encrypt, give_keys};
 
 const LONG: Duration = Duration::from_secs(15);
 const BLOCK: u64 = 64 << 10;
@@ -91,11 +91,15 @@ fn find(fs: &RingerFs) -> Ino {
 
 /// Random changes here and on another client, looked at from both; and the end of this one, after
 /// which everything is there that was acknowledged.
-fn random_work(seed: u64, steps: u64) {
+fn random_work(seed: u64, steps: u64, is_encrypted: bool) {
     let mut rng = Rng::new(seed);
     let cell = Cell::new(LONG);
     let mut a = cell.join("a");
     let b = cell.join("b");
+    if is_encrypted {
+        encrypt(&a, a.root());
+        give_keys(&cell, "a", &b);
+    }
     Walker::new(&a).write_file(b"/file", b"", 0o644).expect("made");
     let ino = find(&a);
     assert_eq!(find(&b), ino);
@@ -140,8 +144,16 @@ fn random_work(seed: u64, steps: u64) {
 #[test]
 fn they_are_there_for_everybody_and_after_the_end_of_a_client() {
     match number("WEFT_SMALL_WRITES_SEED", 0) {
-        0 => (1..=4).for_each(|seed| random_work(seed, 400)),
-        seed => random_work(seed, 400),
+        0 => (1..=4).for_each(|seed| random_work(seed, 400, false)),
+        seed => random_work(seed, 400, false),
+    }
+}
+
+#[test]
+fn they_are_there_as_well_where_they_are_encrypted() {
+    match number("WEFT_SMALL_WRITES_SEED", 0) {
+        0 => (11..=14).for_each(|seed| random_work(seed, 400, true)),
+        seed => random_work(seed, 400, true),
     }
 }
 
@@ -151,7 +163,7 @@ fn long_small_writes() {
     let seconds = number("WEFT_LONG_SECONDS", 60) / 8 + 1;
     let begun = std::time::Instant::now();
     let seeds = (1000..).take_while(|_| begun.elapsed() < Duration::from_secs(seconds));
-    seeds.for_each(|seed| random_work(seed, 1000));
+    seeds.for_each(|seed| random_work(seed, 1000, seed % 2 == 1));
 }
 
 /// Nothing is sent before it is asked for.
@@ -164,10 +176,14 @@ fn silent(cell: &Cell, name: &str, block_bytes: u32) -> LiveOptions {
 
 #[test]
 fn a_power_cut_leaves_what_was_at_some_moment() {
-    for seed in 1..=8 {
+    // Each seed with a plain file and with an encrypted one.
+    for (seed, is_encrypted) in (1..=8).flat_map(|seed| [(seed, false), (seed, true)]) {
         let mut rng = Rng::new(seed);
         let cell = Cell::new(LONG);
         let a = RingerFs::join(silent(&cell, "a", BLOCK as u32)).expect("it joins");
+        if is_encrypted {
+            encrypt(&a, a.root());
+        }
         Walker::new(&a).write_file(b"/file", &[7; 100_000], 0o644).expect("made");
         let ino = find(&a);
         a.fsync(ino, false).expect("durable");
@@ -202,7 +218,11 @@ fn a_power_cut_leaves_what_was_at_some_moment() {
         let left = whole(&a, ino);
         assert!(moments.contains(&left), "seed {seed}: it was never so");
         // And so it is for others.
-        assert!(whole(&cell.join("b"), ino) == left, "seed {seed}");
+        let b = cell.join("b");
+        if is_encrypted {
+            give_keys(&cell, "a", &b);
+        }
+        assert!(whole(&b, ino) == left, "seed {seed}");
     }
 }
 

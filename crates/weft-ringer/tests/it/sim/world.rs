@@ -93,8 +93,8 @@ impl Node {
     fn seal_what_was_open(&mut self) -> usize {
         let open = left_open(&self.journal).into_iter();
         let sealed: Vec<_> = open
-            .map(|(name, (_, redo))| {
-                let value = value_of(&redo.last().expect("a write").data);
+            .map(|(name, left)| {
+                let value = value_of(&left.redo.last().expect("a write").data);
                 JournalRecord::Sealed { name, hash: block(value).hash }
             })
             .collect();
@@ -401,7 +401,9 @@ impl World {
         let (base, kept_bytes, within) = (None, if old.is_some() { 8 } else { 0 }, 0);
         let redo = vec![Redo { name, base, kept_bytes, within, data }];
         let blocks = vec![(0, Some(Block { hash: name, len_bytes: 8 }))];
-        let call = self.call(i, Call::Write { id, version, blocks, end_bytes: 8, redo })?;
+        let (end_bytes, encryption) = (8, None);
+        let write = Call::Write { id, version, blocks, end_bytes, redo, encryption };
+        let call = self.call(i, write)?;
         if self.calls[&call].returned.is_none() {
             self.client(i, ClientEvent::Cancel(CallId(call)));
             self.calls.remove(&call);

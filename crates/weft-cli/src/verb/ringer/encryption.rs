@@ -1,0 +1,146 @@
+//! `ringer encrypt` and `ringer key`: encrypted directories, through attributes of the mount. A key is
+//! read from the local store itself, which only its owner may; no attribute tells one.
+
+use super::copies::{get, set};
+use super::no_cell;
+use crate::cli::ringer::{Encrypt, Key};
+use crate::failure::{DONE, Failure, Outcome};
+use crate::output::Output;
+use rustix::io::Errno;
+use serde::Serialize;
+use std::io::Read;
+use std::path::{Path, PathBuf};
+use weft::ringer::live::{DirectoryKey, ENCRYPT, KEYS_XATTR, parse_keys};
+use weft::ringer::{ENCRYPTION_XATTR, KeyId};
+
+/// The longest text that is taken for a key, in bytes.
+const TEXT_MAX_BYTES: u64 = 4096;
+
+/// The key that a directory, or a file, is encrypted with.
+fn key_of(path: &Path) -> Result<Option<KeyId>, Failure> {
+    let text = match get(path, ENCRYPTION_XATTR) {
+        Err(Errno::NODATA) => return Ok(None),
+        text => text.map_err(|e| no_cell(path, e))?,
+    };
+    let key = text.strip_prefix("v1 ").and_then(|text| text.split(' ').next()?.parse().ok());
+    let unknown = || format!("{} is encrypted in a format that is not known", path.display());
+    key.map(Some).ok_or_else(|| Failure::new(unknown()))
+}
+
+/// A directory that is encrypted, as JSON.
+#[derive(Debug, Serialize)]
+struct EncryptedReport {
+    directory: String,
+    key: String,
+}
+
+/// `ringer encrypt`.
+pub(super) fn encrypt(out: Output, args: &Encrypt) -> Outcome {
+    let dir = &args.directory;
+    let shown = dir.display();
+    set(dir, ENCRYPTION_XATTR, ENCRYPT).map_err(|e| match e {
+        Errno::NOTEMPTY => Failure::new(format!(
+            "{shown} is not empty: only an empty directory is encrypted; what is put into it then is"
+        )),
+        Errno::NOTDIR => Failure::new(format!("{shown} is no directory")),
+        Errno::EXIST => Failure::new(format!("{shown} is encrypted, with a key of its own")),
+        e => no_cell(dir, e),
+    })?;
+    let key = key_of(dir)?.ok_or_else(|| Failure::new("the mount says something else"))?;
+    let report = EncryptedReport { directory: shown.to_string(), key: key.to_string() };
+    out.confirm(&report, &format!("{shown} is encrypted, with the key {key}"))?;
+    out.note(
+        "only this machine has the key: without it, everything in there is lost. See `key export`",
+    );
+    Ok(DONE)
+}
+
+/// `ringer key`.
+pub(super) fn key(out: Output, args: &Key) -> Outcome {
+    match args {
+        Key::List { mountpoint } => list(out, mountpoint),
+        Key::Export { directory } => export(out, directory),
+        Key::Import { mountpoint, from } => import(out, mountpoint, from.as_deref()),
+    }
+}
+
+/// A key, as JSON.
+#[derive(Debug, Serialize)]
+struct KeyReport {
+    key: String,
+    /// The inode number of the directory that was encrypted with it.
+    directory_inode: u64,
+}
+
+/// Where the local store of a mount is, and the keys in it.
+fn keys(mountpoint: &Path) -> Result<(PathBuf, Vec<KeyReport>), Failure> {
+    let text = get(mountpoint, KEYS_XATTR).map_err(|e| no_cell(mountpoint, e))?;
+    let (mut store, mut keys) = (None, Vec::new());
+    for line in text.lines() {
+        let mut words = line.splitn(3, '\t');
+        match (words.next(), words.next(), words.next()) {
+            (Some("store"), Some(path), None) => store = Some(path.into()),
+            (Some("key"), Some(key), Some(inode)) => {
+                let directory_inode = inode.parse().unwrap_or(0);
+                keys.push(KeyReport { key: key.to_owned(), directory_inode });
+            }
+            _ => {}
+        }
+    }
+    Ok((store.ok_or_else(|| Failure::new("the mount says something else"))?, keys))
+}
+
+fn list(out: Output, mountpoint: &Path) -> Outcome {
+    let (_, reports) = keys(mountpoint)?;
+    out.report(&reports, |to| {
+        reports
+            .iter()
+            .try_for_each(|key| writeln!(to, "{}  of inode {}", key.key, key.directory_inode))
+    })?;
+    Ok(DONE)
+}
+
+fn export(out: Output, directory: &Path) -> Outcome {
+    let shown = directory.display();
+    let id = key_of(directory)?;
+    let id = id.ok_or_else(|| Failure::new(format!("{shown} is not encrypted")))?;
+    let file = keys(directory)?.0.join("keys");
+    let text = std::fs::read_to_string(&file);
+    let text = text.map_err(|e| Failure::new(format!("{}: {e}", file.display())))?;
+    let damaged = |(line, e)| Failure::new(format!("line {line} of {}: {e}", file.display()));
+    let all = parse_keys(&text).map_err(damaged)?;
+    let key = all.iter().find(|key| key.id() == id);
+    let key = key.ok_or_else(|| Failure::new(format!("the key {id} of {shown} is not here")))?;
+    let text = key.to_text();
+    out.report(&serde_json::json!({ "key": id.to_string(), "text": text.as_str() }), |to| {
+        writeln!(to, "{}", text.as_str())
+    })?;
+    Ok(DONE)
+}
+
+fn import(out: Output, mountpoint: &Path, from: Option<&Path>) -> Outcome {
+    let mut text = String::new();
+    let read = match from {
+        Some(path) => std::fs::File::open(path)
+            .and_then(|file| file.take(TEXT_MAX_BYTES).read_to_string(&mut text))
+            .map_err(|e| Failure::new(format!("{}: {e}", path.display()))),
+        None => std::io::stdin()
+            .take(TEXT_MAX_BYTES)
+            .read_to_string(&mut text)
+            .map_err(|e| Failure::new(format!("the key on standard input: {e}"))),
+    };
+    read?;
+    // Checked here, for the error says what is wrong.
+    let key: DirectoryKey = text.parse().map_err(|e| Failure::new(format!("{e}")))?;
+    set(mountpoint, KEYS_XATTR, key.to_text().as_bytes()).map_err(|e| match e {
+        Errno::KEYREJECTED => Failure::new(format!(
+            "the key is of cell {:016x}, and that is not the one on {}",
+            key.cell,
+            mountpoint.display()
+        )),
+        e => no_cell(mountpoint, e),
+    })?;
+    let report = KeyReport { key: key.id().to_string(), directory_inode: key.directory.0 };
+    out.confirm(&report, &format!("the key {} is kept here", key.id()))?;
+    Ok(DONE)
+}

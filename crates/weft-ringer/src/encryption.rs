@@ -1,0 +1,282 @@
+//! Which key content is encrypted with, as everybody sees it: ids in an attribute, never a key.
+//!
+//! A directory is encrypted by an attribute ([`ENCRYPTION_XATTR`]), so that is versioned, leased and seen
+//! by all. Everything made in it takes it over when it is made: a directory the same value, a regular
+//! file that value and the file's own random id, which goes with it into snapshots. As text:
+//!
+//! ```text
+//! v1 KEY           of a directory: format and the key's id, 32 digits in hex
+//! v1 KEY FILE      of a file: the same, and the file's id, 32 digits in hex
+//! ```
+//!
+//! Invariants, kept by whoever carries out a change ([`op::execute`](crate::op::execute)), so by every
+//! client and by the server:
+//! - A directory gets the attribute, or another, only while it is empty; it never loses it.
+//! - A file has it exactly if the directories that it has names in have it, with the same format and
+//!   key; so have the directories below an encrypted one, until one below is given a key of its own.
+//! - So nothing moves between directories of two keys, or of one and none: it is copied.
+
+use std::fmt;
+use std::str::FromStr;
+
+use crate::error::Refusal;
+use crate::rnode::{Body, Bytes, Rnode};
+use crate::wire::{Reader, Wire, WireError, wire_struct};
+
+/// The attribute of a directory that is encrypted, and of the files in it.
+pub const ENCRYPTION_XATTR: &[u8] = b"user.weft.encryption";
+/// What an encrypted block is longer than its bytes, in bytes.
+pub const ENCRYPTED_OVERHEAD_BYTES: u32 = 76;
+/// The longest value of the attribute of a directory, in bytes: later formats may need more than this one.
+const MARK_MAX_BYTES: usize = 256;
+const FORMAT: &str = "v1";
+
+/// Why a text is no id of a key or a file.
+#[derive(Debug, Clone, Copy, PartialEq, Eq, thiserror::Error)]
+#[error("an id has 32 digits in hex")]
+pub struct NotAnId;
+
+macro_rules! id {
+    ($(#[$doc:meta])* $name:ident, $what:literal) => {
+        $(#[$doc])*
+        #[derive(Clone, Copy, PartialEq, Eq, Hash, PartialOrd, Ord)]
+        pub struct $name(pub [u8; 16]);
+
+        impl Wire for $name {
+            fn put(&self, out: &mut Vec<u8>) {
+                out.extend_from_slice(&self.0);
+            }
+
+            fn get(from: &mut Reader<'_>) -> Result<Self, WireError> {
+                let bytes = from.take(16, $what)?;
+                bytes.try_into().map(Self).map_err(|_| WireError::Short { what: $what })
+            }
+        }
+
+        /// In hex.
+        impl fmt::Display for $name {
+            fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+                self.0.iter().try_for_each(|byte| write!(f, "{byte:02x}"))
+            }
+        }
+
+        impl fmt::Debug for $name {
+            fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+                fmt::Display::fmt(self, f)
+            }
+        }
+
+        impl FromStr for $name {
+            type Err = NotAnId;
+
+            fn from_str(text: &str) -> Result<Self, NotAnId> {
+                from_hex(text).map(Self).ok_or(NotAnId)
+            }
+        }
+    };
+}
+
+id!(
+    /// A key, by a hash of it.
+    KeyId,
+    "the id of a key"
+);
+id!(
+    /// An encrypted file: chosen at random when it is made, and never another's.
+    FileId,
+    "the id of a file"
+);
+
+/// Bytes from hex, which has one form: small letters.
+pub(crate) fn from_hex<const N: usize>(text: &str) -> Option<[u8; N]> {
+    let mut bytes = [0; N];
+    let is_hex = |b: u8| b.is_ascii_digit() || (b'a'..=b'f').contains(&b);
+    if text.len() != 2 * N || !text.bytes().all(is_hex) {
+        return None;
+    }
+    for (i, byte) in bytes.iter_mut().enumerate() {
+        *byte = u8::from_str_radix(text.get(2 * i..2 * i + 2)?, 16).ok()?;
+    }
+    Some(bytes)
+}
+
+/// How the blocks of a file are encrypted.
+#[derive(Debug, Clone, Copy, PartialEq, Eq, Hash, PartialOrd, Ord)]
+pub struct Encryption {
+    /// The key that the file's own is derived from.
+    pub key: KeyId,
+    /// The file.
+    pub file: FileId,
+}
+wire_struct!(Encryption { key, file });
+
+/// An attribute that says neither: of a later version of this program, or damaged.
+#[derive(Debug, Clone, Copy, PartialEq, Eq, thiserror::Error)]
+#[error("it is encrypted in a format that is not known here")]
+pub struct UnknownFormat;
+
+fn attribute(rnode: &Rnode) -> Option<&Bytes> {
+    // Most have none, and this is asked before every read.
+    if rnode.xattrs.is_empty() {
+        return None;
+    }
+    rnode.xattrs.get(&Bytes(ENCRYPTION_XATTR.to_vec()))
+}
+
+fn words(rnode: &Rnode) -> Result<Option<(KeyId, Option<FileId>)>, UnknownFormat> {
+    let Some(value) = attribute(rnode) else { return Ok(None) };
+    let parsed = (|| {
+        let mut words = std::str::from_utf8(&value.0).ok()?.split(' ');
+        let (format, key, file) = (words.next()?, words.next()?, words.next());
+        let file = file.map(FileId::from_str).transpose().ok()?;
+        let is_whole = format == FORMAT && words.next().is_none();
+        Some((key.parse().ok()?, file)).filter(|_| is_whole)
+    })();
+    parsed.map(Some).ok_or(UnknownFormat)
+}
+
+impl KeyId {
+    /// The attribute of a directory that is encrypted with the key.
+    #[must_use]
+    pub fn mark(&self) -> Bytes {
+        Bytes(format!("{FORMAT} {self}").into_bytes())
+    }
+
+    /// The key that what is made in a directory is encrypted with, if it is.
+    ///
+    /// # Errors
+    /// [`UnknownFormat`]: nothing can be made there.
+    pub fn of_directory(rnode: &Rnode) -> Result<Option<Self>, UnknownFormat> {
+        match words(rnode)? {
+            None => Ok(None),
+            Some((key, None)) if rnode.is_dir() => Ok(Some(key)),
+            Some(_) => Err(UnknownFormat),
+        }
+    }
+}
+
+impl Encryption {
+    /// How a file is encrypted, if it is.
+    ///
+    /// # Errors
+    /// [`UnknownFormat`]: it can be neither read nor written.
+    pub fn of(rnode: &Rnode) -> Result<Option<Self>, UnknownFormat> {
+        match words(rnode)? {
+            None => Ok(None),
+            Some((key, Some(file))) if !rnode.is_dir() => Ok(Some(Self { key, file })),
+            Some(_) => Err(UnknownFormat),
+        }
+    }
+}
+
+/// Whether a file or directory is encrypted, in whatever format.
+#[must_use]
+pub fn is_encrypted(rnode: &Rnode) -> bool {
+    attribute(rnode).is_some()
+}
+
+/// What a new regular file has of its directory, with its id if it is to be an encrypted one. Refused if
+/// the directory is not what who makes it thought.
+pub(crate) fn of_new_file(
+    dir: &Rnode,
+    file: Option<&FileId>,
+) -> Result<Option<(Bytes, Bytes)>, Refusal> {
+    match (attribute(dir), file) {
+        (None, None) => Ok(None),
+        (Some(mark), Some(file)) => {
+            let value = [&mark.0[..], b" ", file.to_string().as_bytes()].concat();
+            Ok(Some((Bytes(ENCRYPTION_XATTR.to_vec()), Bytes(value))))
+        }
+        _ => Err(Refusal::Busy),
+    }
+}
+
+/// What a new directory has of the one that it is in.
+pub(crate) fn of_new_directory(dir: &Rnode) -> Option<(Bytes, Bytes)> {
+    attribute(dir).map(|mark| (Bytes(ENCRYPTION_XATTR.to_vec()), mark.clone()))
+}
+
+/// Whether names may move from one directory to another.
+pub(crate) fn check_move(from: &Rnode, to: &Rnode) -> Result<(), Refusal> {
+    if attribute(from) == attribute(to) { Ok(()) } else { Err(Refusal::CrossDevice) }
+}
+
+/// Whether an rnode may have a name in a directory.
+pub(crate) fn check_link(rnode: &Rnode, dir: &Rnode) -> Result<(), Refusal> {
+    let is_file = matches!(rnode.body, Body::File { .. });
+    if !is_file || mark(rnode) == mark(dir) { Ok(()) } else { Err(Refusal::CrossDevice) }
+}
+
+/// What a directory is marked with, and the directories that a file may be in.
+pub(crate) fn mark(rnode: &Rnode) -> Option<&[u8]> {
+    let value = &attribute(rnode)?.0[..];
+    match rnode.body {
+        // Behind the last blank is the file's id.
+        Body::File { .. } => value.rsplitn(2, |b| *b == b' ').last(),
+        _ => Some(value),
+    }
+}
+
+/// Whether an attribute may be set, or removed.
+pub(crate) fn check_attribute(
+    rnode: &Rnode,
+    name: &Bytes,
+    value: Option<&Bytes>,
+) -> Result<(), Refusal> {
+    if name.0 != ENCRYPTION_XATTR {
+        return Ok(());
+    }
+    match (&rnode.body, value) {
+        // What is in another cell is not encrypted by this one.
+        (Body::Directory { .. }, Some(_)) if rnode.is_junction() => Err(Refusal::Invalid),
+        (Body::Directory { entries: 0, .. }, Some(value)) => {
+            let is_mark = (1..=MARK_MAX_BYTES).contains(&value.0.len());
+            if is_mark { Ok(()) } else { Err(Refusal::Invalid) }
+        }
+        (Body::Directory { .. }, Some(_)) => Err(Refusal::NotEmpty),
+        _ => Err(Refusal::NotPermitted),
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use weft_vfs::Time;
+
+    fn with(value: &[u8]) -> Rnode {
+        let mut rnode = Rnode::root(Time::default());
+        rnode.xattrs.insert(Bytes(ENCRYPTION_XATTR.to_vec()), Bytes(value.to_vec()));
+        rnode
+    }
+
+    #[test]
+    fn an_attribute_is_read_as_it_is_written_and_others_are_refused() {
+        let (key, file) = (KeyId([0xab; 16]), FileId([7; 16]));
+        let plain = Rnode::root(Time::default());
+        assert_eq!((KeyId::of_directory(&plain), Encryption::of(&plain)), (Ok(None), Ok(None)));
+        let dir = with(&key.mark().0);
+        assert_eq!(KeyId::of_directory(&dir), Ok(Some(key)));
+        let (_, value) = of_new_file(&dir, Some(&file)).expect("both are").expect("one");
+        let mut made = with(&value.0);
+        assert_eq!(KeyId::of_directory(&made), Err(UnknownFormat), "a file's");
+        made.body = Body::Symlink { target: Bytes(b"x".to_vec()) };
+        assert_eq!(Encryption::of(&made), Ok(Some(Encryption { key, file })));
+        for bad in ["", "v1", "v1 ", "v2 00", &format!("v2 {key}"), &format!("v1 {key} {file} ")] {
+            let bad = with(bad.as_bytes());
+            assert_eq!(KeyId::of_directory(&bad), Err(UnknownFormat), "{bad:?}");
+            assert!(is_encrypted(&bad));
+        }
+        assert_eq!(of_new_file(&dir, None), Err(Refusal::Busy));
+        assert_eq!(of_new_file(&plain, Some(&file)), Err(Refusal::Busy));
+    }
+
+    #[test]
+    fn ids_have_one_form() {
+        let id = KeyId([0x0f; 16]);
+        assert_eq!(id.to_string().parse(), Ok(id));
+        for bad in ["", "0f", &id.to_string().to_uppercase(), &format!("{id}00"), &"+1".repeat(16)]
+        {
+            assert_eq!(bad.parse::<KeyId>(), Err(NotAnId), "{bad}");
+        }
+    }
+}
