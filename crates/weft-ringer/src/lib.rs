@@ -79,12 +79,13 @@
 //! | [`store`] | keys, transactions, what changed: in memory, in SQLite or in etcd |
 //! | [`query`] | what is searched for |
 //! | [`wire`] | messages, records and frames as bytes |
+//! | `summary` | what may be found in a cell, for who searches many |
 //! | `net` | sockets, TLS, what is said around the messages of `wire` |
 //! | `serve` | the server as a process: connections around [`mds`] |
 //! | `archive` | copies in a store of objects: a directory or S3; behind the feature `archive` |
 //! | `live` | the client as a file system: threads, journal, blocks and peers around [`client`] |
 //!
-//! Those without a link are behind features, the first three of them behind `net`; the rest does no I/O.
+//! Those without a link are behind features, the first four of them behind `net`; the rest does no I/O.
 
 #![warn(missing_docs)]
 
@@ -109,6 +110,8 @@ mod rnode;
 #[cfg(all(feature = "net", feature = "sqlite"))]
 pub mod serve;
 pub mod store;
+#[cfg(feature = "net")]
+mod summary;
 #[cfg(feature = "testing")]
 pub mod testing;
 mod text;
@@ -129,6 +132,8 @@ pub use rnode::{
     BLOCK_MAX_BYTES, BLOCK_MIN_BYTES, BLOCKS_MAX, Block, Body, Bytes, Dirent, Holders, LINKS_MAX,
     Name, Rnode, STORED_MAX_BYTES, TAGS_XATTR, TARGET_MAX_BYTES, XATTR_MAX_BYTES, XATTRS_MAX_BYTES,
 };
+#[cfg(feature = "net")]
+pub use summary::Summary;
 pub use text::{TEXT_MAX_BYTES, Text, ToldText};
 pub use types::{
     ArchiveId, BlockHash, CellId, ClientId, Cookie, Epoch, Generation, Incarnation, Mode, Moment,

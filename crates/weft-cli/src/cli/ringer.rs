@@ -500,6 +500,8 @@ pub struct Doctor {
 
 #[derive(Debug, Args)]
 pub struct Search {
+    /// The metadata server (HOST:PORT, HOST or unix:/PATH), or the directory that a cell is mounted on:
+    /// then the cells that are attached are searched too
     #[command(flatten)]
     pub reaching: Reaching,
     /// Conditions, such as tag:un project:x 'mtime>2026-01-01' report

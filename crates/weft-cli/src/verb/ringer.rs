@@ -489,6 +489,9 @@ struct FoundReport {
     paths: Vec<String>,
     /// Whether that is all.
     complete: bool,
+    /// How each cell was asked, if a mount was.
+    #[serde(skip_serializing_if = "Vec::is_empty")]
+    cells: Vec<cells::AskedCell>,
 }
 
 fn search(out: Output, args: &Search) -> Outcome {
@@ -498,12 +501,16 @@ fn search(out: Output, args: &Search) -> Outcome {
         if is_bare { format!("\"{c}\"") } else { c.clone() }
     });
     let query = quoted.collect::<Vec<_>>().join(" ");
+    let place = std::path::Path::new(&args.reaching.server);
+    if place.is_dir() {
+        return cells::search(out, place, &query, args.limit);
+    }
     let question = Ask::Search { query: Bytes(query.into_bytes()), limit: args.limit };
     let Answer::Found { hits, complete } = the_owners(ask_all(&args.reaching, &question)?)? else {
         return Err(Failure::new("the server said something else"));
     };
     let paths = hits.iter().map(|hit| String::from_utf8_lossy(&hit.path.0).into_owned()).collect();
-    let report = FoundReport { paths, complete };
+    let report = FoundReport { paths, complete, cells: Vec::new() };
     out.report(&report, |to| report.paths.iter().try_for_each(|path| writeln!(to, "{path}")))?;
     if !complete {
         out.note("there are more; --limit shows them");

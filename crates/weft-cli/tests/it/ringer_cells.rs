@@ -271,3 +271,88 @@ fn what_a_killed_mount_had_changed_in_an_inner_cell_is_not_lost() {
         std::thread::sleep(Duration::from_millis(20));
     }
 }
+
+#[test]
+fn a_mount_is_searched_with_the_cells_in_it() {
+    if !can_mount() {
+        return;
+    }
+    let cells = Cells::new();
+    let a = cells.mount("a", "o");
+    cells.attach("a/m", "m");
+    let inner = cells.attach("a/m/i", "i");
+    for path in ["a/one", "a/m/two", "a/m/i/three"] {
+        fs::write(cells.bench.path(path), b"x").unwrap();
+        cells.bench.ok(&["ringer", "tag", path, "--add", "un"]);
+    }
+    let found = cells.bench.json(&["ringer", "search", "a", "tag:un"]);
+    assert_eq!(found["paths"], serde_json::json!(["/m/i/three", "/m/two", "/one"]));
+    assert_eq!(found["complete"], true);
+    // A link leads there.
+    assert_eq!(fs::read(a.join(".query/tag:un/three")).unwrap(), b"x");
+    let found = cells.bench.json(&["ringer", "search", "a", "tag:deux"]);
+    let states: Vec<_> = found["cells"].as_array().unwrap().iter().map(|c| &c["state"]).collect();
+    assert_eq!(states, ["complete", "pruned", "pruned"], "{found:#}");
+    cells.stop("i");
+    let found = cells.bench.json(&["ringer", "search", "a", "tag:un"]);
+    assert_eq!(
+        (&found["complete"], &found["paths"]),
+        (&false.into(), &serde_json::json!(["/m/two", "/one"]))
+    );
+    let last = &found["cells"][2];
+    assert_eq!((&last["cell"], &last["path"]), (&inner["cell"], &"/m/i".into()));
+    assert_eq!(last["state"], "unreachable");
+    let ran = cells.bench.run(&["ringer", "search", "a", "tag:un"]);
+    assert!(ran.err.contains("is unreachable: cannot connect"), "{ran:?}");
+    cells.bench.fails(2, &["ringer", "search", "a", "name:a/b"]);
+}
+
+#[test]
+fn each_cell_has_an_authority_of_its_own() {
+    if !can_mount() {
+        return;
+    }
+    let cells = Cells { bench: Bench::new() };
+    let bench = &cells.bench;
+    let serve = |name: &str| {
+        let (cell, pki, pid) =
+            (format!("{name}.cell"), format!("{name}.pki"), format!("{name}.server.pid"));
+        bench.ok(&["ringer", "init", &pki, "--host", "localhost"]);
+        let args =
+            ["ringer", "serve", &cell, "--listen", "localhost:0", "--tls-certificates", &pki];
+        let served = bench.json(&[&args[..], &["--background", "--pid-file", &pid]].concat());
+        let address = served["addresses"][0].as_str().unwrap().to_owned();
+        let invited = bench.ok(&["ringer", "invite", &address, "--tls-certificates", &pki]);
+        (address, invited.trim().to_owned())
+    };
+    let ((outer, outer_token), (inner, inner_token)) = (serve("o"), serve("i"));
+    bench.ok(&["ringer", "join", &outer_token, "o.keys", "--name", "me"]);
+    let a = bench.path("a");
+    fs::create_dir(&a).unwrap();
+    let args =
+        ["ringer", "mount", &outer, "a", "--store", "a.store", "--tls-certificates", "o.keys"];
+    let more = ["--cells-certificates", "keys", "--background", "--pid-file", "a.pid"];
+    bench.ok(&[&args[..], &more].concat());
+    fs::create_dir(a.join("i")).unwrap();
+    bench.ok(&["ringer", "attach", "a/i", &inner, "--tls-certificates", "i.pki"]);
+
+    // Who is no member there is not let in, and is told what is missing.
+    assert_eq!(
+        errno(fs::read_dir(a.join("i")).and_then(Iterator::collect::<Result<Vec<_>, _>>)),
+        13
+    );
+    let status = bench.json(&["ringer", "status", "a"]);
+    assert!(status["cells"][0]["why"].as_str().unwrap().contains("no certificates"), "{status:#}");
+    let found = bench.json(&["ringer", "search", "a", "kind:file"]);
+    assert_eq!(found["cells"][1]["state"], "refused", "{found:#}");
+
+    bench.ok(&["ringer", "join", &inner_token, "keys", "--name", "me", "--by-cell"]);
+    fs::write(a.join("i/file"), b"inside").unwrap();
+    assert_eq!(fs::read(a.join("i/file")).unwrap(), b"inside");
+    let found = bench.json(&["ringer", "search", "a", "kind:file"]);
+    assert_eq!(
+        (&found["paths"], &found["complete"]),
+        (&serde_json::json!(["/i/file"]), &true.into())
+    );
+    bench.ok(&["umount", "a"]);
+}

@@ -9,17 +9,18 @@
 //! that is looked up is taken from the last answer for [`ANSWER_LASTS`].
 
 use std::collections::{BTreeMap, HashMap};
-use std::sync::{Arc, Mutex};
+use std::sync::{Arc, Mutex, OnceLock};
 use std::time::{Duration, Instant};
 
 use weft_vfs::{Attr, DirCursor, DirEntry, Entry, Error, FileKind, Ino, Result, Time};
 
+use super::cells::CELLS_XATTR;
 use super::engine::{locked, wall};
 use super::fs::Live;
 use crate::net::{self, Answer, Ask, Hit};
 use crate::query::Query;
 use crate::rnode::Bytes;
-use crate::types::RnodeId;
+use crate::types::{CellId, RnodeId};
 
 /// The folder of query folders, in the root of a mount.
 pub(super) const TOP_NAME: &[u8] = b".query";
@@ -29,6 +30,8 @@ pub const COMPLETE_XATTR: &[u8] = b"user.weft.complete";
 const ANSWER_LASTS: Duration = Duration::from_secs(1);
 /// The most links of one folder.
 const LINKS_MAX: u32 = 10_000;
+/// The longest list of cells, but its last line, in bytes.
+const CELLS_MAX_BYTES: usize = 60 << 10;
 /// What a name has of that of the file at most, beside the number of its inode, in bytes.
 const BASE_MAX_BYTES: usize = weft_vfs::NAME_MAX_BYTES - 21;
 /// Inode numbers that no rnode has, nor anything of a [cell inside](super::cells).
@@ -64,6 +67,8 @@ struct Found {
     /// Names and paths, by name.
     links: Vec<(Vec<u8>, Vec<u8>)>,
     complete: bool,
+    /// Of each cell how it was asked, if others are.
+    cells: String,
 }
 
 #[derive(Debug, Default)]
@@ -74,7 +79,73 @@ struct Table {
 
 /// The query folders that the front knows of.
 #[derive(Debug, Default)]
-pub(super) struct Folders(Mutex<Table>);
+pub(super) struct Folders {
+    table: Mutex<Table>,
+    /// Who searches the cells that are attached, if this is the outermost.
+    pub(super) beyond: OnceLock<Box<dyn SearchesBeyond>>,
+}
+
+/// How a cell was asked what fits.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub(super) enum Asked {
+    /// All that fits is told.
+    Complete,
+    /// There is more, or there may be.
+    Cut,
+    /// By what it says that it has, nothing fits; and nothing was added since it said so.
+    Pruned,
+    /// It did not answer.
+    Unreachable,
+    /// It did not want to, or may not be asked.
+    Refused,
+}
+
+impl Asked {
+    /// Whether all is known that fits.
+    pub(super) fn is_all(self) -> bool {
+        matches!(self, Self::Complete | Self::Pruned)
+    }
+
+    fn word(self) -> &'static str {
+        match self {
+            Self::Complete => "complete",
+            Self::Cut => "cut",
+            Self::Pruned => "pruned",
+            Self::Unreachable => "unreachable",
+            Self::Refused => "refused",
+        }
+    }
+}
+
+/// What fits in a cell that is attached.
+#[derive(Debug)]
+pub(super) struct CellAnswer {
+    pub(super) cell: CellId,
+    /// Where it is seen, from the root of the outermost cell.
+    pub(super) path: Vec<u8>,
+    pub(super) asked: Asked,
+    /// With paths from there too.
+    pub(super) hits: Vec<Hit>,
+    /// Why not all is told.
+    pub(super) why: String,
+}
+
+impl CellAnswer {
+    /// The answer as a line of [`CELLS_XATTR`]: number, how it was asked, how much was found, where it
+    /// is seen, and why not all is told; with tabs between them.
+    fn line(&self) -> String {
+        let path = String::from_utf8_lossy(&self.path).replace(['\t', '\n'], "?");
+        let why = self.why.replace(['\t', '\n'], " ");
+        let path = if path.is_empty() { "/" } else { &path };
+        format!("{}\t{}\t{}\t{path}\t{why}\n", self.cell, self.asked.word(), self.hits.len())
+    }
+}
+
+/// Searches cells that are attached.
+pub(super) trait SearchesBeyond: std::fmt::Debug + Send + Sync {
+    /// What fits in each of them; waits for a bounded time.
+    fn search(&self, text: &str, query: &Query) -> Vec<CellAnswer>;
+}
 
 impl Place {
     /// Its inode number: the same on every mount, and whether the front knows of it or not.
@@ -209,12 +280,12 @@ impl Live {
                 tracing::info!("no query folder '{text}': {e}");
                 Error::Invalid("not a query")
             })?;
-            return Ok(locked(&self.folders.0).enter(Place::Folder(text.to_owned())));
+            return Ok(locked(&self.folders.table).enter(Place::Folder(text.to_owned())));
         }
         let found = self.look(parent.0, Some(ANSWER_LASTS))?;
         let at = found.links.binary_search_by(|link| link.0.as_slice().cmp(name));
         let path = at.ok().and_then(|at| found.links.get(at)).ok_or(Error::NotFound)?.1.clone();
-        Ok(locked(&self.folders.0).enter(Place::Link(path)))
+        Ok(locked(&self.folders.table).enter(Place::Link(path)))
     }
 
     /// The folder of the snapshots of a directory.
@@ -222,12 +293,12 @@ impl Live {
         if !self.get(dir)?.is_dir() {
             return Err(Error::NotADirectory);
         }
-        Ok(locked(&self.folders.0).enter(Place::Snapshots(dir)))
+        Ok(locked(&self.folders.table).enter(Place::Snapshots(dir)))
     }
 
     /// The directory whose snapshots are in a folder, if it is one of those.
     fn directory_of_snapshots(&self, ino: Ino) -> Option<RnodeId> {
-        match locked(&self.folders.0).nodes.get(&ino.0)?.place {
+        match locked(&self.folders.table).nodes.get(&ino.0)?.place {
             Place::Snapshots(dir) => Some(dir),
             Place::Folder(_) | Place::Link(_) => None,
         }
@@ -237,14 +308,14 @@ impl Live {
         if number == TOP {
             return Ok(self.enter_top());
         }
-        let mut table = locked(&self.folders.0);
+        let mut table = locked(&self.folders.table);
         let place = table.nodes.get(&number).map(|node| node.place.clone());
         Ok(table.enter(place.ok_or(Error::Stale(number))?))
     }
 
     /// The front forgets a folder or link.
     pub(super) fn forget_of_folders(&self, ino: Ino, count: u64) {
-        locked(&self.folders.0).forget(ino.0, count);
+        locked(&self.folders.table).forget(ino.0, count);
     }
 
     /// The attributes of a folder or link.
@@ -252,26 +323,33 @@ impl Live {
         if ino.0 == TOP {
             return Ok(attr_of_top());
         }
-        let table = locked(&self.folders.0);
+        let table = locked(&self.folders.table);
         let node = table.nodes.get(&ino.0).ok_or(Error::Stale(ino.0))?;
         Ok(attr(ino.0, Some(node)))
     }
 
     /// Where a link leads.
     pub(super) fn read_link_of_folders(&self, ino: Ino) -> Result<Vec<u8>> {
-        match locked(&self.folders.0).nodes.get(&ino.0).map(|node| &node.place) {
+        match locked(&self.folders.table).nodes.get(&ino.0).map(|node| &node.place) {
             Some(Place::Link(path)) => Ok(target(path)),
             _ => Err(Error::Invalid("not a symbolic link")),
         }
     }
 
-    /// Whether a folder has all that fits.
-    pub(super) fn is_folder_complete(&self, ino: Ino) -> Result<Vec<u8>> {
-        if ino.0 == TOP || self.directory_of_snapshots(ino).is_some() {
+    /// An attribute of a folder: whether it has all that fits, and how each cell was asked.
+    pub(super) fn told_of_folder(&self, ino: Ino, name: &[u8]) -> Result<Vec<u8>> {
+        let is_known = name == COMPLETE_XATTR || name == CELLS_XATTR;
+        if !is_known || ino.0 == TOP || self.directory_of_snapshots(ino).is_some() {
             return Err(Error::NoAttribute);
         }
         let found = self.look(ino.0, Some(ANSWER_LASTS))?;
-        Ok(if found.complete { b"1".to_vec() } else { b"0".to_vec() })
+        Ok(if name == CELLS_XATTR {
+            found.cells.clone().into_bytes()
+        } else if found.complete {
+            b"1".to_vec()
+        } else {
+            b"0".to_vec()
+        })
     }
 
     /// Calls `each` with the names of a folder, from `cursor` on.
@@ -315,7 +393,7 @@ impl Live {
     /// What a folder has: the last answer, if it is not older than `lasts`.
     fn look(&self, number: u64, lasts: Option<Duration>) -> Result<Arc<Found>> {
         let text = {
-            let table = locked(&self.folders.0);
+            let table = locked(&self.folders.table);
             let old =
                 table.found.get(&number).filter(|f| lasts.is_some_and(|l| f.at.elapsed() < l));
             if let Some(found) = old {
@@ -333,7 +411,7 @@ impl Live {
         }
         self.tell_texts();
         let found = Arc::new(self.search(&text)?);
-        let mut table = locked(&self.folders.0);
+        let mut table = locked(&self.folders.table);
         if table.nodes.contains_key(&number) {
             table.found.insert(number, Arc::clone(&found));
         }
@@ -349,7 +427,7 @@ impl Live {
         for server in &options.servers {
             match net::ask(server, tls, &question) {
                 Ok(Answer::Found { hits, complete }) => {
-                    return Ok(Found { at: Instant::now(), links: named(hits), complete });
+                    return Ok(self.search_beyond(text, hits, complete));
                 }
                 Ok(_) => {}
                 Err(e) => why = Some(format!("{server}: {e}")),
@@ -358,6 +436,33 @@ impl Live {
         let why = why.unwrap_or_else(|| "no server answers".to_owned());
         tracing::warn!("the query folder '{text}': {why}");
         Err(Error::Io { errno: rustix::io::Errno::AGAIN.raw_os_error(), message: why })
+    }
+}
+
+impl Live {
+    /// What was found here, with what is found in the cells that are attached.
+    fn search_beyond(&self, text: &str, mut hits: Vec<Hit>, mut complete: bool) -> Found {
+        let mut cells = String::new();
+        let query = text.parse::<Query>().ok();
+        if let (Some(beyond), Some(query)) = (self.folders.beyond.get(), query) {
+            let asked = if complete { Asked::Complete } else { Asked::Cut };
+            let (cell, why) = (CellId(self.engine.cell()), String::new());
+            let own = CellAnswer { cell, path: Vec::new(), asked, hits, why };
+            cells.push_str(&own.line());
+            hits = own.hits;
+            for answer in beyond.search(text, &query) {
+                complete &= answer.asked.is_all();
+                if cells.len() < CELLS_MAX_BYTES {
+                    cells.push_str(&answer.line());
+                }
+                hits.extend(answer.hits);
+            }
+            if hits.len() > LINKS_MAX as usize {
+                hits.truncate(LINKS_MAX as usize);
+                complete = false;
+            }
+        }
+        Found { at: Instant::now(), links: named(hits), complete, cells }
     }
 }
 

@@ -17,7 +17,7 @@ use super::attributes::PIN_XATTR;
 use super::content::{WRITERS, io_error};
 use super::encryption::Encrypted;
 use super::engine::{Engine, locked, wall};
-use super::folders::{COMPLETE_XATTR, Folders, TOP_NAME, is_of_folders};
+use super::folders::{Folders, TOP_NAME, is_of_folders};
 use super::history::Changing;
 use super::snapshots::SNAPSHOTS_NAME;
 use super::texts::Passed;
@@ -627,10 +627,8 @@ impl FileSystem for RingerFs {
     }
 
     fn getxattr(&self, ino: Ino, name: &[u8]) -> Result<Vec<u8>> {
-        match is_of_folders(ino) {
-            true if name == COMPLETE_XATTR => return self.live.is_folder_complete(ino),
-            true => return Err(Error::NoAttribute),
-            false => {}
+        if is_of_folders(ino) {
+            return self.live.told_of_folder(ino, name);
         }
         if let Some(value) = self.told(ino, name) {
             return value;

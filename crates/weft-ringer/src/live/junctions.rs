@@ -5,7 +5,7 @@ use std::time::Duration;
 use weft_vfs::{Attr, FileSystem, Ino, Result};
 
 use super::engine::{Engine, locked};
-use super::folders::is_of_folders;
+use super::folders::{SearchesBeyond, is_of_folders};
 use super::fs::RingerFs;
 use crate::client::{Call, Outcome};
 use crate::junction::JUNCTION_XATTR;
@@ -78,6 +78,11 @@ impl RingerFs {
     /// Whether the root is told of by its own cell, whatever its server does.
     pub(super) fn is_at_hand(&self) -> bool {
         self.glance().is_some()
+    }
+
+    /// Has the cells that are attached searched too.
+    pub(super) fn search_with(&self, beyond: Box<dyn SearchesBeyond>) {
+        let _ = self.live.folders.beyond.set(beyond);
     }
 
     pub(super) fn is_root(&self, ino: Ino) -> bool {

@@ -3,6 +3,7 @@
 
 use crate::mds::{Grant, Level};
 use crate::rnode::Bytes;
+use crate::summary::Summary;
 use crate::types::{ArchiveId, BlockHash, ClientId, Epoch, Generation, Mode, RnodeId};
 use crate::wire::{
     ArchiveInfo, FromServer, Reader, SweepStep, Swept, ToServer, Wire, WireError, wire_enum,
@@ -96,6 +97,10 @@ pub enum Ask {
         /// How many are wanted.
         limit: u32,
     },
+    /// Which cells are attached, and is a summary of this one as it was?
+    Junctions {},
+    /// What may be found in the cell?
+    Summary {},
     /// Of a front: one of its clients has come. For the state machine it speaks of those alone.
     Bring {
         /// The client's secret, as in `Join`: its number is the hash of it.
@@ -144,6 +149,8 @@ wire_enum!(Ask {
     82 => Archives {},
     83 => Sweep { number, step },
     84 => Leases { limit },
+    85 => Junctions {},
+    86 => Summary {},
 });
 
 /// From a metadata server.
@@ -249,6 +256,28 @@ pub enum Answer {
         /// How many there are.
         total: u64,
     },
+    /// To `Junctions`.
+    Junctions {
+        /// The cell's number.
+        cell: u64,
+        /// The server's present life, at random.
+        life: u64,
+        /// The last revision that may have added something to find.
+        added: u64,
+        /// The paths of junctions, and what they say, as far as who asks may know of them.
+        junctions: Vec<(Bytes, Bytes)>,
+        /// Whether these are all.
+        complete: bool,
+    },
+    /// To `Summary`.
+    Summary {
+        /// The server's present life.
+        life: u64,
+        /// The revision that it is of.
+        revision: u64,
+        /// It; `None` if there is none for now, or not for who asks.
+        summary: Option<Summary>,
+    },
     /// To `Sweep`.
     Swept {
         /// How it stands.
@@ -301,6 +330,8 @@ wire_enum!(Answer {
     80 => Archives { archives },
     81 => Swept { swept },
     82 => Leases { leases, total },
+    83 => Junctions { cell, life, added, junctions, complete },
+    84 => Summary { life, revision, summary },
 });
 
 /// Why somebody is not let in, or may not do what was asked.

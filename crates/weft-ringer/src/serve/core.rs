@@ -6,6 +6,7 @@ use std::sync::mpsc::{Receiver, RecvTimeoutError, SyncSender};
 use std::time::{Duration, Instant};
 
 use super::ServeOptions;
+use super::beyond::Beyond;
 use super::members::{self, Members};
 use super::relay::Call;
 use super::traffic::{Counts, Traffic};
@@ -106,6 +107,11 @@ pub(super) enum Event {
         query: Bytes,
         limit: u32,
     },
+    /// Something about what is attached, and what may be found.
+    Look {
+        number: u64,
+        ask: Ask,
+    },
     Ping {
         number: u64,
     },
@@ -145,6 +151,7 @@ pub(super) struct Core {
     store: Box<dyn CellStore>,
     mds: Mds,
     cell: u64,
+    beyond: Beyond,
     epoch_micros: u64,
     clients: BTreeMap<ClientId, Connection>,
     observers: BTreeMap<u64, Observer>,
@@ -191,6 +198,7 @@ impl Core {
             store,
             mds,
             cell,
+            beyond: Beyond::new().map_err(|e| Error::io("random numbers", e))?,
             epoch_micros: options.mds.epoch_micros,
             clients: BTreeMap::new(),
             observers: BTreeMap::new(),
@@ -347,6 +355,15 @@ impl Core {
             Event::Search { number, query, limit } => {
                 let answer = self.search(number, &query, limit)?;
                 self.answer(number, &answer);
+            }
+            Event::Look { number, ask } => {
+                let access = self.access_of(number);
+                let (store, cell) = (&*self.store, self.cell);
+                let answer = match ask {
+                    Ask::Summary {} => self.beyond.summary(store, &access),
+                    _ => self.beyond.junctions(store, cell, &access),
+                };
+                self.answer(number, &answer.map_err(|e| store_error(&e))?);
             }
             // What is wrong is told by names.
             Event::Check { number } if self.access_of(number).everywhere().is_none() => {

@@ -254,7 +254,7 @@ impl FrontCore {
                 self.pass_on(number, Ask::Search { query, limit });
             }
             Event::Check { number } => self.pass_on(number, Ask::Check {}),
-            Event::Run { number, ask } => self.pass_on(number, ask),
+            Event::Run { number, ask } | Event::Look { number, ask } => self.pass_on(number, ask),
             Event::Call { peer, meeting, certificate, tell } => {
                 // Who has given up waiting needs no answer.
                 let _ = tell.try_send(self.call(peer, meeting, certificate));

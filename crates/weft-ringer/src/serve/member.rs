@@ -158,6 +158,7 @@ impl Standby {
             Event::Status { number }
             | Event::Search { number, .. }
             | Event::Run { number, .. }
+            | Event::Look { number, .. }
             | Event::Check { number }
             | Event::Ping { number } => {
                 if let Some(outbox) = self.observers.get(&number) {

@@ -8,6 +8,7 @@
 //! - When the store fails the server ends, or stands by if the cell has several: what it says would
 //!   not be durable.
 
+mod beyond;
 mod connection;
 mod core;
 mod front;

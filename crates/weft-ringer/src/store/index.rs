@@ -17,7 +17,7 @@
 use rusqlite::types::Value;
 use rusqlite::{Connection, OptionalExtension, params, params_from_iter};
 
-use super::{Facts, IndexChange, StoreError, StoreResult};
+use super::{Facts, Having, IndexChange, StoreError, StoreResult, Term};
 use crate::query::{Condition, Kind, Query};
 use crate::text::ToldText;
 use crate::types::{RnodeId, Version};
@@ -201,6 +201,45 @@ pub(super) fn search(
     }
     hits.sort_by(|a, b| a.1.cmp(&b.1));
     Ok(hits)
+}
+
+/// The first rnodes that have an attribute, with their paths and its value.
+pub(super) fn having(db: &Connection, attribute: &str, limit: usize) -> StoreResult<Having> {
+    let mut find = db.prepare_cached(
+        "SELECT name.dir, name.name, name.rnode, attribute.value FROM attribute \
+         JOIN name ON name.rnode = attribute.rnode WHERE attribute.name = ? LIMIT ?",
+    )?;
+    let limit = i64::try_from(limit).unwrap_or(i64::MAX);
+    let rows = find.query_map(params![attribute, limit], |r| {
+        Ok((r.get(0)?, r.get(1)?, r.get::<_, i64>(2)?, r.get(3)?))
+    })?;
+    let mut having = Vec::new();
+    for row in rows {
+        let (dir, name, rnode, value) = row?;
+        having.push((RnodeId(rnode.cast_unsigned()), path(db, dir, name)?, value));
+    }
+    Ok(having)
+}
+
+/// All tags, names of attributes and words of names; `None` if there are more than `max`.
+pub(super) fn terms(db: &Connection, max: usize) -> StoreResult<Option<Vec<Term>>> {
+    // Of what was removed a word may be there still.
+    db.execute_batch(
+        "CREATE VIRTUAL TABLE IF NOT EXISTS temp.vocabulary USING fts5vocab(main, words, row)",
+    )?;
+    let mut terms = Vec::new();
+    let limit = i64::try_from(max).unwrap_or(i64::MAX - 1) + 1;
+    let mut fit = |sql: &str, term: fn(String) -> Term| -> StoreResult<bool> {
+        let mut find = db.prepare_cached(sql)?;
+        for text in find.query_map([limit], |r| r.get(0))? {
+            terms.push(term(text?));
+        }
+        Ok(terms.len() <= max)
+    };
+    let all_fit = fit("SELECT DISTINCT tag FROM tag LIMIT ?", Term::Tag)?
+        && fit("SELECT DISTINCT name FROM attribute LIMIT ?", Term::Attribute)?
+        && fit("SELECT term FROM temp.vocabulary LIMIT ?", Term::Word)?;
+    Ok(all_fit.then_some(terms))
 }
 
 fn signed(size: u64) -> i64 {

@@ -8,7 +8,7 @@
 
 use rusqlite::Connection;
 
-use super::{Hits, IndexChange, IndexSource, Record, StoreResult, index};
+use super::{Having, Hits, IndexChange, IndexSource, Record, StoreResult, Term, index};
 use crate::query::Query;
 use crate::types::{RnodeId, Version};
 
@@ -79,6 +79,19 @@ impl LocalIndex {
             return Ok(None);
         }
         index::texts(&self.db, after, limit).map(Some)
+    }
+
+    /// `None` as long as not everything was read.
+    pub(super) fn having(&self, attribute: &str, limit: usize) -> StoreResult<Option<Having>> {
+        if self.wants().is_some() {
+            return Ok(None);
+        }
+        index::having(&self.db, attribute, limit).map(Some)
+    }
+
+    /// `None` as long as not everything was read, or if there is too much.
+    pub(super) fn terms(&self, max: usize) -> StoreResult<Option<Vec<Term>>> {
+        if self.wants().is_some() { Ok(None) } else { index::terms(&self.db, max) }
     }
 
     /// `None` as long as not everything was read.

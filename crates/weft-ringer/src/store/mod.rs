@@ -124,6 +124,18 @@ pub enum IndexChange {
     },
 }
 
+impl IndexChange {
+    /// Whether something may be found after this that was not before.
+    #[must_use]
+    pub fn adds(&self) -> bool {
+        match self {
+            Self::Name { rnode, .. } => rnode.is_some(),
+            Self::File { facts, .. } => facts.is_some(),
+            Self::Text { told, .. } => told.is_some(),
+        }
+    }
+}
+
 impl Transaction {
     /// Sets `key`.
     pub fn put(&mut self, key: Vec<u8>, value: Vec<u8>) {
@@ -246,6 +258,20 @@ pub struct IndexSource {
 /// Rnodes that were found, with their paths.
 pub type Hits = Vec<(RnodeId, Vec<u8>)>;
 
+/// Something that can be searched for.
+#[derive(Debug, Clone, PartialEq, Eq)]
+pub enum Term {
+    /// A tag.
+    Tag(String),
+    /// The name of an attribute, without the prefix.
+    Attribute(String),
+    /// A word of a name, as the index has it: in small letters, without accents.
+    Word(String),
+}
+
+/// Paths of rnodes that have an attribute, and its value.
+pub type Having = Vec<(RnodeId, Vec<u8>, String)>;
+
 /// A store that a server works on: it can be searched, and it may be taken away.
 pub trait CellStore: Store + std::fmt::Debug + Send {
     /// The rnodes that fit a query with their paths, in the order of those, at most `limit`. `None`
@@ -261,6 +287,28 @@ pub trait CellStore: Store + std::fmt::Debug + Send {
     /// # Errors
     /// [`StoreError::Failed`].
     fn texts(&self, after: RnodeId, limit: usize) -> StoreResult<Option<Vec<(RnodeId, Version)>>>;
+
+    /// The first `limit` rnodes that have an attribute, named without its prefix, with their paths and
+    /// its value. `None` if the index is being made still.
+    ///
+    /// # Errors
+    /// [`StoreError::Failed`].
+    fn having(&self, attribute: &str, limit: usize) -> StoreResult<Option<Having>>;
+
+    /// All that can be searched for, and perhaps some that could be once. `None` if there is more than
+    /// `max`, or the index is being made still.
+    ///
+    /// # Errors
+    /// [`StoreError::Failed`].
+    fn terms(&self, max: usize) -> StoreResult<Option<Vec<Term>>>;
+
+    /// The last revision that may have added something that can be searched for.
+    ///
+    /// # Errors
+    /// [`StoreError::Failed`].
+    fn added(&self) -> StoreResult<Revision> {
+        self.revision()
+    }
 
     /// Whether nobody else can have taken over. What was read before this is asked is right if it
     /// says so.

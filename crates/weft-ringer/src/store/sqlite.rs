@@ -16,7 +16,8 @@ use std::path::Path;
 use rusqlite::{Connection, ErrorCode, OptionalExtension, params};
 
 use super::{
-    CellStore, Change, Record, Revision, Store, StoreError, StoreResult, Transaction, index,
+    CellStore, Change, Having, IndexChange, Record, Revision, Store, StoreError, StoreResult, Term,
+    Transaction, index,
 };
 use crate::query::Query;
 use crate::types::{RnodeId, Version};
@@ -42,6 +43,8 @@ pub struct SqliteStore {
     db: Connection,
     revision: Revision,
     kept_after: Revision,
+    /// The last one that may have added something to the index.
+    added: Revision,
 }
 
 impl From<rusqlite::Error> for StoreError {
@@ -105,7 +108,8 @@ impl SqliteStore {
             db.query_row("SELECT revision, kept_after FROM cell", [], |r| {
                 Ok((from_sql(r.get(0)?), from_sql(r.get(1)?)))
             })?;
-        Ok(Self { db, revision, kept_after })
+        // Which of those before it was is not known.
+        Ok(Self { db, revision, kept_after, added: revision })
     }
 }
 
@@ -126,6 +130,18 @@ impl CellStore for SqliteStore {
 
     fn texts(&self, after: RnodeId, limit: usize) -> StoreResult<Option<Vec<(RnodeId, Version)>>> {
         index::texts(&self.db, after, limit).map(Some)
+    }
+
+    fn having(&self, attribute: &str, limit: usize) -> StoreResult<Option<Having>> {
+        index::having(&self.db, attribute, limit).map(Some)
+    }
+
+    fn terms(&self, max: usize) -> StoreResult<Option<Vec<Term>>> {
+        index::terms(&self.db, max)
+    }
+
+    fn added(&self) -> StoreResult<Revision> {
+        Ok(self.added)
     }
 }
 
@@ -184,6 +200,9 @@ impl Store for SqliteStore {
             db.execute("UPDATE cell SET revision = ?", [to_sql(revision)])?;
             db.commit()?;
             self.revision = revision;
+            if transaction.index.iter().any(IndexChange::adds) {
+                self.added = revision;
+            }
         }
         Ok(self.revision)
     }

@@ -273,6 +273,13 @@ fn damaged_mfs_volumes_are_read_and_repaired() {
 #[test]
 fn the_shared_file_service_takes_any_messages() {
     replay("ringer_wire", targets::ringer_wire, |rng| {
+        // What junctions are made of, and queries.
+        if rng.below(4) == 0 {
+            let words =
+                ["cell ", "server ", "\n", "0123456789abcdef", "f", "a:1", "unix:/x", " ", "tag:"];
+            let words = (0..rng.index(12)).map(|_| *rng.pick(&words).expect("words"));
+            return words.collect::<String>().into_bytes();
+        }
         // Small numbers, as most fields are; a frame around them half of the time.
         let mut data: Vec<u8> =
             (0..rng.index(300)).map(|_| rng.below(12).to_le_bytes()[0]).collect();

@@ -1,6 +1,6 @@
 //! `ringer attach` and `detach`, and what a mount says of the cells that are attached.
 
-use super::{addresses, ask, copies, no_cell};
+use super::{FoundReport, addresses, ask, copies, no_cell};
 use crate::cli::ringer::{Attach, Detach, Reaching};
 use crate::failure::{DONE, Failure, Outcome};
 use crate::output::Output;
@@ -8,7 +8,7 @@ use rustix::io::Errno;
 use serde::Serialize;
 use std::path::Path;
 use weft::net::Address;
-use weft::ringer::live::{CELLS_XATTR, STORE_XATTR};
+use weft::ringer::live::{CELLS_XATTR, COMPLETE_XATTR, STORE_XATTR};
 use weft::ringer::net::{Answer, Ask};
 use weft::ringer::{CellId, JUNCTION_XATTR, Junction};
 
@@ -59,6 +59,74 @@ pub(super) fn number_of(reaching: &Reaching) -> Result<CellId, Failure> {
         Answer::Status { status } => Ok(CellId(status.cell)),
         _ => Err(Failure::new("the server said something else")),
     }
+}
+
+/// How a cell was asked, as JSON.
+#[derive(Debug, Serialize)]
+pub(super) struct AskedCell {
+    cell: String,
+    /// Where it is seen, from the mount's root.
+    path: String,
+    /// `complete`, `cut`, `pruned`, `unreachable` or `refused`.
+    state: String,
+    found: u64,
+    /// Why not all is told, if that is so.
+    why: String,
+}
+
+impl AskedCell {
+    fn parse(line: &str) -> Option<Self> {
+        let mut parts = line.splitn(5, '\t');
+        let mut next = || parts.next();
+        Some(Self {
+            cell: next()?.to_owned(),
+            state: next()?.to_owned(),
+            found: next()?.parse().ok()?,
+            path: next()?.to_owned(),
+            why: next()?.to_owned(),
+        })
+    }
+}
+
+/// `ringer search` of a mount: the cells that are attached are asked too.
+pub(super) fn search(out: Output, mountpoint: &Path, query: &str, limit: u32) -> Outcome {
+    let fails = |e: std::io::Error| Failure::new(format!("{}: {e}", mountpoint.display()));
+    copies::get(mountpoint, STORE_XATTR).map_err(|e| no_cell(mountpoint, e))?;
+    if query.contains('/') {
+        return Err(Failure::usage("a mount is asked by the name of a folder: without '/'"));
+    }
+    let folder = mountpoint.join(".query").join(query);
+    let mut paths = Vec::new();
+    for link in std::fs::read_dir(&folder).map_err(fails)? {
+        let target = match std::fs::read_link(link.map_err(fails)?.path()) {
+            Ok(target) => target,
+            // It does not fit any more.
+            Err(e) if e.kind() == std::io::ErrorKind::NotFound => continue,
+            Err(e) => return Err(fails(e)),
+        };
+        let target = target.to_string_lossy().into_owned();
+        paths.push(target.strip_prefix("../..").map(str::to_owned).unwrap_or(target));
+    }
+    paths.sort_unstable();
+    let has_all = copies::get(&folder, COMPLETE_XATTR).is_ok_and(|text| text == "1");
+    let limit = usize::try_from(limit).unwrap_or(usize::MAX);
+    let complete = has_all && paths.len() <= limit;
+    paths.truncate(limit);
+    let asked = copies::get(&folder, CELLS_XATTR).unwrap_or_default();
+    let cells = asked.lines().filter_map(AskedCell::parse).collect();
+    let report = FoundReport { paths, complete, cells };
+    out.report(&report, |to| report.paths.iter().try_for_each(|path| writeln!(to, "{path}")))?;
+    for AskedCell { cell, path, state, why, .. } in &report.cells {
+        match state.as_str() {
+            "complete" | "pruned" => {}
+            "cut" => out.note(&format!("cell {cell} at {path} has more ({why})")),
+            _ => out.note(&format!("cell {cell} at {path} is {state}: {why}")),
+        }
+    }
+    if !complete {
+        out.note("there may be more");
+    }
+    Ok(DONE)
 }
 
 fn why_not(dir: &Path, e: Errno) -> Failure {

@@ -214,6 +214,26 @@ impl InnerCells {
         }
     }
 
+    /// The outermost cell's servers, and what they are called with.
+    pub(super) fn outermost(&self) -> (&[Address], Option<&ClientTls>) {
+        (&self.options.servers, self.options.tls.as_ref().map(|(client, _)| client))
+    }
+
+    /// What the servers of a cell are called with.
+    pub(super) fn certificates_of(
+        &self,
+        junction: &Junction,
+    ) -> std::result::Result<Option<ClientTls>, String> {
+        let pair = self.certificates(junction).map_err(|failure| failure.message)?;
+        Ok(pair.map(|(client, _)| client))
+    }
+
+    /// Tells the server of a cell what was changed here.
+    pub(super) fn tell(&self, cell: CellId) -> Result<()> {
+        let fs = locked(&self.cells).get(&cell).and_then(|cell| cell.fs.get().cloned());
+        fs.filter(|fs| fs.standing().1 > 0).map_or(Ok(()), |fs| fs.sync())
+    }
+
     /// Opens, in a thread of its own, the cells of which an earlier life may have changes.
     pub(super) fn reopen(self: &Arc<Self>) -> std::io::Result<()> {
         let mut left = BTreeSet::new();

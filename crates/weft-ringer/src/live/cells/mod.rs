@@ -16,6 +16,7 @@ mod calls;
 mod inner;
 mod nodes;
 mod place;
+mod search;
 
 use std::sync::{Arc, Mutex};
 
@@ -24,13 +25,15 @@ use weft_vfs::{DirEntry, Entry, Error, FileKind, FileSystem, Ino, Result};
 use self::inner::InnerCells;
 use self::nodes::{Nodes, is_mapped};
 use self::place::Place;
+use self::search::{Searcher, Shared};
 use super::LiveOptions;
 use super::engine::locked;
 use super::fs::RingerFs;
 use crate::junction::Junction;
 use crate::types::RnodeId;
 
-/// The attribute of a cell's root that tells how the cells are that this mount has walked into.
+/// The attribute of a mount's root that tells how the cells are that it has walked into; and of a query
+/// folder how each cell was asked.
 pub const CELLS_XATTR: &[u8] = b"user.weft.cells";
 
 /// A cell, with those that are attached in it, as this client has them: a file system that other
@@ -67,6 +70,8 @@ impl CellTree {
         let outer = Arc::new(RingerFs::join(options)?);
         let failed = |e| crate::net::Error::io(format!("{}: cells", directory.display()), e);
         cells.reopen().map_err(failed)?;
+        let searcher = Arc::new(Searcher::new(&cells, outer.cell()));
+        outer.search_with(Box::new(Shared(searcher)));
         let root = Arc::new(Place::outermost(Arc::clone(&outer)));
         Ok(Self { root, outer, cells, nodes: Mutex::new(Nodes::new()) })
     }

@@ -39,8 +39,8 @@ use self::layout::{
 use self::session::{Election, Session};
 use super::local_index::LocalIndex;
 use super::{
-    CellStore, Change, Hits, IndexSource, Record, Revision, Store, StoreError, StoreResult,
-    Transaction,
+    CellStore, Change, Having, Hits, IndexSource, Record, Revision, Store, StoreError, StoreResult,
+    Term, Transaction,
 };
 use crate::query::Query;
 use crate::types::{RnodeId, Version};
@@ -499,6 +499,14 @@ impl CellStore for EtcdStore {
 
     fn texts(&self, after: RnodeId, limit: usize) -> StoreResult<Option<Vec<(RnodeId, Version)>>> {
         self.index.texts(after, limit)
+    }
+
+    fn having(&self, attribute: &str, limit: usize) -> StoreResult<Option<Having>> {
+        self.index.having(attribute, limit)
+    }
+
+    fn terms(&self, max: usize) -> StoreResult<Option<Vec<Term>>> {
+        self.index.terms(max)
     }
 
     fn is_owned(&self) -> bool {

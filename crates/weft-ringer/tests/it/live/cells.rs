@@ -4,7 +4,8 @@ use std::io::Write;
 use std::net::TcpListener;
 use std::time::Duration;
 
-use weft_ringer::live::{CELLS_XATTR, CellTree, LiveOptions};
+use weft_block::Rng;
+use weft_ringer::live::{CELLS_XATTR, COMPLETE_XATTR, CellTree, LiveOptions};
 use weft_ringer::net::{Answer, Ask, ask};
 use weft_ringer::{CellId, JUNCTION_XATTR, Junction};
 use weft_vfs::{
@@ -266,4 +267,138 @@ fn what_a_dead_client_had_changed_inside_is_sent_by_its_next_life() {
         std::thread::sleep(Duration::from_millis(50));
     }
     assert_eq!(read(&b, "after").expect("it is there"), b"2");
+}
+
+/// The folder of a query: paths of what is in it, whether that is all, and how each cell was asked.
+fn search(fs: &dyn FileSystem, query: &str) -> (Vec<String>, bool, Vec<String>) {
+    let top = fs.lookup(fs.root(), b".query").expect("the folders").attr.ino;
+    let folder = fs.lookup(top, query.as_bytes()).expect("a folder").attr.ino;
+    let text = |bytes: Vec<u8>| String::from_utf8(bytes).expect("text");
+    let mut paths = Vec::new();
+    fs.readdir_plus(folder, DirCursor(0), &mut |dirent, entry| {
+        if dirent.name != b"." && dirent.name != b".." {
+            let target = text(fs.readlink(entry.attr.ino).expect("a link"));
+            paths.push(target.strip_prefix("../..").expect("from the root").to_owned());
+            fs.forget(entry.attr.ino, 1);
+        }
+        true
+    })
+    .expect("a listing");
+    paths.sort();
+    let complete = fs.getxattr(folder, COMPLETE_XATTR).expect("it says") == b"1";
+    let cells = text(fs.getxattr(folder, CELLS_XATTR).expect("it says"));
+    fs.forget(folder, 1);
+    let cells = cells.lines().map(|line| {
+        let words: Vec<&str> = line.split('\t').collect();
+        format!("{} {}", words[3], words[1])
+    });
+    (paths, complete, cells.collect())
+}
+
+fn tag(fs: &dyn FileSystem, path: &str, tags: &str) {
+    let file = ino(fs, path).expect("it is there");
+    fs.setxattr(file, b"user.xdg.tags", tags.as_bytes(), XattrSet::Any).expect("it is tagged");
+}
+
+#[test]
+fn a_search_goes_across_cells_and_says_of_each_how() {
+    let (outer, mid) = (Cell::new(EPOCH), Cell::new(EPOCH));
+    let mut inner = Cell::new(EPOCH);
+    let a = join(&outer, "a");
+    attach(&a, "m", &mid);
+    attach(&a, "m/d", &inner);
+    for path in ["one", "m/two", "m/d/three"] {
+        write(&a, path, b"x");
+        tag(&a, path, "un");
+    }
+    let all = ["/m/d/three", "/m/two", "/one"].map(str::to_owned).to_vec();
+    let asked = |how: [&str; 3]| {
+        let paths = ["/", "/m", "/m/d"];
+        paths.iter().zip(how).map(|(path, how)| format!("{path} {how}")).collect::<Vec<_>>()
+    };
+    let complete = asked(["complete"; 3]);
+    assert_eq!(search(&a, "tag:un"), (all.clone(), true, complete.clone()));
+    // They have said what they have by now.
+    let pruned = asked(["complete", "pruned", "pruned"]);
+    assert_eq!(search(&a, "tag:draft"), (vec![], true, pruned.clone()));
+    assert_eq!(
+        search(&a, "thr"),
+        (vec!["/m/d/three".into()], true, asked(["complete", "pruned", "complete"]))
+    );
+    assert_eq!(search(&a, "project:x").2, pruned);
+    assert_eq!(search(&a, "kind:dir").2, complete);
+    // What was added since is never missed, whoever did it.
+    let b = inner.join("b");
+    tag(&b, "three", "un,draft");
+    b.sync().expect("it is with the server");
+    assert_eq!(search(&a, "tag:draft").0, ["/m/d/three"]);
+    // Nor by a server of another life.
+    inner.stop();
+    let (found, is_all, how) = search(&a, "tag:un");
+    assert_eq!((&found[..], is_all), (&all[1..], false));
+    assert_eq!(how, asked(["complete", "complete", "unreachable"]));
+    inner.start();
+    b.sync().expect("it goes on");
+    assert_eq!(search(&a, "tag:un"), (all, true, complete));
+    // Another cell at the address is not asked.
+    let wrong = Junction { cell: CellId(7), servers: vec![inner.address().to_string()] };
+    set(&a, mkdir(&a, "wrong"), &wrong.to_string()).expect("a junction");
+    let (_, is_all, how) = search(&a, "tag:draft");
+    assert!(!is_all && how.contains(&"/wrong refused".to_owned()), "{how:?}");
+}
+
+#[test]
+fn searches_across_cells_agree_with_a_list_of_all_files() {
+    let (outer, mid, inner) = (Cell::new(EPOCH), Cell::new(EPOCH), Cell::new(EPOCH));
+    let a = join(&outer, "a");
+    attach(&a, "m", &mid);
+    attach(&a, "m/d", &inner);
+    let direct = inner.join("b");
+    let rng = &mut Rng::new(0x5eed);
+    let tags = ["un", "deux", "trois", "quatre", "cinq"];
+    let words = ["alpha", "beta", "betamax", "gamma"];
+    let mut files: std::collections::BTreeMap<String, String> = std::collections::BTreeMap::new();
+    let mut pruned = 0;
+    for round in 0..80_u32 {
+        let dir = ["", "m/", "m/d/"][rng.index(3)];
+        let file = format!("{dir}{} {}", words[rng.index(words.len())], rng.below(2));
+        // One cell is changed by others as well.
+        let (fs, path): (&dyn FileSystem, &str) = match file.strip_prefix("m/d/") {
+            Some(rest) if round % 2 == 0 => (&direct, rest),
+            _ => (&a, &file),
+        };
+        if files.contains_key(&file) && rng.below(3) == 0 {
+            let (above, name) = path.rsplit_once('/').unwrap_or(("", path));
+            let above = ino(fs, above).expect("it is there");
+            fs.unlink(above, name.as_bytes()).expect("it is removed");
+            files.remove(&file);
+        } else if rng.below(2) == 0 {
+            let set = tags[rng.index(tags.len())];
+            write(fs, path, b"");
+            tag(fs, path, set);
+            files.insert(file.clone(), set.to_owned());
+        }
+        direct.sync().expect("it is with the server");
+        let wanted = tags[rng.index(tags.len())];
+        let start = ["alp", "beta", "betam", "g", "delta"][rng.index(5)];
+        for (query, fits) in [
+            (
+                format!("tag:{wanted}"),
+                Box::new(|_: &str, t: &str| t == wanted) as Box<dyn Fn(&str, &str) -> bool>,
+            ),
+            (
+                format!("{start} kind:file"),
+                Box::new(|f: &str, _: &str| {
+                    f.rsplit('/').next().is_some_and(|name| name.starts_with(start))
+                }),
+            ),
+        ] {
+            let model = files.iter().filter(|(file, t)| fits(file, t));
+            let model: Vec<String> = model.map(|(file, _)| format!("/{file}")).collect();
+            let (found, is_all, how) = search(&a, &query);
+            assert_eq!((found, is_all), (model, true), "round {round}: {query}: {how:?}");
+            pruned += how.iter().filter(|line| line.ends_with("pruned")).count();
+        }
+    }
+    assert!(pruned > 0, "summaries are of no use");
 }
