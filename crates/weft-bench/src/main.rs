@@ -100,6 +100,8 @@ enum What {
     RingerSizes,
     /// The shared file service: a large file by size of blocks, beside SSHFS
     RingerBulk,
+    /// The shared file service: a large file in an encrypted directory, and beside it
+    RingerEncrypted,
     /// The shared file service: searches by tag among 100 files and a million
     RingerSearch,
     /// The shared file service: what one server does for up to 1,000 clients, simulated
@@ -263,7 +265,7 @@ fn main() -> Result<()> {
         _ => {}
     }
     let bench = Bench::new(&cli)?;
-    let all: [(&str, Measurement); 22] = [
+    let all: [(&str, Measurement); 23] = [
         ("limits", limits::limits),
         ("optimisations", engine::optimisations),
         ("blocks", engine::blocks),
@@ -284,6 +286,7 @@ fn main() -> Result<()> {
         ("ringer", ringer::operations),
         ("ringer-sizes", ringer::sizes),
         ("ringer-bulk", ringer::bulk),
+        ("ringer-encrypted", ringer::encrypted),
         ("ringer-search", ringer::search),
         ("ringer-scale", ringer::scale),
     ];
@@ -316,6 +319,7 @@ fn main() -> Result<()> {
         What::Ringer => ringer::operations(&bench),
         What::RingerSizes => ringer::sizes(&bench),
         What::RingerBulk => ringer::bulk(&bench),
+        What::RingerEncrypted => ringer::encrypted(&bench),
         What::RingerSearch => ringer::search(&bench),
         What::RingerScale => ringer::scale(&bench),
         What::Transform => transform::transform(&bench),

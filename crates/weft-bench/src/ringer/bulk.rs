@@ -17,7 +17,7 @@ const BYTES: u64 = 256 << 20;
 const QUICK_BYTES: u64 = 32 << 20;
 
 /// A cell with two mounts. They go with this.
-struct Pair<'a> {
+pub(super) struct Pair<'a> {
     bench: &'a Bench,
     dir: tempfile::TempDir,
     server: Child,
@@ -34,7 +34,7 @@ impl Drop for Pair<'_> {
 }
 
 impl<'a> Pair<'a> {
-    fn new(bench: &'a Bench, block_size: &str) -> Result<Self> {
+    pub(super) fn new(bench: &'a Bench, block_size: &str) -> Result<Self> {
         let dir = tempfile::tempdir_in(&bench.work)?;
         let address = format!("unix:{}", dir.path().join("mds").display());
         let server = Command::new(&bench.weft)
@@ -60,13 +60,13 @@ impl<'a> Pair<'a> {
         Ok(pair)
     }
 
-    fn at(&self, name: &str) -> PathBuf {
+    pub(super) fn at(&self, name: &str) -> PathBuf {
         self.dir.path().join(name)
     }
 }
 
 /// A file that resembles no other, written a MiB at a time, durable.
-fn random(path: &Path, bytes: u64, seed: u64) -> Result<()> {
+pub(super) fn random(path: &Path, bytes: u64, seed: u64) -> Result<()> {
     let mut rng = Rng::new(seed);
     let mut file = File::create(path)?;
     let mut block = vec![0; 1 << 20];
@@ -78,7 +78,7 @@ fn random(path: &Path, bytes: u64, seed: u64) -> Result<()> {
 }
 
 /// Seconds to read a file to its end.
-fn read(path: &Path, bytes: u64) -> Result<f64> {
+pub(super) fn read(path: &Path, bytes: u64) -> Result<f64> {
     let mut buf = vec![0; 1 << 20];
     let began = Instant::now();
     let mut file = File::open(path)?;

@@ -7,6 +7,7 @@
 
 mod bulk;
 mod desk;
+mod encrypted;
 mod scale;
 mod search;
 mod sizes;
@@ -14,6 +15,7 @@ mod sshfs;
 
 pub use self::bulk::bulk;
 use self::desk::Desk;
+pub use self::encrypted::encrypted;
 pub use self::scale::scale;
 pub use self::search::search;
 pub use self::sizes::sizes;
