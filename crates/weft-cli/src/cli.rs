@@ -29,7 +29,8 @@ pub struct Cli {
     #[arg(long, global = true)]
     pub json: bool,
     /// Say nothing but errors, and show no progress
-    #[arg(long, short, global = true)]
+    // Said twice where a command runs itself again in the background.
+    #[arg(long, short, global = true, overrides_with = "quiet")]
     pub quiet: bool,
     /// Log what happens inside (twice for more); `WEFT_LOG` takes a filter
     #[arg(long, short, global = true, action = clap::ArgAction::Count)]

@@ -285,7 +285,7 @@ fn what_cannot_be_shared_says_why() {
     let err = bench.fails(1, &["ringer", "status", "unix:nobody"]);
     assert!(err.contains("cannot connect"), "{err}");
     bench.write("cell", b"this is no cell, it is a text");
-    let args = ["ringer", "serve", "cell", "--listen", "unix:s", "--background"];
+    let args = ["ringer", "serve", "cell", "--listen", "unix:s", "--background", "--quiet"];
     let err = bench.fails(1, &args);
     assert!(err.contains("cell"), "{err}");
     fs::create_dir(bench.path("m")).unwrap();
