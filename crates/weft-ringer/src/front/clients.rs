@@ -293,7 +293,8 @@ impl Front {
             }
         }
         for id in made {
-            if self.leases.held(id, client).is_none() {
+            // Less is what it asked for before, and the parent has not yet said that there is no such thing.
+            if self.leases.held(id, client).is_none_or(|(mode, _)| mode < Mode::Write) {
                 self.born(client, id);
             }
         }

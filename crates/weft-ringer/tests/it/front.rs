@@ -145,7 +145,23 @@ impl Cell {
         self.run(Event::Front(FrontEvent::FromClient(message)));
     }
 
-    /// The same, and what the front answers.
+    /// The stranger begins an epoch, and has the lease to make a file in the root: the first number that
+    /// it may give, and the root's version.
+    fn stranger(&mut self) -> (Epoch, Generation, RnodeId, Version) {
+        let hello = RequestBody::Hello { incarnation: Incarnation(1) };
+        let Reply::Welcome { welcome } = self.strange(Epoch(0), Generation(0), hello) else {
+            panic!("welcome")
+        };
+        let (epoch, id) = (welcome.epoch, RnodeId::new(welcome.slot, welcome.last_count + 1));
+        let generation = Generation(u32::try_from(self.front.epoch().0).expect("small"));
+        let asks = RequestBody::Acquire { rnode: RnodeId::ROOT, mode: Mode::Write };
+        let Reply::Granted { rnode: root, .. } = self.strange(epoch, generation, asks) else {
+            panic!("a lease")
+        };
+        (epoch, generation, id, root.version)
+    }
+
+    /// Says something as the stranger, and returns what the front answers.
     fn strange(&mut self, epoch: Epoch, generation: Generation, body: RequestBody) -> Reply {
         self.say(epoch, generation, body);
         match self.said.pop() {
@@ -208,42 +224,38 @@ fn what_one_has_looked_at_costs_the_others_nothing() {
 #[test]
 fn what_is_not_made_yet_is_not_given_back() {
     let mut cell = Cell::new(1);
-    let hello = |life| RequestBody::Hello { incarnation: Incarnation(life) };
-    let Reply::Welcome { welcome } = cell.strange(Epoch(0), Generation(0), hello(1)) else {
-        panic!("welcome")
-    };
-    let (epoch, id) = (welcome.epoch, RnodeId::new(welcome.slot, welcome.last_count + 1));
-    let generation = Generation(u32::try_from(cell.front.epoch().0).expect("small"));
-    let asks = RequestBody::Acquire { rnode: RnodeId::ROOT, mode: Mode::Write };
-    let Reply::Granted { rnode: root, .. } = cell.strange(epoch, generation, asks) else {
-        panic!("a lease")
-    };
+    let (epoch, generation, id, root) = cell.stranger();
     cell.cut = true;
-    let made = creation(epoch, id, root.version);
+    let made = creation(epoch, id, root);
     cell.say(epoch, generation, RequestBody::Commit { prev: Seq(0), ops: vec![made] });
     assert_eq!(cell.front.covers(id), Some(Mode::Write));
     // The client begins another life.
     cell.cut = false;
-    cell.say(Epoch(0), Generation(0), hello(2));
+    let hello = RequestBody::Hello { incarnation: Incarnation(2) };
+    cell.say(Epoch(0), Generation(0), hello);
     assert_eq!(cell.front.covers(id), None);
     assert!(!cell.lowered.contains(&id), "{:?}", cell.lowered);
+}
+
+#[test]
+fn who_makes_what_it_asked_for_before_holds_all_of_it() {
+    let mut cell = Cell::new(0);
+    let (epoch, generation, id, root) = cell.stranger();
+    // There is no such thing, which the server has not said when it is made.
+    cell.cut = true;
+    cell.say(epoch, generation, RequestBody::Acquire { rnode: id, mode: Mode::Read });
+    let made = creation(epoch, id, root);
+    cell.say(epoch, generation, RequestBody::Commit { prev: Seq(0), ops: vec![made] });
+    let held = cell.front.held(id, STRANGER).map(|(mode, _)| mode);
+    assert_eq!((held, cell.front.covers(id)), (Some(Mode::Write), Some(Mode::Write)));
 }
 
 /// So that nobody waits for the end of its epoch.
 #[test]
 fn a_front_that_ends_gives_back_what_no_client_holds() {
     let mut cell = Cell::new(0);
-    let hello = RequestBody::Hello { incarnation: Incarnation(1) };
-    let Reply::Welcome { welcome } = cell.strange(Epoch(0), Generation(0), hello) else {
-        panic!("welcome")
-    };
-    let (epoch, id) = (welcome.epoch, RnodeId::new(welcome.slot, welcome.last_count + 1));
-    let generation = Generation(u32::try_from(cell.front.epoch().0).expect("small"));
-    let asks = RequestBody::Acquire { rnode: RnodeId::ROOT, mode: Mode::Write };
-    let Reply::Granted { rnode: root, .. } = cell.strange(epoch, generation, asks) else {
-        panic!("a lease")
-    };
-    let made = creation(epoch, id, root.version);
+    let (epoch, generation, id, root) = cell.stranger();
+    let made = creation(epoch, id, root);
     cell.say(epoch, generation, RequestBody::Commit { prev: Seq(0), ops: vec![made] });
     // Who looks at it lets the front know it, and keep it.
     let asks = RequestBody::Acquire { rnode: id, mode: Mode::Write };
