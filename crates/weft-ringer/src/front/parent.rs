@@ -220,6 +220,12 @@ impl Front {
         changes.any(|op| about.is_none_or(|id| touched(op).any(|t| t == id)))
     }
 
+    /// Whether a change of an rnode is under way, whosever it is.
+    pub(super) fn is_changing(&self, id: RnodeId) -> bool {
+        let relayed = self.parent.asked.values().filter_map(|a| a.relayed.as_ref());
+        relayed.flat_map(|(_, _, ops)| ops).flat_map(touched).any(|t| t == id)
+    }
+
     /// Whether anything under way is about an rnode.
     pub(super) fn is_under_way(&self, id: RnodeId) -> bool {
         let about = |a: &Asked| match &a.body {
@@ -375,7 +381,7 @@ impl Front {
                 self.settle(rnode);
             }
             (RequestBody::Acquire { rnode, .. }, Reply::No { why }) => {
-                self.denied(now, rnode, why);
+                self.denied(now, rnode, why, asked.stamp);
             }
             (RequestBody::Acquire { rnode, .. }, _) => self.pump(now, rnode),
             (RequestBody::Lookup { dir, name }, Reply::Found { dirent, token }) => {

@@ -141,9 +141,16 @@ impl Front {
         }
     }
 
-    /// The parent grants no such lease: who waits for it is told so.
-    pub(super) fn denied(&mut self, now: Moment, id: RnodeId, why: Refusal) {
+    /// The parent grants no such lease, as it was asked when things were as of `stamp`: who waits for it
+    /// is told so.
+    pub(super) fn denied(&mut self, now: Moment, id: RnodeId, why: Refusal, stamp: u64) {
+        let is_changing = self.is_changing(id);
         let Some(cached) = self.rnodes.get_mut(&id) else { return };
+        if why == Refusal::Stale && cached.stamp == stamp && !is_changing {
+            // There is no such thing: who was about to make it did not.
+            cached.mode = None;
+            cached.forget_state();
+        }
         let (cover, mut refused) = (cached.mode, Vec::new());
         cached.waiting.retain(|w| match w.want {
             Want::Grant { mode, token } if cover < Some(mode.max(Mode::Read)) => {

@@ -85,6 +85,7 @@ impl Cell {
                         match action {
                             FrontAction::ToParent(message) => {
                                 self.upstream += 1;
+                                assert!(self.upstream < 10_000, "they talk without end");
                                 if let RequestBody::Lower { rnode, .. } = message.request.body {
                                     self.lowered.push(rnode);
                                 }
@@ -138,11 +139,16 @@ impl Cell {
     }
 
     /// Somebody who makes it up says something to the front.
-    fn say(&mut self, epoch: Epoch, generation: Generation, body: RequestBody) {
+    fn say(
+        &mut self,
+        epoch: Epoch,
+        generation: Generation,
+        body: RequestBody,
+    ) -> Vec<(CallId, Outcome)> {
         self.calls += 1;
         let request = Request { id: RequestId(self.calls), body };
         let message = ToServer { client: STRANGER, epoch, generation, request };
-        self.run(Event::Front(FrontEvent::FromClient(message)));
+        self.run(Event::Front(FrontEvent::FromClient(message)))
     }
 
     /// The stranger begins an epoch, and has the lease to make a file in the root: the first number that
@@ -235,6 +241,28 @@ fn what_is_not_made_yet_is_not_given_back() {
     cell.say(Epoch(0), Generation(0), hello);
     assert_eq!(cell.front.covers(id), None);
     assert!(!cell.lowered.contains(&id), "{:?}", cell.lowered);
+}
+
+#[test]
+fn who_waits_for_what_is_never_made_is_told_so() {
+    let mut cell = Cell::new(1);
+    let (epoch, generation, id, root) = cell.stranger();
+    cell.cut = true;
+    let made = creation(epoch, id, root);
+    cell.say(epoch, generation, RequestBody::Commit { prev: Seq(0), ops: vec![made] });
+    let waits = cell.run(Event::Client(0, ClientEvent::Call(CallId(1000), Call::Get { id })));
+    assert_eq!(waits, [], "it is the maker's");
+    // Who was to make it begins another life, and the change never comes.
+    cell.cut = false;
+    let hello = RequestBody::Hello { incarnation: Incarnation(2) };
+    let mut told = cell.say(Epoch(0), Generation(0), hello);
+    for _ in 0..20 {
+        cell.now = cell.now.after(600_000);
+        told.extend(cell.run(Event::Front(FrontEvent::Tick)));
+        told.extend(cell.run(Event::Client(0, ClientEvent::Tick)));
+    }
+    assert_eq!(told, [(CallId(1000), Outcome::Refused(Refusal::Stale))]);
+    assert_eq!(cell.front.covers(id), None);
 }
 
 #[test]
