@@ -293,8 +293,9 @@ impl Front {
             }
         }
         for id in made {
-            // Less is what it asked for before, and the parent has not yet said that there is no such thing.
-            if self.leases.held(id, client).is_none_or(|(mode, _)| mode < Mode::Write) {
+            // It may have asked for it before, and the parent not yet have said that there is no such thing.
+            let held = self.leases.held(id, client).map(|(mode, _)| mode);
+            if held.min(self.covers(id)) < Some(Mode::Write) {
                 self.born(client, id);
             }
         }

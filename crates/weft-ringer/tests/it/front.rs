@@ -267,15 +267,17 @@ fn who_waits_for_what_is_never_made_is_told_so() {
 
 #[test]
 fn who_makes_what_it_asked_for_before_holds_all_of_it() {
-    let mut cell = Cell::new(0);
-    let (epoch, generation, id, root) = cell.stranger();
-    // There is no such thing, which the server has not said when it is made.
-    cell.cut = true;
-    cell.say(epoch, generation, RequestBody::Acquire { rnode: id, mode: Mode::Read });
-    let made = creation(epoch, id, root);
-    cell.say(epoch, generation, RequestBody::Commit { prev: Seq(0), ops: vec![made] });
-    let held = cell.front.held(id, STRANGER).map(|(mode, _)| mode);
-    assert_eq!((held, cell.front.covers(id)), (Some(Mode::Write), Some(Mode::Write)));
+    for mode in [Mode::Read, Mode::Write] {
+        let mut cell = Cell::new(0);
+        let (epoch, generation, id, root) = cell.stranger();
+        // There is no such thing, which the server has not said when it is made.
+        cell.cut = true;
+        cell.say(epoch, generation, RequestBody::Acquire { rnode: id, mode });
+        let made = creation(epoch, id, root);
+        cell.say(epoch, generation, RequestBody::Commit { prev: Seq(0), ops: vec![made] });
+        let held = cell.front.held(id, STRANGER).map(|(mode, _)| mode);
+        assert_eq!((held, cell.front.covers(id)), (Some(Mode::Write), Some(Mode::Write)));
+    }
 }
 
 /// So that nobody waits for the end of its epoch.
