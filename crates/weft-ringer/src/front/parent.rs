@@ -443,7 +443,13 @@ impl Front {
             self.rnodes.clear();
             let retry_micros = self.options.recall_retry_micros;
             self.leases = Leases::new(self.generation(), retry_micros);
-            self.become_active(now);
+            if welcome.reclaim {
+                // The parent began this epoch in an earlier life, and waits to be told what is held in it.
+                self.parent.phase = Phase::Reclaiming(Vec::new());
+                self.claim(now);
+            } else {
+                self.become_active(now);
+            }
             return;
         }
         self.parent.ends = self.parent.ends.max(ends);

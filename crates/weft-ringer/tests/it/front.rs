@@ -10,7 +10,9 @@ use weft_ringer::front::{Front, FrontAction, FrontEvent, FrontOptions};
 use weft_ringer::mds::{Mds, MdsEvent, MdsOptions};
 use weft_ringer::op::{Change, Logged, Make, Op};
 use weft_ringer::store::MemoryStore;
-use weft_ringer::wire::{Enclosed, FromServer, Refused, Reply, Request, RequestBody, ToServer};
+use weft_ringer::wire::{
+    Enclosed, FromServer, Refused, Reply, Request, RequestBody, ToServer, Welcome,
+};
 use weft_ringer::{
     ClientId, Epoch, Generation, Incarnation, Mode, Moment, Name, Refusal, RequestId, RnodeId, Seq,
     Token, Version,
@@ -278,6 +280,32 @@ fn who_makes_what_it_asked_for_before_holds_all_of_it() {
         let held = cell.front.held(id, STRANGER).map(|(mode, _)| mode);
         assert_eq!((held, cell.front.covers(id)), (Some(Mode::Write), Some(Mode::Write)));
     }
+}
+
+/// A server that ended when it had begun an epoch, and had not said so, waits in its next life for what
+/// is held in that.
+#[test]
+fn a_front_that_holds_nothing_yet_says_so() {
+    let mut front = Front::new(FRONT, Incarnation(1), FrontOptions::default());
+    let now = Moment(1_000_000);
+    let [FrontAction::ToParent(hello)] = &front.handle(now, FrontEvent::Tick)[..] else {
+        panic!("a hello")
+    };
+    let welcome = Welcome {
+        epoch: Epoch(4),
+        lasts_micros: 15_000_000,
+        slot: 1,
+        last_count: 0,
+        applied: Seq(0),
+        refused: None,
+        reclaim: true,
+    };
+    let (generation, id, reply) = (Generation(2), hello.request.id, Reply::Welcome { welcome });
+    let event = FrontEvent::FromParent(FromServer::Reply { generation, id, reply });
+    let said = front.handle(now, event);
+    let [FrontAction::ToParent(message)] = &said[..] else { panic!("{said:?}") };
+    let nothing = RequestBody::Reclaim { claims: Vec::new(), last: true };
+    assert_eq!((message.epoch, &message.request.body), (Epoch(4), &nothing));
 }
 
 /// So that nobody waits for the end of its epoch.
