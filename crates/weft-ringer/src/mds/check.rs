@@ -5,6 +5,7 @@
 
 use std::collections::{BTreeMap, BTreeSet};
 
+use super::answered::Answer;
 use super::records::number_of;
 use super::snapshots;
 use crate::encryption;
@@ -353,6 +354,7 @@ fn check_snapshots(
         });
     }
     let slots: BTreeSet<u32> = roots.keys().map(|root| root.slot()).collect();
+    every(store, b'b', checked, |_, _: Answer, _| {})?;
     let mut origins = snapshots::origins(store)?;
     for (id, rnode) in rnodes.iter().filter(|(id, _)| id.is_of_snapshot()) {
         checked.expect(slots.contains(&id.slot()), "snapshot", || {

@@ -12,6 +12,7 @@
 //!   store the elder can change nothing.
 
 mod access;
+mod answered;
 mod archives;
 mod brought;
 mod check;
@@ -192,7 +193,7 @@ impl Mds {
             reclaim_until: now.after(options.epoch_micros * 2),
             due: history::Due::new(now, wall),
             texts: text::Sweep::new(),
-            snapshots: snapshots::Snapshots::new(),
+            snapshots: snapshots::Snapshots::load(store)?,
             archives: Archives::load(store, generation, now)?,
             options,
             generation,

@@ -18,6 +18,7 @@
 //! p dir name           a snapshot of a directory
 //! P                    the last slot that a snapshot was given
 //! q slot               a snapshot that is removed, and not all gone yet
+//! b number             the answer to a request about snapshots
 //! y rnode rnode        nothing: the second, in a snapshot, is what the first was
 //! t rnode              the content of a file whose text is searched for
 //! T rnode              that text, with the content

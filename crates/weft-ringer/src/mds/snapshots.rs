@@ -16,10 +16,11 @@
 //!   (`q`), also after a restart.
 
 use std::cell::Cell;
-use std::collections::{BTreeMap, BTreeSet, VecDeque};
+use std::collections::{BTreeMap, BTreeSet};
 
 use weft_vfs::Time;
 
+use super::answered::{self, Answer, Answers};
 use super::commit::Stop;
 use super::records::{self, key, number_of};
 use super::{Mds, ToClient, copies};
@@ -41,8 +42,6 @@ const SNAPSHOTS_MAX: usize = 1000;
 const PASSES_MAX: u32 = 64;
 /// The most snapshots that wait to be made.
 const MAKING_MAX: usize = 16;
-/// Answers that are kept for requests that come twice.
-const ANSWERED_MAX: usize = 1000;
 /// Records that are removed at once.
 const CLEARED_AT_ONCE: usize = 300;
 /// Names that are read at once.
@@ -110,26 +109,13 @@ pub(super) struct Snapshots {
     granted: Vec<(RnodeId, crate::types::Token)>,
     /// There may be some to clear away.
     clears: Cell<bool>,
-    /// The last requests that were answered, and how.
-    answered: VecDeque<(ClientId, RequestId, Reply)>,
+    answers: Answers,
 }
 
 impl Snapshots {
-    pub(super) fn new() -> Self {
-        Self { clears: Cell::new(true), ..Self::default() }
-    }
-
-    /// How a request was answered that has come before.
-    fn answer_to(&self, client: ClientId, request: RequestId) -> Option<Reply> {
-        let said = self.answered.iter().find(|(c, r, _)| (*c, *r) == (client, request));
-        said.map(|(_, _, reply)| reply.clone())
-    }
-
-    fn note(&mut self, client: ClientId, request: RequestId, reply: &Reply) {
-        if self.answered.len() >= ANSWERED_MAX {
-            self.answered.pop_front();
-        }
-        self.answered.push_back((client, request, reply.clone()));
+    pub(super) fn load(store: &dyn Store) -> StoreResult<Self> {
+        let answers = Answers::load(store)?;
+        Ok(Self { clears: Cell::new(true), answers, ..Self::default() })
     }
 
     /// A directory is gone: so are its snapshots.
@@ -301,7 +287,7 @@ fn copy(
     let snapshot = Snapshot { root, at: making.at, names, mark: making.mark };
     transaction.put(snapshot_key(making.dir, &making.name), encode(&snapshot));
     transaction.put(LAST_SLOT.to_vec(), encode(&slot));
-    let fits = transaction.changes.len() <= store.changes_max();
+    let fits = transaction.changes.len() + answered::CHANGES <= store.changes_max();
     if fits { Ok(()) } else { Err(Refusal::TooLarge.into()) }
 }
 
@@ -316,26 +302,39 @@ impl Mds {
         request: RequestId,
         body: RequestBody,
     ) -> StoreResult<Option<Reply>> {
-        if let Some(reply) = self.snapshots.answer_to(client, request) {
+        if let Some(reply) = self.snapshots.answers.to(client, request) {
             return Ok(Some(reply));
         }
+        let mut transaction = Transaction::default();
         let reply = match body {
             RequestBody::Snapshot { dir, name, mark } => {
                 let at = self.due.wall(now);
                 self.begin_snapshot(store, client, request, dir, name, mark, at)?
             }
             RequestBody::RemoveSnapshot { dir, name } => {
-                match self.remove_snapshot(store, dir, &name) {
-                    Ok(reply) => Some(reply),
-                    Err(Stop::Refused(why)) => Some(Reply::No { why }),
-                    Err(Stop::Store(e)) => return Err(e),
-                }
+                Some(self.remove_snapshot(store, dir, &name, &mut transaction)?)
             }
             _ => Some(Reply::No { why: Refusal::Invalid }),
         };
-        if let Some(reply) = &reply {
-            self.snapshots.note(client, request, reply);
+        let Some(reply) = reply else { return Ok(None) };
+        self.commit_answer(store, transaction, Answer { client, request, reply }).map(Some)
+    }
+
+    /// Commits what was asked for, with the answer.
+    fn commit_answer(
+        &mut self,
+        store: &mut dyn Store,
+        mut transaction: Transaction,
+        mut answer: Answer,
+    ) -> StoreResult<Reply> {
+        self.snapshots.answers.put(&answer, &mut transaction);
+        match self.commit(store, transaction) {
+            Ok(_) => {}
+            Err(StoreError::Full) => answer.reply = Reply::No { why: Refusal::NoSpace },
+            Err(e) => return Err(e),
         }
+        let reply = answer.reply.clone();
+        self.snapshots.answers.push(answer);
         Ok(reply)
     }
 
@@ -382,23 +381,19 @@ impl Mds {
 
     /// A snapshot is to go.
     fn remove_snapshot(
-        &mut self,
-        store: &mut dyn Store,
+        &self,
+        store: &dyn Store,
         dir: RnodeId,
         name: &Name,
-    ) -> Result<Reply, Stop> {
+        transaction: &mut Transaction,
+    ) -> StoreResult<Reply> {
         let key = snapshot_key(dir, name);
         let there: Option<Snapshot> = records::load(store, &key, "snapshot")?;
-        let there = there.ok_or(Refusal::NotFound)?;
-        let mut transaction = Transaction::default();
+        let Some(there) = there else { return Ok(Reply::No { why: Refusal::NotFound }) };
         transaction.remove(key);
         transaction.put(cleared_key(there.root.slot()), Vec::new());
         self.snapshots.clears.set(true);
-        match self.commit(store, transaction) {
-            Ok(_) => Ok(Reply::Held {}),
-            Err(StoreError::Full) => Err(Refusal::NoSpace.into()),
-            Err(e) => Err(e.into()),
-        }
+        Ok(Reply::Held {})
     }
 
     /// Goes on with what is under way.
@@ -430,7 +425,6 @@ impl Mds {
             let wanted = self.written_below(store, &making)?;
             if wanted.is_empty() || making.passes >= PASSES_MAX {
                 let reply = self.make_snapshot(store, &making)?;
-                self.snapshots.note(making.client, making.request, &reply);
                 out.push(self.reply(making.client, making.request, reply));
                 continue;
             }
@@ -456,20 +450,24 @@ impl Mds {
     }
 
     fn make_snapshot(&mut self, store: &mut dyn Store, making: &Making) -> StoreResult<Reply> {
-        if store.get(&snapshot_key(making.dir, &making.name))?.is_some() {
-            return Ok(Reply::No { why: Refusal::Exists });
-        }
         let last: Option<u32> = records::load(store, LAST_SLOT, "snapshots")?;
         let slot = last.unwrap_or(SNAPSHOT_SLOTS) + 1;
         let mut transaction = Transaction::default();
-        let copied = copy(store, making, slot, &mut transaction);
-        let committed = copied.and_then(|()| self.commit(store, transaction).map_err(Stop::from));
-        match committed {
-            Ok(_) => Ok(Reply::Held {}),
-            Err(Stop::Refused(why)) => Ok(Reply::No { why }),
-            Err(Stop::Store(StoreError::Full)) => Ok(Reply::No { why: Refusal::NoSpace }),
-            Err(Stop::Store(e)) => Err(e),
-        }
+        let copied = if store.get(&snapshot_key(making.dir, &making.name))?.is_some() {
+            Err(Refusal::Exists.into())
+        } else {
+            copy(store, making, slot, &mut transaction)
+        };
+        let reply = match copied {
+            Ok(()) => Reply::Held {},
+            Err(Stop::Refused(why)) => {
+                transaction = Transaction::default();
+                Reply::No { why }
+            }
+            Err(Stop::Store(e)) => return Err(e),
+        };
+        let Making { client, request, .. } = *making;
+        self.commit_answer(store, transaction, Answer { client, request, reply })
     }
 
     /// Removes some records of snapshots that are removed.

@@ -43,6 +43,16 @@ impl Desk {
         Self { store, mds: mds.expect("memory"), requests: 0 }
     }
 
+    /// Another life of the server, which hears of all that clients had.
+    fn restart(&mut self, sessions: &[Session]) {
+        let mds = Mds::open(&mut self.store, NOW, Time::default(), MdsOptions::default());
+        self.mds = mds.expect("memory");
+        for session in sessions {
+            let body = RequestBody::Reclaim { claims: Vec::new(), last: true };
+            assert_eq!(self.say(session.client, session.epoch, body), [Reply::Reclaimed {}]);
+        }
+    }
+
     fn say(&mut self, client: ClientId, epoch: Epoch, body: RequestBody) -> Vec<Reply> {
         self.requests += 1;
         self.repeat(client, epoch, RequestId(self.requests), body)
@@ -327,6 +337,19 @@ fn a_request_about_snapshots_that_comes_twice_is_carried_out_once() {
     assert_eq!(names(&mut desk), 0);
     // Made by another meanwhile, it does not go.
     assert_eq!(desk.say(one.client, one.epoch, make(8)), held);
+    assert_eq!(desk.repeat(other.client, other.epoch, removed, remove()), held);
+    assert_eq!(names(&mut desk), 1);
+    // What was refused is not done when it could be.
+    let no = |why| vec![Reply::No { why }];
+    assert_eq!(desk.say(other.client, other.epoch, make(9)), no(Refusal::Exists));
+    let refused = RequestId(desk.requests);
+    assert_eq!(desk.say(one.client, one.epoch, remove()), held);
+    // A later life of the server knows of all that as well.
+    desk.restart(&[one, other]);
+    assert_eq!(desk.repeat(other.client, other.epoch, refused, make(9)), no(Refusal::Exists));
+    assert_eq!(desk.repeat(one.client, one.epoch, made, make(7)), held);
+    assert_eq!(names(&mut desk), 0);
+    assert_eq!(desk.say(one.client, one.epoch, make(10)), held);
     assert_eq!(desk.repeat(other.client, other.epoch, removed, remove()), held);
     assert_eq!(names(&mut desk), 1);
 }

@@ -1,0 +1,104 @@
+//! The last requests about snapshots that were answered, and how.
+//!
+//! A request may come again when it has been answered: who sent it had not heard the answer, or a front
+//! had it twice. To carry it out then would make anew what somebody has removed since, or remove what
+//! somebody has made.
+//!
+//! Invariant: an answer is in the store by the transaction that it is about, so a later life of the
+//! server knows of it as well. Of refusals too: what was refused may be possible by now.
+
+use std::collections::VecDeque;
+
+use super::records::{damaged, key, number_of};
+use crate::store::{Store, StoreResult, Transaction};
+use crate::types::{ClientId, RequestId};
+use crate::wire::{Reply, decode, encode, wire_struct};
+
+/// Answers that are kept.
+const ANSWERS_MAX: u64 = 1000;
+/// What an answer adds to a transaction.
+pub(super) const CHANGES: usize = 2;
+
+/// An answer to a client's request.
+#[derive(Debug, Clone, PartialEq, Eq)]
+pub(super) struct Answer {
+    pub(super) client: ClientId,
+    pub(super) request: RequestId,
+    pub(super) reply: Reply,
+}
+wire_struct!(Answer { client, request, reply });
+
+/// The last answers, each with its number.
+#[derive(Debug, Default)]
+pub(super) struct Answers {
+    last: VecDeque<(u64, Answer)>,
+    next: u64,
+}
+
+impl Answers {
+    /// What the store has.
+    pub(super) fn load(store: &dyn Store) -> StoreResult<Self> {
+        let mut answers = Self::default();
+        for (key, record) in store.range(b"b", b"c", usize::MAX)? {
+            let number = number_of(&key)?;
+            let answer = decode(&record.value).map_err(|_| damaged("answer", &key))?;
+            answers.last.push_back((number, answer));
+            answers.next = number + 1;
+        }
+        Ok(answers)
+    }
+
+    /// How a request was answered that has come before.
+    pub(super) fn to(&self, client: ClientId, request: RequestId) -> Option<Reply> {
+        let is_it = |answer: &Answer| (answer.client, answer.request) == (client, request);
+        self.last.iter().find(|(_, a)| is_it(a)).map(|(_, answer)| answer.reply.clone())
+    }
+
+    /// Adds what keeps an answer to the transaction that it is about.
+    pub(super) fn put(&self, answer: &Answer, transaction: &mut Transaction) {
+        transaction.put(key(b'b', self.next), encode(answer));
+        if let Some((oldest, _)) = self.last.front().filter(|_| self.is_full()) {
+            transaction.remove(key(b'b', *oldest));
+        }
+    }
+
+    /// The transaction was committed.
+    pub(super) fn push(&mut self, answer: Answer) {
+        if self.is_full() {
+            self.last.pop_front();
+        }
+        self.last.push_back((self.next, answer));
+        self.next += 1;
+    }
+
+    fn is_full(&self) -> bool {
+        self.last.len() as u64 >= ANSWERS_MAX
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use crate::store::MemoryStore;
+
+    #[test]
+    fn the_last_answers_are_known_to_the_next_life_and_no_more_are_kept() {
+        let mut store = MemoryStore::new();
+        let mut answers = Answers::load(&store).expect("memory");
+        let client = ClientId(7);
+        for number in 0..ANSWERS_MAX + 10 {
+            let answer = Answer { client, request: RequestId(number), reply: Reply::Held {} };
+            let mut transaction = Transaction::default();
+            answers.put(&answer, &mut transaction);
+            assert!(transaction.changes.len() <= CHANGES);
+            store.commit(&transaction).expect("memory");
+            answers.push(answer);
+        }
+        let loaded = Answers::load(&store).expect("memory");
+        assert_eq!((&loaded.last, loaded.next), (&answers.last, answers.next));
+        assert_eq!(loaded.to(client, RequestId(9)), None);
+        assert_eq!(loaded.to(client, RequestId(10)), Some(Reply::Held {}));
+        assert_eq!(loaded.to(ClientId(8), RequestId(10)), None);
+        assert_eq!(loaded.last.len() as u64, ANSWERS_MAX);
+    }
+}
