@@ -116,7 +116,11 @@ pub(super) fn meet(shared: &Shared, mut link: Conversation, peer: ClientId) -> R
             other.send(&Answer::Met {})?;
             pass_on(shared, link, other)
         }
-        Err(_) => Err(refuse(&mut link, "that client was called and has not come")),
+        Err(_) => {
+            // Who comes from now on is told so as well.
+            drop(held);
+            Err(refuse(&mut link, "that client was called and has not come"))
+        }
     }
 }
 
