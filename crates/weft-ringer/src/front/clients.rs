@@ -232,6 +232,10 @@ impl Front {
         for id in written {
             if self.leases.held(id, client).is_some_and(|(mode, _)| mode == Mode::Write) {
                 self.forget(id);
+                // What it was about to make it makes elsewhere now, if at all.
+                if let Some(cached) = self.rnodes.get_mut(&id).filter(|c| c.unborn) {
+                    (cached.mode, cached.unborn) = (None, false);
+                }
             }
         }
         let (steps, touched) = self.leases.drop_client(now, client);

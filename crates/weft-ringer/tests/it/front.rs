@@ -246,6 +246,21 @@ fn what_is_not_made_yet_is_not_given_back() {
 }
 
 #[test]
+fn nobody_holds_what_its_maker_has_left() {
+    let mut cell = Cell::new(0);
+    let (epoch, generation, id, root) = cell.stranger();
+    cell.cut = true;
+    // It is still being asked for when its maker, here, begins another life.
+    cell.say(epoch, generation, RequestBody::Acquire { rnode: id, mode: Mode::Read });
+    let made = creation(epoch, id, root);
+    cell.say(epoch, generation, RequestBody::Commit { prev: Seq(0), ops: vec![made] });
+    assert_eq!(cell.front.covers(id), Some(Mode::Write));
+    cell.cut = false;
+    cell.say(Epoch(0), Generation(0), RequestBody::Hello { incarnation: Incarnation(2) });
+    assert_eq!(cell.front.covers(id), None);
+}
+
+#[test]
 fn who_waits_for_what_is_never_made_is_told_so() {
     let mut cell = Cell::new(1);
     let (epoch, generation, id, root) = cell.stranger();
