@@ -12,7 +12,7 @@ use std::collections::{BTreeMap, BTreeSet};
 
 use crate::error::Refusal;
 use crate::op::{Effects, View};
-use crate::rnode::{Body, Dirent, Holders, Name, Rnode};
+use crate::rnode::{Dirent, Holders, Name, Rnode};
 use crate::types::{Mode, RnodeId, Seq, Token};
 
 /// An rnode as it is, and of a directory what is known of its names.
@@ -46,12 +46,19 @@ pub(super) struct Lease {
 /// What an attempt lacks.
 #[derive(Debug, Clone, PartialEq, Eq, PartialOrd, Ord)]
 pub(super) enum Need {
-    /// A lease.
-    Lease(RnodeId, Mode),
-    /// What a name is, under a lease on its directory.
-    Name(RnodeId, Name),
-    /// All names of a directory, under a lease on it.
-    Listing(RnodeId),
+    /// A lease; and what will be asked of a directory when it is there.
+    Lease(RnodeId, Mode, Option<Names>),
+    /// Names of a directory, under a lease on it.
+    Names(RnodeId, Names),
+}
+
+/// Names that are asked for.
+#[derive(Debug, Clone, PartialEq, Eq, PartialOrd, Ord)]
+pub(super) enum Names {
+    /// What one is.
+    One(Name),
+    /// All of a directory.
+    All,
 }
 
 /// Why an attempt ended early.
@@ -172,11 +179,22 @@ impl<'a> Sight<'a> {
         }
         // Who may only look is not asked to change.
         let mode = if self.writes && denied.is_none() { Mode::Write } else { at_least };
-        Err(Stop::Need(Need::Lease(id, mode)))
+        Err(Stop::Need(Need::Lease(id, mode, None)))
     }
 
-    pub(super) fn state(&self, id: RnodeId) -> Result<&'a State, Stop> {
-        self.lease(id, Mode::Read)
+    /// The state of a directory, of which these names will be asked for.
+    pub(super) fn directory(
+        &self,
+        dir: RnodeId,
+        names: impl Fn() -> Names,
+    ) -> Result<&'a State, Stop> {
+        let state = self.lease(dir, Mode::Read).map_err(|stop| match stop {
+            Stop::Need(Need::Lease(dir, mode, None)) => {
+                Stop::Need(Need::Lease(dir, mode, Some(names())))
+            }
+            other => other,
+        })?;
+        if state.rnode.is_dir() { Ok(state) } else { Err(Refusal::NotADirectory.into()) }
     }
 }
 
@@ -192,14 +210,12 @@ impl View for Sight<'_> {
     }
 
     fn dirent(&self, dir: RnodeId, name: &Name) -> Result<Option<Dirent>, Stop> {
-        let state = self.lease(dir, Mode::Read)?;
-        if !matches!(state.rnode.body, Body::Directory { .. }) {
-            return Err(Refusal::NotADirectory.into());
-        }
+        let wanted = || Names::One(name.clone());
+        let state = self.directory(dir, wanted)?;
         match state.names.get(name) {
             Some(known) => Ok(*known),
             None if state.complete => Ok(None),
-            None => Err(Stop::Need(Need::Name(dir, name.clone()))),
+            None => Err(Stop::Need(Need::Names(dir, wanted()))),
         }
     }
 

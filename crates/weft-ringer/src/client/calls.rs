@@ -5,7 +5,7 @@ use std::collections::BTreeSet;
 
 use weft_vfs::Time;
 
-use super::cache::{Need, Sight, Stop};
+use super::cache::{Names, Need, Sight, Stop};
 use super::open::Wrote;
 use super::{Call, CallId, Client, ClientAction, Outcome};
 use crate::error::Refusal;
@@ -50,7 +50,7 @@ impl Need {
     /// another client keeps only what has a smaller number than what it waits for: no circle of
     /// clients can do that. The server's answers wait for nobody.
     pub(super) fn pins(&self, mut seen: BTreeSet<RnodeId>) -> BTreeSet<RnodeId> {
-        if let Self::Lease(id, _) = self {
+        if let Self::Lease(id, ..) = self {
             seen.retain(|s| s < id);
         }
         seen
@@ -202,8 +202,23 @@ impl Client {
         };
         let seen = sight.seen.into_inner();
         match result {
-            Ok(outcome) => Tried::Answer(outcome, self.cache.dirty(&seen)),
-            Err(stop) => self.stopped(now, id, stop, seen),
+            Ok(outcome) => {
+                if let (Call::List { dir }, Outcome::Names(entries)) = (call, &outcome) {
+                    self.ahead.listed(*dir, entries);
+                }
+                Tried::Answer(outcome, self.cache.dirty(&seen))
+            }
+            Err(stop) => {
+                let before = self.next_request;
+                let tried = self.stopped(now, id, stop, seen);
+                match call {
+                    _ if self.next_request == before => {}
+                    Call::Lookup { dir, name } => self.ask_named(now, *dir, name),
+                    Call::Get { id } => self.ask_ahead(now, *id),
+                    _ => {}
+                }
+                tried
+            }
         }
     }
 
@@ -303,34 +318,38 @@ impl Client {
         if !self.session.is_active() {
             return;
         }
-        let under_way = |wanted: &dyn Fn(&RequestBody) -> bool| {
-            self.outstanding.values().any(|o| wanted(&o.body))
+        let (rnode, mode, names) = match need {
+            Need::Lease(rnode, mode, names) => (rnode, mode, names),
+            Need::Names(dir, names) => return self.ask_names(now, dir, names),
         };
-        let body = match need {
-            Need::Lease(rnode, mode) => {
-                // What was recalled is given back first. A grant that overtakes this client's changes
-                // would say what was there before them.
-                if self.cache.leases.get(&rnode).is_some_and(|l| l.recall.is_some()) {
-                    return;
-                }
-                let asks = |b: &RequestBody, least: Mode| matches!(b, RequestBody::Acquire { rnode: r, mode: m } if *r == rnode && *m >= least);
-                if under_way(&|b| asks(b, mode)) {
-                    return;
-                }
-                // A request for less is overtaken by this one.
-                self.outstanding.retain(|_, o| !asks(&o.body, Mode::Hold));
-                RequestBody::Acquire { rnode, mode }
-            }
-            Need::Name(dir, name) => {
-                if under_way(
-                    &|b| matches!(b, RequestBody::Lookup { dir: d, name: n } if *d == dir && *n == name),
-                ) {
-                    return;
-                }
-                RequestBody::Lookup { dir, name }
-            }
-            Need::Listing(dir) => {
-                if under_way(&|b| matches!(b, RequestBody::List { dir: d, .. } if *d == dir)) {
+        // What was recalled is given back first. A grant that overtakes this client's changes would say
+        // what was there before them.
+        if self.cache.leases.get(&rnode).is_some_and(|l| l.recall.is_some()) {
+            return;
+        }
+        let asks = |b: &RequestBody, least: Mode| matches!(b, RequestBody::Acquire { rnode: r, mode: m } if *r == rnode && *m >= least);
+        if self.is_under_way(|b| asks(b, mode)) {
+            return;
+        }
+        // A request for less is overtaken by this one.
+        self.outstanding.retain(|_, o| !asks(&o.body, Mode::Hold));
+        self.request(now, RequestBody::Acquire { rnode, mode });
+        // Answered under that lease, if nobody is in the way of it; else asked again when it is there.
+        if let Some(names) = names {
+            self.ask_names(now, rnode, names);
+        }
+    }
+
+    fn is_under_way(&self, wanted: impl Fn(&RequestBody) -> bool) -> bool {
+        self.outstanding.values().any(|o| wanted(&o.body))
+    }
+
+    fn ask_names(&mut self, now: Moment, dir: RnodeId, names: Names) {
+        let body = match names {
+            Names::One(name) => RequestBody::Lookup { dir, name },
+            Names::All => {
+                if self.is_under_way(|b| matches!(b, RequestBody::List { dir: d, .. } if *d == dir))
+                {
                     return;
                 }
                 // Where it left off, if it is the same lease still.
@@ -344,17 +363,16 @@ impl Client {
                 RequestBody::List { dir, after }
             }
         };
-        self.request(now, body);
+        if !self.is_under_way(|b| *b == body) {
+            self.request(now, body);
+        }
     }
 }
 
 fn list(sight: &Sight<'_>, dir: RnodeId) -> Result<Outcome, Stop> {
-    let state = sight.state(dir)?;
-    if !state.rnode.is_dir() {
-        return Err(Refusal::NotADirectory.into());
-    }
+    let state = sight.directory(dir, || Names::All)?;
     if !state.complete {
-        return Err(Stop::Need(Need::Listing(dir)));
+        return Err(Stop::Need(Need::Names(dir, Names::All)));
     }
     let known = state.names.iter();
     let mut entries: Vec<Entry> = known

@@ -409,6 +409,7 @@ impl Client {
                 for (id, lease) in held {
                     self.send_lower(id, lease.token, None);
                 }
+                self.forget_named();
                 self.outstanding.retain(|_, o| !matches!(o.body, RequestBody::Acquire { .. }));
                 self.disown_log();
                 if let Some(at) = self.log.pending.iter().position(|p| p.logged.seq == seq) {

@@ -14,6 +14,7 @@
 //!
 //! Those of blocks that are being written are in `open`.
 
+mod ahead;
 mod cache;
 mod calls;
 mod locks;
@@ -25,6 +26,7 @@ use std::collections::{BTreeMap, BTreeSet};
 
 use weft_vfs::Time;
 
+use self::ahead::Ahead;
 use self::cache::{Cache, Lease, State};
 use self::calls::Waiting;
 use self::locks::Locks;
@@ -306,6 +308,8 @@ struct Outstanding {
     sent: Moment,
     /// Grants up to this one were recalled before they came.
     floor: Token,
+    /// Nobody waits for it: it is not sent again.
+    hint: bool,
 }
 
 /// A client of one cell.
@@ -322,6 +326,7 @@ pub struct Client {
     outstanding: BTreeMap<RequestId, Outstanding>,
     /// Parts of listings that have come, with the lease they were read under.
     listings: BTreeMap<RnodeId, (Token, Vec<Entry>)>,
+    ahead: Ahead,
     out: Vec<ClientAction>,
 }
 
@@ -347,6 +352,7 @@ impl Client {
             next_request: (incarnation.0 << 32) + 1,
             outstanding: BTreeMap::new(),
             listings: BTreeMap::new(),
+            ahead: Ahead::default(),
             out: Vec::new(),
         }
     }
@@ -463,10 +469,19 @@ impl Client {
 
     fn request(&mut self, now: Moment, body: RequestBody) -> RequestId {
         let id = self.next_request();
-        let floor = Token::BORN;
-        self.outstanding.insert(id, Outstanding { body: body.clone(), sent: now, floor });
+        let outstanding =
+            Outstanding { body: body.clone(), sent: now, floor: Token::BORN, hint: false };
+        self.outstanding.insert(id, outstanding);
         self.send(id, body);
         id
+    }
+
+    /// Asks for what is likely to be wanted.
+    fn hint(&mut self, now: Moment, body: RequestBody) {
+        let id = self.request(now, body);
+        if let Some(outstanding) = self.outstanding.get_mut(&id) {
+            outstanding.hint = true;
+        }
     }
 
     fn send(&mut self, id: RequestId, body: RequestBody) {
@@ -497,7 +512,9 @@ impl Client {
                 if generation != self.session.generation && !forgotten {
                     return;
                 }
-                let Some(outstanding) = self.outstanding.remove(&id) else { return };
+                let Some(outstanding) = self.outstanding.remove(&id) else {
+                    return self.answered_late(reply);
+                };
                 let asks = self.calls.iter().find(|(_, waiting)| waiting.request == Some(id));
                 if let Some((&call, _)) = asks.filter(|_| reply != Reply::NoSession {}) {
                     self.answer(call, Outcome::Answered(Box::new(reply)), Seq::default());
@@ -530,6 +547,16 @@ impl Client {
         }
     }
 
+    /// The answer to what nobody waits for any more. A lease that came so is given back, if it is not
+    /// held: else what has lost its last name would be kept for it.
+    fn answered_late(&mut self, reply: Reply) {
+        if let Reply::Granted { rnode, token, .. } = reply
+            && !self.cache.leases.contains_key(&rnode.id)
+        {
+            self.send_lower(rnode.id, token, None);
+        }
+    }
+
     fn replied(&mut self, now: Moment, outstanding: Outstanding, reply: Reply) {
         match (outstanding.body, reply) {
             (_, Reply::NoSession {}) => self.greet(now),
@@ -549,6 +576,13 @@ impl Client {
                 Reply::Granted { rnode: state, mode, token, holders },
             ) if token > outstanding.floor && state.id == rnode => {
                 self.granted(*state, holders, mode, token);
+            }
+            (
+                RequestBody::AcquireNamed { .. },
+                Reply::Granted { rnode: state, mode, token, holders },
+            ) if token > outstanding.floor => self.granted(*state, holders, mode, token),
+            (RequestBody::AcquireNamed { .. }, Reply::No { why: Refusal::NotPermitted }) => {
+                self.ahead.by_number_alone = true;
             }
             (RequestBody::Acquire { rnode, .. }, Reply::No { why: Refusal::Stale }) => {
                 self.cache.set_gone(rnode);
@@ -599,6 +633,8 @@ impl Client {
     fn granted(&mut self, rnode: Rnode, holders: Holders, mode: Mode, token: Token) {
         let id = rnode.id;
         match self.cache.leases.get_mut(&id) {
+            // Asked for twice, once by its name: the later grant came first.
+            Some(lease) if lease.token > token => {}
             Some(lease) => {
                 // What was held all along is as new as what came, or newer.
                 debug_assert!(
@@ -623,6 +659,7 @@ impl Client {
 
     /// The server wants every grant of `rnode` up to `token` lowered.
     fn recalled(&mut self, rnode: RnodeId, token: Token, to: Option<Mode>) {
+        self.forget_named();
         // A grant that has not come yet is meant too.
         for outstanding in self.outstanding.values_mut() {
             if matches!(outstanding.body, RequestBody::Acquire { rnode: r, .. } if r == rnode) {
@@ -670,6 +707,7 @@ impl Client {
 
     /// Carries out the recall of a lease that nothing is under way on.
     fn lower(&mut self, id: RnodeId) {
+        self.forget_named();
         let Some(lease) = self.cache.leases.get_mut(&id) else { return };
         let Some(to) = lease.recall.take() else { return };
         let (token, left) = (lease.token, to.map(|to| to.min(lease.mode)));

@@ -11,8 +11,8 @@ const CLAIMS_MAX: usize = 4096;
 const LOCK_CLAIMS_MAX_BYTES: usize = 1 << 20;
 /// How many times in an epoch it is renewed: two may be lost.
 const RENEWALS: u64 = 3;
-/// How many times the retry time an answer to a hello may take.
-const HELLOS: u64 = 16;
+/// How many times the retry time an answer to a hello may take, or to what nobody waits for.
+const PATIENCE: u64 = 16;
 
 #[derive(Debug, Clone, PartialEq, Eq)]
 enum Phase {
@@ -61,7 +61,8 @@ impl Client {
         self.session.phase = Phase::Greeting;
         // An answer to an earlier hello is as good: it counts from when that was sent.
         let since = |o: &super::Outstanding| now.0.saturating_sub(o.sent.0);
-        let keep_micros = self.options.retry_micros * HELLOS;
+        let keep_micros = self.options.retry_micros * PATIENCE;
+        self.forget_hints();
         self.outstanding.retain(|_, o| match o.body {
             RequestBody::Hello { .. } => since(o) < keep_micros,
             RequestBody::Renew {}
@@ -208,7 +209,9 @@ impl Client {
 
     fn resend(&mut self, now: Moment, after_micros: u64) {
         let mut again = Vec::new();
-        for (id, outstanding) in &mut self.outstanding {
+        let keep_micros = self.options.retry_micros * PATIENCE;
+        self.outstanding.retain(|_, o| !o.hint || now < o.sent.after(keep_micros));
+        for (id, outstanding) in self.outstanding.iter_mut().filter(|(_, o)| !o.hint) {
             // When a renewal was first sent is what its answer is worth.
             let renews =
                 matches!(outstanding.body, RequestBody::Renew {} | RequestBody::Hello { .. });

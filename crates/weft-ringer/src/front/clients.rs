@@ -6,6 +6,7 @@ use super::Front;
 use super::cache::{Cached, touched};
 use crate::error::Refusal;
 use crate::op::{Logged, Op};
+use crate::rnode::Name;
 use crate::types::{ClientId, Epoch, Incarnation, Mode, Moment, RequestId, RnodeId, Seq, Token};
 use crate::wire::{Refused, Reply, RequestBody, ToServer, Welcome};
 
@@ -135,6 +136,14 @@ impl Front {
                 let steps = self.leases.acquire(now, client, id, rnode, mode);
                 self.take(now, steps);
             }
+            RequestBody::AcquireNamed { dir, name } => {
+                let rnode = self.named(client, dir, &name);
+                match rnode.and_then(|rnode| self.leases.acquire_named(now, client, id, rnode)) {
+                    Some(steps) => self.take(now, steps),
+                    // It asks when it has been told what that is.
+                    None => self.answer(client, id, Reply::No { why: Refusal::Busy }),
+                }
+            }
             RequestBody::Lower { rnode, token, to } => self.lowered(now, client, rnode, token, to),
             body @ (RequestBody::Lookup { .. } | RequestBody::List { .. }) => {
                 self.asks(now, client, id, &body);
@@ -168,6 +177,13 @@ impl Front {
                 self.answer(client, id, Reply::No { why: Refusal::Invalid });
             }
         }
+    }
+
+    /// What a name is that a client may know, if the front does.
+    fn named(&self, client: ClientId, dir: RnodeId, name: &Name) -> Option<RnodeId> {
+        self.leases.held(dir, client).filter(|(mode, _)| *mode >= Mode::Read)?;
+        let cached = self.rnodes.get(&dir).filter(|c| c.mode >= Some(Mode::Read))?;
+        (*cached.names.get(name)?).map(|dirent| dirent.id)
     }
 
     fn hello(&mut self, now: Moment, client: ClientId, id: RequestId, incarnation: Incarnation) {

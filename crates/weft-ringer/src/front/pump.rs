@@ -102,8 +102,11 @@ impl Front {
                 None => return Ok(Some(Reply::No { why: Refusal::Fenced })),
             },
         };
-        if mode < Mode::Read || cached.mode < Some(Mode::Read) {
+        if mode < Mode::Read {
             return Ok(Some(Reply::No { why: Refusal::Fenced }));
+        }
+        if cached.mode < Some(Mode::Read) {
+            return Err(RequestBody::Acquire { rnode: id, mode: Mode::Read });
         }
         match &waiting.want {
             Want::Name(name) => match cached.names.get(name) {

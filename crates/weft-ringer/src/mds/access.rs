@@ -121,6 +121,8 @@ impl Access {
                 }
                 Ok(true)
             }
+            // What a name is when this is granted nobody knows yet.
+            RequestBody::AcquireNamed { .. } => Ok(self.everywhere().is_some()),
             // What it says of a file others find it by; what it keeps takes room of others.
             RequestBody::Text { rnode, .. }
             | RequestBody::Snapshot { dir: rnode, .. }

@@ -37,6 +37,7 @@ struct Waiting {
     client: ClientId,
     request: RequestId,
     mode: Mode,
+    by_name: bool,
 }
 
 #[derive(Debug, Default)]
@@ -141,14 +142,38 @@ impl Leases {
             }
         }
         match entry.queue.iter_mut().find(|w| w.client == client) {
-            Some(waiting) if request < waiting.request => return Vec::new(),
-            Some(waiting) => *waiting = Waiting { client, request, mode },
+            Some(waiting) if request < waiting.request && !waiting.by_name => return Vec::new(),
+            Some(waiting) => *waiting = Waiting { client, request, mode, by_name: false },
             None => {
-                entry.queue.push_back(Waiting { client, request, mode });
+                entry.queue.push_back(Waiting { client, request, mode, by_name: false });
                 self.awaited.insert(rnode);
             }
         }
         self.advance(now, rnode)
+    }
+
+    /// A lease to read is asked for by a name, so its client may not know that it has one, or has asked
+    /// for one: `None` then. What it asks for by number goes before this, also what it asked before.
+    pub(crate) fn acquire_named(
+        &mut self,
+        now: Moment,
+        client: ClientId,
+        request: RequestId,
+        rnode: RnodeId,
+    ) -> Option<Vec<Step>> {
+        let entry = self.table.entry(rnode).or_default();
+        if entry.held.contains_key(&client) || entry.queue.iter().any(|w| w.client == client) {
+            return None;
+        }
+        entry.queue.push_back(Waiting { client, request, mode: Mode::Read, by_name: true });
+        self.awaited.insert(rnode);
+        Some(self.advance(now, rnode))
+    }
+
+    /// Whether a client waits for a lease.
+    pub(crate) fn is_awaited_by(&self, rnode: RnodeId, client: ClientId) -> bool {
+        let entry = self.table.get(&rnode);
+        entry.is_some_and(|entry| entry.queue.iter().any(|w| w.client == client))
     }
 
     /// A client tells what it held under an earlier life of the server, or what it made. `false` if
@@ -231,7 +256,7 @@ impl Leases {
     fn advance(&mut self, now: Moment, rnode: RnodeId) -> Vec<Step> {
         let mut steps = Vec::new();
         let Some(entry) = self.table.get_mut(&rnode) else { return steps };
-        while let Some(&Waiting { client, request, mode }) = entry.queue.front() {
+        while let Some(&Waiting { client, request, mode, by_name }) = entry.queue.front() {
             if self.grace {
                 break;
             }
@@ -253,7 +278,8 @@ impl Leases {
             let mode = entry.held.get(&client).map_or(mode, |h| h.mode.max(mode));
             self.granted += 1;
             let token = Token::new(self.generation, self.granted);
-            entry.held.insert(client, Held { mode, token, request, recalled: None });
+            let last = if by_name { RequestId(0) } else { request };
+            entry.held.insert(client, Held { mode, token, request: last, recalled: None });
             steps.push(Step::Grant { client, request, rnode, mode, token });
         }
         if entry.held.is_empty() && entry.queue.is_empty() {

@@ -21,6 +21,7 @@ mod copies;
 mod history;
 mod leases;
 mod locks;
+mod names;
 mod paths;
 mod records;
 mod snapshots;
@@ -44,21 +45,17 @@ use self::records::{Cell, Numbers, Session, key};
 pub use self::snapshots::{ORIGIN_XATTR, SNAPSHOT_NAMES_MAX, origin};
 use crate::error::Refusal;
 use crate::op::Logged;
-use crate::rnode::{Name, Rnode};
+use crate::rnode::Rnode;
 use crate::store::{
     IndexChange, IndexSource, Revision, Store, StoreError, StoreResult, Transaction,
 };
 use crate::types::{
-    ClientId, Cookie, Epoch, Generation, Incarnation, Mode, Moment, RequestId, RnodeId, Seq, Token,
+    ClientId, Epoch, Generation, Incarnation, Mode, Moment, RequestId, RnodeId, Seq, Token,
 };
-use crate::wire::{
-    Claim, Entry, FromServer, Listed, Refused, Reply, RequestBody, ToServer, encode,
-};
+use crate::wire::{Claim, FromServer, Refused, Reply, RequestBody, ToServer, encode};
 
 /// How much longer than a client's own count the server waits, as a share of the epoch.
 const MARGIN: u64 = 16;
-/// Entries in one part of a listing.
-const LISTING_MAX: usize = 1000;
 
 /// How the index is made from a cell's records, for a store that has none.
 pub const INDEX: IndexSource = IndexSource {
@@ -145,6 +142,8 @@ pub struct Mds {
     due: history::Due,
     texts: text::Sweep,
     snapshots: snapshots::Snapshots,
+    /// What clients want to know when they have a lease that they wait for.
+    questions: Vec<names::Question>,
 }
 
 impl Mds {
@@ -194,6 +193,7 @@ impl Mds {
             due: history::Due::new(now, wall),
             texts: text::Sweep::new(),
             snapshots: snapshots::Snapshots::load(store)?,
+            questions: Vec::new(),
             archives: Archives::load(store, generation, now)?,
             options,
             generation,
@@ -271,7 +271,7 @@ impl Mds {
             MdsEvent::Message(message) => self.message(store, now, message, &mut out)?,
             MdsEvent::Tick => {
                 let steps = self.leases.advance_all(now);
-                self.take(store, steps, &mut out)?;
+                self.take(store, now, steps, &mut out)?;
                 self.forget_what_is_due(store, now)?;
                 self.sweep_texts(store)?;
                 self.clear_snapshots(store)?;
@@ -314,9 +314,10 @@ impl Mds {
         self.commit(store, transaction)?;
         self.sessions.insert(client, session);
         self.live.remove(&client);
+        self.questions.retain(|q| q.client != client);
         let (steps, touched) = self.leases.drop_client(now, client);
         self.reap(store, touched)?;
-        self.take(store, steps, out)?;
+        self.take(store, now, steps, out)?;
         self.drop_locks(now, client, out);
         self.forget_brought(now, client, out);
         self.end_grace(store, now, out)
@@ -335,7 +336,7 @@ impl Mds {
         self.locks.leases.grace = false;
         self.reap_all(store)?;
         let steps = self.leases.advance_all(now);
-        self.take(store, steps, out)?;
+        self.take(store, now, steps, out)?;
         let steps = self.locks.leases.advance_all(now);
         self.take_locks(steps, out);
         Ok(())
@@ -430,19 +431,21 @@ impl Mds {
                 store.prefetch(&[records::rnode_key(rnode), records::holders_key(rnode)])?;
                 if records::load_rnode(store, rnode)?.is_some() {
                     let steps = self.leases.acquire(now, client, id, rnode, mode);
-                    return self.take(store, steps, out);
+                    return self.take(store, now, steps, out);
                 }
                 Reply::No { why: Refusal::Stale }
             }
             (Some(_), RequestBody::Lower { rnode, token, to }) => {
                 let steps = self.leases.lower(now, client, rnode, token, to);
                 self.reap(store, [rnode])?;
-                return self.take(store, steps, out);
+                return self.take(store, now, steps, out);
             }
-            (Some(_), RequestBody::Lookup { dir, name }) => {
-                self.lookup(store, client, dir, &name)?
-            }
-            (Some(_), RequestBody::List { dir, after }) => self.list(store, client, dir, after)?,
+            (
+                Some(_),
+                body @ (RequestBody::Lookup { .. }
+                | RequestBody::List { .. }
+                | RequestBody::AcquireNamed { .. }),
+            ) => return self.about_names(store, now, client, id, body, out),
             (Some(_), RequestBody::Commit { prev, ops }) => {
                 self.commit_ops(store, client, client, prev, &ops)?
             }
@@ -545,6 +548,7 @@ impl Mds {
     fn take(
         &mut self,
         store: &dyn Store,
+        now: Moment,
         steps: Vec<Step>,
         out: &mut Vec<ToClient>,
     ) -> StoreResult<()> {
@@ -556,14 +560,16 @@ impl Mds {
                 }
                 Step::Grant { client, request, rnode, mode, token } => {
                     let reply = match records::load_rnode(store, rnode)? {
-                        Some(rnode) => {
-                            let holders = copies::load_holders(store, rnode.id)?;
-                            let rnode = Box::new(rnode);
+                        Some(state) => {
+                            let (holders, rnode) =
+                                (copies::load_holders(store, rnode)?, state.into());
                             Reply::Granted { rnode, holders, mode, token }
                         }
                         None => Reply::No { why: Refusal::Stale },
                     };
-                    self.reply(client, request, reply)
+                    out.push(self.reply(client, request, reply));
+                    self.answer_questions(store, now, client, rnode, out)?;
+                    continue;
                 }
                 Step::Recall { client, rnode, token, to } => {
                     let Some(epoch) = self.sessions.get(&client).map(|s| s.epoch) else { continue };
@@ -575,42 +581,6 @@ impl Mds {
             out.push(message);
         }
         Ok(())
-    }
-
-    /// The token of a client's lease on a directory, if it has one to read by.
-    fn reading(&self, client: ClientId, dir: RnodeId) -> Option<Token> {
-        let (mode, token) = self.leases.held(dir, client)?;
-        (mode >= Mode::Read).then_some(token)
-    }
-
-    fn lookup(
-        &self,
-        store: &dyn Store,
-        client: ClientId,
-        dir: RnodeId,
-        name: &Name,
-    ) -> StoreResult<Reply> {
-        let Some(token) = self.reading(client, dir) else {
-            return Ok(Reply::No { why: Refusal::Fenced });
-        };
-        let dirent = records::load(store, &records::dirent_key(dir, name), "name")?;
-        Ok(Reply::Found { dirent, token })
-    }
-
-    fn list(
-        &self,
-        store: &dyn Store,
-        client: ClientId,
-        dir: RnodeId,
-        after: Cookie,
-    ) -> StoreResult<Reply> {
-        let Some(token) = self.reading(client, dir) else {
-            return Ok(Reply::No { why: Refusal::Fenced });
-        };
-        let entries = records::list(store, dir, after, LISTING_MAX)?;
-        let end = entries.len() < LISTING_MAX;
-        let entries = entries.into_iter().map(|(name, dirent)| Entry { name, dirent }).collect();
-        Ok(Reply::Listed { listed: Listed { entries, end, token } })
     }
 
     /// Carries out changes of `client` under the leases of `holder`: its own, or its front's.

@@ -408,7 +408,7 @@ impl Mds {
             let granted = std::mem::take(&mut self.snapshots.granted);
             for (rnode, token) in &granted {
                 let steps = self.leases.lower(now, SERVER, *rnode, *token, None);
-                self.take(store, steps, out)?;
+                self.take(store, now, steps, out)?;
                 for making in &mut self.snapshots.making {
                     making.waiting.remove(rnode);
                 }
@@ -436,7 +436,7 @@ impl Mds {
                 self.snapshots.next_request += 1;
                 let request = RequestId(self.snapshots.next_request);
                 let steps = self.leases.acquire(now, SERVER, request, rnode, Mode::Read);
-                self.take(store, steps, out)?;
+                self.take(store, now, steps, out)?;
             }
         }
     }

@@ -90,6 +90,14 @@ pub enum RequestBody {
         /// How much.
         mode: Mode,
     },
+    /// Asks for a lease to read what this name is, of which the client may not know that it has one: it
+    /// is told `No` then. Under a lease on the directory; else answered as `Acquire`.
+    AcquireNamed {
+        /// The directory.
+        dir: RnodeId,
+        /// The name.
+        name: Name,
+    },
     /// What is this name? Under a lease on the directory.
     Lookup {
         /// The directory.
@@ -278,6 +286,7 @@ wire_enum!(RequestBody {
     10 => LowerLocks { rnode, token, locks },
     11 => ReclaimLocks { claims },
     12 => TellLocks { rnode, locks },
+    13 => AcquireNamed { dir, name },
     20 => Peek { rnode },
     21 => Hold { rnode, content },
     22 => Release { rnode, content, others },
@@ -555,7 +564,7 @@ pub enum Reply {
     Renewed {},
     /// To `Reclaim`.
     Reclaimed {},
-    /// To `Acquire`.
+    /// To `Acquire` and `AcquireNamed`.
     Granted {
         /// The state that the lease is on.
         rnode: Box<Rnode>,

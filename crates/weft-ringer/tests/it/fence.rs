@@ -280,8 +280,13 @@ impl Played {
         }));
     }
 
+    /// The number of the last such request.
+    fn last(&self, is: impl Fn(&RequestBody) -> bool) -> RequestId {
+        self.sent.iter().rev().find(|r| is(&r.body)).expect("a request").id
+    }
+
     fn grant(&mut self, count: u32, mode: Mode) {
-        let id = self.asked(|b| matches!(b, RequestBody::Acquire { .. }));
+        let id = self.last(|b| matches!(b, RequestBody::Acquire { .. }));
         let rnode = Box::new(Rnode::root(Time::default()));
         let token = Token::new(Generation(1), count);
         let holders = Holders::default();
@@ -295,7 +300,7 @@ fn a_name_counts_only_under_the_lease_it_was_read_under() {
     let lookup = || Call::Lookup { dir: ROOT, name: name("f") };
     played.tell(ClientEvent::Call(CallId(1), lookup()));
     played.grant(1, Mode::Read);
-    let early = played.asked(|b| matches!(b, RequestBody::Lookup { .. }));
+    let early = played.last(|b| matches!(b, RequestBody::Lookup { .. }));
     // Its caller goes, so the lease may: then others make that name. It comes back under another
     // grant, and only now comes the answer.
     played.tell(ClientEvent::Cancel(CallId(1)));
@@ -307,7 +312,8 @@ fn a_name_counts_only_under_the_lease_it_was_read_under() {
     let token = Token::new(Generation(1), 1);
     played.reply(early, Reply::Found { dirent: None, token });
     played.tell(ClientEvent::Call(CallId(3), lookup()));
-    let late = played.asked(|b| matches!(b, RequestBody::Lookup { .. }));
+    let late = played.last(|b| matches!(b, RequestBody::Lookup { .. }));
+    assert_ne!(early, late);
     let dirent = Dirent { id: RnodeId::new(2, 1), kind: FileKind::Regular, cookie: Cookie(1) };
     let token = Token::new(Generation(1), 2);
     played.reply(late, Reply::Found { dirent: Some(dirent), token });
@@ -368,7 +374,7 @@ fn what_was_recalled_is_asked_for_again_when_it_was_given_back() {
     };
     played.tell(ClientEvent::Call(CallId(1), Call::Apply { op, if_version: None }));
     played.grant(1, Mode::Write);
-    let lookup = played.asked(|b| matches!(b, RequestBody::Lookup { .. }));
+    let lookup = played.last(|b| matches!(b, RequestBody::Lookup { .. }));
     let token = Token::new(Generation(1), 1);
     played.reply(lookup, Reply::Found { dirent: None, token });
     assert!(matches!(played.back[..], [Outcome::Done(Some(_))]), "{:?}", played.back);
@@ -384,4 +390,141 @@ fn what_was_recalled_is_asked_for_again_when_it_was_given_back() {
     assert!(matches!(acquire.body, RequestBody::Acquire { .. }), "{acquire:?}");
     played.grant(2, Mode::Read);
     assert!(matches!(played.back.last(), Some(Outcome::Rnode(_))), "{:?}", played.back);
+}
+
+/// A file that another client has made, with a lease that was asked for by its name.
+fn played_by_name() -> (Played, RequestId, Box<Rnode>) {
+    let mut played = Played::new();
+    played.tell(ClientEvent::Call(CallId(1), Call::Lookup { dir: ROOT, name: name("f") }));
+    played.grant(1, Mode::Read);
+    let named = played.asked(|b| matches!(b, RequestBody::AcquireNamed { .. }));
+    let lookup = played.last(|b| matches!(b, RequestBody::Lookup { .. }));
+    let file = Rnode { id: RnodeId::new(2, 1), ..Rnode::root(Time::default()) };
+    let dirent = Dirent { id: file.id, kind: FileKind::Directory, cookie: Cookie(1) };
+    let token = Token::new(Generation(1), 1);
+    played.reply(lookup, Reply::Found { dirent: Some(dirent), token });
+    (played, named, Box::new(file))
+}
+
+fn granted(rnode: &Rnode, count: u32) -> Reply {
+    let (mode, token) = (Mode::Read, Token::new(Generation(1), count));
+    Reply::Granted { rnode: Box::new(rnode.clone()), holders: Holders::default(), mode, token }
+}
+
+#[test]
+fn a_lease_asked_for_by_name_serves_the_next_call() {
+    let (mut played, named, file) = played_by_name();
+    played.reply(named, granted(&file, 2));
+    let sent = played.sent.len();
+    played.tell(ClientEvent::Call(CallId(2), Call::Get { id: file.id }));
+    assert_eq!(played.back.last(), Some(&Outcome::Rnode(file)));
+    assert_eq!(played.sent.len(), sent);
+}
+
+#[test]
+fn a_grant_by_name_counts_for_nothing_after_a_recall() {
+    let (mut played, named, file) = played_by_name();
+    // It may be about what the name names, and come from before what was changed under that.
+    played.recall(1);
+    played.reply(named, granted(&file, 2));
+    let id = played.asked(|b| matches!(b, RequestBody::Lower { to: None, .. }));
+    assert!(id > named, "it is given back");
+    played.tell(ClientEvent::Call(CallId(2), Call::Get { id: file.id }));
+    played.last(|b| matches!(b, RequestBody::Acquire { rnode, .. } if *rnode == file.id));
+    assert!(!matches!(played.back.last(), Some(Outcome::Rnode(_))), "{:?}", played.back);
+}
+
+#[test]
+fn a_lease_by_name_waits_as_any_other_and_stands_back_behind_those_by_number() {
+    let mut desk = Desk::new();
+    let (one, other) = (desk.hello(1, 1), desk.hello(2, 1));
+    let by_name = || RequestBody::AcquireNamed { dir: ROOT, name: name("f") };
+    let no = |why| vec![Reply::No { why }];
+    assert_eq!(desk.say(one.client, one.epoch, by_name()), no(Refusal::Fenced));
+    assert_eq!(desk.acquire(one, ROOT, Mode::Write).len(), 1);
+    let file = RnodeId::new(one.slot, 1);
+    let op = Op::Create {
+        parent: ROOT,
+        name: name("f"),
+        id: file,
+        make: Make::File { block_bytes: 1 << 16 },
+        perm: 0o644,
+        uid: 0,
+        gid: 0,
+    };
+    let base = vec![(ROOT, desk.root(one).version)];
+    let logged = Logged { seq: Seq(1), epoch: one.epoch, stamp: Time::default(), op, base };
+    assert_eq!(
+        desk.commit(one, 0, vec![logged]),
+        Reply::Committed { applied: Seq(1), refused: None }
+    );
+    let token = |said: &[Reply]| match said {
+        [Reply::Granted { token, .. }] => *token,
+        said => panic!("{said:?}"),
+    };
+    let written = token(&desk.acquire(one, file, Mode::Write));
+    let dir = token(&desk.acquire(one, ROOT, Mode::Read));
+    let lower = |rnode, token| RequestBody::Lower { rnode, token, to: Some(Mode::Read) };
+    desk.say(one.client, one.epoch, lower(ROOT, dir));
+    assert_eq!(desk.acquire(other, ROOT, Mode::Read).len(), 1);
+    assert_eq!(desk.say(one.client, one.epoch, by_name()), no(Refusal::Busy), "it has one");
+    // Its writer is asked to give it back; who wants it asks for it by its number meanwhile, with what it
+    // had sent before that.
+    desk.requests += 1;
+    let before = RequestId(desk.requests);
+    assert_eq!(desk.say(other.client, other.epoch, by_name()), []);
+    assert_eq!(
+        desk.say(other.client, other.epoch, by_name()),
+        no(Refusal::Busy),
+        "it waits for it"
+    );
+    let by_number = || RequestBody::Acquire { rnode: file, mode: Mode::Read };
+    assert_eq!(desk.repeat(other.client, other.epoch, before, by_number()), []);
+    desk.say(one.client, one.epoch, lower(file, written));
+    token(&desk.repeat(other.client, other.epoch, before, by_number()));
+    let nothing = RequestBody::AcquireNamed { dir: ROOT, name: name("g") };
+    assert_eq!(desk.say(other.client, other.epoch, nothing), no(Refusal::NotFound));
+}
+
+#[test]
+fn a_question_about_names_waits_with_the_lease_for_it() {
+    let mut desk = Desk::new();
+    let (one, other) = (desk.hello(1, 1), desk.hello(2, 1));
+    let [Reply::Granted { token, .. }] = desk.acquire(one, ROOT, Mode::Write)[..] else {
+        panic!("a lease")
+    };
+    let lookup = || RequestBody::Lookup { dir: ROOT, name: name("f") };
+    let fenced = [Reply::No { why: Refusal::Fenced }];
+    assert_eq!(desk.say(other.client, other.epoch, lookup()), fenced, "it asks for no lease");
+    assert_eq!(desk.acquire(other, ROOT, Mode::Read), []);
+    assert_eq!(desk.say(other.client, other.epoch, lookup()), []);
+    let list = RequestBody::List { dir: ROOT, after: Cookie(0) };
+    assert_eq!(desk.say(other.client, other.epoch, list), []);
+    let again = RequestId(desk.requests - 1);
+    assert_eq!(desk.repeat(other.client, other.epoch, again, lookup()), []);
+    // Granted and answered at once, each once.
+    let request = RequestBody::Lower { rnode: ROOT, token, to: Some(Mode::Read) };
+    let message = ToServer {
+        client: one.client,
+        epoch: one.epoch,
+        generation: desk.mds.generation(),
+        request: Request { id: RequestId(1000), body: request },
+    };
+    let out = desk.mds.handle(&mut desk.store, NOW, MdsEvent::Message(message)).expect("memory");
+    let said: Vec<_> = out
+        .into_iter()
+        .map(|m| match m.message {
+            FromServer::Reply { id, reply, .. } if m.client == other.client => (id, reply),
+            said => panic!("{said:?}"),
+        })
+        .collect();
+    let [(_, Reply::Granted { token: at, .. }), listed, found] = &said[..] else {
+        panic!("{said:?}")
+    };
+    assert!(matches!(&listed.1, Reply::Listed { listed } if listed.token == *at), "{listed:?}");
+    assert_eq!(found, &(again, Reply::Found { dirent: None, token: *at }));
+    // Who waits for nothing any more is not waited with.
+    assert_eq!(desk.acquire(other, ROOT, Mode::Write), []);
+    desk.hello(2, 2);
+    assert_eq!(desk.say(other.client, other.epoch, lookup()), [Reply::NoSession {}]);
 }

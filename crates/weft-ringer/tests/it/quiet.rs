@@ -1,5 +1,7 @@
 //! What is done again under a lease costs no message: counted.
 
+use std::collections::VecDeque;
+
 use weft_ringer::client::{
     Call, CallId, Client, ClientAction, ClientEvent, ClientOptions, Conflict, Outcome,
 };
@@ -18,6 +20,8 @@ struct Cell {
     messages: usize,
     calls: u64,
     now: Moment,
+    /// How often each client has sent something.
+    exchanges: Vec<usize>,
     /// Nothing reaches this client, and nothing comes from it.
     cut: Option<usize>,
     conflicts: Vec<Conflict>,
@@ -32,11 +36,12 @@ impl Cell {
         let mut store = MemoryStore::new();
         let server = Mds::open(&mut store, START, Time::default(), MdsOptions::default());
         let new = |i| Client::new(ClientId(i), Incarnation(1), [], ClientOptions::default());
-        let clients = (1..=clients).map(new).collect();
+        let clients: Vec<Client> = (1..=clients).map(new).collect();
         let server = server.expect("memory");
         let mut cell = Self {
             store,
             server,
+            exchanges: vec![0; clients.len()],
             clients,
             messages: 0,
             calls: 0,
@@ -53,12 +58,15 @@ impl Cell {
 
     /// Carries messages until there are none. Returns what came back.
     fn run(&mut self, i: usize, event: ClientEvent) -> Vec<(CallId, Outcome)> {
-        let (mut events, mut back) = (vec![(i, event)], Vec::new());
-        while let Some((i, event)) = events.pop() {
+        let (mut events, mut back) = (VecDeque::from([(i, event)]), Vec::new());
+        while let Some((i, event)) = events.pop_front() {
             if self.cut == Some(i) && matches!(event, ClientEvent::Message(_)) {
                 continue;
             }
-            for action in self.clients[i].handle(self.now, Time::default(), event) {
+            let actions = self.clients[i].handle(self.now, Time::default(), event);
+            let sends = actions.iter().any(|a| matches!(a, ClientAction::Send(_)));
+            self.exchanges[i] += usize::from(sends);
+            for action in actions {
                 match action {
                     ClientAction::Send(_) if self.cut == Some(i) => {}
                     ClientAction::Send(message) => {
@@ -68,7 +76,7 @@ impl Cell {
                         for send in out.expect("memory") {
                             self.messages += 1;
                             let to = usize::try_from(send.client.0 - 1).expect("small");
-                            events.push((to, ClientEvent::Message(send.message)));
+                            events.push_back((to, ClientEvent::Message(send.message)));
                         }
                     }
                     ClientAction::Return { call, outcome, .. } => back.push((call, outcome)),
@@ -170,6 +178,38 @@ fn what_is_done_again_under_a_lease_costs_no_message() {
     assert_eq!(cell.cost(1, write(file.id, 2)), 0);
     let Outcome::Rnode(rnode) = cell.call(0, Call::Get { id: file.id }) else { panic!("there") };
     assert_eq!(rnode.version.count, 103);
+}
+
+#[test]
+fn what_is_likely_is_asked_for_ahead() {
+    let mut cell = Cell::new(2);
+    let names: Vec<Name> =
+        (0..1000).map(|n| Name::new(format!("f{n}").as_bytes()).expect("a name")).collect();
+    for name in &names {
+        cell.call(0, create(name));
+    }
+    cell.call(0, Call::Sync);
+    // What a name is, and the lease on that, come together.
+    cell.call(1, Call::List { dir: RnodeId::ROOT });
+    cell.call(1, Call::Evict { id: RnodeId::ROOT });
+    cell.call(0, Call::Evict { id: RnodeId::ROOT });
+    let lookup = Call::Lookup { dir: RnodeId::ROOT, name: names[999].clone() };
+    let before = cell.exchanges[1];
+    let Outcome::Found(Some(file)) = cell.call(1, lookup) else { panic!("made") };
+    assert_eq!(cell.exchanges[1] - before, 1);
+    cell.call(0, Call::Evict { id: file.id });
+    // All of a directory, one after the other.
+    let before = cell.exchanges[1];
+    let Outcome::Names(entries) = cell.call(1, Call::List { dir: RnodeId::ROOT }) else {
+        panic!("a directory")
+    };
+    assert_eq!(entries.len(), 1000);
+    for entry in &entries {
+        let got = cell.call(1, Call::Get { id: entry.dirent.id });
+        assert!(matches!(got, Outcome::Rnode(_)), "{got:?}");
+    }
+    let exchanges = cell.exchanges[1] - before;
+    assert!(exchanges < 12, "{exchanges} round trips");
 }
 
 #[test]

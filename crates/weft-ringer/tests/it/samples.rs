@@ -226,7 +226,7 @@ pub fn to_server(rng: &mut Rng) -> ToServer {
 }
 
 fn request(rng: &mut Rng) -> RequestBody {
-    match rng.below(28) {
+    match rng.below(29) {
         19 => RequestBody::HelloFront { incarnation: Incarnation(number(rng)) },
         20 => RequestBody::Enter {
             client: ClientId(number(rng)),
@@ -249,6 +249,7 @@ fn request(rng: &mut Rng) -> RequestBody {
             last: flip(rng),
         },
         3 => RequestBody::Acquire { rnode: id(rng), mode: mode(rng) },
+        28 => RequestBody::AcquireNamed { dir: id(rng), name: name(rng) },
         4 => RequestBody::Lookup { dir: id(rng), name: name(rng) },
         5 => RequestBody::List { dir: id(rng), after: Cookie(number(rng)) },
         6 => RequestBody::Commit { prev: Seq(number(rng)), ops: list(rng, 4, logged) },

@@ -14,8 +14,8 @@ use weft_ringer::op::{Logged, Op};
 use weft_ringer::serve::{ServeOptions, Server};
 use weft_ringer::wire::{FromServer, Reply, Request, RequestBody, ToServer};
 use weft_ringer::{
-    BlockHash, Bytes, ClientId, Epoch, Generation, Incarnation, Mode, Refusal, RequestId, RnodeId,
-    Seq,
+    BlockHash, Bytes, ClientId, Epoch, Generation, Incarnation, Mode, Name, Refusal, RequestId,
+    RnodeId, Seq,
 };
 use weft_vfs::{FileSystem, Time, Walker};
 
@@ -294,6 +294,18 @@ fn a_grant_is_for_a_subtree() {
     ] {
         assert_eq!(refused.expect_err("it may not").errno(), 1);
     }
+    // Not by its name either, whatever that is by the time when it is granted.
+    let mut raw = Raw::new(&cell, "guest");
+    let read = |rnode| RequestBody::Acquire { rnode, mode: Mode::Read };
+    let Reply::Granted { .. } = raw.request(read(RnodeId::ROOT)) else { panic!("on its way") };
+    let above = RnodeId(guest.lookup(guest.root(), b"a").expect("on its way").attr.ino.0);
+    let Reply::Granted { .. } = raw.request(read(above)) else { panic!("on its way") };
+    for name in [&b"secret"[..], b"shared"] {
+        let name = Name::new(name).expect("a name");
+        let reply = raw.request(RequestBody::AcquireNamed { dir: above, name });
+        assert_eq!(reply, Reply::No { why: Refusal::NotPermitted });
+    }
+    drop(raw);
     // Found is what may be read.
     let found = |who: &str, query: &str| {
         let question = Ask::Search { query: Bytes(query.as_bytes().to_vec()), limit: 10 };

@@ -1,0 +1,192 @@
+//! Asking before it is needed, where what comes next is likely: on a slow line each request by itself is
+//! a round trip.
+//!
+//! - Who looks a name up asks then for what it names: the lease is asked for by the name, together with
+//!   the question what that is ([`RequestBody::AcquireNamed`]).
+//! - Who has listed a directory and looks at what is in it, one after the other, as `ls -l`, is likely to
+//!   go on: leases for what follows in the listing are asked for in a window, which grows while that
+//!   goes on.
+//!
+//! Nothing waits for what is asked so. It is a *hint*: if no answer comes it is forgotten, not sent again,
+//! and a lease that comes after that is given back.
+//!
+//! Invariant: a grant by name is taken only if no lease was recalled or given back since it was asked for,
+//! of whatever: it may be about that, and say what was before the client's own changes.
+
+use std::collections::{BTreeSet, HashMap, VecDeque};
+
+use super::Client;
+use crate::rnode::Name;
+use crate::types::{Mode, Moment, RnodeId};
+use crate::wire::{Entry, RequestBody};
+
+/// Listings that are followed at a time: as deep as a tree is usually walked.
+const SCANS_MAX: usize = 8;
+/// Longer listings are not followed.
+const ENTRIES_MAX: usize = 1 << 16;
+/// The first window, and the largest.
+const WINDOW: (usize, usize) = (16, 512);
+/// What is looked at next may be as many entries further on.
+const NEAR: usize = 8;
+
+/// A listing, and how far it was gone through.
+#[derive(Debug)]
+struct Scan {
+    dir: RnodeId,
+    order: Vec<RnodeId>,
+    places: HashMap<RnodeId, usize>,
+    window: usize,
+    /// The place behind what was asked for last.
+    next: usize,
+}
+
+/// The listings that are followed, the last first.
+#[derive(Debug, Default)]
+pub(super) struct Ahead {
+    scans: VecDeque<Scan>,
+    /// The server grants this client nothing by name in this session.
+    pub(super) by_number_alone: bool,
+}
+
+impl Ahead {
+    /// A directory was listed.
+    pub(super) fn listed(&mut self, dir: RnodeId, entries: &[Entry]) {
+        let known = self.scans.iter().position(|scan| scan.dir == dir);
+        let known = known.and_then(|at| self.scans.remove(at));
+        // It is read in parts, and each lists it. Whether it is quite the same does not matter.
+        let scan = known.filter(|scan| scan.order.len() == entries.len()).unwrap_or_else(|| {
+            let entries = if entries.len() > ENTRIES_MAX { &[] } else { entries };
+            let order: Vec<RnodeId> = entries.iter().map(|e| e.dirent.id).collect();
+            let places = order.iter().enumerate().map(|(at, id)| (*id, at)).collect();
+            Scan { dir, order, places, window: 0, next: 0 }
+        });
+        self.scans.push_front(scan);
+        self.scans.truncate(SCANS_MAX);
+    }
+
+    /// An rnode was looked at that had to be asked for. Returns what to ask for as well.
+    fn missed(&mut self, id: RnodeId) -> &[RnodeId] {
+        let place = |scan: &Scan| scan.places.get(&id).copied();
+        let found = self.scans.iter_mut().find_map(|scan| place(scan).map(|at| (scan, at)));
+        let Some((scan, at)) = found else { return &[] };
+        if (scan.next.saturating_sub(scan.window)..scan.next).contains(&at) {
+            return &[]; // It is on its way.
+        }
+        let goes_on = (scan.next..scan.next + NEAR).contains(&at);
+        let (first, most) = WINDOW;
+        let window = if goes_on { (scan.window * 2).clamp(first, most) } else { 0 };
+        let begin = at + 1;
+        scan.next = scan.order.len().min(begin + window);
+        scan.window = scan.next - begin;
+        &scan.order[begin..scan.next]
+    }
+}
+
+impl Client {
+    /// An rnode to be looked at had to be asked for: so may be what follows it.
+    pub(super) fn ask_ahead(&mut self, now: Moment, id: RnodeId) {
+        let likely = self.ahead.missed(id);
+        if likely.is_empty() {
+            return;
+        }
+        let asked: BTreeSet<RnodeId> = self
+            .outstanding
+            .values()
+            .filter_map(|o| match o.body {
+                RequestBody::Acquire { rnode, .. } => Some(rnode),
+                _ => None,
+            })
+            .collect();
+        let cache = &self.cache;
+        let is_new = |id: &&RnodeId| {
+            let is_known = cache.leases.contains_key(id) || cache.gone.contains(id);
+            !is_known && !cache.denied.contains_key(id) && !asked.contains(id)
+        };
+        let wanted: Vec<RnodeId> = likely.iter().filter(is_new).copied().collect();
+        for rnode in wanted {
+            self.hint(now, RequestBody::Acquire { rnode, mode: Mode::Read });
+        }
+    }
+
+    /// What is this name? That was asked; what it names will be asked for.
+    pub(super) fn ask_named(&mut self, now: Moment, dir: RnodeId, name: &Name) {
+        let leases = &self.cache.leases;
+        let is_recalled = |id| leases.get(id).is_some_and(|lease| lease.recall.is_some());
+        if !self.ahead.by_number_alone && !self.cache.recalled.iter().any(is_recalled) {
+            self.hint(now, RequestBody::AcquireNamed { dir, name: name.clone() });
+        }
+    }
+
+    /// A lease was recalled, or is given back.
+    pub(super) fn forget_named(&mut self) {
+        self.outstanding.retain(|_, o| !matches!(o.body, RequestBody::AcquireNamed { .. }));
+    }
+
+    /// The connection has ended.
+    pub(super) fn forget_hints(&mut self) {
+        self.outstanding.retain(|_, o| !o.hint);
+        self.ahead = Ahead::default();
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use crate::rnode::Dirent;
+    use crate::types::Cookie;
+    use weft_vfs::FileKind;
+
+    fn id(n: usize) -> RnodeId {
+        RnodeId::new(1, u32::try_from(n).expect("small") + 1)
+    }
+
+    fn listing(len: usize) -> Vec<Entry> {
+        let entry = |n| {
+            let dirent = Dirent { id: id(n), kind: FileKind::Regular, cookie: Cookie(n as u64) };
+            Entry { name: Name::new(format!("f{n}").as_bytes()).expect("a name"), dirent }
+        };
+        (0..len).map(entry).collect()
+    }
+
+    #[test]
+    fn a_listing_that_is_gone_through_is_asked_for_in_growing_windows() {
+        let (mut ahead, entries) = (Ahead::default(), listing(1000));
+        ahead.listed(RnodeId::ROOT, &entries);
+        let (mut have, mut misses) = (BTreeSet::new(), 0);
+        for n in 0..1000 {
+            if have.insert(id(n)) {
+                misses += 1;
+                let new = ahead.missed(id(n));
+                assert!(new.len() <= WINDOW.1);
+                have.extend(new);
+            }
+            ahead.listed(RnodeId::ROOT, &entries);
+        }
+        assert_eq!((misses, have.len()), (6, 1000));
+    }
+
+    #[test]
+    fn what_is_looked_at_here_and_there_is_asked_for_alone() {
+        let mut ahead = Ahead::default();
+        ahead.listed(RnodeId::ROOT, &listing(1000));
+        for n in [500, 20, 900, 40, 41 + NEAR] {
+            assert_eq!(ahead.missed(id(n)), &[], "{n}");
+        }
+        assert_eq!(ahead.missed(id(5000)), &[], "not listed");
+        assert_eq!(ahead.missed(id(51)).len(), WINDOW.0);
+        // Several look at once: what is on its way is not asked for twice, and the window stays.
+        assert_eq!(ahead.missed(id(52)), &[]);
+        assert_eq!(ahead.missed(id(68)).first(), Some(&id(69)));
+    }
+
+    #[test]
+    fn few_listings_of_moderate_length_are_followed() {
+        let mut ahead = Ahead::default();
+        ahead.listed(RnodeId::ROOT, &listing(ENTRIES_MAX + 1));
+        assert_eq!(ahead.missed(id(0)), &[]);
+        for n in 0..2 * SCANS_MAX {
+            ahead.listed(id(n), &listing(3));
+        }
+        assert_eq!(ahead.scans.len(), SCANS_MAX);
+    }
+}
