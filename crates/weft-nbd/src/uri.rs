@@ -220,7 +220,8 @@ impl fmt::Display for Uri {
         let export = encode(&self.export);
         let mut query = Vec::new();
         match &self.address {
-            Address::Tcp(host, port) => {
+            // None is made of a URI, and nothing of NBD listens there.
+            Address::Tcp(host, port) | Address::Quic(host, port) => {
                 let host = if host.contains(':') { format!("[{host}]") } else { encode(host) };
                 write!(f, "nbd{tls}://{host}")?;
                 if *port != PORT {

@@ -10,27 +10,38 @@ use std::os::unix::net::UnixStream;
 use std::path::{Path, PathBuf};
 use std::time::Duration;
 
+/// What an address over QUIC begins with.
+const QUIC: &str = "quic://";
+
 /// Where somebody listens.
 #[derive(Debug, Clone, PartialEq, Eq, Hash, PartialOrd, Ord)]
 pub enum Address {
     /// A host (name or address) and a port.
     Tcp(String, u16),
+    /// A host and a UDP port, to be called over QUIC.
+    Quic(String, u16),
     /// A Unix socket. One that begins with a NUL is in the abstract namespace.
     Unix(PathBuf),
 }
 
 impl fmt::Display for Address {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        if matches!(self, Self::Quic(..)) {
+            f.write_str(QUIC)?;
+        }
         match self {
-            Self::Tcp(host, port) if host.contains(':') => write!(f, "[{host}]:{port}"),
-            Self::Tcp(host, port) => write!(f, "{host}:{port}"),
+            Self::Tcp(host, port) | Self::Quic(host, port) if host.contains(':') => {
+                write!(f, "[{host}]:{port}")
+            }
+            Self::Tcp(host, port) | Self::Quic(host, port) => write!(f, "{host}:{port}"),
             Self::Unix(path) => write!(f, "unix:{}", path.display()),
         }
     }
 }
 
 impl Address {
-    /// Takes `HOST:PORT`, `[IPV6]:PORT`, either without its port, or `unix:/PATH` apart.
+    /// Takes `HOST:PORT`, `[IPV6]:PORT`, either without its port, these behind `quic://`, or
+    /// `unix:/PATH` apart.
     ///
     /// # Errors
     /// [`Error::NoAddress`].
@@ -39,7 +50,8 @@ impl Address {
         if let Some(path) = text.strip_prefix("unix:") {
             return if path.is_empty() { Err(bad()) } else { Ok(Self::Unix(path.into())) };
         }
-        let (host, port) = match text.strip_prefix('[') {
+        let place = text.strip_prefix(QUIC);
+        let (host, port) = match place.unwrap_or(text).strip_prefix('[') {
             Some(rest) => {
                 let (host, rest) = rest.split_once(']').ok_or_else(bad)?;
                 let port = if rest.is_empty() {
@@ -49,17 +61,18 @@ impl Address {
                 };
                 (host, port)
             }
-            None => match text.rsplit_once(':') {
+            None => match place.unwrap_or(text).rsplit_once(':') {
                 Some((host, port)) if !host.contains(':') => (host, Some(port)),
                 Some(_) => return Err(bad()),
-                None => (text, None),
+                None => (place.unwrap_or(text), None),
             },
         };
         if host.is_empty() || host.contains('/') {
             return Err(bad());
         }
         let port = port.map_or(Ok(default_port), |p| p.parse().map_err(|_| bad()))?;
-        Ok(Self::Tcp(host.to_owned(), port))
+        let host = host.to_owned();
+        Ok(if place.is_some() { Self::Quic(host, port) } else { Self::Tcp(host, port) })
     }
 
     /// The same, found also when the working directory is another.
@@ -80,7 +93,7 @@ impl Address {
     #[must_use]
     pub fn host(&self) -> &str {
         match self {
-            Self::Tcp(host, _) => host,
+            Self::Tcp(host, _) | Self::Quic(host, _) => host,
             Self::Unix(_) => "localhost",
         }
     }
@@ -92,7 +105,7 @@ impl Address {
     pub fn is_local(&self) -> Result<bool> {
         match self {
             Self::Unix(_) => Ok(true),
-            Self::Tcp(host, port) => {
+            Self::Tcp(host, port) | Self::Quic(host, port) => {
                 let mut all = (host.as_str(), *port)
                     .to_socket_addrs()
                     .map_err(|e| Error::io(format!("cannot find {host}"), e))?;
@@ -104,7 +117,7 @@ impl Address {
     /// Connects, within `limit` for each of the addresses that a name has.
     ///
     /// # Errors
-    /// [`Error::Io`].
+    /// [`Error::Io`]; [`Error::Uncertified`] for an address over QUIC.
     pub fn connect(&self, limit: Duration) -> Result<Socket> {
         let failed = |e| Error::io(format!("cannot connect to {self}"), e);
         match self {
@@ -118,7 +131,26 @@ impl Address {
                 }
                 Err(failed(last))
             }
+            Self::Quic(..) => Err(Error::Uncertified(self.clone())),
             Self::Unix(path) => connect_unix(path).map(Socket::Unix).map_err(failed),
+        }
+    }
+
+    /// Connects as [`connect`](Self::connect), and over QUIC as well, where the other side must show a
+    /// certificate for the name beside `tls`. If the socket is not
+    /// [secured](Socket::is_secured), TLS is for the caller to begin.
+    ///
+    /// # Errors
+    /// [`Error::Io`], [`Error::TimedOut`]; over QUIC also [`Error::Tls`], and
+    /// [`Error::Uncertified`] without `tls`.
+    #[cfg(feature = "tls")]
+    pub fn call(&self, tls: Option<(&crate::ClientTls, &str)>, limit: Duration) -> Result<Socket> {
+        match (self, tls) {
+            #[cfg(feature = "quic")]
+            (Self::Quic(..), Some((tls, name))) => crate::quic::connect(self, tls, name, limit),
+            #[cfg(not(feature = "quic"))]
+            (Self::Quic(..), Some(_)) => Err(Error::NoQuic(self.clone())),
+            _ => self.connect(limit),
         }
     }
 }
@@ -145,6 +177,12 @@ mod tests {
         assert_eq!(ok("[::1]:9"), Some("[::1]:9".into()));
         assert_eq!(ok("[::1]"), Some("[::1]:7473".into()));
         assert_eq!(ok("unix:/run/x"), Some("unix:/run/x".into()));
+        assert_eq!(ok("quic://nas"), Some("quic://nas:7473".into()));
+        assert_eq!(ok("quic://[::1]:9"), Some("quic://[::1]:9".into()));
+        assert_eq!(Address::parse("quic://nas:1", 7).expect("one").host(), "nas");
+        for bad in ["quic://", "quic:nas", "quic://quic://nas", "quic://unix:/x", "quic://a/b:1"] {
+            assert_eq!(ok(bad), None, "{bad}");
+        }
         for bad in ["", ":1", "x:", "x:y", "[::1", "[::1]x", "x:70000", "::1", "unix:", "a/b:1"] {
             assert_eq!(ok(bad), None, "{bad}");
         }

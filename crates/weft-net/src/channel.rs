@@ -7,7 +7,7 @@ use std::io::{self, IoSlice, IoSliceMut, Read, Write};
 use std::net::{IpAddr, Shutdown, TcpStream};
 use std::os::fd::{AsFd, BorrowedFd};
 use std::os::unix::net::UnixStream;
-use std::sync::Arc;
+use std::sync::{Arc, OnceLock};
 use std::time::{Duration, Instant};
 
 /// How soon a peer that has gone without a word is noticed: probes begin after this much silence,
@@ -21,6 +21,38 @@ pub enum Socket {
     Tcp(TcpStream),
     /// A Unix socket.
     Unix(UnixStream),
+    /// One that is under TLS as it is.
+    Secured(Secured),
+}
+
+/// A connection over QUIC, whose bytes go through a pair of sockets: the near one.
+#[derive(Debug)]
+pub struct Secured {
+    near: UnixStream,
+    certificate: Option<Vec<u8>>,
+    local_ip: Option<IpAddr>,
+    /// Why it has ended, if that is worth a word. There before the near one's end can be read.
+    fate: Arc<OnceLock<String>>,
+}
+
+impl Secured {
+    #[cfg(feature = "quic")]
+    pub(crate) fn new(
+        near: UnixStream,
+        certificate: Option<Vec<u8>>,
+        local_ip: Option<IpAddr>,
+        fate: Arc<OnceLock<String>>,
+    ) -> Self {
+        Self { near, certificate, local_ip, fate }
+    }
+
+    /// Tells the end of what was said from that of a connection.
+    fn heard(&self, read: io::Result<usize>) -> io::Result<usize> {
+        match (read, self.fate.get()) {
+            (Ok(0), Some(why)) => Err(io::Error::new(io::ErrorKind::ConnectionReset, why.clone())),
+            (read, _) => read,
+        }
+    }
 }
 
 impl Socket {
@@ -46,7 +78,9 @@ impl Socket {
     pub fn set_read_timeout(&self, limit: Duration) -> Result<()> {
         let set = match self {
             Self::Tcp(s) => s.set_read_timeout(Some(limit)),
-            Self::Unix(s) => s.set_read_timeout(Some(limit)),
+            Self::Unix(s) | Self::Secured(Secured { near: s, .. }) => {
+                s.set_read_timeout(Some(limit))
+            }
         };
         set.map_err(|e| Error::io("cannot set up a connection", e))
     }
@@ -58,7 +92,9 @@ impl Socket {
     pub fn set_write_timeout(&self, limit: Duration) -> Result<()> {
         let set = match self {
             Self::Tcp(s) => s.set_write_timeout(Some(limit)),
-            Self::Unix(s) => s.set_write_timeout(Some(limit)),
+            Self::Unix(s) | Self::Secured(Secured { near: s, .. }) => {
+                s.set_write_timeout(Some(limit))
+            }
         };
         set.map_err(|e| Error::io("cannot set up a connection", e))
     }
@@ -69,14 +105,21 @@ impl Socket {
         match self {
             Self::Tcp(s) => s.local_addr().ok().map(|a| a.ip()),
             Self::Unix(_) => None,
+            Self::Secured(s) => s.local_ip,
         }
+    }
+
+    /// Whether it is under TLS already, with certificates: over QUIC.
+    #[must_use]
+    pub fn is_secured(&self) -> bool {
+        matches!(self, Self::Secured(_))
     }
 
     /// Ends one direction or both; whoever waits on it wakes. One that is ended already stays so.
     pub fn shutdown(&self, how: Shutdown) {
         let _ = match self {
             Self::Tcp(s) => s.shutdown(how),
-            Self::Unix(s) => s.shutdown(how),
+            Self::Unix(s) | Self::Secured(Secured { near: s, .. }) => s.shutdown(how),
         };
     }
 }
@@ -85,7 +128,7 @@ impl AsFd for Socket {
     fn as_fd(&self) -> BorrowedFd<'_> {
         match self {
             Self::Tcp(s) => s.as_fd(),
-            Self::Unix(s) => s.as_fd(),
+            Self::Unix(s) | Self::Secured(Secured { near: s, .. }) => s.as_fd(),
         }
     }
 }
@@ -95,6 +138,7 @@ impl Read for &Socket {
         match self {
             Socket::Tcp(s) => (&*s).read(buf),
             Socket::Unix(s) => (&*s).read(buf),
+            Socket::Secured(s) => s.heard((&s.near).read(buf)),
         }
     }
 
@@ -102,6 +146,7 @@ impl Read for &Socket {
         match self {
             Socket::Tcp(s) => (&*s).read_vectored(bufs),
             Socket::Unix(s) => (&*s).read_vectored(bufs),
+            Socket::Secured(s) => s.heard((&s.near).read_vectored(bufs)),
         }
     }
 }
@@ -110,14 +155,16 @@ impl Write for &Socket {
     fn write(&mut self, buf: &[u8]) -> io::Result<usize> {
         match self {
             Socket::Tcp(s) => (&*s).write(buf),
-            Socket::Unix(s) => (&*s).write(buf),
+            Socket::Unix(s) | Socket::Secured(Secured { near: s, .. }) => (&*s).write(buf),
         }
     }
 
     fn write_vectored(&mut self, bufs: &[IoSlice<'_>]) -> io::Result<usize> {
         match self {
             Socket::Tcp(s) => (&*s).write_vectored(bufs),
-            Socket::Unix(s) => (&*s).write_vectored(bufs),
+            Socket::Unix(s) | Socket::Secured(Secured { near: s, .. }) => {
+                (&*s).write_vectored(bufs)
+            }
         }
     }
 
@@ -169,7 +216,7 @@ pub struct Channel {
     pub reader: Box<dyn Read + Send>,
     /// What is said to it.
     pub writer: Box<dyn SendHalf>,
-    /// The certificate that it has shown, in DER; `None` without TLS, or if it has shown none.
+    /// The certificate that it has shown, in DER; `None` without TLS and QUIC, or if it has shown none.
     pub certificate: Option<Vec<u8>>,
 }
 
@@ -180,12 +227,16 @@ impl fmt::Debug for Channel {
 }
 
 impl Channel {
-    /// A connection without encryption.
+    /// A connection without more encryption than its socket has.
     #[must_use]
     pub fn plain(socket: Arc<Socket>) -> Self {
         let reader = Box::new(Half(Arc::clone(&socket)));
         let writer = Box::new(Half(Arc::clone(&socket)));
-        Self { socket, reader, writer, certificate: None }
+        let certificate = match &*socket {
+            Socket::Secured(s) => s.certificate.clone(),
+            Socket::Tcp(_) | Socket::Unix(_) => None,
+        };
+        Self { socket, reader, writer, certificate }
     }
 }
 

@@ -1,5 +1,6 @@
 //! Why a connection could not be made, or ended.
 
+use crate::Address;
 use std::io;
 
 /// The result of a call of this crate.
@@ -23,8 +24,14 @@ pub enum Error {
     /// TLS could not be set up.
     #[error("TLS: {0}")]
     Tls(String),
+    /// A connection over QUIC of somebody who has no certificates.
+    #[error("{0}: over QUIC there are no connections without certificates")]
+    Uncertified(Address),
+    /// This program was built without the feature `quic`.
+    #[error("{0}: this program was built without QUIC")]
+    NoQuic(Address),
     /// A text that is no address.
-    #[error("'{0}' is no address; write HOST:PORT, [IPV6]:PORT or unix:/PATH")]
+    #[error("'{0}' is no address; write HOST:PORT, [IPV6]:PORT, quic://HOST:PORT or unix:/PATH")]
     NoAddress(String),
 }
 
@@ -41,7 +48,8 @@ impl Error {
             Self::Io { source, .. } => source.kind(),
             Self::TimedOut(_) => io::ErrorKind::TimedOut,
             Self::Tls(_) => io::ErrorKind::Other,
-            Self::NoAddress(_) => io::ErrorKind::InvalidInput,
+            Self::NoAddress(_) | Self::Uncertified(_) => io::ErrorKind::InvalidInput,
+            Self::NoQuic(_) => io::ErrorKind::Unsupported,
         }
     }
 }

@@ -1,5 +1,6 @@
 //! Connections between machines, for every protocol of weft: where somebody is, how to call and to
-//! be called, and the two halves of a connection, plain or under TLS (feature `tls`).
+//! be called, and the two halves of a connection, plain or under TLS (feature `tls`), over TCP, Unix
+//! sockets or QUIC (feature `quic`).
 //!
 //! There is no protocol here. Threads read and write; nothing is asynchronous.
 //!
@@ -16,14 +17,26 @@ mod address;
 mod channel;
 mod error;
 mod listen;
+#[cfg(feature = "quic")]
+mod quic;
 #[cfg(feature = "testing")]
 pub mod testing;
 #[cfg(feature = "tls")]
 mod tls;
 
 pub use address::Address;
-pub use channel::{Channel, SendHalf, Socket, is_pause, read_full, write_all_vectored};
+pub use channel::{Channel, Secured, SendHalf, Socket, is_pause, read_full, write_all_vectored};
 pub use error::{Error, Result};
 pub use listen::{Listener, Listening};
 #[cfg(feature = "tls")]
 pub use tls::{ClientTls, Role, ServerTls, certificate_in};
+
+/// For the end of a process that may have had connections over QUIC: ends them, and waits until what was
+/// said on them has arrived and the others know that they have ended; `limit` at most. (Of other
+/// connections the kernel sees to that.)
+pub fn settle(limit: std::time::Duration) {
+    #[cfg(feature = "quic")]
+    quic::settle(limit);
+    #[cfg(not(feature = "quic"))]
+    let _ = limit;
+}

@@ -3,6 +3,8 @@
 //! A Unix socket is made with its permissions (it is never open to more people, not even for a
 //! moment), and removed at the end if it is still the one that was made.
 
+#[cfg(feature = "quic")]
+use crate::quic::acceptor::Acceptor;
 use crate::{Address, Error, Result, Socket};
 use rustix::event::{EventfdFlags, PollFd, PollFlags, eventfd, poll};
 use rustix::fs::{Mode, fchmod};
@@ -25,6 +27,8 @@ const BACKLOG: i32 = 128;
 enum Accepting {
     Tcp(TcpListener),
     Unix(UnixListener),
+    #[cfg(feature = "quic")]
+    Quic(Acceptor),
 }
 
 impl Accepting {
@@ -32,6 +36,8 @@ impl Accepting {
         match self {
             Self::Tcp(l) => l.accept().map(|(stream, _)| Socket::tcp(stream)),
             Self::Unix(l) => l.accept().map(|(stream, _)| Socket::Unix(stream)),
+            #[cfg(feature = "quic")]
+            Self::Quic(l) => l.accept(),
         }
     }
 
@@ -39,6 +45,8 @@ impl Accepting {
         match self {
             Self::Tcp(l) => l.as_fd(),
             Self::Unix(l) => l.as_fd(),
+            #[cfg(feature = "quic")]
+            Self::Quic(l) => l.as_fd(),
         }
     }
 }
@@ -69,13 +77,61 @@ impl Listener {
     /// permissions `socket_mode`. One that a dead server has left is replaced.
     ///
     /// # Errors
-    /// [`Error::Io`], with `AddrInUse` if somebody listens there or it is no socket.
+    /// [`Error::Io`], with `AddrInUse` if somebody listens there or it is no socket;
+    /// [`Error::Uncertified`] for an address over QUIC.
     pub fn bind(address: &Address, socket_mode: u32) -> Result<Self> {
         let bound = match address {
             Address::Tcp(host, port) => Self::tcp(host, *port),
+            Address::Quic(..) => return Err(Error::Uncertified(address.clone())),
             Address::Unix(path) => Self::unix(path, socket_mode),
         };
         bound.map_err(|e| Error::io(format!("cannot listen on {address}"), e))
+    }
+
+    /// Listens as [`bind`](Self::bind), and over QUIC as well, with the certificates `tls`. If a socket
+    /// that comes in is not [secured](Socket::is_secured), TLS is for who takes it to begin.
+    ///
+    /// # Errors
+    /// Those of [`bind`](Self::bind); [`Error::Uncertified`] over QUIC without `tls`.
+    #[cfg(feature = "tls")]
+    pub fn bind_with(
+        address: &Address,
+        socket_mode: u32,
+        tls: Option<&crate::ServerTls>,
+    ) -> Result<Self> {
+        match (address, tls) {
+            #[cfg(feature = "quic")]
+            (Address::Quic(host, port), Some(tls)) => Self::quic(address, (host, *port), tls),
+            #[cfg(not(feature = "quic"))]
+            (Address::Quic(..), Some(_)) => Err(Error::NoQuic(address.clone())),
+            _ => Self::bind(address, socket_mode),
+        }
+    }
+
+    #[cfg(feature = "quic")]
+    fn quic(
+        address: &Address,
+        (host, mut port): (&str, u16),
+        tls: &crate::ServerTls,
+    ) -> Result<Self> {
+        let failed = |e| Error::io(format!("cannot listen on {address}"), e);
+        let mut accepting = Vec::new();
+        let mut absent = failed(io::ErrorKind::AddrNotAvailable.into());
+        for mut at in (host, port).to_socket_addrs().map_err(failed)? {
+            at.set_port(port);
+            match Acceptor::bind(at, tls) {
+                Ok(acceptor) => {
+                    port = acceptor.local_addr().port();
+                    accepting.push(Accepting::Quic(acceptor));
+                }
+                Err(e) if e.kind() == io::ErrorKind::AddrNotAvailable => absent = e,
+                Err(e) => return Err(e),
+            }
+        }
+        if accepting.is_empty() {
+            return Err(absent);
+        }
+        Ok(Self { accepting, file: None, address: Address::Quic(host.to_owned(), port) })
     }
 
     fn tcp(host: &str, mut port: u16) -> io::Result<Self> {
@@ -190,7 +246,8 @@ impl Drop for Seat {
     }
 }
 
-/// A place where calls come in and are taken. Dropping it ends that.
+/// A place where calls come in and are taken. Dropping it ends that; over QUIC, where all connections
+/// have one socket, it ends those as well that are not at their end soon.
 #[derive(Debug)]
 pub struct Listening {
     thread: Option<JoinHandle<()>>,

@@ -40,13 +40,16 @@ const FAREWELL_LIMIT: Duration = Duration::from_secs(1);
 /// The certificates of a server.
 #[derive(Debug, Clone)]
 pub struct ServerTls {
-    config: Arc<ServerConfig>,
+    pub(crate) config: Arc<ServerConfig>,
+    /// Made of the private key: a server that is started again has the same.
+    #[cfg(feature = "quic")]
+    pub(crate) reset: ring::hmac::Key,
 }
 
 /// What a client trusts, and perhaps its own certificate.
 #[derive(Debug, Clone)]
 pub struct ClientTls {
-    config: Arc<ClientConfig>,
+    pub(crate) config: Arc<ClientConfig>,
 }
 
 fn tls_error(e: impl std::fmt::Display) -> Error {
@@ -153,6 +156,8 @@ impl ServerTls {
         versions: &[&'static SupportedProtocolVersion],
     ) -> Result<Self> {
         let (chain, key) = role.show(directory)?;
+        #[cfg(feature = "quic")]
+        let reset = ring::hmac::Key::new(ring::hmac::HMAC_SHA256, key.secret_der());
         let builder = ServerConfig::builder_with_provider(provider())
             .with_protocol_versions(versions)
             .map_err(tls_error)?;
@@ -168,7 +173,11 @@ impl ServerTls {
             builder.with_client_cert_verifier(verifier.build().map_err(tls_error)?)
         };
         let config = builder.with_single_cert(chain, key).map_err(tls_error)?;
-        Ok(Self { config: Arc::new(config) })
+        Ok(Self {
+            config: Arc::new(config),
+            #[cfg(feature = "quic")]
+            reset,
+        })
     }
 
     /// The handshake, as the side that was called.
