@@ -12,6 +12,10 @@ mod zone;
 
 use clap::Parser;
 use std::process::ExitCode;
+use std::time::Duration;
+
+/// How long what was said over QUIC may take to arrive, when there is nothing more to do.
+const SETTLE_LIMIT: Duration = Duration::from_secs(5);
 
 fn main() -> ExitCode {
     let args: Vec<_> = std::env::args_os().collect();
@@ -27,7 +31,9 @@ fn main() -> ExitCode {
         return ExitCode::from(failure.code);
     }
     let is_fsck = matches!(cli.verb, cli::Verb::Fsck(_));
-    match verb::run(cli) {
+    let outcome = verb::run(cli);
+    weft::net::settle(SETTLE_LIMIT);
+    match outcome {
         Ok(code) => ExitCode::from(code),
         Err(failure) => {
             eprintln!("weft: {failure}");

@@ -145,7 +145,8 @@ pub struct Serve {
     /// With --front the directory that says which front this is
     pub cell: PathBuf,
     /// Stand in front of the server of a cell, nearer to its clients: keep the leases that they take, and
-    /// give them out again without asking there. HOST:PORT, HOST or unix:/PATH, several with commas
+    /// give them out again without asking there. HOST:PORT, HOST, quic://HOST:PORT or unix:/PATH,
+    /// several with commas
     #[arg(long, value_name = "SERVER")]
     pub front: Option<String>,
     /// Where ca-cert.pem, client-cert.pem and client-key.pem for that server are: the front is a member
@@ -155,8 +156,8 @@ pub struct Serve {
     #[cfg(feature = "etcd")]
     #[command(flatten)]
     pub etcd: Etcd,
-    /// Listen here: HOST:PORT, HOST or unix:/PATH, with IPv6 addresses in brackets; more than once
-    /// [default: localhost:7473]
+    /// Listen here: HOST:PORT, HOST, quic://HOST:PORT or unix:/PATH, with IPv6 addresses in brackets;
+    /// more than once; over QUIC with --tls-certificates [default: localhost:7473]
     #[arg(long, short, value_name = "ADDRESS")]
     pub listen: Vec<String>,
     /// Where ca-cert.pem, server-cert.pem and server-key.pem are: TLS, and only clients with a
@@ -211,8 +212,8 @@ pub struct Etcd {
 /// How a server is reached.
 #[derive(Debug, Args)]
 pub struct Reaching {
-    /// The metadata server: HOST:PORT, HOST or unix:/PATH; several with commas between them if the
-    /// cell has several
+    /// The metadata server: HOST:PORT, HOST, quic://HOST:PORT or unix:/PATH; several with commas
+    /// between them if the cell has several
     #[arg(value_name = "SERVER")]
     pub server: String,
     /// Where ca-cert.pem, client-cert.pem and client-key.pem are: TLS
@@ -230,8 +231,9 @@ pub struct Mount {
     /// not exist
     #[arg(long, short, value_name = "DIR")]
     pub store: PathBuf,
-    /// Where other clients fetch blocks: HOST:PORT or unix:/PATH [default: a socket in the store if
-    /// the server is on one, else any port of the address that the server is reached from]
+    /// Where other clients fetch blocks: HOST:PORT, quic://HOST:PORT or unix:/PATH [default: a socket
+    /// in the store if the server is on one, else any port of the address that the server is reached
+    /// from]
     #[arg(long, short, value_name = "ADDRESS")]
     pub listen: Option<String>,
     /// Where certificates for attached cells are: DIR/NUMBER with ca-cert.pem, client-cert.pem and
@@ -271,14 +273,16 @@ pub struct Mount {
 
 #[derive(Debug, Args)]
 pub struct Status {
-    /// The metadata server (HOST:PORT, HOST or unix:/PATH), or the directory that a cell is mounted on
+    /// The metadata server (HOST:PORT, HOST, quic://HOST:PORT or unix:/PATH), or the directory that a
+    /// cell is mounted on
     #[command(flatten)]
     pub reaching: Reaching,
 }
 
 #[derive(Debug, Args)]
 pub struct Top {
-    /// The metadata server (HOST:PORT, HOST or unix:/PATH), or the directory that a cell is mounted on
+    /// The metadata server (HOST:PORT, HOST, quic://HOST:PORT or unix:/PATH), or the directory that a
+    /// cell is mounted on
     #[command(flatten)]
     pub reaching: Reaching,
     /// Milliseconds between two looks
@@ -402,8 +406,8 @@ impl PolicyArgs {
 pub struct Attach {
     /// An empty directory of a mounted cell
     pub directory: PathBuf,
-    /// The metadata server of the other cell: HOST:PORT, HOST or unix:/PATH, as every client reaches it;
-    /// several with commas between them if the cell has several
+    /// The metadata server of the other cell: HOST:PORT, HOST, quic://HOST:PORT or unix:/PATH, as every
+    /// client reaches it; several with commas between them if the cell has several
     #[arg(value_name = "SERVER")]
     pub server: String,
     /// Where ca-cert.pem, client-cert.pem and client-key.pem for that cell are: TLS, to ask its server
@@ -500,8 +504,8 @@ pub struct Doctor {
 
 #[derive(Debug, Args)]
 pub struct Search {
-    /// The metadata server (HOST:PORT, HOST or unix:/PATH), or the directory that a cell is mounted on:
-    /// then the cells that are attached are searched too
+    /// The metadata server (HOST:PORT, HOST, quic://HOST:PORT or unix:/PATH), or the directory that a
+    /// cell is mounted on: then the cells that are attached are searched too
     #[command(flatten)]
     pub reaching: Reaching,
     /// Conditions, such as tag:un project:x 'mtime>2026-01-01' report

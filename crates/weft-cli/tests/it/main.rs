@@ -28,6 +28,8 @@ mod ringer_etcd;
 mod ringer_front;
 mod ringer_locks;
 mod ringer_members;
+#[cfg(feature = "quic")]
+mod ringer_quic;
 mod ringer_snapshots;
 mod ringer_text;
 mod ringer_top;

@@ -85,7 +85,7 @@ impl Engine {
             _ => return Err(Error::Refused("the other side is no metadata server".into())),
         };
         let (mut receiver, writer, socket) = link.into_parts();
-        let outbox = Arc::new(Outbox::new(Arc::clone(&socket), self.options.tls.is_none()));
+        let outbox = Arc::new(Outbox::new(Arc::clone(&socket), self.options.tls.is_some()));
         let sender = Arc::clone(&outbox);
         let sending = std::thread::Builder::new().name("ringer-send".into());
         let sending = sending.spawn(move || sender.run(writer));

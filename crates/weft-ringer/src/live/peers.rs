@@ -357,6 +357,7 @@ impl PeerServer {
         transfers: &Arc<Transfers>,
         make_copy: Box<MakeCopy>,
     ) -> Result<Self> {
+        let listener = Listener::bind_with(address, SOCKET_MODE, tls.as_ref())?;
         let serving = Arc::new(Serving {
             tls,
             blocks,
@@ -366,7 +367,6 @@ impl PeerServer {
             called: AtomicUsize::new(0),
             stop: AtomicBool::new(false),
         });
-        let listener = Listener::bind(address, SOCKET_MODE)?;
         let ours = Arc::clone(&serving);
         let listening = listener.start_threads("ringer-peer", SERVED_MAX, move |socket| {
             let peer = Conversation::accept(socket, ours.tls.as_ref());

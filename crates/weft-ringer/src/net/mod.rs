@@ -3,7 +3,8 @@
 //! A directory of certificates has, beside its authority's, `server-cert.pem` for a metadata server,
 //! which is called by a name, or `client-cert.pem` for a client. Clients also call each other. There
 //! a certificate says that somebody belongs to the cell, not who: it is for the name
-//! [`MEMBER_NAME`]. What a peer sends is checked by its hash.
+//! [`MEMBER_NAME`]. What a peer sends is checked by its hash. Over QUIC it is the same, with the TLS that is
+//! part of it.
 //!
 //! Invariants:
 //! - Nothing waits for ever: a read has a deadline or ends when its owner shuts the socket down, a
@@ -187,7 +188,9 @@ impl Conversation {
         limit: Duration,
     ) -> Result<Self> {
         let deadline = Instant::now() + limit;
-        Self::connect_over(with_limits(address.connect(limit)?)?, tls, deadline)
+        let socket = address.call(tls, limit)?;
+        let tls = tls.filter(|_| !socket.is_secured());
+        Self::connect_over(with_limits(socket)?, tls, deadline)
     }
 
     /// The same on a connection that is there.
@@ -204,6 +207,7 @@ impl Conversation {
 
     /// Answers a call.
     pub(crate) fn accept(socket: Socket, tls: Option<&ServerTls>) -> Result<Self> {
+        let tls = tls.filter(|_| !socket.is_secured());
         Self::accept_over(with_limits(socket)?, tls)
     }
 

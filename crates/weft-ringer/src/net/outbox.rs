@@ -35,7 +35,9 @@ pub(crate) struct Outbox {
 }
 
 impl Outbox {
-    pub(crate) fn new(socket: Arc<Socket>, plain: bool) -> Self {
+    /// For a connection with TLS on its socket, or one without.
+    pub(crate) fn new(socket: Arc<Socket>, tls: bool) -> Self {
+        let plain = !tls || socket.is_secured();
         Self { queue: Mutex::default(), changed: Condvar::new(), socket, plain }
     }
 

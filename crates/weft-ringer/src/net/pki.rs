@@ -288,7 +288,9 @@ mod tests {
 
     #[test]
     fn a_token_is_read_as_it_is_written() {
-        for server in ["nas:7473", "[::1]:80", "192.168.1.2:7473", "unix:/run/cell"] {
+        for server in
+            ["nas:7473", "quic://nas:7473", "[::1]:80", "192.168.1.2:7473", "unix:/run/cell"]
+        {
             let server = Address::parse(server, PORT).expect("an address");
             let token = Token { secret: [7; 16], authority: BlockHash([9; 32]), server };
             let text = token.to_string();

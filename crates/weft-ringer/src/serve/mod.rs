@@ -239,7 +239,7 @@ impl Drop for Server {
 }
 
 fn bind(options: &ServeOptions) -> Result<Vec<Listener>> {
-    let bind = |address| Listener::bind(address, SOCKET_MODE);
+    let bind = |address| Listener::bind_with(address, SOCKET_MODE, options.tls.as_ref());
     Ok(options.listen.iter().map(bind).collect::<Result<_, _>>()?)
 }
 

@@ -177,6 +177,7 @@ impl InnerCells {
         options.listen = match &self.options.listen {
             // The port is the outermost cell's.
             Some(Address::Tcp(host, _)) => Some(Address::Tcp(host.clone(), 0)),
+            Some(Address::Quic(host, _)) => Some(Address::Quic(host.clone(), 0)),
             Some(Address::Unix(_)) | None => None,
         };
         options.directory.clone_from(&directory);

@@ -30,9 +30,12 @@ struct Cell {
 
 impl Cell {
     fn new() -> Self {
+        Self::at(Address::Tcp("127.0.0.1".into(), 0))
+    }
+
+    fn at(address: Address) -> Self {
         let dir = tempfile::tempdir().expect("a directory");
         pki::create(&dir.path().join("pki"), &["127.0.0.1".to_owned()]).expect("made");
-        let address = Address::Tcp("127.0.0.1".into(), 0);
         let mut cell = Self { dir, server: None, address };
         cell.start();
         cell
@@ -83,12 +86,21 @@ impl Cell {
         let client = ClientTls::mutual(&self.path(name)).expect("certificates");
         let member = ServerTls::mutual(&self.path(name), Role::Client).expect("certificates");
         options.tls = Some((client, member));
+        #[cfg(feature = "quic")]
+        if matches!(self.address, Address::Quic(..)) {
+            options.listen = Some(Address::Quic("127.0.0.1".into(), 0));
+        }
         options
     }
 
     fn mount(&self, name: &str) -> RingerFs {
         RingerFs::join(self.options(name)).expect("it is let in")
     }
+}
+
+#[cfg(feature = "quic")]
+fn over_quic() -> Cell {
+    Cell::at(Address::Quic("127.0.0.1".into(), 0))
 }
 
 fn denial<T: std::fmt::Debug>(result: Result<T, Error>) -> Denial {
@@ -104,7 +116,16 @@ fn files(dir: &Path) -> usize {
 
 #[test]
 fn a_token_is_good_once_in_time_and_for_one_cell() {
-    let mut cell = Cell::new();
+    tokens(Cell::new());
+}
+
+#[cfg(feature = "quic")]
+#[test]
+fn a_token_is_good_once_in_time_and_for_one_cell_over_quic() {
+    tokens(over_quic());
+}
+
+fn tokens(mut cell: Cell) {
     let everything = [("/", Level::Write)];
     let token = cell.invite(&everything, 100);
     // Over the text that people hand on, and a restart.
@@ -136,7 +157,16 @@ fn a_token_is_good_once_in_time_and_for_one_cell() {
 
 #[test]
 fn strangers_get_nothing() {
-    let cell = Cell::new();
+    strangers(&Cell::new());
+}
+
+#[cfg(feature = "quic")]
+#[test]
+fn strangers_get_nothing_over_quic() {
+    strangers(&over_quic());
+}
+
+fn strangers(cell: &Cell) {
     // Without a certificate nothing but joining is heard.
     let prints = pki::fingerprint_in(&cell.path("pki/ca-cert.pem")).expect("there");
     let pinned = ClientTls::pinned(move |der| pki::fingerprint(der) == prints).expect("TLS");
@@ -318,7 +348,16 @@ fn a_grant_is_for_a_subtree() {
 
 #[test]
 fn who_is_sent_away_is_out_at_once_and_for_good() {
-    let mut cell = Cell::new();
+    sending_away(Cell::new());
+}
+
+#[cfg(feature = "quic")]
+#[test]
+fn who_is_sent_away_is_out_at_once_and_for_good_over_quic() {
+    sending_away(over_quic());
+}
+
+fn sending_away(mut cell: Cell) {
     cell.member("a", &[("/", Level::Write)]);
     cell.member("b", &[("/", Level::Write)]);
     let a = cell.mount("a");
@@ -365,7 +404,16 @@ fn who_is_sent_away_is_out_at_once_and_for_good() {
 
 #[test]
 fn members_who_do_not_reach_each_other_talk_through_the_server() {
-    let cell = Cell::new();
+    talking_through_the_server(&Cell::new());
+}
+
+#[cfg(feature = "quic")]
+#[test]
+fn members_who_do_not_reach_each_other_talk_through_the_server_over_quic() {
+    talking_through_the_server(&over_quic());
+}
+
+fn talking_through_the_server(cell: &Cell) {
     let mount = |name: &str| {
         cell.member(name, &[("/", Level::Write)]);
         let mut options = cell.options(name);
