@@ -102,6 +102,8 @@ enum What {
     RingerBulk,
     /// The shared file service: a large file in an encrypted directory, and beside it
     RingerEncrypted,
+    /// The shared file service: a directory of 1,000 files seen for the first time, beside SSHFS
+    RingerListing,
     /// The shared file service: searches by tag among 100 files and a million
     RingerSearch,
     /// The shared file service: what one server does for up to 1,000 clients, simulated
@@ -265,7 +267,7 @@ fn main() -> Result<()> {
         _ => {}
     }
     let bench = Bench::new(&cli)?;
-    let all: [(&str, Measurement); 23] = [
+    let all: [(&str, Measurement); 24] = [
         ("limits", limits::limits),
         ("optimisations", engine::optimisations),
         ("blocks", engine::blocks),
@@ -287,6 +289,7 @@ fn main() -> Result<()> {
         ("ringer-sizes", ringer::sizes),
         ("ringer-bulk", ringer::bulk),
         ("ringer-encrypted", ringer::encrypted),
+        ("ringer-listing", ringer::listing),
         ("ringer-search", ringer::search),
         ("ringer-scale", ringer::scale),
     ];
@@ -320,6 +323,7 @@ fn main() -> Result<()> {
         What::RingerSizes => ringer::sizes(&bench),
         What::RingerBulk => ringer::bulk(&bench),
         What::RingerEncrypted => ringer::encrypted(&bench),
+        What::RingerListing => ringer::listing(&bench),
         What::RingerSearch => ringer::search(&bench),
         What::RingerScale => ringer::scale(&bench),
         What::Transform => transform::transform(&bench),

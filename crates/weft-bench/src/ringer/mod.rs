@@ -8,6 +8,7 @@
 mod bulk;
 mod desk;
 mod encrypted;
+mod listing;
 mod scale;
 mod search;
 mod sizes;
@@ -16,6 +17,7 @@ mod sshfs;
 pub use self::bulk::bulk;
 use self::desk::Desk;
 pub use self::encrypted::encrypted;
+pub use self::listing::listing;
 pub use self::scale::scale;
 pub use self::search::search;
 pub use self::sizes::sizes;
