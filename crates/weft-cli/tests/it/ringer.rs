@@ -28,12 +28,7 @@ impl Cell {
     }
 
     pub fn serve(&self) {
-        let epoch = EPOCH.as_secs().to_string();
-        let address = self.address();
-        let args = ["ringer", "serve", "cell", "--listen", &address, "--epoch", &epoch];
-        let more = ["--background", "--pid-file", "server.pid"];
-        let out = self.bench.json(&[&args[..], &more].concat());
-        assert_eq!(out["addresses"][0], address);
+        serve(&self.bench, "cell", &self.address(), "server.pid");
     }
 
     /// Mounts the cell as client `name`, on the directory of that name.
@@ -43,14 +38,7 @@ impl Cell {
 
     /// The same by another way to the server.
     pub fn mount_by(&self, name: &str, address: &str) -> PathBuf {
-        let dir = self.bench.path(name);
-        // It is there already, and not to be looked at, where an earlier mount has died.
-        let _ = fs::create_dir(&dir);
-        let (store, pid) = (format!("{name}.store"), format!("{name}.pid"));
-        let args = ["ringer", "mount", address, name, "--store", &store];
-        let more = ["--background", "--pid-file", &pid];
-        self.bench.ok(&[&args[..], &more].concat());
-        dir
+        mount(&self.bench, name, address, &[])
     }
 
     pub fn kill(&self, name: &str) {
@@ -82,12 +70,36 @@ pub fn kill(bench: &Bench, name: &str) {
 
 impl Drop for Cell {
     fn drop(&mut self) {
-        for name in ["a", "b", "c"] {
-            // Most often it is unmounted already; then this fails and that is well.
-            let _ = self.bench.run(&["umount", "--lazy", name]);
-            self.kill(name);
-        }
+        end_mounts(&self.bench);
         self.kill("server");
+    }
+}
+
+/// Serves a cell at an address.
+pub fn serve(bench: &Bench, cell: &str, address: &str, pid_file: &str) {
+    let epoch = EPOCH.as_secs().to_string();
+    let args = ["ringer", "serve", cell, "--listen", address, "--epoch", &epoch];
+    let out = bench.json(&[&args[..], &["--background", "--pid-file", pid_file]].concat());
+    assert_eq!(out["addresses"][0], address);
+}
+
+/// Mounts a cell as client `name`, on the directory of that name.
+pub fn mount(bench: &Bench, name: &str, address: &str, more: &[&str]) -> PathBuf {
+    let dir = bench.path(name);
+    // It is there already, and not to be looked at, where an earlier mount has died.
+    let _ = fs::create_dir(&dir);
+    let (store, pid) = (format!("{name}.store"), format!("{name}.pid"));
+    let args = ["ringer", "mount", address, name, "--store", &store];
+    bench.ok(&[&args[..], more, &["--background", "--pid-file", &pid]].concat());
+    dir
+}
+
+/// Nothing that a test has mounted as `a`, `b` and `c` stays.
+pub fn end_mounts(bench: &Bench) {
+    for name in ["a", "b", "c"] {
+        // Most often it is unmounted already; then this fails and that is well.
+        let _ = bench.run(&["umount", "--lazy", name]);
+        kill(bench, name);
     }
 }
 

@@ -1,7 +1,7 @@
 //! Cells in cells through the real command: servers that are killed, mounts that are killed, and what
 //! the kernel makes of it.
 
-use crate::ringer::{EPOCH, kill};
+use crate::ringer::{self, kill};
 use crate::run::{Bench, can_mount};
 use std::fs::{self, File, OpenOptions};
 use std::io::Write;
@@ -10,28 +10,24 @@ use std::path::PathBuf;
 use std::time::{Duration, Instant};
 
 /// Three cells, `o`, `m` and `i`; whatever a test does, nothing stays mounted or running.
-struct Cells {
-    bench: Bench,
+pub struct Cells {
+    pub bench: Bench,
 }
 
 impl Cells {
-    fn new() -> Self {
+    pub fn new() -> Self {
         let cells = Self { bench: Bench::new() };
         ["o", "m", "i"].iter().for_each(|name| cells.serve(name));
         cells
     }
 
-    fn address(&self, name: &str) -> String {
+    pub fn address(&self, name: &str) -> String {
         format!("unix:{}", self.bench.path(&format!("{name}.sock")).display())
     }
 
     fn serve(&self, name: &str) {
-        let (cell, address, pid) =
-            (format!("{name}.cell"), self.address(name), format!("{name}.server.pid"));
-        let epoch = EPOCH.as_secs().to_string();
-        let args = ["ringer", "serve", &cell, "--listen", &address, "--epoch", &epoch];
-        let more = ["--background", "--pid-file", &pid];
-        self.bench.ok(&[&args[..], &more].concat());
+        let (cell, pid) = (format!("{name}.cell"), format!("{name}.server.pid"));
+        ringer::serve(&self.bench, &cell, &self.address(name), &pid);
     }
 
     fn stop(&self, name: &str) {
@@ -39,17 +35,11 @@ impl Cells {
     }
 
     /// Mounts cell `of` as client `name`, on the directory of that name.
-    fn mount(&self, name: &str, of: &str) -> PathBuf {
-        let dir = self.bench.path(name);
-        let _ = fs::create_dir(&dir);
-        let (address, store, pid) =
-            (self.address(of), format!("{name}.store"), format!("{name}.pid"));
-        let args = ["ringer", "mount", &address, name, "--store", &store, "--patience", "3"];
-        self.bench.ok(&[&args[..], &["--background", "--pid-file", &pid]].concat());
-        dir
+    pub fn mount(&self, name: &str, of: &str) -> PathBuf {
+        ringer::mount(&self.bench, name, &self.address(of), &["--patience", "3"])
     }
 
-    fn attach(&self, path: &str, cell: &str) -> serde_json::Value {
+    pub fn attach(&self, path: &str, cell: &str) -> serde_json::Value {
         fs::create_dir(self.bench.path(path)).unwrap();
         self.bench.json(&["ringer", "attach", path, &self.address(cell)])
     }
@@ -57,10 +47,7 @@ impl Cells {
 
 impl Drop for Cells {
     fn drop(&mut self) {
-        for name in ["a", "b", "c"] {
-            let _ = self.bench.run(&["umount", "--lazy", name]);
-            kill(&self.bench, name);
-        }
+        ringer::end_mounts(&self.bench);
         ["o", "m", "i"].iter().for_each(|name| self.stop(name));
     }
 }
