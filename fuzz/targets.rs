@@ -681,7 +681,7 @@ fn nbd_messages(data: &[u8]) {
 
 /// Blocks, keys and marks of encrypted directories: what is understood has one form.
 fn ringer_encryption(data: &[u8], text: &str) {
-    use weft::ringer::live::{DirectoryKey, EncryptedBlock, parse_keys};
+    use weft::ringer::live::{DirectoryKey, EncryptedBlock, MemberId, Shares, parse_keys};
     use weft::ringer::{Encryption, KeyId, Rnode, is_encrypted};
     if let Ok(block) = EncryptedBlock::parse(data) {
         let ids = [&block.encryption.key.0[..], &block.encryption.file.0].concat();
@@ -691,6 +691,12 @@ fn ringer_encryption(data: &[u8], text: &str) {
         assert_eq!(*key.to_text(), text.trim());
     }
     let _ = parse_keys(text);
+    if let Ok(id) = text.parse::<MemberId>() {
+        assert_eq!(id.to_string(), text.trim());
+    }
+    if let Ok(shares) = Shares::parse(data) {
+        assert_eq!(shares.to_bytes(), data);
+    }
     if let Ok(rnode) = weft::ringer::wire::decode::<Rnode>(data) {
         let (file, directory) = (Encryption::of(&rnode), KeyId::of_directory(&rnode));
         let says = matches!(file, Ok(Some(_))) || matches!(directory, Ok(Some(_)));

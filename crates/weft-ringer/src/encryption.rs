@@ -14,6 +14,8 @@
 //! - A directory gets the attribute, or another, only while it is empty; it never loses it.
 //! - A file has it exactly if the directories that it has names in have it, with the same format and
 //!   key; so have the directories below an encrypted one, until one below is given a key of its own.
+//! - How a directory is shared ([`SHARES_XATTR`]) is kept with an encrypted one alone; it is changed, and
+//!   never removed.
 //! - So nothing moves between directories of two keys, or of one and none: it is copied.
 
 use std::fmt;
@@ -25,6 +27,11 @@ use crate::wire::{Reader, Wire, WireError, wire_struct};
 
 /// The attribute of a directory that is encrypted, and of the files in it.
 pub const ENCRYPTION_XATTR: &[u8] = b"user.weft.encryption";
+/// The attribute of a directory that was encrypted, with its key wrapped for members: for each client to
+/// read as its secret allows.
+pub const SHARES_XATTR: &[u8] = b"user.weft.shares";
+/// The longest value of that, in bytes.
+pub const SHARES_MAX_BYTES: usize = 20 << 10;
 /// What an encrypted block is longer than its bytes, in bytes.
 pub const ENCRYPTED_OVERHEAD_BYTES: u32 = 76;
 /// The longest value of the attribute of a directory, in bytes: later formats may need more than this one.
@@ -85,6 +92,12 @@ id!(
     /// An encrypted file: chosen at random when it is made, and never another's.
     FileId,
     "the id of a file"
+);
+
+id!(
+    /// A member of a cell whom keys are handed to, by a hash of the public key.
+    Fingerprint,
+    "a fingerprint"
 );
 
 /// Bytes from hex, which has one form: small letters.
@@ -223,6 +236,12 @@ pub(crate) fn check_attribute(
     name: &Bytes,
     value: Option<&Bytes>,
 ) -> Result<(), Refusal> {
+    if name.0 == SHARES_XATTR {
+        let value = value.ok_or(Refusal::NotPermitted)?;
+        let is_of_encrypted = rnode.is_dir() && is_encrypted(rnode);
+        let is_bounded = value.0.len() <= SHARES_MAX_BYTES;
+        return if is_of_encrypted && is_bounded { Ok(()) } else { Err(Refusal::Invalid) };
+    }
     if name.0 != ENCRYPTION_XATTR {
         return Ok(());
     }

@@ -120,8 +120,8 @@ pub mod wire;
 
 pub use block_map::BlockMap;
 pub use encryption::{
-    ENCRYPTED_OVERHEAD_BYTES, ENCRYPTION_XATTR, Encryption, FileId, KeyId, NotAnId, UnknownFormat,
-    is_encrypted,
+    ENCRYPTED_OVERHEAD_BYTES, ENCRYPTION_XATTR, Encryption, FileId, Fingerprint, KeyId, NotAnId,
+    SHARES_MAX_BYTES, SHARES_XATTR, UnknownFormat, is_encrypted,
 };
 pub use error::Refusal;
 pub use junction::{

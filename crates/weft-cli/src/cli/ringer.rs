@@ -2,6 +2,7 @@
 
 use clap::{Args, Subcommand, ValueEnum};
 use std::path::PathBuf;
+use weft::ringer::live::MemberId;
 
 /// `weft ringer`.
 #[derive(Debug, Subcommand)]
@@ -54,7 +55,7 @@ pub enum Ringer {
         is in it cannot be moved out or linked to from outside: mv copies it."
     )]
     Encrypt(Encrypt),
-    /// List, export and import the keys of encrypted directories
+    /// Share encrypted directories with members: list, hand over, export and import their keys
     #[command(subcommand)]
     Key(Key),
     /// Keep a file, or a directory with all that is below it, on this machine
@@ -459,6 +460,47 @@ pub enum Key {
         /// Read it from this file
         #[arg(long, value_name = "FILE")]
         from: Option<PathBuf>,
+    },
+    /// Print the id by which others share encrypted directories with this mount. It is no secret
+    #[command(
+        after_help = "Send it to who shares with you by a way that the cell's server has no hand in: mail, a \
+        message, a phone call. Whoever can put another in its place reads what is shared with you."
+    )]
+    Id {
+        /// Where the cell is mounted
+        mountpoint: PathBuf,
+    },
+    /// Take keys from members, by their ids, from now on; without an id, list them
+    #[command(
+        after_help = "A key that somebody else left for this mount is not taken: whoever gives you a key reads \
+        what you write with it. Ask the member for the id (`key id`) in person, not through the cell."
+    )]
+    Trust {
+        /// Where the cell is mounted
+        mountpoint: PathBuf,
+        /// Ids, as `key id` prints them
+        #[arg(value_name = "ID")]
+        ids: Vec<MemberId>,
+        /// Take none from them any more; keys that were taken stay
+        #[arg(long, requires = "ids")]
+        remove: bool,
+    },
+    /// Share an encrypted directory with members, by their ids
+    #[command(
+        after_help = "The directory's key is left in the cell, encrypted for each of them alone. Who comes to \
+        the directory with a mount that trusts this one's id (`key trust`) has the key from then on."
+    )]
+    Share {
+        /// The directory that was encrypted
+        directory: PathBuf,
+        /// Ids, as `key id` prints them on the others' mounts
+        #[arg(required = true, value_name = "ID")]
+        ids: Vec<MemberId>,
+    },
+    /// List whom an encrypted directory is shared with
+    Members {
+        /// The directory that was encrypted
+        directory: PathBuf,
     },
 }
 

@@ -7,6 +7,7 @@ mod copies;
 mod encryption;
 mod history;
 mod members;
+mod sharing;
 mod snapshots;
 mod tag;
 pub mod top;

@@ -30,6 +30,7 @@ mod ringer_locks;
 mod ringer_members;
 #[cfg(feature = "quic")]
 mod ringer_quic;
+mod ringer_sharing;
 mod ringer_snapshots;
 mod ringer_text;
 mod ringer_top;

@@ -10,14 +10,14 @@ use std::path::{Path, PathBuf};
 use std::process::{Command, Stdio};
 use std::time::{Duration, Instant};
 
-const NEEDLE: &[u8] = b"the harvest is late this year";
+pub const NEEDLE: &[u8] = b"the harvest is late this year";
 
 fn pattern(len: usize) -> Vec<u8> {
     NEEDLE.iter().copied().cycle().take(len).collect()
 }
 
 /// The files in these places that say this.
-fn saying(places: &[PathBuf], what: &[u8]) -> Vec<PathBuf> {
+pub fn saying(places: &[PathBuf], what: &[u8]) -> Vec<PathBuf> {
     let mut found = Vec::new();
     let mut left = places.to_vec();
     while let Some(path) = left.pop() {
@@ -34,13 +34,13 @@ fn saying(places: &[PathBuf], what: &[u8]) -> Vec<PathBuf> {
     found
 }
 
-fn write_durably(path: &Path, bytes: &[u8]) -> std::io::Result<()> {
+pub fn write_durably(path: &Path, bytes: &[u8]) -> std::io::Result<()> {
     let mut file = File::create(path)?;
     file.write_all(bytes)?;
     file.sync_all()
 }
 
-fn is(error: &std::io::Error, errno: Errno) -> bool {
+pub fn is(error: &std::io::Error, errno: Errno) -> bool {
     error.raw_os_error() == Some(errno.raw_os_error())
 }
 

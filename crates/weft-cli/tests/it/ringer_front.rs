@@ -12,12 +12,12 @@ use std::time::{Duration, Instant};
 /// machine needs.
 const HELD_UP: Duration = Duration::from_secs(EPOCH.as_secs() * 2 + 10);
 
-struct Front {
-    cell: Cell,
+pub struct Front {
+    pub cell: Cell,
 }
 
 impl Front {
-    fn new() -> Self {
+    pub fn new() -> Self {
         let front = Self { cell: Cell::new() };
         front.begin();
         front
@@ -36,7 +36,7 @@ impl Front {
         assert_eq!(out["addresses"][0], address);
     }
 
-    fn mount(&self, name: &str) -> PathBuf {
+    pub fn mount(&self, name: &str) -> PathBuf {
         self.cell.mount_by(name, &self.address())
     }
 }

@@ -4,10 +4,10 @@
 use weft_vfs::{Error, FileSystem, Ino, Result, XattrSet};
 
 use super::conflicts::CONFLICTS_XATTR;
-use super::encryption::KEYS_XATTR;
+use super::encryption::{KEYS_XATTR, MEMBER_XATTR, SHARED_KEYS_XATTR, TRUSTED_XATTR};
 use super::fs::{Live, RingerFs};
 use crate::client::{Call, Outcome};
-use crate::encryption::ENCRYPTION_XATTR;
+use crate::encryption::{ENCRYPTION_XATTR, SHARES_XATTR};
 use crate::error::Refusal;
 use crate::mds::ORIGIN_XATTR;
 use crate::op::Op;
@@ -38,7 +38,7 @@ impl Live {
     pub(super) fn list_attributes(&self, id: RnodeId) -> Result<Vec<Vec<u8>>> {
         let names = self.get(id)?.xattrs.into_keys().map(|name| name.0);
         // They would be copied with a file.
-        let is_ours = |name: &[u8]| name == ORIGIN_XATTR || name == ENCRYPTION_XATTR;
+        let is_ours = |name: &[u8]| [ORIGIN_XATTR, ENCRYPTION_XATTR, SHARES_XATTR].contains(&name);
         Ok(names.filter(|name| !is_ours(name)).collect())
     }
 
@@ -90,6 +90,10 @@ impl RingerFs {
             HISTORY_XATTR => live.list_history(id),
             SNAPSHOTS_XATTR => live.list_snapshots(id),
             KEYS_XATTR => live.get(id).map(|_| live.list_keys()),
+            SHARED_KEYS_XATTR => live.get(id).map(|_| live.list_shared_keys()),
+            MEMBER_XATTR => live.get(id).and_then(|_| live.member_id()),
+            TRUSTED_XATTR if is_root => Ok(live.list_trusted()),
+            SHARES_XATTR => live.list_shares(id),
             PIN_XATTR if live.is_pinned(id) => Ok(b"1".to_vec()),
             _ => return None,
         })
@@ -105,9 +109,12 @@ impl RingerFs {
             RESTORE_XATTR => self.restore_from(ino, value),
             SNAPSHOTS_XATTR => self.live.change_snapshots(id, value),
             KEYS_XATTR => self.live.import_key(value),
+            TRUSTED_XATTR if ino == self.root() => self.live.change_trusted(value),
+            SHARES_XATTR => self.live.change_shares(id, value),
             ENCRYPTION_XATTR if value == ENCRYPT => self.live.encrypt(id),
             ENCRYPTION_XATTR => Err(Error::NotPermitted),
-            STORE_XATTR | HOLDERS_XATTR | HISTORY_XATTR => Err(Error::NotPermitted),
+            STORE_XATTR | HOLDERS_XATTR | HISTORY_XATTR | MEMBER_XATTR | SHARED_KEYS_XATTR
+            | TRUSTED_XATTR => Err(Error::NotPermitted),
             POLICY_XATTR => match self.check_policy(id, value) {
                 Ok(()) => return None,
                 Err(e) => Err(e),

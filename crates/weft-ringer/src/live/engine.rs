@@ -15,7 +15,7 @@ use super::archives::Archives;
 use super::blocks::Blocks;
 use super::conflicts::{Conflicts, blocks_of};
 use super::copies::Uneven;
-use super::encryption::Keys;
+use super::encryption::{Keys, Members};
 use super::fs::Live;
 use super::home::{Home, client_id};
 use super::journal::Journal;
@@ -74,6 +74,7 @@ pub(super) struct Engine {
     pub(super) joined: OnceLock<std::result::Result<ClientId, String>>,
     pub(super) blocks: Arc<Blocks>,
     pub(super) keys: Keys,
+    pub(super) members: Members,
     pub(super) open: OpenBlocks,
     pub(super) peers: Arc<Peers>,
     pub(super) archives: Archives,
@@ -110,6 +111,7 @@ impl Engine {
         let (mut journal, records) = Journal::open(&home.path("journal")).map_err(failed)?;
         let blocks = Blocks::open(&options.directory, options.cache_max_bytes).map_err(failed)?;
         let keys = Keys::open(&home.path("keys")).map_err(failed)?;
+        let members = Members::open(home.path("member"), home.path("trusted")).map_err(failed)?;
         let records =
             super::open::recover(&blocks, &keys, &mut journal, records).map_err(failed)?;
         let open = OpenBlocks::new(home.incarnation);
@@ -134,6 +136,7 @@ impl Engine {
             joined: OnceLock::new(),
             blocks: Arc::new(blocks),
             keys,
+            members,
             open,
             peers: Arc::new(peers),
             archives,

@@ -15,6 +15,8 @@
 //! open/          what blocks were that are being written
 //! pins           what is kept here whole
 //! keys           of encrypted directories; for nobody else to read
+//! member         the secret by which others hand keys to this client; made when it is first asked for
+//! trusted        the members whom keys are taken from
 //! peers.sock     where other clients of this machine fetch blocks
 //! cells/NUMBER/  the local store of a cell inside, as this one; with `junction`, how it was reached,
 //!                while something of it may not be with its server
@@ -69,7 +71,8 @@ pub use cells::{CELLS_XATTR, CellTree};
 pub(crate) use circle::Circle;
 pub use conflicts::CONFLICTS_XATTR;
 pub use encryption::{
-    BlockError, DirectoryKey, EncryptedBlock, KEYS_XATTR, KeyTextError, parse_keys,
+    BlockError, DirectoryKey, EncryptedBlock, KEYS_XATTR, KeyTextError, MEMBER_XATTR, MemberId,
+    MemberIdError, SHARE, SHARED_KEYS_XATTR, Share, Shares, SharesError, TRUSTED_XATTR, parse_keys,
 };
 #[cfg(feature = "sqlite")]
 pub(crate) use engine::{now, wall};

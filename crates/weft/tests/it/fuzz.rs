@@ -297,14 +297,22 @@ fn encrypted_blocks_and_keys_are_taken_apart_or_refused() {
     replay("ringer_wire", targets::ringer_wire, |rng| {
         let mut data = vec![0; rng.index(120)];
         rng.fill(&mut data);
-        if rng.below(2) == 0 {
-            data.splice(..0, *b"weB1");
-            return data;
+        match rng.below(4) {
+            0 => drop(data.splice(..0, *b"weB1")),
+            1 => {
+                // Shares with nobody, of the first key, and sometimes as long as they must be.
+                let head = [&[0; 20][..], &[0; 18]].concat();
+                data.splice(..0, [&b"weS1"[..], &head].concat());
+                data.resize(if rng.below(2) == 0 { 42 + 40 } else { data.len() }, 7);
+            }
+            // What looks like a key, or an id.
+            which => {
+                let hex = b"0123456789abcdef.";
+                data.iter_mut().for_each(|byte| *byte = hex[usize::from(*byte) % hex.len()]);
+                let prefix: &[u8] = if which == 2 { b"weftkey1." } else { b"weftid1." };
+                data.splice(..0, prefix.to_vec());
+            }
         }
-        // What looks like a key.
-        let hex = b"0123456789abcdef.";
-        data.iter_mut().for_each(|byte| *byte = hex[usize::from(*byte) % hex.len()]);
-        data.splice(..0, *b"weftkey1.");
         data
     });
 }

@@ -2,7 +2,7 @@
 //! read from the local store itself, which only its owner may; no attribute tells one.
 
 use super::copies::{get, set};
-use super::no_cell;
+use super::{no_cell, sharing};
 use crate::cli::ringer::{Encrypt, Key};
 use crate::failure::{DONE, Failure, Outcome};
 use crate::output::Output;
@@ -10,14 +10,14 @@ use rustix::io::Errno;
 use serde::Serialize;
 use std::io::Read;
 use std::path::{Path, PathBuf};
-use weft::ringer::live::{DirectoryKey, ENCRYPT, KEYS_XATTR, parse_keys};
+use weft::ringer::live::{DirectoryKey, ENCRYPT, KEYS_XATTR, SHARED_KEYS_XATTR, parse_keys};
 use weft::ringer::{ENCRYPTION_XATTR, KeyId};
 
 /// The longest text that is taken for a key, in bytes.
 const TEXT_MAX_BYTES: u64 = 4096;
 
 /// The key that a directory, or a file, is encrypted with.
-fn key_of(path: &Path) -> Result<Option<KeyId>, Failure> {
+pub(super) fn key_of(path: &Path) -> Result<Option<KeyId>, Failure> {
     let text = match get(path, ENCRYPTION_XATTR) {
         Err(Errno::NODATA) => return Ok(None),
         text => text.map_err(|e| no_cell(path, e))?,
@@ -50,7 +50,8 @@ pub(super) fn encrypt(out: Output, args: &Encrypt) -> Outcome {
     let report = EncryptedReport { directory: shown.to_string(), key: key.to_string() };
     out.confirm(&report, &format!("{shown} is encrypted, with the key {key}"))?;
     out.note(
-        "only this machine has the key: without it, everything in there is lost. See `key export`",
+        "only this machine has the key: without it, everything in there is lost. See `key export` and \
+        `key share`",
     );
     Ok(DONE)
 }
@@ -61,6 +62,10 @@ pub(super) fn key(out: Output, args: &Key) -> Outcome {
         Key::List { mountpoint } => list(out, mountpoint),
         Key::Export { directory } => export(out, directory),
         Key::Import { mountpoint, from } => import(out, mountpoint, from.as_deref()),
+        Key::Id { mountpoint } => sharing::id(out, mountpoint),
+        Key::Trust { mountpoint, ids, remove } => sharing::trust(out, mountpoint, ids, *remove),
+        Key::Share { directory, ids } => sharing::share(out, directory, ids),
+        Key::Members { directory } => sharing::members(out, directory),
     }
 }
 
@@ -70,32 +75,36 @@ struct KeyReport {
     key: String,
     /// The inode number of the directory that was encrypted with it.
     directory_inode: u64,
+    /// The ids of those whom the directory is shared with; absent if that could not be looked at.
+    #[serde(skip_serializing_if = "Option::is_none")]
+    shared_with: Option<Vec<String>>,
 }
 
-/// Where the local store of a mount is, and the keys in it.
-fn keys(mountpoint: &Path) -> Result<(PathBuf, Vec<KeyReport>), Failure> {
+/// Where the local store of a mount is.
+fn store(mountpoint: &Path) -> Result<PathBuf, Failure> {
     let text = get(mountpoint, KEYS_XATTR).map_err(|e| no_cell(mountpoint, e))?;
-    let (mut store, mut keys) = (None, Vec::new());
-    for line in text.lines() {
-        let mut words = line.splitn(3, '\t');
-        match (words.next(), words.next(), words.next()) {
-            (Some("store"), Some(path), None) => store = Some(path.into()),
-            (Some("key"), Some(key), Some(inode)) => {
-                let directory_inode = inode.parse().unwrap_or(0);
-                keys.push(KeyReport { key: key.to_owned(), directory_inode });
-            }
-            _ => {}
-        }
-    }
-    Ok((store.ok_or_else(|| Failure::new("the mount says something else"))?, keys))
+    let path = text.lines().find_map(|line| line.strip_prefix("store\t"));
+    path.map(PathBuf::from).ok_or_else(|| Failure::new("the mount says something else"))
 }
 
 fn list(out: Output, mountpoint: &Path) -> Outcome {
-    let (_, reports) = keys(mountpoint)?;
+    let text = get(mountpoint, SHARED_KEYS_XATTR).map_err(|e| no_cell(mountpoint, e))?;
+    let reports = text.lines().filter_map(|line| {
+        let mut words = line.split('\t').map(str::to_owned);
+        let (key, inode) = (words.next()?, words.next()?);
+        let shared: Vec<String> = words.collect();
+        let shared_with = Some(shared).filter(|shared| !shared.contains(&"?".to_owned()));
+        Some(KeyReport { key, directory_inode: inode.parse().unwrap_or(0), shared_with })
+    });
+    let reports: Vec<KeyReport> = reports.collect();
     out.report(&reports, |to| {
-        reports
-            .iter()
-            .try_for_each(|key| writeln!(to, "{}  of inode {}", key.key, key.directory_inode))
+        for key in &reports {
+            writeln!(to, "{}  of inode {}", key.key, key.directory_inode)?;
+            for member in key.shared_with.iter().flatten() {
+                writeln!(to, "  shared with {member}")?;
+            }
+        }
+        Ok(())
     })?;
     Ok(DONE)
 }
@@ -104,7 +113,7 @@ fn export(out: Output, directory: &Path) -> Outcome {
     let shown = directory.display();
     let id = key_of(directory)?;
     let id = id.ok_or_else(|| Failure::new(format!("{shown} is not encrypted")))?;
-    let file = keys(directory)?.0.join("keys");
+    let file = store(directory)?.join("keys");
     let text = std::fs::read_to_string(&file);
     let text = text.map_err(|e| Failure::new(format!("{}: {e}", file.display())))?;
     let damaged = |(line, e)| Failure::new(format!("line {line} of {}: {e}", file.display()));
@@ -140,7 +149,11 @@ fn import(out: Output, mountpoint: &Path, from: Option<&Path>) -> Outcome {
         )),
         e => no_cell(mountpoint, e),
     })?;
-    let report = KeyReport { key: key.id().to_string(), directory_inode: key.directory.0 };
+    let report = KeyReport {
+        key: key.id().to_string(),
+        directory_inode: key.directory.0,
+        shared_with: None,
+    };
     out.confirm(&report, &format!("the key {} is kept here", key.id()))?;
     Ok(DONE)
 }

@@ -48,7 +48,7 @@ pub struct DirectoryKey {
     pub cell: u64,
     /// The directory that was encrypted with it.
     pub directory: RnodeId,
-    secret: Secret,
+    pub(super) secret: Secret,
 }
 
 impl fmt::Debug for DirectoryKey {
@@ -79,6 +79,48 @@ fn checksum(text: &str) -> String {
     hash.to_string()
 }
 
+/// Appends bytes in hex.
+pub(super) fn hex(bytes: &[u8], to: &mut String) {
+    for byte in bytes {
+        let _ = write!(to, "{byte:02x}");
+    }
+}
+
+/// A line of text, ended with its checksum.
+pub(super) fn with_checksum(mut text: Zeroizing<String>) -> Zeroizing<String> {
+    let sum = checksum(&text);
+    let _ = write!(text, ".{sum}");
+    text
+}
+
+/// What is between the version and the checksum of a line of text, which has points between its fields.
+///
+/// # Errors
+/// It begins otherwise, is of another version, or its checksum does not fit.
+pub(super) fn fields<'a>(
+    prefix: &str,
+    known: &str,
+    text: &'a str,
+) -> Result<Vec<&'a str>, KeyTextError> {
+    let text = text.trim();
+    if text.len() > TEXT_MAX_BYTES {
+        return Err(KeyTextError::Form);
+    }
+    let versioned = text.strip_prefix(prefix).ok_or(KeyTextError::Form)?;
+    let (version, _) = versioned.split_once('.').ok_or(KeyTextError::Form)?;
+    if version != known {
+        let is_version = !version.is_empty() && version.bytes().all(|b| b.is_ascii_digit());
+        let later = KeyTextError::Version(version.to_owned());
+        return Err(if is_version { later } else { KeyTextError::Form });
+    }
+    let (said, sum) = text.rsplit_once('.').ok_or(KeyTextError::Form)?;
+    if checksum(said) != sum {
+        return Err(KeyTextError::Damaged);
+    }
+    // The first is prefix and version.
+    Ok(said.split('.').skip(1).collect())
+}
+
 impl DirectoryKey {
     /// A new one, at random.
     ///
@@ -102,12 +144,8 @@ impl DirectoryKey {
         // Never grown, so nothing of it stays behind.
         let mut text = Zeroizing::new(String::with_capacity(TEXT_MAX_BYTES));
         let _ = write!(text, "{PREFIX}{VERSION}.{:016x}.{:016x}.", self.cell, self.directory.0);
-        for byte in self.secret.iter() {
-            let _ = write!(text, "{byte:02x}");
-        }
-        let sum = checksum(&text);
-        let _ = write!(text, ".{sum}");
-        text
+        hex(&self.secret[..], &mut text);
+        with_checksum(text)
     }
 }
 
@@ -115,28 +153,14 @@ impl FromStr for DirectoryKey {
     type Err = KeyTextError;
 
     fn from_str(text: &str) -> Result<Self, KeyTextError> {
-        let text = text.trim();
-        if text.len() > TEXT_MAX_BYTES {
+        let [cell, directory, secret] = fields(PREFIX, VERSION, text)?[..] else {
             return Err(KeyTextError::Form);
-        }
-        let versioned = text.strip_prefix(PREFIX).ok_or(KeyTextError::Form)?;
-        let (version, rest) = versioned.split_once('.').ok_or(KeyTextError::Form)?;
-        if version != VERSION {
-            let is_version = !version.is_empty() && version.bytes().all(|b| b.is_ascii_digit());
-            let later = KeyTextError::Version(version.to_owned());
-            return Err(if is_version { later } else { KeyTextError::Form });
-        }
-        let (said, sum) = text.rsplit_once('.').ok_or(KeyTextError::Form)?;
-        if checksum(said) != sum {
-            return Err(KeyTextError::Damaged);
-        }
-        let mut parts = rest.split('.');
-        let mut number = || parts.next().and_then(from_hex).map(u64::from_be_bytes);
-        let (cell, directory) = number().zip(number()).ok_or(KeyTextError::Form)?;
-        let secret = parts.next().and_then(from_hex).map(Secret::new).ok_or(KeyTextError::Form)?;
-        let is_whole = directory > 0 && parts.next().is_some() && parts.next().is_none();
-        let key = Self { cell, directory: RnodeId(directory), secret };
-        if is_whole { Ok(key) } else { Err(KeyTextError::Form) }
+        };
+        let number = |digits| from_hex(digits).map(u64::from_be_bytes);
+        let parsed = number(cell).zip(number(directory).filter(|directory| *directory > 0));
+        let (cell, directory) = parsed.ok_or(KeyTextError::Form)?;
+        let secret = from_hex(secret).map(Secret::new).ok_or(KeyTextError::Form)?;
+        Ok(Self { cell, directory: RnodeId(directory), secret })
     }
 }
 
@@ -198,6 +222,10 @@ impl Keys {
 
     pub(super) fn is_empty(&self) -> bool {
         locked(&self.keys).is_empty()
+    }
+
+    pub(super) fn get(&self, id: &KeyId) -> Option<DirectoryKey> {
+        locked(&self.keys).get(id).cloned()
     }
 
     pub(super) fn has(&self, id: &KeyId) -> bool {

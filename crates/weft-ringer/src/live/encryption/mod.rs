@@ -14,7 +14,11 @@
 
 mod block;
 mod keys;
+mod member;
+mod members;
 mod opened;
+mod shares;
+mod sharing;
 
 use std::collections::HashMap;
 use std::sync::{Arc, Mutex};
@@ -25,7 +29,11 @@ pub(super) use self::block::FileCipher;
 pub use self::block::{BlockError, EncryptedBlock};
 pub(super) use self::keys::Keys;
 pub use self::keys::{DirectoryKey, KeyTextError, parse_keys};
+pub use self::member::{MemberId, MemberIdError};
+pub(super) use self::members::Members;
 use self::opened::Opened;
+pub use self::shares::{Share, Shares, SharesError};
+pub use self::sharing::{MEMBER_XATTR, SHARE, SHARED_KEYS_XATTR, TRUSTED_XATTR};
 use super::blocks::hash;
 use super::content::{Lack, io_error};
 use super::engine::locked;
@@ -87,6 +95,10 @@ impl Live {
                 true => Ok(known),
                 false => Err(rejected(id, "it is not encrypted as it was")),
             };
+        }
+        if let Some((dir, encryption)) = self.directory_of(id).zip(encryption) {
+            // It was handed to this client, perhaps.
+            self.has_key(dir, encryption.key)?;
         }
         self.check_directory(rnode, encryption)?;
         let cipher = encryption.map(|encryption| {
@@ -174,7 +186,7 @@ impl Live {
     /// A regular file that is to be made in a directory.
     pub(super) fn new_file(&self, dir: RnodeId, block_bytes: u32) -> Result<Make> {
         let Some(key) = self.key_for(dir)? else { return Ok(Make::File { block_bytes }) };
-        if !self.engine.keys.has(&key) {
+        if !self.has_key(dir, key)? {
             return Err(no_key(dir, key));
         }
         let mut file = FileId([0; 16]);

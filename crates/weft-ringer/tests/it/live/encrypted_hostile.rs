@@ -17,7 +17,7 @@ const BLOCK: usize = 64 << 10;
 const EKEYREJECTED: i32 = 129;
 
 /// Changes records of the server's, while it is away.
-fn tamper(cell: &mut Cell, ino: Ino, change: impl FnOnce(&mut Rnode)) {
+pub fn tamper(cell: &mut Cell, ino: Ino, change: impl FnOnce(&mut Rnode)) {
     cell.stop();
     let mut store = SqliteStore::open(&cell.path("cell")).expect("a store");
     let key = [&b"r"[..], &ino.0.to_be_bytes()].concat();

@@ -12,6 +12,7 @@ mod hostile;
 mod joining;
 mod relay;
 mod search;
+mod shared_keys;
 mod sharing;
 mod small_writes;
 mod snapshots;
