@@ -234,10 +234,12 @@ fn a_server_that_ends_says_so_and_its_port_is_free() {
     works(&place, &tls);
 }
 
-/// Passes datagrams on between one caller and a port, as long as it is open.
+/// Passes datagrams on between one caller and a port, as long as it is open; as NAT does it.
 struct Way {
     port: u16,
     open: Arc<AtomicBool>,
+    /// The caller is to have another address from now on.
+    moved: Arc<AtomicBool>,
     stop: Arc<AtomicBool>,
     thread: Option<JoinHandle<()>>,
 }
@@ -245,17 +247,25 @@ struct Way {
 impl Way {
     fn to(port: u16) -> Self {
         let near = UdpSocket::bind("127.0.0.1:0").expect("a port");
-        let far = UdpSocket::bind("127.0.0.1:0").expect("a port");
-        far.connect(("127.0.0.1", port)).expect("a way");
-        for socket in [&near, &far] {
-            socket.set_read_timeout(Some(Duration::from_millis(1))).expect("set");
-        }
+        let soon = Some(Duration::from_millis(1));
+        near.set_read_timeout(soon).expect("set");
+        let way = move || {
+            let far = UdpSocket::bind("127.0.0.1:0").expect("a port");
+            far.connect(("127.0.0.1", port)).expect("a way");
+            far.set_read_timeout(soon).expect("set");
+            far
+        };
         let (open, stop) = (Arc::new(AtomicBool::new(true)), Arc::new(AtomicBool::new(false)));
+        let moved = Arc::new(AtomicBool::new(false));
+        let moves = Arc::clone(&moved);
         let here = near.local_addr().expect("bound").port();
         let (is_open, is_over) = (Arc::clone(&open), Arc::clone(&stop));
         let thread = std::thread::spawn(move || {
-            let (mut caller, mut buf) = (None, [0; 2000]);
+            let (mut caller, mut buf, mut far) = (None, [0; 2000], way());
             while !is_over.load(Ordering::Acquire) {
+                if moves.swap(false, Ordering::AcqRel) {
+                    far = way();
+                }
                 if let Ok((n, from)) = near.recv_from(&mut buf) {
                     caller = Some(from);
                     if is_open.load(Ordering::Acquire) {
@@ -270,7 +280,7 @@ impl Way {
                 }
             }
         });
-        Self { port: here, open, stop, thread: Some(thread) }
+        Self { port: here, open, moved, stop, thread: Some(thread) }
     }
 }
 
@@ -305,4 +315,27 @@ fn a_server_that_is_started_again_ends_the_connections_of_the_one_before() {
     let error = near.reader.read(&mut [0; 4]).expect_err("an end");
     assert!(error.to_string().contains("reset by peer"), "{error}");
     works(&place, &tls);
+}
+
+#[test]
+fn a_connection_outlives_a_change_of_the_callers_address() {
+    let two = two();
+    let tls = client_tls(&two.ours);
+    let place = Place::new(&quic(), Some(server_tls(&two.ours)));
+    let Address::Quic(_, port) = place.address else { panic!("{}", place.address) };
+    let way = Way::to(port);
+    let through = Address::Quic("127.0.0.1".into(), way.port);
+    let mut near = call(&through, Some(&tls)).expect("a connection");
+    let mut far = place.take().expect("a connection");
+    for round in 0..4 {
+        let (question, mut heard) = ([round; 100_000], [0; 100_000]);
+        near.writer.write_all(&question).expect("said");
+        far.reader.read_exact(&mut heard).expect("heard");
+        assert!(heard == question);
+        far.writer.write_all(&heard).expect("said");
+        heard.fill(9);
+        near.reader.read_exact(&mut heard).expect("heard");
+        assert!(heard == question);
+        way.moved.store(true, Ordering::Release);
+    }
 }
