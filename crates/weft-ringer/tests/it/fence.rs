@@ -116,6 +116,12 @@ fn root_version(session: Session, count: u64) -> Version {
     (2..=count).fold(Version::FIRST, |v, count| v.next(session.epoch, Seq(count - 1)))
 }
 
+/// The file "f" in the root.
+fn new_file(id: RnodeId) -> Op {
+    let make = Make::File { block_bytes: 1 << 16 };
+    Op::Create { parent: ROOT, name: name("f"), id, make, perm: 0o644, uid: 0, gid: 0 }
+}
+
 /// Makes a directory in the root, which has a version of this count.
 fn mkdir(session: Session, seq: u64, count: u32, root: u64) -> Logged {
     let op = Op::Create {
@@ -363,15 +369,7 @@ fn a_request_about_snapshots_that_comes_twice_is_carried_out_once() {
 #[test]
 fn what_was_recalled_is_asked_for_again_when_it_was_given_back() {
     let mut played = Played::new();
-    let op = Op::Create {
-        parent: ROOT,
-        name: name("f"),
-        id: ROOT,
-        make: Make::File { block_bytes: 1 << 16 },
-        perm: 0o644,
-        uid: 0,
-        gid: 0,
-    };
+    let op = new_file(ROOT);
     played.tell(ClientEvent::Call(CallId(1), Call::Apply { op, if_version: None }));
     played.grant(1, Mode::Write);
     let lookup = played.last(|b| matches!(b, RequestBody::Lookup { .. }));
@@ -443,15 +441,7 @@ fn a_lease_by_name_waits_as_any_other_and_stands_back_behind_those_by_number() {
     assert_eq!(desk.say(one.client, one.epoch, by_name()), no(Refusal::Fenced));
     assert_eq!(desk.acquire(one, ROOT, Mode::Write).len(), 1);
     let file = RnodeId::new(one.slot, 1);
-    let op = Op::Create {
-        parent: ROOT,
-        name: name("f"),
-        id: file,
-        make: Make::File { block_bytes: 1 << 16 },
-        perm: 0o644,
-        uid: 0,
-        gid: 0,
-    };
+    let op = new_file(file);
     let base = vec![(ROOT, desk.root(one).version)];
     let logged = Logged { seq: Seq(1), epoch: one.epoch, stamp: Time::default(), op, base };
     assert_eq!(
