@@ -23,7 +23,8 @@ pub(super) struct Waiting {
     sync_to: Option<(Seq, Seq)>,
     /// The server was asked to decide.
     asked: bool,
-    /// Of a `Lock` that others are in the way of: until when it does not ask again.
+    /// Of a `Lock` that others are in the way of: until when it does not ask again. Of an `Unlock`: until
+    /// when it waits.
     pub(super) blocked: Option<Moment>,
     /// Of a call about locks: what others have locked was told since it began.
     pub(super) told: bool,
@@ -75,7 +76,7 @@ impl Client {
     /// Attempts everything that waits.
     pub(super) fn attempt_all(&mut self, now: Moment, wall: Time) {
         if !self.is_serving(now) {
-            return;
+            return self.answer_unlocks();
         }
         self.adopt(now);
         let waiting: Vec<CallId> = self.calls.keys().copied().collect();
@@ -92,7 +93,8 @@ impl Client {
             _ => waiting.call.clone(),
         };
         // What is left of an earlier epoch comes first: it happened before.
-        let comes_later = self.log.is_adopting() && !matches!(call, Call::Sync);
+        let comes_later =
+            self.log.is_adopting() && !matches!(call, Call::Sync | Call::Unlock { .. });
         let tried = match &mut call {
             _ if comes_later => Tried::Wait,
             Call::Write { .. } => self.try_write(now, wall, id, &mut call),
@@ -172,8 +174,7 @@ impl Client {
             Call::FindLock { id: rnode, lock } => self.try_find_lock(now, id, *rnode, lock),
             // Tried elsewhere.
             Call::Write { .. } => Tried::Wait,
-            // Done when it came.
-            Call::Unlock { .. } => Tried::Answer(Outcome::Finished, Seq::default()),
+            Call::Unlock { id: rnode, .. } => self.try_unlock(now, id, *rnode),
         }
     }
 

@@ -4,8 +4,10 @@
 //! - A lock is taken only under the lock lease, and when nobody is in its way: neither here nor of
 //!   those that were told with the lease. What others have locked can only become less meanwhile.
 //! - The lease is given up at once when it is recalled: what is locked stays so without it.
-//! - To unlock waits for nothing. The server is told where it may think otherwise, or where somebody
-//!   is known to wait; it tells those who wait.
+//! - What is unlocked is so at once, whatever the server does. It is told where it may think otherwise,
+//!   or where somebody is known to wait; it tells those who wait. Who has unlocked goes on when it has
+//!   been told, so that who locks then, elsewhere, finds nothing in the way; but waits no longer than
+//!   [`TELL_LIMIT`], and not for a server that is away.
 //! - Who waits and knows what for does not ask for the lease again before it is told that something was
 //!   unlocked, or some time has passed: or two who wait for a third would take it from each other.
 //! - All locks are of one epoch.
@@ -22,6 +24,9 @@ use crate::wire::RequestBody;
 /// How many times the retry time a waiting call asks anew what others have locked: who died has left
 /// it, and nobody says so.
 const ASK_AGAIN: u64 = 2;
+
+/// How many times the retry time who has unlocked waits for the server to be told.
+const TELL_LIMIT: u64 = 2;
 
 /// The locks of one file.
 #[derive(Debug, Default)]
@@ -259,6 +264,29 @@ impl Client {
             self.locks.untold.insert(id);
         }
         self.locks_changed(id);
+    }
+
+    /// Whether who has unlocked may go on.
+    pub(super) fn try_unlock(&mut self, now: Moment, call: CallId, id: RnodeId) -> Tried {
+        let until = now.after(self.options.retry_micros * TELL_LIMIT);
+        let tells =
+            |b: &RequestBody| matches!(b, RequestBody::TellLocks { rnode, .. } if *rnode == id);
+        let is_told = !self.locks.files.get(&id).is_some_and(|file| file.untold)
+            && !self.outstanding.values().any(|o| tells(&o.body));
+        let waiting = self.calls.get_mut(&call);
+        let is_late = waiting.is_none_or(|w| *w.blocked.get_or_insert(until) <= now);
+        match is_told || is_late || !self.session.is_active() {
+            true => Tried::Answer(Outcome::Finished, Seq::default()),
+            false => Tried::Wait,
+        }
+    }
+
+    /// The epoch is over, and so is what was locked.
+    pub(super) fn answer_unlocks(&mut self) {
+        let unlocks = self.calls.iter().filter(|(_, w)| matches!(w.call, Call::Unlock { .. }));
+        for id in unlocks.map(|(id, _)| *id).collect::<Vec<_>>() {
+            self.answer(id, Outcome::Finished, Seq::default());
+        }
     }
 
     /// Something was unlocked, here or elsewhere.

@@ -122,7 +122,8 @@ pub enum Call {
         /// [`Refusal::WouldBlock`].
         wait: bool,
     },
-    /// Gives up what an owner has locked. Done at once, whatever the server does.
+    /// Gives up what an owner has locked. Done at once, and answered when others can lock it, or cannot be
+    /// told for some time.
     Unlock {
         /// Which file.
         id: RnodeId,
@@ -363,11 +364,12 @@ impl Client {
     pub fn handle(&mut self, now: Moment, wall: Time, event: ClientEvent) -> Vec<ClientAction> {
         match event {
             ClientEvent::Message(message) => self.message(now, message),
-            ClientEvent::Call(id, Call::Unlock { id: rnode, style, owner, first, last }) => {
-                self.unlock(rnode, style, owner, first, last);
-                self.answer(id, Outcome::Finished, Seq::default());
+            ClientEvent::Call(id, call) => {
+                if let Call::Unlock { id, style, owner, first, last } = call {
+                    self.unlock(id, style, owner, first, last);
+                }
+                self.calls.insert(id, Waiting::new(call));
             }
-            ClientEvent::Call(id, call) => drop(self.calls.insert(id, Waiting::new(call))),
             ClientEvent::Cancel(id) => self.cancel(id),
             ClientEvent::Connected => self.greet(now),
             ClientEvent::Sealed { rnode, name, hash } => self.sealed(rnode, name, hash),

@@ -314,6 +314,31 @@ fn locks_cost_a_message_only_when_others_lock_the_same_file() {
     assert_eq!(cell.call(0, lock(file, 7, 1, false)), Outcome::Finished);
 }
 
+#[test]
+fn who_has_unlocked_goes_on_when_others_can_lock() {
+    let (mut cell, file) = shared_file();
+    cell.call(0, lock(file, 7, 1, false));
+    assert_eq!(cell.call(1, lock(file, 8, 1, false)), REFUSED);
+    // What it says is lost on the way, and said again.
+    cell.cut = Some(0);
+    let unlocks = cell.begin(0, unlock(file, 7));
+    assert_eq!(cell.call(1, lock(file, 8, 1, false)), REFUSED);
+    assert_eq!(cell.ended(unlocks), None);
+    cell.cut = None;
+    cell.now = Moment(cell.now.0 + 1_100_000);
+    let back = cell.run(0, ClientEvent::Tick);
+    assert_eq!(back, [(unlocks, Outcome::Finished)]);
+    assert_eq!(cell.call(1, lock(file, 8, 1, false)), Outcome::Finished);
+    // Nobody waits for long for a server that does not answer.
+    assert_eq!(cell.call(0, lock(file, 7, 1, false)), REFUSED);
+    cell.cut = Some(1);
+    let unlocks = cell.begin(1, unlock(file, 8));
+    cell.now = Moment(cell.now.0 + 1_100_000);
+    assert_eq!(cell.run(1, ClientEvent::Tick), []);
+    cell.now = Moment(cell.now.0 + 1_100_000);
+    assert_eq!(cell.run(1, ClientEvent::Tick), [(unlocks, Outcome::Finished)]);
+}
+
 const REFUSED: Outcome = Outcome::Refused(weft_ringer::Refusal::WouldBlock);
 
 #[test]
