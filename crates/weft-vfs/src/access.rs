@@ -125,7 +125,7 @@ mod tests {
     }
 
     fn user(uid: u32, gid: u32, groups: &[u32]) -> Caller {
-        Caller { uid, gid, groups: groups.to_vec(), pid: 0 }
+        Caller { uid, gid, groups: groups.to_vec(), ..Caller::default() }
     }
 
     #[test]

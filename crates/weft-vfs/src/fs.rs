@@ -5,9 +5,9 @@ use std::sync::Arc;
 use std::time::Duration;
 
 use crate::{
-    Attr, Caller, CommandAnswer, DirCursor, DirEntry, Entry, Error, FallocateMode, FileKind,
-    FileLock, Handle, Ino, Interrupt, Invalidate, LockStyle, OpenFlags, Opened, RenameFlags,
-    Result, SeekFrom, SetAttr, StatFs, XattrSet,
+    Attr, Caller, CommandAnswer, DirCursor, DirEntry, Entry, Error, FallocateMode, FileFlags,
+    FileKind, FileLock, Handle, Ino, Interrupt, Invalidate, LockStyle, OpenFlags, Opened,
+    RenameFlags, Result, SeekFrom, SetAttr, StatFs, TrimRange, XattrSet,
 };
 
 /// A file system. See the [crate] page for references and lifetimes.
@@ -138,6 +138,17 @@ pub trait FileSystem: Send + Sync {
         flags: OpenFlags,
     ) -> Result<(Entry, Opened)>;
 
+    /// Makes a regular file without a name, in the file system and with the owner that one in
+    /// `parent` would have. Takes a reference on it, by which it lives until [`link`](Self::link)
+    /// gives it a name.
+    ///
+    /// # Errors
+    /// As [`mknod`](Self::mknod); [`Error::Unsupported`] if every file needs a name.
+    fn create_unnamed(&self, caller: &Caller, parent: Ino, perm: u16) -> Result<Entry> {
+        let _ = (caller, parent, perm);
+        Err(Error::Unsupported("files without a name"))
+    }
+
     /// Whether a front must tell of every opening and closing: by [`open`](Self::open) or
     /// [`create`](Self::create), [`flush`](Self::flush) and [`release`](Self::release), with the
     /// handle in between. If not (the default), a front may leave all of that out, and spare it.
@@ -197,6 +208,15 @@ pub trait FileSystem: Send + Sync {
     /// # Errors
     /// [`Error::NoSpace`], [`Error::TooLarge`].
     fn write(&self, ino: Ino, handle: Handle, offset: u64, data: &[u8]) -> Result<usize>;
+
+    /// As [`write`](Self::write), for whole pages of a front's cache: that a file may only be
+    /// [appended](FileFlags::APPEND) to does not count, as its last page begins before its end.
+    ///
+    /// # Errors
+    /// As [`write`](Self::write).
+    fn write_cached(&self, ino: Ino, handle: Handle, offset: u64, data: &[u8]) -> Result<usize> {
+        self.write(ino, handle, offset, data)
+    }
 
     /// Makes a file's content (and unless `data_only` all its attributes and its name) durable.
     ///
@@ -260,10 +280,21 @@ pub trait FileSystem: Send + Sync {
     /// [`Error::Unsupported`].
     fn listxattr(&self, ino: Ino) -> Result<Vec<Vec<u8>>>;
 
+    /// Whether the file system keeps POSIX ACLs, as [`acl`](crate::acl) says: one that is set changes
+    /// the mode with it, [`setattr`](Self::setattr) of the mode changes the ACL, and what is made in
+    /// a directory with a default ACL inherits it in place of the
+    /// [umask](crate::Caller::umask). A front may then let the kernel enforce them. If not (the
+    /// default), setting one is [`Error::Unsupported`]: kept but not obeyed, it would promise what
+    /// is not so.
+    fn has_acls(&self) -> bool {
+        false
+    }
+
     /// Sets an extended attribute.
     ///
     /// # Errors
-    /// [`Error::NoSpace`], [`Error::Exists`], [`Error::NoAttribute`], [`Error::Unsupported`].
+    /// [`Error::NoSpace`], [`Error::Exists`], [`Error::NoAttribute`], [`Error::Unsupported`];
+    /// [`Error::Access`] for a default ACL of what is no directory.
     fn setxattr(&self, ino: Ino, name: &[u8], value: &[u8], how: XattrSet) -> Result<()>;
 
     /// Removes an extended attribute.
@@ -271,6 +302,45 @@ pub trait FileSystem: Send + Sync {
     /// # Errors
     /// [`Error::NoAttribute`].
     fn removexattr(&self, ino: Ino, name: &[u8]) -> Result<()>;
+
+    /// Gives free space back to the device, as `fstrim(8)` asks for: discards the free extents of the
+    /// volume within a range. Returns how many bytes that were.
+    ///
+    /// # Errors
+    /// [`Error::UnknownCommand`] if the file system has no device; [`Error::Invalid`] if no extent
+    /// can be in such a range; [`Error::ReadOnly`].
+    fn trim(&self, range: &TrimRange) -> Result<u64> {
+        let _ = range;
+        Err(Error::UnknownCommand)
+    }
+
+    /// The flags of a regular file or directory that `lsattr(1)` shows.
+    ///
+    /// # Errors
+    /// [`Error::UnknownCommand`] if the file system keeps none.
+    fn file_flags(&self, ino: Ino) -> Result<FileFlags> {
+        let _ = ino;
+        Err(Error::UnknownCommand)
+    }
+
+    /// Sets the flags that users may set to those in `flags`; the others stay as they are. The file
+    /// system obeys [`IMMUTABLE`](FileFlags::IMMUTABLE) and [`APPEND`](FileFlags::APPEND), also
+    /// for root: what they forbid is [`Error::NotPermitted`]. Who may set which is checked by the
+    /// front.
+    ///
+    /// # Errors
+    /// [`Error::UnknownCommand`] if the file system keeps none; [`Error::Unsupported`] for flags that
+    /// such a file cannot have.
+    fn set_file_flags(&self, ino: Ino, flags: FileFlags) -> Result<()> {
+        let _ = (ino, flags);
+        Err(Error::UnknownCommand)
+    }
+
+    /// Whether an extended attribute speaks of the whole mount, or acts for its user, so that the permissions of
+    /// the file do not say who may get, set or remove it. A front lets only its own user and root do so.
+    fn is_for_owner(&self, _ino: Ino, _name: &[u8]) -> bool {
+        false
+    }
 
     /// Allocates, punches or zeroes a range.
     ///

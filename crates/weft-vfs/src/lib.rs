@@ -9,7 +9,8 @@
 //! All calls block, and may come from many threads at once.
 //!
 //! - [`path`] walks paths in process, for the command and the library.
-//! - [`access`] decides permissions where no kernel does.
+//! - [`access`] decides permissions where no kernel does; [`acl`] keeps access control lists in step
+//!   with modes.
 //! - [`memfs`] is a complete file system in memory: the model.
 //! - [`hostdir`] is a directory of the host.
 //! - [`conformance`] is the suite that every implementation goes through.
@@ -27,6 +28,7 @@
 #![warn(missing_docs)]
 
 pub mod access;
+pub mod acl;
 pub mod conformance;
 mod error;
 mod fs;
@@ -44,10 +46,11 @@ pub use invalidate::Invalidate;
 pub use lock::{FileLock, Interrupt, LockStyle};
 pub use name::{NAME_MAX_BYTES, check_name};
 pub use types::{
-    Attr, Caller, CommandAnswer, DirCursor, DirEntry, Entry, FallocateMode, FileKind, Handle, Ino,
-    OpenFlags, Opened, RenameFlags, SeekFrom, SetAttr, SetTime, StatFs, Time, XattrSet,
+    Attr, Caller, CommandAnswer, DirCursor, DirEntry, Entry, FallocateMode, FileFlags, FileKind,
+    Handle, Ino, OpenFlags, Opened, RenameFlags, SeekFrom, SetAttr, SetTime, StatFs, Time,
+    TrimRange, XattrSet,
 };
 
-pub use hostdir::HostDir;
+pub use hostdir::{HostDir, HostDirOptions};
 pub use memfs::{MemFs, MemLimits};
 pub use path::{Node, Walker};

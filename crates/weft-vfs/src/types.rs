@@ -251,6 +251,10 @@ pub struct Caller {
     pub groups: Vec<u32>,
     /// Process (or thread) id, 0 when unknown.
     pub pid: u32,
+    /// `umask(2)`: permission bits that a new inode does not get, unless its directory has a default
+    /// ACL. For file systems that [have ACLs](crate::FileSystem::has_acls); for others the front
+    /// has taken it from the mode already.
+    pub umask: u16,
 }
 
 bitflags! {
@@ -271,6 +275,24 @@ bitflags! {
         const SYNC = 1 << 5;
         /// `create` fails if the name exists.
         const EXCLUSIVE = 1 << 6;
+        /// Past a front's cache, and past every shortcut to what is stored: by the file system alone.
+        const DIRECT = 1 << 7;
+    }
+
+    /// What `chattr(1)` sets and `lsattr(1)` shows, in Linux's numbers (`FS_*_FL`).
+    #[derive(Debug, Clone, Copy, PartialEq, Eq, Default)]
+    pub struct FileFlags: u32 {
+        /// Each write, or each change of a directory, is durable when it returns.
+        const SYNC = 0x8;
+        /// Nothing of the inode may be changed, nor may it get or lose a name.
+        const IMMUTABLE = 0x10;
+        /// A file may only grow at its end, a directory only gain names.
+        const APPEND = 0x20;
+        /// Not for `dump(8)`.
+        const NODUMP = 0x40;
+        /// Reading does not change the access time.
+        const NOATIME = 0x80;
+        const _ = !0;
     }
 
     /// How a rename treats an existing target.
@@ -281,6 +303,17 @@ bitflags! {
         /// Swap the two names.
         const EXCHANGE = 1 << 1;
     }
+}
+
+/// Which free space to give back to the device.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub struct TrimRange {
+    /// The first byte of the volume that counts.
+    pub start: u64,
+    /// How many bytes count.
+    pub len_bytes: u64,
+    /// Shorter free extents are passed over.
+    pub min_len_bytes: u64,
 }
 
 /// How `setxattr` treats an existing attribute.

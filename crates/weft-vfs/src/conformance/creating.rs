@@ -85,7 +85,7 @@ pub(super) fn parent_must_be_a_directory(bench: &Bench<'_>) -> Result<()> {
 pub(super) fn owner_and_group(bench: &Bench<'_>) -> Result<()> {
     let root = bench.root();
     // Past 16 bits, which old inodes kept apart.
-    let who = Caller { uid: 70_001, gid: 80_002, groups: vec![], pid: 1 };
+    let who = Caller { uid: 70_001, gid: 80_002, pid: 1, ..Caller::default() };
     let file = root.create(&who, b"file", 0o644)?;
     assert_eq!((file.attr().uid, file.attr().gid), (70_001, 80_002));
     let dir = root.mkdir(&who, b"dir", 0o775)?;

@@ -12,6 +12,7 @@
 //! conformance::run(|| Arc::new(MemFs::new()), &Limits { random_runs: 1, ..Limits::default() });
 //! ```
 
+mod acls;
 mod attributes;
 mod compare;
 mod content;
@@ -76,6 +77,8 @@ pub struct Limits {
     pub seconds: std::ops::RangeInclusive<i64>,
     /// A hole takes no space and can be found by seeking.
     pub holes: bool,
+    /// Units of 512 bytes that an empty file takes.
+    pub empty_blocks_512: u64,
     /// `fallocate` can allocate.
     pub allocate: bool,
     /// `fallocate` can punch holes and zero ranges.
@@ -127,6 +130,7 @@ impl Default for Limits {
             sets_ctime: true,
             seconds: -(1 << 31)..=(1 << 33),
             holes: true,
+            empty_blocks_512: 0,
             allocate: true,
             punch: true,
             special_files: true,
@@ -264,6 +268,11 @@ const CASES: &[Case] = cases![
     xattrs::create_and_replace,
     xattrs::values_of_many_sizes,
     xattrs::go_with_the_inode,
+    acls::never_a_silent_yes,
+    acls::mode_and_list_follow_each_other,
+    acls::what_makes_no_sense_is_refused,
+    acls::inherited_in_place_of_the_umask,
+    acls::long_lists_are_inherited,
     space::allocate if allocate,
     space::punch_and_zero if punch,
     space::seek_data_and_holes,
@@ -352,7 +361,7 @@ pub(crate) use refused;
 
 /// The caller that the cases create things as.
 fn caller() -> Caller {
-    Caller { uid: 1000, gid: 1000, groups: vec![], pid: 0 }
+    Caller { uid: 1000, gid: 1000, ..Caller::default() }
 }
 
 /// Bytes that are the same for the same seed, and never all zero.

@@ -166,7 +166,7 @@ impl<'a> Side<'a> {
 
     fn try_apply(&mut self, operation: &Operation) -> Result<Vec<u8>> {
         let fs = self.fs;
-        let who = Caller { uid: 7, gid: 8, groups: vec![], pid: 0 };
+        let who = Caller { uid: 7, gid: 8, ..Caller::default() };
         match operation {
             Operation::Make { at, kind, perm } => {
                 let (dir, name) = self.split(at)?;

@@ -9,7 +9,7 @@ use rustix::fs::{
 
 use super::errno::os;
 use super::inodes::Inode;
-use super::{magic, stat};
+use super::{HostDir, magic, stat};
 use crate::access::without_privileges;
 use crate::{Attr, Caller, Error, FileKind, Ino, Result, SetAttr, SetTime, Time};
 
@@ -49,39 +49,40 @@ fn timespec(time: Option<SetTime>) -> Timespec {
 }
 
 /// Sets what `set` says, but the change time, which the host sets itself.
-pub(super) fn set(inode: &Inode, set: &SetAttr) -> Result<Attr> {
+pub(super) fn set(host: &HostDir, inode: &Inode, set: &SetAttr) -> Result<Attr> {
+    let fd = host.fd(inode)?;
     if let Some(size) = set.size_bytes {
         if i64::try_from(size).is_err() {
             return Err(Error::TooLarge);
         }
-        let content = inode.content(true)?;
+        let content = host.own_content(inode, true)?;
         ftruncate(&content, size).map_err(|e| match e {
             // What `ftruncate` says of a length that the file system cannot have.
             rustix::io::Errno::INVAL => Error::TooLarge,
             e => os(e),
         })?;
     }
-    let before = stat(&inode.fd)?.stx_mode & 0o7777;
+    let before = stat(&fd)?.stx_mode & 0o7777;
     let mut perm = set.perm.map_or(before, |perm| perm & 0o7777);
     if set.kill_privileges && set.perm.is_none() && inode.kind != FileKind::Directory {
         perm = without_privileges(perm);
     }
     if set.uid.is_some() || set.gid.is_some() {
         let (uid, gid) = (set.uid.map(Uid::from_raw), set.gid.map(Gid::from_raw));
-        chownat(&inode.fd, "", uid, gid, AtFlags::EMPTY_PATH).map_err(os)?;
+        chownat(&fd, "", uid, gid, AtFlags::EMPTY_PATH).map_err(os)?;
     }
     // A change of owner takes setuid away, which is not ours to decide.
-    let now = stat(&inode.fd)?.stx_mode & 0o7777;
+    let now = stat(&fd)?.stx_mode & 0o7777;
     if inode.kind != FileKind::Symlink && (set.perm.is_some() || now != perm) {
-        chmodat(CWD, magic(inode.fd.as_fd()), Mode::from_raw_mode(perm.into()), AtFlags::empty())
+        chmodat(CWD, magic(fd.as_fd()), Mode::from_raw_mode(perm.into()), AtFlags::empty())
             .map_err(os)?;
     }
     if set.atime.is_some() || set.mtime.is_some() {
         let times =
             Timestamps { last_access: timespec(set.atime), last_modification: timespec(set.mtime) };
-        utimensat(&inode.fd, "", &times, AtFlags::EMPTY_PATH).map_err(os)?;
+        utimensat(&fd, "", &times, AtFlags::EMPTY_PATH).map_err(os)?;
     }
-    Ok(attr(inode.ino, &stat(&inode.fd)?))
+    Ok(attr(inode.ino, &stat(&fd)?))
 }
 
 /// Whether new inodes can be given to others.

@@ -15,7 +15,7 @@ use rustix::io::Errno;
 use super::attributes::{self, New};
 use super::errno::os;
 use super::inodes::Inode;
-use super::{HostDir, kind_of, locked, magic, stat};
+use super::{HostDir, Named, kind_of, locked, magic, stat};
 use crate::{
     Attr, Caller, DirCursor, DirEntry, Entry, Error, FallocateMode, FileKind, FileSystem, Handle,
     Ino, OpenFlags, Opened, RenameFlags, Result, SeekFrom, SetAttr, StatFs, XattrSet, check_name,
@@ -29,28 +29,43 @@ const BATCH: usize = 128;
 
 impl HostDir {
     /// Takes the inode that was just made as `name`, and gives it its owner and mode.
-    fn made(&self, parent: &Inode, name: &[u8], new: &New<'_>) -> Result<Entry> {
+    fn made(&self, parent: &Arc<Inode>, name: &[u8], new: &New<'_>) -> Result<Entry> {
         let flags = OFlags::PATH | OFlags::NOFOLLOW | OFlags::CLOEXEC;
-        let fd = openat(&parent.fd, name, flags, Mode::empty()).map_err(os)?;
+        let above = self.fd(parent)?;
+        let fd = self.opening(|| openat(&above, name, flags, Mode::empty()))?;
         new.finish(&fd)?;
-        Ok(self.entry(&self.keep(fd)?))
+        Ok(self.entry(&self.keep(fd, parent, name)?))
     }
 
     /// Makes a regular file; nobody can put another in its place before it is open.
-    fn make_file(&self, parent: &Inode, name: &[u8], new: &New<'_>) -> Result<Entry> {
+    fn make_file(&self, parent: &Arc<Inode>, name: &[u8], new: &New<'_>) -> Result<Entry> {
         let flags =
             OFlags::CREATE | OFlags::EXCL | OFlags::RDWR | OFlags::NOFOLLOW | OFlags::CLOEXEC;
-        let file = openat(&parent.fd, name, flags, Mode::RUSR | Mode::WUSR).map_err(os)?;
+        let above = self.fd(parent)?;
+        let file = self.opening(|| openat(&above, name, flags, Mode::RUSR | Mode::WUSR))?;
         new.finish_file(&file)?;
         let flags = OFlags::PATH | OFlags::CLOEXEC;
-        let fd = openat(CWD, magic(file.as_fd()), flags, Mode::empty()).map_err(os)?;
-        Ok(self.entry(&self.keep(fd)?))
+        let path = magic(file.as_fd());
+        let fd = self.opening(|| openat(CWD, &*path, flags, Mode::empty()))?;
+        Ok(self.entry(&self.keep(fd, parent, name)?))
     }
 
-    fn path(&self, ino: Ino) -> Result<(Arc<Inode>, String)> {
-        let inode = self.inode(ino)?;
-        let path = magic(inode.fd.as_fd());
-        Ok((inode, path))
+    /// A path that leads to an inode, as long as the descriptor is held.
+    fn path(&self, ino: Ino) -> Result<(Named, String)> {
+        let named = self.fd(&*self.inode(ino)?)?;
+        let path = magic(named.as_fd());
+        Ok((named, path))
+    }
+
+    /// Removes a name. What somebody refers to is held open from then on: the host would give its
+    /// place to another inode.
+    fn remove(&self, parent: &Inode, name: &[u8], flags: AtFlags) -> Result<()> {
+        let referred = self.referred(parent, name);
+        unlinkat(self.fd(parent)?, name, flags).map_err(os)?;
+        if let Some((inode, named)) = referred {
+            inode.pin(named);
+        }
+        Ok(())
     }
 
     /// Calls `each` with the names of a directory: number on the host, kind, name, cursor behind.
@@ -61,10 +76,11 @@ impl HostDir {
         each: &mut dyn FnMut(DirEntry<'_>) -> bool,
     ) -> Result<()> {
         let flags = OFlags::RDONLY | OFlags::DIRECTORY | OFlags::CLOEXEC;
-        let fd = match openat(&directory.fd, c".", flags, Mode::empty()) {
+        let named = self.fd(directory)?;
+        let fd = match self.opening(|| openat(&named, c".", flags, Mode::empty())) {
             // A directory without a name is empty.
-            Err(Errno::NOENT) => return Ok(()),
-            opened => opened.map_err(os)?,
+            Err(Error::NotFound) => return Ok(()),
+            opened => opened?,
         };
         if cursor != DirCursor::START {
             seek(&fd, rustix::fs::SeekFrom::Start(cursor.0)).map_err(os)?;
@@ -82,7 +98,7 @@ impl HostDir {
                 // Few file systems leave it out.
                 FileType::Unknown => {
                     let at = AtFlags::SYMLINK_NOFOLLOW;
-                    match rustix::fs::statx(&directory.fd, name, at, super::WANTED) {
+                    match rustix::fs::statx(&named, name, at, super::WANTED) {
                         Ok(found) => kind_of(FileType::from_raw_mode(found.stx_mode.into())),
                         Err(_) => continue,
                     }
@@ -127,22 +143,22 @@ impl FileSystem for HostDir {
     }
 
     fn lookup(&self, parent: Ino, name: &[u8]) -> Result<Entry> {
-        Ok(self.entry(&self.find(&*self.directory(parent)?, name)?))
+        Ok(self.entry(&self.find(&self.directory(parent)?, name)?))
     }
 
     fn forget(&self, ino: Ino, count: u64) {
         if ino != self.root.ino {
-            locked(&self.inodes).drop_uses(ino, count);
+            self.give_back(ino, count);
         }
     }
 
     fn getattr(&self, ino: Ino) -> Result<Attr> {
         let inode = self.inode(ino)?;
-        Ok(attributes::attr(ino, &stat(&inode.fd)?))
+        Ok(attributes::attr(ino, &stat(self.fd(&inode)?)?))
     }
 
     fn setattr(&self, ino: Ino, set: &SetAttr) -> Result<Attr> {
-        attributes::set(&*self.inode(ino)?, set)
+        attributes::set(self, &*self.inode(ino)?, set)
     }
 
     fn readlink(&self, ino: Ino) -> Result<Vec<u8>> {
@@ -150,7 +166,7 @@ impl FileSystem for HostDir {
         if inode.kind != FileKind::Symlink {
             return Err(Error::Invalid("not a symbolic link"));
         }
-        Ok(readlinkat(&inode.fd, c"", Vec::new()).map_err(os)?.into_bytes())
+        Ok(readlinkat(self.fd(&inode)?, c"", Vec::new()).map_err(os)?.into_bytes())
     }
 
     fn mknod(
@@ -164,7 +180,8 @@ impl FileSystem for HostDir {
     ) -> Result<Entry> {
         let parent = self.directory(parent)?;
         check_name(name)?;
-        let above = stat(&parent.fd)?;
+        let named = self.fd(&parent)?;
+        let above = stat(&named)?;
         let new = New { caller, kind, perm, parent: &above };
         let (host, rdev) = match kind {
             FileKind::Regular => return self.make_file(&parent, name, &new),
@@ -176,15 +193,16 @@ impl FileSystem for HostDir {
             FileKind::Fifo => (FileType::Fifo, 0),
             FileKind::Socket => (FileType::Socket, 0),
         };
-        mknodat(&parent.fd, name, host, Mode::RUSR | Mode::WUSR, rdev.into()).map_err(os)?;
+        mknodat(&named, name, host, Mode::RUSR | Mode::WUSR, rdev.into()).map_err(os)?;
         self.made(&parent, name, &new)
     }
 
     fn mkdir(&self, caller: &Caller, parent: Ino, name: &[u8], perm: u16) -> Result<Entry> {
         let parent = self.directory(parent)?;
         check_name(name)?;
-        let above = stat(&parent.fd)?;
-        mkdirat(&parent.fd, name, Mode::RWXU).map_err(os)?;
+        let named = self.fd(&parent)?;
+        let above = stat(&named)?;
+        mkdirat(&named, name, Mode::RWXU).map_err(os)?;
         let new = New { caller, kind: FileKind::Directory, perm, parent: &above };
         self.made(&parent, name, &new)
     }
@@ -192,36 +210,39 @@ impl FileSystem for HostDir {
     fn symlink(&self, caller: &Caller, parent: Ino, name: &[u8], target: &[u8]) -> Result<Entry> {
         let parent = self.directory(parent)?;
         check_name(name)?;
-        let above = stat(&parent.fd)?;
-        symlinkat(target, &parent.fd, name).map_err(os)?;
+        let named = self.fd(&parent)?;
+        let above = stat(&named)?;
+        symlinkat(target, &named, name).map_err(os)?;
         let new = New { caller, kind: FileKind::Symlink, perm: 0o777, parent: &above };
         self.made(&parent, name, &new)
     }
 
     fn link(&self, ino: Ino, new_parent: Ino, new_name: &[u8]) -> Result<Entry> {
-        let (inode, path) = self.path(ino)?;
+        let inode = self.inode(ino)?;
         // Whatever else is wrong, as other file systems have it.
         if inode.kind == FileKind::Directory {
             return Err(Error::NotPermitted);
         }
         let parent = self.directory(new_parent)?;
         check_name(new_name)?;
-        linkat(CWD, path, &parent.fd, new_name, AtFlags::SYMLINK_FOLLOW).map_err(os)?;
+        let (named, path) = self.path(ino)?;
+        linkat(CWD, path, self.fd(&parent)?, new_name, AtFlags::SYMLINK_FOLLOW).map_err(os)?;
         locked(&self.inodes).add_uses(&inode, 1);
-        let attributes = stat(&inode.fd)?;
+        inode.is_named(&parent, new_name);
+        let attributes = stat(&named)?;
         Ok(self.entry(&(inode, attributes)))
     }
 
     fn unlink(&self, parent: Ino, name: &[u8]) -> Result<()> {
         let parent = self.directory(parent)?;
         check_name(name)?;
-        unlinkat(&parent.fd, name, AtFlags::empty()).map_err(os)
+        self.remove(&parent, name, AtFlags::empty())
     }
 
     fn rmdir(&self, parent: Ino, name: &[u8]) -> Result<()> {
         let parent = self.directory(parent)?;
         check_name(name)?;
-        unlinkat(&parent.fd, name, AtFlags::REMOVEDIR).map_err(os)
+        self.remove(&parent, name, AtFlags::REMOVEDIR)
     }
 
     fn rename(
@@ -238,7 +259,21 @@ impl FileSystem for HostDir {
         let mut host = HostRename::empty();
         host.set(HostRename::NOREPLACE, flags.contains(RenameFlags::NO_REPLACE));
         host.set(HostRename::EXCHANGE, flags.contains(RenameFlags::EXCHANGE));
-        renameat_with(&parent.fd, name, &new_parent.fd, new_name, host).map_err(os)
+        let moving = self.referred(&parent, name);
+        let there = self.referred(&new_parent, new_name);
+        let (from, to) = (self.fd(&parent)?, self.fd(&new_parent)?);
+        renameat_with(&from, name, &to, new_name, host).map_err(os)?;
+        if let Some((moved, _)) = moving {
+            moved.is_named(&new_parent, new_name);
+        }
+        match there {
+            Some((there, _)) if flags.contains(RenameFlags::EXCHANGE) => {
+                there.is_named(&parent, name);
+            }
+            Some((there, named)) => there.pin(named),
+            None => {}
+        }
+        Ok(())
     }
 
     fn open(&self, ino: Ino, flags: OpenFlags) -> Result<Opened> {
@@ -249,10 +284,10 @@ impl FileSystem for HostDir {
             // Opening a FIFO would wait, opening a device do who knows what.
             _ => return Err(Error::Invalid("not a regular file")),
         }
-        let file = inode.open(open_flags(flags))?;
+        let file = self.open_inode(&inode, open_flags(flags))?;
         // Others may change the host's files at any time: from one opening to the next, as on NFS.
         let keep_cache = inode.is_as_last_opened(&stat(&file)?);
-        let handle = self.new_handle(inode, file);
+        let handle = self.new_handle(inode, file)?;
         Ok(Opened { handle, keep_cache, direct_io: false })
     }
 
@@ -300,7 +335,7 @@ impl FileSystem for HostDir {
         }
         handles.remove(&handle);
         drop(handles);
-        locked(&self.inodes).drop_uses(ino, 1);
+        self.give_back(ino, 1);
         Ok(())
     }
 
@@ -316,11 +351,11 @@ impl FileSystem for HostDir {
         let inode = self.inode(ino)?;
         match inode.kind {
             FileKind::Regular => {
-                let file = inode.content(false)?;
+                let file = self.own_content(&inode, false)?;
                 if data_only { fdatasync(&file) } else { fsync(&file) }.map_err(os)
             }
             FileKind::Directory => {
-                match inode.open(OFlags::RDONLY | OFlags::DIRECTORY) {
+                match self.open_inode(&inode, OFlags::RDONLY | OFlags::DIRECTORY) {
                     // Without a name there is nothing to keep.
                     Err(Error::NotFound) => Ok(()),
                     directory => fsync(directory?).map_err(os),
@@ -332,7 +367,7 @@ impl FileSystem for HostDir {
     }
 
     fn sync(&self) -> Result<()> {
-        let root = self.root.open(OFlags::RDONLY | OFlags::DIRECTORY)?;
+        let root = self.open_inode(&self.root, OFlags::RDONLY | OFlags::DIRECTORY)?;
         syncfs(root).map_err(os)
     }
 
@@ -384,7 +419,7 @@ impl FileSystem for HostDir {
     }
 
     fn statfs(&self) -> Result<StatFs> {
-        let host = fstatvfs(&self.root.fd).map_err(os)?;
+        let host = fstatvfs(&self.root_fd).map_err(os)?;
         let unit = if host.f_frsize == 0 { host.f_bsize } else { host.f_frsize };
         Ok(StatFs {
             block_bytes: u32::try_from(unit).unwrap_or(u32::MAX),
@@ -482,6 +517,7 @@ impl FileSystem for HostDir {
         let result = self.sync();
         locked(&self.handles).clear();
         locked(&self.inodes).keep_only(&self.root);
+        self.descriptors.close_all();
         result
     }
 }

@@ -1,27 +1,67 @@
 //! Bytes of files.
 
-use std::os::fd::OwnedFd;
+use std::os::fd::{AsFd, BorrowedFd, OwnedFd};
 use std::sync::Arc;
 
-use rustix::fs::{FallocateFlags, copy_file_range, fallocate, ftruncate, seek};
+use rustix::fs::{FallocateFlags, OFlags, copy_file_range, fallocate, ftruncate, seek};
 use rustix::io::{Errno, pread, pwrite};
 
+use super::descriptors::Descriptor;
 use super::errno::os;
+use super::inodes::Inode;
 use super::{HostDir, locked};
-use crate::{Error, FallocateMode, Handle, Ino, Result, SeekFrom};
+use crate::{Error, FallocateMode, FileKind, Handle, Ino, Result, SeekFrom};
 
 /// The longest file that a system call can name.
 const FILE_MAX_BYTES: u64 = i64::MAX.cast_unsigned();
 
+/// The content of a file.
+pub(super) enum Content {
+    /// That of a handle.
+    Opened(Arc<OwnedFd>),
+    /// The inode's own.
+    Own(Arc<Descriptor>),
+}
+
+impl AsFd for Content {
+    fn as_fd(&self) -> BorrowedFd<'_> {
+        match self {
+            Self::Opened(fd) => fd.as_fd(),
+            Self::Own(descriptor) => descriptor.as_fd(),
+        }
+    }
+}
+
 impl HostDir {
     /// The content of a file: that of the handle, or the inode's own.
-    fn content(&self, ino: Ino, handle: Handle, write: bool) -> Result<Arc<OwnedFd>> {
+    fn content(&self, ino: Ino, handle: Handle, write: bool) -> Result<Content> {
         let inode = self.inode(ino)?;
         let opened = locked(&self.handles).get(&handle).cloned();
         match opened {
-            Some(opened) if opened.inode.ino == ino => Ok(opened.file),
-            _ => inode.content(write),
+            Some(opened) if opened.inode.ino == ino => Ok(Content::Opened(opened.file)),
+            _ => self.own_content(&inode, write).map(Content::Own),
         }
+    }
+
+    /// The content of an inode, to read and (if `write`) to write, without a handle.
+    pub(super) fn own_content(&self, inode: &Inode, write: bool) -> Result<Arc<Descriptor>> {
+        match inode.kind {
+            FileKind::Regular => {}
+            FileKind::Directory => return Err(Error::IsADirectory),
+            _ => return Err(Error::Invalid("not a regular file")),
+        }
+        if let Some(content) = inode.content(write) {
+            return Ok(content);
+        }
+        let (file, writable) = match self.open_inode(inode, OFlags::RDWR) {
+            Ok(file) => (file, true),
+            // A file that only may be read, or a program that runs.
+            Err(_) if !write => (self.open_inode(inode, OFlags::RDONLY)?, false),
+            Err(e) => return Err(e),
+        };
+        let content = self.descriptors.keep(file);
+        inode.set_content(&content, writable);
+        Ok(content)
     }
 
     pub(super) fn read_content(
@@ -104,7 +144,7 @@ impl HostDir {
                 let flags = FallocateFlags::PUNCH_HOLE | keep(true);
                 fallocate(&file, flags, offset, len_bytes).map_err(os)?;
                 let end = offset + len_bytes;
-                if !keep_size && end > super::stat(&*file)?.stx_size {
+                if !keep_size && end > super::stat(&file)?.stx_size {
                     ftruncate(&file, end).map_err(os)?;
                 }
                 Ok(())

@@ -1,12 +1,17 @@
 //! A directory of the host as a [`FileSystem`](crate::FileSystem).
 //!
-//! Every inode that somebody refers to is held by a descriptor that names it and no more (`O_PATH`),
-//! and every call goes through such a descriptor: so no call depends on what a path means at the
-//! moment, and nobody who renames things under it can lead it out of the directory. Calls that need
-//! more than a name open the inode again by `/proc/self/fd`, which must therefore be mounted.
+//! Every call goes through a descriptor that names its inode and no more (`O_PATH`): so no call depends
+//! on what a path means at the moment, and nobody who renames things under it can lead it out of the
+//! directory. Calls that need more than a name open the inode again by `/proc/self/fd`, which must
+//! therefore be mounted.
 //!
-//! Each referenced inode takes a descriptor, two if its content is used: a program that serves many
-//! files raises its limit (`RLIMIT_NOFILE`).
+//! Descriptors are few ([`HostDirOptions::descriptors`]), however many inodes a kernel refers to: those
+//! used longest ago are closed, and opened again by a file handle, or, without the privilege for that
+//! and on other devices, by the name that the inode had when it was looked up. Such an inode that
+//! somebody else renamed or removed meanwhile is [`Error::Stale`]; what is removed here stays open as
+//! long as it is referred to, and so does what a handle was opened on.
+//!
+//! Inode numbers are the host's, and stay the same whoever forgets them (see `numbers`).
 //!
 //! New inodes are made by this process and then given to the caller, which takes privilege; without
 //! it they stay this process's. The change time cannot be set: the host does that.
@@ -14,8 +19,11 @@
 mod attributes;
 mod calls;
 mod content;
+mod descriptors;
 mod errno;
+mod handle;
 mod inodes;
+mod numbers;
 
 use std::collections::HashMap;
 use std::fmt;
@@ -25,10 +33,13 @@ use std::sync::atomic::{AtomicU64, Ordering};
 use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
 
 use rustix::fs::{AtFlags, CWD, FileType, Mode, OFlags, Statx, StatxFlags, openat, statx};
+use rustix::io::Errno;
 
 use crate::{Entry, Error, FileKind, Handle, Ino, Result, check_name};
+use descriptors::{Descriptor, Descriptors};
 use errno::os;
-use inodes::{Inode, Inodes};
+use handle::FileHandle;
+use inodes::{Inode, Inodes, Way};
 
 /// A directory of the host.
 ///
@@ -42,15 +53,44 @@ use inodes::{Inode, Inodes};
 /// ```
 pub struct HostDir {
     root: Arc<Inode>,
+    /// The root's own: what handles are opened with.
+    root_fd: Arc<OwnedFd>,
+    /// Inodes of the root's device are opened again by their handle.
+    by_handle: bool,
+    descriptors: Descriptors,
     inodes: Mutex<Inodes>,
     handles: Mutex<HashMap<Handle, Opened>>,
     next_handle: AtomicU64,
+}
+
+/// How a directory of the host is opened.
+#[derive(Debug, Clone)]
+pub struct HostDirOptions {
+    /// Descriptors that are kept open for inodes without a handle, at most. Open handles take two each
+    /// beside. By default a quarter of what the process may have (`RLIMIT_NOFILE`), and no more than
+    /// 16384.
+    pub descriptors: usize,
+    /// Whether file handles may be used, where they can be.
+    pub by_handle: bool,
+}
+
+/// More than this many are not kept open: opening one again costs a few microseconds.
+const DESCRIPTORS_MAX: u64 = 16_384;
+
+impl Default for HostDirOptions {
+    fn default() -> Self {
+        let limit = rustix::process::getrlimit(rustix::process::Resource::Nofile).current;
+        let max = limit.map_or(DESCRIPTORS_MAX, |limit| (limit / 4).clamp(16, DESCRIPTORS_MAX));
+        Self { descriptors: usize::try_from(max).unwrap_or(usize::MAX), by_handle: true }
+    }
 }
 
 /// An open file.
 #[derive(Debug, Clone)]
 struct Opened {
     inode: Arc<Inode>,
+    /// Held, so that the inode can be named as long as it is open.
+    _named: Arc<Descriptor>,
     file: Arc<OwnedFd>,
 }
 
@@ -85,23 +125,108 @@ impl HostDir {
     /// [`Error::NotFound`], [`Error::NotADirectory`], [`Error::Access`]; [`Error::Unsupported`]
     /// without `/proc`.
     pub fn open(path: &Path) -> Result<Self> {
-        let flags = OFlags::PATH | OFlags::DIRECTORY | OFlags::CLOEXEC;
-        let fd = openat(CWD, path, flags, Mode::empty()).map_err(os)?;
+        Self::open_with(path, &HostDirOptions::default())
+    }
+
+    /// The same with options.
+    ///
+    /// # Errors
+    /// As [`open`](Self::open).
+    pub fn open_with(path: &Path, options: &HostDirOptions) -> Result<Self> {
+        let flags = OFlags::DIRECTORY | OFlags::CLOEXEC;
+        let (fd, readable) = match openat(CWD, path, flags | OFlags::RDONLY, Mode::empty()) {
+            Ok(fd) => (fd, true),
+            // One that may be entered, and not listed.
+            Err(Errno::ACCESS) => {
+                (openat(CWD, path, flags | OFlags::PATH, Mode::empty()).map_err(os)?, false)
+            }
+            Err(e) => return Err(os(e)),
+        };
         let attributes = stat(&fd)?;
-        if stat(openat(CWD, magic(fd.as_fd()), flags, Mode::empty()).map_err(|_| NO_PROC)?)?.stx_ino
-            != attributes.stx_ino
-        {
+        let again = openat(CWD, magic(fd.as_fd()), flags | OFlags::PATH, Mode::empty());
+        let again = again.map_err(|_| NO_PROC)?;
+        if stat(&again)?.stx_ino != attributes.stx_ino {
             return Err(NO_PROC);
         }
+        let opens_handles = || {
+            let handle = FileHandle::of(fd.as_fd())?;
+            let opened = handle.open(fd.as_fd(), OFlags::PATH | OFlags::CLOEXEC).ok()?;
+            (inodes::key(&stat(&opened).ok()?) == inodes::key(&attributes)).then_some(())
+        };
+        let by_handle = options.by_handle && readable && opens_handles().is_some();
         let mut inodes = Inodes::default();
-        let root = inodes.add(fd, &attributes);
+        let descriptors = Descriptors::new(options.descriptors);
+        let root = inodes.add(&fd, &attributes, || Way::Held);
         inodes.add_uses(&root, 1);
         Ok(Self {
             root,
+            root_fd: Arc::new(fd),
+            by_handle,
+            descriptors,
             inodes: Mutex::new(inodes),
             handles: Mutex::default(),
             next_handle: AtomicU64::new(1),
         })
+    }
+
+    /// Opens something; if this process has no descriptor left, once more with some given up.
+    fn opening(&self, open: impl Fn() -> std::result::Result<OwnedFd, Errno>) -> Result<OwnedFd> {
+        match open() {
+            Err(Errno::MFILE | Errno::NFILE) => {
+                self.descriptors.make_room();
+                open().map_err(os)
+            }
+            opened => opened.map_err(os),
+        }
+    }
+
+    /// A descriptor that names an inode.
+    fn fd(&self, inode: &Inode) -> Result<Named> {
+        if inode.ino == self.root.ino {
+            return Ok(Named::Root(self.root_fd.clone()));
+        }
+        self.named(inode).map(Named::Inode)
+    }
+
+    fn named(&self, inode: &Inode) -> Result<Arc<Descriptor>> {
+        if let Some(named) = inode.named() {
+            return Ok(named);
+        }
+        let stale = || Error::Stale(inode.ino.0);
+        let flags = OFlags::PATH | OFlags::NOFOLLOW | OFlags::CLOEXEC;
+        let fd = match inode.way() {
+            Way::Held => self.root_fd.try_clone().map_err(|e| errno::from_io(&e))?,
+            Way::Handle(handle) => {
+                match self.opening(|| handle.open(self.root_fd.as_fd(), flags)) {
+                    Err(Error::Io { errno, .. }) if errno == Errno::STALE.raw_os_error() => {
+                        return Err(stale());
+                    }
+                    opened => opened?,
+                }
+            }
+            Way::Name(parent, name) => {
+                let parent = self.fd(&parent)?;
+                let open = || openat(&parent, &*name, flags, Mode::empty());
+                match self.opening(open) {
+                    Err(Error::NotFound | Error::NotADirectory) => return Err(stale()),
+                    opened => opened?,
+                }
+            }
+        };
+        if !inode.is(&fd, &stat(&fd)?) {
+            return Err(stale());
+        }
+        let named = self.descriptors.keep(fd);
+        inode.set_named(&named);
+        Ok(named)
+    }
+
+    /// Opens an inode anew.
+    fn open_inode(&self, inode: &Inode, flags: OFlags) -> Result<OwnedFd> {
+        let named = self.fd(inode)?;
+        let flags = flags | OFlags::CLOEXEC | OFlags::NOCTTY;
+        let path = magic(named.as_fd());
+        self.opening(|| openat(CWD, &*path, flags, Mode::empty()))
     }
 
     fn inode(&self, ino: Ino) -> Result<Arc<Inode>> {
@@ -115,55 +240,137 @@ impl HostDir {
     }
 
     /// The inode of a name, with one use.
-    fn find(&self, parent: &Inode, name: &[u8]) -> Result<(Arc<Inode>, Statx)> {
+    fn find(&self, parent: &Arc<Inode>, name: &[u8]) -> Result<(Arc<Inode>, Statx)> {
         check_name(name)?;
         if name == b".." {
             return self.parent(parent);
         }
         let flags = OFlags::PATH | OFlags::NOFOLLOW | OFlags::CLOEXEC;
-        let fd = openat(&parent.fd, name, flags, Mode::empty()).map_err(os)?;
-        self.keep(fd)
+        let above = self.fd(parent)?;
+        let fd = self.opening(|| openat(&above, name, flags, Mode::empty()))?;
+        self.keep(fd, parent, name)
     }
 
     /// The directory above, but not above the root, not even if somebody moved this one out of it.
     fn parent(&self, directory: &Inode) -> Result<(Arc<Inode>, Statx)> {
         let flags = OFlags::PATH | OFlags::DIRECTORY | OFlags::CLOEXEC;
-        let up = |fd: BorrowedFd<'_>| openat(fd, "..", flags, Mode::empty()).map_err(os);
+        let named = self.fd(directory)?;
         let start = if directory.ino == self.root.ino { c"." } else { c".." };
-        let above = openat(&directory.fd, start, flags, Mode::empty()).map_err(os)?;
-        let root = inodes::key(&stat(&self.root.fd)?);
+        let above = self.opening(|| openat(&named, start, flags, Mode::empty()))?;
+        let root = self.root.key;
         let mut at = above.try_clone().map_err(|e| errno::from_io(&e))?;
         loop {
             let here = inodes::key(&stat(&at)?);
             if here == root {
-                return self.keep(above);
+                break;
             }
-            at = up(at.as_fd())?;
+            at = self.opening(|| openat(&at, "..", flags, Mode::empty()))?;
             if inodes::key(&stat(&at)?) == here {
                 // The root of the host: this directory is not below ours any more.
                 return Err(Error::NotFound);
             }
         }
+        let attributes = stat(&above)?;
+        // Whoever came down here by names refers to it, mostly.
+        let known = locked(&self.inodes).of_host(&inodes::key(&attributes));
+        if let Some(known) = known.filter(|known| known.is(&above, &attributes)) {
+            locked(&self.inodes).add_uses(&known, 1);
+            return Ok((known, attributes));
+        }
+        let way = match directory.way() {
+            Way::Name(parent, _) if parent.key == inodes::key(&attributes) => parent.way(),
+            // Without a handle it could not be opened again.
+            _ if !self.has_handle(&attributes) => return Err(Error::Stale(directory.ino.0)),
+            way => way,
+        };
+        self.keep_by(above, attributes, || way)
     }
 
-    /// Takes a descriptor into the table; the inode gets one use.
-    fn keep(&self, fd: OwnedFd) -> Result<(Arc<Inode>, Statx)> {
+    /// Whether inodes of the device are opened again by their handle.
+    fn has_handle(&self, attributes: &Statx) -> bool {
+        let key = inodes::key(attributes);
+        self.by_handle && (key.0, key.1) == (self.root.key.0, self.root.key.1)
+    }
+
+    /// Takes the inode of a name, which a descriptor was opened on, into the table; it gets one use.
+    fn keep(&self, fd: OwnedFd, parent: &Arc<Inode>, name: &[u8]) -> Result<(Arc<Inode>, Statx)> {
         let attributes = stat(&fd)?;
-        let mut inodes = locked(&self.inodes);
-        let inode = inodes.add(fd, &attributes);
-        inodes.add_uses(&inode, 1);
+        let by_name = || Way::Name(parent.clone(), name.into());
+        let (inode, attributes) = self.keep_by(fd, attributes, by_name)?;
+        if name != b"." {
+            inode.is_named(parent, name);
+        }
         Ok((inode, attributes))
+    }
+
+    /// The same, where another way to open it again is known; a handle is better.
+    fn keep_by(
+        &self,
+        fd: OwnedFd,
+        attributes: Statx,
+        other: impl FnOnce() -> Way,
+    ) -> Result<(Arc<Inode>, Statx)> {
+        let handle = || self.has_handle(&attributes).then(|| FileHandle::of(fd.as_fd())).flatten();
+        let way = || handle().map_or_else(other, Way::Handle);
+        let mut inodes = locked(&self.inodes);
+        let inode = inodes.add(&fd, &attributes, way);
+        inodes.add_uses(&inode, 1);
+        drop(inodes);
+        if inode.ino != self.root.ino && inode.named().is_none() {
+            inode.set_named(&self.descriptors.keep(fd));
+        }
+        Ok((inode, attributes))
+    }
+
+    /// The inode of a name, if somebody refers to it; with a descriptor on it.
+    fn referred(&self, parent: &Inode, name: &[u8]) -> Option<(Arc<Inode>, Arc<Descriptor>)> {
+        let flags = OFlags::PATH | OFlags::NOFOLLOW | OFlags::CLOEXEC;
+        let above = self.fd(parent).ok()?;
+        let fd = self.opening(|| openat(&above, name, flags, Mode::empty())).ok()?;
+        let attributes = stat(&fd).ok()?;
+        let inode = locked(&self.inodes).of_host(&inodes::key(&attributes))?;
+        if inode.ino == self.root.ino || !inode.is(&fd, &attributes) {
+            return None;
+        }
+        let named = inode.named().unwrap_or_else(|| self.descriptors.keep(fd));
+        inode.set_named(&named);
+        Some((inode, named))
     }
 
     fn entry(&self, (inode, attributes): &(Arc<Inode>, Statx)) -> Entry {
         Entry { attr: attributes::attr(inode.ino, attributes), generation: 0 }
     }
 
-    fn new_handle(&self, inode: Arc<Inode>, file: OwnedFd) -> Handle {
+    fn new_handle(&self, inode: Arc<Inode>, file: OwnedFd) -> Result<Handle> {
+        let named = self.named(&inode)?;
         let handle = Handle(self.next_handle.fetch_add(1, Ordering::Relaxed));
         locked(&self.inodes).add_uses(&inode, 1);
-        locked(&self.handles).insert(handle, Opened { inode, file: Arc::new(file) });
-        handle
+        let opened = Opened { inode, _named: named, file: Arc::new(file) };
+        locked(&self.handles).insert(handle, opened);
+        Ok(handle)
+    }
+
+    /// Gives back uses of an inode.
+    fn give_back(&self, ino: Ino, count: u64) {
+        let open = locked(&self.inodes).drop_uses(ino, count);
+        for descriptor in open {
+            self.descriptors.close(&descriptor);
+        }
+    }
+}
+
+/// A descriptor that names an inode.
+enum Named {
+    Root(Arc<OwnedFd>),
+    Inode(Arc<Descriptor>),
+}
+
+impl AsFd for Named {
+    fn as_fd(&self) -> BorrowedFd<'_> {
+        match self {
+            Self::Root(fd) => fd.as_fd(),
+            Self::Inode(descriptor) => descriptor.as_fd(),
+        }
     }
 }
 

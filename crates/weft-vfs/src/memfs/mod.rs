@@ -10,6 +10,7 @@ mod state;
 
 use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
 
+use crate::acl::{self, Acl};
 use crate::{
     Attr, Caller, DirCursor, DirEntry, Entry, Error, FallocateMode, FileKind, FileSystem, Handle,
     Ino, Invalidate, OpenFlags, Opened, RenameFlags, Result, SeekFrom, SetAttr, SetTime, StatFs,
@@ -141,7 +142,9 @@ impl FileSystem for MemFs {
             let group_runs = node.perm & 0o010 != 0;
             node.perm &= if group_runs { !0o6000 } else { !0o4000 };
         }
-        node.perm = set.perm.map_or(node.perm, |p| p & 0o7777);
+        if let Some(perm) = set.perm {
+            node.chmod(perm & 0o7777)?;
+        }
         node.uid = set.uid.unwrap_or(node.uid);
         node.gid = set.gid.unwrap_or(node.gid);
         node.atime = set.atime.map_or(node.atime, time);
@@ -352,9 +355,16 @@ impl FileSystem for MemFs {
             (XattrSet::Replace, false) => return Err(Error::NoAttribute),
             _ => {}
         }
+        if name == acl::ACCESS || name == acl::DEFAULT {
+            return node.set_acl(name, Acl::parse(value)?);
+        }
         node.xattrs.insert(name.to_vec(), value.to_vec());
         node.changed();
         Ok(())
+    }
+
+    fn has_acls(&self) -> bool {
+        true
     }
 
     fn removexattr(&self, ino: Ino, name: &[u8]) -> Result<()> {

@@ -3,6 +3,7 @@
 use std::collections::{BTreeMap, HashMap};
 
 use super::file::{Content, PAGE_BYTES};
+use crate::acl::{self, Acl};
 use crate::{Attr, Error, FileKind, Ino, Result, Time};
 
 /// The names of a directory. An entry keeps its cookie as long as the name stands, and cookies
@@ -143,6 +144,40 @@ impl Node {
             Data::Directory(_) => Err(Error::IsADirectory),
             _ => Err(Error::Invalid("not a regular file")),
         }
+    }
+
+    /// Sets the permission bits, and with them those of the ACL.
+    pub(super) fn chmod(&mut self, perm: u16) -> Result<()> {
+        if let Some(value) = self.xattrs.get_mut(acl::ACCESS)
+            && let Some(list) = Acl::parse(value)?
+        {
+            *value = list.with_perm(perm).to_xattr();
+        }
+        self.perm = perm;
+        Ok(())
+    }
+
+    /// Sets or removes an ACL; one that says who may use the inode changes the mode too.
+    pub(super) fn set_acl(&mut self, name: &[u8], list: Option<Acl>) -> Result<()> {
+        if self.kind == FileKind::Symlink {
+            return Err(Error::Unsupported("ACLs of symbolic links"));
+        }
+        if name == acl::DEFAULT && !self.is_dir() {
+            return Err(Error::Access);
+        }
+        let mut kept = list;
+        if name == acl::ACCESS
+            && let Some(list) = kept.take()
+        {
+            self.perm = self.perm & !0o777 | list.perm();
+            kept = (!list.is_mode()).then_some(list);
+        }
+        match kept {
+            Some(list) => self.xattrs.insert(name.to_vec(), list.to_xattr()),
+            None => self.xattrs.remove(name),
+        };
+        self.changed();
+        Ok(())
     }
 
     /// Content changed now.

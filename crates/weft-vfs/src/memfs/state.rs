@@ -8,6 +8,7 @@ use std::collections::{BTreeMap, HashMap};
 use super::MemLimits;
 use super::file::Content;
 use super::node::{Data, Names, Node};
+use crate::acl::{self, Acl};
 use crate::{
     Caller, DirCursor, DirEntry, Entry, Error, FallocateMode, FileKind, Handle, Ino, OpenFlags,
     Opened, RenameFlags, Result, Time, check_name,
@@ -110,7 +111,19 @@ impl State {
             return Err(Error::NoSpace);
         }
         let dir = self.node(parent)?;
-        let mut node = new_node(caller, kind, perm & 0o7777, data);
+        let default = dir.xattrs.get(acl::DEFAULT).filter(|_| kind != FileKind::Symlink);
+        let (perm, own) = match default.map(|value| Acl::parse(value)).transpose()?.flatten() {
+            Some(default) => default.inherited(perm & 0o7777),
+            None if kind == FileKind::Symlink => (perm & 0o7777, None),
+            None => (perm & 0o7777 & !caller.umask, None),
+        };
+        let mut node = new_node(caller, kind, perm, data);
+        if let Some(own) = own {
+            node.xattrs.insert(acl::ACCESS.to_vec(), own.to_xattr());
+        }
+        if let Some(default) = default.filter(|_| kind == FileKind::Directory) {
+            node.xattrs.insert(acl::DEFAULT.to_vec(), default.clone());
+        }
         if dir.perm & 0o2000 != 0 {
             node.gid = dir.gid;
             if kind == FileKind::Directory {

@@ -1,3 +1,4 @@
 //! The file plug on a real kernel.
 
+mod descriptors;
 mod hostdir;

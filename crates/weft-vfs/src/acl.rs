@@ -1,0 +1,195 @@
+//! POSIX access control lists: their form, and how they and the mode of a file follow each other.
+//!
+//! The form is that of the attributes `system.posix_acl_access` and `system.posix_acl_default`
+//! (`include/uapi/linux/posix_acl_xattr.h`): a version (4 bytes, 2), then an entry of 8 bytes each:
+//! tag (2), permissions (2), id (4), all little-endian. The rules are those of acl(5), POSIX 1003.1e
+//! draft 17: the owner's entry, the mask (or the owning group's entry where there is no mask) and
+//! the entry for others *are* the nine permission bits of the mode, so that whatever changes one
+//! changes the other.
+
+use crate::{Error, Result};
+
+/// The list that decides about a file.
+pub const ACCESS: &[u8] = b"system.posix_acl_access";
+/// The list of a directory that new files in it begin with.
+pub const DEFAULT: &[u8] = b"system.posix_acl_default";
+
+const VERSION: u32 = 2;
+const HEADER_BYTES: usize = 4;
+const ENTRY_BYTES: usize = 8;
+/// The id of an entry that has none.
+const NO_ID: u32 = u32::MAX;
+
+const OWNER: u16 = 0x01;
+const USER: u16 = 0x02;
+const OWNING_GROUP: u16 = 0x04;
+const GROUP: u16 = 0x08;
+const MASK: u16 = 0x10;
+const OTHERS: u16 = 0x20;
+
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+struct AclEntry {
+    tag: u16,
+    perm: u16,
+    id: u32,
+}
+
+/// An access control list that makes sense: each of owner, owning group and others once, a mask if
+/// a user or a group is named, all in their order.
+#[derive(Debug, Clone, PartialEq, Eq)]
+pub struct Acl {
+    entries: Vec<AclEntry>,
+}
+
+impl Acl {
+    /// Reads the value of one of the two attributes; `None` for a list without entries, which
+    /// means that there is to be none.
+    ///
+    /// # Errors
+    /// [`Error::Invalid`] if it is no list, or one that makes no sense.
+    pub fn parse(value: &[u8]) -> Result<Option<Self>> {
+        const NONE: Error = Error::Invalid("not an access control list");
+        let (version, rest) = value.split_first_chunk::<HEADER_BYTES>().ok_or(NONE)?;
+        let (entries, rest) = rest.as_chunks::<ENTRY_BYTES>();
+        if u32::from_le_bytes(*version) != VERSION || !rest.is_empty() {
+            return Err(NONE);
+        }
+        let entries: Vec<_> = entries
+            .iter()
+            .map(|&[t0, t1, p0, p1, id @ ..]| AclEntry {
+                tag: u16::from_le_bytes([t0, t1]),
+                perm: u16::from_le_bytes([p0, p1]),
+                id: u32::from_le_bytes(id),
+            })
+            .collect();
+        if entries.is_empty() {
+            return Ok(None);
+        }
+        let acl = Self { entries };
+        if acl.makes_sense() { Ok(Some(acl)) } else { Err(NONE) }
+    }
+
+    fn makes_sense(&self) -> bool {
+        let count = |tag| self.entries.iter().filter(|e| e.tag == tag).count();
+        let known = [OWNER, USER, OWNING_GROUP, GROUP, MASK, OTHERS];
+        let named = count(USER) + count(GROUP) > 0;
+        let valid = |e: &AclEntry| {
+            let takes_id = matches!(e.tag, USER | GROUP);
+            known.contains(&e.tag) && e.perm <= 7 && (!takes_id || e.id != NO_ID)
+        };
+        self.entries.iter().all(valid)
+            && self.entries.is_sorted_by_key(|e| e.tag)
+            && [OWNER, OWNING_GROUP, OTHERS].iter().all(|tag| count(*tag) == 1)
+            && (count(MASK) == 1 || (count(MASK) == 0 && !named))
+    }
+
+    /// The value of the attribute.
+    #[must_use]
+    pub fn to_xattr(&self) -> Vec<u8> {
+        let mut value = VERSION.to_le_bytes().to_vec();
+        for entry in &self.entries {
+            let id = if matches!(entry.tag, USER | GROUP) { entry.id } else { NO_ID };
+            value.extend(entry.tag.to_le_bytes());
+            value.extend(entry.perm.to_le_bytes());
+            value.extend(id.to_le_bytes());
+        }
+        value
+    }
+
+    /// Whether it says no more than a mode does: such a list is not kept.
+    #[must_use]
+    pub fn is_mode(&self) -> bool {
+        self.entries.len() == 3
+    }
+
+    fn entry_mut(&mut self, tag: u16) -> Option<&mut AclEntry> {
+        self.entries.iter_mut().find(|e| e.tag == tag)
+    }
+
+    /// The tag of the entry that is the mode's bits for the group.
+    fn group_class(&self) -> u16 {
+        if self.entries.iter().any(|e| e.tag == MASK) { MASK } else { OWNING_GROUP }
+    }
+
+    /// The nine permission bits of a file that has this list.
+    #[must_use]
+    pub fn perm(&self) -> u16 {
+        let group = self.group_class();
+        let bits = |tag| self.entries.iter().find(|e| e.tag == tag).map_or(0, |e| e.perm);
+        bits(OWNER) << 6 | bits(group) << 3 | bits(OTHERS)
+    }
+
+    /// The list after `chmod(2)` to `perm`.
+    #[must_use]
+    pub fn with_perm(mut self, perm: u16) -> Self {
+        let group = self.group_class();
+        for (tag, bits) in [(OWNER, perm >> 6), (group, perm >> 3), (OTHERS, perm)] {
+            if let Some(entry) = self.entry_mut(tag) {
+                entry.perm = bits & 7;
+            }
+        }
+        self
+    }
+
+    /// What a file begins with that is made with `perm` in a directory with this default list: its
+    /// permission bits (no umask applies) and its own list, if it needs one.
+    #[must_use]
+    pub fn inherited(&self, perm: u16) -> (u16, Option<Self>) {
+        let both = self.perm() & perm;
+        let own = self.clone().with_perm(both);
+        (perm & !0o777 | both, (!own.is_mode()).then_some(own))
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    fn acl(entries: &[(u16, u16, u32)]) -> Vec<u8> {
+        let entries = entries.iter().map(|&(tag, perm, id)| AclEntry { tag, perm, id }).collect();
+        Acl { entries }.to_xattr()
+    }
+
+    #[test]
+    fn lists_that_make_no_sense_are_refused() {
+        let plain = [(OWNER, 7, 0), (OWNING_GROUP, 5, 0), (OTHERS, 4, 0)];
+        assert_eq!(Acl::parse(&acl(&plain)).unwrap().unwrap().perm(), 0o754);
+        assert_eq!(Acl::parse(&acl(&[])).unwrap(), None);
+        let bad: [&[(u16, u16, u32)]; 8] = [
+            &plain[..2],
+            &[plain[1], plain[0], plain[2]],
+            &[plain[0], plain[0], plain[1], plain[2]],
+            // A named user without a mask, with no id, a second mask, unknown bits and tags.
+            &[plain[0], (USER, 7, 1), plain[1], plain[2]],
+            &[plain[0], (USER, 7, NO_ID), plain[1], (MASK, 7, 0), plain[2]],
+            &[plain[0], plain[1], (MASK, 7, 0), (MASK, 7, 0), plain[2]],
+            &[(OWNER, 8, 0), plain[1], plain[2]],
+            &[plain[0], plain[1], plain[2], (0x40, 0, 0)],
+        ];
+        for entries in bad {
+            assert!(Acl::parse(&acl(entries)).is_err(), "{entries:?}");
+        }
+        let whole = acl(&plain);
+        for len in (0..whole.len()).filter(|len| *len != 4) {
+            assert!(Acl::parse(&whole[..len]).is_err(), "{len} bytes");
+        }
+    }
+
+    #[test]
+    fn the_mask_is_the_group_of_the_mode() {
+        let entries =
+            [(OWNER, 7, 0), (USER, 7, 9), (OWNING_GROUP, 6, 0), (MASK, 5, 0), (OTHERS, 0, 0)];
+        let list = Acl::parse(&acl(&entries)).unwrap().unwrap();
+        assert_eq!(list.perm(), 0o750);
+        let changed = list.clone().with_perm(0o641);
+        assert_eq!(changed.perm(), 0o641);
+        // The owning group keeps what it had behind the mask.
+        assert_eq!(changed.entries[2].perm, 6);
+        let (perm, own) = list.inherited(0o2666);
+        assert_eq!(perm, 0o2640);
+        assert_eq!(own.unwrap().perm(), 0o640);
+        let plain = [(OWNER, 7, 0), (OWNING_GROUP, 5, 0), (OTHERS, 4, 0)];
+        let plain = Acl::parse(&acl(&plain)).unwrap().unwrap();
+        assert_eq!(plain.inherited(0o666), (0o644, None));
+    }
+}

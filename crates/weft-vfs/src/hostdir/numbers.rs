@@ -1,0 +1,83 @@
+//! Inode numbers: one for each inode of the host, the same as long as the directory is open.
+//!
+//! - An inode of the device of the directory itself has the number that the host gives it.
+//! - Those of other devices below have that number in the low 48 bits, and above it that of the
+//!   device, in the order in which devices were met; the highest bit says so.
+//! - What does not fit (numbers with more bits; a number that the host gave to another inode while
+//!   the kernel still refers to the one before) is made up, and remembered.
+
+use std::collections::HashMap;
+
+use super::inodes::Key;
+use crate::Ino;
+
+/// Numbers from here on are not the host's.
+const FOREIGN: u64 = 1 << 63;
+const HOST_BITS: u32 = 48;
+/// Devices beside the first, at most; the last of the room is for numbers that are made up.
+const DEVICES_MAX: u64 = (1 << 14) - 1;
+const MADE_UP: u64 = FOREIGN | DEVICES_MAX << HOST_BITS;
+
+type Device = (u32, u32);
+
+#[derive(Debug, Default)]
+pub(super) struct Numbers {
+    /// From 0 on; 0 is that of the directory.
+    devices: HashMap<Device, u64>,
+    made_up: HashMap<Key, Ino>,
+    next: u64,
+}
+
+impl Numbers {
+    /// The number of an inode of the host. The first that is asked for is on the first device.
+    pub(super) fn number(&mut self, key: Key) -> Ino {
+        if let Some(ino) = self.made_up.get(&key) {
+            return *ino;
+        }
+        let count = self.devices.len() as u64;
+        let device = *self.devices.entry((key.0, key.1)).or_insert(count);
+        match key.2 {
+            ino if device == 0 && ino < FOREIGN => Ino(ino),
+            ino if (1..DEVICES_MAX).contains(&device) && ino < 1 << HOST_BITS => {
+                Ino(FOREIGN | device << HOST_BITS | ino)
+            }
+            _ => self.make_up(key),
+        }
+    }
+
+    /// Another number for an inode from now on: the one that it had is somebody else's.
+    pub(super) fn make_up(&mut self, key: Key) -> Ino {
+        self.next += 1;
+        let ino = Ino(MADE_UP | self.next);
+        self.made_up.insert(key, ino);
+        ino
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn numbers_are_unique_and_stay() {
+        let mut numbers = Numbers::default();
+        let keys: Vec<Key> = [(8, 1), (8, 2), (0, 7)]
+            .into_iter()
+            .flat_map(|(a, b)| {
+                [2, 77, 1 << 47, 1 << 48, 1 << 62, 1 << 63, u64::MAX].map(|n| (a, b, n))
+            })
+            .collect();
+        let first: Vec<Ino> = keys.iter().map(|key| numbers.number(*key)).collect();
+        assert_eq!(first[..5], [2, 77, 1 << 47, 1 << 48, 1 << 62].map(Ino), "the host's own");
+        let again: Vec<Ino> = keys.iter().rev().map(|key| numbers.number(*key)).collect();
+        assert!(first.iter().rev().eq(&again));
+        let mut unique = first.clone();
+        unique.sort_unstable();
+        unique.dedup();
+        assert_eq!(unique.len(), keys.len());
+        let other = numbers.make_up(keys[0]);
+        assert!(!first.contains(&other) && numbers.number(keys[0]) == other);
+        // Archives as directories have numbers from here on.
+        assert!(unique.iter().chain([&other]).all(|ino| ino.0 < 3 << 62));
+    }
+}
