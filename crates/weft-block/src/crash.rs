@@ -10,7 +10,7 @@
 //! [`weft-crash`]: https://docs.rs/weft-crash
 
 use crate::rng::Rng;
-use crate::{BlockDevice, Error, Geometry, Result, SECTOR_BYTES, check_range};
+use crate::{BlockDevice, Error, Extent, Geometry, Result, SECTOR_BYTES, check_range};
 use rustix::io::Errno;
 use std::collections::BTreeMap;
 use std::io::{self, IoSlice};
@@ -241,6 +241,15 @@ impl<D: BlockDevice> BlockDevice for CrashDevice<D> {
     fn discard(&self, offset: u64, len_bytes: u64) -> Result<()> {
         let _powered = self.powered("discard", offset, len_bytes)?;
         check_range("discard", offset, len_bytes, self.inner.geometry().len_bytes)
+    }
+
+    fn extent_at(&self, offset: u64, len_bytes: u64) -> Result<Extent> {
+        let cache = self.powered("look", offset, len_bytes)?;
+        check_range("look", offset, len_bytes, self.inner.geometry().len_bytes)?;
+        let sectors = offset / SECTOR..(offset + len_bytes).div_ceil(SECTOR);
+        let pending = cache.newest.keys().filter(|sector| sectors.contains(sector)).min();
+        let pending = pending.map(|sector| sector * SECTOR..(sector + 1) * SECTOR);
+        Ok(self.inner.extent_at(offset, len_bytes)?.under(offset, pending))
     }
 }
 

@@ -2,6 +2,7 @@
 
 use crate::{Error, Result};
 use std::io::IoSlice;
+use std::ops::Range;
 use std::sync::Arc;
 
 /// The unit a device writes atomically: a write is torn, if at all, at a multiple of this.
@@ -38,6 +39,24 @@ pub struct Extent {
     pub len_bytes: u64,
     /// What is known of it.
     pub kind: ExtentKind,
+}
+
+impl Extent {
+    /// What is known of the bytes from `offset` on if this is what lies there, and `data`, the first
+    /// run of anything else that is not behind it, lies over it: for devices that keep what was
+    /// written in a place of their own. `data` must have been looked up *before* this was: what
+    /// moves down in between is then in one of the two.
+    #[must_use]
+    pub fn under(self, offset: u64, data: Option<Range<u64>>) -> Self {
+        let end = offset + self.len_bytes;
+        match data.filter(|data| data.start < end && data.end > offset) {
+            Some(data) if data.start <= offset => {
+                Self { len_bytes: data.end.min(end) - offset, kind: ExtentKind::Data }
+            }
+            Some(data) => Self { len_bytes: data.start - offset, ..self },
+            None => self,
+        }
+    }
 }
 
 /// A byte-addressed block device. See the [crate] page for what it promises.
@@ -121,6 +140,15 @@ pub trait BlockDevice: Send + Sync {
     fn zeroes_are_fast(&self) -> bool {
         false
     }
+
+    /// Looks whether what was written can still be there, at the cost of a system call: an image file
+    /// may have been cut by another program, which no [`flush`](Self::flush) of nothing notices.
+    ///
+    /// # Errors
+    /// [`Error::Io`], with what became of it.
+    fn check_whole(&self) -> Result<()> {
+        Ok(())
+    }
 }
 
 /// A pointer to a device is a device.
@@ -153,6 +181,9 @@ macro_rules! pass_on {
             }
             fn zeroes_are_fast(&self) -> bool {
                 (**self).zeroes_are_fast()
+            }
+            fn check_whole(&self) -> Result<()> {
+                (**self).check_whole()
             }
         }
     };

@@ -76,6 +76,9 @@ pub enum Error {
     /// A description of a device names something that does not exist or makes no sense.
     #[error("{0}")]
     Invalid(String),
+    /// A text that describes no device, whatever is there.
+    #[error("{0}")]
+    Description(String),
 }
 
 impl Error {
@@ -96,7 +99,7 @@ impl Error {
             Self::Locked { .. } => Errno::BUSY.raw_os_error(),
             Self::OutOfRange { .. } | Self::Corrupt { .. } => Errno::IO.raw_os_error(),
             Self::Unsupported { .. } => Errno::OPNOTSUPP.raw_os_error(),
-            Self::Invalid(_) => Errno::INVAL.raw_os_error(),
+            Self::Invalid(_) | Self::Description(_) => Errno::INVAL.raw_os_error(),
         }
     }
 }

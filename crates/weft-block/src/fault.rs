@@ -5,7 +5,7 @@
 //! requests it matches, so "the third write to the inode table" is one rule.
 
 use crate::file::vectored_len;
-use crate::{BlockDevice, Error, Geometry, Result};
+use crate::{BlockDevice, Error, Extent, Geometry, Result};
 use rustix::io::Errno;
 use std::io::{self, IoSlice};
 use std::ops::Range;
@@ -232,6 +232,10 @@ impl<D: BlockDevice> BlockDevice for FaultDevice<D> {
         }
     }
 
+    fn check_whole(&self) -> Result<()> {
+        self.inner.check_whole()
+    }
+
     fn flush(&self) -> Result<()> {
         match self.judge(Request::Flush, "flush", 0, self.geometry().len_bytes) {
             Verdict::Pass => self.inner.flush(),
@@ -259,6 +263,14 @@ impl<D: BlockDevice> BlockDevice for FaultDevice<D> {
                 Err(e)
             }
         }
+    }
+
+    fn extent_at(&self, offset: u64, len_bytes: u64) -> Result<Extent> {
+        self.inner.extent_at(offset, len_bytes)
+    }
+
+    fn zeroes_are_fast(&self) -> bool {
+        self.inner.zeroes_are_fast()
     }
 }
 

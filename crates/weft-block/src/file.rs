@@ -92,8 +92,14 @@ impl FileDevice {
         let open_error = |e: Errno| Error::Open { path: path.to_owned(), source: e.into() };
         let flags = OFlags::RDWR | OFlags::CREATE | OFlags::EXCL | OFlags::CLOEXEC;
         let fd = rustix::fs::open(path, flags, Mode::from_raw_mode(0o666)).map_err(open_error)?;
-        rustix::fs::ftruncate(&fd, len_bytes).map_err(open_error)?;
-        let device = Self::from_fd(fd, path, OpenMode::READ_WRITE)?;
+        let made = rustix::fs::ftruncate(&fd, len_bytes)
+            .map_err(open_error)
+            .and_then(|()| Self::from_fd(fd, path, OpenMode::READ_WRITE));
+        if made.is_err() {
+            // It was made here a moment ago, and nothing is in it.
+            let _ = rustix::fs::unlink(path);
+        }
+        let device = made?;
         device.grown.store(true, Ordering::Relaxed);
         Ok(device)
     }
@@ -233,6 +239,7 @@ impl BlockDevice for FileDevice {
         let len_bytes = buf.len() as u64;
         self.check_writable()?;
         self.check("write", offset, len_bytes)?;
+        self.check_whole()?;
         let mut done = 0;
         while done < buf.len() {
             let at = offset + done as u64;
@@ -251,6 +258,7 @@ impl BlockDevice for FileDevice {
         let len_bytes = vectored_len(bufs);
         self.check_writable()?;
         self.check("write", offset, len_bytes)?;
+        self.check_whole()?;
         let mut at = offset;
         let mut left: Vec<IoSlice<'_>> =
             bufs.iter().filter(|b| !b.is_empty()).map(|b| IoSlice::new(b)).collect();
@@ -269,10 +277,26 @@ impl BlockDevice for FileDevice {
         Ok(())
     }
 
+    fn check_whole(&self) -> Result<()> {
+        if self.block_special {
+            return Ok(());
+        }
+        let len_bytes = self.len_bytes.load(Ordering::Acquire);
+        let stat = retry(|| rustix::fs::fstat(&self.fd))
+            .map_err(|e| Error::io("look", 0, len_bytes, e.into()))?;
+        let now = u64::try_from(stat.st_size).unwrap_or(0);
+        if now < len_bytes {
+            let cut = format!("{} was cut to {now} bytes by another program", self.path.display());
+            return Err(Error::io("flush", 0, len_bytes, io::Error::other(cut)));
+        }
+        Ok(())
+    }
+
     fn flush(&self) -> Result<()> {
         if self.read_only {
             return Ok(());
         }
+        self.check_whole()?;
         let len_bytes = self.len_bytes.load(Ordering::Acquire);
         let grown = self.grown.swap(false, Ordering::AcqRel);
         let result = if grown {

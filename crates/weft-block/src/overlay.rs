@@ -1,6 +1,6 @@
 //! A device whose changes stay in memory.
 
-use crate::{BlockDevice, Geometry, Result, check_range};
+use crate::{BlockDevice, Extent, Geometry, Result, check_range};
 use std::collections::HashMap;
 use std::sync::{Mutex, MutexGuard, PoisonError};
 
@@ -109,6 +109,14 @@ impl<D: BlockDevice> BlockDevice for Overlay<D> {
 
     fn flush(&self) -> Result<()> {
         Ok(())
+    }
+
+    fn extent_at(&self, offset: u64, len_bytes: u64) -> Result<Extent> {
+        let page_bytes = PAGE as u64;
+        let pages = offset / page_bytes..offset.saturating_add(len_bytes).div_ceil(page_bytes);
+        let changed = self.changed().keys().filter(|page| pages.contains(page)).min().copied();
+        let changed = changed.map(|page| page * page_bytes..(page + 1) * page_bytes);
+        Ok(self.inner.extent_at(offset, len_bytes)?.under(offset, changed))
     }
 }
 

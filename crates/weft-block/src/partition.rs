@@ -418,6 +418,10 @@ impl<D: BlockDevice> BlockDevice for Partition<D> {
         self.inner.write_vectored_at(bufs, at)
     }
 
+    fn check_whole(&self) -> Result<()> {
+        self.inner.check_whole()
+    }
+
     fn flush(&self) -> Result<()> {
         self.inner.flush()
     }

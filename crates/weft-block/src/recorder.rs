@@ -5,7 +5,7 @@
 //! before it it made durable: those that had completed when it began, and no more.
 
 use crate::log_writes::LogWriter;
-use crate::{BlockDevice, Geometry, Result, check_range};
+use crate::{BlockDevice, Extent, Geometry, Result, check_range};
 use std::io::{IoSlice, Seek, Write};
 use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
 
@@ -182,6 +182,10 @@ impl<D: BlockDevice> BlockDevice for Recorder<D> {
         self.record().add_write(offset, data.into())
     }
 
+    fn check_whole(&self) -> Result<()> {
+        self.inner.check_whole()
+    }
+
     fn flush(&self) -> Result<()> {
         let covers = self.record().count;
         self.inner.flush()?;
@@ -206,6 +210,14 @@ impl<D: BlockDevice> BlockDevice for Recorder<D> {
             done += n as u64;
         }
         Ok(())
+    }
+
+    fn extent_at(&self, offset: u64, len_bytes: u64) -> Result<Extent> {
+        self.inner.extent_at(offset, len_bytes)
+    }
+
+    fn zeroes_are_fast(&self) -> bool {
+        self.inner.zeroes_are_fast()
     }
 }
 

@@ -117,6 +117,10 @@ impl<D: BlockDevice> BlockDevice for SnapshotDevice<D> {
         self.change(offset, len as u64, |inner| inner.write_vectored_at(bufs, offset))
     }
 
+    fn check_whole(&self) -> Result<()> {
+        self.inner.check_whole()
+    }
+
     fn flush(&self) -> Result<()> {
         self.inner.flush()
     }
@@ -178,6 +182,16 @@ impl<D: BlockDevice> BlockDevice for Snapshot<D> {
 
     fn write_zeroes(&self, _offset: u64, _len_bytes: u64) -> Result<()> {
         Err(Error::ReadOnly)
+    }
+
+    fn extent_at(&self, offset: u64, len_bytes: u64) -> Result<Extent> {
+        let guard = self.device.kept();
+        let lost = || Error::Invalid("the snapshot is lost: too much was written".into());
+        let kept = guard.as_ref().filter(|kept| !kept.lost).ok_or_else(lost)?;
+        let pages = offset / PAGE..offset.saturating_add(len_bytes).div_ceil(PAGE);
+        let first = kept.pages.keys().filter(|page| pages.contains(page)).min();
+        let first = first.map(|page| page * PAGE..(page + 1) * PAGE);
+        Ok(self.device.inner.extent_at(offset, len_bytes)?.under(offset, first))
     }
 }
 

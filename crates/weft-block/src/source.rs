@@ -36,7 +36,7 @@ impl FromStr for Source {
     fn from_str(text: &str) -> Result<Self> {
         let whole = |path: &str| Self { device: SourceDevice::File(path.into()), partition: None };
         if text.is_empty() {
-            return Err(Error::Invalid("a volume's path is missing".into()));
+            return Err(Error::Description("a volume's path is missing".into()));
         }
         // What exists under that very name is meant, question mark and all.
         if text.contains('?') && std::path::Path::new(text).exists() {
@@ -47,7 +47,12 @@ impl FromStr for Source {
             None => (text, None),
         };
         let mut source = match name.strip_prefix("mem:") {
-            Some(size) => Self { device: SourceDevice::Memory(parse_size(size)?), partition: None },
+            Some(size) => Self {
+                device: SourceDevice::Memory(
+                    parse_size(size).map_err(|e| Error::Description(e.to_string()))?,
+                ),
+                partition: None,
+            },
             None => whole(name),
         };
         for option in options.into_iter().flat_map(|o| o.split('&')) {
@@ -55,7 +60,7 @@ impl FromStr for Source {
             match number {
                 Some(Ok(number)) if number > 0 => source.partition = Some(number),
                 _ => {
-                    return Err(Error::Invalid(format!(
+                    return Err(Error::Description(format!(
                         "{option:?} in {text:?} is not understood (it can be partition=NUMBER)"
                     )));
                 }
@@ -149,7 +154,7 @@ mod tests {
         assert_eq!(parse("mem:64M").unwrap().device, SourceDevice::Memory(64 << 20));
         assert_eq!(parse("mem:1k?partition=1").unwrap().to_string(), "mem:1024?partition=1");
         for bad in ["", "mem:", "mem:x", "a?partition=0", "a?partition=x", "a?size=1", "a?"] {
-            assert!(matches!(parse(bad), Err(Error::Invalid(_))), "{bad:?}");
+            assert!(matches!(parse(bad), Err(Error::Description(_))), "{bad:?}");
         }
     }
 

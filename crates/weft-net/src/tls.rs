@@ -56,6 +56,23 @@ fn tls_error(e: impl std::fmt::Display) -> Error {
     Error::Tls(e.to_string())
 }
 
+/// An error behind the handshake, in words that say where it comes from: with TLS 1.3 a client
+/// learns only there that the server does not take its certificate.
+fn said(e: &rustls::Error) -> String {
+    use rustls::AlertDescription as Alert;
+    match e {
+        rustls::Error::AlertReceived(Alert::CertificateRequired) => {
+            "TLS: the other side wants a certificate, and was shown none (client-cert.pem and \
+             client-key.pem, beside ca-cert.pem)"
+                .to_owned()
+        }
+        rustls::Error::AlertReceived(Alert::UnknownCA | Alert::BadCertificate) => {
+            format!("TLS: the other side does not trust the certificate it was shown: {e}")
+        }
+        e => format!("TLS: {e}"),
+    }
+}
+
 fn in_file(path: &Path, e: impl std::fmt::Display) -> Error {
     Error::Tls(format!("{}: {e}", path.display()))
 }
@@ -70,8 +87,23 @@ fn certificates(path: &Path) -> Result<Vec<CertificateDer<'static>>> {
     Ok(list)
 }
 
+/// Reads a private key in PEM: PKCS#8, or the older forms of OpenSSL, PKCS#1 for RSA and SEC1 for
+/// elliptic curves.
 fn key(path: &Path) -> Result<PrivateKeyDer<'static>> {
-    PrivateKeyDer::from_pem_file(path).map_err(|e| in_file(path, e))
+    use rustls::pki_types::pem;
+    let bytes = std::fs::read(path).map_err(|e| in_file(path, e))?;
+    let text = String::from_utf8_lossy(&bytes);
+    // PKCS#8 says so in its label, the older forms in a header (RFC 1421).
+    if text.contains("BEGIN ENCRYPTED PRIVATE KEY") || text.contains("Proc-Type: 4,ENCRYPTED") {
+        let why = "the key is encrypted, and nobody can be asked for its password: write it \
+                   decrypted with openssl pkey -in FILE -out FILE, and keep it readable for its \
+                   owner only";
+        return Err(in_file(path, why));
+    }
+    PrivateKeyDer::from_pem_slice(&bytes).map_err(|e| match e {
+        pem::Error::NoItemsFound => in_file(path, "there is no private key in it"),
+        e => in_file(path, e),
+    })
 }
 
 fn authorities(directory: &Path) -> Result<Arc<RootCertStore>> {
@@ -107,6 +139,32 @@ impl Role {
         };
         let chain = certificates(&directory.join(format!("{name}-cert.pem")))?;
         Ok((chain, key(&directory.join(format!("{name}-key.pem")))?))
+    }
+
+    /// Why the certificate and the key of a directory do not do, in the names of their files.
+    fn unfit(self, directory: &Path, e: &rustls::Error) -> Error {
+        let name = match self {
+            Self::Server => "server",
+            Self::Client => "client",
+        };
+        let certificate = directory.join(format!("{name}-cert.pem"));
+        let key = directory.join(format!("{name}-key.pem"));
+        match e {
+            rustls::Error::InconsistentKeys(_) => {
+                in_file(&key, format!("it is not the key of {}", certificate.display()))
+            }
+            rustls::Error::General(text) if text.contains("private key") => in_file(
+                &key,
+                "a kind of key that is not known here: RSA of 2048 bits or more, P-256, P-384 and \
+                 Ed25519 are",
+            ),
+            e if e.to_string().contains("UnsupportedCertVersion") => in_file(
+                &certificate,
+                "a certificate of X.509 version 1, which no TLS client should take: give openssl \
+                 x509 -req an -extfile with subjectAltName=DNS:..., which makes one of version 3",
+            ),
+            e => in_file(&certificate, e),
+        }
     }
 }
 
@@ -172,7 +230,7 @@ impl ServerTls {
             };
             builder.with_client_cert_verifier(verifier.build().map_err(tls_error)?)
         };
-        let config = builder.with_single_cert(chain, key).map_err(tls_error)?;
+        let config = builder.with_single_cert(chain, key).map_err(|e| role.unfit(directory, &e))?;
         Ok(Self {
             config: Arc::new(config),
             #[cfg(feature = "quic")]
@@ -236,7 +294,9 @@ impl ClientTls {
             .with_root_certificates(authorities(directory)?);
         let config = if own {
             let (chain, key) = Role::Client.show(directory)?;
-            builder.with_client_auth_cert(chain, key).map_err(tls_error)?
+            builder
+                .with_client_auth_cert(chain, key)
+                .map_err(|e| Role::Client.unfit(directory, &e))?
         } else {
             builder.with_no_client_auth()
         };
@@ -382,7 +442,7 @@ impl Read for TlsReader {
                 if !self.unread.is_empty() {
                     let n = tls.read_tls(&mut &self.cipher[self.unread.clone()])?;
                     self.unread.start += n;
-                    let bad = |e| io::Error::new(io::ErrorKind::InvalidData, e);
+                    let bad = |e| io::Error::new(io::ErrorKind::InvalidData, said(&e));
                     tls.process_new_packets().map_err(bad)?;
                     if n > 0 {
                         continue;

@@ -7,7 +7,7 @@
 //! data without its sum, which [`DiskCopy::verify`] shows and the next flush after a write mends.
 
 use super::{be16, be32};
-use crate::{BlockDevice, Geometry, Partition, Result};
+use crate::{BlockDevice, Extent, Geometry, Partition, Result};
 use std::io::IoSlice;
 use std::sync::Arc;
 use std::sync::atomic::{AtomicBool, Ordering};
@@ -185,5 +185,17 @@ impl BlockDevice for DiskCopy {
     fn write_zeroes(&self, offset: u64, len_bytes: u64) -> Result<()> {
         self.changed.store(true, Ordering::Release);
         self.data.write_zeroes(offset, len_bytes)
+    }
+
+    fn extent_at(&self, offset: u64, len_bytes: u64) -> Result<Extent> {
+        self.data.extent_at(offset, len_bytes)
+    }
+
+    fn zeroes_are_fast(&self) -> bool {
+        self.data.zeroes_are_fast()
+    }
+
+    fn check_whole(&self) -> Result<()> {
+        self.file.check_whole()
     }
 }
