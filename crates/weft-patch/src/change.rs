@@ -23,6 +23,7 @@ use crate::state::State;
 use crate::undo::INLINE_UNDO_BYTES;
 use crate::{Owner, PatchId};
 use smallvec::SmallVec;
+use std::ops::Range;
 
 /// Patches that a debug build looks at for a cycle, at most.
 const CHECK_BOUND: usize = 500;
@@ -30,13 +31,21 @@ const CHECK_BOUND: usize = 500;
 type Befores = SmallVec<[u32; 8]>;
 
 impl State {
-    /// Notes a change of a buffer. The caller changes the content *afterwards*.
-    pub(crate) fn note_change(&mut self, buffer: u32, change: Change, befores: &[PatchId]) -> u32 {
+    /// Notes a change of a buffer, which `relied` on other parts of it. The caller changes the
+    /// content *afterwards*.
+    pub(crate) fn note_change(
+        &mut self,
+        buffer: u32,
+        change: Change,
+        relied: &[Range<usize>],
+        befores: &[PatchId],
+    ) -> u32 {
         let (external, mut internal) = self.split_befores(buffer, befores);
         self.now_dirty(buffer);
         if self.cache[buffer].run != NONE {
             self.leave_run(buffer);
         }
+        self.add_relied(buffer, relied, &mut internal);
         let newest_under = self.add_overlapped(buffer, change, &mut internal);
         let patch = if internal.is_empty() && self.may_be_hard(buffer, change, &external) {
             self.make_hard(buffer, &external)
@@ -124,7 +133,8 @@ impl State {
         (external, internal)
     }
 
-    /// Adds to `internal` the soft patches that the change overlaps; returns the newest of all.
+    /// Adds to `internal` the soft patches that the change overlaps; returns the newest of all that
+    /// it follows then, which alone it may join: an older one would wait for a newer.
     fn add_overlapped(&self, buffer: u32, change: Change, internal: &mut Befores) -> u32 {
         let b = &self.cache[buffer];
         if b.patches == 0 || (b.patches == 1 && b.hard != NONE) {
@@ -152,6 +162,48 @@ impl State {
             at = patch.older;
         }
         newest
+    }
+
+    /// Adds to `internal` the soft patches of the parts that a change relied on.
+    fn add_relied(&self, buffer: u32, relied: &[Range<usize>], internal: &mut Befores) {
+        let b = &self.cache[buffer];
+        if relied.is_empty() || b.patches == 0 || (b.patches == 1 && b.hard != NONE) {
+            return;
+        }
+        let mut at = b.newest;
+        while at != NONE {
+            let patch = &self.graph[at];
+            if patch.kind == Kind::Soft
+                && !internal.contains(&at)
+                && relied.iter().any(|part| self.graph.overlap(at, Change::of(part)))
+            {
+                internal.push(at);
+            }
+            at = patch.older;
+        }
+    }
+
+    /// A debug build looks whether a patch follows all pending changes of these parts of its block.
+    pub(crate) fn check_follows(&mut self, patch: PatchId, parts: &[Range<usize>]) {
+        let Some(patch) = self.graph.find(patch) else { return };
+        let buffer = self.graph[patch].buffer;
+        let mut at = self.cache[buffer].newest;
+        while at != NONE {
+            let other = at;
+            at = self.graph[other].older;
+            let soft = self.graph[other].kind == Kind::Soft && other != patch;
+            let part = parts.iter().find(|part| self.graph.overlap(other, Change::of(part)));
+            let Some(part) = part.filter(|_| soft) else { continue };
+            let cache = &self.cache;
+            let follows =
+                self.graph.reaches(&[patch], usize::MAX, |b| cache[b].hard, |i, _| i == other);
+            let nr = cache[buffer].nr;
+            assert!(
+                follows,
+                "a change of block {nr} was decided by bytes {part:?} of it, and does not follow \
+                 patch {other} of them"
+            );
+        }
     }
 
     /// Whether a change of this block needs no undo data.

@@ -3,10 +3,12 @@
 use crate::graph::NONE;
 use crate::jbd2::{Log, LogMap};
 use crate::journal::{Journal, open_log};
+use crate::reads::Reads;
 use crate::state::State;
 use crate::writeback::{Goal, fail_all, first_error, write_batch};
 use crate::{BlockNr, Counters, Error, Options, Owner, PatchId, Policy, Result};
 use std::fmt;
+use std::ops::Range;
 use std::sync::{Arc, Condvar, Mutex, MutexGuard, PoisonError};
 use std::thread::JoinHandle;
 use std::time::Duration;
@@ -192,7 +194,7 @@ impl Engine {
         state.counters.operations += 1;
         state.changed_ms = state.now_ms();
         let log_blocks_max = state.running_len_blocks(max_blocks as usize);
-        Ok(Op { shared, state, log_blocks_max })
+        Ok(Op { shared, state, log_blocks_max, reads: Reads::default() })
     }
 
     /// Makes everything durable.
@@ -441,6 +443,7 @@ pub struct Op<'a> {
     state: MutexGuard<'a, State>,
     /// What the running transaction may take of the log when the operation ends.
     log_blocks_max: u32,
+    reads: Reads,
 }
 
 impl fmt::Debug for Op<'_> {
@@ -450,13 +453,40 @@ impl fmt::Debug for Op<'_> {
 }
 
 impl Op<'_> {
-    /// A whole block, through the cache.
+    /// A whole block, through the cache, to look around in. A change of the block that what was
+    /// found decides is made by [`write_relying`](Self::write_relying).
     ///
     /// # Errors
     /// [`Error::Device`], [`Error::OutOfRange`].
     pub fn read(&mut self, nr: BlockNr) -> Result<&[u8]> {
         let buffer = self.state.load(nr, false)?;
+        self.reads.whole(nr);
         Ok(&self.state.cache[buffer].content)
+    }
+
+    /// A whole block, through the cache, for what is shown to a reader or kept in memory from now on
+    /// (a bitmap, an inode), where what is kept says what later changes must follow. No change of
+    /// the block is decided by the bytes themselves, and none is checked to follow them.
+    ///
+    /// # Errors
+    /// As [`read`](Self::read).
+    pub fn peek(&mut self, nr: BlockNr) -> Result<&[u8]> {
+        let buffer = self.state.load(nr, false)?;
+        Ok(&self.state.cache[buffer].content)
+    }
+
+    /// A part of a block, all of which counts: the operation's next change of the block must follow
+    /// the pending patches of these bytes, as it does if it overwrites them or names them in
+    /// [`write_relying`](Self::write_relying). A debug build checks that.
+    ///
+    /// # Errors
+    /// As [`read`](Self::read); [`Error::BadRange`].
+    pub fn read_range(&mut self, nr: BlockNr, range: Range<usize>) -> Result<&[u8]> {
+        let buffer = self.state.load(nr, false)?;
+        self.reads.part(nr, range.clone());
+        let (offset, len_bytes) = (range.start, range.len());
+        let part = self.state.cache[buffer].content.get(range);
+        part.ok_or(Error::BadRange { nr, offset, len_bytes })
     }
 
     /// A block's content if the cache has it; it may be newer than the device's.
@@ -478,7 +508,29 @@ impl Op<'_> {
         bytes: &[u8],
         befores: &[PatchId],
     ) -> Result<PatchId> {
-        self.state.write(nr, offset, bytes, befores)
+        self.write_relying(nr, offset, bytes, &[], befores)
+    }
+
+    /// As [`write`](Self::write), of bytes that other bytes of the block have decided: also follows
+    /// every pending change of the byte ranges `relied`. Order within the block is all that this
+    /// gives: what a change relies on in *another* block goes into `befores`.
+    ///
+    /// # Errors
+    /// As [`write`](Self::write).
+    pub fn write_relying(
+        &mut self,
+        nr: BlockNr,
+        offset: usize,
+        bytes: &[u8],
+        relied: &[Range<usize>],
+        befores: &[PatchId],
+    ) -> Result<PatchId> {
+        let shown = self.reads.changes(nr, relied);
+        let patch = self.state.write(nr, offset, bytes, relied, befores)?;
+        if cfg!(debug_assertions) && !shown.is_empty() && self.shared.policy == Policy::Soft {
+            self.state.check_follows(patch, &shown);
+        }
+        Ok(patch)
     }
 
     /// Flips the bits of `mask` in the little-endian 32-bit word at byte `offset` of a block.
@@ -501,6 +553,7 @@ impl Op<'_> {
     /// # Errors
     /// [`Error::BadRange`] if `content` is not one block, [`Error::ReadOnly`].
     pub fn init(&mut self, nr: BlockNr, content: &[u8], befores: &[PatchId]) -> Result<PatchId> {
+        self.reads.replaced(nr);
         self.state.init(nr, content, befores)
     }
 

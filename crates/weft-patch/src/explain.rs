@@ -3,6 +3,7 @@
 use crate::graph::{Kind, NONE};
 use crate::state::State;
 use crate::{BlockNr, Engine, Owner, PatchId};
+use std::collections::HashSet;
 use std::fmt::{self, Write as _};
 
 /// What a patch of a block is.
@@ -132,13 +133,15 @@ impl Engine {
     }
 
     /// The patch graph as Graphviz text: a box a block, an arrow from each patch to what it waits
-    /// for. At most `max_blocks` blocks are drawn.
+    /// for. A patch that spans blocks has a node in each of them, tied with dashed lines. At most
+    /// `max_blocks` blocks are drawn.
     #[must_use]
     pub fn to_dot(&self, max_blocks: usize) -> String {
         let views: Vec<BlockView> =
             self.dirty_blocks().into_iter().take(max_blocks).map(|nr| self.explain(nr)).collect();
         let mut dot = String::from("digraph patches {\n  rankdir=LR;\n  node [shape=box];\n");
         let mut arrows = String::new();
+        let mut drawn = HashSet::new();
         for view in &views {
             let nr = view.nr;
             // Writing to a String cannot fail.
@@ -150,11 +153,23 @@ impl Engine {
                     PatchKind::Soft => "style=solid",
                     PatchKind::Empty | PatchKind::Run => "style=dotted",
                 };
+                let first = drawn.insert(name);
+                // Graphviz has a node in one box only: in each further block it gets its own.
+                let part = if first { String::new() } else { format!("_b{nr}") };
                 let _ = writeln!(
                     dot,
-                    "    p{}_{} [label=\"{}\\nundo {}\", {style}];",
+                    "    p{}_{}{part} [label=\"{}\\nundo {}\", {style}];",
                     name.0, name.1, p.id.index, p.undo_bytes
                 );
+                if !first {
+                    let (index, generation) = name;
+                    let _ = writeln!(
+                        arrows,
+                        "  p{index}_{generation} -> p{index}_{generation}{part} [dir=none, \
+                         style=dashed];"
+                    );
+                    continue;
+                }
                 for (before, _) in &p.waits_for {
                     let _ = writeln!(
                         arrows,

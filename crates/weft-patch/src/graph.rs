@@ -11,6 +11,7 @@
 
 use crate::PatchId;
 use crate::undo::{Pieces, UndoArena};
+use std::ops::Range;
 
 /// "No patch", "no edge", "no piece", "no buffer".
 pub(crate) const NONE: u32 = u32::MAX;
@@ -80,6 +81,11 @@ pub(crate) enum Change {
 }
 
 impl Change {
+    /// A change of these bytes.
+    pub fn of(range: &Range<usize>) -> Self {
+        Self::Bytes { offset: range.start, len: range.len() }
+    }
+
     /// Bytes it takes to undo it.
     pub fn undo_bytes(self) -> usize {
         match self {

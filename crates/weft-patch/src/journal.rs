@@ -193,7 +193,7 @@ impl State {
         let journal = self.journal.as_ref().expect("a journal policy has a journal");
         let mode = journal.mode;
         if !journal.journals(data) {
-            let patch = self.note_change(buffer, change, &[]);
+            let patch = self.note_change(buffer, change, &[], &[]);
             let id = self.graph.id(patch);
             if new && mode == JournalMode::Ordered {
                 self.order_data(id);
@@ -201,7 +201,7 @@ impl State {
             return id;
         }
         let id = self.graph.id(commit);
-        self.note_change(buffer, change, &[id]);
+        self.note_change(buffer, change, &[], &[id]);
         let running = self.running();
         if new {
             running.blocks.push(nr);

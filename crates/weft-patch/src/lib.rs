@@ -5,6 +5,11 @@
 //! one rule: **no change reaches the disk before its befores**. A block that holds changes which
 //! may not be written yet is written without them, from a copy in which they are rolled back.
 //!
+//! A change must follow more than what it points to: also what *decided* it. An operation that
+//! reads a length in order to know where a record goes relies on that length, and the record must
+//! not reach the disk without it. So bytes that decide are read with [`Op::read_range`], or named
+//! in [`Op::write_relying`]; a debug build stops a change that forgot.
+//!
 //! What the dependencies mean is the commit [`Policy`]: soft updates keep them, a journal replaces
 //! those inside one operation by the commit record of its transaction, async drops them.
 //!
@@ -45,6 +50,7 @@ mod ids;
 pub mod jbd2;
 mod journal;
 mod options;
+mod reads;
 mod state;
 mod sync;
 mod undo;

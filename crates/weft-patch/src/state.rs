@@ -4,6 +4,7 @@ use crate::buffer::Cache;
 use crate::graph::{Change, Graph, NONE};
 use crate::writeback::Write;
 use crate::{BlockNr, Counters, Error, JournalMode, Options, Owner, PatchId, Policy, Result};
+use std::ops::Range;
 use std::sync::Arc;
 use std::time::Instant;
 use weft_block::BlockDevice;
@@ -120,12 +121,14 @@ impl State {
         nr: BlockNr,
         offset: usize,
         bytes: &[u8],
+        relied: &[Range<usize>],
         befores: &[PatchId],
     ) -> Result<PatchId> {
         self.check_change(nr, offset, bytes.len())?;
         let buffer = self.load(nr, false)?;
         self.cache[buffer].data = false;
-        let id = self.change(buffer, Change::Bytes { offset, len: bytes.len() }, befores);
+        let change = Change::Bytes { offset, len: bytes.len() };
+        let id = self.change_relying(buffer, change, relied, befores);
         self.content_mut(buffer)[offset..offset + bytes.len()].copy_from_slice(bytes);
         Ok(id)
     }
@@ -228,13 +231,23 @@ impl State {
 
     /// Notes a change under the commit policy.
     fn change(&mut self, buffer: u32, change: Change, befores: &[PatchId]) -> PatchId {
+        self.change_relying(buffer, change, &[], befores)
+    }
+
+    fn change_relying(
+        &mut self,
+        buffer: u32,
+        change: Change,
+        relied: &[Range<usize>],
+        befores: &[PatchId],
+    ) -> PatchId {
         match self.options.policy {
             Policy::Soft => {
-                let patch = self.note_change(buffer, change, befores);
+                let patch = self.note_change(buffer, change, relied, befores);
                 self.graph.id(patch)
             }
             Policy::Async => {
-                let patch = self.note_change(buffer, change, &[]);
+                let patch = self.note_change(buffer, change, &[], &[]);
                 self.graph.id(patch)
             }
             Policy::Journal(_) => self.journal_change(buffer, change),
