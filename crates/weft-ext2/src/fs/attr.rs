@@ -1,6 +1,7 @@
 //! Attributes of inodes, and of the volume.
 
 use super::life::CUT_META_BLOCKS;
+use super::xattr::XATTR_BLOCKS;
 use super::{Atime, Ext2, State, plain};
 use crate::Result;
 use std::sync::atomic::Ordering;
@@ -18,6 +19,9 @@ const LAZY_BATCH: u32 = 32;
 impl State {
     /// Changes everything but the length.
     fn set_fields(&mut self, op: &mut Op<'_>, ino: u32, set: &SetAttr) -> Result<()> {
+        if let Some(perm) = set.perm {
+            self.chmod_acl(op, ino, perm)?;
+        }
         let node = self.node(ino)?;
         let inode = &mut node.inode;
         if set.kill_privileges {
@@ -63,10 +67,18 @@ impl Ext2 {
 
     pub(super) fn do_setattr(&self, ino: Ino, set: &SetAttr) -> Result<Attr> {
         let ino = plain(ino)?;
+        if *set != SetAttr::default() {
+            self.look(|st, op| {
+                st.load(op, ino)?;
+                st.check_settable(ino, set)
+            })?;
+        }
         if let Some(size) = set.size_bytes {
             self.do_truncate(ino, size)?;
         }
-        self.change(2, |st, op| {
+        // An ACL changes with the mode.
+        let blocks = 2 + if set.perm.is_some() { XATTR_BLOCKS } else { 0 };
+        let attr = self.change(blocks, |st, op| {
             st.load(op, ino)?;
             if *set != SetAttr::default() {
                 // A truncation has set both times; explicit ones win over it.
@@ -77,7 +89,9 @@ impl Ext2 {
                 st.set_fields(op, ino, &set)?;
             }
             Ok(st.node(ino)?.attr(self.block_bytes))
-        })
+        })?;
+        self.sync_if_flagged(ino)?;
+        Ok(attr)
     }
 
     pub(super) fn do_truncate(&self, ino: u32, size: u64) -> Result<()> {

@@ -33,6 +33,18 @@ struct Miss {
     len: usize,
 }
 
+/// Where a write goes.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub(super) enum Placement {
+    /// To the offset given.
+    Given,
+    /// To the end of the file.
+    Append,
+    /// To the offset given, as whole pages of a cache: these begin before the end of a file that may
+    /// only be appended to.
+    Cached,
+}
+
 /// What a write step puts.
 #[derive(Clone, Copy)]
 pub(super) enum Source<'a> {
@@ -300,12 +312,12 @@ impl Ext2 {
         })
     }
 
-    /// Writes `source` in steps. `append` puts it at the end of the file.
+    /// Writes `source` in steps.
     pub(super) fn do_write(
         &self,
         ino: u32,
         offset: u64,
-        append: bool,
+        placement: Placement,
         source: Source<'_>,
     ) -> Result<usize> {
         let journaled = self.policy() == Policy::Journal(JournalMode::Full);
@@ -325,7 +337,8 @@ impl Ext2 {
             };
             let result = self.change_inner(blocks + STEP_META_BLOCKS, |st, op| {
                 let size = st.load_file(op, ino)?;
-                st.check_mutable(ino, append || at >= size)?;
+                let append = placement == Placement::Append;
+                st.check_mutable(ino, placement != Placement::Given || at >= size)?;
                 if append && done == 0 {
                     at = st.node(ino)?.inode.size_bytes;
                 }

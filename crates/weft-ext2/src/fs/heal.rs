@@ -184,7 +184,7 @@ impl Ext2 {
         })?;
         self.for_some(&leaks.attribute_refs, INODES_AT_ONCE, cancel, |_, op, &(block, by)| {
             let block = BlockNr(u64::from(block));
-            let refs = crate::layout::xattr_block_refcount(op.read(block)?);
+            let refs = crate::layout::xattr_block_refcount(op.peek(block)?);
             op.write(block, 4, &refs.saturating_sub(by).max(1).to_le_bytes(), &[])?;
             Ok(())
         })?;

@@ -9,7 +9,6 @@
 //! recovery finds it; in soft updates it is just leaked by a crash, as its deletion time tells.
 
 use super::{Ext2, State};
-use crate::layout::InodeFlags;
 use crate::volume::Cut;
 use crate::{Error, Result};
 use weft_patch::{BlockNr, Op, Owner, PatchId, Policy};
@@ -32,6 +31,17 @@ impl State {
         if !used && let Some(cleared) = self.delete_step(op, ino)? {
             return Ok(cleared);
         }
+        self.mark_nameless(op, ino)?;
+        let unlinked = self.node(ino)?.unlinked;
+        let written = self.write_node(op, ino, &[unlinked])?;
+        if !used {
+            self.doomed.push(ino);
+        }
+        Ok(written)
+    }
+
+    /// Says in an inode that it has no name and lives by its use alone. The caller writes it.
+    pub(super) fn mark_nameless(&mut self, op: &mut Op<'_>, ino: u32) -> Result<()> {
         if matches!(self.policy, Policy::Journal(_)) {
             let next = std::mem::replace(&mut self.vol.sb.last_orphan, ino);
             self.node(ino)?.inode.dtime = next;
@@ -40,12 +50,7 @@ impl State {
         } else {
             self.node(ino)?.inode.dtime = now_secs();
         }
-        let unlinked = self.node(ino)?.unlinked;
-        let written = self.write_node(op, ino, &[unlinked])?;
-        if !used {
-            self.doomed.push(ino);
-        }
-        Ok(written)
+        Ok(())
     }
 
     /// Takes an inode off the chain of orphans.
@@ -221,16 +226,6 @@ impl State {
         self.vol.geometry.features = self.vol.sb.features;
         befores.push(self.vol.write_sb(op, &[])?);
         Ok(befores)
-    }
-
-    /// Refuses to change what its flags protect.
-    pub(super) fn check_mutable(&mut self, ino: u32, append: bool) -> Result<()> {
-        let flags = self.node(ino)?.inode.flags;
-        if flags.contains(InodeFlags::IMMUTABLE) || (flags.contains(InodeFlags::APPEND) && !append)
-        {
-            return Err(FsError::NotPermitted.into());
-        }
-        Ok(())
     }
 
     /// Reads the chain of orphans of a volume that was not unmounted: those without names are

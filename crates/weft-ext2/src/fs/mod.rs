@@ -16,6 +16,7 @@
 
 mod attr;
 mod data;
+mod flags;
 mod heal;
 mod journal;
 mod life;
@@ -27,6 +28,8 @@ mod readdir;
 mod rename;
 mod space;
 mod sync;
+mod trim;
+mod unnamed;
 mod xattr;
 
 pub(crate) use node::{Node, State};
@@ -61,6 +64,8 @@ pub struct Ext2 {
     lazy_crowded: AtomicBool,
     atime: Atime,
     healing: heal::Healing,
+    /// Held while free space is out of use to be discarded.
+    trimming: Mutex<()>,
 }
 
 impl fmt::Debug for Ext2 {
@@ -139,8 +144,16 @@ impl Ext2 {
         if self.tight.load(Ordering::Relaxed) {
             self.settle_pending()?;
         }
-        let mut op = self.engine.begin(max_blocks)?;
-        let mut st = self.lock();
+        let (mut op, mut st) = loop {
+            let op = self.engine.begin(max_blocks)?;
+            let st = self.lock();
+            if !st.vol.is_held_up() {
+                break (op, st);
+            }
+            drop(st);
+            drop(op);
+            self.wait_for_trim();
+        };
         let result = f(&mut st, &mut op);
         let finished = st.vol.finish(&mut op);
         let tight = st.vol.has_pending()

@@ -4,6 +4,7 @@
 //! name follows its inode, a link count goes up before the name it counts, and down after the
 //! name is gone.
 
+use super::xattr::XATTR_BLOCKS;
 use super::{Ext2, Node, State, plain};
 use crate::layout::{FAST_SYMLINK_MAX_BYTES, Inode, LINK_MAX, file_type_code};
 use crate::volume::{Patches, push_patch};
@@ -100,11 +101,15 @@ impl State {
         self.load_dir(op, parent)?;
         check_new_name(name)?;
         let generation = self.next_generation();
+        let (perm, mut inherited) = self.inherit(op, parent, kind, perm, caller.umask)?;
         let Self { vol, nodes, .. } = self;
         let dir = nodes.get_mut(&parent).ok_or(FsError::Stale(u64::from(parent)))?;
         if vol.find_entry(op, dir, name)?.is_some() {
             return Err(FsError::Exists.into());
         }
+        self.check_gains_name(parent)?;
+        let Self { vol, nodes, .. } = self;
+        let dir = nodes.get_mut(&parent).ok_or(FsError::Stale(u64::from(parent)))?;
         if kind == FileKind::Directory && dir.inode.links >= LINK_MAX {
             return Err(FsError::TooManyLinks.into());
         }
@@ -115,7 +120,7 @@ impl State {
         let ino = vol.alloc_inode(op, parent, dir.inode.flags, kind, &mut befores)?;
         let inode = new_inode(vol.new_extra_bytes(), caller, &dir.inode, kind, perm, generation);
         let mut node = Node::new(ino, kind, inode);
-        let content = match what {
+        let content = inherited.place(vol, op, &mut node).and_then(|()| match what {
             What::Directory => {
                 node.inode.links = 2;
                 vol.init_dir(op, &mut node, parent)
@@ -127,9 +132,12 @@ impl State {
                 }
                 Ok(())
             }
-        };
+        });
         if let Err(e) = content {
             // Nothing names the inode, nor did anything ever.
+            if node.inode.file_acl != 0 {
+                vol.release_xattr_block(op, node.inode.file_acl, PatchId::DURABLE)?;
+            }
             vol.free_inode(op, ino, Some(kind), PatchId::DURABLE)?;
             return Err(e);
         }
@@ -148,7 +156,7 @@ impl State {
             let counted = if tears { op.join(&[dir.patch])? } else { dir.patch };
             push_patch(&mut born_after, counted);
         }
-        node.patch = vol.init_inode(op, ino, &node.inode, &born_after)?;
+        node.patch = inherited.init_inode(vol, op, &node, &born_after)?;
         let mut befores = Patches::from_slice(&[node.patch]);
         let named = vol.fill_entry(op, dir, reserved, ino, &mut befores)?;
         dir.epoch += 1;
@@ -199,22 +207,29 @@ impl State {
         self.load_dir(op, parent)?;
         check_new_name(name)?;
         let node = self.node(ino)?;
-        let (kind, links) = (node.kind, node.inode.links);
+        let (kind, links, unnamed) = (node.kind, node.inode.links, node.unnamed);
         let Self { vol, nodes, .. } = self;
         let dir = nodes.get_mut(&parent).ok_or(FsError::Stale(u64::from(parent)))?;
         if vol.find_entry(op, dir, name)?.is_some() {
             return Err(FsError::Exists.into());
         }
-        if links == 0 {
+        self.check_gains_name(parent)?;
+        self.check_mutable(ino, false)?;
+        if links == 0 && !unnamed {
             return Err(FsError::NotFound.into());
         }
         if links >= LINK_MAX {
             return Err(FsError::TooManyLinks.into());
         }
+        let Self { vol, nodes, .. } = self;
+        let dir = nodes.get_mut(&parent).ok_or(FsError::Stale(u64::from(parent)))?;
         let file_type = if vol.has_filetype() { file_type_code(kind) } else { 0 };
         let reserved = vol.reserve_entry(op, dir, name, file_type)?;
         dir.modified();
         dir.epoch += 1;
+        if unnamed {
+            self.end_unnamed(op, ino)?;
+        }
         let node = self.node(ino)?;
         node.inode.links += 1;
         node.changed();
@@ -251,8 +266,9 @@ impl State {
         let dir = nodes.get_mut(&parent).ok_or(FsError::Stale(u64::from(parent)))?;
         let found = vol.find_entry(op, dir, name)?.ok_or(FsError::NotFound)?;
         let ino = found.ino;
-        let node = self.load_entry(op, parent, ino)?;
-        match (directory, node.kind == FileKind::Directory) {
+        let kind = self.load_entry(op, parent, ino)?.kind;
+        self.check_loses_name(parent, ino)?;
+        match (directory, kind == FileKind::Directory) {
             (true, false) => return Err(FsError::NotADirectory.into()),
             (false, true) => return Err(FsError::IsADirectory.into()),
             _ => {}
@@ -332,7 +348,7 @@ impl State {
     }
 }
 
-fn new_inode(
+pub(super) fn new_inode(
     extra_bytes: u16,
     caller: &Caller,
     parent: &Inode,
@@ -389,11 +405,13 @@ impl Ext2 {
         what: &What<'_>,
     ) -> Result<Entry> {
         let parent = plain(parent)?;
-        self.change(NAME_BLOCKS, |st, op| {
+        let entry = self.change(NAME_BLOCKS + XATTR_BLOCKS, |st, op| {
             let ino = st.create(op, caller, parent, name, perm, what)?;
             let node = st.node(ino)?;
             node.refs += 1;
             Ok(node.entry(self.block_bytes))
-        })
+        })?;
+        self.sync_names_if_flagged(&[parent], Some(plain(entry.attr.ino)?))?;
+        Ok(entry)
     }
 }

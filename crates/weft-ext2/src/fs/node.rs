@@ -49,6 +49,8 @@ pub(crate) struct Node {
     pub born_after: Patches,
     /// The change that removed the last name.
     pub unlinked: PatchId,
+    /// Made without a name, and may still get one.
+    pub unnamed: bool,
     /// Fields changed that are not worth a write by themselves (access time).
     pub lazy: bool,
     /// On the list of idle inodes.
@@ -76,6 +78,7 @@ impl Node {
             names: SmallVec::new(),
             born_after: Patches::new(),
             unlinked: PatchId::DURABLE,
+            unnamed: false,
             lazy: false,
             idle: false,
         }
@@ -132,6 +135,8 @@ impl Node {
     fn is_settled(&self, op: &Op<'_>) -> bool {
         op.is_durable(self.patch)
             && op.is_durable(self.unindexed)
+            && op.is_durable(self.spanning)
+            && self.dir.as_deref().is_none_or(|index| index.is_settled(op))
             && self.names.iter().all(|(_, p)| op.is_durable(*p))
     }
 }

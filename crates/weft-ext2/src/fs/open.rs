@@ -127,6 +127,7 @@ impl Ext2 {
             lazy_crowded: AtomicBool::new(false),
             atime: if read_only { Atime::Never } else { options.atime },
             healing: Healing::default(),
+            trimming: Mutex::new(()),
         };
         fs.look(|st, op| {
             st.load_dir(op, ROOT_INO)?;

@@ -1,6 +1,6 @@
 //! The file plug: each call handed to the module that does it.
 
-use super::data::Source;
+use super::data::{Placement, Source};
 use super::names::{NAME_BLOCKS, What};
 use super::node::OpenFile;
 use super::{Ext2, plain};
@@ -8,9 +8,9 @@ use crate::layout::{FAST_SYMLINK_MAX_BYTES, ROOT_INO};
 use crate::{Error, Result};
 use weft_patch::BlockNr;
 use weft_vfs::{
-    Attr, Caller, DirCursor, DirEntry, Entry, Error as FsError, FallocateMode, FileKind,
+    Attr, Caller, DirCursor, DirEntry, Entry, Error as FsError, FallocateMode, FileFlags, FileKind,
     FileSystem, Handle, Ino, OpenFlags, Opened, RenameFlags, Result as FsResult, SeekFrom, SetAttr,
-    StatFs, XattrSet,
+    StatFs, TrimRange, XattrSet,
 };
 
 impl Ext2 {
@@ -48,7 +48,7 @@ impl Ext2 {
             }
             let nr = node.inode.block[0];
             st.vol.check_block(ino, nr)?;
-            let block = op.read(BlockNr(u64::from(nr)))?;
+            let block = op.peek(BlockNr(u64::from(nr)))?;
             block.get(..len).filter(|target| !target.is_empty()).map(<[u8]>::to_vec).ok_or_else(
                 || Error::corrupt(format!("inode {ino}"), place, "a link longer than a block"),
             )
@@ -162,23 +162,27 @@ impl FileSystem for Ext2 {
 
     fn link(&self, ino: Ino, new_parent: Ino, new_name: &[u8]) -> FsResult<Entry> {
         let (ino, parent) = (plain(ino)?, plain(new_parent)?);
-        Ok(self.change(NAME_BLOCKS, |st, op| {
+        let entry = self.change(NAME_BLOCKS, |st, op| {
             st.link(op, ino, parent, new_name)?;
             let node = st.node(ino)?;
             node.refs += 1;
             Ok(node.entry(self.block_bytes))
-        })?)
+        })?;
+        self.sync_names_if_flagged(&[parent], Some(ino))?;
+        Ok(entry)
     }
 
     fn unlink(&self, parent: Ino, name: &[u8]) -> FsResult<()> {
         let parent = plain(parent)?;
         let blocks = NAME_BLOCKS + super::life::CUT_META_BLOCKS;
-        Ok(self.change(blocks, |st, op| st.remove(op, parent, name, false))?)
+        self.change(blocks, |st, op| st.remove(op, parent, name, false))?;
+        Ok(self.sync_names_if_flagged(&[parent], None)?)
     }
 
     fn rmdir(&self, parent: Ino, name: &[u8]) -> FsResult<()> {
         let parent = plain(parent)?;
-        Ok(self.change(NAME_BLOCKS, |st, op| st.remove(op, parent, name, true))?)
+        self.change(NAME_BLOCKS, |st, op| st.remove(op, parent, name, true))?;
+        Ok(self.sync_names_if_flagged(&[parent], None)?)
     }
 
     fn rename(
@@ -192,8 +196,8 @@ impl FileSystem for Ext2 {
         let (from, to) = (plain(parent)?, plain(new_parent)?);
         let policy = self.policy();
         let blocks = NAME_BLOCKS + super::life::CUT_META_BLOCKS;
-        Ok(self
-            .change(blocks, |st, op| st.rename(op, policy, (from, name), (to, new_name), flags))?)
+        self.change(blocks, |st, op| st.rename(op, policy, (from, name), (to, new_name), flags))?;
+        Ok(self.sync_names_if_flagged(&[from, to], None)?)
     }
 
     fn open(&self, ino: Ino, flags: OpenFlags) -> FsResult<Opened> {
@@ -230,6 +234,10 @@ impl FileSystem for Ext2 {
         }
     }
 
+    fn create_unnamed(&self, caller: &Caller, parent: Ino, perm: u16) -> FsResult<Entry> {
+        Ok(self.do_create_unnamed(caller, parent, perm)?)
+    }
+
     fn release(&self, _ino: Ino, handle: Handle) -> FsResult<()> {
         if handle != Handle::NONE {
             self.do_release(handle.0)?;
@@ -245,10 +253,20 @@ impl FileSystem for Ext2 {
         let ino = plain(ino)?;
         let flags = self.flags_of(handle);
         let append = flags.contains(OpenFlags::APPEND);
-        let done = self.do_write(ino, offset, append, Source::Bytes(data))?;
+        let placement = if append { Placement::Append } else { Placement::Given };
+        let done = self.do_write(ino, offset, placement, Source::Bytes(data))?;
         if flags.intersects(OpenFlags::SYNC | OpenFlags::DSYNC) {
             self.do_fsync(ino, !flags.contains(OpenFlags::SYNC))?;
+        } else {
+            self.sync_if_flagged(ino)?;
         }
+        Ok(done)
+    }
+
+    fn write_cached(&self, ino: Ino, _handle: Handle, offset: u64, data: &[u8]) -> FsResult<usize> {
+        let ino = plain(ino)?;
+        let done = self.do_write(ino, offset, Placement::Cached, Source::Bytes(data))?;
+        self.sync_if_flagged(ino)?;
         Ok(done)
     }
 
@@ -290,12 +308,29 @@ impl FileSystem for Ext2 {
         Ok(self.do_listxattr(ino)?)
     }
 
+    fn has_acls(&self) -> bool {
+        // Revision 0 has no attributes.
+        self.lock().vol.sb.revision > 0
+    }
+
     fn setxattr(&self, ino: Ino, name: &[u8], value: &[u8], how: XattrSet) -> FsResult<()> {
         Ok(self.do_setxattr(ino, name, Some(value), how)?)
     }
 
     fn removexattr(&self, ino: Ino, name: &[u8]) -> FsResult<()> {
         Ok(self.do_setxattr(ino, name, None, XattrSet::Replace)?)
+    }
+
+    fn trim(&self, range: &TrimRange) -> FsResult<u64> {
+        Ok(self.do_trim(range)?)
+    }
+
+    fn file_flags(&self, ino: Ino) -> FsResult<FileFlags> {
+        Ok(self.do_file_flags(plain(ino)?)?)
+    }
+
+    fn set_file_flags(&self, ino: Ino, flags: FileFlags) -> FsResult<()> {
+        Ok(self.do_set_file_flags(plain(ino)?, flags)?)
     }
 
     fn fallocate(

@@ -67,7 +67,7 @@ impl State {
                 continue;
             }
             let mut full = false;
-            for entry in Dirents::new(op.read(BlockNr(u64::from(nr)))?, filetype) {
+            for entry in Dirents::new(op.peek(BlockNr(u64::from(nr)))?, filetype) {
                 let entry = entry.map_err(|e| Volume::dir_error(dir, nr, e))?;
                 let offset = fbn * bs + entry.offset as u64;
                 if offset < at || entry.ino == 0 {

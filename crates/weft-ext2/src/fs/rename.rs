@@ -77,6 +77,14 @@ impl State {
         if no_replace && target.is_some() {
             return Err(FsError::Exists.into());
         }
+        let same = target.is_some_and(|target| target.ino == source.ino);
+        if !same {
+            self.check_loses_name(from.0, source.ino)?;
+            match target {
+                Some(target) => self.check_loses_name(to.0, target.ino)?,
+                None => self.check_gains_name(to.0)?,
+            }
+        }
         let is_dir = |side: &Side| side.kind == FileKind::Directory;
         if from.0 != to.0 {
             if is_dir(&source) {

@@ -2,7 +2,7 @@
 //!
 //! The format has no blocks that are allocated but unwritten: to allocate is to write zeroes.
 
-use super::data::Source;
+use super::data::{Placement, Source};
 use super::{Ext2, State};
 use crate::layout::DIRECT_SLOTS;
 use crate::{Error, Result};
@@ -119,7 +119,7 @@ impl Ext2 {
         let size = self.look(|st, op| st.load_file(op, ino))?;
         self.change(1, |st, op| {
             st.load(op, ino)?;
-            st.check_mutable(ino, false)
+            st.check_mutable(ino, matches!(mode, FallocateMode::Allocate { .. }))
         })?;
         if mode != FallocateMode::PunchHole && end > self.max_file_bytes {
             return Err(FsError::TooLarge.into());
@@ -149,7 +149,7 @@ impl Ext2 {
         while at < end {
             let n = usize::try_from((end - at).min(1 << 30)).unwrap_or(1 << 30);
             let source = if fill { Source::Fill(n) } else { Source::Zeroes(n) };
-            let done = self.do_write(ino, at, false, source)?;
+            let done = self.do_write(ino, at, Placement::Given, source)?;
             if done == 0 {
                 return Err(FsError::NoSpace.into());
             }
@@ -192,7 +192,7 @@ impl Ext2 {
         })?;
         if mapped {
             let n = usize::try_from(to - from).unwrap_or(0);
-            self.do_write(ino, from, false, Source::Zeroes(n))?;
+            self.do_write(ino, from, Placement::Given, Source::Zeroes(n))?;
         }
         Ok(())
     }

@@ -75,7 +75,8 @@ impl Ext2 {
         }
         let also = self.look(|st, op| Ok(st.sync_set(op, ino)))?;
         self.engine.sync_owner(Owner(u64::from(ino)), &also)?;
-        Ok(())
+        // Where nothing was dirty, nobody has looked.
+        Ok(self.device.check_whole()?)
     }
 
     pub(super) fn do_sync(&self) -> Result<()> {
@@ -95,6 +96,6 @@ impl Ext2 {
             }
         }
         self.engine.sync()?;
-        Ok(())
+        Ok(self.device.check_whole()?)
     }
 }

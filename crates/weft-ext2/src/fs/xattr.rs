@@ -1,16 +1,17 @@
 //! Extended attributes: first in the inode, then in a block.
 
-use super::{Ext2, State, plain};
+use super::{Ext2, Node, State, plain};
 use crate::layout::{
     Compat, Xattr, XattrIndex, acl_from_disk, acl_to_disk, encode_xattr_inode, parse_xattr_inode,
 };
-use crate::volume::{Patches, push_patch};
+use crate::volume::{Patches, Volume, push_patch};
 use crate::{Error, Result};
-use weft_patch::Op;
-use weft_vfs::{Error as FsError, Ino, XattrSet};
+use weft_patch::{Op, PatchId};
+use weft_vfs::acl::Acl;
+use weft_vfs::{Error as FsError, FileKind, Ino, XattrSet};
 
 /// Blocks that setting one attribute changes, at most.
-const XATTR_BLOCKS: u32 = 12;
+pub(super) const XATTR_BLOCKS: u32 = 12;
 /// The longest value Linux passes on.
 const VALUE_MAX_BYTES: usize = 65_536;
 
@@ -35,6 +36,93 @@ fn is_acl(index: XattrIndex) -> bool {
     matches!(index, XattrIndex::ACL_ACCESS | XattrIndex::ACL_DEFAULT)
 }
 
+fn acl_xattr(index: XattrIndex, acl: &Acl) -> Result<Xattr> {
+    let value = acl_to_disk(&acl.to_xattr()).ok_or(FsError::Invalid("not an ACL"))?;
+    Ok(Xattr { index, name: Vec::new(), value })
+}
+
+fn read_acl(ino: u32, value: &[u8]) -> Result<Option<Acl>> {
+    let acl = acl_from_disk(value).and_then(|xattr| Acl::parse(&xattr).ok());
+    acl.ok_or_else(|| {
+        Error::corrupt(format!("attributes of inode {ino}"), 0, "an ACL makes no sense")
+    })
+}
+
+/// The attributes that a new inode begins with.
+#[derive(Default)]
+pub(super) struct Inherited {
+    attrs: Vec<Xattr>,
+    /// Those that lie in the inode, as its slot has them behind the fields.
+    tail: Vec<u8>,
+}
+
+impl Inherited {
+    /// Lays the attributes out; those without room in the inode go to a block, which the inode's
+    /// first write must follow.
+    pub(super) fn place(
+        &mut self,
+        vol: &mut Volume,
+        op: &mut Op<'_>,
+        node: &mut Node,
+    ) -> Result<()> {
+        if self.attrs.is_empty() {
+            return Ok(());
+        }
+        let extra = u32::from(node.inode.extra_bytes);
+        let room = vol.geometry.inode_bytes.saturating_sub(128 + extra);
+        let room = if extra == 0 { 0 } else { room as usize };
+        let (mut inode, mut block) = (Vec::new(), Vec::new());
+        for attr in self.attrs.drain(..) {
+            inode.push(attr);
+            if encode_xattr_inode(room, &inode).is_none() {
+                block.extend(inode.pop());
+            }
+        }
+        if !inode.is_empty() {
+            self.tail = encode_xattr_inode(room, &inode).unwrap_or_default();
+        }
+        if !block.is_empty() {
+            mark_attributes(vol, op, &mut node.born_after)?;
+            let Some((nr, patches)) = vol.new_xattr_block(op, node, &block)? else {
+                return Err(FsError::NoSpace.into());
+            };
+            node.inode.file_acl = nr;
+            node.born_after.extend(patches);
+            vol.count_blocks(node, 1)?;
+        }
+        Ok(())
+    }
+
+    /// Writes a new inode with them, after what it was born after.
+    pub(super) fn init_inode(
+        &self,
+        vol: &mut Volume,
+        op: &mut Op<'_>,
+        node: &Node,
+        befores: &[PatchId],
+    ) -> Result<PatchId> {
+        let (ino, inode) = (node.ino, &node.inode);
+        let fields = vol.init_inode(op, ino, inode, befores)?;
+        if self.tail.is_empty() {
+            return Ok(fields);
+        }
+        vol.write_inode_with_tail(op, ino, inode, &self.tail, &[fields])
+    }
+}
+
+/// Says in the superblock that there are attribute blocks.
+fn mark_attributes(vol: &mut Volume, op: &mut Op<'_>, befores: &mut Patches) -> Result<()> {
+    if vol.sb.revision == 0 {
+        // Where there are no features, nobody would know of the block.
+        return Err(FsError::Unsupported("attributes on a revision 0 volume").into());
+    }
+    if !vol.sb.features.compat.contains(Compat::EXT_ATTR) {
+        vol.sb.features.compat |= Compat::EXT_ATTR;
+        push_patch(befores, vol.write_sb(op, &[])?);
+    }
+    Ok(())
+}
+
 impl State {
     fn attrs(&mut self, op: &mut Op<'_>, ino: u32) -> Result<Attrs> {
         self.load(op, ino)?;
@@ -49,7 +137,8 @@ impl State {
         Ok(Attrs { inode, block, room: tail.len() })
     }
 
-    /// Sets an attribute, or removes it if there is no value.
+    /// Sets an attribute, or removes it if there is no value; with it the mode, if one is given, in
+    /// the same write of the inode.
     fn set_attr(
         &mut self,
         op: &mut Op<'_>,
@@ -57,6 +146,7 @@ impl State {
         (index, name): (XattrIndex, &[u8]),
         value: Option<&[u8]>,
         how: XattrSet,
+        mode: Option<u16>,
     ) -> Result<()> {
         let old = self.attrs(op, ino)?;
         let is_it = |a: &Xattr| a.index == index && a.name == name;
@@ -81,7 +171,7 @@ impl State {
                 }
             }
         }
-        self.store_attrs(op, ino, &old, &inode, &block)
+        self.store_attrs(op, ino, &old, (&inode, &block), mode)
     }
 
     fn store_attrs(
@@ -89,17 +179,14 @@ impl State {
         op: &mut Op<'_>,
         ino: u32,
         old: &Attrs,
-        inode: &[Xattr],
-        block: &[Xattr],
+        (inode, block): (&[Xattr], &[Xattr]),
+        mode: Option<u16>,
     ) -> Result<()> {
         let units = self.vol.geometry.block_bytes / 512;
         let mut befores = Patches::new();
         let mut freed = 0;
         if block != old.block {
-            if self.vol.sb.revision == 0 {
-                // Where there are no features, nobody would know of the block.
-                return Err(FsError::Unsupported("attributes on a revision 0 volume").into());
-            }
+            mark_attributes(&mut self.vol, op, &mut befores)?;
             let Self { vol, nodes, .. } = self;
             let node = nodes.get_mut(&ino).ok_or(FsError::Stale(u64::from(ino)))?;
             let had = node.inode.file_acl;
@@ -119,13 +206,10 @@ impl State {
                 node.inode.blocks_512 = node.inode.blocks_512.saturating_sub(units);
             }
             freed = had;
-            if !vol.sb.features.compat.contains(Compat::EXT_ATTR) && vol.sb.revision > 0 {
-                vol.sb.features.compat |= Compat::EXT_ATTR;
-                push_patch(&mut befores, vol.write_sb(op, &[])?);
-            }
         }
         let Self { vol, nodes, lazy, .. } = self;
         let node = nodes.get_mut(&ino).ok_or(FsError::Stale(u64::from(ino)))?;
+        node.inode.mode = mode.unwrap_or(node.inode.mode);
         node.changed();
         node.patch = match encode_xattr_inode(old.room, inode) {
             Some(tail) if old.room > 0 => {
@@ -140,6 +224,79 @@ impl State {
             vol.release_xattr_block(op, freed, patch)?;
         }
         Ok(())
+    }
+}
+
+impl State {
+    /// The ACL of this kind that an inode has.
+    fn acl(&mut self, op: &mut Op<'_>, ino: u32, index: XattrIndex) -> Result<Option<Acl>> {
+        let attrs = self.attrs(op, ino)?;
+        let found = attrs.inode.iter().chain(&attrs.block).find(|a| a.index == index);
+        found.map_or(Ok(None), |found| read_acl(ino, &found.value))
+    }
+
+    /// Sets or removes an ACL. One that says who may use the inode changes its mode too, and is not
+    /// kept if the mode says all of it.
+    fn set_acl(
+        &mut self,
+        op: &mut Op<'_>,
+        ino: u32,
+        index: XattrIndex,
+        acl: Option<Acl>,
+        how: XattrSet,
+    ) -> Result<()> {
+        let node = self.load(op, ino)?;
+        let (kind, mode) = (node.kind, node.inode.mode);
+        if kind == FileKind::Symlink {
+            return Err(FsError::Unsupported("ACLs of symbolic links").into());
+        }
+        if self.vol.sb.revision == 0 {
+            return Err(FsError::Unsupported("attributes on a revision 0 volume").into());
+        }
+        if index == XattrIndex::ACL_DEFAULT && kind != FileKind::Directory && acl.is_some() {
+            return Err(FsError::Access.into());
+        }
+        let access = index == XattrIndex::ACL_ACCESS;
+        let mode = acl.as_ref().filter(|_| access).map(|acl| mode & !0o777 | acl.perm());
+        let kept = acl.filter(|acl| !access || !acl.is_mode());
+        let value = kept.map(|acl| acl_xattr(index, &acl)).transpose()?.map(|xattr| xattr.value);
+        self.set_attr(op, ino, (index, b""), value.as_deref(), how, mode)
+    }
+
+    /// Sets the permission bits in the ACL of an inode that has one, and those of its mode with them.
+    pub(super) fn chmod_acl(&mut self, op: &mut Op<'_>, ino: u32, perm: u16) -> Result<()> {
+        let Some(acl) = self.acl(op, ino, XattrIndex::ACL_ACCESS)? else { return Ok(()) };
+        let value = acl_xattr(XattrIndex::ACL_ACCESS, &acl.with_perm(perm))?.value;
+        let mode = self.node(ino)?.inode.mode & !0o7777 | (perm & 0o7777);
+        let name = (XattrIndex::ACL_ACCESS, &b""[..]);
+        self.set_attr(op, ino, name, Some(&value), XattrSet::Any, Some(mode))
+    }
+
+    /// What an inode begins with that is made in directory `parent`: its permission bits, and the
+    /// ACLs that it inherits.
+    pub(super) fn inherit(
+        &mut self,
+        op: &mut Op<'_>,
+        parent: u32,
+        kind: FileKind,
+        perm: u16,
+        umask: u16,
+    ) -> Result<(u16, Inherited)> {
+        if kind == FileKind::Symlink {
+            return Ok((perm, Inherited::default()));
+        }
+        let Some(default) = self.acl(op, parent, XattrIndex::ACL_DEFAULT)? else {
+            return Ok((perm & !umask, Inherited::default()));
+        };
+        let (perm, own) = default.inherited(perm);
+        let mut attrs = Vec::new();
+        if let Some(own) = own {
+            attrs.push(acl_xattr(XattrIndex::ACL_ACCESS, &own)?);
+        }
+        if kind == FileKind::Directory {
+            attrs.push(acl_xattr(XattrIndex::ACL_DEFAULT, &default)?);
+        }
+        Ok((perm, Inherited { attrs, tail: Vec::new() }))
     }
 }
 
@@ -180,11 +337,20 @@ impl Ext2 {
         if value.is_some_and(|v| v.len() > VALUE_MAX_BYTES) {
             return Err(FsError::Range.into());
         }
-        let mut acl = None;
-        if let (true, Some(value)) = (is_acl(index), value) {
-            acl = Some(acl_to_disk(value).ok_or(FsError::Invalid("not an ACL"))?);
+        if is_acl(index)
+            && let Some(value) = value
+        {
+            let acl = Acl::parse(value)?;
+            return self.change(XATTR_BLOCKS, |st, op| {
+                st.load(op, ino)?;
+                st.check_mutable(ino, false)?;
+                st.set_acl(op, ino, index, acl, how)
+            });
         }
-        let value = acl.as_deref().or(value);
-        self.change(XATTR_BLOCKS, |st, op| st.set_attr(op, ino, (index, rest), value, how))
+        self.change(XATTR_BLOCKS, |st, op| {
+            st.load(op, ino)?;
+            st.check_mutable(ino, false)?;
+            st.set_attr(op, ino, (index, rest), value, how, None)
+        })
     }
 }

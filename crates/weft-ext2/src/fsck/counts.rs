@@ -177,9 +177,7 @@ pub(super) fn write(pass: &super::Pass<'_>) -> Result<()> {
     let geometry = &volume.geometry;
     let found = &pass.found;
     let (inode_bits, dirs) = inode_bits(found, volume);
-    let mut table = vec![0; geometry.desc_blocks() as usize * volume.block_len()];
-    let table_block = u64::from(geometry.first_data_block) + 1;
-    volume.read_run(table_block, &mut table)?;
+    let mut table = volume.descriptor_table()?;
     let (mut free_blocks, mut free_inodes) = (0_u32, 0_u32);
     let slots = table.chunks_exact_mut(crate::layout::GROUP_DESC_BYTES);
     for (group, slot) in (0..geometry.groups).zip(slots) {
@@ -206,7 +204,7 @@ pub(super) fn write(pass: &super::Pass<'_>) -> Result<()> {
         desc.used_dirs = u16::try_from(used_dirs).unwrap_or(u16::MAX);
         desc.encode_into(slot);
     }
-    volume.write_run(table_block, &table)?;
+    volume.write_descriptor_table(&table)?;
     super::repair::update_superblock(volume.device, |sb, _| {
         sb.free_blocks = free_blocks;
         sb.free_inodes = free_inodes;

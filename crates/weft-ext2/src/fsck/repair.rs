@@ -177,9 +177,15 @@ impl<'d> Repairer<'d> {
         // While blocks have two owners or inodes are not what they say, what is read through them
         // must not be changed.
         let foundations = problems.iter().any(is_foundation);
+        let shared = shared_blocks(&problems);
+        let lies_in_shared = |problem: &Problem| is_in(problem, &shared);
+        // If nothing else is left (a block of pointers that has itself), it is no other file's data.
+        let waits = problems.iter().any(|p| is_foundation(p) && !lies_in_shared(p));
         for problem in &problems {
             match problem {
                 other if foundations && !is_foundation(other) => {}
+                // The other owner's data, until it has its copy.
+                other if waits && lies_in_shared(other) => {}
                 Problem::BlockBitmap { .. }
                 | Problem::InodeBitmap { .. }
                 | Problem::Padding { .. }
@@ -291,10 +297,8 @@ impl<'d> Repairer<'d> {
     fn descriptor(&self, group: u32) -> Result<()> {
         let geometry = &self.volume().geometry;
         let (primary, offset) = geometry.desc_position(group);
-        let distance = primary - u64::from(geometry.first_data_block);
         let mut backup = Vec::new();
-        for holder in (1..geometry.groups).filter(|&g| geometry.has_super(g)) {
-            let block = geometry.group_first_block(holder) + distance;
+        for block in geometry.desc_backups(group / geometry.descs_per_block()) {
             if block >= geometry.blocks {
                 continue;
             }
@@ -473,6 +477,25 @@ impl<'d> Repairer<'d> {
     /// Writes bitmaps and counts as they should be.
     fn bitmaps(&self) -> Result<()> {
         super::counts::write(&self.pass)
+    }
+}
+
+/// The blocks with more than one owner.
+fn shared_blocks(problems: &[Problem]) -> HashSet<u64> {
+    let shared = problems.iter().filter_map(|problem| match problem {
+        Problem::CrossLink { block, .. } => Some(u64::from(*block)),
+        _ => None,
+    });
+    shared.collect()
+}
+
+/// Whether mending a problem would write into one of these blocks: it is an entry of an indirect
+/// block that is another file's data as well.
+fn is_in(problem: &Problem, blocks: &HashSet<u64>) -> bool {
+    match problem {
+        Problem::Pointer { place: Place::Entry { block, .. }, .. }
+        | Problem::CrossLink { place: Place::Entry { block, .. }, .. } => blocks.contains(block),
+        _ => false,
     }
 }
 

@@ -55,14 +55,6 @@ impl Volume<'_> {
         Ok(self.device.write_at(content, block * u64::from(self.geometry.block_bytes))?)
     }
 
-    /// Writes blocks in a row.
-    pub(super) fn write_run(&self, first: u64, content: &[u8]) -> Result<()> {
-        for (block, content) in (first..).zip(content.chunks_exact(self.block_len())) {
-            self.write(block, content)?;
-        }
-        Ok(())
-    }
-
     /// Reads a block, lets `change` alter it, and writes it if it did.
     pub(super) fn update(&self, block: u64, change: impl FnOnce(&mut [u8])) -> Result<()> {
         let mut buf = Vec::new();
@@ -72,12 +64,27 @@ impl Volume<'_> {
         if buf != before { self.write(block, &buf) } else { Ok(()) }
     }
 
-    /// Reads the descriptor table.
-    pub(super) fn descriptors(&self) -> Result<Vec<GroupDesc>> {
-        let first = u64::from(self.geometry.first_data_block) + 1;
+    /// Reads the descriptor table's bytes.
+    pub(super) fn descriptor_table(&self) -> Result<Vec<u8>> {
         let mut table = vec![0; self.geometry.desc_blocks() as usize * self.block_len()];
-        self.read_run(first, &mut table)?;
-        Ok(table
+        for (index, block) in (0..).zip(table.chunks_exact_mut(self.block_len())) {
+            self.read_run(self.geometry.desc_block(index), block)?;
+        }
+        Ok(table)
+    }
+
+    /// Writes the descriptor table's bytes to their primary copy.
+    pub(super) fn write_descriptor_table(&self, table: &[u8]) -> Result<()> {
+        for (index, block) in (0..).zip(table.chunks_exact(self.block_len())) {
+            self.write(self.geometry.desc_block(index), block)?;
+        }
+        Ok(())
+    }
+
+    /// Reads the descriptors.
+    pub(super) fn descriptors(&self) -> Result<Vec<GroupDesc>> {
+        Ok(self
+            .descriptor_table()?
             .chunks_exact(crate::layout::GROUP_DESC_BYTES)
             .take(self.geometry.groups as usize)
             .map(GroupDesc::parse)

@@ -109,7 +109,7 @@ bitflags! {
 
 impl Incompat {
     /// What this crate can use.
-    pub const SUPPORTED: Self = Self::FILETYPE.union(Self::RECOVER);
+    pub const SUPPORTED: Self = Self::FILETYPE.union(Self::RECOVER).union(Self::META_BG);
 }
 
 impl RoCompat {

@@ -26,6 +26,9 @@ pub struct Geometry {
     pub groups: u32,
     /// Blocks reserved behind the descriptor table for it to grow into.
     pub reserved_gdt_blocks: u32,
+    /// The first meta group whose descriptors lie in itself (`meta_bg`); those of the groups before it
+    /// lie behind the superblocks. `u32::MAX` without the feature.
+    pub first_meta_group: u32,
     /// The groups that hold the backups under `sparse_super2`.
     pub backup_groups: [u32; 2],
     /// The feature sets (they decide where backups lie).
@@ -49,10 +52,36 @@ impl Geometry {
     #[must_use]
     pub fn desc_position(&self, group: u32) -> (u64, usize) {
         let per_block = self.descs_per_block();
-        (
-            u64::from(self.first_data_block) + 1 + u64::from(group / per_block),
-            (group % per_block) as usize * GROUP_DESC_BYTES,
-        )
+        (self.desc_block(group / per_block), (group % per_block) as usize * GROUP_DESC_BYTES)
+    }
+
+    /// The primary copy of block `index` of the descriptor table.
+    #[must_use]
+    pub fn desc_block(&self, index: u32) -> u64 {
+        if index < self.first_meta_group {
+            return u64::from(self.first_data_block) + 1 + u64::from(index);
+        }
+        self.meta_desc_block(index * self.descs_per_block())
+    }
+
+    /// The other copies of block `index` of the descriptor table.
+    #[must_use]
+    pub fn desc_backups(&self, index: u32) -> Vec<u64> {
+        if index < self.first_meta_group {
+            let holders = (1..self.groups).filter(|&group| self.has_super(group));
+            return holders
+                .map(|group| self.group_first_block(group) + 1 + u64::from(index))
+                .collect();
+        }
+        let first = index * self.descs_per_block();
+        let holders = [first + 1, first + self.descs_per_block() - 1];
+        let holders = holders.into_iter().filter(|&group| group < self.groups);
+        holders.map(|group| self.meta_desc_block(group)).collect()
+    }
+
+    /// Where a group holds a copy of the descriptors of its meta group.
+    fn meta_desc_block(&self, group: u32) -> u64 {
+        self.group_first_block(group) + u64::from(self.has_super(group))
     }
 
     /// Whether a group holds a copy of superblock and descriptors.
@@ -92,11 +121,15 @@ impl Geometry {
     /// Blocks that superblock, descriptors and their reserve take at the start of a group.
     #[must_use]
     pub fn group_overhead_blocks(&self, group: u32) -> u64 {
-        if self.has_super(group) {
-            1 + u64::from(self.desc_blocks()) + u64::from(self.reserved_gdt_blocks)
-        } else {
-            0
+        let superblocks = u64::from(self.has_super(group));
+        let per_block = self.descs_per_block();
+        if group / per_block < self.first_meta_group {
+            let descs = self.desc_blocks().min(self.first_meta_group);
+            return superblocks * (1 + u64::from(descs) + u64::from(self.reserved_gdt_blocks));
         }
+        // The first two groups and the last one of a meta group hold its block of descriptors.
+        let within = group % per_block;
+        superblocks + u64::from(within <= 1 || within == per_block - 1)
     }
 
     /// Blocks of one group's inode table.

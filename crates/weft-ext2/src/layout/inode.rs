@@ -42,10 +42,14 @@ bitflags! {
         const NODUMP = 0x40;
         /// Access times stay.
         const NOATIME = 0x80;
+        /// Not to be compressed (ignored).
+        const NOCOMP = 0x400;
         /// The directory carries a hash tree.
         const INDEX = 0x1000;
         /// Data is journaled.
         const JOURNAL_DATA = 0x4000;
+        /// The end of the file is not merged with others (ignored).
+        const NOTAIL = 0x8000;
         /// Directory changes are synchronous.
         const DIRSYNC = 0x1_0000;
         /// Top of a directory hierarchy: spread children.
@@ -60,10 +64,35 @@ bitflags! {
     }
 }
 
+impl InodeFlags {
+    /// What `lsattr(1)` may show.
+    pub const USER_VISIBLE: Self = Self::from_bits_retain(0x3_DFFF);
+    /// What `chattr(1)` may change.
+    pub const USER_MODIFIABLE: Self = Self::from_bits_retain(0x3_80FF);
+
+    /// Those of these flags that an inode of `kind` can have.
+    #[must_use]
+    pub fn of_kind(self, kind: FileKind) -> Self {
+        match kind {
+            FileKind::Directory => self,
+            FileKind::Regular => self - (Self::DIRSYNC | Self::TOPDIR),
+            _ => self & (Self::NODUMP | Self::NOATIME),
+        }
+    }
+}
+
 /// What new inodes inherit from their directory (the rest of the flags is for directories only,
 /// or belongs to one inode).
-const INHERITED: InodeFlags =
-    InodeFlags::from_bits_retain(0x1 | 0x2 | 0x4 | 0x8 | 0x40 | 0x80 | 0x4000 | 0x1_0000);
+const INHERITED: InodeFlags = InodeFlags::SECRM
+    .union(InodeFlags::UNRM)
+    .union(InodeFlags::COMPR)
+    .union(InodeFlags::SYNC)
+    .union(InodeFlags::NODUMP)
+    .union(InodeFlags::NOATIME)
+    .union(InodeFlags::NOCOMP)
+    .union(InodeFlags::JOURNAL_DATA)
+    .union(InodeFlags::NOTAIL)
+    .union(InodeFlags::DIRSYNC);
 
 /// An inode's fields. In memory times have their full range, sizes and owners their full width.
 #[derive(Debug, Clone, PartialEq, Eq, Default)]
@@ -314,14 +343,7 @@ impl Inode {
     /// The flags a new inode of `kind` inherits from its directory.
     #[must_use]
     pub fn inherited_flags(&self, kind: FileKind) -> InodeFlags {
-        let mut flags = self.flags & INHERITED;
-        if kind != FileKind::Directory {
-            flags -= InodeFlags::DIRSYNC | InodeFlags::TOPDIR;
-        }
-        if !matches!(kind, FileKind::Directory | FileKind::Regular) {
-            flags &= InodeFlags::NODUMP | InodeFlags::NOATIME;
-        }
-        flags
+        (self.flags & INHERITED).of_kind(kind)
     }
 }
 

@@ -309,6 +309,10 @@ impl Superblock {
             return bad(format!("reserved_blocks is {}", self.reserved_blocks));
         }
         let geometry = self.geometry();
+        let meta_bg = self.features.incompat.contains(Incompat::META_BG);
+        if meta_bg && self.first_meta_group > geometry.desc_blocks() {
+            return bad(format!("first_meta_bg is {}", self.first_meta_group));
+        }
         let overhead = geometry.group_overhead_blocks(0);
         let table = u64::from(geometry.inode_table_blocks());
         if overhead + table + 2 > geometry.group_blocks(0) {
@@ -374,6 +378,11 @@ impl Superblock {
                 u32::from(self.reserved_gdt_blocks)
             } else {
                 0
+            },
+            first_meta_group: if self.features.incompat.contains(Incompat::META_BG) {
+                self.first_meta_group
+            } else {
+                u32::MAX
             },
             backup_groups: self.backup_groups,
             features: self.features,

@@ -17,14 +17,14 @@ const DIR_WINDOW: u32 = 32;
 
 impl Volume {
     /// The block bitmap of a group, read at its first use. Corrects the descriptor's count.
-    fn block_bits(&mut self, op: &mut Op<'_>, group: u32) -> Result<&mut Bits> {
+    pub(super) fn block_bits(&mut self, op: &mut Op<'_>, group: u32) -> Result<&mut Bits> {
         let g = &self.groups[group as usize];
         if g.blocks.is_none() {
             let desc = g.desc;
             let len = u32::try_from(self.geometry.group_blocks(group)).unwrap_or(0);
             let first = self.geometry.group_first_block(group);
             let mut bits =
-                Box::new(Bits::new(op.read(BlockNr(u64::from(desc.block_bitmap)))?, len));
+                Box::new(Bits::new(op.peek(BlockNr(u64::from(desc.block_bitmap)))?, len));
             let free = u16::try_from(bits.free()).unwrap_or(u16::MAX);
             // Whatever the bitmap says, metadata is not for files.
             let overhead = u32::try_from(self.geometry.group_overhead_blocks(group)).unwrap_or(len);
@@ -70,7 +70,7 @@ impl Volume {
 
     /// Blocks that can be taken without waiting for anything.
     pub fn blocks_at_once(&self) -> u64 {
-        self.free_blocks.saturating_sub(self.pending_block_count)
+        self.free_blocks.saturating_sub(self.pending_block_count + self.held_blocks)
     }
 
     /// Whether blocks or inodes wait for a patch to become durable.
@@ -116,7 +116,7 @@ impl Volume {
         }
     }
 
-    fn set_range_busy(&mut self, start: u32, len: u32, on: bool) {
+    pub(super) fn set_range_busy(&mut self, start: u32, len: u32, on: bool) {
         if let Some((group, bit)) = self.geometry.block_group(u64::from(start))
             && let Some(bits) = &mut self.groups[group as usize].blocks
         {

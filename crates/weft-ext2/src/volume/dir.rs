@@ -4,6 +4,12 @@
 //! nothing, and its inode number, 4 bytes that are written atomically and follow the inode. So a
 //! rolled-back entry costs 4 bytes of undo data, and the structure can always be written.
 //!
+//! Where a record may be put, how far a gap reaches, and whether a neighbour is free is decided by
+//! records before it: their lengths lead here. Those changes may be pending, and be rolled back
+//! when the block is written. So every change of a record names what decided it (`Lengths`), and
+//! a name that is given again follows the clearing of the entry that had it: that it is absent is
+//! a thing the new entry relies on as well.
+//!
 //! A write may be torn at sectors of 512 bytes. Blocks made here are rows of records that do not
 //! cross sectors (a fresh block is one free record a sector), and inserting and clearing split and
 //! join records only within a sector. A gap of a foreign block that spans sectors is first cut at
@@ -16,11 +22,13 @@ mod grow;
 use super::{Patches, Volume, push_patch};
 use crate::fs::Node;
 use crate::layout::{
-    DIRENT_HEADER_BYTES, Dirents, Incompat, InodeFlags, bytes, dirent_len, put_dirent,
+    DIRENT_HEADER_BYTES, Dirents, Incompat, InodeFlags, RawDirent, bytes, dirent_len, put_dirent,
 };
 use crate::{Error, Result};
-use hashbrown::{DefaultHashBuilder, HashTable};
+use hashbrown::{DefaultHashBuilder, HashMap, HashTable};
+use smallvec::SmallVec;
 use std::hash::BuildHasher;
+use std::ops::Range;
 use weft_patch::{BlockNr, Op, Owner, PatchId};
 use weft_vfs::Error as FsError;
 
@@ -68,6 +76,48 @@ impl Reserved {
     }
 }
 
+/// Of the records of a block up to some place, the bytes that lead there: the lengths of those in
+/// its sector. Those of sectors before do not matter, as every sector begins with a record.
+#[derive(Debug, Default)]
+struct Lengths(SmallVec<[Range<usize>; 32]>);
+
+impl Lengths {
+    /// The walk has come to a record.
+    fn pass(&mut self, record: &RawDirent<'_>) {
+        if record.offset.is_multiple_of(SECTOR) {
+            self.0.clear();
+        }
+        self.0.push(record.offset + 4..record.offset + 6);
+    }
+
+    /// The record's inode number decides, too, and how much of it the name takes.
+    fn whole(&mut self, record: &RawDirent<'_>) {
+        self.0.push(record.offset..record.offset + DIRENT_HEADER_BYTES);
+    }
+}
+
+/// Names that were cleared, by their hashes, as long as that is not durable.
+#[derive(Debug, Default)]
+struct Cleared {
+    by_hash: HashMap<u64, PatchId>,
+    /// When it has grown to this, what is durable is forgotten.
+    forget_at: usize,
+}
+
+impl Cleared {
+    fn note(&mut self, op: &Op<'_>, hash: u64, cleared: PatchId) {
+        self.by_hash.insert(hash, cleared);
+        if self.by_hash.len() >= self.forget_at {
+            self.by_hash.retain(|_, patch| !op.is_durable(*patch));
+            self.forget_at = (2 * self.by_hash.len()).max(16);
+        }
+    }
+
+    fn all_durable(&self, op: &Op<'_>) -> bool {
+        self.by_hash.values().all(|patch| op.is_durable(*patch))
+    }
+}
+
 #[derive(Debug)]
 struct Slot {
     hash: u64,
@@ -86,9 +136,28 @@ pub(crate) struct DirIndex {
     /// For each size of a gap, the first block that may have one.
     first_with: [u32; CLASSES],
     dotdot: Place,
+    cleared: Cleared,
 }
 
 impl DirIndex {
+    /// Of an empty directory without blocks.
+    fn new() -> Self {
+        Self {
+            names: HashTable::new(),
+            hasher: DefaultHashBuilder::default(),
+            blocks: Vec::new(),
+            room: Vec::new(),
+            first_with: [u32::MAX; CLASSES],
+            dotdot: Place { nr: BlockNr(0), at: 0, offset: 0 },
+            cleared: Cleared::default(),
+        }
+    }
+
+    /// Whether it knows nothing that the blocks on the disk do not say.
+    pub fn is_settled(&self, op: &Op<'_>) -> bool {
+        self.cleared.all_durable(op)
+    }
+
     /// Whether there is no name but `.` and `..`.
     pub fn is_empty(&self) -> bool {
         self.names.is_empty()
@@ -143,18 +212,11 @@ impl Volume {
             ));
         }
         let blocks = self.all_blocks(op, node, size / block_bytes)?;
-        let mut index = DirIndex {
-            names: HashTable::new(),
-            hasher: DefaultHashBuilder::default(),
-            room: vec![0; blocks.len()],
-            blocks,
-            first_with: [u32::MAX; CLASSES],
-            dotdot: Place { nr: BlockNr(0), at: 0, offset: 0 },
-        };
+        let mut index = DirIndex { room: vec![0; blocks.len()], blocks, ..DirIndex::new() };
         let filetype = self.has_filetype();
         for i in 0..index.blocks.len() {
             let nr = index.blocks[i];
-            let content = op.read(BlockNr(u64::from(nr)))?;
+            let content = op.peek(BlockNr(u64::from(nr)))?;
             let mut room = 0;
             for (n, entry) in Dirents::new(content, filetype).enumerate() {
                 let entry = entry.map_err(|e| Self::dir_error(node.ino, nr, e))?;
@@ -216,7 +278,7 @@ impl Volume {
                 return false;
             }
             let Some(place) = self.place_of(index, slot.offset) else { return false };
-            match op.read(place.nr) {
+            match op.peek(place.nr) {
                 Ok(content) => {
                     let from = place.at + DIRENT_HEADER_BYTES;
                     usize::from(bytes::get8(content, place.at + 6)) == name.len()
@@ -293,11 +355,15 @@ impl Volume {
         let block_nr = BlockNr(u64::from(nr));
         // One pass: the first gap that serves, and the largest and the next largest of all.
         let mut chosen = None;
+        let mut relied = Lengths::default();
         let (mut largest, mut rest_largest) = (0, 0);
         for entry in Dirents::new(op.read(block_nr)?, filetype) {
             let e = entry.map_err(|e| Self::dir_error(node.ino, nr, e))?;
             let gap = e.rec_len - e.used_bytes();
             largest = largest.max(gap);
+            if chosen.is_none() {
+                relied.pass(&e);
+            }
             if chosen.is_none() && gap >= need {
                 chosen = Some((e.offset, e.rec_len, e.used_bytes()));
             } else {
@@ -311,12 +377,12 @@ impl Volume {
         };
         let own = Owner(u64::from(node.ino));
         if sector(at) != sector(at + rec_len - 1)
-            && let Some(cut) = self.cut_gap(op, nr, at, rec_len, used, after)?
+            && let Some(cut) = self.cut_gap(op, nr, at, rec_len, used, &relied, after)?
         {
             node.spanning = op.join(&[node.spanning, cut])?;
             op.own(block_nr, own);
             let mut room = rest_largest;
-            for entry in Dirents::new(op.read(block_nr)?, filetype).flatten() {
+            for entry in Dirents::new(op.peek(block_nr)?, filetype).flatten() {
                 room = room.max(entry.rec_len - entry.used_bytes());
             }
             index.set_room(block, room);
@@ -329,14 +395,16 @@ impl Volume {
         let record = &record[..DIRENT_HEADER_BYTES + name.len()];
         // All of it, although a free record keeps its length and has no inode: what is written
         // over the number that was cleared follows its clearing, which may wait for another block.
-        let mut structure = op.write(block_nr, new_at, record, &[after])?;
+        let mut structure = op.write_relying(block_nr, new_at, record, &relied.0, &[after])?;
         let spans = sector(at) != sector(new_at + record.len() - 1);
         if spans {
             structure = op.join(&[structure])?;
         }
         if used > 0 {
             let len = u16::try_from(used).unwrap_or(u16::MAX);
-            structure = op.write(block_nr, at + 4, &len.to_le_bytes(), &[structure, after])?;
+            let befores = [structure, after];
+            structure =
+                op.write_relying(block_nr, at + 4, &len.to_le_bytes(), &relied.0, &befores)?;
             if sector(at) != sector(new_at) {
                 structure = op.join(&[structure])?;
             }
@@ -354,6 +422,7 @@ impl Volume {
 
     /// Cuts the gap of a record that spans sectors into free records that do not: first they are
     /// written, where nobody looks, then the record's length. `None` if there is nothing to cut.
+    #[expect(clippy::too_many_arguments, reason = "one step of reserve_in")]
     fn cut_gap(
         &mut self,
         op: &mut Op<'_>,
@@ -361,8 +430,10 @@ impl Volume {
         at: usize,
         rec_len: usize,
         used: usize,
+        relied: &Lengths,
         after: PatchId,
     ) -> Result<Option<PatchId>> {
+        let block_nr = BlockNr(u64::from(nr));
         let end = at + rec_len;
         let first = (at + used.max(MIN_RECORD)).next_multiple_of(SECTOR);
         let mut patches = Patches::new();
@@ -374,7 +445,8 @@ impl Volume {
             }
             let mut header = [0_u8; DIRENT_HEADER_BYTES];
             put_dirent(&mut header, 0, next - cut, 0, 0, b"");
-            push_patch(&mut patches, op.write(BlockNr(u64::from(nr)), cut, &header, &[after])?);
+            let patch = op.write_relying(block_nr, cut, &header, &relied.0, &[after])?;
+            push_patch(&mut patches, patch);
             cut = next;
         }
         if patches.is_empty() {
@@ -382,7 +454,8 @@ impl Volume {
         }
         let joined = op.join(&patches)?;
         let len = u16::try_from(first - at).unwrap_or(u16::MAX);
-        let cut = op.write(BlockNr(u64::from(nr)), at + 4, &len.to_le_bytes(), &[joined, after])?;
+        let befores = [joined, after];
+        let cut = op.write_relying(block_nr, at + 4, &len.to_le_bytes(), &relied.0, &befores)?;
         Ok(Some(cut))
     }
 
@@ -396,8 +469,14 @@ impl Volume {
         befores: &mut Patches,
     ) -> Result<PatchId> {
         push_patch(befores, reserved.structure);
+        if let Some(index) = node.dir.as_deref()
+            && let Some(&cleared) = index.cleared.by_hash.get(&reserved.hash)
+        {
+            push_patch(befores, cleared);
+        }
         let place = reserved.place;
-        let patch = op.write(place.nr, place.at, &ino.to_le_bytes(), befores)?;
+        let own = place.at..place.at + 4;
+        let patch = op.write_relying(place.nr, place.at, &ino.to_le_bytes(), &[own], befores)?;
         if let Some(index) = node.dir.as_deref_mut() {
             let slot = Slot { hash: reserved.hash, offset: place.offset, ino };
             index.names.insert_unique(reserved.hash, slot, |s| s.hash);
@@ -420,14 +499,16 @@ impl Volume {
         push_patch(&mut befores, after);
         let mut header: [u8; 8] = bytes::get_array(op.read(place.nr)?, place.at);
         let old_type = header[7];
+        let type_at = place.at + 7..place.at + 8;
+        let relied = [type_at];
         header[..4].copy_from_slice(&ino.to_le_bytes());
         header[7] = file_type;
         let mut patch;
         if sector(place.at) == sector(place.at + 7) {
             let len = if old_type == file_type { 4 } else { 8 };
-            patch = op.write(place.nr, place.at, &header[..len], &befores)?;
+            patch = op.write_relying(place.nr, place.at, &header[..len], &relied, &befores)?;
         } else {
-            patch = op.write(place.nr, place.at, &header[..4], &befores)?;
+            patch = op.write_relying(place.nr, place.at, &header[..4], &relied, &befores)?;
             if old_type != file_type {
                 patch = op.write(place.nr, place.at + 7, &header[7..], &[patch])?;
             }
@@ -450,7 +531,7 @@ impl Volume {
         index: &'i mut DirIndex,
         place: Place,
     ) -> Result<Option<&'i mut Slot>> {
-        let content = op.read(place.nr)?;
+        let content = op.peek(place.nr)?;
         let from = place.at + DIRENT_HEADER_BYTES;
         let len = usize::from(bytes::get8(content, place.at + 6));
         let name = content.get(from..from + len).unwrap_or_default();
@@ -471,6 +552,7 @@ impl Volume {
         push_patch(&mut befores, after);
         let content = op.read(place.nr)?;
         // The neighbours within the sector.
+        let mut relied = Lengths::default();
         let mut previous = None;
         let mut this = None;
         let mut next = None;
@@ -480,6 +562,9 @@ impl Volume {
         for entry in Dirents::new(content, filetype) {
             let e = entry.map_err(|e| Self::dir_error(node.ino, nr, e))?;
             let is_dotdot = e.ino != 0 && (e.name == b"." || e.name == b"..");
+            if e.offset <= place.at {
+                relied.pass(&e);
+            }
             if e.offset < place.at {
                 let joinable = sector(e.offset) == sector(place.at);
                 // Joining to `.` would put `..` in the wrong place; nothing is ever behind it.
@@ -492,13 +577,17 @@ impl Volume {
             } else {
                 let joinable = e.ino == 0 && sector(e.offset) == sector(place.at);
                 next = joinable.then_some(e.rec_len);
+                if joinable {
+                    relied.whole(&e);
+                }
                 break;
             }
         }
         let Some((rec_len, _)) = this else {
             return Err(Self::dir_error(node.ino, nr, (place.at, "an entry has vanished")));
         };
-        let cleared = op.write(place.nr, place.at, &[0; 4], &befores)?;
+        let own = place.at..place.at + 4;
+        let cleared = op.write_relying(place.nr, place.at, &[0; 4], &[own], &befores)?;
         let mut gap = rec_len;
         if let Some(next_len) = next {
             gap += next_len;
@@ -507,11 +596,13 @@ impl Volume {
         let end = place.at + gap;
         if let Some((at, prev_len, used, _)) = previous {
             let len = u16::try_from(prev_len + gap).unwrap_or(u16::MAX);
-            last = op.write(place.nr, at + 4, &len.to_le_bytes(), &[cleared])?;
+            let len = len.to_le_bytes();
+            last = op.write_relying(place.nr, at + 4, &len, &relied.0, &[cleared])?;
             gap += prev_len - used;
         } else if next.is_some() {
             let len = u16::try_from(gap).unwrap_or(u16::MAX);
-            last = op.write(place.nr, place.at + 4, &len.to_le_bytes(), &[cleared])?;
+            let len = len.to_le_bytes();
+            last = op.write_relying(place.nr, place.at + 4, &len, &relied.0, &[cleared])?;
         }
         if sector(place.at) != sector(end - 1) {
             node.spanning = op.join(&[node.spanning, last])?;
@@ -522,6 +613,7 @@ impl Volume {
             if let Ok(slot) = index.names.find_entry(hash, |s| s.offset == place.offset) {
                 slot.remove();
             }
+            index.cleared.note(op, hash, cleared);
             let block = place.offset as usize / block_bytes;
             let room = index.room.get(block).copied().map_or(0, usize::from);
             index.set_room(block, room.max(gap));
@@ -544,7 +636,9 @@ impl Volume {
         let after = self.before_change(op, node)?;
         let mut befores = Patches::from_slice(befores);
         push_patch(&mut befores, after);
-        let patch = op.write(place.nr, place.at, &parent.to_le_bytes(), &befores)?;
+        let own = place.at..place.at + 4;
+        let patch =
+            op.write_relying(place.nr, place.at, &parent.to_le_bytes(), &[own], &befores)?;
         op.own(place.nr, Owner(u64::from(node.ino)));
         node.parent = parent;
         Ok(patch)

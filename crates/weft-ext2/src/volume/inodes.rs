@@ -17,7 +17,7 @@ impl Volume {
         let g = &self.groups[group as usize];
         if g.inodes.is_none() {
             let len = self.geometry.inodes_per_group;
-            let raw = op.read(BlockNr(u64::from(g.desc.inode_bitmap)))?;
+            let raw = op.peek(BlockNr(u64::from(g.desc.inode_bitmap)))?;
             let mut bits = Box::new(Bits::new(raw, len));
             let free = u16::try_from(bits.free()).unwrap_or(u16::MAX);
             if group == 0 {
@@ -215,7 +215,7 @@ impl Volume {
     pub fn read_inode(&mut self, op: &mut Op<'_>, ino: u32) -> Result<Inode> {
         let (nr, offset) = self.inode_position(ino)?;
         let slot_bytes = self.geometry.inode_bytes as usize;
-        let slot = op.read(nr)?.get(offset..offset + slot_bytes).unwrap_or_default();
+        let slot = op.peek(nr)?.get(offset..offset + slot_bytes).unwrap_or_default();
         let inode = Inode::parse(slot)
             .map_err(|problem| Error::corrupt(format!("inode {ino}"), nr.0, problem))?;
         let foreign = InodeFlags::EXTENTS | InodeFlags::INLINE_DATA | InodeFlags::EA_INODE;
@@ -241,12 +241,10 @@ impl Volume {
         let slot_bytes = self.geometry.inode_bytes as usize;
         let len = inode.fields_len_bytes(slot_bytes);
         let mut slot = [0_u8; 256];
-        let copied = slot_bytes.min(slot.len());
-        if let Some(now) = op.read(nr)?.get(offset..offset + copied) {
-            slot[..copied].copy_from_slice(now);
-        }
-        inode.encode_into(&mut slot[..copied]);
-        Ok(op.write(nr, offset, &slot[..len.min(copied)], befores)?)
+        let slot = &mut slot[..slot_bytes.min(256)];
+        slot.copy_from_slice(op.peek(nr)?.get(offset..offset + slot.len()).unwrap_or_default());
+        inode.encode_into(slot);
+        Ok(op.write(nr, offset, &slot[..len.min(slot.len())], befores)?)
     }
 
     /// Writes the whole slot of a new inode: its fields, and nothing of what was there.
@@ -282,7 +280,7 @@ impl Volume {
         if to <= 128 || from >= to || inode.extra_bytes == 0 {
             return Ok(Vec::new());
         }
-        Ok(op.read(nr)?.get(offset + from..offset + to).unwrap_or_default().to_vec())
+        Ok(op.peek(nr)?.get(offset + from..offset + to).unwrap_or_default().to_vec())
     }
 
     /// Writes that part of the slot, with the fields, as one change if they share a sector.
@@ -296,7 +294,7 @@ impl Volume {
     ) -> Result<PatchId> {
         let (nr, offset) = self.inode_position(ino)?;
         let slot_bytes = self.geometry.inode_bytes as usize;
-        let mut slot = op.read(nr)?.get(offset..offset + slot_bytes).unwrap_or_default().to_vec();
+        let mut slot = op.read_range(nr, offset..offset + slot_bytes)?.to_vec();
         inode.encode_into(&mut slot);
         let from = 128 + usize::from(inode.extra_bytes);
         if let Some(to) = slot.get_mut(from..).filter(|to| to.len() == tail.len()) {

@@ -147,7 +147,7 @@ impl Volume {
                 nr
             }
         };
-        let block = op.read(BlockNr(u64::from(leaf)))?;
+        let block = op.peek(BlockNr(u64::from(leaf)))?;
         let pointers = block.get(last * 4..).unwrap_or_default();
         let pointers = pointers.chunks_exact(4).map(|raw| bytes::get32(raw, 0));
         self.run_of(node.ino, pointers, room)
@@ -356,7 +356,7 @@ impl Volume {
         let p = u64::from(self.geometry.pointers_per_block());
         let span = p.pow(depth - 1);
         let pointers: Vec<u32> = op
-            .read(BlockNr(u64::from(nr)))?
+            .peek(BlockNr(u64::from(nr)))?
             .chunks_exact(4)
             .map(|raw| bytes::get32(raw, 0))
             .collect();

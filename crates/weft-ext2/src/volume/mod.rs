@@ -20,6 +20,7 @@ mod bits;
 mod dir;
 mod inodes;
 mod map;
+mod trim;
 mod xattrs;
 
 pub(crate) use dir::{DirIndex, Place};
@@ -74,8 +75,12 @@ pub(crate) struct Volume {
     pending_blocks: VecDeque<Pending>,
     pending_block_count: u64,
     pending_inodes: VecDeque<Pending>,
+    /// Attribute blocks that one inode less has, by changes that may not be durable.
+    unshared: Vec<(u32, PatchId)>,
     /// Reservations of files: first block and length, busy in the bitmap.
     windows: HashMap<u32, (u32, u32)>,
+    /// Free blocks that are held while the device is told of them.
+    held_blocks: u64,
     /// Something on the volume contradicts itself: what was found first.
     pub damage: Option<String>,
     zeroes: Box<[u8]>,
@@ -99,7 +104,7 @@ impl Volume {
         let (mut free_blocks, mut free_inodes) = (0_u64, 0_u64);
         for group in 0..geometry.groups {
             let (block, offset) = geometry.desc_position(group);
-            let desc = op.read(BlockNr(block))?.get(offset..).map(GroupDesc::parse);
+            let desc = op.peek(BlockNr(block))?.get(offset..).map(GroupDesc::parse);
             let desc = desc.unwrap_or_default();
             desc.check(group, &geometry)?;
             free_blocks += u64::from(desc.free_blocks);
@@ -117,7 +122,9 @@ impl Volume {
             pending_blocks: VecDeque::new(),
             pending_block_count: 0,
             pending_inodes: VecDeque::new(),
+            unshared: Vec::new(),
             windows: HashMap::new(),
+            held_blocks: 0,
             damage: None,
         })
     }
@@ -136,9 +143,7 @@ impl Volume {
     pub fn write_sb(&mut self, op: &mut Op<'_>, befores: &[PatchId]) -> Result<PatchId> {
         let (nr, offset) = self.sb_position();
         let mut raw = [0_u8; SUPERBLOCK_BYTES];
-        if let Some(now) = op.read(nr)?.get(offset..offset + SUPERBLOCK_BYTES) {
-            raw.copy_from_slice(now);
-        }
+        raw.copy_from_slice(op.read_range(nr, offset..offset + SUPERBLOCK_BYTES)?);
         self.sb.encode_into(&mut raw);
         Ok(op.write(nr, offset, &raw, befores)?)
     }
@@ -216,6 +221,6 @@ impl Volume {
 
     /// Reads a number of an indirect block.
     fn pointer(&self, op: &mut Op<'_>, nr: u32, index: usize) -> Result<u32> {
-        Ok(bytes::get32(op.read(BlockNr(u64::from(nr)))?, index * 4))
+        Ok(bytes::get32(op.peek(BlockNr(u64::from(nr)))?, index * 4))
     }
 }

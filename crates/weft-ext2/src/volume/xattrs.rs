@@ -15,7 +15,7 @@ impl Volume {
             return Ok(Vec::new());
         }
         self.check_block(node.ino, nr)?;
-        let block = op.read(BlockNr(u64::from(nr)))?;
+        let block = op.peek(BlockNr(u64::from(nr)))?;
         parse_xattr_block(block).map_err(|problem| {
             Error::corrupt(format!("attributes of inode {}", node.ino), u64::from(nr), problem)
         })
@@ -51,12 +51,19 @@ impl Volume {
         nr: u32,
         cleared: PatchId,
     ) -> Result<()> {
-        let refcount = xattr_block_refcount(op.read(BlockNr(u64::from(nr)))?);
+        let refcount = xattr_block_refcount(op.peek(BlockNr(u64::from(nr)))?);
+        self.unshared.retain(|(_, counted)| !op.is_durable(*counted));
         if refcount > 1 {
             let count = (refcount - 1).to_le_bytes();
-            op.write(BlockNr(u64::from(nr)), 4, &count, &[cleared])?;
+            let counted = op.write(BlockNr(u64::from(nr)), 4, &count, &[cleared])?;
+            self.unshared.push((nr, counted));
             return Ok(());
         }
-        self.free_blocks(op, nr, 1, cleared)
+        // That nobody else has the block is known by the counts that went down before.
+        let others = self.unshared.iter().filter(|(block, _)| *block == nr);
+        let mut befores: Patches = others.map(|(_, counted)| *counted).collect();
+        push_patch(&mut befores, cleared);
+        let alone = op.join(&befores)?;
+        self.free_blocks(op, nr, 1, alone)
     }
 }

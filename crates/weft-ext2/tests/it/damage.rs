@@ -1,9 +1,10 @@
 //! Damaged and hostile volumes: whatever is wrong, calls end, with a value or an error.
 
-use crate::tools::have_e2fsprogs;
-use crate::volumes::{KINDS, Mounted, empty, options};
+use crate::tools::{assert_clean, have_e2fsprogs, run};
+use crate::volumes::{KINDS, Mounted, empty, options, store};
+use std::process::Command;
 use std::sync::Arc;
-use weft_block::{BlockDevice, Image, MemoryDevice, Rng};
+use weft_block::{BlockDevice, FileDevice, Image, MemoryDevice, OpenMode, Rng};
 use weft_ext2::layout::{Inode, Superblock};
 use weft_ext2::{Error, Ext2, fsck};
 use weft_patch::Options;
@@ -239,4 +240,54 @@ fn an_entry_may_leave_its_kind_open() {
     .unwrap();
     assert_eq!(kind, Some(FileKind::Directory), "looked up in the inode");
     mounted.check("an entry of no kind");
+}
+
+/// Of two files that a block of data and an indirect block have in common, the one whose data it is
+/// keeps it as it was: what is wrong with the other one's pointers is mended in a copy.
+#[test]
+fn a_repair_does_not_write_into_the_data_of_another_file() {
+    if !have_e2fsprogs() {
+        return;
+    }
+    let mounted = Mounted::open(&empty(&KINDS[1]), Options::default());
+    let fs = &mounted.fs;
+    let caller = Caller::default();
+    let noise: Vec<u8> = std::iter::repeat_with({
+        let mut rng = Rng::new(1);
+        move || rng.next_u64().to_le_bytes()
+    })
+    .take(1200)
+    .flatten()
+    .collect();
+    let mut inos = Vec::new();
+    for (name, content) in [(&b"stale"[..], &vec![b'b'; 40_000]), (b"good", &noise)] {
+        let (entry, open) = fs.create(&caller, fs.root(), name, 0o644, OpenFlags::WRITE).unwrap();
+        fs.write(entry.attr.ino, open.handle, 0, content).unwrap();
+        fs.release(entry.attr.ino, open.handle).unwrap();
+        inos.push(entry.attr.ino.0);
+    }
+    let device = mounted.check("two files");
+    let dir = tempfile::tempdir().unwrap();
+    let path = dir.path().join("image");
+    store(&device, &path);
+    let debugfs =
+        |request: String| run(Command::new("debugfs").args(["-w", "-R", &request]).arg(&path)).0;
+    for block_of_good in [1, 4, 8] {
+        let said = debugfs(format!("bmap <{}> {block_of_good}", inos[1]));
+        let block = said.lines().find_map(|line| line.trim().parse::<u32>().ok()).unwrap();
+        debugfs(format!("set_inode_field <{}> block[IND] {block}", inos[0]));
+        let device = FileDevice::open(&path, OpenMode::READ_WRITE).unwrap();
+        let report = fsck::check(&device, &fsck::Options::repair()).unwrap();
+        assert!(!report.problems.is_empty() && report.remaining.is_empty(), "{report:?}");
+        drop(device);
+        assert_clean(&path, "after the repair");
+        let device = Arc::new(FileDevice::open(&path, OpenMode::READ_WRITE).unwrap());
+        let fs = Ext2::open(device, options(Options::default())).unwrap();
+        let good = fs.lookup(fs.root(), b"good").unwrap().attr;
+        let mut read = vec![0; noise.len()];
+        assert_eq!(fs.read(good.ino, Handle::NONE, 0, &mut read).unwrap(), noise.len());
+        let at = read.iter().zip(&noise).position(|(a, b)| a != b);
+        assert_eq!(at, None, "block {block_of_good}: the repair wrote into another file's data");
+        fs.unmount().unwrap();
+    }
 }

@@ -96,6 +96,11 @@ fn conformance_revision_0() {
 }
 
 #[test]
+fn conformance_meta_bg() {
+    conform(&KINDS[5], &Options::default());
+}
+
+#[test]
 fn a_small_tree_survives_unmounting() {
     if !have_e2fsprogs() {
         return;

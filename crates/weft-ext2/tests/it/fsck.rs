@@ -610,3 +610,51 @@ fn problems_speak() {
     let text = Problem::BlockBitmap { first: 5, len: 3, leaked: true }.to_string();
     assert_eq!(text, "blocks 5 to 7: marked as taken but free");
 }
+
+/// Descriptors in each of several meta groups: checked as e2fsck does, and taken from their copies.
+#[test]
+fn meta_groups_are_checked_and_repaired() {
+    if !have_e2fsprogs() {
+        return;
+    }
+    let dir = tempfile::tempdir().unwrap();
+    let tree = dir.path().join("tree");
+    std::fs::create_dir(&tree).unwrap();
+    crate::images::make_tree(&tree);
+    let image = dir.path().join("image");
+    let (text, status) = run(Command::new("mke2fs")
+        .args(["-q", "-F", "-t", "ext2", "-b", "1024", "-g", "512", "-O", "meta_bg,^resize_inode"])
+        .arg("-d")
+        .arg(&tree)
+        .arg(&image)
+        .arg("36M"));
+    assert_eq!(status, 0, "{text}");
+    assert_clean(&image, "mke2fs -d");
+    let report = look(&image).unwrap();
+    assert_eq!(report.problems, []);
+    let (text, _) = run(Command::new("e2fsck").arg("-fn").arg(&image));
+    let summary = format!(" {}/{} blocks", report.blocks_used, report.blocks);
+    assert!(text.contains(&summary), "{summary} is not in {text}");
+
+    // The counts of the first meta group, and all descriptors of the second and the last one.
+    let sb =
+        weft_ext2::layout::Superblock::parse(&std::fs::read(&image).unwrap()[1024..2048]).unwrap();
+    let geometry = sb.geometry();
+    assert_eq!(geometry.desc_blocks(), 3);
+    {
+        let device = FileDevice::open(&image, WRITE).unwrap();
+        let (block, offset) = geometry.desc_position(5);
+        let at = block * 1024 + offset as u64;
+        device.write_at(&[9, 0], at + 0x0C).unwrap();
+        for index in [1, 2] {
+            device.write_at(&[0xFF; 1024], geometry.desc_block(index) * 1024).unwrap();
+        }
+    }
+    let problems = look(&image).unwrap().problems;
+    let damaged = problems.iter().filter(|p| matches!(p, Problem::GroupDescriptor { .. })).count();
+    assert_eq!(damaged, geometry.groups as usize - 32, "{problems:?}");
+    repair(&image).unwrap();
+    repair(&image).unwrap();
+    assert_clean(&image, "repaired");
+    assert_eq!(look(&image).unwrap().problems, []);
+}

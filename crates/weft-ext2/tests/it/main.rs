@@ -1,6 +1,7 @@
 //! Tests of the crate through its front door, and against other people's tools.
 mod damage;
 mod external_journal;
+mod flags;
 mod fs;
 mod fsck;
 mod healing;
@@ -8,4 +9,6 @@ mod images;
 mod kernel;
 mod mkfs;
 mod tools;
+mod trim;
+mod unnamed;
 mod volumes;

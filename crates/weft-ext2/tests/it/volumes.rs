@@ -24,6 +24,12 @@ pub const KINDS: &[Kind] = &[
     Kind { name: "ext2, 2 KiB", args: &["-t", "ext2", "-b", "2048", "-I", "512"], size: "32M" },
     Kind { name: "ext3", args: &["-t", "ext3", "-b", "1024", "-I", "256"], size: "32M" },
     Kind { name: "revision 0", args: &["-t", "ext2", "-r", "0", "-b", "1024"], size: "16M" },
+    // Several meta groups, and a last one without a second copy of its descriptors at the end.
+    Kind {
+        name: "meta_bg",
+        args: &["-t", "ext2", "-b", "1024", "-g", "512", "-O", "meta_bg,^resize_inode"],
+        size: "36M",
+    },
 ];
 
 /// Makes a volume with mke2fs.

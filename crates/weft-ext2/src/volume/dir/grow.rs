@@ -1,11 +1,10 @@
 //! The blocks of a directory: its first one, and those it grows by.
 
 use super::super::{Patches, Volume, push_patch};
-use super::{CLASSES, DirIndex, MIN_RECORD, Place, SECTOR};
+use super::{DirIndex, MIN_RECORD, Place, SECTOR};
 use crate::Result;
 use crate::fs::Node;
 use crate::layout::put_dirent;
-use hashbrown::{DefaultHashBuilder, HashTable};
 use weft_patch::{BlockNr, Op, Owner};
 use weft_vfs::Error as FsError;
 
@@ -80,16 +79,14 @@ impl Volume {
         let nr = self.add_dir_block(op, node, 0, &block)?;
         node.parent = parent;
         let mut index = DirIndex {
-            names: HashTable::new(),
-            hasher: DefaultHashBuilder::default(),
             blocks: vec![nr],
             room: vec![0],
-            first_with: [u32::MAX; CLASSES],
             dotdot: Place {
                 nr: BlockNr(u64::from(nr)),
                 at: MIN_RECORD,
                 offset: u32::try_from(MIN_RECORD).unwrap_or(0),
             },
+            ..DirIndex::new()
         };
         index.set_room(0, SECTOR);
         node.dir = Some(Box::new(index));

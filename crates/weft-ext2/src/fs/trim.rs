@@ -1,0 +1,65 @@
+//! Free space given back to the device.
+//!
+//! A block is discarded only if nothing on the disk or in memory refers to it, and nothing comes to
+//! do so meanwhile: the free extents are taken out of use first; then everything is made durable,
+//! the changes that freed them included, whatever the commit policy; then they are discarded; then
+//! they may be used again. A cut at any moment finds in the discarded blocks nothing that it needs.
+
+use super::Ext2;
+use crate::{Error, Result};
+use std::sync::PoisonError;
+use weft_vfs::{Error as FsError, TrimRange};
+
+impl Ext2 {
+    /// Discards the free extents of a range. Returns how many bytes that were.
+    pub(super) fn do_trim(&self, range: &TrimRange) -> Result<u64> {
+        if self.is_read_only() {
+            return Err(FsError::ReadOnly.into());
+        }
+        let block_bytes = u64::from(self.block_bytes);
+        let (first, blocks, group_blocks) = {
+            let st = self.lock();
+            let geometry = &st.vol.geometry;
+            (geometry.first_data_block, geometry.blocks, geometry.blocks_per_group)
+        };
+        let start = range.start / block_bytes;
+        let min_blocks = u32::try_from(range.min_len_bytes / block_bytes).unwrap_or(u32::MAX);
+        if start >= blocks || range.len_bytes < block_bytes || min_blocks > group_blocks {
+            return Err(FsError::Invalid("no free extent can be in this range").into());
+        }
+        let end = start.saturating_add(range.len_bytes / block_bytes).min(blocks);
+        // What was freed just now counts, too.
+        self.settle_pending()?;
+        let mut next = start.max(u64::from(first));
+        let mut trimmed = 0;
+        while next < end {
+            let _one_at_a_time = self.trimming.lock().unwrap_or_else(PoisonError::into_inner);
+            let held = self.look(|st, op| st.vol.hold_free(op, next, end, min_blocks.max(1)))?;
+            let discarded = self.discard_held(&held.extents);
+            self.lock().vol.release_free(&held.extents);
+            trimmed += discarded?;
+            next = held.next;
+        }
+        Ok(trimmed * block_bytes)
+    }
+
+    fn discard_held(&self, extents: &[(u32, u32)]) -> Result<u64> {
+        if extents.is_empty() {
+            return Ok(0);
+        }
+        self.engine.sync()?;
+        let block_bytes = u64::from(self.block_bytes);
+        let mut blocks = 0;
+        for &(start, len) in extents {
+            let (offset, len) = (u64::from(start) * block_bytes, u64::from(len));
+            self.device.discard(offset, len * block_bytes).map_err(Error::from)?;
+            blocks += len;
+        }
+        Ok(blocks)
+    }
+
+    /// Waits until no free space is held.
+    pub(super) fn wait_for_trim(&self) {
+        drop(self.trimming.lock().unwrap_or_else(PoisonError::into_inner));
+    }
+}
