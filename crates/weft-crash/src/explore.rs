@@ -27,6 +27,9 @@ pub enum Campaign {
     /// The same, then every pair, then each with every placement of what makes it durable, then
     /// random ones, for as long as there is time.
     Long,
+    /// Random churns of one directory, of so many operations each
+    /// (see [`generate::churn`](crate::generate::churn)), for as long as there is time.
+    Churn(usize),
 }
 
 /// What is explored, and how thoroughly.
@@ -235,6 +238,9 @@ struct Queue {
     list: Vec<Workload>,
     /// Random ones follow without end.
     endless: bool,
+    exchange: bool,
+    /// All are churns of so many operations.
+    churn: Option<usize>,
     seed: u64,
     tree: Tree,
 }
@@ -248,8 +254,10 @@ impl Queue {
         list.extend(generate::singles(tree, exchange));
         match &config.campaign {
             Campaign::Given(list) => {
-                return Self { list: list.clone(), endless: false, seed: 0, tree };
+                let (list, seed) = (list.clone(), 0);
+                return Self { list, endless: false, exchange, churn: None, seed, tree };
             }
+            Campaign::Churn(_) => list.clear(),
             // A short run is cut off somewhere: let that be a different place for each seed.
             Campaign::Short => shuffle(&mut list, &mut rng),
             Campaign::Long => {
@@ -264,7 +272,11 @@ impl Queue {
                 list.append(&mut others);
             }
         }
-        Self { list, endless: true, seed: config.seed, tree }
+        let churn = match config.campaign {
+            Campaign::Churn(len) => Some(len),
+            _ => None,
+        };
+        Self { list, endless: true, exchange, churn, seed: config.seed, tree }
     }
 
     fn get(&self, number: usize) -> Option<Workload> {
@@ -272,8 +284,15 @@ impl Queue {
             Some(workload) => Some(workload.clone()),
             None if self.endless => {
                 let mut rng = Rng::stream(self.seed, number as u64);
-                let len = 2 + rng.index(8);
-                Some(generate::random(self.tree, &mut rng, len))
+                Some(if let Some(len) = self.churn {
+                    generate::churn(self.tree, self.exchange, &mut rng, len)
+                } else if number.is_multiple_of(4) {
+                    let len = 10 + rng.index(40);
+                    generate::churn(self.tree, self.exchange, &mut rng, len)
+                } else {
+                    let len = 2 + rng.index(8);
+                    generate::random(self.tree, &mut rng, len)
+                })
             }
             None => None,
         }

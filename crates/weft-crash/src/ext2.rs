@@ -1,6 +1,6 @@
 //! weft's ext2 and ext3 as a target.
 
-use crate::target::{Findings, Promises, Severity, Target, order};
+use crate::target::{Findings, Mounted, Promises, Severity, Target, order, write_back};
 use crate::{Error, Result};
 use std::sync::Arc;
 use weft_block::{BlockDevice, Image, MemoryDevice};
@@ -8,7 +8,7 @@ use weft_ext2::fsck::{self, EntryProblem, Problem};
 use weft_ext2::mkfs::{Journal, MkfsOptions, mkfs};
 use weft_ext2::{Ext2, OpenOptions};
 use weft_patch::{JournalMode, Options, Policy};
-use weft_vfs::FileSystem;
+use weft_vfs::FileSystem as _;
 
 /// An ext2 volume (ext3 under a journal policy), small enough that hundreds of images a second can
 /// be judged.
@@ -123,8 +123,11 @@ impl Target for Ext2Target {
         }
     }
 
-    fn mount(&self, device: Arc<dyn BlockDevice>) -> Result<Arc<dyn FileSystem>> {
-        Ok(self.open(device, true)?)
+    fn mount(&self, device: Arc<dyn BlockDevice>) -> Result<Mounted> {
+        let fs = self.open(device, true)?;
+        let engine = Arc::clone(fs.engine());
+        let write_back = move || write_back(&engine);
+        Ok(Mounted::new(fs).with_write_back(write_back))
     }
 
     fn heal(&self, device: Arc<dyn BlockDevice>) -> Result<bool> {

@@ -222,6 +222,75 @@ pub fn random(tree: Tree, rng: &mut Rng, len: usize) -> Workload {
     Workload { setup, ops }
 }
 
+/// The tree that churns start from: two empty directories.
+const CHURN_SETUP: &str = "mkdir d; mkdir e";
+
+/// Names that a churn keeps alive at most: a volume of 128 inodes must do.
+const CHURN_NAMES: usize = 30;
+
+/// A random workload of `len` operations on two directories, nearly all of them in the first:
+/// names of every length come, go, move, and take the room of others in every way there is, while
+/// blocks are written back in between.
+///
+/// A small workload with names of one length does not get there: the records of a directory
+/// depend on each other through their lengths, which only such a mix joins, cuts and joins again.
+#[must_use]
+pub fn churn(tree: Tree, exchange: bool, rng: &mut Rng, len: usize) -> Workload {
+    let setup: Arc<[Op]> = ops(tree, CHURN_SETUP).into();
+    let mut state = State::default();
+    for (i, op) in setup.iter().enumerate() {
+        // The setup is a constant; a test applies it all.
+        let _ = state.apply(op, i);
+    }
+    let longest = match tree {
+        Tree::Unix => [24, 24, 24, 60, 255][rng.index(5)],
+        Tree::Macintosh => 31,
+    };
+    let mut list = Vec::new();
+    let mut tries = 0;
+    while list.len() < len && tries < len * 50 {
+        tries += 1;
+        let op = churn_op(rng, &state, longest, exchange);
+        let mut next = state.clone();
+        if is_possible(tree, &op) && next.apply(&op, list.len()).is_ok() {
+            state = next;
+            list.push(op);
+        }
+    }
+    Workload { setup, ops: list }
+}
+
+fn churn_op(rng: &mut Rng, state: &State, longest: usize, exchange: bool) -> Op {
+    let known: Vec<String> = crate::record::paths(state)
+        .into_keys()
+        .map(|p| p[1..].to_owned())
+        .filter(|p| p.contains('/'))
+        .collect();
+    let old = rng.pick(&known).cloned().unwrap_or_else(|| "d".to_owned());
+    // Few beginnings, so that names come back; letters behind them, so that lengths are mixed.
+    let dir = if rng.chance(1, 8) { "e" } else { "d" };
+    let stem = format!("{:x}", rng.below(12));
+    let letters = rng.index(longest - stem.len() + 1);
+    let fresh = format!("{dir}/{stem}{}", "n".repeat(letters));
+    let full = known.len() >= CHURN_NAMES;
+    match rng.below(20) {
+        0..=4 if full => Op::Remove(old),
+        0..=3 => Op::Creat(fresh),
+        4 => Op::Mkdir(fresh),
+        5..=8 => Op::Remove(old),
+        9..=11 => Op::Rename(old, fresh),
+        // A name that was there a moment ago.
+        12 => Op::Rename(old, rng.pick(&known).cloned().unwrap_or(fresh)),
+        13 if exchange => Op::Exchange(old, rng.pick(&known).cloned().unwrap_or(fresh)),
+        13 => Op::Link(old, fresh),
+        14 => Op::Append(old, 1 + rng.below(900)),
+        15 => Op::Fsync(old),
+        16 if rng.chance(1, 3) => Op::Sync,
+        16 => Op::Fsync(dir.to_owned()),
+        _ => Op::WriteBack,
+    }
+}
+
 fn random_op(rng: &mut Rng, state: &State) -> Op {
     let known: Vec<String> =
         crate::record::paths(state).into_keys().map(|p| p[1..].to_owned()).collect();
@@ -246,7 +315,8 @@ fn random_op(rng: &mut Rng, state: &State) -> Op {
         15..=17 => Op::Rename(old, target),
         18 => Op::Setxattr(old, ["x", "old"][rng.index(2)].into(), len % 200),
         19 => Op::Chmod(old, (len % 0o1000) as u16),
-        20 | 21 => Op::Fsync(old),
+        20 => Op::Fsync(old),
+        21 => Op::WriteBack,
         22 => Op::Fdatasync(old),
         _ => Op::Sync,
     }
@@ -287,6 +357,26 @@ mod tests {
                 let names = words.split([' ', '/']);
                 assert!(names.clone().all(|name| name.len() <= 31), "{op}");
             }
+        }
+    }
+
+    #[test]
+    fn a_churn_mixes_the_lengths_of_names_and_repeats_by_seed() {
+        for tree in [Tree::Unix, Tree::Macintosh] {
+            let workload = churn(tree, false, &mut Rng::new(5), 200);
+            assert_eq!(workload.ops.len(), 200);
+            assert_eq!(workload, churn(tree, false, &mut Rng::new(5), 200));
+            let lengths: BTreeSet<usize> = workload
+                .ops
+                .iter()
+                .filter_map(|op| match op {
+                    Op::Creat(p) | Op::Mkdir(p) | Op::Rename(_, p) => Some(p.len()),
+                    _ => None,
+                })
+                .collect();
+            assert!(lengths.len() > 10, "{lengths:?}");
+            assert!(workload.ops.contains(&Op::WriteBack));
+            assert_eq!(workload.to_string().parse::<Workload>().unwrap(), workload);
         }
     }
 

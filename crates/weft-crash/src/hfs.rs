@@ -1,6 +1,6 @@
 //! weft's HFS as a target: alone, or with the journal that lies beside it.
 
-use crate::target::{Findings, Promises, Severity, Target, Tree, order};
+use crate::target::{Findings, Mounted, Promises, Severity, Target, Tree, order, write_back};
 use crate::{Error, Result};
 use std::sync::Arc;
 use weft_block::{BlockDevice, Image, MemoryDevice, Partition};
@@ -8,7 +8,7 @@ use weft_hfs::layout::Name;
 use weft_hfs::mkfs::{MkfsOptions, mkfs};
 use weft_hfs::{Hfs, OpenOptions, fsck};
 use weft_patch::{JournalMode, Options, Policy};
-use weft_vfs::{FileSystem, Time};
+use weft_vfs::Time;
 
 const VOLUME_BYTES: u64 = 1 << 20;
 /// JBD2 takes no less than 1024 blocks of 1 KiB.
@@ -27,6 +27,7 @@ pub struct HfsTarget {
     engine: Options,
     image: Option<Image>,
     volume_bytes: u64,
+    unordered: bool,
 }
 
 impl HfsTarget {
@@ -35,7 +36,7 @@ impl HfsTarget {
     pub fn new(policy: Policy) -> Self {
         // No thread: a run must repeat exactly.
         let engine = Options { policy, background: false, ..Options::default() };
-        Self { policy, engine, image: None, volume_bytes: VOLUME_BYTES }
+        Self { policy, engine, image: None, volume_bytes: VOLUME_BYTES, unordered: false }
     }
 
     /// The engine's optimisations, budget and so on; policy and threads stay as they are.
@@ -50,6 +51,13 @@ impl HfsTarget {
     pub fn on_image(mut self, image: Image) -> Self {
         self.volume_bytes = image.len_bytes();
         self.image = Some(image);
+        self
+    }
+
+    /// Drops all order, under [`Policy::Async`] the trees' too: damage must be found then.
+    #[must_use]
+    pub fn unordered(mut self) -> Self {
+        self.unordered = true;
         self
     }
 
@@ -115,7 +123,10 @@ impl Target for HfsTarget {
         Promises {
             clean_after_recovery: true,
             operations_in_order: self.journaled(),
-            no_stale_data: self.policy != Policy::Journal(JournalMode::Metadata),
+            no_stale_data: matches!(
+                self.policy,
+                Policy::Soft | Policy::Journal(JournalMode::Ordered | JournalMode::Full)
+            ),
         }
     }
 
@@ -123,11 +134,20 @@ impl Target for HfsTarget {
         Tree::Macintosh
     }
 
-    fn mount(&self, device: Arc<dyn BlockDevice>) -> Result<Arc<dyn FileSystem>> {
+    fn mount(&self, device: Arc<dyn BlockDevice>) -> Result<Mounted> {
         let (volume, journal) = self.parts(&device);
         let engine = self.engine.clone();
-        let options = OpenOptions { engine, journal, clock: Some(NOW), ..OpenOptions::default() };
-        Ok(Hfs::open(volume, options).map_err(told("mount"))?)
+        let options = OpenOptions {
+            engine,
+            journal,
+            unordered_trees: self.unordered,
+            clock: Some(NOW),
+            ..OpenOptions::default()
+        };
+        let fs = Hfs::open(volume, options).map_err(told("mount"))?;
+        let engine = Arc::clone(fs.engine());
+        let write_back = move || write_back(&engine);
+        Ok(Mounted::new(fs).with_write_back(write_back))
     }
 
     fn heal(&self, _: Arc<dyn BlockDevice>) -> Result<bool> {

@@ -199,7 +199,7 @@ impl<'a> Judge<'a> {
     fn walk(&self, image: &Image, ids: &Identities, faults: &mut Vec<Fault>) -> Option<Walked> {
         let device = device(image);
         let result = Self::guarded(faults, || {
-            let fs = self.target.mount(Arc::clone(&device) as Arc<dyn BlockDevice>)?;
+            let fs = self.target.mount(Arc::clone(&device) as Arc<dyn BlockDevice>)?.fs;
             let observed = observe(fs.as_ref(), ids)?;
             fs.unmount().map_err(Error::fs("unmounting"))?;
             Ok(observed)
@@ -369,7 +369,7 @@ impl<'a> Judge<'a> {
         self.counts.aftermaths += 1;
         let device = device(image);
         let used = Self::guarded(faults, || {
-            let fs = self.target.mount(Arc::clone(&device) as Arc<dyn BlockDevice>)?;
+            let fs = self.target.mount(Arc::clone(&device) as Arc<dyn BlockDevice>)?.fs;
             use_volume(fs.as_ref()).map_err(Error::fs("using the volume after the crash"))?;
             fs.unmount().map_err(Error::fs("unmounting"))
         });

@@ -50,5 +50,5 @@ pub use ext2::Ext2Target;
 pub use hfs::HfsTarget;
 pub use judge::{Fault, Kind};
 pub use states::{Bounds, CrashState};
-pub use target::{Findings, Promises, Severity, Target, Tree};
+pub use target::{Findings, Mounted, Promises, Severity, Target, Tree};
 pub use workload::{Op, Workload};

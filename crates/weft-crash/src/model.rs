@@ -271,7 +271,7 @@ impl State {
     pub fn apply(&mut self, op: &Op, op_number: usize) -> ModelResult<()> {
         let usize_of = |n: u64| usize::try_from(n).map_err(|_| "too large for a test");
         match op {
-            Op::Creat(p) => self.make(p, Body::File(Arc::default())),
+            Op::Creat(p) | Op::Tmpfile(p) => self.make(p, Body::File(Arc::default())),
             Op::Mkdir(p) => self.make(p, Body::Dir(BTreeMap::new())),
             Op::Mkfifo(p) => self.make(p, Body::Fifo),
             Op::Symlink(target, p) => self.make(p, Body::Symlink(target.clone().into_bytes())),
@@ -342,7 +342,7 @@ impl State {
                 let id = self.resolve(p)?;
                 if self.is_dir(id) { Err("not a file") } else { Ok(()) }
             }
-            Op::Sync => Ok(()),
+            Op::Sync | Op::WriteBack | Op::Trim => Ok(()),
         }
     }
 

@@ -5,14 +5,15 @@ use crate::model::{
     Body, ModelNode, NodeId, OWNER_BASE, PERM, State, pattern, user_name, xattr_value,
 };
 use crate::observe::{Identities, observe};
-use crate::target::Target;
+use crate::target::{Mounted, Target, unsupported_write_back};
 use crate::workload::{Op, Workload};
 use crate::{Error, Result};
 use std::collections::{BTreeMap, BTreeSet};
 use std::sync::Arc;
 use weft_block::{BlockDevice, Event, FaultDevice, Image, MemoryDevice, Recorder, Rule};
 use weft_vfs::{
-    Caller, FallocateMode, FileKind, FileSystem, Ino, RenameFlags, SetAttr, Walker, XattrSet,
+    Caller, FallocateMode, FileKind, FileSystem, Ino, RenameFlags, SetAttr, TrimRange, Walker,
+    XattrSet,
 };
 
 /// A workload that was run: where it began, what reached the device, what it promised.
@@ -48,12 +49,14 @@ const END: &str = "end ";
 /// If the setup makes no sense or the file system refuses it.
 pub fn prepare(target: &dyn Target, setup: &[Op]) -> Result<Prepared> {
     let device = Arc::new(MemoryDevice::from_image(target.fresh()?));
-    let fs = target.mount(Arc::clone(&device) as Arc<dyn BlockDevice>)?;
+    let mounted = target.mount(Arc::clone(&device) as Arc<dyn BlockDevice>)?;
     // Numbered apart from the recorded ones, so that their data differ.
     let mut ids = Identities::of(target.tree());
-    let state = run_from(900, fs.as_ref(), setup, &mut ids)?;
-    fs.unmount().map_err(Error::fs("unmounting after the setup"))?;
-    drop(fs);
+    let write_back = || mounted.write_back();
+    let on = On { fs: &*mounted.fs, write_back: &write_back };
+    let state = run_from(900, on, setup, &mut ids)?;
+    mounted.fs.unmount().map_err(Error::fs("unmounting after the setup"))?;
+    drop(mounted);
     Ok(Prepared { image: device.snapshot(), state, ids })
 }
 
@@ -93,7 +96,7 @@ pub fn record_failing(
             Err(Error::Fs { .. }) => {
                 run.failed.insert(number);
                 run.device.inner().mark(format!("{END}{number}"))?;
-                if !op.is_persist() {
+                if !op.is_persist() && *op != Op::WriteBack {
                     break;
                 }
             }
@@ -109,7 +112,7 @@ pub fn record_failing(
 /// A workload on its way.
 struct Run {
     device: Arc<FaultDevice<Recorder<MemoryDevice>>>,
-    fs: Arc<dyn FileSystem>,
+    mounted: Mounted,
     held: Vec<Ino>,
     states: Vec<State>,
     ops: Vec<Op>,
@@ -121,10 +124,10 @@ impl Run {
     fn new(target: &dyn Target, prepared: &Prepared) -> Result<Self> {
         let recorder = Recorder::new(MemoryDevice::from_image(prepared.image.clone()));
         let device = Arc::new(FaultDevice::new(recorder));
-        let fs = target.mount(Arc::clone(&device) as Arc<dyn BlockDevice>)?;
+        let mounted = target.mount(Arc::clone(&device) as Arc<dyn BlockDevice>)?;
         Ok(Self {
             device,
-            fs,
+            mounted,
             held: Vec::new(),
             states: vec![prepared.state.clone()],
             ops: Vec::new(),
@@ -141,20 +144,21 @@ impl Run {
         self.ops.push(op.clone());
         self.states.push(state);
         self.device.inner().mark(format!("{BEGIN}{number}"))?;
-        act(&*self.fs, &before, op, number, &mut self.held, &mut self.ids)
-            .map_err(Error::fs(op.to_string()))?;
+        let write_back = || self.mounted.write_back();
+        let on = On { fs: &*self.mounted.fs, write_back: &write_back };
+        act(on, &before, op, number, &mut self.held, &mut self.ids)?;
         Ok(self.device.inner().mark(format!("{END}{number}"))?)
     }
 
     fn unmount(&mut self) -> Result<()> {
         for ino in self.held.drain(..) {
-            self.fs.forget(ino, 1);
+            self.mounted.fs.forget(ino, 1);
         }
-        self.fs.unmount().map_err(Error::fs("unmounting"))
+        self.mounted.fs.unmount().map_err(Error::fs("unmounting"))
     }
 
     fn finish(self, base: &Image) -> Recording {
-        drop(self.fs);
+        drop(self.mounted);
         let events = self.device.inner().events();
         let progress = progress(&events);
         let history = History { states: self.states, ops: self.ops, failed: self.failed };
@@ -172,16 +176,18 @@ fn nonsense(number: usize, op: &Op, problem: &str) -> Error {
 /// # Errors
 /// As [`record`].
 pub fn run(fs: &dyn FileSystem, workload: &Workload) -> Result<()> {
-    run_from(0, fs, &workload.ops, &mut Identities::Owners).map(drop)
+    let on = On { fs, write_back: &unsupported_write_back };
+    run_from(0, on, &workload.ops, &mut Identities::Owners).map(drop)
 }
 
-fn run_from(first: usize, fs: &dyn FileSystem, ops: &[Op], ids: &mut Identities) -> Result<State> {
+fn run_from(first: usize, on: On<'_>, ops: &[Op], ids: &mut Identities) -> Result<State> {
+    let fs = on.fs;
     let mut state = found(fs, ids)?;
     let mut held = Vec::new();
     for (number, op) in (first..).zip(ops) {
         let before = state.clone();
         state.apply(op, number).map_err(|problem| nonsense(number - first, op, problem))?;
-        act(fs, &before, op, number, &mut held, ids).map_err(Error::fs(op.to_string()))?;
+        act(on, &before, op, number, &mut held, ids)?;
     }
     held.into_iter().for_each(|ino| fs.forget(ino, 1));
     Ok(state)
@@ -256,8 +262,30 @@ fn progress(events: &[Event]) -> Vec<Progress> {
     all
 }
 
-/// Does one operation to the file system. `held` takes a reference on what is kept open.
+/// What operations are done to.
+#[derive(Clone, Copy)]
+struct On<'a> {
+    fs: &'a dyn FileSystem,
+    write_back: &'a dyn Fn() -> Result<()>,
+}
+
+/// Does one operation. `held` takes a reference on what is kept open.
 fn act(
+    on: On<'_>,
+    before: &State,
+    op: &Op,
+    number: usize,
+    held: &mut Vec<Ino>,
+    ids: &mut Identities,
+) -> Result<()> {
+    match op {
+        Op::WriteBack => (on.write_back)(),
+        op => call(on.fs, before, op, number, held, ids).map_err(Error::fs(op.to_string())),
+    }
+}
+
+/// Calls the file system for one operation.
+fn call(
     fs: &dyn FileSystem,
     before: &State,
     op: &Op,
@@ -278,6 +306,13 @@ fn act(
             let at = place(p)?;
             ids.note(at.dir.create(&caller, &at.name, PERM)?.ino(), before.next_id());
             Ok(())
+        }
+        Op::Tmpfile(p) => {
+            let at = place(p)?;
+            let ino = fs.create_unnamed(&caller, at.dir.ino(), PERM)?.attr.ino;
+            let linked = fs.link(ino, at.dir.ino(), &at.name);
+            fs.forget(ino, 1 + u64::from(linked.is_ok()));
+            linked.map(|_| ids.note(ino, before.next_id()))
         }
         Op::Mkdir(p) => {
             let at = place(p)?;
@@ -346,6 +381,12 @@ fn act(
         }
         Op::Fdatasync(p) => fs.fsync(find(p)?.ino(), true),
         Op::Sync => fs.sync(),
+        // Not the file system's own: its caller has done it.
+        Op::WriteBack => Ok(()),
+        Op::Trim => {
+            let all = TrimRange { start: 0, len_bytes: u64::MAX, min_len_bytes: 0 };
+            fs.trim(&all).map(drop)
+        }
     }
 }
 

@@ -1,9 +1,10 @@
 //! What is explored: any file system that can be made, mounted, checked and repaired.
 
 use crate::Result;
+use std::fmt;
 use std::sync::Arc;
 use weft_block::{BlockDevice, Image};
-use weft_patch::{JournalMode, Policy};
+use weft_patch::{Engine, JournalMode, Policy};
 use weft_vfs::FileSystem;
 
 /// A policy as `weft crash --order` names it.
@@ -66,6 +67,53 @@ pub enum Tree {
     Macintosh,
 }
 
+/// A mounted file system under test.
+pub struct Mounted {
+    /// The file system.
+    pub fs: Arc<dyn FileSystem>,
+    write_back: Option<Box<dyn Fn() -> Result<()> + Send + Sync>>,
+}
+
+impl fmt::Debug for Mounted {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        f.debug_struct("Mounted").finish_non_exhaustive()
+    }
+}
+
+impl Mounted {
+    /// A file system that writes back only when it is told to sync.
+    pub fn new(fs: Arc<dyn FileSystem>) -> Self {
+        Self { fs, write_back: None }
+    }
+
+    /// Also says how to run one round of the write-back that a thread would run by age.
+    #[must_use]
+    pub fn with_write_back(self, run: impl Fn() -> Result<()> + Send + Sync + 'static) -> Self {
+        Self { write_back: Some(Box::new(run)), ..self }
+    }
+
+    /// Runs one round of write-back.
+    ///
+    /// # Errors
+    /// [`Error::Fs`](crate::Error::Fs) with `Unsupported` if the file system cannot be told to.
+    pub fn write_back(&self) -> Result<()> {
+        self.write_back.as_ref().map_or_else(unsupported_write_back, |run| run())
+    }
+}
+
+/// One round of an engine's write-back.
+pub(crate) fn write_back(engine: &Engine) -> Result<()> {
+    let io =
+        |e: weft_patch::Error| weft_vfs::Error::Io { errno: e.errno(), message: e.to_string() };
+    engine.write_back().map_err(io).map_err(crate::Error::fs("writeback"))
+}
+
+/// What a file system answers that has no write-back to be run by request.
+pub(crate) fn unsupported_write_back() -> Result<()> {
+    let unsupported = weft_vfs::Error::Unsupported("write-back by request");
+    Err(crate::Error::fs("writeback")(unsupported))
+}
+
 /// A file system under test.
 pub trait Target: Send + Sync {
     /// The volume that every workload begins with.
@@ -90,7 +138,7 @@ pub trait Target: Send + Sync {
     ///
     /// # Errors
     /// Whatever keeps it from being mounted.
-    fn mount(&self, device: Arc<dyn BlockDevice>) -> Result<Arc<dyn FileSystem>>;
+    fn mount(&self, device: Arc<dyn BlockDevice>) -> Result<Mounted>;
 
     /// Checks an unmounted volume with the file system's own checker, which changes nothing;
     /// `None` if it has none. `renames_dirs`: the workload renames directories, which a crash may

@@ -19,6 +19,8 @@ use weft_block::parse_size;
 pub enum Op {
     /// `creat PATH`: a new empty file.
     Creat(String),
+    /// `tmpfile PATH`: a new empty file, made without a name and then given one.
+    Tmpfile(String),
     /// `mkdir PATH`
     Mkdir(String),
     /// `mkfifo PATH`
@@ -61,6 +63,11 @@ pub enum Op {
     Fdatasync(String),
     /// `sync`
     Sync,
+    /// `writeback`: one round of the write-back that age and memory pressure bring, at a moment of
+    /// its own choice. It makes some of what is dirty durable and promises nothing.
+    WriteBack,
+    /// `trim`: gives all free space back to the device.
+    Trim,
 }
 
 impl Op {
@@ -75,6 +82,7 @@ impl fmt::Display for Op {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         match self {
             Self::Creat(p) => write!(f, "creat {p}"),
+            Self::Tmpfile(p) => write!(f, "tmpfile {p}"),
             Self::Mkdir(p) => write!(f, "mkdir {p}"),
             Self::Mkfifo(p) => write!(f, "mkfifo {p}"),
             Self::Write(p, at, n) => write!(f, "write {p} {at} {n}"),
@@ -97,6 +105,8 @@ impl fmt::Display for Op {
             Self::Fsync(p) => write!(f, "fsync {p}"),
             Self::Fdatasync(p) => write!(f, "fdatasync {p}"),
             Self::Sync => f.write_str("sync"),
+            Self::WriteBack => f.write_str("writeback"),
+            Self::Trim => f.write_str("trim"),
         }
     }
 }
@@ -110,6 +120,7 @@ impl FromStr for Op {
         let size = |n: &&str| parse_size(n).map_err(|e| Error::Syntax(format!("{text:?}: {e}")));
         Ok(match words.as_slice() {
             ["creat", p] => Self::Creat(own(p)),
+            ["tmpfile", p] => Self::Tmpfile(own(p)),
             ["mkdir", p] => Self::Mkdir(own(p)),
             ["mkfifo", p] => Self::Mkfifo(own(p)),
             ["write", p, at, n] => Self::Write(own(p), size(at)?, size(n)?),
@@ -138,6 +149,8 @@ impl FromStr for Op {
             ["fsync", p] => Self::Fsync(own(p)),
             ["fdatasync", p] => Self::Fdatasync(own(p)),
             ["sync"] => Self::Sync,
+            ["writeback"] => Self::WriteBack,
+            ["trim"] => Self::Trim,
             _ => return Err(Error::Syntax(format!("{text:?} is no operation of a workload"))),
         })
     }
@@ -193,9 +206,10 @@ mod tests {
     fn a_workload_prints_as_it_was_read() {
         let text = "mkdir A; creat A/x; write A/x 0 6144 | hold A/x; unlink A/x; link A/x B; \
                     symlink t l; falloc A/x 0 1 keep; punch A/x 1 2; chmod A 755; setxattr A n 9; \
-                    removexattr A n; exchange A B; mkfifo p; fdatasync A/x; fsync A; sync";
+                    removexattr A n; exchange A B; mkfifo p; fdatasync A/x; fsync A; writeback; trim; tmpfile q; \
+                    sync";
         let workload: Workload = text.parse().unwrap();
-        assert_eq!((workload.setup.len(), workload.ops.len()), (3, 14));
+        assert_eq!((workload.setup.len(), workload.ops.len()), (3, 17));
         assert_eq!(workload.to_string(), text);
         assert_eq!("write a 1k 2K".parse::<Op>().unwrap(), Op::Write("a".into(), 1024, 2048));
     }

@@ -34,6 +34,12 @@ fn a_journal_keeps_operations_whole_and_in_order() {
     short(HfsTarget::new(Policy::Journal(JournalMode::Metadata)), 500);
 }
 
+/// File data has no order, the trees have theirs: what was synced stays.
+#[test]
+fn async_keeps_what_was_synced() {
+    short(HfsTarget::new(Policy::Async), 1500);
+}
+
 /// Names enough that the catalog has several levels, and its nodes split and merge.
 #[test]
 fn with_a_catalog_of_several_levels() {
@@ -97,7 +103,7 @@ fn a_folder_that_something_was_moved_out_of_is_removed() {
 /// The judges can see: without dependencies the same workloads leave damaged volumes.
 #[test]
 fn without_dependencies_damage_is_found() {
-    let target = Arc::new(HfsTarget::new(Policy::Async));
+    let target = Arc::new(HfsTarget::new(Policy::Async).unordered());
     let config = Config { violations: 20, shrink: false, ..Config::new(target) };
     let report = explore(&config, &|_| {}).unwrap();
     let kinds: BTreeSet<Kind> =
@@ -119,6 +125,12 @@ fn long(policy: Policy, share: u32) {
 #[ignore = "long: make test-long"]
 fn long_soft() {
     long(Policy::Soft, 8);
+}
+
+#[test]
+#[ignore = "long: make test-long"]
+fn long_async() {
+    long(Policy::Async, 16);
 }
 
 #[test]

@@ -6,7 +6,7 @@ use std::sync::{Arc, Mutex};
 use weft_block::{BlockDevice, Image, mix};
 use weft_crash::model::{Body, NodeId, OWNER_BASE};
 use weft_crash::observe::{Identities, Seen, observe};
-use weft_crash::{Error, Findings, Promises, Result, Severity, Target};
+use weft_crash::{Error, Findings, Mounted, Promises, Result, Severity, Target};
 use weft_vfs::{
     Attr, Caller, DirCursor, DirEntry, Entry, FallocateMode, FileKind, FileSystem, Handle, Ino,
     MemFs, OpenFlags, Opened, RenameFlags, SetAttr, StatFs, Walker, XattrSet,
@@ -52,10 +52,11 @@ impl Target for Toy {
         Promises { clean_after_recovery: true, operations_in_order: true, no_stale_data: true }
     }
 
-    fn mount(&self, device: Arc<dyn BlockDevice>) -> Result<Arc<dyn FileSystem>> {
+    fn mount(&self, device: Arc<dyn BlockDevice>) -> Result<Mounted> {
         let mem = MemFs::new();
         let generation = load(&*device, &mem)?;
-        Ok(Arc::new(ToyFs { mem, device, generation: Mutex::new(generation), flaw: self.0 }))
+        let generation = Mutex::new(generation);
+        Ok(Mounted::new(Arc::new(ToyFs { mem, device, generation, flaw: self.0 })))
     }
 
     fn check(&self, device: Arc<dyn BlockDevice>, _: bool) -> Result<Option<Findings>> {

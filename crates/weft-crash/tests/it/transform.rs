@@ -70,7 +70,7 @@ fn cut(policy: Policy, seed: u64, commits: usize, bounds: Bounds) -> usize {
     let device = Arc::new(MemoryDevice::from_image(target.fresh().expect("a volume")));
     let mut histories: Vec<History> = Vec::new();
     {
-        let fs = over(target.mount(device.clone()).expect("mounts"));
+        let fs = over(target.mount(device.clone()).expect("mounts").fs);
         let walker = Walker::new(&fs);
         for directory in [&b"/vault"[..], b"/both"] {
             walker.mkdir(directory, 0o755).expect("a directory");
@@ -86,7 +86,7 @@ fn cut(policy: Policy, seed: u64, commits: usize, bounds: Bounds) -> usize {
     let recorder = Arc::new(Recorder::new(MemoryDevice::from_image(base.clone())));
     {
         let device: Arc<dyn BlockDevice> = recorder.clone();
-        let fs = over(target.mount(device).expect("mounts"));
+        let fs = over(target.mount(device).expect("mounts").fs);
         for _ in 0..commits {
             let file = rng.below(FILES.len() as u64) as usize;
             let history = &mut histories[file];
@@ -111,7 +111,7 @@ fn cut(policy: Policy, seed: u64, commits: usize, bounds: Bounds) -> usize {
             let image = epoch.image(&state).expect("an image");
             let device = Arc::new(MemoryDevice::from_image(image));
             let below = target.mount(device).unwrap_or_else(|e| panic!("{}: {state}: {e}", what()));
-            let fs = over(below);
+            let fs = over(below.fs);
             for History { path, versions } in &histories {
                 let shown = String::from_utf8_lossy(path);
                 let content = Walker::new(&fs)

@@ -1,0 +1,144 @@
+//! Busy directories: names of every length that come, go and move while blocks are written back.
+//!
+//! Each flush leaves an image that a crash may leave. Hundreds of operations on one directory are
+//! judged at every one of them, beside the usual subsets and torn writes of shorter ones.
+
+use crate::ext2::clean;
+use std::sync::Arc;
+use std::time::Duration;
+use weft_crash::{Bounds, Campaign, Config, Ext2Target, HfsTarget, Report, Target};
+use weft_patch::{JournalMode, Policy};
+
+const ORDERED: Policy = Policy::Journal(JournalMode::Ordered);
+
+/// What every flush leaves, and nothing else: hundreds of operations fit into the budget.
+const FLUSHES: Bounds = Bounds { all_subsets_of: 0, samples: 0, tears: 0, states: 1 };
+
+fn given(target: Arc<dyn Target>, workloads: &[&str]) -> Report {
+    let list = workloads.iter().map(|text| text.parse().unwrap()).collect();
+    let states_per_workload = usize::MAX;
+    clean(&Config {
+        campaign: Campaign::Given(list),
+        states_per_workload,
+        e2fsck_every: 1,
+        ..Config::new(target)
+    })
+}
+
+/// The record that takes the place of one that a join has swallowed follows the join: rolled back,
+/// the old length would lead into the middle of the new record.
+#[test]
+fn a_record_in_a_gap_follows_the_lengths_that_made_the_gap() {
+    let (a, b, c, d) = ("a".repeat(21), "b".repeat(22), "c".repeat(4), "d".repeat(15));
+    let last = "e".repeat(21);
+    let moves = format!(
+        "mkdir d | creat d/{a}; rename d/{a} d/{b}; rename d/{b} d/{c}; creat d/{d}; \
+         rename d/{d} d/{last}; sync"
+    );
+    let swallowed = "mkdir d; creat d/aaaaaaaaaaaa; creat d/r | unlink d/aaaaaaaaaaaa; creat d/m; \
+                     unlink d/m; creat d/p; unlink d/r; creat d/nnnnnnnnnnnn";
+    for policy in [Policy::Soft, ORDERED] {
+        given(Arc::new(Ext2Target::new(policy)), &[&moves, swallowed]);
+    }
+}
+
+/// A name that is given again follows the clearing of the entry that had it.
+#[test]
+fn a_name_that_is_given_again_is_never_there_twice() {
+    let long = "n".repeat(60);
+    let before = format!(
+        "mkdir d; mkdir e | creat d/nnnnnnnnnnnnnnnnnnn; creat d/{long}; \
+         rename d/nnnnnnnnnnnnnnnnnnn d/nnnnnnnnn; rename d/nnnnnnnnn e/n"
+    );
+    let made = format!("{before}; creat d/nnnnnnnnn");
+    let linked = format!("{before}; link d/{long} d/nnnnnnnnn");
+    let renamed = format!("{before}; rename d/{long} d/nnnnnnnnn");
+    given(Arc::new(Ext2Target::new(Policy::Soft)), &[&made, &linked, &renamed]);
+}
+
+fn churn(target: Arc<dyn Target>, seed: u64, images: u64) {
+    let config = Config {
+        campaign: Campaign::Churn(200),
+        seed,
+        bounds: FLUSHES,
+        states_per_workload: usize::MAX,
+        images,
+        e2fsck_every: 16,
+        repair_every: 64,
+        ..Config::new(target)
+    };
+    let report = clean(&config);
+    assert!(report.images >= images, "{report:?}");
+}
+
+#[test]
+fn a_busy_directory_under_soft_updates() {
+    churn(Arc::new(Ext2Target::new(Policy::Soft)), 1, 8000);
+    churn(Arc::new(Ext2Target::new(Policy::Soft).block_bytes(4096)), 2, 1500);
+}
+
+#[test]
+fn a_busy_directory_under_a_journal() {
+    churn(Arc::new(Ext2Target::new(ORDERED)), 3, 1000);
+}
+
+#[test]
+fn a_busy_folder_on_hfs() {
+    for policy in [Policy::Soft, ORDERED] {
+        churn(Arc::new(HfsTarget::new(policy)), 4, 500);
+    }
+}
+
+/// Shorter ones with every kind of state: subsets of the writes of an epoch, torn ones.
+#[test]
+fn a_busy_directory_cut_between_flushes() {
+    let config = Config {
+        campaign: Campaign::Churn(40),
+        images: 2000,
+        ..Config::new(Arc::new(Ext2Target::new(Policy::Soft)))
+    };
+    clean(&config);
+}
+
+fn over(target: impl Target + 'static) -> Arc<dyn Target> {
+    Arc::new(target)
+}
+
+fn long(target: &Arc<dyn Target>, share: u32) {
+    let seconds = std::env::var("WEFT_LONG_SECONDS").ok().and_then(|s| s.parse().ok());
+    for (operations, bounds) in [(400, FLUSHES), (60, Bounds::default())] {
+        clean(&Config {
+            campaign: Campaign::Churn(operations),
+            seed: std::process::id().into(),
+            bounds,
+            states_per_workload: if bounds == FLUSHES { usize::MAX } else { 60 },
+            images: u64::MAX,
+            time: Some(Duration::from_secs(seconds.unwrap_or(600)) / (2 * share)),
+            e2fsck_every: 8,
+            repair_every: 64,
+            ..Config::new(Arc::clone(target))
+        });
+    }
+}
+
+#[test]
+#[ignore = "long: make test-long"]
+fn long_churn_soft() {
+    long(&over(Ext2Target::new(Policy::Soft)), 2);
+}
+
+#[test]
+#[ignore = "long: make test-long"]
+fn long_churn_journals() {
+    for mode in [JournalMode::Metadata, JournalMode::Ordered, JournalMode::Full] {
+        long(&over(Ext2Target::new(Policy::Journal(mode))), 9);
+    }
+}
+
+#[test]
+#[ignore = "long: make test-long"]
+fn long_churn_hfs() {
+    for policy in [Policy::Soft, ORDERED] {
+        long(&over(HfsTarget::new(policy)), 6);
+    }
+}
