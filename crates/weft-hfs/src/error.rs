@@ -19,7 +19,7 @@ pub enum Error {
     Corrupt {
         /// Which one.
         structure: String,
-        /// The 512-byte block of the volume it lies in.
+        /// The 512-byte block of the volume it lies in; 0 if that is not known.
         block: u64,
         /// What is wrong with it.
         problem: String,
@@ -94,6 +94,8 @@ impl fmt::Display for Error {
         match self {
             Self::NotHfs { found: 0 } => f.write_str("no HFS volume: the device is too short"),
             Self::NotHfs { found } => write!(f, "no HFS volume: its signature is {found:#06x}"),
+            // Block 0 is a boot block: the place is not known.
+            Self::Corrupt { structure, block: 0, problem } => write!(f, "{structure}: {problem}"),
             Self::Corrupt { structure, block, problem } => {
                 write!(f, "{structure} in block {block}: {problem}")
             }

@@ -57,6 +57,17 @@ pub trait MacVolume: FileSystem {
     /// As [`write_resource`](Self::write_resource).
     fn set_resource_len(&self, ino: Ino, len_bytes: u64) -> Result<()>;
 
+    /// What could not be read so far, as it is damaged, and was passed over: each thing once, in
+    /// words.
+    fn passed_over(&self) -> Vec<String> {
+        Vec::new()
+    }
+
+    /// What must be known of the volume to trust what is read, in words.
+    fn cautions(&self) -> Vec<String> {
+        Vec::new()
+    }
+
     /// What the volume says of itself.
     fn volume_meta(&self) -> VolumeMeta;
 

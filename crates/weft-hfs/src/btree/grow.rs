@@ -62,6 +62,13 @@ impl<P: Copy + PartialEq + core::fmt::Debug> Tree<P> {
         Ok(())
     }
 
+    /// Whether the map has bits for nodes that there are not, or a part that nobody needs.
+    pub(crate) fn map_goes_on(&self) -> bool {
+        let nodes = self.header.nodes as usize;
+        let within = self.map.get(nodes / 8).is_some_and(|byte| byte & (0xff >> (nodes % 8)) != 0);
+        self.map_leads_on || within || self.map.iter().skip(nodes / 8 + 1).any(|byte| *byte != 0)
+    }
+
     /// The nodes that hold the map, node 0 first.
     pub(crate) fn map_nodes(&self) -> impl Iterator<Item = u32> {
         self.map_parts.iter().map(|part| part.node)

@@ -186,6 +186,8 @@ pub struct Tree<P> {
     /// The map of nodes, and where its parts are stored.
     map: Vec<u8>,
     map_parts: Vec<MapPart>,
+    /// The last part leads to another one, which is none.
+    map_leads_on: bool,
     /// For each node what its content waits for, until that is durable.
     needs: HashMap<u32, Befores<P>>,
     /// For each node what made (all of) its content reachable, until that is durable.
@@ -201,6 +203,8 @@ pub struct Tree<P> {
     grown: P,
     /// The node that was last split because its end grew.
     appending: u32,
+    /// Why the header could not be read, of a tree that is opened for its leaves alone.
+    pub(crate) headless: Option<String>,
     /// Counts changes of the places of records.
     pub(crate) version: u64,
 }

@@ -13,6 +13,65 @@ use alloc::vec::Vec;
 use hashbrown::HashMap;
 
 impl<P: Copy + PartialEq + core::fmt::Debug> Tree<P> {
+    fn without_header<S: Store<Patch = P>>(
+        kind: TreeKind,
+        place: Place,
+        extents: Vec<Extent>,
+    ) -> Self {
+        Self {
+            kind,
+            header: Header::default(),
+            extents,
+            place,
+            stored_header: [0; Header::BYTES],
+            map: Vec::new(),
+            map_parts: Vec::new(),
+            map_leads_on: false,
+            needs: HashMap::new(),
+            reach: HashMap::new(),
+            trims: HashMap::new(),
+            seams: HashMap::new(),
+            loose: BTreeMap::new(),
+            grown: S::DURABLE,
+            appending: 0,
+            headless: None,
+            version: 0,
+        }
+    }
+
+    /// A tree whose header cannot be read, for why: without an index, but with all its nodes. For a
+    /// check and a repair, which make the tree anew from its leaves.
+    ///
+    /// # Errors
+    /// [`Error::Corrupt`] for a file without nodes.
+    pub(crate) fn of_leaves<S: Store<Patch = P>>(
+        _: &mut S,
+        kind: TreeKind,
+        place: Place,
+        extents: Vec<Extent>,
+        file_bytes: u32,
+        why: &Error,
+    ) -> Result<Self> {
+        let mut tree = Self::without_header::<S>(kind, place, extents);
+        let blocks: u64 = tree.extents.iter().map(|e| u64::from(e.count)).sum();
+        let there = blocks.saturating_mul(place.blocks_per_alloc);
+        let nodes = (file_bytes / NODE_BYTES as u32).min(u32::try_from(there).unwrap_or(u32::MAX));
+        if nodes == 0 {
+            return Err(why.clone());
+        }
+        tree.header = Header {
+            node_bytes: NODE_BYTES as u16,
+            key_bytes: u16::from(kind.key_bytes()),
+            nodes,
+            ..Header::default()
+        };
+        tree.headless = Some(match why {
+            Error::Corrupt { problem, .. } => format!("its header: {problem}"),
+            e => format!("its header: {e}"),
+        });
+        Ok(tree)
+    }
+
     /// Opens the tree whose file has these extents and this many bytes.
     ///
     /// # Errors
@@ -24,23 +83,7 @@ impl<P: Copy + PartialEq + core::fmt::Debug> Tree<P> {
         extents: Vec<Extent>,
         file_bytes: u32,
     ) -> Result<Self> {
-        let mut tree = Self {
-            kind,
-            header: Header::default(),
-            extents,
-            place,
-            stored_header: [0; Header::BYTES],
-            map: Vec::new(),
-            map_parts: Vec::new(),
-            needs: HashMap::new(),
-            reach: HashMap::new(),
-            trims: HashMap::new(),
-            seams: HashMap::new(),
-            loose: BTreeMap::new(),
-            grown: S::DURABLE,
-            appending: 0,
-            version: 0,
-        };
+        let mut tree = Self::without_header::<S>(kind, place, extents);
         let block = tree.block_of(0)?;
         let raw = s.read(block)?;
         let bad = |problem| Err(Error::corrupt(format!("{} header", kind.name()), block, problem));
@@ -84,6 +127,7 @@ impl<P: Copy + PartialEq + core::fmt::Debug> Tree<P> {
                 .extend(raw.get(part.offset..).iter().flat_map(|r| r.iter().take(part.len_bytes)));
             self.map_parts.push(part);
             if next == 0 || self.map.len() * 8 >= self.header.nodes as usize {
+                self.map_leads_on = next != 0;
                 break;
             }
             if next >= self.header.nodes || self.map_parts.len() > most {

@@ -1,42 +1,92 @@
 //! Walking records in order of their keys.
+//!
+//! The way goes by the index, not by the links of the leaves: so it goes on behind a node that
+//! cannot be read.
 
 use super::Tree;
-use crate::Result;
+use super::node::NodeBuf;
 use crate::store::Store;
+use crate::{Error, Result};
 use core::cmp::Ordering;
 use smallvec::SmallVec;
 
 impl<P: Copy + PartialEq + core::fmt::Debug> Tree<P> {
     /// Calls `each` with key and value of the records from `from` on, until it returns `false`.
-    /// Keys rise at every step; so it ends, whatever the links say.
+    ///
+    /// # Errors
+    /// The first that is met, and those of `each`.
     pub(crate) fn scan<S: Store<Patch = P>>(
         &self,
         s: &mut S,
         from: &[u8],
+        each: impl FnMut(&[u8], &[u8]) -> Result<bool>,
+    ) -> Result<()> {
+        self.scan_past(s, from, Err, each)
+    }
+
+    /// As [`scan`](Self::scan), but tells `damaged` of each node that cannot be read, and goes on
+    /// behind it if that returns `Ok`. It ends, whatever the index says: no node counts twice.
+    pub(crate) fn scan_past<S: Store<Patch = P>>(
+        &self,
+        s: &mut S,
+        from: &[u8],
+        mut damaged: impl FnMut(Error) -> Result<()>,
         mut each: impl FnMut(&[u8], &[u8]) -> Result<bool>,
     ) -> Result<()> {
-        let path = self.find(s, from)?;
-        let Some(step) = path.leaf() else { return Ok(()) };
-        let (mut node, mut index) = (step.node, step.index);
+        if self.header.depth == 0 {
+            return Ok(());
+        }
+        // The index nodes on the way down, each with the entry that comes next.
+        let mut way: SmallVec<[(NodeBuf, usize); 4]> = SmallVec::new();
         let mut last: SmallVec<[u8; 64]> = SmallVec::new();
+        let (mut node, mut height) = (self.header.root, self.header.depth);
+        let mut budget = self.header.nodes;
         loop {
-            let buf = self.load(s, node, 1)?;
-            let view = buf.view();
-            for i in index..view.count() {
-                let key = view.key(i);
-                if !last.is_empty() && self.kind.compare(&last, key) != Ordering::Less {
-                    return Err(self.damaged(node, "its keys are out of order"));
+            let read = match budget.checked_sub(1) {
+                Some(left) => {
+                    budget = left;
+                    self.load(s, node, height)
                 }
-                if !each(key, view.value(i))? {
-                    return Ok(());
+                None => return damaged(self.damaged(node, "its index leads to nodes twice")),
+            };
+            match read {
+                Ok(buf) if height > 1 => {
+                    let at = match buf.view().search(self.kind, from) {
+                        Ok(at) => at,
+                        // Left of everything is the first entry's, too.
+                        Err(at) => at.saturating_sub(1),
+                    };
+                    way.push((buf, at));
                 }
-                last.clear();
-                last.extend_from_slice(key);
+                Ok(buf) => {
+                    let view = buf.view();
+                    let (Ok(first) | Err(first)) = view.search(self.kind, from);
+                    for i in first..view.count() {
+                        let key = view.key(i);
+                        if !last.is_empty() && self.kind.compare(&last, key) != Ordering::Less {
+                            damaged(self.damaged(node, "its keys are out of order"))?;
+                            break;
+                        }
+                        if !each(key, view.value(i))? {
+                            return Ok(());
+                        }
+                        last.clear();
+                        last.extend_from_slice(key);
+                    }
+                }
+                Err(e) => damaged(e)?,
             }
-            node = buf.next();
-            index = 0;
-            if node == 0 {
-                return Ok(());
+            // The next entry on the way back up.
+            loop {
+                let Some((buf, next)) = way.last_mut() else { return Ok(()) };
+                if *next < buf.count() {
+                    node = buf.view().child(*next);
+                    *next += 1;
+                    let below = u16::try_from(way.len()).unwrap_or(u16::MAX);
+                    height = self.header.depth.saturating_sub(below);
+                    break;
+                }
+                way.pop();
             }
         }
     }

@@ -23,6 +23,11 @@ pub(super) fn info_by_name(name: &[u8]) -> FInfo {
 impl Hfs {
     pub(super) fn attr(&self, st: &mut State, s: &mut OpStore<'_, '_>, id: u32) -> Result<Attr> {
         let known = st.known(s, id)?;
+        Ok(self.attr_of(st, id, &known))
+    }
+
+    /// The attributes of what is known.
+    pub(super) fn attr_of(&self, st: &State, id: u32, known: &Known) -> Attr {
         let gone = st.nodes.get(&id).is_some_and(|node| node.gone.is_some());
         let io_bytes = st.vol.mdb().alloc_block_bytes;
         let (kind, perm, size, space, created, modified) = match known {
@@ -39,7 +44,7 @@ impl Hfs {
             }
         };
         let time = self.time(modified);
-        Ok(Attr {
+        Attr {
             ino: Ino(u64::from(id)),
             kind,
             perm,
@@ -54,7 +59,7 @@ impl Hfs {
             mtime: time,
             ctime: time,
             btime: Some(self.time(created)),
-        })
+        }
     }
 
     pub(super) fn do_getattr(&self, ino: Ino) -> FsResult<Attr> {

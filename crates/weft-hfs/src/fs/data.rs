@@ -4,7 +4,7 @@ use super::Hfs;
 use super::STEP_ALLOC_BLOCKS;
 use super::names::plain;
 use super::node::OpenFile;
-use super::store::engine_error;
+use super::store::{device_error, engine_error};
 use crate::layout::{BLOCK_BYTES, FORK_MAX_BYTES, Fork};
 use crate::{Error, Result};
 use weft_patch::Owner;
@@ -208,6 +208,7 @@ impl Hfs {
         let id = plain(ino)?;
         let also = self.look(|st, s| Self::sync_set(st, s, id))?;
         self.engine.sync_owner(Owner(u64::from(id)), &also).map_err(|e| engine_error(&e))?;
-        Ok(())
+        // Where nothing was dirty, nobody has looked.
+        Ok(self.device.check_whole().map_err(|e| device_error(&e))?)
     }
 }

@@ -7,6 +7,7 @@
 //! it is done.
 
 mod attr;
+mod cut;
 mod data;
 mod journal;
 mod lower;
@@ -36,7 +37,7 @@ use std::sync::atomic::{AtomicBool, Ordering};
 use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
 use store::OpStore;
 use weft_block::BlockDevice;
-use weft_patch::{Engine, PatchId};
+use weft_patch::{Engine, Op, PatchId};
 use weft_vfs::Time;
 
 #[cfg(doc)]
@@ -54,6 +55,8 @@ pub struct Hfs {
     clock: Option<Time>,
     /// Where the allocation blocks begin, and blocks of each.
     geometry: (u64, u64),
+    /// File data is written in no order: `async`.
+    loose_data: bool,
     uid: u32,
     gid: u32,
 }
@@ -90,6 +93,14 @@ impl Hfs {
         self.read_only.load(Ordering::Relaxed)
     }
 
+    /// What could not be read and was passed over: of the listings so far, and of opening. Each
+    /// thing once, in words.
+    #[must_use]
+    pub fn damage(&self) -> Vec<String> {
+        let st = self.lock();
+        st.at_opening.iter().cloned().chain(st.vol.passed_over()).collect()
+    }
+
     fn lock(&self) -> MutexGuard<'_, State> {
         // A panic elsewhere has been reported; each change of the volume is whole.
         self.state.lock().unwrap_or_else(PoisonError::into_inner)
@@ -124,7 +135,7 @@ impl Hfs {
     ) -> Result<R> {
         let mut op = self.engine.begin(max_blocks).map_err(|e| store::engine_error(&e))?;
         let mut st = self.lock();
-        f(&mut st, &mut OpStore::new(&mut op, &self.engine, &*self.device, self.geometry))
+        f(&mut st, &mut self.store(&mut op))
     }
 
     /// Runs `f` as one operation. If space is short because what freed it is not durable, it is
@@ -148,7 +159,7 @@ impl Hfs {
         }
         let mut op = self.engine.begin(BLOCKS).map_err(|e| store::engine_error(&e))?;
         let mut st = self.lock();
-        let mut s = OpStore::new(&mut op, &self.engine, &*self.device, self.geometry);
+        let mut s = self.store(&mut op);
         st.vol.set_now(self.date(self.now()));
         let result = f(&mut st, &mut s);
         let finished = st.vol.finish(&mut s);
@@ -159,6 +170,11 @@ impl Hfs {
         }
         finished?;
         result
+    }
+
+    fn store<'a, 'e>(&'e self, op: &'a mut Op<'e>) -> OpStore<'a, 'e> {
+        let store = OpStore::new(op, &self.engine, &*self.device, self.geometry);
+        if self.loose_data { store.with_loose_data() } else { store }
     }
 
     /// Makes freed space available: what freed it becomes durable. Says whether there was any.

@@ -42,7 +42,7 @@ impl Hfs {
             return Ok(self.look(|st, s| {
                 st.folder(s, parent)?;
                 let id = match name {
-                    b".." if parent != ROOT_ID => st.vol.thread(s, parent)?.parent,
+                    b".." if parent != ROOT_ID => st.vol.parent_of(s, parent)?,
                     _ => parent,
                 };
                 st.node(s, id)?.refs += refs;
@@ -54,8 +54,20 @@ impl Hfs {
         Ok(self.look(|st, s| {
             let (key, record) = st.vol.lookup(s, parent, &name)?;
             st.node_of(parent, key.name, &record)?.refs += refs;
-            self.entry(st, s, record.id().unwrap_or(0))
+            self.entry_of(st, s, &record)
         })?)
+    }
+
+    /// The entry of an item whose record was just read, and which has a node.
+    fn entry_of(
+        &self,
+        st: &mut State,
+        s: &mut OpStore<'_, '_>,
+        record: &CatalogRecord,
+    ) -> Result<Entry> {
+        let known = st.known_of(s, record)?;
+        let attr = self.attr_of(st, record.id().unwrap_or(0), &known);
+        Ok(Entry { attr, generation: 0 })
     }
 
     pub(super) fn do_lookup(&self, parent: Ino, name: &[u8]) -> FsResult<Entry> {
@@ -230,7 +242,8 @@ impl Hfs {
         plus: bool,
         each: &mut dyn FnMut(DirEntry<'_>, Option<Entry>) -> bool,
     ) -> FsResult<()> {
-        const BATCH: usize = 128;
+        // About as many as the kernel takes at once: the others are looked at in vain.
+        const BATCH: usize = 32;
         let dir = plain(ino)?;
         let mut at = cursor.0;
         let up = self.look(|st, s| {
@@ -241,7 +254,7 @@ impl Hfs {
             if dir == ROOT_ID {
                 return Ok(Some(ROOT_ID));
             }
-            Ok(st.vol.thread(s, dir).ok().map(|thread| thread.parent))
+            Ok(st.vol.parent_of(s, dir).ok())
         })?;
         for (next, name, id) in [(1, &b"."[..], dir), (2, &b".."[..], up.unwrap_or(dir))] {
             if at < next {
@@ -286,7 +299,7 @@ impl Hfs {
                     let id = record.id().unwrap_or(0);
                     let entry = if plus {
                         st.node_of(dir, name, &record)?.refs += 1;
-                        Some(self.entry(st, s, id)?)
+                        Some(self.entry_of(st, s, &record)?)
                     } else {
                         None
                     };

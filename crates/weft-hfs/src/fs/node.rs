@@ -106,6 +106,8 @@ pub(super) struct State {
     pub cursors: BTreeMap<u32, HashMap<u32, Name>>,
     /// What was found to be damaged.
     pub damage: Option<String>,
+    /// What was passed over when the volume was opened, to be read only.
+    pub at_opening: Vec<String>,
 }
 
 /// What an id leads to.
@@ -125,6 +127,7 @@ impl State {
             next_handle: 1,
             cursors: BTreeMap::new(),
             damage: None,
+            at_opening: Vec::new(),
         }
     }
 
@@ -152,20 +155,35 @@ impl State {
     /// The node with an id, of a file or folder. Folders are found by their threads.
     pub fn node<S: Store<Patch = PatchId>>(&mut self, s: &mut S, id: u32) -> Result<&mut Node> {
         if !self.nodes.contains_key(&id) {
-            let thread = match self.vol.thread(s, id) {
+            let (key, record) = match self.vol.folder(s, id) {
+                Ok((key, dir)) => (key, CatalogRecord::Directory(dir)),
+                Err(Error::NotADirectory) => {
+                    let thread = self.vol.thread(s, id)?;
+                    match self.vol.lookup(s, thread.parent, &thread.name) {
+                        Ok(found) if found.1.id() == Some(id) => found,
+                        Ok(_) | Err(Error::NotFound) => return Err(Error::Stale(id)),
+                        Err(e) => return Err(e),
+                    }
+                }
                 Err(Error::NotFound) => return Err(Error::Stale(id)),
-                other => other?,
+                Err(e) => return Err(e),
             };
-            let (key, record) = match self.vol.lookup(s, thread.parent, &thread.name) {
-                Err(Error::NotFound) => return Err(Error::Stale(id)),
-                other => other?,
-            };
-            if record.id() != Some(id) {
-                return Err(Error::Stale(id));
-            }
             self.node_of(key.parent, key.name, &record)?;
         }
         self.nodes.get_mut(&id).ok_or(Error::Stale(id))
+    }
+
+    /// What is known of an item whose record was just read.
+    pub fn known_of<S: Store<Patch = PatchId>>(
+        &mut self,
+        s: &mut S,
+        record: &CatalogRecord,
+    ) -> Result<Known> {
+        match record {
+            CatalogRecord::Directory(dir) => Ok(Known::Folder(*dir)),
+            // A file in use may be newer in memory.
+            record => self.known(s, record.id().unwrap_or(0)),
+        }
     }
 
     /// What is known of an item.

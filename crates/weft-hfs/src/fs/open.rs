@@ -1,10 +1,11 @@
 //! Opening a volume and leaving it clean; making one.
 
+use super::cut::CutDevice;
 use super::node::State;
 use super::store::{OpStore, engine_error};
 use super::{Hfs, Raw};
 use crate::layout::{Attributes, BLOCK_BYTES, EPOCH_1904_SECS, MDB_BLOCK};
-use crate::store::Device;
+use crate::store::{Bare, Device};
 use crate::volume::Volume;
 use crate::{Error, Result};
 use std::sync::atomic::{AtomicBool, Ordering};
@@ -24,6 +25,9 @@ pub struct OpenOptions {
     /// The journal beside the volume, for a journal policy: made if the device is empty. A volume
     /// that has one must be opened with it.
     pub journal: Option<Arc<dyn BlockDevice>>,
+    /// Under the `Async` policy let the trees be written in no order either, which a power cut does not
+    /// leave whole: for those who prove that they would notice.
+    pub unordered_trees: bool,
     /// Seconds that local time is ahead of UTC: HFS keeps local time.
     pub utc_offset_secs: i32,
     /// What the time is, for volumes that shall come out the same; `None`: the system's clock.
@@ -88,17 +92,80 @@ fn recover(device: &Arc<dyn BlockDevice>, utc_offset_secs: i32, read_only: bool)
     engine.shutdown().map_err(|e| engine_error(&e))
 }
 
+/// A device in memory over one that is only read, on which the volume can be opened: recovered, or
+/// as it is where that fails, or repaired where not even that can be read. Adds to `damage` what
+/// was wrong.
+fn salvaged(
+    device: &Arc<dyn BlockDevice>,
+    options: &OpenOptions,
+    damage: &mut Vec<String>,
+) -> Result<Arc<dyn BlockDevice>> {
+    let over = || Arc::new(Overlay::new(Arc::clone(device))) as Arc<dyn BlockDevice>;
+    // A journal is replayed later, and is all the recovery that is needed.
+    if options.journal.is_some() {
+        return Ok(over());
+    }
+    let recovered = over();
+    let failed = match recover(&recovered, options.utc_offset_secs, true) {
+        Ok(()) => return Ok(recovered),
+        Err(e @ (Error::Corrupt { .. } | Error::Device { .. })) => e,
+        Err(e) => return Err(e),
+    };
+    let as_it_is = over();
+    let raw = Raw(&*as_it_is);
+    let blocks = raw.len_blocks();
+    if Volume::open(&mut Bare::new(raw), blocks).is_ok() {
+        damage.push(format!("the volume was not unmounted, and could not be set right: {failed}"));
+        return Ok(as_it_is);
+    }
+    let repaired = over();
+    match crate::fsck::repair(&*repaired) {
+        Ok(_) if Volume::open(&mut Bare::new(Raw(&*repaired)), blocks).is_ok() => {
+            damage.push(format!("it is shown as a repair would leave it: {failed}"));
+            Ok(repaired)
+        }
+        _ => Err(failed),
+    }
+}
+
+/// The engine's options for an order of writes.
+///
+/// Nodes of the trees hold records of many files, and splits and merges move them: a node that is
+/// written before the one that took its records over takes files away that were synced long ago. So
+/// the trees keep their order in `async`, too; what has none there is file data.
+fn ordered(mut options: EngineOptions) -> EngineOptions {
+    if options.policy == Policy::Async {
+        options.policy = Policy::Soft;
+    }
+    options
+}
+
 impl Hfs {
     /// Opens the volume on a device. One that was not unmounted is recovered first: by its journal
     /// if it has one, else by a pass over its trees.
+    ///
+    /// To be read only, a volume is opened as far as it can be: one that cannot be recovered as it
+    /// is, one with a damaged tree as a repair would leave it, one whose image is cut as far as
+    /// that goes. [`Hfs::damage`] tells of it.
     ///
     /// # Errors
     /// [`Error::NotHfs`], [`Error::Corrupt`], [`Error::Device`].
     pub fn open(device: Arc<dyn BlockDevice>, options: OpenOptions) -> Result<Arc<Self>> {
         let read_only = options.read_only || device.geometry().read_only;
+        let mut damage = Vec::new();
         // What must be recovered is recovered in memory if nothing may be written.
-        let device: Arc<dyn BlockDevice> =
-            if read_only { Arc::new(Overlay::new(device)) } else { device };
+        let device: Arc<dyn BlockDevice> = if read_only {
+            let device = match CutDevice::around(&device) {
+                Some(cut) => {
+                    damage.push(cut.what());
+                    Arc::new(cut) as Arc<dyn BlockDevice>
+                }
+                None => device,
+            };
+            salvaged(&device, &options, &mut damage)?
+        } else {
+            device
+        };
         let journal = options.journal.map(|journal| -> Arc<dyn BlockDevice> {
             if read_only { Arc::new(Overlay::new(journal)) } else { journal }
         });
@@ -106,7 +173,8 @@ impl Hfs {
         if read_only {
             engine_options.policy = Policy::Async;
         }
-        let journaled = matches!(engine_options.policy, Policy::Journal(_));
+        let policy = engine_options.policy;
+        let journaled = matches!(policy, Policy::Journal(_));
         if engine_options.policy == Policy::Journal(JournalMode::Full) {
             return Err(Error::Invalid("an HFS volume's journal holds no file data".into()));
         }
@@ -117,9 +185,13 @@ impl Hfs {
             Some(journal) => super::journal::replay(&device, journal)?,
             None => false,
         };
-        if !replayed {
+        if !replayed && !read_only {
             recover(&device, options.utc_offset_secs, read_only)?;
         }
+        if !options.unordered_trees {
+            engine_options = ordered(engine_options);
+        }
+        let loose_data = policy == Policy::Async;
         let engine = match (&journal, journaled) {
             (Some(journal), true) => super::journal::engine(&device, journal, engine_options),
             _ => Engine::new(Arc::clone(&device), BLOCK_BYTES as u32, engine_options)
@@ -132,8 +204,11 @@ impl Hfs {
         };
         let locked = volume.is_locked();
         let geometry = (u64::from(volume.mdb().first_block), volume.mdb().blocks_per_alloc());
+        let mut state = State::new(volume);
+        state.at_opening = damage;
         let fs = Self {
-            state: Mutex::new(State::new(volume)),
+            state: Mutex::new(state),
+            loose_data,
             engine,
             device,
             read_only: AtomicBool::new(false),
@@ -189,6 +264,7 @@ impl Hfs {
         }
         let damaged = self.lock().damage.is_some();
         if !damaged {
+            self.change_once(|st, s| st.vol.settle_next_id(s))?;
             self.do_sync()?;
             self.change_once(|st, s| st.vol.mark(s, true).map(|_| ()))?;
         }

@@ -23,6 +23,8 @@ pub(super) struct OpStore<'a, 'e> {
     atomic: bool,
     /// Where the allocation blocks begin, and blocks of each.
     geometry: (u64, u64),
+    /// Nothing waits for the data of files.
+    loose_data: bool,
 }
 
 impl<'a, 'e> OpStore<'a, 'e> {
@@ -34,7 +36,14 @@ impl<'a, 'e> OpStore<'a, 'e> {
     ) -> Self {
         let per = u64::from(engine.block_bytes()) / BLOCK_BYTES as u64;
         let atomic = matches!(engine.policy(), Policy::Journal(_));
-        Self { op, engine, device, per, atomic, geometry }
+        Self { op, engine, device, per, atomic, geometry, loose_data: false }
+    }
+
+    /// Lets nothing wait for the data of files. A sync of a file writes its data all the same: it
+    /// owns the blocks.
+    pub fn with_loose_data(mut self) -> Self {
+        self.loose_data = true;
+        self
     }
 
     /// Where a block of the volume lies in the engine's.
@@ -88,7 +97,10 @@ impl Store for OpStore<'_, '_> {
         befores: &[PatchId],
     ) -> Result<PatchId> {
         let (nr, at) = self.place(block);
-        self.op.write(nr, at + offset, bytes, befores).map_err(|e| engine_error(&e))
+        // A change within a node or a bitmap was decided by what else is in it.
+        let block = at..at + BLOCK_BYTES;
+        let written = self.op.write_relying(nr, at + offset, bytes, &[block], befores);
+        written.map_err(|e| engine_error(&e))
     }
 
     fn init(
@@ -101,7 +113,8 @@ impl Store for OpStore<'_, '_> {
         if self.per == 1 {
             self.op.init(nr, content, befores)
         } else {
-            self.op.write(nr, at, content, befores)
+            let block = at..at + BLOCK_BYTES;
+            self.op.write_relying(nr, at, content, &[block], befores)
         }
         .map_err(|e| engine_error(&e))
     }
@@ -135,13 +148,18 @@ impl Store for OpStore<'_, '_> {
             let patch = if self.is_pure(nr) {
                 self.op.write_data(nr, owner, at, now, fresh, &[])
             } else {
-                self.op.write(nr, at, now, &[])
+                let own = at..at + now.len();
+                self.op.write_relying(nr, at, now, &[own], &[])
             }
             .map_err(|e| engine_error(&e))?;
             if patches.last() != Some(&patch) {
                 patches.push(patch);
             }
             (rest, nr, at) = (later, BlockNr(nr.0 + 1), 0);
+        }
+        let tree = [EXTENTS_ID, CATALOG_ID].map(|id| Owner(u64::from(id))).contains(&owner);
+        if self.loose_data && !tree {
+            return Ok(PatchId::DURABLE);
         }
         self.join(&patches)
     }
@@ -252,7 +270,7 @@ impl OpStore<'_, '_> {
 /// A device of weft as the core sees one.
 pub(crate) struct Raw<'d>(pub &'d dyn BlockDevice);
 
-fn device_error(e: &weft_block::Error) -> Error {
+pub(super) fn device_error(e: &weft_block::Error) -> Error {
     Error::Device { errno: e.errno(), message: e.to_string() }
 }
 

@@ -17,7 +17,7 @@ impl MacVolume for Hfs {
             let name = match st.nodes.get(&id).and_then(|node| node.file.as_ref()) {
                 Some(file) => file.name,
                 // A folder that is gone has no thread.
-                None => st.vol.thread(s, id).map_or(Name::EMPTY, |thread| thread.name),
+                None => st.vol.folder(s, id).map_or(Name::EMPTY, |(key, _)| key.name),
             };
             Ok((known, name))
         })?;
@@ -73,6 +73,10 @@ impl MacVolume for Hfs {
 
     fn set_resource_len(&self, ino: Ino, len_bytes: u64) -> Result<()> {
         Ok(self.do_set_len(plain(ino)?, Fork::Resource, len_bytes)?)
+    }
+
+    fn passed_over(&self) -> Vec<String> {
+        self.damage()
     }
 
     fn volume_meta(&self) -> VolumeMeta {

@@ -2,13 +2,15 @@
 
 use super::Problem;
 use super::walk::Found;
+use crate::btree::TreeKind;
 use crate::layout::{
     BAD_BLOCKS_ID, CATALOG_ID, CatalogKey, CatalogRecord, DirectoryRecord, EXTENTS_ID, Extent,
-    ExtentKey, ExtentRecord, FIRST_ID, FORK_MAX_BYTES, FileFlags, FileRecord, Fork, Mdb, Name,
-    ROOT_ID, ROOT_PARENT_ID, ThreadRecord, VOLUME_NAME_MAX_BYTES,
+    ExtentKey, ExtentRecord, FIRST_ID, FORK_MAX_BYTES, FileFlags, FileRecord, Fork, Mdb,
+    NEXT_ID_AHEAD, Name, ROOT_ID, ROOT_PARENT_ID, ThreadRecord, VOLUME_NAME_MAX_BYTES,
 };
 use alloc::collections::BTreeMap;
 use alloc::format;
+use alloc::string::String;
 use alloc::vec;
 use alloc::vec::Vec;
 
@@ -23,6 +25,8 @@ pub(crate) struct Census {
     /// Records of the extents file.
     pub overflow: BTreeMap<(u32, Fork), BTreeMap<u32, ExtentRecord>>,
     pub problems: Vec<Problem>,
+    /// Oddities that every Mac lives with.
+    pub notes: Vec<Problem>,
 }
 
 impl Census {
@@ -38,16 +42,22 @@ impl Census {
                     let of = census.overflow.entry((key.file_id, key.fork)).or_default();
                     of.insert(u32::from(key.block), record);
                 }
-                (Err(e), _) => census.bad(found, format!("{e}")),
-                (_, None) => census.bad(found, "its extents record is too short".into()),
+                (Err(e), _) => census.bad_in(TreeKind::Extents, found, format!("{e}")),
+                (_, None) => {
+                    census.bad_in(TreeKind::Extents, found, "it is too short".into());
+                }
             }
         }
         census
     }
 
-    fn bad(&mut self, found: &Found, what: alloc::string::String) {
+    fn bad(&mut self, found: &Found, what: String) {
+        self.bad_in(TreeKind::Catalog, found, what);
+    }
+
+    fn bad_in(&mut self, tree: TreeKind, found: &Found, what: String) {
         let parent = crate::layout::get32(&found.key, 2);
-        self.problems.push(Problem::Record { parent, block: found.block, what });
+        self.problems.push(Problem::Record { tree, parent, block: found.block, what });
     }
 
     fn take(&mut self, found: &Found) {
@@ -61,6 +71,10 @@ impl Census {
         };
         if key.name.is_empty() != matches!(record, CatalogRecord::Thread(_)) {
             return self.bad(found, "a thread has no name in its key, an item has one".into());
+        }
+        let id = record.id().unwrap_or(key.parent);
+        for field in record.wrong_bytes(&found.value) {
+            self.problems.push(Problem::Field { id, parent: key.parent, name: key.name, field });
         }
         match record {
             CatalogRecord::Thread(thread) => {
@@ -125,7 +139,8 @@ impl Census {
         let mut root = (0_u32, 0_u32);
         let mut highest = FIRST_ID - 1;
         let marks = |record: &CatalogRecord| record.is_marked();
-        for (key, record) in self.items() {
+        let items: Vec<(CatalogKey, CatalogRecord)> = self.items().collect();
+        for (key, record) in items {
             let id = record.id().unwrap_or(0);
             highest = highest.max(id);
             let folder = matches!(record, CatalogRecord::Directory(_));
@@ -145,21 +160,23 @@ impl Census {
                 found.push(Problem::BadName { id, parent: key.parent, name: key.name });
             }
             let thread = self.threads.get(&id);
-            let leads = thread.is_some_and(|t| {
-                t.parent == key.parent && t.name == key.name && t.of_file != folder
-            });
+            // No Mac minds where it leads, as long as it is one.
+            let sound = thread.is_some_and(|t| t.of_file != folder && !t.name.is_empty());
+            let leads = thread.is_some_and(|t| t.parent == key.parent && t.name == key.name);
             match &record {
-                CatalogRecord::Directory(_) if !leads => {
+                CatalogRecord::Directory(_) if !sound => {
                     found.push(Problem::Thread { id, missing: thread.is_none() });
                 }
-                CatalogRecord::File(file) => {
-                    let says = file.flags.contains(FileFlags::THREAD);
-                    if says && thread.is_none() {
-                        found.push(Problem::ThreadFlag { id, parent: key.parent, name: key.name });
-                    } else if thread.is_some() && !leads {
-                        found.push(Problem::Thread { id, missing: false });
-                    }
+                CatalogRecord::File(file)
+                    if thread.is_none() && file.flags.contains(FileFlags::THREAD) =>
+                {
+                    found.push(Problem::ThreadFlag { id, parent: key.parent, name: key.name });
                 }
+                CatalogRecord::File(_) if thread.is_none() => {}
+                CatalogRecord::File(_) if !sound => {
+                    found.push(Problem::Thread { id, missing: false });
+                }
+                _ if !leads => self.notes.push(Problem::Thread { id, missing: false }),
                 _ => {}
             }
             for field in wrong_fields(&record) {
@@ -212,8 +229,10 @@ impl Census {
                 found.push(Problem::Count { what, found: was, right });
             }
         }
-        if mdb.next_id <= highest {
-            let (found_id, right) = (mdb.next_id, highest.saturating_add(1));
+        let least = highest.saturating_add(1);
+        let right = mdb.next_id.clamp(least, least.saturating_add(NEXT_ID_AHEAD));
+        if mdb.next_id != right {
+            let found_id = mdb.next_id;
             found.push(Problem::Count { what: "the next id", found: found_id, right });
         }
         self.problems.append(&mut found);
@@ -227,8 +246,11 @@ impl Census {
 
     /// Checks extents, and returns which allocation blocks are in use.
     pub fn check_extents(&mut self, mdb: &Mdb) -> Vec<bool> {
-        let mut owners =
-            Owners { used: vec![false; usize::from(mdb.alloc_blocks)], problems: Vec::new() };
+        let mut owners = Owners {
+            used: vec![false; usize::from(mdb.alloc_blocks)],
+            problems: Vec::new(),
+            notes: Vec::new(),
+        };
         let empty = BTreeMap::new();
         let overflow = |id, fork| self.overflow.get(&(id, fork)).unwrap_or(&empty);
         let size = mdb.alloc_block_bytes;
@@ -240,6 +262,7 @@ impl Census {
             owners.fork(id, Fork::Data, &first, overflow(id, Fork::Data), bytes / size);
         }
         for (&block, record) in overflow(BAD_BLOCKS_ID, Fork::Data) {
+            owners.slots(BAD_BLOCKS_ID, Fork::Data, record);
             let _ = block;
             for extent in record.iter().filter(|e| e.count > 0) {
                 owners.claim(BAD_BLOCKS_ID, Fork::Data, *extent);
@@ -274,30 +297,29 @@ impl Census {
             }
         }
         self.problems.append(&mut owners.problems);
+        self.notes.append(&mut owners.notes);
         owners.used
     }
 }
 
-/// Names that HFS itself refuses have a colon or are empty; a NUL is only unwise.
+/// Names that HFS itself refuses have a colon or are empty; Apple's checker takes no dots alone. A
+/// NUL is only unwise.
 fn legal(name: &Name) -> bool {
-    !name.is_empty() && !name.as_bytes().contains(&b':')
+    !name.is_empty() && !name.as_bytes().contains(&b':') && !name.is_dots()
 }
 
 fn wrong_fields(record: &CatalogRecord) -> impl Iterator<Item = &'static str> {
     let checks = match record {
+        // Desktop DB and Desktop DF of System 7 have a filTyp, and dirResrv is nobody's business.
         CatalogRecord::File(file) => [
-            (file.version != 0, "filTyp"),
             (file.fork(Fork::Data).start_block != 0, "filStBlk"),
             (file.fork(Fork::Resource).start_block != 0, "filRStBlk"),
             (file.reserved != 0 && !record.is_marked(), "filResrv"),
         ],
-        CatalogRecord::Directory(dir) => [
-            (dir.reserved.iter().any(|&w| w != 0) && !record.is_marked(), "dirResrv"),
-            (dir.flags & 3 != 0, "dirFlags"),
-            (false, ""),
-            (false, ""),
-        ],
-        CatalogRecord::Thread(_) => [(false, ""); 4],
+        CatalogRecord::Directory(dir) => {
+            [(dir.flags & 3 != 0, "dirFlags"), (false, ""), (false, "")]
+        }
+        CatalogRecord::Thread(_) => [(false, ""); 3],
     };
     checks.into_iter().filter(|(wrong, _)| *wrong).map(|(_, field)| field)
 }
@@ -306,9 +328,18 @@ fn wrong_fields(record: &CatalogRecord) -> impl Iterator<Item = &'static str> {
 struct Owners {
     used: Vec<bool>,
     problems: Vec<Problem>,
+    notes: Vec<Problem>,
 }
 
 impl Owners {
+    /// Slots behind the last extent of a record are zero.
+    fn slots(&mut self, id: u32, fork: Fork, record: &ExtentRecord) {
+        let used = record.iter().take_while(|e| e.count > 0).count();
+        if record.iter().skip(used).any(|e| *e != Extent::default()) {
+            self.problems.push(Problem::Slot { id, fork });
+        }
+    }
+
     fn claim(&mut self, id: u32, fork: Fork, extent: Extent) {
         let Extent { start, count } = extent;
         if extent.end() as usize > self.used.len() {
@@ -337,9 +368,12 @@ impl Owners {
         let mut last_key = 0;
         while let Some(extents) = record {
             let before = at;
+            self.slots(id, fork, &extents);
             for extent in extents.iter().take_while(|e| e.count > 0) {
-                if at < want {
-                    self.claim(id, fork, *extent);
+                // Those behind the end are the fork's too.
+                self.claim(id, fork, *extent);
+                if extent.end() as usize == self.used.len() {
+                    self.problems.push(Problem::LastBlock { id, fork });
                 }
                 at += u32::from(extent.count);
             }
@@ -353,9 +387,10 @@ impl Owners {
             let what = "it has fewer blocks than its space";
             self.problems.push(Problem::Lengths { id, fork, what });
         } else if at > want {
-            // As a whole in a record of the extents file, it is left over.
+            // A whole record of the extents file more would be left over. Of a file no Mac minds.
             let what = "it has more blocks than its space";
-            self.problems.push(Problem::Lengths { id, fork, what });
+            let list = if id < FIRST_ID { &mut self.problems } else { &mut self.notes };
+            list.push(Problem::Lengths { id, fork, what });
         }
         for &block in more.keys() {
             let is_part = block <= last_key && block < want;

@@ -1,7 +1,7 @@
 //! What can be wrong with a volume.
 
 use crate::btree::TreeKind;
-use crate::layout::{Fork, Name};
+use crate::layout::{BAD_BLOCKS_ID, CATALOG_ID, EXTENTS_ID, Fork, Name};
 use alloc::string::String;
 use core::fmt;
 
@@ -10,8 +10,14 @@ use core::fmt;
 #[non_exhaustive]
 #[allow(missing_docs)] // the fields are what the sentences below say of them
 pub enum Problem {
+    /// What keeps the volume from being looked at at all.
+    Unreadable { what: String },
     /// A field of the MDB.
     Mdb { what: String },
+    /// The image ends before the volume does.
+    Cut { blocks: u64, least: u64 },
+    /// Sizes that Apple's checker does not take. They are the volume's for good.
+    Geometry { what: String },
     /// The copy of the MDB.
     Copy { what: &'static str },
     /// A node that cannot be read; what was below it is out of reach.
@@ -24,12 +30,14 @@ pub enum Problem {
     Link { tree: TreeKind, node: u32, block: u64 },
     /// The map says otherwise than the tree.
     Map { tree: TreeKind, node: u32, used: bool },
+    /// The map has bits for nodes behind the end of the file, or goes on behind them.
+    MapTail { tree: TreeKind },
     /// A free node that is not zero.
     FreeNode { tree: TreeKind, node: u32, block: u64 },
     /// A field of a tree's header.
     Header { tree: TreeKind, field: &'static str, found: u32, right: u32 },
-    /// A record of the catalog that cannot be read.
-    Record { parent: u32, block: u64, what: String },
+    /// A record of a tree that cannot be read; in the catalog it is of something in folder `parent`.
+    Record { tree: TreeKind, parent: u32, block: u64, what: String },
     /// Two records of one item; this is the one that goes.
     Duplicate { id: u32, parent: u32, name: Name },
     /// A record that was to go when its item was moved, and is the only one.
@@ -56,6 +64,10 @@ pub enum Problem {
     Lengths { id: u32, fork: Fork, what: &'static str },
     /// A record of the extents file of no file, or of blocks behind the end of a fork.
     Extents { id: u32, fork: Fork, block: u32, lone: bool },
+    /// An unused slot of extents that is not zero, or one that is used behind it.
+    Slot { id: u32, fork: Fork },
+    /// An extent that has the last allocation block, which Apple's checker takes for damage.
+    LastBlock { id: u32, fork: Fork },
     /// An extent beyond the end of the volume.
     Range { id: u32, fork: Fork, start: u16, count: u16 },
     /// Blocks that two forks have.
@@ -82,10 +94,30 @@ fn fork_name(fork: Fork) -> &'static str {
     }
 }
 
+/// A fork, in words: those of the trees have no forks to tell apart.
+struct Of(u32, Fork);
+
+impl fmt::Display for Of {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        match (self.0, self.1) {
+            (EXTENTS_ID, Fork::Data) => f.write_str("extents file"),
+            (CATALOG_ID, Fork::Data) => f.write_str("catalog"),
+            (BAD_BLOCKS_ID, Fork::Data) => f.write_str("bad block file"),
+            (id, fork) => write!(f, "{} of file {id}", fork_name(fork)),
+        }
+    }
+}
+
 impl fmt::Display for Problem {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         match self {
             Self::Mdb { what } => write!(f, "MDB: {what}"),
+            Self::Unreadable { what } => f.write_str(what),
+            Self::Cut { blocks, least } => write!(
+                f,
+                "the image is cut: it has {blocks} blocks of 512 bytes, the volume {least} at least"
+            ),
+            Self::Geometry { what } => write!(f, "MDB: {what}"),
             Self::Copy { what } => write!(f, "copy of the MDB: {what}"),
             Self::Node { tree, node, block, what } => {
                 write!(f, "{} node {node} (block {block}): {what}", Tree(*tree))
@@ -107,14 +139,20 @@ impl fmt::Display for Problem {
                 let is = if *used { "in use" } else { "free" };
                 write!(f, "{} map: node {node} is {is}", Tree(*tree))
             }
+            Self::MapTail { tree } => {
+                write!(f, "{} map: it goes on behind the last node", Tree(*tree))
+            }
             Self::FreeNode { tree, node, block } => {
                 write!(f, "{} node {node} (block {block}) is free and not zero", Tree(*tree))
             }
             Self::Header { tree, field, found, right } => {
                 write!(f, "{} header: {field} is {found}, not {right}", Tree(*tree))
             }
-            Self::Record { parent, block, what } => {
+            Self::Record { tree: TreeKind::Catalog, parent, block, what } => {
                 write!(f, "catalog record in folder {parent} (block {block}): {what}")
+            }
+            Self::Record { tree: TreeKind::Extents, parent, block, what } => {
+                write!(f, "extents record of file {parent} (block {block}): {what}")
             }
             Self::Duplicate { id, parent, name } => {
                 write!(f, "item {id} has a second record, {name} in folder {parent}")
@@ -146,9 +184,15 @@ impl fmt::Display for Problem {
             Self::BadName { id, parent, name } => {
                 write!(f, "item {id} in folder {parent} has the impossible name {name}")
             }
-            Self::Lengths { id, fork, what } => {
-                write!(f, "{} of file {id}: {what}", fork_name(*fork))
+            Self::Lengths { id, fork, what } => write!(f, "{}: {what}", Of(*id, *fork)),
+            Self::Slot { id, fork } => {
+                write!(f, "{}: an unused extent is not zero", Of(*id, *fork))
             }
+            Self::LastBlock { id, fork } => write!(
+                f,
+                "{}: it has the last allocation block, which Macs take for damage",
+                Of(*id, *fork)
+            ),
             Self::Extents { id, fork, block, lone: true } => {
                 write!(
                     f,
@@ -163,15 +207,13 @@ impl fmt::Display for Problem {
                     fork_name(*fork)
                 )
             }
-            Self::Range { id, fork, start, count } => write!(
-                f,
-                "{} of file {id}: {count} blocks from {start} on reach beyond the end",
-                fork_name(*fork)
-            ),
+            Self::Range { id, fork, start, count } => {
+                write!(f, "{}: {count} blocks from {start} on reach beyond the end", Of(*id, *fork))
+            }
             Self::Overlap { id, fork, start, count } => write!(
                 f,
-                "{} of file {id}: some of {count} blocks from {start} on are another's too",
-                fork_name(*fork)
+                "{}: some of {count} blocks from {start} on are another's too",
+                Of(*id, *fork)
             ),
             Self::Bitmap { first, count, used } => {
                 let is = if *used { "in use" } else { "free" };
@@ -182,23 +224,34 @@ impl fmt::Display for Problem {
 }
 
 impl Problem {
+    /// Whether a repair does anything about it.
+    #[must_use]
+    pub fn is_repairable(&self) -> bool {
+        !matches!(self, Self::Cut { .. } | Self::Geometry { .. })
+    }
+
     /// What a repair does about it.
     #[must_use]
     pub fn fix(&self) -> &'static str {
         match self {
             Self::Mdb { .. } | Self::Copy { .. } | Self::Count { .. } => "write what is right",
+            Self::Unreadable { .. } => "open the volume by the copy of its MDB, if that is sound",
+            Self::Cut { .. } => "leave it as it is: it can be read as far as it goes",
+            Self::Geometry { .. } => "leave it as it is: only a new volume has other sizes",
             Self::Node { .. } => "make the tree anew from its leaves",
             Self::Stale { .. }
             | Self::IndexKey { .. }
             | Self::Link { .. }
             | Self::Map { .. }
+            | Self::MapTail { .. }
             | Self::FreeNode { .. }
             | Self::Header { .. } => "make the tree anew",
             Self::Record { .. } | Self::Duplicate { .. } => "remove the record",
             Self::Marked { .. } => "clear the mark",
             Self::Thread { .. } => "write a thread",
             Self::LoneThread { .. } => "remove the thread",
-            Self::ThreadFlag { .. } | Self::Field { .. } => "set the field",
+            Self::ThreadFlag { .. } | Self::Field { .. } | Self::Slot { .. } => "set the field",
+            Self::LastBlock { .. } => "move the block elsewhere",
             Self::Folder { .. } => "make the folder's record",
             Self::Orphan { .. } => "move it to a folder of its own",
             Self::Valence { .. } => "count again",

@@ -22,12 +22,13 @@ mod write;
 
 use super::census::Census;
 use super::walk::{Found, Walk, read_node, shape};
-use super::{Report, check_store};
+use super::{Problem, Report, ZeroBeyond, check_store};
 use crate::btree::Tree;
 use crate::layout::{
-    Attributes, BAD_BLOCKS_ID, BLOCK_BYTES, CATALOG_ID, CatalogKey, DirectoryRecord, EXTENTS_ID,
-    Extent, ExtentRecord, FORK_MAX_BYTES, FileFlags, FileRecord, Fork, Header, MDB_BLOCK, Mdb,
-    NODE_BYTES, Name, NodeKind, ROOT_ID, ROOT_PARENT_ID, ThreadRecord, VOLUME_NAME_MAX_BYTES,
+    Attributes, BAD_BLOCKS_ID, BLOCK_BYTES, CATALOG_ID, CatalogKey, CatalogRecord, DirectoryRecord,
+    EXTENTS_ID, Extent, ExtentRecord, FIRST_ID, FORK_MAX_BYTES, FileFlags, FileRecord, Fork,
+    Header, MDB_BLOCK, Mdb, NEXT_ID_AHEAD, NODE_BYTES, Name, NodeKind, ROOT_ID, ROOT_PARENT_ID,
+    ThreadRecord, VOLUME_NAME_MAX_BYTES,
 };
 use crate::store::{Bare, Device, Store};
 use crate::volume::Volume;
@@ -51,19 +52,19 @@ pub struct Repaired {
 /// Checks the volume on a device and repairs what is wrong.
 ///
 /// # Errors
-/// [`Error::NotHfs`] if not even the copy of the MDB can be read; [`Error::Corrupt`] if the header
-/// of a tree is gone; [`Error::NoSpace`]; [`Error::Device`].
+/// [`Error::NotHfs`] if not even the copy of the MDB can be read; [`Error::Corrupt`] if the MDB
+/// leads nowhere; [`Error::NoSpace`]; [`Error::Device`]. An image that is cut is left as it is.
 pub fn repair_on<D: Device>(device: D) -> Result<Repaired> {
     let blocks = device.len_blocks();
-    let mut s = Bare::new(device);
+    let mut s = Bare::new(ZeroBeyond(device));
     let before = match check_store(&mut s, blocks) {
-        Ok(report) if report.is_clean() => {
+        Ok(report) if !report.problems.iter().any(Problem::is_repairable) || is_cut(&report) => {
             return Ok(Repaired { after: report.clone(), before: report, in_place: false });
         }
         Ok(report) => report,
         Err(Error::Device { errno, message }) => return Err(Error::Device { errno, message }),
         Err(e) => {
-            let problem = super::Problem::Mdb { what: format!("{e}") };
+            let problem = Problem::Unreadable { what: format!("{e}") };
             Report { problems: vec![problem], ..Report::default() }
         }
     };
@@ -84,6 +85,10 @@ pub fn repair(device: &dyn weft_block::BlockDevice) -> Result<Repaired> {
     Ok(repaired)
 }
 
+fn is_cut(report: &Report) -> bool {
+    report.problems.iter().any(|p| matches!(p, Problem::Cut { .. }))
+}
+
 /// Opens a volume by its MDB, or by the copy of it.
 fn open_any<S: Store>(s: &mut S, blocks: u64) -> Result<Volume<S::Patch>> {
     let sane = |volume: Volume<S::Patch>| {
@@ -94,13 +99,17 @@ fn open_any<S: Store>(s: &mut S, blocks: u64) -> Result<Volume<S::Patch>> {
         }
         Ok(volume)
     };
-    Volume::open(s, blocks).and_then(sane).or_else(|first| {
+    let open = |s: &mut S| {
+        let mdb = Mdb::parse(s.read(MDB_BLOCK)?)?;
+        Volume::open_trees(s, mdb, blocks, true)
+    };
+    open(s).and_then(sane).or_else(|first| {
         let copy = blocks.checked_sub(2).ok_or(Error::NotHfs { found: 0 })?;
         let raw = s.read(copy)?;
         let Ok(mut mdb) = Mdb::parse(raw) else { return Err(first) };
         // What it does not follow is counted anew.
         mdb.attributes.remove(Attributes::UNMOUNTED);
-        Volume::open_with(s, mdb, blocks).and_then(sane).map_err(|_| first)
+        Volume::open_trees(s, mdb, blocks, true).and_then(sane).map_err(|_| first)
     })
 }
 
@@ -163,12 +172,14 @@ impl Rebuild {
         let mdb = volume.mdb.clone();
         let used = vec![false; usize::from(mdb.alloc_blocks)];
         let census = Census::new(&catalog, &extents);
-        // A tree that stays has a file of exactly its nodes.
+        // A tree that stays has a file of exactly its nodes, and not the last allocation block.
         let size = u64::from(mdb.alloc_block_bytes);
         let whole = |tree: &Tree<S::Patch>| {
             let blocks: u64 = tree.extents.iter().map(|e| u64::from(e.count)).sum();
             let bytes = u64::from(volume.mdb_file_bytes(tree.kind));
-            bytes == blocks * size && bytes == u64::from(tree.header.nodes) * NODE_BYTES as u64
+            bytes == blocks * size
+                && bytes == u64::from(tree.header.nodes) * NODE_BYTES as u64
+                && tree.extents.iter().all(|e| e.end() < u32::from(mdb.alloc_blocks))
         };
         let sound =
             [catalog_sound && whole(&volume.catalog), extents_sound && whole(&volume.extents)];
@@ -201,13 +212,18 @@ impl Rebuild {
         self.longest_free = u32::MAX;
     }
 
+    /// Who has which blocks, of those that may be taken: the last one of the volume may not.
+    fn takeable(&self) -> &[bool] {
+        self.used.split_last().map_or(&[], |(_, rest)| rest)
+    }
+
     /// The first of `count` blocks in a row that nobody has.
     fn free_run(&mut self, count: u16) -> Option<u16> {
         if u32::from(count) > self.longest_free {
             return None;
         }
         let mut run = 0;
-        for (nr, used) in self.used.iter().enumerate() {
+        for (nr, used) in self.takeable().iter().enumerate() {
             run = if *used { 0 } else { run + 1 };
             if run == usize::from(count) {
                 return u16::try_from(nr + 1 - run).ok();
@@ -242,8 +258,9 @@ impl Rebuild {
                 census.folders.insert(id, (CatalogKey::new(thread.parent, thread.name), new(id)));
             }
         }
-        let highest = census.items().filter_map(|(_, r)| r.id()).max().unwrap_or(15);
-        self.mdb.next_id = self.mdb.next_id.max(highest.saturating_add(1)).max(16);
+        let highest = census.items().filter_map(|(_, r)| r.id()).max().unwrap_or(0).max(15);
+        let least = highest.saturating_add(1);
+        self.mdb.next_id = self.mdb.next_id.clamp(least, least.saturating_add(NEXT_ID_AHEAD));
 
         // What is in no folder, or in a ring of folders, gets a folder of its own.
         let lost: Vec<u32> = census
@@ -281,8 +298,9 @@ impl Rebuild {
         let files = census.files.iter_mut().map(|(id, (key, _))| (*id, key));
         let mut keys: Vec<(u32, &mut CatalogKey)> = folders.chain(files).collect();
         for (_, key) in &mut keys {
-            let bytes: Vec<u8> =
-                key.name.as_bytes().iter().map(|&b| if b == b':' { b'-' } else { b }).collect();
+            let dots = key.name.is_dots();
+            let letter = |&b: &u8| if b == b':' || dots { b'-' } else { b };
+            let bytes: Vec<u8> = key.name.as_bytes().iter().map(letter).collect();
             key.name = Name::any(&bytes)?;
         }
         let order = |a: &CatalogKey, b: &CatalogKey| {
@@ -323,14 +341,15 @@ impl Rebuild {
         let old = core::mem::take(&mut census.threads);
         for (&id, (key, dir)) in &mut census.folders {
             dir.valence = valence.get(&id).copied().unwrap_or(0);
-            dir.reserved = [0; 4];
+            if CatalogRecord::Directory(*dir).is_marked() {
+                dir.reserved = [0; 4];
+            }
             dir.flags &= !3;
             let thread = ThreadRecord { of_file: false, parent: key.parent, name: key.name };
             census.threads.insert(id, thread);
         }
         for (&id, (key, file)) in &mut census.files {
             file.reserved = 0;
-            file.version = 0;
             for fork in Fork::ALL {
                 file.fork_mut(fork).start_block = 0;
             }
@@ -420,11 +439,39 @@ impl Rebuild {
                 }
             }
         }
+        self.clear_last_block(s, volume)?;
         for (&id, (_, file)) in &mut self.census.files {
             for fork in Fork::ALL {
                 let extents = self.forks.get(&(id, fork)).map_or(&[][..], Vec::as_slice);
                 fit(file, fork, extents, size);
             }
+        }
+        Ok(())
+    }
+
+    /// Moves what is in the last allocation block elsewhere, if there is room.
+    fn clear_last_block<S: Store>(&mut self, s: &mut S, volume: &Volume<S::Patch>) -> Result<()> {
+        let end = u32::from(self.mdb.alloc_blocks);
+        let has_it = |of: &(u32, Fork), extents: &[Extent]| {
+            of.0 >= FIRST_ID && extents.iter().any(|e| e.count > 0 && e.end() == end)
+        };
+        let Some(of) =
+            self.forks.iter().find(|(of, extents)| has_it(of, extents)).map(|(of, _)| *of)
+        else {
+            return Ok(());
+        };
+        // That block becomes an extent of its own, which is given another block.
+        let Some(extents) = self.forks.get_mut(&of) else { return Ok(()) };
+        let Some(i) = extents.iter().position(|e| e.end() == end) else { return Ok(()) };
+        let Some(whole) = extents.get(i).copied() else { return Ok(()) };
+        let last = Extent { start: self.mdb.alloc_blocks.saturating_sub(1), count: 1 };
+        let rest = Extent { start: whole.start, count: whole.count.saturating_sub(1) };
+        extents.splice(i..=i, [rest, last].into_iter().filter(|e| e.count > 0));
+        let at = i + usize::from(rest.count > 0);
+        if self.copy_extent(s, volume, of, at)? {
+            self.give_back(last);
+        } else if let Some(extents) = self.forks.get_mut(&of) {
+            extents.splice(i..=at, [whole]);
         }
         Ok(())
     }

@@ -4,7 +4,7 @@ use super::Problem;
 use crate::Result;
 use crate::btree::Tree;
 use crate::btree::node::{NodeBuf, View};
-use crate::layout::NodeKind;
+use crate::layout::{HEADER_TYPE_OFFSET, NodeKind};
 use crate::store::Store;
 use alloc::format;
 use alloc::vec;
@@ -67,6 +67,11 @@ impl Walk {
     ) -> Self {
         let depth = tree.header.depth;
         let mut walk = Self { levels: vec![Vec::new(); usize::from(depth)], ..Self::default() };
+        if let Some(what) = &tree.headless {
+            let block = tree.block_of(0).unwrap_or(0);
+            let what = what.clone();
+            walk.damage.push(Problem::Node { tree: tree.kind, node: 0, block, what });
+        }
         if depth > 0 {
             let root = tree.header.root;
             walk.visit(
@@ -235,6 +240,14 @@ pub(crate) fn shape<S: Store<Patch = P>, P: Copy + PartialEq + core::fmt::Debug>
         if !used && s.read(tree.block_of(node)?)?.iter().any(|&b| b != 0) {
             found.push(Problem::FreeNode { tree: kind, node, block: tree.block_of(node)? });
         }
+    }
+    if tree.map_goes_on() {
+        found.push(Problem::MapTail { tree: kind });
+    }
+    let byte = crate::layout::get8(s.read(tree.block_of(0)?)?, HEADER_TYPE_OFFSET);
+    if byte != 0 {
+        let field = "the kind of tree";
+        found.push(Problem::Header { tree: kind, field, found: byte.into(), right: 0 });
     }
     let leaves = walk.levels.first();
     let end = |leaf: Option<&u32>| leaf.copied().unwrap_or(0);

@@ -54,9 +54,14 @@ impl ForkData {
     }
 }
 
+/// `kHFSVolumeJournaledBit` of the volume's attributes.
+const JOURNALED: u32 = 1 << 13;
+
 /// The volume header.
 #[derive(Debug, Clone)]
 pub(super) struct Header {
+    /// The block with the journal's place, of a volume that has a journal.
+    pub journal_info: Option<u32>,
     pub created: u32,
     pub modified: u32,
     pub backed_up: u32,
@@ -80,7 +85,9 @@ impl Header {
         }
         let fork =
             |at: usize| ForkData::parse(bytes.get(at..at + ForkData::BYTES).unwrap_or_default());
+        let journaled = be32(bytes, 4) & JOURNALED != 0;
         let header = Self {
+            journal_info: journaled.then(|| be32(bytes, 12)).filter(|block| *block != 0),
             created: be32(bytes, 16),
             modified: be32(bytes, 20),
             backed_up: be32(bytes, 24),

@@ -44,6 +44,13 @@ impl MacVolume for HfsPlus {
         Err(Error::ReadOnly)
     }
 
+    fn cautions(&self) -> Vec<String> {
+        let pending = self.volume().has_pending_journal();
+        let what = "the volume's journal holds changes that are not at their places, and weft does \
+                    not replay it: what is shown may be older, or not fit together";
+        if pending { vec![what.to_owned()] } else { Vec::new() }
+    }
+
     fn volume_meta(&self) -> VolumeMeta {
         let header = &self.volume().header;
         VolumeMeta {

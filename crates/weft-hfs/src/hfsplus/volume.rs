@@ -1,6 +1,8 @@
 //! Reading trees and forks.
 
-use super::layout::{Extent, ForkData, Header, Item, Node, be16, be32, corrupt, extents, name};
+use super::layout::{
+    Extent, ForkData, Header, Item, Node, be16, be32, be64, corrupt, extents, name,
+};
 use std::cmp::Ordering;
 use std::sync::{Arc, Mutex, PoisonError};
 use weft_block::BlockDevice;
@@ -83,6 +85,36 @@ impl Volume {
             }
         };
         Ok(Self { device, header, overflow, catalog, attributes, recent: Mutex::default() })
+    }
+
+    /// Whether the journal holds changes that are not at their places, as after a crash; also where
+    /// that cannot be told. (TN1150, "Journal": the info block names the journal's place, whose
+    /// header says where its transactions begin and end.)
+    pub fn has_pending_journal(&self) -> bool {
+        const IN_FS: u32 = 1;
+        let Some(block) = self.header.journal_info else { return false };
+        let read = |at: u64| {
+            let mut raw = [0; 512];
+            self.device.read_at(&mut raw, at).ok().map(|()| raw)
+        };
+        let unit = u64::from(self.header.block_bytes);
+        let Some(info) = read(u64::from(block) * unit) else { return true };
+        if be32(&info, 0) & IN_FS == 0 {
+            // On another device: nobody here can tell.
+            return true;
+        }
+        let Some(journal) = read(be64(&info, 36)) else { return true };
+        // The journal has the byte order of the Mac that wrote it.
+        let number = |at: usize, little: bool| {
+            let raw = journal.get(at..at + 8).and_then(|b| b.first_chunk()).copied();
+            raw.map_or(0, |b| if little { u64::from_le_bytes(b) } else { u64::from_be_bytes(b) })
+        };
+        match journal.first_chunk() {
+            Some(b"JNLx") => number(8, false) != number(16, false),
+            Some(b"xLNJ") => number(8, true) != number(16, true),
+            // The flag says that the journal was never used.
+            _ => be32(&info, 0) & (1 << 2) == 0,
+        }
     }
 
     fn place(&self) -> Place<'_> {

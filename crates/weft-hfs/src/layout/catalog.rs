@@ -317,6 +317,21 @@ impl CatalogRecord {
         (raw, len)
     }
 
+    /// What of a record's bytes is not as this record is written, by the fields' names: what no field
+    /// here stands for.
+    pub(crate) fn wrong_bytes(&self, raw: &[u8]) -> impl Iterator<Item = &'static str> + use<> {
+        let len = match self {
+            Self::Directory(_) => DIRECTORY_BYTES,
+            Self::File(_) => FILE_BYTES,
+            Self::Thread(_) => THREAD_BYTES,
+        };
+        let checks = [
+            (get8(raw, 1) != 0, "the second byte of its kind (cdrResrv2)"),
+            (raw.len() != len, "the length of its record"),
+        ];
+        checks.into_iter().filter(|(wrong, _)| *wrong).map(|(_, field)| field)
+    }
+
     /// The id of the item, unless it is a thread.
     #[must_use]
     pub fn id(&self) -> Option<u32> {

@@ -17,10 +17,18 @@ pub const SIGNATURE_HFS: u16 = 0x4244;
 /// `H+`, of the volume embedded in a wrapper.
 pub const SIGNATURE_HFS_PLUS: u16 = 0x482b;
 
+/// The longest clump of files in bytes, where an allocation block is not longer. Apple's checker
+/// has it so.
+pub const CLUMP_MAX_BYTES: u32 = 1 << 20;
+/// How far behind the highest id in use Apple's checker takes `drNxtCNID`.
+pub const NEXT_ID_AHEAD: u32 = 4096;
+
 bitflags! {
     /// `drAtrb`
     #[derive(Debug, Clone, Copy, PartialEq, Eq, Default)]
     pub struct Attributes: u16 {
+        /// None of these is defined on the disk.
+        const RESERVED = 0x7f;
         /// Locked by hardware.
         const HARDWARE_LOCK = 1 << 7;
         /// Unmounted properly: the bitmap and `drNxtCNID` can be relied on.
@@ -213,6 +221,56 @@ impl Mdb {
         u64::from(self.first_block) + u64::from(self.alloc_blocks) * self.blocks_per_alloc()
     }
 
+    /// Blocks of the bitmap as Apple's checker counts them: for as many allocation blocks as the
+    /// whole volume would have.
+    #[must_use]
+    pub fn bitmap_blocks_of(volume_blocks: u64, blocks_per_alloc: u64) -> u64 {
+        (volume_blocks / blocks_per_alloc.max(1)).div_ceil(8 * BLOCK_BYTES as u64)
+    }
+
+    /// The clump of files where none is asked for: four allocation blocks, or one where those are
+    /// too long.
+    #[must_use]
+    pub fn default_clump(alloc_block_bytes: u32) -> u32 {
+        let four = alloc_block_bytes.saturating_mul(4);
+        if four <= CLUMP_MAX_BYTES { four } else { alloc_block_bytes }
+    }
+
+    /// No clump is longer than a quarter of the volume.
+    #[must_use]
+    pub fn clump_limit(&self) -> u64 {
+        u64::from(self.alloc_blocks / 4) * u64::from(self.alloc_block_bytes)
+    }
+
+    /// Whether Apple's checker takes a clump size of files.
+    #[must_use]
+    pub fn takes_file_clump(&self, bytes: u32) -> bool {
+        let size = self.alloc_block_bytes;
+        bytes > 0
+            && bytes.is_multiple_of(size)
+            && (bytes == size || bytes <= CLUMP_MAX_BYTES && u64::from(bytes) <= self.clump_limit())
+    }
+
+    /// Whether Apple's checker takes a clump size of a tree's file.
+    #[must_use]
+    pub fn takes_tree_clump(&self, bytes: u32) -> bool {
+        bytes.is_multiple_of(self.alloc_block_bytes) && u64::from(bytes) <= self.clump_limit()
+    }
+
+    /// Where the copy of the MDB lies: in the last block but one of the volume. `None` if
+    /// allocation blocks lie there, as in an image that is cut: it must not be written then.
+    #[must_use]
+    pub fn copy_block(&self, device_blocks: u64) -> Option<u64> {
+        device_blocks.checked_sub(2).filter(|&copy| copy >= self.end_block())
+    }
+
+    /// Blocks of the volume, as far as the MDB tells: the allocation blocks, the copy of the MDB and
+    /// a block behind it. A device with fewer holds an image that is cut.
+    #[must_use]
+    pub fn least_blocks(&self) -> u64 {
+        self.end_block().saturating_add(2)
+    }
+
     /// Refuses a geometry that cannot be worked with, on a device of `device_blocks`.
     ///
     /// # Errors
@@ -235,7 +293,8 @@ impl Mdb {
         }
         if self.end_block() > device_blocks {
             return bad(format!(
-                "the allocation blocks end at block {}, the device at {device_blocks}",
+                "the image is cut: the volume's allocation blocks end at block {}, the image at \
+                 {device_blocks}",
                 self.end_block()
             ));
         }

@@ -19,11 +19,14 @@ pub use catalog::{
 };
 pub use extent::{EXTENT_RECORD_BYTES, Extent, ExtentKey, ExtentRecord, Fork};
 pub use finder::{DInfo, DXInfo, FInfo, FXInfo, Point, Rect, finder_flags};
-pub use mdb::{Attributes, MDB_BLOCK, MDB_BYTES, Mdb, SIGNATURE_HFS, SIGNATURE_HFS_PLUS};
+pub use mdb::{
+    Attributes, CLUMP_MAX_BYTES, MDB_BLOCK, MDB_BYTES, Mdb, NEXT_ID_AHEAD, SIGNATURE_HFS,
+    SIGNATURE_HFS_PLUS,
+};
 pub use name::{Name, VOLUME_NAME_MAX_BYTES};
 pub use node::{
-    HEADER_MAP_BYTES, HEADER_MAP_OFFSET, HEADER_RECORD_OFFSET, Header, MAP_NODE_BYTES, NODE_BYTES,
-    NodeDescriptor, NodeKind, RECORDS_OFFSET,
+    HEADER_MAP_BYTES, HEADER_MAP_OFFSET, HEADER_RECORD_OFFSET, HEADER_TYPE_OFFSET, Header,
+    MAP_NODE_BYTES, NODE_BYTES, NodeDescriptor, NodeKind, RECORDS_OFFSET,
 };
 
 /// Bytes of a logical block, the unit a device writes atomically.

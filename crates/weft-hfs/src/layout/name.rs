@@ -28,7 +28,7 @@ impl Name {
     /// A name to be given to an item.
     ///
     /// # Errors
-    /// [`Error::NameTooLong`], or [`Error::BadName`] for an empty name, a colon or a NUL.
+    /// [`Error::NameTooLong`], or [`Error::BadName`] for an empty name, `.` and `..`, a colon or a NUL.
     pub fn new(bytes: &[u8]) -> Result<Self> {
         if bytes.is_empty() {
             return Err(Error::BadName("it is empty"));
@@ -39,7 +39,11 @@ impl Name {
         if bytes.contains(&0) {
             return Err(Error::BadName("it has a NUL"));
         }
-        Self::any(bytes)
+        let name = Self::any(bytes)?;
+        if name.is_dots() {
+            return Err(Error::BadName("Apple's checker takes no . and .."));
+        }
+        Ok(name)
     }
 
     /// A name as a volume may have it, however strange.
@@ -63,6 +67,12 @@ impl Name {
             return None;
         }
         Self::any(raw.get(at + 1..at + 1 + len)?).ok()
+    }
+
+    /// Whether it is `.` or `..`.
+    #[must_use]
+    pub fn is_dots(&self) -> bool {
+        matches!(self.as_bytes(), b"." | b"..")
     }
 
     /// Its bytes, in MacRoman.

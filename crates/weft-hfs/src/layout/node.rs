@@ -8,6 +8,8 @@ pub const NODE_BYTES: usize = 512;
 pub const RECORDS_OFFSET: usize = 14;
 /// Where the header record lies in node 0.
 pub const HEADER_RECORD_OFFSET: usize = 14;
+/// Where in node 0 the kind of tree stands (`btreeType` of TN1150), which is 0 on HFS.
+pub const HEADER_TYPE_OFFSET: usize = HEADER_RECORD_OFFSET + 36;
 /// Where the map record lies in node 0.
 pub const HEADER_MAP_OFFSET: usize = 248;
 /// Bytes of the map record in node 0: it covers 2048 nodes.

@@ -136,7 +136,11 @@ impl State {
         };
         let last = (0..BLOCK_BYTES).rfind(differs).unwrap_or(first);
         let nr = BlockNr(u64::from(self.mdb.directory_start) + place as u64);
-        let patch = op.write(nr, first, &block[first..=last], befores).map_err(engine_error)?;
+        // Entries lie one behind the other: where one begins is decided by all before it.
+        let whole = 0..BLOCK_BYTES;
+        let patch = op
+            .write_relying(nr, first, &block[first..=last], &[whole], befores)
+            .map_err(engine_error)?;
         self.directory[place].1 = block;
         Ok(patch)
     }

@@ -49,6 +49,8 @@ fn mdb(plan: &Plan, options: &MkfsOptions) -> Mdb {
     let first = Extent { start: 0, count: extents };
     let second = Extent { start: extents, count: catalog };
     let none = Extent::default();
+    // A tree may be more of a small volume than a clump may be.
+    let tree_clump = |blocks: u16| u32::from(blocks.min(plan.alloc_blocks / 4)) * size;
     Mdb {
         created: options.now,
         modified: options.now,
@@ -58,7 +60,7 @@ fn mdb(plan: &Plan, options: &MkfsOptions) -> Mdb {
         alloc_hint: extents.saturating_add(catalog),
         alloc_blocks: plan.alloc_blocks,
         alloc_block_bytes: size,
-        clump_bytes: options.clump_bytes.unwrap_or(size.saturating_mul(4)),
+        clump_bytes: options.clump_bytes.unwrap_or(Mdb::default_clump(size)),
         first_block: plan.first_block,
         next_id: FIRST_ID,
         free_blocks: plan.alloc_blocks - extents - catalog,
@@ -66,8 +68,8 @@ fn mdb(plan: &Plan, options: &MkfsOptions) -> Mdb {
         backed_up: 0,
         sequence: 0,
         write_count: 0,
-        extents_clump_bytes: u32::from(extents) * size,
-        catalog_clump_bytes: u32::from(catalog) * size,
+        extents_clump_bytes: tree_clump(extents),
+        catalog_clump_bytes: tree_clump(catalog),
         root_dirs: 0,
         files: 0,
         dirs: 0,

@@ -6,7 +6,7 @@
 
 mod build;
 
-use crate::layout::{BLOCK_BYTES, Name, VOLUME_NAME_MAX_BYTES};
+use crate::layout::{CLUMP_MAX_BYTES, Mdb, Name, VOLUME_NAME_MAX_BYTES};
 use crate::store::Device;
 use crate::{Error, Result};
 use alloc::format;
@@ -17,7 +17,7 @@ pub const MIN_BLOCKS: u64 = 800;
 pub const MAX_BLOCKS: u64 = 1 << 32;
 
 /// Trees are not given more than this at once, in bytes, unless an allocation block is longer.
-const CLUMP_MAX_BYTES: u32 = 4 << 20;
+const TREE_CLUMP_MAX_BYTES: u32 = 4 << 20;
 
 /// What a new volume is to be like.
 #[derive(Debug, Clone, PartialEq, Eq)]
@@ -30,8 +30,9 @@ pub struct MkfsOptions {
     pub catalog_bytes: Option<u32>,
     /// Bytes of the extents file at first; `None`: by the size of the volume.
     pub extents_bytes: Option<u32>,
-    /// Bytes that a growing file is given at a time, a multiple of an allocation block; `None`:
-    /// four allocation blocks.
+    /// Bytes that a growing file is given at a time, a multiple of an allocation block, at most
+    /// 1 MiB unless that is one allocation block, and a quarter of the volume; `None`: four
+    /// allocation blocks, or one where that is more than 1 MiB.
     pub clump_bytes: Option<u32>,
     /// When it was made: seconds since 1904, in local time.
     pub now: u32,
@@ -100,8 +101,7 @@ impl Plan {
         };
         // Boot blocks and MDB before the bitmap; the copy of the MDB and an unused block at the end.
         let outside = 3 + 2;
-        let most = (blocks - outside) / per;
-        let bitmap = most.div_ceil(8 * BLOCK_BYTES as u64);
+        let bitmap = Mdb::bitmap_blocks_of(blocks, per);
         let count = (blocks - outside - bitmap) / per;
         let (Ok(alloc_blocks), Ok(first_block), Ok(alloc_block_bytes)) =
             (u16::try_from(count), u16::try_from(3 + bitmap), u32::try_from(per * 512))
@@ -116,10 +116,17 @@ impl Plan {
                  {alloc_block_bytes}"
             ));
         }
+        let quarter = u32::from(alloc_blocks / 4).saturating_mul(alloc_block_bytes);
+        let longest = CLUMP_MAX_BYTES.min(quarter).max(alloc_block_bytes);
+        if let Some(clump) = options.clump_bytes.filter(|&clump| clump > longest) {
+            return bad(format!(
+                "a clump of {clump} bytes: on this volume Apple's checker takes {longest} at most"
+            ));
+        }
         let tree = |wanted: Option<u32>| -> Result<u16> {
             // At least four nodes.
             let by_size = (u32::from(alloc_blocks) / 128)
-                .min(CLUMP_MAX_BYTES / alloc_block_bytes)
+                .min(TREE_CLUMP_MAX_BYTES / alloc_block_bytes)
                 .max(4_u32.div_ceil(alloc_block_bytes / 512));
             let count = wanted.map_or(by_size, |bytes| bytes.div_ceil(alloc_block_bytes)).max(1);
             let most = u32::from(alloc_blocks) / 3;

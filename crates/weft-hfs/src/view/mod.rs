@@ -134,7 +134,12 @@ impl ForkView {
 
     /// What a companion is like, if it is there.
     fn companion(&self, base: Ino, name: &[u8], part: Part) -> Result<Option<Attr>> {
-        let attr = self.inner.getattr(base)?;
+        self.companion_of(&self.inner.getattr(base)?, name, part)
+    }
+
+    /// What a companion of a file with these attributes is like, if it is there.
+    fn companion_of(&self, attr: &Attr, name: &[u8], part: Part) -> Result<Option<Attr>> {
+        let base = attr.ino;
         if !matches!(attr.kind, FileKind::Regular | FileKind::Directory) {
             return Ok(None);
         }
@@ -144,7 +149,7 @@ impl ForkView {
             Part::Resource => attr.kind == FileKind::Regular && meta.resource_bytes > 0,
             Part::Info => !is_zero(&meta.finder_info),
         };
-        Ok(there.then(|| self.companion_attr(&attr, &meta, part)))
+        Ok(there.then(|| self.companion_attr(attr, &meta, part)))
     }
 
     fn companion_attr(&self, base: &Attr, meta: &Meta, part: Part) -> Attr {

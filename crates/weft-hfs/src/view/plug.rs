@@ -13,8 +13,9 @@ use weft_vfs::{
 /// which, the others where among the files.
 const KIND_SHIFT: u32 = 60;
 const WITHIN_KIND: u64 = (1 << KIND_SHIFT) - 1;
-/// How many files are asked for their companions at a time.
-const BATCH: usize = 256;
+/// How many files are asked for their companions at a time: as many entries as the kernel takes at
+/// once, and few more. The others are looked at in vain.
+const BATCH: usize = 32;
 
 /// An AppleDouble that waits for its file is no longer than this, in bytes.
 const ORPHAN_MAX_BYTES: u64 = 256 << 20;
@@ -193,11 +194,13 @@ impl ForkView {
         }
     }
 
-    /// The companions in a directory, from a cursor on.
+    /// The companions in a directory, from a cursor on; with `keep` each that is taken comes with a
+    /// reference.
     fn list_companions(
         &self,
         dir: Ino,
         cursor: DirCursor,
+        keep: bool,
         each: &mut dyn FnMut(DirEntry<'_>, Entry) -> bool,
     ) -> Result<()> {
         let (first, mut from) = match cursor.0 >> KIND_SHIFT {
@@ -205,7 +208,7 @@ impl ForkView {
             kind => (kind, cursor.0 & WITHIN_KIND),
         };
         for (kind, part) in (1..).zip(Part::shown(self.forks)).skip_while(|(k, _)| *k < first) {
-            if !self.list_kind(dir, (kind << KIND_SHIFT, *part), from, each)? {
+            if !self.list_kind(dir, (kind << KIND_SHIFT, *part), from, keep, each)? {
                 break;
             }
             from = 0;
@@ -219,12 +222,13 @@ impl ForkView {
         dir: Ino,
         (kind, part): (u64, Part),
         from: u64,
+        keep: bool,
         each: &mut dyn FnMut(DirEntry<'_>, Entry) -> bool,
     ) -> Result<bool> {
         let mut at = DirCursor(from);
         loop {
             // Files are collected first: the volume may not be asked from within its listing.
-            let mut batch: Vec<(Vec<u8>, Ino, DirCursor)> = Vec::new();
+            let mut batch: Vec<(Vec<u8>, Attr, DirCursor)> = Vec::new();
             let mut seen = 0;
             self.inner.readdir_plus(dir, at, &mut |found, entry| {
                 if seen == BATCH {
@@ -234,17 +238,22 @@ impl ForkView {
                 at = found.next;
                 // The references on `.` and `..` are not given.
                 if found.name != b"." && found.name != b".." {
-                    batch.push((found.name.to_vec(), entry.attr.ino, found.next));
+                    batch.push((found.name.to_vec(), entry.attr, found.next));
                 }
                 true
             })?;
             let mut on = true;
             for (name, base, next) in batch {
+                let mut taken = None;
                 if on {
                     let next = DirCursor(next.0 | kind);
-                    on = self.show_companion(dir, (&name, base, part), next, each)?;
+                    taken = self.show_companion(dir, (&name, &base, part), next, each)?;
+                    on = taken != Some(false);
                 }
-                self.inner.forget(base, 1);
+                // What is shown with a reference has that of its file.
+                if !(keep && taken == Some(true)) {
+                    self.inner.forget(base.ino, 1);
+                }
             }
             if !on || seen == 0 {
                 return Ok(on);
@@ -252,22 +261,22 @@ impl ForkView {
         }
     }
 
-    /// Shows the companion of one file, if it has one; whether to go on.
+    /// Shows the companion of one file, if it has one; whether it was taken.
     fn show_companion(
         &self,
         dir: Ino,
-        (name, base, part): (&[u8], Ino, Part),
+        (name, base, part): (&[u8], &Attr, Part),
         next: DirCursor,
         each: &mut dyn FnMut(DirEntry<'_>, Entry) -> bool,
-    ) -> Result<bool> {
-        let Some(attr) = self.companion(base, name, part)? else { return Ok(true) };
+    ) -> Result<Option<bool>> {
+        let Some(attr) = self.companion_of(base, name, part)? else { return Ok(None) };
         let shown = part.name(name);
         if let Ok(real) = self.inner.lookup(dir, &shown) {
             self.inner.forget(real.attr.ino, 1);
-            return Ok(true);
+            return Ok(None);
         }
         let entry = DirEntry { ino: attr.ino, kind: attr.kind, name: &shown, next };
-        Ok(each(entry, Entry { attr, generation: 0 }))
+        Ok(Some(each(entry, Entry { attr, generation: 0 })))
     }
 }
 
@@ -473,7 +482,7 @@ impl FileSystem for ForkView {
         if !on {
             return Ok(());
         }
-        self.list_companions(ino, cursor, &mut |entry, _| each(entry))
+        self.list_companions(ino, cursor, false, &mut |entry, _| each(entry))
     }
 
     fn readdir_plus(
@@ -492,21 +501,7 @@ impl FileSystem for ForkView {
         if !on {
             return Ok(());
         }
-        self.list_companions(ino, cursor, &mut |found, entry| {
-            // The listing gives its own reference back; this one is the caller's.
-            let (parent, name) = (ino, found.name);
-            let kept = self.lookup_companion(parent, name).ok().flatten();
-            match kept {
-                Some((_, base, _)) => {
-                    let on = each(found, entry);
-                    if !on {
-                        self.inner.forget(base, 1);
-                    }
-                    on
-                }
-                None => true,
-            }
-        })
+        self.list_companions(ino, cursor, true, each)
     }
 
     fn statfs(&self) -> Result<StatFs> {

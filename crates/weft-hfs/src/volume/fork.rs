@@ -56,12 +56,18 @@ impl<P: Copy + PartialEq + core::fmt::Debug> Volume<P> {
         let left = u64::from(len - offset);
         let mut ahead = core::mem::take(&mut file.ahead);
         match ahead.plan(fork, offset.into(), want, left) {
-            Some(more) => {
-                self.read_all(s, file, fork, offset, more)?;
-                if let Some(part) = more.get(..want) {
-                    buf.copy_from_slice(part);
+            Some(more) => match self.read_all(s, file, fork, offset, more) {
+                Ok(()) => {
+                    if let Some(part) = more.get(..want) {
+                        buf.copy_from_slice(part);
+                    }
                 }
-            }
+                // What lies ahead may be damaged, and what was asked for not.
+                Err(_) => {
+                    ahead.forget();
+                    self.read_all(s, file, fork, offset, buf)?;
+                }
+            },
             None => self.read_all(s, file, fork, offset, buf)?,
         }
         file.ahead = ahead;

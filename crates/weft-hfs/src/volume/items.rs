@@ -4,7 +4,7 @@ use super::file::{File, load_map};
 use super::{Befores, Volume};
 use crate::layout::{
     CatalogKey, CatalogRecord, DInfo, DXInfo, DirectoryRecord, Extent, FInfo, FXInfo, FileFlags,
-    FileRecord, Fork, Name, ROOT_ID, ThreadRecord, changed,
+    FileRecord, Fork, Name, ROOT_ID, ThreadRecord, changed, get32,
 };
 use crate::store::Store;
 use crate::{Error, Result};
@@ -112,26 +112,37 @@ impl<P: Copy + PartialEq + core::fmt::Debug> Volume<P> {
         {
             return Ok((key, dir));
         }
-        let thread = self.thread(s, id)?;
-        if thread.of_file {
-            return Err(Error::NotADirectory);
-        }
-        let key = CatalogKey::new(thread.parent, thread.name);
-        match self.record_at(s, &key) {
-            Ok((_, CatalogRecord::Directory(dir))) if dir.id == id => {
-                self.recent.set(Some((id, key, dir)));
-                Ok((key, dir))
+        let (key, dir) = match self.thread(s, id) {
+            Ok(thread) if thread.of_file => return Err(Error::NotADirectory),
+            Ok(thread) => {
+                let key = CatalogKey::new(thread.parent, thread.name);
+                match self.record_at(s, &key) {
+                    Ok((_, CatalogRecord::Directory(dir))) if dir.id == id => (key, dir),
+                    _ => self.stray(s, id)?,
+                }
             }
-            Err(e @ (Error::Corrupt { .. } | Error::Device { .. })) => Err(e),
-            _ => Err(Error::corrupt("catalog", 0, format!("the thread of {id} leads elsewhere"))),
-        }
+            // Neither a thread nor a record: there is no such folder.
+            Err(Error::NotFound) => self.stray(s, id).map_err(|_| Error::NotFound)?,
+            Err(_) => self.stray(s, id)?,
+        };
+        self.recent.set(Some((id, key, dir)));
+        Ok((key, dir))
+    }
+
+    /// The folder that a folder is in.
+    ///
+    /// # Errors
+    /// [`Error::NotFound`], [`Error::Corrupt`].
+    pub fn parent_of<S: Store<Patch = P>>(&self, s: &mut S, id: u32) -> Result<u32> {
+        Ok(self.folder(s, id)?.0.parent)
     }
 
     /// Calls `each` with the items of a folder in order, those behind `after`, until it returns
-    /// `false`. The store must not be used in it.
+    /// `false`. The store must not be used in it. What cannot be read is passed over: see
+    /// [`passed_over`](Self::passed_over).
     ///
     /// # Errors
-    /// [`Error::Corrupt`], and those of `each`.
+    /// Those of `each`.
     pub fn list<S: Store<Patch = P>>(
         &self,
         s: &mut S,
@@ -141,20 +152,26 @@ impl<P: Copy + PartialEq + core::fmt::Debug> Volume<P> {
     ) -> Result<()> {
         let (from, len) = CatalogKey::new(parent, *after).encode();
         let from = from.get(..len).unwrap_or(&from);
-        self.catalog.scan(s, from, |key, value| {
-            let bad = |e: Error| Error::corrupt("catalog", 0, format!("{e}"));
-            let key = CatalogKey::parse(key).map_err(bad)?;
-            if key.parent != parent {
+        let pass = |e: Error| {
+            self.pass_over(format!("folder {parent}: {e}"));
+            Ok(())
+        };
+        self.catalog.scan_past(s, from, pass, |raw_key, value| {
+            if get32(raw_key, 2) != parent {
                 return Ok(false);
             }
-            if key.name.order(after).is_le() {
-                return Ok(true);
+            let read =
+                CatalogKey::parse(raw_key).and_then(|key| Ok((key, CatalogRecord::parse(value)?)));
+            match read {
+                Err(e) => {
+                    let name = raw_key.get(7..).unwrap_or(&[]).escape_ascii();
+                    self.pass_over(format!("folder {parent}, catalog record of {name}: {e}"));
+                    Ok(true)
+                }
+                Ok((_, CatalogRecord::Thread(_))) => Ok(true),
+                Ok((key, _)) if key.name.order(after).is_le() => Ok(true),
+                Ok((key, record)) => each(&key, &record),
             }
-            let record = CatalogRecord::parse(value).map_err(bad)?;
-            if matches!(record, CatalogRecord::Thread(_)) {
-                return Ok(true);
-            }
-            each(&key, &record)
         })
     }
 

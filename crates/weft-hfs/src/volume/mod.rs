@@ -30,7 +30,9 @@ mod grow;
 mod items;
 mod moves;
 mod recover;
+mod salvage;
 mod space;
+mod strays;
 
 pub use file::File;
 pub use items::{Item, New};
@@ -39,12 +41,13 @@ pub use recover::Recovered;
 
 use crate::btree::{Befores, Place, Tree, TreeKind};
 use crate::layout::{
-    Attributes, CATALOG_ID, CatalogKey, DirectoryRecord, Fork, MDB_BLOCK, MDB_BYTES, Mdb, changed,
+    Attributes, CATALOG_ID, CatalogKey, CatalogRecord, DirectoryRecord, FIRST_ID, Fork, MDB_BLOCK,
+    MDB_BYTES, Mdb, NEXT_ID_AHEAD, changed,
 };
 use crate::store::Store;
 use crate::{Error, Result};
 use alloc::vec::Vec;
-use core::cell::Cell;
+use core::cell::{Cell, RefCell};
 use file::{ForkMap, load_map};
 use hashbrown::HashMap;
 use space::Space;
@@ -57,6 +60,12 @@ pub struct Volume<P> {
     mdb_changed: bool,
     /// Operations whose counts were not brought to the store yet.
     uncounted: u32,
+    /// The copy of the MDB is to be written with the next counts.
+    copy_due: bool,
+    /// Folders that their threads do not lead to.
+    strays: RefCell<strays::Strays>,
+    /// What reading has passed over, as it is damaged.
+    passed_over: RefCell<strays::PassedOver>,
     /// The folder that was looked at last, as the catalog has it.
     recent: Cell<Option<(u32, CatalogKey, DirectoryRecord)>>,
     pub(crate) device_blocks: u64,
@@ -86,14 +95,16 @@ impl<P: Copy + PartialEq + core::fmt::Debug> Volume<P> {
             return Err(Error::NotHfs { found: 0 });
         }
         let mdb = Mdb::parse(s.read(MDB_BLOCK)?)?;
-        Self::open_with(s, mdb, device_blocks)
+        Self::open_trees(s, mdb, device_blocks, false)
     }
 
-    /// As [`open`](Self::open), with an MDB that was read or repaired elsewhere.
-    pub(crate) fn open_with<S: Store<Patch = P>>(
+    /// As [`open`](Self::open), with an MDB that was read elsewhere. With `salvage` a tree whose header is damaged is opened for
+    /// its leaves alone: see [`Tree::of_leaves`].
+    pub(crate) fn open_trees<S: Store<Patch = P>>(
         s: &mut S,
         mdb: Mdb,
         device_blocks: u64,
+        salvage: bool,
     ) -> Result<Self> {
         mdb.check(device_blocks)?;
         let mut bitmap = Vec::new();
@@ -106,22 +117,38 @@ impl<P: Copy + PartialEq + core::fmt::Debug> Volume<P> {
         };
         let mut extents_map = ForkMap::default();
         extents_map.push_record(&mdb.extents_file);
-        let extents =
-            Tree::open(s, TreeKind::Extents, place, extents_map.extents(), mdb.extents_file_bytes)?;
-        let catalog_map = load_map(
+        let open = |s: &mut S, kind, extents: Vec<_>, file_bytes| match Tree::open(
+            s,
+            kind,
+            place,
+            extents.clone(),
+            file_bytes,
+        ) {
+            Err(e @ Error::Corrupt { .. }) if salvage => {
+                Tree::of_leaves(s, kind, place, extents, file_bytes, &e)
+            }
+            other => other,
+        };
+        let extents = open(s, TreeKind::Extents, extents_map.extents(), mdb.extents_file_bytes)?;
+        let catalog_map = match load_map(
             s,
             &extents,
             &mdb,
             (CATALOG_ID, Fork::Data),
             &mdb.catalog_file,
             mdb.catalog_file_bytes,
-        )?;
-        let catalog =
-            Tree::open(s, TreeKind::Catalog, place, catalog_map.extents(), mdb.catalog_file_bytes)?;
+        ) {
+            Err(Error::Corrupt { .. }) if salvage => salvage::catalog_map(s, &extents, &mdb),
+            other => other?,
+        };
+        let catalog = open(s, TreeKind::Catalog, catalog_map.extents(), mdb.catalog_file_bytes)?;
         let mut volume = Self {
             stored_mdb: [0; MDB_BYTES],
             mdb_changed: false,
             uncounted: 0,
+            copy_due: false,
+            strays: RefCell::default(),
+            passed_over: RefCell::default(),
             recent: Cell::new(None),
             device_blocks,
             space: Space::new(mdb.alloc_blocks, bitmap),
@@ -189,6 +216,8 @@ impl<P: Copy + PartialEq + core::fmt::Debug> Volume<P> {
     /// Sets when the volume was made and backed up: seconds since 1904, in local time.
     pub fn set_dates(&mut self, created: u32, backed_up: u32) {
         (self.mdb.created, self.mdb.backed_up) = (created, backed_up);
+        // Apple's checker compares the dates of creation.
+        self.copy_due = true;
         self.touch();
     }
 
@@ -221,9 +250,41 @@ impl<P: Copy + PartialEq + core::fmt::Debug> Volume<P> {
         Ok(patch)
     }
 
-    /// Writes the copy of the MDB, as the Mac does when a tree's file has grown.
+    /// Writes the copy of the MDB, as the Mac does when a tree's file has grown. Where the device
+    /// ends too early for one, nothing is written.
     pub(crate) fn write_copy<S: Store<Patch = P>>(&self, s: &mut S, befores: &[P]) -> Result<P> {
-        s.write(self.device_blocks - 2, 0, &self.mdb.encode(), befores)
+        match self.mdb.copy_block(self.device_blocks) {
+            Some(block) => s.write(block, 0, &self.mdb.encode(), befores),
+            None => Ok(S::DURABLE),
+        }
+    }
+
+    /// Sets the next id to one that Apple's checker takes, when many items have been removed: it
+    /// must not be far behind the highest id in use.
+    ///
+    /// # Errors
+    /// [`Error::Corrupt`], [`Error::Device`].
+    pub fn settle_next_id<S: Store<Patch = P>>(&mut self, s: &mut S) -> Result<()> {
+        let ahead = FIRST_ID.saturating_add(NEXT_ID_AHEAD);
+        let items = self.mdb.files.saturating_add(self.mdb.dirs);
+        if self.mdb.next_id <= items.saturating_add(ahead) {
+            return Ok(());
+        }
+        let mut highest = FIRST_ID - 1;
+        let (first, len) = CatalogKey::thread(0).encode();
+        self.catalog.scan(s, first.get(..len).unwrap_or(&first), |_, value| {
+            // What cannot be read is left to a check.
+            if let Ok(Some(id)) = CatalogRecord::parse(value).map(|record| record.id()) {
+                highest = highest.max(id);
+            }
+            Ok(true)
+        })?;
+        let most = highest.saturating_add(1).saturating_add(NEXT_ID_AHEAD);
+        if self.mdb.next_id > most {
+            self.mdb.next_id = most;
+            self.touch();
+        }
+        Ok(())
     }
 
     /// Ends an operation. Bitmap, tree headers and MDB follow from the trees after a cut, so they
@@ -256,6 +317,9 @@ impl<P: Copy + PartialEq + core::fmt::Debug> Volume<P> {
             self.mdb.modified = self.now;
             self.mdb.write_count = self.mdb.write_count.wrapping_add(1);
             self.write_mdb(s, &[])?;
+        }
+        if core::mem::take(&mut self.copy_due) {
+            self.write_copy(s, &[])?;
         }
         Ok(())
     }
@@ -345,7 +409,7 @@ impl<P: Copy + PartialEq + core::fmt::Debug> Volume<P> {
                     }
                     parent
                 }
-                None => self.thread(s, at)?.parent,
+                None => self.parent_of(s, at)?,
             };
         }
         Ok(patches)

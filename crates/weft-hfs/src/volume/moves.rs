@@ -239,7 +239,7 @@ impl<P: Copy + PartialEq + core::fmt::Debug> Volume<P> {
             if at <= ROOT_ID {
                 return Ok(false);
             }
-            at = self.thread(s, at)?.parent;
+            at = self.parent_of(s, at)?;
         }
         Err(Error::corrupt("catalog", 0, "folders lie in each other"))
     }
@@ -255,9 +255,8 @@ impl<P: Copy + PartialEq + core::fmt::Debug> Volume<P> {
             return Err(Error::NameTooLong);
         }
         let (old_key, mut root) = {
-            let thread = self.thread(s, ROOT_ID)?;
-            let key = CatalogKey::new(thread.parent, thread.name);
-            (key, self.record_at(s, &key)?.1)
+            let (key, dir) = self.folder(s, ROOT_ID)?;
+            (key, CatalogRecord::Directory(dir))
         };
         let new_key = CatalogKey::new(old_key.parent, *name);
         if let CatalogRecord::Directory(dir) = &mut root {

@@ -102,9 +102,12 @@ impl<P: Copy + PartialEq + core::fmt::Debug> Volume<P> {
         while self.tidy(s, usize::MAX)? {}
         self.touch();
         self.store_counts(s)?;
-        let copy = Mdb::parse(s.read(self.device_blocks - 2)?);
-        let trees =
-            |m: &Mdb| (m.catalog_file, m.catalog_file_bytes, m.extents_file, m.extents_file_bytes);
+        let Some(copy) = self.mdb.copy_block(self.device_blocks) else { return Ok(done) };
+        let copy = Mdb::parse(s.read(copy)?);
+        let trees = |m: &Mdb| {
+            let files = (m.catalog_file, m.catalog_file_bytes, m.extents_file);
+            (files, m.extents_file_bytes, m.created)
+        };
         if copy.is_err() || copy.is_ok_and(|copy| trees(&copy) != trees(&self.mdb)) {
             self.write_copy(s, &[])?;
         }
@@ -403,6 +406,8 @@ impl<P: Copy + PartialEq + core::fmt::Debug> Volume<P> {
                     self.remove_extents(s, &key, &[])?;
                     done.records += 1;
                 }
+                // Odd, and no danger.
+                Problem::Slot { .. } | Problem::LastBlock { .. } => {}
                 problem => return Err(damage(problem)),
             }
         }

@@ -11,8 +11,9 @@ use hashbrown::HashMap;
 /// Allocation blocks of a volume.
 ///
 /// Two bitmaps: one as it is on the disk, and one of what cannot be taken now. The second has also
-/// those blocks whose freeing is not durable yet, those of deleted files that are still open, and
-/// the windows.
+/// those blocks whose freeing is not durable yet, those of deleted files that are still open, the
+/// windows, and always the volume's last block: by an off-by-one that every Mac shares, Apple's
+/// checker takes a file that has it for damaged.
 #[derive(Debug)]
 pub(crate) struct Space<P> {
     count: u32,
@@ -57,6 +58,9 @@ impl<P: Copy> Space<P> {
                 space.disk_free += 1;
             }
         }
+        if let Some(last) = count.checked_sub(1) {
+            space.set_busy(last, true);
+        }
         // Behind the last block all is taken.
         for nr in count..count.next_multiple_of(64) {
             if let Some(word) = space.busy.get_mut(nr as usize / 64) {
@@ -90,7 +94,7 @@ impl<P: Copy> Space<P> {
     }
 
     fn set_busy(&mut self, nr: u32, busy: bool) {
-        if self.is_busy(nr) == busy {
+        if self.is_busy(nr) == busy || (!busy && nr + 1 == self.count) {
             return;
         }
         if let Some(word) = self.busy.get_mut(nr as usize / 64) {

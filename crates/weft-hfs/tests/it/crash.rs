@@ -318,6 +318,22 @@ fn nearly_full_and_in_pieces() {
     }
 }
 
+/// Whatever the order of writes, what was synced stays: also when the catalog's nodes split and
+/// merge after that, without a sync.
+#[test]
+fn async_keeps_what_was_synced() {
+    for seed in 400..404 {
+        explore(seed, 2 << 20, 900, Policy::Async, 3, |driver| {
+            driver.items = 600;
+            driver.names = 5000;
+            driver.write_bytes = 30;
+            driver.churn = 50;
+            driver.syncs_only_by_test = true;
+            driver.syncs_items = true;
+        });
+    }
+}
+
 #[test]
 fn with_a_journal() {
     let policy = Policy::Journal(JournalMode::Ordered);
@@ -349,12 +365,18 @@ fn seeds_that_lost_items() {
 
 /// The volume and the operations that a seed of the campaign stands for.
 fn campaign(seed: u64) -> usize {
+    campaign_in(seed, None)
+}
+
+/// As [`campaign`], in an order of writes that is not the seed's.
+fn campaign_in(seed: u64, order: Option<Policy>) -> usize {
     let mut rng = Rng::stream(seed, 2);
     let mut pick = |from: &[u64]| from[rng.below(from.len() as u64) as usize];
     let policy = match pick(&[0, 0, 0, 1]) {
         0 => Policy::Soft,
         _ => Policy::Journal(JournalMode::Ordered),
     };
+    let policy = order.unwrap_or(policy);
     let bytes = (400 << 10) + pick(&[0, 1, 2, 3, 4, 5, 6]) * 300_032;
     let items = pick(&[30, 100, 300, 800]);
     let names = items * pick(&[1, 5, 30]);
@@ -376,6 +398,8 @@ fn campaign(seed: u64) -> usize {
 fn a_bit_of_the_campaign() {
     let cuts: usize = (0..6).map(campaign).sum();
     assert!(cuts > 1000, "{cuts}");
+    let cuts: usize = (6..8).map(|seed| campaign_in(seed, Some(Policy::Async))).sum();
+    assert!(cuts > 300, "{cuts}");
 }
 
 /// For an eighth of `WEFT_LONG_SECONDS`, which it shares with the other campaigns.
@@ -388,7 +412,7 @@ fn long_power_cuts() {
     let mut seed = first.unwrap_or(100);
     let mut cuts = 0;
     while std::time::Instant::now() < end {
-        cuts += campaign(seed) + swept(seed);
+        cuts += campaign(seed) + swept(seed) + campaign_in(seed, Some(Policy::Async));
         seed += 1;
     }
     println!("{cuts} cuts");

@@ -168,3 +168,39 @@ fn damaged_volumes_are_errors() {
     }
     assert!(opened > 10 && failed > 10, "{opened} opened, {failed} failed");
 }
+
+/// A journal that a crash has left is said: weft does not replay it.
+#[test]
+fn a_journal_that_was_not_replayed_is_told() {
+    use weft_hfs::streams::MacVolume;
+    let dir = tempfile::tempdir().unwrap();
+    let Some((_, volume)) = made(dir.path()) else { return };
+    let be32 = |v: &[u8], at: usize| u32::from_be_bytes(v[at..at + 4].try_into().unwrap());
+    let unit = be32(&volume, 1024 + 40) as usize;
+    let blocks = volume.len() / unit;
+    let told = |change: &dyn Fn(&mut Vec<u8>)| {
+        let mut volume = volume.clone();
+        // Journaled, with the info block behind the volume, and the journal in the block behind that.
+        volume.resize((blocks + 2) * unit.max(512), 0);
+        let attributes = be32(&volume, 1024 + 4) | 1 << 13;
+        volume[1028..1032].copy_from_slice(&attributes.to_be_bytes());
+        volume[1036..1040].copy_from_slice(&(blocks as u32).to_be_bytes());
+        let info = blocks * unit;
+        volume[info..info + 4].copy_from_slice(&1_u32.to_be_bytes());
+        let journal = (blocks + 1) * unit;
+        volume[info + 36..info + 44].copy_from_slice(&(journal as u64).to_be_bytes());
+        volume[journal..journal + 4].copy_from_slice(b"xLNJ");
+        volume[journal + 8..journal + 16].copy_from_slice(&512_u64.to_le_bytes());
+        volume[journal + 16..journal + 24].copy_from_slice(&512_u64.to_le_bytes());
+        change(&mut volume);
+        HfsPlus::open(device(&volume), OpenOptions::default()).unwrap().cautions()
+    };
+    let journal = (blocks + 1) * unit;
+    assert!(told(&|_| {}).is_empty(), "an empty journal");
+    let said = told(&|v| v[journal + 17] = 9);
+    assert!(said.len() == 1 && said[0].contains("journal"), "{said:?}");
+    // As a Mac of the other byte order writes it.
+    assert!(told(&|v| v[journal..journal + 4].copy_from_slice(b"JNLx")).is_empty());
+    let plain = HfsPlus::open(device(&volume), OpenOptions::default()).unwrap();
+    assert!(plain.cautions().is_empty(), "no journal at all");
+}

@@ -1,5 +1,7 @@
 //! The integration tests of weft-hfs.
 
+mod apple;
+mod beyond_damage;
 mod conformance;
 mod crash;
 mod damage;

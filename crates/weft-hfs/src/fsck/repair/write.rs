@@ -74,7 +74,9 @@ impl Rebuild {
         s.write(MDB_BLOCK, 0, &mdb, &[])?;
         s.flush()?;
         self.write_bitmap(s)?;
-        s.write(device_blocks - 2, 0, &mdb, &[])?;
+        if let Some(copy) = self.mdb.copy_block(device_blocks) {
+            s.write(copy, 0, &mdb, &[])?;
+        }
         s.flush()?;
         Ok(in_place)
     }
@@ -159,7 +161,7 @@ impl Rebuild {
 
     fn free_runs(&self) -> Vec<Extent> {
         let mut runs: Vec<Extent> = Vec::new();
-        for (nr, _) in self.used.iter().enumerate().filter(|(_, used)| !**used) {
+        for (nr, _) in self.takeable().iter().enumerate().filter(|(_, used)| !**used) {
             let Ok(nr) = u16::try_from(nr) else { break };
             match runs.last_mut() {
                 Some(run) if run.end() == u32::from(nr) => run.count += 1,
@@ -223,15 +225,26 @@ impl Rebuild {
     /// The MDB of a volume that is sound, and was unmounted.
     fn new_mdb(&mut self) -> [u8; crate::layout::MDB_BYTES] {
         let size = self.mdb.alloc_block_bytes;
-        for clump in [
-            &mut self.mdb.clump_bytes,
-            &mut self.mdb.extents_clump_bytes,
-            &mut self.mdb.catalog_clump_bytes,
+        if !self.mdb.takes_file_clump(self.mdb.clump_bytes) {
+            self.mdb.clump_bytes = Mdb::default_clump(size);
+        }
+        if !self.mdb.takes_file_clump(self.mdb.clump_bytes) {
+            self.mdb.clump_bytes = size;
+        }
+        let limit = u32::try_from(self.mdb.clump_limit()).unwrap_or(u32::MAX) / size * size;
+        for (file_bytes, clump) in [
+            (self.mdb.extents_file_bytes, &mut self.mdb.extents_clump_bytes),
+            (self.mdb.catalog_file_bytes, &mut self.mdb.catalog_clump_bytes),
         ] {
-            if *clump == 0 || !clump.is_multiple_of(size) {
-                *clump = (*clump / size).max(1) * size;
+            if !clump.is_multiple_of(size) || *clump > limit {
+                *clump = file_bytes.min(limit) / size * size;
             }
         }
+        if !self.mdb.is_wrapper() {
+            self.mdb.embed_signature = 0;
+            self.mdb.embed_extent = Extent::default();
+        }
+        self.mdb.attributes.remove(Attributes::RESERVED);
         let free = self.used.iter().filter(|used| !**used).count();
         self.mdb.free_blocks = u16::try_from(free).unwrap_or(u16::MAX);
         self.mdb.attributes.insert(Attributes::UNMOUNTED);

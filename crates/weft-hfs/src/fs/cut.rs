@@ -1,0 +1,56 @@
+//! An image that ends before its volume does, to be read as far as it goes.
+
+use crate::layout::{BLOCK_BYTES, MDB_BLOCK, Mdb};
+use std::io;
+use std::sync::Arc;
+use weft_block::{BlockDevice, Error, Geometry, Result};
+
+/// A device as long as the volume on it: what the image does not have cannot be read.
+pub(super) struct CutDevice {
+    image: Arc<dyn BlockDevice>,
+    len_bytes: u64,
+}
+
+impl CutDevice {
+    /// The device, if the MDB on it tells of a longer volume.
+    pub fn around(image: &Arc<dyn BlockDevice>) -> Option<Self> {
+        let mut raw = [0; BLOCK_BYTES];
+        image.read_at(&mut raw, MDB_BLOCK * BLOCK_BYTES as u64).ok()?;
+        let mdb = Mdb::parse(&raw).ok()?;
+        let len_bytes = mdb.least_blocks().checked_mul(BLOCK_BYTES as u64)?;
+        let sound = mdb.check(mdb.least_blocks()).is_ok();
+        // Where only the copy of the MDB is missing, nothing of the volume is.
+        let cut = mdb.end_block() > image.geometry().len_bytes / BLOCK_BYTES as u64;
+        (sound && cut).then(|| Self { image: Arc::clone(image), len_bytes })
+    }
+
+    /// What is said of it.
+    pub fn what(&self) -> String {
+        let (there, least) = (self.image.geometry().len_bytes, self.len_bytes);
+        format!("the image is cut: it ends after {there} bytes, its volume has {least} at least")
+    }
+}
+
+impl BlockDevice for CutDevice {
+    fn geometry(&self) -> Geometry {
+        Geometry { len_bytes: self.len_bytes, read_only: true, ..self.image.geometry() }
+    }
+
+    fn read_at(&self, buf: &mut [u8], offset: u64) -> Result<()> {
+        let there = self.image.geometry().len_bytes;
+        let len_bytes = buf.len() as u64;
+        if offset.checked_add(len_bytes).is_none_or(|end| end > there) {
+            let source = io::Error::other(format!("the image is cut: it ends at byte {there}"));
+            return Err(Error::Io { op: "read", offset, len_bytes, source });
+        }
+        self.image.read_at(buf, offset)
+    }
+
+    fn write_at(&self, _: &[u8], _: u64) -> Result<()> {
+        Err(Error::ReadOnly)
+    }
+
+    fn flush(&self) -> Result<()> {
+        Ok(())
+    }
+}

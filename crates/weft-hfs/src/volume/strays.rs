@@ -1,0 +1,90 @@
+//! Folders that their threads do not lead to, and what reading passes over.
+//!
+//! A folder is found by its thread. Real disks have threads with another name than the folder's (no
+//! Mac minds), and damaged ones none or one that leads elsewhere. Such a folder is looked for in the
+//! whole catalog, once.
+
+use super::Volume;
+use crate::layout::{CatalogKey, CatalogRecord, DirectoryRecord};
+use crate::store::Store;
+use crate::{Error, Result};
+use alloc::format;
+use alloc::string::String;
+use alloc::vec::Vec;
+use hashbrown::{HashMap, HashSet};
+
+/// Where folders were found without their threads.
+#[derive(Debug, Default)]
+pub(super) struct Strays {
+    keys: HashMap<u32, CatalogKey>,
+    /// The version of the catalog that was gone through.
+    seen: Option<u64>,
+}
+
+/// What has been passed over: a few in words, and how many in all.
+#[derive(Debug, Default)]
+pub(super) struct PassedOver {
+    known: HashSet<String>,
+    told: Vec<String>,
+}
+
+/// More than so many are not told apart: a hostile volume may have any number.
+const TOLD_MAX: usize = 1000;
+
+impl<P: Copy + PartialEq + core::fmt::Debug> Volume<P> {
+    /// Notes that something damaged has been passed over.
+    pub(super) fn pass_over(&self, what: String) {
+        let mut over = self.passed_over.borrow_mut();
+        if over.told.len() < TOLD_MAX && over.known.insert(what.clone()) {
+            over.told.push(what);
+        }
+    }
+
+    /// What reading has passed over so far, as it is damaged: each thing once.
+    #[must_use]
+    pub fn passed_over(&self) -> Vec<String> {
+        self.passed_over.borrow().told.clone()
+    }
+
+    /// A folder that its thread does not lead to.
+    pub(super) fn stray<S: Store<Patch = P>>(
+        &self,
+        s: &mut S,
+        id: u32,
+    ) -> Result<(CatalogKey, DirectoryRecord)> {
+        let at = |s: &mut S, key: CatalogKey| match self.record_at(s, &key) {
+            Ok((_, CatalogRecord::Directory(dir))) if dir.id == id => Some((key, dir)),
+            _ => None,
+        };
+        let known = self.strays.borrow().keys.get(&id).copied();
+        if let Some(found) = known.and_then(|key| at(s, key)) {
+            return Ok(found);
+        }
+        let version = self.catalog.version;
+        if self.strays.borrow().seen != Some(version) {
+            let keys = self.all_folders(s)?;
+            *self.strays.borrow_mut() = Strays { keys, seen: Some(version) };
+        }
+        let found = self.strays.borrow().keys.get(&id).copied();
+        found
+            .and_then(|key| at(s, key))
+            .ok_or_else(|| Error::corrupt("catalog", 0, format!("nothing leads to folder {id}")))
+    }
+
+    /// The keys of all folders, as far as the catalog can be read.
+    fn all_folders<S: Store<Patch = P>>(&self, s: &mut S) -> Result<HashMap<u32, CatalogKey>> {
+        let mut keys = HashMap::new();
+        let (first, len) = CatalogKey::thread(0).encode();
+        let first = first.get(..len).unwrap_or(&first);
+        let on = |_| Ok(());
+        self.catalog.scan_past(s, first, on, |key, value| {
+            if let (Ok(key), Ok(CatalogRecord::Directory(dir))) =
+                (CatalogKey::parse(key), CatalogRecord::parse(value))
+            {
+                keys.entry(dir.id).or_insert(key);
+            }
+            Ok(true)
+        })?;
+        Ok(keys)
+    }
+}
