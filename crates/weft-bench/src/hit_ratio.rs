@@ -140,7 +140,8 @@ fn report(section: &mut Section, peers: &Peers, traces: &[Trace], rows: &[Row]) 
          simulator ships them. Those with a colon are synthetic, 200,000 uses, seed {SEED}. \
          *weft* is the code that the cache runs. *libCacheSim* and *Caffeine* are the simulators of \
          the algorithms' authors: `libcachesim` 0.3.5 of PyPI, and `simulator` 3.1.8 of Maven \
-         Central with the policy `HillClimberWindowTinyLfu`, strategy `simple`. The seed's policy is \
+         Central with the policy `HillClimberWindowTinyLfu`, strategy `simple`, the one of the \
+         Caffeine library; weft chooses the window by small models instead. The seed's policy is \
          set-associative LRU, 1024 ways in its code and 16 in its setup script."
     ));
     if peers.python.is_none() {

@@ -1,32 +1,36 @@
 //! The cache itself: a device, the state, and the locks around what is one at a time.
 
+use crate::check::Finding;
 use crate::format::superblock::Superblock;
+use crate::lock::{Guard, Lock, LockOrder, Rank};
 use crate::options::OpenOptions;
 use crate::origin::Origin;
 use crate::state::{Pins, State};
 use crate::stats::{Count, Counters, Stats};
-use crate::{Error, ORIGINS_MAX, Result};
+use crate::{Error, Result};
 use std::sync::atomic::{AtomicUsize, Ordering};
-use std::sync::{Arc, Condvar, Mutex, MutexGuard, PoisonError};
+use std::sync::{Arc, Condvar};
 use weft_block::BlockDevice;
 
 /// An open cache. Origins are [attached](Cache::attach) to it; what is read and written through
 /// the [`CachedDevice`](crate::CachedDevice) that this gives is cached.
 ///
-/// Locks, in the order in which they may be taken: `writing_back`, `checkpointing`, `committing`,
-/// `loader`, the state. No I/O is done under the state's.
+/// The order in which its locks may be taken is that of `crate::lock`, which checks it.
 pub struct Cache {
     pub(crate) device: Arc<dyn BlockDevice>,
     pub(crate) options: OpenOptions,
-    state: Mutex<State>,
+    /// The findings of the last opening.
+    pub(crate) findings: Vec<Finding>,
+    pub(crate) order: LockOrder,
+    state: Lock<State>,
     changed: Condvar,
     waiting: AtomicUsize,
-    pub(crate) committing: Mutex<()>,
-    pub(crate) checkpointing: Mutex<()>,
-    pub(crate) loader: Mutex<()>,
-    pub(crate) writing_back: Mutex<crate::writeback::Pace>,
-    /// By number; those that are attached.
-    pub(crate) origins: Mutex<[Option<Arc<Origin>>; ORIGINS_MAX]>,
+    pub(crate) attaching: Lock<()>,
+    pub(crate) resizing: Lock<()>,
+    pub(crate) writing_back: Lock<crate::writeback::Pace>,
+    pub(crate) checkpointing: Lock<()>,
+    pub(crate) committing: Lock<()>,
+    pub(crate) loader: Lock<()>,
     pub(crate) pins: Arc<Pins>,
     pub(crate) counters: Arc<Counters>,
     pub(crate) workers: crate::workers::Workers,
@@ -44,32 +48,37 @@ impl Cache {
         options: OpenOptions,
         state: State,
     ) -> Self {
+        let order = LockOrder::new();
         Self {
             device,
             options,
+            findings: Vec::new(),
+            order,
             pins: Arc::clone(&state.pins),
             counters: Arc::clone(&state.counters),
-            state: Mutex::new(state),
+            state: Lock::new(order, Rank::State, state),
             changed: Condvar::new(),
             waiting: AtomicUsize::new(0),
-            committing: Mutex::default(),
-            checkpointing: Mutex::default(),
-            loader: Mutex::default(),
-            writing_back: Mutex::default(),
-            origins: Mutex::default(),
+            attaching: Lock::new(order, Rank::Attaching, ()),
+            resizing: Lock::new(order, Rank::Resizing, ()),
+            writing_back: Lock::new(order, Rank::WritingBack, crate::writeback::Pace::default()),
+            checkpointing: Lock::new(order, Rank::Checkpointing, ()),
+            committing: Lock::new(order, Rank::Committing, ()),
+            loader: Lock::new(order, Rank::Loader, ()),
             workers: crate::workers::Workers::default(),
         }
     }
 
-    /// The state. A thread that panicked under this lock has broken an invariant: go no further.
-    pub(crate) fn lock(&self) -> MutexGuard<'_, State> {
-        self.state.lock().expect("no thread panics under this lock")
+    /// The state.
+    #[cfg_attr(debug_assertions, track_caller)]
+    pub(crate) fn lock(&self) -> Guard<'_, State> {
+        self.state.lock()
     }
 
     /// Waits until something has changed.
-    pub(crate) fn wait<'a>(&self, st: MutexGuard<'a, State>) -> MutexGuard<'a, State> {
+    pub(crate) fn wait<'a>(&self, st: Guard<'a, State>) -> Guard<'a, State> {
         self.waiting.fetch_add(1, Ordering::SeqCst);
-        let st = self.changed.wait(st).expect("no thread panics under this lock");
+        let st = st.wait(&self.changed);
         self.waiting.fetch_sub(1, Ordering::SeqCst);
         st
     }
@@ -82,6 +91,7 @@ impl Cache {
     }
 
     pub(crate) fn read_cache(&self, buf: &mut [u8], offset: u64) -> Result<()> {
+        self.order.before_io();
         self.device.read_at(buf, offset).map_err(|error| {
             self.counters.cache_errors.add(1);
             Error::CacheDevice(error)
@@ -92,6 +102,7 @@ impl Cache {
         if buf.is_empty() {
             return Ok(());
         }
+        self.order.before_io();
         self.counters.flash_bytes_written.add(buf.len() as u64);
         self.device.write_at(buf, offset).map_err(|error| {
             self.counters.cache_errors.add(1);
@@ -100,6 +111,7 @@ impl Cache {
     }
 
     pub(crate) fn flush_cache(&self) -> Result<()> {
+        self.order.before_io();
         self.counters.cache_flushes.add(1);
         self.device.flush().map_err(|error| {
             self.counters.cache_errors.add(1);
@@ -109,27 +121,27 @@ impl Cache {
 
     /// The attached origin with this number.
     pub(crate) fn origin(&self, nr: u16) -> Option<Arc<Origin>> {
-        let origins = self.origins.lock().unwrap_or_else(PoisonError::into_inner);
-        origins.get(usize::from(nr)).cloned().flatten()
+        self.lock().attached(nr)
     }
 
-    /// Up to which of its writes an origin was flushed; `None` if it is not attached.
-    pub(crate) fn flushed_epoch(&self, nr: u16) -> Option<u64> {
-        self.origin(nr).map(|origin| origin.flushed.load(Ordering::Acquire))
+    /// The attached origins.
+    pub(crate) fn attached_origins(&self) -> Vec<Arc<Origin>> {
+        self.lock().attached.iter().flatten().cloned().collect()
     }
 
-    /// Makes the superblock durable after `change`.
+    /// Makes the superblock durable after `change`, in both its copies, one after the other: while
+    /// one is being written the other is whole, and afterwards either is enough.
     ///
-    /// *The superblock's write is what makes the change count.*
+    /// *The write of the first copy is what makes the change count.*
     pub(crate) fn write_superblock(&self, change: impl FnOnce(&mut Superblock)) -> Result<()> {
-        let committing = self.committing.lock().unwrap_or_else(PoisonError::into_inner);
+        let committing = self.committing.lock();
         self.write_superblock_locked(&committing, change)
     }
 
     /// As [`write_superblock`](Self::write_superblock), by who holds the lock of committers.
     pub(crate) fn write_superblock_locked(
         &self,
-        _committing: &MutexGuard<'_, ()>,
+        _committing: &Guard<'_, ()>,
         change: impl FnOnce(&mut Superblock),
     ) -> Result<()> {
         let sb = {
@@ -138,9 +150,17 @@ impl Cache {
             st.sb.sequence += 1;
             st.sb.clone()
         };
-        self.write_cache(&sb.encode(), sb.copy_offset())
-            .and_then(|()| self.flush_cache())
-            .map_err(|error| self.fail(error))
+        self.write_superblock_copies(&sb).map_err(|error| self.fail(error))
+    }
+
+    /// Writes both copies. The caller has counted this version's sequence number.
+    pub(crate) fn write_superblock_copies(&self, sb: &Superblock) -> Result<()> {
+        let bytes = sb.encode();
+        for offset in sb.copy_offsets() {
+            self.write_cache(&bytes, offset)?;
+            self.flush_cache()?;
+        }
+        Ok(())
     }
 
     /// What the cache has done and holds.
@@ -177,6 +197,14 @@ impl Cache {
     #[must_use]
     pub fn block_bytes(&self) -> u32 {
         self.lock().sb.block_bytes
+    }
+
+    /// What was wrong with it when it was opened, and did not keep it from being opened: a copy of
+    /// the superblock that was damaged and is written anew, blocks of the last commit that are not
+    /// what that commit said. Empty if all was well.
+    #[must_use]
+    pub fn findings(&self) -> &[Finding] {
+        &self.findings
     }
 
     /// The options it was opened with.

@@ -9,7 +9,7 @@
 use crate::cache::Cache;
 use crate::format::UNIT;
 use crate::format::checkpoint::{AreaLayout, PageKind, entries, parse_page, runs};
-use crate::format::log::{BlockHeader, Item};
+use crate::format::log::BlockHeader;
 use crate::format::record::Record;
 use crate::format::superblock::{STATE_EMPTY, STATE_UNTRUSTED, Superblock};
 use crate::loading::Loading;
@@ -17,7 +17,7 @@ use crate::open::Found;
 use crate::policy::{BlockKey, PolicyKind};
 use crate::state::{Pins, State};
 use crate::stats::Counters;
-use crate::tail;
+use crate::tail::{self, Cut};
 use crate::{Error, OpenOptions, Result, SUB_BLOCK_BYTES};
 use crc32c::crc32c;
 use std::fmt;
@@ -73,6 +73,22 @@ pub enum Finding {
         /// Whether the origin does not have it.
         dirty: bool,
     },
+    /// The superblock's newer copy is lost: what it said that the other does not is unknown.
+    SuperblockOld {
+        /// The sign of it.
+        problem: String,
+    },
+    /// A block of the last commit is not what that commit said, and stays as it was before. If the
+    /// power went during a flush, that is what the flush leaves that never returned; otherwise the
+    /// cache device has damaged it.
+    LastCommit {
+        /// The origin's label.
+        origin: String,
+        /// Byte offset of that part in the origin.
+        offset: u64,
+        /// Its length in bytes.
+        len_bytes: u64,
+    },
     /// A dirty block that may be older than one whose record is missing; a repair keeps it.
     MaybeOutOfDate {
         /// The origin's label.
@@ -90,14 +106,32 @@ impl Finding {
     pub fn severity(&self) -> Severity {
         match self {
             Self::NoCheckpoint
+            | Self::SuperblockOld { .. }
             | Self::LogDamaged { .. }
             | Self::MaybeOutOfDate { .. }
             | Self::Data { dirty: true, .. }
             | Self::CheckpointPage { what: "dirty entries", .. } => Severity::Dirty,
-            Self::SuperblockCopy { .. } | Self::CheckpointPage { .. } | Self::Data { .. } => {
-                Severity::Clean
+            Self::SuperblockCopy { .. }
+            | Self::CheckpointPage { .. }
+            | Self::LastCommit { .. }
+            | Self::Data { .. } => Severity::Clean,
+        }
+    }
+
+    /// The blocks that an incomplete last commit leaves out.
+    pub(crate) fn last_commit(st: &State, cut: &Cut) -> Vec<Self> {
+        let mut findings = Vec::new();
+        for (key, mask) in &cut.lost {
+            for sub in (0..16).filter(|sub| mask >> sub & 1 != 0) {
+                let (origin, offset) = place_of(st, *key, sub);
+                findings.push(Self::LastCommit {
+                    origin,
+                    offset,
+                    len_bytes: SUB_BLOCK_BYTES as u64,
+                });
             }
         }
+        findings
     }
 }
 
@@ -106,6 +140,16 @@ impl fmt::Display for Finding {
         match self {
             Self::SuperblockCopy { copy, problem } => {
                 write!(f, "superblock, copy {copy}: {problem}")
+            }
+            Self::SuperblockOld { problem } => write!(f, "superblock: {problem}"),
+            Self::LastCommit { origin, offset, len_bytes } => {
+                let end = offset + len_bytes;
+                write!(
+                    f,
+                    "bytes {offset}..{end} of {origin:?} stay as they were before the last commit, \
+                     which is not whole: the power went during it, or the cache device has damaged \
+                     it"
+                )
             }
             Self::NoCheckpoint => f.write_str("no checkpoint has a valid header"),
             Self::CheckpointPage { what, index } => {
@@ -155,9 +199,7 @@ impl Report {
 /// [`Error::NotACache`], [`Error::Incompatible`], [`Error::Damaged`] if no copy of the superblock
 /// is good, [`Error::CacheDevice`].
 pub fn check(device: &dyn BlockDevice, data: bool) -> Result<Report> {
-    let mut findings = superblock_copies(device)?;
-    let (mut state, more) = salvage(device)?;
-    findings.extend(more);
+    let (mut state, mut findings) = salvage(device)?;
     if data {
         findings.extend(check_data(device, &mut state, false)?);
     }
@@ -174,25 +216,24 @@ pub fn repair(device: Arc<dyn BlockDevice>) -> Result<Report> {
     if device.geometry().read_only {
         return Err(Error::ReadOnly);
     }
-    let mut findings = superblock_copies(&*device)?;
-    let (mut state, more) = salvage(&*device)?;
-    findings.extend(more);
+    let (mut state, mut findings) = salvage(&*device)?;
     findings.extend(check_data(&*device, &mut state, true)?);
     let (blocks, dirty_bytes) = (u64::from(state.index.len()), state.dirty_bytes());
     state.sb.state &= !(STATE_UNTRUSTED | STATE_EMPTY);
     state.sb.life += 1;
     let options = OpenOptions { background: false, ..OpenOptions::default() };
     let cache = Cache::assemble(device, options, state);
-    // A new life before the first block of the log, and everything in a checkpoint of its own; then
-    // the other copy of the superblock.
+    // A new life before the first block of the log, and everything in a checkpoint of its own.
     cache.write_superblock(|_| {})?;
     cache.checkpoint_always()?;
-    cache.write_superblock(|_| {})?;
     Ok(Report { findings, blocks, dirty_bytes })
 }
 
-fn superblock_copies(device: &dyn BlockDevice) -> Result<Vec<Finding>> {
-    let good = Superblock::load(device)?;
+/// The copies of the superblock that are not good, beside the one that is.
+pub(crate) fn superblock_copies(
+    device: &dyn BlockDevice,
+    good: &Superblock,
+) -> Result<Vec<Finding>> {
     let mut copies = vec![0; 2 * UNIT];
     device.read_at(&mut copies, 0).map_err(Error::CacheDevice)?;
     let mut findings = Vec::new();
@@ -210,10 +251,19 @@ fn superblock_copies(device: &dyn BlockDevice) -> Result<Vec<Finding>> {
 
 /// All that can be known of a cache, and what stands in the way.
 fn salvage(device: &dyn BlockDevice) -> Result<(State, Vec<Finding>)> {
-    let sb = Superblock::load(device)?;
+    let (mut sb, doubt) = Superblock::load_any(device)?;
+    let mut findings = superblock_copies(device, &sb)?;
     let kind = PolicyKind::from_code(sb.policy)
         .ok_or_else(|| Error::Incompatible(format!("replacement policy {}", sb.policy)))?;
     let found = Found::scan(device, &sb)?;
+    let old = found.life() > sb.life;
+    if let Some(problem) = doubt {
+        findings.push(Finding::SuperblockOld { problem: problem.to_string() });
+    } else if old && sb.state & STATE_EMPTY == 0 {
+        let problem = "it is older than the log: a newer version of it is lost".to_owned();
+        findings.push(Finding::SuperblockOld { problem });
+    }
+    sb.life = sb.life.max(found.life());
     let layout = AreaLayout::new(sb.slots, sb.subs());
     let mut st = State::new(
         sb.clone(),
@@ -221,7 +271,6 @@ fn salvage(device: &dyn BlockDevice) -> Result<(State, Vec<Finding>)> {
         Arc::new(Pins::new()),
         Arc::new(Counters::default()),
     );
-    let mut findings = Vec::new();
     st.log.next = found.unused_number();
     st.log.tail = st.log.next;
     st.log.durable = st.log.next;
@@ -254,7 +303,7 @@ fn salvage(device: &dyn BlockDevice) -> Result<(State, Vec<Finding>)> {
         findings.push(Finding::NoCheckpoint);
         untrusted = true;
     }
-    untrusted |= gap;
+    untrusted |= gap || old;
     let header = header.unwrap_or(empty);
     let mut page = vec![0; UNIT];
     for index in 0..header.intent_pages {
@@ -275,10 +324,7 @@ fn salvage(device: &dyn BlockDevice) -> Result<(State, Vec<Finding>)> {
         found.ring.iter().flatten().map(|h| h.number).filter(|n| *n >= end).collect::<Vec<_>>();
     behind.sort_unstable();
     let last = if gap { end } else { found.last_batch(start, end) };
-    for number in (start..end).chain(behind.into_iter().filter(|_| gap)) {
-        if number == last && !tail::is_whole(device, &st, last..end)? {
-            break;
-        }
+    for number in (start..last).chain(behind.into_iter().filter(|_| gap)) {
         let at = sb.log_offset + number % sb.log_blocks * UNIT as u64;
         if device.read_at(&mut page, at).is_err() {
             continue;
@@ -287,22 +333,27 @@ fn salvage(device: &dyn BlockDevice) -> Result<(State, Vec<Finding>)> {
             continue;
         };
         for item in block.items(&page, sb.subs()) {
-            match item {
-                Some(Item::Record(record)) => st.replay(&record),
-                Some(Item::IntentSet(run)) => st.recover_intent(&run, true),
-                Some(Item::IntentClear(run)) => st.recover_intent(&run, false),
-                None => {}
-            }
+            item.iter().for_each(|item| st.apply(item));
         }
     }
+    let last = tail::take(device, &mut st, last..end)?;
     let mut slot = 0;
     while let Some(known) = st.loading.as_ref().and_then(|l| l.known.next_set(slot..sb.slots)) {
         st.drop_unbelieved(known, untrusted);
         slot = known + 1;
     }
     load_entries(device, &mut st, &mut findings, area)?;
+    if let Some(last) = last {
+        let cut = last.take(device, &mut st);
+        findings.extend(Finding::last_commit(&st, &cut));
+    }
     st.loading = None;
     free_the_rest(&mut st);
+    if st.orphans > 0 {
+        let bytes = st.orphans * SUB_BLOCK_BYTES as u64;
+        let problem = format!("it does not know an origin of which {bytes} bytes are dirty");
+        findings.push(Finding::SuperblockOld { problem });
+    }
     if gap {
         for slot in 0..st.slots.len() {
             if let Some(key) = st.slots.key(slot).filter(|_| st.slots.masks(slot).dirty != 0) {
@@ -434,12 +485,10 @@ pub struct Dump {
 /// # Errors
 /// As [`check`].
 pub fn dump(device: &dyn BlockDevice, mut slot: impl FnMut(SlotInfo)) -> Result<Dump> {
-    let sb = Superblock::load(device)?;
+    let (sb, _) = Superblock::load_any(device)?;
     let found = Found::scan(device, &sb)?;
     let (start, life) = found.newest().map_or((0, 0), |header| (header.log_start, header.life));
-    let mut findings = superblock_copies(device)?;
-    let (st, more) = salvage(device)?;
-    findings.extend(more);
+    let (st, findings) = salvage(device)?;
     for nr in 0..st.slots.len() {
         let record = st.slots.record(nr);
         let Some(key) = record.key else { continue };

@@ -1,38 +1,49 @@
 //! Taking a checkpoint, while the cache works.
 //!
-//! 1. Everything pending is committed; where the log then ends is where recovery will begin to
-//!    read it. The intents are noted.
-//! 2. The used slots are collected in the policy's order, and their states are written page by page
-//!    to the older one's area. What changes meanwhile is in the log behind the starting point, so
-//!    it does not matter which state of such a slot is caught, nor whether the slot is; every other
-//!    is there, and among the dirty ones if it is dirty.
-//! 3. Everything pending is committed again, so that whatever a page has caught is true, and its
-//!    data durable. The device is flushed, and the header is written and flushed. *The header
-//!    makes the checkpoint count.*
+//! 1. Under the lock of commits: everything pending is made a batch, and at the same moment a
+//!    snapshot of the slots is begun ([`crate::slots`]). The batch is committed, and where the log
+//!    then ends is where recovery will begin to read it. The intents are noted.
+//! 2. The used slots are collected in the policy's order, and their states of that moment are
+//!    written page by page to the older one's area. What changes meanwhile is in the log behind the
+//!    starting point.
+//! 3. The device is flushed, and the header is written and flushed. *The header makes the
+//!    checkpoint count.*
 //! 4. The log's tail moves to the starting point.
+//!
+//! # The log can always be emptied
+//!
+//! A checkpoint needs no room in the log. If the log has none for the batch of step 1, or the batch
+//! is longer than all of the log, the batch is not written: it is in the snapshot, and the header
+//! makes it count instead. Then nothing else is committed before that, and the log goes on behind
+//! numbers that are left out: were the header lost later, the log that begins at the older checkpoint
+//! would end there, and be seen to be short of what was durable. So no size of a log, no number of changes between two commits and no reserve
+//! decides whether a cache goes on; a short log costs checkpoints.
 //!
 //! However large the cache is, the lock of the state is held for no more than [`SLOTS_AT_ONCE`]
 //! slots at a time, which is some tenths of a millisecond, and others get it in between.
 
+use crate::Result;
 use crate::bitmap::Bitmap;
 use crate::cache::Cache;
-use crate::commit::Committed;
 use crate::format::UNIT;
 use crate::format::checkpoint::{
     AreaLayout, BITS_PER_PAGE, Header, PageKind, RUNS_PER_PAGE, encode_page, push_entry, push_run,
 };
-use crate::format::log::RegionRun;
+use crate::format::log::{Batch, RegionRun};
+use crate::lock::Guard;
 use crate::policy::{BlockKey, Saving, SlotNr};
 use crate::regions::{Intent, cover, runs};
 use crate::slots::SlotTable;
 use crate::state::State;
 use crate::stats::Count;
-use crate::{Error, Result};
-use std::sync::PoisonError;
 use std::time::Duration;
 
 /// Pages of entries that are written at once.
 const PAGES_AT_ONCE: usize = 64;
+
+/// Numbers of the log that are left out for a batch that is in a checkpoint instead: at the first
+/// there may be a marker, at the second nothing was ever written.
+const SKIPPED: u64 = 2;
 
 /// Slots that are looked at under one lock.
 pub(crate) const SLOTS_AT_ONCE: u32 = 2048;
@@ -46,12 +57,18 @@ pub(crate) struct NewLayout {
     pub(crate) checkpoint_blocks: u64,
 }
 
-/// Where a checkpoint begins.
+/// A checkpoint's start in the log, and its area on the device.
 struct Start {
     intents: Vec<RegionRun>,
     log_start: u64,
     sequence: u64,
     unlogged_drops: u64,
+    area: u64,
+    pages: AreaLayout,
+    subs: usize,
+    tag: u64,
+    life: u64,
+    slots: u32,
 }
 
 /// The used slots, each with the policy's state.
@@ -62,10 +79,12 @@ struct Order {
 }
 
 impl Order {
-    /// Adds a slot, if it is used and not there yet.
+    /// Adds a slot, if it was used at the moment of the snapshot and is not there yet.
     fn add(&mut self, slots: &SlotTable, slot: u32, policy: u8) {
-        if slot < slots.len() && slots.key(slot).is_some() && self.map.set(slot) {
-            let dirty = slots.masks(slot).dirty != 0;
+        if slot < slots.len()
+            && let Some(dirty) = slots.snapshot_dirty(slot)
+            && self.map.set(slot)
+        {
             if dirty { &mut self.dirty } else { &mut self.clean }.push((slot, policy));
         }
     }
@@ -74,14 +93,14 @@ impl Order {
 impl Cache {
     /// Writes a checkpoint, if the log has grown enough since the last one to be worth it.
     pub(crate) fn checkpoint(&self) -> Result<()> {
-        let _one = self.checkpointing.lock().unwrap_or_else(PoisonError::into_inner);
+        let one = self.checkpointing.lock();
         {
             let st = self.lock();
             if st.log.next - st.log.tail < st.sb.log_blocks / 4 {
                 return Ok(());
             }
         }
-        self.checkpoint_now()
+        self.checkpoint_locked(&one, None)
     }
 
     /// Writes a checkpoint, however short the log is.
@@ -89,54 +108,44 @@ impl Cache {
     /// # Errors
     /// Those of the cache device.
     pub fn checkpoint_always(&self) -> Result<()> {
-        let _one = self.checkpointing.lock().unwrap_or_else(PoisonError::into_inner);
-        self.checkpoint_now()
-    }
-
-    fn checkpoint_now(&self) -> Result<()> {
-        self.checkpoint_into(None)
+        let one = self.checkpointing.lock();
+        self.checkpoint_locked(&one, None)
     }
 
     /// Writes a checkpoint where the superblock says, or, for a resize, where `layout` says; then
-    /// the superblock is changed as well, and *its write is what makes the new layout count.* The
-    /// caller holds the lock of checkpoints.
-    pub(crate) fn checkpoint_into(&self, layout: Option<&NewLayout>) -> Result<()> {
+    /// the superblock is changed as well, and *its write is what makes the new layout count.* All
+    /// that was pending when this began is durable afterwards.
+    pub(crate) fn checkpoint_locked(
+        &self,
+        _one: &Guard<'_, ()>,
+        layout: Option<&NewLayout>,
+    ) -> Result<()> {
         self.load_all()?;
-        let (area, pages, subs, tag, life, slots);
-        let start = {
-            let committing = self.committing.lock().unwrap_or_else(PoisonError::into_inner);
-            self.commit_reserved(&committing)?;
-            let st = self.lock();
-            slots = layout.map_or(st.sb.slots, |l| l.slots);
-            let start = start(&st, slots);
-            let areas = layout.map_or(st.sb.checkpoints, |l| l.checkpoints);
-            area = areas[(start.sequence & 1) as usize];
-            (subs, tag, life) = (st.sb.subs(), st.sb.tag(), st.sb.life);
-            pages = AreaLayout::new(slots, subs);
-            start
+        let committing = self.committing.lock();
+        let (start, batch, has_room) = {
+            let mut st = self.quiet()?;
+            let next = self.next_batch(&st);
+            let has_room = st.log_has_room(&next);
+            let batch = self.gather(&mut st, next);
+            let skipped = if has_room { batch.len_blocks() } else { SKIPPED };
+            let start = start(&st, layout, skipped);
+            st.slots.begin_snapshot();
+            (start, batch, has_room)
         };
-        let order = self.used_slots();
-        let mut header = Header {
-            sequence: start.sequence,
-            life,
-            log_start: start.log_start,
-            slots,
-            intent_pages: start.intents.len().div_ceil(RUNS_PER_PAGE) as u32,
-            entries: (order.dirty.len() + order.clean.len()) as u64,
-            dirty: order.dirty.len() as u64,
-            log_durable: 0,
+        // Without room in the log, nobody else commits before the header counts.
+        let (committing, unlogged) = if has_room {
+            let logged = self.write_batch(batch);
+            logged.inspect_err(|_| self.lock().slots.end_snapshot())?;
+            drop(committing);
+            (None, None)
+        } else {
+            (Some(committing), Some(batch))
         };
-        let written = self.write_pages(&start, &order, area, &pages, subs);
+        let written = self.write_checkpoint(&start);
+        self.lock().slots.end_snapshot();
         written.map_err(|error| self.fail(error))?;
 
-        let committing = self.committing.lock().unwrap_or_else(PoisonError::into_inner);
-        self.commit_reserved(&committing)?;
-        header.log_durable = self.lock().log.durable;
-        let finished = self
-            .flush_cache()
-            .and_then(|()| self.write_cache(&header.encode(tag), area))
-            .and_then(|()| self.flush_cache());
-        finished.map_err(|error| self.fail(error))?;
+        let committing = committing.unwrap_or_else(|| self.committing.lock());
         if let Some(layout) = layout {
             self.write_superblock_locked(&committing, |sb| {
                 sb.slots = layout.slots;
@@ -148,23 +157,50 @@ impl Cache {
         let mut st = self.lock();
         st.log.tail = start.log_start;
         st.log.checkpoint = start.sequence;
-        // What was dropped since may have been caught before it was.
+        // What was dropped since is in no snapshot.
         st.unlogged_drops -= start.unlogged_drops;
         drop(st);
         self.counters.checkpoints.add(1);
+        if let Some(batch) = unlogged {
+            self.skip_in_log(&start)?;
+            self.lock().batch_is_durable(&batch);
+        }
+        drop(committing);
         self.notify();
         Ok(())
     }
 
-    fn commit_reserved(&self, committing: &std::sync::MutexGuard<'_, ()>) -> Result<()> {
-        match self.commit_locked(committing, true)? {
-            Committed::Done => Ok(()),
-            // Writers are held back long before (`commit_if_much`).
-            Committed::NoRoom => {
-                let why = "its log is full and cannot be emptied".to_owned();
-                Err(self.fail(Error::Failed { dirty_bytes: 0, why }))
-            }
-        }
+    /// The log goes on behind numbers that stand for a batch which the checkpoint has instead. A
+    /// marker there says that all before it was durable.
+    fn skip_in_log(&self, start: &Start) -> Result<()> {
+        let mut marker = Batch::marker();
+        let bytes = marker.seal(start.log_start, start.log_start, start.life, start.tag);
+        let marked = self.write_log(start.log_start, bytes).and_then(|()| self.flush_cache());
+        marked.map_err(|error| self.fail(error))?;
+        let mut st = self.lock();
+        st.log.next = start.log_start;
+        st.log.durable = start.log_start;
+        Ok(())
+    }
+
+    /// Writes the pages and the header.
+    fn write_checkpoint(&self, start: &Start) -> Result<()> {
+        let order = self.used_slots();
+        self.write_pages(start, &order)?;
+        let log_durable = self.lock().log.durable;
+        self.flush_cache()?;
+        let header = Header {
+            sequence: start.sequence,
+            life: start.life,
+            log_start: start.log_start,
+            slots: start.slots,
+            intent_pages: start.intents.len().div_ceil(RUNS_PER_PAGE) as u32,
+            entries: (order.dirty.len() + order.clean.len()) as u64,
+            dirty: order.dirty.len() as u64,
+            log_durable,
+        };
+        self.write_cache(&header.encode(start.tag), start.area)?;
+        self.flush_cache()
     }
 
     /// The used slots in the policy's order.
@@ -202,14 +238,8 @@ impl Cache {
         std::thread::sleep(Duration::from_micros(20));
     }
 
-    fn write_pages(
-        &self,
-        start: &Start,
-        order: &Order,
-        area: u64,
-        layout: &AreaLayout,
-        subs: usize,
-    ) -> Result<()> {
+    fn write_pages(&self, start: &Start, order: &Order) -> Result<()> {
+        let (area, layout, subs) = (start.area, &start.pages, start.subs);
         let sequence = start.sequence;
         let at = |block: u64| area + block * UNIT as u64;
         let mut payload = Vec::with_capacity(UNIT);
@@ -253,9 +283,9 @@ impl Cache {
             while slots.peek().is_some() && index - first < PAGES_AT_ONCE as u64 {
                 payload.clear();
                 let mut count = 0;
-                let st = self.lock();
+                let mut st = self.lock();
                 for (slot, policy) in slots.by_ref().take(layout.entries_per_page) {
-                    let mut record = st.slots.record(slot);
+                    let mut record = st.slots.take_snapshot(slot);
                     record.policy = policy;
                     push_entry(&record, subs, &mut payload);
                     count += 1;
@@ -270,14 +300,25 @@ impl Cache {
     }
 }
 
-/// Notes where a checkpoint for so many slots begins.
-fn start(st: &State, slots: u32) -> Start {
-    let durable = st.regions.durable_if(|_, region| region.intent == Intent::Durable);
-    let pages = AreaLayout::new(slots, st.sb.subs()).intent_pages as usize;
+/// Notes where a checkpoint begins, so many blocks behind the log's present end.
+fn start(st: &State, layout: Option<&NewLayout>, skipped: u64) -> Start {
+    let slots = layout.map_or(st.sb.slots, |l| l.slots);
+    let areas = layout.map_or(st.sb.checkpoints, |l| l.checkpoints);
+    let sequence = st.log.checkpoint + 1;
+    // Those that the batch sets are durable when the header is.
+    let intents =
+        st.regions.with_intent(|intent| matches!(intent, Intent::Durable | Intent::Committing));
+    let pages = AreaLayout::new(slots, st.sb.subs());
     Start {
-        intents: cover(runs(&durable), pages * RUNS_PER_PAGE),
-        log_start: st.log.next,
-        sequence: st.log.checkpoint + 1,
+        intents: cover(runs(&intents), pages.intent_pages as usize * RUNS_PER_PAGE),
+        log_start: st.log.next + skipped,
+        sequence,
         unlogged_drops: st.unlogged_drops,
+        area: areas[(sequence & 1) as usize],
+        pages,
+        subs: st.sb.subs(),
+        tag: st.sb.tag(),
+        life: st.sb.life,
+        slots,
     }
 }

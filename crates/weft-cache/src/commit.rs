@@ -8,34 +8,27 @@
 //!
 //! Nothing orders the data before its records. If the power goes before the flush returns, the
 //! batch may be on the device without some of its data; so recovery compares the dirty data of the
-//! log's last batch with the checksums in its records, and takes all of it or nothing, as it does
-//! with a batch of which a block is missing ([`crate::tail`]). All older batches were flushed
-//! before the last was written. When nothing more is committed for a while, a *marker*, an empty
-//! batch that is not flushed, says the same of the last one: from then on data that does not match
-//! is damage, and not a commit that was cut short.
+//! log's last batch with the checksums in its records ([`crate::tail`]). All older batches were
+//! flushed before the last was written. A *marker*, an empty batch that is written behind each one
+//! and not flushed, says that the flush has returned: from then on data that does not match is
+//! damage, and not a commit that was cut short. The next batch is written over it.
+//!
+//! If the log has no room for the batch, a checkpoint takes its place ([`crate::checkpoint`]).
 
 use crate::cache::Cache;
 use crate::format::UNIT;
 use crate::format::log::{Batch, Item};
 use crate::format::superblock::STATE_UNTRUSTED;
+use crate::lock::Guard;
 use crate::regions::{Intent, RegionKey, runs};
 use crate::slots::Masks;
 use crate::state::State;
 use crate::stats::Count;
 use crate::{Error, Result};
-use std::sync::{MutexGuard, PoisonError};
+use std::sync::atomic::Ordering;
 
-/// How a commit went.
-#[derive(Debug, Clone, Copy, PartialEq, Eq)]
-pub(crate) enum Committed {
-    /// All that was pending is durable.
-    Done,
-    /// The log is too full: a checkpoint is needed first.
-    NoRoom,
-}
-
-/// What is left to do when a batch is durable.
-struct Gathered {
+/// A batch, and what is left to do when it is durable.
+pub(crate) struct Gathered {
     batch: Batch,
     /// Slots and what stays held of them.
     holds: Vec<(u32, u16)>,
@@ -44,50 +37,71 @@ struct Gathered {
     dirty: bool,
 }
 
-/// How long after the last commit it is marked as complete, in milliseconds.
-const MARK_AFTER_MS: u64 = 100;
+impl Gathered {
+    /// How many blocks of the log it needs.
+    pub(crate) fn len_blocks(&self) -> u64 {
+        self.batch.len_blocks()
+    }
+}
+
+/// The pending changes as a batch; gathering them changes nothing.
+pub(crate) struct NextBatch {
+    batch: Batch,
+    intents: Vec<RegionKey>,
+    clears: Vec<RegionKey>,
+}
 
 impl Cache {
-    /// Makes everything that is pending durable.
+    /// Makes everything durable that is pending now.
     pub(crate) fn commit(&self) -> Result<()> {
-        if !self.options.persistence {
+        if !self.options.persistence || self.commit_to_log()? {
             return Ok(());
         }
-        loop {
-            let committing = self.committing.lock().unwrap_or_else(PoisonError::into_inner);
-            if self.commit_locked(&committing, false)? == Committed::Done {
-                return Ok(());
-            }
-            drop(committing);
-            // Whether the log is long or the batch: only a checkpoint makes room.
-            self.checkpoint_always()?;
+        let one = self.checkpointing.lock();
+        // The checkpoint that was waited for may have made room.
+        if self.commit_to_log()? {
+            return Ok(());
         }
+        self.checkpoint_locked(&one, None)
     }
 
-    /// As [`commit`](Self::commit), by who holds the lock of committers. A quarter of the log is
-    /// left to checkpoints, which set `reserve`.
-    pub(crate) fn commit_locked(
-        &self,
-        _committing: &MutexGuard<'_, ()>,
-        reserve: bool,
-    ) -> Result<Committed> {
+    /// `Ok(false)`: the log has no room, and nothing was done.
+    fn commit_to_log(&self) -> Result<bool> {
+        let _committing = self.committing.lock();
+        let gathered = {
+            let mut st = self.quiet()?;
+            let batch = self.next_batch(&st);
+            if !st.log_has_room(&batch) {
+                return Ok(false);
+            }
+            self.gather(&mut st, batch)
+        };
+        self.write_batch(gathered).map(|()| true)
+    }
+
+    /// The state while no dirty data is being overwritten in place. The caller holds the lock of
+    /// commits.
+    pub(crate) fn quiet(&self) -> Result<Guard<'_, State>> {
         let mut st = self.lock();
         st.check_usable_or_closing()?;
         st.gathering = true;
         while st.in_place > 0 {
             st = self.wait(st);
         }
-        let gathered = self.gather(&mut st, reserve);
         st.gathering = false;
-        st.commit_running = gathered.as_ref().is_some_and(|g| !g.batch.is_empty());
-        let log = st.log;
-        let (life, tag) = (st.sb.life, st.sb.tag());
-        st.last_commit_ms = st.now_ms;
-        drop(st);
         self.notify();
-        let Some(mut gathered) = gathered else { return Ok(Committed::NoRoom) };
+        Ok(st)
+    }
+
+    /// Writes a batch behind the log's end, and flushes. The caller holds the lock of commits.
+    pub(crate) fn write_batch(&self, mut gathered: Gathered) -> Result<()> {
+        let (log, life, tag) = {
+            let st = self.lock();
+            (st.log, st.sb.life, st.sb.tag())
+        };
         if gathered.batch.is_empty() {
-            return Ok(Committed::Done);
+            self.lock().commit_running = false;
+            return Ok(());
         }
         let bytes = gathered.batch.seal(log.next, log.durable, life, tag);
         let written = self.write_log(log.next, bytes).and_then(|()| self.flush_cache());
@@ -95,26 +109,28 @@ impl Cache {
             return Err(self.fail(error));
         }
         self.counters.commits.add(1);
-        let mut st = self.lock();
-        st.log.next += gathered.batch.len_blocks();
-        st.log.durable = st.log.next;
-        st.log.unmarked = gathered.dirty;
-        st.commit_running = false;
-        for (slot, held) in gathered.holds {
-            let masks = st.slots.masks(slot);
-            st.set_masks(slot, Masks { held, ..masks });
-        }
         self.counters.intents_set.add(gathered.intents.len() as u64);
-        st.regions.advance(&gathered.intents, Intent::Committing, Intent::Durable);
-        st.removed_committing.clear();
-        st.sweep_limbo();
-        drop(st);
+        let (log, room) = {
+            let mut st = self.lock();
+            st.log.next += gathered.batch.len_blocks();
+            st.log.durable = st.log.next;
+            st.batch_is_durable(&gathered);
+            (st.log, st.log.next - st.log.tail < st.sb.log_blocks)
+        };
         self.notify();
-        Ok(Committed::Done)
+        if gathered.dirty && room {
+            let mut marker = Batch::marker();
+            let bytes = marker.seal(log.next, log.durable, life, tag);
+            if let Err(error) = self.write_log(log.next, bytes) {
+                // The batch is durable without it, and the next request finds what is wrong.
+                tracing::debug!(%error, "the last commit is not marked as complete");
+            }
+        }
+        Ok(())
     }
 
     /// Writes blocks of the log, the first of which has this number.
-    fn write_log(&self, number: u64, bytes: &[u8]) -> Result<()> {
+    pub(crate) fn write_log(&self, number: u64, bytes: &[u8]) -> Result<()> {
         let (offset, blocks) = {
             let st = self.lock();
             (st.sb.log_offset, st.sb.log_blocks)
@@ -131,32 +147,10 @@ impl Cache {
         Ok(())
     }
 
-    /// Says in the log, some time after the last commit, that it was complete.
-    pub(crate) fn mark_log(&self) -> Result<()> {
-        let _committing = self.committing.lock().unwrap_or_else(PoisonError::into_inner);
-        let (log, life, tag) = {
-            let st = self.lock();
-            let due = st.log.unmarked && st.now_ms >= st.last_commit_ms + MARK_AFTER_MS;
-            let room = st.log.next - st.log.tail + 1 + st.sb.log_blocks / 4 <= st.sb.log_blocks;
-            if !due || !room || st.failed.is_some() {
-                return Ok(());
-            }
-            (st.log, st.sb.life, st.sb.tag())
-        };
-        let mut marker = Batch::marker();
-        let bytes = marker.seal(log.next, log.durable, life, tag);
-        self.write_log(log.next, bytes).map_err(|error| self.fail(error))?;
-        let mut st = self.lock();
-        st.log.next += 1;
-        st.log.unmarked = false;
-        Ok(())
-    }
-
-    /// Puts the batch together, and makes the state what it will be when the batch is durable.
-    /// `None`, and nothing changed: the log has no room for it.
-    fn gather(&self, st: &mut State, reserve: bool) -> Option<Gathered> {
+    /// Puts what is pending together.
+    pub(crate) fn next_batch(&self, st: &State) -> NextBatch {
         let mut batch = Batch::new(st.sb.subs());
-        let mut intents = std::mem::take(&mut st.regions.pending);
+        let mut intents = st.regions.pending.clone();
         intents.sort_unstable();
         for run in runs(&intents) {
             batch.push(&Item::IntentSet(run));
@@ -168,12 +162,12 @@ impl Cache {
         for run in runs(&clears) {
             batch.push(&Item::IntentClear(run));
         }
-        let used = st.log.next - st.log.tail;
-        let kept = if reserve { 0 } else { st.sb.log_blocks / 4 };
-        if used + batch.len_blocks() + kept > st.sb.log_blocks {
-            st.regions.pending = intents;
-            return None;
-        }
+        NextBatch { batch, intents, clears }
+    }
+
+    /// Makes the state what it will be when the batch is durable.
+    pub(crate) fn gather(&self, st: &mut State, next: NextBatch) -> Gathered {
+        let NextBatch { batch, intents, clears } = next;
         let mut gathered = Gathered { batch, holds: Vec::new(), intents, dirty: false };
         for slot in std::mem::take(&mut st.pending) {
             st.slots.set_touched(slot, false);
@@ -185,12 +179,15 @@ impl Cache {
             }
         }
         st.must_commit = false;
+        st.commit_running = !gathered.batch.is_empty();
+        st.last_commit_ms = st.now_ms;
+        st.regions.pending.clear();
         st.regions.advance(&gathered.intents, Intent::Pending, Intent::Committing);
         self.counters.intents_cleared.add(clears.len() as u64);
         st.regions.clear(&clears);
         let removed = std::mem::take(&mut st.removed);
         st.removed_committing.extend(removed);
-        Some(gathered)
+        gathered
     }
 
     /// The regions where cache and origin agree once all that is pending is recorded.
@@ -200,7 +197,7 @@ impl Cache {
         }
         let idle_ms = if st.closed { 0 } else { self.options.intent_idle_ms };
         st.regions.durable_if(|key, region| {
-            let flushed = self.flushed_epoch(key.origin());
+            let flushed = st.flushed_epoch(key.origin());
             region.writers == 0
                 && !region.doubtful
                 && flushed.is_some_and(|flushed| region.written <= flushed)
@@ -242,15 +239,13 @@ impl Cache {
             st.sb.state |= STATE_UNTRUSTED;
             st.sb.clone()
         };
-        let marked =
-            self.write_cache(&sb.encode(), sb.copy_offset()).and_then(|()| self.flush_cache());
-        match marked {
+        match self.write_superblock_copies(&sb) {
             Ok(()) => self.lock().marked_untrusted = true,
             Err(error) => tracing::warn!(%error, "the cache cannot be marked as out of date"),
         }
     }
 
-    /// Commits if there is much to commit, so that the log's room is never exceeded.
+    /// Commits if there is much to commit, so that batches stay short beside the log.
     pub(crate) fn commit_if_much(&self) -> Result<()> {
         let much = {
             let st = self.lock();
@@ -264,6 +259,28 @@ impl Cache {
 }
 
 impl State {
+    /// Whether the log has room for a batch.
+    pub(crate) fn log_has_room(&self, next: &NextBatch) -> bool {
+        self.log.next - self.log.tail + next.batch.len_blocks() <= self.sb.log_blocks
+    }
+
+    /// Up to which of its writes an origin was flushed; `None` if it is not attached.
+    fn flushed_epoch(&self, nr: u16) -> Option<u64> {
+        self.attached(nr).map(|origin| origin.flushed.load(Ordering::Acquire))
+    }
+
+    /// Lets go of what was held for records that a batch has superseded.
+    pub(crate) fn batch_is_durable(&mut self, gathered: &Gathered) {
+        self.commit_running = false;
+        for (slot, held) in &gathered.holds {
+            let masks = self.slots.masks(*slot);
+            self.set_masks(*slot, Masks { held: *held, ..masks });
+        }
+        self.regions.advance(&gathered.intents, Intent::Committing, Intent::Durable);
+        self.removed_committing.clear();
+        self.sweep_limbo();
+    }
+
     /// A closed cache may still commit: closing does.
     fn check_usable_or_closing(&self) -> Result<()> {
         match &self.failed {

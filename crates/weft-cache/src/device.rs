@@ -1,13 +1,12 @@
 //! A cached origin, as a block device.
 
 use crate::cache::Cache;
-use crate::origin::Origin;
-use crate::stats::Count;
+use crate::origin::{Link, Origin};
+use crate::stats::{Count, Timed};
 use crate::write::Data;
 use crate::{Mode, Result};
 use std::sync::Arc;
-use std::sync::atomic::Ordering;
-use weft_block::{BlockDevice, Geometry, check_range};
+use weft_block::{BlockDevice, Extent, Geometry, check_range};
 
 /// The most that is discarded or zeroed at once, in bytes.
 const RANGE_BYTES_MAX: u64 = 1 << 30;
@@ -46,6 +45,9 @@ impl CachedDevice {
             let what = format!("{mode} needs a cache with persistence");
             return Err(crate::Error::Invalid(what));
         }
+        if self.origin.link() == Link::Gone {
+            return Err(crate::Error::UnknownOrigin(self.origin.id.label.clone()));
+        }
         {
             // Under the lock: a write is planned with one mode.
             let _st = self.cache.lock();
@@ -63,6 +65,9 @@ impl CachedDevice {
     /// # Errors
     /// [`Error::StillDirty`](crate::Error::StillDirty), and those of the devices.
     pub fn write_back_all(&self) -> Result<()> {
+        if self.origin.link() == Link::Gone {
+            return self.flush_without_cache();
+        }
         let written = self.cache.write_back_origin(Some(self.origin.nr));
         written.inspect_err(|_| self.origin.is_told())?;
         self.origin.flush_for_user(&self.cache)
@@ -74,11 +79,18 @@ impl CachedDevice {
         &self.cache
     }
 
+    fn flush_without_cache(&self) -> Result<()> {
+        self.origin.device.flush().map_err(|e| self.origin.failed(&self.cache, e))
+    }
+
     fn flush_all(&self) -> Result<()> {
+        if self.origin.link() == Link::Gone {
+            return self.flush_without_cache();
+        }
         let cache = &*self.cache;
         let must = {
             let st = cache.lock();
-            if st.closed || self.origin.detached.load(Ordering::Acquire) {
+            if st.closed {
                 return Err(crate::Error::Closed);
             }
             st.must_commit || st.commit_running
@@ -106,7 +118,9 @@ impl CachedDevice {
             let to = (at + RANGE_BYTES_MAX).min(end);
             let block_bytes = u64::from(cache.lock().sb.block_bytes);
             let blocks = at / block_bytes..to.div_ceil(block_bytes);
-            let (st, id) = cache.enter_writer(&self.origin, &blocks, |_| true)?;
+            let Some((st, id)) = cache.enter_writer(&self.origin, &blocks, |_| true)? else {
+                return change(at, end - at).map_err(|e| self.origin.failed(cache, e));
+            };
             drop(st);
             let changed = self.enter_regions(at, to).and_then(|regions| {
                 let changed = change(at, to - at).map_err(|e| self.origin.failed(cache, e));
@@ -132,6 +146,8 @@ impl BlockDevice for CachedDevice {
 
     fn read_at(&self, buf: &mut [u8], offset: u64) -> weft_block::Result<()> {
         check_range("read", offset, buf.len() as u64, self.origin.id.len_bytes)?;
+        let counters = &self.cache.counters;
+        let _timed = Timed::new(&counters.reads, &counters.read_nanoseconds);
         Ok(self.read(buf, offset)?)
     }
 
@@ -140,7 +156,9 @@ impl BlockDevice for CachedDevice {
         if self.geometry().read_only {
             return Err(weft_block::Error::ReadOnly);
         }
-        self.cache.counters.user_bytes_written.add(buf.len() as u64);
+        let counters = &self.cache.counters;
+        counters.user_bytes_written.add(buf.len() as u64);
+        let _timed = Timed::new(&counters.writes, &counters.write_nanoseconds);
         Ok(self.write(Data::Bytes(buf), offset)?)
     }
 
@@ -157,6 +175,8 @@ impl BlockDevice for CachedDevice {
     }
 
     fn flush(&self) -> weft_block::Result<()> {
+        let counters = &self.cache.counters;
+        let _timed = Timed::new(&counters.flushes, &counters.flush_nanoseconds);
         Ok(self.flush_all()?)
     }
 
@@ -182,6 +202,8 @@ impl BlockDevice for CachedDevice {
         if self.geometry().read_only {
             return Err(weft_block::Error::ReadOnly);
         }
+        let counters = &self.cache.counters;
+        let _timed = Timed::new(&counters.writes, &counters.write_nanoseconds);
         if len_bytes <= ZEROES_CACHED_MAX {
             return Ok(self.write(Data::Zeroes(len_bytes), offset)?);
         }
@@ -194,7 +216,23 @@ impl BlockDevice for CachedDevice {
         Ok(self.write(Data::Zeroes(offset + len_bytes - end), end)?)
     }
 
+    fn extent_at(&self, offset: u64, len_bytes: u64) -> weft_block::Result<Extent> {
+        check_range("look", offset, len_bytes, self.origin.id.len_bytes)?;
+        // What is dirty now may be in the origin by the time that is asked, so this comes first.
+        let dirty = match self.origin.link() {
+            Link::Gone => None,
+            _ => self.cache.lock().first_dirty(self.origin.nr, offset, len_bytes),
+        };
+        let extent = self.origin.device.extent_at(offset, len_bytes)?;
+        Ok(extent.under(offset, dirty))
+    }
+
     fn zeroes_are_fast(&self) -> bool {
         self.origin.mode().writes_back() || self.origin.device.zeroes_are_fast()
+    }
+
+    fn check_whole(&self) -> weft_block::Result<()> {
+        self.cache.device.check_whole()?;
+        self.origin.device.check_whole()
     }
 }

@@ -24,6 +24,8 @@ pub(crate) struct Fill {
     /// The sub-blocks of the origin.
     pub(crate) subs: Range<u64>,
     cancelled: Vec<Range<u64>>,
+    /// No reader has asked for the data: the fill takes free slots only.
+    pub(crate) prefetch: bool,
     /// What the origin said, once it has.
     pub(crate) data: Option<Arc<Vec<u8>>>,
 }
@@ -47,10 +49,19 @@ fn place(origin: u16, sub: u64) -> u64 {
 
 impl Fills {
     pub(crate) fn begin(&mut self, origin: u16, subs: Range<u64>) -> FillId {
+        self.enter(origin, subs, false)
+    }
+
+    /// Begins a fill with data that no reader has asked for yet.
+    pub(crate) fn begin_prefetch(&mut self, origin: u16, subs: Range<u64>) -> FillId {
+        self.enter(origin, subs, true)
+    }
+
+    fn enter(&mut self, origin: u16, subs: Range<u64>, prefetch: bool) -> FillId {
         debug_assert!(subs.end - subs.start <= FILL_SUBS_MAX);
         let id = FillId { place: place(origin, subs.start), number: self.next };
         self.next += 1;
-        self.map.insert(id, Fill { subs, cancelled: Vec::new(), data: None });
+        self.map.insert(id, Fill { subs, cancelled: Vec::new(), prefetch, data: None });
         id
     }
 
@@ -76,6 +87,12 @@ impl Fills {
 
     pub(crate) fn is_empty(&self) -> bool {
         self.map.is_empty()
+    }
+
+    /// Whether the origin has a fill in progress.
+    pub(crate) fn any_of(&self, origin: u16) -> bool {
+        let first = FillId { place: place(origin, 0), number: 0 };
+        self.map.range(first..).next().is_some_and(|(id, _)| id.place >> 48 == u64::from(origin))
     }
 
     pub(crate) fn get(&self, id: FillId) -> Option<&Fill> {

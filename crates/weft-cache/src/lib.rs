@@ -69,6 +69,7 @@ mod fills;
 pub mod format;
 mod index;
 mod loading;
+mod lock;
 #[cfg(test)]
 mod model;
 mod open;
@@ -77,8 +78,10 @@ mod origin;
 pub mod policy;
 mod ranges;
 mod read;
+mod readahead;
 mod regions;
 mod resize;
+mod send;
 pub mod simulate;
 mod slots;
 mod state;

@@ -15,7 +15,6 @@ use crate::state::State;
 use crate::stats::Count;
 use crate::{Error, Result};
 use hashbrown::HashSet;
-use std::sync::PoisonError;
 
 /// Pages of a checkpoint that are read at once.
 const PAGES_AT_ONCE: u64 = 64;
@@ -82,6 +81,10 @@ impl State {
             let believed = !untrusted && self.intent(key) == Intent::None;
             if believed { 0 } else { clean }
         } else {
+            // Before a number is another's, or nobody's, nothing durable names it.
+            if self.sb.origins.get(usize::from(key.origin())).is_none_or(Option::is_none) {
+                self.orphans += u64::from(masks.dirty.count_ones());
+            }
             masks.valid
         };
         if drop != 0 {
@@ -140,7 +143,7 @@ impl Cache {
     /// # Errors
     /// [`Error::Damaged`] for the part with dirty blocks, [`Error::CacheDevice`].
     pub(crate) fn load_some(&self) -> Result<bool> {
-        let _one = self.loader.lock().unwrap_or_else(PoisonError::into_inner);
+        let _one = self.loader.lock();
         let (first, count, offset, header, subs, dirty_pages) = {
             let st = self.lock();
             let Some(loading) = &st.loading else { return Ok(false) };

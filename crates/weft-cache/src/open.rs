@@ -9,6 +9,7 @@
 
 use crate::admission::Admission;
 use crate::cache::Cache;
+use crate::check::{Finding, superblock_copies};
 use crate::format::checkpoint::{AreaLayout, Header, PageKind, encode_page, parse_page, runs};
 use crate::format::log::{BlockHeader, Item, RING_MIN_BLOCKS};
 use crate::format::record::Record;
@@ -16,6 +17,7 @@ use crate::format::superblock::{STATE_CLEAN, STATE_EMPTY, STATE_UNTRUSTED, Super
 use crate::format::{UNIT, checkpoint};
 use crate::loading::Loading;
 use crate::policy::{PolicyKind, SlotNr};
+use crate::readahead::ReadAhead;
 use crate::state::{Pins, State};
 use crate::stats::Counters;
 use crate::tail;
@@ -52,8 +54,11 @@ impl Cache {
             write(&bytes, area + block * UNIT as u64)?;
         }
         device.flush().map_err(Error::CacheDevice)?;
-        write(&sb.encode(), sb.copy_offset())?;
-        device.flush().map_err(Error::CacheDevice)
+        for offset in sb.copy_offsets() {
+            write(&sb.encode(), offset)?;
+            device.flush().map_err(Error::CacheDevice)?;
+        }
+        Ok(())
     }
 
     /// Opens a cache, and recovers it if it was not closed.
@@ -66,6 +71,7 @@ impl Cache {
             return Err(Error::ReadOnly);
         }
         let sb = Superblock::load(&*device)?;
+        let mut findings = superblock_copies(&*device, &sb)?;
         let kind = PolicyKind::from_code(sb.policy)
             .ok_or_else(|| Error::Incompatible(format!("replacement policy {}", sb.policy)))?;
         let policy = kind.build(sb.slots);
@@ -73,6 +79,7 @@ impl Cache {
             State::new(sb, policy, Arc::new(Pins::new()), Arc::new(Counters::default()));
         state.persistent = options.persistence;
         state.admission = Admission::new(options.admission.clone(), state.now_ms);
+        state.readahead = ReadAhead::new(options.readahead_bytes, &options.admission);
         let empty = !options.persistence || state.sb.state & STATE_EMPTY != 0;
         let found = Found::scan(&*device, &state.sb)?;
         if empty {
@@ -80,14 +87,20 @@ impl Cache {
         } else {
             recover(&*device, &mut state, &found)?;
         }
-        let cache = Arc::new(Self::assemble(device, options, state));
-        cache.begin(empty)?;
+        let mut cache = Self::assemble(device, options, state);
+        findings.extend(cache.begin(empty)?);
+        for finding in &findings {
+            tracing::warn!(%finding, "when the cache was opened");
+        }
+        cache.findings = findings;
+        let cache = Arc::new(cache);
         cache.start_workers();
         Ok(cache)
     }
 
-    /// Loads what must be known before the cache serves, and begins a new life.
-    fn begin(&self, empty: bool) -> Result<()> {
+    /// Loads what must be known before the cache serves, and begins a new life. Returns what was not
+    /// as it should be.
+    fn begin(&self, empty: bool) -> Result<Vec<Finding>> {
         let dirty_pages = self.lock().loading.as_ref().map_or(0, Loading::dirty_pages);
         while self
             .lock()
@@ -97,8 +110,12 @@ impl Cache {
         {
             self.load_some()?;
         }
+        if self.lock().orphans > 0 {
+            let problem = "it does not know an origin of which there are dirty blocks";
+            return Err(Error::damaged("superblock", 0, problem));
+        }
+        let findings = self.end_last_batch()?;
         if !self.options.read_only {
-            self.void_cut_batch()?;
             // What a process that was killed has written may be in the device's volatile cache
             // only. It was believed, so it must be durable before anything is built on it: both
             // copies of the superblock would be in flight otherwise.
@@ -133,22 +150,36 @@ impl Cache {
         if !self.options.lazy_load {
             self.load_all()?;
         }
-        Ok(())
+        Ok(findings)
     }
 }
 
 impl Cache {
-    /// A batch that does not count must never count: what is written from now on could make its
-    /// data match.
-    fn void_cut_batch(&self) -> Result<()> {
-        let at = {
+    /// Takes what counts of a last batch that is not whole, and writes the batch anew: what is
+    /// written from now on could make its data match.
+    fn end_last_batch(&self) -> Result<Vec<Finding>> {
+        let (mut batch, findings, log, life, tag) = {
             let mut st = self.lock();
-            if !std::mem::take(&mut st.log.cut_short) {
-                return Ok(());
-            }
-            st.sb.log_offset + st.log.next % st.sb.log_blocks * UNIT as u64
+            let Some(last) = st.last_batch.take() else { return Ok(Vec::new()) };
+            // Nobody else has this cache yet.
+            let cut = last.take(&*self.device, &mut st);
+            let findings = Finding::last_commit(&st, &cut);
+            (cut.kept, findings, st.log, st.sb.life, st.sb.tag())
         };
-        self.write_cache(&[0; UNIT], at)
+        if self.options.read_only {
+            return Ok(findings);
+        }
+        if batch.is_empty() {
+            self.write_log(log.next, &[0; UNIT])?;
+            return Ok(findings);
+        }
+        let bytes = batch.seal(log.next, log.durable, life, tag);
+        self.write_log(log.next, bytes)?;
+        let mut st = self.lock();
+        st.log.next += batch.len_blocks();
+        // `begin` flushes before anything is built on it.
+        st.log.durable = st.log.next;
+        Ok(findings)
     }
 }
 
@@ -164,8 +195,12 @@ fn lay_out(len_bytes: u64, options: &CreateOptions) -> Result<Superblock> {
         let area = AreaLayout::new(u32::try_from(slots).unwrap_or(u32::MAX), subs).blocks();
         let log_blocks = match options.log_bytes {
             Some(bytes) => (bytes / unit).max(RING_MIN_BLOCKS),
-            // A quarter of a checkpoint, so that writing checkpoints costs little.
-            None => (area / 4).clamp(if slots < 4096 { 16 } else { 256 }, (64 << 20) / unit),
+            // A quarter of a checkpoint, so that writing checkpoints costs little; of a small cache
+            // a sixty-fourth, for as many flushes between two of them.
+            None => {
+                let least = (len_bytes / unit / 64).clamp(RING_MIN_BLOCKS, 256);
+                (area / 4).clamp(least, (64 << 20) / unit)
+            }
         };
         let data = ((2 + log_blocks + 2 * area) * unit).next_multiple_of(block);
         let fits = len_bytes.checked_sub(data).map_or(0, |room| room / block);
@@ -265,6 +300,12 @@ impl Found {
         self.headers.iter().flatten().max_by_key(|header| header.sequence).copied()
     }
 
+    /// The newest life that has written anything.
+    pub(crate) fn life(&self) -> u64 {
+        let headers = self.headers.iter().flatten().map(|header| header.life);
+        self.ring.iter().flatten().map(|header| header.life).chain(headers).max().unwrap_or(0)
+    }
+
     /// A number of a log's block that was never used.
     pub(crate) fn unused_number(&self) -> u64 {
         let ring = self.ring.iter().flatten().map(|header| header.number + 1);
@@ -346,6 +387,10 @@ fn recover(device: &dyn BlockDevice, state: &mut State, found: &Found) -> Result
     let header = found.newest().ok_or_else(|| {
         Error::damaged("checkpoint", sb.checkpoints[0], "neither of the two has a valid header")
     })?;
+    if found.life() > sb.life {
+        let problem = "it is older than the log: a newer version of it is lost";
+        return Err(Error::damaged("superblock", 0, problem));
+    }
     let end = found.log_end(header.log_start, header.life);
     let durable = found.durable();
     if durable > end {
@@ -360,19 +405,14 @@ fn recover(device: &dyn BlockDevice, state: &mut State, found: &Found) -> Result
     let area = sb.checkpoints[(header.sequence & 1) as usize];
     load_intents(device, state, &header, area)?;
     let map = load_map(device, state, &header, area, &layout)?;
-    let untrusted = sb.state & STATE_UNTRUSTED != 0;
+    // Also if the intents could not be read.
+    let untrusted = state.sb.state & STATE_UNTRUSTED != 0;
     state.loading = Some(Loading::new(area, layout, header, sb.slots, untrusted));
     state.slots.free = map.complement();
     let last = found.last_batch(header.log_start, end);
     replay(device, state, header.log_start, last)?;
-    let whole = tail::is_whole(device, state, last..end)?;
-    if whole {
-        replay(device, state, last, end)?;
-    } else {
-        tracing::info!(block = last, "the last commit was cut short, and does not count");
-        state.log.cut_short = true;
-    }
-    state.log.next = if whole { end } else { last };
+    state.last_batch = tail::take(device, state, last..end)?;
+    state.log.next = if state.last_batch.is_some() { last } else { end };
     // `begin` flushes before anything is built on it.
     state.log.durable = state.log.next;
     // Only now it is known which intents are left.
@@ -441,18 +481,23 @@ fn replay(device: &dyn BlockDevice, state: &mut State, start: u64, end: u64) -> 
         let header = BlockHeader::parse(&block, tag).filter(|header| header.number == number);
         let header = header.ok_or_else(|| Error::damaged("log", at, "it reads differently now"))?;
         for item in header.items(&block, subs) {
-            match item {
-                Some(Item::Record(record)) => state.replay(&record),
-                Some(Item::IntentSet(run)) => state.recover_intent(&run, true),
-                Some(Item::IntentClear(run)) => state.recover_intent(&run, false),
-                None => return Err(Error::damaged("log", at, "an item makes no sense")),
-            }
+            let item = item.ok_or_else(|| Error::damaged("log", at, "an item makes no sense"))?;
+            state.apply(&item);
         }
     }
     Ok(())
 }
 
 impl State {
+    /// Takes an item of the log.
+    pub(crate) fn apply(&mut self, item: &Item) {
+        match item {
+            Item::Record(record) => self.replay(record),
+            Item::IntentSet(run) => self.recover_intent(run, true),
+            Item::IntentClear(run) => self.recover_intent(run, false),
+        }
+    }
+
     /// Takes an intent of a region that exists.
     pub(crate) fn recover_intent(&mut self, run: &crate::format::log::RegionRun, set: bool) {
         let Some(entry) = self.sb.origins.get(usize::from(run.origin)).and_then(Option::as_ref)
@@ -493,193 +538,4 @@ impl State {
 }
 
 #[cfg(test)]
-mod tests {
-    use super::*;
-    use crate::format::checkpoint::push_entry;
-    use crate::format::superblock::OriginEntry;
-    use crate::policy::BlockKey;
-    use crate::store::zero_crc;
-    use crate::{AttachOptions, Mode, OriginId};
-    use std::time::{Duration, Instant};
-    use weft_block::{FileDevice, MemoryDevice};
-
-    const DIRTY: u64 = 1000;
-
-    /// Makes a sparse cache whose every slot holds a block of zeroes, the first of them dirty.
-    fn full_cache(path: &std::path::Path, len_bytes: u64, id: &OriginId) -> Arc<dyn BlockDevice> {
-        let disk = FileDevice::create(path, len_bytes).unwrap();
-        Cache::create(&disk, &CreateOptions::default()).unwrap();
-        let mut sb = Superblock::load(&disk).unwrap();
-        let entry = OriginEntry {
-            id: id.clone(),
-            region_shift: 20,
-            quota_slots: 0,
-            forgetting: false,
-            fingerprint: None,
-        };
-        sb.origins[0] = Some(entry);
-        sb.sequence += 1;
-        let layout = AreaLayout::new(sb.slots, 1);
-        let (sequence, area) = (2, sb.checkpoints[0]);
-        let at = |block: u64| area + block * UNIT as u64;
-        let mut out = Vec::new();
-        for index in 0..layout.map_pages {
-            let ones = [0xff; checkpoint::BITS_PER_PAGE / 8];
-            encode_page(PageKind::Map, sequence, index as u32, 0, &ones, &mut out);
-        }
-        disk.write_at(&out, at(layout.map_at())).unwrap();
-        let mut slot = 0;
-        for first in (0..layout.entry_pages).step_by(256) {
-            out.clear();
-            for index in first..(first + 256).min(layout.entry_pages) {
-                let mut payload = Vec::new();
-                let mut count = 0;
-                while slot < sb.slots && count < layout.entries_per_page {
-                    let mut record = Record::free(slot);
-                    // Neighbours in the cache are far from each other in the origin.
-                    let block = u64::from(slot) * 7919 % (1 << 28);
-                    record.key = Some(BlockKey::new(0, block));
-                    record.valid = 1;
-                    record.dirty = u16::from(u64::from(slot) < DIRTY);
-                    record.crcs[0] = zero_crc();
-                    push_entry(&record, 1, &mut payload);
-                    slot += 1;
-                    count += 1;
-                }
-                encode_page(
-                    PageKind::Entries,
-                    sequence,
-                    index as u32,
-                    count as u32,
-                    &payload,
-                    &mut out,
-                );
-            }
-            disk.write_at(&out, at(layout.entries_at() + first)).unwrap();
-        }
-        let entries = u64::from(sb.slots);
-        let header = Header {
-            sequence,
-            life: 1,
-            log_start: 1,
-            slots: sb.slots,
-            intent_pages: 0,
-            entries,
-            dirty: DIRTY,
-            log_durable: 1,
-        };
-        disk.write_at(&header.encode(sb.tag()), area).unwrap();
-        disk.write_at(&sb.encode(), sb.copy_offset()).unwrap();
-        disk.flush().unwrap();
-        Arc::new(disk)
-    }
-
-    /// The longest that a read of a cached block has to wait while something else goes on.
-    fn longest_read(cached: &crate::CachedDevice, offset: u64, work: impl FnOnce()) -> Duration {
-        let done = std::sync::atomic::AtomicBool::new(false);
-        std::thread::scope(|scope| {
-            let reader = scope.spawn(|| {
-                let (mut longest, mut reads) = (Duration::ZERO, 0_u64);
-                while !done.load(std::sync::atomic::Ordering::Relaxed) {
-                    let began = Instant::now();
-                    cached.read_at(&mut [0; 4096], offset).unwrap();
-                    longest = longest.max(began.elapsed());
-                    reads += 1;
-                }
-                println!("  {reads} reads, the longest took {longest:?}");
-                longest
-            });
-            let began = Instant::now();
-            work();
-            println!("  it took {:?}", began.elapsed());
-            done.store(true, std::sync::atomic::Ordering::Relaxed);
-            reader.join().unwrap()
-        })
-    }
-
-    /// Prints how long requests wait for a checkpoint and for resizes. That is measured, and not
-    /// asserted, as machines differ; what is, is that nothing is lost.
-    fn works_while_it_is_rewritten(len_bytes: u64) {
-        let dir = tempfile::tempdir().unwrap();
-        let id = OriginId { len_bytes: 1 << 40, label: "o".to_owned(), ..OriginId::default() };
-        let disk = full_cache(&dir.path().join("cache"), len_bytes, &id);
-        let options = OpenOptions { background: false, ..OpenOptions::default() };
-        let cache = Cache::open(disk, options).unwrap();
-        let attach =
-            AttachOptions { mode: Mode::WriteBack, samples: 0, ..AttachOptions::default() };
-        let cached = cache.attach(Arc::new(MemoryDevice::new(id.len_bytes)), &id, &attach).unwrap();
-        cache.load_all().unwrap();
-        let before = cache.stats();
-        let offset = 7919 * 3000 * 4096;
-        println!("a checkpoint of {} slots:", before.slots);
-        longest_read(&cached, offset, || cache.checkpoint_always().unwrap());
-        let stats = cache.stats();
-        assert_eq!((stats.used_slots, stats.dirty_bytes), (before.used_slots, before.dirty_bytes));
-        println!("to half its size:");
-        longest_read(&cached, offset, || cache.resize(len_bytes / 2).unwrap());
-        println!("and back:");
-        longest_read(&cached, offset, || cache.resize(len_bytes).unwrap());
-        let stats = cache.stats();
-        assert!(stats.used_slots >= before.slots / 2 - before.slots / 64, "{stats:?}");
-        assert_eq!(stats.dirty_bytes, before.dirty_bytes);
-        cache.check_invariants();
-    }
-
-    #[test]
-    fn a_full_cache_of_1_gib_works_while_it_is_rewritten() {
-        works_while_it_is_rewritten(1 << 30);
-    }
-
-    #[test]
-    #[ignore = "takes 600 MB of disk and a GB of memory; scripts/test-long.sh runs it"]
-    fn a_full_cache_of_64_gib_works_while_it_is_rewritten() {
-        works_while_it_is_rewritten(64 << 30);
-    }
-
-    fn serves_while_it_loads(len_bytes: u64) -> (Duration, Duration) {
-        let dir = tempfile::tempdir().unwrap();
-        let id = OriginId { len_bytes: 1 << 40, label: "o".to_owned(), ..OriginId::default() };
-        let disk = full_cache(&dir.path().join("cache"), len_bytes, &id);
-        let options = OpenOptions { background: false, ..OpenOptions::default() };
-        let began = Instant::now();
-        let cache = Cache::open(disk, options).unwrap();
-        let attach =
-            AttachOptions { mode: Mode::WriteBack, samples: 0, ..AttachOptions::default() };
-        let origin = Arc::new(MemoryDevice::new(id.len_bytes));
-        let cached = cache.attach(origin, &id, &attach).unwrap();
-        let mut block = [1; 4096];
-        // A dirty block, and one that is not loaded yet.
-        for slot in [5, cache.stats().slots - 5] {
-            cached.read_at(&mut block, slot * 7919 % (1 << 28) * 4096).unwrap();
-            assert_eq!(block, [0; 4096]);
-        }
-        let opened = began.elapsed();
-        let stats = cache.stats();
-        assert_eq!((stats.hits, stats.misses, stats.dirty_bytes), (1, 1, DIRTY * 4096));
-        assert!(stats.loading_pages > 0, "it serves before all is loaded");
-        let began = Instant::now();
-        cache.load_all().unwrap();
-        let loaded = began.elapsed();
-        let stats = cache.stats();
-        assert!(stats.used_slots >= stats.slots - 1, "{stats:?}");
-        let per_slot = stats.memory_bytes as f64 / stats.slots as f64;
-        println!(
-            "{} slots: open {opened:?}, loaded {loaded:?}, {per_slot:.2} bytes a slot",
-            stats.slots
-        );
-        assert!(per_slot <= 24.0, "{per_slot} bytes a slot");
-        (opened, loaded)
-    }
-
-    #[test]
-    fn a_full_cache_of_2_gib_serves_while_it_loads() {
-        serves_while_it_loads(2 << 30);
-    }
-
-    #[test]
-    #[ignore = "takes 300 MB of disk and 400 MB of memory; scripts/test-long.sh runs it"]
-    fn a_full_cache_of_64_gib_opens_in_less_than_a_second() {
-        let (opened, _) = serves_while_it_loads(64 << 30);
-        assert!(opened < Duration::from_secs(1), "{opened:?}");
-    }
-}
+mod tests;

@@ -71,12 +71,21 @@ pub struct OpenOptions {
     /// The most write-back in bytes a second, while the dirty limit is not reached. `None`: no
     /// limit.
     pub writeback_bytes_per_second: Option<u64>,
+    /// How many requests of write-back are under way at a time. More hide the latency of an origin
+    /// that is far; each takes up to 1 MiB of memory.
+    pub writeback_requests: u32,
+    /// How long a write waits for room in a cache that is full of dirty data while its origin fails
+    /// to take any, in milliseconds; then the write fails.
+    pub full_wait_ms: u64,
     /// How long a region of the origin must have been left alone before its intent is cleared, in
     /// milliseconds.
     pub intent_idle_ms: u64,
     /// The most data read from origins that waits to be written to the cache, in bytes. Beyond
     /// it, the reader writes it itself.
     pub fill_queue_bytes: usize,
+    /// The most that is read from an origin ahead of a sequential reader, in bytes; 0: nothing is.
+    /// Needs the threads of `background`.
+    pub readahead_bytes: u64,
     /// Whether checksums are compared at each read of a cached block, and not only at the first
     /// one after the cache was opened.
     pub verify_always: bool,
@@ -98,8 +107,11 @@ impl Default for OpenOptions {
             dirty_limit_bytes: None,
             max_dirty_age_ms: 30_000,
             writeback_bytes_per_second: None,
+            writeback_requests: 16,
+            full_wait_ms: 30_000,
             intent_idle_ms: 5000,
             fill_queue_bytes: 32 << 20,
+            readahead_bytes: 8 << 20,
             verify_always: false,
             retry_max_ms: 30_000,
             admission: AdmissionOptions::default(),

@@ -15,24 +15,25 @@ use crate::cache::Cache;
 use crate::device::CachedDevice;
 use crate::format::record::ORIGIN_BLOCKS_MAX;
 use crate::format::superblock::{ORIGIN_LABEL_MAX, OriginEntry, REGIONS_MAX};
+use crate::lock::{Lock, Rank};
 use crate::policy::BlockKey;
 use crate::regions::Intent;
-use crate::state::OriginState;
+use crate::state::{OriginState, State};
 use crate::stats::Count;
 use crate::{AttachOptions, Error, Mode, ORIGINS_MAX, OriginId, Result, SUB_BLOCK_BYTES};
 use crc32c::{crc32c, crc32c_append};
 use std::ops::Range;
-use std::sync::atomic::{AtomicBool, AtomicU8, AtomicU64, Ordering};
-use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
+use std::sync::atomic::{AtomicU8, AtomicU64, Ordering};
+use std::sync::{Arc, Mutex, MutexGuard, PoisonError, Weak};
 use weft_block::BlockDevice;
 
 /// The smallest region of an origin that has an intent of its own: 1 MiB.
 const REGION_SHIFT_MIN: u32 = 20;
 
 /// The flushes of an origin, one at a time.
-#[derive(Debug, Default)]
+#[derive(Debug)]
 struct Flushes {
-    one: Mutex<()>,
+    one: Lock<()>,
     /// How many have begun, and which was the last that worked.
     begun: AtomicU64,
     good: AtomicU64,
@@ -41,6 +42,18 @@ struct Flushes {
     lost: AtomicU64,
     /// What may be lost, and whoever wrote it has not been told.
     untold: Mutex<Option<Range<u64>>>,
+}
+
+/// Whether requests go through the cache. Changed under the state's lock.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+#[repr(u8)]
+pub(crate) enum Link {
+    /// They do.
+    Attached,
+    /// What changes the origin waits until it is known whether they go on doing so.
+    Leaving,
+    /// They go to the origin, as if there were no cache; its number may be another's.
+    Gone,
 }
 
 /// An attached origin.
@@ -68,8 +81,7 @@ pub(crate) struct Origin {
     /// How many of them were flushed.
     pub(crate) flushed: AtomicU64,
     flushes: Flushes,
-    /// It was detached: its number may be another's.
-    pub(crate) detached: AtomicBool,
+    link: AtomicU8,
     /// When write-back may be tried again, and how long it pauses then.
     pub(crate) retry_ms: AtomicU64,
     pub(crate) pause_ms: AtomicU64,
@@ -84,6 +96,18 @@ impl Origin {
     pub(crate) fn set_mode(&self, mode: Mode) {
         let index = Mode::ALL.iter().position(|m| *m == mode).unwrap_or(0);
         self.mode.store(index as u8, Ordering::Release);
+    }
+
+    pub(crate) fn link(&self) -> Link {
+        match self.link.load(Ordering::Acquire) {
+            0 => Link::Attached,
+            1 => Link::Leaving,
+            _ => Link::Gone,
+        }
+    }
+
+    fn set_link(&self, _st: &mut State, link: Link) {
+        self.link.store(link as u8, Ordering::Release);
     }
 
     /// Tells apart what the origin failed.
@@ -107,7 +131,7 @@ impl Origin {
         let flushes = &self.flushes;
         let begun = flushes.begun.load(Ordering::Acquire);
         let failures = self.failures();
-        let _one = flushes.one.lock().unwrap_or_else(PoisonError::into_inner);
+        let _one = flushes.one.lock();
         // One that began after this call, and worked, has done all there is to do.
         if flushes.good.load(Ordering::Acquire) <= begun {
             let written = self.written.load(Ordering::Acquire);
@@ -179,6 +203,22 @@ impl Origin {
     }
 }
 
+impl State {
+    /// Whether somebody still has a device that was detached from this origin.
+    fn is_used_without_cache(&self, id: &OriginId) -> bool {
+        self.without_cache.iter().filter_map(Weak::upgrade).any(|origin| same(&origin.id, id))
+    }
+}
+
+/// Whether two identities are of one origin.
+fn same(a: &OriginId, b: &OriginId) -> bool {
+    match (a.uuid, b.uuid) {
+        (Some(a), Some(b)) => a == b,
+        (None, None) => a.label == b.label,
+        _ => false,
+    }
+}
+
 impl Cache {
     /// A flush of an origin has failed: drops what the cache holds of the writes since the last
     /// good one, and lets nobody believe it after this life. Returns the range they lie in, if
@@ -230,7 +270,7 @@ impl Cache {
         options: &AttachOptions,
     ) -> Result<Arc<CachedDevice>> {
         self.check_attach(&*origin, id, options)?;
-        let mut attached = self.origins.lock().unwrap_or_else(PoisonError::into_inner);
+        let _one = self.attaching.lock();
         let known = self.find_origin(id, options)?;
         let nr = match known {
             Some(nr) => nr,
@@ -242,7 +282,7 @@ impl Cache {
                 })?
             }
         };
-        if attached[nr].is_some() {
+        if self.origin(nr as u16).is_some() || self.lock().is_used_without_cache(id) {
             return Err(Error::OriginBusy(id.label.clone()));
         }
         let quota_slots = options.quota_bytes.map_or(0, |bytes| {
@@ -256,8 +296,15 @@ impl Cache {
             mode: AtomicU8::new(0),
             written: AtomicU64::new(0),
             flushed: AtomicU64::new(0),
-            flushes: Flushes::default(),
-            detached: AtomicBool::new(false),
+            flushes: Flushes {
+                one: Lock::new(self.order, Rank::OriginFlush, ()),
+                begun: AtomicU64::new(0),
+                good: AtomicU64::new(0),
+                failed: AtomicU64::new(0),
+                lost: AtomicU64::new(0),
+                untold: Mutex::default(),
+            },
+            link: AtomicU8::new(Link::Attached as u8),
             retry_ms: AtomicU64::new(0),
             pause_ms: AtomicU64::new(0),
         });
@@ -292,8 +339,8 @@ impl Cache {
             let mut st = self.lock();
             let counts = if known.is_some() { st.origins[nr] } else { OriginState::default() };
             st.origins[nr] = OriginState { region_shift, quota_slots, known: true, ..counts };
+            st.attached[nr] = Some(Arc::clone(&origin));
         }
-        attached[nr] = Some(Arc::clone(&origin));
         Ok(Arc::new(CachedDevice { cache: Arc::clone(self), origin }))
     }
 
@@ -336,12 +383,7 @@ impl Cache {
             st.sb.origins.iter().enumerate().filter_map(|(nr, e)| Some((nr, e.as_ref()?)));
         let mut others = Vec::new();
         for (nr, entry) in entries {
-            let same = match (entry.id.uuid, id.uuid) {
-                (Some(a), Some(b)) => a == b,
-                (None, None) => entry.id.label == id.label,
-                _ => false,
-            };
-            if !same {
+            if !same(&entry.id, id) {
                 if !entry.forgetting {
                     others.push(name(&entry.id));
                 }
@@ -439,38 +481,55 @@ impl Cache {
         self.commit()
     }
 
-    /// Writes an origin's dirty blocks back and forgets it: afterwards it is complete without the
-    /// cache. Its clean blocks are forgotten behind, so this takes no longer than the write-back.
+    /// Writes an origin's dirty blocks back and forgets it: it is complete without the cache then.
+    /// Its clean blocks are forgotten behind, so this takes no longer than the write-back.
+    ///
+    /// `device` can be used before, meanwhile and afterwards; requests wait for the last of the
+    /// write-back, and then go to the origin, as if there had never been a cache, also when the cache
+    /// is closed. While anybody has it, the origin cannot be attached to this cache again.
     ///
     /// # Errors
-    /// [`Error::UnknownOrigin`], [`Error::StillDirty`] (nothing is forgotten then), and those of
-    /// the devices.
+    /// [`Error::UnknownOrigin`] if it was detached before, [`Error::StillDirty`], and those of the
+    /// devices. Nothing is forgotten then, and requests go through the cache.
     pub fn detach(&self, device: &CachedDevice) -> Result<()> {
-        let nr = device.origin.nr;
-        let mode = device.origin.mode();
-        device.origin.set_mode(Mode::PassThrough);
+        let _one = self.attaching.lock();
+        let origin = &device.origin;
+        let nr = origin.nr;
+        if origin.link() != Link::Attached {
+            return Err(Error::UnknownOrigin(origin.id.label.clone()));
+        }
+        let mode = origin.mode();
+        origin.set_mode(Mode::PassThrough);
         self.write_back_origin(Some(nr)).inspect_err(|_| {
-            device.origin.is_told();
-            device.origin.set_mode(mode);
+            origin.is_told();
+            origin.set_mode(mode);
         })?;
         {
-            // From here on, the device refuses requests; those that have begun are waited for.
+            // From here on, no write begins; those that have are waited for.
             let mut st = self.lock();
-            device.origin.detached.store(true, Ordering::Release);
-            while st.writers.overlaps(nr, &(0..u64::MAX)) {
+            origin.set_link(&mut st, Link::Leaving);
+            while st.writers.overlaps(nr, &(0..u64::MAX)) || st.fills.any_of(nr) {
                 st = self.wait(st);
             }
         }
-        let last =
-            self.write_back_origin(Some(nr)).and_then(|()| device.origin.flush_for_user(self));
-        if let Err(error) = last {
-            device.origin.is_told();
-            device.origin.detached.store(false, Ordering::Release);
-            device.origin.set_mode(mode);
-            return Err(error);
+        let left = self.write_back_origin(Some(nr)).and_then(|()| origin.flush_for_user(self));
+        // What goes to the origin past the cache must find a cache that has forgotten it, durably.
+        let left = left.and_then(|()| self.forget_origin(nr));
+        let mut st = self.lock();
+        if left.is_ok() {
+            st.attached[usize::from(nr)] = None;
+            st.without_cache.retain(|origin| origin.strong_count() > 0);
+            st.without_cache.push(Arc::downgrade(origin));
+            origin.set_link(&mut st, Link::Gone);
+        } else {
+            origin.is_told();
+            origin.set_mode(mode);
+            origin.set_link(&mut st, Link::Attached);
         }
-        self.origins.lock().unwrap_or_else(PoisonError::into_inner)[usize::from(nr)] = None;
-        self.forget_origin(nr)
+        drop(st);
+        self.notify();
+        left?;
+        self.forget_in_the_foreground()
     }
 
     /// Forgets an origin that is not attached, by its label. What is dirty of it is lost with
@@ -479,13 +538,13 @@ impl Cache {
     /// # Errors
     /// [`Error::UnknownOrigin`], [`Error::OriginBusy`] if it is attached, [`Error::StillDirty`].
     pub fn forget(&self, label: &str, discard_dirty: bool) -> Result<()> {
-        let attached = self.origins.lock().unwrap_or_else(PoisonError::into_inner);
+        let _one = self.attaching.lock();
         let nr = {
             let st = self.lock();
             st.sb.origins.iter().position(|e| e.as_ref().is_some_and(|e| e.id.label == label))
         };
         let nr = nr.ok_or_else(|| Error::UnknownOrigin(label.to_owned()))?;
-        if attached[nr].is_some() {
+        if self.origin(nr as u16).is_some() {
             return Err(Error::OriginBusy(label.to_owned()));
         }
         let dirty_bytes = self.lock().origins[nr].dirty_subs * SUB_BLOCK_BYTES as u64;
@@ -493,25 +552,29 @@ impl Cache {
             let why = "it is not attached; attach it and write it back".to_owned();
             return Err(Error::StillDirty { dirty_bytes, why });
         }
-        drop(attached);
-        self.forget_origin(nr as u16)
+        self.forget_origin(nr as u16)?;
+        self.forget_in_the_foreground()
     }
 
-    fn forget_origin(&self, nr: u16) -> Result<()> {
-        {
-            let mut st = self.lock();
-            st.origins[usize::from(nr)].known = false;
-            st.regions.forget(nr);
-            st.forgetting.push((nr, 0));
+    /// Without threads, all of what is to be forgotten is forgotten at once.
+    fn forget_in_the_foreground(&self) -> Result<()> {
+        if !self.options.background {
+            while self.forget_some()? {}
         }
+        Ok(())
+    }
+
+    /// Makes the cache forget an origin, durably; its blocks follow behind.
+    fn forget_origin(&self, nr: u16) -> Result<()> {
         self.write_superblock(|sb| {
             if let Some(entry) = &mut sb.origins[usize::from(nr)] {
                 entry.forgetting = true;
             }
         })?;
-        if !self.options.background {
-            while self.forget_some()? {}
-        }
+        let mut st = self.lock();
+        st.origins[usize::from(nr)].known = false;
+        st.regions.forget(nr);
+        st.forgetting.push((nr, 0));
         Ok(())
     }
 
@@ -555,10 +618,6 @@ impl Cache {
     /// The origins the cache knows, with their dirty bytes and whether they are attached.
     #[must_use]
     pub fn origins(&self) -> Vec<OriginInfo> {
-        let attached: Vec<bool> = {
-            let origins = self.origins.lock().unwrap_or_else(PoisonError::into_inner);
-            origins.iter().map(Option::is_some).collect()
-        };
         let st = self.lock();
         let entries =
             st.sb.origins.iter().enumerate().filter_map(|(nr, e)| Some((nr, e.as_ref()?)));
@@ -570,7 +629,7 @@ impl Cache {
                 dirty_bytes: st.origins[nr].dirty_subs * SUB_BLOCK_BYTES as u64,
                 quota_bytes: (entry.quota_slots != 0)
                     .then(|| entry.quota_slots * u64::from(st.sb.block_bytes)),
-                attached: attached[nr],
+                attached: st.attached[nr].is_some(),
             })
             .collect()
     }

@@ -8,10 +8,10 @@
 use crate::cache::Cache;
 use crate::device::CachedDevice;
 use crate::fills::{FILL_SUBS_MAX, FillId};
-use crate::origin::Origin;
+use crate::origin::{Link, Origin};
 use crate::policy::{BlockKey, SlotNr};
 use crate::state::{Pins, State};
-use crate::stats::Count;
+use crate::stats::{Count, Timed};
 use crate::{Error, Mode, Result, SUB_BLOCK_BYTES};
 use crc32c::crc32c;
 use smallvec::SmallVec;
@@ -36,6 +36,13 @@ enum From {
     Origin,
     /// Somebody's fill.
     Other(FillId),
+}
+
+impl From {
+    /// Whether the data was not in the cache when the read began.
+    fn is_missing(&self) -> bool {
+        matches!(self, Self::Fill(_) | Self::Origin | Self::Other(_))
+    }
 }
 
 #[derive(Debug)]
@@ -100,7 +107,10 @@ impl CachedDevice {
         let mut stream = None;
         'plan: loop {
             let mut pinned = Pinned::new(&cache.pins);
-            let parts = self.plan(from..subs.end, &mut pinned, &mut stream)?;
+            let Some(parts) = self.plan(from..subs.end, &mut pinned, &mut stream)? else {
+                let read = self.origin.device.read_at(buf, offset);
+                return read.map_err(|e| self.origin.failed(cache, e));
+            };
             let mut parts = parts.into_iter();
             while let Some(part) = parts.next() {
                 let start = (part.subs.start * SUB).max(offset);
@@ -137,18 +147,23 @@ impl CachedDevice {
     }
 
     /// `stream`: whether the piece is part of a long stream, found out when it is first planned.
+    /// `None`: there is no cache in front of this origin any more.
     fn plan(
         &self,
         subs: Range<u64>,
         pinned: &mut Pinned<'_>,
         stream: &mut Option<bool>,
-    ) -> Result<SmallVec<[Part; 4]>> {
+    ) -> Result<Option<SmallVec<[Part; 4]>>> {
         let cache = &*self.cache;
         let nr = self.origin.nr;
         let mut st = cache.lock();
-        if st.closed || self.origin.detached.load(Ordering::Acquire) {
+        if self.origin.link() == Link::Gone {
+            return Ok(None);
+        }
+        if st.closed {
             return Err(Error::Closed);
         }
+        let planned_before = stream.is_some();
         let stream = *stream.get_or_insert_with(|| {
             st.admission.observe(nr, subs.start * SUB, (subs.end - subs.start) * SUB)
         });
@@ -170,13 +185,23 @@ impl CachedDevice {
             at = end;
         }
         if mode.fills() && st.failed.is_none() {
-            return Ok(plan_fills(&mut st, nr, parts, stream));
+            let parts = plan_fills(&mut st, nr, parts, stream);
+            let prefetch = if planned_before {
+                None
+            } else {
+                let missing = parts.iter().any(|part| part.from.is_missing());
+                let end = self.origin.id.len_bytes.div_ceil(SUB);
+                st.readahead.observe(nr, &subs, end, missing, stream)
+            };
+            drop(st);
+            cache.queue_prefetch(&self.origin, prefetch);
+            return Ok(Some(parts));
         }
         for part in parts.iter().filter(|part| matches!(part.from, From::Origin)) {
             let blocks = part.subs.start / per_block..part.subs.end.div_ceil(per_block);
             cache.counters.bypasses.add(blocks.end - blocks.start);
         }
-        Ok(parts)
+        Ok(Some(parts))
     }
 
     fn plan_block(
@@ -267,37 +292,19 @@ impl CachedDevice {
             From::Origin => {
                 cache.counters.miss_bytes.add(buf.len() as u64);
                 let origin = &*self.origin;
-                origin.device.read_at(buf, at).map_err(|e| origin.failed(cache, e))?;
+                cache.read_origin(origin, buf, at).map_err(|e| origin.failed(cache, e))?;
             }
             From::Fill(id) => {
                 cache.counters.miss_bytes.add(buf.len() as u64);
-                let data = self.fetch(id, &part.subs)?;
+                let origin = &*self.origin;
+                let fetched = cache.fetch(origin, id, &part.subs);
+                let data = fetched.map_err(|e| origin.failed(cache, e))?;
                 buf.copy_from_slice(&data[(at - first) as usize..][..buf.len()]);
                 cache.hand_to_filler(&self.origin, id, &data);
             }
             From::Other(id) => return Ok(self.wait_for_fill(id, &part.subs, buf, at)),
         }
         Ok(Outcome::Read)
-    }
-
-    /// Asks the origin for what a fill needs: whole sub-blocks, zeroes past the origin's end.
-    fn fetch(&self, id: FillId, subs: &Range<u64>) -> Result<Arc<Vec<u8>>> {
-        let cache = &*self.cache;
-        let origin = &*self.origin;
-        let mut data = vec![0; ((subs.end - subs.start) * SUB) as usize];
-        let at = subs.start * SUB;
-        let len = (origin.id.len_bytes - at).min(data.len() as u64) as usize;
-        let read = origin.device.read_at(&mut data[..len], at);
-        let data = Arc::new(data);
-        let mut st = cache.lock();
-        if read.is_ok() {
-            st.fills.ready(id, Arc::clone(&data));
-        } else {
-            st.fills.end(id);
-        }
-        drop(st);
-        cache.notify();
-        read.map(|()| data).map_err(|e| origin.failed(cache, e))
     }
 
     fn wait_for_fill(&self, id: FillId, subs: &Range<u64>, buf: &mut [u8], at: u64) -> Outcome {
@@ -499,23 +506,58 @@ impl State {
 }
 
 impl Cache {
+    fn read_origin(&self, origin: &Origin, buf: &mut [u8], at: u64) -> weft_block::Result<()> {
+        let counters = &self.counters;
+        let _timed = Timed::new(&counters.origin_reads, &counters.origin_read_nanoseconds);
+        origin.device.read_at(buf, at)
+    }
+
+    /// Asks the origin for what a fill needs: whole sub-blocks, zeroes past the origin's end. A fill
+    /// that fails is left.
+    pub(crate) fn fetch(
+        &self,
+        origin: &Origin,
+        id: FillId,
+        subs: &Range<u64>,
+    ) -> weft_block::Result<Arc<Vec<u8>>> {
+        let mut data = vec![0; ((subs.end - subs.start) * SUB) as usize];
+        let at = subs.start * SUB;
+        let len = (origin.id.len_bytes - at).min(data.len() as u64) as usize;
+        let read = self.read_origin(origin, &mut data[..len], at);
+        let data = Arc::new(data);
+        let mut st = self.lock();
+        if read.is_ok() {
+            st.fills.ready(id, Arc::clone(&data));
+        } else {
+            st.fills.end(id);
+        }
+        drop(st);
+        self.notify();
+        read.map(|()| data)
+    }
+
     /// Puts what a fill has brought into the cache: at once, or behind.
     pub(crate) fn hand_to_filler(&self, origin: &Arc<Origin>, id: FillId, data: &Arc<Vec<u8>>) {
         if !self.workers.take_fill(&self.options, origin, id, data) {
-            self.complete_fill(origin, id, data);
+            self.put_fill(origin, id, data);
+            self.end_fill(id);
         }
     }
 
     /// Puts what a fill has brought into the cache. Failing to is no failure of the reader.
-    pub(crate) fn complete_fill(&self, origin: &Origin, id: FillId, data: &[u8]) {
+    pub(crate) fn put_fill(&self, origin: &Origin, id: FillId, data: &[u8]) {
         let filled = self.try_fill(origin, id, data);
+        if let Err(error) = filled.and_then(|()| self.commit_if_much()) {
+            tracing::debug!(%error, "a block was not put into the cache");
+        }
+    }
+
+    /// Leaves a fill. Whoever detaches the origin may go on then.
+    pub(crate) fn end_fill(&self, id: FillId) {
         let mut st = self.lock();
         st.fills.end(id);
         drop(st);
         self.notify();
-        if let Err(error) = filled.and_then(|()| self.commit_if_much()) {
-            tracing::debug!(%error, "a block was not put into the cache");
-        }
     }
 
     fn try_fill(&self, origin: &Origin, id: FillId, data: &[u8]) -> Result<()> {
@@ -526,11 +568,12 @@ impl Cache {
         let mut targets: Vec<(u32, bool, u64, u16)> = Vec::new();
         let mut st = self.lock();
         st.check_usable()?;
-        if origin.detached.load(Ordering::Acquire) {
+        if origin.link() != Link::Attached {
             return Ok(());
         }
         let per_block = st.sb.subs() as u64;
-        let Some(subs) = st.fills.get(id).map(|fill| fill.subs.clone()) else { return Ok(()) };
+        let Some(fill) = st.fills.get(id) else { return Ok(()) };
+        let (subs, prefetch) = (fill.subs.clone(), fill.prefetch);
         let blocks = subs.start / per_block..subs.end.div_ceil(per_block);
         if st.writers.overlaps(nr, &blocks) {
             self.counters.bypasses.add(blocks.end - blocks.start);
@@ -557,10 +600,13 @@ impl Cache {
                     pinned.pin(slot);
                     targets.push((slot, false, first, mask));
                 }
-                None => match st.take_slot(key) {
-                    Some(slot) => targets.push((slot, true, first, mask)),
-                    None => self.counters.bypasses.add(1),
-                },
+                None => {
+                    let slot = if prefetch { st.take_free_slot(key) } else { st.take_slot(key) };
+                    match slot {
+                        Some(slot) => targets.push((slot, true, first, mask)),
+                        None => self.counters.bypasses.add(1),
+                    }
+                }
             }
         }
         let range = st.writers.enter(nr, blocks);

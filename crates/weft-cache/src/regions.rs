@@ -146,6 +146,12 @@ impl Regions {
         durable.filter(|(key, region)| idle(**key, region)).map(|(key, _)| *key).collect()
     }
 
+    /// The regions with an intent of these kinds, in order.
+    pub(crate) fn with_intent(&self, wanted: impl Fn(Intent) -> bool) -> Vec<RegionKey> {
+        let found = self.map.iter().filter(|(_, region)| wanted(region.intent));
+        found.map(|(key, _)| *key).collect()
+    }
+
     /// The regions with dirty blocks, from `from` on and then from the beginning.
     pub(crate) fn dirty_from(&self, from: RegionKey) -> impl Iterator<Item = (RegionKey, &Region)> {
         let ahead = self.map.range(from..).chain(self.map.range(..from));

@@ -4,16 +4,18 @@
 //! for an entry for each slot; else they lie behind the last slot. The new layout counts with the
 //! write of the superblock that names it: until then the old one is whole, as nothing of the new
 //! one lies where the old one has anything.
+//!
+//! Slots that have to go are emptied first, while everything goes on: none of them is given to a
+//! block any more, so one that is empty stays empty. Only the checkpoint and the change of the
+//! tables keep others from taking a checkpoint.
 
 use crate::cache::Cache;
 use crate::checkpoint::{NewLayout, SLOTS_AT_ONCE};
-use crate::commit::Committed;
 use crate::format::UNIT;
 use crate::format::checkpoint::AreaLayout;
 use crate::format::superblock::Superblock;
 use crate::state::State;
 use crate::{Error, Result};
-use std::sync::PoisonError;
 
 impl Cache {
     /// Makes the cache use `len_bytes` of its device, which is that long already. To grow, make the
@@ -39,21 +41,25 @@ impl Cache {
             return Err(Error::Invalid(what));
         }
         self.load_all()?;
-        let checkpointing = self.checkpointing.lock().unwrap_or_else(PoisonError::into_inner);
+        let _one = self.resizing.lock();
         let layout = new_layout(&self.lock().sb, len_bytes)?;
         self.lock().slot_limit = layout.slots;
-        let resized =
-            self.empty_slots_from(layout.slots).and_then(|()| self.checkpoint_into(Some(&layout)));
-        if let Err(error) = resized {
+        let resized = self.empty_slots_from(layout.slots).and_then(|()| self.lay_out_anew(&layout));
+        if resized.is_err() {
             self.lock().slot_limit = u32::MAX;
-            return Err(error);
         }
+        self.notify();
+        resized
+    }
+
+    /// Makes a new layout count. The slots that go are empty.
+    fn lay_out_anew(&self, layout: &NewLayout) -> Result<()> {
+        let checkpointing = self.checkpointing.lock();
+        self.checkpoint_locked(&checkpointing, Some(layout))?;
         while self.lock().fill_next_index(layout.slots, SLOTS_AT_ONCE) {
             self.give_way();
         }
         self.lock().resize(layout.slots);
-        drop(checkpointing);
-        self.notify();
         Ok(())
     }
 
@@ -72,7 +78,7 @@ impl Cache {
                 let much = st.pending.len() as u64 >= u64::from(self.options.commit_records);
                 drop(st);
                 if much {
-                    self.commit_or_checkpoint()?;
+                    self.commit()?;
                 } else if slots - first > SLOTS_AT_ONCE {
                     self.give_way();
                 }
@@ -83,7 +89,7 @@ impl Cache {
             if left.dirty {
                 self.write_back_all()?;
             }
-            self.commit_or_checkpoint()?;
+            self.commit()?;
             if !left.used {
                 std::thread::yield_now();
             }
@@ -92,16 +98,6 @@ impl Cache {
             dirty_bytes: self.lock().dirty_bytes(),
             why: "the last slots of the cache are in use".to_owned(),
         })
-    }
-
-    /// Commits; where the log has no room, a checkpoint does as well. The caller holds the lock of
-    /// checkpoints.
-    fn commit_or_checkpoint(&self) -> Result<()> {
-        let committed = {
-            let committing = self.committing.lock().unwrap_or_else(PoisonError::into_inner);
-            self.commit_locked(&committing, false)?
-        };
-        if committed == Committed::NoRoom { self.checkpoint_into(None) } else { Ok(()) }
     }
 }
 
@@ -171,6 +167,7 @@ fn new_layout(sb: &Superblock, len_bytes: u64) -> Result<NewLayout> {
 
 #[cfg(test)]
 mod tests {
+    use crate::policy::PolicyKind;
     use crate::{AttachOptions, Cache, CreateOptions, Mode, OpenOptions, OriginId};
     use std::sync::Arc;
     use weft_block::{BlockDevice, MemoryDevice};
@@ -179,11 +176,21 @@ mod tests {
     /// step dirty and clean blocks stay right, also when the cache is opened again.
     #[test]
     fn a_cache_grows_and_shrinks_while_it_is_used() {
+        grow_and_shrink(PolicyKind::default());
+    }
+
+    /// A block that stays where it was is not in its set any more.
+    #[test]
+    fn a_set_associative_cache_grows_and_shrinks_while_it_is_used() {
+        grow_and_shrink(PolicyKind::SetAssociative { ways: 16 });
+    }
+
+    fn grow_and_shrink(policy: PolicyKind) {
         let disk: Arc<dyn BlockDevice> = Arc::new(MemoryDevice::new(64 << 20));
         let origin: Arc<dyn BlockDevice> = Arc::new(MemoryDevice::new(32 << 20));
         // A short cache on a long device.
         let short = MemoryDevice::new(2 << 20);
-        Cache::create(&short, &CreateOptions::default()).unwrap();
+        Cache::create(&short, &CreateOptions { policy, ..CreateOptions::default() }).unwrap();
         let mut bytes = vec![0; 2 << 20];
         short.read_at(&mut bytes, 0).unwrap();
         disk.write_at(&bytes, 0).unwrap();

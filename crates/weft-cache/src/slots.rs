@@ -4,10 +4,13 @@
 //! block that is being written, or given up and still held. It is *held* for the sub-blocks that a
 //! durable record calls dirty: these are never overwritten in place, and a held slot is not given
 //! to another block, until a later durable record says otherwise.
+//!
+//! The table can keep what it was at one moment while it goes on changing: a checkpoint writes that.
 
 use crate::bitmap::Bitmap;
 use crate::format::record::{Record, SUBS_MAX};
 use crate::policy::BlockKey;
+use hashbrown::HashMap;
 use std::ops::Range;
 
 const USED: u64 = 1;
@@ -45,6 +48,17 @@ pub(crate) struct SlotTable {
     pub(crate) free: Bitmap,
     /// Where the last free slot was found: runs of new blocks get runs of slots.
     cursor: u32,
+    snapshot: Option<Snapshot>,
+}
+
+/// What the slots were at one moment: the records of those that have changed since. Every change
+/// goes through [`SlotTable::set_key`], [`SlotTable::set_masks`] and [`SlotTable::set_crc`], which
+/// keep what was there.
+#[derive(Debug)]
+struct Snapshot {
+    /// Slots that need not be kept any more: their record is kept, or was taken.
+    done: Bitmap,
+    kept: HashMap<u32, Record>,
 }
 
 impl SlotTable {
@@ -58,6 +72,45 @@ impl SlotTable {
             masks: if subs > 1 { vec![Masks::default(); n] } else { Vec::new() },
             free: Bitmap::new(slots),
             cursor: 0,
+            snapshot: None,
+        }
+    }
+
+    /// Keeps what all slots are now, until [`end_snapshot`](Self::end_snapshot).
+    pub(crate) fn begin_snapshot(&mut self) {
+        self.snapshot = Some(Snapshot { done: Bitmap::new(self.len()), kept: HashMap::new() });
+    }
+
+    pub(crate) fn end_snapshot(&mut self) {
+        self.snapshot = None;
+    }
+
+    /// Whether a slot was used when the snapshot was begun, and then whether it was dirty.
+    pub(crate) fn snapshot_dirty(&self, slot: u32) -> Option<bool> {
+        let kept = self.snapshot.as_ref().and_then(|snapshot| snapshot.kept.get(&slot));
+        match kept {
+            Some(record) => record.key.map(|_| record.dirty != 0),
+            None => self.key(slot).map(|_| self.masks(slot).dirty != 0),
+        }
+    }
+
+    /// A slot's record as of the snapshot, which then forgets it.
+    pub(crate) fn take_snapshot(&mut self, slot: u32) -> Record {
+        let now = self.record(slot);
+        let Some(snapshot) = &mut self.snapshot else { return now };
+        let record = snapshot.kept.remove(&slot).unwrap_or(now);
+        snapshot.done.set(slot);
+        record
+    }
+
+    fn keep(&mut self, slot: u32) {
+        if self.snapshot.as_ref().is_none_or(|snapshot| snapshot.done.get(slot)) {
+            return;
+        }
+        let record = self.record(slot);
+        if let Some(snapshot) = &mut self.snapshot {
+            snapshot.done.set(slot);
+            snapshot.kept.insert(slot, record);
         }
     }
 
@@ -115,6 +168,7 @@ impl SlotTable {
 
     /// Gives the slot a key, or none. All else about it stays.
     pub(crate) fn set_key(&mut self, slot: u32, key: Option<BlockKey>) {
+        self.keep(slot);
         let flags = self.word(slot) >> FLAGS_SHIFT & !USED;
         let word = key.map_or(flags << FLAGS_SHIFT, |key| {
             debug_assert!(key.block() < 1 << BLOCK_BITS);
@@ -151,6 +205,7 @@ impl SlotTable {
     /// here.
     pub(crate) fn set_masks(&mut self, slot: u32, masks: Masks) {
         debug_assert_eq!((masks.dirty | masks.zero) & !masks.valid, 0, "{masks:?}");
+        self.keep(slot);
         if self.subs > 1 {
             self.masks[slot as usize] = masks;
             return;
@@ -174,6 +229,7 @@ impl SlotTable {
     }
 
     pub(crate) fn set_crc(&mut self, slot: u32, sub: usize, crc: u32) {
+        self.keep(slot);
         self.crcs[slot as usize * self.subs + sub] = crc;
     }
 
@@ -194,12 +250,12 @@ impl SlotTable {
         record
     }
 
-    /// Takes a free slot within `range`: the next one behind the last that was taken.
     /// How many slots are free.
     pub(crate) fn free_count(&self) -> u32 {
         self.free.count()
     }
 
+    /// Takes a free slot within `range`: the next one behind the last that was taken.
     pub(crate) fn take_free(&mut self, range: Range<u32>) -> Option<u32> {
         let from = if range.contains(&self.cursor) { self.cursor } else { range.start };
         let slot = self

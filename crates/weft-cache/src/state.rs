@@ -14,16 +14,19 @@ use crate::format::record::Record;
 use crate::format::superblock::Superblock;
 use crate::index::Index;
 use crate::loading::Loading;
+use crate::origin::Origin;
 use crate::policy::{BlockKey, Policy, SlotNr};
 use crate::ranges::{RangeId, Ranges};
+use crate::readahead::ReadAhead;
 use crate::regions::{Intent, RegionKey, Regions};
 use crate::slots::{Masks, SlotTable};
 use crate::stats::{Count, Counters};
+use crate::tail::Last;
 use crate::{Error, ORIGINS_MAX, Result, SUB_BLOCK_BYTES};
 use hashbrown::HashSet;
 use std::ops::Range;
-use std::sync::Arc;
 use std::sync::atomic::{AtomicU32, Ordering};
+use std::sync::{Arc, Weak};
 
 /// How many readers are in the slots, counted for groups of slots. Taken under the state's lock,
 /// given back without it.
@@ -61,10 +64,6 @@ pub(crate) struct LogPosition {
     pub(crate) next: u64,
     /// All blocks with lower numbers are flushed.
     pub(crate) durable: u64,
-    /// The last batch names dirty data, and nothing behind it says that it is complete.
-    pub(crate) unmarked: bool,
-    /// Recovery has found a batch at `next` that does not count.
-    pub(crate) cut_short: bool,
     /// The sequence number of the newest checkpoint.
     pub(crate) checkpoint: u64,
 }
@@ -88,8 +87,13 @@ pub(crate) struct State {
     next_index: Option<(Index, u32)>,
     pub(crate) policy: Box<dyn Policy>,
     pub(crate) admission: Admission,
+    pub(crate) readahead: ReadAhead,
     pub(crate) regions: Regions,
     pub(crate) origins: [OriginState; ORIGINS_MAX],
+    /// By number; those that are attached.
+    pub(crate) attached: [Option<Arc<Origin>>; ORIGINS_MAX],
+    /// Origins whose devices were detached and may still be used.
+    pub(crate) without_cache: Vec<Weak<Origin>>,
     /// Touched slots, in the order in which they were.
     pub(crate) pending: Vec<u32>,
     /// Something pending is part of what a flush promises.
@@ -115,6 +119,10 @@ pub(crate) struct State {
     pub(crate) gathering: bool,
     pub(crate) sb: Superblock,
     pub(crate) log: LogPosition,
+    /// Recovery has found a batch at the log's end that may not be whole.
+    pub(crate) last_batch: Option<Last>,
+    /// Dirty sub-blocks that recovery has found of origins that the superblock does not know.
+    pub(crate) orphans: u64,
     /// Blocks that were dropped, and the log was not told: until a checkpoint that began after
     /// that, what made them be dropped (intents, an origin's being forgotten) must stay, to drop
     /// them again.
@@ -177,8 +185,11 @@ impl State {
             next_index: None,
             policy,
             admission: Admission::new(AdmissionOptions::default(), 0),
+            readahead: ReadAhead::default(),
             regions: Regions::default(),
             origins,
+            attached: [const { None }; ORIGINS_MAX],
+            without_cache: Vec::new(),
             pending: Vec::new(),
             must_commit: false,
             removed: HashSet::new(),
@@ -195,6 +206,8 @@ impl State {
             gathering: false,
             sb,
             log: LogPosition::default(),
+            last_batch: None,
+            orphans: 0,
             unlogged_drops: 0,
             read_errors: 0,
             marked_untrusted: false,
@@ -210,6 +223,11 @@ impl State {
             elevator: RegionKey(0),
             counters,
         }
+    }
+
+    /// The attached origin with this number.
+    pub(crate) fn attached(&self, nr: u16) -> Option<Arc<Origin>> {
+        self.attached.get(usize::from(nr)).cloned().flatten()
     }
 
     /// The slot that holds a block.
@@ -451,16 +469,7 @@ impl State {
     /// Whether `subs` sub-blocks that the origin has are put into the cache, too. `stream`: they
     /// are part of a long stream.
     pub(crate) fn admits(&mut self, key: BlockKey, subs: u32, stream: bool) -> bool {
-        let origin = &self.origins[usize::from(key.origin() & 15)];
-        let over_quota =
-            origin.quota_slots != 0 && u64::from(origin.used_slots) >= origin.quota_slots;
-        let place = if self.lookup(key).is_some() {
-            Place::Own
-        } else if over_quota || self.slots.free_count() == 0 {
-            Place::Taken
-        } else {
-            Place::Free
-        };
+        let place = self.place_for(key);
         let bytes = u64::from(subs) * SUB_BLOCK_BYTES as u64;
         let verdict =
             self.admission.judge(&mut *self.policy, key, bytes, stream, place, self.now_ms);
@@ -475,24 +484,50 @@ impl State {
         false
     }
 
+    /// As [`admits`](Self::admits) for a prefetch, which must not evict another block.
+    pub(crate) fn admits_prefetch(&mut self, key: BlockKey, subs: u32, stream: bool) -> bool {
+        self.place_for(key) != Place::Taken && self.admits(key, subs, stream)
+    }
+
+    fn place_for(&self, key: BlockKey) -> Place {
+        if self.lookup(key).is_some() {
+            Place::Own
+        } else if self.is_over_quota(key) || self.slots.free_count() == 0 {
+            Place::Taken
+        } else {
+            Place::Free
+        }
+    }
+
+    /// Whether the block's origin has used up its quota of slots.
+    fn is_over_quota(&self, key: BlockKey) -> bool {
+        let origin = &self.origins[usize::from(key.origin() & 15)];
+        origin.quota_slots != 0 && u64::from(origin.used_slots) >= origin.quota_slots
+    }
+
+    /// Reserves a free slot for a block.
+    pub(crate) fn take_free_slot(&mut self, key: BlockKey) -> Option<u32> {
+        if self.is_over_quota(key) {
+            return None;
+        }
+        let place = self.policy.place(key);
+        let place = place.start..place.end.min(self.slot_limit);
+        if let Some(slot) = self.take_free(place.clone()) {
+            return Some(slot);
+        }
+        if self.limbo.is_empty() {
+            return None;
+        }
+        self.sweep_limbo();
+        self.take_free(place)
+    }
+
     /// A slot for a block: a free one, or that of a block that is given up. It is reserved.
     pub(crate) fn take_slot(&mut self, key: BlockKey) -> Option<u32> {
-        let origin = usize::from(key.origin() & 15);
-        let quota = self.origins[origin].quota_slots;
-        let over = quota != 0 && u64::from(self.origins[origin].used_slots) >= quota;
-        if !over {
-            let place = self.policy.place(key);
-            let place = place.start..place.end.min(self.slot_limit);
-            if let Some(slot) = self.take_free(place.clone()) {
-                return Some(slot);
-            }
-            if !self.limbo.is_empty() {
-                self.sweep_limbo();
-                if let Some(slot) = self.take_free(place) {
-                    return Some(slot);
-                }
-            }
+        if let Some(slot) = self.take_free_slot(key) {
+            return Some(slot);
         }
+        let over = self.is_over_quota(key);
         let (slots, pins, limit) = (&self.slots, &self.pins, self.slot_limit);
         let mut may = |slot: SlotNr| {
             let masks = slots.masks(slot.0);
@@ -505,6 +540,7 @@ impl State {
         };
         let key_of = |slot: SlotNr| slots.key(slot.0).unwrap_or(BlockKey(u64::MAX));
         let slot = self.policy.evict(key, &mut may, &key_of)?.0;
+        debug_assert!(self.policy.place(key).contains(&slot), "a block outside its set");
         let evicted = self.slots.key(slot)?;
         self.counters.evictions.add(1);
         self.unmap_from_policy(slot, evicted);
@@ -551,6 +587,32 @@ impl State {
             || self.lookup(key).is_some()
             || self.removed.contains(&key)
             || self.removed_committing.contains(&key)
+    }
+
+    /// The first sub-block that is dirty, and not zeroes, among these bytes of an origin.
+    pub(crate) fn first_dirty(&self, nr: u16, offset: u64, len_bytes: u64) -> Option<Range<u64>> {
+        let (block_bytes, sub) = (u64::from(self.sb.block_bytes), SUB_BLOCK_BYTES as u64);
+        let shift = self.origins[usize::from(nr)].region_shift;
+        let end = offset + len_bytes;
+        let dirty = self.regions.of(nr).filter(|(_, region)| region.dirty > 0);
+        for (region, _) in dirty {
+            let first = u64::from(region.region()) << shift;
+            let (from, to) = (first.max(offset), (first + (1 << shift)).min(end));
+            if from >= to {
+                continue;
+            }
+            for block in from / block_bytes..to.div_ceil(block_bytes) {
+                let Some(slot) = self.lookup(BlockKey::new(nr, block)) else { continue };
+                let masks = self.slots.masks(slot);
+                let data = masks.dirty & !masks.zero;
+                let subs = (0..16_u64).filter(|bit| data >> bit & 1 != 0);
+                let places = subs.map(|bit| block * block_bytes + bit * sub);
+                if let Some(at) = places.into_iter().find(|at| *at < end && at + sub > offset) {
+                    return Some(at..at + sub);
+                }
+            }
+        }
+        None
     }
 
     /// The intent of the region of a block.

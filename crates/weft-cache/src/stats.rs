@@ -1,6 +1,7 @@
 //! What a cache has done since it was opened, and what it holds.
 
 use std::sync::atomic::{AtomicU64, Ordering};
+use std::time::Instant;
 
 macro_rules! stats {
     (
@@ -53,6 +54,24 @@ stats! {
     hit_bytes,
     /// Bytes read from origins for readers.
     miss_bytes,
+    /// Reads of cached devices that have ended, well or not.
+    reads,
+    /// The time that they took together, in nanoseconds.
+    read_nanoseconds,
+    /// Writes of cached devices that have ended, zeroes included.
+    writes,
+    /// The time that they took together, in nanoseconds.
+    write_nanoseconds,
+    /// Flushes of cached devices that have ended.
+    flushes,
+    /// The time that they took together, in nanoseconds.
+    flush_nanoseconds,
+    /// Reads of origins that have ended.
+    origin_reads,
+    /// The time that they took together, in nanoseconds.
+    origin_read_nanoseconds,
+    /// Bytes read from origins before a reader asked for them.
+    read_ahead_bytes,
     /// Blocks put into the cache by reads.
     fills,
     /// Missed blocks that were not put into the cache: admission or mode said no, a write came
@@ -129,6 +148,26 @@ stats! {
     loading_pages,
     /// Gauge: memory of the index, the slot table and the policy, in bytes.
     memory_bytes,
+    }
+}
+
+/// Counts a request when it is dropped, and the time since it was made.
+pub(crate) struct Timed<'a> {
+    requests: &'a AtomicU64,
+    nanoseconds: &'a AtomicU64,
+    began: Instant,
+}
+
+impl<'a> Timed<'a> {
+    pub(crate) fn new(requests: &'a AtomicU64, nanoseconds: &'a AtomicU64) -> Self {
+        Self { requests, nanoseconds, began: Instant::now() }
+    }
+}
+
+impl Drop for Timed<'_> {
+    fn drop(&mut self) {
+        self.requests.add(1);
+        self.nanoseconds.add(u64::try_from(self.began.elapsed().as_nanos()).unwrap_or(u64::MAX));
     }
 }
 

@@ -5,7 +5,8 @@
 
 use crate::cache::Cache;
 use crate::fills::FILL_SUBS_MAX;
-use crate::origin::Origin;
+use crate::lock::Guard;
+use crate::origin::{Link, Origin};
 use crate::policy::{BlockKey, SlotNr};
 use crate::read::{Pinned, Runs};
 use crate::slots::Masks;
@@ -13,8 +14,6 @@ use crate::state::State;
 use crate::{Error, Result, SUB_BLOCK_BYTES};
 use crc32c::crc32c;
 use std::ops::Range;
-use std::sync::MutexGuard;
-use std::sync::atomic::Ordering;
 
 const SUB: u64 = SUB_BLOCK_BYTES as u64;
 
@@ -165,20 +164,26 @@ impl Cache {
     }
 
     /// Enters blocks of an origin as their only writer, and keeps fills from bringing what is older
-    /// than the write. With `cleaned`, write-back of these blocks has ended, too.
+    /// than the write. With `cleaned`, write-back of these blocks has ended, too. `None`: there is no
+    /// cache in front of this origin any more.
     pub(crate) fn enter_writer(
         &self,
         origin: &Origin,
         blocks: &Range<u64>,
         cleaned: impl Fn(&State) -> bool,
-    ) -> Result<(MutexGuard<'_, State>, crate::ranges::RangeId)> {
+    ) -> Result<Option<(Guard<'_, State>, crate::ranges::RangeId)>> {
         let nr = origin.nr;
         let mut st = self.lock();
         loop {
-            if st.closed || origin.detached.load(Ordering::Acquire) {
+            let link = origin.link();
+            if link == Link::Gone {
+                return Ok(None);
+            }
+            if st.closed {
                 return Err(Error::Closed);
             }
-            let wait = st.writers.overlaps(nr, blocks)
+            let wait = link == Link::Leaving
+                || st.writers.overlaps(nr, blocks)
                 || (st.cleaning.overlaps(nr, blocks) && cleaned(&st));
             if !wait {
                 break;
@@ -188,7 +193,7 @@ impl Cache {
         let id = st.writers.enter(nr, blocks.clone());
         let per_block = st.sb.subs() as u64;
         st.fills.cancel(nr, &(blocks.start * per_block..blocks.end * per_block));
-        Ok((st, id))
+        Ok(Some((st, id)))
     }
 
     pub(crate) fn leave_writer(&self, id: crate::ranges::RangeId) {

@@ -2,55 +2,162 @@
 //!
 //! A commit flushes once, after its batch is written; so of the last batch nobody knows whether
 //! that flush has returned, unless something written later says so. If it has not, the batch may be
-//! whole, and its data not. Then it was never acknowledged, and it does not count: the log ends in
-//! front of it, and what it would have superseded is still there, as held data is not overwritten.
+//! whole, and its data not. Then it was never acknowledged. If it has, and dirty data was damaged
+//! since, that looks the same; the marker that each commit leaves behind its batch
+//! ([`crate::commit`]) tells the two apart but for the moment between a flush and its marker.
 //!
-//! If it has, and dirty data was damaged since, that looks the same. A marker behind the batch
-//! ([`crate::commit`]) leaves a tenth of a second in which both may be taken for each other.
+//! So what does not match is treated as what it most likely is, a write that was under way: its
+//! block stays as it was before, which is still there, as held data is not overwritten. All else of
+//! the batch counts, since any part of what was not acknowledged may. What was left out is reported,
+//! and the batch is written anew without it: what is written from now on could make it match.
 
 use crate::SUB_BLOCK_BYTES;
 use crate::format::UNIT;
-use crate::format::log::{BlockHeader, Item};
+use crate::format::log::{Batch, BlockHeader, Item};
 use crate::format::record::Record;
+use crate::format::superblock::STATE_UNTRUSTED;
+use crate::policy::BlockKey;
 use crate::state::State;
 use crate::{Error, Result};
 use crc32c::crc32c;
+use hashbrown::HashMap;
 use std::ops::Range;
 use weft_block::BlockDevice;
 
-/// Whether all dirty data that a batch names matches its checksums. `state` is as all batches
-/// before it have left it.
-pub(crate) fn is_whole(device: &dyn BlockDevice, state: &State, batch: Range<u64>) -> Result<bool> {
-    let (subs, tag) = (state.sb.subs(), state.sb.tag());
-    let mut block = vec![0; UNIT];
-    for number in batch {
-        let at = state.sb.log_offset + number % state.sb.log_blocks * UNIT as u64;
-        device.read_at(&mut block, at).map_err(Error::CacheDevice)?;
-        let Some(header) = BlockHeader::parse(&block, tag) else { return Ok(false) };
-        for item in header.items(&block, subs) {
-            if let Some(Item::Record(record)) = item
-                && !matches(device, state, &record)
-            {
-                return Ok(false);
+/// A last batch that is not whole, and waits for the checkpoint's dirty entries: what it would
+/// supersede may be there.
+#[derive(Debug)]
+pub(crate) struct Last(Vec<Item>);
+
+/// What comes of a last batch that is not whole.
+pub(crate) struct Cut {
+    /// What of it counts.
+    pub(crate) kept: Batch,
+    /// Blocks, each with the sub-blocks of it that stay as they were before.
+    pub(crate) lost: Vec<(BlockKey, u16)>,
+}
+
+/// Applies the last batch of the log to `state`, which is as all batches before it have left it.
+/// `Some`: perhaps not all of it counts, which is decided when the checkpoint's dirty entries are
+/// loaded; the intents it sets count already.
+///
+/// # Errors
+/// [`Error::Damaged`] if a block reads differently now, [`Error::CacheDevice`].
+pub(crate) fn take(
+    device: &dyn BlockDevice,
+    state: &mut State,
+    batch: Range<u64>,
+) -> Result<Option<Last>> {
+    let items = read(device, state, batch)?;
+    let whole = unmatched(device, state, &items).is_empty();
+    let counts = |item: &&Item| whole || matches!(item, Item::IntentSet(_));
+    items.iter().filter(counts).for_each(|item| state.apply(item));
+    Ok((!whole).then_some(Last(items)))
+}
+
+impl Last {
+    /// Applies what counts, when the checkpoint's dirty entries are loaded.
+    pub(crate) fn take(self, device: &dyn BlockDevice, state: &mut State) -> Cut {
+        let bad = unmatched(device, state, &self.0);
+        let untrusted = state.sb.state & STATE_UNTRUSTED != 0;
+        let mut kept = Batch::new(state.sb.subs());
+        for item in &self.0 {
+            let Some(item) = what_counts(state, item, &bad) else { continue };
+            kept.push(&item);
+            if let Item::Record(record) = &item {
+                state.apply(&item);
+                state.drop_unbelieved(record.slot, untrusted);
+            }
+        }
+        let mut lost: Vec<(BlockKey, u16)> = bad.into_iter().collect();
+        lost.sort_unstable_by_key(|(key, _)| key.0);
+        Cut { kept, lost }
+    }
+}
+
+/// The blocks that are not what these items say, each with the sub-blocks that differ.
+fn unmatched(device: &dyn BlockDevice, state: &State, items: &[Item]) -> HashMap<BlockKey, u16> {
+    let mut bad = HashMap::new();
+    for item in items {
+        if let Item::Record(record) = item
+            && let Some(key) = record.key
+        {
+            let mask = differing(device, state, record);
+            if mask != 0 {
+                bad.insert(key, mask);
             }
         }
     }
-    Ok(true)
+    bad
 }
 
-/// Whether the dirty data of a slot is what its record says, where it was not durable before.
-fn matches(device: &dyn BlockDevice, state: &State, record: &Record) -> bool {
+fn read(device: &dyn BlockDevice, state: &State, batch: Range<u64>) -> Result<Vec<Item>> {
+    let (subs, tag) = (state.sb.subs(), state.sb.tag());
+    let mut block = vec![0; UNIT];
+    let mut items = Vec::new();
+    for number in batch {
+        let at = state.sb.log_offset + number % state.sb.log_blocks * UNIT as u64;
+        device.read_at(&mut block, at).map_err(Error::CacheDevice)?;
+        let header = BlockHeader::parse(&block, tag).filter(|header| header.number == number);
+        let header = header.ok_or_else(|| Error::damaged("log", at, "it reads differently now"))?;
+        for item in header.items(&block, subs) {
+            let item = item.ok_or_else(|| Error::damaged("log", at, "an item makes no sense"))?;
+            items.push(item);
+        }
+    }
+    Ok(items)
+}
+
+/// What is left of an item if these sub-blocks stay as they were before the batch.
+fn what_counts(state: &State, item: &Item, bad: &HashMap<BlockKey, u16>) -> Option<Item> {
+    let record = match item {
+        Item::Record(record) => record,
+        Item::IntentSet(_) => return Some(*item),
+        // Not all that it stands on is there.
+        Item::IntentClear(_) => return None,
+    };
     if record.slot >= state.slots.len() {
-        return true;
+        return None;
+    }
+    let here = state.slots.key(record.slot);
+    let dirty_here = state.slots.masks(record.slot).dirty;
+    if let Some(mask) = record.key.and_then(|key| bad.get(&key)) {
+        // Where its former version is nowhere but in the cache, the whole block stays.
+        let former = record.key.and_then(|key| state.lookup(key));
+        if former.is_some_and(|slot| state.slots.masks(slot).dirty & mask != 0) {
+            return None;
+        }
+        let mut less = *record;
+        less.valid &= !mask;
+        less.dirty &= !mask;
+        less.zero &= !mask;
+        (0..16).filter(|sub| mask >> sub & 1 != 0).for_each(|sub| less.crcs[sub] = 0);
+        if less.valid == 0 {
+            // Nothing of it is in the cache: the origin has what it was.
+            less = Record::free(record.slot);
+        }
+        return Some(Item::Record(less));
+    }
+    // A slot is left by a block that moved. It stays if what it moved to does not count.
+    let stays = here.is_some_and(|key| record.key != Some(key) && bad.contains_key(&key));
+    if stays && dirty_here != 0 { None } else { Some(*item) }
+}
+
+/// The dirty sub-blocks of a slot that are not what its record says, and were not durable before.
+fn differing(device: &dyn BlockDevice, state: &State, record: &Record) -> u16 {
+    if record.slot >= state.slots.len() {
+        return 0;
     }
     let same_block = record.key.is_some() && state.slots.key(record.slot) == record.key;
     let held = if same_block { state.slots.masks(record.slot).held } else { 0 };
     let mut data = vec![0; SUB_BLOCK_BYTES];
     let dirty = record.dirty & !record.zero;
-    (0..state.sb.subs()).filter(|sub| dirty >> sub & 1 != 0).all(|sub| {
-        let known = held >> sub & 1 != 0 && state.slots.crc(record.slot, sub) == record.crcs[sub];
+    let differs = |sub: &usize| {
+        let known = held >> sub & 1 != 0 && state.slots.crc(record.slot, *sub) == record.crcs[*sub];
         let at = state.sb.slot_offset(record.slot) + (sub * SUB_BLOCK_BYTES) as u64;
         // What cannot be read was not cut short: whoever reads it is told.
-        known || device.read_at(&mut data, at).is_err() || crc32c(&data) == record.crcs[sub]
-    })
+        !known && device.read_at(&mut data, at).is_ok() && crc32c(&data) != record.crcs[*sub]
+    };
+    let subs = (0..state.sb.subs()).filter(|sub| dirty >> sub & 1 != 0).filter(differs);
+    subs.fold(0, |mask, sub| mask | 1 << sub)
 }

@@ -4,6 +4,7 @@ use crate::cache::Cache;
 use crate::fills::FillId;
 use crate::format::superblock::STATE_CLEAN;
 use crate::origin::{Origin, fingerprint};
+use crate::readahead;
 use crate::regions::Intent;
 use crate::{Error, OpenOptions, Result};
 use std::collections::VecDeque;
@@ -35,11 +36,16 @@ pub(crate) struct Workers {
     threads: Mutex<Vec<JoinHandle<()>>>,
     running: AtomicBool,
     write_back: Arc<(Mutex<bool>, Condvar)>,
+    pub(crate) prefetches: Arc<readahead::Queue>,
 }
 
 impl Workers {
     fn queue(&self) -> MutexGuard<'_, Queue> {
         self.queue.0.lock().unwrap_or_else(PoisonError::into_inner)
+    }
+
+    pub(crate) fn are_running(&self) -> bool {
+        self.running.load(Ordering::Acquire)
     }
 
     /// Queues a fill. `false`: there is no thread, or too much waits already.
@@ -82,6 +88,12 @@ impl Cache {
         };
         let (cache, queue) = (Arc::downgrade(self), Arc::clone(&self.workers.queue));
         spawn("cache-fill", Box::new(move || fill_loop(&cache, &queue)));
+        if self.options.readahead_bytes > 0 {
+            for _ in 0..readahead::THREADS {
+                let (cache, queue) = (Arc::downgrade(self), Arc::clone(&self.workers.prefetches));
+                spawn("cache-prefetch", Box::new(move || readahead::fetch_loop(&cache, &queue)));
+            }
+        }
         let (cache, wake) = (Arc::downgrade(self), Arc::clone(&self.workers.write_back));
         spawn("cache-write-back", Box::new(move || write_back_loop(&cache, &wake)));
         let (cache, queue) = (Arc::downgrade(self), Arc::clone(&self.workers.queue));
@@ -146,7 +158,6 @@ impl Cache {
         if due {
             self.commit()?;
         }
-        self.mark_log()?;
         if unlogged {
             self.checkpoint_always()?;
         } else if half {
@@ -157,11 +168,7 @@ impl Cache {
 
     /// Flushes origins that were written to and then left alone, so that intents can be cleared.
     fn flush_idle_origins(&self) -> Result<()> {
-        let attached: Vec<Arc<Origin>> = {
-            let origins = self.origins.lock().unwrap_or_else(PoisonError::into_inner);
-            origins.iter().flatten().cloned().collect()
-        };
-        for origin in attached.iter().filter(|origin| origin.flush_needed()) {
+        for origin in self.attached_origins().iter().filter(|origin| origin.flush_needed()) {
             let idle = {
                 let st = self.lock();
                 let before = st.now_ms.checked_sub(self.options.intent_idle_ms);
@@ -208,12 +215,8 @@ impl Cache {
         if let Some(why) = failed {
             return Err(Error::Failed { dirty_bytes, why });
         }
-        let attached: Vec<Arc<Origin>> = {
-            let origins = self.origins.lock().unwrap_or_else(PoisonError::into_inner);
-            origins.iter().flatten().cloned().collect()
-        };
         let mut fingerprints = Vec::new();
-        for origin in attached {
+        for origin in self.attached_origins() {
             // An origin that is away keeps its intents, and has no fingerprint; nor has one that
             // may have lost writes.
             if origin.flush(self).is_ok()
@@ -254,6 +257,7 @@ impl Cache {
         };
         self.workers.queue.1.notify_all();
         self.workers.write_back.1.notify_all();
+        self.workers.prefetches.stop();
         let mut st = self.lock();
         for job in jobs {
             st.fills.end(job.id);
@@ -295,7 +299,11 @@ fn fill_loop(cache: &Weak<Cache>, queue: &(Mutex<Queue>, Condvar)) {
             }
         };
         let Some(cache) = cache.upgrade() else { return };
-        cache.complete_fill(&job.origin, job.id, &job.data);
+        let Job { origin, id, data } = job;
+        cache.put_fill(&origin, id, &data);
+        // Before the fill ends: a detach waits for it, and then the origin must have no user.
+        drop(origin);
+        cache.end_fill(id);
     }
 }
 

@@ -6,6 +6,7 @@
 
 use crate::device::CachedDevice;
 use crate::fills::FILL_SUBS_MAX;
+use crate::origin::Link;
 use crate::policy::BlockKey;
 use crate::regions::{Intent, RegionKey};
 use crate::state::State;
@@ -64,6 +65,9 @@ impl CachedDevice {
     fn write_piece(&self, data: Data<'_>, offset: u64) -> Result<()> {
         let cache = &*self.cache;
         let nr = self.origin.nr;
+        if self.origin.link() == Link::Gone {
+            return self.write_without_cache(data, offset);
+        }
         cache.commit_if_much().or_else(|error| self.pass_if_failed(error))?;
         self.throttle(data.len())?;
         let (block_bytes, stream) = {
@@ -74,7 +78,8 @@ impl CachedDevice {
         let end = offset + data.len();
         let blocks = offset / block_bytes..end.div_ceil(block_bytes);
         let origin = &self.origin;
-        let (st, id) = cache.enter_writer(origin, &blocks, |_| !origin.mode().writes_back())?;
+        let entered = cache.enter_writer(origin, &blocks, |_| !origin.mode().writes_back())?;
+        let Some((st, id)) = entered else { return self.write_without_cache(data, offset) };
         let mode = self.origin.mode();
         let absorbs = |st: &State, block: u64| {
             let slot = st.lookup(BlockKey::new(nr, block));
@@ -101,6 +106,16 @@ impl CachedDevice {
         });
         cache.leave_writer(id);
         result
+    }
+
+    /// Writes as if there had never been a cache.
+    fn write_without_cache(&self, data: Data<'_>, offset: u64) -> Result<()> {
+        let device = &self.origin.device;
+        match data {
+            Data::Bytes(bytes) => device.write_at(bytes, offset),
+            Data::Zeroes(len) => device.write_zeroes(offset, len),
+        }
+        .map_err(|e| self.origin.failed(&self.cache, e))
     }
 
     /// The cache takes a write.
@@ -214,8 +229,6 @@ impl CachedDevice {
     fn pass(&self, data: Data<'_>, offset: u64, mode: Mode, stream: bool) -> Result<()> {
         let cache = &*self.cache;
         let end = offset + data.len();
-        let usable = cache.lock().check_usable();
-        usable.or_else(|error| self.pass_if_failed(error))?;
         let regions = self.enter_regions(offset, end)?;
         let origin = &*self.origin;
         let written = match data {
@@ -333,10 +346,13 @@ impl CachedDevice {
         }
     }
 
-    /// Announces a change of the origin. When this returns, no durable clean record of what is
-    /// changed will be believed after a crash.
+    /// Announces a change of the origin: everybody who changes it comes by here. When this returns,
+    /// no durable clean record of what is changed will be believed after a crash. A cache that has
+    /// failed cannot announce anything: while it has what is nowhere else, nothing is changed.
     pub(crate) fn enter_regions(&self, start: u64, end: u64) -> Result<Vec<RegionKey>> {
         let cache = &*self.cache;
+        let usable = cache.lock().check_usable();
+        usable.or_else(|error| self.pass_if_failed(error))?;
         let nr = self.origin.nr;
         let mut st = cache.lock();
         let shift = st.origins[usize::from(nr)].region_shift;

@@ -10,21 +10,23 @@ use crate::origin::Origin;
 use crate::policy::BlockKey;
 use crate::read::Pinned;
 use crate::regions::RegionKey;
+use crate::send::Dirty;
 use crate::slots::Masks;
 use crate::state::State;
 use crate::stats::Count;
 use crate::{Error, Result, SUB_BLOCK_BYTES};
-use crc32c::crc32c;
-use std::sync::PoisonError;
 use std::sync::atomic::Ordering;
+use std::time::{Duration, Instant};
 
 const SUB: u64 = SUB_BLOCK_BYTES as u64;
 
 /// The most that is written back between two flushes of the origin, in bytes.
 const BATCH_BYTES: u64 = 8 << 20;
 
-/// The longest request to an origin, in bytes.
-const REQUEST_BYTES: u64 = 1 << 20;
+/// How often whoever asks for write-back has it tried again when the origin takes nothing, and the
+/// pause before the first time; each is twice as long as the one before.
+const TRIES_MAX: u32 = 4;
+const RETRY_PAUSE: Duration = Duration::from_millis(2);
 
 /// How fast write-back goes.
 #[derive(Debug, Default)]
@@ -42,14 +44,6 @@ enum Which {
     OlderThan(u64),
 }
 
-/// A dirty block: its slot, and the sub-blocks to be written with their checksums.
-struct Dirty {
-    key: BlockKey,
-    slot: u32,
-    mask: u16,
-    crcs: Vec<u32>,
-}
-
 impl Cache {
     /// Writes back everything that is dirty, and flushes the origins.
     ///
@@ -65,7 +59,8 @@ impl Cache {
             |st: &State| nr.map_or(st.dirty_subs, |nr| st.origins[usize::from(nr)].dirty_subs);
         // What writers make dirty meanwhile need not be waited for, nor be told apart.
         let enough = dirty(&self.lock()) * SUB * 2;
-        let (mut total, mut idle) = (0, 0);
+        let (mut total, mut idle, mut tries) = (0, 0, 0);
+        let flush_failures = self.flush_failures(nr);
         while dirty(&self.lock()) > 0 && total <= enough {
             let done = self.write_back(Which::All(nr));
             let dirty_bytes = dirty(&self.lock()) * SUB;
@@ -79,11 +74,16 @@ impl Cache {
                     }
                 }
                 Ok(bytes) => {
-                    idle = 0;
+                    (idle, tries) = (0, 0);
                     total += bytes;
                 }
-                Err(error) => {
+                // A flush that failed is told at once; a write may be tried again.
+                Err(error) if self.flush_failures(nr) != flush_failures || tries == TRIES_MAX => {
                     return Err(Error::StillDirty { dirty_bytes, why: error.to_string() });
+                }
+                Err(_) => {
+                    std::thread::sleep(RETRY_PAUSE * (1 << tries));
+                    tries += 1;
                 }
             }
         }
@@ -97,9 +97,17 @@ impl Cache {
         Ok(())
     }
 
-    /// Writes one batch back. Returns how many bytes the origin has taken.
+    /// How many flushes of the origins have failed.
+    fn flush_failures(&self, nr: Option<u16>) -> u64 {
+        let origins = self.attached_origins();
+        let wanted = origins.iter().filter(|origin| nr.is_none_or(|nr| nr == origin.nr));
+        wanted.map(|origin| origin.failures()).sum()
+    }
+
+    /// Writes one batch back. Returns how many bytes the origin has taken; an error, if it has taken
+    /// none.
     fn write_back(&self, which: Which) -> Result<u64> {
-        let _one = self.writing_back.lock().unwrap_or_else(PoisonError::into_inner);
+        let _one = self.writing_back.lock();
         let needs_commit = {
             let mut st = self.lock();
             let (_, found) = self.collect(&mut st, which, true);
@@ -111,7 +119,7 @@ impl Cache {
         let mut pinned = Pinned::new(&self.pins);
         // What a commit in progress holds is not durable yet. Were the origin given it now, a crash
         // could leave it there, and beside it a durable record of the clean block it replaced.
-        let committing = self.committing.lock().unwrap_or_else(PoisonError::into_inner);
+        let committing = self.committing.lock();
         let mut st = self.lock();
         let (Some(origin), mut found) = self.collect(&mut st, which, false) else { return Ok(0) };
         if found.is_empty() {
@@ -127,31 +135,22 @@ impl Cache {
         drop(st);
         drop(committing);
 
-        let mut damaged = Vec::new();
         let failures = origin.failures();
-        let written = self.send(&origin, &found, place, &mut damaged);
-        let flushed = written.and_then(|bytes| origin.flush(self).map(|()| bytes));
+        let sent = self.send(&origin, &found, place);
+        let flushed = if sent.bytes == 0 { Ok(()) } else { origin.flush(self) };
         // A flush that failed in between may have lost it, and this one does not bring it back.
-        let flushed =
-            flushed.and_then(|bytes| origin.unless_failed_since(self, failures).map(|()| bytes));
+        let flushed = flushed.and_then(|()| origin.unless_failed_since(self, failures));
 
         let mut st = self.lock();
         if flushed.is_ok() {
-            for d in &found {
-                let mask = d.mask
-                    & !damaged.iter().fold(
-                        0,
-                        |m, (key, bit)| {
-                            if *key == d.key { m | 1 << bit } else { m }
-                        },
-                    );
+            for (d, taken) in found.iter().zip(&sent.taken) {
                 if st.lookup(d.key) != Some(d.slot) {
                     continue;
                 }
                 // Zeroes may have been put in place of what was sent.
-                let sent = (0..16).filter(|bit| d.mask >> bit & 1 != 0).zip(&d.crcs);
-                let same = sent.filter(|(bit, crc)| st.slots.crc(d.slot, *bit) == **crc);
-                let mask = mask & same.fold(0, |m, (bit, _)| m | 1 << bit);
+                let subs = (0..16).filter(|bit| d.mask >> bit & 1 != 0).zip(&d.crcs);
+                let same = subs.filter(|(bit, crc)| st.slots.crc(d.slot, *bit) == **crc);
+                let mask = taken & same.fold(0, |m, (bit, _)| m | 1 << bit);
                 if mask != 0 {
                     let masks = st.slots.masks(d.slot);
                     let verified = masks.verified | mask;
@@ -166,17 +165,22 @@ impl Cache {
         let now_ms = st.now_ms;
         drop(st);
         self.notify();
-        match &flushed {
-            Ok(_) => origin.pause_ms.store(0, Ordering::Relaxed),
-            Err(_) => {
-                let pause = (origin.pause_ms.load(Ordering::Relaxed) * 2)
-                    .clamp(100, self.options.retry_max_ms.max(100));
-                origin.pause_ms.store(pause, Ordering::Relaxed);
-                origin.retry_ms.store(now_ms + pause, Ordering::Relaxed);
-            }
+        // An origin that takes some of it is not away: what it has not taken comes round again.
+        let result = match (flushed, sent.error) {
+            (Ok(()), Some(error)) if sent.bytes == 0 => Err(error),
+            (Ok(()), _) => Ok(sent.bytes),
+            (Err(error), _) => Err(error),
+        };
+        if result.is_ok() {
+            origin.pause_ms.store(0, Ordering::Relaxed);
+        } else {
+            let pause = (origin.pause_ms.load(Ordering::Relaxed) * 2)
+                .clamp(100, self.options.retry_max_ms.max(100));
+            origin.pause_ms.store(pause, Ordering::Relaxed);
+            origin.retry_ms.store(now_ms + pause, Ordering::Relaxed);
         }
         self.commit_if_much()?;
-        flushed
+        result
     }
 
     /// The next dirty blocks in the order of one origin. Without `all`, only what may be written
@@ -201,7 +205,7 @@ impl Cache {
                 continue;
             }
             if origin.is_none() {
-                let Some(attached) = self.origin(nr) else { continue };
+                let Some(attached) = st.attached(nr) else { continue };
                 let paused = attached.retry_ms.load(Ordering::Relaxed) > st.now_ms;
                 if paused && matches!(which, Which::OlderThan(_)) {
                     continue;
@@ -227,7 +231,7 @@ impl Cache {
                 let crcs = (0..16).filter(|bit| mask >> bit & 1 != 0);
                 let crcs: Vec<u32> = crcs.map(|bit| st.slots.crc(slot, bit)).collect();
                 bytes += crcs.len() as u64 * SUB;
-                found.push(Dirty { key, slot, mask, crcs });
+                found.push(Dirty { key, slot, mask, zero: masks.zero, crcs });
             }
             last = region_key;
             if bytes >= BATCH_BYTES {
@@ -238,70 +242,6 @@ impl Cache {
             st.elevator = RegionKey(last.0 + 1);
         }
         (origin, found)
-    }
-
-    /// Writes blocks to their origin. What does not match its checksum stays behind.
-    fn send(
-        &self,
-        origin: &Origin,
-        found: &[Dirty],
-        (data_offset, block_bytes): (u64, u64),
-        damaged: &mut Vec<(BlockKey, u32)>,
-    ) -> Result<u64> {
-        let per_block = block_bytes / SUB;
-        let mut total = 0;
-        let mut run: Vec<u8> = Vec::new();
-        let mut run_end = 0;
-        let finish = |run: &mut Vec<u8>, run_end: u64| -> Result<u64> {
-            if run.is_empty() {
-                return Ok(0);
-            }
-            let start = run_end - run.len() as u64;
-            // The origin's last sub-block may be cut.
-            let len = (origin.id.len_bytes - start).min(run.len() as u64) as usize;
-            let result = origin.device.write_at(&run[..len], start);
-            origin.count_write();
-            run.clear();
-            self.counters.writeback_requests.add(1);
-            self.counters.writeback_bytes.add(len as u64);
-            result.map(|()| len as u64).map_err(|e| origin.failed(self, e))
-        };
-        for d in found {
-            let mut crcs = d.crcs.iter();
-            for bit in (0..16_u32).filter(|bit| d.mask >> bit & 1 != 0) {
-                let at = (d.key.block() * per_block + u64::from(bit)) * SUB;
-                let from = run.len();
-                if !run.is_empty() && (run_end != at || from as u64 >= REQUEST_BYTES) {
-                    total += finish(&mut run, run_end)?;
-                }
-                let from = run.len();
-                run.resize(from + SUB_BLOCK_BYTES, 0);
-                let zero = self.lock().slots.masks(d.slot).zero >> bit & 1 != 0;
-                if !zero {
-                    let place =
-                        data_offset + u64::from(d.slot) * block_bytes + u64::from(bit) * SUB;
-                    self.read_cache(&mut run[from..], place)?;
-                    if crcs.next().is_some_and(|crc| *crc != crc32c(&run[from..])) {
-                        run.truncate(from);
-                        self.counters.dirty_damaged.add(1);
-                        tracing::error!(
-                            origin = origin.id.label,
-                            at,
-                            slot = d.slot,
-                            "a dirty block is damaged, and stays in the cache"
-                        );
-                        self.lock().damaged.insert(d.slot);
-                        damaged.push((d.key, bit));
-                        total += finish(&mut run, run_end)?;
-                        continue;
-                    }
-                } else {
-                    crcs.next();
-                }
-                run_end = at + SUB;
-            }
-        }
-        Ok(total + finish(&mut run, run_end)?)
     }
 
     /// What write-back does by itself: what is old, what is too much. Returns whether there may be
@@ -323,14 +263,14 @@ impl Cache {
         };
         let now_ms = self.lock().now_ms;
         {
-            let pace = self.writing_back.lock().unwrap_or_else(PoisonError::into_inner);
+            let pace = self.writing_back.lock();
             if limited && pace.next_ms > now_ms {
                 return Ok(false);
             }
         }
         let bytes = self.write_back(which)?;
         if let Some(rate) = self.options.writeback_bytes_per_second.filter(|rate| *rate > 0) {
-            let mut pace = self.writing_back.lock().unwrap_or_else(PoisonError::into_inner);
+            let mut pace = self.writing_back.lock();
             pace.next_ms = now_ms + bytes * 1000 / rate;
         }
         Ok(bytes > 0)
@@ -357,7 +297,27 @@ impl Cache {
         if self.lock().dirty_subs == 0 {
             return Ok(false);
         }
-        let bytes = self.write_back(Which::All(None))?;
+        let began = Instant::now();
+        let mut tries = 0;
+        let bytes = loop {
+            match self.write_back(Which::All(None)) {
+                Ok(bytes) => break bytes,
+                Err(error) => {
+                    // The writer waits for the origin to take something, but not for ever. Driven
+                    // by hand, there is no time to pass.
+                    let patient = if self.options.background {
+                        began.elapsed().as_millis() < u128::from(self.options.full_wait_ms)
+                    } else {
+                        tries < TRIES_MAX
+                    };
+                    if !patient || self.lock().failed.is_some() {
+                        return Err(error);
+                    }
+                    std::thread::sleep(RETRY_PAUSE * (1 << tries.min(8)));
+                    tries += 1;
+                }
+            }
+        };
         self.commit()?;
         Ok(bytes > 0)
     }

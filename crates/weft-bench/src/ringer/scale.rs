@@ -207,6 +207,7 @@ impl World {
                 ClientAction::Journal(_)
                 | ClientAction::SyncJournal
                 | ClientAction::Seal { .. }
+                | ClientAction::Lost { .. }
                 | ClientAction::Conflict(_) => {}
             }
         }

@@ -8,7 +8,7 @@
 //!
 //! | structure | written | what makes it atomic |
 //! |---|---|---|
-//! | [`superblock`] | open, close, attach, detach, resize | the copies alternate; the valid one with the higher sequence number counts |
+//! | [`superblock`] | open, close, attach, detach, resize | each copy is written when the other is durable; the valid one with the higher sequence number counts |
 //! | [`log`] | each commit | a batch counts when each of its blocks is valid, in sequence, and the last says that it is the last |
 //! | [`checkpoint`] | log half full, close | its header is written after its pages are durable; the valid header with the higher sequence number counts |
 //! | slots | fills and writes | nothing: a slot counts for what a record with the checksum of its data says |

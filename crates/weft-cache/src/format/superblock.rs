@@ -11,8 +11,13 @@
 //!       40 quota, slots u64   48 fingerprint u64   56 label length u8   57 label 96
 //! ```
 //!
-//! Two copies, at 0 and at 4096, are written in turn (the copy is the sequence number's lowest
-//! bit), so that a torn write leaves the older one.
+//! and at 192 the sequence number once more, see below.
+//!
+//! Two copies, at 0 and at 4096. Each version is written to both of them, to one (its sequence
+//! number's lowest bit) and, when that is durable, to the other: a torn write leaves the older
+//! version, and between changes either copy is enough. Earlier versions of weft wrote each version
+//! to one copy, in turn; then the copy that is left when one is damaged may be out of date, and no
+//! one knows. The number at 192 says that a version was meant for both; they left it zero.
 
 use super::{UNIT, crc_without, get_u32, get_u64, put};
 use crate::{BLOCK_BYTES_MAX, Error, ORIGINS_MAX, OriginId, Result, SUB_BLOCK_BYTES};
@@ -21,6 +26,7 @@ use weft_block::BlockDevice;
 const MAGIC: &[u8; 8] = b"weftCACH";
 const VERSION: u32 = 1;
 const CRC_AT: usize = 16;
+const BOTH_AT: usize = 192;
 const ORIGINS_AT: usize = 512;
 const ORIGIN_BYTES: usize = 192;
 const LABEL_MAX: usize = 64;
@@ -138,6 +144,7 @@ impl Superblock {
         ] {
             put(&mut b, at, &value.to_le_bytes());
         }
+        put(&mut b, BOTH_AT, &self.sequence.to_le_bytes());
         for (nr, origin) in self.origins.iter().enumerate() {
             if let Some(origin) = origin {
                 let at = ORIGINS_AT + nr * ORIGIN_BYTES;
@@ -237,11 +244,22 @@ impl Superblock {
         Ok(())
     }
 
-    /// The newest valid superblock of a device.
+    /// The newest valid superblock of a device. One good copy is enough, unless the other may have
+    /// been newer.
     ///
     /// # Errors
     /// As [`parse`](Self::parse), of the copy that says most; [`Error::CacheDevice`].
     pub fn load(device: &dyn BlockDevice) -> Result<Self> {
+        let (newest, doubt) = Self::load_any(device)?;
+        doubt.map_or(Ok(newest), Err)
+    }
+
+    /// As [`load`](Self::load), for a repair: what is the matter if the newest good copy may be out
+    /// of date comes with it.
+    ///
+    /// # Errors
+    /// As [`load`](Self::load).
+    pub(crate) fn load_any(device: &dyn BlockDevice) -> Result<(Self, Option<Error>)> {
         let device_bytes = device.geometry().len_bytes;
         if device_bytes < 2 * UNIT as u64 {
             return Err(Error::NotACache("the device is too short"));
@@ -249,17 +267,29 @@ impl Superblock {
         let mut copies = vec![0; 2 * UNIT];
         device.read_at(&mut copies, 0).map_err(Error::CacheDevice)?;
         let (a, b) = copies.split_at(UNIT);
-        match (Self::parse(a, device_bytes), Self::parse(b, device_bytes)) {
-            (Ok(a), Ok(b)) => Ok(if a.sequence > b.sequence { a } else { b }),
-            (Ok(one), Err(_)) | (Err(_), Ok(one)) => Ok(one),
-            (Err(Error::NotACache(_)), Err(other)) | (Err(other), Err(_)) => Err(other),
-        }
+        let (one, (nr, bytes)) = match (Self::parse(a, device_bytes), Self::parse(b, device_bytes))
+        {
+            (Ok(a), Ok(b)) => return Ok((if a.sequence > b.sequence { a } else { b }, None)),
+            (Ok(one), Err(_)) => (one, (1, b)),
+            (Err(_), Ok(one)) => (one, (0, a)),
+            (Err(Error::NotACache(_)), Err(other)) | (Err(other), Err(_)) => return Err(other),
+        };
+        let good = if nr == 0 { b } else { a };
+        let in_both = get_u64(good, BOTH_AT) == one.sequence;
+        // A cache that was made and never opened had one copy only.
+        let first = one.sequence == 1 && bytes.iter().all(|b| *b == 0);
+        let doubt = (!in_both && !first).then(|| {
+            let problem = "it is damaged, and it may have been newer than the other copy";
+            Error::damaged("superblock copy", nr * UNIT as u64, problem)
+        });
+        Ok((one, doubt))
     }
 
-    /// Where the copy with this sequence number goes, in bytes.
+    /// Byte offsets of the two copies: the one that is written first, and the other.
     #[must_use]
-    pub fn copy_offset(&self) -> u64 {
-        (self.sequence & 1) * UNIT as u64
+    pub fn copy_offsets(&self) -> [u64; 2] {
+        let first = self.sequence & 1;
+        [first * UNIT as u64, (1 - first) * UNIT as u64]
     }
 }
 

@@ -20,11 +20,11 @@
 //! keys and values and free them when they choose: neither can be told that a slot is pinned or
 //! dirty, hand out slot numbers, or give its order for a checkpoint.
 
-mod climber;
 mod fifo;
 mod ghost;
 mod links;
 mod lru;
+mod mini_sim;
 mod s3_fifo;
 mod set_assoc;
 mod sketch;

@@ -6,6 +6,10 @@
 //! least recently used clean block, else of the least recently used dirty one, which has to be
 //! written back first: the cache's `may` decides. A refused slot keeps its place in the order.
 //!
+//! A resize changes the sets and moves no block. A block outside its set stays until its slot is needed
+//! by the set that the slot now belongs to; recovery inserts such blocks, too. So it is the choice of
+//! a slot that keeps to the set, and the cache asserts it there.
+//!
 //! A slot costs four bytes: when it was last used, by the clock of its set.
 
 use super::ghost::Ghost;
@@ -96,7 +100,6 @@ impl Policy for SetAssociative {
         let Some(stamp) = self.stamps.get(slot.index()) else {
             return;
         };
-        debug_assert!(self.place(key).contains(&slot.0), "a block outside its set");
         self.held += u32::from(*stamp == FREE);
         if let Some(ghost) = &mut self.ghost {
             ghost.remove(key);

@@ -7,8 +7,8 @@
 //! recently used list of 1 % of the slots at first. The block that falls out of it contends with
 //! the coldest block of the main part: the one used less often (by the [sketch](super::sketch)) is
 //! evicted. The main part is a segmented list: *probation*, and after a hit *protected* (80 % of
-//! it). A hill climber moves the border of the window, so recency and frequency share the slots as
-//! suits the workload.
+//! it). The border of the window is moved to where small [models](super::mini_sim) of the cache have
+//! the most hits, so recency and frequency share the slots as suits the workload.
 //!
 //! Caffeine's simulator lets the window go down to nothing, and then refuses new blocks at once. Here
 //! it keeps a slot: a block must be put somewhere, and one that is used twice in a row is a hit. On
@@ -17,16 +17,16 @@
 //! A slot costs eight bytes of links, and two (in caches of up to a million slots, eight to
 //! sixteen) of sketch.
 
-use super::climber::Climber;
 use super::ghost::Ghost;
 use super::links::{Links, List};
+use super::mini_sim::MiniSim;
 use super::sketch::Sketch;
 use super::{ASKS_MAX, BlockKey, Policy, SLOTS_MAX, Saving, SlotNr};
 
 const WINDOW: u8 = 1;
 const PROBATION: u8 = 2;
 const PROTECTED: u8 = 3;
-/// Slots moved across the border of the window in one call; a step of the climber is spread over
+/// Slots moved across the border of the window in one call; a change of the window is spread over
 /// many calls, so that none is long.
 const MOVES_MAX: u32 = 64;
 /// Marks a saved state as this policy's: the list and 4 bits of frequency are below.
@@ -40,20 +40,39 @@ pub struct WTinyLfu {
     probation: List,
     protected: List,
     sketch: Sketch,
-    climber: Climber,
-    /// The window's share of the slots, as the climber wants it.
-    window_target: f64,
+    /// Finds the best window; `None` in its own models.
+    models: Option<Box<MiniSim>>,
+    /// The slots that the window is to have; it has `window_max` on the way there.
+    window_target: u32,
     window_max: u32,
     protected_max: u32,
-    /// Whether all slots were ever held; the climber waits for it.
-    was_full: bool,
     /// What was evicted or bypassed; only kept once admission by reuse asks for it.
     ghost: Option<Ghost>,
+}
+
+/// A part of the slots, at least one.
+fn window_slots(slots: u32, window: f64) -> u32 {
+    ((f64::from(slots) * window) as u32).clamp(1, slots.max(1))
 }
 
 impl WTinyLfu {
     /// A policy for `slots` slots, all free.
     pub fn new(slots: u32) -> WTinyLfu {
+        let slots = slots.min(SLOTS_MAX);
+        WTinyLfu { models: Some(Box::new(MiniSim::new(slots))), ..WTinyLfu::unadapted(slots) }
+    }
+
+    /// The same with a window that stays as it is.
+    pub(super) fn with_fixed_window(slots: u32, window: f64) -> WTinyLfu {
+        let mut policy = WTinyLfu::unadapted(slots);
+        let window = window_slots(policy.slots(), window);
+        policy.window_target = window;
+        policy.window_max = window;
+        policy.protected_max = (u64::from(policy.slots() - window) * 8 / 10) as u32;
+        policy
+    }
+
+    fn unadapted(slots: u32) -> WTinyLfu {
         let slots = slots.min(SLOTS_MAX);
         let main = (u64::from(slots) * 99 / 100) as u32;
         let window_max = (slots - main).max(1);
@@ -63,11 +82,10 @@ impl WTinyLfu {
             probation: List::new(PROBATION),
             protected: List::new(PROTECTED),
             sketch: Sketch::new(slots),
-            climber: Climber::new(slots),
-            window_target: f64::from(window_max),
+            models: None,
+            window_target: window_max,
             window_max,
             protected_max: (u64::from(main) * 8 / 10) as u32,
-            was_full: false,
             ghost: None,
         }
     }
@@ -91,17 +109,13 @@ impl WTinyLfu {
         }
     }
 
-    /// Counts a use for the climber, and moves the border of the window on.
-    fn climb(&mut self, hit: bool) {
-        self.was_full |= self.held() == self.slots();
-        if !self.was_full {
-            return;
+    /// Counts a use for the models, and moves the border of the window on.
+    fn adapt(&mut self, key: BlockKey) {
+        if let Some(window) = self.models.as_mut().and_then(|models| models.count(key)) {
+            let most = (self.window_max + self.protected_max).max(1);
+            self.window_target = window_slots(self.slots(), window).min(most);
         }
-        if let Some(change) = self.climber.count(hit) {
-            let most = f64::from(self.window_max + self.protected_max);
-            self.window_target = (self.window_target + change).clamp(1.0, most.max(1.0));
-        }
-        let target = self.window_target as u32;
+        let target = self.window_target;
         for _ in 0..MOVES_MAX {
             if self.window_max < target {
                 self.window_max += 1;
@@ -213,7 +227,7 @@ impl Policy for WTinyLfu {
                 self.demote();
             }
         }
-        self.climb(true);
+        self.adapt(key);
     }
 
     fn insert(&mut self, slot: SlotNr, key: BlockKey) {
@@ -232,7 +246,7 @@ impl Policy for WTinyLfu {
             self.links.unlink(&mut self.window, slot);
             self.links.push_hot(&mut self.probation, slot);
         }
-        self.climb(false);
+        self.adapt(key);
     }
 
     fn remove(&mut self, slot: SlotNr, _key: BlockKey) {
@@ -245,7 +259,6 @@ impl Policy for WTinyLfu {
         may: &mut dyn FnMut(SlotNr) -> bool,
         key_of: &dyn Fn(SlotNr) -> BlockKey,
     ) -> Option<SlotNr> {
-        self.was_full = true;
         let slot = self.choose(may, key_of)?;
         if let Some(ghost) = &mut self.ghost {
             ghost.insert(key_of(slot));
@@ -339,7 +352,6 @@ impl Policy for WTinyLfu {
             resized.links.unlink(&mut resized.window, slot);
             resized.links.push_hot(&mut resized.probation, slot);
         }
-        resized.was_full = self.was_full && slots <= self.slots();
         *self = resized;
     }
 
@@ -354,6 +366,7 @@ impl Policy for WTinyLfu {
     fn memory_bytes(&self) -> usize {
         self.links.memory_bytes()
             + self.sketch.memory_bytes()
+            + self.models.as_ref().map_or(0, |models| models.memory_bytes())
             + self.ghost.as_ref().map_or(0, Ghost::memory_bytes)
     }
 }

@@ -138,6 +138,10 @@ impl<D: BlockDevice> BlockDevice for TraceDevice<D> {
         self.inner.write_vectored_at(bufs, offset)
     }
 
+    fn check_whole(&self) -> weft_block::Result<()> {
+        self.inner.check_whole()
+    }
+
     fn flush(&self) -> weft_block::Result<()> {
         self.inner.flush()
     }

@@ -30,11 +30,13 @@ mod subject;
 mod toys;
 mod world;
 
+use crate::watchdog::within;
 use explore::{Case, Counts, Cut, Failure, explore, judge_cut, run};
 use script::{Config, Family};
 use shrink::shrink;
 use stack::Stack;
 use std::num::NonZero;
+use std::panic::{AssertUnwindSafe, catch_unwind};
 use std::sync::Mutex;
 use std::sync::atomic::{AtomicU64, Ordering};
 use std::time::{Duration, Instant};
@@ -173,44 +175,94 @@ fn what_failed_once_holds() {
     campaign(Family::parse("failing-mixed").unwrap(), 7_100_025..7_100_026, 2);
 }
 
-/// Hundreds of thousands of cuts, in the share of `WEFT_LONG_SECONDS` that is this campaign's.
+/// How long one case may take, far beyond what it needs on a busy machine: longer is a hang.
+const CASE_LIMIT: Duration = Duration::from_secs(300);
+
+/// When a campaign ends.
+#[derive(Debug, Clone, Copy)]
+enum End {
+    Cuts(u64),
+    At(Instant),
+}
+
+impl End {
+    /// After `WEFT_TORMENT_CUTS`, or else in the share of `WEFT_LONG_SECONDS` that is this
+    /// campaign's.
+    fn from_environment() -> Self {
+        match number("WEFT_TORMENT_CUTS") {
+            Some(cuts) => Self::Cuts(cuts),
+            None => {
+                let seconds = number("WEFT_LONG_SECONDS").unwrap_or(600) / 6;
+                Self::At(Instant::now() + Duration::from_secs(seconds))
+            }
+        }
+    }
+
+    fn has_come(self, cuts: u64) -> bool {
+        match self {
+            Self::Cuts(wanted) => cuts >= wanted,
+            Self::At(end) => Instant::now() >= end,
+        }
+    }
+}
+
+/// A number in the environment.
+pub fn number(name: &str) -> Option<u64> {
+    let text = std::env::var(name).ok()?;
+    Some(text.parse().unwrap_or_else(|_| panic!("{name}={text} is no number")))
+}
+
+/// Hundreds of thousands of cuts. A case that hangs is a failure, with the stacks of all threads.
 #[test]
-#[ignore = "a campaign: make test-long"]
+#[ignore = "a campaign: scripts/torture-cache.sh"]
 fn long_campaign() {
-    let number = |name: &str| std::env::var(name).ok().and_then(|n| n.parse::<u64>().ok());
-    let seconds = number("WEFT_LONG_SECONDS").unwrap_or(600) / 6;
+    let (end, began) = (End::from_environment(), Instant::now());
     let first = number("WEFT_TORMENT_FIRST").unwrap_or(1000);
-    let until = Instant::now() + Duration::from_secs(seconds);
     let totals = Mutex::new([Counts::default(); Family::ALL.len()]);
     let failures = Mutex::new(Vec::new());
     let next = AtomicU64::new(0);
+    let cuts = AtomicU64::new(0);
     let work = || {
-        while Instant::now() < until && failures.lock().unwrap().len() < 5 {
+        while !end.has_come(cuts.load(Ordering::Relaxed)) && failures.lock().unwrap().len() < 5 {
             let case = next.fetch_add(1, Ordering::Relaxed);
             let which = case as usize % Family::ALL.len();
             let (family, seed) = (Family::ALL[which].0, first + case / Family::ALL.len() as u64);
-            match torment::<Stack>(family, seed, 2) {
+            let name = format!("{} seed {seed}", family.name());
+            // A panic is a failure like others: it is told with its seed, and the campaign goes on.
+            let case = AssertUnwindSafe(|| torment::<Stack>(family, seed, 2));
+            let done = within(CASE_LIMIT, &name, || catch_unwind(case));
+            match done.unwrap_or_else(|_| Err("panicked, as told above".into())) {
                 Ok(counts) => {
+                    cuts.fetch_add(counts.cuts, Ordering::Relaxed);
                     let total = &mut totals.lock().unwrap()[which];
                     total.cuts += counts.cuts;
                     total.events += counts.events;
                 }
                 Err(text) => {
-                    eprintln!("{} seed {seed}: {text}", family.name());
-                    failures.lock().unwrap().push(format!("{} seed {seed}", family.name()));
+                    eprintln!("{name}: {text}");
+                    failures.lock().unwrap().push(name);
                 }
             }
         }
     };
-    let threads = std::thread::available_parallelism().map_or(1, NonZero::get);
+    let threads = number("WEFT_TORMENT_THREADS").map_or_else(
+        || std::thread::available_parallelism().map_or(1, NonZero::get),
+        |n| n as usize,
+    );
     std::thread::scope(|scope| (0..threads).for_each(|_| drop(scope.spawn(work))));
     let (totals, failures) = (totals.into_inner().unwrap(), failures.into_inner().unwrap());
     for ((_, name), total) in Family::ALL.iter().zip(&totals) {
         println!("{name}: {} cuts at {} events", total.cuts, total.events);
     }
-    let cuts: u64 = totals.iter().map(|t| t.cuts).sum();
+    let (cuts, seconds) = (cuts.into_inner(), began.elapsed().as_secs_f64());
     let seeds = next.into_inner() / Family::ALL.len() as u64;
-    println!("{cuts} cuts in all, seeds {first} to {}, {} failures", first + seeds, failures.len());
+    println!(
+        "{cuts} power cuts in {seconds:.0} s on {threads} threads, {:.0} a second, seeds {first} to \
+         {}, {} failures",
+        cuts as f64 / seconds,
+        first + seeds,
+        failures.len()
+    );
     assert!(failures.is_empty(), "{failures:?}");
 }
 

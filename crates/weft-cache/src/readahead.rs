@@ -1,0 +1,401 @@
+//! Read-ahead: fetches the blocks after a sequential read before the reader asks for them.
+//!
+//! [`ReadAhead`] detects the sequential streams of all origins. Once a stream has read some pieces in
+//! order, threads of the cache prefetch the blocks after it, several requests at a time, as fills: a
+//! reader that catches up waits for the fill, a write cancels it, and finished fills are cached blocks.
+//!
+//! # Invariants
+//!
+//! - The prefetch window of a stream is never longer than its current run of misses (so a miss among
+//!   hits causes next to no prefetch), nor than
+//!   [`OpenOptions::readahead_bytes`](crate::OpenOptions::readahead_bytes). The window of a new
+//!   stream grows with it, and little is fetched for a reader that turns elsewhere.
+//! - A stream that newer streams have displaced from the table gets no further prefetch: its jobs
+//!   that have not begun are dropped.
+//! - A prefetch evicts no block: it fills free slots only, and only where admission agrees.
+//! - A failed prefetch is not an error of any request: the reader reads those blocks itself, and its
+//!   stream gets no further prefetch.
+
+use crate::SUB_BLOCK_BYTES;
+use crate::admission::AdmissionOptions;
+use crate::cache::Cache;
+use crate::fills::{FILL_SUBS_MAX, FillId};
+use crate::origin::{Link, Origin};
+use crate::policy::BlockKey;
+use crate::state::State;
+use crate::stats::Count;
+use std::collections::VecDeque;
+use std::ops::Range;
+use std::sync::{Arc, Condvar, Mutex, MutexGuard, PoisonError, Weak};
+
+/// Threads that prefetch: the number of prefetch requests in progress at a time.
+pub(crate) const THREADS: usize = 4;
+/// Streams in the table at most.
+const STREAMS: usize = 16;
+/// The distance, in sub-blocks, between the end of a stream and a read that still continues it:
+/// requests of several queues overtake each other.
+const SLACK_SUBS: u64 = 64;
+/// The run of misses, in sub-blocks, from which on a stream gets a prefetch.
+const COLD_SUBS_MIN: u64 = 64;
+/// The shortest prefetch request, in sub-blocks, but for the last of a window.
+const PIECE_SUBS_MIN: u64 = 32;
+/// Queued jobs at most; the blocks of a dropped job are read by the reader itself.
+const JOBS_MAX: usize = 64;
+
+/// Detects sequential streams and decides what to prefetch for each.
+#[derive(Debug, Default)]
+pub(crate) struct ReadAhead {
+    /// The longest window, in sub-blocks; 0 turns read-ahead off.
+    window_max: u64,
+    streams: Vec<Stream>,
+    clock: u64,
+}
+
+#[derive(Debug)]
+struct Stream {
+    /// Grows: no two streams have had the same.
+    id: u64,
+    origin: u16,
+    /// The end of the reads so far, in sub-blocks.
+    next: u64,
+    /// The end of the prefetches so far, in sub-blocks.
+    prefetched_to: u64,
+    /// Length of the current run of misses; a block that was prefetched for the stream counts as one.
+    cold_subs: u64,
+    used: u64,
+}
+
+/// A range to prefetch for a stream.
+#[derive(Debug, Clone, PartialEq, Eq)]
+pub(crate) struct Prefetch {
+    stream: u64,
+    subs: Range<u64>,
+    /// The stream is a long one, in the sense of admission.
+    long: bool,
+}
+
+impl ReadAhead {
+    /// A block that enters at its second use cannot be fetched before its first.
+    pub(crate) fn new(readahead_bytes: u64, admission: &AdmissionOptions) -> Self {
+        let window_max = if admission.by_reuse { 0 } else { readahead_bytes };
+        Self { window_max: window_max / SUB_BLOCK_BYTES as u64, ..Self::default() }
+    }
+
+    /// Notes a read, once for each, and returns what to prefetch after it. `missing`: not all of the
+    /// read was in the cache. `end`: the end of the origin. `long`: admission counts the read as a
+    /// part of a long stream.
+    pub(crate) fn observe(
+        &mut self,
+        origin: u16,
+        subs: &Range<u64>,
+        end: u64,
+        missing: bool,
+        long: bool,
+    ) -> Option<Prefetch> {
+        if self.window_max == 0 {
+            return None;
+        }
+        self.clock += 1;
+        let distance = |s: &Stream| s.next.abs_diff(subs.start);
+        let near = self.streams.iter_mut().filter(|s| s.origin == origin);
+        let near = near.min_by_key(|s| distance(s)).filter(|s| distance(s) <= SLACK_SUBS);
+        let Some(stream) = near else {
+            self.begin(origin, subs);
+            return None;
+        };
+        stream.used = self.clock;
+        if missing || subs.start < stream.prefetched_to {
+            stream.cold_subs += subs.end.saturating_sub(stream.next);
+        } else {
+            stream.cold_subs = 0;
+        }
+        stream.next = stream.next.max(subs.end);
+        stream.prefetched_to = stream.prefetched_to.max(stream.next);
+        if stream.cold_subs < COLD_SUBS_MIN {
+            return None;
+        }
+        // Half a window at a time, so that requests are long and the other half is on its way.
+        let window = stream.cold_subs.min(self.window_max);
+        let until = (stream.next + window).min(end);
+        if stream.prefetched_to >= until || stream.prefetched_to - stream.next > window / 2 {
+            return None;
+        }
+        let subs = stream.prefetched_to..until;
+        stream.prefetched_to = until;
+        Some(Prefetch { stream: stream.id, subs, long })
+    }
+
+    fn begin(&mut self, origin: u16, subs: &Range<u64>) {
+        let stream = Stream {
+            id: self.clock,
+            origin,
+            next: subs.end,
+            prefetched_to: subs.end,
+            cold_subs: 0,
+            used: self.clock,
+        };
+        if self.streams.len() < STREAMS {
+            self.streams.push(stream);
+        } else if let Some(oldest) = self.streams.iter_mut().min_by_key(|s| s.used) {
+            *oldest = stream;
+        }
+    }
+
+    /// Whether the stream is still in the table and has not read past `subs` yet.
+    fn wants(&self, stream: u64, subs: &Range<u64>) -> bool {
+        self.streams.iter().any(|s| s.id == stream && s.next < subs.end)
+    }
+
+    /// Ends the run of misses of a stream, as the blocks after it are in the cache already.
+    fn found_nothing(&mut self, stream: u64) {
+        if let Some(stream) = self.streams.iter_mut().find(|s| s.id == stream) {
+            stream.cold_subs = 0;
+        }
+    }
+
+    fn give_up(&mut self, stream: u64) {
+        self.streams.retain(|s| s.id != stream);
+    }
+}
+
+/// One prefetch request, of at most [`FILL_SUBS_MAX`] sub-blocks.
+struct Job {
+    origin: Weak<Origin>,
+    prefetch: Prefetch,
+}
+
+/// Fills that were entered, each with its sub-blocks.
+type Entered = Vec<(FillId, Range<u64>)>;
+
+#[derive(Default)]
+struct Jobs {
+    list: VecDeque<Job>,
+    stop: bool,
+}
+
+/// The jobs that wait for the prefetch threads.
+#[derive(Default)]
+pub(crate) struct Queue {
+    jobs: Mutex<Jobs>,
+    more: Condvar,
+}
+
+impl Queue {
+    fn lock(&self) -> MutexGuard<'_, Jobs> {
+        self.jobs.lock().unwrap_or_else(PoisonError::into_inner)
+    }
+
+    /// Cuts a range into pieces, so many that every thread has one, and queues them.
+    fn put(&self, origin: &Arc<Origin>, prefetch: &Prefetch) {
+        let len = prefetch.subs.end - prefetch.subs.start;
+        let piece = len.div_ceil(THREADS as u64).clamp(PIECE_SUBS_MIN, FILL_SUBS_MAX);
+        let mut jobs = self.lock();
+        let mut at = prefetch.subs.start;
+        while at < prefetch.subs.end && jobs.list.len() < JOBS_MAX && !jobs.stop {
+            let end = (at + piece).min(prefetch.subs.end);
+            let prefetch = Prefetch { subs: at..end, ..prefetch.clone() };
+            jobs.list.push_back(Job { origin: Arc::downgrade(origin), prefetch });
+            self.more.notify_one();
+            at = end;
+        }
+    }
+
+    /// Waits for a job; `None` once the threads are to end.
+    fn take(&self) -> Option<Job> {
+        let mut jobs = self.lock();
+        loop {
+            if jobs.stop {
+                return None;
+            }
+            if let Some(job) = jobs.list.pop_front() {
+                return Some(job);
+            }
+            jobs = self.more.wait(jobs).unwrap_or_else(PoisonError::into_inner);
+        }
+    }
+
+    /// Tells the threads to end, each after its current job.
+    pub(crate) fn stop(&self) {
+        let mut jobs = self.lock();
+        jobs.stop = true;
+        jobs.list.clear();
+        drop(jobs);
+        self.more.notify_all();
+    }
+}
+
+/// Runs jobs until the queue is stopped or the cache is gone.
+pub(crate) fn fetch_loop(cache: &Weak<Cache>, queue: &Queue) {
+    while let Some(job) = queue.take() {
+        let Some(cache) = cache.upgrade() else { return };
+        cache.prefetch(&job);
+    }
+}
+
+impl Cache {
+    /// Queues a prefetch for the threads.
+    pub(crate) fn queue_prefetch(&self, origin: &Arc<Origin>, prefetch: Option<Prefetch>) {
+        if let Some(prefetch) = prefetch
+            && self.workers.are_running()
+        {
+            self.workers.prefetches.put(origin, &prefetch);
+        }
+    }
+
+    fn prefetch(&self, job: &Job) {
+        let Some((origin, fills)) = self.begin_prefetch(job) else { return };
+        let mut failed = false;
+        for (id, subs) in &fills {
+            let fetched = if failed { None } else { self.fetch(&origin, *id, subs).ok() };
+            if let Some(data) = fetched {
+                self.counters.read_ahead_bytes.add(data.len() as u64);
+                self.put_fill(&origin, *id, &data);
+            } else {
+                failed = true;
+            }
+        }
+        // Before the fills end: a detach waits for them, and then the origin must have no user.
+        drop(origin);
+        for (id, _) in fills {
+            self.end_fill(id);
+        }
+        if failed {
+            self.lock().readahead.give_up(job.prefetch.stream);
+        }
+    }
+
+    /// Begins the fills for those blocks of a job that the cache lacks.
+    fn begin_prefetch(&self, job: &Job) -> Option<(Arc<Origin>, Entered)> {
+        let Prefetch { stream, ref subs, long } = job.prefetch;
+        let mut st = self.lock();
+        // A detach waits for fills: only while one is entered may the origin be kept alive.
+        let origin = job.origin.upgrade()?;
+        let usable = !st.closed
+            && st.failed.is_none()
+            && origin.link() == Link::Attached
+            && origin.mode().fills();
+        if !usable || !st.readahead.wants(stream, subs) {
+            return None;
+        }
+        let missing = st.missing_runs(origin.nr, subs, long);
+        if missing.is_empty() {
+            st.readahead.found_nothing(stream);
+            return None;
+        }
+        let begin = |subs: Range<u64>| (st.fills.begin_prefetch(origin.nr, subs.clone()), subs);
+        let fills = missing.into_iter().map(begin).collect();
+        Some((origin, fills))
+    }
+}
+
+impl State {
+    /// The runs of a range that are neither cached nor being fetched, and for which admission and a
+    /// free slot allow a prefetch.
+    fn missing_runs(&mut self, nr: u16, subs: &Range<u64>, long: bool) -> Vec<Range<u64>> {
+        let per_block = self.sb.subs() as u64;
+        let mut runs: Vec<Range<u64>> = Vec::new();
+        let mut at = subs.start;
+        while at < subs.end {
+            let block = at / per_block;
+            let block_end = ((block + 1) * per_block).min(subs.end);
+            let valid =
+                self.lookup(BlockKey::new(nr, block)).map_or(0, |s| self.slots.masks(s).valid);
+            let free = |st: &Self, sub: u64| {
+                valid >> (sub % per_block) & 1 == 0 && st.fills.covering(nr, sub).is_none()
+            };
+            let from = (at..block_end).find(|sub| free(self, *sub)).unwrap_or(block_end);
+            let to = (from..block_end).find(|sub| !free(self, *sub)).unwrap_or(block_end);
+            if from < to
+                && !self.writers.overlaps(nr, &(block..block + 1))
+                && self.admits_prefetch(BlockKey::new(nr, block), (to - from) as u32, long)
+            {
+                match runs.last_mut() {
+                    Some(run) if run.end == from => run.end = to,
+                    _ => runs.push(from..to),
+                }
+            }
+            at = to.max(at + 1);
+        }
+        runs
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    const END: u64 = 1 << 20;
+
+    fn new(window_max: u64) -> ReadAhead {
+        ReadAhead::new(window_max * SUB_BLOCK_BYTES as u64, &AdmissionOptions::default())
+    }
+
+    fn read(streams: &mut ReadAhead, subs: Range<u64>) -> Option<Range<u64>> {
+        streams.observe(0, &subs, END, true, false).map(|prefetch| prefetch.subs)
+    }
+
+    #[test]
+    fn the_window_grows_with_the_stream_up_to_its_limit() {
+        let mut streams = new(256);
+        let (mut ahead, mut widest) = (0, 0);
+        for at in 0..400 {
+            let subs = at * 32..(at + 1) * 32;
+            if let Some(range) = read(&mut streams, subs.clone()) {
+                assert!(range.start == ahead.max(subs.end), "nothing is left out or fetched twice");
+                ahead = range.end;
+            }
+            let window = ahead.saturating_sub(subs.end);
+            assert!(window <= subs.end.min(256), "{window} sub-blocks ahead after {subs:?}");
+            widest = window.max(widest);
+        }
+        assert_eq!(widest, 256);
+    }
+
+    /// As after a restart, where nearly all is warm: the misses are few and far between.
+    #[test]
+    fn a_miss_among_hits_has_nothing_fetched() {
+        let mut streams = new(2048);
+        for at in 0..1000 {
+            let subs = at * 32..(at + 1) * 32;
+            assert_eq!(streams.observe(0, &subs, END, at % 5 == 0, false), None, "{at}");
+        }
+    }
+
+    #[test]
+    fn random_reads_have_nothing_fetched_and_displace_streams() {
+        let mut streams = new(256);
+        for at in 0..4 {
+            read(&mut streams, at * 32..(at + 1) * 32);
+        }
+        let stream = streams.streams[0].id;
+        assert!(streams.wants(stream, &(128..256)));
+        for at in 1..=STREAMS as u64 {
+            assert_eq!(read(&mut streams, at * 10_000..at * 10_000 + 32), None);
+        }
+        assert!(!streams.wants(stream, &(128..256)), "it was displaced");
+        assert!(streams.streams.len() <= STREAMS);
+    }
+
+    #[test]
+    fn reads_up_and_down_in_one_place_are_no_stream() {
+        let mut streams = new(256);
+        for at in 0..1000 {
+            assert_eq!(read(&mut streams, at % 3 * 8..at % 3 * 8 + 8), None);
+        }
+    }
+
+    #[test]
+    fn nothing_is_fetched_past_the_end_for_a_warm_stream_or_without_a_window() {
+        let mut streams = new(1 << 30);
+        let all: Vec<Range<u64>> = (0..32)
+            .filter_map(|at| read(&mut streams, END - (32 - at) * 64..END - (31 - at) * 64))
+            .collect();
+        assert_eq!(all.last().map(|range| range.end), Some(END));
+        let mut warm = new(256);
+        let mut off = new(0);
+        for at in 0..100 {
+            assert_eq!(warm.observe(0, &(at * 32..at * 32 + 32), END, false, false), None);
+            assert_eq!(read(&mut off, at * 32..at * 32 + 32), None);
+        }
+    }
+}

@@ -1,0 +1,179 @@
+//! The requests of a batch of write-back: neighbours together, many at a time.
+//!
+//! A request that fails fails alone: what the others have written is not written again.
+
+use crate::cache::Cache;
+use crate::origin::Origin;
+use crate::policy::BlockKey;
+use crate::stats::Count;
+use crate::{Error, Result, SUB_BLOCK_BYTES};
+use crc32c::crc32c;
+use std::sync::atomic::{AtomicUsize, Ordering};
+use std::sync::{Mutex, PoisonError};
+
+const SUB: u64 = SUB_BLOCK_BYTES as u64;
+
+/// The longest request to an origin, in bytes.
+const REQUEST_BYTES: u64 = 1 << 20;
+
+/// Once so many requests of a batch have failed, and more than a quarter, the rest is not tried:
+/// each may take as long as the origin's timeout.
+const FAILURES_MAX: usize = 4;
+
+/// A dirty block: its slot, and the sub-blocks to be written with their checksums.
+pub(crate) struct Dirty {
+    pub(crate) key: BlockKey,
+    pub(crate) slot: u32,
+    pub(crate) mask: u16,
+    /// Those of them that are zeroes, whatever is in the slot.
+    pub(crate) zero: u16,
+    pub(crate) crcs: Vec<u32>,
+}
+
+/// A sub-block of a request: which block of the batch, which of its sub-blocks.
+#[derive(Debug, Clone, Copy)]
+struct Piece {
+    block: usize,
+    sub: u32,
+    crc: u32,
+}
+
+/// What came of a batch.
+#[derive(Debug, Default)]
+pub(crate) struct Sent {
+    /// Bytes that the origin has taken.
+    pub(crate) bytes: u64,
+    /// By block of the batch: the sub-blocks that the origin has.
+    pub(crate) taken: Vec<u16>,
+    /// The first failure.
+    pub(crate) error: Option<Error>,
+    failures: usize,
+    requests: usize,
+}
+
+impl Cache {
+    /// Writes blocks to their origin, which are sorted by key. `place`: where the slots begin, and
+    /// the size of a block.
+    pub(crate) fn send(&self, origin: &Origin, found: &[Dirty], place: (u64, u64)) -> Sent {
+        let requests = requests(found, place.1);
+        let sent = Mutex::new(Sent { taken: vec![0; found.len()], ..Sent::default() });
+        let next = AtomicUsize::new(0);
+        let work = || {
+            while let Some(request) = requests.get(next.fetch_add(1, Ordering::Relaxed)) {
+                let done = self.send_request(origin, found, request, place);
+                let mut sent = sent.lock().unwrap_or_else(PoisonError::into_inner);
+                sent.requests += 1;
+                match done {
+                    Ok(taken) => {
+                        for piece in &taken {
+                            sent.taken[piece.block] |= 1 << piece.sub;
+                        }
+                        sent.bytes += taken.len() as u64 * SUB;
+                    }
+                    Err(error) => {
+                        sent.failures += 1;
+                        sent.error.get_or_insert(error);
+                    }
+                }
+                if sent.failures >= FAILURES_MAX && sent.failures * 4 > sent.requests {
+                    return;
+                }
+            }
+        };
+        // Driven by hand, everything happens in the call that causes it, in the same order.
+        let most = if self.options.background { self.options.writeback_requests.max(1) } else { 1 };
+        let threads = requests.len().min(most as usize);
+        std::thread::scope(|scope| {
+            for _ in 1..threads {
+                // Without a thread, the others do its work.
+                let _ = std::thread::Builder::new().spawn_scoped(scope, work);
+            }
+            work();
+        });
+        sent.into_inner().unwrap_or_else(PoisonError::into_inner)
+    }
+
+    /// Writes one request. What does not match its checksum stays behind, and cuts it in two.
+    fn send_request(
+        &self,
+        origin: &Origin,
+        found: &[Dirty],
+        request: &[Piece],
+        (data_offset, block_bytes): (u64, u64),
+    ) -> Result<Vec<Piece>> {
+        let mut data = vec![0; request.len() * SUB_BLOCK_BYTES];
+        let mut good: Vec<bool> = Vec::with_capacity(request.len());
+        for (piece, out) in request.iter().zip(data.chunks_exact_mut(SUB_BLOCK_BYTES)) {
+            let block = &found[piece.block];
+            if block.zero >> piece.sub & 1 != 0 {
+                good.push(true);
+                continue;
+            }
+            let at = data_offset + u64::from(block.slot) * block_bytes;
+            self.read_cache(out, at + u64::from(piece.sub) * SUB)?;
+            good.push(crc32c(out) == piece.crc);
+        }
+        let mut taken = Vec::with_capacity(request.len());
+        let (mut pieces, mut rest) = (request, &data[..]);
+        for same in good.chunk_by(|a, b| a == b) {
+            let (run, pieces_left) = pieces.split_at(same.len());
+            let (bytes, rest_left) = rest.split_at(same.len() * SUB_BLOCK_BYTES);
+            (pieces, rest) = (pieces_left, rest_left);
+            let start = place_of(found, run[0], block_bytes);
+            if same[0] {
+                self.write_run(origin, bytes, start)?;
+                taken.extend_from_slice(run);
+            } else {
+                for (n, piece) in (0..).zip(run) {
+                    self.stays_behind(origin, found[piece.block].slot, start + n * SUB);
+                }
+            }
+        }
+        Ok(taken)
+    }
+
+    fn write_run(&self, origin: &Origin, bytes: &[u8], start: u64) -> Result<()> {
+        // The origin's last sub-block may be cut.
+        let len = (origin.id.len_bytes - start).min(bytes.len() as u64) as usize;
+        let written = origin.device.write_at(&bytes[..len], start);
+        origin.count_write();
+        self.counters.writeback_requests.add(1);
+        self.counters.writeback_bytes.add(len as u64);
+        written.map_err(|e| origin.failed(self, e))
+    }
+
+    fn stays_behind(&self, origin: &Origin, slot: u32, at: u64) {
+        self.counters.dirty_damaged.add(1);
+        let origin = &origin.id.label;
+        tracing::error!(origin, at, slot, "a dirty block is damaged, and stays in the cache");
+        self.lock().damaged.insert(slot);
+    }
+}
+
+/// Where a piece lies in the origin, in bytes.
+fn place_of(found: &[Dirty], piece: Piece, block_bytes: u64) -> u64 {
+    found[piece.block].key.block() * block_bytes + u64::from(piece.sub) * SUB
+}
+
+/// The sub-blocks of a batch, those that lie side by side in the origin in one request.
+fn requests(found: &[Dirty], block_bytes: u64) -> Vec<Vec<Piece>> {
+    let mut requests: Vec<Vec<Piece>> = Vec::new();
+    let mut end = None;
+    for (block, dirty) in found.iter().enumerate() {
+        let subs = (0..16_u32).filter(|sub| dirty.mask >> sub & 1 != 0);
+        for (sub, crc) in subs.zip(&dirty.crcs) {
+            let piece = Piece { block, sub, crc: *crc };
+            let at = place_of(found, piece, block_bytes);
+            match requests.last_mut() {
+                Some(request)
+                    if end == Some(at) && (request.len() as u64) < REQUEST_BYTES / SUB =>
+                {
+                    request.push(piece);
+                }
+                _ => requests.push(vec![piece]),
+            }
+            end = Some(at + SUB);
+        }
+    }
+    requests
+}

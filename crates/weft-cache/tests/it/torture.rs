@@ -1,0 +1,574 @@
+//! Torture: a cache with all its threads, used, changed and failed at the same time, and then cut
+//! off from its power at any event of that.
+//!
+//! Writers, each with sectors of its own, number the versions of every sector. A reader takes for
+//! each sector the newest version that anybody has seen or that was acknowledged before it reads,
+//! and the newest that was begun when it has read: what it gets lies between. Meanwhile somebody
+//! resizes the cache, changes its mode, takes the origin from it and gives it back, writes back,
+//! takes checkpoints, and makes the disks fail. Everything is drawn from the seed: the mode, the size
+//! of blocks, the policy, the length of the cache from the shortest that can be made on, the log and
+//! the options. What the threads make of it is the scheduler's; the promises are not.
+//!
+//! An error is a failure, unless a disk was made to fail. A hang is a failure, with the stacks of all
+//! threads ([`crate::watchdog`]).
+
+use crate::torment::{Discard, Disk, Scope, World, cut, number};
+use crate::watchdog::within;
+use std::sync::atomic::{AtomicBool, AtomicU64, AtomicUsize, Ordering::SeqCst};
+use std::sync::{Arc, Mutex, RwLock};
+use std::time::{Duration, Instant};
+use weft_block::{BlockDevice, Geometry, MemoryDevice, Rng, mix};
+use weft_cache::{
+    AttachOptions, Cache, CachedDevice, CreateOptions, Error, Mode, OpenOptions, OriginId,
+    PolicyKind,
+};
+
+const SECTOR: u64 = 512;
+const WRITERS: u64 = 3;
+const LIMIT: Duration = Duration::from_secs(180);
+
+const POLICIES: [PolicyKind; 4] = [
+    PolicyKind::S3Fifo,
+    PolicyKind::WTinyLfu,
+    PolicyKind::Lru,
+    PolicyKind::SetAssociative { ways: 16 },
+];
+
+/// What is drawn from a seed.
+#[derive(Debug, Clone)]
+struct Case {
+    seed: u64,
+    mode: Mode,
+    block_bytes: u32,
+    policy: PolicyKind,
+    cache_bytes: u64,
+    log_bytes: Option<u64>,
+    sectors: u64,
+    origin_fails: bool,
+    cache_fails: bool,
+    ops: u64,
+}
+
+impl Case {
+    fn new(seed: u64, ops: u64) -> Self {
+        let mut rng = Rng::stream(seed, 1);
+        let block_bytes = 4096 << rng.below(5);
+        let policy = *rng.pick(&POLICIES).unwrap();
+        let log_bytes = rng.chance(1, 3).then(|| (16 + rng.below(16)) * 4096);
+        let create = CreateOptions { block_bytes, policy, log_bytes, ..CreateOptions::default() };
+        let fits = |len: &u64| Cache::create(&MemoryDevice::new(*len), &create).is_ok();
+        let smallest = (1..1024).map(|n| n * 4096).find(fits).expect("a cache fits 4 MiB");
+        let more = if rng.chance(1, 3) { rng.below(4) } else { rng.below(160) };
+        let cache_bytes = smallest + more * 4096;
+        let sectors = (more * 16).clamp(1024, 4096) + rng.below(64);
+        Self {
+            seed,
+            mode: *rng.pick(&Mode::ALL).unwrap(),
+            block_bytes,
+            policy,
+            cache_bytes,
+            log_bytes,
+            sectors,
+            origin_fails: rng.chance(1, 3),
+            cache_fails: rng.chance(1, 8),
+            ops,
+        }
+    }
+
+    fn create(&self) -> CreateOptions {
+        CreateOptions {
+            block_bytes: self.block_bytes,
+            policy: self.policy,
+            log_bytes: self.log_bytes,
+            uuid: Some([3; 16]),
+            ..CreateOptions::default()
+        }
+    }
+
+    fn options(&self) -> OpenOptions {
+        let mut rng = Rng::stream(self.seed, 2);
+        OpenOptions {
+            commit_interval_ms: *rng.pick(&[1, 5, 1000]).unwrap(),
+            commit_records: *rng.pick(&[4, 64, 4096]).unwrap(),
+            max_dirty_age_ms: *rng.pick(&[1, 20, 30_000]).unwrap(),
+            intent_idle_ms: *rng.pick(&[0, 10, 5000]).unwrap(),
+            lazy_load: rng.chance(1, 2),
+            verify_always: rng.chance(1, 4),
+            fill_queue_bytes: *rng.pick(&[0, 64 << 10, 32 << 20]).unwrap(),
+            full_wait_ms: 20_000,
+            ..OpenOptions::default()
+        }
+    }
+}
+
+/// A disk that fails one in so many requests while it is told to.
+pub struct Flaky {
+    inner: Arc<dyn BlockDevice>,
+    pub one_in: AtomicU64,
+    rng: Mutex<Rng>,
+}
+
+impl Flaky {
+    pub fn new(inner: Arc<dyn BlockDevice>, seed: u64) -> Arc<Self> {
+        Arc::new(Self { inner, one_in: AtomicU64::new(0), rng: Mutex::new(Rng::new(seed)) })
+    }
+
+    fn judge(&self) -> weft_block::Result<()> {
+        let one_in = self.one_in.load(SeqCst);
+        if one_in > 0 && self.rng.lock().unwrap().chance(1, one_in) {
+            let why = std::io::Error::from_raw_os_error(5);
+            return Err(weft_block::Error::io("request", 0, 0, why));
+        }
+        Ok(())
+    }
+}
+
+impl BlockDevice for Flaky {
+    fn geometry(&self) -> Geometry {
+        self.inner.geometry()
+    }
+    fn read_at(&self, buf: &mut [u8], offset: u64) -> weft_block::Result<()> {
+        self.judge()?;
+        self.inner.read_at(buf, offset)
+    }
+    fn write_at(&self, buf: &[u8], offset: u64) -> weft_block::Result<()> {
+        self.judge()?;
+        self.inner.write_at(buf, offset)
+    }
+    fn flush(&self) -> weft_block::Result<()> {
+        self.judge()?;
+        self.inner.flush()
+    }
+    fn write_zeroes(&self, offset: u64, len_bytes: u64) -> weft_block::Result<()> {
+        self.judge()?;
+        self.inner.write_zeroes(offset, len_bytes)
+    }
+}
+
+fn stamp(sector: u64, version: u64) -> [u8; SECTOR as usize] {
+    let mut bytes = [0; SECTOR as usize];
+    if version > 0 {
+        for (i, word) in (0_u64..).zip(bytes.chunks_exact_mut(8)) {
+            let value = if i == 0 { version } else { mix(version << 40 ^ sector << 8 ^ i) };
+            word.copy_from_slice(&value.to_le_bytes());
+        }
+    }
+    bytes
+}
+
+fn version_of(sector: u64, bytes: &[u8]) -> Result<u64, String> {
+    let version = u64::from_le_bytes(bytes[..8].try_into().expect("eight"));
+    if version < 1 << 24 && bytes == stamp(sector, version) {
+        return Ok(version);
+    }
+    Err(format!("sector {sector} is of no version: {:02x?}...", &bytes[..16]))
+}
+
+/// What is known of the versions, by sector.
+struct Known {
+    started: Vec<AtomicU64>,
+    acked: Vec<AtomicU64>,
+    seen: Vec<AtomicU64>,
+}
+
+impl Known {
+    fn new(sectors: u64) -> Self {
+        let zeroes = || (0..sectors).map(|_| AtomicU64::new(0)).collect();
+        Self { started: zeroes(), acked: zeroes(), seen: zeroes() }
+    }
+
+    fn read(&self, device: &dyn BlockDevice, first: u64, count: u64) -> Result<(), Trouble> {
+        let floor =
+            |s: u64| self.seen[s as usize].load(SeqCst).max(self.acked[s as usize].load(SeqCst));
+        let floors: Vec<u64> = (first..first + count).map(floor).collect();
+        let mut got = vec![0; (count * SECTOR) as usize];
+        device.read_at(&mut got, first * SECTOR).map_err(|e| Trouble::Failed(e.to_string()))?;
+        for ((s, floor), bytes) in (first..).zip(floors).zip(got.chunks(SECTOR as usize)) {
+            let version = version_of(s, bytes).map_err(Trouble::Wrong)?;
+            let ceiling = self.started[s as usize].load(SeqCst);
+            if !(floor..=ceiling).contains(&version) {
+                return Err(Trouble::Wrong(format!(
+                    "sector {s} is of version {version}; it had version {floor} before the read \
+                     began, and at its end version {ceiling} had begun"
+                )));
+            }
+            self.seen[s as usize].fetch_max(version, SeqCst);
+        }
+        Ok(())
+    }
+}
+
+enum Trouble {
+    /// A request failed.
+    Failed(String),
+    /// It did not, and the answer is wrong.
+    Wrong(String),
+}
+
+enum Note {
+    Started { event: usize, first: u64, versions: Vec<u64> },
+    Flushed { event: usize, versions: Vec<(u64, u64)> },
+}
+
+struct Torture<'a> {
+    case: &'a Case,
+    world: Arc<World>,
+    cache_disk: Arc<Flaky>,
+    origin_disk: Arc<Flaky>,
+    cache: Arc<Cache>,
+    device: RwLock<Arc<CachedDevice>>,
+    known: Known,
+    /// Odd while a disk is made to fail.
+    faults: AtomicU64,
+    /// The cache's disk has failed once: then any request may.
+    broken: AtomicBool,
+    writing: AtomicUsize,
+    failures: Mutex<Vec<String>>,
+}
+
+fn id(case: &Case) -> OriginId {
+    OriginId {
+        len_bytes: case.sectors * SECTOR,
+        uuid: Some([5; 16]),
+        label: "torture".into(),
+        generation: 0,
+    }
+}
+
+fn open(
+    case: &Case,
+    options: OpenOptions,
+    cache_disk: Arc<dyn BlockDevice>,
+    origin: Arc<dyn BlockDevice>,
+) -> Result<(Arc<Cache>, Arc<CachedDevice>), String> {
+    let cache = Cache::open(cache_disk, options).map_err(|e| format!("opening: {e}"))?;
+    let attach = AttachOptions { mode: case.mode, add: true, ..AttachOptions::default() };
+    let device = cache.attach(origin, &id(case), &attach).map_err(|e| format!("attaching: {e}"))?;
+    Ok((cache, device))
+}
+
+impl Torture<'_> {
+    /// Notes a request that failed; it is a failure unless a disk was made to fail meanwhile.
+    fn excuse(&self, before: u64, what: &str, error: &str) {
+        let after = self.faults.load(SeqCst);
+        // A flush tells of one that failed before it.
+        let told = error.contains("may be lost") && after > 0;
+        if before == after && before.is_multiple_of(2) && !told && !self.broken.load(SeqCst) {
+            self.failures.lock().unwrap().push(format!("{what}: {error}"));
+        }
+    }
+
+    fn wrong(&self, what: String) {
+        self.failures.lock().unwrap().push(what);
+    }
+
+    fn ended(&self) -> bool {
+        !self.failures.lock().unwrap().is_empty()
+    }
+
+    fn writer(&self, number: u64) -> Vec<Note> {
+        let mut rng = Rng::stream(self.case.seed, 10 + number);
+        let mut notes = Vec::new();
+        let share = self.case.sectors / WRITERS;
+        let own = number * share..(number + 1) * share;
+        for _ in 0..self.case.ops {
+            if self.ended() {
+                break;
+            }
+            let device = self.device.read().unwrap();
+            let before = self.faults.load(SeqCst);
+            if rng.chance(1, 10) {
+                let acked = |s: u64| (s, self.known.acked[s as usize].load(SeqCst));
+                let versions: Vec<(u64, u64)> = own.clone().map(acked).collect();
+                match device.flush() {
+                    Ok(()) => notes.push(Note::Flushed { event: self.world.events(), versions }),
+                    Err(e) => self.excuse(before, "a flush", &e.to_string()),
+                }
+                continue;
+            }
+            let hot = rng.chance(1, 2);
+            let first = own.start + rng.below(if hot { share.min(64) } else { share });
+            let longest = *rng.pick(&[1, 8, 8, 40, 400]).unwrap();
+            let count = (1 + rng.below(longest)).min(own.end - first);
+            let sectors = first..first + count;
+            let next = |s: u64| self.known.started[s as usize].load(SeqCst) + 1;
+            let versions: Vec<u64> = sectors.clone().map(next).collect();
+            let data: Vec<u8> =
+                sectors.clone().zip(&versions).flat_map(|(s, v)| stamp(s, *v)).collect();
+            let event = self.world.events();
+            notes.push(Note::Started { event, first, versions: versions.clone() });
+            for (s, version) in sectors.clone().zip(&versions) {
+                self.known.started[s as usize].store(*version, SeqCst);
+            }
+            match device.write_at(&data, first * SECTOR) {
+                Ok(()) => {
+                    for (s, version) in sectors.zip(versions) {
+                        self.known.acked[s as usize].store(version, SeqCst);
+                    }
+                }
+                Err(e) => self.excuse(before, "a write", &e.to_string()),
+            }
+        }
+        self.writing.fetch_sub(1, SeqCst);
+        notes
+    }
+
+    fn reader(&self, number: u64) {
+        let mut rng = Rng::stream(self.case.seed, 20 + number);
+        while self.writing.load(SeqCst) > 0 && !self.ended() {
+            let device = self.device.read().unwrap();
+            let before = self.faults.load(SeqCst);
+            let first = rng.below(self.case.sectors);
+            let count = (1 + rng.below(300)).min(self.case.sectors - first);
+            match self.known.read(&**device, first, count) {
+                Ok(()) => {}
+                Err(Trouble::Failed(e)) => self.excuse(before, "a read", &e),
+                Err(Trouble::Wrong(e)) => self.wrong(format!("a read: {e}")),
+            }
+        }
+    }
+
+    /// Does to the cache what an administrator may.
+    fn controller(&self) {
+        let mut rng = Rng::stream(self.case.seed, 30);
+        while self.writing.load(SeqCst) > 0 && !self.ended() {
+            std::thread::sleep(Duration::from_micros(rng.below(3000)));
+            let before = self.faults.load(SeqCst);
+            let device = Arc::clone(&self.device.read().unwrap());
+            let (what, done) = match rng.below(if self.case.origin_fails { 9 } else { 7 }) {
+                0 | 1 => {
+                    let units = self.case.cache_bytes / 4096 * (40 + rng.below(61)) / 100;
+                    let done = self.cache.resize(units * 4096);
+                    let fine = matches!(&done, Err(Error::Invalid(_) | Error::StillDirty { .. }));
+                    ("a resize", if fine { Ok(()) } else { done })
+                }
+                2 => {
+                    let mode = *rng.pick(&Mode::ALL).unwrap();
+                    let done = device.set_mode(mode);
+                    // Writers go on.
+                    let fine = matches!(&done, Err(Error::StillDirty { .. }));
+                    ("a change of mode", if fine { Ok(()) } else { done })
+                }
+                3 => ("a checkpoint", self.cache.checkpoint_always()),
+                4 => {
+                    let done = device.write_back_all();
+                    let fine = matches!(&done, Err(Error::StillDirty { .. }));
+                    ("write-back", if fine { Ok(()) } else { done })
+                }
+                5 | 6 => {
+                    let done = self.cache.detach(&device);
+                    let gone = done.is_ok();
+                    drop(device);
+                    if gone {
+                        std::thread::sleep(Duration::from_micros(rng.below(3000)));
+                        self.attach_again();
+                    }
+                    let fine = matches!(&done, Err(Error::StillDirty { .. }));
+                    ("a detach", if fine { Ok(()) } else { done })
+                }
+                _ => {
+                    self.faults.fetch_add(1, SeqCst);
+                    self.origin_disk.one_in.store(*rng.pick(&[2, 20, 20]).unwrap(), SeqCst);
+                    std::thread::sleep(Duration::from_micros(rng.below(4000)));
+                    self.origin_disk.one_in.store(0, SeqCst);
+                    self.faults.fetch_add(1, SeqCst);
+                    continue;
+                }
+            };
+            if let Err(e) = done {
+                self.excuse(before, what, &e.to_string());
+            }
+            if self.case.cache_fails && rng.chance(1, 20) {
+                self.broken.store(true, SeqCst);
+                self.cache_disk.one_in.store(*rng.pick(&[1, 3]).unwrap(), SeqCst);
+            }
+        }
+    }
+
+    /// The origin goes back behind the cache, when nobody uses it without.
+    fn attach_again(&self) {
+        let mut device = self.device.write().unwrap();
+        let attach = AttachOptions { mode: self.case.mode, add: true, ..AttachOptions::default() };
+        // The old one is gone before the new one is there: a device of its own stands in.
+        let id = OriginId { uuid: Some([6; 16]), len_bytes: 4096, ..id(self.case) };
+        let stand_in: Arc<dyn BlockDevice> = Arc::new(MemoryDevice::new(4096));
+        let before = self.faults.load(SeqCst);
+        let stands_in = match self.cache.attach(stand_in, &id, &attach) {
+            Ok(stands_in) => stands_in,
+            Err(e) => return self.excuse(before, "a second origin", &e.to_string()),
+        };
+        let old = std::mem::replace(&mut *device, Arc::clone(&stands_in));
+        let origin: Arc<dyn BlockDevice> = self.origin_disk.clone();
+        let weak = Arc::downgrade(&old);
+        drop(old);
+        assert!(weak.upgrade().is_none(), "nobody else has it");
+        let id = crate::torture::id(self.case);
+        loop {
+            match self.cache.attach(origin.clone(), &id, &attach) {
+                Ok(again) => {
+                    *device = again;
+                    break;
+                }
+                Err(e) => {
+                    self.excuse(before, "an attach", &e.to_string());
+                    if self.ended() || self.broken.load(SeqCst) {
+                        self.broken.store(true, SeqCst);
+                        return;
+                    }
+                }
+            }
+        }
+        if let Err(e) = self.cache.detach(&stands_in) {
+            self.excuse(before, "a detach of a second origin", &e.to_string());
+        }
+    }
+}
+
+/// Runs a case, and judges so many cuts of it.
+fn torture(case: &Case, cuts: usize) -> Result<usize, String> {
+    let len = case.sectors * SECTOR;
+    let disks = vec![Disk::new(case.cache_bytes, Discard::Zeroes), Disk::new(len, Discard::Zeroes)];
+    let world = World::new(disks);
+    Cache::create(&world.device(0), &case.create()).map_err(|e| e.to_string())?;
+    let world = World::new(world.at(world.events()));
+    let cache_disk = Flaky::new(world.device(0), case.seed);
+    let origin_disk = Flaky::new(world.device(1), case.seed ^ 1);
+    let (cache, device) = open(case, case.options(), cache_disk.clone(), origin_disk.clone())?;
+    let torture = Torture {
+        case,
+        world: Arc::clone(&world),
+        cache_disk,
+        origin_disk,
+        cache,
+        device: RwLock::new(device),
+        known: Known::new(case.sectors),
+        faults: AtomicU64::new(0),
+        broken: AtomicBool::new(false),
+        writing: AtomicUsize::new(WRITERS as usize),
+        failures: Mutex::default(),
+    };
+    let notes: Vec<Note> = std::thread::scope(|scope| {
+        let torture = &torture;
+        let writers: Vec<_> =
+            (0..WRITERS).map(|n| scope.spawn(move || torture.writer(n))).collect();
+        scope.spawn(move || torture.reader(0));
+        scope.spawn(move || torture.controller());
+        writers.into_iter().flat_map(|writer| writer.join().expect("no panic")).collect()
+    });
+    let broken = torture.broken.load(SeqCst);
+    let Torture { cache, device, known, failures, .. } = torture;
+    let failures = failures.into_inner().unwrap();
+    if let Some(first) = failures.first() {
+        return Err(format!("{first} ({} failures)", failures.len()));
+    }
+    let device = device.into_inner().unwrap();
+    let events = world.events();
+    if !broken {
+        cache.check_invariants();
+        let text = |t| match t {
+            Trouble::Failed(e) | Trouble::Wrong(e) => format!("at the end: {e}"),
+        };
+        known.read(&*device, 0, case.sectors).map_err(text)?;
+        cache.detach(&device).map_err(|e| format!("the last detach: {e}"))?;
+        drop((device, cache));
+        known.read(&*world.device(1), 0, case.sectors).map_err(text)?;
+    } else {
+        drop((device, cache));
+    }
+    for i in 0..cuts {
+        let at = events * (i + 1) / cuts;
+        let scope = Scope::ALL[i % Scope::ALL.len()];
+        let seed = mix(case.seed ^ at as u64);
+        judge(case, &world, &notes, at, scope, seed)
+            .map_err(|e| format!("cut {at}/{}/{seed}: {e}", scope.name()))?;
+    }
+    Ok(cuts)
+}
+
+/// Opens what a cut left, and holds every sector against what was begun and what was flushed.
+fn judge(
+    case: &Case,
+    world: &Arc<World>,
+    notes: &[Note],
+    at: usize,
+    scope: Scope,
+    seed: u64,
+) -> Result<(), String> {
+    let mut range = vec![(0, 0); case.sectors as usize];
+    for note in notes {
+        match note {
+            Note::Started { event, first, versions } if *event <= at => {
+                for (s, version) in (*first..).zip(versions) {
+                    let ceiling = &mut range[s as usize].1;
+                    *ceiling = (*ceiling).max(*version);
+                }
+            }
+            Note::Flushed { event, versions } if *event <= at => {
+                for (s, version) in versions {
+                    let floor = &mut range[*s as usize].0;
+                    *floor = (*floor).max(*version);
+                }
+            }
+            _ => {}
+        }
+    }
+    let mut disks = world.at(at);
+    cut(&mut disks, scope, seed);
+    let world = World::new(disks);
+    let options = OpenOptions { background: false, ..case.options() };
+    let (cache, device) = open(case, options, world.device(0), world.device(1))?;
+    let mut before = vec![0; (case.sectors * SECTOR) as usize];
+    device.read_at(&mut before, 0).map_err(|e| e.to_string())?;
+    for (s, bytes) in (0..).zip(before.chunks(SECTOR as usize)) {
+        let version = version_of(s, bytes)?;
+        let (floor, ceiling) = range[s as usize];
+        if !(floor..=ceiling).contains(&version) {
+            return Err(format!(
+                "sector {s} is of version {version}; {floor} was flushed, {ceiling} was begun"
+            ));
+        }
+    }
+    cache.detach(&device).map_err(|e| format!("a detach: {e}"))?;
+    let mut after = vec![0; before.len()];
+    world.device(1).read_at(&mut after, 0).map_err(|e| e.to_string())?;
+    if before == after { Ok(()) } else { Err("the bare origin differs from what was read".into()) }
+}
+
+fn run(seeds: std::ops::Range<u64>, ops: u64, cuts: usize) -> usize {
+    let mut judged = 0;
+    for seed in seeds.clone() {
+        let case = Case::new(seed, ops);
+        let done = within(LIMIT, &format!("{case:?}"), || torture(&case, cuts));
+        judged += done.unwrap_or_else(|e| panic!("{e}\n{case:?}"));
+    }
+    println!("torture: seeds {seeds:?}, {judged} cuts, no promise broken");
+    judged
+}
+
+#[test]
+fn live_changes_faults_and_cuts_break_no_promise() {
+    run(0..24, 150, 12);
+}
+
+/// As many seeds as fit `WEFT_TORTURE_SECONDS`, or else the share of `WEFT_LONG_SECONDS` that is
+/// this campaign's.
+#[test]
+#[ignore = "a campaign: scripts/torture-cache.sh"]
+fn long_torture() {
+    let share = || number("WEFT_LONG_SECONDS").unwrap_or(600) / 6;
+    let seconds = number("WEFT_TORTURE_SECONDS").unwrap_or_else(share);
+    let (began, limit) = (Instant::now(), Duration::from_secs(seconds));
+    let first = number("WEFT_TORMENT_FIRST").unwrap_or(1000);
+    let (mut seed, mut cuts) = (first, 0);
+    while began.elapsed() < limit {
+        cuts += run(seed..seed + 1, 600, 40);
+        seed += 1;
+    }
+    let seconds = began.elapsed().as_secs_f64();
+    println!(
+        "{cuts} live kills of {} caches in use in {seconds:.0} s, {:.0} a second, seeds {first} to \
+         {seed}, no promise broken",
+        seed - first,
+        cuts as f64 / seconds
+    );
+}

@@ -1,0 +1,27 @@
+#!/usr/bin/env bash
+# Tortures the block cache: power cuts at every write and flush of recorded lives, each judged to the
+# last byte, and then caches in use, changed and failing, killed at any moment of that.
+#
+#   scripts/torture-cache.sh [CUTS [SECONDS]]      by default 500000 power cuts, 3600 seconds
+#
+# All is in memory, from seeds; WEFT_TORMENT_FIRST=N names the first. A failure prints the command that
+# replays it. A case that does not end is a failure, too: the stacks of all threads are printed (gdb's,
+# where it is installed), and no more is done. The log is target/torture-cache.log.
+set -euo pipefail
+cd "$(dirname "$0")/.."
+cuts=${1:-500000}
+seconds=${2:-3600}
+case "$cuts$seconds" in
+*[!0-9]*) echo "torture-cache: CUTS and SECONDS must be numbers" >&2; exit 2 ;;
+esac
+target=${CARGO_TARGET_DIR:-target}
+mkdir -p "$target"
+log=$target/torture-cache.log
+: >"$log"
+campaign() {
+    "${CARGO:-cargo}" test --locked --release -p weft-cache --test it -- \
+        --ignored --exact --nocapture "$1" </dev/null 2>&1 | tee -a "$log"
+}
+WEFT_TORMENT_CUTS=$cuts campaign torment::long_campaign
+WEFT_TORTURE_SECONDS=$seconds campaign torture::long_torture
+grep -E '^[0-9]+ (power cuts|live kills)' "$log"
