@@ -8,7 +8,7 @@ use crate::wire::{
     TransmissionFlags, parse_meta_context, parse_server_entry,
 };
 use crate::{Error, Result};
-use std::io::{Read, Write};
+use std::io::{self, Read, Write};
 use std::time::Instant;
 use weft_net::read_full;
 
@@ -199,9 +199,7 @@ impl<'a> Handshake<'a> {
     fn agrees(&mut self, option: OptionType, data: &[u8]) -> Result<bool> {
         match self.ask(option, data, |_, _| Ok(())) {
             Ok(()) => Ok(true),
-            Err(Error::Refused { reply, .. }) if reply != OptionReplyType::ERR_TLS_REQD => {
-                Ok(false)
-            }
+            Err(Error::Refused { .. }) => Ok(false),
             Err(e) => Err(e),
         }
     }
@@ -233,6 +231,11 @@ impl<'a> Handshake<'a> {
                 return Ok(());
             }
             if header.reply.is_error() {
+                if header.reply == OptionReplyType::ERR_TLS_REQD {
+                    let what = "the server wants it: write nbds:// (or nbds+unix://) for nbd://, \
+                                and ?tls-certificates=DIRECTORY";
+                    return Err(Error::tls(what));
+                }
                 let message = String::from_utf8_lossy(&data).into_owned();
                 return Err(Error::Refused { option, reply: header.reply, message });
             }
@@ -242,10 +245,15 @@ impl<'a> Handshake<'a> {
     }
 
     fn send(&mut self, bytes: &[u8]) -> Result<()> {
-        self.writer
-            .write_all(bytes)
-            .and_then(|()| self.writer.flush())
-            .map_err(|e| Error::io("cannot send", e))
+        let sent = self.writer.write_all(bytes).and_then(|()| self.writer.flush());
+        sent.map_err(|e| match self.reader.read(&mut [0]) {
+            // A server that has ended the connection may have said why: with TLS it does, to a
+            // client whose certificate it does not take.
+            Err(said) if said.kind() == io::ErrorKind::InvalidData => {
+                Error::io("cannot send", said)
+            }
+            _ => Error::io("cannot send", e),
+        })
     }
 
     fn receive(&mut self, buf: &mut [u8]) -> Result<()> {

@@ -124,7 +124,7 @@ impl Options {
         if secure {
             channel = self.secure(channel, deadline)?;
         } else if self.encryption == Encryption::Required {
-            return Err(Error::tls("the server has none"));
+            return Err(Error::tls("the server has none; without encryption it is nbd://"));
         }
         // From here on only a server that takes nothing is too slow.
         channel.socket.set_write_timeout(self.reply_limit)?;

@@ -4,7 +4,7 @@
 use super::Export;
 use crate::wire::{
     BASE_ALLOCATION, GoRequest, Info, InfoType, MetaQueries, OptionReplyHeader, OptionReplyType,
-    OptionType, export_name_reply,
+    OptionType, PAYLOAD_MAX_BYTES, PAYLOAD_UNTOLD_MAX_BYTES, export_name_reply,
 };
 use std::sync::Arc;
 
@@ -33,6 +33,8 @@ pub struct Agreement {
     pub extended: bool,
     /// The client may ask for block status.
     pub base_allocation: bool,
+    /// The longest read or write, in bytes.
+    pub payload_max_bytes: u32,
 }
 
 /// What comes after an option.
@@ -131,6 +133,21 @@ impl Haggler {
         Next::Option
     }
 
+    /// Answers an option of a client that cannot be served now, with the reason.
+    pub fn turn_away(option: OptionType, why: &str, out: &mut Vec<u8>) -> Next {
+        let mut reply = Replies { option, out };
+        match option {
+            OptionType::ABORT => reply.ack(),
+            // It has no way to fail but the end.
+            OptionType::EXPORT_NAME => {}
+            _ => {
+                reply.error(OptionReplyType::ERR_POLICY, why);
+                return Next::Option;
+            }
+        }
+        Next::End
+    }
+
     /// The answer to an option whose data is too long to be read.
     pub fn too_big(option: OptionType, out: &mut Vec<u8>) {
         let mut reply = Replies { option, out };
@@ -154,7 +171,7 @@ impl Haggler {
         let Some(export) = export else { return Next::End };
         let flags = export.flags(self.structured);
         out.extend(export_name_reply(export.len_bytes(), flags, !self.no_zeroes));
-        Next::Transmission(self.agreement(export))
+        Next::Transmission(self.agreement(export, PAYLOAD_UNTOLD_MAX_BYTES))
     }
 
     fn list(&self, data: &[u8], reply: &mut Replies<'_>) {
@@ -200,7 +217,10 @@ impl Haggler {
             return None;
         }
         reply.ack();
-        Some(self.agreement(export))
+        let told = wants(InfoType::BLOCK_SIZE);
+        Some(
+            self.agreement(export, if told { PAYLOAD_MAX_BYTES } else { PAYLOAD_UNTOLD_MAX_BYTES }),
+        )
     }
 
     fn meta_context(&mut self, data: &[u8], reply: &mut Replies<'_>) {
@@ -232,13 +252,14 @@ impl Haggler {
         reply.ack();
     }
 
-    fn agreement(&self, export: &Arc<Export>) -> Agreement {
+    fn agreement(&self, export: &Arc<Export>, payload_max_bytes: u32) -> Agreement {
         let of_this = |name: &String| self.find(name).is_some_and(|e| Arc::ptr_eq(e, export));
         Agreement {
             export: Arc::clone(export),
             structured: self.structured,
             extended: self.extended,
             base_allocation: self.structured && self.chosen.as_ref().is_some_and(of_this),
+            payload_max_bytes,
         }
     }
 

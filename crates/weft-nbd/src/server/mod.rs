@@ -15,7 +15,7 @@ use session::{Session, TICK};
 use std::collections::HashMap;
 use std::net::{Shutdown, TcpStream};
 use std::os::unix::net::UnixStream;
-use std::sync::atomic::{AtomicBool, AtomicU64, Ordering};
+use std::sync::atomic::{AtomicBool, AtomicU64, AtomicUsize, Ordering};
 use std::sync::{Arc, Condvar, Mutex, MutexGuard, PoisonError};
 use std::time::{Duration, Instant};
 use weft_block::BlockDevice;
@@ -25,6 +25,10 @@ use weft_net::{Address, Channel, Listener, Listening, Socket, read_full, write_a
 const OPTION_MAX_BYTES: u32 = 64 << 10;
 /// A longer one is passed over up to here; past it the session ends.
 const OPTION_SKIP_MAX_BYTES: u32 = 1 << 20;
+/// How long a client that cannot be served has for its handshake, in which it is told so.
+const TURN_AWAY_LIMIT: Duration = Duration::from_secs(5);
+/// How many clients are told at a time; the connections of others are closed without a word.
+const TURNED_AWAY_MAX: usize = 8;
 /// How long a client may leave its replies unread before the session ends.
 const SEND_LIMIT: Duration = Duration::from_secs(60);
 
@@ -113,12 +117,12 @@ impl Export {
 /// How a server treats its clients.
 #[derive(Debug, Clone)]
 pub struct Options {
-    /// Connections at once; more are closed as they come.
+    /// Connections at once. Further clients are told so, and their connections closed.
     pub connections_max: usize,
     /// Requests in progress at once, on each connection.
     pub threads: usize,
     /// Data that the requests in progress on one connection may hold in memory, in bytes. One
-    /// request alone may hold 32 MiB whatever this says.
+    /// request alone may hold 64 MiB whatever this says.
     pub in_flight_max_bytes: u64,
     /// The time for the whole handshake.
     pub handshake_limit: Duration,
@@ -153,8 +157,10 @@ impl Default for Options {
 /// What a server has done since it began.
 #[derive(Debug, Default)]
 pub struct Counters {
-    /// Connections that were taken.
+    /// Connections that were made.
     pub connections: AtomicU64,
+    /// Of these, the ones that were refused: there were as many as there may be.
+    pub refused: AtomicU64,
     /// Requests that came.
     pub requests: AtomicU64,
     /// Bytes read by clients.
@@ -173,6 +179,8 @@ struct Shared {
     /// The sockets of the connections there are, to wake their threads at the end.
     connections: Mutex<HashMap<u64, Arc<Socket>>>,
     ended: Condvar,
+    /// Clients that are being told that they cannot be served.
+    turning_away: AtomicUsize,
     counters: Arc<Counters>,
 }
 
@@ -213,6 +221,7 @@ impl Server {
             stopping: Arc::default(),
             connections: Mutex::default(),
             ended: Condvar::new(),
+            turning_away: AtomicUsize::new(0),
             counters: Arc::default(),
         };
         if shared.tls_mode() == TlsMode::Off && shared.options.tls_required {
@@ -323,11 +332,12 @@ impl Shared {
         let id = self.counters.connections.fetch_add(1, Ordering::Relaxed);
         let socket = Arc::new(socket);
         let mut connections = self.connections();
-        if connections.len() >= self.options.connections_max
-            || self.stopping.load(Ordering::Acquire)
-        {
-            tracing::warn!("a connection was closed: there are as many as there may be");
+        if self.stopping.load(Ordering::Acquire) {
             return;
+        }
+        if connections.len() >= self.options.connections_max {
+            drop(connections);
+            return self.turn_away(socket);
         }
         connections.insert(id, Arc::clone(&socket));
         let shared = Arc::clone(self);
@@ -346,11 +356,44 @@ impl Shared {
         }
     }
 
+    /// Tells a client, in a thread of its own, that there is no room for it.
+    fn turn_away(self: &Arc<Self>, socket: Arc<Socket>) {
+        self.counters.refused.fetch_add(1, Ordering::Relaxed);
+        let max = self.options.connections_max;
+        tracing::warn!(
+            connections_max = max,
+            "a connection was refused: the server has as many as it may have"
+        );
+        if self.turning_away.fetch_add(1, Ordering::AcqRel) >= TURNED_AWAY_MAX {
+            self.turning_away.fetch_sub(1, Ordering::AcqRel);
+            return;
+        }
+        let shared = Arc::clone(self);
+        let work = move || {
+            let why = format!("the server has {max} connections already, and may have no more");
+            let deadline = Instant::now() + TURN_AWAY_LIMIT;
+            let told = socket
+                .set_read_timeout(TICK)
+                .and_then(|()| socket.set_write_timeout(TURN_AWAY_LIMIT))
+                .map_err(Error::from)
+                .and_then(|()| shared.handshake(Channel::plain(socket), deadline, Some(&why)));
+            if let Err(e) = told {
+                tracing::debug!(error = %e, "a refused connection ended");
+            }
+            shared.turning_away.fetch_sub(1, Ordering::AcqRel);
+        };
+        if std::thread::Builder::new().name("weft-nbd".into()).spawn(work).is_err() {
+            self.turning_away.fetch_sub(1, Ordering::AcqRel);
+        }
+    }
+
     /// A connection from its first byte to its last.
     fn converse(&self, socket: Arc<Socket>) -> Result<()> {
         socket.set_read_timeout(TICK)?;
         socket.set_write_timeout(SEND_LIMIT)?;
-        let Some((channel, agreed)) = self.handshake(Channel::plain(socket))? else {
+        let deadline = Instant::now() + self.options.handshake_limit;
+        let Some((channel, agreed)) = self.handshake(Channel::plain(socket), deadline, None)?
+        else {
             return Ok(());
         };
         let stopping = Arc::clone(&self.stopping);
@@ -358,9 +401,14 @@ impl Shared {
         Session::new(channel, agreed, &self.options, stopping, counters).serve()
     }
 
-    /// The handshake. `None`: the client wanted no more.
-    fn handshake(&self, mut channel: Channel) -> Result<Option<(Channel, Agreement)>> {
-        let deadline = Instant::now() + self.options.handshake_limit;
+    /// The handshake. `refusal`: why the client gets nothing but this reason. `None`: the client
+    /// wanted no more.
+    fn handshake(
+        &self,
+        mut channel: Channel,
+        deadline: Instant,
+        refusal: Option<&str>,
+    ) -> Result<Option<(Channel, Agreement)>> {
         let flags = HandshakeFlags::FIXED_NEWSTYLE | HandshakeFlags::NO_ZEROES;
         send(&mut channel, &ServerHello { flags }.encode())?;
         let mut hello = [0; 4];
@@ -392,7 +440,10 @@ impl Shared {
             }
             data.resize(header.len_bytes as usize, 0);
             read_full(&mut *channel.reader, &mut data, Some(deadline))?;
-            let next = haggler.option(header.option, &data, &mut replies);
+            let next = match refusal {
+                Some(why) => Haggler::turn_away(header.option, why, &mut replies),
+                None => haggler.option(header.option, &data, &mut replies),
+            };
             send(&mut channel, &replies)?;
             match next {
                 Next::Option => {}

@@ -3,8 +3,8 @@
 use super::haggle::{Agreement, BASE_ALLOCATION_ID};
 use crate::Result;
 use crate::wire::{
-    ChunkType, Command, CommandFlags, Descriptor, Head, NbdErrno, PAYLOAD_MAX_BYTES, ReplyTo,
-    Request, StateFlags, put_block_status, put_error_chunk, simple_reply,
+    ChunkType, Command, CommandFlags, Descriptor, Head, NbdErrno, ReplyTo, Request, StateFlags,
+    put_block_status, put_error_chunk, simple_reply,
 };
 use weft_block::{BlockDevice, ExtentKind};
 
@@ -74,7 +74,7 @@ fn check(agreed: &Agreement, request: &Request) -> Result<(), Failed> {
         return invalid("it is not aligned to the minimum block size");
     }
     let moves_data = matches!(request.command, Command::READ | Command::WRITE);
-    if moves_data && len > PAYLOAD_MAX_BYTES.into() {
+    if moves_data && len > agreed.payload_max_bytes.into() {
         return invalid("it is longer than the maximum block size");
     }
     if request.command == Command::BLOCK_STATUS && len == 0 {
@@ -150,7 +150,7 @@ fn read(
 ) -> Result<Result<()>, Failed> {
     let device = &*agreed.export.device;
     let (to, offset) = (reply_to(agreed, request), request.offset);
-    // At most 32 MiB.
+    // At most 64 MiB.
     let len = request.len_bytes as usize;
     if agreed.structured && len == 0 {
         return Ok(replies.send(&to.chunk(ChunkType::NONE, true, 0), &[]));

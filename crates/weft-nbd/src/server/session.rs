@@ -15,7 +15,7 @@
 use super::haggle::Agreement;
 use super::perform::{Replies, is_refused, perform, refuse};
 use super::{Counters, Options};
-use crate::wire::{Command, EXTENDED_HEADER_BYTES, NbdErrno, PAYLOAD_MAX_BYTES, Request};
+use crate::wire::{Command, EXTENDED_HEADER_BYTES, NbdErrno, PAYLOAD_UNTOLD_MAX_BYTES, Request};
 use crate::{Error, Result};
 use std::io::{self, IoSliceMut, Read};
 use std::net::Shutdown;
@@ -47,7 +47,7 @@ const PAYLOAD_STEP_BYTES: usize = 1 << 20;
 /// A thread keeps up to this much memory from one request for the next.
 const KEEP_BYTES: usize = 1 << 20;
 /// Payload of a write that is refused is still read, up to here; a longer one ends the session.
-const SKIP_MAX_BYTES: u64 = 2 * PAYLOAD_MAX_BYTES as u64;
+const SKIP_MAX_BYTES: u64 = PAYLOAD_UNTOLD_MAX_BYTES as u64;
 
 /// One connection in its transmission phase.
 pub(crate) struct Session {
@@ -202,7 +202,7 @@ impl Session {
                 refuse(&self.agreed, &request, NbdErrno::ESHUTDOWN, message, &self.outgoing)?;
                 continue;
             }
-            // What is not refused moves at most 32 MiB.
+            // What is not refused moves at most 64 MiB.
             let held_bytes = data_bytes(&request);
             self.budget.take(held_bytes);
             let (len, mut done) = (payload as usize, 0);

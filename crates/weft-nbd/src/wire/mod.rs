@@ -26,6 +26,11 @@ pub const PORT: u16 = 10809;
 pub const STRING_MAX_BYTES: usize = 4096;
 /// What every client may send and every server must take in one request, in bytes.
 pub const PAYLOAD_MAX_BYTES: u32 = 32 << 20;
+
+/// The longest payload that a server takes from a client that it has not told of its block sizes.
+/// The protocol wants such a client to hold itself to [`PAYLOAD_MAX_BYTES`]; old ones do not, and
+/// the reference server takes what they send.
+pub const PAYLOAD_UNTOLD_MAX_BYTES: u32 = 2 * PAYLOAD_MAX_BYTES;
 /// The name of the metadata context that tells holes from data.
 pub const BASE_ALLOCATION: &str = "base:allocation";
 

@@ -4,6 +4,7 @@ use crate::bench::Bench;
 use std::io::{Read, Write};
 use std::os::unix::net::UnixStream;
 use std::sync::Arc;
+use std::sync::atomic::Ordering;
 use std::time::Duration;
 use weft_block::{BlockDevice, MemoryDevice, ReadOnly};
 use weft_nbd::client::{Facts, Handshake};
@@ -13,7 +14,7 @@ use weft_nbd::wire::{
     OptionReplyHeader, OptionReplyType, OptionType, ReplyHeader, ReplyStyle, Request,
     TransmissionFlags,
 };
-use weft_nbd::{Error, Export, Server};
+use weft_nbd::{Error, Export, NbdDevice, Server};
 use weft_net::Address;
 
 /// A client that says exactly what it is told to.
@@ -375,6 +376,47 @@ fn the_old_way_in_works_too() {
     assert_eq!(stream.read(&mut [0]).expect("the end"), 0);
 }
 
+/// An old client asks for no block sizes, and sends as much as it likes; nbd-tester-client does.
+#[test]
+fn a_client_that_was_not_told_of_block_sizes_may_write_more_at_once() {
+    const LONG: usize = 47 << 20;
+    let bench = Bench::new();
+    let _server = bench.serve(Arc::new(MemoryDevice::new(128 << 20)));
+    let mut stream = greeted(&bench);
+    let header = OptionHeader { option: OptionType::EXPORT_NAME, len_bytes: 0 };
+    stream.write_all(&header.encode()).expect("a name");
+    let mut facts = [0; 10];
+    stream.read_exact(&mut facts).expect("the export");
+    let ask = |command, handle, len_bytes| Request {
+        flags: CommandFlags::empty(),
+        command,
+        handle,
+        offset: 4096,
+        len_bytes,
+    };
+    let reply = |stream: &mut UnixStream| {
+        let mut head = [0; 16];
+        stream.read_exact(&mut head).expect("a reply");
+        let header = ReplyHeader::parse(&head).expect("a header");
+        let ReplyHeader::Simple { handle, error } = header else { panic!("{header:?}") };
+        (handle, error)
+    };
+    stream.write_all(&ask(Command::WRITE, 1, LONG as u64).encode(false)).expect("a request");
+    stream.write_all(&vec![7; LONG]).expect("a payload");
+    assert_eq!(reply(&mut stream), (1, NbdErrno::OK));
+    stream.write_all(&ask(Command::READ, 2, LONG as u64).encode(false)).expect("a request");
+    assert_eq!(reply(&mut stream), (2, NbdErrno::OK));
+    let mut got = vec![0; LONG];
+    stream.read_exact(&mut got).expect("the data");
+    assert!(got.iter().all(|b| *b == 7));
+    stream.write_all(&ask(Command::READ, 3, 65 << 20).encode(false)).expect("a request");
+    assert_eq!(reply(&mut stream), (3, NbdErrno::EINVAL), "there is an end to it");
+    // A client that was told is held to it.
+    let mut raw = Raw::connect(&bench);
+    assert_eq!(raw.facts.sizes.max, 32 << 20);
+    assert_eq!(raw.error(Command::READ, 0, 33 << 20), NbdErrno::EINVAL);
+}
+
 #[test]
 fn connections_are_counted_and_limited() {
     let bench = Bench::new();
@@ -383,8 +425,28 @@ fn connections_are_counted_and_limited() {
     let server = bench.serve_with(vec![export], options);
     let first = Raw::connect(&bench);
     let _second = Raw::connect(&bench);
-    let mut third = UnixStream::connect(bench.socket()).expect("it connects");
-    assert_eq!(third.read(&mut [0]).expect("the end"), 0, "closed without a greeting");
+    // A third is told why it is not served, and leaves.
+    let refused = NbdDevice::connect(bench.options()).expect_err("there are two already");
+    let Error::Refused { reply, message, .. } = &refused else { panic!("{refused:?}") };
+    assert_eq!(*reply, OptionReplyType::ERR_POLICY);
+    assert!(message.contains("has 2 connections already"), "{message}");
+    let mut third = greeted(&bench);
+    let header = OptionHeader { option: OptionType::EXPORT_NAME, len_bytes: 0 };
+    third.write_all(&header.encode()).expect("a name");
+    assert_eq!(third.read(&mut [0]).expect("the end"), 0, "an old option can only end");
+    assert_eq!(server.counters().refused.load(Ordering::Relaxed), 2);
+    // Many that say nothing cost no more than a few threads: the rest are closed at once.
+    let silent: Vec<UnixStream> =
+        (0..40).map(|_| UnixStream::connect(bench.socket()).expect("it connects")).collect();
+    let closed = || {
+        let gone = |mut stream: &UnixStream| {
+            stream.set_nonblocking(true).expect("a socket");
+            matches!(stream.read(&mut [0; 64]), Ok(0))
+        };
+        silent.iter().filter(|stream| gone(stream)).count()
+    };
+    crate::bench::eventually("most are closed", || closed() >= 20);
+    drop(silent);
     drop(first);
     crate::bench::eventually("one is gone", || server.connections() == 1);
     let _third = Raw::connect(&bench);
