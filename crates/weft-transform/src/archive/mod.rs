@@ -4,6 +4,7 @@
 //! apart at their slashes, and what is `..` is left out. A file that is packed is taken out as a
 //! whole, and counts only with the checksum that the archive has of it.
 
+mod sparse;
 mod tar;
 mod zip;
 
@@ -46,6 +47,8 @@ enum Data {
     Plain(u64),
     /// The entry of this number of a zip.
     Packed(usize),
+    /// The sparse file of this number of a tar.
+    Sparse(usize),
     /// In a form that is not read here.
     Unknown(&'static str),
 }
@@ -146,10 +149,11 @@ impl Listing {
 pub(crate) struct Archive {
     listing: Listing,
     content: Content,
+    damage: Option<String>,
 }
 
 enum Content {
-    Tar(Box<dyn Store>),
+    Tar(Box<dyn Store>, Vec<sparse::Sparse>),
     Zip(Box<zip::Packed>),
 }
 
@@ -171,12 +175,21 @@ impl Archive {
             return Err(corrupt(0, "an archive whose length is not known"));
         };
         Ok(Some(if is_zip {
-            let (listing, packed) = zip::list(Cursor { store, at: 0, len })?;
-            Self { listing, content: Content::Zip(Box::new(packed)) }
+            let (listing, packed) = zip::list(Cursor { store, base: 0, at: 0, len })?;
+            Self { listing, content: Content::Zip(Box::new(packed)), damage: None }
         } else {
-            let (listing, store) = tar::list(Cursor { store, at: 0, len })?;
-            Self { listing, content: Content::Tar(store) }
+            let listed = tar::list(Cursor { store, base: 0, at: 0, len })?;
+            let (listing, damage) = (listed.listing, listed.damage);
+            Self { listing, content: Content::Tar(listed.store, listed.sparse), damage }
         }))
+    }
+
+    /// An error if something was left out of the list, as it makes no sense.
+    pub(crate) fn check_whole(&self) -> Result<()> {
+        match &self.damage {
+            Some(damage) => Err(corrupt(0, format!("not all is listed: {damage}"))),
+            None => Ok(()),
+        }
     }
 
     pub(crate) fn item(&self, nr: usize) -> Option<&Item> {
@@ -191,9 +204,13 @@ impl Archive {
         let buf = &mut buf[..len];
         match (item.data, &mut self.content) {
             _ if len == 0 => {}
-            (Data::Plain(start), Content::Tar(store)) => {
+            (Data::Plain(start), Content::Tar(store, _)) => {
                 crate::store::read_exact(&mut **store, "tree", start + offset, buf)?;
             }
+            (Data::Sparse(nr), Content::Tar(store, sparse)) => match sparse.get_mut(nr) {
+                Some(sparse) => sparse.read(&mut **store, offset, buf)?,
+                None => return Err(corrupt(offset, "no content")),
+            },
             (Data::Packed(entry), Content::Zip(packed)) => {
                 let whole = packed.file(entry, item.len_bytes)?;
                 // Its length is that of the item.
@@ -211,13 +228,17 @@ impl Archive {
 /// A store as the parsers read it.
 struct Cursor {
     store: Box<dyn Store>,
+    /// Where the archive begins for its parser, to which positions are relative.
+    base: u64,
     at: u64,
+    /// From the base on.
     len: u64,
 }
 
 impl Read for Cursor {
     fn read(&mut self, buf: &mut [u8]) -> IoResult<usize> {
-        let got = self.store.read_at(self.at, buf).map_err(IoError::other)?;
+        let got =
+            self.store.read_at(self.base.saturating_add(self.at), buf).map_err(IoError::other)?;
         self.at += got as u64;
         Ok(got)
     }

@@ -1,68 +1,192 @@
-//! tar, by the `tar` crate: ustar with the extensions of GNU and PAX for long names.
+//! tar, by the `tar` crate: ustar with the extensions of GNU and PAX for long names and sparse files.
+//!
+//! A member that makes no sense cannot be read, and a header that makes none is left out: others go on
+//! behind it, from the next header that has its checksum on.
 
-use tar::{Archive, EntryType};
+use tar::{Archive, Entry, EntryType, Header};
 use weft_vfs::{FileKind, Time};
 
-use super::{Cursor, Data, Item, Listing, corrupt, parsed};
+use super::sparse::{Map, Sparse, gnu_pieces};
+use super::{Cursor, Data, Item, Listing, parsed};
 use crate::Result;
 use crate::store::Store;
 
-pub(super) fn list(cursor: Cursor) -> Result<(Listing, Box<dyn Store>)> {
+const BLOCK: u64 = 512;
+/// Bytes that are looked through at a time for the next header.
+const SCANNED_BYTES: usize = 64 << 10;
+
+pub(super) struct Listed {
+    pub(super) listing: Listing,
+    pub(super) store: Box<dyn Store>,
+    pub(super) sparse: Vec<Sparse>,
+    /// What is wrong with it, where anything was left out.
+    pub(super) damage: Option<String>,
+}
+
+pub(super) fn list(cursor: Cursor) -> Result<Listed> {
     let len = cursor.len;
-    let mut archive = Archive::new(cursor);
+    let mut store = cursor.store;
     let mut listing = Listing::new();
-    for entry in archive.entries_with_seek().map_err(|e| parsed(&e))? {
-        let entry = entry.map_err(|e| parsed(&e))?;
-        let header = entry.header();
-        let (start, entry_bytes) = (entry.raw_file_position(), entry.size());
-        let perm = (header.mode().map_err(|e| parsed(&e))? & 0o7777) as u16;
-        let kind = match header.entry_type() {
-            EntryType::Directory => FileKind::Directory,
-            EntryType::Symlink => FileKind::Symlink,
-            EntryType::Regular | EntryType::Continuous | EntryType::Link | EntryType::GNUSparse => {
-                FileKind::Regular
-            }
-            // Devices and pipes: nobody reads them out of an archive.
-            _ => continue,
-        };
-        let mut item = Item::new(kind, perm);
-        let id = |id: std::io::Result<u64>| id.ok().and_then(|id| u32::try_from(id).ok());
-        item.uid = id(header.uid()).unwrap_or(u32::MAX);
-        item.gid = id(header.gid()).unwrap_or(u32::MAX);
-        let secs = header.mtime().ok().and_then(|secs| i64::try_from(secs).ok());
-        item.mtime = Time { secs: secs.unwrap_or(0), nanos: 0 };
-        let name = entry.path_bytes().into_owned();
-        match header.entry_type() {
-            EntryType::Symlink => {
-                item.target = entry.link_name_bytes().unwrap_or_default().into_owned();
-                item.len_bytes = item.target.len() as u64;
-            }
-            EntryType::Link => {
-                // Another name of a file that came before.
-                let of = entry.link_name_bytes().unwrap_or_default().into_owned();
-                let Some(there) = listing.find(&of).and_then(|nr| listing.0.get(nr)) else {
-                    let name = String::from_utf8_lossy(&name).into_owned();
-                    return Err(corrupt(0, format!("{name} is a link to nothing")));
-                };
-                if there.kind == FileKind::Regular {
-                    item = there.clone();
+    let (mut sparse, mut damage) = (Vec::new(), None);
+    let mut start = 0;
+    loop {
+        let left = len.saturating_sub(start);
+        let mut archive = Archive::new(Cursor { store, base: start, at: 0, len: left });
+        let mut next = start;
+        let mut failed = None;
+        for entry in archive.entries_with_seek().map_err(|e| parsed(&e))? {
+            match entry {
+                Ok(mut entry) => {
+                    let is_sparse = entry.header().entry_type().is_gnu_sparse();
+                    let stored =
+                        if is_sparse { entry.header().entry_size() } else { Ok(entry.size()) };
+                    let data = start.saturating_add(entry.raw_file_position());
+                    let behind = stored.unwrap_or(0).checked_next_multiple_of(BLOCK);
+                    next = data.saturating_add(behind.unwrap_or(u64::MAX));
+                    let (name, item) = item(&mut entry, start, len, &listing, &mut sparse);
+                    listing.add(&name, item)?;
+                }
+                Err(e) => {
+                    failed = Some(e.to_string());
+                    break;
                 }
             }
-            EntryType::GNUSparse => {
-                item.len_bytes = entry_bytes;
-                item.data = Data::Unknown("a sparse file of a tar archive");
+        }
+        store = archive.into_inner().store;
+        let Some(why) = failed else { break };
+        tracing::warn!("an archive is damaged behind byte {next}: {why}");
+        damage.get_or_insert_with(|| format!("behind byte {next}: {why}"));
+        match next_header(&mut *store, next.saturating_add(BLOCK))? {
+            Some(found) => start = found,
+            None => break,
+        }
+    }
+    Ok(Listed { listing, store, sparse, damage })
+}
+
+/// The first block from `at` on that is a header with its checksum.
+fn next_header(store: &mut dyn Store, mut at: u64) -> Result<Option<u64>> {
+    at = at / BLOCK * BLOCK;
+    let mut buf = vec![0; SCANNED_BYTES];
+    loop {
+        let got = store.read_at(at, &mut buf)?;
+        for (nr, block) in buf[..got].chunks_exact(BLOCK as usize).enumerate() {
+            let mut header = Header::new_old();
+            header.as_mut_bytes().copy_from_slice(block);
+            let sum: u32 = block.iter().enumerate().fold(0, |sum, (nr, byte)| {
+                sum + u32::from(if (148..156).contains(&nr) { b' ' } else { *byte })
+            });
+            if &block[257..262] == b"ustar" && header.cksum().is_ok_and(|there| there == sum) {
+                return Ok(Some(at + nr as u64 * BLOCK));
             }
-            _ if kind == FileKind::Regular => {
-                if start.checked_add(entry_bytes).is_none_or(|end| end > len) {
-                    return Err(corrupt(start, "the archive ends within a file"));
-                }
-                item.len_bytes = entry_bytes;
-                item.data = Data::Plain(start);
+        }
+        if got < buf.len() {
+            return Ok(None);
+        }
+        at += got as u64;
+    }
+}
+
+/// What PAX headers say of a sparse file: its name, its length, and its map.
+fn pax_sparse(entry: &mut Entry<'_, Cursor>) -> Option<(Option<Vec<u8>>, u64, Map)> {
+    let (mut name, mut len_bytes, mut version) = (None, None, (0, 0));
+    let (mut pieces, mut offset) = (Vec::new(), 0);
+    for extension in entry.pax_extensions().ok()??.flatten() {
+        let number = || extension.value().ok()?.parse::<u64>().ok();
+        match extension.key().ok()? {
+            "GNU.sparse.name" => name = Some(extension.value_bytes().to_vec()),
+            "GNU.sparse.realsize" | "GNU.sparse.size" => len_bytes = Some(number()?),
+            "GNU.sparse.major" => version.0 = number()?,
+            "GNU.sparse.minor" => version.1 = number()?,
+            "GNU.sparse.offset" => offset = number()?,
+            "GNU.sparse.numbytes" => pieces.push((offset, number()?)),
+            "GNU.sparse.map" => {
+                let numbers = extension.value().ok()?.split(',').map(|n| n.parse::<u64>().ok());
+                let numbers = numbers.collect::<Option<Vec<_>>>()?;
+                pieces = numbers.chunks_exact(2).map(|pair| (pair[0], pair[1])).collect();
             }
             _ => {}
         }
-        drop(entry);
-        listing.add(&name, item)?;
     }
-    Ok((listing, archive.into_inner().store))
+    let map = if version == (1, 0) { Map::Lines } else { Map::Known(pieces) };
+    Some((name, len_bytes?, map))
+}
+
+/// A member, and its name.
+fn item(
+    entry: &mut Entry<'_, Cursor>,
+    base: u64,
+    archive_bytes: u64,
+    listing: &Listing,
+    sparse: &mut Vec<Sparse>,
+) -> (Vec<u8>, Item) {
+    let (start, entry_bytes) = (base.saturating_add(entry.raw_file_position()), entry.size());
+    let mut name = entry.path_bytes().into_owned();
+    let pax = pax_sparse(entry);
+    let header = entry.header();
+    let kind = match header.entry_type() {
+        EntryType::Directory => FileKind::Directory,
+        EntryType::Symlink => FileKind::Symlink,
+        EntryType::Regular | EntryType::Continuous | EntryType::Link | EntryType::GNUSparse => {
+            FileKind::Regular
+        }
+        // Devices and pipes: nobody reads them out of an archive. A name that leads out is left out.
+        _ => return (b"..".to_vec(), Item::new(FileKind::Regular, 0)),
+    };
+    // One whose mode makes no sense is its owner's.
+    let usual = if kind == FileKind::Directory { 0o700 } else { 0o600 };
+    let mut item = Item::new(kind, (header.mode().unwrap_or(usual) & 0o7777) as u16);
+    let id = |id: std::io::Result<u64>| id.ok().and_then(|id| u32::try_from(id).ok());
+    item.uid = id(header.uid()).unwrap_or(u32::MAX);
+    item.gid = id(header.gid()).unwrap_or(u32::MAX);
+    let secs = header.mtime().ok().and_then(|secs| i64::try_from(secs).ok());
+    item.mtime = Time { secs: secs.unwrap_or(0), nanos: 0 };
+    match header.entry_type() {
+        EntryType::Symlink => {
+            item.target = entry.link_name_bytes().unwrap_or_default().into_owned();
+            item.len_bytes = item.target.len() as u64;
+        }
+        EntryType::Link => {
+            // Another name of a file that came before.
+            let of = entry.link_name_bytes().unwrap_or_default().into_owned();
+            match listing.find(&of).and_then(|nr| listing.0.get(nr)) {
+                Some(there) if there.kind == FileKind::Regular => item = there.clone(),
+                _ => {
+                    item.data = Data::Unknown("a link to nothing");
+                    // Reading is tried, and fails.
+                    item.len_bytes = 1;
+                }
+            }
+        }
+        EntryType::GNUSparse => {
+            item.len_bytes = entry_bytes;
+            let entries = header.as_gnu().map(|gnu| (&header.as_bytes()[386..482], gnu));
+            let map = entries.and_then(|(entries, gnu)| {
+                let pieces = gnu_pieces(entries)?;
+                Some(if gnu.is_extended() { Map::Continued(pieces) } else { Map::Known(pieces) })
+            });
+            match map {
+                Some(map) => {
+                    item.data = Data::Sparse(sparse.len());
+                    sparse.push(Sparse::new(start, entry_bytes, map));
+                }
+                None => item.data = Data::Unknown("a sparse file whose map makes no sense"),
+            }
+        }
+        _ if kind == FileKind::Regular => {
+            item.len_bytes = entry_bytes;
+            item.data = match (start.checked_add(entry_bytes), pax) {
+                (Some(end), Some((of, len_bytes, map))) if end <= archive_bytes => {
+                    name = of.unwrap_or(name);
+                    item.len_bytes = len_bytes;
+                    sparse.push(Sparse::new(start, len_bytes, map));
+                    Data::Sparse(sparse.len() - 1)
+                }
+                (Some(end), None) if end <= archive_bytes => Data::Plain(start),
+                _ => Data::Unknown("the archive ends within this file"),
+            };
+        }
+        _ => {}
+    }
+    (name, item)
 }

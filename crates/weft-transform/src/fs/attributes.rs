@@ -5,6 +5,7 @@ use weft_vfs::{Error, FileKind, Result, XattrSet};
 use super::base::locked;
 use super::file::{Attached, again};
 use super::nodes::Node;
+use super::reach::ACCESS_LIST;
 use super::{CONVERT_ATTRIBUTE, EXPLAIN_ATTRIBUTE, LINK, NETWORK_ATTRIBUTE, TransformFs};
 use crate::{Need, Write};
 
@@ -14,6 +15,10 @@ impl TransformFs {
         if name == EXPLAIN_ATTRIBUTE {
             let json = serde_json::to_vec(&self.explain(node.ino)?);
             return json.map_err(|e| Error::Io { errno: 5, message: e.to_string() });
+        }
+        let view = locked(&node.file).view().cloned();
+        if let Some(view) = view.filter(|_| name == ACCESS_LIST) {
+            return view.access_list().ok_or(Error::NoAttribute);
         }
         if node.view.is_none() {
             return self.ground.below.getxattr(node.below(), name);
@@ -26,10 +31,15 @@ impl TransformFs {
 
     /// The names of the attributes that are kept.
     pub(super) fn attributes(&self, node: &Node) -> Result<Vec<Vec<u8>>> {
-        if node.view.is_some() {
-            return Ok(vec![NETWORK_ATTRIBUTE.to_vec()]);
-        }
-        self.ground.below.listxattr(node.below())
+        let view = locked(&node.file).view().cloned();
+        let Some(view) = view else { return self.ground.below.listxattr(node.below()) };
+        let mut names = match node.view {
+            Some(_) => vec![NETWORK_ATTRIBUTE.to_vec()],
+            None => self.ground.below.listxattr(node.below())?,
+        };
+        names.retain(|name| name != ACCESS_LIST);
+        names.extend(view.access_list().map(|_| ACCESS_LIST.to_vec()));
+        Ok(names)
     }
 
     /// Sets an attribute, or does what one of ours says.
@@ -46,16 +56,23 @@ impl TransformFs {
         if name == CONVERT_ATTRIBUTE {
             return self.convert_network(node, value);
         }
-        if node.view.is_some() {
+        // A link has the permissions of its base.
+        if node.view.is_some() || name == ACCESS_LIST && locked(&node.file).is_view() {
             return Err(Error::ReadOnly);
+        }
+        if name == ACCESS_LIST {
+            Self::permissions_change(node);
         }
         self.ground.below.setxattr(node.below(), name, value, how)
     }
 
     /// Removes an attribute; without that of a network, the rules count.
     pub(super) fn remove_attribute(&self, node: &Node, name: &[u8]) -> Result<()> {
-        if node.view.is_some() {
+        if node.view.is_some() || name == ACCESS_LIST && locked(&node.file).is_view() {
             return Err(Error::ReadOnly);
+        }
+        if name == ACCESS_LIST {
+            Self::permissions_change(node);
         }
         if name != NETWORK_ATTRIBUTE || node.kind != FileKind::Regular {
             return self.ground.below.removexattr(node.below(), name);
@@ -102,6 +119,7 @@ impl TransformFs {
             Attached::View(_) => String::from_utf8_lossy(LINK).into_owned(),
             Attached::Unusable(why) => return Err(again(why)),
         };
+        self.check_rules_of_mount(&locked(&node.path).clone(), &text)?;
         Ok((attached, text))
     }
 

@@ -8,6 +8,7 @@ use weft_vfs::{
 };
 
 use super::nodes::Nodes;
+use super::reach::ACCESS_LIST;
 use crate::Result;
 use crate::store::{Base, FreshId, Store};
 
@@ -85,6 +86,8 @@ pub(super) struct FileBase {
     pub(super) names: Arc<Mutex<()>>,
     /// Where the inode below is known by its number.
     pub(super) nodes: Arc<Mutex<Nodes>>,
+    /// The file may be one that nothing was written to yet.
+    pub(super) is_new: bool,
     pub(super) fresh: Vec<Fresh>,
     pub(super) made: u64,
 }
@@ -132,7 +135,7 @@ impl FileBase {
         let mut nodes = locked(&self.nodes);
         nodes.alias(place.ino, fresh.ino);
         locked(&self.place).ino = fresh.ino;
-        nodes.drop_alias(place.ino);
+        nodes.moved_below(place.ino, fresh.ino);
         drop(nodes);
         self.fs.forget(place.ino, 1);
         if !place.unlinked {
@@ -149,6 +152,13 @@ impl FileBase {
 fn copy_attributes(fs: &dyn FileSystem, from: &Attr, to: Ino) -> Result<()> {
     match fs.listxattr(from.ino) {
         Ok(names) => {
+            // The directory may have handed one down that the file does not have.
+            if fs.has_acls() && !names.iter().any(|name| name == ACCESS_LIST) {
+                match fs.removexattr(to, ACCESS_LIST) {
+                    Ok(()) | Err(Fault::NoAttribute) => {}
+                    Err(e) => return Err(e.into()),
+                }
+            }
             for name in names {
                 let value = fs.getxattr(from.ino, &name)?;
                 fs.setxattr(to, &name, &value, XattrSet::Any)?;
@@ -201,6 +211,10 @@ impl Base for FileBase {
             self.fresh.push(fresh);
         }
         result
+    }
+
+    fn may_be_new(&self) -> bool {
+        self.is_new
     }
 
     fn discard(&mut self, fresh: FreshId) {

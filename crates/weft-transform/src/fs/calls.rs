@@ -6,14 +6,15 @@ use std::sync::atomic::Ordering;
 use std::time::{Duration, Instant};
 
 use weft_vfs::{
-    Attr, Caller, CommandAnswer, DirCursor, DirEntry, Entry, Error, FallocateMode, FileKind,
-    FileSystem, Handle, Ino, Invalidate, OpenFlags, Opened, RenameFlags, Result, SeekFrom, SetAttr,
-    StatFs, XattrSet,
+    Attr, Caller, CommandAnswer, DirCursor, DirEntry, Entry, Error, FallocateMode, FileFlags,
+    FileKind, FileSystem, Handle, Ino, Invalidate, OpenFlags, Opened, RenameFlags, Result,
+    SeekFrom, SetAttr, StatFs, TrimRange, XattrSet,
 };
 
 use super::base::locked;
 use super::decide::is_rules_file;
 use super::nodes::{Node, Nodes};
+use super::reach::ACCESS_LIST;
 use super::shown::is_shown;
 use super::trees::Trees;
 use super::{Open, TransformFs};
@@ -47,6 +48,18 @@ impl TransformFs {
         if is_rules_file(&locked(&node.path)) {
             self.forget_rules();
         }
+    }
+
+    /// The inode below that has the flags of `ino`; what is only shown has none.
+    fn flagged(&self, ino: Ino) -> Result<Ino> {
+        if is_shown(ino) {
+            return Err(Error::UnknownCommand);
+        }
+        let node = self.node(ino)?;
+        if node.view.is_some() || locked(&node.file).is_view() {
+            return Err(Error::UnknownCommand);
+        }
+        Ok(node.below())
     }
 
     /// What a durable handle promises of each write.
@@ -116,7 +129,12 @@ impl FileSystem for TransformFs {
         if locked(&node.file).is_view() {
             return Err(Error::ReadOnly);
         }
-        self.touched(&node);
+        // A change of the mode or owner alone is none of the content: who reads a tree goes on.
+        if set.size_bytes.is_some() || set.mtime.is_some() {
+            self.touched(&node);
+        } else {
+            Self::permissions_change(&node);
+        }
         let mut attr = if Self::is_plain(&node) {
             self.ground.below.setattr(node.below(), set)?
         } else {
@@ -212,6 +230,10 @@ impl FileSystem for TransformFs {
         true
     }
 
+    fn has_acls(&self) -> bool {
+        self.ground.below.has_acls()
+    }
+
     fn attr_lifetime(&self, ino: Ino) -> Option<Duration> {
         let not_at_all = Some(Duration::ZERO);
         if is_shown(ino) {
@@ -224,6 +246,7 @@ impl FileSystem for TransformFs {
         if Self::is_plain(&node) {
             return None;
         }
+        let through_link = Self::is_through_link(&node);
         let mut file = locked(&node.file);
         if let Some(view) = file.view()
             && view.base.written_past.load(Ordering::Relaxed) > 0
@@ -234,15 +257,18 @@ impl FileSystem for TransformFs {
             (false, ..) => not_at_all,
             (true, false, _) => None,
             // A view changes with its base.
-            (true, true, Some(_)) => Some(locked(&node.vouched).vouch(Instant::now())),
+            (true, true, Some(_)) if !through_link => {
+                Some(locked(&node.vouched).vouch(Instant::now()))
+            }
             // Of what a link leads to nobody knows that.
-            (true, true, None) => not_at_all,
+            (true, true, _) => not_at_all,
         }
     }
 
     fn name_lifetime(&self, ino: Ino) -> Option<Duration> {
-        let may_lead_elsewhere =
-            self.options.snapshot_views && self.node(ino).is_ok_and(|node| node.view.is_some());
+        // A tree is another once its archive has changed.
+        let may_lead_elsewhere = self.is_tree_root(ino)
+            || self.options.snapshot_views && self.node(ino).is_ok_and(|node| node.view.is_some());
         may_lead_elsewhere.then_some(Duration::ZERO)
     }
 
@@ -334,14 +360,15 @@ impl FileSystem for TransformFs {
 
     fn getxattr(&self, ino: Ino, name: &[u8]) -> Result<Vec<u8>> {
         if is_shown(ino) {
-            return self.shown_attr(ino).and(Err(Error::NoAttribute));
+            return self.shown_attribute(ino, name);
         }
         self.attribute(&*self.node(ino)?, name)
     }
 
     fn listxattr(&self, ino: Ino) -> Result<Vec<Vec<u8>>> {
         if is_shown(ino) {
-            return self.shown_attr(ino).map(|_| Vec::new());
+            let list = self.shown_attribute(ino, ACCESS_LIST).map(|_| ACCESS_LIST.to_vec());
+            return self.shown_attr(ino).map(|_| list.into_iter().collect());
         }
         self.attributes(&*self.node(ino)?)
     }
@@ -401,6 +428,18 @@ impl FileSystem for TransformFs {
             }
         }
         Ok(done)
+    }
+
+    fn trim(&self, range: &TrimRange) -> Result<u64> {
+        self.ground.below.trim(range)
+    }
+
+    fn file_flags(&self, ino: Ino) -> Result<FileFlags> {
+        self.ground.below.file_flags(self.flagged(ino)?)
+    }
+
+    fn set_file_flags(&self, ino: Ino, flags: FileFlags) -> Result<()> {
+        self.ground.below.set_file_flags(self.flagged(ino)?, flags)
     }
 
     fn command(

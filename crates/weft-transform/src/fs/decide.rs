@@ -10,8 +10,8 @@ use weft_vfs::{Error, Handle, Ino, Result, XattrSet};
 
 use super::base::locked;
 use super::file::Attached;
-use super::rules::{RULES_MAX_BYTES, RULES_NAME, Rules};
-use super::{LINK, NETWORK_ATTRIBUTE, Source, TransformFs};
+use super::rules::{RULES_MAX_BYTES, RULES_NAME, Rules, Trust};
+use super::{LINK, NETWORK_ATTRIBUTE, Source, TransformFs, join};
 use crate::text::{Element, Text};
 
 /// The rules files of directories by path, as far as they were looked for.
@@ -27,6 +27,9 @@ impl TransformFs {
     /// What the inode `below` at `path` carries. A `new` file that a rule is about gets the
     /// attribute.
     pub(super) fn decide(&self, below: Ino, path: &[u8], new: bool) -> Attached {
+        if self.of_mount(path).is_some() {
+            return self.decide_by_rules(below, path, new);
+        }
         if is_rules_file(path) {
             return Attached::Plain;
         }
@@ -34,18 +37,55 @@ impl TransformFs {
             Ok(text) if text == LINK => self.of_link(below, path),
             Ok(text) => self.of_attribute(&text),
             Err(Error::NoAttribute | Error::Unsupported(_)) => {
-                let (attached, text) = self.of_rules(path);
-                if text.as_ref().is_some_and(is_link) {
-                    // A new one is empty, and is written as it is.
-                    return if new { Attached::Plain } else { self.of_link(below, path) };
-                }
-                if let Some(text) = text.filter(|_| new && self.options.pin) {
-                    self.pin(below, &text);
-                }
-                attached
+                self.decide_by_rules(below, path, new)
             }
             Err(e) => Attached::Unusable(Arc::new(e)),
         }
+    }
+
+    fn decide_by_rules(&self, below: Ino, path: &[u8], new: bool) -> Attached {
+        let (attached, text) = self.of_rules(path);
+        if text.as_ref().is_some_and(is_link) {
+            // A new one is empty, and is written as it is.
+            return if new { Attached::Plain } else { self.of_link(below, path) };
+        }
+        if let Some(text) = text.filter(|_| new && self.options.pin) {
+            self.pin(below, &text);
+        }
+        attached
+    }
+
+    /// What the rules of the mount say of a file, `None` for no network, where they go before all that
+    /// lies in the tree.
+    pub(super) fn of_mount(&self, path: &[u8]) -> Option<Option<&Text>> {
+        if self.options.trust == Trust::Tree {
+            return None;
+        }
+        let ruling = self.options.rules.ruling(Path::new(OsStr::from_bytes(path)))?;
+        Some(ruling.network)
+    }
+
+    /// Whether the rules of the mount leave it to others what a file carries, or say the same.
+    pub(super) fn check_rules_of_mount(&self, path: &[u8], text: &str) -> Result<()> {
+        let Some(ruled) = self.of_mount(path) else { return Ok(()) };
+        // Compared as they are kept.
+        let ruled = match ruled {
+            Some(ruled) if is_link(ruled) => String::from_utf8_lossy(LINK).into_owned(),
+            Some(ruled) => self.registry.network(ruled).map_err(Error::from)?.to_string(),
+            None => String::new(),
+        };
+        if ruled == text {
+            return Ok(());
+        }
+        let ruled = if ruled.is_empty() { "none" } else { &ruled };
+        let message = format!("the rules of the mount say what this file carries: {ruled}");
+        Err(Error::Io { errno: Error::NotPermitted.errno(), message })
+    }
+
+    /// Whether the rules file in a directory is one: not if the rules of the mount have a network for
+    /// it, as for any other file.
+    fn has_rules_file(&self, directory: &[u8]) -> bool {
+        !matches!(self.of_mount(&join(directory, RULES_NAME)), Some(Some(_)))
     }
 
     /// What a link says.
@@ -98,8 +138,23 @@ impl TransformFs {
         let ruling = |rules: &Rules, path: &[u8]| {
             let path = Path::new(OsStr::from_bytes(path));
             let ruling = if view { rules.view_ruling(path) } else { rules.ruling(path) };
-            ruling.map(|ruling| (ruling.network.cloned(), ruling.line))
+            ruling.map(|ruling| match ruling.error {
+                None => Ok((ruling.network.cloned(), ruling.line)),
+                Some(error) => Err(Arc::new(Error::Io {
+                    errno: Error::Invalid("").errno(),
+                    message: format!("{}: {error}", String::from_utf8_lossy(RULES_NAME)),
+                })),
+            })
         };
+        let of_mount = || -> Result<_, Arc<Error>> {
+            let found = ruling(&self.options.rules, path).transpose()?;
+            Ok(found.map(|(network, line)| (network, Source::MountRules { line })))
+        };
+        if self.options.trust == Trust::Mount
+            && let Some(found) = of_mount()?
+        {
+            return Ok(Some(found));
+        }
         let mut directory = path;
         while self.options.rules_files && !directory.is_empty() {
             let cut = directory.iter().rposition(|&b| b == b'/').unwrap_or(0);
@@ -107,14 +162,13 @@ impl TransformFs {
             let relative = path.get(cut..).unwrap_or_default();
             let relative = relative.strip_prefix(b"/").unwrap_or(relative);
             if let Some(rules) = self.rules_of(directory)?
-                && let Some((network, line)) = ruling(&rules, relative)
+                && let Some((network, line)) = ruling(&rules, relative).transpose()?
             {
                 let directory = String::from_utf8_lossy(directory).into_owned();
                 return Ok(Some((network, Source::RulesFile { directory, line })));
             }
         }
-        let found = ruling(&self.options.rules, path);
-        Ok(found.map(|(network, line)| (network, Source::MountRules { line })))
+        of_mount()
     }
 
     /// The rules file in a directory.
@@ -132,6 +186,9 @@ impl TransformFs {
     }
 
     fn load_rules(&self, directory: &[u8]) -> Result<Option<Arc<Rules>>> {
+        if !self.has_rules_file(directory) {
+            return Ok(None);
+        }
         let names = directory.split(|&b| b == b'/').filter(|name| !name.is_empty());
         let mut at = self.ground.below.root();
         for name in names.chain([RULES_NAME]) {
@@ -149,7 +206,11 @@ impl TransformFs {
         let got = self.ground.below.read(at, Handle::NONE, 0, &mut content);
         self.ground.below.forget(at, 1);
         content.truncate(got?);
-        Ok(Some(Arc::new(Rules::parse(&content)?)))
+        let rules = Rules::parse_lines(&content, |e| {
+            let directory = String::from_utf8_lossy(directory);
+            tracing::error!("a rule in /{directory} cannot be used: {e}");
+        });
+        Ok(Some(Arc::new(rules?)))
     }
 
     /// What rules say may have changed.

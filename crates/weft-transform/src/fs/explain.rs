@@ -159,10 +159,11 @@ impl TransformFs {
         let source = if node.view.is_some() {
             Source::Name
         } else {
+            let ruled = self.of_mount(&path).is_some();
             match self.ground.below.getxattr(node.below(), NETWORK_ATTRIBUTE) {
-                Ok(text) if text == LINK => Source::Link,
-                Ok(_) => Source::Attribute,
-                Err(_) => match self.rule_and_source(&path, false) {
+                Ok(text) if text == LINK && !ruled => Source::Link,
+                Ok(_) if !ruled => Source::Attribute,
+                _ => match self.rule_and_source(&path, false) {
                     Ok(Some((_, source))) => source,
                     Ok(None) | Err(_) => Source::Nothing,
                 },

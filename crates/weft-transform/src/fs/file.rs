@@ -45,12 +45,16 @@ pub(super) struct File {
     seen: Option<Seen>,
     /// What the stored file looked like when a front last opened it.
     opened: Option<Seen>,
+    /// What a front has cached is of something that the file was before; until it is opened.
+    pub(super) cached_is_old: bool,
     /// How often it was changed from above.
     pub(super) version: u64,
     /// What the cache of outputs has of it.
     pub(super) output: Output,
     /// mtime and ctime of what is not committed yet, which the file system below does not know.
     stamp: Option<(Time, Time)>,
+    /// Nothing was written to it yet: an empty stored file is no damage.
+    is_new: bool,
 }
 
 /// What changes of a stored file when somebody else writes it.
@@ -91,8 +95,17 @@ pub(super) fn again(fault: &Fault) -> Fault {
 
 impl File {
     pub(super) fn new(attached: Attached) -> Self {
-        let output = Output::default();
-        Self { attached, store: None, seen: None, opened: None, version: 0, output, stamp: None }
+        Self {
+            attached,
+            store: None,
+            seen: None,
+            opened: None,
+            cached_is_old: false,
+            version: 0,
+            output: Output::default(),
+            stamp: None,
+            is_new: false,
+        }
     }
 
     /// Lets go of the content; what is not committed is lost. What was attached.
@@ -102,8 +115,14 @@ impl File {
 
     /// Attaches something else, as if the file had just been found; what was attached.
     pub(super) fn replace(&mut self, attached: Attached) -> Attached {
-        let fresh = Self { version: self.version + 1, ..Self::new(attached) };
+        let fresh = self.next(attached);
         std::mem::replace(self, fresh).attached
+    }
+
+    /// The same file with something else attached. A notice of that reaches the kernel later than who
+    /// opens the file next.
+    fn next(&self, attached: Attached) -> Self {
+        Self { version: self.version + 1, cached_is_old: true, ..Self::new(attached) }
     }
 
     pub(super) fn is_plain(&self) -> bool {
@@ -150,12 +169,41 @@ impl File {
         if self.store.is_none() {
             self.store = Some(match self.view() {
                 Some(view) => view.open()?,
-                None => open(Box::new((around.base)()), &self.network()?.clone(), around.limits)?,
+                None => {
+                    let base = FileBase { is_new: self.is_new, ..(around.base)() };
+                    open(Box::new(base), &self.network()?.clone(), around.limits)?
+                }
             });
             // Opening may have finished a commit that a crash cut short.
             self.seen = Some(self.look(around)?.1);
         }
         self.store.as_mut().ok_or(Fault::Invalid("just opened"))
+    }
+
+    /// Makes an empty stored file one that this network knows as empty.
+    pub(super) fn begin(&mut self, around: &Around<'_>) -> Result<(), Fault> {
+        if !matches!(self.attached, Attached::Network(_)) {
+            return Ok(());
+        }
+        self.store = None;
+        self.is_new = true;
+        let begun = self.store(around).and_then(|store| Ok(store.begin()?));
+        self.is_new = false;
+        if begun.is_err() {
+            self.store = None;
+        }
+        self.seen = Some(self.look(around)?.1);
+        begun
+    }
+
+    /// Why the file, whose stored file is empty, cannot be opened, if it cannot: a kernel that sees a
+    /// length of 0 asks for no bytes of it, and so is never told.
+    pub(super) fn check_empty(&mut self, around: &Around<'_>) -> Result<(), Fault> {
+        match &self.attached {
+            Attached::Network(_) if around.attr()?.size_bytes == 0 => self.store(around).map(drop),
+            Attached::View(view) => view.ground.with(&view.base, File::check_empty),
+            _ => Ok(()),
+        }
     }
 
     /// The attributes with the size that a reader sees, and whether it is known; of a file that
@@ -177,8 +225,9 @@ impl File {
         };
         // Opening may have finished a commit that a crash cut short.
         let (mut attr, _) = self.look(around)?;
-        if self.is_view() {
+        if let Some(view) = self.view() {
             attr = shown(attr);
+            view.reach.restrict(&mut attr, || view.base_has_list());
         }
         attr.size_bytes = size.unwrap_or(0);
         if let Some((mtime, ctime)) = self.stamp {
@@ -291,6 +340,10 @@ impl File {
             if size > FILE_MAX_BYTES {
                 return Err(Fault::TooLarge);
             }
+            // Nothing of what it was is left, whatever that may be.
+            if size == 0 && around.attr()?.size_bytes == 0 && self.store(around).is_err() {
+                self.begin(around)?;
+            }
             self.store(around)?.set_len(size)?;
             below.mtime = Some(set.mtime.unwrap_or(SetTime::Now));
         }
@@ -372,9 +425,12 @@ impl File {
         attached: Attached,
     ) -> weft_vfs::Result<()> {
         self.commit(around)?;
-        let mut next = Self { version: self.version + 1, ..Self::new(attached) };
+        let mut next = self.next(attached);
+        // A file that is empty as it is read is to be empty through the new network too.
+        let is_empty = around.attr()?.size_bytes == 0;
         if let Attached::Network(_) = &next.attached {
-            next.store(around)?;
+            let known = matches!(self.attached, Attached::Plain) || self.store(around).is_ok();
+            if is_empty && known { next.begin(around) } else { next.store(around).map(|_| ()) }?;
         }
         *self = next;
         Ok(())
@@ -423,13 +479,16 @@ fn copy_through(
         let mut to: Box<dyn Store> = match attached {
             Attached::Plain => raw,
             Attached::Network(network) => {
-                let rewrites = network.can().write == Write::Rewrite;
+                // An empty file is begun where it lies.
+                let is_empty = from.read_at(0, &mut [0])? == 0;
+                let rewrites = network.can().write == Write::Rewrite && !is_empty;
                 let sink = crate::store::Single::new(raw, rewrites);
                 open(Box::new(sink), network, limits)?
             }
             Attached::Unusable(why) => return Err(again(why).into()),
             Attached::View(_) => return Err(Fault::ReadOnly.into()),
         };
+        to.begin()?;
         let mut buf = vec![0; 256 << 10];
         let mut at = 0;
         loop {

@@ -17,14 +17,18 @@ use weft_vfs::Result;
 use super::base::locked;
 use super::ground::Ground;
 use super::nodes::Node;
-use super::outputs::Asked;
-use crate::outputs::Filling;
+use super::outputs::{Asked, output_ended};
+use crate::OutputCache;
+use crate::outputs::{End, Filling, Spans};
 
 /// Pieces that wait to be written, at most.
 const QUEUED_MAX: usize = 8;
 
 /// How long the thread waits for the next.
 const LINGERS: Duration = Duration::from_millis(100);
+
+/// How often it waits so for the readers to pause before it makes a part that is owed all the same.
+const PAUSES_MAX: usize = 10;
 
 /// Bytes that the thread makes at a time, from one multiple of them to the next: what is written so
 /// lies in the page cache in folios as large as there are, and is read the faster.
@@ -38,11 +42,12 @@ const LOWEST_PRIORITY: i32 = 19;
 
 /// See the module page.
 pub(super) struct Fill {
+    pub(super) cache: Arc<OutputCache>,
     pub(super) filling: Mutex<Filling>,
     /// Nothing more is taken.
     over: AtomicBool,
     queue: Mutex<Queue>,
-    /// Of the queue.
+    /// Of the queue, or `over`.
     changed: Condvar,
     /// A piece can be made again for next to nothing.
     in_place: bool,
@@ -55,8 +60,10 @@ pub(super) struct Fill {
 #[derive(Default)]
 struct Queue {
     pieces: VecDeque<Piece>,
-    /// What was read and not handed over: where it begins, and ends at the latest.
-    owed: VecDeque<(u64, u64)>,
+    /// What was read and not handed over.
+    owed: Spans,
+    /// How often something was read.
+    readings: u64,
     /// A thread takes them.
     working: bool,
 }
@@ -75,86 +82,95 @@ enum Work {
     Make(u64, u64),
 }
 
+/// What becomes of what was handed over.
+enum Added {
+    /// A thread takes it, or nobody any more.
+    Taken,
+    /// A thread is to be started that takes it.
+    WantsThread,
+    /// It was read here and there so much that all of it will not be read.
+    Scattered,
+}
+
 impl Queue {
-    /// Adds what was read to what is owed, most often right behind the last of it.
-    fn owe(&mut self, offset: u64, end: u64) {
-        match self.owed.back_mut() {
-            Some((_, last)) if *last == offset => *last = end,
-            _ => self.owed.push_back((offset, end)),
-        }
+    fn owed_step(&mut self) -> Option<Work> {
+        let (from, upto) = self.owed.first()?;
+        let end = upto.min((from / MADE_BYTES + 1).saturating_mul(MADE_BYTES));
+        self.owed.remove_before(end);
+        Some(Work::Make(from, end))
     }
 
-    fn owed_step(&mut self) -> Option<Work> {
-        let (from, upto) = self.owed.pop_front()?;
-        let end = upto.min((from / MADE_BYTES + 1).saturating_mul(MADE_BYTES));
-        if end < upto {
-            self.owed.push_front((end, upto));
-        }
-        Some(Work::Make(from, end))
+    /// Whether a thread is to be started: from here on there is one.
+    fn wants_thread(&mut self) -> Added {
+        if std::mem::replace(&mut self.working, true) { Added::Taken } else { Added::WantsThread }
     }
 }
 
 impl Fill {
     pub(super) fn new(
+        cache: Arc<OutputCache>,
         filling: Filling,
-        in_place: bool,
         asked: Asked,
         content: Option<Hash>,
         looks: Option<Hash>,
     ) -> Self {
         let over = AtomicBool::new(false);
         let (queue, changed) = (Mutex::default(), Condvar::new());
-        let filling = Mutex::new(filling);
-        Self { filling, over, queue, changed, in_place, asked, content, looks }
+        let (filling, in_place) = (Mutex::new(filling), asked.in_place);
+        Self { cache, filling, over, queue, changed, in_place, asked, content, looks }
     }
 
     pub(super) fn is_over(&self) -> bool {
         self.over.load(Ordering::Relaxed)
     }
 
-    /// The output is so long.
-    pub(super) fn ends_at(&self, len_bytes: u64) {
+    /// The output is so long. How it ends, if it ends with that.
+    pub(super) fn ends_at(&self, len_bytes: u64) -> Option<End> {
         // All of it is there, or none will be: who opens the file need not wait for the thread.
         if self.is_over() {
-            return;
+            return None;
         }
-        let mut filling = locked(&self.filling);
-        filling.ends_at(len_bytes);
-        self.over.store(filling.is_over(), Ordering::Relaxed);
+        locked(&self.filling).ends_at(len_bytes)
     }
 
-    /// Hands over what was read into `buf`, `got` bytes. Whether a thread is wanted.
-    fn add(&self, offset: u64, buf: &[u8], got: usize) -> bool {
+    /// Hands over what was read into `buf`, `got` bytes.
+    fn add(&self, offset: u64, buf: &[u8], got: usize) -> Added {
         let mut queue = locked(&self.queue);
+        queue.readings += 1;
         let behind = queue.pieces.len() >= QUEUED_MAX || !queue.owed.is_empty();
-        if self.in_place && behind {
-            queue.owe(offset, offset.saturating_add(buf.len() as u64));
-            if queue.owed.len() > OWED_MAX {
-                *queue = Queue::default();
-                self.over.store(true, Ordering::Relaxed);
-                return false;
+        if self.in_place && behind && !self.is_over() {
+            queue.owed.add(offset, offset.saturating_add(buf.len() as u64));
+            if queue.owed.count() > OWED_MAX {
+                return Added::Scattered;
             }
             // The thread is at work, or looks here before it ends.
-            return !std::mem::replace(&mut queue.working, true);
+            return queue.wants_thread();
         }
-        while queue.pieces.len() >= QUEUED_MAX {
+        while queue.pieces.len() >= QUEUED_MAX && !self.is_over() {
             queue = self.changed.wait(queue).unwrap_or_else(PoisonError::into_inner);
+        }
+        if self.is_over() {
+            return Added::Taken;
         }
         let (data, last) = (buf[..got].to_vec(), got < buf.len());
         queue.pieces.push_back(Piece { offset, data, last });
         self.changed.notify_all();
-        !std::mem::replace(&mut queue.working, true)
+        queue.wants_thread()
     }
 
     /// What to do next; `None` once there was nothing for a while. What is owed waits until nobody
-    /// has read anything for as long.
+    /// has read anything for as long, but not for ever: then it is a part at a time.
     fn next(&self, calm: &mut bool) -> Option<Work> {
         let mut queue = locked(&self.queue);
-        while !*calm && queue.pieces.is_empty() {
-            let owed = queue.owed.back().copied();
-            let waited = self.changed.wait_timeout_while(queue, LINGERS, |q| q.pieces.is_empty());
+        for _ in 0..PAUSES_MAX {
+            if *calm || !queue.pieces.is_empty() {
+                break;
+            }
+            let before = queue.readings;
+            let waits = |queue: &mut Queue| queue.pieces.is_empty() && !self.is_over();
+            let waited = self.changed.wait_timeout_while(queue, LINGERS, waits);
             queue = waited.unwrap_or_else(PoisonError::into_inner).0;
-            *calm = queue.owed.back().copied() == owed;
+            *calm = queue.readings == before;
         }
         let work = match queue.pieces.pop_front() {
             Some(piece) => {
@@ -168,42 +184,53 @@ impl Fill {
         work
     }
 
-    fn give_up(&self) {
-        self.over.store(true, Ordering::Relaxed);
+    /// Takes nothing from now on. Whether it did until now.
+    fn end(&self) -> bool {
+        let first = !self.over.swap(true, Ordering::Relaxed);
         *locked(&self.queue) = Queue::default();
         self.changed.notify_all();
-    }
-
-    /// Writes a piece. The length of the output when all of it is there: told once.
-    fn write(&self, piece: &Piece) -> Option<u64> {
-        let mut filling = locked(&self.filling);
-        let all = filling.take(piece.offset, &piece.data, piece.last);
-        self.over.store(filling.is_over(), Ordering::Relaxed);
-        all
+        first
     }
 }
 
-/// Hands over `got` bytes that were read into `buf`, for a thread to write. `finish` is called, with
-/// the length, once all of the output is there.
+/// Hands over `got` bytes that were read into `buf`, for a thread to write.
 pub(super) fn hand_over(
     ground: &Arc<Ground>,
     node: &Arc<Node>,
     fill: &Arc<Fill>,
     (offset, buf, got): (u64, &[u8], usize),
-    finish: impl FnMut(&Ground, &Node, u64) + Send + 'static,
 ) {
-    if fill.is_over() || !fill.add(offset, buf, got) {
+    if fill.is_over() {
         return;
     }
-    let (ground, node, ours) = (ground.clone(), node.clone(), fill.clone());
-    let work = move || work(&ground, &node, &ours, finish);
-    if let Err(e) = std::thread::Builder::new().name("weft-output".into()).spawn(work) {
-        tracing::warn!("an output is not kept: {e}");
-        fill.give_up();
+    match fill.add(offset, buf, got) {
+        Added::Taken => {}
+        Added::Scattered => ended(ground, node, fill, End::Failed),
+        Added::WantsThread => {
+            // The file may be closed and forgotten before the thread is done with it.
+            locked(&ground.nodes).add_use(node);
+            let (theirs, of, ours) = (ground.clone(), node.clone(), fill.clone());
+            let work = move || {
+                work(&theirs, &of, &ours);
+                theirs.give_back_node(&of);
+            };
+            if let Err(e) = std::thread::Builder::new().name("weft-output".into()).spawn(work) {
+                tracing::warn!("an output is not kept: {e}");
+                ended(ground, node, fill, End::Failed);
+                ground.give_back_node(node);
+            }
+        }
     }
 }
 
-fn work(ground: &Ground, node: &Node, fill: &Fill, mut finish: impl FnMut(&Ground, &Node, u64)) {
+/// An output ends so. Not under the lock of the file.
+pub(super) fn ended(ground: &Ground, node: &Node, fill: &Fill, end: End) {
+    if fill.end() {
+        output_ended(ground, node, fill, end);
+    }
+}
+
+fn work(ground: &Ground, node: &Node, fill: &Fill) {
     // Nobody waits for this thread then.
     if fill.in_place
         && let Err(e) = rustix::process::setpriority_process(None, LOWEST_PRIORITY)
@@ -214,21 +241,21 @@ fn work(ground: &Ground, node: &Node, fill: &Fill, mut finish: impl FnMut(&Groun
     while let Some(work) = fill.next(&mut calm) {
         let piece = match work {
             Work::Write(piece) => piece,
+            // It was read again and again.
+            Work::Make(from, upto) if locked(&fill.filling).has(from, upto) => continue,
             Work::Make(from, upto) => match make(ground, node, from, upto) {
                 Ok(Some(piece)) => piece,
-                // The file is not what it was, or cannot be read any more.
-                Ok(None) => return fill.give_up(),
+                // The file is not what it was.
+                Ok(None) => return ended(ground, node, fill, End::Failed),
                 Err(e) => {
-                    tracing::debug!("an output is not kept: {e}");
-                    return fill.give_up();
+                    tracing::warn!("an output is not kept: {e}");
+                    return ended(ground, node, fill, End::Failed);
                 }
             },
         };
-        if let Some(len) = fill.write(&piece) {
-            finish(ground, node, len);
-        }
-        if fill.is_over() {
-            return fill.give_up();
+        let end = locked(&fill.filling).take(piece.offset, &piece.data, piece.last);
+        if let Some(end) = end {
+            return ended(ground, node, fill, end);
         }
     }
 }
@@ -252,10 +279,9 @@ mod tests {
     fn what_is_owed_is_made_in_steps_and_in_order() {
         let mut queue = Queue::default();
         for at in 0..5_u64 {
-            queue.owe(100 + at * 900_000, 100 + (at + 1) * 900_000);
+            queue.owed.add(100 + at * 900_000, 100 + (at + 1) * 900_000);
         }
-        queue.owe(9_000_000, 9_000_001);
-        assert_eq!(queue.owed, [(100, 4_500_100), (9_000_000, 9_000_001)]);
+        queue.owed.add(9_000_000, 9_000_001);
         let mut made = Vec::new();
         while let Some(Work::Make(from, upto)) = queue.owed_step() {
             made.push((from, upto));

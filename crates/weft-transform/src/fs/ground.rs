@@ -2,11 +2,12 @@
 
 use std::sync::{Arc, Mutex};
 
-use weft_vfs::{Attr, FileKind, FileSystem, Handle, Result};
+use weft_vfs::{Attr, Error, FileKind, FileSystem, Handle, Ino, Result};
 
 use super::base::{FileBase, locked};
-use super::file::{Around, File};
+use super::file::{Around, Attached, File};
 use super::nodes::{Node, Nodes};
+use super::reach::{ACCESS_LIST, Reach};
 use super::snapshot::attr_of_snapshot;
 use crate::Network;
 use crate::store::{Limits, Single, Store, open};
@@ -35,6 +36,7 @@ impl Ground {
             session: self.session,
             names: self.names.clone(),
             nodes: self.nodes.clone(),
+            is_new: false,
             fresh: Vec::new(),
             made: 0,
         };
@@ -46,6 +48,47 @@ impl Ground {
     /// Whether a file carries no network (or is no regular file).
     pub(super) fn is_plain(node: &Node) -> bool {
         node.kind != FileKind::Regular || locked(&node.file).is_plain()
+    }
+
+    pub(super) fn commit(&self, node: &Node) -> Result<()> {
+        if Self::is_plain(node) {
+            return Ok(());
+        }
+        self.with(node, File::commit)
+    }
+
+    /// Gives back uses of an inode; with the last one what was written is committed, and the
+    /// inode below forgotten.
+    pub(super) fn give_back(&self, ino: Ino, count: u64) {
+        let unused = locked(&self.nodes).drop_uses(ino, count);
+        let Some(node) = unused else { return };
+        if let Err(e) = self.commit(&node) {
+            tracing::error!(ino = ino.0, "what was written last is lost: {e}");
+        }
+        if locked(&self.nodes).remove_unused(&node) {
+            // A temporary file must be gone before the inode.
+            let below = node.below();
+            let attached = locked(&node.file).close();
+            self.let_go(&attached);
+            if node.view.is_none() {
+                self.below.forget(below, 1);
+            }
+        }
+    }
+
+    /// Gives back one use of a node, if that is still the one of its number.
+    pub(super) fn give_back_node(&self, node: &Arc<Node>) {
+        let there = locked(&self.nodes).get(node.ino);
+        if there.is_ok_and(|there| Arc::ptr_eq(&there, node)) {
+            self.give_back(node.ino, 1);
+        }
+    }
+
+    /// Gives back the use that a view has of its base.
+    pub(super) fn let_go(&self, attached: &Attached) {
+        if let Attached::View(view) = attached {
+            self.give_back(view.base.ino, 1);
+        }
     }
 
     /// Reads a file whose stages all work in place, beside others who do; `None` if that is not so,
@@ -73,7 +116,11 @@ impl Ground {
 
     /// The attributes as seen from above, and whether the size is known.
     pub(super) fn attr(&self, node: &Node) -> Result<(Attr, bool)> {
-        if let Some(attr) = attr_of_snapshot(node) {
+        if let Some(mut attr) = attr_of_snapshot(node) {
+            // Its content is what it was; who may see that is said by what there is now.
+            let view = locked(&node.file).view().cloned();
+            let now = view.ok_or(Error::Stale(node.ino.0))?.shown_attr()?;
+            (attr.perm, attr.uid, attr.gid) = (now.perm, now.uid, now.gid);
             return Ok((attr, true));
         }
         let (mut attr, known) = if Self::is_plain(node) {
@@ -92,6 +139,8 @@ pub(super) struct View {
     /// Has one use, which is given back with the node that shows the view.
     pub(super) base: Arc<Node>,
     pub(super) network: Arc<Network>,
+    /// What the way to the base leaves of its permissions, of a link.
+    pub(super) reach: Reach,
 }
 
 impl std::fmt::Debug for View {
@@ -106,8 +155,34 @@ impl std::fmt::Debug for View {
 impl View {
     pub(super) fn open(&self) -> crate::Result<Box<dyn Store>> {
         let through = Through { ground: self.ground.clone(), base: self.base.clone() };
-        let base = Single::new(Box::new(through), false);
+        let base = Single::to_read(Box::new(through));
         open(Box::new(base), &self.network, &self.ground.limits)
+    }
+
+    /// The attributes of the base as those of something made from it; its length is the base's.
+    pub(super) fn shown_attr(&self) -> Result<Attr> {
+        let mut attr = super::views::shown(self.base_attr()?.0);
+        self.reach.restrict(&mut attr, || self.base_has_list());
+        Ok(attr)
+    }
+
+    /// The access list that counts for what is made from the base.
+    pub(super) fn access_list(&self) -> Option<Vec<u8>> {
+        let further = locked(&self.base.file).view().cloned();
+        let list = match further {
+            Some(view) => view.access_list(),
+            None => self.ground.below.getxattr(self.base.below(), ACCESS_LIST).ok(),
+        };
+        // Without it the mode counts, which has nothing left of the list then.
+        list.filter(|_| self.reach == Reach::ALL)
+    }
+
+    pub(super) fn base_has_list(&self) -> bool {
+        let further = locked(&self.base.file).view().cloned();
+        match further {
+            Some(view) => view.base_has_list(),
+            None => self.ground.access_list(self.base.below()).is_some(),
+        }
     }
 
     /// The attributes of the base, and how often it was changed from above.

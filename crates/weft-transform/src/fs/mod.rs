@@ -1,8 +1,8 @@
 //! A file system over another, whose regular files may carry networks.
 //!
-//! Which network a file carries is decided when it is first looked at: its extended attribute
-//! [`NETWORK_ATTRIBUTE`] says so (empty: none), or else the nearest rules file ([`Rules`]), or else
-//! the rules that the mount was given. A file made under a rule gets the attribute, so that it can
+//! Which network a file carries is decided when it is first looked at: the rules that the mount was
+//! given say so, or else its extended attribute [`NETWORK_ATTRIBUTE`] (empty: none), or else the nearest
+//! rules file ([`Rules`]); with [`Trust::Tree`] the rules of the mount come last. A file made under a rule gets the attribute, so that it can
 //! be read wherever it is moved; a file without network that is moved under a rule is written anew
 //! through the network there, so that what a directory promises holds for editors that save by
 //! renaming. [`views`] are files that show others through a network.
@@ -25,6 +25,7 @@ mod opening;
 mod outputs;
 mod own;
 mod pushed;
+mod reach;
 mod rules;
 mod shown;
 mod snapshot;
@@ -52,7 +53,7 @@ use trees::Trees;
 
 pub use explain::{Explanation, Source, StageExplanation};
 pub use pushed::{COMMAND_BYTES, POP_COMMAND, PUSH_COMMAND, SHOW_COMMAND};
-pub use rules::{RULES_NAME, Rules, Ruling};
+pub use rules::{RULES_NAME, Rules, Ruling, Trust};
 pub use views::{LINK_MAGIC, link_content};
 
 /// The extended attribute that holds the text of a file's network.
@@ -71,8 +72,10 @@ pub const LINK: &[u8] = b"link";
 /// How files and networks come together.
 #[derive(Debug)]
 pub struct TransformOptions {
-    /// Rules that hold from the root down, unless a nearer rules file says otherwise.
+    /// Rules that hold from the root down.
     pub rules: Rules,
+    /// What counts for a file that these rules are about, if the tree says otherwise.
+    pub trust: Trust,
     /// Whether rules files in the directories count.
     pub rules_files: bool,
     /// Whether a file made under a rule gets the attribute.
@@ -100,6 +103,7 @@ impl Default for TransformOptions {
     fn default() -> Self {
         Self {
             rules: Rules::default(),
+            trust: Trust::default(),
             rules_files: true,
             pin: true,
             limits: Limits::default(),
@@ -217,6 +221,7 @@ impl TransformFs {
 
     /// The attributes, and whether the size is known.
     fn attr_and_size(&self, node: &Node) -> Result<(Attr, bool)> {
+        self.look_again_below(node)?;
         self.ground.attr(node)
     }
 
@@ -257,7 +262,8 @@ impl TransformFs {
                 node
             }
         };
-        match self.attr(&node) {
+        let begun = if new { self.begin_new(parent, name, &node) } else { Ok(()) };
+        match begun.and_then(|()| self.attr(&node)) {
             Ok(attr) => Ok(Entry { attr, generation: below.generation }),
             Err(e) => {
                 self.give_back(node.ino, 1);
@@ -266,30 +272,25 @@ impl TransformFs {
         }
     }
 
-    /// Gives back uses of an inode; with the last one what was written is committed, and the
-    /// inode below forgotten.
-    fn give_back(&self, ino: Ino, count: u64) {
-        let unused = locked(&self.ground.nodes).drop_uses(ino, count);
-        let Some(node) = unused else { return };
-        if let Err(e) = self.commit(&node) {
-            tracing::error!(ino = ino.0, "what was written last is lost: {e}");
+    /// A file that was just made is known as empty by its network, or it is not made.
+    fn begin_new(&self, parent: &Node, name: &[u8], node: &Node) -> Result<()> {
+        if node.kind != FileKind::Regular {
+            return Ok(());
         }
-        if locked(&self.ground.nodes).remove_unused(&node) {
-            // A temporary file must be gone before the inode.
-            let below = node.below();
-            let attached = locked(&node.file).close();
-            self.let_go(&attached);
-            if node.view.is_none() {
-                self.ground.below.forget(below, 1);
+        self.with(node, File::begin).inspect_err(|_| {
+            if self.ground.below.unlink(parent.below(), name).is_ok() {
+                locked(&node.place).unlinked = true;
             }
-        }
+        })
+    }
+
+    /// Gives back uses of an inode.
+    fn give_back(&self, ino: Ino, count: u64) {
+        self.ground.give_back(ino, count);
     }
 
     fn commit(&self, node: &Node) -> Result<()> {
-        if Self::is_plain(node) {
-            return Ok(());
-        }
-        self.with(node, File::commit)
+        self.ground.commit(node)
     }
 
     fn commit_all(&self) -> Result<()> {

@@ -1,15 +1,23 @@
 //! Names that come, go and move.
 
+use std::ffi::OsStr;
+use std::os::unix::ffi::OsStrExt;
+use std::path::Path;
 use std::sync::Arc;
 
 use weft_vfs::{DirCursor, Entry, Error, FileKind, FileSystem, Ino, RenameFlags, Result};
 
 use super::base::locked;
 use super::decide::is_rules_file;
-use super::file::Attached;
+use super::file::{Attached, again};
 use super::nodes::Node;
+use super::rules::Trust;
 use super::{NETWORK_ATTRIBUTE, RULES_NAME, TransformFs, join};
 use crate::Write;
+use crate::text::Text;
+
+/// Names that are looked at before a directory moves, at most; one with more is copied.
+const LOOKED_AT_MAX: usize = 100_000;
 
 impl TransformFs {
     /// The node of a name below that is about to move or go, with a use; `None` if nobody refers
@@ -62,45 +70,155 @@ impl TransformFs {
         }
     }
 
-    /// A file without network that comes under a rule by its new name is written anew through the
-    /// network of that rule, before it moves.
+    /// A file that comes under a rule by its new name is written anew through the network of that rule,
+    /// before it moves: one without network under any rule, and any file under a rule of the mount that
+    /// says something else than what it carries. A directory moves if the rules of the mount say the
+    /// same of all that is in it; else who renames copies.
     fn convert_for(&self, parent: &Node, name: &[u8], to: &Node, new_name: &[u8]) -> Result<()> {
-        let path = join(&locked(&to.path), new_name);
-        let (attached, text) = self.of_rules(&path);
-        if matches!(attached, Attached::Plain)
-            || is_rules_file(&path)
-            || name == new_name && parent.ino == to.ino
-        {
+        if name == new_name && parent.ino == to.ino {
             return Ok(());
         }
+        let path = join(&locked(&to.path), new_name);
+        let ruled = self.of_mount(&path).is_some();
+        let (attached, text) = self.of_rules(&path);
         let entry = match self.lookup(parent.ino, name) {
             Ok(entry) => entry,
             // The rename itself says what is wrong.
             Err(_) => return Ok(()),
         };
-        let result = self.node(entry.attr.ino).and_then(|node| {
-            let has_attribute = self.ground.below.getxattr(node.below(), NETWORK_ATTRIBUTE).is_ok();
-            if node.kind != FileKind::Regular || has_attribute {
-                return Ok(());
+        let result = self.node(entry.attr.ino).and_then(|node| match node.kind {
+            FileKind::Directory => {
+                let old = join(&locked(&parent.path), name);
+                self.check_same_below(&node, &old, &path)
             }
-            if !locked(&node.pushed).is_empty() {
-                // Who renames copies then, and the copy comes under the rule.
-                return Err(Error::CrossDevice);
+            FileKind::Regular if ruled => self.convert_as_ruled(&node, attached, text.as_ref()),
+            FileKind::Regular if !is_rules_file(&path) => {
+                self.keep_network(&node)?;
+                self.convert_plain(&node, attached, text.as_ref())
             }
-            if !Self::is_plain(&node) {
-                return Ok(());
-            }
-            self.wait_not_past(node.ino);
-            self.with(&node, |file, around| {
-                self.check_not_past(node.ino).map_err(|_| Error::CrossDevice)?;
-                file.convert(around, attached)
-            })?;
-            if let Some(text) = text.filter(|_| self.options.pin) {
-                self.pin(node.below(), &text);
-            }
-            Ok(())
+            _ => Ok(()),
         });
         self.forget(entry.attr.ino, 1);
+        result
+    }
+
+    /// A file that carries what the rules of the mount say carries it also where they say nothing.
+    fn keep_network(&self, node: &Node) -> Result<()> {
+        let network = match &locked(&node.file).attached {
+            Attached::Network(network) => network.clone(),
+            _ => return Ok(()),
+        };
+        let ruled = self.of_mount(&locked(&node.path).clone()).is_some();
+        if ruled && self.options.pin && locked(&node.pushed).is_empty() {
+            self.pin(node.below(), network.text());
+        }
+        Ok(())
+    }
+
+    fn convert_plain(&self, node: &Node, attached: Attached, text: Option<&Text>) -> Result<()> {
+        let has_attribute = self.ground.below.getxattr(node.below(), NETWORK_ATTRIBUTE).is_ok();
+        if matches!(attached, Attached::Plain) || has_attribute {
+            return Ok(());
+        }
+        if !locked(&node.pushed).is_empty() {
+            // Who renames copies then, and the copy comes under the rule.
+            return Err(Error::CrossDevice);
+        }
+        if !Self::is_plain(node) {
+            return Ok(());
+        }
+        self.convert_to(node, attached, text)
+    }
+
+    fn convert_as_ruled(&self, node: &Node, ruled: Attached, text: Option<&Text>) -> Result<()> {
+        let same = match (&locked(&node.file).attached, &ruled) {
+            (Attached::Plain, Attached::Plain) => true,
+            (Attached::Network(one), Attached::Network(other)) => {
+                one.to_string() == other.to_string()
+            }
+            // What a link shows is copied.
+            (Attached::View(_) | Attached::Unusable(_), _) => return Err(Error::CrossDevice),
+            _ => false,
+        };
+        if let Attached::Unusable(why) = &ruled {
+            return Err(again(why));
+        }
+        if !locked(&node.pushed).is_empty() {
+            return Err(Error::CrossDevice);
+        }
+        if !same {
+            self.convert_to(node, ruled, text)?;
+        }
+        if text.is_none() {
+            match self.ground.below.removexattr(node.below(), NETWORK_ATTRIBUTE) {
+                Ok(()) | Err(Error::NoAttribute | Error::Unsupported(_)) => {}
+                Err(e) => return Err(e),
+            }
+        }
+        Ok(())
+    }
+
+    fn convert_to(&self, node: &Node, attached: Attached, text: Option<&Text>) -> Result<()> {
+        self.wait_not_past(node.ino);
+        self.with(node, |file, around| {
+            self.check_not_past(node.ino).map_err(|_| Error::CrossDevice)?;
+            file.convert(around, attached)
+        })?;
+        if let Some(text) = text.filter(|_| self.options.pin) {
+            self.pin(node.below(), text);
+        }
+        Ok(())
+    }
+
+    /// Whether the rules of the mount say the same of all files in a directory under both paths.
+    fn check_same_below(&self, directory: &Node, old: &[u8], new: &[u8]) -> Result<()> {
+        let path = |bytes| Path::new(OsStr::from_bytes(bytes));
+        let rules = &self.options.rules;
+        if self.options.trust == Trust::Tree || rules.say_the_same_below(path(old), path(new)) {
+            return Ok(());
+        }
+        let differs = |name: &[u8]| {
+            let said = |directory| {
+                let ruling = rules.ruling(Path::new(OsStr::from_bytes(&join(directory, name))));
+                ruling.map(|ruling| ruling.network.map(ToString::to_string))
+            };
+            said(old) != said(new)
+        };
+        let mut left = LOOKED_AT_MAX;
+        // Directories to look into: below, and relative to the one that moves.
+        let mut todo = vec![(directory.below(), Vec::new())];
+        let mut result = Ok(());
+        while let Some((at, within)) = todo.pop() {
+            let mut names = Vec::new();
+            let listed = self.ground.below.readdir(at, DirCursor::START, &mut |entry| {
+                if !matches!(entry.name, b"." | b"..") {
+                    names.push((entry.kind, join(&within, entry.name), entry.name.to_vec()));
+                }
+                names.len() <= left
+            });
+            for (kind, inner, name) in names {
+                left = left.saturating_sub(1);
+                if left == 0 || kind == FileKind::Regular && differs(&inner) {
+                    result = Err(Error::CrossDevice);
+                }
+                if result.is_ok()
+                    && kind == FileKind::Directory
+                    && let Ok(entry) = self.ground.below.lookup(at, &name)
+                {
+                    todo.push((entry.attr.ino, inner));
+                }
+            }
+            if at != directory.below() {
+                self.ground.below.forget(at, 1);
+            }
+            result = result.and(listed);
+            if result.is_err() {
+                break;
+            }
+        }
+        for (at, _) in todo.into_iter().filter(|(at, _)| *at != directory.below()) {
+            self.ground.below.forget(at, 1);
+        }
         result
     }
 

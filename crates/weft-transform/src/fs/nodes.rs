@@ -1,8 +1,8 @@
 //! Inodes as seen from above. A file that is written anew changes its inode below and keeps its
 //! number here; all others have the same number on both sides, but where a number below is taken
-//! by a file that kept it.
+//! by a file that kept it. Whatever number a file has, it has it again when it was forgotten.
 
-use std::collections::HashMap;
+use std::collections::{HashMap, HashSet};
 use std::sync::atomic::{AtomicU64, Ordering};
 use std::sync::{Arc, Mutex};
 use std::time::{Duration, Instant};
@@ -89,6 +89,11 @@ pub(super) struct Nodes {
     below: HashMap<Ino, Ino>,
     /// Views by the number of their base: the name of the view, and its number.
     views: HashMap<Ino, Vec<(Vec<u8>, Ino)>>,
+    /// From numbers below to those above, where they differ: also of files that nobody refers to,
+    /// so that they have the same number when they are found again.
+    kept: HashMap<Ino, Ino>,
+    /// The numbers above among those: no other file gets them.
+    kept_above: HashSet<Ino>,
     /// How many numbers were made up.
     made_up: u64,
 }
@@ -99,8 +104,40 @@ impl Nodes {
     }
 
     /// What an inode below is called above, whether anybody refers to it or not.
-    pub(super) fn number(&self, below: Ino) -> Ino {
-        self.below.get(&below).copied().unwrap_or(below)
+    pub(super) fn number(&mut self, below: Ino) -> Ino {
+        if let Some(ino) = self.below.get(&below).or_else(|| self.kept.get(&below)) {
+            return *ino;
+        }
+        let taken = below.0 >= super::trees::FIRST
+            || self.above.contains_key(&below)
+            || self.kept_above.contains(&below);
+        if !taken {
+            return below;
+        }
+        let ino = self.make_up();
+        self.keep_number(below, ino);
+        ino
+    }
+
+    /// An inode below has this number above from now on.
+    fn keep_number(&mut self, below: Ino, above: Ino) {
+        if below == above {
+            self.kept.remove(&below);
+            self.kept_above.remove(&above);
+        } else {
+            self.kept.insert(below, above);
+            self.kept_above.insert(above);
+        }
+    }
+
+    /// A file is another inode below from now on.
+    pub(super) fn moved_below(&mut self, old: Ino, new: Ino) {
+        self.drop_alias(old);
+        self.kept.remove(&old);
+        if let Some(above) = self.below.get(&new).copied() {
+            // The number of its first inode is its own as long as it lives, whoever has that below.
+            self.keep_number(new, above);
+        }
     }
 
     /// The node of an inode below, with one more use.
@@ -126,8 +163,7 @@ impl Nodes {
             return (node, false);
         }
         let below = place.ino;
-        let taken = below.0 >= super::trees::FIRST || self.above.contains_key(&below);
-        let ino = if taken { self.make_up() } else { below };
+        let ino = self.number(below);
         let node = Arc::new(Node {
             ino,
             kind,
@@ -151,7 +187,7 @@ impl Nodes {
         loop {
             self.made_up += 1;
             let ino = Ino(u64::MAX / 2 + self.made_up);
-            if !self.above.contains_key(&ino) {
+            if !self.above.contains_key(&ino) && !self.kept_above.contains(&ino) {
                 return ino;
             }
         }
@@ -228,7 +264,11 @@ impl Nodes {
         if unused {
             self.above.remove(&node.ino);
             if node.view.is_none() {
-                self.below.remove(&node.below());
+                let place = locked(&node.place).clone();
+                self.below.remove(&place.ino);
+                if place.unlinked && self.kept.remove(&place.ino).is_some() {
+                    self.kept_above.remove(&node.ino);
+                }
             } else {
                 self.forget_view_name(node);
             }

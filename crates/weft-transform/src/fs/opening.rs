@@ -12,6 +12,7 @@ use weft_vfs::{
 use super::base::locked;
 use super::decide::is_rules_file;
 use super::file::{Attached, File};
+use super::nodes::Node;
 use super::shown::is_shown;
 use super::{Open, TransformFs};
 
@@ -33,7 +34,10 @@ impl TransformFs {
             return self.shown_open(ino, flags);
         }
         let node = self.node(ino)?;
-        self.look_again(&node)?;
+        if self.look_again_below(&node)? || self.look_again(&node)? {
+            // The kernel has let in who might read what it led to before. Who asks by name asks again.
+            return Err(Error::Stale(ino.0));
+        }
         // Of what is written past this file system nothing is heard until it is closed.
         if flags.contains(OpenFlags::TRUNCATE)
             || flags.contains(OpenFlags::WRITE) && Self::is_plain(&node)
@@ -43,10 +47,21 @@ impl TransformFs {
         if Self::is_plain(&node) {
             let below = self.ground.below.open(node.below(), flags)?;
             locked(&self.ground.nodes).add_use(&node);
-            let direct_io = below.direct_io;
+            // Who opens it so may push stages on it, which takes that the kernel asks for its bytes.
+            let direct_io = below.direct_io || flags.contains(OpenFlags::DIRECT);
             let below_handle = Some((node.below(), below.handle));
             let open = Open { ino, flags, below: below_handle, direct_io, past: false };
-            return Ok(Opened { handle: self.new_handle(open), ..below });
+            let keep_cache = below.keep_cache && !Self::cached_is_old(&node);
+            return Ok(Opened { handle: self.new_handle(open), keep_cache, direct_io });
+        }
+        let damaged = self.with(&node, File::check_empty).err();
+        // Who opens it to write may be about to say that all of it goes: the kernel passes that on after
+        // opening. Until then each read is tried, past the kernel's cache, and fails.
+        let is_damaged = damaged.is_some();
+        if let Some(e) = damaged
+            && !flags.intersects(OpenFlags::WRITE | OpenFlags::TRUNCATE)
+        {
+            return Err(e);
         }
         if let Some(opened) = self.open_snapshot(&node, flags)? {
             return Ok(opened);
@@ -65,9 +80,11 @@ impl TransformFs {
         if flags.contains(OpenFlags::TRUNCATE) {
             self.setattr(ino, &SetAttr { size_bytes: Some(0), ..SetAttr::default() })?;
         }
-        self.look_for_output(&node);
+        if !is_damaged {
+            self.look_for_output(&node);
+        }
         let (attr, known) = self.attr_and_size(&node)?;
-        if known {
+        if known && !is_damaged {
             self.output_ends_at(&node, attr.size_bytes);
         }
         let keeps = match &locked(&node.file).attached {
@@ -78,22 +95,31 @@ impl TransformFs {
         // What others change below, they do not announce; and what is announced comes later.
         let keeps = keeps
             && known
+            && !is_damaged
             && (!(self.options.shared || locked(&node.file).is_view())
                 || self.with(&node, File::is_as_last_opened)?);
+        let keeps = keeps && !Self::cached_is_old(&node);
         locked(&self.ground.nodes).add_use(&node);
         locked(&node.file).count(|meter| {
             meter.opens.add(1);
             meter.opens_cached.add(u64::from(keeps));
         });
-        let direct_io = !known || self.is_read_uncached(&node, attr.size_bytes);
+        let direct_io = !known || is_damaged || self.is_read_uncached(&node, attr.size_bytes);
         let handle = self.new_handle(Open { ino, flags, below: None, direct_io, past: false });
         Ok(Opened { handle, keep_cache: keeps, direct_io })
+    }
+
+    /// Whether what the kernel has of the file's content is of something else, which it lets go of when
+    /// the file is opened so.
+    fn cached_is_old(node: &Node) -> bool {
+        std::mem::take(&mut locked(&node.file).cached_is_old)
     }
 
     /// The file below, where it has the content of an open file and nothing here must know what is
     /// written to it.
     pub(super) fn file_below(&self, ino: Ino, handle: Handle) -> Option<Arc<OwnedFd>> {
         let node = self.node(ino).ok()?;
+        // A rules file is read here, too.
         if is_rules_file(&locked(&node.path)) {
             return None;
         }

@@ -1,7 +1,9 @@
 //! Files whose content is in the cache of outputs, or on its way there.
 //!
 //! What of a file is in the cache is looked for when it is opened, and counts until the file looks
-//! different or is changed. Nothing is kept of a file that was changed within the last seconds: its
+//! different or is changed. An output that can be kept is kept at last: what comes to nothing for a
+//! reason that may pass, as a cache that cannot be written, is tried again when the file is opened
+//! later ([`Retry`]); only one that is too long is not. Nothing is kept of a file that was changed within the last seconds: its
 //! times could stay the same with the next change.
 
 use std::sync::Arc;
@@ -12,10 +14,10 @@ use weft_vfs::{Attr, FileSystem, Handle, Ino, Result, Time};
 use super::TransformFs;
 use super::base::locked;
 use super::file::{Around, Attached, File, Seen};
-use super::fill::{Fill, hand_over};
+use super::fill::{Fill, ended, hand_over};
 use super::ground::Ground;
 use super::nodes::Node;
-use crate::outputs::{Entry, OutputCache};
+use crate::outputs::{End, Entry, OutputCache};
 
 /// How long a file must have stayed as it is.
 const SETTLED_SECS: i64 = 2;
@@ -32,14 +34,48 @@ pub(super) struct Output {
     /// What the file was when that was looked for.
     of: Option<(Seen, u64)>,
     what: What,
+    /// When what failed is tried again.
+    retry: Retry,
+    /// What an entry said that turned out to be damaged while it was read: who is in the middle of the
+    /// file goes on with what is made anew, and must not take it for shorter meanwhile.
+    len_bytes: Option<u64>,
 }
 
 #[derive(Default, Clone)]
 pub(super) enum What {
+    /// And there will not be.
     #[default]
     Nothing,
     Kept(Arc<Entry>, Hash),
+    /// To be looked for again when the file is opened, as [`Retry`] says.
+    Again,
     Filling(Arc<Fill>),
+}
+
+/// What failed is tried again when the file is opened next, and the more often it failed, the more
+/// openings later: each time that costs a file, and perhaps a reading of all that is stored.
+#[derive(Debug, Default, Clone, Copy, PartialEq, Eq)]
+struct Retry {
+    failures: u32,
+    /// Openings that go by before.
+    left: u32,
+}
+
+/// That many times the number of openings doubles: 63 of them go by at most.
+const DOUBLINGS_MAX: u32 = 6;
+
+impl Retry {
+    fn failed(&mut self) {
+        self.left = (1 << self.failures.min(DOUBLINGS_MAX)) - 1;
+        self.failures += 1;
+    }
+
+    /// Whether it is tried again with this opening.
+    fn is_due(&mut self) -> bool {
+        let due = self.left == 0;
+        self.left = self.left.saturating_sub(1);
+        due
+    }
 }
 
 /// A file of which the cache might have the output.
@@ -51,7 +87,14 @@ pub(super) struct Asked {
     attr: Attr,
     network: Hash,
     /// All stages work in place.
-    in_place: bool,
+    pub(super) in_place: bool,
+}
+
+impl Asked {
+    /// What the file was when the cache was asked.
+    fn of(&self) -> (Seen, u64) {
+        (self.seen, self.version)
+    }
 }
 
 impl Output {
@@ -64,18 +107,23 @@ impl Output {
     pub(super) fn len_bytes(&self, seen: Seen, version: u64) -> Option<u64> {
         match self.now(seen, version)? {
             What::Kept(entry, _) => Some(entry.len_bytes()),
-            _ => None,
+            What::Nothing | What::Again | What::Filling(_) => self.len_bytes,
         }
     }
 
+    fn is_damaged(&mut self, len_bytes: u64) {
+        self.what = What::Again;
+        self.len_bytes = Some(len_bytes);
+    }
+
     pub(super) fn is_kept(&self) -> bool {
-        matches!(self.what, What::Kept(..))
+        matches!(self.what, What::Kept(..)) || self.len_bytes.is_some()
     }
 }
 
 impl File {
     /// What the cache is to be asked; `None` if nothing is, or was already.
-    fn output_asked(&self, around: &Around<'_>) -> Result<Option<Asked>> {
+    fn output_asked(&mut self, around: &Around<'_>) -> Result<Option<Asked>> {
         if self.is_dirty() {
             return Ok(None);
         }
@@ -97,7 +145,12 @@ impl File {
         };
         hasher.update(hash.as_bytes());
         let seen = self.look(around)?.1;
-        if self.output.now(seen, self.version).is_some() {
+        let is_due = match self.output.now(seen, self.version) {
+            None => true,
+            Some(What::Again) => self.output.retry.is_due(),
+            Some(_) => false,
+        };
+        if !is_due {
             return Ok(None);
         }
         let attr = around.fs.getattr(stored)?;
@@ -189,21 +242,30 @@ impl TransformFs {
     /// Looks for the output of a file that is being opened.
     pub(super) fn look_for_output(&self, node: &Node) {
         let Some(cache) = &self.options.outputs else { return };
-        let found = self.with(node, |file, around| file.output_asked(around));
+        let found = self.with(node, File::output_asked);
         let Ok(Some(asked)) = found else { return };
         if asked.attr.size_bytes == 0 || !is_settled(&asked.attr) {
             return;
         }
-        let (of, what) = ((asked.seen, asked.version), self.output_of(cache, asked));
-        let kept = matches!(what, What::Kept(..));
+        let (of, found) = (asked.of(), self.output_of(cache, asked));
         let mut file = locked(&node.file);
-        file.output = Output { of: Some(of), what };
+        let before = std::mem::take(&mut file.output);
+        let same = before.of == Some(of);
+        let (len_bytes, mut retry) =
+            if same { (before.len_bytes, before.retry) } else { Default::default() };
+        let what = found.unwrap_or_else(|e| {
+            tracing::warn!("the output cache takes nothing: {e}");
+            retry.failed();
+            What::Again
+        });
+        let kept = matches!(what, What::Kept(..));
+        file.output = Output { of: Some(of), what, retry, len_bytes };
         file.count(
             |meter| if kept { meter.outputs_found.add(1) } else { meter.outputs_missed.add(1) },
         );
     }
 
-    fn output_of(&self, cache: &OutputCache, asked: Asked) -> What {
+    fn output_of(&self, cache: &Arc<OutputCache>, asked: Asked) -> crate::Result<What> {
         let looks = self.options.identity.as_ref().filter(|_| asked.stored.0 < MADE_UP);
         let looks = looks.map(|identity| {
             let mut hasher = Hasher::new();
@@ -213,30 +275,25 @@ impl TransformFs {
         });
         let (key, content) = match &looks {
             Some(looks) => (cache.memo(looks), None),
-            None => match content_hash(&*self.ground.below, asked.stored) {
-                Ok(content) => (Some(key(&asked.network, &content)), Some(content)),
-                Err(_) => return What::Nothing,
-            },
+            None => {
+                let content = content_hash(&*self.ground.below, asked.stored)?;
+                (Some(key(&asked.network, &content)), Some(content))
+            }
         };
         if let Some((entry, key)) = key.and_then(|key| Some((cache.get(&key)?, key))) {
-            return What::Kept(Arc::new(entry), key);
+            return Ok(What::Kept(Arc::new(entry), key));
         }
-        match cache.begin() {
-            Ok(filling) => {
-                let in_place = asked.in_place;
-                What::Filling(Arc::new(Fill::new(filling, in_place, asked, content, looks)))
-            }
-            Err(e) => {
-                tracing::warn!("the output cache takes nothing: {e}");
-                What::Nothing
-            }
-        }
+        let filling = cache.begin()?;
+        Ok(What::Filling(Arc::new(Fill::new(cache.clone(), filling, asked, content, looks))))
     }
 
     /// The length of a file that is being opened, for an output that is on its way.
     pub(super) fn output_ends_at(&self, node: &Node, len_bytes: u64) {
-        if let Some(What::Filling(fill)) = locked(&node.file).output() {
-            fill.ends_at(len_bytes);
+        let output = locked(&node.file).output();
+        if let Some(What::Filling(fill)) = output
+            && let Some(end) = fill.ends_at(len_bytes)
+        {
+            ended(&self.ground, node, &fill, end);
         }
     }
 
@@ -260,44 +317,56 @@ impl TransformFs {
                 Err(e) => {
                     tracing::warn!("output cache: {e}");
                     cache.discard(&key);
-                    // It is made anew when the file is opened next.
-                    locked(&node.file).output = Output::default();
+                    locked(&node.file).output.is_damaged(entry.len_bytes());
                     read(buf)
                 }
             },
             Some(What::Filling(fill)) => {
                 let got = read(buf)?;
-                let (cache, ours) = (cache.clone(), fill.clone());
-                let done = move |ground: &Ground, node: &Node, len: u64| {
-                    finish_output(ground, &cache, node, &ours, len);
-                };
-                hand_over(&self.ground, node, &fill, (offset, buf, got), done);
+                hand_over(&self.ground, node, &fill, (offset, buf, got));
                 Ok(got)
             }
-            Some(What::Nothing) | None => read(buf),
+            Some(What::Nothing | What::Again) | None => read(buf),
         }
     }
 }
 
-/// All of an output is there.
-fn finish_output(ground: &Ground, cache: &OutputCache, node: &Node, fill: &Fill, len: u64) {
-    match finish(ground, node, cache, fill, len) {
-        Ok(true) => tracing::debug!(ino = node.ino.0, len, "an output is kept"),
-        Ok(false) => tracing::debug!(ino = node.ino.0, "the file changed meanwhile"),
-        Err(e) => tracing::warn!("an output is not kept: {e}"),
+/// An output has ended so.
+pub(super) fn output_ended(ground: &Ground, node: &Node, fill: &Fill, end: End) {
+    let end = match end {
+        End::Whole(len) => match keep(ground, node, fill, len) {
+            Ok(true) => {
+                tracing::debug!(ino = node.ino.0, len, "an output is kept");
+                end
+            }
+            Ok(false) => {
+                tracing::debug!(ino = node.ino.0, "the file changed meanwhile");
+                end
+            }
+            Err(e) => {
+                tracing::warn!("an output is not kept: {e}");
+                End::Failed
+            }
+        },
+        End::TooLong | End::Failed => end,
+    };
+    let mut file = locked(&node.file);
+    let output = &mut file.output;
+    if output.of != Some(fill.asked.of()) {
+        return;
     }
-    // Whoever opens it next looks again.
-    locked(&node.file).output = Output::default();
+    output.what = match end {
+        // Whoever opens it next looks again.
+        End::Whole(_) | End::Failed => What::Again,
+        End::TooLong => What::Nothing,
+    };
+    if end == End::Failed {
+        output.retry.failed();
+    }
 }
 
-/// Keeps an output if the file is what it was.
-fn finish(
-    ground: &Ground,
-    node: &Node,
-    cache: &OutputCache,
-    fill: &Fill,
-    len: u64,
-) -> crate::Result<bool> {
+/// Keeps an output if the file is what it was: whether it is.
+fn keep(ground: &Ground, node: &Node, fill: &Fill, len: u64) -> crate::Result<bool> {
     let asked = &fill.asked;
     let content = match fill.content {
         Some(content) => content,
@@ -312,9 +381,22 @@ fn finish(
         return Ok(false);
     }
     let key = key(&asked.network, &content);
-    cache.keep(&locked(&fill.filling), len, &key)?;
+    fill.cache.keep(&locked(&fill.filling), len, &key)?;
     if let Some(looks) = &fill.looks {
-        cache.note(looks, &key)?;
+        fill.cache.note(looks, &key)?;
     }
     Ok(true)
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn what_fails_is_tried_again_ever_more_openings_later() {
+        let mut retry = Retry::default();
+        let tried: Vec<usize> =
+            (0..300).filter(|_| retry.is_due().then(|| retry.failed()).is_some()).collect();
+        assert_eq!(tried, [0, 1, 3, 7, 15, 31, 63, 127, 191, 255]);
+    }
 }

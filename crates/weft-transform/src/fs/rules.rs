@@ -14,11 +14,25 @@
 //! *.csv@json   view: json
 //! ```
 
+use std::path::Path;
+
 use ignore::gitignore::{Gitignore, GitignoreBuilder};
 
 use super::views::MARK;
 use crate::text::Text;
 use crate::{Error, Result};
+
+/// Whose word counts for a file that the rules of the mount are about.
+#[derive(Debug, Clone, Copy, PartialEq, Eq, Default)]
+pub enum Trust {
+    /// That of the mount: what lies in the tree, rules files and attributes, counts for other files
+    /// alone.
+    #[default]
+    Mount,
+    /// That of the tree: its attribute, then the nearest rules file, and only then the rules of the
+    /// mount.
+    Tree,
+}
 
 /// The name of a rules file.
 pub const RULES_NAME: &[u8] = b".weftattributes";
@@ -38,8 +52,10 @@ struct Line {
     pattern: Gitignore,
     /// The last part of the pattern has the mark of views: it is about them alone.
     is_view: bool,
-    /// `None` for `none`.
-    network: Option<Text>,
+    /// The pattern has a `/` in it: where a file lies decides.
+    is_anchored: bool,
+    /// `None` for `none`; or what is wrong with it.
+    network: std::result::Result<Option<Text>, String>,
 }
 
 /// What a rule says of a file.
@@ -49,6 +65,8 @@ pub struct Ruling<'a> {
     pub line: usize,
     /// The network, `None` if the rule says that there is none.
     pub network: Option<&'a Text>,
+    /// What is wrong with the rule: files that it is about cannot be used.
+    pub error: Option<&'a str>,
 }
 
 impl Rules {
@@ -57,57 +75,91 @@ impl Rules {
     /// # Errors
     /// [`Error::Text`] with the byte offset of what is wrong. Nothing of a file with an error holds.
     pub fn parse(content: &[u8]) -> Result<Self> {
-        let error = |at, message: String| Error::Text { at, message };
+        Self::read(content, Err)
+    }
+
+    /// Reads a rules file of a tree: a line with an error is about its own files all the same, and makes
+    /// them unusable. Each error is told to `report`.
+    ///
+    /// # Errors
+    /// [`Error::Text`] of a file that is too long.
+    pub fn parse_lines(content: &[u8], mut report: impl FnMut(&Error)) -> Result<Self> {
+        Self::read(content, |e| {
+            report(&e);
+            Ok(())
+        })
+    }
+
+    fn read(content: &[u8], mut failed: impl FnMut(Error) -> Result<()>) -> Result<Self> {
         if content.len() > RULES_MAX_BYTES {
-            return Err(error(RULES_MAX_BYTES, "a rules file of more than 1 MiB".to_owned()));
+            return Err(error(RULES_MAX_BYTES, "a rules file of more than 1 MiB"));
         }
-        let text = std::str::from_utf8(content)
-            .map_err(|e| error(e.valid_up_to(), "a rules file is UTF-8".to_owned()))?;
         let (mut lines, mut at) = (Vec::new(), 0);
-        for (index, line) in text.split('\n').enumerate() {
+        for (index, line) in content.split(|&b| b == b'\n').enumerate() {
             let start = at;
             at += line.len() + 1;
+            let (line, mut wrong) = match std::str::from_utf8(line) {
+                Ok(line) => (line.to_owned(), None),
+                Err(e) => {
+                    let wrong = error(start + e.valid_up_to(), "a rules file is UTF-8");
+                    (String::from_utf8_lossy(line).into_owned(), Some(wrong))
+                }
+            };
             let trimmed = line.trim();
             if trimmed.is_empty() || trimmed.starts_with('#') {
                 continue;
             }
             let end = pattern_end(trimmed);
-            let (pattern, network) = trimmed.split_at(end);
+            let (text, network) = trimmed.split_at(end);
             let network_at = start + (line.len() - line.trim_start().len()) + end;
-            let network = network.trim();
-            if network.is_empty() {
-                return Err(error(
-                    network_at,
-                    "a rule has a network behind its pattern".to_owned(),
-                ));
-            }
-            let network = match network {
-                "none" => None,
-                network => Some(network.parse::<Text>().map_err(|e| match e {
-                    Error::Text { at, message } => error(network_at + at + 1, message),
-                    other => other,
-                })?),
+            let pattern = match pattern(text) {
+                Ok(pattern) => pattern,
+                Err(message) => {
+                    wrong = wrong.or_else(|| Some(error(start, message)));
+                    // It is about the files of that name.
+                    match pattern_of_name(text) {
+                        Some(pattern) => pattern,
+                        None => Gitignore::empty(),
+                    }
+                }
             };
-            let mut builder = GitignoreBuilder::new("");
-            builder.add_line(None, pattern).map_err(|e| error(start, e.to_string()))?;
-            let pattern = builder.build().map_err(|e| error(start, e.to_string()))?;
-            let named = trimmed[..end].rsplit('/').next().unwrap_or_default();
+            let network = match (wrong, network_of(network.trim(), network_at)) {
+                (None, Ok(network)) => Ok(network),
+                (Some(wrong), _) | (None, Err(wrong)) => {
+                    let message = format!("line {}: {wrong}", index + 1);
+                    failed(wrong)?;
+                    Err(message)
+                }
+            };
+            let inner = text.strip_suffix('/').unwrap_or(text);
+            let named = text.rsplit('/').next().unwrap_or_default();
             let is_view = named.as_bytes().contains(&MARK);
-            lines.push(Line { number: index + 1, pattern, is_view, network });
+            let is_anchored = inner.contains('/');
+            lines.push(Line { number: index + 1, pattern, is_view, is_anchored, network });
         }
         Ok(Self { lines })
+    }
+
+    /// Whether the rules say the same of all files below a directory wherever it is, of these two
+    /// places; `false` if that depends on the files.
+    #[must_use]
+    pub fn say_the_same_below(&self, one: &Path, other: &Path) -> bool {
+        let about =
+            |line: &Line, path| line.pattern.matched_path_or_any_parents(path, true).is_ignore();
+        let mut lines = self.lines.iter().filter(|line| !line.is_view);
+        lines.all(|line| !line.is_anchored && about(line, one) == about(line, other))
     }
 
     /// What is said of the file at `path`, relative to the directory of the rules; `None` if
     /// nothing.
     #[must_use]
-    pub fn ruling(&self, path: &std::path::Path) -> Option<Ruling<'_>> {
+    pub fn ruling(&self, path: &Path) -> Option<Ruling<'_>> {
         self.find(path, false)
     }
 
     /// What is said of the view by name at `path`.
     #[must_use]
-    pub fn view_ruling(&self, path: &std::path::Path) -> Option<Ruling<'_>> {
+    pub fn view_ruling(&self, path: &Path) -> Option<Ruling<'_>> {
         self.find(path, true)
     }
 
@@ -116,17 +168,49 @@ impl Rules {
         let of = |line: &'_ Line| (line.number, line.is_view);
         self.lines.iter().filter_map(move |line| {
             let (number, is_view) = of(line);
-            Some((number, is_view, line.network.as_ref()?))
+            Some((number, is_view, line.network.as_ref().ok()?.as_ref()?))
         })
     }
 
-    fn find(&self, path: &std::path::Path, view: bool) -> Option<Ruling<'_>> {
+    fn find(&self, path: &Path, view: bool) -> Option<Ruling<'_>> {
         let matches = |line: &&Line| {
             line.is_view == view
                 && line.pattern.matched_path_or_any_parents(path, false).is_ignore()
         };
         let line = self.lines.iter().rev().find(matches)?;
-        Some(Ruling { line: line.number, network: line.network.as_ref() })
+        let (network, error) = match &line.network {
+            Ok(network) => (network.as_ref(), None),
+            Err(error) => (None, Some(&error[..])),
+        };
+        Some(Ruling { line: line.number, network, error })
+    }
+}
+
+fn error(at: usize, message: impl Into<String>) -> Error {
+    Error::Text { at, message: message.into() }
+}
+
+fn pattern(text: &str) -> std::result::Result<Gitignore, String> {
+    let mut builder = GitignoreBuilder::new("");
+    builder.add_line(None, text).map_err(|e| e.to_string())?;
+    builder.build().map_err(|e| e.to_string())
+}
+
+/// The pattern that is about a name, whatever is in it.
+fn pattern_of_name(name: &str) -> Option<Gitignore> {
+    let escape = |c: char| if "*?[]{}!\\".contains(c) { vec!['\\', c] } else { vec![c] };
+    pattern(&name.chars().flat_map(escape).collect::<String>()).ok()
+}
+
+/// The network behind a pattern; `None` for `none`.
+fn network_of(text: &str, at: usize) -> Result<Option<Text>> {
+    match text {
+        "" => Err(error(at, "a rule has a network behind its pattern")),
+        "none" => Ok(None),
+        text => text.parse::<Text>().map(Some).map_err(|e| match e {
+            Error::Text { at: inner, message } => error(at + inner + 1, message),
+            other => other,
+        }),
     }
 }
 
@@ -144,8 +228,6 @@ fn pattern_end(line: &str) -> usize {
 
 #[cfg(test)]
 mod tests {
-    use std::path::Path;
-
     use super::*;
 
     fn ruling(rules: &Rules, path: &str) -> Option<(usize, Option<String>)> {
@@ -169,6 +251,36 @@ mod tests {
         assert_eq!(ruling(&rules, "x.txt"), None);
         assert_eq!(ruling(&rules, "a b"), Some((6, Some("hex".to_owned()))));
         assert_eq!(ruling(&rules, "deep/a b"), None, "a slash binds a pattern to the directory");
+    }
+
+    #[test]
+    fn a_line_with_an_error_is_about_its_own_files() {
+        let content = b"*.a hex\n*.b zstd |\n*.c \xff\nx{y hex\n*.d\n*.e no-such-stage\n";
+        let mut errors = 0;
+        let rules = Rules::parse_lines(content, |_| errors += 1).expect("rules");
+        assert_eq!(errors, 4, "what a stage is, others know");
+        let error = |path: &str| Some(rules.ruling(Path::new(path))?.error.map(str::to_owned));
+        assert_eq!(error("f.a"), Some(None));
+        assert_eq!(error("f"), None);
+        for (path, said) in
+            [("f.b", "line 2: "), ("d/f.c", "UTF-8"), ("x{y", "line 4: "), ("f.d", "behind")]
+        {
+            assert!(error(path).flatten().is_some_and(|e| e.contains(said)), "{path}");
+        }
+    }
+
+    #[test]
+    fn directories_that_move_are_told_apart() {
+        let same = |content: &str, one, other| {
+            let rules = Rules::parse(content.as_bytes()).expect("rules");
+            rules.say_the_same_below(Path::new(one), Path::new(other))
+        };
+        assert!(same("*.log zstd\n* hex\n", "a", "b/c"));
+        assert!(!same("secret/ hex\n", "a", "secret/a"));
+        assert!(!same("secret/ hex\n", "x/secret", "a"));
+        assert!(same("secret/ hex\n", "x/secret/a", "secret/b"));
+        assert!(!same("secret/*.md hex\n", "a", "b"), "that takes a look");
+        assert!(same("secret@x/y@z hex\n", "a", "b"), "views are in no directory");
     }
 
     #[test]

@@ -1,7 +1,7 @@
 //! Inodes that are in no file system below: those of [trees](super::trees), and of the mount's
 //! [own](super::own) directory. They are read, and nothing else.
 
-use weft_vfs::{Attr, DirCursor, DirEntry, Entry, Handle, Ino, OpenFlags, Opened, Result};
+use weft_vfs::{Attr, DirCursor, DirEntry, Entry, Error, Handle, Ino, OpenFlags, Opened, Result};
 
 use super::TransformFs;
 use super::own::is_own;
@@ -25,6 +25,10 @@ impl TransformFs {
 
     pub(super) fn shown_attr(&self, ino: Ino) -> Result<Attr> {
         if is_own(ino) { self.own_attr(ino) } else { self.tree_attr(ino) }
+    }
+
+    pub(super) fn shown_attribute(&self, ino: Ino, name: &[u8]) -> Result<Vec<u8>> {
+        if is_own(ino) { Err(Error::NoAttribute) } else { self.tree_attribute(ino, name) }
     }
 
     pub(super) fn shown_open(&self, ino: Ino, flags: OpenFlags) -> Result<Opened> {

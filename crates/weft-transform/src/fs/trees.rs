@@ -1,8 +1,9 @@
 //! Archives as directories: `x.tar@tree`, `x.zip@tree/inner.tar.gz@tree`. Read-only, in no listing.
 //!
-//! A tree lives as long as somebody refers to anything in it. Its inodes have numbers of their own;
-//! what it shows is what the archive was when it was listed, and once the archive has changed, all
-//! of them are stale: looking up the name again makes a new tree.
+//! Its root has owner and permissions of the archive ([`super::reach`]). A tree lives as long as
+//! somebody refers to anything in it. Its inodes have numbers of their own; what it shows is what the
+//! archive was when it was listed, and once the archive has changed, all of them are stale: looking up
+//! the name again makes a new tree. So the name is looked up each time that it is used.
 
 use std::collections::HashMap;
 use std::sync::{Arc, Mutex};
@@ -15,6 +16,7 @@ use weft_vfs::{
 use super::base::locked;
 use super::ground::{Ground, Through};
 use super::nodes::Node;
+use super::reach::{ACCESS_LIST, as_directory, list_as_directory};
 use super::{Open, TransformFs};
 use crate::archive::Archive;
 use crate::store::{Single, Store, open};
@@ -28,6 +30,8 @@ pub(super) const FIRST: u64 = 3 << 62;
 const ITEM_BITS: u32 = 32;
 /// Trees within trees, at most.
 const DEPTH_MAX: u32 = 8;
+/// Trees whose numbers are remembered when nobody refers to them, at most.
+const PAST_MAX: usize = 4096;
 /// Names that are taken from a directory at a time.
 const BATCH: usize = 512;
 
@@ -37,6 +41,9 @@ pub(super) struct Trees {
     trees: HashMap<u64, (Arc<Tree>, u64)>,
     /// By the inode of the archive, and the stages that it is read through.
     known: HashMap<(Ino, Vec<u8>), u64>,
+    /// Numbers of trees of which nothing is referred to any more, and what their archive looked like: as
+    /// long as it does, they have the same inode numbers again.
+    past: HashMap<(Ino, Vec<u8>), (u64, Look)>,
     next: u64,
 }
 
@@ -55,7 +62,16 @@ enum Base {
     /// A file, which has a use by this, and what it looked like.
     File(Arc<Ground>, Arc<Node>, Look),
     /// A file in a tree.
-    Within(Arc<Tree>),
+    Within(Arc<Tree>, usize),
+}
+
+impl Base {
+    fn look(&self) -> Option<Look> {
+        match self {
+            Self::File(_, _, look) => Some(*look),
+            Self::Within(..) => None,
+        }
+    }
 }
 
 /// What changes when a file does.
@@ -73,7 +89,7 @@ impl Tree {
         match &self.base {
             Base::File(ground, node, was) if look(ground, node)? == *was => Ok(()),
             Base::File(_, node, _) => Err(Error::Stale(node.ino.0)),
-            Base::Within(tree) => tree.check(),
+            Base::Within(tree, _) => tree.check(),
         }
     }
 
@@ -102,7 +118,39 @@ impl Tree {
         names.into_iter().flatten().map(listed).collect()
     }
 
+    /// The attributes of the archive itself.
+    fn base_attr(&self) -> Result<Attr> {
+        match &self.base {
+            Base::File(ground, node, _) => Ok(ground.attr(node)?.0),
+            Base::Within(tree, nr) => tree.attr(*nr),
+        }
+    }
+
+    /// The access list of the root, which is that of the archive.
+    fn access_list(&self) -> Option<Vec<u8>> {
+        let Base::File(ground, node, _) = &self.base else { return None };
+        let view = locked(&node.file).view().cloned();
+        let list = match view {
+            Some(view) => view.access_list(),
+            None => ground.access_list(node.below()),
+        };
+        list.map(list_as_directory)
+    }
+
+    /// Whoever may read the archive may go in, and nobody else; further in the archive says who may
+    /// read what.
     fn attr(&self, nr: usize) -> Result<Attr> {
+        let base = if nr == 0 { Some(self.base_attr()?) } else { None };
+        let attr = self.item_attr(nr)?;
+        Ok(match base {
+            Some(Attr { perm, uid, gid, mtime, ctime, .. }) => {
+                Attr { perm: as_directory(perm), uid, gid, mtime, ctime, ..attr }
+            }
+            None => attr,
+        })
+    }
+
+    fn item_attr(&self, nr: usize) -> Result<Attr> {
         let archive = locked(&self.archive);
         let item = archive.item(nr).ok_or(Error::NotFound)?;
         Ok(Attr {
@@ -193,7 +241,7 @@ impl TransformFs {
                     return Err(Error::SymlinkLoop);
                 }
                 let depth = tree.depth + 1;
-                (Base::Within(tree.clone()), Box::new(Within(tree, item)), depth)
+                (Base::Within(tree.clone(), item), Box::new(Within(tree, item)), depth)
             }
             Err(_) => {
                 let (ground, node) = (self.ground.clone(), self.node(archive.ino)?);
@@ -204,14 +252,26 @@ impl TransformFs {
         };
         let store = self.unpacked(store, stages)?;
         let archive = Archive::open(store)?.ok_or(Error::NotFound)?;
-        let mut trees = locked(&self.trees);
-        trees.next += 1;
-        let nr = trees.next;
+        let nr = self.tree_number(&key, &base);
         let tree = Tree { nr, key: key.clone(), base, parent, archive: Mutex::new(archive), depth };
         let attr = tree.attr(0)?;
+        let mut trees = locked(&self.trees);
         trees.trees.insert(nr, (Arc::new(tree), 1));
         trees.known.insert(key, nr);
         Ok((attr, true))
+    }
+
+    /// The number of a tree: that which it had before, or a new one.
+    fn tree_number(&self, key: &(Ino, Vec<u8>), base: &Base) -> u64 {
+        let mut trees = locked(&self.trees);
+        let before = trees.past.remove(key).filter(|(_, was)| base.look() == Some(*was));
+        match before {
+            Some((nr, _)) => nr,
+            None => {
+                trees.next += 1;
+                trees.next
+            }
+        }
     }
 
     /// An archive through the stages that its name says, or those that it looks packed with.
@@ -225,7 +285,7 @@ impl TransformFs {
         let Some(text) = text else { return Ok(store) };
         let network = self.registry.parse(&format!("view: {text}"));
         let network = network.map_err(|_| Error::NotFound)?;
-        let base = Box::new(Single::new(store, false));
+        let base = Box::new(Single::to_read(store));
         let mut store = open(base, &network, &self.ground.limits)?;
         // One that is read from its beginning knows its length once it was checked.
         store.read_at(0, &mut [0])?;
@@ -270,12 +330,18 @@ impl TransformFs {
                 && trees.known.get(&tree.key) == Some(&nr)
             {
                 trees.known.remove(&tree.key);
+                if trees.past.len() >= PAST_MAX {
+                    trees.past.clear();
+                }
+                if let Some(look) = tree.base.look() {
+                    trees.past.insert(tree.key.clone(), (nr, look));
+                }
             }
             gone
         };
         match gone.map(|(tree, _)| tree).as_deref() {
             Some(Tree { base: Base::File(_, node, _), .. }) => self.give_back(node.ino, 1),
-            Some(Tree { base: Base::Within(within), .. }) => self.give_back_tree(within.nr, 1),
+            Some(Tree { base: Base::Within(within, _), .. }) => self.give_back_tree(within.nr, 1),
             None => {}
         }
     }
@@ -298,6 +364,11 @@ impl TransformFs {
             *uses += 1;
         }
         Ok(Entry { attr, generation: 0 })
+    }
+
+    /// Whether an inode is the root of a tree.
+    pub(super) fn is_tree_root(&self, ino: Ino) -> bool {
+        self.in_tree(ino).is_ok_and(|(_, nr)| nr == 0)
     }
 
     pub(super) fn tree_attr(&self, ino: Ino) -> Result<Attr> {
@@ -324,6 +395,13 @@ impl TransformFs {
         tree.check()?;
         let read = locked(&tree.archive).read(nr, offset, buf);
         read.inspect_err(|e| tracing::error!(ino = ino.0, offset, "{e}")).map_err(Error::from)
+    }
+
+    /// An extended attribute of an inode in a tree: the root has the access list of its archive.
+    pub(super) fn tree_attribute(&self, ino: Ino, name: &[u8]) -> Result<Vec<u8>> {
+        let (tree, nr) = self.in_tree(ino)?;
+        let list = (nr == 0 && name == ACCESS_LIST).then(|| tree.access_list()).flatten();
+        list.ok_or(Error::NoAttribute)
     }
 
     pub(super) fn tree_link(&self, ino: Ino) -> Result<Vec<u8>> {
@@ -354,10 +432,17 @@ impl TransformFs {
                 }
             }
         }
+        let begun = next;
         loop {
             let names = tree.names(nr, usize::try_from(next - 2).unwrap_or(usize::MAX));
             if names.is_empty() {
-                return Ok(());
+                // Whoever lists the root of a damaged archive gets what there is, and then the error.
+                let is_end_of_root = nr == 0 && next == begun;
+                return if is_end_of_root {
+                    Ok(locked(&tree.archive).check_whole()?)
+                } else {
+                    Ok(())
+                };
             }
             for (name, item, kind) in names {
                 next += 1;

@@ -15,8 +15,8 @@
 //! ```
 //!
 //! The base is found from the directory of the link, within the tree. Permissions are those of the
-//! base, without writing; a link counts only if its owner is the base's or root, as otherwise it
-//! could lead around the permissions of directories.
+//! base, without writing, and of a link no more than the directories on the way to its base allow
+//! ([`super::reach`]); a link counts only if its owner is the base's or root.
 
 use std::cell::Cell;
 use std::sync::Arc;
@@ -28,6 +28,7 @@ use super::base::locked;
 use super::file::Attached;
 use super::ground::View;
 use super::nodes::Node;
+use super::reach::{Passed, Reach};
 use super::{TransformFs, join};
 use crate::Network;
 use crate::text::Side;
@@ -88,7 +89,8 @@ impl TransformFs {
             Ok(node) if node.kind == FileKind::Regular => {
                 self.leave_old_snapshot(node.ino, name);
                 let ground = self.ground.clone();
-                let view = View { ground, base: node.clone(), network: Arc::new(network) };
+                let (network, reach) = (Arc::new(network), Reach::ALL);
+                let view = View { ground, base: node.clone(), network, reach };
                 let (node, made) = locked(&self.ground.nodes).insert_view(&node, name, path, view);
                 if !made {
                     // That one has a use of the base already.
@@ -131,25 +133,30 @@ impl TransformFs {
         let network = self.registry.parse(network)?;
         let _deeper = Deeper::enter()?;
         let directory = path.rsplitn(2, |&b| b == b'/').nth(1).unwrap_or_default();
-        let node = self.walk(directory, base.as_bytes())?;
+        let (node, way) = self.walk(directory, base.as_bytes())?;
         let checked = self.attr(&node).and_then(|attr| {
             let owner = self.ground.below.getattr(below)?.uid;
             if node.kind != FileKind::Regular {
                 return Err(Error::Invalid("the base of a link is no regular file"));
             }
-            if owner != 0 && owner != attr.uid { Err(Error::Access) } else { Ok(()) }
+            if owner != 0 && owner != attr.uid { Err(Error::Access) } else { Ok(attr) }
         });
-        if let Err(e) = checked {
-            self.give_back(node.ino, 1);
-            return Err(e);
-        }
+        let attr = match checked {
+            Ok(attr) => attr,
+            Err(e) => {
+                self.give_back(node.ino, 1);
+                return Err(e);
+            }
+        };
+        let reach = Reach::through(&way, &attr);
         let ground = self.ground.clone();
-        Ok(Arc::new(View { ground, base: node, network: Arc::new(network) }))
+        Ok(Arc::new(View { ground, base: node, network: Arc::new(network), reach }))
     }
 
     /// The node of a path, from a directory given by its own path; with one use. `..` leads no
-    /// higher than the root, symbolic links are not followed.
-    fn walk(&self, directory: &[u8], path: &[u8]) -> Result<Arc<Node>> {
+    /// higher than the root, symbolic links are not followed. With the directories on the way that do
+    /// not lead to `directory`.
+    fn walk(&self, directory: &[u8], path: &[u8]) -> Result<(Arc<Node>, Vec<Passed>)> {
         let mut names: Vec<&[u8]> = Vec::new();
         let from: &[u8] = if path.starts_with(b"/") { b"" } else { directory };
         for name in from.split(|&b| b == b'/').chain(path.split(|&b| b == b'/')) {
@@ -159,30 +166,54 @@ impl TransformFs {
                 name => names.push(name),
             }
         }
+        let start = directory.split(|&b| b == b'/').filter(|name| !name.is_empty());
+        let shared = names.iter().zip(start).take_while(|(name, there)| *name == there).count();
         let mut at = self.root();
         let mut held = false;
-        for name in names {
+        let mut way = Vec::new();
+        for (nr, name) in names.into_iter().enumerate() {
             let found = self.lookup(at, name);
             if held {
                 self.give_back(at, 1);
             }
-            at = found?.attr.ino;
+            let attr = found?.attr;
+            at = attr.ino;
             held = true;
+            if attr.kind == FileKind::Directory && nr >= shared {
+                let below = self.node(at).map(|node| node.below());
+                way.push((attr, below.ok().and_then(|below| self.ground.access_list(below))));
+            }
         }
         if !held {
             return Err(Error::IsADirectory);
         }
-        self.node(at)
+        Ok((self.node(at)?, way))
     }
 
-    /// A link may lead elsewhere by now: looks again where its base is.
-    pub(super) fn look_again(&self, node: &Node) -> Result<()> {
+    /// Looks again where a link leads, on which a view may be made. Whether it leads elsewhere.
+    pub(super) fn look_again_below(&self, node: &Node) -> Result<bool> {
+        let view = locked(&node.file).view().cloned();
+        match view {
+            Some(view) if node.view.is_some() => self.look_again_below(&view.base),
+            Some(_) => self.look_again(node),
+            None => Ok(false),
+        }
+    }
+
+    /// A link may lead elsewhere by now, or at last somewhere: looks again where its base is. Whether
+    /// it leads to something else than before, or may be reached by others: then who was let in by
+    /// what was shown before must ask again. (A link to nothing has a mode of its own.)
+    ///
+    /// The kernel is not told: it throws attributes away that it gets after such a notice and asked for
+    /// before, and goes by the permissions that it knew. What it has of the content goes when the link
+    /// is opened next.
+    pub(super) fn look_again(&self, node: &Node) -> Result<bool> {
         let may_differ = {
             let file = locked(&node.file);
             file.is_view() || matches!(file.attached, Attached::Unusable(_))
         };
         if node.view.is_some() || !may_differ {
-            return Ok(());
+            return Ok(false);
         }
         let path = locked(&node.path).clone();
         let fresh = self.decide(node.below(), &path, false);
@@ -190,23 +221,24 @@ impl TransformFs {
         if let (Some(old), Attached::View(new)) = (file.view(), &fresh)
             && Arc::ptr_eq(&old.base, &new.base)
             && old.network.text() == new.network.text()
+            && old.reach == new.reach
         {
             drop(file);
             self.let_go(&fresh);
-            return Ok(());
+            return Ok(false);
         }
+        let is_usable = !matches!(fresh, Attached::Unusable(_));
+        let leads_somewhere = matches!(fresh, Attached::View(_));
         let old = file.replace(fresh);
         drop(file);
+        let led_somewhere = matches!(old, Attached::View(_));
         self.let_go(&old);
-        self.announce(node.ino);
-        Ok(())
+        Ok(is_usable && (led_somewhere || leads_somewhere))
     }
 
     /// Gives back the use that a view has of its base.
     pub(super) fn let_go(&self, attached: &Attached) {
-        if let Attached::View(view) = attached {
-            self.give_back(view.base.ino, 1);
-        }
+        self.ground.let_go(attached);
     }
 
     /// The content of a file is about to change: what the kernel has of its views counts no more.
@@ -222,6 +254,19 @@ impl TransformFs {
             self.changed(&view);
         }
         std::thread::sleep(wait);
+    }
+
+    /// Who may read a file is about to change. The kernel asks anew who may read what is made from it,
+    /// as soon as what it was told before counts no more; the content stays what it is.
+    pub(super) fn permissions_change(node: &Node) {
+        let wait = locked(&node.vouched).change(Instant::now());
+        std::thread::sleep(wait);
+    }
+
+    /// Whether a view is made from what a link leads to.
+    pub(super) fn is_through_link(node: &Node) -> bool {
+        let view = locked(&node.file).view().cloned();
+        view.is_some_and(|view| node.view.is_none() || Self::is_through_link(&view.base))
     }
 
     /// The name of a file goes: those of its views go with it.

@@ -8,8 +8,8 @@
 //! hash of key, hashes, length 32 bytes
 //! ```
 //!
-//! It counts only if these sums are right, and a piece only if it has its hash: so neither a power
-//! cut nor damage needs any other care. What was found right once is right as long as length and time
+//! It counts only if these sums are right, and all of its pieces have their hashes, which is found out
+//! before the first of them is served; and each piece is looked at again when it is read. What was found right once is right as long as length and time
 //! of change of the file stay the same.
 
 use std::fs::File;
@@ -71,6 +71,11 @@ impl Checked {
             *state = State { of: Some(now), pieces: none, left };
         }
         Ok(())
+    }
+
+    fn has(&self, nr: u64) -> bool {
+        let state = self.state();
+        usize::try_from(nr).is_ok_and(|nr| state.pieces.get(nr) == Some(&true))
     }
 
     fn add(&self, nr: u64) {
@@ -153,6 +158,19 @@ impl Entry {
 
     pub(crate) fn len_bytes(&self) -> u64 {
         self.len_bytes
+    }
+
+    /// Reads what was not found right yet: before any of it is served, so that nobody who is in the
+    /// middle of it learns of damage further on.
+    pub(super) fn check(&self) -> io::Result<()> {
+        let mut piece = vec![0; PIECE_BYTES];
+        for nr in 0..pieces(self.len_bytes) {
+            if !self.checked.has(nr) {
+                let piece = &mut piece[..piece_bytes(self.len_bytes, nr)];
+                self.piece(nr, nr * PIECE_BYTES as u64, piece)?;
+            }
+        }
+        Ok(())
     }
 
     /// Its file, once all of it was found right by this process.

@@ -5,6 +5,8 @@ use std::io;
 use std::os::unix::fs::FileExt;
 use std::path::PathBuf;
 
+use super::spans::Spans;
+
 /// Pieces that do not touch each other, at most: who reads here and there reads not all.
 const GAPS_MAX: usize = 256;
 
@@ -13,35 +15,46 @@ const GAPS_MAX: usize = 256;
 pub(crate) struct Filling {
     pub(super) file: File,
     pub(super) path: PathBuf,
-    /// What is there: begin and end, in order, apart from each other.
-    there: Vec<(u64, u64)>,
+    /// What is there.
+    there: Spans,
     /// The length of the output, once it is known.
     len_bytes: Option<u64>,
     /// No output longer than this is kept.
     max_bytes: u64,
-    /// It came to nothing, or is done.
+    /// It has ended.
     over: bool,
+}
+
+/// How an output on its way into the cache ends.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub(crate) enum End {
+    /// All of it is there, so many bytes.
+    Whole(u64),
+    /// It is longer than any that is kept.
+    TooLong,
+    /// It could not be written, or was read here and there: another time that may be different.
+    Failed,
 }
 
 impl Filling {
     pub(super) fn new(file: File, path: PathBuf, max_bytes: u64) -> Self {
-        Self { file, path, there: Vec::new(), len_bytes: None, max_bytes, over: false }
+        Self { file, path, there: Spans::default(), len_bytes: None, max_bytes, over: false }
     }
 
-    /// The output is so long.
-    pub(crate) fn ends_at(&mut self, len_bytes: u64) {
+    /// The output is so long. How it ends, if it ends with that.
+    pub(crate) fn ends_at(&mut self, len_bytes: u64) -> Option<End> {
         self.len_bytes = Some(len_bytes);
-        self.over |= len_bytes > self.max_bytes;
+        if len_bytes > self.max_bytes { self.end(End::TooLong) } else { None }
     }
 
-    /// Whether it takes nothing more.
-    pub(crate) fn is_over(&self) -> bool {
-        self.over
+    /// Whether all of a range is there.
+    pub(crate) fn has(&self, from: u64, upto: u64) -> bool {
+        self.there.has(from, upto)
     }
 
-    /// Takes a piece of the output, which ends the output if `last`. Its length when all of it is
-    /// there: told once.
-    pub(crate) fn take(&mut self, offset: u64, data: &[u8], last: bool) -> Option<u64> {
+    /// Takes a piece of the output, which ends the output if `last`. How it ends, if it ends with
+    /// this piece: told once, and nothing is taken afterwards.
+    pub(crate) fn take(&mut self, offset: u64, data: &[u8], last: bool) -> Option<End> {
         if self.over {
             return None;
         }
@@ -50,40 +63,29 @@ impl Filling {
             self.len_bytes = Some(end.min(self.len_bytes.unwrap_or(end)));
         }
         if end > self.max_bytes {
-            self.over = true;
-            return None;
+            return self.end(End::TooLong);
         }
-        if !data.is_empty() && !self.has(offset, end) {
+        if !self.has(offset, end) {
             if let Err(e) = self.write(offset, data) {
-                tracing::debug!("an output is not kept: {e}");
-                self.over = true;
-                return None;
+                tracing::warn!("an output is not kept: {}: {e}", self.path.display());
+                return self.end(End::Failed);
             }
-            self.add(offset, end);
+            self.there.add(offset, end);
         }
-        let len = self.len_bytes?;
-        let all = len == 0 || self.has(0, len);
-        self.over |= all || self.there.len() > GAPS_MAX;
-        all.then_some(len)
+        match self.len_bytes {
+            Some(len) if len == 0 || self.has(0, len) => self.end(End::Whole(len)),
+            _ if self.there.count() > GAPS_MAX => self.end(End::Failed),
+            _ => None,
+        }
+    }
+
+    /// Ends it, if it had not ended before.
+    fn end(&mut self, end: End) -> Option<End> {
+        (!std::mem::replace(&mut self.over, true)).then_some(end)
     }
 
     fn write(&self, offset: u64, data: &[u8]) -> io::Result<()> {
         self.file.write_all_at(data, offset)
-    }
-
-    fn has(&self, from: u64, upto: u64) -> bool {
-        let at = self.there.partition_point(|(begin, _)| *begin <= from);
-        at.checked_sub(1).is_some_and(|at| self.there[at].1 >= upto)
-    }
-
-    fn add(&mut self, mut from: u64, mut upto: u64) {
-        let first = self.there.partition_point(|(_, end)| *end < from);
-        let behind = self.there.partition_point(|(begin, _)| *begin <= upto);
-        if let Some((begin, _)) = self.there.get(first).filter(|_| first < behind) {
-            from = from.min(*begin);
-            upto = upto.max(self.there[behind - 1].1);
-        }
-        self.there.splice(first..behind, [(from, upto)]);
     }
 }
 
@@ -108,9 +110,9 @@ mod tests {
         for (from, upto) in [(60, 80), (0, 10), (20, 30), (10, 20), (5, 25), (79, 100)] {
             assert_eq!(filling.take(from as u64, &data[from..upto], false), None);
         }
-        assert_eq!(filling.there, [(0, 30), (60, 100)]);
+        assert!(filling.has(0, 30) && filling.has(60, 100) && !filling.has(30, 60));
         assert_eq!(filling.take(100, b"", true), None);
-        assert_eq!(filling.take(30, &data[30..60], false), Some(100));
+        assert_eq!(filling.take(30, &data[30..60], false), Some(End::Whole(100)));
         assert_eq!(filling.take(30, &data[30..60], false), None, "told once");
         assert_eq!(std::fs::read(&path).expect("there"), data);
         drop(filling);
@@ -121,8 +123,28 @@ mod tests {
     fn what_is_too_long_comes_to_nothing() {
         let dir = tempfile::tempdir().expect("a directory");
         let path = dir.path().join("f");
-        let mut filling = Filling::new(File::create(&path).expect("a file"), path, 10);
-        assert_eq!(filling.take(0, &[0; 11], true), None);
+        let mut filling = Filling::new(File::create(&path).expect("a file"), path.clone(), 10);
+        assert_eq!(filling.take(0, &[0; 11], true), Some(End::TooLong));
         assert_eq!(filling.take(0, &[0; 5], true), None);
+        let mut filling = Filling::new(File::create(&path).expect("a file"), path, 10);
+        assert_eq!(filling.ends_at(10), None);
+        assert_eq!(filling.ends_at(11), Some(End::TooLong));
+    }
+
+    #[test]
+    fn what_cannot_be_written_and_what_has_too_many_gaps_fails() {
+        let dir = tempfile::tempdir().expect("a directory");
+        let path = dir.path().join("f");
+        File::create(&path).expect("a file");
+        let read_only = File::open(&path).expect("a file");
+        let mut filling = Filling::new(read_only, path.clone(), 10);
+        assert_eq!(filling.take(0, &[0; 5], false), Some(End::Failed));
+        assert_eq!(filling.take(0, &[0; 5], true), None, "told once");
+        let file = File::create(&path).expect("a file");
+        let mut filling = Filling::new(file, path, 10_000);
+        for nr in 0..GAPS_MAX as u64 {
+            assert_eq!(filling.take(2 * nr, &[0], false), None);
+        }
+        assert_eq!(filling.take(5000, &[0], false), Some(End::Failed));
     }
 }

@@ -10,6 +10,7 @@
 
 mod entry;
 mod filling;
+mod spans;
 
 use std::collections::HashMap;
 use std::fs::{DirBuilder, File, FileTimes, Metadata};
@@ -25,7 +26,8 @@ use rustix::fs::{FlockOperation, OFlags, flock};
 
 use entry::Checked;
 pub(crate) use entry::Entry;
-pub(crate) use filling::Filling;
+pub(crate) use filling::{End, Filling};
+pub(crate) use spans::Spans;
 
 use crate::{Error, Result};
 
@@ -81,14 +83,14 @@ impl OutputCache {
         self.directory.join(part).join(hash.to_hex().as_str())
     }
 
-    /// The output with a key, if it is there and whole.
+    /// The output with a key, if it is there and whole: all of it was read, now or before.
     pub(crate) fn get(&self, key: &Hash) -> Option<Entry> {
         let file = open_own(&self.path(KEPT, key))?;
         // What is used is not what was used longest ago.
         let _ = file.set_times(FileTimes::new().set_accessed(SystemTime::now()));
         let sums = open_own(&self.path(SUMS, key));
         match sums.map(|sums| Entry::open(file, sums, key, self.checked(key, None))) {
-            Some(Ok(Some(entry))) => Some(entry),
+            Some(Ok(Some(entry))) if entry.check().is_ok() => Some(entry),
             _ => {
                 self.discard(key);
                 None
@@ -243,7 +245,8 @@ mod tests {
     fn kept(cache: &OutputCache, name: &str, data: &[u8]) -> Hash {
         let key = blake3::hash(name.as_bytes());
         let mut filling = cache.begin().expect("begun");
-        let len = filling.take(0, data, true).expect("whole");
+        let len = data.len() as u64;
+        assert_eq!(filling.take(0, data, true), Some(End::Whole(len)));
         cache.keep(&filling, len, &key).expect("kept");
         key
     }
@@ -300,9 +303,7 @@ mod tests {
                 for damaged in [&bad[..], &content_there[..at]] {
                     put(nr, damaged);
                     let entry = cache.get(&key);
-                    assert!(entry.as_ref().is_none_or(|entry| entry.whole_file().is_none()));
-                    let read = entry.map(|entry| content(&entry));
-                    assert!(!matches!(read, Some(Ok(_))), "{nr}: byte {at}");
+                    assert!(entry.is_none(), "{nr}: byte {at}");
                 }
             }
         }
@@ -315,7 +316,7 @@ mod tests {
         assert!(cache.get(&other).is_none() && cache.get(&key).is_some());
     }
 
-    /// The file is given away only when all of it was found right, and is as it was then.
+    /// The file is given away, and read, only when all of it was found right, and is as it was then.
     #[test]
     fn what_was_not_checked_is_not_given_away() {
         let dir = tempfile::tempdir().expect("a directory");
@@ -325,16 +326,22 @@ mod tests {
         assert!(cache.get(&key).expect("there").whole_file().is_some(), "made here");
         let other = OutputCache::open(&dir.path().join("c"), 10 << 20).expect("a cache");
         let entry = other.get(&key).expect("there");
-        let mut part = vec![0; 2 * entry::PIECE_BYTES];
-        entry.read_at(0, &mut part).expect("read");
-        assert!(entry.whole_file().is_none(), "not all of it was read");
-        drop(entry);
-        let entry = other.get(&key).expect("there");
-        entry.read_at(2 * entry::PIECE_BYTES as u64, &mut part).expect("read");
-        assert!(entry.whole_file().is_some());
+        assert!(entry.whole_file().is_some(), "all of it was read");
         assert!(other.get(&key).expect("there").whole_file().is_some(), "remembered");
-        std::fs::write(cache.path(KEPT, &key), &data[1..]).expect("written");
+        // Damage that leaves its times alone is found in what is read, and by the next to look.
+        let path = cache.path(KEPT, &key);
+        let times = File::open(&path).expect("there").metadata().expect("known").modified();
+        let mut bad = data.clone();
+        bad[data.len() - 1] ^= 1;
+        std::fs::write(&path, &bad).expect("written");
+        let set = FileTimes::new().set_modified(times.expect("a time"));
+        File::options().write(true).open(&path).expect("there").set_times(set).expect("set");
+        let mut part = vec![0; 2 * entry::PIECE_BYTES];
+        entry.read_at(0, &mut part).expect("this part is right");
+        entry.read_at(2 * entry::PIECE_BYTES as u64, &mut part).expect_err("damaged");
+        std::fs::write(&path, &data[1..]).expect("written");
         assert!(entry.whole_file().is_none(), "changed since");
+        assert!(other.get(&key).is_none());
     }
 
     #[test]
@@ -360,7 +367,8 @@ mod tests {
         assert_eq!(there, [true, false, true, true, true, true]);
         assert!(cache.memo(&old[1]).is_none() && cache.memo(&old[2]).is_some());
         assert_eq!(files(&cache.directory.join(SUMS)).count(), 6, "as many as there are outputs");
-        assert!(cache.begin().expect("begun").take(0, &[0; 13_000], true).is_none(), "too long");
+        let mut long = cache.begin().expect("begun");
+        assert_eq!(long.take(0, &[0; 13_000], true), Some(End::TooLong));
     }
 
     #[test]

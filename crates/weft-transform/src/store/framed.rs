@@ -479,6 +479,10 @@ impl Store for FramedFile {
         Ok(())
     }
 
+    fn begin(&mut self) -> Result<()> {
+        self.home.current().begin()
+    }
+
     fn commit(&mut self) -> Result<()> {
         if !self.changed {
             return Ok(());

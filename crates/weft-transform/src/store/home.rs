@@ -28,20 +28,33 @@ pub trait Base: Send {
     /// Those of the file system; the current file stays then, and so does the fresh one.
     fn adopt(&mut self, fresh: FreshId) -> Result<()>;
 
+    /// Whether the current file may be one that nothing was written to yet. If not, one that is empty
+    /// and should be sealed was cut, which is damage.
+    fn may_be_new(&self) -> bool {
+        true
+    }
+
     /// Removes a file made by [`fresh`](Self::fresh).
     fn discard(&mut self, fresh: FreshId);
 }
 
-/// An empty file that is written once, and is nobody's yet.
+/// A file that is written once, and is nobody's yet; or one that is read.
 pub(crate) struct Single {
     raw: Option<Box<dyn Store>>,
     /// The network writes its file anew: what it is given first is only in the way.
     rewrites: bool,
+    is_new: bool,
 }
 
 impl Single {
+    /// An empty file, to be written.
     pub(crate) fn new(raw: Box<dyn Store>, rewrites: bool) -> Self {
-        Self { raw: Some(raw), rewrites }
+        Self { raw: Some(raw), rewrites, is_new: true }
+    }
+
+    /// A file that is there, to be read.
+    pub(crate) fn to_read(raw: Box<dyn Store>) -> Self {
+        Self { raw: Some(raw), rewrites: false, is_new: false }
     }
 
     fn take(&mut self) -> Result<Box<dyn Store>> {
@@ -60,6 +73,10 @@ impl Base for Single {
 
     fn adopt(&mut self, _: FreshId) -> Result<()> {
         Ok(())
+    }
+
+    fn may_be_new(&self) -> bool {
+        self.is_new
     }
 
     fn discard(&mut self, _: FreshId) {}
@@ -92,7 +109,8 @@ impl Home {
     /// # Errors
     /// Those of opening it.
     pub fn new(mut base: Box<dyn Base>, below: Vec<Layer>, limits: Limits) -> Result<Self> {
-        let current = stack::in_place(base.current()?, &below, &limits)?;
+        let is_new = base.may_be_new();
+        let current = stack::in_place(base.current()?, &below, &limits, is_new)?;
         Ok(Self { base: Some(base), below, limits, current })
     }
 
@@ -120,7 +138,7 @@ impl Home {
             return Err(weft_vfs::Error::ReadOnly.into());
         };
         let (id, raw) = base.fresh()?;
-        match stack::in_place(raw, &self.below, &self.limits) {
+        match stack::in_place(raw, &self.below, &self.limits, true) {
             Ok(store) => Ok(Fresh { id, store }),
             Err(e) => {
                 base.discard(id);
@@ -134,7 +152,8 @@ impl Home {
         let Some(base) = &mut self.base else {
             return Err((fresh, weft_vfs::Error::ReadOnly.into()));
         };
-        match fresh.store.commit().and_then(|()| base.adopt(fresh.id)) {
+        let done = fresh.store.begin().and_then(|()| fresh.store.commit());
+        match done.and_then(|()| base.adopt(fresh.id)) {
             Ok(()) => {
                 self.current = fresh.store;
                 Ok(())

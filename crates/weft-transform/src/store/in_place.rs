@@ -80,6 +80,10 @@ impl Store for InPlace {
         self.below.set_len(len_bytes)
     }
 
+    fn begin(&mut self) -> Result<()> {
+        self.below.begin()
+    }
+
     fn commit(&mut self) -> Result<()> {
         self.below.commit()
     }

@@ -69,6 +69,15 @@ pub trait Store: Send {
         Err(weft_vfs::Error::ReadOnly.into())
     }
 
+    /// Makes a file that is empty known as such, durably, where an empty stored file alone could be one
+    /// that was cut.
+    ///
+    /// # Errors
+    /// Those of the file below.
+    fn begin(&mut self) -> Result<()> {
+        Ok(())
+    }
+
     /// Makes everything written durable, atomically.
     ///
     /// # Errors

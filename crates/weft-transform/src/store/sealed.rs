@@ -67,17 +67,29 @@ fn seal_of(stage: &Arc<dyn Transform>) -> Result<&dyn Seal> {
 }
 
 impl SealedFile {
-    /// Opens the sealed file `below`, or begins one in an empty file. Finishes a commit that a
-    /// crash cut short.
+    /// Opens the sealed file `below`, or, if `is_new`, begins one in an empty file. Finishes a commit
+    /// that a crash cut short.
     ///
     /// # Errors
-    /// [`Error::Corrupt`] for a damaged header, [`Error::WrongKey`].
-    pub fn open(stage: Arc<dyn Transform>, below: Box<dyn Store>, limits: &Limits) -> Result<Self> {
+    /// [`Error::Corrupt`] for a damaged header, or an empty file that is not new;
+    /// [`Error::WrongKey`].
+    pub fn open(
+        stage: Arc<dyn Transform>,
+        below: Box<dyn Store>,
+        limits: &Limits,
+        is_new: bool,
+    ) -> Result<Self> {
         let mut below = below;
         let seal = seal_of(&stage)?;
         let overhead_bytes = seal.overhead_bytes() as u64;
         let len = below.len_bytes()?.unwrap_or(0);
         let (header, sealer) = if len == 0 {
+            if !is_new {
+                let what = "the stored file is empty, and even an empty sealed file has a header: \
+                            it was cut, or put there by something else than weft; truncate it \
+                            through the mount to begin it anew";
+                return Err(Error::Corrupt { stage: seal.stage(), offset: 0, what: what.into() });
+            }
             let mut file_id = [0; 16];
             getrandom::fill(&mut file_id).map_err(|e| Error::Io(e.into()))?;
             let header = Header {
@@ -229,7 +241,8 @@ impl SealedFile {
         Ok(())
     }
 
-    fn begin(&mut self) -> Result<()> {
+    /// Writes the header of a file that has none yet.
+    fn write_first_header(&mut self) -> Result<()> {
         if !self.begun {
             let bytes = self.header.encode(&self.tag());
             self.below.write_at(0, &bytes)?;
@@ -241,7 +254,7 @@ impl SealedFile {
 
     /// Seals dirty blocks and writes them to their places, neighbours together.
     fn write_blocks(&mut self, indexes: &[u64]) -> Result<()> {
-        self.begin()?;
+        self.write_first_header()?;
         let mut run = Vec::new();
         let mut start = 0;
         for (at, &index) in indexes.iter().enumerate() {
@@ -490,11 +503,15 @@ impl Store for SealedFile {
         Ok(())
     }
 
+    fn begin(&mut self) -> Result<()> {
+        self.write_first_header()
+    }
+
     fn commit(&mut self) -> Result<()> {
         if !self.changed {
             return Ok(());
         }
-        self.begin()?;
+        self.write_first_header()?;
         self.apply_pending()?;
         let header = Header {
             plain_bytes: self.size,

@@ -11,7 +11,8 @@
 //!      [a log: see below]
 //! ```
 //!
-//! Numbers are little-endian. A file of length 0 is an empty file that was never committed.
+//! Numbers are little-endian. A file has a header from when it is made on, so that one of length 0 is
+//! known to have been cut.
 //!
 //! A commit that changes blocks in their place first writes them, with the new header, into a *log*
 //! behind the last block, and flushes; then it writes them to their places, flushes, and cuts the

@@ -36,6 +36,7 @@ pub fn open(base: Box<dyn Base>, network: &Network, limits: &Limits) -> Result<B
     };
     let below = layers.iter().take_while(|layer| stays_in_place(layer)).count();
     let (below, above) = layers.split_at(below);
+    let is_new = base.may_be_new();
     let store: Box<dyn Store>;
     let rest = match above.split_first() {
         Some((framed, rest)) if decodes(framed) => {
@@ -44,26 +45,29 @@ pub fn open(base: Box<dyn Base>, network: &Network, limits: &Limits) -> Result<B
         }
         _ => {
             let mut base = base;
-            store = in_place(base.current()?, below, limits)?;
+            store = in_place(base.current()?, below, limits, is_new)?;
             above
         }
     };
-    above_it(store, rest, network, limits)
+    above_it(store, rest, network, limits, is_new)
 }
 
-/// `store`, which is only read, through layers.
+/// `store` through layers; `is_new`: it may be a file that nothing was written to yet.
 fn above_it(
     mut store: Box<dyn Store>,
     layers: &[Layer],
     network: &Network,
     limits: &Limits,
+    is_new: bool,
 ) -> Result<Box<dyn Store>> {
     for layer in layers {
         store = match layer.stage.shape() {
             Shape::Framed(_) if layer.on_read == Direction::Inverse => {
                 frames(layer, Home::read_only(store, *limits), limits)?
             }
-            _ if stays_in_place(layer) => in_place(store, std::slice::from_ref(layer), limits)?,
+            _ if stays_in_place(layer) => {
+                in_place(store, std::slice::from_ref(layer), limits, is_new)?
+            }
             Shape::Sealed(_) => {
                 let refusal = Refusal {
                     stage: layer.stage.name(),
@@ -76,7 +80,7 @@ fn above_it(
                 let shared = Shared::times(store, merge.paths().len());
                 let branches = shared.into_iter().zip(merge.paths());
                 let open = |(store, path): (_, &Vec<Layer>)| {
-                    above_it(Box::new(store), path, network, limits)
+                    above_it(Box::new(store), path, network, limits, is_new)
                 };
                 let branches = branches.map(open).collect::<Result<_>>()?;
                 Box::new(MergedFile::new(branches, merge.by(), merge.meter()))
@@ -109,15 +113,16 @@ fn stays_in_place(layer: &Layer) -> bool {
     }
 }
 
-/// `store` through layers that stay in place.
+/// `store` through layers that stay in place; `is_new`: if it is empty, it is not one that was cut.
 pub(super) fn in_place(
     mut store: Box<dyn Store>,
     mut layers: &[Layer],
     limits: &Limits,
+    is_new: bool,
 ) -> Result<Box<dyn Store>> {
     while let Some((first, rest)) = layers.split_first() {
         if matches!(first.stage.shape(), Shape::Sealed(_)) {
-            store = Box::new(SealedFile::open(first.stage.clone(), store, limits)?);
+            store = Box::new(SealedFile::open(first.stage.clone(), store, limits, is_new)?);
             layers = rest;
         } else {
             let is_bytes = |layer: &&Layer| matches!(layer.stage.shape(), Shape::Bytes(_));

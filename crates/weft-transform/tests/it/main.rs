@@ -4,6 +4,7 @@ mod common;
 mod crash;
 mod damage;
 mod graphs;
+mod hooked;
 mod networks;
 mod outputs;
 mod peers;

@@ -1,25 +1,29 @@
 //! Outputs of networks that are kept on disk.
 
 use std::path::Path;
-use std::sync::Arc;
+use std::sync::{Arc, PoisonError, RwLock};
 use std::time::{Duration, Instant};
 
 use weft_transform::{Meters, OutputCache, Rules, TransformFs, TransformOptions};
 use weft_vfs::{FileSystem, Handle, MemFs, OpenFlags, Result, SetAttr, SetTime, Time, Walker};
 
 use crate::common::{Random, registry};
+use crate::hooked::Hooked;
 
 const RULES: &[u8] =
     b"*.log zstd\n*.sum guard | rot13\nvault/ aead key=work\n*@json json\n*@one view: increment\n";
 
+/// Ends a test that would wait for ever. No test is decided by it: it only bounds one that fails.
+const WATCHDOG: Duration = Duration::from_secs(300);
+
 struct Cached {
     fs: TransformFs,
-    below: Arc<MemFs>,
+    below: Arc<dyn FileSystem>,
     meters: Arc<Meters>,
 }
 
 impl Cached {
-    fn new(below: &Arc<MemFs>, cache: &Path) -> Self {
+    fn new(below: &Arc<impl FileSystem + 'static>, cache: &Path) -> Self {
         let meters = Arc::<Meters>::default();
         let options = TransformOptions {
             rules: Rules::parse(RULES).expect("rules"),
@@ -80,15 +84,21 @@ impl Cached {
         lines.filter_map(|line| line.rsplit(' ').next()?.parse::<u64>().ok()).sum()
     }
 
-    /// Reads again and again until the answer comes from the cache.
-    fn read_until_kept(&self, path: &[u8], want: &[u8]) {
-        let before = self.count("weft_network_outputs_found_total");
-        let end = Instant::now() + Duration::from_secs(30);
-        while self.count("weft_network_outputs_found_total") == before {
-            assert!(self.read(path, false).expect("read") == want);
+    /// Runs `step` again and again until an output was found in the cache.
+    fn until_kept(&self, mut step: impl FnMut()) {
+        let found = || self.count("weft_network_outputs_found_total");
+        let before = found();
+        let end = Instant::now() + WATCHDOG;
+        while found() == before {
+            step();
             assert!(Instant::now() < end, "never kept");
             std::thread::sleep(Duration::from_millis(5));
         }
+    }
+
+    /// Reads again and again until the answer comes from the cache.
+    fn read_until_kept(&self, path: &[u8], want: &[u8]) {
+        self.until_kept(|| assert!(self.read(path, false).expect("read") == want));
     }
 }
 
@@ -137,13 +147,10 @@ fn who_reads_once_and_fast_finds_all_of_it_kept() -> Result<()> {
     let node = Walker::new(&cached.fs).resolve(b"/x@one")?;
     assert!(cached.read(b"/x@one", false)? == want);
     // From here on nothing is read, only opened.
-    let end = Instant::now() + Duration::from_secs(30);
-    while cached.count("weft_network_outputs_found_total") == 0 {
-        assert!(Instant::now() < end, "never kept");
-        let opened = cached.fs.open(node.ino(), OpenFlags::READ)?;
-        cached.fs.release(node.ino(), opened.handle)?;
-        std::thread::sleep(Duration::from_millis(5));
-    }
+    cached.until_kept(|| {
+        let opened = cached.fs.open(node.ino(), OpenFlags::READ).expect("opened");
+        cached.fs.release(node.ino(), opened.handle).expect("closed");
+    });
     assert!(cached.read(b"/x@one", true)? == want);
     Ok(())
 }
@@ -258,5 +265,113 @@ fn damage_in_the_cache_is_nobodys_business() -> Result<()> {
     cached.fs.release(node.ino(), opened.handle)?;
     let stateless = cached.fs.read(node.ino(), Handle::NONE, 100, &mut all[..50])?;
     assert!(stateless == 50 && all[..50] == text[100..150]);
+    Ok(())
+}
+
+/// An output that can be kept is kept at last, also if the cache could not be written at first.
+#[test]
+fn an_output_is_kept_although_the_cache_could_not_be_written_at_first() -> Result<()> {
+    // Without the one no output is begun, without the other none is finished.
+    for part in ["fresh", "outputs"] {
+        let dir = tempfile::tempdir().expect("a directory");
+        let cache = dir.path().join("cache");
+        let below = Arc::new(MemFs::new());
+        let cached = Cached::new(&below, &cache);
+        let text = Random(7).text(300_000);
+        let walker = Walker::new(&cached.fs);
+        walker.write_file(b"/x.log", &text, 0o644)?;
+        walker.write_file(b"/t.csv", b"a,b\n1,2\n3,4\n", 0o644)?;
+        cached.fs.sync()?;
+        for path in [&b"/x.log"[..], b"/t.csv"] {
+            cached.settle(path);
+        }
+        // Somebody refers to both all along, so that what is known of them is not forgotten.
+        let _log = walker.resolve(b"/x.log")?;
+        let _json = walker.resolve(b"/t.csv@json")?;
+        let away = cache.join("away");
+        std::fs::rename(cache.join(part), &away).expect("taken away");
+        let mut json = Vec::new();
+        for _ in 0..10 {
+            assert!(cached.read(b"/x.log", false)? == text);
+            json = cached.read(b"/t.csv@json", false)?;
+        }
+        std::fs::rename(&away, cache.join(part)).expect("put back");
+        cached.read_until_kept(b"/x.log", &text);
+        cached.read_until_kept(b"/t.csv@json", &json);
+    }
+    Ok(())
+}
+
+/// Reading here and there leaves too many gaps to go on with, and keeps nothing out for good.
+#[test]
+fn an_output_is_kept_although_it_was_read_here_and_there_at_first() -> Result<()> {
+    let dir = tempfile::tempdir().expect("a directory");
+    let below = Arc::new(MemFs::new());
+    let cached = Cached::new(&below, dir.path().join("cache").as_path());
+    let text = Random(8).text(300_000);
+    let walker = Walker::new(&cached.fs);
+    walker.write_file(b"/x.log", &text, 0o644)?;
+    cached.fs.sync()?;
+    cached.settle(b"/x.log");
+    let node = walker.resolve(b"/x.log")?;
+    let opened = cached.fs.open(node.ino(), OpenFlags::READ)?;
+    for at in (0..text.len() - 10).step_by(500) {
+        let mut piece = [0; 10];
+        assert_eq!(cached.fs.read(node.ino(), opened.handle, at as u64, &mut piece)?, 10);
+        assert!(piece == text[at..at + 10]);
+    }
+    cached.fs.release(node.ino(), opened.handle)?;
+    cached.read_until_kept(b"/x.log", &text);
+    Ok(())
+}
+
+/// The thread that writes the cache makes what it missed although somebody reads the file all the
+/// time: such readers do not put it off for ever, and what they read again and again is owed once.
+#[test]
+fn an_output_is_kept_although_readers_never_pause() -> Result<()> {
+    let dir = tempfile::tempdir().expect("a directory");
+    let below = Arc::new(MemFs::new());
+    let cached = Cached::new(&below, dir.path().join("cache").as_path());
+    let text = Random(9).text(3 << 20);
+    Walker::new(&*below).write_file(b"/x", &text, 0o644)?;
+    cached.settle(b"/x");
+    let want: Vec<u8> = text.iter().map(|byte| byte.wrapping_add(1)).collect();
+    let _node = Walker::new(&cached.fs).resolve(b"/x@one")?;
+    let end = Instant::now() + WATCHDOG;
+    while cached.count("weft_network_outputs_found_total") == 0 {
+        assert!(cached.read(b"/x@one", true)? == want);
+        assert!(Instant::now() < end, "never kept");
+    }
+    Ok(())
+}
+
+/// A file that is closed and forgotten before the thread has written all of it is kept all the same.
+#[test]
+fn an_output_is_kept_although_its_file_is_forgotten_at_once() -> Result<()> {
+    let dir = tempfile::tempdir().expect("a directory");
+    let below = Arc::new(Hooked::default());
+    let cached = Cached::new(&below, dir.path().join("cache").as_path());
+    let text = Random(6).text(300_000);
+    let walker = Walker::new(&cached.fs);
+    walker.write_file(b"/x.log", &text, 0o644)?;
+    cached.fs.sync()?;
+    cached.settle(b"/x.log");
+    // The thread that writes the cache gets no further than to its look at what is stored.
+    let gate = Arc::new(RwLock::new(()));
+    let shut = gate.write().unwrap_or_else(PoisonError::into_inner);
+    let theirs = gate.clone();
+    below.before_getattr(move |_, _| {
+        if std::thread::current().name() == Some("weft-output") {
+            drop(theirs.read().unwrap_or_else(PoisonError::into_inner));
+        }
+    });
+    assert!(cached.read(b"/x.log", false)? == text);
+    drop(shut);
+    // From here on nothing is read, only opened.
+    cached.until_kept(|| {
+        let node = walker.resolve(b"/x.log").expect("there");
+        let opened = cached.fs.open(node.ino(), OpenFlags::READ).expect("opened");
+        cached.fs.release(node.ino(), opened.handle).expect("closed");
+    });
     Ok(())
 }

@@ -3,7 +3,7 @@
 use std::sync::Arc;
 
 use weft_transform::store::Limits as StoreLimits;
-use weft_transform::{NETWORK_ATTRIBUTE, RULES_NAME, Rules, TransformFs, TransformOptions};
+use weft_transform::{NETWORK_ATTRIBUTE, RULES_NAME, Rules, TransformFs, TransformOptions, Trust};
 use weft_vfs::conformance::{self, Limits};
 use weft_vfs::{
     Caller, DirCursor, Error, FileSystem, Handle, MemFs, MemLimits, OpenFlags, RenameFlags, Result,
@@ -13,7 +13,12 @@ use weft_vfs::{
 use crate::common::{Random, registry};
 
 fn over(below: Arc<MemFs>, rules: &str) -> TransformFs {
+    trusting(Trust::default(), below, rules)
+}
+
+fn trusting(trust: Trust, below: Arc<MemFs>, rules: &str) -> TransformFs {
     let options = TransformOptions {
+        trust,
         rules: Rules::parse(rules.as_bytes()).expect("rules"),
         limits: StoreLimits { dirty_bytes: 256 << 10, ..StoreLimits::default() },
         ..TransformOptions::default()
@@ -48,6 +53,12 @@ fn limits() -> Limits {
     }
 }
 
+/// Those of sealed files: even an empty one has a header, in a block of the model.
+fn sealed() -> Limits {
+    let (file_bytes, empty_blocks_512) = (8 << 20, 8);
+    Limits { holes: false, allocate: false, file_bytes, empty_blocks_512, ..limits() }
+}
+
 #[test]
 fn conforms_without_a_network() {
     conforms("none", &limits());
@@ -60,15 +71,12 @@ fn conforms_with_identity() {
 
 #[test]
 fn conforms_with_aead() {
-    let file_bytes = 8 << 20;
-    conforms("aead key=work", &Limits { holes: false, allocate: false, file_bytes, ..limits() });
+    conforms("aead key=work", &sealed());
 }
 
 #[test]
 fn conforms_with_two_networks_in_place() {
-    let file_bytes = 8 << 20;
-    let limits = Limits { holes: false, allocate: false, file_bytes, ..limits() };
-    conforms("rot13 | guard block=4K | increment", &limits);
+    conforms("rot13 | guard block=4K | increment", &sealed());
 }
 
 #[test]
@@ -108,7 +116,7 @@ fn a_tree_through_rules() -> Result<()> {
 #[test]
 fn rules_files_and_renames() -> Result<()> {
     let below = Arc::new(MemFs::new());
-    let fs = over(below.clone(), "*.log zstd");
+    let fs = trusting(Trust::Tree, below.clone(), "*.log zstd");
     let walker = Walker::new(&fs);
     walker.mkdir(b"/vault", 0o755)?;
     let rules = [b"/vault/", RULES_NAME].concat();
@@ -142,6 +150,13 @@ fn rules_files_and_renames() -> Result<()> {
     assert!(refused.to_string().contains("nobody"), "{refused}");
     walker.write_file(&rules, b"* frobnicate |\n", 0o644)?;
     assert!(walker.write_file(b"/vault/newer", b"x", 0o644).is_err());
+    // Where the mount has the last word, this is about files that its rules say nothing of.
+    let fs = over(below.clone(), "*.log zstd");
+    let walker = Walker::new(&fs);
+    walker.write_file(b"/vault/other.log", b"of the mount", 0o644)?;
+    assert!(walker.write_file(b"/vault/newest", b"x", 0o644).is_err());
+    fs.sync()?;
+    assert!(stored.read_file(b"/vault/other.log")?.starts_with(&[0x28, 0xb5, 0x2f, 0xfd]));
     Ok(())
 }
 

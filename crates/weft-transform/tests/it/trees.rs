@@ -4,7 +4,9 @@ use std::io::{Cursor, Write};
 use std::sync::Arc;
 
 use weft_transform::{Rules, TransformFs, TransformOptions};
-use weft_vfs::{DirCursor, Error, FileKind, FileSystem, Ino, MemFs, OpenFlags, Result, Walker};
+use weft_vfs::{
+    DirCursor, Error, FileKind, FileSystem, Ino, MemFs, OpenFlags, Result, SetAttr, Walker,
+};
 
 use crate::common::{Random, registry};
 
@@ -75,6 +77,33 @@ fn names(fs: &dyn FileSystem, ino: Ino) -> Vec<String> {
             return names;
         }
     }
+}
+
+/// Its data without its holes is not its content.
+#[test]
+fn a_sparse_file_of_a_pax_archive_is_not_shown_as_it_is_stored() -> Result<()> {
+    let mut tar = tar::Builder::new(Vec::new());
+    let records = [
+        ("GNU.sparse.size", "2097152"),
+        ("GNU.sparse.numblocks", "1"),
+        ("GNU.sparse.map", "1048576,4"),
+        ("GNU.sparse.name", "d/sparse"),
+    ];
+    let records = records.iter().map(|(key, value)| (*key, value.as_bytes()));
+    tar.append_pax_extensions(records).expect("records");
+    let mut stored = header(tar::EntryType::Regular, 4, 0o644);
+    tar.append_data(&mut stored, "d/GNUSparseFile.0/sparse", &b"data"[..]).expect("added");
+    let mut plain = header(tar::EntryType::Regular, 4, 0o644);
+    tar.append_data(&mut plain, "d/plain", &b"data"[..]).expect("added");
+    let (_, fs) = over("");
+    let walker = Walker::new(&fs);
+    walker.write_file(b"/x.tar", &tar.into_inner().expect("a tar"), 0o644)?;
+    assert_eq!(names(&fs, walker.resolve(b"/x.tar@tree/d")?.ino()), [".", "..", "plain", "sparse"]);
+    let mut whole = vec![0; 2 << 20];
+    whole[1 << 20..(1 << 20) + 4].copy_from_slice(b"data");
+    assert!(walker.read_file(b"/x.tar@tree/d/sparse")? == whole);
+    assert_eq!(walker.read_file(b"/x.tar@tree/d/plain")?, b"data");
+    Ok(())
 }
 
 #[test]
@@ -169,6 +198,114 @@ fn an_archive_that_changes_is_another_tree() -> Result<()> {
     Ok(())
 }
 
+/// Names of a directory, and the error that came behind them.
+fn listed(fs: &dyn FileSystem, path: &[u8]) -> (Vec<String>, Result<()>) {
+    let walker = Walker::new(fs);
+    let node = walker.resolve(path).expect("a directory");
+    let ino = node.ino();
+    let (mut names, mut cursor) = (Vec::new(), DirCursor::START);
+    loop {
+        let before = names.len();
+        let read = fs.readdir(ino, cursor, &mut |entry| {
+            names.push(String::from_utf8_lossy(entry.name).into_owned());
+            cursor = entry.next;
+            true
+        });
+        if read.is_err() || names.len() == before {
+            return (names, read);
+        }
+    }
+}
+
+#[test]
+fn one_bad_member_spoils_no_other() -> Result<()> {
+    let (_, fs) = over("");
+    let walker = Walker::new(&fs);
+    let data = Random(6).text(3000);
+    let tar = tarred(&[("a", &data), ("b", b"second"), ("c", b"third")]);
+    walker.write_file(b"/whole.tar", &tar, 0o644)?;
+    assert_eq!(listed(&fs, b"/whole.tar@tree").1.map_err(|e| e.to_string()), Ok(()));
+    // The header of `b`, and of nothing else: directory, `a` with six blocks of data, then `b`.
+    let header = 512 * (1 + 1 + 6);
+    assert_eq!(&tar[header..header + 2], b"b\0");
+    for at in [header, header + 105, header + 130, header + 150, header + 156] {
+        let mut bad = tar.clone();
+        bad[at] = b'!';
+        walker.write_file(b"/x.tar", &bad, 0o644)?;
+        assert_eq!(walker.read_file(b"/x.tar@tree/a")?, data, "byte {at}");
+        assert_eq!(walker.read_file(b"/x.tar@tree/c")?, b"third", "byte {at}");
+        assert!(walker.read_file(b"/x.tar@tree/b").is_err(), "byte {at}");
+        let (names, error) = listed(&fs, b"/x.tar@tree");
+        assert!(names.contains(&"c".to_owned()), "byte {at}: {names:?}");
+        assert_eq!(error.expect_err("and it is said").errno(), 5, "byte {at}");
+    }
+    // A link to nothing, and an end within the last file.
+    let mut broken = tar::Builder::new(Vec::new());
+    let mut link = header_of_link();
+    broken.append_link(&mut link, "nowhere", "not there").expect("added");
+    let mut file = header_of_file(5000);
+    broken.append_data(&mut file, "long", &vec![7; 5000][..]).expect("added");
+    let broken = broken.into_inner().expect("a tar");
+    walker.write_file(b"/y.tar", &broken[..3000], 0o644)?;
+    for name in ["nowhere", "long"] {
+        let read = walker.read_file(format!("/y.tar@tree/{name}").as_bytes());
+        assert_eq!(read.expect_err(name).errno(), 5);
+    }
+    Ok(())
+}
+
+fn header_of_link() -> tar::Header {
+    header(tar::EntryType::Link, 0, 0o777)
+}
+
+fn header_of_file(len: usize) -> tar::Header {
+    header(tar::EntryType::Regular, len, 0o644)
+}
+
+/// What GNU tar makes of a file with holes, in each of its forms.
+#[test]
+fn sparse_files_of_tar_are_read_with_their_holes() -> Result<()> {
+    use std::os::unix::fs::FileExt;
+    let dir = tempfile::tempdir().expect("a directory");
+    let mut want = vec![0; 3 << 20];
+    let file = std::fs::File::create(dir.path().join("holes")).expect("a file");
+    // More pieces than a header has room for, the last one not a whole block.
+    for nr in 0..40 {
+        let (at, data) = (nr * 70_000, vec![b'a' + nr as u8 % 26; 300 + nr * 50]);
+        file.write_all_at(&data, at as u64).expect("written");
+        want[at..at + data.len()].copy_from_slice(&data);
+    }
+    file.set_len(want.len() as u64).expect("grown");
+    file.sync_all().expect("on disk");
+    let (_, fs) = over("");
+    let walker = Walker::new(&fs);
+    for form in
+        ["--format=gnu", "--sparse-version=0.0", "--sparse-version=0.1", "--sparse-version=1.0"]
+    {
+        let format = if form.starts_with("--format") { form } else { "--format=posix" };
+        let mut tar = std::process::Command::new("tar");
+        tar.args(["-cSf", "-", format, form, "holes"]).current_dir(dir.path());
+        let Ok(out) = tar.output() else {
+            println!("skipped: tar is not installed");
+            return Ok(());
+        };
+        assert!(out.status.success(), "{}", String::from_utf8_lossy(&out.stderr));
+        assert!(out.stdout.len() < want.len() / 2, "{form}: it is stored with holes");
+        walker.write_file(b"/s.tar", &out.stdout, 0o644)?;
+        assert_eq!(
+            names(&fs, walker.resolve(b"/s.tar@tree")?.ino()),
+            [".", "..", "holes"],
+            "{form}"
+        );
+        assert!(walker.read_file(b"/s.tar@tree/holes")? == want, "{form}");
+        let node = walker.resolve(b"/s.tar@tree/holes")?;
+        let mut part = [1; 100];
+        assert_eq!(node.read_at(70_250, &mut part)?, 100);
+        assert_eq!(part[..], want[70_250..70_350], "{form}");
+    }
+    Ok(())
+}
+
 #[test]
 fn damaged_archives_are_errors_or_right() -> Result<()> {
     let (_, fs) = over("");
@@ -197,5 +334,27 @@ fn damaged_archives_are_errors_or_right() -> Result<()> {
         walker.write_file(b"/x.tar", &bad, 0o644)?;
         let _ = walker.read_file(b"/x.tar@tree/a");
     }
+    Ok(())
+}
+
+#[test]
+fn a_tree_outlives_a_change_of_who_may_read_it() -> Result<()> {
+    let (_, fs) = over("");
+    let walker = Walker::new(&fs);
+    let archive = walker.write_file(b"/x.tar", &tarred(&[("a", b"alpha")]), 0o644)?;
+    let root = walker.resolve(b"/x.tar@tree")?;
+    let file = walker.resolve(b"/x.tar@tree/a")?;
+    for (perm, seen) in [(0o600, 0o500), (0o640, 0o550)] {
+        let set = SetAttr { perm: Some(perm), ..SetAttr::default() };
+        fs.setattr(archive.ino(), &set)?;
+        assert_eq!(root.stat()?.perm, seen);
+        assert!(names(&fs, root.ino()).contains(&"a".to_owned()));
+        assert_eq!(file.read_all()?, b"alpha");
+    }
+    // Once the archive has changed, its name leads to another.
+    assert_eq!(fs.name_lifetime(root.ino()), Some(std::time::Duration::ZERO));
+    walker.write_file(b"/x.tar", &tarred(&[("b", b"beta")]), 0o644)?;
+    assert!(matches!(file.read_all(), Err(Error::Stale(_))));
+    assert_eq!(walker.read_file(b"/x.tar@tree/b")?, b"beta");
     Ok(())
 }

@@ -8,8 +8,8 @@ use weft_transform::{
     TransformFs, TransformOptions, link_content,
 };
 use weft_vfs::{
-    DirCursor, Error, FileSystem, Ino, Invalidate, MemFs, OpenFlags, RenameFlags, Result, Walker,
-    XattrSet,
+    DirCursor, Error, FileSystem, Ino, Invalidate, MemFs, OpenFlags, RenameFlags, Result, SetAttr,
+    Walker, XattrSet,
 };
 
 use crate::common::{Random, network, registry};
@@ -197,6 +197,8 @@ fn links_lead_to_their_base() -> Result<()> {
     let dangling = walker.resolve(b"/links/up")?;
     assert_eq!(dangling.read_all().expect_err("no base").errno(), 2);
     walker.write_file(b"/data/words", b"again", 0o644)?;
+    let opened = fs.open(dangling.ino(), OpenFlags::READ);
+    assert!(matches!(opened, Err(Error::Stale(_))), "its permissions are others now");
     let opened = fs.open(dangling.ino(), OpenFlags::READ)?;
     fs.release(dangling.ino(), opened.handle)?;
     assert_eq!(dangling.read_all()?, b"AGAIN", "there again");
@@ -207,6 +209,47 @@ fn links_lead_to_their_base() -> Result<()> {
     }
     assert_eq!(walker.resolve(b"/c1.weftlink")?.read_all().expect_err("a circle").errno(), 40);
     Ok(())
+}
+
+/// Links that lead to each other are errors however often they are looked at, and whoever looks: a
+/// look locks a link and then its base.
+#[test]
+fn links_in_a_circle_are_errors_again_and_again() {
+    let (done, watch) = std::sync::mpsc::channel();
+    std::thread::spawn(move || {
+        let below = Arc::new(MemFs::new());
+        let fs = over(&below, "*.weftlink link\n");
+        for (link, base) in
+            [("a", "b"), ("b", "c"), ("c", "a"), ("p", "q"), ("q", "p"), ("own", "own")]
+        {
+            let body = link_content(&format!("{base}.weftlink"), &network("view: lower"));
+            let path = format!("/{link}.weftlink");
+            Walker::new(&*below).write_file(path.as_bytes(), body.as_bytes(), 0o644).unwrap();
+        }
+        // As a kernel does, who looks keeps what it has found.
+        let look = |links: &[&str]| {
+            let walker = Walker::new(&fs);
+            let names = links.iter().flat_map(|link| ["", "@upper"].map(|view| (link, view)));
+            let found: Vec<_> = names
+                .filter_map(|(link, view)| {
+                    walker.resolve(format!("/{link}.weftlink{view}").as_bytes()).ok()
+                })
+                .collect();
+            assert_eq!(found.len(), 2 * links.len(), "their names are there");
+            for node in found.iter().cycle().take(300) {
+                let _ = node.stat();
+                assert!(node.read_all().is_err(), "a circle has no content");
+            }
+        };
+        std::thread::scope(|scope| {
+            for links in [["a", "b", "c", "p", "q", "own"], ["q", "c", "own", "p", "b", "a"]] {
+                scope.spawn(move || look(&links));
+            }
+        });
+        done.send(()).unwrap();
+    });
+    let patience = Duration::from_secs(20);
+    assert!(watch.recv_timeout(patience).is_ok(), "a look at a circle stands still, or failed");
 }
 
 #[test]
@@ -232,6 +275,63 @@ fn a_link_does_not_lead_around_permissions() -> Result<()> {
     let shown = Walker::new(&fs).resolve(b"/mine")?;
     assert_eq!(shown.stat()?.perm, 0o400);
     assert_eq!(shown.read_all()?, b"SECRET");
+    Ok(())
+}
+
+/// A link to nothing has a mode of its own. Once its base is there, nobody opens it by that mode.
+#[test]
+fn a_link_to_nothing_is_not_opened_by_its_own_mode_once_there_is_something() -> Result<()> {
+    for name in [&b"/link"[..], b"/link@lower"] {
+        let below = Arc::new(MemFs::new());
+        let raw = Walker::new(&*below);
+        let content = link_content("secret", &network("view: upper"));
+        let link = raw.write_file(b"/link", content.as_bytes(), 0o644)?;
+        below.setxattr(link.ino(), NETWORK_ATTRIBUTE, LINK, XattrSet::Any)?;
+        let fs = over(&below, "");
+        let shown = Walker::new(&fs).resolve(name)?;
+        // The kernel asks who may read it, lets a reader in, and opens it for the reader.
+        assert_eq!(shown.stat()?.perm & 0o444, 0o444, "to nothing yet");
+        raw.write_file(b"/secret", b"secret", 0o600)?;
+        let opened = fs.open(shown.ino(), OpenFlags::READ);
+        assert!(matches!(opened, Err(Error::Stale(_))), "asked about nothing");
+        // A reader who asks again learns what there is now.
+        assert_eq!(shown.stat()?.perm, 0o400);
+        let opened = fs.open(shown.ino(), OpenFlags::READ)?;
+        fs.release(shown.ino(), opened.handle)?;
+    }
+    Ok(())
+}
+
+/// A kernel throws away attributes that it asked for before such a notice and has after it, and
+/// decides by those that it knew.
+#[test]
+fn who_asks_for_the_permissions_of_a_link_gets_no_notice_with_them() -> Result<()> {
+    let below = Arc::new(MemFs::new());
+    let fs = over(&below, "");
+    let walker = Walker::new(&fs);
+    let chmod =
+        |ino, perm| fs.setattr(ino, &SetAttr { perm: Some(perm), ..SetAttr::default() }).map(drop);
+    let shut = walker.mkdir(b"/shut", 0o755)?;
+    walker.write_file(b"/shut/words", b"words", 0o644)?;
+    let content = link_content("shut/words", &network("view: upper"));
+    let link = walker.write_file(b"/link", content.as_bytes(), 0o644)?;
+    fs.setxattr(link.ino(), NETWORK_ATTRIBUTE, LINK, XattrSet::Any)?;
+    let view = walker.resolve(b"/link@lower")?;
+    let sink = Arc::new(Announced::default());
+    fs.set_invalidate(sink.clone());
+    for (perm, seen) in [(0o700, 0o400), (0o755, 0o444), (0o750, 0o440)] {
+        chmod(shut.ino(), perm)?;
+        assert_eq!((link.stat()?.perm, view.stat()?.perm), (seen, seen));
+        assert_eq!(fs.attr_lifetime(link.ino()), Some(Duration::ZERO));
+        assert_eq!(fs.attr_lifetime(view.ino()), Some(Duration::ZERO));
+        let opened = fs.open(link.ino(), OpenFlags::READ)?;
+        fs.release(link.ino(), opened.handle)?;
+        // Between asking who may read it and opening it.
+        chmod(shut.ino(), if perm == 0o755 { 0o711 } else { 0o755 })?;
+        let opened = fs.open(link.ino(), OpenFlags::READ);
+        assert_eq!(matches!(opened, Err(Error::Stale(_))), perm != 0o755);
+    }
+    assert_eq!(sink.0.lock().expect("announced").0, []);
     Ok(())
 }
 

@@ -1,28 +1,130 @@
-//! What programs are kept from, as far as the kernel can: writing files, the network, and system
-//! calls that no filter needs and that attacks on kernels begin with.
+//! What programs are kept from, as far as the kernel can: files that nobody named, writing, the
+//! network, other processes, and system calls that no filter needs and that attacks on kernels begin
+//! with.
+//!
+//! Entering name spaces is done in the child, between fork and exec, where a thread is alone in its
+//! process: `unsafe`, as only what allocates nothing and takes no lock may run there.
 
 use std::collections::BTreeMap;
+use std::os::unix::process::CommandExt;
+use std::path::{Path, PathBuf};
+use std::process::Command;
 
 use landlock::{
-    ABI, Access, AccessFs, AccessNet, Ruleset, RulesetAttr, RulesetCreatedAttr, path_beneath_rules,
+    ABI, Access, AccessFs, AccessNet, Ruleset, RulesetAttr, RulesetCreatedAttr, Scope,
+    path_beneath_rules,
 };
+use rustix::thread::UnshareFlags;
 use seccompiler::{BpfProgram, SeccompAction, SeccompFilter};
 
-/// Confines this thread, and all that it starts.
-pub(super) fn this_thread() {
-    let writes = AccessFs::from_write(ABI::V5);
+/// What any program reads: itself, its libraries, and what says how text and time are written.
+const SYSTEM: &[&str] = &[
+    "/usr",
+    "/bin",
+    "/sbin",
+    "/lib",
+    "/lib32",
+    "/lib64",
+    "/libx32",
+    "/nix/store",
+    "/gnu/store",
+    "/etc/alternatives",
+    "/etc/ld.so.cache",
+    "/etc/ld.so.conf",
+    "/etc/ld.so.conf.d",
+    "/etc/ld.so.preload",
+    "/etc/locale.alias",
+    "/etc/localtime",
+    "/etc/magic",
+    "/etc/mime.types",
+    "/etc/perl",
+    "/etc/python3",
+    "/dev/full",
+    "/dev/null",
+    "/dev/random",
+    "/dev/urandom",
+    "/dev/zero",
+];
+
+/// Variables that a program has of this process's.
+const VARIABLES: &[&str] = &["PATH", "LANG", "LANGUAGE", "TZ"];
+
+/// The absolute paths that a command names, and where programs are looked for.
+fn named(command: &str) -> Vec<PathBuf> {
+    let separates = |c: char| c.is_whitespace() || "'\"`=;|&()<>,:".contains(c);
+    let words = command.split(separates).map(Path::new);
+    let words = words.filter(|word| word.is_absolute() && word.parent().is_some());
+    let path = std::env::var_os("PATH").unwrap_or_default();
+    let path = std::env::split_paths(&path).filter(|dir| dir.is_absolute());
+    words.map(Path::to_owned).chain(path.filter(|dir| dir.parent().is_some())).collect()
+}
+
+/// Confines this thread, and all that it starts, to what `command` names.
+pub(super) fn this_thread(command: &str) {
+    let (reads, all) = (AccessFs::from_read(ABI::V5), AccessFs::from_all(ABI::V5));
     let restricted = Ruleset::default()
-        .handle_access(writes)
+        .handle_access(all)
         .and_then(|ruleset| ruleset.handle_access(AccessNet::from_all(ABI::V5)))
+        .and_then(|ruleset| ruleset.scope(Scope::from_all(ABI::V6)))
         .and_then(Ruleset::create)
-        .and_then(|ruleset| ruleset.add_rules(path_beneath_rules(["/dev/null"], writes)))
+        .and_then(|ruleset| ruleset.add_rules(path_beneath_rules(SYSTEM, reads)))
+        .and_then(|ruleset| ruleset.add_rules(path_beneath_rules(named(command), reads)))
+        .and_then(|ruleset| ruleset.add_rules(path_beneath_rules(["/dev/null"], all)))
         .and_then(landlock::RulesetCreated::restrict_self);
     if let Err(e) = restricted {
         tracing::warn!("a program runs without Landlock: {e}");
     }
-    if let Err(e) = system_calls() {
-        tracing::warn!("a program runs without a filter of system calls: {e}");
-    }
+}
+
+/// Gives a command an environment without what is this process's alone, name spaces of its own, where
+/// it has no capabilities and sees no other processes, and a filter of system calls.
+pub(super) fn command(command: &mut Command) {
+    let kept = std::env::vars_os().filter(|(name, _)| {
+        let name = name.to_string_lossy();
+        VARIABLES.contains(&&*name) || name.starts_with("LC_")
+    });
+    let kept: Vec<_> = kept.collect();
+    command.env_clear().envs(kept).env("HOME", "/");
+    let filter = match system_calls() {
+        Ok(filter) => Some(filter),
+        Err(e) => {
+            tracing::warn!("a program runs without a filter of system calls: {e}");
+            None
+        }
+    };
+    let enter = move || {
+        let apart = UnshareFlags::NEWPID
+            | UnshareFlags::NEWNET
+            | UnshareFlags::NEWIPC
+            | UnshareFlags::NEWUTS;
+        // SAFETY: no descriptors are shared or unshared.
+        let unshare = |flags| unsafe { rustix::thread::unshare_unsafe(flags) };
+        // Without name spaces of users root has the others all the same.
+        if unshare(apart | UnshareFlags::NEWUSER).is_err() && unshare(apart).is_ok() {
+            drop_capabilities()?;
+        }
+        match &filter {
+            Some(filter) => {
+                seccompiler::apply_filter(filter).map_err(|_| std::io::ErrorKind::Other.into())
+            }
+            None => Ok(()),
+        }
+    };
+    // SAFETY: nothing but system calls is made, none of which allocates or takes a lock.
+    unsafe { command.pre_exec(enter) };
+}
+
+/// None are had, and none come with being root.
+fn drop_capabilities() -> std::io::Result<()> {
+    use rustix::thread::{
+        CapabilitiesSecureBits, CapabilitySet, CapabilitySets, set_capabilities,
+        set_capabilities_secure_bits,
+    };
+    let none = CapabilitySet::empty();
+    let bits = CapabilitiesSecureBits::NO_ROOT | CapabilitiesSecureBits::NO_ROOT_LOCKED;
+    set_capabilities_secure_bits(bits)?;
+    set_capabilities(None, CapabilitySets { effective: none, permitted: none, inheritable: none })?;
+    Ok(())
 }
 
 /// System calls that fail with `EPERM`.
@@ -30,6 +132,20 @@ const REFUSED: &[libc::c_long] = &[
     // The network: Landlock knows TCP only.
     libc::SYS_socket,
     libc::SYS_socketpair,
+    // What files are, which Landlock leaves alone.
+    libc::SYS_fchmod,
+    libc::SYS_fchmodat,
+    libc::SYS_fchmodat2,
+    libc::SYS_fchown,
+    libc::SYS_fchownat,
+    libc::SYS_utimensat,
+    libc::SYS_setxattr,
+    libc::SYS_lsetxattr,
+    libc::SYS_fsetxattr,
+    libc::SYS_removexattr,
+    libc::SYS_lremovexattr,
+    libc::SYS_fremovexattr,
+    libc::SYS_open_by_handle_at,
     // Other processes.
     libc::SYS_ptrace,
     libc::SYS_process_vm_readv,
@@ -70,11 +186,43 @@ const REFUSED: &[libc::c_long] = &[
     libc::SYS_quotactl,
 ];
 
-fn system_calls() -> Result<(), seccompiler::Error> {
-    let rules: BTreeMap<i64, Vec<_>> = REFUSED.iter().map(|call| (*call, Vec::new())).collect();
+/// Those of them that newer machines do not have.
+#[cfg(target_arch = "x86_64")]
+const REFUSED_OLD: &[libc::c_long] = &[
+    libc::SYS_chmod,
+    libc::SYS_chown,
+    libc::SYS_lchown,
+    libc::SYS_utime,
+    libc::SYS_utimes,
+    libc::SYS_futimesat,
+];
+#[cfg(not(target_arch = "x86_64"))]
+const REFUSED_OLD: &[libc::c_long] = &[];
+
+fn system_calls() -> Result<BpfProgram, seccompiler::Error> {
+    let refused = REFUSED.iter().chain(REFUSED_OLD);
+    let rules: BTreeMap<i64, Vec<_>> = refused.map(|call| (*call, Vec::new())).collect();
     let refuse = SeccompAction::Errno(libc::EPERM.unsigned_abs());
     let arch = std::env::consts::ARCH.try_into()?;
     let filter = SeccompFilter::new(rules, SeccompAction::Allow, refuse, arch)?;
-    let program: BpfProgram = filter.try_into()?;
-    seccompiler::apply_filter(&program)
+    Ok(filter.try_into()?)
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn a_command_names_what_it_reads() {
+        let path = std::env::var_os("PATH").unwrap_or_default();
+        let all = named("cd / && jq -f '/srv/filters/x.jq' --arg=/opt/a </tmp/b; sed s/a/b/ rel/c");
+        let named: Vec<_> = all
+            .iter()
+            .filter(|named| !std::env::split_paths(&path).any(|dir| dir == **named))
+            .collect();
+        assert_eq!(
+            named,
+            ["/srv/filters/x.jq", "/opt/a", "/tmp/b"].map(Path::new).iter().collect::<Vec<_>>()
+        );
+    }
 }

@@ -2,8 +2,9 @@
 //!
 //! Programs are named by whoever opens the tree, and not by the rules in it: a tree from somewhere
 //! else must not run commands here. A process gets no privileges, limits of memory and
-//! descriptors, and, where the kernel has them, Landlock and a filter of system calls: no way to
-//! write files or to reach the network ([`confine`]). A process that goes past its deadline is
+//! descriptors, and, where the kernel has them, name spaces of its own, Landlock and a filter of system
+//! calls: no way to write files, to read what its command does not name, to see other processes or to
+//! reach the network ([`confine`]). A process that goes past its deadline is
 //! killed with all that it started. What it says on standard error is read, kept up to 4 KiB, and
 //! told when it fails.
 //!
@@ -136,7 +137,6 @@ impl StreamCodec for Exec {
 
 #[cfg(test)]
 mod tests {
-    use std::process::Command;
     use std::time::{Duration, Instant};
 
     use super::*;
@@ -184,13 +184,63 @@ mod tests {
         let flood = fails("head -c 50000000 /dev/zero >&2; exit 1", b"");
         assert!(flood.len() < 10_000);
         assert!(fails("no-such-program-anywhere", b"").contains("127"));
-        // What it started is gone with it.
-        let marker = format!("999{}", std::process::id());
-        assert!(fails(&format!("sleep {marker} & cat; wait"), b"").contains("no answer"));
-        let there = Command::new("pgrep").args(["-f", &format!("sleep {marker}")]).output();
-        if let Ok(there) = there {
-            assert!(there.stdout.is_empty(), "left behind");
+        // What it started is gone with it, whatever it made of itself.
+        for (nr, how) in
+            ["sleep", "setsid sleep", "nohup setsid -f sleep", "setsid setsid -f sleep"]
+                .iter()
+                .enumerate()
+        {
+            let marker = format!("99{nr}{}", std::process::id());
+            let command = format!("{how} {marker} & sleep 1000; wait");
+            assert!(fails(&command, b"").contains("no answer"), "{how}");
+            assert!(!runs_somewhere(&marker), "{how}: left behind");
+            // Also when the program itself ends as it should.
+            let command = format!("{how} {marker} >/dev/null 2>&1 & sleep 0.1; cat");
+            assert_eq!(through(&command, 9000, b"text").1, b"text", "{how}");
+            assert!(!runs_somewhere(&marker), "{how}: left behind by one that ended");
         }
+    }
+
+    /// Whether a process has this word among its arguments, but for shells that are about to start it.
+    fn runs_somewhere(word: &str) -> bool {
+        let pids = std::fs::read_dir("/proc").expect("processes").flatten();
+        let lines = pids.filter_map(|pid| std::fs::read(pid.path().join("cmdline")).ok());
+        lines.map(|line| String::from_utf8_lossy(&line).into_owned()).any(|line| {
+            let mut words = line.split('\0');
+            words.next() == Some("sleep") && words.any(|there| there == word)
+        })
+    }
+
+    /// What a program learns and does of what is not its own.
+    #[test]
+    fn programs_see_what_they_are_given_and_no_more() {
+        let dir = tempfile::tempdir().expect("a directory");
+        let key = dir.path().join("key");
+        std::fs::write(&key, "the secret of a key").expect("a file");
+        let hidden = key.display().to_string();
+        // The command names no part of the path, which it puts together.
+        let (start, end) = hidden.split_at(hidden.len() / 2);
+        let says = |command: &str| {
+            let (_, out) = through(command, 9000, format!("{start}{end}").as_bytes());
+            String::from_utf8_lossy(&out).trim().to_owned()
+        };
+        assert_eq!(says("read p; cat \"$p\" 2>/dev/null; echo ."), ".", "a file nobody named");
+        assert_eq!(says("read p; ls \"${p%/key}\" 2>/dev/null; echo ."), ".", "a directory");
+        assert_eq!(says(&format!("cat {hidden}")), "the secret of a key", "one that is named");
+        for change in ["chmod 777", "touch", "chown 1", "setfattr -n user.x -v y", "truncate -s 0"]
+        {
+            says(&format!("{change} {hidden} 2>/dev/null; echo ."));
+        }
+        let found = std::fs::metadata(&key).expect("there");
+        let mode = std::os::unix::fs::PermissionsExt::mode(&found.permissions());
+        assert!(mode & 0o777 != 0o777 && found.len() == 19);
+        assert_eq!(says("cat /proc/*/environ 2>/dev/null | tr -d '\\0'; echo ."), ".");
+        assert!(std::env::var_os("CARGO_MANIFEST_DIR").is_some());
+        assert!(!says("env").contains("CARGO"), "the environment is not this process's");
+        let ours = std::process::id();
+        assert_eq!(says(&format!("kill -0 {ours} 2>/dev/null && echo reached; echo .")), ".");
+        let capabilities = "perl -ne 'print $1 if /^CapEff:\\s*(\\w+)/' /proc/self/status; echo .";
+        assert!(["0000000000000000.", "."].contains(&&*says(capabilities)));
     }
 
     #[test]
@@ -266,7 +316,8 @@ mod tests {
         // It answers with its number, in as many bytes as it was asked for, and dies after three.
         let command = perl(
             "blocks",
-            "exit 1 if $k eq 'f' && $count++ == 3; $d = substr($d, 0, 8) . sprintf('%08d', $$)",
+            "exit 1 if $k eq 'f' && $count++ == 3; $id = sprintf('%08d', rand(1e8)) unless $id;
+             $d = substr($d, 0, 8) . $id",
         );
         let network = living(&command, "view: exec program=p mode=blocks");
         let numbers: Vec<Vec<u8>> = (0..7)

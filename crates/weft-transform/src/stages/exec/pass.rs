@@ -10,7 +10,7 @@ use std::time::{Duration, Instant};
 
 use rustix::process::{Signal, WaitId, WaitIdOptions, kill_process_group, waitid};
 
-use super::process::{COMPLAINT_BYTES, Process};
+use super::process::{COMPLAINT_BYTES, Process, ended_with};
 use super::{Exec, failure};
 use crate::{Error, Result, STEP_BYTES, Stream};
 
@@ -121,7 +121,11 @@ impl Pass {
         }
         let _ = kill_process_group(pid, Signal::KILL);
         let status = self.process.wait()?;
-        if status.success() { Ok(true) } else { Err(self.failed(&format!("ended with {status}"))) }
+        if status.success() {
+            Ok(true)
+        } else {
+            Err(self.failed(&format!("ended with {}", ended_with(status))))
+        }
     }
 }
 
