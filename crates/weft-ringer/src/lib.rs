@@ -91,6 +91,8 @@
 
 #[cfg(feature = "archive")]
 pub mod archive;
+#[cfg(all(feature = "net", feature = "sqlite"))]
+pub mod backup;
 mod block_map;
 pub mod client;
 mod encryption;

@@ -18,7 +18,7 @@ use crate::wire::{Entry, RequestBody};
 pub(super) struct Waiting {
     pub(super) call: Call,
     /// Leases kept for it while it waits for others.
-    pub(super) pinned: BTreeSet<RnodeId>,
+    pub(super) pins: Pins,
     /// Of a `Sync`: up to which change, and the last that had been given up when it began.
     sync_to: Option<(Seq, Seq)>,
     /// The server was asked to decide.
@@ -36,7 +36,7 @@ impl Waiting {
     pub(super) fn new(call: Call) -> Self {
         Self {
             call,
-            pinned: BTreeSet::new(),
+            pins: Pins::default(),
             sync_to: None,
             asked: false,
             blocked: None,
@@ -46,15 +46,53 @@ impl Waiting {
     }
 }
 
-impl Need {
-    /// Which of the leases that were `seen` may be kept while this is waited for. Who waits for
-    /// another client keeps only what has a smaller number than what it waits for: no circle of
-    /// clients can do that. The server's answers wait for nobody.
-    pub(super) fn pins(&self, mut seen: BTreeSet<RnodeId>) -> BTreeSet<RnodeId> {
-        if let Self::Lease(id, ..) = self {
-            seen.retain(|s| s < id);
+/// The leases that one call, or one change that is made again, keeps while it waits for others.
+///
+/// Invariants:
+/// - While a lease is waited for, those with smaller numbers are pinned and no others. So no circle of
+///   clients can wait for each other, each for what the next one keeps.
+/// - What an attempt found to be needed stays needed by the later ones, also where they end before they
+///   look at it. So each wait gains a lease that only a wait for a smaller one can lose, and the call ends.
+///   (An attempt looks at leases in an order of its own: a link looks at the file, then at the directory. Were
+///   a directory with the smaller number let go while the file is waited for, two clients could take both
+///   leases from each other, one after the other, for ever.)
+#[derive(Debug, Default)]
+pub(super) struct Pins {
+    needed: BTreeSet<RnodeId>,
+    pinned: BTreeSet<RnodeId>,
+}
+
+impl Pins {
+    /// An attempt has `seen` these leases, and ended for want of something. The server's answers wait for
+    /// no client: while they are waited for everything is pinned.
+    pub(super) fn wait_for(&mut self, need: &Need, seen: BTreeSet<RnodeId>) {
+        self.needed.extend(seen);
+        self.pinned = match need {
+            Need::Names(..) => self.needed.clone(),
+            Need::Lease(id, ..) => {
+                self.needed.insert(*id);
+                self.needed.range(..*id).copied().collect()
+            }
+        };
+        debug_assert!(self.is_ordered(need), "{need:?} is waited for with {:?}", self.pinned);
+    }
+
+    /// Whether nothing is pinned that `need` would have to come before.
+    fn is_ordered(&self, need: &Need) -> bool {
+        match need {
+            Need::Names(..) => true,
+            Need::Lease(id, ..) => self.pinned.iter().all(|pinned| pinned < id),
         }
-        seen
+    }
+
+    /// Nothing is kept any more.
+    pub(super) fn clear(&mut self) {
+        *self = Self::default();
+    }
+
+    /// The leases that are kept.
+    pub(super) fn pinned(&self) -> &BTreeSet<RnodeId> {
+        &self.pinned
     }
 }
 
@@ -119,7 +157,8 @@ impl Client {
             Tried::Decide(logged, pinned) => {
                 self.log_change(now, *logged, Some((id, pinned)));
                 if let Some(waiting) = self.calls.get_mut(&id) {
-                    (waiting.asked, waiting.pinned) = (true, BTreeSet::new());
+                    waiting.asked = true;
+                    waiting.pins.clear();
                 }
             }
             Tried::Wait => {
@@ -134,7 +173,7 @@ impl Client {
         match call {
             Call::Sync => self.try_sync(id),
             Call::Evict { id } => {
-                let pinned = self.calls.values().any(|w| w.pinned.contains(id))
+                let pinned = self.calls.values().any(|w| w.pins.pinned().contains(id))
                     || self.log.pinned().any(|p| p == id);
                 if !pinned && self.session.is_active() && self.is_clean(*id) {
                     let lease = self.cache.leases.get_mut(id);
@@ -194,7 +233,7 @@ impl Client {
 
     fn try_read(&mut self, now: Moment, id: CallId, call: &Call) -> Tried {
         let Some(waiting) = self.calls.get(&id) else { return Tried::Wait };
-        let sight = Sight::new(&self.cache, &waiting.pinned, false);
+        let sight = Sight::new(&self.cache, waiting.pins.pinned(), false);
         let result = match call {
             Call::Lookup { dir, name } => sight.dirent(*dir, name).map(Outcome::Found),
             Call::Get { id } => sight.rnode(*id).map(|r| Outcome::Rnode(Box::new(r))),
@@ -232,7 +271,7 @@ impl Client {
         if_version: Option<(RnodeId, crate::types::Version)>,
     ) -> Tried {
         let Some(waiting) = self.calls.get(&id) else { return Tried::Wait };
-        let mut sight = Sight::new(&self.cache, &waiting.pinned, true);
+        let mut sight = Sight::new(&self.cache, waiting.pins.pinned(), true);
         let as_expected = if_version.map_or(Ok(true), |(id, version)| {
             sight.claim(id)?;
             Ok(sight.rnode(id)?.version == version)
@@ -305,7 +344,7 @@ impl Client {
             }
             Stop::Need(need) => {
                 if let Some(waiting) = self.calls.get_mut(&id) {
-                    waiting.pinned = need.pins(seen);
+                    waiting.pins.wait_for(&need, seen);
                 }
                 self.ask_for(now, need);
                 Tried::Wait

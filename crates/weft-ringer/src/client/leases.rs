@@ -3,8 +3,8 @@
 
 use std::collections::BTreeSet;
 
-use super::Client;
 use super::cache::{Lease, State};
+use super::{Client, ClientAction};
 use crate::rnode::{Holders, Rnode};
 use crate::types::{Mode, RnodeId, Seq, Token};
 use crate::wire::{Entry, RequestBody};
@@ -87,8 +87,13 @@ impl Client {
         let leases = &self.cache.leases;
         let pending = |id: &RnodeId| leases.get(id).is_some_and(|l| l.recall.is_some());
         self.cache.recalled.retain(pending);
-        let pinned: BTreeSet<RnodeId> =
-            self.calls.values().flat_map(|c| &c.pinned).chain(self.log.pinned()).copied().collect();
+        let pinned: BTreeSet<RnodeId> = self
+            .calls
+            .values()
+            .flat_map(|c| c.pins.pinned())
+            .chain(self.log.pinned())
+            .copied()
+            .collect();
         let mut ready = Vec::new();
         for id in &self.cache.recalled {
             let Some(lease) = self.cache.leases.get(id).filter(|_| !pinned.contains(id)) else {
@@ -112,6 +117,9 @@ impl Client {
         let Some(lease) = self.cache.leases.get_mut(&id) else { return };
         let Some(to) = lease.recall.take() else { return };
         let (token, left) = (lease.token, to.map(|to| to.min(lease.mode)));
+        if lease.state.is_some() && left.is_none_or(|mode| mode < Mode::Read) {
+            self.out.push(ClientAction::Lost { rnode: id });
+        }
         match left {
             Some(mode) => {
                 lease.mode = mode;

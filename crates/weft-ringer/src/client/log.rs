@@ -12,6 +12,7 @@
 use std::collections::{BTreeMap, BTreeSet, VecDeque};
 
 use super::cache::{Sight, Stop};
+use super::calls::Pins;
 use super::open::{Wrote, open_in, seal};
 use super::{CallId, Client, ClientAction, Conflict, JournalRecord, Outcome};
 use crate::error::Refusal;
@@ -48,8 +49,8 @@ pub(super) struct Log {
     hold: Moment,
     /// The last change that was given up.
     pub(super) given_up: Seq,
-    /// Leases that the change being adopted has pinned.
-    adopting: BTreeSet<RnodeId>,
+    /// The leases of the change being adopted.
+    adopting: Pins,
     /// Of states after changes that were made again on another state: what they are now.
     remade: BTreeMap<(RnodeId, Version), Version>,
 }
@@ -150,7 +151,7 @@ impl Log {
     /// The leases that changes on their way to a decision need.
     pub(super) fn pinned(&self) -> impl Iterator<Item = &RnodeId> {
         let decided = self.pending.iter().filter_map(|p| p.decides.as_ref());
-        decided.flat_map(|(_, pinned)| pinned).chain(&self.adopting)
+        decided.flat_map(|(_, pinned)| pinned).chain(self.adopting.pinned())
     }
 
     /// Whether new changes must wait: the state they would be made on is not settled.
@@ -223,7 +224,7 @@ impl Client {
         }
         while let Some(at) = self.log.pending.iter().position(|p| !p.adopted) {
             let logged = self.log.pending[at].logged.clone();
-            let sight = Sight::new(&self.cache, &self.log.adopting, true);
+            let sight = Sight::new(&self.cache, self.log.adopting.pinned(), true);
             let result = execute(&logged.op, logged.mark(), &sight);
             let result = match result {
                 Ok(effects) if same(&effects.base, &logged.base) => Ok(Some((effects, None))),
@@ -260,7 +261,7 @@ impl Client {
                 // Nobody waits for the decision any more.
                 Err(Stop::Server) => Refusal::Fenced,
                 Err(Stop::Need(need)) => {
-                    self.log.adopting = need.pins(seen);
+                    self.log.adopting.wait_for(&need, seen);
                     self.ask_for(now, need);
                     return;
                 }
@@ -302,9 +303,14 @@ impl Client {
     }
 
     /// The epoch is over: what is left of the log is to be made again.
+    ///
+    /// No lease is left, and calls come after what is made again: they keep none meanwhile.
     pub(super) fn disown_log(&mut self) {
         self.log.sent = None;
         self.log.adopting.clear();
+        for waiting in self.calls.values_mut() {
+            waiting.pins.clear();
+        }
         let mut undecided = Vec::new();
         self.log.pending.retain_mut(|p| {
             p.adopted = false;
@@ -408,6 +414,7 @@ impl Client {
                 let held: Vec<_> = std::mem::take(&mut self.cache.leases).into_iter().collect();
                 for (id, lease) in held {
                     self.send_lower(id, lease.token, None);
+                    self.out.push(ClientAction::Lost { rnode: id });
                 }
                 self.forget_named();
                 self.outstanding.retain(|_, o| !matches!(o.body, RequestBody::Acquire { .. }));

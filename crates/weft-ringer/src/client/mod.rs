@@ -8,8 +8,9 @@
 //! - Nothing is answered after the epoch's end by this client's clock.
 //! - A lease is lowered when every change under it has been carried out by the server, and before
 //!   the server is told.
-//! - A call that waits for a lease has *pinned* those leases it needs that have smaller numbers, and
-//!   no others. So two clients never wait for each other.
+//! - Leases that a call needs together are kept in the order of their rnodes' numbers: one that waits for a
+//!   lease has *pinned* those it needs that have smaller numbers, and no others. So no clients wait for each
+//!   other in a circle, and none take leases from each other for ever (`calls::Pins`).
 //! - A change is in the journal before its call is answered.
 //!
 //! Those of blocks that are being written are in `open`.
@@ -295,6 +296,12 @@ pub enum ClientAction {
     },
     /// Keep for the user to settle.
     Conflict(Conflict),
+    /// What an rnode is may change from here on without this client: what a front has cached of it is no
+    /// longer sure.
+    Lost {
+        /// Which.
+        rnode: RnodeId,
+    },
     /// Store all open blocks of a file, and tell: each with [`ClientEvent::Sealed`]. Comes again until
     /// that is done.
     Seal {

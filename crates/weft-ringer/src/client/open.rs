@@ -249,7 +249,7 @@ impl Client {
             return Tried::Wait;
         };
         let (id, kill_privileges) = (*id, false);
-        let sight = Sight::new(&self.cache, &waiting.pinned, true);
+        let sight = Sight::new(&self.cache, waiting.pins.pinned(), true);
         let (epoch, seq) = (self.session.epoch, Seq(self.log.last().0 + 1));
         let mark = Mark { stamp: wall, epoch, seq };
         let mut op =

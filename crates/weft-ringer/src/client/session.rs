@@ -111,14 +111,11 @@ impl Client {
             self.committed(welcome.applied, welcome.refused);
         } else {
             self.session.ends = sent.after(welcome.lasts_micros);
-            self.cache.leases.clear();
+            self.lose_leases();
             self.cache.denied.clear();
             self.listings.clear();
             self.locks.forget();
             self.outstanding.clear();
-            for waiting in self.calls.values_mut() {
-                waiting.pinned.clear();
-            }
             self.log_carried_out(welcome);
             self.disown_log();
         }
@@ -132,6 +129,13 @@ impl Client {
         } else {
             self.resend_all(now);
         }
+    }
+
+    /// Gives up all leases, which no longer count.
+    pub(super) fn lose_leases(&mut self) {
+        let lost = std::mem::take(&mut self.cache.leases).into_iter();
+        let lost = lost.filter(|(_, lease)| lease.state.is_some());
+        self.out.extend(lost.map(|(rnode, _)| ClientAction::Lost { rnode }));
     }
 
     /// What the last epoch got through is not made again.

@@ -237,10 +237,11 @@ impl Live {
         hash: &BlockHash,
         holders: &Holders,
     ) -> Result<Vec<u8>, String> {
-        let mut said = match self.engine.peers.fetch(id, hash, holders) {
-            Ok(bytes) => return Ok(bytes),
-            Err(e) => e.to_string(),
-        };
+        let mut said =
+            match self.engine.peers.fetch(id, hash, holders, self.engine.options.patience) {
+                Ok(bytes) => return Ok(bytes),
+                Err(e) => e.to_string(),
+            };
         let archives = &self.engine.archives;
         let cell = self.engine.cell();
         let limit = READ_LIMIT.min(self.engine.options.patience);

@@ -3,9 +3,11 @@
 
 use weft_vfs::{Error, FileSystem, Ino, Result, XattrSet};
 
+use super::cells::CELLS_XATTR;
 use super::conflicts::CONFLICTS_XATTR;
 use super::encryption::{KEYS_XATTR, MEMBER_XATTR, SHARED_KEYS_XATTR, TRUSTED_XATTR};
 use super::fs::{Live, RingerFs};
+use super::scrubbing::SCRUB_XATTR;
 use crate::client::{Call, Outcome};
 use crate::encryption::{ENCRYPTION_XATTR, SHARES_XATTR};
 use crate::error::Refusal;
@@ -76,9 +78,33 @@ impl Live {
             }
         }
     }
+
+    /// Removes an attribute, or the pin.
+    pub(super) fn remove_attribute(&self, id: RnodeId, name: &[u8]) -> Result<()> {
+        if name == PIN_XATTR {
+            return self.pin(id, false);
+        }
+        self.get(id)?;
+        self.apply(Op::RemoveXattr { id, name: Bytes(name.to_vec()) }, id)?;
+        Ok(())
+    }
 }
 
 impl RingerFs {
+    /// Whether an attribute tells what the permissions of `ino` do not decide: of the mount, its keys and its
+    /// conflicts, or of files below a directory, also such as only others may look at.
+    pub(super) fn is_of_owner(&self, ino: Ino, name: &[u8]) -> bool {
+        match name {
+            CONFLICTS_XATTR | STORE_XATTR | SCRUB_XATTR | KEYS_XATTR | SHARED_KEYS_XATTR
+            | MEMBER_XATTR | TRUSTED_XATTR | SHARES_XATTR | PIN_XATTR | CELLS_XATTR => true,
+            // What a file was, whoever may use it may see and bring back.
+            HISTORY_XATTR | RESTORE_XATTR => {
+                self.live.get(RnodeId(ino.0)).is_ok_and(|rnode| rnode.is_dir())
+            }
+            _ => false,
+        }
+    }
+
     /// The value of an attribute that is not kept with the file; `None` for any other.
     pub(super) fn told(&self, ino: Ino, name: &[u8]) -> Option<Result<Vec<u8>>> {
         let (live, id) = (&self.live, RnodeId(ino.0));
@@ -86,6 +112,7 @@ impl RingerFs {
         Some(match name {
             CONFLICTS_XATTR if is_root => Ok(self.list_conflicts()),
             STORE_XATTR if is_root => Ok(live.describe_store()),
+            SCRUB_XATTR if is_root => Ok(live.describe_scrub()),
             HOLDERS_XATTR => live.list_holders(id),
             HISTORY_XATTR => live.list_history(id),
             SNAPSHOTS_XATTR => live.list_snapshots(id),
@@ -105,6 +132,7 @@ impl RingerFs {
         let id = RnodeId(ino.0);
         Some(match name {
             CONFLICTS_XATTR if ino == self.root() => self.settle_conflict(value),
+            SCRUB_XATTR if ino == self.root() => self.start_scrub(value),
             PIN_XATTR => self.live.get(id).and_then(|_| self.live.pin(id, true)),
             RESTORE_XATTR => self.restore_from(ino, value),
             SNAPSHOTS_XATTR => self.live.change_snapshots(id, value),

@@ -6,55 +6,32 @@
 //! cache/RNODE/HASH   fetched from others, and removed when room is needed
 //! kept/RNODE/HASH    of a conflict that is not settled yet
 //! open/NAME          what a block was before it was opened to be written: its second name
+//! room/NAME          room for a block that is open (see `room`)
+//! spare              room for what is small
 //! new/N              on its way to one of them
 //! ```
 //!
 //! Two files with the same bytes have two blocks: so a file's blocks are removed without asking
 //! about others. A block has its name only when it is whole.
+//!
+//! What a disk returns is not believed: nothing is read from a block that was not checked against its hash
+//! since the kernel read it (see `verified`).
 
 use std::collections::{BTreeMap, HashMap};
-use std::fs::{self, File};
+use std::fs::{self, File, OpenOptions};
 use std::io::{self, Write};
 use std::os::unix::fs::FileExt;
 use std::path::{Path, PathBuf};
 use std::sync::atomic::{AtomicU64, Ordering};
 use std::sync::{Mutex, MutexGuard, PoisonError};
 
+use super::durable::sync_all;
+use super::fetched::{Fetched, Key};
+use super::room::{Spare, allocate, private, private_dir, rounded};
+use super::verified::{Stamp, Verified};
+use crate::encryption::ENCRYPTED_OVERHEAD_BYTES;
 use crate::rnode::{Block, STORED_MAX_BYTES};
 use crate::types::{BlockHash, RnodeId};
-
-type Key = (RnodeId, BlockHash);
-
-/// What was fetched, by when it was last used.
-#[derive(Debug, Default)]
-struct Fetched {
-    bytes: u64,
-    clock: u64,
-    used: HashMap<Key, (u64, u64)>,
-    oldest: BTreeMap<u64, Key>,
-}
-
-impl Fetched {
-    fn touch(&mut self, key: Key, len_bytes: Option<u64>) {
-        let known = self.used.get(&key).copied();
-        let Some(len_bytes) = len_bytes.or(known.map(|(_, len)| len)) else { return };
-        if let Some((at, len)) = known {
-            self.oldest.remove(&at);
-            self.bytes -= len;
-        }
-        self.clock += 1;
-        self.bytes += len_bytes;
-        self.used.insert(key, (self.clock, len_bytes));
-        self.oldest.insert(self.clock, key);
-    }
-
-    fn remove(&mut self, key: Key) {
-        if let Some((at, len)) = self.used.remove(&key) {
-            self.oldest.remove(&at);
-            self.bytes -= len;
-        }
-    }
-}
 
 /// The local store of a client.
 #[derive(Debug)]
@@ -67,6 +44,31 @@ pub(super) struct Blocks {
     unsynced: Mutex<Vec<PathBuf>>,
     /// The bytes of what stays.
     staying_bytes: AtomicU64,
+    verified: Verified,
+    spare: Spare,
+    /// The bytes allocated for each open block.
+    reserved: Mutex<HashMap<BlockHash, u64>>,
+}
+
+/// Where blocks are looked for, in this order.
+const KINDS: [&str; 4] = ["own", "copy", "cache", "kept"];
+
+/// What came of looking for a block.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub(super) enum Found {
+    /// It is here, and was checked.
+    Here,
+    Absent,
+    /// It is here with other bytes than it had, or cannot be read.
+    Damaged,
+}
+
+/// A block that was read to be checked.
+#[derive(Debug)]
+pub(super) struct Checked {
+    pub(super) len_bytes: u64,
+    /// What is wrong with it.
+    pub(super) damage: Option<String>,
 }
 
 /// The lengths of all blocks of one kind.
@@ -92,13 +94,13 @@ pub(super) fn hash(bytes: &[u8]) -> BlockHash {
 impl Blocks {
     /// Opens the store in `dir`, and makes it if there is none.
     pub(super) fn open(dir: &Path, cache_max_bytes: u64) -> io::Result<Self> {
-        for kind in ["own", "copy", "cache", "kept", "open"] {
-            fs::create_dir_all(dir.join(kind))?;
-        }
         let new = dir.join("new");
         match fs::remove_dir_all(&new) {
             Err(e) if e.kind() != io::ErrorKind::NotFound => return Err(e),
-            _ => fs::create_dir(&new)?,
+            _ => {}
+        }
+        for kind in ["own", "copy", "cache", "kept", "open", "room", "new"] {
+            private_dir(&dir.join(kind))?;
         }
         let mut fetched = Fetched::default();
         for rnode in fs::read_dir(dir.join("cache"))? {
@@ -121,6 +123,9 @@ impl Blocks {
             staying_bytes: AtomicU64::new(
                 bytes_of(&dir.join("own"))? + bytes_of(&dir.join("copy"))?,
             ),
+            verified: Verified::default(),
+            spare: Spare::new(dir.join("spare")),
+            reserved: Mutex::default(),
         })
     }
 
@@ -140,7 +145,7 @@ impl Blocks {
         bytes: &[u8],
     ) -> io::Result<PathBuf> {
         let path = self.path(kind, rnode, hash);
-        if path.exists() {
+        if self.has_whole(&path, rnode, hash) {
             return Ok(path);
         }
         if kind != "cache" {
@@ -148,14 +153,7 @@ impl Blocks {
         }
         let number = self.next.fetch_add(1, Ordering::Relaxed);
         let new = self.dir.join("new").join(number.to_string());
-        let written = File::create_new(&new).and_then(|mut file| file.write_all(bytes));
-        let renamed = written.and_then(|()| match fs::rename(&new, &path) {
-            Err(e) if e.kind() == io::ErrorKind::NotFound => {
-                fs::create_dir_all(self.rnode_dir(kind, rnode))?;
-                fs::rename(&new, &path)
-            }
-            done => done,
-        });
+        let renamed = self.write_new(&new, bytes).and_then(|()| self.give_name(&new, &path));
         if let Err(e) = renamed {
             let _ = fs::remove_file(&new);
             if kind != "cache" {
@@ -164,6 +162,108 @@ impl Blocks {
             return Err(e);
         }
         Ok(path)
+    }
+
+    /// Whether a block is there and as it was. One that is damaged is replaced by whoever has it whole.
+    fn has_whole(&self, path: &Path, rnode: RnodeId, name: &BlockHash) -> bool {
+        let Ok(file) = File::open(path) else { return false };
+        let is_whole = self.check(rnode, name, &file).is_ok();
+        if !is_whole && !path.starts_with(self.dir.join("cache")) {
+            let was = file.metadata().map_or(0, |found| found.len());
+            self.staying_bytes.fetch_sub(was, Ordering::Relaxed);
+        }
+        is_whole
+    }
+
+    fn write_new(&self, new: &Path, bytes: &[u8]) -> io::Result<()> {
+        private().write(true).create_new(true).open(new)?.write_all(bytes)
+    }
+
+    /// Gives a file the name of a block.
+    fn give_name(&self, new: &Path, path: &Path) -> io::Result<()> {
+        match fs::rename(new, path) {
+            Err(e) if e.kind() == io::ErrorKind::NotFound => {
+                path.parent().map_or(Ok(()), private_dir)?;
+                fs::rename(new, path)
+            }
+            done => done,
+        }
+    }
+
+    fn room(&self, name: &BlockHash) -> PathBuf {
+        self.dir.join("room").join(name.to_string())
+    }
+
+    /// Sets room aside in which an open block can be stored when it has `len_bytes`, of at most
+    /// `max_bytes`. Nothing is done if there is as much already.
+    ///
+    /// # Errors
+    /// There is no room.
+    pub(super) fn reserve(
+        &self,
+        name: &BlockHash,
+        len_bytes: u64,
+        max_bytes: u64,
+    ) -> io::Result<()> {
+        let overhead_bytes = u64::from(ENCRYPTED_OVERHEAD_BYTES);
+        let wanted = len_bytes + overhead_bytes;
+        if locked(&self.reserved).get(name).is_some_and(|has| *has >= wanted) {
+            return Ok(());
+        }
+        let has = rounded(wanted, max_bytes + overhead_bytes);
+        let file = private().write(true).create(true).truncate(false).open(self.room(name))?;
+        if !allocate(&file, 0, has)? {
+            // This file system sets nothing aside.
+            let _ = fs::remove_file(self.room(name));
+        }
+        locked(&self.reserved).insert(*name, has);
+        Ok(())
+    }
+
+    /// Gives up the room that was set aside for a block.
+    pub(super) fn release(&self, name: &BlockHash) {
+        if locked(&self.reserved).remove(name).is_some() {
+            let _ = fs::remove_file(self.room(name));
+        }
+    }
+
+    /// Keeps a block that was open, in the room that was set aside for it.
+    pub(super) fn put_open(
+        &self,
+        rnode: RnodeId,
+        name: &BlockHash,
+        bytes: &[u8],
+    ) -> io::Result<BlockHash> {
+        let room = self.room(name);
+        let file = match OpenOptions::new().write(true).open(&room) {
+            Ok(file) => file,
+            Err(e) if e.kind() == io::ErrorKind::NotFound => {
+                locked(&self.reserved).remove(name);
+                return self.put_own(rnode, bytes);
+            }
+            Err(e) => return Err(e),
+        };
+        let hash = hash(bytes);
+        let path = self.path("own", rnode, &hash);
+        if self.has_whole(&path, rnode, &hash) {
+            self.release(name);
+            let _ = fs::remove_file(&room);
+            return Ok(hash);
+        }
+        file.write_all_at(bytes, 0)?;
+        // What was allocated and is not needed goes.
+        file.set_len(bytes.len() as u64)?;
+        drop(file);
+        self.spare.with(|| self.give_name(&room, &path))?;
+        locked(&self.reserved).remove(name);
+        self.staying_bytes.fetch_add(bytes.len() as u64, Ordering::Relaxed);
+        locked(&self.unsynced).push(path);
+        Ok(hash)
+    }
+
+    /// Sets aside again what was given up when the disk was full.
+    pub(super) fn restore_spare(&self) {
+        self.spare.restore();
     }
 
     /// Keeps a block that was written here.
@@ -198,7 +298,7 @@ impl Blocks {
     }
 
     fn find(&self, rnode: RnodeId, hash: &BlockHash) -> io::Result<Option<File>> {
-        for kind in ["own", "copy", "cache", "kept"] {
+        for kind in KINDS {
             match File::open(self.path(kind, rnode, hash)) {
                 Ok(file) => {
                     if kind == "cache" {
@@ -213,37 +313,127 @@ impl Blocks {
         Ok(None)
     }
 
-    /// Fills `buf` from byte `offset` of a block on. `false` if it is not here.
+    /// Fills `buf` from byte `offset` of a block on, if that is here and undamaged.
     pub(super) fn read(
         &self,
         rnode: RnodeId,
-        hash: &BlockHash,
+        name: &BlockHash,
         offset: u64,
         buf: &mut [u8],
-    ) -> io::Result<bool> {
-        match self.find(rnode, hash)? {
-            Some(file) => file.read_exact_at(buf, offset).map(|()| true),
-            None => Ok(false),
+    ) -> io::Result<Found> {
+        let Some(file) = self.find(rnode, name)? else { return Ok(Found::Absent) };
+        if self.verified.read(rnode, name, &file, offset, buf) {
+            return Ok(Found::Here);
         }
+        let checked = self.check(rnode, name, &file);
+        let begin = usize::try_from(offset).unwrap_or(usize::MAX);
+        let part = checked.as_ref().ok().and_then(|b| b.get(begin..)?.get(..buf.len()));
+        match (&checked, part) {
+            (_, Some(part)) => {
+                buf.copy_from_slice(part);
+                Ok(Found::Here)
+            }
+            (Ok(bytes), None) => Err(io::Error::new(
+                io::ErrorKind::UnexpectedEof,
+                format!("block {name:?} of rnode {rnode} has {} bytes", bytes.len()),
+            )),
+            (Err(why), _) => {
+                tracing::error!("block {name:?} of rnode {rnode} is damaged: {why}");
+                Ok(Found::Damaged)
+            }
+        }
+    }
+
+    /// All of a file that is named by the hash of its bytes; or what is wrong with it.
+    fn check(&self, rnode: RnodeId, name: &BlockHash, file: &File) -> Result<Vec<u8>, String> {
+        let read = Stamp::of(file).and_then(|stamp| Ok((stamp, all_of(file)?)));
+        // That the disk cannot read it is damage as well.
+        let (stamp, bytes) = read.map_err(|e| e.to_string())?;
+        if hash(&bytes) != *name {
+            return Err(format!("its {} bytes have another hash", bytes.len()));
+        }
+        self.verified.remember(rnode, name, stamp);
+        Ok(bytes)
     }
 
     /// All of a block as it is here, damaged or not; `None` if it is not here.
     pub(super) fn stored(&self, rnode: RnodeId, name: &BlockHash) -> io::Result<Option<Vec<u8>>> {
         let Some(file) = self.find(rnode, name)? else { return Ok(None) };
-        let len_bytes = file.metadata()?.len().min(u64::from(STORED_MAX_BYTES));
-        let mut bytes = vec![0; usize::try_from(len_bytes).unwrap_or_default()];
-        file.read_exact_at(&mut bytes, 0)?;
-        Ok(Some(bytes))
+        all_of(&file).map(Some)
     }
 
     /// All of a block, checked; `None` if it is not here, or damaged.
     pub(super) fn whole(&self, rnode: RnodeId, name: &BlockHash) -> io::Result<Option<Vec<u8>>> {
-        let Some(bytes) = self.stored(rnode, name)? else { return Ok(None) };
-        if hash(&bytes) == *name {
-            return Ok(Some(bytes));
+        let Some(file) = self.find(rnode, name)? else { return Ok(None) };
+        match self.check(rnode, name, &file) {
+            Ok(bytes) => Ok(Some(bytes)),
+            Err(why) => {
+                tracing::error!("block {name:?} of rnode {rnode} is damaged: {why}");
+                Ok(None)
+            }
         }
-        tracing::error!("block {name:?} of rnode {rnode} is damaged");
-        Ok(None)
+    }
+
+    /// Puts a block right wherever it is damaged here; `bytes` were checked.
+    pub(super) fn heal(&self, rnode: RnodeId, name: &BlockHash, bytes: &[u8]) -> io::Result<()> {
+        for kind in KINDS {
+            let path = self.path(kind, rnode, name);
+            let Ok(file) = File::open(&path) else { continue };
+            if self.check(rnode, name, &file).is_ok() {
+                continue;
+            }
+            let was = file.metadata().map_or(0, |found| found.len());
+            let number = self.next.fetch_add(1, Ordering::Relaxed);
+            let new = self.dir.join("new").join(number.to_string());
+            let healed = self.write_new(&new, bytes).and_then(|()| fs::rename(&new, &path));
+            if let Err(e) = healed {
+                let _ = fs::remove_file(&new);
+                return Err(e);
+            }
+            if kind == "own" || kind == "copy" {
+                self.staying_bytes.fetch_add(bytes.len() as u64, Ordering::Relaxed);
+                self.staying_bytes.fetch_sub(was, Ordering::Relaxed);
+            }
+            if kind != "cache" {
+                locked(&self.unsynced).push(path);
+            }
+            tracing::warn!("block {name:?} of rnode {rnode} was healed");
+        }
+        Ok(())
+    }
+
+    /// Every block that is here, with its kind.
+    pub(super) fn all_stored(&self) -> io::Result<Vec<(&'static str, RnodeId, BlockHash)>> {
+        let mut all = Vec::new();
+        for kind in KINDS {
+            for dir in fs::read_dir(self.dir.join(kind))? {
+                let dir = dir?;
+                let id = dir.file_name().to_str().and_then(|n| u64::from_str_radix(n, 16).ok());
+                let Some(id) = id.filter(|id| *id > 0) else { continue };
+                // One that has gone meanwhile has no blocks.
+                for block in fs::read_dir(dir.path()).into_iter().flatten().flatten() {
+                    if let Some(hash) = block.file_name().to_str().and_then(|n| n.parse().ok()) {
+                        all.push((kind, RnodeId(id), hash));
+                    }
+                }
+            }
+        }
+        Ok(all)
+    }
+
+    /// Reads one block of a kind from the disk and checks it; `None` if it has gone.
+    pub(super) fn check_stored(
+        &self,
+        kind: &str,
+        rnode: RnodeId,
+        name: &BlockHash,
+    ) -> Option<Checked> {
+        let file = File::open(self.path(kind, rnode, name)).ok()?;
+        // What is in memory says nothing of the disk.
+        let _ = rustix::fs::fadvise(&file, 0, None, rustix::fs::Advice::DontNeed);
+        let checked = self.check(rnode, name, &file);
+        let len_bytes = checked.as_ref().map_or(0, |bytes| bytes.len() as u64);
+        Some(Checked { len_bytes, damage: checked.err() })
     }
 
     /// Whether a block is here and stays: written here, or promised to be kept.
@@ -322,7 +512,7 @@ impl Blocks {
                 Err(e) if e.kind() == io::ErrorKind::NotFound => continue,
                 Err(e) => return Err(e),
             };
-            fs::create_dir_all(self.rnode_dir("cache", rnode))?;
+            private_dir(&self.rnode_dir("cache", rnode))?;
             fs::rename(&path, self.path("cache", rnode, hash))?;
             let _ = fs::remove_dir(self.rnode_dir(kind, rnode));
             self.staying_bytes.fetch_sub(len_bytes, Ordering::Relaxed);
@@ -352,7 +542,7 @@ impl Blocks {
 
     /// Keeps a block that was written here, whatever becomes of its file.
     pub(super) fn keep(&self, rnode: RnodeId, hash: &BlockHash) -> io::Result<()> {
-        fs::create_dir_all(self.rnode_dir("kept", rnode))?;
+        private_dir(&self.rnode_dir("kept", rnode))?;
         let (from, to) = (self.path("own", rnode, hash), self.path("kept", rnode, hash));
         match fs::hard_link(from, to) {
             Err(e) if e.kind() == io::ErrorKind::AlreadyExists => Ok(()),
@@ -401,8 +591,10 @@ impl Blocks {
 
     /// No block is open.
     pub(super) fn forget_bases(&self) -> io::Result<()> {
-        for base in fs::read_dir(self.dir.join("open"))? {
-            fs::remove_file(base?.path())?;
+        for kind in ["open", "room"] {
+            for left in fs::read_dir(self.dir.join(kind))? {
+                fs::remove_file(left?.path())?;
+            }
         }
         Ok(())
     }
@@ -440,25 +632,12 @@ impl Blocks {
     }
 }
 
-fn sync_all(paths: &[PathBuf]) -> io::Result<()> {
-    let mut dirs = std::collections::BTreeSet::new();
-    for path in paths {
-        match File::open(path) {
-            Ok(file) => file.sync_data()?,
-            // It was replaced meanwhile.
-            Err(e) if e.kind() == io::ErrorKind::NotFound => continue,
-            Err(e) => return Err(e),
-        }
-        dirs.extend(path.ancestors().skip(1).take(2).map(Path::to_path_buf));
-    }
-    for dir in dirs {
-        match File::open(&dir) {
-            Ok(dir) => dir.sync_all()?,
-            Err(e) if e.kind() == io::ErrorKind::NotFound => {}
-            Err(e) => return Err(e),
-        }
-    }
-    Ok(())
+/// The bytes of a file that is no longer than a block can be.
+fn all_of(file: &File) -> io::Result<Vec<u8>> {
+    let len_bytes = file.metadata()?.len().min(u64::from(STORED_MAX_BYTES));
+    let mut bytes = vec![0; usize::try_from(len_bytes).unwrap_or_default()];
+    file.read_exact_at(&mut bytes, 0)?;
+    Ok(bytes)
 }
 
 #[cfg(test)]
@@ -500,5 +679,15 @@ mod tests {
         let name = blocks.put_own(A, b"content").expect("room");
         fs::write(blocks.path("own", A, &name), b"contend").expect("damage");
         assert_eq!(blocks.whole(A, &name).expect("a read"), None);
+        // Whoever has it whole puts it right.
+        assert_eq!(blocks.put_own(A, b"content").expect("room"), name);
+        assert_eq!(blocks.whole(A, &name).expect("a read").as_deref(), Some(&b"content"[..]));
+        assert_eq!(blocks.staying_bytes(), 7);
+        fs::write(blocks.path("own", A, &name), b"contend").expect("damage");
+        let open = BlockHash::open(crate::types::Incarnation(1), 1);
+        blocks.reserve(&open, 7, 100).expect("room");
+        assert_eq!(blocks.put_open(A, &open, b"content").expect("room"), name);
+        assert_eq!(blocks.whole(A, &name).expect("a read").as_deref(), Some(&b"content"[..]));
+        assert_eq!(blocks.staying_bytes(), 7);
     }
 }

@@ -5,7 +5,7 @@ use std::time::Instant;
 
 use weft_vfs::{Error, FallocateMode, Result, SeekFrom};
 
-use super::blocks::Blocks;
+use super::blocks::{Blocks, Found};
 use super::encryption::FileCipher;
 use super::engine::{Superseded, locked};
 use super::fs::Live;
@@ -69,7 +69,7 @@ fn file(rnode: &Rnode) -> Result<File<'_>> {
     }
 }
 
-/// What blocks were that are about to be opened; given up if they are not.
+/// What blocks were that are about to be opened, and the room for them; given up if they are not.
 struct Bases<'a> {
     blocks: &'a Blocks,
     names: Vec<BlockHash>,
@@ -77,7 +77,10 @@ struct Bases<'a> {
 
 impl Drop for Bases<'_> {
     fn drop(&mut self) {
-        self.names.iter().for_each(|name| self.blocks.drop_base(name));
+        for name in &self.names {
+            self.blocks.drop_base(name);
+            self.blocks.release(name);
+        }
     }
 }
 
@@ -167,21 +170,49 @@ impl Live {
             there.copy_from_slice(&bytes[within..within + len]);
             return Ok(());
         }
-        let blocks = &self.engine.blocks;
-        let found = blocks.read(id, &block.hash, within as u64, there);
-        if found.map_err(|e| io_error(&e))? {
+        let found = self.engine.blocks.read(id, &block.hash, within as u64, there);
+        let found = found.map_err(|e| io_error(&e))?;
+        if found == Found::Here {
             return Ok(());
         }
-        let holders = self.engine.holders(id);
-        let bytes = self.fetch_block(id, &block.hash, &holders).map_err(Lack::Block)?;
-        if let Err(e) = blocks.put_fetched(id, &block.hash, &bytes) {
-            tracing::debug!("a fetched block is not kept: {e}");
-        }
+        let bytes = self.fetch(id, &block.hash, found == Found::Damaged).map_err(Lack::Block)?;
         let part = bytes.get(within..within + len);
         let part =
             part.ok_or_else(|| Lack::Block("a block is shorter than its file says".into()))?;
         there.copy_from_slice(part);
         Ok(())
+    }
+
+    /// Fetches a block, and keeps it: in the place of the one here, if that is damaged.
+    pub(super) fn fetch(
+        &self,
+        id: RnodeId,
+        name: &BlockHash,
+        is_damaged: bool,
+    ) -> std::result::Result<Vec<u8>, String> {
+        if is_damaged {
+            return self.heal(id, name).map_err(|why| {
+                format!("block {name:?} of rnode {id} is damaged in the local store: {why}")
+            });
+        }
+        let bytes = self.fetch_block(id, name, &self.engine.holders(id))?;
+        if let Err(e) = self.engine.blocks.put_fetched(id, name, &bytes) {
+            tracing::debug!("a fetched block is not kept: {e}");
+        }
+        Ok(bytes)
+    }
+
+    /// Fetches a block that is damaged here, and puts it right.
+    pub(super) fn heal(
+        &self,
+        id: RnodeId,
+        name: &BlockHash,
+    ) -> std::result::Result<Vec<u8>, String> {
+        let bytes = self.fetch_block(id, name, &self.engine.holders(id))?;
+        if let Err(e) = self.engine.blocks.heal(id, name, &bytes) {
+            tracing::error!("block {name:?} of rnode {id} is not healed: {e}");
+        }
+        Ok(bytes)
     }
 
     /// Fills `buf` with the bytes of a block, of the file's present or past.
@@ -394,6 +425,12 @@ impl Live {
                 _ => {}
             }
             let len_bytes = kept_bytes.max(end);
+            if base.is_none() && old.is_none_or(|old| !old.hash.is_open()) {
+                bases.names.push(name);
+            }
+            if blocks.reserve(&name, u64::from(len_bytes), file.block_bytes).is_err() {
+                return Ok(false);
+            }
             changed.push((piece.index, Some(Block { hash: name, len_bytes })));
             let (within, data) = (piece.within as u32, Written(part.into()));
             redo.push(Redo { name, base, kept_bytes, within, data });

@@ -14,23 +14,30 @@ use super::LiveOptions;
 use super::archives::Archives;
 use super::blocks::Blocks;
 use super::conflicts::{Conflicts, blocks_of};
+use super::content::io_error;
 use super::copies::Uneven;
 use super::encryption::{Keys, Members};
 use super::fs::Live;
 use super::home::{Home, client_id};
+use super::invalidation::LostLeases;
 use super::journal::Journal;
+use super::known::KnownCell;
 use super::open::OpenBlocks;
 use super::peers::{Outcasts, PeerServer, Peers};
 use super::tending::Pins;
+use super::verdict::Verdict;
 use crate::client::{Call, CallId, Client, ClientAction, ClientEvent, Outcome};
 use crate::locks::LockStyle;
 use crate::net::{Ask, Error, Outbox, Result};
 use crate::policy::Policy;
 use crate::rnode::{Body, Holders};
 use crate::types::{BlockHash, ClientId, Epoch, Mode, Moment, RnodeId, Seq, Version};
+use crate::wire::encode;
 
 /// How often the state machine is told that time has passed.
 pub(super) const TICK: Duration = Duration::from_millis(100);
+/// How often it is written down how far the cell is.
+const SAVE_EVERY: Duration = Duration::from_secs(2);
 /// `ETIMEDOUT`
 pub(super) const ETIMEDOUT: i32 = 110;
 
@@ -65,9 +72,12 @@ pub(super) struct Engine {
     pub(super) options: LiveOptions,
     pub(super) home: Home,
     pub(super) inner: Mutex<Inner>,
-    answered: Condvar,
+    pub(super) answered: Condvar,
     next_call: AtomicU64,
     pub(super) outbox: Mutex<Option<Arc<Outbox>>>,
+    pub(super) lost_leases: LostLeases,
+    pub(super) known: KnownCell,
+    pub(super) verdict: Mutex<Option<Verdict>>,
     /// Why there is no connection, as far as is known.
     pub(super) trouble: Mutex<Option<String>>,
     /// The first connection has been made; with what came of it if it was refused.
@@ -116,6 +126,7 @@ impl Engine {
             super::open::recover(&blocks, &keys, &mut journal, records).map_err(failed)?;
         let open = OpenBlocks::new(home.incarnation);
         let conflicts = Conflicts::open(&home.path("conflicts")).map_err(failed)?;
+        let known = KnownCell::open(home.path("known"));
         let pins = Pins::open(&home.path("pins")).map_err(failed)?;
         let own = client_id(&home.secret);
         let client = Client::new(own, home.incarnation, records, options.client.clone());
@@ -132,6 +143,9 @@ impl Engine {
             answered: Condvar::new(),
             next_call: AtomicU64::new(1),
             outbox: Mutex::default(),
+            lost_leases: LostLeases::default(),
+            known,
+            verdict: Mutex::default(),
             trouble: Mutex::default(),
             joined: OnceLock::new(),
             blocks: Arc::new(blocks),
@@ -158,7 +172,11 @@ impl Engine {
         let refused = loop {
             match engine.joined.get() {
                 Some(Ok(_)) => return Ok(engine),
-                Some(Err(why)) => break Error::Refused(why.clone()),
+                Some(Err(why)) => {
+                    let is_older = matches!(*locked(&engine.verdict), Some(Verdict::Older(_)));
+                    let error = if is_older { Error::OlderCell } else { Error::Refused };
+                    break error(why.clone());
+                }
                 None if Instant::now() >= deadline => {
                     break Error::timed_out(engine.silent());
                 }
@@ -201,6 +219,7 @@ impl Engine {
             }
         }
         drop(locked(&self.peer_server).take());
+        self.known.save();
     }
 
     /// Ends the connection and all threads at once, with everything left as it is.
@@ -247,10 +266,9 @@ impl Engine {
     /// Makes a call that is answered at once, or not made at all: with what is under leases.
     pub(super) fn call_now(&self, call: Call) -> weft_vfs::Result<Option<(Outcome, Seq)>> {
         let id = CallId(self.next_call.fetch_add(1, Ordering::Relaxed));
+        self.check_cell()?;
         let mut inner = locked(&self.inner);
-        if matches!(call, Call::Write { .. }) && inner.journal.is_behind() {
-            return Err(weft_vfs::Error::NoSpace);
-        }
+        self.make_room(&mut inner, &call)?;
         inner.waiting.insert(id);
         self.handle(&mut inner, ClientEvent::Call(id, call));
         let outcome = inner.done.remove(&id);
@@ -268,11 +286,9 @@ impl Engine {
         limit: Duration,
     ) -> weft_vfs::Result<(Outcome, Seq)> {
         let id = CallId(self.next_call.fetch_add(1, Ordering::Relaxed));
-        let is_change = matches!(call, Call::Apply { .. } | Call::Write { .. });
+        self.check_cell()?;
         let mut inner = locked(&self.inner);
-        if is_change && inner.journal.is_behind() {
-            return Err(weft_vfs::Error::NoSpace);
-        }
+        self.make_room(&mut inner, &call)?;
         inner.waiting.insert(id);
         self.handle(&mut inner, ClientEvent::Call(id, call));
         let deadline = Instant::now() + limit;
@@ -285,17 +301,42 @@ impl Engine {
                 Some(_) => limit,
             };
             let is_interrupted = interrupt.is_some_and(Interrupt::is_raised);
-            if left.is_zero() || is_interrupted || self.is_stopped() {
+            let hopeless = self.hopeless();
+            if left.is_zero() || is_interrupted || self.is_stopped() || hopeless.is_some() {
                 inner.waiting.remove(&id);
                 self.handle(&mut inner, ClientEvent::Cancel(id));
                 if is_interrupted {
                     return Err(weft_vfs::Error::Interrupted);
+                }
+                if let Some(error) = hopeless {
+                    return Err(error);
                 }
                 return Err(weft_vfs::Error::Io { errno: ETIMEDOUT, message: self.silent() });
             }
             let waited = self.answered.wait_timeout(inner, left);
             inner = waited.unwrap_or_else(PoisonError::into_inner).0;
         }
+    }
+
+    /// Makes sure of room in the journal for a call that is a change.
+    #[expect(clippy::unused_self, reason = "as what it is called beside")]
+    fn make_room(&self, inner: &mut Inner, call: &Call) -> weft_vfs::Result<()> {
+        // Beside what it is made on: numbers and versions of a few rnodes.
+        const BESIDE_BYTES: u64 = 1 << 10;
+        let len_bytes = match call {
+            Call::Apply { op, .. } => encode(op).len() as u64,
+            Call::Write { blocks, redo, .. } => {
+                let data = redo.iter().map(|part| part.data.0.len() as u64 + BESIDE_BYTES);
+                // It may take the place of another, and has its blocks too then.
+                data.sum::<u64>() + (blocks.len() as u64) * 64
+            }
+            _ => return Ok(()),
+        };
+        if inner.journal.is_behind() {
+            return Err(weft_vfs::Error::NoSpace);
+        }
+        let unsent = inner.client.unflushed();
+        inner.journal.make_room(len_bytes + BESIDE_BYTES, unsent).map_err(|e| io_error(&e))
     }
 
     /// Tells the state machine something, and does what it wants done.
@@ -328,6 +369,7 @@ impl Engine {
                     }
                 }
                 ClientAction::Seal { rnode } => self.open.want(rnode),
+                ClientAction::Lost { rnode } => self.lost_leases.add(rnode),
                 ClientAction::Conflict(conflict) => {
                     tracing::warn!(
                         "change {} of this client was given up ({}): {:?}",
@@ -352,8 +394,13 @@ impl Engine {
     }
 
     fn keep_time(self: &Arc<Self>) {
+        let mut saved = Instant::now();
         while !self.is_stopped() {
             std::thread::sleep(TICK);
+            if saved.elapsed() >= SAVE_EVERY {
+                self.known.save();
+                saved = Instant::now();
+            }
             let mut inner = locked(&self.inner);
             if let Err(e) = inner.journal.catch_up() {
                 tracing::debug!("the journal: {e}");
@@ -406,7 +453,7 @@ impl Engine {
         names.sort_unstable();
         for name in names {
             let Some(open) = behind.get(&name) else { continue };
-            let hash = open.to_store().and_then(|bytes| self.blocks.put_own(id, &bytes));
+            let hash = open.to_store().and_then(|bytes| self.blocks.put_open(id, &name, &bytes));
             self.open.set_failing(hash.is_err());
             let hash = hash?;
             let mut inner = locked(&self.inner);
@@ -435,6 +482,7 @@ impl Engine {
                 }
             }
             self.open.tidy();
+            self.blocks.restore_spare();
         }
     }
 

@@ -19,7 +19,7 @@ use super::engine::{locked, wall};
 use super::fs::Live;
 use crate::net::{self, Answer, Ask, Hit};
 use crate::query::Query;
-use crate::rnode::Bytes;
+use crate::rnode::{Bytes, Rnode};
 use crate::types::{CellId, RnodeId};
 
 /// The folder of query folders, in the root of a mount.
@@ -192,7 +192,9 @@ fn attr_of_top() -> Attr {
 fn attr(number: u64, node: Option<&Node>) -> Attr {
     let (kind, perm, nlink, size_bytes) = match node.map(|node| &node.place) {
         Some(Place::Link(path)) => (FileKind::Symlink, 0o777, 1, target(path).len() as u64),
-        _ => (FileKind::Directory, 0o555, 2, 0),
+        // A search looks at no permissions: it is for the mount's own user. A folder of snapshots has those of its
+        // directory (`like_directory`).
+        _ => (FileKind::Directory, 0o500, 2, 0),
     };
     // A kernel keeps listings as long as the directory's time stands still.
     let time = if kind == FileKind::Directory { wall() } else { Time::default() };
@@ -212,6 +214,11 @@ fn attr(number: u64, node: Option<&Node>) -> Attr {
         ctime: time,
         btime: None,
     }
+}
+
+/// A folder of snapshots is for those who may look into its directory.
+fn like_directory(attr: Attr, dir: &Rnode) -> Attr {
+    Attr { perm: dir.perm & 0o555, uid: dir.uid, gid: dir.gid, ..attr }
 }
 
 /// Where a link leads, from within a folder: `/a/b` is `../../a/b`.
@@ -290,10 +297,12 @@ impl Live {
 
     /// The folder of the snapshots of a directory.
     pub(super) fn enter_snapshots(&self, dir: RnodeId) -> Result<Entry> {
-        if !self.get(dir)?.is_dir() {
+        let rnode = self.get(dir)?;
+        if !rnode.is_dir() {
             return Err(Error::NotADirectory);
         }
-        Ok(locked(&self.folders.table).enter(Place::Snapshots(dir)))
+        let entry = locked(&self.folders.table).enter(Place::Snapshots(dir));
+        Ok(Entry { attr: like_directory(entry.attr, &rnode), ..entry })
     }
 
     /// The directory whose snapshots are in a folder, if it is one of those.
@@ -307,6 +316,9 @@ impl Live {
     fn enter_again(&self, number: u64) -> Result<Entry> {
         if number == TOP {
             return Ok(self.enter_top());
+        }
+        if let Some(dir) = self.directory_of_snapshots(Ino(number)) {
+            return self.enter_snapshots(dir);
         }
         let mut table = locked(&self.folders.table);
         let place = table.nodes.get(&number).map(|node| node.place.clone());
@@ -323,9 +335,18 @@ impl Live {
         if ino.0 == TOP {
             return Ok(attr_of_top());
         }
-        let table = locked(&self.folders.table);
-        let node = table.nodes.get(&ino.0).ok_or(Error::Stale(ino.0))?;
-        Ok(attr(ino.0, Some(node)))
+        let attr = {
+            let table = locked(&self.folders.table);
+            let node = table.nodes.get(&ino.0).ok_or(Error::Stale(ino.0))?;
+            attr(ino.0, Some(node))
+        };
+        match self.directory_of_snapshots(ino) {
+            Some(dir) => {
+                let dir = self.get(dir)?;
+                Ok(like_directory(attr, &dir))
+            }
+            None => Ok(attr),
+        }
     }
 
     /// Where a link leads.

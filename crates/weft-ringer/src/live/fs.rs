@@ -2,23 +2,24 @@
 
 mod references;
 
-use std::collections::HashMap;
+use std::collections::{BTreeSet, HashMap};
 use std::sync::atomic::AtomicU64;
 use std::sync::{Arc, Mutex, Weak};
 
 use weft_vfs::{
     Attr, Caller, DirCursor, DirEntry, Entry, Error, FallocateMode, FileKind, FileLock, FileSystem,
-    Handle, Ino, Interrupt, LockStyle, OpenFlags, Opened, RenameFlags, Result, SeekFrom, SetAttr,
-    SetTime, StatFs, XattrSet,
+    Handle, Ino, Interrupt, Invalidate, LockStyle, OpenFlags, Opened, RenameFlags, Result,
+    SeekFrom, SetAttr, SetTime, StatFs, XattrSet,
 };
 
 use super::LiveOptions;
-use super::attributes::PIN_XATTR;
 use super::content::{WRITERS, io_error};
 use super::encryption::Encrypted;
 use super::engine::{Engine, locked, wall};
 use super::folders::{Folders, TOP_NAME, is_of_folders};
 use super::history::Changing;
+use super::invalidation::{self, Sink};
+use super::scrubbing::Scrubbing;
 use super::snapshots::SNAPSHOTS_NAME;
 use super::texts::Passed;
 use crate::client::{Call, Outcome};
@@ -39,7 +40,7 @@ pub struct RingerFs {
 
 /// What is known of an open file.
 pub(super) struct OpenFile {
-    id: RnodeId,
+    pub(super) id: RnodeId,
     flags: OpenFlags,
     /// The epoch in which something was locked through it.
     pub(super) locked_in: Option<Epoch>,
@@ -65,6 +66,10 @@ pub(super) struct Live {
     pub(super) encrypted: Encrypted,
     /// Files whose text need not be told.
     pub(super) passed: Mutex<Passed>,
+    pub(super) scrubbing: Scrubbing,
+    /// Files with the name of what a database shares in memory.
+    pub(super) shared_memory: Mutex<BTreeSet<RnodeId>>,
+    pub(super) sink: Sink,
 }
 
 impl std::fmt::Debug for Live {
@@ -130,7 +135,7 @@ impl Live {
         }
     }
 
-    fn find(&self, parent: RnodeId, name: &[u8]) -> Result<RnodeId> {
+    pub(super) fn find(&self, parent: RnodeId, name: &[u8]) -> Result<RnodeId> {
         if name == b"." || name == b".." {
             return match self.get(parent)?.body {
                 Body::Directory { parent: above, .. } => {
@@ -156,6 +161,7 @@ impl Live {
         make: &Make,
     ) -> Result<Entry> {
         let parent = changeable(parent)?;
+        self.check_new_name(parent, name)?;
         let name = new_name(parent, name)?;
         let block_bytes = self.engine.options.block_bytes;
         let mut tried = None;
@@ -217,7 +223,13 @@ impl RingerFs {
             let why = "the size of a block is a power of two from 64 KiB to 4 MiB";
             return Err(crate::net::Error::Refused(why.into()));
         }
-        let engine = Engine::start(options)?;
+        let engine = match Engine::start(options.clone()) {
+            Err(crate::net::Error::OlderCell(why)) if options.accept_older_cell => {
+                super::home::set_aside(&options.directory, &why)?;
+                Engine::start(options)?
+            }
+            started => started?,
+        };
         let live = Arc::new(Live {
             engine: Arc::clone(&engine),
             references: Mutex::default(),
@@ -231,9 +243,14 @@ impl RingerFs {
             folders: Folders::default(),
             encrypted: Encrypted::default(),
             passed: Mutex::default(),
+            scrubbing: Scrubbing::default(),
+            shared_memory: Mutex::default(),
+            sink: Sink::default(),
         });
         let keeper = Arc::downgrade(&live);
         let _ = engine.live.set(Weak::clone(&keeper));
+        let teller = Weak::clone(&keeper);
+        engine.spawn("ringer-invalidate", move |engine| invalidation::run(engine, &teller))?;
         let tender = Weak::clone(&keeper);
         engine.spawn("ringer-keeper", move |engine| super::keeper::run(engine, &keeper))?;
         engine.spawn("ringer-copies", move |engine| super::tending::run(engine, &tender))?;
@@ -270,6 +287,7 @@ impl FileSystem for RingerFs {
         }
         loop {
             let found = self.live.find(parent, name)?;
+            self.live.note_name(parent, name, found);
             match self.live.entry_in(parent, found) {
                 // Removed since it was found: the name may mean something else by now.
                 Err(Error::Stale(_)) if found != parent => {}
@@ -289,7 +307,7 @@ impl FileSystem for RingerFs {
         if is_of_folders(ino) {
             return self.live.attr_of_folders(ino);
         }
-        Ok(self.live.get(id(ino)?)?.attr())
+        self.live.get(id(ino)?).and_then(|rnode| self.live.attr(&rnode))
     }
 
     fn setattr(&self, ino: Ino, set: &SetAttr) -> Result<Attr> {
@@ -653,13 +671,11 @@ impl FileSystem for RingerFs {
     }
 
     fn removexattr(&self, ino: Ino, name: &[u8]) -> Result<()> {
-        let id = changeable(ino)?;
-        if name == PIN_XATTR {
-            return self.live.pin(id, false);
-        }
-        self.live.get(id)?;
-        self.live.apply(Op::RemoveXattr { id, name: Bytes(name.to_vec()) }, id)?;
-        Ok(())
+        self.live.remove_attribute(changeable(ino)?, name)
+    }
+
+    fn is_for_owner(&self, ino: Ino, name: &[u8]) -> bool {
+        !is_of_folders(ino) && self.is_of_owner(ino, name)
     }
 
     fn fallocate(&self, ino: Ino, mode: FallocateMode, offset: u64, len_bytes: u64) -> Result<()> {
@@ -668,6 +684,10 @@ impl FileSystem for RingerFs {
 
     fn seek(&self, ino: Ino, from: SeekFrom) -> Result<u64> {
         self.live.seek(id(ino)?, from)
+    }
+
+    fn set_invalidate(&self, sink: Arc<dyn Invalidate>) {
+        self.live.sink.set(sink);
     }
 
     fn unmount(&self) -> Result<()> {

@@ -131,6 +131,13 @@ impl Live {
             let Body::File { size_bytes, blocks, .. } = &rnode.body else {
                 return Err(Error::IsADirectory);
             };
+            // What was closed to others then is not opened to them by being the present content again.
+            let perm = rnode.perm & (old.perm | 0o7000);
+            if perm != rnode.perm {
+                let change = Change { perm: Some(perm), ..Change::default() };
+                self.apply(Op::SetAttr { id, change }, id)?;
+                continue;
+            }
             if *size_bytes > old.size_bytes {
                 let change = Change { size_bytes: Some(old.size_bytes), ..Change::default() };
                 let (_, seq) = self.apply(Op::SetAttr { id, change }, id)?;

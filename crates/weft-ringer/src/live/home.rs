@@ -7,6 +7,7 @@ use std::path::{Path, PathBuf};
 
 use rustix::fs::{FlockOperation, Mode, OFlags};
 
+use super::room::{private, private_dir};
 use crate::net::{Error, Result, SECRET_BYTES};
 use crate::types::{ClientId, Incarnation};
 
@@ -21,7 +22,7 @@ pub(crate) struct Home {
 /// Puts a small file in the place of another, durably.
 pub(crate) fn replace(path: &Path, bytes: &[u8]) -> io::Result<()> {
     let new = path.with_extension("new");
-    let mut file = File::create(&new)?;
+    let mut file = private().write(true).create(true).truncate(true).open(&new)?;
     rustix::fs::fchmod(&file, Mode::RUSR | Mode::WUSR)?;
     file.write_all(bytes)?;
     file.sync_all()?;
@@ -49,7 +50,7 @@ impl Home {
     /// Opens the directory for a new life, and makes it if it is not there.
     pub(crate) fn open(dir: &Path) -> Result<Self> {
         let failed = |e: io::Error| Error::io(format!("the local store {}", dir.display()), e);
-        fs::create_dir_all(dir).map_err(failed)?;
+        private_dir(dir).map_err(failed)?;
         let flags = OFlags::RDONLY | OFlags::DIRECTORY | OFlags::CLOEXEC;
         let lock = rustix::fs::open(dir, flags, Mode::empty()).map_err(|e| failed(e.into()))?;
         rustix::fs::flock(&lock, FlockOperation::NonBlockingLockExclusive).map_err(
@@ -93,6 +94,41 @@ impl Home {
         replace(&path, format!("{cell}\n").as_bytes())
             .map_err(|e| Error::io(path.display().to_string(), e))
     }
+}
+
+/// What makes a client the same over restarts, and what it alone has changed.
+const OF_ONE_PAST: [&str; 6] =
+    ["identity", "incarnation", "known", "journal", "journal.damaged", "conflicts"];
+/// Directories of blocks that only it may have.
+const ITS_BLOCKS: [&str; 2] = ["own", "kept"];
+
+/// Sets aside what a client has of a past that its cell does not have any more, so that it begins anew:
+/// who it was and what it had changed. Its blocks stay, since the cell may have use for them; what they were
+/// is kept by second names.
+pub(crate) fn set_aside(dir: &Path, why: &str) -> Result<()> {
+    let failed = |e: io::Error| Error::io(format!("the local store {}", dir.display()), e);
+    let aside = (1..).map(|n| dir.join(format!("older-cell-{n}"))).find(|path| !path.exists());
+    let Some(aside) = aside else { return Ok(()) };
+    private_dir(&aside).map_err(failed)?;
+    for kind in ITS_BLOCKS {
+        for rnode in fs::read_dir(dir.join(kind)).into_iter().flatten() {
+            let rnode = rnode.map_err(failed)?;
+            let to = aside.join(kind).join(rnode.file_name());
+            private_dir(&to).map_err(failed)?;
+            for block in fs::read_dir(rnode.path()).map_err(failed)? {
+                let block = block.map_err(failed)?;
+                fs::hard_link(block.path(), to.join(block.file_name())).map_err(failed)?;
+            }
+        }
+    }
+    for name in OF_ONE_PAST {
+        match fs::rename(dir.join(name), aside.join(name)) {
+            Err(e) if e.kind() != io::ErrorKind::NotFound => return Err(failed(e)),
+            _ => {}
+        }
+    }
+    tracing::warn!("{why}. That is accepted: what this client had is in {}", aside.display());
+    Ok(())
 }
 
 /// Fills `buf` with random bytes of the kernel.

@@ -8,12 +8,16 @@
 //!            4 bytes   the first bytes of its hash
 //!            ...       a JournalRecord
 //! ```
+//!
+//! Damage is told from a torn end by what follows: a crash leaves no whole record behind a torn one. A
+//! damaged journal is kept beside as `NAME.damaged`, and what is before the damage is used.
 
-use std::fs::{File, OpenOptions};
+use std::fs::File;
 use std::io::{self, Read, Write};
 use std::os::unix::fs::FileExt;
 use std::path::{Path, PathBuf};
 
+use super::room::{allocate, is_full, private};
 use crate::wire::{Wire, decode, encode};
 
 const MAGIC: &[u8; 8] = b"weftrj02";
@@ -24,6 +28,12 @@ const LONG_BYTES: u64 = 32 << 20;
 const OVERLONG_BYTES: u64 = 2 * LONG_BYTES;
 /// When it is to be durable, one that is longer than this is.
 const SYNC_BYTES: u64 = 1 << 20;
+/// What is allocated at once, in bytes.
+const ALLOCATED_BYTES: u64 = 1 << 20;
+/// What is kept for records about changes that were made, in bytes: so many, and for each change that the
+/// server may not have so many more.
+const KEPT_BYTES: u64 = 64 << 10;
+const KEPT_FOR_EACH_BYTES: u64 = 1 << 10;
 
 /// A journal, open to be appended to.
 #[derive(Debug)]
@@ -32,6 +42,10 @@ pub(super) struct Journal {
     file: File,
     /// Where the next record goes.
     end: u64,
+    /// Up to where there is room for certain.
+    allocated: u64,
+    /// The file system cannot allocate ahead.
+    is_thin: bool,
     /// Records that found no room. They are in memory, and on their way to the server as others are.
     behind: Vec<u8>,
 }
@@ -70,15 +84,23 @@ fn parse<R: Wire>(bytes: &[u8]) -> (Vec<R>, usize) {
 }
 
 impl Journal {
+    fn of(path: &Path, file: File, end: u64) -> Self {
+        let (allocated, is_thin, behind) = (0, false, Vec::new());
+        Self { path: path.into(), file, end, allocated, is_thin, behind }
+    }
+
     /// Opens the journal at `path`, and makes it if there is none. Returns what it holds.
     pub(super) fn open<R: Wire>(path: &Path) -> io::Result<(Self, Vec<R>)> {
-        let mut file =
-            OpenOptions::new().read(true).write(true).create(true).truncate(false).open(path)?;
+        let mut file = private().read(true).write(true).create(true).truncate(false).open(path)?;
         let mut bytes = Vec::new();
         file.read_to_end(&mut bytes)?;
         let (records, end) = match bytes.strip_prefix(MAGIC) {
             Some(rest) => {
                 let (records, end) = parse(rest);
+                let left = rest.get(end..).unwrap_or_default();
+                if let Some(at) = whole_record_in::<R>(left) {
+                    keep_damaged(path, &bytes, MAGIC.len() + end, at)?;
+                }
                 (records, MAGIC.len() + end)
             }
             // A crash when it was made.
@@ -90,8 +112,7 @@ impl Journal {
         };
         file.set_len(end as u64)?;
         file.sync_all()?;
-        let journal = Self { path: path.into(), file, end: end as u64, behind: Vec::new() };
-        Ok((journal, records))
+        Ok((Self::of(path, file, end as u64), records))
     }
 
     /// Appends a record. If there is no room, it is kept for [`catch_up`](Self::catch_up).
@@ -103,6 +124,36 @@ impl Journal {
                 self.path.display()
             );
         }
+    }
+
+    /// Makes sure of room for a record of `len_bytes`, and behind it for what is written about changes that
+    /// were made, of which `unsent` may not be with the server.
+    ///
+    /// # Errors
+    /// There is no room: the change is not to be made.
+    pub(super) fn make_room(&mut self, len_bytes: u64, unsent: usize) -> io::Result<()> {
+        let kept_bytes = KEPT_BYTES + KEPT_FOR_EACH_BYTES * (unsent as u64 + 1);
+        let wanted = self.end + HEAD_BYTES as u64 + len_bytes + kept_bytes;
+        if self.is_thin || wanted <= self.allocated {
+            return Ok(());
+        }
+        // More than that is wanted soon; on a disk that is nearly full the least will do.
+        let full = |e: &io::Error| is_full(e);
+        for upto in [wanted + ALLOCATED_BYTES, wanted] {
+            match allocate(&self.file, self.end, upto - self.end) {
+                Ok(true) => {
+                    self.allocated = upto;
+                    return Ok(());
+                }
+                Ok(false) => {
+                    self.is_thin = true;
+                    return Ok(());
+                }
+                Err(e) if full(&e) && upto > wanted => {}
+                Err(e) => return Err(e),
+            }
+        }
+        Ok(())
     }
 
     /// Whether there are records that found no room.
@@ -118,6 +169,8 @@ impl Journal {
         if let Err(e) = self.file.write_all_at(&self.behind, self.end) {
             // What was written of it is written over the next time.
             let _ = self.file.set_len(self.end);
+            // What was allocated behind the end goes with that.
+            self.allocated = self.end;
             return Err(e);
         }
         self.end += self.behind.len() as u64;
@@ -141,24 +194,58 @@ impl Journal {
         self.end > OVERLONG_BYTES
     }
 
-    /// Begins anew with these records alone.
+    /// Begins anew with these records alone. What fails leaves it as it is.
     pub(super) fn restart<R: Wire>(&mut self, records: &[R]) -> io::Result<()> {
         let mut bytes = MAGIC.to_vec();
         records.iter().for_each(|record| put(record, &mut bytes));
-        let new = self.path.with_extension("new");
-        let mut file =
-            OpenOptions::new().read(true).write(true).create(true).truncate(true).open(&new)?;
-        file.write_all(&bytes)?;
-        file.sync_all()?;
-        std::fs::rename(&new, &self.path)?;
+        let path = self.path.with_extension("new");
+        let made = || -> io::Result<Self> {
+            let mut file =
+                private().read(true).write(true).create(true).truncate(true).open(&path)?;
+            file.write_all(&bytes)?;
+            let mut new = Self::of(&self.path, file, bytes.len() as u64);
+            // As much as the old one has: what is given up with that is somebody else's at once.
+            new.make_room(0, records.len())?;
+            new.file.sync_all()?;
+            std::fs::rename(&path, &self.path)?;
+            Ok(new)
+        };
+        let new = made().inspect_err(|_| drop(std::fs::remove_file(&path)))?;
+        *self = new;
         if let Some(parent) = self.path.parent() {
             File::open(parent)?.sync_all()?;
         }
-        self.file = file;
-        self.end = bytes.len() as u64;
-        self.behind.clear();
         Ok(())
     }
+}
+
+/// Where, in what is behind the records of a journal, another whole record begins.
+fn whole_record_in<R: Wire>(bytes: &[u8]) -> Option<usize> {
+    (1..bytes.len()).find(|at| {
+        let rest = &bytes[*at..];
+        let Some((head, rest)) = rest.split_at_checked(HEAD_BYTES) else { return false };
+        let len = head.first_chunk::<4>().map_or(0, |len| u32::from_le_bytes(*len)) as usize;
+        // Four bytes of a hash are those of nothing else by chance once in four thousand million.
+        len > 0
+            && rest.get(..len).is_some_and(|payload| {
+                head.get(4..) == Some(&check(payload)[..]) && decode::<R>(payload).is_ok()
+            })
+    })
+}
+
+/// Keeps a journal that is damaged in its middle.
+fn keep_damaged(path: &Path, bytes: &[u8], end: usize, at: usize) -> io::Result<()> {
+    let aside = path.with_extension("damaged");
+    let mut file = private().write(true).create(true).truncate(true).open(&aside)?;
+    file.write_all(bytes)?;
+    file.sync_all()?;
+    tracing::error!(
+        "{} is damaged at byte {end}, and whole again {at} bytes later: changes that are told of from \
+         there on, and that the server does not have, are lost. All of it is kept as {}",
+        path.display(),
+        aside.display()
+    );
+    Ok(())
 }
 
 #[cfg(test)]
@@ -184,12 +271,20 @@ mod tests {
             let (_, again) = Journal::open::<JournalRecord>(&path).expect("a journal");
             assert_eq!(again.len(), found.len() + 1, "{len}");
         }
+        let kept = path.with_extension("damaged");
+        assert!(!kept.exists(), "a torn end is no damage");
         for at in MAGIC.len()..whole.len() {
             let mut bad = whole.clone();
             bad[at] ^= 0x10;
             std::fs::write(&path, &bad).expect("a damaged file");
             let (_, found) = Journal::open::<JournalRecord>(&path).expect("a journal");
             assert!(found.len() < records.len() && records.starts_with(&found), "{at}");
+            let is_last = found.len() + 1 == records.len();
+            assert_eq!(kept.exists(), !is_last, "{at}");
+            if !is_last {
+                assert!(std::fs::read(&kept).expect("kept") == bad, "{at}");
+                std::fs::remove_file(&kept).expect("removed");
+            }
         }
     }
 

@@ -8,6 +8,7 @@ use weft_net::Address;
 
 use super::circle::Circle;
 use super::engine::{Engine, TICK, locked};
+use super::known::Seen;
 use super::peers::{Held, PeerServer};
 use crate::client::ClientEvent;
 use crate::net::{Answer, Ask, Conversation, Error, HANDSHAKE_LIMIT, Outbox, Result};
@@ -29,10 +30,14 @@ impl Engine {
             let mut left = RECONNECT;
             let ended = self.connect(&circle.server());
             *locked(&self.trouble) = ended.as_ref().err().map(ToString::to_string);
+            self.judge(&ended);
             match ended {
                 Ok(()) => {}
-                Err(e @ (Error::Refused(_) | Error::Denied(_))) => {
-                    let why = e.to_string();
+                Err(e @ (Error::Denied(_) | Error::OlderCell(_))) => {
+                    let _ = self.joined.set(Err(e.to_string()));
+                    left = REFUSED;
+                }
+                Err(Error::Refused(why)) => {
                     tracing::error!("the metadata server refuses this client: {why}");
                     let _ = self.joined.set(Err(why));
                     left = REFUSED;
@@ -84,6 +89,20 @@ impl Engine {
             Answer::Denied { denial } => return Err(denial.into()),
             _ => return Err(Error::Refused("the other side is no metadata server".into())),
         };
+        // What a server of an earlier version says next is not lost.
+        let mut first = Some(link.receive::<Answer>(Some(Instant::now() + limit))?);
+        if let Some(Answer::Lives { lives, revision }) = &first {
+            if let Err(why) = self.known.meet(lives, *revision) {
+                if let Some(Seen { generation, instance, revision }) = self.known.seen() {
+                    // The administrator of the cell is to hear of it too.
+                    let _ = link.send(&Ask::SawLater { generation, instance, revision });
+                }
+                return Err(Error::OlderCell(why));
+            }
+            self.known.save();
+            first = None;
+        }
+        self.acquit();
         let (mut receiver, writer, socket) = link.into_parts();
         let outbox = Arc::new(Outbox::new(Arc::clone(&socket), self.options.tls.is_some()));
         let sender = Arc::clone(&outbox);
@@ -101,7 +120,7 @@ impl Engine {
                 break Ok(());
             }
             let soon = Some(Instant::now() + Duration::from_secs(1));
-            let answer = receiver.next::<Answer>(soon);
+            let answer = first.take().map_or_else(|| receiver.next::<Answer>(soon), Ok);
             if answer.is_ok() {
                 heard = Instant::now();
             }
@@ -117,6 +136,7 @@ impl Engine {
                 }
                 Ok(Answer::Standby { owner }) => break Err(Error::standby(owner)),
                 Ok(Answer::Pong {}) => {}
+                Ok(Answer::Reached { revision }) => self.known.reached(revision),
                 Ok(Answer::Outcasts { certificates }) => {
                     *locked(&self.outcasts) = certificates.into_iter().collect();
                 }

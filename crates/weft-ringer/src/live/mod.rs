@@ -7,12 +7,14 @@
 //! ```text
 //! identity       the secret that makes this client the same over restarts
 //! cell           the number of the cell
+//! known          how far the cell was when it was last heard of
 //! incarnation    how often it was started
 //! journal        changes that the server may not have
 //! conflicts      changes that were given up
 //! own/ cache/    blocks
 //! copy/ kept/    more blocks
 //! open/          what blocks were that are being written
+//! room/ spare    room that is set aside for what must be stored before others can go on
 //! pins           what is kept here whole
 //! keys           of encrypted directories; for nobody else to read
 //! member         the secret by which others hand keys to this client; made when it is first asked for
@@ -42,23 +44,33 @@ mod circle;
 mod conflicts;
 mod content;
 mod copies;
+mod durable;
 mod encryption;
 mod engine;
+mod fetched;
+mod fetching;
 mod folders;
 mod fs;
 mod history;
 mod home;
+mod invalidation;
 mod journal;
 mod junctions;
 mod keeper;
+mod known;
 mod link;
 mod listing;
 mod locks;
 mod open;
 mod peers;
+mod room;
+mod scrubbing;
+mod shared_memory;
 mod snapshots;
 mod tending;
 mod texts;
+mod verdict;
+mod verified;
 
 use std::path::PathBuf;
 use std::time::Duration;
@@ -80,6 +92,9 @@ pub use folders::COMPLETE_XATTR;
 pub use fs::RingerFs;
 #[cfg(feature = "sqlite")]
 pub(crate) use home::{Home, client_id, fill_random};
+#[cfg(feature = "sqlite")]
+pub(crate) use known::KnownCell;
+pub use scrubbing::SCRUB_XATTR;
 
 use weft_net::{Address, ClientTls, ServerTls};
 
@@ -116,8 +131,14 @@ pub struct LiveOptions {
     pub settle: Duration,
     /// How often all blocks that stay are looked through.
     pub scan_every: Duration,
-    /// How long a call waits for the server.
+    /// How long a call waits for the server, and a read for the other clients.
     pub patience: Duration,
+    /// Whether the file that SQLite shares memory by may be used: right if one machine alone opens the
+    /// database.
+    pub allow_shared_memory: bool,
+    /// Whether a cell is accepted that is older than what this client has seen of it. What the client has
+    /// of the time since is set aside then, and it begins anew.
+    pub accept_older_cell: bool,
     /// How the cell's archives are reached.
     #[cfg(feature = "archive")]
     pub archives: crate::archive::Opener,
@@ -149,6 +170,8 @@ impl LiveOptions {
             settle: Duration::from_secs(1),
             scan_every: Duration::from_secs(600),
             patience: Duration::from_secs(30),
+            allow_shared_memory: false,
+            accept_older_cell: false,
             #[cfg(feature = "archive")]
             archives: crate::archive::Opener::default(),
             client: ClientOptions { retry_micros: 500_000, ..ClientOptions::default() },

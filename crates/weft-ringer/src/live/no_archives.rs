@@ -38,7 +38,10 @@ impl Live {
         hash: &BlockHash,
         holders: &Holders,
     ) -> Result<Vec<u8>, String> {
-        self.engine.peers.fetch(id, hash, holders).map_err(|e| e.to_string())
+        self.engine
+            .peers
+            .fetch(id, hash, holders, self.engine.options.patience)
+            .map_err(|e| e.to_string())
     }
 
     #[expect(clippy::unused_self, reason = "the other has archives")]

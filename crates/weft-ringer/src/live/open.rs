@@ -10,8 +10,8 @@
 //! - The *gate* of a file is held to write by who changes the bytes of its open blocks, the change of
 //!   the file included, or seals them; and to read by who looks at both. So they always agree. Nobody
 //!   waits for a lease or for another client behind a gate: recalls wait for gates.
-//! - There is room for what is open when it is opened. If another program takes it, blocks stay open
-//!   until there is room again; no others are opened.
+//! - There is room for what is open: it was set aside before (`room`). What cannot be stored all the same, as
+//!   the disk fails, stays open, and no others are opened meanwhile.
 
 use std::borrow::Cow;
 use std::collections::{BTreeSet, HashMap, VecDeque};
@@ -123,7 +123,7 @@ impl OpenBlocks {
     /// Whether blocks of so many bytes may be opened. To be asked behind a gate, too.
     pub(super) fn may_open(&self, blocks: &Blocks, len_bytes: u64) -> bool {
         let is_room = || {
-            let wanted = self.bytes.load(Ordering::Relaxed) + len_bytes + RESERVE_BYTES;
+            let wanted = len_bytes + RESERVE_BYTES;
             let space = blocks.space();
             space.is_ok_and(|s| s.f_bavail.saturating_mul(s.f_frsize) > wanted)
         };
@@ -277,7 +277,7 @@ pub(super) fn recover(
             }
         }
         let stored = to_store(cipher.as_ref(), index, &bytes)?;
-        let hash = blocks.put_own(rnode, &stored)?;
+        let hash = blocks.put_open(rnode, &name, &stored)?;
         found.push(JournalRecord::Sealed { name, hash });
     }
     if !found.is_empty() {

@@ -3,20 +3,21 @@
 //! Invariants:
 //! - What is fetched counts only if it has the hash that was asked for.
 //! - A peer that fails, stalls or lies is asked last for [`BENCH`]; nobody waits for one longer than
-//!   [`FETCH_LIMIT`].
+//!   [`FETCH_LIMIT`], and where there are others they are asked before that (`fetching`).
 //!
 //! A peer that is not reached where it says it listens, because it or this client is behind NAT, is
 //! talked with through the metadata server ([`Conversation::meet`]); for [`DETOUR`] nothing else is
 //! tried. It serves on a connection that it has made itself then.
 
-use std::collections::{BTreeSet, HashMap};
+use std::collections::{BTreeSet, HashMap, VecDeque};
 use std::sync::atomic::{AtomicBool, AtomicU64, AtomicUsize, Ordering};
 use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
 use std::time::{Duration, Instant};
 
 use weft_net::{Address, Channel, ClientTls, Listener, Listening, ServerTls};
 
-use super::blocks::{self, Blocks};
+use super::blocks::Blocks;
+use super::fetching::Pool;
 use crate::net::{
     Ask, BlockBytes, Conversation, Denial, Error, FromPeer, HELLO_MAX_BYTES, MEMBER_NAME, Meeting,
     PORT, Peer, Result, SOCKET_MODE, ToPeer,
@@ -25,7 +26,7 @@ use crate::rnode::{Bytes, Holders};
 use crate::types::{BlockHash, ClientId, RnodeId};
 
 /// How long one block from one peer may take.
-const FETCH_LIMIT: Duration = Duration::from_secs(8);
+pub(super) const FETCH_LIMIT: Duration = Duration::from_secs(8);
 /// How long a peer that failed is asked last.
 const BENCH: Duration = Duration::from_secs(20);
 /// How long a peer may take to be reached where it listens.
@@ -69,7 +70,7 @@ pub(super) struct Transfers {
     pub(super) bytes_given: AtomicU64,
 }
 
-fn count(blocks: &AtomicU64, of_bytes: &AtomicU64, bytes: &[u8]) {
+pub(super) fn count(blocks: &AtomicU64, of_bytes: &AtomicU64, bytes: &[u8]) {
     blocks.fetch_add(1, Ordering::Relaxed);
     of_bytes.fetch_add(bytes.len() as u64, Ordering::Relaxed);
 }
@@ -82,12 +83,13 @@ pub(super) struct Peers {
     tls: Option<ClientTls>,
     /// The server that this client has a connection to.
     server: Mutex<Option<Address>>,
+    pub(super) pool: Arc<Pool>,
 }
 
 impl Peers {
     pub(super) fn new(tls: Option<ClientTls>) -> Self {
         let (known, server) = (Mutex::default(), Mutex::default());
-        Self { known, transfers: Arc::default(), tls, server }
+        Self { known, transfers: Arc::default(), tls, server, pool: Arc::default() }
     }
 
     /// There is a connection to this server, or to none.
@@ -148,16 +150,9 @@ impl Peers {
         }
     }
 
-    /// A block, from whoever has it: the holders first, the newest before the others.
-    ///
-    /// # Errors
-    /// [`Error::Refused`] names whom it was asked for.
-    pub(super) fn fetch(
-        &self,
-        rnode: RnodeId,
-        hash: &BlockHash,
-        holders: &Holders,
-    ) -> Result<Vec<u8>> {
+    /// Whom to ask for a block: the holders first, the newest before the others; last those that failed
+    /// lately.
+    pub(super) fn order(&self, holders: &Holders) -> VecDeque<ClientId> {
         let now = Instant::now();
         let mut order: Vec<_> = {
             let known = self.lock();
@@ -169,55 +164,18 @@ impl Peers {
             known.iter().map(rank).collect()
         };
         order.sort_unstable();
-        let mut tried = String::new();
-        for (_, client) in order {
-            let why = match self.fetch_from(client, rnode, hash) {
-                Ok(Some(bytes)) if blocks::hash(&bytes) == *hash => {
-                    count(&self.transfers.blocks_read, &self.transfers.bytes_read, &bytes);
-                    return Ok(bytes);
-                }
-                Ok(Some(_)) => {
-                    self.bench(client);
-                    "sent other bytes".to_owned()
-                }
-                Ok(None) => "does not have it".to_owned(),
-                Err(e) => {
-                    self.bench(client);
-                    e.to_string()
-                }
-            };
-            tracing::debug!("block {hash:?} of rnode {rnode}: client {:016x} {why}", client.0);
-            tried.push_str(&format!("; client {:016x}: {why}", client.0));
-        }
-        let absent = holders.clients.keys().filter(|c| !self.lock().contains_key(c));
-        let absent: Vec<ClientId> = absent.copied().collect();
-        for client in absent {
-            tried.push_str(&format!("; client {:016x} is not there", client.0));
-        }
-        Err(Error::Refused(format!("nobody has block {hash:?} of rnode {rnode}{tried}")))
+        order.into_iter().map(|(_, client)| client).collect()
     }
 
-    fn bench(&self, client: ClientId) {
+    /// Whether a client was ever heard of.
+    pub(super) fn knows(&self, client: ClientId) -> bool {
+        self.lock().contains_key(&client)
+    }
+
+    pub(super) fn bench(&self, client: ClientId) {
         if let Some(peer) = self.lock().get_mut(&client) {
             peer.benched = Some(Instant::now() + BENCH);
         }
-    }
-
-    fn fetch_from(
-        &self,
-        client: ClientId,
-        rnode: RnodeId,
-        hash: &BlockHash,
-    ) -> Result<Option<Vec<u8>>> {
-        let deadline = Instant::now() + FETCH_LIMIT;
-        self.converse(client, deadline, |connection| {
-            connection.send(&ToPeer::Fetch { rnode, hash: *hash })?;
-            match connection.receive::<FromPeer>(Some(deadline))? {
-                FromPeer::Block { bytes } => Ok(Some(bytes.0)),
-                FromPeer::Absent {} => Ok(None),
-                _ => Err(Error::Refused("it says something else".into())),
-            }
-        })
     }
 
     /// Asks a client to make a copy of a file and to keep it, and waits for that while there is
@@ -271,7 +229,7 @@ impl Peers {
     }
 
     /// Has a conversation on a connection to a client, kept or new.
-    fn converse<T>(
+    pub(super) fn converse<T>(
         &self,
         client: ClientId,
         deadline: Instant,

@@ -54,7 +54,7 @@ impl Checked {
         self.add(Problem { code, text });
     }
 
-    pub(super) fn add(&mut self, problem: Problem) {
+    pub(crate) fn add(&mut self, problem: Problem) {
         self.problem_count += 1;
         if self.problems.len() < PROBLEMS_MAX {
             self.problems.push(problem);

@@ -76,7 +76,8 @@ fn origin_key(origin: RnodeId, copy: RnodeId) -> Vec<u8> {
     [&key(b'y', origin.0)[..], &copy.0.to_be_bytes()].concat()
 }
 
-/// The inode that a file in a snapshot was; itself if it is in none.
+/// The inode that a file or directory in a snapshot was; itself if it is in none, or in one of an earlier weft that
+/// has not noted that of directories.
 #[must_use]
 pub fn origin(rnode: &Rnode) -> RnodeId {
     let text = rnode.xattrs.get(&Bytes(ORIGIN_XATTR.to_vec()));
@@ -257,14 +258,14 @@ fn copy(
     for id in &order {
         let mut rnode = records::load_rnode(store, *id)?.ok_or(Refusal::Stale)?;
         rnode.id = copy_of(*id)?;
+        let number = Bytes(id.0.to_string().into_bytes());
+        rnode.xattrs.insert(Bytes(ORIGIN_XATTR.to_vec()), number);
         match &mut rnode.body {
             // The root is in the directory that it is of.
             Body::Directory { parent, .. } if *id == making.dir => *parent = making.dir,
             Body::Directory { parent, .. } => *parent = copy_of(*parent)?,
             Body::File { kept, .. } => {
                 *kept = Version::default();
-                let number = Bytes(id.0.to_string().into_bytes());
-                rnode.xattrs.insert(Bytes(ORIGIN_XATTR.to_vec()), number);
                 transaction.put(origin_key(*id, rnode.id), Vec::new());
                 let holders = copies::load_holders(store, *id)?;
                 transaction.put(records::holders_key(rnode.id), encode(&holders));

@@ -115,6 +115,25 @@ pub enum Ask {
         /// Which.
         client: ClientId,
     },
+    /// Of a client, before it hangs up: it has seen what this cell never was.
+    SawLater {
+        /// Which life of a server.
+        generation: Generation,
+        /// Its number at random.
+        instance: u128,
+        /// How far that was.
+        revision: u64,
+    },
+    /// Asks for records of the cell's store, in the order of their keys. Of an administrator, as the next.
+    Copy {
+        /// Behind which key; empty for the first.
+        after: Bytes,
+    },
+    /// Asks what has changed in the store.
+    ChangedSince {
+        /// After which revision.
+        after: u64,
+    },
     /// Wants to talk with a client that it does not reach. The first message of a member, and the last
     /// for the server: what follows `Met` is passed on.
     Meet {
@@ -151,6 +170,9 @@ wire_enum!(Ask {
     84 => Leases { limit },
     85 => Junctions {},
     86 => Summary {},
+    100 => SawLater { generation, instance, revision },
+    101 => Copy { after },
+    102 => ChangedSince { after },
 });
 
 /// From a metadata server.
@@ -304,6 +326,36 @@ pub enum Answer {
     },
     /// To `Meet` and `Come`: what is said from here on is to the other client, and from it.
     Met {},
+    /// After `Joined`: the cell's past, for the client to compare with what it has seen.
+    Lives {
+        /// The last lives of its servers, this one's at the end.
+        lives: Vec<Life>,
+        /// The present revision.
+        revision: u64,
+    },
+    /// To a client: what comes is of this revision, or of earlier ones.
+    Reached {
+        /// Which.
+        revision: u64,
+    },
+    /// To `Copy`.
+    Copied {
+        /// Keys and values.
+        records: Vec<(Bytes, Bytes)>,
+        /// Whether there are no more.
+        complete: bool,
+        /// The present revision.
+        revision: u64,
+    },
+    /// To `ChangedSince`.
+    Changed {
+        /// Keys, and what they have now.
+        records: Vec<(Bytes, Option<Bytes>)>,
+        /// These are all up to this revision.
+        upto: u64,
+        /// Whether that is the present one.
+        complete: bool,
+    },
 }
 wire_enum!(Answer {
     1 => Joined { client, cell },
@@ -332,7 +384,23 @@ wire_enum!(Answer {
     82 => Leases { leases, total },
     83 => Junctions { cell, life, added, junctions, complete },
     84 => Summary { life, revision, summary },
+    100 => Lives { lives, revision },
+    101 => Reached { revision },
+    102 => Copied { records, complete, revision },
+    103 => Changed { records, upto, complete },
 });
+
+/// A life of a server of a cell.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub struct Life {
+    /// Which.
+    pub generation: Generation,
+    /// Drawn at random when it began.
+    pub instance: u128,
+    /// The last revision of the cell before it.
+    pub began: u64,
+}
+wire_struct!(Life { generation, instance, began });
 
 /// Why somebody is not let in, or may not do what was asked.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, thiserror::Error)]

@@ -24,8 +24,8 @@ use std::time::{Duration, Instant};
 
 pub use joining::join;
 pub use message::{
-    Answer, Ask, BlockBytes, CellStatus, ClientStatus, Denial, FromPeer, Hit, LeaseStatus, Meeting,
-    MemberStatus, Peer, SECRET_BYTES, ToPeer,
+    Answer, Ask, BlockBytes, CellStatus, ClientStatus, Denial, FromPeer, Hit, LeaseStatus, Life,
+    Meeting, MemberStatus, Peer, SECRET_BYTES, ToPeer,
 };
 pub(crate) use outbox::Outbox;
 use weft_net::{
@@ -81,6 +81,9 @@ pub enum Error {
     /// Who asked may not.
     #[error("{0}")]
     Denied(#[from] Denial),
+    /// The cell lacks what this client has seen of it.
+    #[error("{0}")]
+    OlderCell(String),
     /// The store of a cell or of a client.
     #[error("{0}")]
     Store(String),
@@ -265,6 +268,11 @@ impl Conversation {
     /// [`Error`]; the connection is of no more use.
     pub fn receive<T: Wire>(&mut self, deadline: Option<Instant>) -> Result<T> {
         self.receiver.next(deadline)
+    }
+
+    /// Whether some of the next message has come.
+    pub(crate) fn has_begun(&self) -> bool {
+        self.receiver.deframer.waiting_bytes() > 0
     }
 
     /// The fingerprint of the certificate that the other side has shown.

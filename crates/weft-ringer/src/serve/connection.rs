@@ -9,6 +9,7 @@ use std::time::{Duration, Instant};
 use weft_net::{Address, Socket};
 
 use super::core::Event;
+use super::past::SawLater;
 use super::{Shared, relay, spawn};
 use crate::live::client_id;
 use crate::net::{
@@ -148,6 +149,12 @@ fn take(
                 Event::Bring { number, client, listens, certificate }
             }
             (Ask::Gone { client }, Some(_)) => Event::Gone { number, client },
+            (Ask::SawLater { generation, instance, revision }, Some(client)) => {
+                Event::SawLater { client, seen: SawLater { generation, instance, revision } }
+            }
+            (Ask::SawLater { .. }, None) => {
+                return Err(Error::Refused("an observer has seen nothing of a cell".into()));
+            }
             (Ask::Bring { .. } | Ask::Gone { .. }, None) => {
                 return Err(Error::Refused("who only looks brings nobody".into()));
             }
@@ -165,7 +172,9 @@ fn take(
                 | Ask::RemoveArchive { .. }
                 | Ask::Archives {}
                 | Ask::Sweep { .. }
-                | Ask::Leases { .. }),
+                | Ask::Leases { .. }
+                | Ask::Copy { .. }
+                | Ask::ChangedSince { .. }),
                 _,
             ) => Event::Run { number, ask },
             (

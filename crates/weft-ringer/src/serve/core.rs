@@ -8,18 +8,19 @@ use std::time::{Duration, Instant};
 use super::ServeOptions;
 use super::beyond::Beyond;
 use super::members::{self, Members};
+use super::past::{self, Past, SawLater};
 use super::relay::Call;
+use super::run::{answer_of, cell_number};
 use super::traffic::{Counts, Traffic};
 use crate::live::{fill_random, now, wall};
-use crate::mds::{Access, Checked, Level, Mds, MdsEvent, SweepError, ToClient, check, path_of};
+use crate::mds::{Access, Level, Mds, MdsEvent, Problem, ToClient, check};
 use crate::net::pki::{Authority, PUBLIC_KEY_BYTES, TOKEN_SECRET_BYTES, secret_hash};
 use crate::net::{
-    Answer, Ask, CellStatus, ClientStatus, Denial, Error, Hit, LeaseStatus, Meeting, Outbox, Peer,
-    Result,
+    Answer, Ask, CellStatus, ClientStatus, Denial, Error, Hit, Meeting, Outbox, Peer, Result,
 };
 use crate::query::Query;
 use crate::rnode::Bytes;
-use crate::store::{CellStore, StoreError, StoreResult, Transaction};
+use crate::store::{CellStore, Revision, StoreError};
 use crate::types::{BlockHash, ClientId};
 use crate::wire::{RequestBody, ToServer};
 
@@ -28,11 +29,9 @@ const FAREWELL: Duration = Duration::from_millis(200);
 const TICK: Duration = Duration::from_millis(50);
 /// The most hits of one search, and the most bytes of their paths: they fit a frame.
 const HITS_MAX: usize = 10_000;
-const HITS_MAX_BYTES: usize = 4 << 20;
+pub(super) const HITS_MAX_BYTES: usize = 4 << 20;
 /// The most leases in one list: their paths are looked for, one by one.
-const LEASES_MAX: usize = 10_000;
-/// The number of the cell, 8 bytes.
-const CELL_KEY: &[u8] = b"x";
+pub(super) const LEASES_MAX: usize = 10_000;
 
 /// What comes from connections.
 #[derive(Debug)]
@@ -75,6 +74,11 @@ pub(super) enum Event {
         /// What who asks has shown.
         certificate: Option<BlockHash>,
         tell: SyncSender<Call>,
+    },
+    /// A client has seen what this cell never was.
+    SawLater {
+        client: ClientId,
+        seen: SawLater,
     },
     /// Of a front's connection to its parent.
     Linked {
@@ -130,6 +134,8 @@ struct Connection {
     access: Access,
     /// Of a front: its clients.
     brought: BTreeMap<ClientId, Brought>,
+    /// The revision that it was told.
+    reached: u64,
 }
 
 /// A client that a front has.
@@ -148,9 +154,10 @@ struct Observer {
 }
 
 pub(super) struct Core {
-    store: Box<dyn CellStore>,
-    mds: Mds,
+    pub(super) store: Box<dyn CellStore>,
+    pub(super) mds: Mds,
     cell: u64,
+    past: Past,
     beyond: Beyond,
     epoch_micros: u64,
     clients: BTreeMap<ClientId, Connection>,
@@ -161,29 +168,14 @@ pub(super) struct Core {
     authority: Option<Arc<Authority>>,
 }
 
-fn store_error(e: &StoreError) -> Error {
+pub(super) fn store_error(e: &StoreError) -> Error {
     Error::Store(e.to_string())
-}
-
-/// The number of the cell, drawn when it was made.
-fn cell_number(store: &mut dyn CellStore) -> Result<u64> {
-    if let Some(record) = store.get(CELL_KEY).map_err(|e| store_error(&e))? {
-        let number = record.value.try_into().map(u64::from_be_bytes);
-        return number.map_err(|_| Error::Store("the cell's number is damaged".into()));
-    }
-    let mut number = [0; 8];
-    fill_random(&mut number).map_err(|e| Error::io("random numbers", e))?;
-    // 0 stands for none.
-    number[0] |= 1;
-    let mut transaction = Transaction::default();
-    transaction.put(CELL_KEY.to_vec(), number.to_vec());
-    store.commit(&transaction).map_err(|e| store_error(&e))?;
-    Ok(u64::from_be_bytes(number))
 }
 
 impl Core {
     /// Begins a life of the server of the cell in `store`.
     pub(super) fn open(mut store: Box<dyn CellStore>, options: &ServeOptions) -> Result<Self> {
+        let began = store.revision().map_err(|e| store_error(&e))?;
         let cell = cell_number(&mut *store)?;
         let members = match &options.authority {
             Some(_) => {
@@ -194,10 +186,12 @@ impl Core {
         };
         let mds = Mds::open(&mut *store, now(), wall(), options.mds.clone());
         let mds = mds.map_err(|e| store_error(&e))?;
+        let past = Past::open(&mut *store, mds.generation(), began)?;
         Ok(Self {
             store,
             mds,
             cell,
+            past,
             beyond: Beyond::new().map_err(|e| Error::io("random numbers", e))?,
             epoch_micros: options.mds.epoch_micros,
             clients: BTreeMap::new(),
@@ -261,10 +255,15 @@ impl Core {
         if !self.store.is_owned() {
             return Err(store_error(&StoreError::Fenced));
         }
+        let reached = self.store.revision().map_err(|e| store_error(&e))?.0;
         for ToClient { client, message } in out {
             self.traffic.sent(client, &message);
             // Who is not there asks again when it is.
-            if let Some(connection) = self.clients.get(&client) {
+            if let Some(connection) = self.clients.get_mut(&client) {
+                if connection.reached < reached {
+                    connection.reached = reached;
+                    connection.outbox.post(&Answer::Reached { revision: reached });
+                }
                 connection.outbox.post(&Answer::Mds { message: Box::new(message) });
             }
         }
@@ -293,8 +292,11 @@ impl Core {
                     return Ok(());
                 }
                 outbox.post(&Answer::Joined { client, cell: self.cell });
-                let brought = BTreeMap::new();
-                let new = Connection { number, outbox, listens, certificate, access, brought };
+                let revision = self.store.revision().map_err(|e| store_error(&e))?;
+                outbox.post(&self.past.lives(revision));
+                let (brought, reached) = (BTreeMap::new(), revision.0);
+                let new =
+                    Connection { number, outbox, listens, certificate, access, brought, reached };
                 if let Some(old) = self.clients.insert(client, new) {
                     // A client has one connection: this one is dead, or its twin's.
                     old.outbox.close();
@@ -340,6 +342,8 @@ impl Core {
                     _ => true,
                 };
                 if speaks_for && allowed.map_err(|e| store_error(&e))? {
+                    let goes_on = self.past.goes_on(&mut *self.store, message.client);
+                    goes_on.map_err(|e| store_error(&e))?;
                     self.mds(MdsEvent::Message(*message))?;
                 } else {
                     tracing::info!("client {:016x} may not do what it asked", message.client.0);
@@ -373,7 +377,14 @@ impl Core {
                 let mut checked = check(&*self.store).map_err(|e| store_error(&e))?;
                 let mended = self.mds.check_texts(&mut *self.store, &mut checked);
                 mended.map_err(|e| store_error(&e))?;
+                let damage = self.store.damage().map_err(|e| store_error(&e))?.into_iter();
+                let damage = damage.map(|text| Problem { code: "store-damaged", text });
+                self.past.problems().chain(damage).for_each(|problem| checked.add(problem));
                 self.answer(number, &answer_of(checked));
+            }
+            Event::SawLater { client, seen } => {
+                let noted = self.past.saw_later(&mut *self.store, client, seen);
+                noted.map_err(|e| store_error(&e))?;
             }
             Event::Ping { number } => self.answer(number, &Answer::Pong {}),
             Event::Stop => {}
@@ -475,13 +486,24 @@ impl Core {
         }
         if let Ask::Forget { client } = ask {
             let forgotten = self.mds.forget_client(&mut *self.store, *client);
+            let knew_better = self.past.goes_on(&mut *self.store, *client);
+            let knew_better = knew_better.map_err(|e| store_error(&e))?;
             return Ok(match forgotten.map_err(|e| store_error(&e))? {
                 Some(files) => Answer::Forgotten { files },
+                None if knew_better => Answer::Forgotten { files: 0 },
                 None => refused("that client is here, or its epoch has not ended"),
             });
         }
         if let Ask::Leases { limit } = ask {
             return self.list_leases(*limit).map_err(|e| store_error(&e));
+        }
+        let copied = match ask {
+            Ask::Copy { after } => Some(past::copy(&*self.store, &after.0)),
+            Ask::ChangedSince { after } => Some(past::changed(&*self.store, Revision(*after))),
+            _ => None,
+        };
+        if let Some(answer) = copied {
+            return answer.map_err(|e| store_error(&e));
         }
         if let Some(answer) = self.about_archives(ask)? {
             return Ok(answer);
@@ -518,46 +540,6 @@ impl Core {
             }
             Ask::Members {} => Ok(Answer::Members { members: members.list() }),
             _ => Ok(refused("that is not for who runs the cell")),
-        }
-    }
-
-    /// The first of all leases that are held.
-    fn list_leases(&self, limit: u32) -> StoreResult<Answer> {
-        let limit = usize::try_from(limit).unwrap_or(LEASES_MAX).min(LEASES_MAX);
-        let mut leases = Vec::new();
-        let (mut total, mut bytes) = (0, 0);
-        for (rnode, client, mode) in self.mds.leases() {
-            total += 1;
-            if leases.len() >= limit || bytes > HITS_MAX_BYTES {
-                continue;
-            }
-            let path = path_of(&*self.store, rnode)?.map(Bytes);
-            bytes += path.as_ref().map_or(0, |path| path.0.len());
-            leases.push(LeaseStatus { client, rnode, path, mode });
-        }
-        Ok(Answer::Leases { leases, total })
-    }
-
-    /// Answers what has to do with archives; `None` for anything else.
-    fn about_archives(&mut self, ask: &Ask) -> Result<Option<Answer>> {
-        let store = &mut *self.store;
-        let done = match ask {
-            Ask::Archives {} => Ok(()),
-            Ask::AddArchive { info } => self.mds.add_archive(store, info),
-            Ask::RemoveArchive { archive } => self.mds.remove_archive(store, *archive),
-            Ask::Sweep { number, step } => {
-                return match self.mds.sweep(store, now(), *number, step) {
-                    Ok(swept) => Ok(Some(Answer::Swept { swept })),
-                    Err(SweepError::Store(e)) => Err(store_error(&e)),
-                    Err(e) => Ok(Some(refused(&e.to_string()))),
-                };
-            }
-            _ => return Ok(None),
-        };
-        match done {
-            Ok(()) => Ok(Some(Answer::Archives { archives: self.mds.archives() })),
-            Err(SweepError::Store(e)) => Err(store_error(&e)),
-            Err(e) => Ok(Some(refused(&e.to_string()))),
         }
     }
 
@@ -682,13 +664,6 @@ impl Core {
             clients: clients.collect(),
         }
     }
-}
-
-fn answer_of(checked: Checked) -> Answer {
-    let Checked { rnodes, names, problem_count, problems, .. } = checked;
-    let bytes = |text: &str| Bytes(text.as_bytes().to_vec());
-    let problems = problems.iter().map(|p| (bytes(p.code), bytes(&p.text))).collect();
-    Answer::Checked { rnodes, names, problem_count, problems }
 }
 
 pub(super) fn refused(why: &str) -> Answer {

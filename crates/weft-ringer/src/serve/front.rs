@@ -21,10 +21,10 @@ use super::relay::Call;
 use super::spawn;
 use super::traffic::{Counts, Traffic};
 use crate::front::{Front, FrontAction, FrontEvent, FrontOptions};
-use crate::live::{Circle, Home, client_id, now};
+use crate::live::{Circle, Home, KnownCell, client_id, now};
 use crate::net::{
-    Answer, Ask, CellStatus, ClientStatus, Conversation, Denial, Error, HANDSHAKE_LIMIT, Meeting,
-    Outbox, Peer, Result, ask,
+    Answer, Ask, CellStatus, ClientStatus, Conversation, Denial, Error, HANDSHAKE_LIMIT, Life,
+    Meeting, Outbox, Peer, Result, ask,
 };
 use crate::rnode::Bytes;
 use crate::types::{BlockHash, ClientId, Generation};
@@ -83,6 +83,12 @@ pub(super) struct FrontCore {
     peers: BTreeMap<ClientId, Bytes>,
     outcasts: Vec<BlockHash>,
     questions: Arc<AtomicUsize>,
+    /// The parent's past, and the revision that it has told.
+    lives: Vec<Life>,
+    reached: u64,
+    known: KnownCell,
+    /// The cell is older than what this front gave away of it.
+    is_older: Option<String>,
 }
 
 impl FrontCore {
@@ -119,6 +125,10 @@ impl FrontCore {
             peers: BTreeMap::new(),
             outcasts: Vec::new(),
             questions: Arc::default(),
+            lives: Vec::new(),
+            reached: 0,
+            known: KnownCell::in_memory(),
+            is_older: None,
         })
     }
 
@@ -150,7 +160,7 @@ impl FrontCore {
             let _ = events.recv_timeout(Duration::from_millis(10));
         }
         let _ = linking.join();
-        Ok(())
+        self.is_older.map_or(Ok(()), |why| Err(Error::OlderCell(why)))
     }
 
     fn serve(&mut self, events: &Receiver<Event>) {
@@ -164,6 +174,10 @@ impl FrontCore {
             if tick.elapsed() >= TICK {
                 tick = Instant::now();
                 self.front(FrontEvent::Tick);
+            }
+            if self.is_older.is_some() {
+                // What it keeps is of another past: a new life of it knows nothing.
+                return;
             }
         }
     }
@@ -268,7 +282,7 @@ impl FrontCore {
             }
             // Who has gone meanwhile needs no answer.
             Event::Describe { tell } => drop(tell.try_send(self.status())),
-            Event::Gone { .. } | Event::Stop => {}
+            Event::Gone { .. } | Event::SawLater { .. } | Event::Stop => {}
         }
     }
 
@@ -286,6 +300,8 @@ impl FrontCore {
                 }
                 guest.joined = true;
                 guest.outbox.post(&Answer::Joined { client, cell: self.cell });
+                let lives = self.lives.clone();
+                guest.outbox.post(&Answer::Lives { lives, revision: self.reached });
                 let peers = self.peers.iter();
                 let peer = |(client, listens): (&ClientId, &Bytes)| Peer {
                     client: *client,
@@ -323,6 +339,15 @@ impl FrontCore {
                     !out
                 });
                 self.outcasts = certificates;
+            }
+            Answer::Lives { lives, revision } => {
+                self.is_older = self.known.meet(&lives, revision).err();
+                (self.lives, self.reached) = (lives, revision);
+            }
+            Answer::Reached { revision } => {
+                self.known.reached(revision);
+                self.reached = revision;
+                self.tell_all(&Answer::Reached { revision });
             }
             other => tracing::debug!("the parent said {other:?}"),
         }

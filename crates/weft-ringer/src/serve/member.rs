@@ -169,6 +169,7 @@ impl Standby {
             Event::Bring { .. }
             | Event::Call { .. }
             | Event::Gone { .. }
+            | Event::SawLater { .. }
             | Event::Linked { .. }
             | Event::Parent { .. }
             | Event::Unlinked

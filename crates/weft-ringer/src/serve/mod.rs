@@ -15,7 +15,9 @@ mod front;
 #[cfg(feature = "etcd")]
 mod member;
 mod members;
+mod past;
 mod relay;
+mod run;
 mod traffic;
 
 use std::path::Path;

@@ -30,7 +30,7 @@ use crate::types::{RnodeId, Version};
 pub use etcd::{EtcdCell, EtcdOptions, EtcdStore, Taken};
 pub use memory::MemoryStore;
 #[cfg(feature = "sqlite")]
-pub use sqlite::SqliteStore;
+pub use sqlite::{CHANGES_KEPT, SqliteStore};
 
 /// How many transactions changed a store so far.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Hash, PartialOrd, Ord, Default)]
@@ -308,6 +308,14 @@ pub trait CellStore: Store + std::fmt::Debug + Send {
     /// [`StoreError::Failed`].
     fn added(&self) -> StoreResult<Revision> {
         self.revision()
+    }
+
+    /// What is wrong with the store itself, below its records, as far as it can tell; for people.
+    ///
+    /// # Errors
+    /// [`StoreError::Failed`].
+    fn damage(&self) -> StoreResult<Vec<String>> {
+        Ok(Vec::new())
     }
 
     /// Whether nobody else can have taken over. What was read before this is asked is right if it

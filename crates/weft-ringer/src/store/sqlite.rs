@@ -10,7 +10,14 @@
 //! change(revision, key, removed) what happened, as far as it is kept
 //! cell(id = 1, revision, kept_after)
 //! ```
+//!
+//! Invariants of `change`:
+//! - It has every change after `kept_after`, and none before.
+//! - Nobody needs a row but who is copying the cell: it asks for what has changed since its first page
+//!   ([`backup`](crate::backup)), and begins anew if that was forgotten. So the last [`CHANGES_KEPT`] rows are
+//!   enough, and each transaction takes away at least what it brings beyond those.
 
+use std::os::unix::fs::OpenOptionsExt;
 use std::path::Path;
 
 use rusqlite::{Connection, ErrorCode, OptionalExtension, params};
@@ -37,12 +44,39 @@ const TABLES: &str = "
     INSERT INTO cell VALUES (1, 0, 0);
 ";
 
+/// Of how many changes [`Store::changes`] tells at most, beside those of the last transaction. Some 20 MB.
+pub const CHANGES_KEPT: u64 = 200_000;
+
+/// What one transaction lets go beside as much as it brings: a cell of a weft that kept all comes down to what is
+/// kept without holding anybody up.
+const FORGOTTEN_AT_ONCE: u64 = 1024;
+
+/// Lets the oldest transactions after `old.start` go, and none after `old.end`, while there are more rows than are
+/// kept, some `at_once` rows at most. Returns from where on all are kept, and how many rows that is.
+fn forget_oldest(
+    db: &Connection,
+    old: std::ops::Range<Revision>,
+    mut rows: u64,
+    at_once: u64,
+) -> StoreResult<(Revision, u64)> {
+    let enough = CHANGES_KEPT.max(rows.saturating_sub(at_once));
+    let mut forget = db.prepare_cached("DELETE FROM change WHERE revision = ?")?;
+    let mut kept_after = old.start;
+    while rows > enough && kept_after < old.end {
+        kept_after.0 += 1;
+        rows = rows.saturating_sub(forget.execute([to_sql(kept_after)])? as u64);
+    }
+    Ok((kept_after, rows))
+}
+
 /// A store in a SQLite file.
 #[derive(Debug)]
 pub struct SqliteStore {
     db: Connection,
     revision: Revision,
     kept_after: Revision,
+    /// Rows of `change`.
+    change_rows: u64,
     /// The last one that may have added something to the index.
     added: Revision,
 }
@@ -71,6 +105,14 @@ impl SqliteStore {
     /// # Errors
     /// [`StoreError::Failed`] if the file is not a cell's, is of a later version, or is in use.
     pub fn open(path: &Path) -> StoreResult<Self> {
+        // For its user alone: SQLite gives the files beside it the same permissions.
+        let made = std::fs::OpenOptions::new().write(true).create_new(true).mode(0o600).open(path);
+        match made {
+            Err(e) if e.kind() != std::io::ErrorKind::AlreadyExists => {
+                return Err(StoreError::Failed(e.to_string()));
+            }
+            _ => {}
+        }
         let mut db = Connection::open(path)?;
         db.pragma_update(None, "locking_mode", "EXCLUSIVE")?;
         let mode: String = db.query_row("PRAGMA journal_mode=WAL", [], |r| r.get(0))?;
@@ -108,12 +150,30 @@ impl SqliteStore {
             db.query_row("SELECT revision, kept_after FROM cell", [], |r| {
                 Ok((from_sql(r.get(0)?), from_sql(r.get(1)?)))
             })?;
+        let change_rows: i64 = db.query_row("SELECT count(*) FROM change", [], |r| r.get(0))?;
+        let change_rows = change_rows.unsigned_abs();
         // Which of those before it was is not known.
-        Ok(Self { db, revision, kept_after, added: revision })
+        Ok(Self { db, revision, kept_after, change_rows, added: revision })
     }
 }
 
 impl SqliteStore {
+    /// Makes this the store of another at a revision, of which it has all records.
+    ///
+    /// # Errors
+    /// [`StoreError`].
+    pub fn become_copy(&mut self, revision: Revision) -> StoreResult<()> {
+        let db = self.db.transaction()?;
+        db.execute("DELETE FROM change", [])?;
+        db.execute("UPDATE record SET revision = min(revision, ?)", [to_sql(revision)])?;
+        let number = to_sql(revision);
+        db.execute("UPDATE cell SET revision = ?, kept_after = ?", [number, number])?;
+        db.commit()?;
+        (self.revision, self.kept_after, self.added) = (revision, revision, revision);
+        self.change_rows = 0;
+        Ok(())
+    }
+
     /// The rnodes that fit a query with their paths, in the order of those, at most `limit`.
     ///
     /// # Errors
@@ -143,6 +203,12 @@ impl CellStore for SqliteStore {
     fn added(&self) -> StoreResult<Revision> {
         Ok(self.added)
     }
+
+    fn damage(&self) -> StoreResult<Vec<String>> {
+        let mut check = self.db.prepare("PRAGMA integrity_check")?;
+        let lines: Vec<String> = check.query_map([], |r| r.get(0))?.collect::<Result<_, _>>()?;
+        Ok(lines.into_iter().filter(|line| line != "ok").collect())
+    }
 }
 
 impl Store for SqliteStore {
@@ -169,7 +235,7 @@ impl Store for SqliteStore {
     fn commit(&mut self, transaction: &Transaction) -> StoreResult<Revision> {
         let revision = Revision(self.revision.0 + 1);
         let db = self.db.transaction()?;
-        let mut changed = false;
+        let mut noted = 0;
         {
             let mut find = db.prepare_cached("SELECT revision FROM record WHERE key = ?")?;
             for (key, expected) in &transaction.expect {
@@ -190,16 +256,24 @@ impl Store for SqliteStore {
                     None => continue,
                 }
                 note.execute(params![to_sql(revision), key, value.is_none()])?;
-                changed = true;
+                noted += 1;
             }
         }
-        if changed {
+        if noted > 0 {
             for change in &transaction.index {
                 index::update(&db, change)?;
             }
-            db.execute("UPDATE cell SET revision = ?", [to_sql(revision)])?;
+            let (kept_after, change_rows) = forget_oldest(
+                &db,
+                self.kept_after..self.revision,
+                self.change_rows + noted,
+                2 * noted + FORGOTTEN_AT_ONCE,
+            )?;
+            let numbers = [to_sql(revision), to_sql(kept_after)];
+            db.execute("UPDATE cell SET revision = ?, kept_after = ?", numbers)?;
             db.commit()?;
             self.revision = revision;
+            (self.kept_after, self.change_rows) = (kept_after, change_rows);
             if transaction.index.iter().any(IndexChange::adds) {
                 self.added = revision;
             }
@@ -237,10 +311,12 @@ impl Store for SqliteStore {
     fn forget_before(&mut self, revision: Revision) -> StoreResult<()> {
         let kept_after = self.kept_after.max(revision.min(self.revision));
         let db = self.db.transaction()?;
-        db.execute("DELETE FROM change WHERE revision <= ?", [to_sql(kept_after)])?;
+        let forgotten =
+            db.execute("DELETE FROM change WHERE revision <= ?", [to_sql(kept_after)])?;
         db.execute("UPDATE cell SET kept_after = ?", [to_sql(kept_after)])?;
         db.commit()?;
         self.kept_after = kept_after;
+        self.change_rows = self.change_rows.saturating_sub(forgotten as u64);
         Ok(())
     }
 }

@@ -206,6 +206,18 @@ impl Wire for i64 {
     }
 }
 
+impl Wire for u128 {
+    fn put(&self, out: &mut Vec<u8>) {
+        out.extend_from_slice(&self.to_be_bytes());
+    }
+
+    fn get(from: &mut Reader<'_>) -> Result<Self, WireError> {
+        let bytes = from.take(16, "a long number")?;
+        let bytes = bytes.try_into().map_err(|_| WireError::Short { what: "a long number" })?;
+        Ok(Self::from_be_bytes(bytes))
+    }
+}
+
 impl Wire for bool {
     fn put(&self, out: &mut Vec<u8>) {
         out.push(u8::from(*self));

@@ -12,7 +12,7 @@
 use super::codec::{Reader, Wire, WireError};
 
 /// The version that this code speaks.
-pub const VERSION: u8 = 1;
+pub const VERSION: u8 = 2;
 /// What a frame may be, in bytes after its length. A block map of 2^16 blocks fits.
 pub const FRAME_MAX_BYTES: usize = 8 << 20;
 const MAGIC: u8 = 0x72;

@@ -29,6 +29,9 @@ struct Cell {
     later: Vec<(CallId, Outcome)>,
 }
 
+/// What a few calls may cost, and far more.
+const MESSAGES_MAX: usize = 10_000;
+
 const START: Moment = Moment(1_000_000);
 
 impl Cell {
@@ -58,8 +61,14 @@ impl Cell {
 
     /// Carries messages until there are none. Returns what came back.
     fn run(&mut self, i: usize, event: ClientEvent) -> Vec<(CallId, Outcome)> {
-        let (mut events, mut back) = (VecDeque::from([(i, event)]), Vec::new());
+        self.run_all(VecDeque::from([(i, event)]))
+    }
+
+    /// The same for events that happen at once.
+    fn run_all(&mut self, mut events: VecDeque<(usize, ClientEvent)>) -> Vec<(CallId, Outcome)> {
+        let (mut back, begin) = (Vec::new(), self.messages);
         while let Some((i, event)) = events.pop_front() {
+            assert!(self.messages - begin < MESSAGES_MAX, "there is no end of messages");
             if self.cut == Some(i) && matches!(event, ClientEvent::Message(_)) {
                 continue;
             }
@@ -83,7 +92,8 @@ impl Cell {
                     ClientAction::Conflict(conflict) => self.conflicts.push(conflict),
                     ClientAction::Journal(_)
                     | ClientAction::SyncJournal
-                    | ClientAction::Seal { .. } => {}
+                    | ClientAction::Seal { .. }
+                    | ClientAction::Lost { .. } => {}
                 }
             }
         }
@@ -97,6 +107,18 @@ impl Cell {
         let (mut own, others): (Vec<_>, Vec<_>) = back.into_iter().partition(|(c, _)| *c == id);
         self.later.extend(others);
         own.pop().expect("answered").1
+    }
+
+    /// Calls of several clients at once, each message on its way as long as any other.
+    fn call_at_once(&mut self, calls: Vec<(usize, Call)>) -> Vec<Outcome> {
+        let first = self.calls + 1;
+        self.calls += calls.len() as u64;
+        let numbered = calls.into_iter().zip(first..);
+        let events = numbered.map(|((i, call), id)| (i, ClientEvent::Call(CallId(id), call)));
+        let mut back = self.run_all(events.collect());
+        back.sort_by_key(|(id, _)| *id);
+        assert!(back.iter().map(|(id, _)| id.0).eq(first..=self.calls), "all: {back:?}");
+        back.into_iter().map(|(_, outcome)| outcome).collect()
     }
 
     /// A call that has to wait.
@@ -259,6 +281,54 @@ fn changes_made_on_what_was_given_up_are_given_up() {
     // What nobody else touched is made again.
     let lookup = Call::Lookup { dir: RnodeId::ROOT, name: other };
     assert!(matches!(cell.call(1, lookup), Outcome::Found(Some(_))));
+}
+
+/// A link looks at its file first, and needs its directory as well, which has the smaller number: a client that
+/// had the one gave it up for the other, in turns for ever.
+#[test]
+fn links_of_one_file_by_several_clients_at_once_come_to_an_end() {
+    for clients in 2..=4 {
+        let mut cell = Cell::new(clients);
+        let Outcome::Done(Some(file)) = cell.call(0, create(&name("f"))) else { panic!("made") };
+        cell.call(0, Call::Sync);
+        for round in 0..10 {
+            let link = |i| (i, link(file, RnodeId::ROOT, &format!("l{i}-{round}")));
+            let back = cell.call_at_once((0..cell.clients.len()).map(link).collect());
+            assert!(back.iter().all(|o| *o == Outcome::Done(None)), "{back:?}");
+        }
+        let Outcome::Rnode(rnode) = cell.call(0, Call::Get { id: file }) else { panic!("there") };
+        assert_eq!(u64::from(rnode.nlink), 1 + 10 * clients);
+    }
+}
+
+/// The same the other way round: a removal looks at the directory first, and the file has the smaller number.
+#[test]
+fn removals_from_a_directory_that_is_younger_than_the_file_come_to_an_end() {
+    let mut cell = Cell::new(3);
+    let Outcome::Done(Some(file)) = cell.call(0, create(&name("f"))) else { panic!("made") };
+    let make = Make::Directory {};
+    let (parent, id) = (RnodeId::ROOT, RnodeId::ROOT);
+    let op = Op::Create { parent, name: name("d"), id, make, perm: 0o755, uid: 0, gid: 0 };
+    let Outcome::Done(Some(dir)) = cell.call(0, apply(op)) else { panic!("made") };
+    cell.call(0, Call::Sync);
+    assert!(file < dir);
+    for round in 0..10 {
+        let names: Vec<String> = (0..3).map(|i| format!("l{i}-{round}")).collect();
+        for name in &names {
+            assert_eq!(cell.call(0, link(file, dir, name)), Outcome::Done(None));
+        }
+        let remove = |i: usize| apply(Op::Unlink { parent: dir, name: name(&names[i]) });
+        let back = cell.call_at_once((0..3).map(|i| (i, remove(i))).collect());
+        assert!(back.iter().all(|o| *o == Outcome::Done(Some(file))), "{back:?}");
+    }
+}
+
+fn name(name: &str) -> Name {
+    Name::new(name.as_bytes()).expect("a name")
+}
+
+fn link(id: RnodeId, parent: RnodeId, to: &str) -> Call {
+    apply(Op::Link { id, parent, name: name(to) })
 }
 
 fn lock(id: RnodeId, owner: u64, byte: u64, wait: bool) -> Call {

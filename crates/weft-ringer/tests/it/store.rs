@@ -122,6 +122,63 @@ fn a_cell_has_one_server() {
     first.commit(&transaction).expect("still ours");
 }
 
+/// Only a copy of a cell that is being made asks what has changed, since its first page. So what has changed is kept
+/// for so many changes, and not for ever.
+#[cfg(feature = "sqlite")]
+#[test]
+fn the_changes_that_a_cell_keeps_are_bounded() {
+    use weft_ringer::store::{CHANGES_KEPT, SqliteStore};
+    let dir = tempfile::tempdir().expect("a directory");
+    let path = dir.path().join("cell.db");
+    let rows = || {
+        let db = rusqlite::Connection::open(&path).expect("opens");
+        let count = db.query_row("SELECT count(*) FROM change", [], |r| r.get::<_, i64>(0));
+        count.expect("counted").unsigned_abs()
+    };
+    let put = |store: &mut SqliteStore, keys: u64, value: u64| {
+        let mut transaction = Transaction::default();
+        for key in 0..keys {
+            transaction.put(key.to_le_bytes().to_vec(), value.to_le_bytes().to_vec());
+        }
+        store.commit(&transaction).expect("room")
+    };
+    // A cell of a weft that has let nothing go.
+    drop(SqliteStore::open(&path).expect("made"));
+    let db = rusqlite::Connection::open(&path).expect("opens");
+    let old = 2 * CHANGES_KEPT;
+    db.execute_batch(&format!(
+        "WITH RECURSIVE n(i) AS (VALUES (1) UNION ALL SELECT i + 1 FROM n WHERE i < {old})
+            INSERT INTO change SELECT i, x'00', 0 FROM n;
+         UPDATE cell SET revision = {old};"
+    ))
+    .expect("filled");
+    drop(db);
+    assert_eq!(rows(), old);
+    let mut store = SqliteStore::open(&path).expect("opens");
+    for value in 0..250 {
+        put(&mut store, 100, value);
+    }
+    let last = store.revision().expect("known");
+    drop(store);
+    assert!(rows() <= CHANGES_KEPT, "{} rows", rows());
+    // What is kept is all that came after some transaction; what is not is said to be forgotten.
+    let mut store = SqliteStore::open(&path).expect("opens");
+    let Err(StoreError::Forgotten { kept_after }) = store.changes(Revision(0), 1) else {
+        panic!("it knows no bounds")
+    };
+    let kept = store.changes(kept_after, usize::MAX).expect("kept");
+    assert_eq!(kept.last().expect("some").revision, last);
+    assert_eq!(kept.first().expect("some").revision, Revision(kept_after.0 + 1));
+    assert!(kept.len() as u64 > CHANGES_KEPT - 1000, "{} are kept", kept.len());
+    // One transaction that has more by itself is told of whole.
+    let revision = put(&mut store, CHANGES_KEPT + 10, 1);
+    let told = store.changes(Revision(revision.0 - 1), usize::MAX).expect("kept");
+    assert_eq!(told.len() as u64, CHANGES_KEPT + 10);
+    put(&mut store, 1, 2);
+    let kept_after = Revision(revision.0 - 1);
+    assert!(matches!(store.changes(kept_after, 1), Err(StoreError::Forgotten { .. })));
+}
+
 #[test]
 fn the_model_tells_whole_transactions() {
     let mut store = MemoryStore::new();

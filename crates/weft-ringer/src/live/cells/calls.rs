@@ -4,8 +4,8 @@ use std::sync::Arc;
 
 use weft_vfs::{
     Attr, Caller, DirCursor, DirEntry, Entry, Error, FallocateMode, FileKind, FileLock, FileSystem,
-    Handle, Ino, Interrupt, LockStyle, OpenFlags, Opened, RenameFlags, Result, SeekFrom, SetAttr,
-    StatFs, XattrSet,
+    Handle, Ino, Interrupt, Invalidate, LockStyle, OpenFlags, Opened, RenameFlags, Result,
+    SeekFrom, SetAttr, StatFs, XattrSet,
 };
 
 use super::nodes::is_mapped;
@@ -76,7 +76,7 @@ impl FileSystem for CellTree {
         if !is_mapped(ino.0) {
             return self.outer.forget(ino, count);
         }
-        let Some(gone) = locked(&self.nodes).forget(ino.0, count) else { return };
+        let Some(gone) = locked(&self.upward.nodes).forget(ino.0, count) else { return };
         let own = Ino(gone.ino);
         if let Some(fs) = gone.place.fs().filter(|fs| !fs.is_root(own)) {
             fs.forget(own, gone.count);
@@ -337,6 +337,18 @@ impl FileSystem for CellTree {
         fs.getxattr(at.ino, name)
     }
 
+    fn is_for_owner(&self, ino: Ino, name: &[u8]) -> bool {
+        if !name.starts_with(OWN) {
+            return false;
+        }
+        // Of what cannot be reached nothing is told to others.
+        let inner = self.at(ino).and_then(|at| {
+            let fs = at.place.enter(&self.cells)?;
+            Ok(fs.is_for_owner(at.ino, name))
+        });
+        name == CELLS_XATTR || inner.unwrap_or(true)
+    }
+
     fn listxattr(&self, ino: Ino) -> Result<Vec<Vec<u8>>> {
         let at = self.at(ino)?;
         if at.is_inner_root() {
@@ -372,6 +384,11 @@ impl FileSystem for CellTree {
     fn seek(&self, ino: Ino, from: SeekFrom) -> Result<u64> {
         let (at, fs) = self.walk(ino)?;
         fs.seek(at.ino, from)
+    }
+
+    fn set_invalidate(&self, sink: Arc<dyn Invalidate>) {
+        self.outer.set_invalidate(Arc::clone(&sink));
+        self.upward.sink.set(sink);
     }
 
     fn unmount(&self) -> Result<()> {

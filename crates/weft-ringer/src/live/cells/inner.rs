@@ -14,6 +14,7 @@ use std::time::Duration;
 use weft_net::{Address, ClientTls, Role, ServerTls};
 use weft_vfs::{Error, FileSystem, Result};
 
+use super::upward::{OfCell, Upward};
 use crate::junction::{JUNCTION_MAX_BYTES, Junction};
 use crate::live::LiveOptions;
 use crate::live::engine::{ETIMEDOUT, locked};
@@ -35,6 +36,8 @@ const TICK: Duration = Duration::from_millis(100);
 const ENFILE: i32 = 23;
 /// `EACCES`
 const EACCES: i32 = 13;
+/// `ESTALE`
+const ESTALE: i32 = 116;
 /// `EIO`
 const EIO: i32 = 5;
 /// `EREMOTEIO`: the other side is there, and says no.
@@ -57,6 +60,7 @@ impl Failure {
         let errno = match error {
             net::Error::Denied(_) => EACCES,
             net::Error::Refused(_) => EREMOTEIO,
+            net::Error::OlderCell(_) => ESTALE,
             e if e.is_timeout() => ETIMEDOUT,
             _ => EIO,
         };
@@ -89,11 +93,13 @@ pub(super) struct InnerCells {
     options: LiveOptions,
     cells: Mutex<BTreeMap<CellId, Arc<InnerCell>>>,
     stop: AtomicBool,
+    upward: Weak<Upward>,
 }
 
 impl InnerCells {
-    pub(super) fn new(options: LiveOptions) -> Self {
-        Self { options, cells: Mutex::default(), stop: AtomicBool::new(false) }
+    pub(super) fn new(options: LiveOptions, upward: &Arc<Upward>) -> Self {
+        let (cells, stop) = (Mutex::default(), AtomicBool::new(false));
+        Self { options, cells, stop, upward: Arc::downgrade(upward) }
     }
 
     fn directory(&self, cell: CellId) -> PathBuf {
@@ -190,6 +196,8 @@ impl InnerCells {
             let _ = std::fs::remove_dir_all(&directory);
         }
         let fs = joined?;
+        let upward = Weak::clone(&self.upward);
+        fs.set_invalidate(Arc::new(OfCell { cell: junction.cell, upward }));
         replace(&directory.join(MARK), junction.to_string().as_bytes()).map_err(io)?;
         Ok(fs)
     }

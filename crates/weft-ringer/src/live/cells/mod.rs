@@ -17,15 +17,17 @@ mod inner;
 mod nodes;
 mod place;
 mod search;
+mod upward;
 
-use std::sync::{Arc, Mutex};
+use std::sync::Arc;
 
 use weft_vfs::{DirEntry, Entry, Error, FileKind, FileSystem, Ino, Result};
 
 use self::inner::InnerCells;
-use self::nodes::{Nodes, is_mapped};
+use self::nodes::is_mapped;
 use self::place::Place;
 use self::search::{Searcher, Shared};
+use self::upward::Upward;
 use super::LiveOptions;
 use super::engine::locked;
 use super::fs::RingerFs;
@@ -43,7 +45,7 @@ pub struct CellTree {
     root: Arc<Place>,
     outer: Arc<RingerFs>,
     cells: Arc<InnerCells>,
-    nodes: Mutex<Nodes<Arc<Place>>>,
+    upward: Arc<Upward>,
 }
 
 /// An inode, and whose it is.
@@ -65,7 +67,8 @@ impl CellTree {
     /// # Errors
     /// [`net::Error`](crate::net::Error) says what is missing.
     pub fn join(options: LiveOptions) -> crate::net::Result<Self> {
-        let cells = Arc::new(InnerCells::new(options.clone()));
+        let upward = Arc::new(Upward::new());
+        let cells = Arc::new(InnerCells::new(options.clone(), &upward));
         let directory = options.directory.clone();
         let outer = Arc::new(RingerFs::join(options)?);
         let failed = |e| crate::net::Error::io(format!("{}: cells", directory.display()), e);
@@ -73,7 +76,7 @@ impl CellTree {
         let searcher = Arc::new(Searcher::new(&cells, outer.cell()));
         outer.search_with(Box::new(Shared(searcher)));
         let root = Arc::new(Place::outermost(Arc::clone(&outer)));
-        Ok(Self { root, outer, cells, nodes: Mutex::new(Nodes::new()) })
+        Ok(Self { root, outer, cells, upward })
     }
 
     /// Ends without a word, as if the machine had lost its power: for tests.
@@ -87,7 +90,7 @@ impl CellTree {
         if !is_mapped(ino.0) {
             return Ok(At { place: Arc::clone(&self.root), ino });
         }
-        let nodes = locked(&self.nodes);
+        let nodes = locked(&self.upward.nodes);
         let (place, own) = nodes.find(ino.0).ok_or(Error::Stale(ino.0))?;
         Ok(At { place: Arc::clone(place), ino: Ino(own) })
     }
@@ -120,7 +123,7 @@ impl CellTree {
 
     /// The number, for the front, of an inode of a place.
     fn number(&self, place: &Place, ino: Ino) -> Ino {
-        if place.key == 0 { ino } else { Ino(locked(&self.nodes).number(place.key, ino.0)) }
+        if place.key == 0 { ino } else { Ino(locked(&self.upward.nodes).number(place.key, ino.0)) }
     }
 
     /// What the client of a place found in the directory with the number `holder`, as the front is to
@@ -144,7 +147,7 @@ impl CellTree {
             Ok(None) if place.key == 0 => return Ok(found),
             Ok(None) => {
                 let enter = || Arc::clone(place);
-                let number = locked(&self.nodes).enter(place.key, ino.0, enter);
+                let number = locked(&self.upward.nodes).enter(place.key, ino.0, enter);
                 let mut shown = found;
                 shown.attr.ino = Ino(number);
                 if !fs.is_root(ino) {
@@ -174,8 +177,13 @@ impl CellTree {
         let key = above.key_within(dir, &junction);
         let root = RnodeId::ROOT.0;
         let (number, place) = {
-            let mut nodes = locked(&self.nodes);
-            let new = || Arc::new(Place::within(above, fs, dir, junction.clone(), holder.0));
+            let mut nodes = locked(&self.upward.nodes);
+            let new = || {
+                let place = Place::within(above, fs, dir, junction.clone(), holder.0);
+                let place = Arc::new(place);
+                self.upward.add(&place);
+                place
+            };
             let number = nodes.enter(key, root, new);
             let found = nodes.find(number).map(|(place, _)| Arc::clone(place));
             (Ino(number), found.ok_or(Error::Stale(number))?)
@@ -198,13 +206,13 @@ impl CellTree {
     fn hold(&self, at: &At) {
         if at.place.key != 0 {
             let place = || Arc::clone(&at.place);
-            locked(&self.nodes).enter(at.place.key, at.ino.0, place);
+            locked(&self.upward.nodes).enter(at.place.key, at.ino.0, place);
         }
     }
 
     /// Gives back a reference of the front alone, and not that of the cell's client.
     fn unshow(&self, number: Ino) {
-        let gone = locked(&self.nodes).forget(number.0, 1);
+        let gone = locked(&self.upward.nodes).forget(number.0, 1);
         // What it may have been the last of is let go without the lock.
         drop(gone);
     }

@@ -212,27 +212,24 @@ impl Live {
             return check(bytes).map_err(failed);
         }
         let blocks = &self.engine.blocks;
-        let here = blocks.stored(id, &block.hash).map_err(|e| io_error(&e))?;
+        // What cannot be read is as good as damaged.
+        let here = blocks.stored(id, &block.hash).unwrap_or_else(|e| {
+            tracing::error!("block {:?} of rnode {id}: {e}", block.hash);
+            Some(Vec::new())
+        });
         let here = here.map(|stored| (cipher.open_block(index, &stored), stored));
-        let opened = match here {
+        let (opened, is_damaged) = match here {
             Some((Err(_), stored)) if hash(&stored) != block.hash => {
                 tracing::error!("block {:?} of rnode {id} is damaged", block.hash);
-                None
+                (None, true)
             }
-            here => here.map(|(opened, _)| opened),
+            here => (here.map(|(opened, _)| opened), false),
         };
         let opened = match opened {
             Some(opened) => opened,
             None => {
-                let holders = self.engine.holders(id);
-                let stored = self.fetch_block(id, &block.hash, &holders).map_err(Lack::Block)?;
-                let opened = cipher.open_block(index, &stored);
-                if opened.is_ok()
-                    && let Err(e) = blocks.put_fetched(id, &block.hash, &stored)
-                {
-                    tracing::debug!("a fetched block is not kept: {e}");
-                }
-                opened
+                let stored = self.fetch(id, &block.hash, is_damaged).map_err(Lack::Block)?;
+                cipher.open_block(index, &stored)
             }
         };
         let bytes = opened.map(Arc::new).and_then(check).map_err(failed)?;

@@ -28,6 +28,7 @@ impl Live {
             locked(&self.above).remove(&id);
             locked(&self.changing).remove(&id);
             locked(&self.seen).remove(&id);
+            locked(&self.shared_memory).remove(&id);
             self.encrypted.forget(id);
             self.is_perhaps_dead(id);
         }
@@ -66,8 +67,8 @@ impl Live {
     pub(in super::super) fn entry(&self, id: RnodeId) -> Result<Entry> {
         // The reference comes first: it keeps the rnode from being given up meanwhile.
         self.add_reference(id);
-        match self.get(id) {
-            Ok(rnode) => Ok(Entry { attr: rnode.attr(), generation: 0 }),
+        match self.get(id).and_then(|rnode| self.attr(&rnode)) {
+            Ok(attr) => Ok(Entry { attr, generation: 0 }),
             Err(e) => {
                 self.drop_references(id, 1);
                 Err(e)
@@ -86,6 +87,7 @@ impl Live {
     }
 
     pub(super) fn open_referenced(&self, id: RnodeId, flags: OpenFlags) -> Result<Opened> {
+        self.check_shared_memory(id, flags)?;
         let mut rnode = self.get(id)?;
         match rnode.kind() {
             FileKind::Directory if flags.intersects(OpenFlags::WRITE | OpenFlags::TRUNCATE) => {

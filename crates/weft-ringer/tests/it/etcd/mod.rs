@@ -21,7 +21,7 @@ pub fn cell_for(endpoints: Vec<String>, name: &str, session: Duration) -> EtcdCe
 
 /// Takes the cell, as soon as nobody owns it.
 pub fn take(cell: &EtcdCell, who: &str) -> EtcdStore {
-    let end = std::time::Instant::now() + Duration::from_secs(20);
+    let end = std::time::Instant::now() + Duration::from_secs(300);
     loop {
         match cell.take(who).expect("etcd answers") {
             Taken::Ours(store) => return *store,

@@ -216,7 +216,7 @@ fn figure(fs: &RingerFs, name: &str) -> u64 {
 }
 
 fn wait_until(what: &str, mut is_so: impl FnMut() -> bool) {
-    let end = Instant::now() + Duration::from_secs(30);
+    let end = Instant::now() + Duration::from_secs(300);
     while !is_so() {
         assert!(Instant::now() < end, "{what} did not come to be");
         std::thread::sleep(Duration::from_millis(50));

@@ -49,7 +49,7 @@ fn current(fs: &RingerFs, name: &str) -> usize {
 }
 
 pub(super) fn wait_until(what: &str, mut is_so: impl FnMut() -> bool) {
-    let end = Instant::now() + Duration::from_secs(20);
+    let end = Instant::now() + Duration::from_secs(300);
     while !is_so() {
         assert!(Instant::now() < end, "{what} did not come to be");
         std::thread::sleep(Duration::from_millis(50));

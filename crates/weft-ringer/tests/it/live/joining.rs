@@ -239,7 +239,10 @@ impl Raw {
                     }
                     other => panic!("{other:?}"),
                 },
-                Answer::Peers { .. } | Answer::Outcasts { .. } => {}
+                Answer::Peers { .. }
+                | Answer::Outcasts { .. }
+                | Answer::Lives { .. }
+                | Answer::Reached { .. } => {}
                 other => panic!("{other:?}"),
             }
         }

@@ -7,6 +7,7 @@ mod conformance;
 mod copies;
 mod encrypted;
 mod encrypted_hostile;
+mod faults;
 mod history;
 mod hostile;
 mod joining;

@@ -116,7 +116,7 @@ fn an_open_file_outlives_its_name() {
     assert!(buf == [7; 200_000]);
     b.forget(ino, 1);
     // Then its blocks go, on both sides.
-    let end = Instant::now() + Duration::from_secs(20);
+    let end = Instant::now() + Duration::from_secs(300);
     let left = |name: &str| {
         let own = std::fs::read_dir(cell.path(name).join("own")).expect("a directory");
         let cache = std::fs::read_dir(cell.path(name).join("cache")).expect("a directory");
@@ -141,7 +141,7 @@ fn blocks_that_were_written_over_are_given_up() {
     let dir = std::fs::read_dir(cell.path("a").join("own")).expect("blocks");
     let dir = dir.map(|e| e.expect("an entry").path()).next().expect("one file's");
     let count = || std::fs::read_dir(&dir).expect("blocks").count();
-    let end = Instant::now() + Duration::from_secs(10);
+    let end = Instant::now() + Duration::from_secs(300);
     while count() > 1 {
         assert!(Instant::now() < end, "{} blocks are left", count());
         std::thread::sleep(Duration::from_millis(50));

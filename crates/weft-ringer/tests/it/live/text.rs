@@ -166,7 +166,7 @@ fn want(names: &[Named], by_policy: bool, fits: impl Fn(&[u8]) -> bool) -> BTree
 }
 
 fn eventually(cell: &Cell, query: &str, want: &BTreeSet<String>, told: &str) {
-    let end = Instant::now() + Duration::from_secs(30);
+    let end = Instant::now() + Duration::from_secs(300);
     loop {
         let found = found(cell, query);
         if found == *want {

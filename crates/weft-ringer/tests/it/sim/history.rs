@@ -155,6 +155,7 @@ impl Histories {
                 Op::Create { parent, name: n, .. } => {
                     name(*parent, n, EntryKind::Create(about.expect("made").0));
                 }
+                Op::Link { id, parent, name: n } => name(*parent, n, EntryKind::Create(id.0)),
                 Op::Unlink { parent, name: n } | Op::Rmdir { parent, name: n } => {
                     name(*parent, n, EntryKind::Remove(about.expect("removed").0));
                 }
@@ -168,7 +169,10 @@ impl Histories {
                 _ => {}
             },
             (Call::Apply { op, .. }, Outcome::Refused(why)) => match (op, why) {
-                (Op::Create { parent, name: n, .. }, Refusal::Exists) => {
+                (
+                    Op::Create { parent, name: n, .. } | Op::Link { parent, name: n, .. },
+                    Refusal::Exists,
+                ) => {
                     name(*parent, n, EntryKind::Exists);
                 }
                 (
@@ -197,6 +201,7 @@ impl Histories {
                 let _: &Make = make;
                 name(*parent, n, about.map(|id| id.0));
             }
+            Op::Link { id, parent, name: n } => name(*parent, n, Some(id.0)),
             Op::Unlink { parent, name: n } | Op::Rmdir { parent, name: n } => {
                 name(*parent, n, None);
             }

@@ -27,6 +27,9 @@ use self::world::{MILLI, SECOND, Weather, World};
 /// comes back, the grace it gives, and the end of the epochs of those who do not.
 const SOON: u64 = 25 * SECOND;
 
+/// Where no epoch ends by a fault, a call that takes longer would have ended by the patience of a mount.
+const PATIENCE: u64 = 10 * SECOND;
+
 /// What callers have seen of a file.
 struct Seen {
     id: RnodeId,
@@ -42,6 +45,8 @@ struct Work {
     seen: Vec<Seen>,
     next_value: u64,
     tells: bool,
+    /// All callers link, move and remove the same few files.
+    crowded: bool,
 }
 
 fn block(value: u64) -> Block {
@@ -89,6 +94,9 @@ fn want_texts() -> Call {
     Call::Apply { op, if_version: None }
 }
 
+/// What is drawn in a crowd: a name made, removed, moved, and above all links.
+const CROWDED: [u64; 10] = [0, 4, 6, 8, 17, 17, 17, 17, 17, 19];
+
 impl Work {
     fn new() -> Self {
         let names = (0..3).map(|n| Name::new(format!("n{n}").as_bytes()).expect("a name"));
@@ -99,7 +107,15 @@ impl Work {
             seen: Vec::new(),
             next_value: 1,
             tells: false,
+            crowded: false,
         }
+    }
+
+    /// From now on all link, move and remove the same few files, under many names and without a pause.
+    fn crowd(&mut self) {
+        self.crowded = true;
+        self.names =
+            (0..40).map(|n| Name::new(format!("n{n}").as_bytes()).expect("a name")).collect();
     }
 
     fn place(&self, rng: &mut Rng) -> (RnodeId, Name) {
@@ -143,7 +159,8 @@ impl Work {
         let apply = |op| Call::Apply { op, if_version: None };
         let (parent, name) = self.place(rng);
         let any_file = |rng: &mut Rng, files: &[RnodeId]| files[rng.index(files.len())];
-        match rng.below(20) {
+        let draw = if self.crowded { CROWDED[rng.index(CROWDED.len())] } else { rng.below(20) };
+        match draw {
             0..=3 => Call::Lookup { dir: parent, name },
             4..=5 => {
                 let is_dir = rng.below(6) == 0;
@@ -170,6 +187,9 @@ impl Work {
                 let seen = &self.seen[rng.index(self.seen.len())];
                 let (id, version) = (seen.id, seen.version);
                 Call::Apply { op: self.write(id), if_version: Some((id, version)) }
+            }
+            17 if !self.files.is_empty() => {
+                apply(Op::Link { id: any_file(rng, &self.files), parent, name })
             }
             _ if !self.files.is_empty() => Call::Get { id: any_file(rng, &self.files) },
             _ => Call::Lookup { dir: parent, name },
@@ -238,12 +258,19 @@ fn unlock_all(world: &mut World, i: usize, owner: u64, locked: &mut BTreeSet<Rno
 /// One world, from its seed. Panics if anything is wrong.
 fn run(seed: u64, front: bool) -> Summary {
     let mut rng = Rng::stream(seed, 1);
-    let weather = if seed.is_multiple_of(16) { Weather::fine(3) } else { Weather::of(&mut rng) };
+    let weather = match seed % 16 {
+        0 => Weather::fine(3),
+        8 => Weather::lockstep(3),
+        _ => Weather::of(&mut rng),
+    };
     let weather = if front { weather.with_front(&mut Rng::stream(seed, 6)) } else { weather };
     let mut world = World::new(seed, weather);
     let mut work = Work::new();
     // In some worlds callers tell what they have read.
     work.tells = seed % 8 == 7;
+    if seed % 16 == 8 {
+        work.crowd();
+    }
     let mut lacks_policy = work.tells;
     let calls = 40 + rng.index(200);
     // A few callers on each client: when each calls next, and what it waits for.
@@ -335,6 +362,7 @@ fn run(seed: u64, front: bool) -> Summary {
     let unknown = history::check(seed, &world, &expected);
     if !world.weather.ends_epochs() {
         assert_eq!((world.conflicts, world.calls.values().filter(|c| c.void).count()), (0, 0));
+        check_patience(&world);
     }
     Summary {
         calls: world.calls.len(),
@@ -349,6 +377,20 @@ fn run(seed: u64, front: bool) -> Summary {
         snapshots,
         written_open: world.written_open,
         sealed_at_start: world.sealed_at_start,
+    }
+}
+
+/// Every call comes back before a mount would give it up. Who waits for a lock waits for other callers.
+fn check_patience(world: &World) {
+    for called in world.calls.values() {
+        let Some((returned, _)) = called.returned else { continue };
+        let waits = matches!(called.call, Call::Lock { wait: true, .. });
+        assert!(
+            waits || returned - called.called < PATIENCE,
+            "seed {}: {} us: {called:?}",
+            world.seed,
+            returned - called.called
+        );
     }
 }
 
@@ -377,6 +419,7 @@ fn settle(
         let called = &world.calls[&id];
         if called.returned.is_some() || called.void || world.is_lost(id) {
             let think = [0, 5 * MILLI, 100 * MILLI, 1500 * MILLI][rng.index(4)];
+            let think = if work.crowded { 0 } else { think };
             (caller.1, caller.2) = (world.now + rng.below(think + 1), None);
         }
     }

@@ -78,6 +78,8 @@ struct Node {
     sealing: BTreeSet<RnodeId>,
     /// Returned calls whose answer depends on changes that the server may not have.
     unsettled: Vec<(u64, Seq)>,
+    /// What a front has cached of rnodes that it was shown, as a kernel has pages.
+    cached: BTreeSet<RnodeId>,
 }
 
 impl Node {
@@ -205,6 +207,7 @@ impl World {
             next_open: 0,
             sealing: BTreeSet::new(),
             unsettled: Vec::new(),
+            cached: BTreeSet::new(),
         });
         let nodes = nodes.collect();
         let mut front_rng = Rng::stream(seed, 7);
@@ -287,7 +290,7 @@ impl World {
         for _ in 0..copies {
             let late = !self.calm && self.rng.below(50) == 0;
             let most = if late { self.weather.late_micros } else { self.weather.delay_micros };
-            let time = self.now + 1 + self.rng.below(most);
+            let time = self.now + 1 + self.weather.steady_micros + self.rng.below(most);
             self.at(time, make(bytes.to_vec()));
         }
     }
@@ -501,6 +504,7 @@ impl World {
     fn crash(&mut self, i: usize) {
         let node = &mut self.nodes[i];
         node.client = None;
+        node.cached.clear();
         node.open.clear();
         node.sealing.clear();
         // Of what was not made durable, some part from its beginning is there.
@@ -556,6 +560,7 @@ impl World {
                 }
                 ClientAction::Return { call, mut outcome, depends } => {
                     if let Outcome::Rnode(rnode) = &mut outcome {
+                        self.nodes[i].cached.insert(rnode.id);
                         self.nodes[i].close(rnode);
                     }
                     let called = self.calls.get_mut(&call.0).expect("a call");
@@ -578,6 +583,7 @@ impl World {
                     }
                     self.conflicts += 1;
                 }
+                ClientAction::Lost { rnode } => drop(self.nodes[i].cached.remove(&rnode)),
                 ClientAction::Seal { rnode } => {
                     let node = &mut self.nodes[i];
                     if node.sealing.insert(rnode) {

@@ -83,6 +83,17 @@ impl World {
         let mut held: BTreeMap<RnodeId, Vec<(usize, Mode)>> = BTreeMap::new();
         for (i, node) in self.nodes.iter().enumerate() {
             let Some(client) = &node.client else { continue };
+            if client.leases(node.clock.read(self.now)).next().is_some() {
+                // What is not under a lease others may change: the front was told.
+                for id in &node.cached {
+                    assert!(
+                        client.mode(*id) >= Some(Mode::Read),
+                        "seed {}: at {}: the front of client {i} has {id} cached, without a lease",
+                        self.seed,
+                        self.now
+                    );
+                }
+            }
             for (id, mode) in client.leases(node.clock.read(self.now)) {
                 held.entry(id).or_default().push((i, mode));
                 let known = self.server.as_ref().filter(|s| !s.in_grace());

@@ -15,8 +15,9 @@ pub struct Weather {
     /// In thousandths.
     pub loss: u64,
     pub repeat: u64,
-    /// The usual delay is up to this; one message in fifty is late.
+    /// The usual delay is up to this, beside what every message takes; one message in fifty is late.
     pub delay_micros: u64,
+    pub steady_micros: u64,
     pub late_micros: u64,
     /// Faults in a thousand ticks of 50 ms.
     pub client_crashes: u64,
@@ -41,6 +42,7 @@ impl Weather {
             loss: bad(rng, 150),
             repeat: bad(rng, 150),
             delay_micros: [200, 2 * MILLI, 30 * MILLI][rng.index(3)],
+            steady_micros: 0,
             late_micros: [MILLI, 400 * MILLI, 5 * SECOND][rng.index(3)],
             client_crashes: bad(rng, 15),
             server_crashes: bad(rng, 15),
@@ -70,6 +72,7 @@ impl Weather {
             loss: 0,
             repeat: 0,
             delay_micros: 2 * MILLI,
+            steady_micros: 0,
             late_micros: 2 * MILLI,
             client_crashes: 0,
             server_crashes: 0,
@@ -79,6 +82,12 @@ impl Weather {
             epoch_micros: 2 * SECOND,
             drift_ppm: 0,
         }
+    }
+
+    /// Nothing goes wrong, and every message takes as long as any other: what clients do to each other once
+    /// they can do for ever.
+    pub fn lockstep(clients: usize) -> Self {
+        Self { delay_micros: 1, steady_micros: MILLI, late_micros: 1, ..Self::fine(clients) }
     }
 
     /// Whether an epoch may end that its client would have gone on with.
