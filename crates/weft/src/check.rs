@@ -30,6 +30,8 @@ pub struct MacReport {
     pub problems: Vec<Found>,
     /// What is wrong still, after a repair; all of it without one.
     pub remaining: Vec<String>,
+    /// What is odd and wrong to no Mac.
+    pub notes: Vec<String>,
     /// Whether the volume was unmounted. If not, opening it sets its counts and bitmap right.
     pub unmounted: bool,
     /// Whether a repair wrote the trees where they were, as the volume is too full for new ones beside
@@ -54,6 +56,8 @@ pub struct Found {
     pub what: String,
     /// What a repair does about it.
     pub fix: String,
+    /// Whether a repair does anything about it.
+    pub repairable: bool,
 }
 
 /// Checks the volume in `source`, and repairs it if the options say so.
@@ -78,7 +82,11 @@ pub fn check(source: &str, options: &Options<'_>) -> Result<Checked> {
     checked.map(|mut checked| {
         if let Checked::Mac(report) = &mut checked {
             let fix = "leave the image as it is, which nothing can make right";
-            let found = wrong.iter().map(|what| Found { what: what.clone(), fix: fix.into() });
+            let found = wrong.iter().map(|what| Found {
+                what: what.clone(),
+                fix: fix.into(),
+                repairable: false,
+            });
             report.problems.splice(0..0, found);
             report.remaining.splice(0..0, wrong);
         }
@@ -155,18 +163,23 @@ fn hfs(source: &str, image: &Image, options: &Options<'_>) -> Result<Checked> {
             // Nothing to walk: that is what is wrong.
             Err(e) => {
                 let what = e.to_string();
-                let problem = weft_hfs::fsck::Problem::Mdb { what };
+                let problem = weft_hfs::fsck::Problem::Unreadable { what };
                 weft_hfs::fsck::Report { problems: vec![problem], ..Default::default() }
             }
         };
         (report.clone(), report, false)
     };
-    let found = |p: &weft_hfs::fsck::Problem| Found { what: p.to_string(), fix: p.fix().into() };
+    let found = |p: &weft_hfs::fsck::Problem| Found {
+        what: p.to_string(),
+        fix: p.fix().into(),
+        repairable: p.is_repairable(),
+    };
     Ok(Checked::Mac(MacReport {
         format: "hfs",
         layers: image.layer_names(),
         problems: before.problems.iter().map(found).collect(),
         remaining: after.problems.iter().map(ToString::to_string).collect(),
+        notes: after.notes.iter().map(ToString::to_string).collect(),
         unmounted: before.unmounted,
         in_place,
         journal_replayed,
@@ -217,7 +230,8 @@ fn mfs(source: &str, image: &Image, options: &Options<'_>) -> Result<Checked> {
     if repair {
         image.device.flush()?;
     }
-    let fix = |what: &String, fix: &str| Found { what: what.clone(), fix: fix.into() };
+    let fix =
+        |what: &String, fix: &str| Found { what: what.clone(), fix: fix.into(), repairable: true };
     let problems: Vec<Found> = report
         .loose
         .iter()
@@ -240,6 +254,7 @@ fn mfs(source: &str, image: &Image, options: &Options<'_>) -> Result<Checked> {
         layers: image.layer_names(),
         problems,
         remaining,
+        notes: Vec::new(),
         unmounted: report.loose.is_empty(),
         in_place: false,
         journal_replayed: false,

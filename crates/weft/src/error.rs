@@ -34,7 +34,7 @@ pub enum Error {
     File {
         /// What was tried, as a verb: `"read"`, `"make"`, ...
         action: &'static str,
-        /// The path in the volume, as well as UTF-8 can show it.
+        /// The path in the volume, as [`shown`](crate::shown()) shows it.
         path: String,
         /// What the file system said.
         source: weft_vfs::Error,
@@ -52,9 +52,12 @@ pub enum Error {
     /// A tar stream is damaged, or has something weft does not put into a volume.
     #[error("tar stream: {0}")]
     Tar(String),
-    /// An argument makes no sense.
+    /// What was asked for cannot be done with what is there.
     #[error("{0}")]
     Invalid(String),
+    /// An argument makes no sense, whatever is there.
+    #[error("{0}")]
+    Usage(String),
     /// A mount could not be made or ended with an error.
     #[error("{0}")]
     Mount(String),
@@ -63,11 +66,8 @@ pub enum Error {
 impl Error {
     /// Makes an [`Error::File`] for a path in a volume.
     pub fn file(action: &'static str, path: &[u8], source: weft_vfs::Error) -> Self {
-        let path = if path.first() == Some(&b'/') {
-            String::from_utf8_lossy(path).into_owned()
-        } else {
-            format!("/{}", String::from_utf8_lossy(path))
-        };
+        let shown = crate::shown(path);
+        let path = if path.first() == Some(&b'/') { shown } else { format!("/{shown}") };
         Self::File { action, path, source }
     }
 
@@ -89,7 +89,7 @@ impl Error {
             Self::Host { source, .. } => {
                 source.raw_os_error().unwrap_or(rustix::io::Errno::IO.raw_os_error())
             }
-            Self::Unrecognised { .. } | Self::Tar(_) | Self::Invalid(_) => {
+            Self::Unrecognised { .. } | Self::Tar(_) | Self::Invalid(_) | Self::Usage(_) => {
                 rustix::io::Errno::INVAL.raw_os_error()
             }
             Self::Volume { .. } | Self::Mount(_) => rustix::io::Errno::IO.raw_os_error(),

@@ -31,6 +31,9 @@ pub enum Format {
 /// superblock at 1024).
 const EXT_MAGIC: (usize, &[u8]) = (1080, &[0x53, 0xef]);
 
+/// What a cache begins with.
+const CACHE_MAGIC: &[u8] = b"weftCACH";
+
 /// Magic numbers of what people have lying about: offset, bytes, what it is.
 const OTHERS: &[(usize, &[u8], &str)] = &[
     (0, b"XFSB", "an XFS volume"),
@@ -46,7 +49,7 @@ const OTHERS: &[(usize, &[u8], &str)] = &[
     (0x255c, &[0x19, 0x01, 0x54, 0x19], "a UFS2 volume (little-endian)"),
     (0x1055c, &[0x19, 0x01, 0x54, 0x19], "a UFS2 volume"),
     (0x255c, &[0x54, 0x19, 0x01, 0x00], "a UFS1 volume"),
-    (0, b"weftCACH", "a cache of weft; weft cache info shows it"),
+    (0, CACHE_MAGIC, "a cache of weft; weft cache info shows it"),
     (0, b"LUKS\xba\xbe", "a LUKS-encrypted volume; open it with cryptsetup first"),
     (536, b"LVM2 001", "an LVM physical volume; give a logical volume of it"),
     (4086, b"SWAPSPACE2", "a swap area"),
@@ -76,7 +79,46 @@ pub fn recognise(device: &dyn BlockDevice) -> Result<Format, weft_block::Error> 
     let len = device.geometry().len_bytes;
     let mut head = vec![0; HEAD_BYTES.min(usize::try_from(len).unwrap_or(HEAD_BYTES))];
     device.read_at(&mut head, 0)?;
+    if head.starts_with(CACHE_MAGIC) {
+        return Ok(Format::Other(cache(device)));
+    }
     Ok(recognise_bytes(&head, len))
+}
+
+/// Describes a cache: how large it is, what it is a cache of, and what is only in it.
+fn cache(device: &dyn BlockDevice) -> String {
+    let sb = match weft_cache::info(device) {
+        Ok(sb) => sb,
+        Err(e) => return format!("a damaged cache of weft ({e}); try weft cache repair"),
+    };
+    let sources: Vec<String> = sb
+        .origins
+        .iter()
+        .flatten()
+        .filter(|entry| !entry.forgetting)
+        .map(|entry| format!("'{}' ({})", entry.id.label, size(entry.id.len_bytes)))
+        .collect();
+    let of = if sources.is_empty() { "no source yet".to_owned() } else { sources.join(" and ") };
+    let dirty = match weft_cache::check(device, false) {
+        Ok(report) if report.dirty_bytes > 0 => format!(
+            ", and holds {} that its source does not have: weft cache flush writes it there",
+            size(report.dirty_bytes)
+        ),
+        _ => String::new(),
+    };
+    format!("a cache of weft of {}, for {of}{dirty}", size(sb.len_bytes))
+}
+
+/// A length for people.
+fn size(len_bytes: u64) -> String {
+    const UNITS: [&str; 5] = ["bytes", "KiB", "MiB", "GiB", "TiB"];
+    let unit = UNITS.iter().enumerate().rev().find(|(n, _)| len_bytes >> (10 * n) > 0);
+    let (n, name) = unit.unwrap_or((0, &UNITS[0]));
+    if len_bytes.is_multiple_of(1 << (10 * n)) {
+        format!("{} {name}", len_bytes >> (10 * n))
+    } else {
+        format!("{:.1} {name}", len_bytes as f64 / (1_u64 << (10 * n)) as f64)
+    }
 }
 
 /// Recognises the beginning of a volume that is `len_bytes` long.

@@ -40,7 +40,7 @@ impl Image {
     /// The layers in words, from the outside in.
     #[must_use]
     pub fn layer_names(&self) -> Vec<String> {
-        self.layers.iter().map(ToString::to_string).collect()
+        self.layers.iter().map(|layer| in_utf8(layer).to_string()).collect()
     }
 
     /// Whether the wrapping has checksums that [`verify`](Self::verify) looks at.
@@ -69,12 +69,22 @@ impl Image {
     pub(crate) fn why_read_only(&self) -> Option<String> {
         let compressed = |layer: &&Layer| matches!(layer, Layer::Ndif { .. } | Layer::Udif { .. });
         self.layers.iter().find(compressed).map(|layer| {
+            let layer = in_utf8(layer);
             format!(
                 "it is a compressed image ({layer}), which is read and never written; weft hfs \
                  unwrap writes what is in it as a plain image"
             )
         })
     }
+}
+
+/// A layer with its name in UTF-8: what is inside of DiskCopy images is in MacRoman.
+fn in_utf8(layer: &Layer) -> Layer {
+    let mut layer = layer.clone();
+    if let Layer::DiskCopy { name, .. } | Layer::Ndif { name, .. } = &mut layer {
+        *name = weft_hfs::macroman::decode(name).into_bytes();
+    }
+    layer
 }
 
 /// Takes the wrapping off `device`, which is called `source` in messages, and says what is inside.

@@ -235,12 +235,17 @@ fn hfs_plus(source: &str, image: &image::Image) -> Result<VolumeInfo> {
         block_bytes: space.block_bytes,
         blocks: space.blocks,
         blocks_free: space.blocks_free,
-        clean: true,
+        clean: volume.cautions().is_empty(),
         created: meta.created,
         modified: meta.modified,
         backed_up: meta.backed_up,
         blessed: meta.finder_info.map(|words| words[0]).filter(|id| *id != 0),
-        why_read_only: Some("weft reads HFS Plus and does not write it".into()),
+        why_read_only: Some(
+            std::iter::once("weft reads HFS Plus and does not write it".to_owned())
+                .chain(volume.cautions())
+                .collect::<Vec<_>>()
+                .join("; "),
+        ),
         ..MacInfo::default()
     })))
 }

@@ -41,19 +41,24 @@ pub mod source;
 pub mod transfer;
 pub mod volume;
 
+pub mod ending;
 mod error;
 mod ext;
+mod holder;
 mod info;
 mod mac;
 mod mount;
 mod order;
+mod shown;
 mod stack;
 mod tree;
 
 pub use error::{Error, Result};
+pub use holder::{Holder, holder_of};
 pub use info::{ExtInfo, MacInfo, VolumeInfo, info};
-pub use mount::Session;
+pub use mount::{AtFailure, Session};
 pub use order::Order;
+pub use shown::{shown, shown_lines};
 pub use stack::{Options, Stack};
 pub use tree::{CELL_STORE, HOST_DIRECTORY, Tree};
 
@@ -63,6 +68,7 @@ pub use weft_hfs as hfs;
 pub use weft_nbd as nbd;
 pub use weft_net as net;
 pub use weft_patch as patch;
+#[cfg(feature = "ringer")]
 pub use weft_ringer as ringer;
 pub use weft_transform as transform;
 pub use weft_vfs as vfs;

@@ -114,6 +114,7 @@ pub(crate) fn open_hfs(source: &str, image: &Image, options: &Options) -> Result
             read_only: options.read_only,
             engine,
             journal,
+            unordered_trees: false,
             utc_offset_secs: options.utc_offset_secs,
             clock: options.clock,
             uid,

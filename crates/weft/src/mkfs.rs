@@ -18,8 +18,8 @@ pub use mac::{MacFormat, MacMade, MacOptions, Wrapping, make_mac};
 /// only with `force`.
 ///
 /// # Errors
-/// [`Error::Invalid`] for a missing size or something in the way; [`Error::Volume`] for options
-/// that contradict each other; those of the device.
+/// [`Error::Usage`] for a missing size and for options that contradict each other,
+/// [`Error::Invalid`] for something in the way; those of the device.
 pub fn make(
     image: &str,
     len_bytes: Option<u64>,
@@ -28,8 +28,10 @@ pub fn make(
 ) -> Result<Report> {
     let options = MkfsOptions { len_bytes, ..options.clone() };
     in_source(image, len_bytes, force, &|device| {
-        mkfs(device, &options)
-            .map_err(|e| Error::Volume { image: image.to_owned(), message: e.to_string() })
+        mkfs(device, &options).map_err(|e| match e {
+            weft_ext2::Error::Invalid(why) => Error::Usage(format!("{image}: {why}")),
+            e => Error::Volume { image: image.to_owned(), message: e.to_string() },
+        })
     })
 }
 
@@ -62,7 +64,7 @@ fn in_file<T>(
 ) -> Result<T> {
     if !path.exists() {
         let Some(len) = len_bytes else {
-            return Err(Error::Invalid(format!(
+            return Err(Error::Usage(format!(
                 "{image} does not exist: give the size it shall have, such as --size 1G"
             )));
         };

@@ -1,14 +1,33 @@
 //! A volume as a FUSE mount.
 
+use crate::ending::Teller;
 use crate::mount_options::MountOptions;
-use crate::{Error, Result, Stack, Tree};
+use crate::{Error, Result, Stack, Tree, mounts};
 use std::os::fd::OwnedFd;
 use std::path::Path;
+use std::time::Duration;
+
+/// How long to wait before what could not be written is tried again.
+const TRY_AGAIN: Duration = Duration::from_secs(5);
+/// How soon a signal ends that wait.
+const LOOK_AGAIN: Duration = Duration::from_millis(100);
+
+/// What becomes of data that cannot be written when a mount has ended.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub enum AtFailure {
+    /// It is given up, and the failure returned.
+    GiveUp,
+    /// It is kept in memory and tried again every five seconds, until it is written or a signal
+    /// says not to go on: the server may come back, the disk get room.
+    KeepTrying,
+}
 
 /// A mounted volume, served by threads of this process. Dropping it unmounts.
 #[derive(Debug)]
 pub struct Session {
     mount: weft_fuse::Mount,
+    /// Those that unmount hear from it how the mount ended; `None` where there are no such sockets.
+    teller: Option<Teller>,
     /// Held until everything is durable.
     _lock: Option<OwnedFd>,
 }
@@ -25,15 +44,73 @@ impl Stack {
 
 impl Session {
     pub(crate) fn new(mount: weft_fuse::Mount, lock: Option<OwnedFd>) -> Self {
-        Self { mount, _lock: lock }
+        let mounted = mounts::mounted_at(mount.mountpoint()).ok().flatten();
+        let teller = mounted.and_then(|mounted| {
+            let listening = Teller::listen(&mounted);
+            listening.inspect_err(|e| tracing::debug!("nobody can ask how it ends: {e}")).ok()
+        });
+        Self { mount, teller, _lock: lock }
     }
 
-    /// Waits until somebody unmounts (or SIGTERM or SIGINT says so), then makes everything durable.
+    /// Waits until it is unmounted (or SIGTERM or SIGINT says so), then makes everything durable and
+    /// tells `weft umount` how that went.
     ///
     /// # Errors
     /// [`Error::Mount`] if the connection broke or the last writes failed.
     pub fn wait(self) -> Result<()> {
-        self.mount.join().map_err(|e| Error::Mount(e.to_string()))
+        self.wait_and(AtFailure::GiveUp, || Ok(()))
+    }
+
+    /// The same, with something to close behind the volume before all is durable (a cache).
+    ///
+    /// # Errors
+    /// As [`wait`](Self::wait), and those of `close`.
+    pub fn wait_and(
+        mut self,
+        at_failure: AtFailure,
+        close: impl FnOnce() -> Result<()>,
+    ) -> Result<()> {
+        let failed = |e: weft_fuse::Error| Error::Mount(e.to_string());
+        let mut ended = self.mount.wait().map_err(failed);
+        if let (Err(e), AtFailure::KeepTrying) = (&ended, at_failure) {
+            let process = std::process::id();
+            let told = Error::Mount(format!(
+                "{e}; process {process} keeps what is not written and tries again every {} \
+                 seconds (kill {process} gives it up)",
+                TRY_AGAIN.as_secs()
+            ));
+            tracing::error!("{told}");
+            self.tell(&Err(told));
+            ended = self.keep_trying().map_err(failed);
+            if ended.is_ok() {
+                tracing::warn!("what could not be written at the unmount is written now");
+            }
+        }
+        let closed = close();
+        let ended = ended.and(closed);
+        self.tell(&ended);
+        ended
+    }
+
+    fn tell(&self, ended: &Result<()>) {
+        if let Some(teller) = &self.teller {
+            teller.tell(ended);
+        }
+    }
+
+    /// Tries until all is written, or a signal comes.
+    fn keep_trying(&mut self) -> weft_fuse::Result<()> {
+        loop {
+            let mut waited = Duration::ZERO;
+            while waited < TRY_AGAIN && !self.mount.is_told_to_end() {
+                std::thread::sleep(LOOK_AGAIN);
+                waited += LOOK_AGAIN;
+            }
+            let ended = self.mount.bring_to_rest();
+            if ended.is_ok() || self.mount.is_told_to_end() {
+                return ended;
+            }
+        }
     }
 
     /// Unmounts and makes everything durable.
@@ -41,7 +118,9 @@ impl Session {
     /// # Errors
     /// [`Error::Mount`], also if the mount is in use.
     pub fn unmount(mut self) -> Result<()> {
-        self.mount.unmount().map_err(|e| Error::Mount(e.to_string()))
+        let ended = self.mount.unmount().map_err(|e| Error::Mount(e.to_string()));
+        self.tell(&ended);
+        ended
     }
 }
 

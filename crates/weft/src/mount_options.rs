@@ -16,9 +16,10 @@ pub struct MountOptions {
     pub kernel: Vec<String>,
     /// `threads=N`
     pub threads: Option<usize>,
-    /// `noxattr`: no extended attributes, for fewer requests.
+    /// `noxattr`: no extended attributes and no POSIX ACLs, for fewer requests.
     pub no_xattr: bool,
-    /// `writeback` or `nowriteback`: whether the kernel collects writes in its cache.
+    /// `writeback` or `nowriteback` (the default): whether the kernel collects writes in its cache.
+    /// [`weft_fuse::MountOptions::writeback_cache`] says what that gives up.
     pub writeback: Option<bool>,
     /// `cache=PATH`: a cache in front of the source.
     pub cache: Option<String>,
@@ -85,7 +86,7 @@ impl MountOptions {
     /// Adds the options of one comma-separated list; later ones win.
     ///
     /// # Errors
-    /// [`Error::Invalid`] names the option that is not known.
+    /// [`Error::Usage`] names the option that is not known.
     pub fn parse(&mut self, list: &str) -> Result<()> {
         for option in list.split(',').map(str::trim).filter(|o| !o.is_empty()) {
             let (name, value) = match option.split_once('=') {
@@ -113,13 +114,13 @@ impl MountOptions {
                 ("forks", Some(how)) => self.forks = Some(how.parse().map_err(Error::Invalid)?),
                 ("uid" | "gid", Some(id)) => {
                     let number = id.parse().map_err(|_| {
-                        Error::Invalid(format!("{name}={id}: give the number of a user or group"))
+                        Error::Usage(format!("{name}={id}: give the number of a user or group"))
                     })?;
                     *(if name == "uid" { &mut self.uid } else { &mut self.gid }) = Some(number);
                 }
                 ("threads", Some(n)) => {
                     let n = n.parse().ok().filter(|n| (1..=1024).contains(n)).ok_or_else(|| {
-                        Error::Invalid(format!("threads={n}: give a number from 1 to 1024"))
+                        Error::Usage(format!("threads={n}: give a number from 1 to 1024"))
                     })?;
                     self.threads = Some(n);
                 }
@@ -136,9 +137,9 @@ impl MountOptions {
                 (name, None) if IGNORED.contains(&name) => {}
                 (name, _) if name.starts_with("x-") => {}
                 _ => {
-                    return Err(Error::Invalid(format!(
+                    return Err(Error::Usage(format!(
                         "the mount option '{option}' is not known; there are ro, order=ORDER, \
-                         allow_other, noxattr, nowriteback, nopassthrough, nopolling, threads=N, cache=PATH, \
+                         allow_other, noxattr, writeback, nopassthrough, nopolling, threads=N, cache=PATH, \
                          cache_mode=MODE, transform=RULES, key=NAME=PLACE, forks=HOW, uid=N, \
                          gid=N, and the \
                          kernel's own (nodev, nosuid, noexec, noatime, ...)"

@@ -22,6 +22,10 @@ pub struct Mounted {
     pub source: OsString,
     /// Whether it is mounted for reading only.
     pub read_only: bool,
+    /// Its device number: major, minor.
+    pub device: (u32, u32),
+    /// The user who mounted it, of a FUSE mount.
+    pub owner: Option<u32>,
 }
 
 impl Mounted {
@@ -37,10 +41,15 @@ impl Mounted {
 /// # Errors
 /// [`Error::Host`] if the table cannot be read.
 pub fn mounted_at(mountpoint: &Path) -> Result<Option<Mounted>> {
+    let wanted = absolute(mountpoint)?;
+    Ok(table()?.into_iter().rfind(|m| m.mountpoint == wanted))
+}
+
+/// The whole table, in the order of mounting.
+pub(crate) fn table() -> Result<Vec<Mounted>> {
     let table = "/proc/self/mountinfo";
     let text = std::fs::read(table).map_err(|e| Error::host("read", table, e))?;
-    let wanted = absolute(mountpoint)?;
-    Ok(text.split(|b| *b == b'\n').filter_map(parse_line).rfind(|m| m.mountpoint == wanted))
+    Ok(text.split(|b| *b == b'\n').filter_map(parse_line).collect())
 }
 
 /// Makes a path absolute without touching what it names: a dead mount cannot even be looked at.
@@ -62,16 +71,23 @@ fn absolute(path: &Path) -> Result<PathBuf> {
 /// optional fields, `-`, type, source, options of the file system.
 fn parse_line(line: &[u8]) -> Option<Mounted> {
     let mut fields = line.split(|b| *b == b' ');
-    let mountpoint = unescape(fields.nth(4)?);
+    let (major, minor) = std::str::from_utf8(fields.nth(2)?).ok()?.split_once(':')?;
+    let device = (major.parse().ok()?, minor.parse().ok()?);
+    let mountpoint = unescape(fields.nth(1)?);
     let options = fields.next()?;
     let mut fields = fields.skip_while(|f| *f != b"-").skip(1);
     let fs_type = String::from_utf8_lossy(fields.next()?).into_owned();
     let source = unescape(fields.next()?);
+    let of_fs = fields.next().unwrap_or_default();
+    let owner = of_fs.split(|b| *b == b',').find_map(|o| o.strip_prefix(b"user_id="));
+    let owner = owner.and_then(|id| std::str::from_utf8(id).ok()?.parse().ok());
     Some(Mounted {
         mountpoint: PathBuf::from(mountpoint),
         fs_type,
         source,
         read_only: options.split(|b| *b == b',').any(|o| o == b"ro"),
+        device,
+        owner,
     })
 }
 
@@ -142,6 +158,12 @@ fn fusermount(mountpoint: &Path, lazy: bool) -> Result<()> {
             "cannot unmount {shown}: only root can without fusermount3 (Debian package fuse3): {e}"
         ))),
     }
+}
+
+/// Whether the process behind the mount on `mountpoint` has died.
+#[must_use]
+pub fn is_dead(mountpoint: &Path) -> bool {
+    matches!(rustix::fs::stat(mountpoint), Err(Errno::NOTCONN))
 }
 
 /// Detaches the mount on `mountpoint` if its server has died (a killed daemon leaves a mount that
@@ -228,8 +250,9 @@ mod tests {
     #[test]
     fn a_line_of_the_mount_table_is_read() {
         let line =
-            b"36 35 98:0 / /mnt/with\\040blank rw,noatime shared:1 - fuse.weft /a\\134b.img rw";
+            b"36 35 98:0 / /mnt/with\\040blank rw,noatime shared:1 - fuse.weft /a\\134b.img rw,user_id=1000,group_id=1";
         let m = parse_line(line).unwrap();
+        assert_eq!((m.device, m.owner), ((98, 0), Some(1000)));
         assert_eq!(m.mountpoint, Path::new("/mnt/with blank"));
         assert_eq!(m.source, OsString::from("/a\\b.img"));
         assert!(m.is_weft() && !m.read_only);

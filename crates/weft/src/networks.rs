@@ -10,7 +10,7 @@ use weft_transform::stages::{LogSink, Program};
 use weft_transform::text::{Side, Text};
 use weft_transform::{
     Context, Key, KeyRing, Meters, Need, OutputCache, Registry, Rules, TransformFs,
-    TransformOptions, Write as Writes,
+    TransformOptions, Trust, Write as Writes,
 };
 use weft_vfs::FileSystem;
 
@@ -112,6 +112,8 @@ impl std::fmt::Display for KeyPlace {
 pub struct Networks {
     /// A rules file that holds from the root down.
     pub rules: Option<PathBuf>,
+    /// Whose word counts for a file that these rules are about.
+    pub trust: Trust,
     /// Keys; those of the same name in the order in which they are tried.
     pub keys: Vec<KeySource>,
     /// A directory where a key of any other name is a file of that name.
@@ -244,6 +246,7 @@ impl Networks {
         };
         let options = TransformOptions {
             rules,
+            trust: self.trust,
             shared,
             meters,
             outputs,

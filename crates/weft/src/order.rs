@@ -47,7 +47,7 @@ impl FromStr for Order {
             return Ok(Self(Policy::Journal(JournalMode::Metadata)));
         }
         Self::ALL.into_iter().find(|order| order.name() == text).ok_or_else(|| {
-            Error::Invalid(format!(
+            Error::Usage(format!(
                 "'{text}' is no order of writes; it is one of: soft, journal, journal=ordered, \
                  journal=full, async"
             ))

@@ -12,11 +12,11 @@
 //! [`weft_nbd::Uri`].
 
 use std::fmt;
-use std::path::PathBuf;
+use std::path::{Path, PathBuf};
 use std::str::FromStr;
 use std::sync::Arc;
 use weft_block::container;
-use weft_block::{BlockDevice, Error, OpenMode, Partition, Result};
+use weft_block::{BlockDevice, Error, OpenMode, Partition, Result, SourceDevice};
 use weft_nbd::{NbdDevice, Uri};
 
 /// What a description names.
@@ -47,7 +47,7 @@ impl FromStr for Source {
             match option.strip_prefix("partition=").map(str::parse::<u32>) {
                 Some(Ok(number)) if number > 0 => partition = Some(number),
                 Some(_) => {
-                    return Err(Error::Invalid(format!(
+                    return Err(Error::Description(format!(
                         "{option:?} in {text:?} names no partition"
                     )));
                 }
@@ -55,7 +55,7 @@ impl FromStr for Source {
             }
         }
         let uri = format!("{place}?{}", rest.join("&"));
-        let uri = uri.parse().map_err(|e: weft_nbd::Error| Error::Invalid(e.to_string()))?;
+        let uri = uri.parse().map_err(|e: weft_nbd::Error| Error::Description(e.to_string()))?;
         Ok(Self::Nbd { uri, partition })
     }
 }
@@ -75,6 +75,15 @@ impl fmt::Display for Source {
 }
 
 impl Source {
+    /// The image file or block special file that it is (in), if it is one.
+    #[must_use]
+    pub fn file(&self) -> Option<&Path> {
+        match self {
+            Self::Local(weft_block::Source { device: SourceDevice::File(path), .. }) => Some(path),
+            _ => None,
+        }
+    }
+
     /// Opens it. An export that is opened for writing with a lock is locked against other
     /// processes of this host; NBD has no other locks.
     ///
@@ -159,7 +168,7 @@ mod tests {
         assert_eq!(Source::Nbd { uri, partition }.to_string(), text);
         assert!(matches!("disk.img?partition=2".parse(), Ok(Source::Local(_))));
         for bad in ["nbd://host/x?partition=0", "nbd://host/x?partition=a", "nbd+unix:///x"] {
-            assert!(matches!(bad.parse::<Source>(), Err(Error::Invalid(_))), "{bad}");
+            assert!(matches!(bad.parse::<Source>(), Err(Error::Description(_))), "{bad}");
         }
     }
 

@@ -158,6 +158,18 @@ impl Stack {
         Arc::clone(&self.volume).as_mac()
     }
 
+    /// What could not be read so far, as it is damaged, and was passed over.
+    #[must_use]
+    pub fn passed_over(&self) -> Vec<String> {
+        self.mac().map(|mac| mac.passed_over()).unwrap_or_default()
+    }
+
+    /// What must be known of the volume to trust what is read.
+    #[must_use]
+    pub fn cautions(&self) -> Vec<String> {
+        self.mac().map(|mac| mac.cautions()).unwrap_or_default()
+    }
+
     /// The file system.
     #[must_use]
     pub fn fs(&self) -> &dyn FileSystem {

@@ -81,9 +81,9 @@ impl Tree {
         let lock = lock_directory(path)?.ok_or_else(|| {
             Error::Invalid(format!("{} is in use by another process of weft", path.display()))
         })?;
+        more_descriptors();
         let fs = HostDir::open(path)
             .map_err(|e| Error::host("open", path, std::io::Error::from_raw_os_error(e.errno())))?;
-        more_descriptors();
         Ok(Self {
             source: source.to_owned(),
             fs: Arc::new(fs),
@@ -103,6 +103,7 @@ impl Tree {
     ///
     /// # Errors
     /// [`Error::Invalid`] if the path of the local store is not UTF-8.
+    #[cfg(feature = "ringer")]
     pub fn cell(store: &Path, fs: weft_ringer::live::CellTree) -> Result<Self> {
         let path = store
             .to_str()
@@ -152,11 +153,6 @@ impl Tree {
             fuse.shared = true;
             fuse.lifetime = lifetime;
         }
-        if self.shared.is_some() || self.has_views {
-            // With it the kernel goes by its own idea of a file's length, which it would not give up
-            // when the network or the base of a view changes.
-            fuse.writeback_cache = options.writeback.unwrap_or(false);
-        }
         // Without effect for all but a directory of the host, and outputs that are kept there.
         fuse.passthrough = options.passthrough.unwrap_or(self.lock.is_some() || self.has_snapshots);
         if self.has_aliases {
@@ -189,7 +185,8 @@ pub(crate) fn is_free(path: &Path) -> bool {
     !matches!(lock_directory(path), Ok(None))
 }
 
-/// A directory of the host takes a descriptor for each file that the kernel remembers.
+/// A directory of the host takes descriptors for the files that are used most, and two for each that
+/// is open: as many as this process may have.
 fn more_descriptors() {
     use rustix::process::{Resource, Rlimit, getrlimit, setrlimit};
     let limit = getrlimit(Resource::Nofile);

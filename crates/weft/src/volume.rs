@@ -17,7 +17,7 @@ pub struct VolumePath {
 /// image and the path is the root.
 ///
 /// # Errors
-/// [`Error::Invalid`] for an empty or non-UTF-8 image name, or a path that is not absolute.
+/// [`Error::Usage`] for an empty or non-UTF-8 image name, or a path that is not absolute.
 pub fn parse(text: &OsStr) -> Result<VolumePath> {
     let bytes = text.as_bytes();
     let shown = text.to_string_lossy();
@@ -27,15 +27,15 @@ pub fn parse(text: &OsStr) -> Result<VolumePath> {
         None => (bytes, &b"/"[..]),
     };
     if image.is_empty() {
-        return Err(Error::Invalid(format!(
+        return Err(Error::Usage(format!(
             "'{shown}' names no image; a volume path is IMAGE:/path"
         )));
     }
     if path.contains(&0) {
-        return Err(Error::Invalid(format!("'{shown}' has a NUL in it")));
+        return Err(Error::Usage(format!("'{shown}' has a NUL in it")));
     }
     let image = std::str::from_utf8(image)
-        .map_err(|_| Error::Invalid(format!("the image name in '{shown}' is not UTF-8")))?;
+        .map_err(|_| Error::Usage(format!("the image name in '{shown}' is not UTF-8")))?;
     Ok(VolumePath { image: image.to_owned(), path: path.to_vec() })
 }
 

@@ -6,6 +6,7 @@
 //! is stale on the source while the new one is dirty in the cache; that the *content* is what the
 //! cache left is for the cache to see.
 
+#[cfg(feature = "ringer")]
 mod cell_metrics;
 mod control;
 mod http;
@@ -259,9 +260,11 @@ impl NetworkMetrics {
 }
 
 /// How a cell is, where Prometheus may ask for it, until this is dropped.
+#[cfg(feature = "ringer")]
 #[derive(Debug)]
 pub struct CellMetrics(Listener);
 
+#[cfg(feature = "ringer")]
 impl CellMetrics {
     /// Listens on a TCP address such as `127.0.0.1:9106`.
     ///

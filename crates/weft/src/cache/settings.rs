@@ -25,21 +25,40 @@ pub struct Settings {
     pub runtime_dir: Option<PathBuf>,
 }
 
-/// The finer settings: name, what it takes, what it means.
+/// The finer settings: name, what it takes, what it means and, in brackets, its default.
 pub const SETTINGS: &[(&str, &str, &str)] = &[
-    ("commit-ms", "MILLISECONDS", "the oldest a change of metadata gets before it is logged"),
-    ("commit-records", "COUNT", "changed blocks after which metadata is logged at the latest"),
+    (
+        "commit-ms",
+        "MILLISECONDS",
+        "the oldest a change of metadata gets before it is logged [1000]",
+    ),
+    (
+        "commit-records",
+        "COUNT",
+        "changed blocks after which metadata is logged at the latest [4096]",
+    ),
     ("dirty-limit", "SIZE", "the most dirty data; writes wait beyond it [half of the cache]"),
-    ("dirty-age-ms", "MILLISECONDS", "the oldest dirty data gets before it is written back"),
+    (
+        "dirty-age-ms",
+        "MILLISECONDS",
+        "the oldest dirty data gets before it is written back [30000]",
+    ),
     ("writeback-rate", "SIZE", "the most write-back a second below the dirty limit [no limit]"),
+    ("writeback-requests", "COUNT", "requests of write-back that are under way at a time [16]"),
+    (
+        "full-wait-ms",
+        "MILLISECONDS",
+        "how long a write waits for room while the source takes no dirty data [30000]",
+    ),
     (
         "intent-idle-ms",
         "MILLISECONDS",
-        "how long a region is left alone before its intent is cleared",
+        "how long a region is left alone before its intent is cleared [5000]",
     ),
-    ("fill-queue", "SIZE", "the most data that waits to be put into the cache"),
-    ("retry-max-ms", "MILLISECONDS", "the longest pause before write-back is tried again"),
-    ("samples", "COUNT", "cached blocks compared with the source when it is attached"),
+    ("fill-queue", "SIZE", "the most data that waits to be put into the cache [32M]"),
+    ("readahead", "SIZE", "the most that is read ahead of a sequential reader; 0: nothing [8M]"),
+    ("retry-max-ms", "MILLISECONDS", "the longest pause before write-back is tried again [30000]"),
+    ("samples", "COUNT", "cached blocks compared with the source when it is attached [16]"),
     (
         "sequential",
         "never|when-full|always",
@@ -48,26 +67,26 @@ pub const SETTINGS: &[(&str, &str, &str)] = &[
     ("sequential-size", "SIZE", "how long a stream is before it counts as one [4M]"),
     ("second-use", "yes|no", "put a block into the cache at its second use only [no]"),
     ("flash-budget", "SIZE", "the most that reads may write to the cache a day [no limit]"),
-    ("verify", "yes|no", "compare checksums at every read, not only at the first"),
+    ("verify", "yes|no", "compare checksums at every read, not only at the first [no]"),
 ];
 
 impl Settings {
     /// Takes one or more `name=value`, separated by commas.
     ///
     /// # Errors
-    /// [`Error::Invalid`] names what is not understood.
+    /// [`Error::Usage`] names what is not understood.
     pub fn set(&mut self, list: &str) -> Result<()> {
         for setting in list.split(',').map(str::trim).filter(|s| !s.is_empty()) {
             let (name, value) = setting
                 .split_once('=')
-                .ok_or_else(|| Error::Invalid(format!("'{setting}' is not NAME=VALUE")))?;
+                .ok_or_else(|| Error::Usage(format!("'{setting}' is not NAME=VALUE")))?;
             self.set_one(name, value)?;
         }
         Ok(())
     }
 
     fn set_one(&mut self, name: &str, value: &str) -> Result<()> {
-        let bad = || Error::Invalid(format!("{name}={value}: that is no value for it"));
+        let bad = || Error::Usage(format!("{name}={value}: that is no value for it"));
         let number = || value.parse::<u64>().map_err(|_| bad());
         let yes = || match value {
             "yes" => Ok(true),
@@ -85,6 +104,9 @@ impl Settings {
             "fill-queue" => {
                 open.fill_queue_bytes = usize::try_from(parse_size(value)?).map_err(|_| bad())?;
             }
+            "readahead" => open.readahead_bytes = parse_size(value)?,
+            "writeback-requests" => open.writeback_requests = value.parse().map_err(|_| bad())?,
+            "full-wait-ms" => open.full_wait_ms = number()?,
             "retry-max-ms" => open.retry_max_ms = number()?,
             "samples" => self.attach.samples = value.parse().map_err(|_| bad())?,
             "sequential" => open.admission.sequential = value.parse().map_err(|_| bad())?,
@@ -94,7 +116,7 @@ impl Settings {
             "verify" => open.verify_always = yes()?,
             _ => {
                 let names: Vec<&str> = SETTINGS.iter().map(|(name, ..)| *name).collect();
-                return Err(Error::Invalid(format!(
+                return Err(Error::Usage(format!(
                     "'{name}' is no setting of a cache; there are {}",
                     names.join(", ")
                 )));
@@ -121,6 +143,18 @@ mod tests {
             settings.set(&format!("{name}={value}")).unwrap();
             assert!(settings.set(&format!("{name}=-1")).is_err(), "{name}");
         }
+        // What is said to be the default is: setting it changes nothing.
+        let mut settings = Settings::default();
+        let (open, attach) = (settings.open.clone(), settings.attach.clone());
+        for (name, _, meaning) in SETTINGS {
+            let default = meaning.strip_suffix(']').and_then(|m| m.rsplit_once('['));
+            let (_, default) = default.unwrap_or_else(|| panic!("{name} has no default"));
+            if !default.contains(' ') {
+                settings.set(&format!("{name}={default}")).unwrap();
+            }
+        }
+        assert_eq!((settings.open, settings.attach), (open, attach));
+        let mut settings = Settings::default();
         settings.set("commit-ms=5, dirty-limit=2G,").unwrap();
         assert_eq!(settings.open.commit_interval_ms, 5);
         assert_eq!(settings.open.dirty_limit_bytes, Some(2 << 30));

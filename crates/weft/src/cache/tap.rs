@@ -4,7 +4,7 @@ use crate::{Error, Result};
 use std::io::IoSlice;
 use std::path::Path;
 use std::sync::{Arc, PoisonError, RwLock};
-use weft_block::{BlockDevice, Geometry};
+use weft_block::{BlockDevice, Extent, Geometry};
 use weft_cache::CachedDevice;
 use weft_cache::trace::TraceRecorder;
 
@@ -88,5 +88,17 @@ impl BlockDevice for Tap {
     fn write_zeroes(&self, offset: u64, len_bytes: u64) -> weft_block::Result<()> {
         self.note(offset, len_bytes);
         self.device.write_zeroes(offset, len_bytes)
+    }
+
+    fn extent_at(&self, offset: u64, len_bytes: u64) -> weft_block::Result<Extent> {
+        self.device.extent_at(offset, len_bytes)
+    }
+
+    fn zeroes_are_fast(&self) -> bool {
+        self.device.zeroes_are_fast()
+    }
+
+    fn check_whole(&self) -> weft_block::Result<()> {
+        self.device.check_whole()
     }
 }

@@ -3,7 +3,7 @@
 //! A name of more than 31 letters, or with letters that MacRoman does not have, is changed: letters
 //! become `_`, the end before the extension becomes `#` and four digits that follow from the whole
 //! name, so that names come out the same each time. Two that would come out as one in a directory
-//! are kept apart by other digits.
+//! are kept apart by other digits; on the volume case makes no difference.
 
 use super::{Content, Item, ItemKind, Sink, join, split_last};
 use crate::Result;
@@ -58,11 +58,23 @@ impl<'a> FitNames<'a> {
         }
         let above = self.fit_path(above);
         let free = (0_u32..).map(|turn| join(&above, &fit_again(own, turn)));
-        let fitted = free.into_iter().find(|path| !self.taken.contains(path)).unwrap_or_default();
-        self.taken.insert(fitted.clone());
+        let fitted =
+            free.into_iter().find(|path| !self.taken.contains(&folded(path))).unwrap_or_default();
+        self.taken.insert(folded(&fitted));
         self.paths.insert(path.to_vec(), fitted.clone());
         fitted
     }
+}
+
+/// What is the same for all paths that lead to one item of the volume.
+fn folded(path: &[u8]) -> Vec<u8> {
+    path.split(|b| *b == b'/')
+        .map(|name| match macroman::name_from_unix(name) {
+            Ok(mac) => mac.into_iter().map(weft_hfs::relstring::weight).collect(),
+            Err(_) => name.to_vec(),
+        })
+        .collect::<Vec<Vec<u8>>>()
+        .join(&b'/')
 }
 
 /// What the companion of a file has before the file's name; it is on no volume.
@@ -165,6 +177,13 @@ mod tests {
         for name in ["a", "Été ƒ.txt", "24:7", &"x".repeat(31), "._a"] {
             assert_eq!(fitted(name), name);
         }
+    }
+
+    #[test]
+    fn what_case_alone_tells_apart_is_one_to_the_volume() {
+        assert_eq!(folded(b"Dir/File"), folded(b"dir/fILE"));
+        assert_eq!(folded("É".as_bytes()), folded("é".as_bytes()));
+        assert_ne!(folded(b"a/b"), folded(b"a/c"));
     }
 
     #[test]

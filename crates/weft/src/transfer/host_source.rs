@@ -18,6 +18,7 @@ pub struct HostSource {
     top: PathBuf,
     with_xattrs: bool,
     latest: Option<Time>,
+    spared: Option<(Dev, u64)>,
     named: HashMap<(Dev, u64), Vec<u8>>,
 }
 
@@ -31,7 +32,8 @@ impl HostSource {
     /// Walks from `top` down.
     #[must_use]
     pub fn new(top: impl Into<PathBuf>) -> Self {
-        Self { top: top.into(), with_xattrs: true, latest: None, named: HashMap::new() }
+        let top = top.into();
+        Self { top, with_xattrs: true, latest: None, spared: None, named: HashMap::new() }
     }
 
     /// Whether extended attributes are carried (they are, unless this says no).
@@ -47,6 +49,23 @@ impl HostSource {
     pub fn no_later_than(mut self, latest: Option<Time>) -> Self {
         self.latest = latest;
         self
+    }
+
+    /// Leaves out the file that what is sent is written to: a volume has no place for itself, and
+    /// a copy of it would change as it is made.
+    ///
+    /// # Errors
+    /// [`Error::Usage`] if that file is the top: there is nothing else to send.
+    pub fn sparing(mut self, volume: Option<&Path>) -> Result<Self> {
+        let id = |path: &Path| std::fs::metadata(path).ok().map(|meta| (meta.dev(), meta.ino()));
+        self.spared = volume.and_then(id);
+        if self.spared.is_some() && self.spared == id(&self.top) {
+            return Err(Error::Usage(format!(
+                "{} is the volume itself; it cannot be copied into itself",
+                self.top.display()
+            )));
+        }
+        Ok(self)
     }
 
     /// Hands everything to `sink`, and finishes it.
@@ -79,6 +98,10 @@ impl HostSource {
         let Some(kind) = FileKind::from_mode(meta.mode()) else {
             return Err(Error::host("stat", host, std::io::Error::other("an unknown file type")));
         };
+        if self.spared == Some((meta.dev(), meta.ino())) {
+            tracing::warn!("{} is left out: it is the volume that is written to", host.display());
+            return Ok(false);
+        }
         let mut earlier = None;
         if meta.nlink() > 1 && kind != FileKind::Directory {
             let id = (meta.dev(), meta.ino());

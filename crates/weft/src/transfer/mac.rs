@@ -101,19 +101,40 @@ pub fn pack(
 
 /// Packs a file or a tree of a volume into `to` on the host: a directory to put it into, or the
 /// name of the copy.
-#[derive(Debug)]
 pub struct PackOut<'a> {
     packing: Packing,
     shown: &'a [u8],
     tally: Tally,
     left_out: Vec<String>,
+    /// Is told of what cannot be read; the walk goes on if it returns `Ok`.
+    damaged: Box<dyn FnMut(Error) -> Result<()> + 'a>,
+}
+
+impl std::fmt::Debug for PackOut<'_> {
+    fn fmt(&self, f: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
+        f.debug_struct("PackOut").field("packing", &self.packing).finish_non_exhaustive()
+    }
 }
 
 impl<'a> PackOut<'a> {
     /// Packs so; `shown` is the path in the volume, for messages.
     #[must_use]
     pub fn new(packing: Packing, shown: &'a [u8]) -> Self {
-        Self { packing, shown, tally: Tally::default(), left_out: Vec::new() }
+        Self {
+            packing,
+            shown,
+            tally: Tally::default(),
+            left_out: Vec::new(),
+            damaged: Box::new(Err),
+        }
+    }
+
+    /// Tells `damaged` of each thing that cannot be read, and goes on past it if that returns `Ok`.
+    /// Without it the first error ends the walk.
+    #[must_use]
+    pub fn past_damage(mut self, damaged: impl FnMut(Error) -> Result<()> + 'a) -> Self {
+        self.damaged = Box::new(damaged);
+        self
     }
 
     /// What the format of a file had no place for.
@@ -165,10 +186,16 @@ impl<'a> PackOut<'a> {
                         continue;
                     }
                     let path = join(below, &found.name);
-                    let child = node
+                    let packed = node
                         .lookup(&found.name)
-                        .map_err(|e| Error::file("read", &super::below(self.shown, &path), e))?;
-                    self.one(volume, &child, &found.name, (&dir, true), &path)?;
+                        .map_err(|e| Error::file("read", &super::below(self.shown, &path), e))
+                        .and_then(|child| {
+                            self.one(volume, &child, &found.name, (&dir, true), &path)
+                        });
+                    match packed {
+                        Err(e @ Error::File { .. }) => (self.damaged)(e)?,
+                        other => other?,
+                    }
                 }
                 Ok(())
             }
@@ -227,9 +254,12 @@ impl<'a> PackOut<'a> {
             clear(host)?;
             let file = File::create_new(host).map_err(|e| Error::host("make", host, e))?;
             let mut to = BufWriter::with_capacity(256 << 10, file);
-            pack(volume, node.ino(), name, format, &mut to)
-                .and_then(|()| Ok(to.flush()?))
-                .map_err(|e| packing_failed("pack", &shown, &e))?;
+            let packed = pack(volume, node.ino(), name, format, &mut to);
+            packed.and_then(|()| Ok(to.flush()?)).map_err(|e| {
+                // Nothing half made is left under the name.
+                let _ = std::fs::remove_file(host);
+                packing_failed("pack", &shown, &e)
+            })?;
             let file = to.into_inner().map_err(|e| Error::host("write", host, e.into_error()))?;
             let time = node.attr().mtime;
             let since = Duration::new(time.secs.max(0).cast_unsigned(), time.nanos);

@@ -11,6 +11,10 @@ pub mod fit;
 mod host_sink;
 mod host_source;
 pub mod mac;
+mod past_names;
+mod pax;
+mod sparse;
+mod tar_members;
 mod tar_sink;
 mod tar_source;
 mod volume_sink;
@@ -19,12 +23,14 @@ mod volume_source;
 pub use ahead::ReadAhead;
 pub use host_sink::HostSink;
 pub use host_source::HostSource;
+pub use past_names::PastNames;
 pub use tar_sink::TarSink;
 pub use tar_source::TarSource;
 pub use volume_sink::{Ownership, VolumeSink};
 pub use volume_source::VolumeSource;
 
 use crate::Result;
+use std::ops::Range;
 use weft_vfs::{FileKind, Time};
 
 /// One file on its way.
@@ -79,6 +85,15 @@ pub trait Content {
     /// # Errors
     /// Those of the source.
     fn next_run(&mut self, buf: &mut [u8]) -> Result<Option<(u64, usize)>>;
+
+    /// The extents outside of which there are only holes, in order, if the source can tell before
+    /// the content is read; else `None`.
+    ///
+    /// # Errors
+    /// Those of the source.
+    fn extents(&mut self) -> Result<Option<Vec<Range<u64>>>> {
+        Ok(None)
+    }
 }
 
 /// Where items go.

@@ -1,13 +1,24 @@
-//! A tar stream as a destination: GNU headers, with pax records for extended attributes.
+//! A tar stream as a destination: POSIX pax. What a ustar header cannot say, a record before it
+//! does: long names, times with fractions or before 1970, extended attributes. A file with holes
+//! is stored in GNU tar's sparse form 1.0.
 
+use super::pax::{Records, format_time};
+use super::sparse::{BLOCK_BYTES, SparseMap};
 use super::{Content, Item, ItemKind, RUN_BYTES, Sink};
-use crate::{Error, Result};
-use std::ffi::OsStr;
+use crate::{Error, Result, shown};
 use std::io::{self, Read, Write};
-use std::os::unix::ffi::OsStrExt;
-use std::path::Path;
+use std::ops::Range;
 use tar::{EntryType, Header};
 use weft_vfs::FileKind;
+
+/// The largest number in octal digits of the fields for owners and for sizes and times.
+const ID_MAX: u32 = 0o777_7777;
+const SIZE_MAX_BYTES: u64 = 0o777_7777_7777;
+const TIME_MAX_SECS: u64 = SIZE_MAX_BYTES;
+
+/// A file is stored as sparse if that saves more bytes than this: the map and its records take
+/// some blocks, and a reader that does not know the form gets nothing of use.
+const SPARSE_MIN_BYTES: u64 = 4096;
 
 /// Writes a tar stream.
 pub struct TarSink<W: Write> {
@@ -36,60 +47,69 @@ impl<W: Write> TarSink<W> {
         }
         self
     }
+
+    /// Writes what does not fit into the header before it, then the header and the data.
+    fn append(
+        &mut self,
+        header: &mut Header,
+        records: &Records,
+        data: impl Read,
+    ) -> io::Result<()> {
+        if !records.is_empty() {
+            let content = records.to_bytes();
+            let mut extended = Header::new_ustar();
+            set_bytes(&mut extended.as_old_mut().name, b"PaxHeader");
+            extended.set_mode(0o644);
+            extended.set_entry_type(EntryType::XHeader);
+            extended.set_size(content.len() as u64);
+            extended.set_cksum();
+            self.builder.append(&extended, &content[..])?;
+        }
+        header.set_cksum();
+        self.builder.append(header, data)
+    }
 }
 
 impl<W: Write> Sink for TarSink<W> {
     fn put(&mut self, item: &Item<'_>, content: &mut dyn Content) -> Result<()> {
-        let shown = String::from_utf8_lossy(item.path);
-        let failed = |e: io::Error| Error::Tar(format!("{shown}: {e}"));
-        let mut header = Header::new_gnu();
+        let failed = |e: io::Error| Error::Tar(format!("{}: {e}", shown(item.path)));
+        let mut header = Header::new_ustar();
+        let mut records = Records::default();
         header.set_mode(u32::from(item.perm));
-        header.set_uid(u64::from(item.uid));
-        header.set_gid(u64::from(item.gid));
-        // A GNU header has no time before 1970.
-        header.set_mtime(u64::try_from(item.mtime.secs).unwrap_or(0));
-        header.set_size(0);
-
-        if !item.xattrs.is_empty() {
-            let mut records = Vec::new();
-            for (name, value) in item.xattrs {
-                // A name that is not UTF-8 has no pax record; none such is made on Linux.
-                if let Ok(name) = std::str::from_utf8(name) {
-                    records.push((format!("SCHILY.xattr.{name}"), value.as_slice()));
-                }
+        for (key, id) in [("uid", item.uid), ("gid", item.gid)] {
+            let fits = id <= ID_MAX;
+            if !fits {
+                records.push(key, id.to_string());
             }
-            let records = records.iter().map(|(name, value)| (name.as_str(), *value));
-            self.builder.append_pax_extensions(records).map_err(failed)?;
+            let id = u64::from(if fits { id } else { 0 });
+            if key == "uid" { header.set_uid(id) } else { header.set_gid(id) }
+        }
+        let secs = u64::try_from(item.mtime.secs).ok().filter(|secs| *secs <= TIME_MAX_SECS);
+        header.set_mtime(secs.unwrap_or(0));
+        if secs.is_none() || item.mtime.nanos != 0 {
+            records.push("mtime", format_time(item.mtime));
+        }
+        header.set_size(0);
+        for (name, value) in item.xattrs {
+            records.push([b"SCHILY.xattr.", &name[..]].concat(), &value[..]);
         }
         let mut name = if item.path.is_empty() { self.name.clone() } else { item.path.to_vec() };
         if item.kind == ItemKind::Directory {
             name.push(b'/');
         }
-        let name = Path::new(OsStr::from_bytes(&name));
         match item.kind {
             ItemKind::File { len_bytes } => {
                 header.set_entry_type(EntryType::Regular);
-                header.set_size(len_bytes);
-                let mut stream = Filled::new(content, len_bytes);
-                let written = self.builder.append_data(&mut header, name, &mut stream);
-                if let Some(e) = stream.error {
-                    return Err(e);
-                }
-                written.map_err(failed)
+                return self.put_file((header, records), (&name, len_bytes), content, &failed);
             }
-            ItemKind::Directory => {
-                header.set_entry_type(EntryType::Directory);
-                self.builder.append_data(&mut header, name, io::empty()).map_err(failed)
-            }
+            ItemKind::Directory => header.set_entry_type(EntryType::Directory),
             ItemKind::Symlink(target) => {
                 header.set_entry_type(EntryType::Symlink);
-                let target = Path::new(OsStr::from_bytes(target));
-                self.builder.append_link(&mut header, name, target).map_err(failed)
+                set_link(&mut header, &mut records, target);
             }
             ItemKind::HardLink(first) => {
                 header.set_entry_type(EntryType::Link);
-                let first = Path::new(OsStr::from_bytes(first));
-                self.builder.append_link(&mut header, name, first).map_err(failed)
+                set_link(&mut header, &mut records, first);
             }
             ItemKind::Special { kind, rdev } => {
                 header.set_entry_type(match kind {
@@ -103,9 +123,10 @@ impl<W: Write> Sink for TarSink<W> {
                 let minor = (rdev & 0xff) | ((rdev >> 12) & 0xf_ff00);
                 header.set_device_major(major).map_err(failed)?;
                 header.set_device_minor(minor).map_err(failed)?;
-                self.builder.append_data(&mut header, name, io::empty()).map_err(failed)
             }
         }
+        set_name(&mut header, &mut records, &name);
+        self.append(&mut header, &records, io::empty()).map_err(failed)
     }
 
     fn finish(&mut self) -> Result<()> {
@@ -114,59 +135,173 @@ impl<W: Write> Sink for TarSink<W> {
     }
 }
 
-/// A content with its holes filled: exactly as many bytes as the header promises.
-struct Filled<'a> {
-    content: &'a mut dyn Content,
-    buffer: Vec<u8>,
-    /// What of `buffer` is still to be given, and where in the file it belongs.
-    pending: std::ops::Range<usize>,
-    pending_at: u64,
-    at: u64,
-    len_bytes: u64,
-    ended: bool,
-    error: Option<Error>,
+impl<W: Write> TarSink<W> {
+    fn put_file(
+        &mut self,
+        (mut header, mut records): (Header, Records),
+        (name, len_bytes): (&[u8], u64),
+        content: &mut dyn Content,
+        failed: &dyn Fn(io::Error) -> Error,
+    ) -> Result<()> {
+        let sparse = content.extents()?.map(|extents| map_of(&extents, len_bytes));
+        let sparse = sparse.filter(|map| map.stored_bytes() + SPARSE_MIN_BYTES < len_bytes);
+        let mut front = Vec::new();
+        let map = if let Some(map) = sparse {
+            front = map.to_bytes();
+            for (key, value) in [("major", "1".into()), ("minor", "0".into())]
+                .into_iter()
+                .chain([("realsize", len_bytes.to_string())])
+            {
+                records.push(format!("GNU.sparse.{key}"), value);
+            }
+            records.push("GNU.sparse.name", name);
+            // What a reader that does not know the form calls what it takes for the content.
+            let (above, own) = super::split_last(name);
+            let other = super::join(&super::join(above, b"GNUSparseFile.0"), own);
+            set_name(&mut header, &mut records, &other);
+            map
+        } else {
+            set_name(&mut header, &mut records, name);
+            SparseMap::dense(len_bytes)
+        };
+        let size = front.len() as u64 + map.stored_bytes();
+        if size > SIZE_MAX_BYTES {
+            records.push("size", size.to_string());
+        }
+        header.set_size(size.min(SIZE_MAX_BYTES));
+        let mut packed = Packed::new(content, &map);
+        let written = self.append(&mut header, &records, (&front[..]).chain(&mut packed));
+        if let Some(e) = packed.error {
+            return Err(e);
+        }
+        written.map_err(failed)
+    }
 }
 
-impl<'a> Filled<'a> {
-    fn new(content: &'a mut dyn Content, len_bytes: u64) -> Self {
-        let room = usize::try_from(len_bytes).unwrap_or(RUN_BYTES).clamp(1, RUN_BYTES);
-        let buffer = vec![0; room];
-        Self {
-            content,
-            buffer,
-            pending: 0..0,
-            pending_at: 0,
-            at: 0,
-            len_bytes,
-            ended: false,
-            error: None,
+/// The map of a file whose data is in `extents`, cut to whole blocks of the stream.
+fn map_of(extents: &[Range<u64>], len_bytes: u64) -> SparseMap {
+    let block = BLOCK_BYTES as u64;
+    let mut whole: Vec<Range<u64>> = Vec::new();
+    for extent in extents {
+        let start = extent.start / block * block;
+        let end = extent.end.checked_next_multiple_of(block).unwrap_or(u64::MAX).min(len_bytes);
+        match whole.last_mut() {
+            Some(last) if last.end >= start => last.end = last.end.max(end),
+            _ if start < end => whole.push(start..end),
+            _ => {}
+        }
+    }
+    SparseMap { extents: whole, len_bytes }
+}
+
+/// Copies `bytes` into a field of a header, as far as they fit.
+fn set_bytes(field: &mut [u8], bytes: &[u8]) {
+    let fits = bytes.len().min(field.len());
+    field.fill(0);
+    field[..fits].copy_from_slice(&bytes[..fits]);
+}
+
+/// Sets a member's name: in the header, split where it must be, or in a record.
+fn set_name(header: &mut Header, records: &mut Records, name: &[u8]) {
+    let Some(ustar) = header.as_ustar_mut() else { return };
+    let (room, above) = (ustar.name.len(), ustar.prefix.len());
+    if name.len() <= room {
+        return set_bytes(&mut ustar.name, name);
+    }
+    // The first slash behind which the rest fits, and before which there is something.
+    let from = name.len() - room - 1;
+    let slash = (from.max(1)..name.len() - 1).find(|at| name[*at] == b'/');
+    match slash.filter(|at| *at <= above) {
+        Some(at) => {
+            set_bytes(&mut ustar.prefix, &name[..at]);
+            set_bytes(&mut ustar.name, &name[at + 1..]);
+        }
+        None => {
+            set_bytes(&mut ustar.name, name);
+            push_name(records, "path", name);
         }
     }
 }
 
-impl Read for Filled<'_> {
+fn set_link(header: &mut Header, records: &mut Records, target: &[u8]) {
+    let field = &mut header.as_old_mut().linkname;
+    set_bytes(field, target);
+    if target.len() > field.len() {
+        push_name(records, "linkpath", target);
+    }
+}
+
+/// Adds a record with a name. Names of records are UTF-8 unless another record says that they are
+/// bytes.
+fn push_name(records: &mut Records, key: &str, name: &[u8]) {
+    if std::str::from_utf8(name).is_err() && records.get(b"hdrcharset").is_none() {
+        records.push("hdrcharset", "BINARY");
+    }
+    records.push(key, name);
+}
+
+/// The bytes of a content that lie in the extents of a map, one after another; what the content
+/// leaves out within them is zeroes.
+struct Packed<'a> {
+    content: &'a mut dyn Content,
+    extents: std::slice::Iter<'a, Range<u64>>,
+    extent: Range<u64>,
+    buffer: Vec<u8>,
+    /// What of `buffer` is still to be given, and where in the file it belongs.
+    pending: Range<usize>,
+    pending_at: u64,
+    ended: bool,
+    error: Option<Error>,
+}
+
+impl<'a> Packed<'a> {
+    fn new(content: &'a mut dyn Content, map: &'a SparseMap) -> Self {
+        let room = usize::try_from(map.stored_bytes()).unwrap_or(RUN_BYTES).clamp(1, RUN_BYTES);
+        Self {
+            content,
+            extents: map.extents.iter(),
+            extent: 0..0,
+            buffer: vec![0; room],
+            pending: 0..0,
+            pending_at: 0,
+            ended: false,
+            error: None,
+        }
+    }
+
+    fn fail(&mut self, e: Error) -> io::Error {
+        let told = io::Error::other(e.to_string());
+        self.error = Some(e);
+        told
+    }
+}
+
+impl Read for Packed<'_> {
     fn read(&mut self, buf: &mut [u8]) -> io::Result<usize> {
-        if self.pending.is_empty() && !self.ended {
-            match self.content.next_run(&mut self.buffer) {
-                Ok(Some((at, len))) if at >= self.at => {
-                    self.pending = 0..len;
-                    self.pending_at = at;
-                }
-                Ok(_) => self.ended = true,
-                Err(e) => {
-                    let told = io::Error::other(e.to_string());
-                    self.error = Some(e);
-                    return Err(told);
-                }
+        while self.extent.is_empty() {
+            match self.extents.next() {
+                Some(extent) => self.extent = extent.clone(),
+                None => return Ok(0),
             }
         }
-        let left = self.len_bytes - self.at;
-        let until = if self.pending.is_empty() { left } else { self.pending_at - self.at };
-        let room = usize::try_from(left).unwrap_or(usize::MAX).min(buf.len());
-        let n = if until > 0 {
-            let n = usize::try_from(until).unwrap_or(usize::MAX).min(room);
-            buf[..n].fill(0);
-            n
+        if self.pending.is_empty() && !self.ended {
+            match self.content.next_run(&mut self.buffer) {
+                Ok(Some((at, len))) => (self.pending, self.pending_at) = (0..len, at),
+                Ok(None) => self.ended = true,
+                Err(e) => return Err(self.fail(e)),
+            }
+        }
+        let at = self.extent.start;
+        if !self.pending.is_empty() && self.pending_at < at {
+            let changed = "it changed while it was read: there is data where a hole was";
+            return Err(self.fail(Error::Tar(changed.into())));
+        }
+        let data_at = if self.pending.is_empty() { u64::MAX } else { self.pending_at };
+        let until = if data_at > at { data_at.min(self.extent.end) } else { self.extent.end };
+        let room = usize::try_from(until - at).unwrap_or(usize::MAX).min(buf.len());
+        let n = if data_at > at {
+            buf[..room].fill(0);
+            room
         } else {
             let n = self.pending.len().min(room);
             buf[..n].copy_from_slice(&self.buffer[self.pending.start..self.pending.start + n]);
@@ -174,7 +309,32 @@ impl Read for Filled<'_> {
             self.pending_at += n as u64;
             n
         };
-        self.at += n as u64;
+        self.extent.start += n as u64;
         Ok(n)
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    fn named(name: &[u8]) -> (Vec<u8>, bool) {
+        let mut header = Header::new_ustar();
+        let mut records = Records::default();
+        set_name(&mut header, &mut records, name);
+        (header.path_bytes().into_owned(), records.get(b"path") == Some(name))
+    }
+
+    #[test]
+    fn names_go_into_the_header_where_they_fit() {
+        let part = |n: usize| vec![b'p'; n];
+        let path = |lens: &[usize]| lens.iter().map(|n| part(*n)).collect::<Vec<_>>().join(&b'/');
+        for lens in [&[100][..], &[50, 50], &[155, 100], &[1, 100], &[100, 1], &[77, 77, 77]] {
+            let name = path(lens);
+            assert_eq!(named(&name), (name, false), "{lens:?}");
+        }
+        for lens in [&[101][..], &[156, 100], &[1, 101], &[100, 100, 100], &[155, 101]] {
+            assert!(named(&path(lens)).1, "{lens:?}");
+        }
     }
 }

@@ -1,12 +1,15 @@
 //! A tar stream as a source: ustar, GNU and pax archives as they come, not compressed.
 //!
 //! Names are made relative, as `tar` does (a leading `/` is dropped); one with `..` in it is
-//! refused. Extended attributes are read from `SCHILY.xattr.*` records.
+//! refused. Extended attributes are read from `SCHILY.xattr.*` records. Holes of sparse files, in
+//! each form that GNU tar writes, stay holes.
 
 use super::host_source::make_device;
+use super::tar_members::{Broken, Member, Members, number};
 use super::{Content, Item, ItemKind, NoContent, Sink};
-use crate::{Error, Result};
+use crate::{Error, Result, shown};
 use std::io::Read;
+use std::ops::Range;
 use tar::EntryType;
 use weft_vfs::{FileKind, Time};
 
@@ -38,105 +41,96 @@ impl<R: Read> TarSource<R> {
     /// Hands everything to `sink`, and finishes it.
     ///
     /// # Errors
-    /// [`Error::Tar`] for a damaged stream; those of the sink.
+    /// [`Error::Tar`] for a damaged stream, or one that is no tar archive; those of the sink.
     pub fn send(self, sink: &mut dyn Sink) -> Result<()> {
-        let mut archive = tar::Archive::new(self.stream);
-        let entries = archive.entries().map_err(|e| Error::Tar(e.to_string()))?;
-        for entry in entries {
-            let mut entry = entry.map_err(|e| Error::Tar(e.to_string()))?;
-            send_entry(&mut entry, self.with_xattrs, sink)?;
+        let mut members = Members::new(self.stream);
+        while let Some(member) = members.next().map_err(|e| Error::Tar(e.to_string()))? {
+            send_member(&mut members, &member, self.with_xattrs, sink)?;
         }
         sink.finish()
     }
 }
 
-/// What pax records add to a header.
-#[derive(Default)]
-struct Extended {
-    mtime: Option<Time>,
-    atime: Option<Time>,
-    uid: Option<u32>,
-    gid: Option<u32>,
-    xattrs: Vec<(Vec<u8>, Vec<u8>)>,
-}
-
-fn send_entry<R: Read>(
-    entry: &mut tar::Entry<'_, R>,
+fn send_member<R: Read>(
+    members: &mut Members<R>,
+    member: &Member,
     with_xattrs: bool,
     sink: &mut dyn Sink,
 ) -> Result<()> {
-    let entry_type = entry.header().entry_type();
-    if matches!(entry_type, EntryType::XGlobalHeader) {
+    let header = &member.header;
+    let old = header.as_old();
+    let entry_type = header.entry_type();
+    // The label of a volume (tar -V) is no file.
+    if entry_type.as_byte() == b'V' {
         return Ok(());
     }
-    let path = relative(&entry.path_bytes())?;
-    let bad = |what: &str, e: &dyn std::fmt::Display| {
-        Error::Tar(format!("{}: {what}: {e}", String::from_utf8_lossy(&path)))
+    let path = relative(&member.name)?;
+    let bad = |what: &str| Error::Tar(format!("{}: {what}", shown(&path)));
+    let id = |key: &[u8], field: &[u8], what: &str| {
+        let id = member.records.number(key).or_else(|| number(field));
+        id.and_then(|id| u32::try_from(id).ok())
+            .ok_or_else(|| bad(&format!("its {what} is no number that Linux has")))
     };
-    let extended = extended(entry, with_xattrs).map_err(|e| bad("pax records", &e))?;
-    let header = entry.header();
-    // The header's checksum has been verified: a field that is no number was left blank.
-    let id = |from_pax: Option<u32>, from_header: std::io::Result<u64>, what: &str| match from_pax {
-        Some(id) => Ok(id),
-        None => u32::try_from(from_header.unwrap_or(0)).map_err(|e| bad(what, &e)),
-    };
-    let uid = id(extended.uid, header.uid(), "owner")?;
-    let gid = id(extended.gid, header.gid(), "group")?;
-    let perm = (header.mode().map_err(|e| bad("mode", &e))? & 0o7777) as u16;
-    let mtime = match extended.mtime {
-        Some(time) => time,
-        None => {
-            let secs = header.mtime().unwrap_or(0);
-            Time { secs: i64::try_from(secs).unwrap_or(i64::MAX), nanos: 0 }
-        }
-    };
+    let uid = id(b"uid", &old.uid, "owner")?;
+    let gid = id(b"gid", &old.gid, "group")?;
+    let mode = number(&old.mode).ok_or_else(|| bad("its mode is no number"))?;
+    let perm = (mode & 0o7777) as u16;
+    let mtime = member
+        .records
+        .time(b"mtime")
+        .unwrap_or_else(|| Time { secs: number(&old.mtime).unwrap_or(0), nanos: 0 });
     let device = || -> Result<u32> {
-        let number = |n: std::io::Result<Option<u32>>| n.map_err(|e| bad("device number", &e));
-        let major = number(header.device_major())?.unwrap_or(0);
-        Ok(make_device(major, number(header.device_minor())?.unwrap_or(0)))
+        let part = |n: std::io::Result<Option<u32>>| {
+            n.map(|n| n.unwrap_or(0)).map_err(|_| bad("its device number is no number"))
+        };
+        Ok(make_device(part(header.device_major())?, part(header.device_minor())?))
     };
-    let link = || {
-        let name = entry.link_name_bytes().map(std::borrow::Cow::into_owned);
-        name.ok_or_else(|| bad("link", &"has no target"))
+    let link = || match &member.link[..] {
+        [] => Err(bad("a link without a target")),
+        link => Ok(link),
     };
 
     let target;
     let kind = match entry_type {
         EntryType::Directory => ItemKind::Directory,
-        EntryType::Symlink => {
-            target = link()?;
-            ItemKind::Symlink(&target)
-        }
+        EntryType::Symlink => ItemKind::Symlink(link()?),
         EntryType::Link => {
-            target = relative(&link()?)?;
+            target = relative(link()?)?;
             ItemKind::HardLink(&target)
         }
         EntryType::Char => ItemKind::Special { kind: FileKind::CharDevice, rdev: device()? },
         EntryType::Block => ItemKind::Special { kind: FileKind::BlockDevice, rdev: device()? },
         EntryType::Fifo => ItemKind::Special { kind: FileKind::Fifo, rdev: 0 },
+        // Before POSIX a directory was a file whose name ends in a slash.
+        EntryType::Regular if member.name.last() == Some(&b'/') => ItemKind::Directory,
         EntryType::Regular | EntryType::Continuous | EntryType::GNUSparse => {
-            // Before POSIX a directory was a file whose name ends in a slash.
-            if entry.path_bytes().last() == Some(&b'/') {
-                ItemKind::Directory
-            } else {
-                ItemKind::File { len_bytes: entry.size() }
-            }
+            ItemKind::File { len_bytes: member.map.len_bytes }
         }
-        other => return Err(bad("type", &format!("{:?} is not known", other.as_byte() as char))),
+        other => {
+            let letter = (other.as_byte() as char).escape_default();
+            return Err(bad(&format!("members of type '{letter}' are not known")));
+        }
     };
+    let mut xattrs = Vec::new();
+    for (key, value) in member.records.iter().filter(|_| with_xattrs) {
+        if let Some(name) = key.strip_prefix(b"SCHILY.xattr.") {
+            xattrs.push((name.to_vec(), value.to_vec()));
+        }
+    }
     let item = Item {
         path: &path,
         kind,
         perm,
         uid,
         gid,
-        atime: extended.atime,
+        atime: member.records.time(b"atime"),
         mtime,
-        xattrs: &extended.xattrs,
+        xattrs: &xattrs,
     };
     if matches!(kind, ItemKind::File { .. }) {
-        let sparse = entry_type == EntryType::GNUSparse;
-        sink.put(&item, &mut TarContent { entry, path: &path, at: 0, sparse })
+        let mut content =
+            TarContent { members, path: &path, extents: &member.map.extents, into: 0 };
+        sink.put(&item, &mut content)
     } else {
         sink.put(&item, &mut NoContent)
     }
@@ -149,8 +143,7 @@ fn relative(name: &[u8]) -> Result<Vec<u8>> {
         match part {
             b"" | b"." => {}
             b".." => {
-                let name = String::from_utf8_lossy(name);
-                return Err(Error::Tar(format!("{name}: leads out of the tree")));
+                return Err(Error::Tar(format!("{}: leads out of the tree", shown(name))));
             }
             _ => {
                 if !path.is_empty() {
@@ -163,86 +156,29 @@ fn relative(name: &[u8]) -> Result<Vec<u8>> {
     Ok(path)
 }
 
-fn extended<R: Read>(
-    entry: &mut tar::Entry<'_, R>,
-    with_xattrs: bool,
-) -> std::io::Result<Extended> {
-    let mut found = Extended::default();
-    let Some(records) = entry.pax_extensions()? else { return Ok(found) };
-    for record in records {
-        let record = record?;
-        let value = record.value_bytes();
-        let text = || std::str::from_utf8(value).ok();
-        match record.key_bytes() {
-            b"mtime" => found.mtime = text().and_then(pax_time),
-            b"atime" => found.atime = text().and_then(pax_time),
-            b"uid" => found.uid = text().and_then(|t| t.parse().ok()),
-            b"gid" => found.gid = text().and_then(|t| t.parse().ok()),
-            key => {
-                if let Some(name) = key.strip_prefix(b"SCHILY.xattr.")
-                    && with_xattrs
-                {
-                    found.xattrs.push((name.to_vec(), value.to_vec()));
-                }
-            }
-        }
-    }
-    Ok(found)
-}
-
-/// `[-]seconds[.fraction]`.
-fn pax_time(text: &str) -> Option<Time> {
-    let (whole, fraction) = text.split_once('.').unwrap_or((text, ""));
-    let secs: i64 = whole.parse().ok()?;
-    let mut nanos = 0;
-    let mut unit = 100_000_000;
-    for digit in fraction.chars() {
-        nanos += digit.to_digit(10)? * unit;
-        unit /= 10;
-    }
-    if whole.starts_with('-') && nanos > 0 {
-        Some(Time { secs: secs.checked_sub(1)?, nanos: 1_000_000_000 - nanos })
-    } else {
-        Some(Time { secs, nanos })
-    }
-}
-
-struct TarContent<'a, 'b, R: Read> {
-    entry: &'a mut tar::Entry<'b, R>,
+/// The content of a member, extent by extent.
+struct TarContent<'a, R> {
+    members: &'a mut Members<R>,
     path: &'a [u8],
-    at: u64,
-    /// The stream names holes, which the reader fills with zeroes: they become holes again.
-    sparse: bool,
+    /// The extents that are still to come, and how far into the first.
+    extents: &'a [Range<u64>],
+    into: u64,
 }
 
-impl<R: Read> Content for TarContent<'_, '_, R> {
+impl<R: Read> Content for TarContent<'_, R> {
     fn next_run(&mut self, buf: &mut [u8]) -> Result<Option<(u64, usize)>> {
-        loop {
-            let mut filled = 0;
-            while filled < buf.len() {
-                match self.entry.read(&mut buf[filled..]) {
-                    Ok(0) => break,
-                    Ok(n) => filled += n,
-                    Err(e) if e.kind() == std::io::ErrorKind::Interrupted => {}
-                    Err(e) => {
-                        let path = String::from_utf8_lossy(self.path);
-                        return Err(Error::Tar(format!("{path}: {e}")));
-                    }
-                }
-                // A short read that fills what the file has left needs no second one to learn it.
-                if self.at + filled as u64 >= self.entry.size() {
-                    break;
-                }
-            }
-            if filled == 0 {
-                return Ok(None);
-            }
-            let start = self.at;
-            self.at += filled as u64;
-            if !(self.sparse && buf[..filled].iter().all(|b| *b == 0)) {
-                return Ok(Some((start, filled)));
-            }
+        let Some((extent, rest)) = self.extents.split_first() else { return Ok(None) };
+        let start = extent.start + self.into;
+        let want = usize::try_from(extent.end - start).unwrap_or(usize::MAX).min(buf.len());
+        let got = self
+            .members
+            .read(&mut buf[..want])
+            .map_err(|e: Broken| Error::Tar(format!("{}: {e}", shown(self.path))))?;
+        self.into += got as u64;
+        if start + got as u64 == extent.end {
+            (self.extents, self.into) = (rest, 0);
         }
+        Ok(Some((start, got)))
     }
 }
 
@@ -257,15 +193,5 @@ mod tests {
         assert_eq!(ok(b"/etc//passwd"), b"etc/passwd");
         assert_eq!(ok(b"./"), b"");
         assert!(relative(b"a/../../b").is_err());
-    }
-
-    #[test]
-    fn pax_times() {
-        assert_eq!(pax_time("12"), Some(Time { secs: 12, nanos: 0 }));
-        assert_eq!(pax_time("12.5"), Some(Time { secs: 12, nanos: 500_000_000 }));
-        assert_eq!(pax_time("-1.25"), Some(Time { secs: -2, nanos: 750_000_000 }));
-        assert_eq!(pax_time("1.1234567891"), Some(Time { secs: 1, nanos: 123_456_789 }));
-        assert_eq!(pax_time("x"), None);
-        assert_eq!(pax_time("1.x"), None);
     }
 }

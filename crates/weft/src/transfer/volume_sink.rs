@@ -126,11 +126,16 @@ impl<'a> VolumeSink<'a> {
         })?;
         let attr = first.stat().map_err(|e| self.error("copy", full, e))?;
         let (from, to) = (first.ino(), node.ino());
-        let copied = fs
-            .copy_range(from, 0, to, 0, attr.size_bytes)
-            .map_err(|e| self.error("copy", full, e))?;
-        if copied < attr.size_bytes {
-            return Err(self.error("copy", full, FsError::NoSpace));
+        let copied = fs.copy_range(from, 0, to, 0, attr.size_bytes);
+        let whole =
+            copied.and_then(
+                |copied| {
+                    if copied < attr.size_bytes { Err(FsError::NoSpace) } else { Ok(()) }
+                },
+            );
+        if let Err(e) = whole {
+            let _ = fs.unlink(parent, name);
+            return Err(self.error("copy", full, e));
         }
         let set = SetAttr { mtime: Some(SetTime::At(attr.mtime)), ..SetAttr::default() };
         fs.setattr(to, &set).map_err(|e| self.error("set the times of", full, e))?;
@@ -355,7 +360,14 @@ impl Sink for VolumeSink<'_> {
         };
         let attr = *node.attr();
         if let ItemKind::File { len_bytes } = item.kind {
-            let end = self.fill(&full, attr.ino, content)?;
+            let end = match self.fill(&full, attr.ino, content) {
+                Ok(end) => end,
+                Err(e) => {
+                    // Nothing half made is left under the name; the first error is the one to tell.
+                    let _ = fs.unlink(parent, name);
+                    return Err(e);
+                }
+            };
             if end < len_bytes {
                 set.size_bytes = Some(len_bytes);
             }

@@ -3,6 +3,7 @@
 use super::{Content, Item, ItemKind, NoContent, Sink, below};
 use crate::{Error, Result};
 use std::collections::HashMap;
+use std::ops::Range;
 use weft_vfs::path::{Node, Tree};
 use weft_vfs::{Attr, FileKind, FileSystem, Handle, Ino, SeekFrom};
 
@@ -12,7 +13,11 @@ pub struct VolumeSource<'a> {
     shown: Vec<u8>,
     with_xattrs: bool,
     named: HashMap<Ino, Vec<u8>>,
+    damaged: Damaged<'a>,
 }
+
+/// Is told of what cannot be read; the walk goes on if it returns `Ok`.
+type Damaged<'a> = Box<dyn FnMut(Error) -> Result<()> + 'a>;
 
 impl std::fmt::Debug for VolumeSource<'_> {
     fn fmt(&self, f: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
@@ -24,7 +29,22 @@ impl<'a> VolumeSource<'a> {
     /// Walks a tree of `fs`; `shown` is the path of its top, for messages.
     #[must_use]
     pub fn new(fs: &'a dyn FileSystem, shown: &[u8]) -> Self {
-        Self { fs, shown: shown.to_vec(), with_xattrs: true, named: HashMap::new() }
+        Self {
+            fs,
+            shown: shown.to_vec(),
+            with_xattrs: true,
+            named: HashMap::new(),
+            damaged: Box::new(Err),
+        }
+    }
+
+    /// Tells `damaged` of each thing that cannot be read, and goes on past it if that returns `Ok`:
+    /// directories are left out, and of files the parts that cannot be read are holes. Without it the
+    /// first error ends the walk.
+    #[must_use]
+    pub fn past_damage(mut self, damaged: impl FnMut(Error) -> Result<()> + 'a) -> Self {
+        self.damaged = Box::new(damaged);
+        self
     }
 
     /// Whether extended attributes are carried (they are, unless this says no).
@@ -41,7 +61,14 @@ impl<'a> VolumeSource<'a> {
     pub fn send(mut self, top: Node<'a>, sink: &mut dyn Sink) -> Result<()> {
         let mut last = Vec::new();
         for found in Tree::new(top) {
-            let found = found.map_err(|e| self.error("walk past", &last, e))?;
+            let found = match found {
+                Ok(found) => found,
+                Err(e) => {
+                    let e = self.error("walk past", &last, e);
+                    (self.damaged)(e)?;
+                    continue;
+                }
+            };
             self.send_one(&found.path, found.node.attr(), sink)?;
             last = found.path;
         }
@@ -78,7 +105,13 @@ impl<'a> VolumeSource<'a> {
             (None, kind) => ItemKind::Special { kind, rdev: attr.rdev },
         };
         let xattrs = if self.with_xattrs && earlier.is_none() {
-            self.xattrs(path, attr.ino)?
+            match self.xattrs(path, attr.ino) {
+                Ok(xattrs) => xattrs,
+                Err(e) => {
+                    (self.damaged)(e)?;
+                    Vec::new()
+                }
+            }
         } else {
             Vec::new()
         };
@@ -94,7 +127,16 @@ impl<'a> VolumeSource<'a> {
         };
         if let ItemKind::File { len_bytes } = item.kind {
             let shown = self.shown_path(path);
-            sink.put(&item, &mut VolumeContent { fs, ino: attr.ino, shown, at: 0, len_bytes })
+            let mut content = VolumeContent {
+                fs,
+                ino: attr.ino,
+                shown,
+                at: 0,
+                len_bytes,
+                damaged: &mut self.damaged,
+                skip_bytes: 0,
+            };
+            sink.put(&item, &mut content)
         } else {
             sink.put(&item, &mut NoContent)
         }
@@ -116,33 +158,86 @@ impl<'a> VolumeSource<'a> {
     }
 }
 
-struct VolumeContent<'a> {
+/// What cannot be read is passed over in pieces of this many bytes first.
+const SKIP_BYTES: u64 = 4096;
+/// In pieces no longer than this, if there is more and more of it.
+const SKIP_MAX_BYTES: u64 = 1 << 20;
+
+struct VolumeContent<'a, 'd> {
     fs: &'a dyn FileSystem,
     ino: Ino,
     shown: Vec<u8>,
     at: u64,
     len_bytes: u64,
+    damaged: &'a mut Damaged<'d>,
+    /// How much was passed over last; 0 if the last piece could be read.
+    skip_bytes: u64,
 }
 
-impl Content for VolumeContent<'_> {
-    fn next_run(&mut self, buf: &mut [u8]) -> Result<Option<(u64, usize)>> {
+impl VolumeContent<'_, '_> {
+    /// The next extent of data at or behind `at`.
+    fn data_from(&self, at: u64) -> Result<Option<Range<u64>>> {
         let failed = |e| Error::file("read", &self.shown, e);
-        if self.at >= self.len_bytes {
+        if at >= self.len_bytes {
             return Ok(None);
         }
-        let start = match self.fs.seek(self.ino, SeekFrom::Data(self.at)) {
-            Ok(start) => start.max(self.at),
+        let start = match self.fs.seek(self.ino, SeekFrom::Data(at)) {
+            Ok(start) => start.max(at),
             Err(weft_vfs::Error::NoAddress) => return Ok(None),
             Err(e) => return Err(failed(e)),
         };
         let hole = self.fs.seek(self.ino, SeekFrom::Hole(start)).map_err(failed)?;
         let end = hole.min(self.len_bytes);
-        if end <= start {
-            return Ok(None);
+        Ok((start < end).then_some(start..end))
+    }
+
+    /// Reads from `start` on: less where what follows cannot be read, `None` where nothing can, and
+    /// the piece is to be passed over.
+    fn read(&mut self, start: u64, buf: &mut [u8]) -> Result<Option<usize>> {
+        let mut want = buf.len();
+        loop {
+            let piece = buf.get_mut(..want).unwrap_or_default();
+            match self.fs.read(self.ino, Handle::NONE, start, piece) {
+                Ok(got) => {
+                    self.skip_bytes = 0;
+                    return Ok(Some(got));
+                }
+                Err(_) if want as u64 > SKIP_BYTES && self.skip_bytes == 0 => want /= 2,
+                Err(e) => {
+                    if self.skip_bytes == 0 {
+                        (self.damaged)(Error::file("read", &self.shown, e))?;
+                    }
+                    self.skip_bytes = (self.skip_bytes * 2).clamp(SKIP_BYTES, SKIP_MAX_BYTES);
+                    return Ok(None);
+                }
+            }
         }
-        let want = usize::try_from(end - start).unwrap_or(usize::MAX).min(buf.len());
-        let got = self.fs.read(self.ino, Handle::NONE, start, &mut buf[..want]).map_err(failed)?;
-        self.at = start + got as u64;
-        Ok(if got == 0 { None } else { Some((start, got)) })
+    }
+}
+
+impl Content for VolumeContent<'_, '_> {
+    fn extents(&mut self) -> Result<Option<Vec<Range<u64>>>> {
+        let mut extents = Vec::new();
+        let mut at = self.at;
+        while let Some(extent) = self.data_from(at)? {
+            at = extent.end;
+            extents.push(extent);
+        }
+        Ok(Some(extents))
+    }
+
+    fn next_run(&mut self, buf: &mut [u8]) -> Result<Option<(u64, usize)>> {
+        while let Some(Range { start, end }) = self.data_from(self.at)? {
+            let want = usize::try_from(end - start).unwrap_or(usize::MAX).min(buf.len());
+            match self.read(start, buf.get_mut(..want).unwrap_or_default())? {
+                Some(0) => return Ok(None),
+                Some(got) => {
+                    self.at = start + got as u64;
+                    return Ok(Some((start, got)));
+                }
+                None => self.at = start + self.skip_bytes.min(end - start),
+            }
+        }
+        Ok(None)
     }
 }

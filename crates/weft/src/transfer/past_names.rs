@@ -1,0 +1,91 @@
+//! Goes on past names that the destination does not take.
+//!
+//! A name that is too long, has letters that the volume has none for, or is another one's but for
+//! case costs its own file, or the directory with all that is in it; the rest of the tree comes.
+
+use super::{Content, Item, ItemKind, Sink, split_last};
+use crate::{Error, Result};
+use std::collections::HashSet;
+use weft_vfs::Error as FsError;
+
+/// A sink before another one that may refuse names.
+pub struct PastNames<'a> {
+    sink: &'a mut dyn Sink,
+    /// The paths that were refused.
+    refused: HashSet<Vec<u8>>,
+    /// Why, in words; what is in a directory that was refused is counted with it.
+    told: Vec<String>,
+    below: u64,
+}
+
+impl std::fmt::Debug for PastNames<'_> {
+    fn fmt(&self, f: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
+        f.debug_struct("PastNames").field("told", &self.told).finish_non_exhaustive()
+    }
+}
+
+impl<'a> PastNames<'a> {
+    /// Goes on past names that `sink` refuses.
+    pub fn new(sink: &'a mut dyn Sink) -> Self {
+        Self { sink, refused: HashSet::new(), told: Vec::new(), below: 0 }
+    }
+
+    /// What was refused, and why.
+    #[must_use]
+    pub fn refused(&self) -> &[String] {
+        &self.told
+    }
+
+    /// How many things were left out with the directories that they are in, or with the file that
+    /// they are another name of.
+    #[must_use]
+    pub fn left_out_with_them(&self) -> u64 {
+        self.below
+    }
+
+    /// Whether a path, or a directory that it lies in, was refused.
+    fn is_refused(&self, path: &[u8]) -> bool {
+        if self.refused.is_empty() {
+            return false;
+        }
+        let mut at = path;
+        while !at.is_empty() {
+            if self.refused.contains(at) {
+                return true;
+            }
+            at = split_last(at).0;
+        }
+        false
+    }
+}
+
+/// Whether an error is about the name and nothing else.
+fn is_about_the_name(e: &Error) -> bool {
+    let Error::File { action, source, .. } = e else { return false };
+    matches!(*action, "make" | "make directory")
+        && matches!(source, FsError::NameTooLong | FsError::Invalid(_))
+}
+
+impl Sink for PastNames<'_> {
+    fn put(&mut self, item: &Item<'_>, content: &mut dyn Content) -> Result<()> {
+        let linked = matches!(item.kind, ItemKind::HardLink(first) if self.is_refused(first));
+        if linked || self.is_refused(item.path) {
+            self.below += 1;
+            self.refused.insert(item.path.to_vec());
+            return Ok(());
+        }
+        match self.sink.put(item, content) {
+            // The top is what was asked for.
+            Err(e) if is_about_the_name(&e) && !item.path.is_empty() => {
+                self.refused.insert(item.path.to_vec());
+                self.told.push(e.to_string());
+                Ok(())
+            }
+            other => other,
+        }
+    }
+
+    fn finish(&mut self) -> Result<()> {
+        self.sink.finish()
+    }
+}
