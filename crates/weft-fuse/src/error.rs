@@ -34,9 +34,6 @@ pub enum Error {
     /// The mount point is a file.
     #[error("the mount point {0} is not a directory")]
     NotADirectory(PathBuf),
-    /// Mounting over files would hide them.
-    #[error("the mount point {0} is not empty: mounting there would hide what is in it")]
-    NotEmpty(PathBuf),
     /// The kernel or `fusermount3` refused.
     #[error("cannot mount on {mountpoint}: {source}")]
     Mount {

@@ -8,26 +8,29 @@
 //! With the writeback cache the kernel keeps size, mtime and ctime of regular files, places
 //! appends, and sends times with `setattr`.
 
-use std::sync::Arc;
+mod commands;
+mod ranges;
+mod xattrs;
+
 use std::sync::atomic::{AtomicU64, Ordering};
+use std::sync::{Arc, OnceLock};
 use std::time::Duration;
 
+use fuser::{INodeNo, Notifier};
+use weft_vfs::access::without_privileges;
 use weft_vfs::{
-    Caller, DirCursor, Entry, Error, FallocateMode, FileKind, FileSystem, Handle, Ino, OpenFlags,
-    Opened, RenameFlags, SeekFrom, SetAttr, SetTime, Time, XattrSet,
+    Caller, DirCursor, Entry, Error, FileKind, FileSystem, Handle, Ino, OpenFlags, Opened,
+    RenameFlags, SetAttr, SetTime, Time,
 };
 
+use crate::handshake::Agreed;
 use crate::locks::Waits;
 use crate::past::{Mixed, Past};
 use crate::wire::{
-    Body, FSYNC_DATA_ONLY, Header, Lifetimes, Listing, Malformed, O_APPEND, O_DSYNC, O_EXCL,
-    O_TRUNC, Opcode, ROOT_ID, Reply, errno, falloc, ioctl_flags, put_listed, put_listed_plus,
-    valid, whence, write_flags, xattr,
+    Body, FSYNC_DATA_ONLY, Header, Lifetimes, Listing, Malformed, O_APPEND, O_DIRECT, O_DSYNC,
+    O_EXCL, O_TRUNC, Opcode, ROOT_ID, Reply, errno, put_listed, put_listed_plus, valid,
+    write_flags,
 };
-
-/// The most that one `copy_file_range` does before it answers, so that a thread is not gone for
-/// long; the caller goes on from there.
-const COPY_MAX_BYTES: u64 = 32 << 20;
 
 /// What is to be done after a request was looked at.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
@@ -94,6 +97,9 @@ pub(crate) struct Front {
     appends: bool,
     /// Files that the kernel uses by itself.
     past: Option<Past>,
+    agreed: Agreed,
+    /// Tells the kernel of attributes that changed by a request about something else.
+    notifier: OnceLock<Notifier>,
     /// Whether the file system has locks of its own.
     pub(crate) locks: bool,
     pub(crate) waits: Waits,
@@ -115,6 +121,8 @@ impl Front {
             stateful,
             appends: false,
             past: None,
+            agreed: Agreed::default(),
+            notifier: OnceLock::new(),
             locks,
             waits: Waits::default(),
             lifetimes,
@@ -131,6 +139,17 @@ impl Front {
     /// The same, letting the kernel use files by itself where it can.
     pub(crate) fn letting_past(self, past: Option<Past>) -> Self {
         Self { past: past.filter(|_| self.stateful), ..self }
+    }
+
+    /// The same, by what the kernel has agreed to.
+    pub(crate) fn agreed(self, agreed: Agreed) -> Self {
+        Self { agreed, ..self }
+    }
+
+    /// Has a way to the kernel from now on.
+    pub(crate) fn notify_by(&self, notifier: Notifier) {
+        // Only the first counts, and there is one.
+        let _ = self.notifier.set(notifier);
     }
 
     /// How many requests of each kind have come, without those that never came.
@@ -224,7 +243,7 @@ impl Front {
             Opcode::Rename2 => self.rename(ino, body, true),
             Opcode::Link => self.link(ino, body, reply),
             Opcode::Read => self.read(ino, body, reply),
-            Opcode::Write => self.write(ino, body, reply),
+            Opcode::Write => self.write(head, ino, body, reply),
             Opcode::StatFs => {
                 reply.statfs(&self.fs.statfs()?);
                 Ok(())
@@ -236,18 +255,19 @@ impl Front {
             {
                 Err(Refusal::Protocol(errno::ENOSYS))
             }
-            Opcode::SetXattr => self.setxattr(ino, body),
-            Opcode::GetXattr => self.getxattr(ino, body, reply),
+            Opcode::SetXattr => self.setxattr(head, ino, body),
+            Opcode::GetXattr => self.getxattr(head, ino, body, reply),
             Opcode::ListXattr => self.listxattr(head, ino, body, reply),
-            Opcode::RemoveXattr => self.named(body, |name| self.fs.removexattr(ino, name)),
+            Opcode::RemoveXattr => self.removexattr(head, ino, body),
             Opcode::ReadDir => self.readdir(ino, body, reply, false),
             Opcode::ReadDirPlus => self.readdir(ino, body, reply, true),
-            Opcode::FAllocate => self.fallocate(ino, body),
+            Opcode::FAllocate => self.fallocate(head, ino, body),
             Opcode::LSeek => self.lseek(ino, body, reply),
-            Opcode::CopyFileRange => self.copy_file_range(ino, body, reply),
+            Opcode::CopyFileRange => self.copy_file_range(head, ino, body, reply),
             Opcode::Ioctl => self.ioctl(head, ino, body, reply),
             Opcode::Open if self.stateful => self.open(ino, body, reply),
             Opcode::Create if self.stateful => self.create(head, ino, body, reply),
+            Opcode::TmpFile => self.create_unnamed(head, ino, body, reply),
             Opcode::Flush if self.stateful => self.flush(ino, body),
             Opcode::Release if self.stateful => self.release(ino, body),
             Opcode::SetLk | Opcode::SetLkW if self.locks => self.set_lock(opcode, head, ino, body),
@@ -370,24 +390,61 @@ impl Front {
     }
 
     fn caller(head: &Header) -> Caller {
-        Caller { uid: head.uid, gid: head.gid, groups: Vec::new(), pid: head.pid }
+        Caller { uid: head.uid, gid: head.gid, pid: head.pid, ..Caller::default() }
+    }
+
+    /// The caller of a request that makes something. The kernel sends the umask in any case; it has
+    /// applied it already unless it has agreed to leave that to us.
+    fn maker(&self, head: &Header, umask: u32) -> Caller {
+        let umask = if self.agreed.umask() { (umask & 0o777) as u16 } else { 0 };
+        Caller { umask, ..Self::caller(head) }
+    }
+
+    /// Takes setuid and setgid from a file whose content a caller without privilege changes; setgid
+    /// without execution only if he is not in the group, as far as the request tells. The kernel leaves
+    /// this to us and goes on showing the mode that it knows, so it is told at once: attributes
+    /// alone can be announced while it waits for the answer.
+    fn drop_privileges(&self, head: &Header, ino: Ino) -> Answered {
+        const SETUID_SETGID: u16 = 0o6000;
+        const SETGID: u16 = 0o2000;
+        let attr = self.fs.getattr(ino)?;
+        if attr.perm & SETUID_SETGID == 0 {
+            return Ok(());
+        }
+        let mut perm = without_privileges(attr.perm);
+        if head.gid != attr.gid {
+            perm &= !SETGID;
+        }
+        if perm != attr.perm {
+            self.fs.setattr(ino, &SetAttr { perm: Some(perm), ..SetAttr::default() })?;
+            self.announce_attributes(head.node);
+        }
+        Ok(())
+    }
+
+    /// Tells the kernel that it knows the attributes of an inode no more.
+    fn announce_attributes(&self, node: u64) {
+        if let Some(notifier) = self.notifier.get()
+            && let Err(e) = notifier.inval_inode(INodeNo(node), -1, 0)
+        {
+            tracing::debug!("the kernel did not take a notice: {e}");
+        }
     }
 
     fn mknod(&self, head: &Header, parent: Ino, mut body: Body<'_>, reply: &mut Reply) -> Answered {
-        let (mode, rdev) = (body.u32()?, body.u32()?);
-        body.skip(8)?;
+        let (mode, rdev, umask) = (body.u32()?, body.u32()?, body.u32()?);
+        body.skip(4)?;
         let name = body.name()?;
         let kind = FileKind::from_mode(mode).unwrap_or(FileKind::Regular);
         let perm = (mode & 0o7777) as u16;
-        let entry = self.fs.mknod(&Self::caller(head), parent, name, kind, perm, rdev)?;
+        let entry = self.fs.mknod(&self.maker(head, umask), parent, name, kind, perm, rdev)?;
         self.put_entry(&entry, reply)
     }
 
     fn mkdir(&self, head: &Header, parent: Ino, mut body: Body<'_>, reply: &mut Reply) -> Answered {
-        let mode = body.u32()?;
-        body.skip(4)?;
+        let (mode, umask) = (body.u32()?, body.u32()?);
         let perm = (mode & 0o7777) as u16;
-        let entry = self.fs.mkdir(&Self::caller(head), parent, body.name()?, perm)?;
+        let entry = self.fs.mkdir(&self.maker(head, umask), parent, body.name()?, perm)?;
         self.put_entry(&entry, reply)
     }
 
@@ -432,7 +489,7 @@ impl Front {
         Ok(())
     }
 
-    fn write(&self, ino: Ino, mut body: Body<'_>, reply: &mut Reply) -> Answered {
+    fn write(&self, head: &Header, ino: Ino, mut body: Body<'_>, reply: &mut Reply) -> Answered {
         let handle = Handle(body.u64()?);
         let (offset, size, write_bits) = (body.u64()?, body.u32()?, body.u32()?);
         body.skip(8)?;
@@ -440,16 +497,17 @@ impl Front {
         body.skip(4)?;
         let data = body.bytes(size as usize)?;
         if write_bits & write_flags::KILL_SUIDGID != 0 {
-            let kill = SetAttr { kill_privileges: true, ..SetAttr::default() };
-            if self.fs.getattr(ino)?.perm & 0o6000 != 0 {
-                self.fs.setattr(ino, &kill)?;
-            }
+            self.drop_privileges(head, ino)?;
         }
         let from_cache = write_bits & write_flags::CACHE != 0;
         // A page of a mapping has its place, however the file was opened.
         let placed = from_cache && self.appends && open_flags & O_APPEND != 0;
         let handle = if placed { Handle::NONE } else { handle };
-        let taken = self.fs.write(ino, handle, offset, data)?;
+        let taken = if from_cache {
+            self.fs.write_cached(ino, handle, offset, data)?
+        } else {
+            self.fs.write(ino, handle, offset, data)?
+        };
         if from_cache && taken < data.len() {
             // No caller waits for a count: the page's error is told by fsync or close.
             return Err(Refusal::Protocol(errno::ENOSPC));
@@ -471,6 +529,7 @@ impl Front {
             _ => OpenFlags::READ | OpenFlags::WRITE,
         };
         flags.set(OpenFlags::APPEND, self.appends && bits & O_APPEND != 0);
+        flags.set(OpenFlags::DIRECT, bits & O_DIRECT != 0);
         flags
     }
 
@@ -506,19 +565,40 @@ impl Front {
         mut body: Body<'_>,
         reply: &mut Reply,
     ) -> Answered {
-        let (bits, mode) = (body.u32()?, body.u32()?);
-        body.skip(8)?;
+        let (bits, mode, umask) = (body.u32()?, body.u32()?, body.u32()?);
+        body.skip(4)?;
         let mut flags = self.open_flags(bits);
         flags.set(OpenFlags::EXCLUSIVE, bits & O_EXCL != 0);
         flags.set(OpenFlags::TRUNCATE, bits & O_TRUNC != 0);
         let perm = (mode & 0o7777) as u16;
         let (entry, opened) =
-            self.fs.create(&Self::caller(head), parent, body.name()?, perm, flags)?;
+            self.fs.create(&self.maker(head, umask), parent, body.name()?, perm, flags)?;
         let past = self.way(entry.attr.ino, &opened).inspect_err(|_| {
             self.fs.forget(entry.attr.ino, 1);
         })?;
         self.put_entry(&entry, reply)?;
         reply.opened(&opened, self.may_lose(flags), past);
+        Ok(())
+    }
+
+    /// Makes a file without a name, which the kernel takes for an open one. Only where files are
+    /// not opened: one that is would need a handle.
+    fn create_unnamed(
+        &self,
+        head: &Header,
+        parent: Ino,
+        mut body: Body<'_>,
+        reply: &mut Reply,
+    ) -> Answered {
+        if self.stateful {
+            return Err(Refusal::Protocol(errno::EOPNOTSUPP));
+        }
+        let (_flags, mode, umask) = (body.u32()?, body.u32()?, body.u32()?);
+        let perm = (mode & 0o7777) as u16;
+        let entry = self.fs.create_unnamed(&self.maker(head, umask), parent, perm)?;
+        self.put_entry(&entry, reply)?;
+        let opened = Opened { handle: Handle::NONE, keep_cache: true, direct_io: false };
+        reply.opened(&opened, false, None);
         Ok(())
     }
 
@@ -534,6 +614,12 @@ impl Front {
         let opcode = Opcode::from_number(header.opcode);
         if self.locks && matches!(opcode, Some(Opcode::SetLk | Opcode::SetLkW)) {
             return self.take_lock_back(self.ino(header.node), body);
+        }
+        if opcode == Some(Opcode::TmpFile) {
+            if let Some((node, _)) = answer.opened_node() {
+                self.fs.forget(self.ino(node), 1);
+            }
+            return;
         }
         if !self.stateful || !matches!(opcode, Some(Opcode::Open | Opcode::Create)) {
             return;
@@ -563,57 +649,6 @@ impl Front {
         Ok(())
     }
 
-    fn setxattr(&self, ino: Ino, mut body: Body<'_>) -> Answered {
-        let (size, flags) = (body.u32()?, body.u32()?);
-        let (name, value) = (body.name()?, body.bytes(size as usize)?);
-        let how = match flags {
-            0 => XattrSet::Any,
-            xattr::CREATE => XattrSet::Create,
-            xattr::REPLACE => XattrSet::Replace,
-            _ => return Err(Refusal::Protocol(errno::EINVAL)),
-        };
-        Ok(self.fs.setxattr(ino, name, value, how)?)
-    }
-
-    /// A size of 0 asks for the length only.
-    fn sized(value: &[u8], size: u32, reply: &mut Reply) -> Answered {
-        if size == 0 {
-            // A value has at most 64 KiB.
-            reply.u32(value.len() as u32);
-            reply.u32(0);
-        } else if value.len() > size as usize {
-            return Err(Refusal::Protocol(errno::ERANGE));
-        } else {
-            reply.put(value);
-        }
-        Ok(())
-    }
-
-    fn getxattr(&self, ino: Ino, mut body: Body<'_>, reply: &mut Reply) -> Answered {
-        let size = body.u32()?;
-        body.skip(4)?;
-        Self::sized(&self.fs.getxattr(ino, body.name()?)?, size, reply)
-    }
-
-    fn listxattr(
-        &self,
-        head: &Header,
-        ino: Ino,
-        mut body: Body<'_>,
-        reply: &mut Reply,
-    ) -> Answered {
-        let size = body.u32()?;
-        let mut list = Vec::new();
-        for name in self.fs.listxattr(ino)? {
-            // `trusted.` is for the privileged alone.
-            if head.uid == 0 || !name.starts_with(b"trusted.") {
-                list.extend(name);
-                list.push(0);
-            }
-        }
-        Self::sized(&list, size, reply)
-    }
-
     fn readdir(&self, ino: Ino, mut body: Body<'_>, reply: &mut Reply, plus: bool) -> Answered {
         body.skip(8)?;
         let cursor = DirCursor(body.u64()?);
@@ -626,57 +661,5 @@ impl Front {
             let node = if dots { 0 } else { self.node(d.ino) };
             put_listed_plus(reply, listing, &d, node, &entry, self.lifetimes_of(entry.attr.ino))
         })?)
-    }
-
-    /// A command whose number says how long its data is: the kernel has copied it here, and copies
-    /// the answer back.
-    fn ioctl(&self, head: &Header, ino: Ino, mut body: Body<'_>, reply: &mut Reply) -> Answered {
-        let handle = Handle(body.u64()?);
-        let (flags, request) = (body.u32()?, body.u32()?);
-        body.skip(8)?;
-        let (in_bytes, out_bytes) = (body.u32()?, body.u32()?);
-        let data = body.bytes(in_bytes as usize)?;
-        if flags & (ioctl_flags::UNRESTRICTED | ioctl_flags::DIR) != 0 {
-            return Err(Refusal::Protocol(errno::ENOTTY));
-        }
-        let answer = self.fs.command(&Self::caller(head), ino, handle, request, data)?;
-        reply.commanded(&answer, out_bytes as usize);
-        Ok(())
-    }
-
-    fn fallocate(&self, ino: Ino, mut body: Body<'_>) -> Answered {
-        body.skip(8)?;
-        let (offset, len, mode) = (body.u64()?, body.u64()?, body.u32()?);
-        let keep_size = mode & falloc::KEEP_SIZE != 0;
-        let mode = match mode & !falloc::KEEP_SIZE {
-            0 => FallocateMode::Allocate { keep_size },
-            falloc::PUNCH_HOLE => FallocateMode::PunchHole,
-            falloc::ZERO_RANGE => FallocateMode::ZeroRange { keep_size },
-            _ => return Err(Refusal::Protocol(errno::EOPNOTSUPP)),
-        };
-        Ok(self.fs.fallocate(ino, mode, offset, len)?)
-    }
-
-    fn lseek(&self, ino: Ino, mut body: Body<'_>, reply: &mut Reply) -> Answered {
-        body.skip(8)?;
-        let (offset, from) = (body.u64()?, body.u32()?);
-        let from = match from {
-            whence::DATA => SeekFrom::Data(offset),
-            whence::HOLE => SeekFrom::Hole(offset),
-            _ => return Err(Refusal::Protocol(errno::EINVAL)),
-        };
-        reply.u64(self.fs.seek(ino, from)?);
-        Ok(())
-    }
-
-    fn copy_file_range(&self, ino: Ino, mut body: Body<'_>, reply: &mut Reply) -> Answered {
-        body.skip(8)?;
-        let (from_offset, to) = (body.u64()?, self.ino(body.u64()?));
-        body.skip(8)?;
-        let (to_offset, len) = (body.u64()?, body.u64()?.min(COPY_MAX_BYTES));
-        let done = self.fs.copy_range(ino, from_offset, to, to_offset, len)?;
-        // At most `COPY_MAX_BYTES`.
-        reply.written(done as u32);
-        Ok(())
     }
 }

@@ -1,7 +1,7 @@
 //! What the kernel and we agree on when the mount begins.
 
 use std::sync::Arc;
-use std::sync::atomic::{AtomicBool, Ordering};
+use std::sync::atomic::{AtomicU64, Ordering};
 
 use fuser::{InitFlags, KernelConfig, MountOption, Request, SessionACL};
 
@@ -17,10 +17,42 @@ pub(crate) struct Handshake {
     pub(crate) max_readahead_bytes: u32,
     pub(crate) time_unit_nanos: u32,
     pub(crate) shared: bool,
-    /// Asks for files that the kernel uses by itself; `true` once it has agreed.
-    pub(crate) passthrough: Option<Arc<AtomicBool>>,
+    /// Asks for files that the kernel uses by itself.
+    pub(crate) passthrough: bool,
     /// The file system has locks of its own.
     pub(crate) locks: bool,
+    /// The file system keeps ACLs, which the kernel is to enforce.
+    pub(crate) acls: bool,
+    pub(crate) agreed: Agreed,
+}
+
+/// What the kernel has agreed to.
+#[derive(Debug, Clone, Default)]
+pub(crate) struct Agreed(Arc<AtomicU64>);
+
+impl Agreed {
+    fn add(&self, flags: InitFlags) {
+        self.0.fetch_or(flags.bits(), Ordering::AcqRel);
+    }
+
+    fn to(&self, flags: InitFlags) -> bool {
+        InitFlags::from_bits_retain(self.0.load(Ordering::Acquire)).contains(flags)
+    }
+
+    /// Files that the kernel uses by itself.
+    pub(crate) fn passthrough(&self) -> bool {
+        self.to(InitFlags::FUSE_PASSTHROUGH)
+    }
+
+    /// The umask comes with each request that makes something, and is ours to apply.
+    pub(crate) fn umask(&self) -> bool {
+        self.to(InitFlags::FUSE_DONT_MASK)
+    }
+
+    /// Requests that set an attribute have flags of their own.
+    pub(crate) fn long_setxattr(&self) -> bool {
+        self.to(InitFlags::FUSE_SETXATTR_EXT)
+    }
 }
 
 /// How deep the host's file systems may be stacked on each other, ours included, for the kernel to
@@ -48,14 +80,24 @@ impl fuser::Filesystem for Handshake {
         };
         wanted.set(InitFlags::FUSE_WRITEBACK_CACHE, self.writeback_cache);
         wanted.set(InitFlags::FUSE_POSIX_LOCKS | InitFlags::FUSE_FLOCK_LOCKS, self.locks);
-        let _ = config.add_capabilities(wanted & config.capabilities());
+        // With ACLs the kernel checks permissions by them and by the attributes, asks for an ACL where
+        // the mode's group bits leave it open, and leaves to us what keeps ACL and mode in step.
+        // It says, too, whether a new ACL of a foreign group takes setgid away.
+        let acls =
+            InitFlags::FUSE_POSIX_ACL | InitFlags::FUSE_DONT_MASK | InitFlags::FUSE_SETXATTR_EXT;
+        wanted.set(acls, self.acls);
+        let wanted = wanted & config.capabilities();
+        if config.add_capabilities(wanted).is_ok() {
+            self.agreed.add(wanted);
+        }
         // With the writeback cache the kernel does not offer it.
-        if let Some(agreed) = self.passthrough.as_ref().filter(|_| !self.writeback_cache)
+        if self.passthrough
+            && !self.writeback_cache
             && config.capabilities().contains(InitFlags::FUSE_PASSTHROUGH)
             && config.add_capabilities(InitFlags::FUSE_PASSTHROUGH).is_ok()
             && config.set_max_stack_depth(STACK_DEPTH).is_ok()
         {
-            agreed.store(true, Ordering::Release);
+            self.agreed.add(InitFlags::FUSE_PASSTHROUGH);
         }
         // Each of these refuses with the nearest possible value.
         let nearest = config.set_max_write(self.max_write_bytes).err();

@@ -13,7 +13,7 @@ use signal_hook::iterator::{Handle as SignalHandle, Signals};
 use weft_vfs::FileSystem;
 
 use crate::front::Front;
-use crate::handshake::{self, Handshake};
+use crate::handshake::{self, Agreed, Handshake};
 use crate::past::Past;
 use crate::serve::Service;
 use crate::wire::Lifetimes;
@@ -43,6 +43,8 @@ pub struct Unmounter {
     mountpoint: Arc<PathBuf>,
     /// Nothing may be unmounted there once this mount has ended: it could be another's.
     ended: Arc<AtomicBool>,
+    /// A signal came after that.
+    given_up: Arc<AtomicBool>,
 }
 
 impl Unmounter {
@@ -76,15 +78,18 @@ impl Unmounter {
 /// Each says what is missing: the device, the helper for ordinary users, the mount point.
 pub fn mount(fs: Arc<dyn FileSystem>, mountpoint: &Path, options: &MountOptions) -> Result<Mount> {
     let path = mountpoint::prepare(mountpoint)?;
-    let agreed = options.passthrough.then(Arc::<AtomicBool>::default);
+    let agreed = Agreed::default();
     let shake = Handshake {
-        passthrough: agreed.clone(),
+        passthrough: options.passthrough,
         writeback_cache: options.writeback_cache,
         max_write_bytes: options.max_write_bytes,
         max_readahead_bytes: options.max_readahead_bytes,
         time_unit_nanos: fs.time_unit_nanos(),
         shared: options.shared,
         locks: fs.has_locks(),
+        // Without attributes there are no ACLs, as with the kernel's `noacl`.
+        acls: options.xattrs && fs.has_acls(),
+        agreed: agreed.clone(),
     };
     let session = fuser::Session::new(shake, &path, &handshake::config(options))
         .map_err(|e| mountpoint::mount_error(mountpoint, e))?;
@@ -93,11 +98,12 @@ pub fn mount(fs: Arc<dyn FileSystem>, mountpoint: &Path, options: &MountOptions)
     let front = Front::new(Arc::clone(&fs), lifetimes, options.xattrs);
     let kernel_knows_lengths = !options.shared || options.writeback_cache;
     let serve_error = |source| Error::Serve { mountpoint: mountpoint.into(), source };
-    let past = match agreed.filter(|agreed| agreed.load(Ordering::Acquire)) {
-        Some(_) => Some(Past::new(session.as_fd().try_clone_to_owned().map_err(serve_error)?)),
-        None => None,
+    let past = if agreed.passthrough() {
+        Some(Past::new(session.as_fd().try_clone_to_owned().map_err(serve_error)?))
+    } else {
+        None
     };
-    let front = front.letting_past(past);
+    let front = front.letting_past(past).agreed(agreed);
     let front = Arc::new(if kernel_knows_lengths { front } else { front.placing_appends() });
     let fd = session.as_fd().try_clone_to_owned().map_err(serve_error)?;
     let service = Service::new(Arc::clone(&front), fd, options.max_write_bytes, polling(options));
@@ -105,7 +111,11 @@ pub fn mount(fs: Arc<dyn FileSystem>, mountpoint: &Path, options: &MountOptions)
     let mut mount = Mount {
         fs,
         front: Arc::clone(&front),
-        unmounter: Unmounter { mountpoint: Arc::new(path), ended: Arc::default() },
+        unmounter: Unmounter {
+            mountpoint: Arc::new(path),
+            ended: Arc::default(),
+            given_up: Arc::default(),
+        },
         session: Some(session),
         workers: Vec::new(),
         signals: std::sync::Mutex::default(),
@@ -122,6 +132,7 @@ pub fn mount(fs: Arc<dyn FileSystem>, mountpoint: &Path, options: &MountOptions)
     };
     mount.workers.push(thread("weft-standby".into(), standby).map_err(serve_error)?);
     if let Some(session) = &mount.session {
+        front.notify_by(session.notifier());
         let sink = invalidate::start(front.nodes(), session.notifier()).map_err(serve_error)?;
         mount.fs.set_invalidate(sink);
     }
@@ -176,16 +187,35 @@ impl Mount {
         self.unmounter.ended.store(true, Ordering::Release);
         tracing::debug!(requests = ?self.requests(), "unmounted");
         self.session = None;
+        self.bring_to_rest()?;
+        served
+    }
+
+    /// Once more, after [`wait`](Self::wait) has failed: what is not written is still there.
+    ///
+    /// # Errors
+    /// [`Error::Volume`].
+    pub fn bring_to_rest(&mut self) -> Result<()> {
+        if !self.at_rest {
+            self.fs.unmount().map_err(Error::Volume)?;
+            self.at_rest = true;
+            self.watch_no_signals();
+        }
+        Ok(())
+    }
+
+    /// Whether a signal has come since the mount ended: not to go on trying.
+    #[must_use]
+    pub fn is_told_to_end(&self) -> bool {
+        self.unmounter.given_up.load(Ordering::Acquire)
+    }
+
+    fn watch_no_signals(&self) {
         if let Ok(mut slot) = self.signals.lock()
             && let Some(handle) = slot.take()
         {
             handle.close();
         }
-        if !self.at_rest {
-            self.at_rest = true;
-            self.fs.unmount().map_err(Error::Volume)?;
-        }
-        served
     }
 
     /// From now on SIGTERM, SIGINT and SIGHUP unmount. If the mount is in use, it is taken out of
@@ -237,6 +267,11 @@ impl Drop for Mount {
         if self.at_rest {
             return;
         }
+        if self.unmounter.ended.load(Ordering::Acquire) {
+            // Waited for, and not at rest: that has been told.
+            self.watch_no_signals();
+            return;
+        }
         if let Err(e) = self.unmounter.unmount().or_else(|_| self.unmounter.detach()) {
             tracing::error!("{e}");
         }
@@ -247,6 +282,10 @@ impl Drop for Mount {
 }
 
 fn on_signal(unmounter: &Unmounter, fs: &dyn FileSystem, again: bool) {
+    if unmounter.ended.load(Ordering::Acquire) {
+        unmounter.given_up.store(true, Ordering::Release);
+        return;
+    }
     match unmounter.unmount() {
         Ok(()) => return,
         Err(e) => tracing::warn!("{e}"),

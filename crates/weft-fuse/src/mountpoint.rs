@@ -29,10 +29,12 @@ pub(crate) fn prepare(path: &Path) -> Result<PathBuf> {
         _ => Error::Mount { mountpoint: path.into(), source },
     };
     let absolute = path.canonicalize().map_err(failed)?;
-    if fs::read_dir(&absolute).map_err(failed)?.next().is_some() {
-        return Err(Error::NotEmpty(path.into()));
+    // It may hold files, as with mount(8): they are back when it is unmounted.
+    if fs::metadata(&absolute).map_err(failed)?.is_dir() {
+        Ok(absolute)
+    } else {
+        Err(Error::NotADirectory(path.into()))
     }
-    Ok(absolute)
 }
 
 fn check_device() -> Result<()> {

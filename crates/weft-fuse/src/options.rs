@@ -14,11 +14,12 @@ pub struct MountOptions {
     /// Other users may use the mount, each with the permissions that the files give. Default: no,
     /// as with every FUSE mount. Who is not root needs `user_allow_other` in `/etc/fuse.conf`.
     ///
-    /// A mount that only root may use needs no permission checks, and so spares the kernel a look
-    /// at the directory's attributes after each name made or removed in it: one request in nine
-    /// of an unpacking.
+    /// A mount that only root may use, of a file system without ACLs (or without
+    /// [`xattrs`](Self::xattrs)), needs no permission checks, and so spares the kernel a look at the
+    /// directory's attributes after each name made or removed in it: one request in nine of an
+    /// unpacking. Where the kernel is to enforce ACLs it checks in any case.
     pub allow_other: bool,
-    /// Extended attributes. Without them the kernel need not ask for `security.capability` before
+    /// Extended attributes, and POSIX ACLs with them. Without them the kernel need not ask for `security.capability` before
     /// the first write and the first change of owner of each file: one request in four of an
     /// unpacking (`noxattr`, like the kernel's `nouser_xattr`).
     pub xattrs: bool,
@@ -43,8 +44,12 @@ pub struct MountOptions {
     /// when its attributes have changed. Wants a short [`lifetime`](Self::lifetime), and no
     /// [`writeback_cache`](Self::writeback_cache), which trusts its own attributes.
     pub shared: bool,
-    /// The kernel collects writes in its page cache. Pays when a program writes in small pieces;
-    /// costs two requests more for each small file that is written and closed.
+    /// The kernel collects writes in its page cache, and `write(2)` returns before the file system
+    /// hears of them. Default: no. It spares requests where a program writes one file in small pieces,
+    /// and gives up that a full volume, a file too long for the format and an exhausted quota are
+    /// errors of `write(2)` (they come with `fsync(2)` or `close(2)`, or not at all); that `st_blocks`,
+    /// `SEEK_DATA` and `SEEK_HOLE` know of data that was just written (`cp` and `tar -S` take it for a
+    /// hole, and the copy has zeroes in its place); and that mtime is that of the write.
     pub writeback_cache: bool,
     /// The kernel reads and writes the files by itself of which a file of the host has exactly the
     /// content ([`FileSystem::backing`](weft_vfs::FileSystem::backing)). Root only, from Linux 6.9 on,
@@ -78,7 +83,7 @@ impl Default for MountOptions {
             lifetime: Duration::from_secs(365 * 24 * 3600),
             absent_names: true,
             shared: false,
-            writeback_cache: true,
+            writeback_cache: false,
             passthrough: false,
             max_write_bytes: 1 << 20,
             max_readahead_bytes: 1 << 20,

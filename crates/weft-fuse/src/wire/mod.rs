@@ -44,6 +44,8 @@ pub(crate) mod write_flags {
 /// Bit of `fuse_fsync_in::fsync_flags`: only the data.
 pub(crate) const FSYNC_DATA_ONLY: u32 = 1;
 
+/// `O_DIRECT`
+pub(crate) const O_DIRECT: u32 = rustix::fs::OFlags::DIRECT.bits();
 /// `O_APPEND`
 pub(crate) const O_APPEND: u32 = 0o2000;
 /// `O_DSYNC`, which `O_SYNC` contains.
@@ -96,6 +98,8 @@ pub(crate) mod whence {
 pub(crate) mod xattr {
     pub(crate) const CREATE: u32 = 1;
     pub(crate) const REPLACE: u32 = 2;
+    /// Of `fuse_setxattr_in::setxattr_flags`: setgid falls with the new ACL.
+    pub(crate) const ACL_KILL_SGID: u32 = 1;
 }
 
 /// Bits of `fuse_ioctl_in::flags`.
@@ -108,6 +112,7 @@ pub(crate) mod ioctl_flags {
 
 /// Errors that the kernel takes as an answer about the protocol.
 pub(crate) mod errno {
+    pub(crate) const EPERM: i32 = 1;
     pub(crate) const EIO: i32 = 5;
     pub(crate) const EINVAL: i32 = 22;
     pub(crate) const ENOLCK: i32 = 37;

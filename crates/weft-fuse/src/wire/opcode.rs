@@ -61,5 +61,6 @@ opcodes! {
     LSeek = 46,
     CopyFileRange = 47,
     SyncFs = 50,
+    TmpFile = 51,
     StatX = 52,
 }

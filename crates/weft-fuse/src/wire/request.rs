@@ -45,6 +45,11 @@ impl Header {
 pub(crate) struct Body<'a>(&'a [u8]);
 
 impl<'a> Body<'a> {
+    #[cfg(test)]
+    pub(crate) fn new(bytes: &'a [u8]) -> Self {
+        Self(bytes)
+    }
+
     pub(crate) fn bytes(&mut self, len: usize) -> Result<&'a [u8], Malformed> {
         let (bytes, rest) = self.0.split_at_checked(len).ok_or(Malformed)?;
         self.0 = rest;

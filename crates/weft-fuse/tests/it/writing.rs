@@ -187,3 +187,15 @@ fn locks() {
     one.unlock().expect("unlock");
     two.try_lock().expect("free again");
 }
+
+/// By default the kernel keeps nothing back: what was written is known of at once.
+#[test]
+fn what_was_written_takes_space_and_is_no_hole() {
+    let Some(m) = super::mounted() else { return };
+    let file = File::create(m.at("file")).expect("create");
+    file.write_all_at(&bytes(1 << 20), 4096).expect("write");
+    let blocks = std::os::unix::fs::MetadataExt::blocks(&file.metadata().expect("stat"));
+    assert_eq!(blocks * 512, 1 << 20);
+    assert_eq!(rustix::fs::seek(&file, rustix::fs::SeekFrom::Data(0)), Ok(4096));
+    assert_eq!(rustix::fs::seek(&file, rustix::fs::SeekFrom::Hole(4096)), Ok((1 << 20) + 4096));
+}

@@ -1,0 +1,60 @@
+//! Ranges of files: allocated, punched, sought, copied.
+
+use weft_vfs::{FallocateMode, Ino, SeekFrom};
+
+use super::{Answered, Front, Refusal};
+use crate::wire::{Body, Header, Reply, errno, falloc, whence};
+
+/// The most that one `copy_file_range` does before it answers, so that a thread is not gone for
+/// long; the caller goes on from there.
+const COPY_MAX_BYTES: u64 = 32 << 20;
+
+impl Front {
+    pub(super) fn fallocate(&self, head: &Header, ino: Ino, mut body: Body<'_>) -> Answered {
+        body.skip(8)?;
+        let (offset, len, mode) = (body.u64()?, body.u64()?, body.u32()?);
+        let keep_size = mode & falloc::KEEP_SIZE != 0;
+        let mode = match mode & !falloc::KEEP_SIZE {
+            0 => FallocateMode::Allocate { keep_size },
+            falloc::PUNCH_HOLE => FallocateMode::PunchHole,
+            falloc::ZERO_RANGE => FallocateMode::ZeroRange { keep_size },
+            _ => return Err(Refusal::Protocol(errno::EOPNOTSUPP)),
+        };
+        self.fs.fallocate(ino, mode, offset, len)?;
+        // Of these calls the kernel says nothing but the user.
+        if head.uid == 0 { Ok(()) } else { self.drop_privileges(head, ino) }
+    }
+
+    pub(super) fn lseek(&self, ino: Ino, mut body: Body<'_>, reply: &mut Reply) -> Answered {
+        body.skip(8)?;
+        let (offset, from) = (body.u64()?, body.u32()?);
+        let from = match from {
+            whence::DATA => SeekFrom::Data(offset),
+            whence::HOLE => SeekFrom::Hole(offset),
+            _ => return Err(Refusal::Protocol(errno::EINVAL)),
+        };
+        reply.u64(self.fs.seek(ino, from)?);
+        Ok(())
+    }
+
+    pub(super) fn copy_file_range(
+        &self,
+        head: &Header,
+        ino: Ino,
+        mut body: Body<'_>,
+        reply: &mut Reply,
+    ) -> Answered {
+        body.skip(8)?;
+        let (from_offset, to) = (body.u64()?, self.ino(body.u64()?));
+        body.skip(8)?;
+        let (to_offset, len) = (body.u64()?, body.u64()?.min(COPY_MAX_BYTES));
+        let done = self.fs.copy_range(ino, from_offset, to, to_offset, len)?;
+        if done > 0 && head.uid != 0 {
+            let head = Header { node: self.node(to), ..*head };
+            self.drop_privileges(&head, to)?;
+        }
+        // At most `COPY_MAX_BYTES`.
+        reply.written(done as u32);
+        Ok(())
+    }
+}

@@ -1,0 +1,97 @@
+//! Extended attributes, and what an ACL means for setgid.
+
+use weft_vfs::{Error, Ino, SetAttr, XattrSet};
+
+use super::{Answered, Front, Refusal};
+use crate::wire::{Body, Header, Reply, errno, xattr};
+
+impl Front {
+    /// The kernel has compared the caller with the permissions of the file, which may not be what counts.
+    fn check_owner(&self, head: &Header, ino: Ino, name: &[u8]) -> Answered {
+        let is_owner = head.uid == 0 || head.uid == rustix::process::geteuid().as_raw();
+        if is_owner || !self.fs.is_for_owner(ino, name) {
+            Ok(())
+        } else {
+            Err(Error::Access.into())
+        }
+    }
+
+    pub(super) fn setxattr(&self, head: &Header, ino: Ino, mut body: Body<'_>) -> Answered {
+        let (size, flags) = (body.u32()?, body.u32()?);
+        let mut more = 0;
+        if self.agreed.long_setxattr() {
+            more = body.u32()?;
+            body.skip(4)?;
+        }
+        let (name, value) = (body.name()?, body.bytes(size as usize)?);
+        self.check_owner(head, ino, name)?;
+        let how = match flags {
+            0 => XattrSet::Any,
+            xattr::CREATE => XattrSet::Create,
+            xattr::REPLACE => XattrSet::Replace,
+            _ => return Err(Refusal::Protocol(errno::EINVAL)),
+        };
+        self.fs.setxattr(ino, name, value, how)?;
+        if more & xattr::ACL_KILL_SGID != 0 {
+            let perm = self.fs.getattr(ino)?.perm;
+            if perm & 0o2000 != 0 {
+                let perm = Some(perm & !0o2000);
+                self.fs.setattr(ino, &SetAttr { perm, ..SetAttr::default() })?;
+            }
+        }
+        Ok(())
+    }
+
+    /// A size of 0 asks for the length only.
+    fn sized(value: &[u8], size: u32, reply: &mut Reply) -> Answered {
+        if size == 0 {
+            // A value has at most 64 KiB.
+            reply.u32(value.len() as u32);
+            reply.u32(0);
+        } else if value.len() > size as usize {
+            return Err(Refusal::Protocol(errno::ERANGE));
+        } else {
+            reply.put(value);
+        }
+        Ok(())
+    }
+
+    pub(super) fn getxattr(
+        &self,
+        head: &Header,
+        ino: Ino,
+        mut body: Body<'_>,
+        reply: &mut Reply,
+    ) -> Answered {
+        let size = body.u32()?;
+        body.skip(4)?;
+        let name = body.name()?;
+        self.check_owner(head, ino, name)?;
+        Self::sized(&self.fs.getxattr(ino, name)?, size, reply)
+    }
+
+    pub(super) fn removexattr(&self, head: &Header, ino: Ino, mut body: Body<'_>) -> Answered {
+        let name = body.name()?;
+        self.check_owner(head, ino, name)?;
+        Ok(self.fs.removexattr(ino, name)?)
+    }
+
+    pub(super) fn listxattr(
+        &self,
+        head: &Header,
+        ino: Ino,
+        mut body: Body<'_>,
+        reply: &mut Reply,
+    ) -> Answered {
+        let size = body.u32()?;
+        let mut list = Vec::new();
+        for name in self.fs.listxattr(ino)? {
+            // `trusted.` is for the privileged alone.
+            if head.uid == 0 || !name.starts_with(b"trusted.") {
+                list.extend(name);
+                list.push(0);
+            }
+        }
+        Self::sized(&list, size, reply)
+    }
+}
