@@ -2,10 +2,14 @@
 
 pub mod cache;
 pub mod hfs;
+mod known;
+#[cfg(feature = "ringer")]
 pub mod ringer;
 pub mod transform;
 
 pub use cache::{Cache, Caching};
+use known::{FORKS, ORDERS, known};
+#[cfg(feature = "ringer")]
 pub use ringer::Ringer;
 pub use transform::{Transform, Transforming};
 
@@ -63,6 +67,7 @@ pub enum Verb {
     #[command(subcommand)]
     Transform(Transform),
     /// A folder shared by machines: serve one, mount one, look at one
+    #[cfg(feature = "ringer")]
     #[command(subcommand)]
     Ringer(Ringer),
     /// Watch a cache in use, or a mount with networks
@@ -117,9 +122,8 @@ pub enum Verb {
 /// How a volume is opened by the verbs that change it.
 #[derive(Debug, Clone, Default, Args)]
 pub struct Opening {
-    /// How writes are ordered: soft, journal, journal=ordered, journal=full or async
-    /// [default: soft, or journal=ordered where there is a journal]
-    #[arg(long, value_name = "ORDER")]
+    /// How writes are ordered [default: soft, or journal=ordered where there is a journal]
+    #[arg(long, value_name = "ORDER", value_parser = known::<Order>(ORDERS))]
     pub order: Option<Order>,
     /// The journal beside the volume [default of HFS: IMAGE.wjournal]
     #[arg(long, value_name = "FILE")]
@@ -218,6 +222,15 @@ pub struct Mkfs {
 }
 
 #[derive(Debug, Clone, Args)]
+#[command(after_long_help = "On a mount of ext2 or ext3:\n\
+        chattr and lsattr set and show the flags of files, and weft obeys them as the kernel does. \
+        What an immutable or append-only file forbids is refused when it is written, not when it is \
+        opened; with -o writeback, or through a mapping, as late as fsync(2), and an append-only file \
+        is not protected from being overwritten there.\n\
+        fstrim gives the volume's free space back: holes in an image file, unmap on a block device, \
+        trim over NBD, and what a cache holds of it. Root may ask for it, and whoever runs the mount. \
+        It makes everything durable before it discards anything.\n\
+        O_TMPFILE makes files without a name; linkat(2) gives them one.")]
 pub struct Mount {
     /// The image file or block device, or hostdir:PATH for a directory of the host
     pub image: String,
@@ -225,10 +238,6 @@ pub struct Mount {
     pub mountpoint: PathBuf,
     #[command(flatten)]
     pub opening: Opening,
-    #[command(flatten)]
-    pub caching: Caching,
-    #[command(flatten)]
-    pub transforming: Transforming,
     /// Return once it is mounted
     #[arg(long, short)]
     pub background: bool,
@@ -237,9 +246,15 @@ pub struct Mount {
     pub read_only: bool,
     /// How resource forks and Finder information are shown: xattr, appledouble (._NAME), suffix
     /// (NAME..rsrc, NAME..finf) or none
-    #[arg(long, value_name = "HOW")]
+    #[arg(long, value_name = "HOW", value_parser = known::<Forks>(FORKS))]
     pub forks: Option<Forks>,
     /// Options as in fstab: ro, allow_other, order=..., forks=..., uid=..., noatime, ...
+    ///
+    /// noxattr leaves out extended attributes and POSIX ACLs, for fewer requests. writeback lets the
+    /// kernel collect writes before weft hears of them, which is faster where a program writes one file
+    /// in small pieces. It gives up that write(2) says when the volume is full or the file too long
+    /// (fsync(2) or close(2) may say it later), that cp, tar -S and others who look for holes see what
+    /// was just written (they copy zeroes in its place), and that setuid falls when others write.
     #[arg(short, long = "options", value_name = "OPTIONS")]
     pub options: Vec<String>,
     /// Number of threads that serve requests [default: the number of CPUs]
@@ -251,6 +266,11 @@ pub struct Mount {
     /// The re-execution of this command behind --background
     #[arg(long, hide = true)]
     pub detached: bool,
+    // Last: what follows would come under their headings in --help.
+    #[command(flatten)]
+    pub caching: Caching,
+    #[command(flatten)]
+    pub transforming: Transforming,
 }
 
 #[derive(Debug, Args)]
@@ -297,7 +317,10 @@ pub struct ServeNbd {
     /// Let only clients in that show a certificate signed by ca-cert.pem
     #[arg(long)]
     pub tls_verify_peer: bool,
-    /// Connections at once; more are closed as they come
+    /// Listen for other machines though --tls does not keep anybody out
+    #[arg(long)]
+    pub insecure: bool,
+    /// Connections at once; further clients are told so and refused
     #[arg(long, value_name = "N", default_value_t = 64)]
     pub connections_max: usize,
     /// Requests in progress at once on each connection
@@ -306,9 +329,7 @@ pub struct ServeNbd {
     /// End connections that ask for nothing for so long [default: never]
     #[arg(long, value_name = "SECONDS")]
     pub idle_limit: Option<u64>,
-    #[command(flatten)]
-    pub caching: Caching,
-    /// Return once it is served
+    /// Return once it is served; SIGTERM ends the server, as in: kill $(cat FILE of --pid-file)
     #[arg(long, short)]
     pub background: bool,
     /// Write the process id to this file once it is served
@@ -317,6 +338,9 @@ pub struct ServeNbd {
     /// The re-execution of this command behind --background
     #[arg(long, hide = true)]
     pub detached: bool,
+    // Last: what follows would come under its heading in --help.
+    #[command(flatten)]
+    pub caching: Caching,
 }
 
 #[derive(Debug, Clone, Copy, PartialEq, Eq, ValueEnum)]
@@ -358,6 +382,9 @@ pub struct Ls {
     /// Everything below, too
     #[arg(long, short = 'R')]
     pub recursive: bool,
+    /// Stop at the first thing that cannot be read [default: pass over it, say so, exit with 1]
+    #[arg(long)]
+    pub strict: bool,
 }
 
 #[derive(Debug, Args)]
@@ -367,6 +394,9 @@ pub struct Tree {
     /// How many levels to show
     #[arg(long, short)]
     pub depth: Option<usize>,
+    /// Stop at the first thing that cannot be read [default: pass over it, say so, exit with 1]
+    #[arg(long)]
+    pub strict: bool,
 }
 
 #[derive(Debug, Args)]
@@ -416,7 +446,7 @@ pub struct Get {
     /// IMAGE:/path, more than one if the destination is a directory
     #[arg(required = true, value_name = "VOLUME_PATH")]
     pub paths: Vec<OsString>,
-    /// Where to: an existing directory, or the name of the copy
+    /// Where to: an existing directory, the name of the copy, or - for standard output
     #[arg(value_name = "DESTINATION")]
     pub destination: PathBuf,
     /// Leave extended attributes behind
@@ -425,22 +455,25 @@ pub struct Get {
     /// How both forks of a Macintosh file are packed: appledouble, macbinary, applesingle, binhex,
     /// data (or raw), text, auto (macbinary where there is more than data), xattr, basilisk (.rsrc/
     /// and .finf/, as Basilisk II shares folders) [default: appledouble]
-    #[arg(long = "as", value_name = "FORMAT")]
+    #[arg(long = "as", value_name = "FORMAT", value_parser = known::<hfs::As>(hfs::FORMATS))]
     pub format: Option<hfs::As>,
     /// Directories too: they are always copied whole
     #[arg(long, short)]
     pub recursive: bool,
+    /// Stop at the first thing that cannot be read [default: pass over it, say so, exit with 1]
+    #[arg(long)]
+    pub strict: bool,
 }
 
 #[derive(Debug, Args)]
 pub struct Put {
-    /// Files and directories of the host
+    /// Files and directories of the host, or - for standard input
     #[arg(required = true, value_name = "PATH")]
     pub paths: Vec<PathBuf>,
     /// How files for a Macintosh volume are packed: macbinary, applesingle, appledouble, binhex,
     /// data (or raw), text (UTF-8), auto (by what they are), xattr, basilisk
     /// [default: as they are, with the ._NAME beside them]
-    #[arg(long = "as", value_name = "FORMAT")]
+    #[arg(long = "as", value_name = "FORMAT", value_parser = known::<hfs::As>(hfs::FORMATS))]
     pub format: Option<hfs::As>,
     /// The type of the files, four letters [default: what they were packed with, or by extension]
     #[arg(long = "type", value_name = "TYPE")]
@@ -541,7 +574,8 @@ pub struct Export {
     /// IMAGE:/path
     #[arg(value_name = "VOLUME_PATH")]
     pub from: OsString,
-    /// A directory, a name that ends in .tar, or - for a tar stream on standard output
+    /// A directory, a name that ends in .tar, or - for a tar stream on standard output (which
+    /// gzip, xz or zstd may compress)
     pub to: PathBuf,
     /// Write a tar stream, whatever the name
     #[arg(long)]
@@ -549,6 +583,9 @@ pub struct Export {
     /// Leave extended attributes behind
     #[arg(long)]
     pub no_xattrs: bool,
+    /// Stop at the first thing that cannot be read [default: pass over it, say so, exit with 1]
+    #[arg(long)]
+    pub strict: bool,
 }
 
 #[derive(Debug, Args)]
@@ -577,7 +614,7 @@ pub struct Crash {
     #[arg(long, value_name = "SECONDS")]
     pub seconds: Option<u64>,
     /// How writes are ordered [default: soft]
-    #[arg(long, value_name = "ORDER")]
+    #[arg(long, value_name = "ORDER", value_parser = known::<Order>(ORDERS))]
     pub order: Option<Order>,
     /// Explore HFS, not ext2 [an IMAGE is what it is]
     #[arg(long, conflicts_with = "image")]
@@ -610,7 +647,7 @@ pub struct Trace {
     #[arg(long, value_name = "WORKLOAD")]
     pub workload: String,
     /// How writes are ordered [default: soft on ext2, journal=ordered on ext3]
-    #[arg(long, value_name = "ORDER")]
+    #[arg(long, value_name = "ORDER", value_parser = known::<Order>(ORDERS))]
     pub order: Option<Order>,
     /// Explain this block alone
     #[arg(long, value_name = "BLOCK")]

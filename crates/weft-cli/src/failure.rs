@@ -42,7 +42,15 @@ impl fmt::Display for Failure {
 }
 
 /// What to do about an error, where there is something to do.
-fn advice(error: &weft::Error) -> Option<&'static str> {
+fn advice(error: &weft::Error) -> Option<String> {
+    use weft::block::Error as Block;
+    if let weft::Error::Block(Block::Locked { path }) = error {
+        return weft::holder_of(path).map(|holder| holder.to_string());
+    }
+    plain_advice(error).map(str::to_owned)
+}
+
+fn plain_advice(error: &weft::Error) -> Option<&'static str> {
     use weft::block::Error as Block;
     use weft::vfs::Error as Fs;
     match error {
@@ -71,10 +79,15 @@ impl From<weft::Error> for Failure {
         let mut message = error.to_string();
         if let Some(advice) = advice(&error) {
             message.push_str(" (");
-            message.push_str(advice);
+            message.push_str(&advice);
             message.push(')');
         }
-        Self::new(message)
+        match error {
+            weft::Error::Usage(_) | weft::Error::Block(weft::block::Error::Description(_)) => {
+                Self::usage(message)
+            }
+            _ => Self::new(message),
+        }
     }
 }
 

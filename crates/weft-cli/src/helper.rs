@@ -1,8 +1,13 @@
-//! The mount helper: `mount -t fuse.weft` and `mount -t weft` run weft by another name, with
-//! arguments of their own kind: IMAGE DIR [-sfnv] [-N NAMESPACE] [-t TYPE] [-o OPTIONS].
+//! The helpers of mount(8) and umount(8): `mount -t fuse.weft`, `mount -t weft` and `umount` run weft
+//! by another name, with arguments of their own kind: IMAGE DIR [-sfnv] [-N NAMESPACE] [-t TYPE]
+//! [-o OPTIONS], and DIR [-flnrv] [-N NAMESPACE] [-t TYPE].
+//!
+//! umount(2) does not wait for the process behind a FUSE mount. The helper does, so that umount(8),
+//! and systemd by it, return when all is durable, and say if it is not.
 
-use crate::cli::{Caching, Mount, Opening, Transforming};
-use crate::output::Output;
+use crate::cli::{Caching, Mount, Opening, Transforming, Umount};
+use crate::failure::Failure;
+use crate::output::{Output, complain};
 use crate::verb;
 use std::ffi::OsString;
 use std::path::{Path, PathBuf};
@@ -23,22 +28,104 @@ pub fn as_mount_helper(args: &[OsString]) -> Option<&[OsString]> {
     (by_name || by_mount_fuse).then(|| &args[1..])
 }
 
+/// The arguments, if weft was called as a helper of umount(8).
+pub fn as_umount_helper(args: &[OsString]) -> Option<&[OsString]> {
+    let name = Path::new(args.first()?).file_name()?.to_str()?;
+    matches!(name, "umount.weft" | "umount.fuse.weft").then(|| &args[1..])
+}
+
+/// Unmounts, and waits until all is durable.
+pub fn run_umount(args: &[OsString]) -> ExitCode {
+    let (mountpoint, lazy) = match parse_umount(args) {
+        Ok(parsed) => parsed,
+        Err(problem) => {
+            complain(&format!("umount.weft: {problem}\nusage: umount.weft DIR [-l]"));
+            return ExitCode::from(USAGE);
+        }
+    };
+    let out = Output { json: false, quiet: true };
+    match verb::umount::run(out, &Umount { mountpoint, lazy }) {
+        Ok(_) => ExitCode::SUCCESS,
+        Err(failure) => {
+            complain(&format!("umount.weft: {failure}"));
+            ExitCode::from(MOUNT_FAILED)
+        }
+    }
+}
+
+fn parse_umount(args: &[OsString]) -> Result<(PathBuf, bool), String> {
+    let mut mountpoint = None;
+    let mut lazy = false;
+    let mut args = args.iter();
+    while let Some(arg) = args.next() {
+        match arg.to_str() {
+            Some("-t" | "-N" | "-o") => {
+                args.next().ok_or("-t, -N and -o need a value")?;
+            }
+            Some(flags) if flags.starts_with('-') && flags.len() > 1 => {
+                if !flags[1..].chars().all(|c| "flnrv".contains(c)) {
+                    return Err(format!("{flags} is not known"));
+                }
+                lazy |= flags.contains('l');
+            }
+            _ if mountpoint.is_none() => mountpoint = Some(PathBuf::from(arg)),
+            _ => return Err("give one directory".into()),
+        }
+    }
+    Ok((mountpoint.ok_or("give a directory")?, lazy))
+}
+
+/// `mount -o remount,...`: the kernel is told alone; what was written until then is durable first.
+fn remount(mount: &Mount) -> Result<(), Failure> {
+    use rustix::mount::MountFlags;
+    let mut flags = MountFlags::empty();
+    for option in mount.options.iter().flat_map(|list| list.split(',')) {
+        let (flag, on) = match option {
+            "ro" => (MountFlags::RDONLY, true),
+            "rw" => (MountFlags::RDONLY, false),
+            "nosuid" => (MountFlags::NOSUID, true),
+            "suid" => (MountFlags::NOSUID, false),
+            "nodev" => (MountFlags::NODEV, true),
+            "dev" => (MountFlags::NODEV, false),
+            "noexec" => (MountFlags::NOEXEC, true),
+            "exec" => (MountFlags::NOEXEC, false),
+            "noatime" => (MountFlags::NOATIME, true),
+            _ => continue,
+        };
+        flags.set(flag, on);
+    }
+    let dir = &mount.mountpoint;
+    std::fs::File::open(dir)?.sync_all()?;
+    rustix::mount::mount_remount(dir, flags, "").map_err(|e| {
+        Failure::new(format!("cannot remount {}: {}", dir.display(), std::io::Error::from(e)))
+    })
+}
+
+fn is_remount(mount: &Mount) -> bool {
+    mount.options.iter().flat_map(|list| list.split(',')).any(|option| option == "remount")
+}
+
 /// Mounts in the background.
 pub fn run(args: &[OsString]) -> ExitCode {
     match parse(args) {
         Ok(None) => ExitCode::SUCCESS,
         Ok(Some(mount)) => {
             let out = Output { json: false, quiet: true };
-            match verb::mount::run(out, &mount, 0) {
-                Ok(_) => ExitCode::SUCCESS,
+            let done = if is_remount(&mount) {
+                remount(&mount)
+            } else {
+                verb::mount::run(out, &mount, 0).map(|_| ())
+            };
+            match done {
+                Ok(()) => ExitCode::SUCCESS,
                 Err(failure) => {
-                    eprintln!("mount.weft: {failure}");
+                    complain(&format!("mount.weft: {failure}"));
                     ExitCode::from(MOUNT_FAILED)
                 }
             }
         }
         Err(problem) => {
-            eprintln!("mount.weft: {problem}\nusage: mount.weft IMAGE DIR [-o OPTIONS]");
+            complain(&format!("mount.weft: {problem}\nusage: mount.weft IMAGE DIR [-o OPTIONS]"));
             ExitCode::from(USAGE)
         }
     }
@@ -121,5 +208,17 @@ mod tests {
         assert!(parse(&os(&["v.img", "/m", "-f"])).unwrap().is_none());
         assert!(parse(&os(&["v.img"])).is_err());
         assert!(parse(&os(&["v.img", "/m", "-x"])).is_err());
+    }
+
+    #[test]
+    fn its_arguments_are_those_of_umount() {
+        assert!(as_umount_helper(&os(&["/sbin/umount.fuse.weft", "/m"])).is_some());
+        assert!(as_umount_helper(&os(&["/usr/bin/weft", "/m"])).is_none());
+        let (dir, lazy) = parse_umount(&os(&["/m", "-nv", "-t", "fuse.weft"])).unwrap();
+        assert_eq!((dir, lazy), (PathBuf::from("/m"), false));
+        assert!(parse_umount(&os(&["-l", "/m"])).unwrap().1);
+        for bad in [&[][..], &["-x", "/m"], &["/m", "/n"], &["/m", "-t"]] {
+            assert!(parse_umount(&os(bad)).is_err(), "{bad:?}");
+        }
     }
 }

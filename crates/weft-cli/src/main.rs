@@ -7,10 +7,13 @@ mod cli;
 mod failure;
 mod helper;
 mod output;
+mod system_log;
 mod verb;
 mod zone;
 
 use clap::Parser;
+use failure::Failure;
+use std::io::IsTerminal;
 use std::process::ExitCode;
 use std::time::Duration;
 
@@ -24,24 +27,48 @@ fn main() -> ExitCode {
         let _ = zone::set("local");
         return helper::run(mount);
     }
-    let cli = cli::Cli::parse_from(args);
+    if let Some(umount) = helper::as_umount_helper(&args) {
+        return helper::run_umount(umount);
+    }
+    // What runs behind --background tells its parent in plain words, who passes them on.
+    let as_json = args.iter().any(|a| a == "--json") && !args.iter().any(|a| a == "--detached");
+    let cli = match cli::Cli::try_parse_from(args) {
+        Err(e) if as_json && e.use_stderr() => {
+            return fail(&Failure::usage(e.render().to_string().trim_end()), true);
+        }
+        Err(e) => e.exit(),
+        Ok(cli) => cli,
+    };
     start_log(&cli);
     if let Err(failure) = zone::set(&cli.timezone) {
-        eprintln!("weft: {failure}");
-        return ExitCode::from(failure.code);
+        return fail(&failure, as_json);
     }
     let is_fsck = matches!(cli.verb, cli::Verb::Fsck(_));
     let outcome = verb::run(cli);
     weft::net::settle(SETTLE_LIMIT);
     match outcome {
         Ok(code) => ExitCode::from(code),
-        Err(failure) => {
-            eprintln!("weft: {failure}");
+        Err(mut failure) => {
+            system_log::say(system_log::Level::ERROR, &failure.to_string());
             // fsck(8) has its own code for "the check itself failed".
-            let code = if is_fsck && failure.code == failure::FAILED { 8 } else { failure.code };
-            ExitCode::from(code)
+            if is_fsck && failure.code == failure::FAILED {
+                failure.code = 8;
+            }
+            fail(&failure, as_json)
         }
     }
+}
+
+/// Says why on standard error, as text or as JSON, and gives the exit code.
+fn fail(failure: &Failure, as_json: bool) -> ExitCode {
+    let text = if as_json {
+        let message = failure.message.trim_start_matches("error: ");
+        serde_json::json!({ "error": message, "code": failure.code }).to_string()
+    } else {
+        format!("weft: {failure}")
+    };
+    output::complain(&text);
+    ExitCode::from(failure.code)
 }
 
 /// Logs to standard error what `WEFT_LOG` or --verbose asks for; warnings unless told otherwise.
@@ -60,5 +87,12 @@ fn start_log(cli: &cli::Cli) {
         .ok()
         .and_then(|filter| EnvFilter::try_new(filter).ok())
         .unwrap_or_else(|| EnvFilter::new(level));
-    tracing_subscriber::fmt().with_env_filter(filter).with_writer(std::io::stderr).init();
+    // Colours are for a terminal; and where nothing can be written there is nobody to tell so.
+    let ansi = std::io::stderr().is_terminal() && std::env::var_os("NO_COLOR").is_none();
+    tracing_subscriber::fmt()
+        .with_env_filter(filter)
+        .with_writer(system_log::Writers)
+        .with_ansi(ansi)
+        .log_internal_errors(false)
+        .init();
 }

@@ -6,6 +6,7 @@ use indicatif::{HumanBytes, ProgressBar, ProgressStyle};
 use serde::Serialize;
 use std::io::{IsTerminal, Write};
 use std::time::Duration;
+pub use weft::shown;
 use weft::transfer::Tally;
 use weft::vfs::{Attr, FileKind, Time};
 
@@ -33,7 +34,11 @@ impl Output {
                 .map_err(std::io::Error::from)
                 .and_then(|()| out.write_all(b"\n"))
         } else {
-            text(&mut out)
+            // Whatever is in a report, also the name of an image: none of it steers the terminal.
+            let mut plain = Vec::new();
+            text(&mut plain).and_then(|()| {
+                out.write_all(weft::shown_lines(&String::from_utf8_lossy(&plain)).as_bytes())
+            })
         };
         ignore_closed_pipe(written.and_then(|()| out.flush()))
     }
@@ -49,8 +54,13 @@ impl Output {
     /// A note beside the result, on standard error.
     pub fn note(self, text: &str) {
         if !self.quiet {
-            eprintln!("weft: {text}");
+            complain(&format!("weft: {text}"));
         }
+    }
+
+    /// An error that does not end the verb, on standard error; where that is closed, nowhere.
+    pub fn error(self, text: &str) {
+        let _ = writeln!(std::io::stderr(), "weft: {text}");
     }
 
     /// Progress of a transfer of `names` files (0 if that is not known).
@@ -65,6 +75,13 @@ impl Output {
         bar.enable_steady_tick(Duration::from_millis(120));
         Progress { bar: Some(bar) }
     }
+}
+
+/// Writes a line to standard error. Where that is closed or full there is nobody to tell: the exit
+/// code stands. (`eprintln!` would panic.) Names and messages from elsewhere cannot steer the
+/// terminal.
+pub fn complain(text: &str) {
+    let _ = writeln!(std::io::stderr().lock(), "{}", weft::shown_lines(text));
 }
 
 /// `head` closing the pipe is not a failure of the verb before it.
@@ -304,25 +321,6 @@ pub fn device_numbers(rdev: u32) -> (u32, u32) {
     ((rdev >> 8) & 0xfff, (rdev & 0xff) | ((rdev >> 12) & 0xf_ff00))
 }
 
-/// A name as a terminal may show it: control characters and bytes that are not UTF-8 escaped, so
-/// that a hostile name can neither fool nor steer the terminal.
-pub fn shown(name: &[u8]) -> String {
-    let mut s = String::with_capacity(name.len());
-    for chunk in name.utf8_chunks() {
-        for c in chunk.valid().chars() {
-            if c.is_control() || c == '\\' {
-                s.extend(c.escape_default());
-            } else {
-                s.push(c);
-            }
-        }
-        for byte in chunk.invalid() {
-            s.push_str(&format!("\\x{byte:02x}"));
-        }
-    }
-    s
-}
-
 #[cfg(test)]
 mod tests {
     use super::*;
@@ -347,12 +345,5 @@ mod tests {
         assert_eq!(count(2, "directory"), "2 directories");
         assert_eq!(mode_string(FileKind::Directory, 0o1777), "drwxrwxrwt");
         assert_eq!(mode_string(FileKind::Regular, 0o4644), "-rwSr--r--");
-    }
-
-    #[test]
-    fn hostile_names_are_escaped() {
-        assert_eq!(shown(b"plain \xc3\xa9"), "plain \u{e9}");
-        assert_eq!(shown(b"\x1b[2J\\"), "\\u{1b}[2J\\\\");
-        assert_eq!(shown(b"\xff"), "\\xff");
     }
 }

@@ -1,8 +1,19 @@
 //! The command line of `weft cache`, and the options of a volume behind a cache.
 
+use super::known::known;
 use clap::{Args, Subcommand};
 use std::path::PathBuf;
 use weft::cache::{Mode, PolicyKind};
+
+/// The names of modes, as [`Mode`] reads them.
+pub const MODES: &[&str] = &[
+    "write-through",
+    "write-back",
+    "write-around",
+    "write-invalidate",
+    "write-only",
+    "pass-through",
+];
 
 /// A cache in front of the source, for the verbs that keep it open.
 #[derive(Debug, Clone, Default, Args)]
@@ -13,7 +24,7 @@ pub struct Caching {
     pub cache: Option<String>,
     /// What happens to reads and writes: write-through, write-back, write-around,
     /// write-invalidate, write-only or pass-through [default: write-through]
-    #[arg(long, value_name = "MODE", requires = "cache")]
+    #[arg(long, value_name = "MODE", requires = "cache", value_parser = known::<Mode>(MODES))]
     pub cache_mode: Option<Mode>,
     /// The most of the cache that this source may take
     #[arg(long, value_name = "SIZE", requires = "cache")]
@@ -134,6 +145,7 @@ pub struct SetMode {
     /// The cache
     pub cache: String,
     /// The new mode
+    #[arg(value_parser = known::<Mode>(MODES))]
     pub mode: Mode,
     /// Which of its sources, if it has more than one in use
     #[arg(long, value_name = "NAME")]
@@ -171,7 +183,7 @@ pub struct Top {
     /// Milliseconds between two looks
     #[arg(long, short, value_name = "MS", default_value_t = 1000)]
     pub interval_ms: u64,
-    /// How many times to look; 0 goes on until it is interrupted
+    /// How many times to look; 0 goes on until q or Ctrl-C
     #[arg(long, short = 'n', default_value_t = 0)]
     pub count: u64,
 }

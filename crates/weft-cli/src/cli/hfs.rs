@@ -62,6 +62,20 @@ pub enum As {
     Basilisk,
 }
 
+/// The names of formats, as [`As`] reads them.
+pub const FORMATS: &[&str] = &[
+    "appledouble",
+    "macbinary",
+    "applesingle",
+    "binhex",
+    "data",
+    "raw",
+    "text",
+    "auto",
+    "xattr",
+    "basilisk",
+];
+
 impl FromStr for As {
     type Err = String;
 

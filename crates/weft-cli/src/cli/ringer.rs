@@ -1,5 +1,8 @@
 //! The command line of `weft ringer`.
 
+mod care;
+
+pub use care::{Backup, Doctor, RestoreCell, Scrub};
 use clap::{Args, Subcommand, ValueEnum};
 use std::path::PathBuf;
 use weft::ringer::live::MemberId;
@@ -34,6 +37,21 @@ pub enum Ringer {
         after_help = "Exit codes: 0 nothing is wrong, 4 something is, 8 it could not be looked at."
     )]
     Doctor(Doctor),
+    /// Copy a cell into a file, while it is served
+    #[command(
+        after_help = "Needs an administrator of the cell. Blocks of files are with the clients and in archives, not in \
+        the cell: what is copied are names, attributes, versions, members, and which blocks files are \
+        made of. Exit codes: 4 if something is wrong with the cell, as `doctor` tells."
+    )]
+    Backup(Backup),
+    /// Make a cell of a backup, to be served
+    RestoreCell(RestoreCell),
+    /// Read the local store of a mount through, and fetch from others what its disk has damaged
+    #[command(
+        after_help = "Exit codes: 0 nothing is damaged, 1 all that was is healed, 4 nobody else has some \
+        of it, 8 it could not be looked at."
+    )]
+    Scrub(Scrub),
     /// List changes of a mount that came too late: others had changed the same things
     Conflicts(Conflicts),
     /// Settle a conflict
@@ -252,9 +270,17 @@ pub struct Mount {
     /// much as the disk has]
     #[arg(long, value_name = "SIZE")]
     pub store_size: Option<String>,
-    /// How long a call waits for the server before it fails
+    /// How long a call waits for the server, and a read for other clients, before it fails
     #[arg(long, value_name = "SECONDS", default_value_t = 30)]
     pub patience: u64,
+    /// Let databases share memory by their -shm files (SQLite in WAL mode): only if this machine alone
+    /// opens them, else they lose rows
+    #[arg(long)]
+    pub allow_shared_memory: bool,
+    /// Go on with a cell that is older than what this store has seen of it, as after restore-cell; what
+    /// was changed here since is set aside in the store
+    #[arg(long)]
+    pub accept_older_cell: bool,
     /// Return once it is mounted
     #[arg(long, short)]
     pub background: bool,
@@ -536,12 +562,6 @@ pub struct SnapshotOf {
     pub directory: PathBuf,
     /// What the snapshot is called
     pub name: std::ffi::OsString,
-}
-
-#[derive(Debug, Args)]
-pub struct Doctor {
-    #[command(flatten)]
-    pub reaching: Reaching,
 }
 
 #[derive(Debug, Args)]

@@ -14,6 +14,10 @@ pub struct Transforming {
     /// beside those
     #[arg(long, value_name = "RULES")]
     pub transform: Option<PathBuf>,
+    /// Whose word counts for a file that these rules are about: theirs, or that of what lies in the
+    /// tree, its attribute and rules files
+    #[arg(long, value_name = "WHOM", value_enum, default_value_t, requires = "transform")]
+    pub transform_trust: Trusted,
     #[command(flatten)]
     pub keys: Keys,
     /// Let the stage log to=NAME append to this file
@@ -45,6 +49,9 @@ impl Transforming {
             let keep = rules.as_os_str() == "-";
             let rules = if keep { rules.clone() } else { std::path::absolute(rules)? };
             args.push(option("transform", rules.as_os_str()));
+        }
+        if self.transform_trust == Trusted::Tree {
+            args.push("--transform-trust=tree".into());
         }
         for key in &self.keys.keys {
             let place = match &key.place {
@@ -78,6 +85,16 @@ impl Transforming {
         }
         Ok(args)
     }
+}
+
+/// Whose word counts.
+#[derive(Debug, Clone, Copy, PartialEq, Eq, Default, ValueEnum)]
+pub enum Trusted {
+    /// The rules that the mount is given
+    #[default]
+    Mount,
+    /// What lies in the tree
+    Tree,
 }
 
 /// Where keys are.

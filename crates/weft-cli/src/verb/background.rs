@@ -41,8 +41,9 @@ pub fn start(command: &mut Command) -> Result<(u32, String), Failure> {
     Err(if message.is_empty() {
         Failure::new(format!("the serving process ended without a word ({status})"))
     } else {
+        let code = status.code().and_then(|code| u8::try_from(code).ok()).filter(|code| *code > 0);
         // Its paths are absolute; they name the same things.
-        Failure { code: FAILED, message: message.to_owned() }
+        Failure { code: code.unwrap_or(FAILED), message: message.to_owned() }
     })
 }
 
@@ -59,5 +60,7 @@ pub fn let_go(word: &str) -> Result<(), Failure> {
     let null = std::fs::OpenOptions::new().read(true).write(true).open("/dev/null")?;
     rustix::stdio::dup2_stdin(&null).map_err(io)?;
     rustix::stdio::dup2_stdout(&null).map_err(io)?;
-    rustix::stdio::dup2_stderr(&null).map_err(io)
+    rustix::stdio::dup2_stderr(&null).map_err(io)?;
+    crate::system_log::begin();
+    Ok(())
 }

@@ -1,23 +1,31 @@
 //! `cat`.
 
-use super::{by_volume, file_error, reading};
+use super::{file_error, reading, volume_path};
 use crate::cli;
-use crate::failure::Outcome;
+use crate::failure::{DONE, Failure, Outcome};
 use crate::output::ignore_closed_pipe;
 use std::io::Write;
 use weft::vfs::{Error as FsError, FileKind, Walker};
+use weft::volume::VolumePath;
 
 /// How much is read at a time, in bytes.
 const RUN_BYTES: usize = 1 << 20;
 
 /// `cat`.
 pub fn run(args: &cli::Cat) -> Outcome {
+    let paths: Vec<VolumePath> =
+        args.paths.iter().map(|p| volume_path(p)).collect::<Result<_, Failure>>()?;
+    run_paths(&paths, args.resource)
+}
+
+/// Writes files to standard output: of each its data, or its resource fork.
+pub fn run_paths(paths: &[VolumePath], resource: bool) -> Outcome {
     let mut stdout = std::io::stdout().lock();
     let mut buffer = vec![0; RUN_BYTES];
-    by_volume(&args.paths, |image, paths| {
-        reading(image, |stack| {
+    for run in paths.chunk_by(|a, b| a.image == b.image) {
+        reading(&run[0].image, |stack| {
             let walker = Walker::new(stack.fs());
-            for place in paths {
+            for place in run {
                 let failed = |e| file_error("read", &place.path, e);
                 let node = walker.resolve(&place.path).map_err(failed)?;
                 match node.kind() {
@@ -25,8 +33,8 @@ pub fn run(args: &cli::Cat) -> Outcome {
                     FileKind::Directory => return Err(failed(FsError::IsADirectory)),
                     _ => return Err(failed(FsError::Invalid("it is no regular file"))),
                 }
-                let mac = stack.mac().filter(|_| args.resource);
-                if args.resource && mac.is_none() {
+                let mac = stack.mac().filter(|_| resource);
+                if resource && mac.is_none() {
                     return Err(failed(FsError::Unsupported("its files have one fork")));
                 }
                 let mut at = 0;
@@ -47,6 +55,7 @@ pub fn run(args: &cli::Cat) -> Outcome {
                 }
             }
             ignore_closed_pipe(stdout.flush())
-        })
-    })
+        })?;
+    }
+    Ok(DONE)
 }

@@ -6,7 +6,7 @@ use crate::failure::{DONE, Failure, Outcome};
 use crate::output::{Output, count};
 use serde::Serialize;
 use std::os::unix::ffi::OsStrExt;
-use weft::vfs::{Error as FsError, RenameFlags, Walker};
+use weft::vfs::{Error as FsError, Node, RenameFlags, Walker};
 
 /// `mkdir`.
 pub fn mkdir(args: &cli::Mkdir) -> Outcome {
@@ -83,7 +83,10 @@ pub fn mv(args: &cli::Mv) -> Outcome {
     changing(&from.image, &args.opening, |stack| {
         let walker = Walker::new(stack.fs());
         let mut target = to.path.clone();
-        if walker.resolve(&target).is_ok_and(|node| node.is_dir()) {
+        // Where case does not count, a directory that is to be spelled otherwise is its own target.
+        let source = walker.resolve_link(&from.path).map(|node| node.ino()).ok();
+        let into = |node: &Node<'_>| node.is_dir() && Some(node.ino()) != source;
+        if walker.resolve(&target).is_ok_and(|node| into(&node)) {
             let name = last_name(&from.path);
             if !target.ends_with(b"/") {
                 target.push(b'/');

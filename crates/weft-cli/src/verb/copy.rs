@@ -1,24 +1,28 @@
 //! `cp`, `get`, `put`.
 
+use super::damage::Damage;
 use super::{
-    change_options, changing_with, file_error, ownership, read_options, volume_path, with_volume,
+    change_options, changing_with, file_error, image_file, ownership, read_options, refuse_image,
+    volume_path, with_volume,
 };
 use crate::cli::hfs::As;
 use crate::cli::{self, Keeping, Opening};
-use crate::failure::{DONE, Failure, Outcome};
-use crate::output::{Output, TallyReport};
+use crate::failure::{DONE, FAILED, Failure, Outcome};
+use crate::output::{Output, TallyReport, count, shown};
 use std::ffi::{OsStr, OsString};
+use std::io::Read;
 use std::os::unix::ffi::OsStrExt;
 use std::path::{Path, PathBuf};
-use std::time::Instant;
+use std::time::{Instant, SystemTime, UNIX_EPOCH};
 use weft::Options;
 use weft::hfs::interchange::Format;
 use weft::hfs::view::Forks;
 use weft::transfer::fit::{FitNames, fit};
 use weft::transfer::{
-    Counted, HostSink, HostSource, Ownership, Sink, Tally, VolumeSink, VolumeSource,
+    Content, Counted, HostSink, HostSource, Item, ItemKind, Ownership, PastNames, Sink, Tally,
+    VolumeSink, VolumeSource,
 };
-use weft::vfs::{Error as FsError, Ino, Node, Walker};
+use weft::vfs::{Error as FsError, Ino, Node, Time, Walker};
 use weft::volume::VolumePath;
 
 /// `get`.
@@ -27,9 +31,13 @@ pub fn get(out: Output, args: &cli::Get) -> Outcome {
         args.paths.iter().map(|p| volume_path(p)).collect::<Result<_, _>>()?;
     if args.format.is_none() || args.format == Some(As::Xattr) || args.format == Some(DOUBLE) {
         let forks = if args.format == Some(As::Xattr) { Forks::Xattr } else { Forks::AppleDouble };
-        return copy_out(out, &from, &args.destination, (!args.no_xattrs, forks));
+        let how = (!args.no_xattrs, forks, args.strict);
+        return copy_out(out, &from, &args.destination, how);
     }
-    super::hfs::pack::get(out, &from, &args.destination, args.format)
+    if args.destination == Path::new("-") {
+        return Err(Failure::usage("packed files are not for standard output; name the copy"));
+    }
+    super::hfs::pack::get(out, &from, &args.destination, (args.format, args.strict))
 }
 
 const DOUBLE: As = As::Packed(Format::AppleDouble);
@@ -42,6 +50,10 @@ pub fn put(out: Output, args: &cli::Put) -> Outcome {
     if (args.format.is_none() || xattr) && !said {
         let forks = if xattr { Forks::Xattr } else { Forks::AppleDouble };
         return copy_in(out, &args.paths, &to, &args.keeping, (&args.opening, forks));
+    }
+    let volume = image_file(&to.image);
+    for path in &args.paths {
+        HostSource::new(path).sparing(volume.as_deref())?;
     }
     super::hfs::pack::put(out, &args.paths, &to, args)
 }
@@ -71,7 +83,7 @@ pub fn cp(out: Output, args: &cli::Cp) -> Outcome {
             if to_volume {
                 copy_across(out, &from, &volume_path(to)?, &args.keeping, &args.opening)
             } else {
-                let how = (!args.keeping.no_xattrs, Forks::AppleDouble);
+                let how = (!args.keeping.no_xattrs, Forks::AppleDouble, false);
                 copy_out(out, &from, Path::new(to), how)
             }
         }
@@ -137,22 +149,39 @@ fn double_of(name: &[u8]) -> Vec<u8> {
     [b"._", name].concat()
 }
 
-/// Lets `send` send to `sink`, with names made to fit if that is wanted.
+/// Lets `send` send to `sink`, with names made to fit if that is wanted, and past those that the
+/// volume refuses: how many those are, with what was left out with them, is added to `refused`.
 pub fn fitted(
     out: Output,
     fit: bool,
+    refused: &mut u64,
     sink: &mut dyn Sink,
     send: impl FnOnce(&mut dyn Sink) -> weft::Result<()>,
 ) -> weft::Result<()> {
-    if !fit {
-        return send(sink);
-    }
-    let mut fitting = FitNames::new(sink);
-    let sent = send(&mut fitting);
-    for (path, name) in fitting.changed() {
-        out.note(&format!("{path} is called {name} there"));
-    }
+    let mut past = PastNames::new(sink);
+    let sent = if fit {
+        let mut fitting = FitNames::new(&mut past);
+        let sent = send(&mut fitting);
+        for (path, name) in fitting.changed() {
+            out.note(&format!("{path} is called {name} there"));
+        }
+        sent
+    } else {
+        send(&mut past)
+    };
+    past.refused().iter().for_each(|what| out.error(what));
+    *refused += past.refused().len() as u64 + past.left_out_with_them();
     sent
+}
+
+/// The exit code of a copy that left out so many files and directories for their names.
+pub fn refused_names(out: Output, refused: u64) -> Outcome {
+    if refused == 0 {
+        return Ok(DONE);
+    }
+    let files = count(refused, "name");
+    out.error(&format!("{files} left out, as the volume has no place for them; see --fit-names"));
+    Ok(FAILED)
 }
 
 /// Sends with progress, and adds what was sent to `total`.
@@ -191,8 +220,14 @@ fn copy_in(
 ) -> Outcome {
     let began = Instant::now();
     let mut total = Tally::default();
+    let mut refused = 0;
     let ownership = ownership(keeping.owner.as_deref())?;
+    if from == [Path::new("-")] {
+        return from_stdin(out, to, ownership, opening);
+    }
+    let volume = image_file(&to.image);
     for path in from {
+        HostSource::new(path).sparing(volume.as_deref())?;
         if let Err(e) = std::fs::symlink_metadata(path) {
             return Err(weft::Error::host("read", path, e).into());
         }
@@ -213,8 +248,11 @@ fn copy_in(
                 sink.go_on_from(earlier);
             }
             counted(out, &mut total, &mut sink, |sink| {
-                fitted(out, keeping.fit_names, sink, |sink| {
-                    HostSource::new(path).with_xattrs(!keeping.no_xattrs).send(sink)
+                fitted(out, keeping.fit_names, &mut refused, sink, |sink| {
+                    HostSource::new(path)
+                        .sparing(volume.as_deref())?
+                        .with_xattrs(!keeping.no_xattrs)
+                        .send(sink)
                 })
             })?;
             note_left_out(out, &sink);
@@ -230,7 +268,68 @@ fn copy_in(
         }
         Ok(())
     })?;
+    report(out, &total, began)?;
+    refused_names(out, refused)
+}
+
+/// `put - IMAGE:/path`: standard input becomes a file.
+fn from_stdin(out: Output, to: &VolumePath, ownership: Ownership, opening: &Opening) -> Outcome {
+    let began = Instant::now();
+    let mut total = Tally::default();
+    changing_with(&to.image, &change_options(opening), |stack| {
+        let walker = Walker::new(stack.fs());
+        let landing = landing(&walker, &to.path, 1)?;
+        let Some(name) = &landing.name else {
+            let what = "a directory: name the file that standard input becomes";
+            return Err(Failure::usage(format!("{} is {what}", shown(&to.path))));
+        };
+        let mut sink = landing.named(&walker, name, ownership)?;
+        let since = SystemTime::now().duration_since(UNIX_EPOCH).unwrap_or_default();
+        let item = Item {
+            path: b"",
+            // As long as it turns out to be.
+            kind: ItemKind::File { len_bytes: 0 },
+            perm: 0o644,
+            uid: rustix::process::geteuid().as_raw(),
+            gid: rustix::process::getegid().as_raw(),
+            atime: None,
+            mtime: Time {
+                secs: i64::try_from(since.as_secs()).unwrap_or(i64::MAX),
+                nanos: since.subsec_nanos(),
+            },
+            xattrs: &[],
+        };
+        let mut content = Stdin { at: 0 };
+        sink.put(&item, &mut content)?;
+        sink.finish()?;
+        total.files = 1;
+        total.bytes = content.at;
+        Ok(())
+    })?;
     report(out, &total, began)
+}
+
+/// Standard input as the content of a file.
+struct Stdin {
+    at: u64,
+}
+
+impl Content for Stdin {
+    fn next_run(&mut self, buf: &mut [u8]) -> weft::Result<Option<(u64, usize)>> {
+        let mut filled = 0;
+        let mut stdin = std::io::stdin().lock();
+        while filled < buf.len() {
+            match stdin.read(&mut buf[filled..]) {
+                Ok(0) => break,
+                Ok(n) => filled += n,
+                Err(e) if e.kind() == std::io::ErrorKind::Interrupted => {}
+                Err(e) => return Err(weft::Error::host("read", "standard input", e)),
+            }
+        }
+        let start = self.at;
+        self.at += filled as u64;
+        Ok((filled > 0).then_some((start, filled)))
+    }
 }
 
 /// The last name of a host path; none for `.`, `..`, `/` and `dir/.`.
@@ -257,14 +356,18 @@ fn copy_out(
     out: Output,
     from: &[VolumePath],
     to: &Path,
-    (with_xattrs, forks): (bool, Forks),
+    (with_xattrs, forks, strict): (bool, Forks, bool),
 ) -> Outcome {
+    if to == Path::new("-") {
+        return super::cat::run_paths(from, false);
+    }
     let began = Instant::now();
     let mut total = Tally::default();
+    let mut damage = Damage::new(out, strict);
     let into_directory = to.is_dir();
     if from.len() > 1 && !into_directory {
         let to = to.display();
-        return Err(Failure::new(format!("{to} is no directory, and there are several sources")));
+        return Err(Failure::usage(format!("{to} is no directory, and there are several sources")));
     }
     for run in from.chunk_by(|a, b| a.image == b.image) {
         let options = Options { forks, ..read_options() };
@@ -278,13 +381,16 @@ fn copy_out(
                     Some(name) if into_directory => to.join(OsStr::from_bytes(name)),
                     _ => to.to_owned(),
                 };
+                refuse_image(&place.image, &host)?;
                 let mac = stack.mac().is_some();
                 let mut sink = HostSink::new(&host);
                 counted(out, &mut total, &mut sink, |sink| {
                     VolumeSource::new(stack.fs(), &place.path)
                         .with_xattrs(with_xattrs)
+                        .past_damage(|e| damage.pass_error(e))
                         .send(node, sink)
                 })?;
+                damage.look(stack)?;
                 sink.left_out().iter().for_each(|what| out.note(what));
                 let name = host.file_name().map(OsStr::as_bytes);
                 if let (true, Forks::AppleDouble, Some(name)) = (mac, forks, name)
@@ -298,7 +404,8 @@ fn copy_out(
             Ok(())
         })?;
     }
-    report(out, &total, began)
+    report(out, &total, began)?;
+    damage.outcome()
 }
 
 /// The AppleDouble beside a file, if there is one.
@@ -318,6 +425,7 @@ fn copy_across(
 ) -> Outcome {
     let began = Instant::now();
     let mut total = Tally::default();
+    let mut refused = 0;
     let ownership = ownership(keeping.owner.as_deref())?;
     let options = Options { forks: Forks::AppleDouble, ..change_options(opening) };
     changing_with(&to.image, &options, |target| {
@@ -333,7 +441,7 @@ fn copy_across(
                 }
                 let mut sink = landing.sink(&walker, own_name(&place.path), ownership)?;
                 counted(out, &mut total, &mut sink, |sink| {
-                    fitted(out, keeping.fit_names, sink, |sink| {
+                    fitted(out, keeping.fit_names, &mut refused, sink, |sink| {
                         VolumeSource::new(source.fs(), &place.path)
                             .with_xattrs(!keeping.no_xattrs)
                             .send(node, sink)
@@ -362,7 +470,8 @@ fn copy_across(
         }
         Ok(())
     })?;
-    report(out, &total, began)
+    report(out, &total, began)?;
+    refused_names(out, refused)
 }
 
 /// A directory copied into one that lies in it would never end.

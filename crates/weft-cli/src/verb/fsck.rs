@@ -116,6 +116,7 @@ struct MacChecked<'a> {
     journal_replayed: bool,
     problems: Vec<MacProblem<'a>>,
     remaining: &'a [String],
+    notes: &'a [String],
     files: u32,
     folders: u32,
     blocks: u32,
@@ -126,6 +127,7 @@ struct MacChecked<'a> {
 struct MacProblem<'a> {
     problem: &'a str,
     fix: &'a str,
+    repairable: bool,
 }
 
 /// Tells of an HFS or MFS volume.
@@ -148,9 +150,10 @@ fn mac(out: Output, args: &cli::Fsck, report: &MacReport) -> Result<u8, Failure>
         problems: report
             .problems
             .iter()
-            .map(|p| MacProblem { problem: &p.what, fix: &p.fix })
+            .map(|p| MacProblem { problem: &p.what, fix: &p.fix, repairable: p.repairable })
             .collect(),
         remaining: &report.remaining,
+        notes: &report.notes,
         files: report.files,
         folders: report.folders,
         blocks: report.blocks,
@@ -166,7 +169,15 @@ fn mac(out: Output, args: &cli::Fsck, report: &MacReport) -> Result<u8, Failure>
             let left = count(report.remaining.len() as u64, "problem");
             format!("{} found, {left} left", count(found, "problem"))
         }
-        _ => format!("{} found; --repair repairs them", count(found, "problem")),
+        _ => {
+            let hopeless = report.problems.iter().filter(|p| !p.repairable).count() as u64;
+            let what = match hopeless {
+                0 => "--repair repairs them".to_owned(),
+                n if n == found => "a repair cannot help".to_owned(),
+                n => format!("--repair repairs all but {n}"),
+            };
+            format!("{} found; {what}", count(found, "problem"))
+        }
     };
     out.report(&checked, |w| {
         if !out.quiet {
@@ -176,6 +187,9 @@ fn mac(out: Output, args: &cli::Fsck, report: &MacReport) -> Result<u8, Failure>
                 } else {
                     writeln!(w, "{}", p.what)?;
                 }
+            }
+            for note in report.notes.iter().take(SHOWN) {
+                writeln!(w, "note: {note}; no Mac minds")?;
             }
             if report.problems.len() > SHOWN {
                 let more = (report.problems.len() - SHOWN) as u64;

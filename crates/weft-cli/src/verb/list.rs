@@ -1,14 +1,16 @@
 //! `ls`, `tree`, `stat`.
 
+use super::damage::Damage;
 use super::{by_volume, file_error, reading, volume_path};
 use crate::cli;
-use crate::failure::{DONE, Failure, Outcome};
+use crate::failure::{Failure, Outcome};
 use crate::output::{
     AttrReport, NameReport, Output, count, device_numbers, human, kind_name, mode_string, shown,
     utc,
 };
 use serde::Serialize;
 use std::io::Write;
+use weft::Stack;
 use weft::vfs::{Attr, FileKind, Node, Walker};
 
 #[derive(Serialize)]
@@ -56,13 +58,13 @@ struct Listing {
 /// `ls`.
 pub fn ls(out: Output, args: &cli::Ls) -> Outcome {
     let mut listings = Vec::new();
-    let outcome = by_volume(&args.paths, |image, paths| {
+    let mut damage = Damage::new(out, args.strict);
+    by_volume(&args.paths, |image, paths| {
         reading(image, |stack| {
-            let walker = Walker::new(stack.fs());
             for place in paths {
-                list_one(&walker, &place.path, args, &mut listings)?;
+                list_one(stack, &place.path, args, &mut damage, &mut listings)?;
             }
-            Ok(())
+            damage.look(stack)
         })
     })?;
     let titled = listings.len() > 1;
@@ -79,15 +81,17 @@ pub fn ls(out: Output, args: &cli::Ls) -> Outcome {
         }
         Ok(())
     })?;
-    Ok(outcome)
+    damage.outcome()
 }
 
 fn list_one(
-    walker: &Walker<'_>,
+    stack: &Stack,
     path: &[u8],
     args: &cli::Ls,
+    damage: &mut Damage,
     into: &mut Vec<Listing>,
 ) -> Result<(), Failure> {
+    let walker = Walker::new(stack.fs());
     let failed = |e| file_error("list", path, e);
     let top = walker.resolve(path).map_err(failed)?;
     if args.directory || !top.is_dir() {
@@ -97,8 +101,20 @@ fn list_one(
     }
     let mut todo = vec![path.to_vec()];
     while let Some(path) = todo.pop() {
-        let dir = walker.resolve(&path).map_err(|e| file_error("list", &path, e))?;
-        let mut entries = rows(&dir, &path)?;
+        let listed = walker
+            .resolve(&path)
+            .map_err(|e| file_error("list", &path, e))
+            .and_then(|dir| rows(&dir, &path, damage));
+        let mut entries = match listed {
+            Ok(entries) => entries,
+            // What was asked for must be there; what lies below need not be whole.
+            Err(e) if into.is_empty() && !args.recursive => return Err(e),
+            Err(e) => {
+                damage.pass(e)?;
+                Vec::new()
+            }
+        };
+        damage.look(stack)?;
         entries.retain(|(name, _)| args.all || !name.starts_with(b"."));
         if args.recursive {
             for (name, row) in entries.iter().rev() {
@@ -114,18 +130,21 @@ fn list_one(
 }
 
 /// The names of a directory in order, each with its row.
-fn rows(dir: &Node<'_>, path: &[u8]) -> Result<Vec<(Vec<u8>, Row)>, Failure> {
+fn rows(dir: &Node<'_>, path: &[u8], damage: &mut Damage) -> Result<Vec<(Vec<u8>, Row)>, Failure> {
     let mut names = dir.list().map_err(|e| file_error("list", path, e))?;
     names.sort_by(|a, b| a.name.cmp(&b.name));
-    names
-        .into_iter()
-        .map(|listed| {
-            let node =
-                dir.lookup(&listed.name).map_err(|e| file_error("look up", &listed.name, e))?;
-            let row = Row::new(&listed.name, &node)?;
-            Ok((listed.name, row))
-        })
-        .collect()
+    let mut rows = Vec::new();
+    for listed in names {
+        let row = dir
+            .lookup(&listed.name)
+            .map_err(|e| file_error("look up", &below(path, &listed.name), e))
+            .and_then(|node| Row::new(&listed.name, &node));
+        match row {
+            Ok(row) => rows.push((listed.name, row)),
+            Err(e) => damage.pass(e)?,
+        }
+    }
+    Ok(rows)
 }
 
 fn below(path: &[u8], name: &[u8]) -> Vec<u8> {
@@ -176,6 +195,7 @@ struct Branch {
 pub fn tree(out: Output, args: &cli::Tree) -> Outcome {
     let place = volume_path(&args.path)?;
     let depth = args.depth.unwrap_or(usize::MAX);
+    let mut damage = Damage::new(out, args.strict);
     reading(&place.image, |stack| {
         let walker = Walker::new(stack.fs());
         let top = walker.resolve(&place.path).map_err(|e| file_error("list", &place.path, e))?;
@@ -187,7 +207,13 @@ pub fn tree(out: Output, args: &cli::Tree) -> Outcome {
             attr: top.attr().into(),
             entries: Vec::new(),
         };
-        let mut grow = Grow { lines: &mut lines, totals: &mut totals, above: &mut above };
+        let mut grow = Grow {
+            lines: &mut lines,
+            totals: &mut totals,
+            above: &mut above,
+            damage: &mut damage,
+            stack,
+        };
         grow.directory(&top, &place.path, "", depth, &mut branch.entries)?;
         out.report(&branch, |w| {
             lines.iter().try_for_each(|line| writeln!(w, "{line}"))?;
@@ -195,7 +221,7 @@ pub fn tree(out: Output, args: &cli::Tree) -> Outcome {
             writeln!(w, "\n{}, {}", count(dirs, "directory"), count(files, "file"))
         })
     })?;
-    Ok(DONE)
+    damage.outcome()
 }
 
 struct Grow<'a> {
@@ -203,6 +229,8 @@ struct Grow<'a> {
     totals: &'a mut (u64, u64),
     /// The directories that the one at hand lies in: a damaged volume may have loops.
     above: &'a mut Vec<weft::vfs::Ino>,
+    damage: &'a mut Damage,
+    stack: &'a Stack,
 }
 
 /// Deeper than this a tree is not drawn: it would not fit any screen, and drawing recurses.
@@ -224,13 +252,26 @@ impl Grow<'_> {
             let limit = format!("the tree is more than {TREE_DEPTH_MAX} levels deep; use --depth");
             return Err(Failure::new(limit));
         }
-        let mut names = dir.list().map_err(|e| file_error("list", path, e))?;
+        let mut names = match dir.list().map_err(|e| file_error("list", path, e)) {
+            Ok(names) => names,
+            Err(e) => return self.damage.pass(e),
+        };
+        self.damage.look(self.stack)?;
         names.sort_by(|a, b| a.name.cmp(&b.name));
         let last = names.len().saturating_sub(1);
         for (number, listed) in names.into_iter().enumerate() {
             let path = below(path, &listed.name);
-            let node = dir.lookup(&listed.name).map_err(|e| file_error("look up", &path, e))?;
-            let row = Row::new(&listed.name, &node)?;
+            let found = dir
+                .lookup(&listed.name)
+                .map_err(|e| file_error("look up", &path, e))
+                .and_then(|node| Row::new(&listed.name, &node).map(|row| (node, row)));
+            let (node, row) = match found {
+                Ok(found) => found,
+                Err(e) => {
+                    self.damage.pass(e)?;
+                    continue;
+                }
+            };
             let (branch, next) =
                 if number == last { ("└── ", "    ") } else { ("├── ", "│   ") };
             self.lines.push(format!("{indent}{branch}{}", row.shown));
@@ -239,11 +280,13 @@ impl Grow<'_> {
                 self.totals.0 += 1;
                 if self.above.contains(&node.ino()) {
                     let loops = weft::vfs::Error::Corrupt("it lies inside itself".into());
-                    return Err(file_error("list", &path, loops));
+                    self.damage.pass(file_error("list", &path, loops))?;
+                } else {
+                    self.above.push(node.ino());
+                    let indent = format!("{indent}{next}");
+                    self.directory(&node, &path, &indent, depth - 1, &mut entries)?;
+                    self.above.pop();
                 }
-                self.above.push(node.ino());
-                self.directory(&node, &path, &format!("{indent}{next}"), depth - 1, &mut entries)?;
-                self.above.pop();
             } else {
                 self.totals.1 += 1;
             }

@@ -2,7 +2,7 @@
 
 mod mac;
 
-use super::{parse_owner, with_volume};
+use super::{image_file, parse_owner, with_volume};
 use crate::cli::{self, MkfsFormat};
 use crate::failure::{DONE, Failure, Outcome};
 use crate::output::{Output, human};
@@ -20,8 +20,8 @@ struct Made<'a> {
     format: &'static str,
     block_bytes: u32,
     blocks: u32,
-    free_blocks: u32,
-    reserved_blocks: u32,
+    blocks_free: u32,
+    blocks_reserved: u32,
     inodes: u32,
     inode_bytes: u32,
     groups: u32,
@@ -37,16 +37,28 @@ pub fn run(out: Output, args: &cli::Mkfs) -> Outcome {
     mac::refuse_for_ext(args)?;
     let options = options(args)?;
     let len_bytes = args.size.as_deref().map(size).transpose()?;
-    let made = weft::mkfs::make(&args.image, len_bytes, args.force, &options)?;
+    check_directory(args)?;
+    let made = weft::mkfs::make(&args.image, len_bytes, args.force, &options);
+    if let (Err(_), Some(journal)) = (&made, &args.journal) {
+        // Made a moment ago, for the volume that was not.
+        let _ = std::fs::remove_file(journal);
+    }
+    let made = made?;
     if let Some(dir) = &args.directory {
         with_volume(&args.image, &weft::Options::default(), |stack| {
             let root = Node::root(stack.fs()).map_err(|e| super::file_error("open", b"/", e))?;
             let mut sink = VolumeSink::new(stack.fs(), root, None, b"/", Ownership::Keep);
-            Ok(HostSource::new(dir).send(&mut sink)?)
+            Ok(HostSource::new(dir).sparing(image_file(&args.image).as_deref())?.send(&mut sink)?)
         })?;
     }
     report(out, &args.image, args.format, &made)?;
     Ok(DONE)
+}
+
+/// What the new volume is to be filled with must be there before anything is made.
+fn check_directory(args: &cli::Mkfs) -> Result<(), Failure> {
+    let Some(dir) = &args.directory else { return Ok(()) };
+    std::fs::read_dir(dir).map(drop).map_err(|e| weft::Error::host("list", dir, e).into())
 }
 
 fn size(text: &str) -> Result<u64, Failure> {
@@ -156,8 +168,8 @@ fn report(out: Output, image: &str, format: MkfsFormat, made: &Report) -> Result
         format,
         block_bytes: made.block_bytes,
         blocks: made.blocks,
-        free_blocks: made.free_blocks,
-        reserved_blocks: made.reserved_blocks,
+        blocks_free: made.free_blocks,
+        blocks_reserved: made.reserved_blocks,
         inodes: made.inodes,
         inode_bytes: made.inode_bytes,
         groups: made.groups,

@@ -6,6 +6,7 @@ mod cat;
 mod change;
 mod copy;
 mod crash;
+mod damage;
 mod df;
 mod fsck;
 mod generate;
@@ -14,19 +15,23 @@ mod info;
 mod list;
 mod mkfs;
 pub mod mount;
+#[cfg(feature = "ringer")]
 mod ringer;
 mod serve;
 mod top;
 mod trace;
 mod transform;
 mod tree_io;
-mod umount;
+pub mod umount;
 
 use crate::cli::{Cli, Opening, Verb};
 use crate::failure::{DONE, Failure, Outcome};
 use crate::output::Output;
 use crate::zone;
 use std::ffi::OsStr;
+use std::io::Write;
+use std::os::unix::fs::MetadataExt;
+use std::path::{Path, PathBuf};
 use weft::transfer::Ownership;
 use weft::volume::VolumePath;
 use weft::{Options, Stack};
@@ -44,8 +49,10 @@ pub fn run(cli: Cli) -> Outcome {
         Verb::Mkfs(args) => mkfs::run(out, &args),
         Verb::Cache(verb) => cache::run(out, &verb),
         Verb::Transform(verb) => transform::run(out, &verb),
+        #[cfg(feature = "ringer")]
         Verb::Ringer(verb) => ringer::run(out, &verb),
         Verb::Top(args) if transform::top::is_mount(&args.cache) => transform::top::run(out, &args),
+        #[cfg(feature = "ringer")]
         Verb::Top(args) if ringer::top::is_mount(&args.cache) => ringer::top::of_mount(out, &args),
         Verb::Top(args) => cache::top::run(out, &args),
         Verb::Umount(args) => umount::run(out, &args),
@@ -77,6 +84,9 @@ fn with_volume<T>(
     work: impl FnOnce(&Stack) -> Result<T, Failure>,
 ) -> Result<T, Failure> {
     let stack = Stack::open(image, options)?;
+    for caution in stack.cautions() {
+        let _ = writeln!(std::io::stderr(), "weft: {image}: {caution}");
+    }
     let result = work(&stack);
     let closed = stack.close();
     let value = result?;
@@ -147,6 +157,24 @@ fn volume_path(text: &OsStr) -> Result<VolumePath, Failure> {
         return Err(Failure::usage(format!("'{text}' is no volume path; write IMAGE:/path")));
     }
     weft::volume::parse(text).map_err(|e| Failure::usage(e.to_string()))
+}
+
+/// The file that an image is (in), if it is one of this host.
+fn image_file(image: &str) -> Option<PathBuf> {
+    let source: weft::source::Source = image.parse().ok()?;
+    source.file().map(Path::to_owned)
+}
+
+/// Refuses to write over the image that is read.
+fn refuse_image(image: &str, to: &Path) -> Result<(), Failure> {
+    let id = |path: &Path| std::fs::metadata(path).ok().map(|meta| (meta.dev(), meta.ino()));
+    match image_file(image).and_then(|file| id(&file)) {
+        Some(file) if id(to) == Some(file) => Err(Failure::usage(format!(
+            "{} is the volume that is read; give another name",
+            to.display()
+        ))),
+        _ => Ok(()),
+    }
 }
 
 /// `UID:GID`.

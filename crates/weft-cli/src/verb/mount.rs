@@ -9,7 +9,7 @@ use crate::output::Output;
 use std::process::Command;
 use std::sync::Arc;
 use weft::mount_options::MountOptions;
-use weft::{Options, Stack, Tree, mounts};
+use weft::{AtFailure, Options, Stack, Tree, mounts};
 
 /// `mount`.
 pub fn run(out: Output, args: &cli::Mount, verbose: u8) -> Outcome {
@@ -51,11 +51,12 @@ pub fn run(out: Output, args: &cli::Mount, verbose: u8) -> Outcome {
         let (image, dir) = (&args.image, args.mountpoint.display());
         out.note(&format!("{image} is mounted on {dir}; unmount it, or press Ctrl-C, to end"));
     }
-    let ended = session.wait();
-    if let Some(cached) = cached {
-        cached.close(out, &args.image)?;
-    }
-    ended?;
+    // In the foreground whoever waits is told, and may begin again.
+    let at_failure = if detached { AtFailure::KeepTrying } else { AtFailure::GiveUp };
+    session.wait_and(at_failure, || match cached {
+        Some(cached) => cached.close(out, &args.image),
+        None => Ok(()),
+    })?;
     Ok(DONE)
 }
 

@@ -2,6 +2,7 @@
 
 #[cfg(feature = "archive")]
 mod archive;
+mod care;
 mod cells;
 mod copies;
 mod encryption;
@@ -57,6 +58,9 @@ pub fn run(out: Output, verb: &Ringer) -> Outcome {
         Ringer::Tag(args) => tag::tag(out, args),
         Ringer::Snapshot(args) => snapshots::snapshot(out, args),
         Ringer::Doctor(args) => doctor(out, args),
+        Ringer::Backup(args) => care::backup(out, args),
+        Ringer::RestoreCell(args) => care::restore(out, args),
+        Ringer::Scrub(args) => care::scrub(out, args),
         Ringer::Conflicts(args) => conflicts(out, args),
         Ringer::Resolve(args) => resolve(out, args),
         Ringer::Attach(args) => cells::attach(out, args),
@@ -287,6 +291,8 @@ fn live_options(args: &Mount) -> Result<LiveOptions, Failure> {
         options.store_max_bytes = size(text)?;
     }
     options.patience = Duration::from_secs(args.patience);
+    options.allow_shared_memory = args.allow_shared_memory;
+    options.accept_older_cell = args.accept_older_cell;
     Ok(options)
 }
 

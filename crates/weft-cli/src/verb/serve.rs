@@ -38,6 +38,8 @@ pub fn run(out: Output, args: &Serve) -> Outcome {
 }
 
 fn nbd(out: Output, args: &ServeNbd) -> Outcome {
+    let addresses = addresses(args)?;
+    refuse_exposed(args, &addresses)?;
     if args.background && !args.detached {
         return in_background(out, args);
     }
@@ -51,7 +53,7 @@ fn nbd(out: Output, args: &ServeNbd) -> Outcome {
     export.read_only |= args.read_only;
     let read_only = export.read_only;
     let mut server = Server::new(vec![export], options(args)?).map_err(failed)?;
-    let uris = listen(&mut server, args)?;
+    let uris = listen(&mut server, args, addresses)?;
     let served = Served {
         source: args.source.clone(),
         export: args.export.clone(),
@@ -114,8 +116,47 @@ fn options(args: &ServeNbd) -> Result<Options, Failure> {
     })
 }
 
+/// Where to listen.
+fn addresses(args: &ServeNbd) -> Result<Vec<Address>, Failure> {
+    let mut addresses = Vec::new();
+    for text in &args.listen {
+        addresses.push(Address::parse(text, PORT).map_err(|e| Failure::usage(e.to_string()))?);
+    }
+    if let Some(path) = &args.socket {
+        addresses.push(Address::Unix(path.clone()));
+    }
+    if addresses.is_empty() {
+        addresses.push(Address::Tcp("localhost".into(), PORT));
+    }
+    Ok(addresses)
+}
+
+/// NBD asks nobody who he is: without TLS whoever reaches the port may read and change everything.
+/// With `--tls on` a client may do without it.
+fn refuse_exposed(args: &ServeNbd, addresses: &[Address]) -> Result<(), Failure> {
+    if args.insecure || args.tls == ServeTls::Require {
+        return Ok(());
+    }
+    for address in addresses {
+        if !address.is_local().map_err(failed)? {
+            let what = if args.read_only { "read" } else { "read and change" };
+            return Err(Failure::usage(format!(
+                "{address} is for other machines, and whoever reaches it could {what} {}: give \
+                 --tls require --tls-certificates DIRECTORY, or --insecure if the network is \
+                 yours alone",
+                args.source
+            )));
+        }
+    }
+    Ok(())
+}
+
 /// Listens everywhere, and returns how each place is reached.
-fn listen(server: &mut Server, args: &ServeNbd) -> Result<Vec<String>, Failure> {
+fn listen(
+    server: &mut Server,
+    args: &ServeNbd,
+    addresses: Vec<Address>,
+) -> Result<Vec<String>, Failure> {
     let mut uris = Vec::new();
     let mut add = |address| {
         uris.push(
@@ -131,16 +172,6 @@ fn listen(server: &mut Server, args: &ServeNbd) -> Result<Vec<String>, Failure> 
             .to_string(),
         );
     };
-    let mut addresses = Vec::new();
-    for text in &args.listen {
-        addresses.push(Address::parse(text, PORT).map_err(|e| Failure::usage(e.to_string()))?);
-    }
-    if let Some(path) = &args.socket {
-        addresses.push(Address::Unix(path.clone()));
-    }
-    if addresses.is_empty() {
-        addresses.push(Address::Tcp("localhost".into(), PORT));
-    }
     for address in addresses {
         // A socket is removed at the end, when the working directory may be another.
         let address = address.absolute().map_err(failed)?;
@@ -165,7 +196,12 @@ fn in_background(out: Output, args: &ServeNbd) -> Outcome {
 }
 
 fn report(out: Output, served: &Served) -> Result<(), Failure> {
-    let Served { source, read_only, uris, .. } = served;
+    let Served { source, read_only, uris, process, .. } = served;
     let how = if *read_only { ", for reading only" } else { "" };
-    out.confirm(served, &format!("{source} is served at {}{how}", uris.join(" and ")))
+    let end = if *process == std::process::id() {
+        "; Ctrl-C ends it".to_owned()
+    } else {
+        format!(" by process {process}; kill {process} ends it")
+    };
+    out.confirm(served, &format!("{source} is served at {}{how}{end}", uris.join(" and ")))
 }

@@ -49,7 +49,9 @@ pub fn run(out: Output, args: &cli::Trace) -> Outcome {
     } else {
         Arc::new(memory)
     };
-    let mut options = Options { order: args.order, ..Options::default() };
+    // The volume is read whole before the operations, to know what is there. That is no part of
+    // them: it must not leave times of access to be written.
+    let mut options = Options { order: args.order, no_atime: true, ..Options::default() };
     options.engine.background = false;
     let stack = Stack::open_device(&args.image, device, &options)?;
     record::run(stack.fs(), &workload).map_err(|e| Failure::new(e.to_string()))?;

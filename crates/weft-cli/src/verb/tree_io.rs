@@ -1,11 +1,13 @@
 //! `import` and `export`: whole trees, as directories or tar streams.
 
-use super::copy::{fitted, note_left_out};
+use super::copy::{fitted, note_left_out, refused_names};
+use super::damage::Damage;
 use super::{
-    change_options, changing_with, file_error, ownership, read_options, volume_path, with_volume,
+    change_options, changing_with, file_error, image_file, ownership, read_options, refuse_image,
+    volume_path, with_volume,
 };
 use crate::cli;
-use crate::failure::{DONE, Failure, Outcome};
+use crate::failure::{Failure, Outcome};
 use crate::output::{Output, TallyReport};
 use std::fs::File;
 use std::io::{BufWriter, IsTerminal, Read, Write};
@@ -27,6 +29,7 @@ pub fn import(out: Output, args: &cli::Import) -> Outcome {
     let with_xattrs = !args.keeping.no_xattrs;
     let from = Import::open(&args.from)?;
     let options = Options { forks: Forks::AppleDouble, ..change_options(&args.opening) };
+    let mut refused = 0;
     let tally = changing_with(&to.image, &options, |stack| {
         let walker = Walker::new(stack.fs());
         let top = walker
@@ -34,12 +37,19 @@ pub fn import(out: Output, args: &cli::Import) -> Outcome {
             .map_err(|e| file_error("make directory", &to.path, e))?;
         let mut sink = VolumeSink::new(stack.fs(), top, None, &to.path, ownership);
         let tally = with_progress(out, "importing", &mut sink, |sink| match from {
-            Import::Directory(dir) => fitted(out, args.keeping.fit_names, sink, |sink| {
-                HostSource::new(dir).with_xattrs(with_xattrs).send(sink)
-            }),
-            Import::Stream(stream) => fitted(out, args.keeping.fit_names, sink, |sink| {
-                TarSource::new(stream).with_xattrs(with_xattrs).send(sink)
-            }),
+            Import::Directory(dir) => {
+                fitted(out, args.keeping.fit_names, &mut refused, sink, |sink| {
+                    HostSource::new(dir)
+                        .sparing(image_file(&to.image).as_deref())?
+                        .with_xattrs(with_xattrs)
+                        .send(sink)
+                })
+            }
+            Import::Stream(stream) => {
+                fitted(out, args.keeping.fit_names, &mut refused, sink, |sink| {
+                    TarSource::new(stream).with_xattrs(with_xattrs).send(sink)
+                })
+            }
         })?;
         note_left_out(out, &sink);
         Ok(tally)
@@ -47,7 +57,7 @@ pub fn import(out: Output, args: &cli::Import) -> Outcome {
     // Closed: everything is on the disk.
     let report = TallyReport::new(&tally, began.elapsed());
     out.confirm(&report, &format!("imported {}, durable", report.sentence()))?;
-    Ok(DONE)
+    refused_names(out, refused)
 }
 
 enum Import<'a> {
@@ -93,6 +103,24 @@ fn decompressor(head: &[u8]) -> Option<&'static str> {
     MAGICS.iter().find(|(magic, _)| head.starts_with(magic)).map(|(_, program)| *program)
 }
 
+/// What would compress an archive of this name.
+fn compressor(to: &Path) -> Option<&'static str> {
+    const SUFFIXES: [(&str, &str); 10] = [
+        (".tar.gz", "gzip"),
+        (".tgz", "gzip"),
+        (".tar.zst", "zstd"),
+        (".tzst", "zstd"),
+        (".tar.xz", "xz"),
+        (".txz", "xz"),
+        (".tar.bz2", "bzip2"),
+        (".tbz", "bzip2"),
+        (".tbz2", "bzip2"),
+        (".tar.lz4", "lz4"),
+    ];
+    let name = to.file_name()?.to_str()?.to_ascii_lowercase();
+    SUFFIXES.iter().find(|(suffix, _)| name.ends_with(suffix)).map(|(_, program)| *program)
+}
+
 fn with_progress(
     out: Output,
     what: &str,
@@ -112,15 +140,26 @@ pub fn export(out: Output, args: &cli::Export) -> Outcome {
     let from = volume_path(&args.from)?;
     let to_stdout = args.to == Path::new("-");
     let as_tar = to_stdout || args.tar || args.to.extension().is_some_and(|e| e == "tar");
+    if let (Some(program), false) = (compressor(&args.to), args.to.is_dir()) {
+        let (from, to) = (args.from.to_string_lossy(), args.to.display());
+        return Err(Failure::usage(format!(
+            "weft does not compress; give its stream to {program}: weft export {from} - | \
+             {program} > {to}"
+        )));
+    }
+    refuse_image(&from.image, &args.to)?;
     if to_stdout && std::io::stdout().is_terminal() {
         return Err(Failure::usage("a tar stream is not for a terminal; redirect it"));
     }
     let options = Options { forks: Forks::AppleDouble, ..read_options() };
+    let mut damage = Damage::new(out, args.strict);
     let tally = with_volume(&from.image, &options, |stack| {
         let walker = Walker::new(stack.fs());
         let failed = |e| file_error("read", &from.path, e);
         let top = walker.resolve(&from.path).map_err(failed)?;
-        let source = VolumeSource::new(stack.fs(), &from.path).with_xattrs(!args.no_xattrs);
+        let source = VolumeSource::new(stack.fs(), &from.path)
+            .with_xattrs(!args.no_xattrs)
+            .past_damage(|e| damage.pass_error(e));
         if as_tar {
             let stream: Box<dyn Write> = if to_stdout {
                 Box::new(std::io::stdout().lock())
@@ -131,19 +170,21 @@ pub fn export(out: Output, args: &cli::Export) -> Outcome {
             // A file alone goes into the stream by its own name.
             let name = if top.is_dir() { b"" } else { last_name(&from.path) };
             let mut sink = TarSink::new(BufWriter::with_capacity(1 << 20, stream)).named(name);
-            return with_progress(out, "exporting", &mut sink, |sink| source.send(top, sink));
+            let tally = with_progress(out, "exporting", &mut sink, |sink| source.send(top, sink))?;
+            damage.look(stack)?;
+            return Ok(tally);
         }
         let mut sink = HostSink::new(&args.to);
         let tally = with_progress(out, "exporting", &mut sink, |sink| source.send(top, sink))?;
         sink.left_out().iter().for_each(|what| out.note(what));
+        damage.look(stack)?;
         Ok(tally)
     })?;
-    if to_stdout {
-        return Ok(DONE);
+    if !to_stdout {
+        let report = TallyReport::new(&tally, began.elapsed());
+        out.confirm(&report, &format!("exported {}", report.sentence()))?;
     }
-    let report = TallyReport::new(&tally, began.elapsed());
-    out.confirm(&report, &format!("exported {}", report.sentence()))?;
-    Ok(DONE)
+    damage.outcome()
 }
 
 fn last_name(path: &[u8]) -> &[u8] {

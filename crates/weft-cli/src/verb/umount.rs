@@ -4,6 +4,7 @@ use crate::cli;
 use crate::failure::{DONE, Failure, Outcome};
 use crate::output::Output;
 use std::time::Duration;
+use weft::ending::{Ended, Ending};
 use weft::mounts;
 
 /// How long to wait for the server of a mount to write everything back before saying so, and
@@ -21,10 +22,22 @@ pub fn run(out: Output, args: &cli::Umount) -> Outcome {
         let kind = &mounted.fs_type;
         return Err(Failure::new(format!("{shown} is a {kind} mount; use umount(8) for it")));
     }
+    // Before it is gone: afterwards there is no telling whose mount it was.
+    let ending = Ending::of(&mounted);
+    let dead = mounts::is_dead(&args.mountpoint);
     mounts::unmount(&args.mountpoint, args.lazy)?;
     // Its server goes on until all is on the disk. A lazy unmount does not wait for users, and a
     // reader has nothing to write.
     let source = mounted.source.to_string_lossy();
+    if dead && !args.lazy && !mounted.read_only {
+        return Err(Failure::new(format!(
+            "unmounted, but the process behind the mount had died: what it had not yet written to \
+             {source} is lost; look at it with weft fsck"
+        )));
+    }
+    if let (Some(ending), false) = (ending, args.lazy) {
+        return wait(out, ending, &source);
+    }
     if args.lazy || mounted.read_only || mounts::wait_until_free(&source, PATIENCE)? {
         return Ok(DONE);
     }
@@ -33,5 +46,27 @@ pub fn run(out: Output, args: &cli::Umount) -> Outcome {
         Ok(DONE)
     } else {
         Err(Failure::new(format!("unmounted, but some process still holds {source}")))
+    }
+}
+
+/// Waits until the process behind the mount says how it ended.
+fn wait(out: Output, mut ending: Ending, source: &str) -> Outcome {
+    let ended = match ending.wait(PATIENCE)? {
+        Some(ended) => Some(ended),
+        None => {
+            out.note(&format!("unmounted; waiting until {source} is on the disk"));
+            ending.wait(LIMIT)?
+        }
+    };
+    match ended {
+        Some(Ended::Durable) => Ok(DONE),
+        Some(Ended::Failed(why)) => {
+            Err(Failure::new(format!("unmounted, but {source} is not all written: {why}")))
+        }
+        Some(Ended::Unknown) => Err(Failure::new(format!(
+            "unmounted, but the process behind the mount ended before all was written to {source} \
+             (was it killed?); look at it with weft fsck"
+        ))),
+        None => Err(Failure::new(format!("unmounted, but some process still holds {source}"))),
     }
 }

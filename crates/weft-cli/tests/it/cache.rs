@@ -46,6 +46,22 @@ fn sync(bench: &Bench) {
     fs::File::open(bench.path("m")).unwrap().sync_all().unwrap();
 }
 
+/// Whoever makes a cache where one is already is told what it is, and what would be lost.
+#[test]
+fn a_cache_is_not_made_over_another_unless_told_to() {
+    let bench = Bench::with_volume("ext2");
+    bench.ok(&["cache", "create", "c.img", "--size", "32M"]);
+    let said = bench.fails(1, &["cache", "create", "c.img", "--size", "32M"]);
+    assert!(said.contains("a cache of weft of 32 MiB, for no source yet"), "{said}");
+    assert!(said.contains("--force overwrites it"), "{said}");
+    // Used once, it has a source.
+    let source = bench.path("v.img").display().to_string();
+    bench.ok(&["cache", "flush", "c.img", &source]);
+    let said = bench.fails(1, &["cache", "create", "c.img"]);
+    assert!(said.contains(&format!("for '{source}' (")), "{said}");
+    bench.ok(&["cache", "create", "c.img", "--force"]);
+}
+
 #[test]
 fn what_was_synced_survives_a_kill_and_the_cache_stays_warm() {
     if !can_mount() {
@@ -90,6 +106,12 @@ fn a_cache_in_use_is_asked_and_told() {
     assert!(figure(&bench, "dirty_bytes") > 1e6);
     let top = bench.json(&["top", "c.img", "-n", "1", "--interval-ms", "100"]);
     assert!(top["dirty_bytes"].as_f64().unwrap() > 1e6, "{top}");
+    for what in ["read", "write", "flush", "source_read"] {
+        assert!(top["latency_ms"][what].is_number(), "{what}: {top}");
+    }
+    assert!(figure(&bench, "writes_total") > 0.0, "what was synced was written");
+    assert!(figure(&bench, "write_nanoseconds_total") > 0.0);
+    assert!(figure(&bench, "flush_nanoseconds_total") > 0.0);
 
     bench.ok(&["cache", "flush", "c.img"]);
     assert!(figure(&bench, "dirty_bytes") < 1.0);
@@ -147,8 +169,16 @@ fn damage_is_found_and_repaired() {
     }
     drop(file);
     let found = bench.run(&["cache", "check", "c.img"]);
-    assert_eq!(found.code, 4, "{found:#?}");
     assert!(found.out.contains("v.img") && found.out.contains("do not match"), "{}", found.out);
+    // What is clean is not lost: the origin has it. How much was written back before the kill
+    // decides whether all of it is.
+    let listed: serde_json::Value =
+        serde_json::from_str(&bench.run(&["--json", "cache", "check", "c.img"]).out).unwrap();
+    let findings = listed["findings"].as_array().unwrap();
+    assert_eq!(findings.len(), 40, "{listed}");
+    let all_clean = findings.iter().all(|finding| finding["dirty"] == false);
+    let said = found.out.contains("nothing is lost: what is named above heals in use");
+    assert_eq!((found.code, said), if all_clean { (0, true) } else { (4, false) }, "{found:#?}");
     let dry = bench.run(&["cache", "repair", "--dry-run", "c.img"]);
     assert_eq!(dry, found, "a dry run changes nothing");
     assert_eq!(bench.run(&["cache", "repair", "c.img"]).code, 1);
@@ -190,4 +220,40 @@ fn a_trace_says_which_cache_to_take() {
     assert!(ratio(0) < 0.001 && (ratio(1) - 0.99).abs() < 0.001, "{advice}");
     assert!(bench.ok(&["cache", "advise", "t.csv"]).contains("Take 32K"));
     assert!(bench.fails(1, &["cache", "advise", "no.csv"]).contains("no.csv"));
+}
+
+/// A cache is taken out of use under a mounted volume: nothing that was written before, meanwhile
+/// or afterwards is lost, and the volume goes on.
+#[test]
+fn a_live_detach_loses_nothing() {
+    if !can_mount() {
+        return;
+    }
+    for mode in ["write-back", "write-through"] {
+        let bench = bench();
+        let mounted = mount(&bench, &["--cache-mode", mode]);
+        let content = |n: u8| vec![n; 700_000 + usize::from(n)];
+        for n in 1..6 {
+            fs::write(bench.path(&format!("m/before-{n}")), content(n)).unwrap();
+        }
+        // Not synced: the file system still holds some of it.
+        let said = bench.ok(&["cache", "detach", "c.img"]);
+        assert!(format!("{said:?}").contains("complete without the cache"), "{said:?}");
+        for n in 6..12 {
+            fs::write(bench.path(&format!("m/after-{n}")), content(n)).unwrap();
+        }
+        for n in 1..6 {
+            assert!(fs::read(bench.path(&format!("m/before-{n}"))).unwrap() == content(n));
+        }
+        bench.fails(1, &["cache", "mode", "c.img", "write-back"]);
+        bench.ok(&["umount", "m"]);
+        drop(mounted);
+        bench.e2fsck_clean("v.img");
+        for (name, n) in (1..6).map(|n| ("before", n)).chain((6..12).map(|n| ("after", n))) {
+            let path = format!("v.img:/{name}-{n}");
+            let there = bench.command(&["cat", &path]).output().unwrap();
+            assert!(there.stdout == content(n), "{mode}: {path}");
+        }
+        assert_eq!(bench.json(&["cache", "info", "c.img"])["origins"], serde_json::json!([]));
+    }
 }

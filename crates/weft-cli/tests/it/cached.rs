@@ -1,12 +1,13 @@
 //! A volume mounted over the network behind a cache, and its daemon killed: nothing that was synced
 //! is lost, and the cache is warm at once.
 
-use crate::run::{Bench, can_mount};
+use crate::run::{Bench, can_mount, wait_until};
 use std::fs;
 use std::io::Write;
 use std::path::PathBuf;
 use std::sync::Arc;
 use std::sync::atomic::Ordering;
+use std::time::Duration;
 use weft::block::{FileDevice, OpenMode, Rng};
 use weft::nbd::{Export, Server, server};
 use weft::net::Address;
@@ -45,6 +46,9 @@ impl<'a> Mounted<'a> {
             "c.img",
             "--cache-mode",
             mode,
+            // What is asked of the origin is counted, and is to be what somebody has asked for.
+            "--cache-options",
+            "readahead=0",
         ]);
         Self { bench, dir: bench.path("m") }
     }
@@ -168,4 +172,53 @@ fn long_many_kills_behind_a_cache() {
             killed_behind_a_cache(mode, 10);
         }
     }
+}
+
+/// The machine with the volume is gone when it is unmounted: unmounting says so and fails, and what
+/// could not be written is written once the machine is there again.
+#[test]
+fn unmounting_says_that_the_server_is_gone_and_keeps_what_it_has() {
+    if !can_mount() {
+        return;
+    }
+    let bench = Bench::with_volume("ext2");
+    let source = format!("{SOURCE}&timeout=1");
+    let server = serve(&bench);
+    fs::create_dir(bench.path("m")).unwrap();
+    bench.ok(&["mount", &source, "m", "--background", "--pid-file", "pid"]);
+    fs::write(bench.path("m/file"), vec![7; 5 << 20]).unwrap();
+    server.stop(Duration::ZERO).unwrap();
+    let said = bench.fails(1, &["umount", "m"]);
+    assert!(said.contains("nbd.sock") && said.contains("tries again"), "{said}");
+    let pid = fs::read_to_string(bench.path("pid")).unwrap().trim().parse().unwrap();
+    let daemon = rustix::process::Pid::from_raw(pid).expect("a process id");
+
+    let server = serve(&bench);
+    wait_until("it has written the rest", || rustix::process::test_kill_process(daemon).is_err());
+    server.stop(Duration::from_secs(10)).unwrap();
+    bench.e2fsck_clean("v.img");
+    bench.ok(&["get", "v.img:/file", "back"]);
+    assert!(fs::read(bench.path("back")).unwrap() == vec![7; 5 << 20]);
+}
+
+/// The file of a cache that writes back is cut off by another program, with changes in it that are
+/// nowhere else: unmounting does not say that all is well.
+#[test]
+fn unmounting_says_that_the_cache_is_damaged() {
+    if !can_mount() {
+        return;
+    }
+    let bench = Bench::with_volume("ext2");
+    bench.ok(&["cache", "create", "c.img", "--size", "64M", "--quiet"]);
+    let _server = serve(&bench);
+    let mount = Mounted::new(&bench, "write-back");
+    fs::write(mount.dir.join("file"), vec![7; 5 << 20]).unwrap();
+    rustix::fs::sync();
+    let cache = fs::File::options().write(true).open(bench.path("c.img")).unwrap();
+    cache.set_len(1 << 20).unwrap();
+    fs::write(mount.dir.join("file"), vec![8; 5 << 20]).unwrap();
+    let said = bench.fails(1, &["umount", "m"]);
+    assert!(said.contains("was cut"), "{said}");
+    // It would try again for ever.
+    mount.kill();
 }

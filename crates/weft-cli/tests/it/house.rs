@@ -147,7 +147,8 @@ fn architecture_has_the_same_rooms() {
 fn what_is_stored_has_a_byte_order_of_its_own() {
     let mut broken = Vec::new();
     for path in rust_files() {
-        let shown = path.display().to_string();
+        // Below the workspace: what the checkout itself lies under is nobody's business.
+        let shown = path.strip_prefix(root()).unwrap_or(&path).display().to_string();
         if !shown.contains("/src/") || shown.contains("/weft-fuse/") {
             continue;
         }

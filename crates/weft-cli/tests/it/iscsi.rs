@@ -1,11 +1,10 @@
 //! docs/iscsi.md, done: a volume on an iSCSI disk, through QEMU's storage daemon.
 
-use crate::run::{Bench, tool};
+use crate::run::{Bench, tool, wait_until};
 use std::ffi::OsStr;
 use std::fs;
 use std::net::{TcpListener, TcpStream};
 use std::process::{Child, Command, Stdio};
-use std::time::Duration;
 
 const TARGET: &str = "iqn.2024-01.example:disk";
 
@@ -31,16 +30,6 @@ fn start(name: &str, args: &[&str]) -> Option<Running> {
             None
         }
     }
-}
-
-fn eventually(what: &str, mut is_so: impl FnMut() -> bool) {
-    for _ in 0..500 {
-        if is_so() {
-            return;
-        }
-        std::thread::sleep(Duration::from_millis(20));
-    }
-    panic!("not within ten seconds: {what}");
 }
 
 /// Whether the daemon can load its driver; the daemon says nothing useful where it cannot.
@@ -70,7 +59,7 @@ fn a_volume_lives_on_an_iscsi_disk() {
     let portal = format!("127.0.0.1:{port}");
     let listen = format!("portal={portal}");
     let Some(_target) = start("tgtd", &["-f", "-C", &control, "--iscsi", &listen]) else { return };
-    eventually("the target listens", || TcpStream::connect(&portal).is_ok());
+    wait_until("the target listens", || TcpStream::connect(&portal).is_ok());
     let lun = bench.path("lun.img").display().to_string();
     for (mode, more) in [
         ("target", &["--op", "new", "-T", TARGET][..]),
@@ -93,7 +82,7 @@ fn a_volume_lives_on_an_iscsi_disk() {
     let Some(_bridge) = start("qemu-storage-daemon", &args) else { return };
     let uri = format!("nbd+unix:///disk?socket={socket}");
     let stands = || std::os::unix::net::UnixStream::connect(&socket).is_ok();
-    eventually("the bridge stands", stands);
+    wait_until("the bridge stands", stands);
     bench.ok(&["mkfs", "ext2", &uri]);
     bench.write("hello", b"over iSCSI");
     bench.ok(&["put", "hello", &format!("{uri}:/")]);

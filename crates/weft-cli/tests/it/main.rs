@@ -2,10 +2,14 @@
 
 mod cache;
 mod cached;
+mod careful;
 mod check;
 mod coherence;
+mod crowds;
+mod derived;
 mod documents;
 mod files;
+mod flags;
 mod foreign_code;
 mod hfs;
 mod house;
@@ -15,11 +19,13 @@ mod mkfs;
 mod mount;
 mod nbd;
 mod past;
+mod programs;
 mod proxy;
 mod pushed;
 mod ringer;
 #[cfg(feature = "archive")]
 mod ringer_archive;
+mod ringer_care;
 mod ringer_cells;
 mod ringer_copies;
 mod ringer_encryption;
@@ -28,6 +34,7 @@ mod ringer_etcd;
 mod ringer_front;
 mod ringer_locks;
 mod ringer_members;
+mod ringer_permissions;
 #[cfg(feature = "quic")]
 mod ringer_quic;
 mod ringer_sharing;
@@ -37,8 +44,11 @@ mod ringer_top;
 mod run;
 #[cfg(feature = "archive")]
 mod s3;
+mod scripts;
+mod tar;
 mod trace;
 mod transfer;
 mod transform;
 mod transformed;
+mod trust;
 mod usage;

@@ -70,8 +70,8 @@ fn what_is_there_is_not_overwritten_without_force() {
 #[test]
 fn a_new_image_needs_a_size_and_a_failed_one_is_not_left_behind() {
     let bench = Bench::new();
-    assert!(bench.fails(1, &["mkfs", "ext2", "v.img"]).contains("--size 1G"));
-    bench.fails(1, &["mkfs", "ext2", "v.img", "--size", "1M", "--block-size", "777"]);
+    assert!(bench.fails(2, &["mkfs", "ext2", "v.img"]).contains("--size 1G"));
+    bench.fails(2, &["mkfs", "ext2", "v.img", "--size", "1M", "--block-size", "777"]);
     assert!(!bench.path("v.img").exists());
 }
 

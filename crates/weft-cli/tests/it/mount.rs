@@ -213,6 +213,165 @@ fn the_mount_helper_speaks_the_language_of_mount() {
     assert_eq!(bench.ok(&["cat", "v.img:/file"]), "by fstab");
 }
 
+/// The helper that umount(8) and systemd run: when it returns, the image may be looked at.
+#[test]
+fn the_umount_helper_returns_when_all_is_durable() {
+    if !can_mount() {
+        return;
+    }
+    let helper = |bench: &Bench, name: &str, args: &[&str]| {
+        let place = bench.path(name);
+        if !place.exists() {
+            std::os::unix::fs::symlink(env!("CARGO_BIN_EXE_weft"), &place).unwrap();
+        }
+        let mut command = std::process::Command::new(place);
+        command.args(args).current_dir(bench.dir()).output().expect("the helper runs")
+    };
+    for order in ["soft", "async", "journal=ordered"] {
+        let bench = Bench::with_volume("ext3");
+        let mount = Mounted::new(&bench, &["--order", order]);
+        for i in 0..200 {
+            fs::write(mount.dir.join(format!("file-{i}")), vec![i as u8; 100_000]).unwrap();
+        }
+        let done = helper(&bench, "umount.fuse.weft", &["m", "-n"]);
+        assert!(done.status.success(), "{done:?}");
+        bench.e2fsck_clean("v.img");
+        let again = helper(&bench, "umount.fuse.weft", &["m"]);
+        assert_eq!(again.status.code(), Some(32), "{again:?}");
+    }
+    if !rustix::process::geteuid().is_root() {
+        println!("skipped: only root may remount");
+        return;
+    }
+    let bench = Bench::with_volume("ext2");
+    let mount = Mounted::new(&bench, &[]);
+    fs::write(mount.dir.join("file"), b"x").unwrap();
+    let done = helper(&bench, "mount.fuse.weft", &["v.img", "m", "-o", "remount,ro,nosuid"]);
+    assert!(done.status.success(), "{done:?}");
+    let e = fs::write(mount.dir.join("file"), b"y").unwrap_err();
+    assert_eq!(e.kind(), std::io::ErrorKind::ReadOnlyFilesystem);
+    let done = helper(&bench, "mount.fuse.weft", &["v.img", "m", "-o", "remount,rw"]);
+    assert!(done.status.success(), "{done:?}");
+    fs::write(mount.dir.join("file"), b"z").unwrap();
+    bench.ok(&["umount", "m"]);
+    assert_eq!(bench.ok(&["cat", "v.img:/file"]), "z");
+}
+
+/// The host's file system is full: unmounting says so, to whoever unmounts and to the system's log,
+/// and what could not be written is kept until there is room.
+#[test]
+fn unmounting_says_what_could_not_be_written_and_keeps_it() {
+    if !can_mount() || !rustix::process::geteuid().is_root() {
+        println!("skipped: only root can make a file system that is full");
+        return;
+    }
+    let bench = Bench::new();
+    fs::create_dir(bench.path("host")).unwrap();
+    let host = |options: &str| {
+        let mut command = std::process::Command::new("mount");
+        command.args(["-t", "tmpfs", "-o", options, "tmpfs"]).arg(bench.path("host"));
+        assert!(command.status().expect("mount runs").success());
+    };
+    host("size=8M");
+    let _host = Host(bench.path("host"));
+    std::os::unix::fs::symlink("host/v.img", bench.path("v.img")).unwrap();
+    bench.ok(&["mkfs", "ext2", "host/v.img", "--size", "64M", "--quiet"]);
+    let log = std::os::unix::net::UnixDatagram::bind(bench.path("log")).unwrap();
+    log.set_read_timeout(Some(std::time::Duration::from_secs(60))).unwrap();
+    fs::create_dir(bench.path("m")).unwrap();
+    let mut command = bench.command(&["mount", "v.img", "m", "--background"]);
+    command.env("WEFT_LOG_SOCKET", bench.path("log"));
+    assert!(command.output().expect("weft runs").status.success());
+    fs::write(bench.path("m/file"), vec![7; 20 << 20]).unwrap();
+
+    let said = bench.fails(1, &["umount", "m"]);
+    assert!(said.contains("No space left on device") && said.contains("tries again"), "{said}");
+    let mut told = vec![0; 4096];
+    let logged = loop {
+        let len = log.recv(&mut told).expect("a line in the log");
+        let line = String::from_utf8_lossy(&told[..len]).into_owned();
+        if line.contains("tries again") {
+            break line;
+        }
+    };
+    assert!(logged.starts_with("<27>weft[") && logged.contains("No space left"), "{logged}");
+    assert_eq!(weft::mounts::mounted_at(&bench.path("m")).unwrap(), None);
+
+    host("remount,size=100M");
+    let image = bench.path("host/v.img");
+    let limit = std::time::Duration::from_secs(120);
+    assert!(weft::mounts::wait_until_free(image.to_str().unwrap(), limit).unwrap());
+    bench.e2fsck_clean("host/v.img");
+    bench.ok(&["get", "v.img:/file", "back"]);
+    assert!(fs::read(bench.path("back")).unwrap() == vec![7; 20 << 20]);
+}
+
+/// A file system of the host, unmounted at the end.
+struct Host(PathBuf);
+
+impl Drop for Host {
+    fn drop(&mut self) {
+        let _ = std::process::Command::new("umount").arg("--lazy").arg(&self.0).status();
+    }
+}
+
+/// Another program cuts the image off while everything is in memory.
+#[test]
+fn a_truncated_image_is_told_by_fsync_and_by_umount() {
+    if !can_mount() {
+        return;
+    }
+    let kinds: [(&str, &str, &[&str]); 5] = [
+        ("ext3", "soft", &[]),
+        ("ext3", "async", &[]),
+        ("ext3", "journal=ordered", &[]),
+        ("hfs", "soft", &[]),
+        ("ext2", "soft", &["--cache", "c.img"]),
+    ];
+    for (format, order, more) in kinds {
+        let bench = Bench::new();
+        bench.ok(&["mkfs", format, "v.img", "--size", "64M", "--quiet"]);
+        bench.ok(&["cache", "create", "c.img", "--size", "32M", "--quiet"]);
+        let mount = Mounted::new(&bench, &[&["--order", order], more].concat());
+        let mut file = fs::File::create(mount.dir.join("file")).unwrap();
+        file.write_all(&[7; 1 << 20]).unwrap();
+        file.sync_all().unwrap();
+        let image = fs::File::options().write(true).open(bench.path("v.img")).unwrap();
+        image.set_len(1 << 20).unwrap();
+        let what = format!("{format} {order} {more:?}");
+        assert!(file.sync_all().is_err(), "{what}: fsync with nothing to write");
+        assert!(file.write_all(&[8; 1 << 20]).and_then(|()| file.sync_all()).is_err(), "{what}");
+        drop(file);
+        let pid = mount.pid();
+        let said = bench.fails(1, &["umount", "m"]);
+        assert!(said.contains("was cut to 1048576 bytes"), "{order}: {said}");
+        let pid = rustix::process::Pid::from_raw(pid).expect("a process id");
+        rustix::process::kill_process(pid, rustix::process::Signal::TERM).expect("still there");
+        let limit = std::time::Duration::from_secs(60);
+        assert!(
+            weft::mounts::wait_until_free(bench.path("v.img").to_str().unwrap(), limit).unwrap()
+        );
+        assert_eq!(image.metadata().unwrap().len(), 1 << 20, "{order}: nothing was written there");
+    }
+}
+
+/// A killed process cannot have written all; unmounting what it left says so.
+#[test]
+fn unmounting_a_dead_mount_is_no_success() {
+    if !can_mount() {
+        return;
+    }
+    let bench = Bench::with_volume("ext2");
+    let mount = Mounted::new(&bench, &[]);
+    fs::write(mount.dir.join("file"), b"never synced").unwrap();
+    mount.kill(rustix::process::Signal::KILL);
+    let image = bench.path("v.img");
+    let limit = std::time::Duration::from_secs(60);
+    assert!(weft::mounts::wait_until_free(image.to_str().unwrap(), limit).unwrap());
+    let said = bench.fails(1, &["umount", "m"]);
+    assert!(said.contains("had died") && said.contains("weft fsck"), "{said}");
+}
+
 /// Kills the daemon at some moment of a copy, again and again on the same volume: each time the
 /// next mount works at once and everything that was fsynced is there.
 fn killed_again_and_again(format: &str, order: &str, kills: u64) {

@@ -12,7 +12,11 @@ struct Past {
 
 impl Past {
     fn new(rules: &str, options: &[&str]) -> Option<Self> {
-        if !can_mount() || !rustix::process::geteuid().is_root() {
+        if !can_mount() {
+            return None;
+        }
+        if !rustix::process::geteuid().is_root() {
+            println!("skipped: only root may let the kernel use files past weft");
             return None;
         }
         let bench = Bench::new();
@@ -37,7 +41,7 @@ impl Past {
         let refused = self.bench.run(&["transform", "push", "rot13", "m/probe"]).code != 0;
         drop(held);
         if !refused {
-            println!("skipped: the kernel or the file system here has no passthrough");
+            println!("not here: the kernel or the file system has no passthrough");
         }
         refused
     }

@@ -30,6 +30,28 @@ fn the_example_of_the_documentation_runs() {
         let said = String::from_utf8_lossy(&out.stdout).into_owned();
         assert!(out.status.success(), "{}", String::from_utf8_lossy(&out.stderr));
         assert_eq!(said, "rot13 | zstd: b'Uryyb'\nzstd: b'Hello'\n");
+        // A file without a network, which the kernel would read by itself.
+        fs::write(m.at("words"), "Hello").unwrap();
+        let out = Command::new("python3")
+            .args(["-c", &example("fcntl")])
+            .arg(m.at("words"))
+            .output()
+            .expect("python3 runs");
+        assert!(out.status.success(), "{}", String::from_utf8_lossy(&out.stderr));
+        let said = String::from_utf8_lossy(&out.stdout).into_owned();
+        assert_eq!(said, "rot13: b'Uryyb'\n: b'Hello'\n");
+    });
+}
+
+#[test]
+fn stages_are_pushed_on_a_plain_file_while_a_command_runs() {
+    over_both(|m| {
+        fs::write(m.at("words"), "Hello").unwrap();
+        assert_eq!(fs::read(m.at("words")).unwrap(), b"Hello");
+        let run = &["transform", "push", "rot13", "m/words", "--during", "cat m/words"];
+        assert_eq!(m.bench.ok(run), "Uryyb");
+        let file = File::open(m.at("words")).unwrap();
+        reads(&file, "Hello");
     });
 }
 

@@ -198,7 +198,7 @@ fn a_cell_that_is_away_stops_nobody_but_who_walks_into_it() {
     assert!(status["cells"][0]["why"].as_str().unwrap().contains("cannot connect"), "{status:#}");
     cells.serve("m");
     cells.serve("i");
-    let end = Instant::now() + Duration::from_secs(60);
+    let end = Instant::now() + Duration::from_secs(300);
     for (path, content) in [("m/file", Some("there")), ("i/file", None)] {
         loop {
             match fs::read_to_string(a.join(path)) {
@@ -240,7 +240,7 @@ fn what_a_killed_mount_had_changed_in_an_inner_cell_is_not_lost() {
     // The next life sends it, though nobody walks in there.
     let a = cells.mount("a", "o");
     let c = cells.mount("c", "i");
-    let end = Instant::now() + Duration::from_secs(60);
+    let end = Instant::now() + Duration::from_secs(300);
     while !c.join("d/new").exists() {
         assert!(Instant::now() < end, "it is lost");
         std::thread::sleep(Duration::from_millis(50));
@@ -252,7 +252,7 @@ fn what_a_killed_mount_had_changed_in_an_inner_cell_is_not_lost() {
     // And what was changed last is with the servers once it is unmounted.
     fs::write(a.join("m/i/d/last"), b"words").unwrap();
     cells.bench.ok(&["umount", "a"]);
-    let gone = Instant::now() + Duration::from_secs(20);
+    let gone = Instant::now() + Duration::from_secs(300);
     while !c.join("d/last").exists() {
         assert!(Instant::now() < gone, "it was not given to the server");
         std::thread::sleep(Duration::from_millis(20));

@@ -1,19 +1,10 @@
 //! Copies through the real command: policies, holders, pins, and a machine that is lost.
 
 use crate::ringer::Cell;
-use crate::run::can_mount;
+use crate::run::{can_mount, wait_until};
 use std::fs::{self, File};
 use std::io::Write;
 use std::path::Path;
-use std::time::{Duration, Instant};
-
-fn wait_until(what: &str, mut is_so: impl FnMut() -> bool) {
-    let end = Instant::now() + Duration::from_secs(30);
-    while !is_so() {
-        assert!(Instant::now() < end, "{what} did not come to be");
-        std::thread::sleep(Duration::from_millis(100));
-    }
-}
 
 fn write_durably(path: &Path, bytes: &[u8]) -> std::io::Result<()> {
     let mut file = File::create(path)?;

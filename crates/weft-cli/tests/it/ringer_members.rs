@@ -5,6 +5,7 @@ use crate::run::{Bench, can_mount};
 use std::fs;
 use std::io::{Read, Write};
 use std::os::unix::fs::PermissionsExt;
+use std::time::{Duration, Instant};
 
 #[test]
 fn what_a_file_was_is_listed_and_made_again() {
@@ -141,4 +142,70 @@ fn a_machine_joins_by_a_token_works_and_is_sent_away() {
     let said = bench.fails(1, &status);
     assert!(said.contains("revoked"), "{said}");
     assert!(fs::write(bench.path("a/later"), "x").is_err() || !bench.path("b/later").exists());
+}
+
+/// What a mount needs the server for says that it may not, at once: nothing waits until it is given up.
+#[test]
+fn a_mount_that_was_sent_away_says_permission_denied() {
+    if !can_mount() {
+        return;
+    }
+    let joined = Joined::new();
+    let bench = &joined.cell.bench;
+    let token = joined.invite(&[]);
+    bench.ok(&["ringer", "join", &token, "a.keys", "--name", "ada"]);
+    let mount = joined.mount("a", "a.keys");
+    bench.ok(&mount.iter().map(String::as_str).collect::<Vec<_>>());
+    fs::create_dir(bench.path("a/d")).unwrap();
+    fs::write(bench.path("a/d/file"), "content").unwrap();
+    bench.ok(&["ringer", "revoke", &joined.address, "ada", "--tls-certificates", "pki"]);
+    // What is under leases goes on until its epoch is over.
+    let watchdog = Instant::now() + Duration::from_secs(60);
+    let mut denied = 0;
+    for n in 0.. {
+        assert!(Instant::now() < watchdog, "it was sent away, and goes on");
+        let tried = [
+            fs::write(bench.path(&format!("a/d/later-{n}")), "x").err(),
+            fs::read(bench.path("a/d/file")).err(),
+            fs::read_dir(bench.path("a")).err(),
+            fs::File::open(bench.path("a")).and_then(|root| root.sync_all()).err(),
+        ];
+        for error in tried.iter().flatten() {
+            let eacces = rustix::io::Errno::ACCESS.raw_os_error();
+            assert_eq!(error.raw_os_error(), Some(eacces), "{tried:?}");
+        }
+        denied += usize::from(tried.iter().all(Option::is_some));
+        if denied == 3 {
+            break;
+        }
+        std::thread::sleep(Duration::from_millis(20));
+    }
+    // Ending it says what is lost, and does not wait for a server either.
+    let _ = bench.run(&["umount", "a"]);
+}
+
+/// Two machines of one name, of which neither says another.
+#[test]
+fn a_name_that_is_taken_costs_no_invitation() {
+    let joined = Joined::new();
+    let bench = &joined.cell.bench;
+    let name = rustix::system::uname().nodename().to_str().expect("a name").to_owned();
+    let first = bench.json(&["ringer", "join", &joined.invite(&[]), "a.keys"]);
+    assert_eq!(first["member"], name.as_str());
+    let token = joined.invite(&[]);
+    let said = bench.fails(1, &["ringer", "join", &token, "b.keys"]);
+    assert!(said.contains(&format!("'{name}'")) && said.contains("--name"), "{said}");
+    assert!(!bench.path("b.keys/client-cert.pem").exists());
+    // Also one that was sent away keeps its name.
+    bench.ok(&["ringer", "revoke", &joined.address, &name, "--tls-certificates", "pki"]);
+    let said = bench.fails(1, &["ringer", "join", &token, "b.keys"]);
+    assert!(said.contains("revoked"), "{said}");
+    bench.ok(&["ringer", "join", &token, "b.keys", "--name", "another"]);
+    let members = ["ringer", "members", &joined.address, "--tls-certificates", "pki"];
+    let members = bench.json(&members);
+    let names: Vec<_> = members.as_array().unwrap().iter().map(|m| m["name"].clone()).collect();
+    assert!(
+        names.contains(&name.as_str().into()) && names.contains(&"another".into()),
+        "{names:?}"
+    );
 }

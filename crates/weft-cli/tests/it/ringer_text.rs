@@ -1,11 +1,10 @@
 //! Full text through the real command: a policy, two mounts, search and query folders.
 
 use crate::ringer::Cell;
-use crate::run::can_mount;
+use crate::run::{can_mount, wait_until};
 use std::collections::BTreeSet;
 use std::fs::{self, File};
 use std::path::Path;
-use std::time::{Duration, Instant};
 
 fn names(dir: &Path) -> BTreeSet<String> {
     let entries = fs::read_dir(dir).unwrap().map(|e| e.unwrap().file_name());
@@ -14,14 +13,6 @@ fn names(dir: &Path) -> BTreeSet<String> {
 
 fn set(names: &[&str]) -> BTreeSet<String> {
     names.iter().map(|n| (*n).to_owned()).collect()
-}
-
-fn eventually(what: &str, mut is_so: impl FnMut() -> bool) {
-    let end = Instant::now() + Duration::from_secs(30);
-    while !is_so() {
-        assert!(Instant::now() < end, "{what}");
-        std::thread::sleep(Duration::from_millis(100));
-    }
 }
 
 #[test]
@@ -64,7 +55,7 @@ fn what_small_files_say_is_found_on_every_mount() {
     fs::rename(a.join("elsewhere"), a.join("notes/moved")).unwrap();
     File::open(&a).unwrap().sync_all().unwrap();
     assert_eq!(search("text:harvest"), set(&["/notes/moved"]));
-    eventually("the text goes", || search("text:barn").is_empty());
+    wait_until("the text goes", || search("text:barn").is_empty());
     fs::remove_file(b.join("notes/moved")).unwrap();
     File::open(&b).unwrap().sync_all().unwrap();
     assert_eq!(search("text:harvest"), set(&[]));

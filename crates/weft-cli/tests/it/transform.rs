@@ -108,7 +108,7 @@ fn has_attributes(bench: &Bench) -> bool {
     let flags = rustix::fs::XattrFlags::empty();
     let has = rustix::fs::setxattr(&probe, "user.probe", b"x", flags).is_ok();
     if !has {
-        println!("skipped: the temporary directory has no extended attributes");
+        println!("not here: the file system of temporary files has no extended attributes");
     }
     has
 }

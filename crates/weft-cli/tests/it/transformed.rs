@@ -337,7 +337,7 @@ fn a_log_is_followed_as_it_grows() {
             .into_iter()
             .chain((0..20).map(|n| format!("line {n}\n")))
             .collect();
-        let end = Instant::now() + Duration::from_secs(20);
+        let end = Instant::now() + Duration::from_secs(300);
         while fs::read_to_string(&followed).unwrap() != want && Instant::now() < end {
             std::thread::sleep(Duration::from_millis(20));
         }
@@ -433,7 +433,7 @@ fn views_and_links_on_a_mount() {
         assert_eq!(fs::read_to_string(m.at("links/loud")).unwrap(), "OTHER,SIZE\n");
         fs::remove_file(m.at("t.csv")).unwrap();
         assert!(loud().is_err());
-        let end = Instant::now() + Duration::from_secs(5);
+        let end = Instant::now() + Duration::from_secs(300);
         while m.at("t.csv@loud").exists() {
             assert!(Instant::now() < end, "the name of a view stays behind");
             std::thread::sleep(Duration::from_millis(5));
@@ -536,7 +536,7 @@ fn unguarded_files_are_what_they_are() {
     assert_eq!(fs::read_to_string(data.join("plain")).unwrap(), "through");
     // Changed behind the mount's back: seen when it is opened again.
     fs::write(data.join("plain"), "from behind, and longer").unwrap();
-    let end = Instant::now() + Duration::from_secs(10);
+    let end = Instant::now() + Duration::from_secs(300);
     while fs::read_to_string(m.at("plain")).unwrap() != "from behind, and longer" {
         assert!(Instant::now() < end, "never seen");
         std::thread::sleep(Duration::from_millis(50));

@@ -27,7 +27,8 @@ pub fn check(out: Output, args: &args::Check) -> Outcome {
     progress.say(if args.quick { "metadata" } else { "metadata and data" });
     let report = cache::check(&device, !args.quick).map_err(|e| cache::named(&args.cache, &e))?;
     drop(progress);
-    let code = if report.findings.is_empty() { DONE } else { LEFT };
+    // What heals in use needs nobody: an ordinary power cut leaves such things.
+    let code = if report.needs_repair() { LEFT } else { DONE };
     show(out, &args.cache, &report, code)?;
     Ok(code)
 }
@@ -67,12 +68,10 @@ fn show(out: Output, cache: &str, report: &cache::Report, code: u8) -> Result<()
             list(w, &report.findings)?;
         }
         let state = match code {
-            DONE => "clean".to_owned(),
+            DONE if report.findings.is_empty() => "clean".to_owned(),
             REPAIRED => format!("{} found and repaired", count(findings.len() as u64, "problem")),
-            _ if report.needs_repair() => {
-                "dirty data is damaged or may be: weft cache repair keeps what is good".to_owned()
-            }
-            _ => "damaged where the source has the data: it heals in use".to_owned(),
+            DONE => "nothing is lost: what is named above heals in use".to_owned(),
+            _ => "dirty data is damaged or may be: weft cache repair keeps what is good".to_owned(),
         };
         let (blocks, dirty) = (count(report.blocks, "block"), human(report.dirty_bytes));
         writeln!(w, "{cache}: {state}; {blocks} in it, {dirty} dirty")

@@ -104,7 +104,7 @@ impl Opened {
     }
 
     /// Ends the use of a cache, and says what is left in it.
-    pub fn close(self, out: Output, source: &str) -> Result<(), Failure> {
+    pub fn close(self, out: Output, source: &str) -> weft::Result<()> {
         let Self::Cached(cache, cached) = self else { return Ok(()) };
         let dirty_bytes = cached.close()?;
         if dirty_bytes > 0 {
@@ -135,6 +135,7 @@ fn create(out: Output, args: &args::Create) -> Outcome {
     cache::create(&args.cache, len_bytes, args.force, &options)?;
     let opened = show::look(&args.cache)?;
     let slots = opened.stats().slots;
+    warn_of_no_room(out, &args.cache)?;
     let text = format!(
         "made a cache in {}: {slots} blocks of {}, {}",
         args.cache,
@@ -149,6 +150,25 @@ fn create(out: Output, args: &args::Create) -> Outcome {
     });
     out.confirm(&report, &text)?;
     Ok(DONE)
+}
+
+/// A cache's file is sparse at first: says so if its file system has no room for all of it.
+fn warn_of_no_room(out: Output, cache: &str) -> Result<(), Failure> {
+    use std::os::unix::fs::MetadataExt;
+    let path = cache::file_of(cache)?;
+    let meta = std::fs::metadata(&path)?;
+    let room = rustix::fs::statvfs(&path).map_err(std::io::Error::from)?;
+    let free = room.f_bavail.saturating_mul(room.f_frsize);
+    let missing = meta.len().saturating_sub(meta.blocks() * 512).saturating_sub(free);
+    if meta.is_file() && missing > 0 {
+        out.note(&format!(
+            "{cache} is to take {}, and its file system has room for {} less: the cache fails when \
+             that is full",
+            human(meta.len()),
+            human(missing)
+        ));
+    }
+    Ok(())
 }
 
 /// Sends a request to the process that uses the cache. `None` if nobody does.

@@ -40,20 +40,34 @@ fn show(
         (total(name) - earlier).max(0.0) / secs.max(0.001)
     };
     let ratio = |a: f64, b: f64| if b > 0.0 { a / b } else { 0.0 };
+    // Of the requests that have ended since the last look, their mean, in milliseconds.
+    let latency = |requests: &str, time: &str| ratio(rate(time), rate(requests)) / 1e6;
+    let latencies = [
+        ("read", latency("reads", "read_nanoseconds")),
+        ("write", latency("writes", "write_nanoseconds")),
+        ("flush", latency("flushes", "flush_nanoseconds")),
+        ("source_read", latency("origin_reads", "origin_read_nanoseconds")),
+    ];
     let asked = rate("hits") + rate("misses");
+    let used = total("user_bytes_written") + total("miss_bytes") + total("read_ahead_bytes");
     let report = json!({
         "cache": cache,
         "hit_ratio": ratio(rate("hits"), asked),
         "hit_ratio_total": ratio(total("hits"), total("hits") + total("misses")),
         "blocks_per_second": asked,
+        "latency_ms": latencies.iter().copied().collect::<HashMap<_, _>>(),
         "fills_per_second": rate("fills"),
+        "read_ahead_bytes_per_second": rate("read_ahead_bytes"),
         "dirty_bytes": gauge("dirty_bytes"),
         "writeback_bytes_per_second": rate("writeback_bytes"),
         "log_writes_per_second": rate("log_writes"),
         "metadata_updates_per_second": rate("metadata_updates"),
         "batched_updates_per_second": rate("batched_updates"),
         "flash_bytes_per_user_byte":
-            ratio(total("flash_bytes_written"), total("user_bytes_written") + total("miss_bytes")),
+            ratio(total("flash_bytes_written"), used),
+        "origin_errors": total("origin_errors"),
+        "cache_errors": total("cache_errors"),
+        "damaged_blocks": total("heals") + total("dirty_damaged"),
         "used_slots": gauge("used_slots"),
         "slots": gauge("slots"),
     });
@@ -66,7 +80,18 @@ fn show(
             100.0 * ratio(rate("hits"), asked),
             100.0 * ratio(total("hits"), total("hits") + total("misses")),
         )?;
-        writeln!(w, "fills       {:.0}/s", rate("fills"))?;
+        let [read, write, flush, source] = latencies.map(|(_, ms)| ms);
+        writeln!(
+            w,
+            "latency     {read:.2} ms a read, {write:.2} a write, {flush:.2} a flush; {source:.2} a \
+             read of the source"
+        )?;
+        writeln!(
+            w,
+            "fills       {:.0}/s, {}/s read ahead",
+            rate("fills"),
+            bytes(rate("read_ahead_bytes"))
+        )?;
         writeln!(
             w,
             "dirty       {}, written back {}/s",
@@ -84,7 +109,14 @@ fn show(
             w,
             "flash       {} written, {:.2} for each byte of the user's",
             bytes(total("flash_bytes_written")),
-            ratio(total("flash_bytes_written"), total("user_bytes_written") + total("miss_bytes"))
+            ratio(total("flash_bytes_written"), used)
+        )?;
+        writeln!(
+            w,
+            "errors      {:.0} of the source, {:.0} of the cache's disk, {:.0} damaged blocks",
+            total("origin_errors"),
+            total("cache_errors"),
+            total("heals") + total("dirty_damaged")
         )
     })
 }

@@ -5,6 +5,7 @@ use crate::cli::hfs::As;
 use crate::failure::{DONE, Failure, Outcome};
 use crate::output::{Output, TallyReport};
 use crate::verb::copy::landing;
+use crate::verb::damage::Damage;
 use crate::verb::{change_options, changing_with, file_error, reading};
 use std::os::unix::ffi::OsStrExt;
 use std::path::Path;
@@ -36,15 +37,21 @@ fn add(total: &mut Tally, tally: &Tally) {
 }
 
 /// `get --as`.
-pub fn get(out: Output, from: &[VolumePath], to: &Path, format: Option<As>) -> Outcome {
+pub fn get(
+    out: Output,
+    from: &[VolumePath],
+    to: &Path,
+    (format, strict): (Option<As>, bool),
+) -> Outcome {
     let began = Instant::now();
     let mut total = Tally::default();
     let into = to.is_dir();
     if from.len() > 1 && !into {
         let to = to.display();
-        return Err(Failure::new(format!("{to} is no directory, and there are several sources")));
+        return Err(Failure::usage(format!("{to} is no directory, and there are several sources")));
     }
     let packing = packing(format).unwrap_or(Packing::Auto);
+    let mut damage = Damage::new(out, strict);
     for run in from.chunk_by(|a, b| a.image == b.image) {
         reading(&run[0].image, |stack| {
             let volume = super::mac_of(stack)?;
@@ -56,21 +63,18 @@ pub fn get(out: Output, from: &[VolumePath], to: &Path, format: Option<As>) -> O
                 let own = place.path.split(|b| *b == b'/').rfind(|name| !name.is_empty());
                 // The whole volume goes into the directory, or makes one.
                 let into = into && own.is_some();
-                let sent = PackOut::new(packing, &place.path).send(
-                    &*volume,
-                    &node,
-                    own.unwrap_or(b""),
-                    to,
-                    into,
-                );
+                let sent = PackOut::new(packing, &place.path)
+                    .past_damage(|e| damage.pass_error(e))
+                    .send(&*volume, &node, own.unwrap_or(b""), to, into);
                 let (tally, left_out) = sent?;
                 left_out.iter().for_each(|what| out.note(what));
                 add(&mut total, &tally);
             }
-            Ok(())
+            damage.look(stack)
         })?;
     }
-    report(out, &total, began)
+    report(out, &total, began)?;
+    damage.outcome()
 }
 
 /// `put --as`, and with `--type` or `--creator`.

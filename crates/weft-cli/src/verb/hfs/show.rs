@@ -4,6 +4,7 @@ use super::{code, each_item, flag_names};
 use crate::cli::hfs::{Info, Ls};
 use crate::failure::{Failure, Outcome};
 use crate::output::{NameReport, Output, shown};
+use crate::verb::damage::Damage;
 use crate::verb::file_error;
 use crate::zone;
 use serde::Serialize;
@@ -67,12 +68,15 @@ fn row(volume: &dyn MacVolume, node: &Node<'_>, path: &[u8], label: &[u8]) -> Re
 /// `hfs ls`.
 pub fn ls(out: Output, args: &Ls) -> Outcome {
     let mut listings: Vec<(String, Vec<Row>)> = Vec::new();
-    let outcome = each_item(&args.paths, None, |volume, node, path| {
+    let mut damage = Damage::new(out, false);
+    each_item(&args.paths, None, |volume, node, path| {
         if args.directory || node.kind() != FileKind::Directory {
             listings.push((shown(path), vec![row(volume, node, path, path)?]));
             return Ok(());
         }
-        list(volume, node, path, args.recursive, &mut listings)
+        list(volume, node, path, args.recursive, &mut damage, &mut listings)?;
+        let label = weft::hfs::macroman::decode(&volume.volume_meta().name);
+        damage.tell(&label, &volume.passed_over())
     })?;
     let titled = listings.len() > 1;
     let all: Vec<&Vec<Row>> = listings.iter().map(|(_, rows)| rows).collect();
@@ -102,7 +106,7 @@ pub fn ls(out: Output, args: &Ls) -> Outcome {
         }
         Ok(())
     })?;
-    Ok(outcome)
+    damage.outcome()
 }
 
 fn list(
@@ -110,6 +114,7 @@ fn list(
     dir: &Node<'_>,
     path: &[u8],
     recursive: bool,
+    damage: &mut Damage,
     into: &mut Vec<(String, Vec<Row>)>,
 ) -> Result<(), Failure> {
     let failed = |e| file_error("list", path, e);
@@ -118,16 +123,30 @@ fn list(
         if matches!(&found.name[..], b"." | b"..") {
             continue;
         }
-        let child = dir.lookup(&found.name).map_err(failed)?;
         let full = [path.strip_suffix(b"/").unwrap_or(path), b"/", &found.name].concat();
-        rows.push(row(volume, &child, &full, &found.name)?);
+        let shown = dir
+            .lookup(&found.name)
+            .map_err(|e| file_error("list", &full, e))
+            .and_then(|child| row(volume, &child, &full, &found.name).map(|row| (child, row)));
+        let child = match shown {
+            Ok((child, row)) => {
+                rows.push(row);
+                child
+            }
+            Err(e) => {
+                damage.pass(e)?;
+                continue;
+            }
+        };
         if recursive && child.is_dir() {
             below.push((child, full));
         }
     }
     into.push((shown(path), rows));
     for (child, full) in below {
-        list(volume, &child, &full, recursive, into)?;
+        if let Err(e) = list(volume, &child, &full, recursive, damage, into) {
+            damage.pass(e)?;
+        }
     }
     Ok(())
 }

@@ -4,7 +4,7 @@ use super::size;
 use crate::cli::{self, MkfsFormat};
 use crate::failure::{DONE, Failure, Outcome};
 use crate::output::{Output, human};
-use crate::verb::copy::{fitted, note_left_out};
+use crate::verb::copy::{fitted, note_left_out, refused_names};
 use crate::verb::hfs::volume_name;
 use crate::zone;
 use serde::Serialize;
@@ -22,7 +22,7 @@ struct Made<'a> {
     format: &'static str,
     alloc_block_bytes: u32,
     alloc_blocks: u64,
-    free_blocks: u64,
+    blocks_free: u64,
     start_bytes: u64,
 }
 
@@ -32,6 +32,8 @@ pub fn run(out: Output, args: &cli::Mkfs) -> Outcome {
     let clock = clock(args)?;
     let options = options(args, clock)?;
     let len_bytes = args.size.as_deref().map(size).transpose()?;
+    super::check_directory(args)?;
+    let mut refused = 0;
     let mut made = make_mac(&args.image, len_bytes, args.force, &options)?;
     if let Some(dir) = &args.directory {
         let opening = weft::Options {
@@ -45,14 +47,18 @@ pub fn run(out: Output, args: &cli::Mkfs) -> Outcome {
             let root = Node::root(stack.fs()).map_err(failed)?;
             let mut sink = VolumeSink::new(stack.fs(), root, None, b"/", Ownership::Keep);
             let latest = clock.filter(|_| std::env::var_os("SOURCE_DATE_EPOCH").is_some());
-            fitted(out, args.fit_names, &mut sink, |sink| {
-                HostSource::new(dir).no_later_than(latest).send(sink)
+            fitted(out, args.fit_names, &mut refused, &mut sink, |sink| {
+                HostSource::new(dir)
+                    .sparing(crate::verb::image_file(&args.image).as_deref())?
+                    .no_later_than(latest)
+                    .send(sink)
             })?;
             note_left_out(out, &sink);
             Ok(stack.fs().statfs().map_err(failed)?.blocks_free)
         })?;
     }
-    report(out, args, &made)
+    report(out, args, &made)?;
+    refused_names(out, refused)
 }
 
 /// What the time is, if the volume shall come out the same.
@@ -168,7 +174,7 @@ fn report(out: Output, args: &cli::Mkfs, made: &MacMade) -> Outcome {
         format,
         alloc_block_bytes: made.alloc_block_bytes,
         alloc_blocks: made.alloc_blocks,
-        free_blocks: made.free_blocks,
+        blocks_free: made.free_blocks,
         start_bytes: made.start_bytes,
     };
     let bytes = |blocks: u64| human(blocks * u64::from(made.alloc_block_bytes));

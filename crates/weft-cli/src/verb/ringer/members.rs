@@ -10,7 +10,7 @@ use std::path::{Path, PathBuf};
 use weft::net::ClientTls;
 use weft::ringer::mds::Level;
 use weft::ringer::net::pki::{self, Token};
-use weft::ringer::net::{self, Answer, Ask};
+use weft::ringer::net::{self, Answer, Ask, Denial};
 use weft::ringer::{Bytes, CellId, ClientId, RnodeId};
 
 /// `ringer init`.
@@ -83,7 +83,7 @@ pub(super) fn join(out: Output, args: &Join) -> Outcome {
     let directory = if args.by_cell {
         join_by_cell(&token, &args.directory, &name)?
     } else {
-        net::join(&token, &args.directory, &name).map_err(failed)?;
+        join_as(&token, &args.directory, &name)?;
         args.directory.clone()
     };
     let (dir, server) = (directory.display().to_string(), token.server.to_string());
@@ -94,10 +94,20 @@ pub(super) fn join(out: Output, args: &Join) -> Outcome {
     Ok(DONE)
 }
 
+fn join_as(token: &Token, directory: &Path, name: &str) -> Result<(), Failure> {
+    net::join(token, directory, name).map_err(|e| match e {
+        net::Error::Denied(Denial::Name) => Failure::new(format!(
+            "another member of the cell has the name '{name}', or had it before it was revoked: give \
+             another with --name (the token is good still)"
+        )),
+        e => failed(e),
+    })
+}
+
 /// Joins, and puts what comes of it into the directory of the cell's number, which is known after that.
 fn join_by_cell(token: &Token, directory: &Path, name: &str) -> Result<PathBuf, Failure> {
     let joining = directory.join(format!("joining-{}", std::process::id()));
-    net::join(token, &joining, name).map_err(failed)?;
+    join_as(token, &joining, name).inspect_err(|_| drop(std::fs::remove_dir(&joining)))?;
     let tls = ClientTls::mutual(&joining).map_err(failed)?;
     let kept = |why: String| Failure::new(format!("{why}; the keys are in {}", joining.display()));
     let cell = match net::ask(&token.server, Some(&tls), &Ask::Status {}) {

@@ -7,6 +7,7 @@ use crate::failure::{DONE, FAILED, Failure, Outcome};
 use crate::output::Output;
 use std::fs::File;
 use std::io::Write as _;
+use std::os::unix::fs::OpenOptionsExt;
 use std::os::unix::process::ExitStatusExt;
 use std::path::Path;
 use std::process::Command;
@@ -111,7 +112,10 @@ fn push_during(args: &Push, command: &str) -> Outcome {
     for name in &args.files.files {
         let path = Path::new(name);
         let failed = |e: std::io::Error| Failure::from(weft::Error::host("open", path, e));
-        let file = File::open(path).map_err(failed)?;
+        // Past the kernel's shortcut to a plain file, on which nothing could be pushed.
+        let direct = rustix::fs::OFlags::DIRECT.bits().cast_signed();
+        let opened = File::options().read(true).custom_flags(direct).open(path);
+        let file = opened.map_err(failed)?;
         pushing::push(&file, &args.stage)
             .map_err(|e| Failure::new(format!("{}: {e}", path.display())))?;
         held.push(file);

@@ -105,12 +105,17 @@ impl Target {
 
     /// Why something about it did not work.
     pub fn failed(&self, e: &Fault) -> Failure {
+        const EPERM: i32 = 1;
         const EBUSY: i32 = 16;
         let mut why = e.to_string();
         if e.errno() == EBUSY && matches!(self.place, Place::Mounted(_)) {
             // The mount says no more than the number.
             why += "; somebody has pushed stages on the file, or has it open past weft: wait until \
                     it is closed, or mount with -o nopassthrough";
+        }
+        if e.errno() == EPERM && matches!(self.place, Place::Mounted(_)) {
+            why += "; if the rules of the mount are about the file (weft transform explain), they say \
+                    what it carries, unless it was mounted with --transform-trust tree";
         }
         Failure::new(format!("{}: {why}", self.shown))
     }

@@ -8,11 +8,12 @@ mod run;
 mod test;
 pub mod top;
 
-use crate::cli::transform::{Keys, Transform, Transforming};
+use crate::cli::transform::{Keys, Transform, Transforming, Trusted};
 use crate::failure::{DONE, Failure, Outcome};
 use crate::output::Output;
 use std::path::PathBuf;
 use weft::networks::{Networks, key_directory};
+use weft::transform::Trust;
 
 /// `transform`.
 pub fn run(out: Output, verb: &Transform) -> Outcome {
@@ -68,6 +69,10 @@ pub fn of_mount(args: &Transforming) -> Result<Option<Networks>, Failure> {
     networks.rules = (rules.as_os_str() != "-").then(|| rules.clone());
     networks.output_cache = args.output_cache.clone().map(|d| (d, args.output_cache_size));
     networks.snapshot_views = args.snapshot_views;
+    networks.trust = match args.transform_trust {
+        Trusted::Mount => Trust::Mount,
+        Trusted::Tree => Trust::Tree,
+    };
     for log in &args.log {
         let (name, file) = log
             .split_once('=')

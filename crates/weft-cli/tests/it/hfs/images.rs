@@ -230,9 +230,12 @@ fn what_is_no_macintosh_volume_is_named() {
     bench.ok(&["mkfs", "ext2", "e.img", "--size", "4M", "--quiet"]);
     assert!(bench.fails(2, &["hfs", "ls", "e.img:/"]).contains("no Macintosh volume"));
     assert!(bench.fails(1, &["mkfs", "hfs", "e.img"]).contains("an ext2, ext3 or ext4 volume"));
-    // A volume cut short says so, and is not written.
+    // A volume cut short says so, is read as far as it goes, and is not written.
     let v = volume();
     let whole = read(&v.path("v.img"));
     v.write("cut.img", &whole[..whole.len() / 2]);
-    assert!(v.fails(1, &["ls", "cut.img:/"]).contains("MDB"));
+    let read = v.fails(1, &["ls", "cut.img:/"]);
+    assert!(read.contains("the image is cut"), "{read}");
+    let written = v.fails(1, &["mkdir", "cut.img:/new"]);
+    assert!(written.contains("MDB") && written.contains("the image is cut"), "{written}");
 }

@@ -1,0 +1,260 @@
+//! Names that are made from others, asked for by another user: what the base denies, its views,
+//! trees, links and snapshots deny too.
+
+use crate::run::{Bench, can_mount};
+use std::fs::{self, File};
+use std::os::unix::fs::PermissionsExt;
+use std::os::unix::process::CommandExt;
+use std::path::Path;
+use std::process::Command;
+use std::time::Duration;
+
+/// A user and group that own nothing here.
+const STRANGER: u32 = 65_533;
+
+fn chmod(path: &Path, mode: u32) {
+    fs::set_permissions(path, fs::Permissions::from_mode(mode)).unwrap();
+}
+
+/// A tar with one file that everybody may read, one for root alone, and a tar for root alone.
+fn archive(bench: &Bench) {
+    let script = "mkdir -p pack && cd pack && echo inner > open && echo hidden > closed &&
+        chmod 644 open && chmod 600 closed && tar -cf inner.tar open && chmod 600 inner.tar &&
+        tar --owner=0 --group=0 -cf ../data/t.tar open closed inner.tar &&
+        gzip -c ../data/t.tar > ../data/t.tgz";
+    let done = Command::new("sh").args(["-ec", script]).current_dir(bench.dir()).status().unwrap();
+    assert!(done.success());
+}
+
+struct Shared {
+    bench: Bench,
+}
+
+impl Shared {
+    /// Mounted for all users; `None` where that takes more than this user has.
+    fn new(rules: &str, options: &[&str]) -> Option<Self> {
+        Self::of("hostdir:data", rules, options)
+    }
+
+    /// The same of a volume, whose ACLs the kernel enforces.
+    fn of_volume(rules: &str) -> Option<Self> {
+        let shared = Self::of("v.img", rules, &[])?;
+        for name in ["t.tar", "t.tgz"] {
+            fs::copy(shared.bench.path("data").join(name), shared.bench.path("m").join(name))
+                .unwrap();
+        }
+        Some(shared)
+    }
+
+    fn of(source: &str, rules: &str, options: &[&str]) -> Option<Self> {
+        if !can_mount() {
+            return None;
+        }
+        if !rustix::process::geteuid().is_root() {
+            println!("skipped: only root can be another user");
+            return None;
+        }
+        let bench = Bench::with_volume("ext2");
+        chmod(bench.dir(), 0o755);
+        for dir in ["m", "data"] {
+            fs::create_dir_all(bench.path(dir)).unwrap();
+            chmod(&bench.path(dir), 0o755);
+        }
+        archive(&bench);
+        bench.write("rules", rules.as_bytes());
+        bench.write("key", "5a".repeat(32).as_bytes());
+        let shared = ["-o", "allow_other", "--background", "--transform", "rules"];
+        let mount = [&["mount", source, "m", "--key", "work=key"], &shared[..], options];
+        bench.ok(&mount.concat());
+        Some(Self { bench })
+    }
+
+    /// What a shell of the stranger says of a command in the mount.
+    fn stranger(&self, command: &str) -> (bool, String) {
+        let out = Command::new("sh")
+            .args(["-c", command])
+            .current_dir(self.bench.path("m"))
+            .env("LC_ALL", "C")
+            .uid(STRANGER)
+            .gid(STRANGER)
+            .output()
+            .unwrap();
+        let said = [out.stdout, out.stderr].concat();
+        (out.status.success(), String::from_utf8_lossy(&said).into_owned())
+    }
+
+    fn denied(&self, command: &str) {
+        let (ok, said) = self.stranger(command);
+        assert!(!ok && said.contains("Permission denied"), "{command}: {ok} {said:?}");
+    }
+
+    fn allowed(&self, command: &str, want: &str) {
+        let (ok, said) = self.stranger(command);
+        assert!(ok && said.contains(want), "{command}: {ok} {said:?}");
+    }
+}
+
+impl Drop for Shared {
+    fn drop(&mut self) {
+        let _ = self.bench.run(&["umount", "--lazy", "m"]);
+    }
+}
+
+/// Each derived name, and what a reader finds there.
+const NAMES: &[(&str, &str, &str)] = &[
+    ("t.tar", "cat t.tar@tree/open", "inner"),
+    ("t.tar", "ls t.tar@tree", "open"),
+    ("t.tgz", "cat t.tgz@tree/open", "inner"),
+    ("t.tgz", "cat t.tgz@~gzip+tree/open", "inner"),
+    ("words", "cat words@loud", "WORDS"),
+    ("words", "cat words@upper", "WORDS"),
+    ("words", "cat words@upper@lower", "words"),
+    ("words", "cat linked", "WORDS"),
+    ("words", "cat linked@lower", "words"),
+];
+
+#[test]
+fn a_derived_name_needs_what_its_base_needs() {
+    let Some(m) = Shared::new("*@loud view: upper\n", &[]) else { return };
+    let at = |name: &str| m.bench.path("m").join(name);
+    fs::write(at("words"), "words\n").unwrap();
+    m.bench.ok(&["transform", "link", "words", "m/linked", "view: upper"]);
+    for (base, command, want) in NAMES {
+        chmod(&at(base), 0o600);
+        m.denied(command);
+        chmod(&at(base), 0o644);
+        m.allowed(command, want);
+        // Also what the kernel has looked up already.
+        chmod(&at(base), 0o640);
+        m.denied(command);
+        std::os::unix::fs::chown(at(base), Some(0), Some(STRANGER)).unwrap();
+        m.allowed(command, want);
+        std::os::unix::fs::chown(at(base), Some(STRANGER), Some(0)).unwrap();
+        chmod(&at(base), 0o044);
+        m.denied(command);
+        std::os::unix::fs::chown(at(base), Some(0), Some(0)).unwrap();
+        chmod(&at(base), 0o644);
+    }
+    // What the archive itself says holds further in.
+    m.denied("cat t.tar@tree/closed");
+    m.denied("cat t.tar@tree/inner.tar@tree/open");
+    m.denied("ls t.tar@tree/inner.tar@tree");
+    assert_eq!(fs::read(at("t.tar@tree/inner.tar@tree/open")).unwrap(), b"inner\n");
+}
+
+#[test]
+fn a_link_leads_around_no_directory() {
+    let Some(m) = Shared::new("*@loud view: upper\n", &[]) else { return };
+    let at = |name: &str| m.bench.path("m").join(name);
+    fs::create_dir(at("private")).unwrap();
+    fs::write(at("private/notes"), "notes\n").unwrap();
+    chmod(&at("private/notes"), 0o644);
+    m.bench.ok(&["transform", "link", "private/notes", "m/linked", "view: upper"]);
+    m.bench.ok(&["transform", "link", "notes", "m/private/near", "view: upper"]);
+    chmod(&at("private"), 0o755);
+    m.allowed("cat linked", "NOTES");
+    m.allowed("cat private/near", "NOTES");
+    for mode in [0o700, 0o750, 0o744] {
+        chmod(&at("private"), mode);
+        m.denied("cat private/notes");
+        m.denied("cat linked");
+        m.denied("cat linked@lower");
+        m.denied("cat private/near");
+    }
+    assert_eq!(fs::read(at("linked")).unwrap(), b"NOTES\n", "its owner may");
+    // A user who may write a link of root's makes it lead nowhere that the user may not go.
+    let script = "printf 'weft link 1\\nbase: private/notes\\nnetwork: view: upper\\n' > made";
+    fs::write(at("made"), "").unwrap();
+    chmod(&at("made"), 0o666);
+    m.allowed(&format!("{script}; echo done"), "done");
+    let attribute = weft::transform::NETWORK_ATTRIBUTE;
+    let flags = rustix::fs::XattrFlags::empty();
+    rustix::fs::setxattr(at("made"), attribute, b"link", flags).unwrap();
+    m.denied("cat made");
+}
+
+#[test]
+fn access_lists_of_the_base_count_for_derived_names() {
+    let Some(m) = Shared::new("*@loud view: upper\n", &[]) else { return };
+    let at = |name: &str| m.bench.path("m").join(name);
+    fs::write(at("words"), "words\n").unwrap();
+    chmod(&at("words"), 0o644);
+    chmod(&at("t.tar"), 0o644);
+    let list = format!("u:{STRANGER}:-");
+    for base in ["words", "t.tar"] {
+        let set = Command::new("setfacl").args(["-m", &list]).arg(at(base)).status();
+        if !set.is_ok_and(|set| set.success()) {
+            println!("not here: access lists in the file system of the temporary directory");
+            return;
+        }
+    }
+    if m.stranger("cat words").0 {
+        println!("not here: access lists enforced by the kernel on a mount of a host directory");
+        return;
+    }
+    m.denied("cat words@loud");
+    m.denied("cat t.tar@tree/open");
+}
+
+#[test]
+fn access_lists_of_a_volume_count_for_derived_names() {
+    let Some(m) = Shared::of_volume("*@loud view: upper\n") else { return };
+    let at = |name: &str| m.bench.path("m").join(name);
+    fs::write(at("words"), "words\n").unwrap();
+    m.bench.ok(&["transform", "link", "words", "m/linked", "view: upper"]);
+    for (base, command, want) in NAMES {
+        chmod(&at(base), 0o640);
+        m.denied(command);
+        for (permissions, may) in [("r", true), ("-", false), ("r", true)] {
+            let list = format!("u:{STRANGER}:{permissions}");
+            let set = Command::new("setfacl").args(["-m", &list]).arg(at(base)).status();
+            let Ok(set) = set else {
+                println!("skipped: setfacl is not installed");
+                return;
+            };
+            assert!(set.success(), "{base}: {list}");
+            if may { m.allowed(command, want) } else { m.denied(command) }
+        }
+        let taken = Command::new("setfacl").arg("-b").arg(at(base)).status().unwrap();
+        assert!(taken.success());
+        m.denied(command);
+    }
+}
+
+#[test]
+fn a_snapshot_of_a_view_follows_the_permissions_of_its_base() {
+    let options = ["--output-cache", "kept", "--snapshot-views"];
+    let Some(m) = Shared::new("*@loud view: upper\n", &options) else { return };
+    let at = |name: &str| m.bench.path("m").join(name);
+    let text = "words\n".repeat(50_000);
+    fs::write(at("words"), &text).unwrap();
+    chmod(&at("words"), 0o644);
+    std::thread::sleep(Duration::from_millis(3100));
+    for _ in 0..20 {
+        m.allowed("wc -c < words@loud", "300000");
+        std::thread::sleep(Duration::from_millis(50));
+    }
+    let held = File::open(at("words@loud")).unwrap();
+    m.allowed("head -c 5 words@loud", "WORDS");
+    chmod(&at("words"), 0o600);
+    m.denied("head -c 5 words@loud");
+    std::os::unix::fs::chown(at("words"), Some(0), Some(STRANGER)).unwrap();
+    m.denied("head -c 5 words@loud");
+    drop(held);
+    m.denied("head -c 5 words@loud");
+    // Also when somebody else changes it, below: the content is the same.
+    std::os::unix::fs::chown(at("words"), Some(0), Some(0)).unwrap();
+    chmod(&at("words"), 0o644);
+    std::thread::sleep(Duration::from_millis(3100));
+    for _ in 0..20 {
+        m.allowed("wc -c < words@loud", "300000");
+        std::thread::sleep(Duration::from_millis(50));
+    }
+    let held = File::open(at("words@loud")).unwrap();
+    chmod(&m.bench.path("data/words"), 0o600);
+    // What the kernel knows of the directory's files, it knows for a second.
+    std::thread::sleep(Duration::from_millis(1100));
+    m.denied("head -c 5 words");
+    m.denied("head -c 5 words@loud");
+    drop(held);
+}

@@ -1,0 +1,232 @@
+//! What a mount makes of a cell beside its files, asked for by another user: what the files deny, query folders,
+//! snapshots, history and attributes of the mount deny too.
+
+use crate::ringer::Cell;
+use crate::run::can_mount;
+use std::fs;
+use std::os::unix::fs::{MetadataExt, PermissionsExt, chown};
+use std::os::unix::process::CommandExt;
+use std::path::{Path, PathBuf};
+use std::process::Command;
+
+/// A user and group that own nothing here.
+const STRANGER: u32 = 65_533;
+
+fn chmod(path: &Path, mode: u32) {
+    fs::set_permissions(path, fs::Permissions::from_mode(mode)).unwrap();
+}
+
+/// A cell that is mounted for all users.
+struct Shared {
+    cell: Cell,
+    at: PathBuf,
+}
+
+impl Shared {
+    /// `None` where that takes more than this user has.
+    fn new() -> Option<Self> {
+        if !can_mount() {
+            return None;
+        }
+        if !rustix::process::geteuid().is_root() {
+            println!("skipped: only root can be another user");
+            return None;
+        }
+        let cell = Cell::new();
+        chmod(cell.bench.dir(), 0o755);
+        let at = crate::ringer::mount(&cell.bench, "a", &cell.address(), &["-o", "allow_other"]);
+        chmod(&at, 0o755);
+        Some(Self { cell, at })
+    }
+
+    fn at(&self, name: &str) -> PathBuf {
+        self.at.join(name)
+    }
+
+    fn dir(&self, name: &str, mode: u32) {
+        fs::create_dir(self.at(name)).unwrap();
+        chmod(&self.at(name), mode);
+    }
+
+    fn file(&self, name: &str, content: &str, mode: u32) {
+        fs::write(self.at(name), content).unwrap();
+        chmod(&self.at(name), mode);
+    }
+
+    /// What a shell of a user says of a command in the mount.
+    fn shell(&self, user: u32, command: &str) -> (bool, String) {
+        let out = Command::new("sh")
+            .args(["-c", command])
+            .current_dir(&self.at)
+            .env("LC_ALL", "C")
+            .uid(user)
+            .gid(user)
+            .output()
+            .unwrap();
+        let said = [out.stdout, out.stderr].concat();
+        (out.status.success(), String::from_utf8_lossy(&said).into_owned())
+    }
+
+    fn denied(&self, command: &str) {
+        let (ok, said) = self.shell(STRANGER, command);
+        assert!(!ok && said.contains("Permission denied"), "{command}: {ok} {said:?}");
+    }
+
+    fn allowed(&self, user: u32, command: &str, want: &str) {
+        let (ok, said) = self.shell(user, command);
+        assert!(ok && said.contains(want), "{command}: {ok} {said:?}");
+    }
+
+    fn ringer(&self, args: &[&str]) -> String {
+        self.cell.bench.ok(&[&["ringer"], args].concat())
+    }
+}
+
+/// A query finds names, words and tags in the whole cell, whoever may look there.
+#[test]
+fn query_folders_are_for_the_mounts_own_user() {
+    let Some(m) = Shared::new() else { return };
+    m.dir("private", 0o700);
+    m.dir("open", 0o755);
+    m.file("private/plan", "hidden words", 0o644);
+    m.file("open/secret", "hidden words", 0o600);
+    m.ringer(&["tag", "a/private/plan", "--add", "un"]);
+    m.ringer(&["tag", "a/open/secret", "--add", "un"]);
+    m.allowed(0, "ls .query/tag:un", "plan\nsecret");
+    m.allowed(0, "cat .query/tag:un/plan", "hidden");
+    for command in [
+        "ls .query",
+        "ls .query/tag:un",
+        "ls .query/plan",
+        "stat .query/tag:un/plan",
+        "readlink -v .query/tag:un/secret",
+        "cat .query/tag:un/secret",
+        "getfattr -n user.weft.complete .query/tag:un",
+        "ls private",
+        "cat open/secret",
+        "getfattr -n user.xdg.tags open/secret",
+        "getfattr -n user.weft.history open/secret",
+        "getfattr -n user.weft.holders open/secret",
+    ] {
+        m.denied(command);
+    }
+}
+
+/// A snapshot shows no more of a file than the file does now, and no more than it did then.
+#[test]
+fn snapshots_deny_what_was_made_private_since() {
+    let Some(m) = Shared::new() else { return };
+    m.dir("d", 0o755);
+    m.dir("d/sub", 0o755);
+    m.file("d/notes", "words", 0o644);
+    m.file("d/closed", "words", 0o600);
+    m.file("d/gone", "words", 0o644);
+    m.file("d/sub/inner", "words", 0o644);
+    m.ringer(&["tag", "a/d/notes", "--add", "un"]);
+    m.ringer(&["snapshot", "create", "a/d", "then"]);
+    let then = "d/.snapshots/then";
+    m.allowed(
+        STRANGER,
+        &format!("ls d/.snapshots {then}; cat {then}/notes {then}/sub/inner"),
+        "wordswords",
+    );
+    m.denied(&format!("cat {then}/closed"));
+    // Open now, and not then.
+    chmod(&m.at("d/closed"), 0o644);
+    m.denied(&format!("cat {then}/closed"));
+
+    for mode in [0o600, 0o640, 0o004 | 0o600] {
+        chmod(&m.at("d/notes"), mode);
+        let read = format!("cat {then}/notes && getfattr -n user.xdg.tags {then}/notes");
+        if mode == 0o604 { m.allowed(STRANGER, &read, "un") } else { m.denied(&read) }
+    }
+    // Given to another, who may: as the file itself.
+    chmod(&m.at("d/notes"), 0o600);
+    chown(m.at("d/notes"), Some(STRANGER), Some(STRANGER)).unwrap();
+    m.allowed(STRANGER, "cat d/notes", "words");
+    m.denied(&format!("cat {then}/notes"));
+    assert_eq!(fs::read_to_string(m.at(&format!("{then}/notes"))).unwrap(), "words");
+
+    chmod(&m.at("d/sub"), 0o700);
+    m.denied(&format!("ls {then}/sub"));
+    m.denied(&format!("cat {then}/sub/inner"));
+    // What was removed is as it was.
+    fs::remove_file(m.at("d/gone")).unwrap();
+    m.allowed(STRANGER, &format!("cat {then}/gone"), "words");
+
+    chmod(&m.at("d"), 0o711);
+    m.denied("ls d/.snapshots");
+    chmod(&m.at("d"), 0o700);
+    m.denied("ls d/.snapshots");
+    m.denied(&format!("cat {then}/gone"));
+    m.denied("getfattr -n user.weft.snapshots d");
+    m.allowed(0, &format!("cat {then}/notes {then}/sub/inner {then}/gone"), "wordswordswords");
+}
+
+/// An older version that was closed to others is not opened by making it the present one again.
+#[test]
+fn history_opens_nothing() {
+    let Some(m) = Shared::new() else { return };
+    m.dir("d", 0o755);
+    m.dir("d/private", 0o700);
+    m.dir("theirs", 0o755);
+    chown(m.at("theirs"), Some(STRANGER), Some(STRANGER)).unwrap();
+    m.ringer(&["policy", "a/d", "--versions", "5", "--every", "0s"]);
+    m.file("d/f", "secret", 0o600);
+    m.file("d/private/known-by-name", "secret", 0o644);
+    let inode = fs::metadata(m.at("d/f")).unwrap().ino();
+    // What the private file was is kept; now it says other things, to everybody.
+    fs::write(m.at("d/f"), "public").unwrap();
+    fs::File::open(m.at("d/f")).unwrap().sync_all().unwrap();
+    chmod(&m.at("d/f"), 0o666);
+    m.allowed(STRANGER, "cat d/f", "public");
+    let history = m.cell.bench.json(&["ringer", "history", "a/d/f"]);
+    let version = history["versions"][0]["version"].as_u64().expect("a version");
+
+    // A copy of it below a directory of one's own.
+    m.denied(&format!("setfattr -n user.weft.restore -v '{inode} {version} taken' theirs"));
+    assert!(!m.at("theirs/taken").exists());
+    // It may be made what it was by whoever may write it, and is closed again then.
+    m.allowed(STRANGER, &format!("setfattr -n user.weft.restore -v {version} d/f"), "");
+    assert_eq!(fs::read_to_string(m.at("d/f")).unwrap(), "secret");
+    m.denied("cat d/f");
+    assert_eq!(fs::metadata(m.at("d/f")).unwrap().mode() & 0o777, 0o600);
+
+    // Names of what was removed where others may not look.
+    fs::remove_file(m.at("d/private/known-by-name")).unwrap();
+    assert!(m.ringer(&["history", "a/d"]).contains("known-by-name"));
+    m.denied("getfattr -n user.weft.history d");
+}
+
+/// Attributes that speak of the mount and its keys, or act for its user.
+#[test]
+fn attributes_of_the_mount_are_for_its_own_user() {
+    let Some(m) = Shared::new() else { return };
+    m.dir("safe", 0o755);
+    m.ringer(&["encrypt", "a/safe"]);
+    chmod(&m.at, 0o777);
+    for (name, of) in [
+        ("conflicts", "."),
+        ("store", "."),
+        ("scrub", "."),
+        ("keys", "."),
+        ("keys", "safe"),
+        ("member", "."),
+        ("trusted", "."),
+        ("shares", "safe"),
+        ("cells", "."),
+    ] {
+        m.denied(&format!("getfattr -n user.weft.{name} {of}"));
+    }
+    for (name, value) in [
+        ("conflicts", "mine 1"),
+        ("scrub", "start"),
+        ("keys", "weftkey1.x"),
+        ("trusted", "add x"),
+        ("pin", "1"),
+    ] {
+        m.denied(&format!("setfattr -n user.weft.{name} -v '{value}' ."));
+    }
+    m.denied("setfattr -x user.weft.pin .");
+    m.allowed(0, "getfattr -n user.weft.store .", "user.weft.store");
+}
