@@ -45,6 +45,11 @@ pub fn hfs(data: &[u8]) {
         let _ = fs.unmount();
     }
     let Ok(repaired) = fsck::repair(&*device) else { return };
+    if repaired.before.problems.iter().any(|p| matches!(p, fsck::Problem::Cut { .. })) {
+        // Nobody can repair what is not there: it is left as it is, and read as far as it goes.
+        assert_eq!(repaired.before.problems, repaired.after.problems);
+        return;
+    }
     assert!(repaired.after.is_clean(), "{:?}", repaired.after.problems);
     let fs = open(false).expect("a repaired volume is opened");
     walk(&*fs);

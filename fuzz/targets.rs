@@ -14,13 +14,86 @@ use weft::ext2::mkfs::{MkfsOptions, mkfs};
 use weft::mount_options::MountOptions;
 use weft::nbd::Export;
 use weft::patch::{self, JournalMode, Policy};
-use weft::transfer::{Ownership, TarSource, VolumeSink};
-use weft::vfs::{Caller, FileKind, FileSystem, MemFs, Node, Walker};
+use weft::transfer::{Content, Item, ItemKind, Ownership, Sink, TarSink, TarSource, VolumeSink};
+use weft::vfs::{Caller, FileKind, FileSystem, MemFs, Node, Time, Walker};
 use weft::{Options, Order, Stack};
 
 #[path = "macintosh.rs"]
 mod macintosh;
 pub use macintosh::{hfs, hfs_plus};
+
+/// Tar streams that begin as good ones, with a sparse file, long names and attributes: the bytes
+/// are changes, `[offset, offset, value]`, after which the headers' checksums fit again.
+pub fn tar_streams(data: &[u8]) {
+    static GOOD: OnceLock<Vec<u8>> = OnceLock::new();
+    let mut stream = GOOD.get_or_init(good_tar).clone();
+    let is_header = |block: &[u8]| block.get(257..262) == Some(b"ustar");
+    for change in data.chunks_exact(3) {
+        let at = usize::from(u16::from_le_bytes([change[0], change[1]])) % stream.len();
+        stream[at] = change[2];
+    }
+    for block in stream.chunks_exact_mut(512).filter(|block| is_header(block)) {
+        block[148..156].fill(b' ');
+        let sum: u32 = block.iter().map(|byte| u32::from(*byte)).sum();
+        block[148..156].copy_from_slice(format!("{sum:06o}\0 ").as_bytes());
+    }
+    let _ = TarSource::new(Cursor::new(&stream)).send(&mut Judge);
+}
+
+/// A sink that holds contents to their word: runs in order, within the file.
+struct Judge;
+
+impl Sink for Judge {
+    fn put(&mut self, item: &Item<'_>, content: &mut dyn Content) -> weft::Result<()> {
+        let ItemKind::File { len_bytes } = item.kind else { return Ok(()) };
+        let (mut buffer, mut end) = ([0; 700], 0);
+        while let Some((at, len)) = content.next_run(&mut buffer)? {
+            assert!(at >= end && len > 0 && at + len as u64 <= len_bytes, "runs are in the file");
+            end = at + len as u64;
+        }
+        Ok(())
+    }
+
+    fn finish(&mut self) -> weft::Result<()> {
+        Ok(())
+    }
+}
+
+fn good_tar() -> Vec<u8> {
+    struct Pieces(std::vec::IntoIter<u64>);
+    impl Content for Pieces {
+        fn next_run(&mut self, buf: &mut [u8]) -> weft::Result<Option<(u64, usize)>> {
+            let Some(at) = self.0.next() else { return Ok(None) };
+            buf[..512].fill(7);
+            Ok(Some((at, 512)))
+        }
+
+        fn extents(&mut self) -> weft::Result<Option<Vec<std::ops::Range<u64>>>> {
+            Ok(Some(self.0.as_slice().iter().map(|at| *at..*at + 512).collect()))
+        }
+    }
+    let mut stream = Vec::new();
+    let mut sink = TarSink::new(&mut stream);
+    let long = "n".repeat(150);
+    let xattrs = [(b"user.name".to_vec(), b"a value\n".to_vec())];
+    let mtime = Time { secs: -5, nanos: 250_000_000 };
+    for (path, kind) in [
+        ("d", ItemKind::Directory),
+        ("d/sparse", ItemKind::File { len_bytes: 1 << 20 }),
+        (&long, ItemKind::File { len_bytes: 512 }),
+        ("d/link", ItemKind::Symlink(long.as_bytes())),
+        ("d/hard", ItemKind::HardLink(b"d/sparse")),
+    ] {
+        let starts = if path == "d/sparse" { (0..90).map(|i| i * 8192).collect() } else { vec![0] };
+        let path = path.as_bytes();
+        let (perm, uid, gid) = (0o644, 1 << 22, 5);
+        let item = Item { path, kind, perm, uid, gid, atime: None, mtime, xattrs: &xattrs };
+        sink.put(&item, &mut Pieces(starts.into_iter())).expect("it is written to memory");
+    }
+    sink.finish().expect("it is written to memory");
+    drop(sink);
+    stream
+}
 
 /// Every parser on the same bytes.
 pub fn parsers(data: &[u8]) {
