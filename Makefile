@@ -1,4 +1,4 @@
-# Two commands set up everything on a bare Debian 12 with Rust installed:
+# Two commands set up everything on a bare Debian 12 with Rust and make installed:
 #
 #   make demo    builds weft, then runs its main job and says in plain words what it did
 #   make test    what CI runs: format, lints, every test (under 20 minutes on two cores)
@@ -11,27 +11,35 @@
 #   make portability              weft-hfs on a big-endian machine and on a 32-bit one
 #   make fuzz [SECONDS=600]       coverage-guided fuzzing (needs cargo-fuzz)
 #   make install [PREFIX=...]     weft, its manual pages and completions
+#   make install-debug            and its debug data, for backtraces and debuggers
+#   make uninstall [PREFIX=...]   removes them
+#
+# Each installs the Debian packages that it needs and that are missing (scripts/setup.sh): demo six
+# at most, test other people's tools to compare with.
 
 CARGO ?= cargo
 PREFIX ?= /usr/local
 SECONDS ?= 600
 export CARGO
 
-.PHONY: all build demo test test-long bench guest portability fuzz install setup setup-bench setup-guest clean
+.PHONY: all build demo test test-long bench guest portability fuzz install install-debug uninstall \
+  setup setup-build setup-demo setup-bench setup-guest setup-soak clean
 
 all: build
 
-build: setup
+build: setup-build
 	$(CARGO) build --locked --release -p weft-cli --features wasm
 
-demo: setup
-	$(CARGO) build --locked --profile ci -p weft-cli
-	bash scripts/demo.sh target/ci/weft
+# Without what the demo does not use: the shared file service with its stores (SQLite, etcd, object
+# stores) and QUIC, compression stages in C, WebAssembly.
+demo: setup-demo
+	$(CARGO) build --locked --profile demo -p weft-cli --no-default-features
+	bash scripts/demo.sh target/demo/weft
 
 test: setup
 	bash scripts/test.sh
 
-test-long: setup
+test-long: setup-soak
 	bash scripts/test-long.sh "$(SECONDS)"
 
 bench: setup-bench
@@ -50,14 +58,29 @@ fuzz: setup
 install: build
 	bash scripts/install.sh target/release/weft "$(DESTDIR)$(PREFIX)" "$(PREFIX)"
 
+install-debug: install
+	install -D -m 644 target/release/weft.debug "$(DESTDIR)$(PREFIX)/bin/.debug/weft.debug"
+
+uninstall:
+	bash scripts/uninstall.sh "$(DESTDIR)$(PREFIX)"
+
 setup:
 	@bash scripts/setup.sh
+
+setup-build:
+	@bash scripts/setup.sh build
+
+setup-demo:
+	@bash scripts/setup.sh demo
 
 setup-bench:
 	@bash scripts/setup.sh bench
 
 setup-guest:
 	@bash scripts/setup.sh guest
+
+setup-soak:
+	@bash scripts/setup.sh soak
 
 clean:
 	$(CARGO) clean

@@ -1,10 +1,23 @@
 #!/usr/bin/env bash
 # install.sh BINARY TO [PREFIX]: the command, its manual pages, completions, the mount helper and
-# units of systemd. PREFIX is where it will be found, if that is not TO.
+# units of systemd. PREFIX is where it will be found, if that is not TO. uninstall.sh undoes it.
+#
+# The command is installed without its debug data, which is five times its size. That is kept
+# beside BINARY as BINARY.debug; `make install-debug` puts it where debuggers and backtraces look.
 set -euo pipefail
 binary=$1
 prefix=$2
-install -D -m 755 "$binary" "$prefix/bin/weft"
+debug=$binary.debug
+if command -v objcopy >/dev/null 2>&1; then
+  objcopy --only-keep-debug --compress-debug-sections "$binary" "$debug"
+  stripped=$(mktemp)
+  trap 'rm -f "$stripped"' EXIT
+  objcopy --strip-debug --strip-unneeded --add-gnu-debuglink="$debug" "$binary" "$stripped"
+  install -D -m 755 "$stripped" "$prefix/bin/weft"
+else
+  echo "objcopy (Debian package binutils) is missing: weft is installed with its debug data" >&2
+  install -D -m 755 "$binary" "$prefix/bin/weft"
+fi
 mkdir -p "$prefix/share/man/man1" "$prefix/share/bash-completion/completions" \
   "$prefix/share/zsh/site-functions" "$prefix/share/fish/vendor_completions.d"
 "$binary" man "$prefix/share/man/man1"
@@ -16,6 +29,8 @@ mkdir -p "$prefix/share/man/man1" "$prefix/share/bash-completion/completions" \
 mkdir -p "$prefix/sbin"
 ln -sf ../bin/weft "$prefix/sbin/mount.weft"
 ln -sf ../bin/weft "$prefix/sbin/mount.fuse.weft"
+# umount(8), and systemd by it, wait by this one until all is on the disk.
+ln -sf ../bin/weft "$prefix/sbin/umount.fuse.weft"
 here=$(dirname "$(realpath "$0")")
 bindir=${3:-$(realpath "$prefix")}/bin
 mkdir -p "$prefix/lib/systemd/system" "$prefix/lib/systemd/user"
@@ -23,5 +38,5 @@ sed "s|@BINDIR@|$bindir|" "$here/systemd/weft-ringer@.service" \
   >"$prefix/lib/systemd/system/weft-ringer@.service"
 sed "s|@BINDIR@|$bindir|" "$here/systemd/weft-ringer-mount@.service" \
   >"$prefix/lib/systemd/user/weft-ringer-mount@.service"
-echo "installed weft under $prefix; mount(8) looks for helpers in /sbin only: for fstab, link" \
-  "$prefix/sbin/mount.fuse.weft there"
+echo "installed weft under $prefix; mount(8) and umount(8) look for helpers in /sbin only: for fstab," \
+  "link $prefix/sbin/mount.fuse.weft and umount.fuse.weft there"

@@ -1,22 +1,31 @@
 #!/bin/sh
-# Runs pjdfstest (crates.io) on the kernel's ext2 and on a weft mount, both on a fresh image, and
-# demands of weft every test that the kernel passes. As root.
+# Runs pjdfstest on the kernel's ext2 and on a weft mount, both on a fresh image, and demands of weft
+# every test that the kernel passes. As root.
 #
 #   scripts/pjdfstest.sh WEFT [TOOLS]
 #
-# WEFT is the weft command, TOOLS a directory with bin/pjdfstest; it is installed there if missing
-# (default: target/tools). ORDER=soft|journal=...|async chooses the commit policy, KIND=ext2|ext3
-# the format; KIND=ringer is a cell of the shared file service, beside the kernel's ext2. What FUSE itself rules out is in pjdfstest.exceptions beside this script.
+# WEFT is the weft command, TOOLS a directory with bin/pjdfstest, the suite in Rust; it is installed
+# there from crates.io if missing (default: target/tools). SUITE=DIR runs the older suite in C and
+# shell instead: DIR is a tree of it that is built (https://github.com/pjd/pjdfstest).
+# ORDER=soft|journal=...|async chooses the commit policy, KIND=ext2|ext3 the format; KIND=ringer is a
+# cell of the shared file service, beside the kernel's ext2. What FUSE itself rules out is in
+# pjdfstest.exceptions beside this script.
 set -eu
 
 weft=$(realpath "${1:?usage: $0 WEFT [TOOLS]}")
 here=$(dirname "$(realpath "$0")")
 tools=${2:-target/tools}
+suite=${SUITE:+$(realpath "$SUITE")}
 order=${ORDER:-soft}
 kind=${KIND:-ext2}
 [ "$(id -u)" = 0 ] || { echo "$0: needs root, to mount and to act as other users" >&2; exit 2; }
-[ -x "$tools/bin/pjdfstest" ] || cargo install --quiet pjdfstest --version 0.2.2 --root "$tools"
-pjdfstest=$(realpath "$tools/bin/pjdfstest")
+if [ -n "$suite" ]; then
+    [ -x "$suite/pjdfstest" ] || { echo "$0: $suite is no pjdfstest that is built" >&2; exit 2; }
+else
+    [ -x "$tools/bin/pjdfstest" ] ||
+        cargo install --quiet pjdfstest --version 0.2.2 --root "$tools"
+    pjdfstest=$(realpath "$tools/bin/pjdfstest")
+fi
 
 dir=$(mktemp -d)
 chmod 755 "$dir"
@@ -46,8 +55,32 @@ allow_remount = false
 entries = [["nobody", "$nobody_group"], ["daemon", "daemon"]]
 END
 
-# The program's exit status is not looked at: its list of results is.
+# Runs every script of the C suite in the directory of a mount: its lines "ok N" and "not ok N - why"
+# become "SCRIPT:N ok" and "SCRIPT:N FAILED", the latter with the reason on the next line.
+run_scripts() {
+    mkdir "$1/suite"
+    for test in "$suite"/tests/*/*.t; do
+        (cd "$1/suite" && sh "$test" </dev/null 2>&1) | awk -v name="${test#"$suite"/tests/}" '
+            /^ok [0-9]/ { print name ":" $2, "ok"; any++ }
+            /^not ok [0-9]/ {
+                print name ":" $3, / # TODO / ? "skipped" : "FAILED"
+                print "    " $0
+                any++
+            }
+            END { if (!any) print name, "skipped" }'
+    done
+    rm -rf "$1/suite"
+}
+
+# The programs' exit status is not looked at: their list of results is.
 results() {
+    if [ -n "$suite" ]; then
+        run_scripts "$1" > "$2" 2>&1
+        grep -E ' (ok|skipped|FAILED)$' "$2" | awk '{print $1, $2}' | sort > "$2.results"
+        awk '{ n[$2]++ } END { printf "%d ok, %d failed, %d skipped\n", n["ok"], n["FAILED"],
+            n["skipped"] }' "$2.results"
+        return
+    fi
     "$pjdfstest" -c "$dir/config.toml" -p "$1" > "$2" 2>&1 || true
     tail -n 1 "$2"
     grep -E ' (ok|skipped|FAILED)$' "$2" | awk '{print $1, $NF}' | sort > "$2.results"

@@ -1,22 +1,42 @@
 #!/usr/bin/env bash
 # Installs the system packages that are missing, and only those; says so when it cannot.
-#   setup.sh          what building, the demo and the tests need
+#   setup.sh build    what building and installing weft needs: a C compiler and linker
+#   setup.sh demo     and what the demo runs: e2fsck, fusermount3, mount, diff
+#   setup.sh test     and other people's tools that tests compare weft with (the default)
 #   setup.sh bench    and what the measurements run beside weft
 #   setup.sh guest    and what scripts/guest.sh boots a kernel of its own with
+#   setup.sh soak     and the programs that scripts/soak.sh runs on mounts
 set -euo pipefail
 
 say() { printf 'setup: %s\n' "$*" >&2; }
 
-# A command (or a file) that shows that a package is there, the package, and whether weft can do
-# without it.
+level=${1:-test}
+
+# A command (or a file, or a pattern of files) that shows that a package is there, the package, and
+# whether the level can do without it.
 needs=(
   "cc                              gcc         required"
   "/usr/include/stdlib.h           libc6-dev   required"
+)
+demo=(
   "e2fsck                          e2fsprogs   required"
   "fusermount3                     fuse3       required"
   "mount                           mount       required"
   "diff                            diffutils   required"
+)
+tests=(
+  "pgrep                           procps      required"
   "setfattr                        attr        optional"
+  "getfacl                         acl         optional"
+  "git                             git         optional"
+  "python3                         python3     optional"
+  "rsync                           rsync       optional"
+  "script                          bsdutils    optional"
+  "sqlite3                         sqlite3     optional"
+  "bzip2                           bzip2       optional"
+  "lz4                             lz4         optional"
+  "xz                              xz-utils    optional"
+  "zstd                            zstd        optional"
   "hformat                         hfsutils    optional"
   "hexbin                          macutils    optional"
   "unar                            unar        optional"
@@ -33,63 +53,91 @@ needs=(
   "xorriso                         xorriso     optional"
   "etcd                            etcd-server optional"
 )
-if [ "${1:-}" = bench ]; then
-  needs+=(
-    "fuse2fs                           fuse2fs           optional"
-    "xz                                xz-utils          optional"
-    "taskset                           util-linux        optional"
-    "sshfs                             sshfs             optional"
-    "sshd                              openssh-server    optional"
-    "ip                                iproute2          optional"
-    "/usr/src/linux-source-6.1.tar.xz  linux-source-6.1  optional"
-  )
-fi
-if [ "${1:-}" = bench ] || [ "${1:-}" = guest ]; then
-  needs+=(
-    "qemu-system-x86_64  qemu-system-x86  optional"
-    "busybox             busybox-static   optional"
-    "cpio                cpio             optional"
-    "depmod              kmod             optional"
-    "nbd-client          nbd-client       optional"
-    "dmsetup             dmsetup          optional"
-    "getfattr            attr             optional"
-    "nbdkit              nbdkit           optional"
-    "hformat             hfsutils         optional"
-    "tgtd                tgt              optional"
-    "/usr/lib/x86_64-linux-gnu/qemu/block-iscsi.so  qemu-block-extra  optional"
-    "python3             python3          optional"
-  )
-fi
+bench=(
+  "fuse2fs                           fuse2fs           optional"
+  "taskset                           util-linux        optional"
+  "sshfs                             sshfs             optional"
+  "sshd                              openssh-server    optional"
+  "ip                                iproute2          optional"
+  "/usr/src/linux-source-6.1.tar.xz  linux-source-6.1  optional"
+)
+guest=(
+  "qemu-system-x86_64  qemu-system-x86  optional"
+  "busybox             busybox-static   optional"
+  "cpio                cpio             optional"
+  "depmod              kmod             optional"
+  "nbd-client          nbd-client       optional"
+  "dmsetup             dmsetup          optional"
+  "/usr/lib/x86_64-linux-gnu/qemu/block-iscsi.so  qemu-block-extra  optional"
+)
+soak=(
+  "/usr/lib/postgresql/*/bin/initdb  postgresql  optional"
+)
+case "$level" in
+  build) ;;
+  demo) needs+=("${demo[@]}") ;;
+  test) needs+=("${demo[@]}" "${tests[@]}") ;;
+  bench) needs+=("${demo[@]}" "${tests[@]}" "${bench[@]}" "${guest[@]}") ;;
+  guest) needs+=("${demo[@]}" "${tests[@]}" "${guest[@]}") ;;
+  soak) needs+=("${demo[@]}" "${tests[@]}" "${soak[@]}") ;;
+  *) say "'$level' is no level; it is one of: build, demo, test, bench, guest, soak"; exit 2 ;;
+esac
+
+# Packages whose servers Debian starts at once and at every boot. Tests start their own.
+servers=(etcd-server tgt openssh-server postgresql)
 
 export PATH="$PATH:/usr/sbin:/sbin"
 
 missing() {
   case "$1" in
-    /*) [ ! -e "$1" ] ;;
-    *) ! command -v "$1" >/dev/null 2>&1 ;;
+    /*) ! compgen -G "$1" >/dev/null ;;
+    *) ! type -P "$1" >/dev/null 2>&1 ;;
   esac
 }
 
 packages=()
 for line in "${needs[@]}"; do
   read -r probe package _ <<<"$line"
-  if missing "$probe"; then packages+=("$package"); fi
+  if missing "$probe" && [[ " ${packages[*]:-} " != *" $package "* ]]; then packages+=("$package"); fi
 done
 
+# Installs packages without starting any server of theirs: /usr/sbin/policy-rc.d says no while it
+# runs, and what would start at the next boot is disabled.
+install_packages() {
+  local policy=/usr/sbin/policy-rc.d ours=
+  if [ ! -e "$policy" ]; then
+    ours=1
+    printf '#!/bin/sh\nexit 101\n' | "${as_root[@]}" tee "$policy" >/dev/null
+    "${as_root[@]}" chmod 755 "$policy"
+  fi
+  local status=0
+  "${as_root[@]}" env DEBIAN_FRONTEND=noninteractive apt-get update -q </dev/null >/dev/null &&
+    "${as_root[@]}" env DEBIAN_FRONTEND=noninteractive \
+      apt-get install -q -y --no-install-recommends "${packages[@]}" </dev/null >/dev/null || status=$?
+  [ -z "$ours" ] || "${as_root[@]}" rm -f "$policy"
+  if type -P systemctl >/dev/null 2>&1; then
+    local server
+    for server in "${servers[@]}"; do
+      if [[ " ${packages[*]} " = *" $server "* ]]; then
+        local unit=${server%-server}
+        [ "$unit" != openssh ] || unit=ssh
+        "${as_root[@]}" systemctl disable "$unit" >/dev/null 2>&1 || true
+      fi
+    done
+  fi
+  return "$status"
+}
+
 if [ "${#packages[@]}" -gt 0 ]; then
-  as_root=()
+  as_root=(env)
   if [ "$(id -u)" -ne 0 ]; then as_root=(sudo -n); fi
-  if ! command -v apt-get >/dev/null 2>&1; then
+  if ! type -P apt-get >/dev/null 2>&1; then
     say "this is not a Debian: please install by hand: ${packages[*]}"
-  elif [ "${#as_root[@]}" -gt 0 ] && ! command -v sudo >/dev/null 2>&1; then
+  elif [ "${as_root[0]}" = sudo ] && ! type -P sudo >/dev/null 2>&1; then
     say "not root and no sudo: please install by hand: ${packages[*]}"
   else
     say "installing ${packages[*]}"
-    if ! { "${as_root[@]}" env DEBIAN_FRONTEND=noninteractive apt-get update -q </dev/null >/dev/null &&
-      "${as_root[@]}" env DEBIAN_FRONTEND=noninteractive \
-        apt-get install -q -y --no-install-recommends "${packages[@]}" </dev/null >/dev/null; }; then
-      say "apt-get failed; going on with what is there"
-    fi
+    install_packages || say "apt-get failed; going on with what is there"
   fi
 fi
 
@@ -106,10 +154,10 @@ for line in "${needs[@]}"; do
   fi
 done
 
-if ! command -v "${CARGO:-cargo}" >/dev/null 2>&1; then
+if ! type -P "${CARGO:-cargo}" >/dev/null 2>&1; then
   say "no cargo on the PATH: install Rust first (https://rustup.rs), then run this again"
   lacking=1
-elif command -v rustup >/dev/null 2>&1; then
+elif [ "$level" != build ] && [ "$level" != demo ] && type -P rustup >/dev/null 2>&1; then
   # Lints are part of make test. A machine that cannot get them still builds and tests.
   for tool in fmt clippy; do
     if ! cargo "$tool" --version >/dev/null 2>&1; then

@@ -29,10 +29,19 @@ if [ "$(id -u)" = 0 ] && [ -e /dev/fuse ]; then
       ORDER=journal=ordered KIND=ext3 scripts/pjdfstest.sh "$weft" &&
       KIND=ringer scripts/pjdfstest.sh "$weft" &&
       scripts/shared-folder.sh "$weft" weft-ext2 &&
+      { if command -v go >/dev/null; then
+          scripts/linearizability.sh "$weft" "$((budget / 20 + 10))"
+        else
+          echo "the linearizability checker is left out: it needs Go"
+        fi; } &&
       scripts/fsx.sh "$weft" "$((budget * 400 < 1000000 ? budget * 400 : 1000000))"
   } 2>&1 | tee -a "$log" || status=1
+  # Real programs on mounts that are killed and lose power; with the checks of the engine on, as
+  # they say where a fault begins and not only that there is one.
+  "$CARGO" build --locked --profile ci -p weft-cli
+  scripts/soak.sh "$budget" target/ci/weft 2>&1 | tee -a "$log" || status=1
 else
-  echo "pjdfstest and fsx are left out: they need root and /dev/fuse"
+  echo "pjdfstest, fsx and the soak are left out: they need root and /dev/fuse"
 fi
 
 if cargo deny --version >/dev/null 2>&1; then
