@@ -3,6 +3,7 @@
 //! | rank | what it makes one at a time |
 //! |---|---|
 //! | `Attaching` | attaching and detaching origins |
+//! | `Forgetting` | taking what is forgotten out of the cache |
 //! | `Resizing` | changes of the cache's length |
 //! | `WritingBack` | batches of write-back |
 //! | `Checkpointing` | checkpoints |
@@ -23,6 +24,7 @@ use std::sync::{Condvar, Mutex, MutexGuard, PoisonError};
 #[derive(Debug, Clone, Copy, PartialEq, Eq, PartialOrd, Ord)]
 pub(crate) enum Rank {
     Attaching,
+    Forgetting,
     Resizing,
     WritingBack,
     Checkpointing,

@@ -274,13 +274,7 @@ impl Cache {
         let known = self.find_origin(id, options)?;
         let nr = match known {
             Some(nr) => nr,
-            None => {
-                let st = self.lock();
-                let free = st.sb.origins.iter().position(Option::is_none);
-                free.ok_or_else(|| {
-                    Error::Invalid(format!("a cache has at most {ORIGINS_MAX} origins"))
-                })?
-            }
+            None => self.free_origin_nr()?,
         };
         if self.origin(nr as u16).is_some() || self.lock().is_used_without_cache(id) {
             return Err(Error::OriginBusy(id.label.clone()));
@@ -399,6 +393,21 @@ impl Cache {
             return Ok(None);
         }
         Err(Error::OtherOrigin { known: others.join(", "), given: name(id) })
+    }
+
+    /// A number for a new origin. One that was forgotten keeps its number until nothing names it any
+    /// more: if there is no other, this sees to that first.
+    fn free_origin_nr(&self) -> Result<usize> {
+        loop {
+            if let Some(nr) = self.lock().sb.origins.iter().position(Option::is_none) {
+                return Ok(nr);
+            }
+            if !self.forget_some()? {
+                break;
+            }
+        }
+        let free = self.lock().sb.origins.iter().position(Option::is_none);
+        free.ok_or_else(|| Error::Invalid(format!("a cache has at most {ORIGINS_MAX} origins")))
     }
 
     /// Whether an origin is as the cache left it; what is different, if not.
@@ -582,6 +591,7 @@ impl Cache {
     pub(crate) fn forget_some(&self) -> Result<bool> {
         // Few enough for what a batch of the shortest log has room for.
         const SLOTS_AT_ONCE: u32 = 512;
+        let _one = self.forgetting.lock();
         let mut st = self.lock();
         let Some((nr, from)) = st.forgetting.first().copied() else { return Ok(false) };
         if st.loading.is_some() {
