@@ -205,11 +205,8 @@ impl Cache {
         })
     }
 
-    /// The cache device has failed: nothing is written to it any more. If nothing is nowhere else,
-    /// origins will be changed without intents from now on, and the superblock is to say so. If
-    /// that cannot be written either, all hangs on the device: one that refuses writes cannot be
-    /// opened again, and one that takes them again is seen only by the checks of
-    /// [`attach`](Self::attach).
+    /// The cache device has failed: nothing is written to it any more, but that it is out of date, if
+    /// nothing is nowhere else.
     pub(crate) fn fail(&self, error: Error) -> Error {
         let mut st = self.lock();
         let first = st.failed.is_none();
@@ -219,30 +216,37 @@ impl Cache {
         }
         st.commit_running = false;
         drop(st);
-        if first {
-            self.mark_untrusted();
+        if first && let Err(error) = self.mark_untrusted() {
+            tracing::warn!(%error, "the cache is not marked as out of date");
         }
         self.notify();
         error
     }
 
-    /// Says in the superblock, if that is still possible, that origins are changed without
-    /// intents. It is tried again before each such change: a device may refuse writes for a while
-    /// only.
-    pub(crate) fn mark_untrusted(&self) {
+    /// Says in the superblock that origins are changed without intents, so that no clean record is
+    /// believed any more. It is tried before each such change: a device may refuse writes for a while
+    /// only, and be opened again after it.
+    ///
+    /// # Errors
+    /// [`Error::Failed`] if something is nowhere else; [`Error::Unmarked`] if the device refuses it.
+    pub(crate) fn mark_untrusted(&self) -> Result<()> {
         let sb = {
             let mut st = self.lock();
-            if st.marked_untrusted || st.dirty_subs > 0 || st.held_slots > 0 {
-                return;
+            if st.marked_untrusted {
+                return Ok(());
+            }
+            if st.dirty_subs > 0 || st.held_slots > 0 {
+                let why = st.failed.clone().unwrap_or_default();
+                return Err(Error::Failed { dirty_bytes: st.dirty_bytes(), why });
             }
             st.sb.sequence += 1;
             st.sb.state |= STATE_UNTRUSTED;
             st.sb.clone()
         };
-        match self.write_superblock_copies(&sb) {
-            Ok(()) => self.lock().marked_untrusted = true,
-            Err(error) => tracing::warn!(%error, "the cache cannot be marked as out of date"),
-        }
+        let written = self.write_superblock_copies(&sb);
+        written.map_err(|error| Error::Unmarked { why: error.to_string() })?;
+        self.lock().marked_untrusted = true;
+        Ok(())
     }
 
     /// Commits if there is much to commit, so that batches stay short beside the log.

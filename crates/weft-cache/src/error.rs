@@ -89,6 +89,16 @@ pub enum Error {
         /// The first failure.
         why: String,
     },
+    /// The cache device has failed, and refuses to be marked as out of date: were the origin changed
+    /// where the cache has clean blocks, it would serve old ones when it is opened again.
+    #[error(
+        "the cache device has failed and cannot be marked as out of date, so what it may hold is not \
+         changed ({why}); use the origin without the cache, and never with this one again"
+    )]
+    Unmarked {
+        /// Why it cannot.
+        why: String,
+    },
     /// Dirty data cannot be written to the origin at present; it stays in the cache.
     #[error("{dirty_bytes} dirty bytes cannot be written back: {why}")]
     StillDirty {

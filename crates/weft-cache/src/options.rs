@@ -77,6 +77,12 @@ pub struct OpenOptions {
     /// How long a write waits for room in a cache that is full of dirty data while its origin fails
     /// to take any, in milliseconds; then the write fails.
     pub full_wait_ms: u64,
+    /// When the cache device has failed, and refuses to be marked as out of date, too: let writes pass
+    /// to the origin also where the cache may have clean blocks. Should the device come back, and the
+    /// cache be opened again, it may have what was there before them; only the comparisons of
+    /// [`Cache::attach`](crate::Cache::attach) stand against that. Without this, such writes fail with
+    /// [`Error::Unmarked`](crate::Error::Unmarked), all others pass, and nothing can go stale.
+    pub pass_when_failed: bool,
     /// How long a region of the origin must have been left alone before its intent is cleared, in
     /// milliseconds.
     pub intent_idle_ms: u64,
@@ -109,6 +115,7 @@ impl Default for OpenOptions {
             writeback_bytes_per_second: None,
             writeback_requests: 16,
             full_wait_ms: 30_000,
+            pass_when_failed: true,
             intent_idle_ms: 5000,
             fill_queue_bytes: 32 << 20,
             readahead_bytes: 8 << 20,

@@ -1,5 +1,5 @@
-//! Ranges of blocks that something is being done to. There are as many as threads doing it, so a
-//! list is enough.
+//! Ranges of blocks, or of sub-blocks, that something is being done to. There are as many as threads
+//! doing it, so a list is enough.
 
 use crate::policy::BlockKey;
 use std::ops::Range;

@@ -216,13 +216,18 @@ impl CachedDevice {
         let cache = &*self.cache;
         let per_block = st.sb.subs() as u64;
         let masks = st.slots.masks(slot);
+        let written = st.writers.contains(BlockKey::new(self.origin.nr, subs.start / per_block));
         // A cache that is passed, or that has failed, serves only what is nowhere else.
-        let unused = mode == Mode::PassThrough || st.failed.is_some();
-        let served = if unused { masks.dirty } else { masks.valid };
+        let unused = mode == Mode::PassThrough && !written || st.failed.is_some();
         let base = st.sb.slot_offset(slot);
         let mut hit = false;
         for at in subs {
             let sub = (at % per_block) as usize;
+            // While a block is being written, the cache and the origin differ. Whatever the mode is by
+            // now, it is read from where the write goes first: or a reader could see the new version
+            // there, and the next one the old version here.
+            let passed = written && st.passing.overlaps(self.origin.nr, &(at..at + 1));
+            let served = if unused || passed { masks.dirty } else { masks.valid };
             if served >> sub & 1 == 0 {
                 plan_missing(st, parts, self.origin.nr, at..at + 1);
                 continue;

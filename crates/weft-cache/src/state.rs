@@ -107,6 +107,9 @@ pub(crate) struct State {
     pub(crate) pins: Arc<Pins>,
     /// Blocks being written, each by one writer.
     pub(crate) writers: Ranges,
+    /// Sub-blocks whose origin is being changed by a request that passes the cache: the writers of
+    /// their blocks bring the cache up to date afterwards.
+    pub(crate) passing: Ranges,
     /// Blocks being written back.
     pub(crate) cleaning: Ranges,
     pub(crate) fills: Fills,
@@ -197,6 +200,7 @@ impl State {
             limbo: Vec::new(),
             pins,
             writers: Ranges::default(),
+            passing: Ranges::default(),
             cleaning: Ranges::default(),
             fills: Fills::default(),
             loading: None,

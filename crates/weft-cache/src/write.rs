@@ -8,6 +8,7 @@ use crate::device::CachedDevice;
 use crate::fills::FILL_SUBS_MAX;
 use crate::origin::Link;
 use crate::policy::BlockKey;
+use crate::ranges::RangeId;
 use crate::regions::{Intent, RegionKey};
 use crate::state::State;
 use crate::stats::Count;
@@ -46,6 +47,13 @@ impl<'a> Data<'a> {
             Self::Zeroes(_) => out.fill(0),
         }
     }
+}
+
+/// A change of the origin that passes the cache, while it is under way.
+#[must_use]
+pub(crate) struct OriginChange {
+    regions: Vec<RegionKey>,
+    subs: RangeId,
 }
 
 impl CachedDevice {
@@ -229,7 +237,7 @@ impl CachedDevice {
     fn pass(&self, data: Data<'_>, offset: u64, mode: Mode, stream: bool) -> Result<()> {
         let cache = &*self.cache;
         let end = offset + data.len();
-        let regions = self.enter_regions(offset, end)?;
+        let change = self.enter_origin(offset, end)?;
         let origin = &*self.origin;
         let written = match data {
             Data::Bytes(bytes) => origin.device.write_at(bytes, offset),
@@ -248,7 +256,7 @@ impl CachedDevice {
         if !keep || updated.is_err() {
             self.drop_cached(offset, end);
         }
-        self.leave_regions(&regions, epoch);
+        self.leave_origin(change, epoch);
         written
     }
 
@@ -346,30 +354,32 @@ impl CachedDevice {
         }
     }
 
-    /// Announces a change of the origin: everybody who changes it comes by here. When this returns,
-    /// no durable clean record of what is changed will be believed after a crash. A cache that has
-    /// failed cannot announce anything: while it has what is nowhere else, nothing is changed.
-    pub(crate) fn enter_regions(&self, start: u64, end: u64) -> Result<Vec<RegionKey>> {
+    /// Announces a change of the origin: everybody who changes it comes by here, as the writer of the
+    /// blocks, but for write-back. When this returns, no durable clean record of what is changed will
+    /// be believed after a crash, and it is read from the origin. A cache that has failed cannot
+    /// announce anything: while it has what is nowhere else, nothing is changed; and before it is
+    /// marked as out of date, nothing that it may know a durable clean record of.
+    pub(crate) fn enter_origin(&self, start: u64, end: u64) -> Result<OriginChange> {
         let cache = &*self.cache;
         let usable = cache.lock().check_usable();
         usable.or_else(|error| self.pass_if_failed(error))?;
         let nr = self.origin.nr;
         let mut st = cache.lock();
         let shift = st.origins[usize::from(nr)].region_shift;
-        let keys: Vec<RegionKey> =
+        let regions: Vec<RegionKey> =
             (start >> shift..=(end - 1) >> shift).map(|r| RegionKey::new(nr, r as u32)).collect();
-        for key in &keys {
+        for key in &regions {
             st.regions.update(*key, |region| region.writers += 1);
         }
+        let subs = st.passing.enter(nr, start / SUB..end.div_ceil(SUB));
+        let change = OriginChange { regions, subs };
         if !cache.options.persistence {
-            return Ok(keys);
+            return Ok(change);
         }
-        if st.failed.is_some() {
-            drop(st);
-            cache.mark_untrusted();
-            return Ok(keys);
+        let keys = &change.regions;
+        if st.failed.is_none() {
+            keys.iter().for_each(|key| st.regions.want(*key));
         }
-        keys.iter().for_each(|key| st.regions.want(*key));
         let durable =
             |st: &State| keys.iter().all(|key| st.regions.intent(*key) == Intent::Durable);
         let block_bytes = u64::from(st.sb.block_bytes);
@@ -379,28 +389,33 @@ impl CachedDevice {
                 || blocks.any(|block| st.may_be_believed(BlockKey::new(nr, block))));
         drop(st);
         if !urgent {
-            return Ok(keys);
+            return Ok(change);
         }
-        let committed = cache.commit().or_else(|error| self.pass_if_failed(error));
-        if let Err(error) = committed {
-            self.leave_regions(&keys, 0);
+        let announced = cache.commit().or_else(|error| {
+            self.pass_if_failed(error)?;
+            let marked = cache.mark_untrusted();
+            if cache.options.pass_when_failed { Ok(()) } else { marked }
+        });
+        if let Err(error) = announced {
+            self.leave_origin(change, 0);
             return Err(error);
         }
         debug_assert!(cache.lock().failed.is_some() || durable(&cache.lock()));
-        Ok(keys)
+        Ok(change)
     }
 
-    /// The change has ended; it was the origin's write number `epoch`.
-    pub(crate) fn leave_regions(&self, keys: &[RegionKey], epoch: u64) {
+    /// The change has ended, and the cache is up to date; it was the origin's write number `epoch`.
+    pub(crate) fn leave_origin(&self, change: OriginChange, epoch: u64) {
         let mut st = self.cache.lock();
         let now_ms = st.now_ms;
-        for key in keys {
+        for key in &change.regions {
             st.regions.update(*key, |region| {
                 region.writers -= 1;
                 region.written = region.written.max(epoch);
                 region.written_ms = now_ms;
             });
         }
+        st.passing.leave(change.subs);
         drop(st);
         self.cache.notify();
     }

@@ -3,10 +3,10 @@
 use crate::rig::{BLOCK, Open, Rig, block, read, write};
 use crate::torture::Flaky;
 use crate::watchdog::within;
-use std::sync::Arc;
 use std::sync::atomic::{AtomicBool, AtomicU64, Ordering::SeqCst};
+use std::sync::{Arc, Mutex};
 use std::time::Duration;
-use weft_block::{BlockDevice, ExtentKind, Fault, MemoryDevice, Request, Rng, Rule};
+use weft_block::{BlockDevice, ExtentKind, Fault, Geometry, MemoryDevice, Request, Rng, Rule};
 use weft_cache::{
     AttachOptions, Cache, CachedDevice, CreateOptions, Error, Mode, OpenOptions, OriginId,
 };
@@ -371,5 +371,113 @@ fn holes_are_known_through_a_cache() {
         assert_eq!((before.len_bytes, before.kind), (100 * BLOCK as u64, ExtentKind::Hole));
         cache.detach(&device).unwrap();
         assert!(kind(99) == ExtentKind::Hole && kind(100) == ExtentKind::Data, "{mode}");
+    }
+}
+
+/// What is forgotten of an origin is taken out of the cache behind, and its number is another's only
+/// then. Whoever attaches faster than that waits for it.
+#[test]
+fn origins_come_and_go_faster_than_they_are_forgotten() {
+    let disk: Arc<dyn BlockDevice> = Arc::new(MemoryDevice::new(32 << 20));
+    Cache::create(&*disk, &CreateOptions::default()).unwrap();
+    let cache = Cache::open(disk, OpenOptions::default()).unwrap();
+    let attach = AttachOptions { mode: Mode::WriteBack, add: true, ..AttachOptions::default() };
+    for number in 0..64 {
+        let origin: Arc<dyn BlockDevice> = Arc::new(MemoryDevice::new(1 << 20));
+        let id =
+            OriginId { len_bytes: 1 << 20, label: format!("o{number}"), ..OriginId::default() };
+        let device = cache.attach(origin, &id, &attach).unwrap_or_else(|e| panic!("{number}: {e}"));
+        write(&*device, number, 1).unwrap();
+        cache.detach(&device).unwrap();
+    }
+    // None of them is forgotten while it is attached.
+    for number in 0..16 {
+        let origin: Arc<dyn BlockDevice> = Arc::new(MemoryDevice::new(1 << 20));
+        let id =
+            OriginId { len_bytes: 1 << 20, label: format!("p{number}"), ..OriginId::default() };
+        cache.attach(origin, &id, &attach).unwrap_or_else(|e| panic!("{number}: {e}"));
+    }
+    let one_more: Arc<dyn BlockDevice> = Arc::new(MemoryDevice::new(1 << 20));
+    let id = OriginId { len_bytes: 1 << 20, label: "q".into(), ..OriginId::default() };
+    assert!(matches!(cache.attach(one_more, &id, &attach), Err(Error::Invalid(_))));
+}
+
+/// A disk that does something once, as soon as it has a certain block.
+struct Once {
+    inner: MemoryDevice,
+    on: Vec<u8>,
+    then: Mutex<Option<Box<dyn FnOnce() + Send>>>,
+}
+
+impl Once {
+    fn new(len_bytes: u64, on: Vec<u8>) -> Arc<Self> {
+        Arc::new(Self { inner: MemoryDevice::new(len_bytes), on, then: Mutex::default() })
+    }
+}
+
+impl BlockDevice for Once {
+    fn geometry(&self) -> Geometry {
+        self.inner.geometry()
+    }
+    fn read_at(&self, buf: &mut [u8], offset: u64) -> weft_block::Result<()> {
+        self.inner.read_at(buf, offset)
+    }
+    fn write_at(&self, buf: &[u8], offset: u64) -> weft_block::Result<()> {
+        self.inner.write_at(buf, offset)?;
+        let then = if buf == self.on { self.then.lock().unwrap().take() } else { None };
+        if let Some(then) = then {
+            then();
+        }
+        Ok(())
+    }
+    fn flush(&self) -> weft_block::Result<()> {
+        self.inner.flush()
+    }
+}
+
+/// While a write is under way, the cache and the origin differ: one has the new version and the
+/// other has the old one. Whoever has read the new one never gets the old one again, whichever mode
+/// there is by then.
+#[test]
+fn a_version_that_was_read_is_not_taken_back_by_a_change_of_mode() {
+    for mode in Mode::ALL {
+        for before in Mode::ALL {
+            let (old, new) = (block(7, 1), block(7, 2));
+            let (disk, origin) = (Once::new(1 << 20, new.clone()), Once::new(1 << 20, new.clone()));
+            Cache::create(&*disk, &CreateOptions::default()).unwrap();
+            origin.write_at(&old, 7 * BLOCK as u64).unwrap();
+            let options = OpenOptions { background: false, ..OpenOptions::default() };
+            let cache = Cache::open(disk.clone(), options).unwrap();
+            let id = OriginId { len_bytes: 1 << 20, label: "o".into(), ..OriginId::default() };
+            let attach = AttachOptions { mode: before, ..AttachOptions::default() };
+            let device = cache.attach(origin.clone(), &id, &attach).unwrap();
+            assert!(read(&*device, 7).unwrap() == old);
+            device.set_mode(mode).unwrap();
+
+            let seen: Arc<Mutex<Vec<u64>>> = Arc::default();
+            for once in [&disk, &origin] {
+                let (reader, seen, new) = (Arc::clone(&device), Arc::clone(&seen), new.clone());
+                *once.then.lock().unwrap() = Some(Box::new(move || {
+                    for mode in Mode::ALL.into_iter().chain(Mode::ALL) {
+                        // Not of a write that is not done.
+                        reader.set_mode(mode).unwrap();
+                        let got = read(&*reader, 7).unwrap();
+                        seen.lock().unwrap().push(if got == new { 2 } else { 1 });
+                    }
+                }));
+            }
+            write(&*device, 7, 2).unwrap();
+            seen.lock().unwrap().push(if read(&*device, 7).unwrap() == new { 2 } else { 1 });
+            let seen = seen.lock().unwrap();
+            assert!(
+                seen.len() > 2 * Mode::ALL.len(),
+                "{mode} after {before}: nobody read meanwhile"
+            );
+            assert!(seen.is_sorted() && seen.ends_with(&[2]), "{mode} after {before}: {seen:?}");
+            for once in [&disk, &origin] {
+                once.then.lock().unwrap().take();
+            }
+            cache.detach(&device).unwrap();
+        }
     }
 }

@@ -209,6 +209,49 @@ fn a_flush_after_each_write_of_many_threads_fits_any_log() {
     }
 }
 
+/// A cache device that has refused writes for a while may be back when the cache is opened again. It
+/// has no old block then, whether or not it could be marked as out of date; unless writes were told to
+/// pass all the same.
+#[test]
+fn a_failed_cache_that_comes_back_has_nothing_old() {
+    for (name, marked, pass) in
+        [("marked", true, false), ("not marked", false, false), ("passed", false, true)]
+    {
+        let disk = Arc::new(FaultDevice::new(MemoryDevice::new(8 << 20)));
+        Cache::create(&*disk, &CreateOptions::default()).unwrap();
+        let origin = Arc::new(MemoryDevice::new(8 << 20));
+        for number in 0..2048 {
+            write(&*origin, number, 9).unwrap();
+        }
+        let id = OriginId { len_bytes: 8 << 20, label: "o".into(), ..OriginId::default() };
+        let attach = AttachOptions { samples: 0, ..AttachOptions::default() };
+        let options =
+            OpenOptions { background: false, pass_when_failed: pass, ..OpenOptions::default() };
+        let cache = Cache::open(disk.clone(), options.clone()).unwrap();
+        let device = cache.attach(origin.clone(), &id, &attach).unwrap();
+        for number in 0..512 {
+            read(&*device, number).unwrap();
+        }
+        cache.checkpoint_always().unwrap();
+        let fault = Rule::every(Request::Write, Fault::EIO);
+        disk.add(if marked { Rule { times: Some(1), ..fault } } else { fault });
+        let expected = if marked || pass { 1 } else { 9 };
+        for number in 256..768 {
+            let written = write(&*device, number, 1);
+            let must = number >= 512 || expected == 1;
+            assert_eq!(written.is_ok(), must, "{name}: block {number}: {written:?}");
+            let version = if must { 1 } else { 9 };
+            assert!(read(&*device, number).unwrap() == block(number, version), "{name}: {number}");
+        }
+        drop((cache, device));
+        disk.clear();
+        let cache = Cache::open(disk, options).unwrap();
+        let device = cache.attach(origin.clone(), &id, &attach).unwrap();
+        let old = (0..2048).filter(|n| read(&*device, *n).unwrap() != read(&*origin, *n).unwrap());
+        assert!(pass || old.count() == 0, "{name}: old blocks are served");
+    }
+}
+
 /// What only a cache that has failed knows of must not be changed behind its back.
 #[test]
 fn a_failed_cache_with_dirty_data_lets_nobody_change_the_origin() {

@@ -51,6 +51,11 @@ pub const SETTINGS: &[(&str, &str, &str)] = &[
         "how long a write waits for room while the source takes no dirty data [30000]",
     ),
     (
+        "pass-when-failed",
+        "yes|no",
+        "no: writes to what a failed cache may hold fail if it cannot be marked as out of date [yes]",
+    ),
+    (
         "intent-idle-ms",
         "MILLISECONDS",
         "how long a region is left alone before its intent is cleared [5000]",
@@ -107,6 +112,7 @@ impl Settings {
             "readahead" => open.readahead_bytes = parse_size(value)?,
             "writeback-requests" => open.writeback_requests = value.parse().map_err(|_| bad())?,
             "full-wait-ms" => open.full_wait_ms = number()?,
+            "pass-when-failed" => open.pass_when_failed = yes()?,
             "retry-max-ms" => open.retry_max_ms = number()?,
             "samples" => self.attach.samples = value.parse().map_err(|_| bad())?,
             "sequential" => open.admission.sequential = value.parse().map_err(|_| bad())?,
