@@ -122,13 +122,13 @@ impl CachedDevice {
                 return change(at, end - at).map_err(|e| self.origin.failed(cache, e));
             };
             drop(st);
-            let changed = self.enter_origin(at, to).and_then(|change_of_origin| {
+            let changed = self.enter_origin(at, to).and_then(|announced| {
                 let changed = change(at, to - at).map_err(|e| self.origin.failed(cache, e));
                 let epoch = self.origin.count_write();
                 if changed.is_ok() {
                     self.drop_cached(at, to);
                 }
-                self.leave_origin(change_of_origin, epoch);
+                self.leave_origin(&announced, epoch);
                 changed
             });
             cache.leave_writer(id);

@@ -589,11 +589,15 @@ impl Cache {
             let first = block * per_block;
             let mut mask = 0_u16;
             let slot = st.lookup(key);
-            let valid = slot.map_or(0, |slot| st.slots.masks(slot).valid);
+            // What a durable record calls dirty stays until a later one is durable, valid or not.
+            let taken = slot.map_or(0, |slot| {
+                let masks = st.slots.masks(slot);
+                masks.valid | masks.held
+            });
             let Some(fill) = st.fills.get(id) else { return Ok(()) };
             for sub in first.max(subs.start)..(first + per_block).min(subs.end) {
                 let bit = sub - first;
-                if !fill.cancelled(sub) && valid >> bit & 1 == 0 {
+                if !fill.cancelled(sub) && taken >> bit & 1 == 0 {
                     mask |= 1 << bit;
                 }
             }

@@ -256,7 +256,7 @@ impl CachedDevice {
         if !keep || updated.is_err() {
             self.drop_cached(offset, end);
         }
-        self.leave_origin(change, epoch);
+        self.leave_origin(&change, epoch);
         written
     }
 
@@ -397,7 +397,7 @@ impl CachedDevice {
             if cache.options.pass_when_failed { Ok(()) } else { marked }
         });
         if let Err(error) = announced {
-            self.leave_origin(change, 0);
+            self.leave_origin(&change, 0);
             return Err(error);
         }
         debug_assert!(cache.lock().failed.is_some() || durable(&cache.lock()));
@@ -405,7 +405,7 @@ impl CachedDevice {
     }
 
     /// The change has ended, and the cache is up to date; it was the origin's write number `epoch`.
-    pub(crate) fn leave_origin(&self, change: OriginChange, epoch: u64) {
+    pub(crate) fn leave_origin(&self, change: &OriginChange, epoch: u64) {
         let mut st = self.cache.lock();
         let now_ms = st.now_ms;
         for key in &change.regions {

@@ -466,4 +466,48 @@ mod tests {
     fn a_block_that_is_zeroed_while_it_is_written_back_stays_dirty() {
         changed_on_the_way(|cached| cached.write_zeroes(8192, 4096).unwrap(), 0);
     }
+
+    /// A block was written back, and a write that passed the cache took one of its sub-blocks out; no
+    /// record says so yet. The one that calls the sub-block dirty counts until the next commit: what
+    /// it names is not overwritten by a fill.
+    #[test]
+    fn a_fill_overwrites_nothing_that_a_durable_record_calls_dirty() {
+        let (disk, origin) = (Hooked::new(2 << 20), Hooked::new(ORIGIN_BYTES));
+        let create = CreateOptions { block_bytes: 65536, ..CreateOptions::default() };
+        Cache::create(&*disk, &create).unwrap();
+        let id = OriginId { len_bytes: ORIGIN_BYTES, label: "o".to_owned(), ..OriginId::default() };
+        let attach = AttachOptions { mode: Mode::WriteThrough, ..AttachOptions::default() };
+        let open = |disk: &Arc<Hooked>| {
+            let options = OpenOptions { background: false, ..OpenOptions::default() };
+            let cache = Cache::open(Arc::clone(disk) as Arc<dyn BlockDevice>, options).unwrap();
+            cache.attach(Arc::clone(&origin) as Arc<dyn BlockDevice>, &id, &attach).unwrap()
+        };
+        let cut = |disk: &Hooked| {
+            let copy = Hooked::new(2 << 20);
+            let mut bytes = vec![0; 2 << 20];
+            disk.inner.read_at(&mut bytes, 0).unwrap();
+            copy.inner.write_at(&bytes, 0).unwrap();
+            let mut seen = [9; 4096];
+            open(&copy).read_at(&mut seen, 3 * 4096).map(|()| seen[0])
+        };
+        let cached = open(&disk);
+        let (cache, mut seen) = (cached.cache(), [9; 4096]);
+        // The region has an intent from here on: no later write need be announced.
+        cached.read_at(&mut seen, 8 << 16).unwrap();
+        cached.write_at(&[7; 4096], 8 << 16).unwrap();
+        cached.set_mode(Mode::WriteBack).unwrap();
+        cached.write_at(&[1; 8192], 3 * 4096).unwrap();
+        cached.flush().unwrap();
+        assert!(cache.write_back(super::Which::All(None)).unwrap() > 0);
+        // As by somebody who changes the mode, and has not come to the commit yet.
+        cached.origin.set_mode(Mode::WriteInvalidate);
+        cached.write_at(&[2; 4096], 3 * 4096).unwrap();
+        cached.origin.set_mode(Mode::WriteBack);
+        cached.read_at(&mut seen, 3 * 4096).unwrap();
+        assert_eq!(seen, [2; 4096]);
+        let left = cut(&disk).expect("what was not flushed may be old or new, but not damaged");
+        assert!((1..=2).contains(&left), "{left}");
+        cached.flush().unwrap();
+        assert_eq!(cut(&disk).unwrap(), 2, "it was flushed");
+    }
 }
