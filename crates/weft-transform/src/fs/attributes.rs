@@ -131,14 +131,18 @@ impl TransformFs {
         if !stays_plain {
             self.wait_not_past(node.ino);
         }
-        let result = self.with(node, |file, around| {
-            if !stays_plain {
-                self.check_not_past(node.ino)?;
-            }
-            file.attach(around, attached.clone())?;
-            let ino = locked(around.place).ino;
-            self.ground.below.setxattr(ino, NETWORK_ATTRIBUTE, text.as_bytes(), how)
+        let linking = locked(&self.linking);
+        let result = self.check_circle(node, &attached).and_then(|()| {
+            self.with(node, |file, around| {
+                if !stays_plain {
+                    self.check_not_past(node.ino)?;
+                }
+                file.attach(around, attached.clone())?;
+                let ino = locked(around.place).ino;
+                self.ground.below.setxattr(ino, NETWORK_ATTRIBUTE, text.as_bytes(), how)
+            })
         });
+        drop(linking);
         self.let_go(if result.is_ok() { &old } else { &attached });
         self.reattached(node);
         result

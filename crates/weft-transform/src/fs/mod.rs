@@ -126,6 +126,10 @@ pub struct TransformFs {
     next_handle: AtomicU64,
     /// Where changes are announced that nobody asked for.
     sink: Mutex<Option<Arc<dyn Invalidate>>>,
+    /// Held while a view is attached to a file that others know already.
+    linking: Mutex<()>,
+    /// How often a link was found to lead elsewhere than before.
+    link_changes: AtomicU64,
     own: Option<Own>,
     trees: Mutex<Trees>,
 }
@@ -182,6 +186,8 @@ impl TransformFs {
             handles: Mutex::default(),
             next_handle: AtomicU64::new(1),
             sink: Mutex::default(),
+            linking: Mutex::default(),
+            link_changes: AtomicU64::new(0),
             own,
             trees: Mutex::default(),
         };
@@ -221,7 +227,8 @@ impl TransformFs {
 
     /// The attributes, and whether the size is known.
     fn attr_and_size(&self, node: &Node) -> Result<(Attr, bool)> {
-        self.look_again_below(node)?;
+        self.look_again(node)?;
+        node.told.store(Self::led_elsewhere(node), Ordering::Release);
         self.ground.attr(node)
     }
 

@@ -32,6 +32,11 @@ pub(super) struct Node {
     pub(super) snapshot: Mutex<Option<Snapshot>>,
     /// Shared by a file and its views.
     pub(super) vouched: Arc<Mutex<Vouched>>,
+    /// The last change, of all in the file system, in which this link was found to lead elsewhere than
+    /// before, or to be reached by others.
+    pub(super) led_elsewhere: AtomicU64,
+    /// The last such change behind this file when the kernel was told of its permissions.
+    pub(super) told: AtomicU64,
     /// Descriptors by which the kernel writes it past this file system.
     pub(super) written_past: AtomicU64,
     /// References and open handles.
@@ -174,6 +179,8 @@ impl Nodes {
             view: None,
             snapshot: Mutex::default(),
             vouched: Arc::default(),
+            led_elsewhere: AtomicU64::new(0),
+            told: AtomicU64::new(0),
             written_past: AtomicU64::new(0),
             uses: AtomicU64::new(1),
         });
@@ -217,6 +224,8 @@ impl Nodes {
             view: Some(name.to_vec()),
             snapshot: Mutex::default(),
             vouched: base.vouched.clone(),
+            led_elsewhere: AtomicU64::new(0),
+            told: AtomicU64::new(0),
             written_past: AtomicU64::new(0),
             uses: AtomicU64::new(1),
         });

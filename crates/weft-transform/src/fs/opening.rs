@@ -34,7 +34,8 @@ impl TransformFs {
             return self.shown_open(ino, flags);
         }
         let node = self.node(ino)?;
-        if self.look_again_below(&node)? || self.look_again(&node)? {
+        self.look_again(&node)?;
+        if Self::who_has_it_must_ask_again(&node) {
             // The kernel has let in who might read what it led to before. Who asks by name asks again.
             return Err(Error::Stale(ino.0));
         }

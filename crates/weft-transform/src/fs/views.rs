@@ -20,6 +20,7 @@
 
 use std::cell::Cell;
 use std::sync::Arc;
+use std::sync::atomic::Ordering;
 use std::time::Instant;
 
 use weft_vfs::{Attr, Entry, Error, FileKind, FileSystem, Handle, Ino, Result};
@@ -190,33 +191,34 @@ impl TransformFs {
         Ok((self.node(at)?, way))
     }
 
-    /// Looks again where a link leads, on which a view may be made. Whether it leads elsewhere.
-    pub(super) fn look_again_below(&self, node: &Node) -> Result<bool> {
-        let view = locked(&node.file).view().cloned();
-        match view {
-            Some(view) if node.view.is_some() => self.look_again_below(&view.base),
-            Some(_) => self.look_again(node),
-            None => Ok(false),
-        }
-    }
-
-    /// A link may lead elsewhere by now, or at last somewhere: looks again where its base is. Whether
-    /// it leads to something else than before, or may be reached by others: then who was let in by
-    /// what was shown before must ask again. (A link to nothing has a mode of its own.)
+    /// Looks again where the link leads that a node is, or is a view of. A link may lead elsewhere by
+    /// now, or at last somewhere.
     ///
     /// The kernel is not told: it throws attributes away that it gets after such a notice and asked for
     /// before, and goes by the permissions that it knew. What it has of the content goes when the link
     /// is opened next.
-    pub(super) fn look_again(&self, node: &Node) -> Result<bool> {
+    pub(super) fn look_again(&self, node: &Node) -> Result<()> {
+        if node.view.is_some() {
+            let view = locked(&node.file).view().cloned();
+            return view.map_or(Ok(()), |view| self.look_again(&view.base));
+        }
         let may_differ = {
             let file = locked(&node.file);
             file.is_view() || matches!(file.attached, Attached::Unusable(_))
         };
-        if node.view.is_some() || !may_differ {
-            return Ok(false);
+        if !may_differ {
+            return Ok(());
         }
         let path = locked(&node.path).clone();
         let fresh = self.decide(node.below(), &path, false);
+        let linking = locked(&self.linking);
+        let fresh = match self.check_circle(node, &fresh) {
+            Ok(()) => fresh,
+            Err(e) => {
+                self.let_go(&fresh);
+                Attached::Unusable(Arc::new(e))
+            }
+        };
         let mut file = locked(&node.file);
         if let (Some(old), Attached::View(new)) = (file.view(), &fresh)
             && Arc::ptr_eq(&old.base, &new.base)
@@ -224,16 +226,57 @@ impl TransformFs {
             && old.reach == new.reach
         {
             drop(file);
+            drop(linking);
             self.let_go(&fresh);
-            return Ok(false);
+            return Ok(());
         }
         let is_usable = !matches!(fresh, Attached::Unusable(_));
         let leads_somewhere = matches!(fresh, Attached::View(_));
         let old = file.replace(fresh);
         drop(file);
+        drop(linking);
         let led_somewhere = matches!(old, Attached::View(_));
         self.let_go(&old);
-        Ok(is_usable && (led_somewhere || leads_somewhere))
+        if is_usable && (led_somewhere || leads_somewhere) {
+            let change = self.link_changes.fetch_add(1, Ordering::AcqRel) + 1;
+            node.led_elsewhere.fetch_max(change, Ordering::AcqRel);
+        }
+        Ok(())
+    }
+
+    /// The last change of where the links behind a node lead. Who was let in by what was shown before
+    /// must ask again: until the kernel is told of the permissions anew, or has asked to open the node
+    /// once ([`Self::who_has_it_must_ask_again`]). (A link to nothing has a mode of its own.)
+    pub(super) fn led_elsewhere(node: &Node) -> u64 {
+        let view = locked(&node.file).view().cloned();
+        let behind = view.map_or(0, |view| Self::led_elsewhere(&view.base));
+        behind.max(node.led_elsewhere.load(Ordering::Acquire))
+    }
+
+    /// Whether the kernel goes by permissions that count no more. It is told so once.
+    pub(super) fn who_has_it_must_ask_again(node: &Node) -> bool {
+        let now = Self::led_elsewhere(node);
+        node.told.swap(now, Ordering::AcqRel) != now
+    }
+
+    /// Whether `node` may get this: what is made from itself would lock it and wait for it. Whoever
+    /// attaches a view to a file that others know already holds `linking` from here until it is
+    /// attached, and takes the locks of files under it, never the other way round.
+    ///
+    /// # Errors
+    /// [`Error::SymlinkLoop`].
+    pub(super) fn check_circle(&self, node: &Node, attached: &Attached) -> Result<()> {
+        let mut next = match attached {
+            Attached::View(view) => Some(Arc::clone(&view.base)),
+            _ => None,
+        };
+        while let Some(base) = next {
+            if std::ptr::eq(&*base, node) {
+                return Err(Error::SymlinkLoop);
+            }
+            next = locked(&base.file).view().map(|view| Arc::clone(&view.base));
+        }
+        Ok(())
     }
 
     /// Gives back the use that a view has of its base.
