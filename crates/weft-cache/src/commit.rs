@@ -175,6 +175,7 @@ impl Cache {
             if masks.dirty | masks.held != 0 {
                 gathered.dirty |= masks.dirty != 0;
                 gathered.holds.push((slot, masks.dirty));
+                st.held_before.push((slot, masks.held));
                 st.set_masks(slot, Masks { held: masks.held | masks.dirty, ..masks });
             }
         }
@@ -213,6 +214,7 @@ impl Cache {
         if first {
             tracing::error!(%error, dirty_bytes = st.dirty_bytes(), "the cache device has failed");
             st.failed = Some(error.to_string());
+            st.let_go_of_failed_batch();
         }
         st.commit_running = false;
         drop(st);
@@ -276,6 +278,7 @@ impl State {
     /// Lets go of what was held for records that a batch has superseded.
     pub(crate) fn batch_is_durable(&mut self, gathered: &Gathered) {
         self.commit_running = false;
+        self.held_before.clear();
         for (slot, held) in &gathered.holds {
             let masks = self.slots.masks(*slot);
             self.set_masks(*slot, Masks { held: *held, ..masks });
@@ -283,6 +286,16 @@ impl State {
         self.regions.advance(&gathered.intents, Intent::Committing, Intent::Durable);
         self.removed_committing.clear();
         self.sweep_limbo();
+    }
+
+    /// The cache device has failed: what a batch would have called dirty, and nothing durable does, is
+    /// not held, so that nobody writes it back. After a crash, the block that it replaced would be
+    /// believed to be clean.
+    fn let_go_of_failed_batch(&mut self) {
+        for (slot, before) in std::mem::take(&mut self.held_before) {
+            let masks = self.slots.masks(slot);
+            self.set_masks(slot, Masks { held: masks.held & before, ..masks });
+        }
     }
 
     /// A closed cache may still commit: closing does.

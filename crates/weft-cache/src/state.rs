@@ -116,6 +116,8 @@ pub(crate) struct State {
     pub(crate) loading: Option<Loading>,
     pub(crate) dirty_subs: u64,
     pub(crate) held_slots: u64,
+    /// Slots of the commit in progress, each with what was held of it for durable records before.
+    pub(crate) held_before: Vec<(u32, u16)>,
     /// Writes to dirty sub-blocks in place, in progress.
     pub(crate) in_place: u32,
     /// A commit waits for these, and no new ones may begin.
@@ -206,6 +208,7 @@ impl State {
             loading: None,
             dirty_subs: 0,
             held_slots: 0,
+            held_before: Vec::new(),
             in_place: 0,
             gathering: false,
             sb,

@@ -375,6 +375,34 @@ fn a_cache_device_that_fails_with_dirty_data_stops_clearly_and_keeps_what_was_fl
     }
 }
 
+/// A commit failed with the cache device: nothing durable calls what it was about dirty, only clean as
+/// it was before. The origin does not get it then, also if somebody asks for that.
+#[test]
+fn what_a_failed_commit_would_have_called_dirty_is_not_written_back() {
+    for on in [Request::Write, Request::Flush] {
+        let rig = Rig::new(Mode::WriteBack, 8 << 20, 128);
+        let open = rig.open();
+        for number in 0..64 {
+            read(&*open.device, number).unwrap();
+        }
+        open.cache.checkpoint_always().unwrap();
+        for number in 0..64 {
+            write(&*open.device, number, 1).unwrap();
+        }
+        rig.cache_disk.add(Rule::every(on, Fault::EIO));
+        assert!(open.device.flush().is_err(), "{on:?}");
+        assert!(open.cache.write_back_all().is_err(), "{on:?}");
+        rig.cut(open);
+        rig.cache_disk.clear();
+        let open = rig.open();
+        for number in 0..64 {
+            let got = read(&*open.device, number).unwrap();
+            open.cache.write_back_all().unwrap();
+            assert!(got == rig.origin_block(number), "{on:?}: block {number} is stale");
+        }
+    }
+}
+
 /// A flush that failed is not made good by the next one unless that one did the work.
 #[test]
 fn a_failed_flush_of_the_cache_is_told_and_the_next_one_is_honest() {
