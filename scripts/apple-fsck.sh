@@ -1,10 +1,10 @@
 #!/usr/bin/env bash
 # Runs Apple's checker over the HFS images in a directory: scripts/apple-fsck.sh DIR
 #
-# fsck_hfs builds on Linux from the branch "linux" of https://github.com/glaubitz/hfs (clang, with
-# libblocksruntime-dev and libbsd-dev: make -C fsck_hfs). It is looked for in $PATH and in
-# WEFT_FSCK_HFS. It asks for a block device, so images are attached to loop devices, read-only: that
-# takes root. Exits with 1 if it finds anything wrong, with 77 if it is not at hand.
+# fsck_hfs builds on Linux from the branch "linux" of https://github.com/glaubitz/hfs ("make CC=clang"
+# there, with libblocksruntime-dev, libbsd-dev and, for newfs_hfs beside it, libssl-dev). It is looked
+# for in $PATH and in WEFT_FSCK_HFS. It asks for a block device, so images are attached to loop devices,
+# read-only: that takes root. Exits with 1 if it finds anything wrong, with 77 if it is not at hand.
 set -euo pipefail
 
 if [ $# -ne 1 ] || [ ! -d "$1" ]; then
