@@ -7,7 +7,7 @@
 #
 # NBD_SOURCE is a source tree of nbd (https://github.com/NetworkBlockDevice/nbd); without one, the
 # source package is asked for with apt-get source, which needs a deb-src line. It is built outside of
-# the tree (autoconf, automake, bison, flex and libglib2.0-dev). WEFT names the weft to test;
+# the tree (autoconf, autoconf-archive, automake, bison, flex and libglib2.0-dev). WEFT names the weft to test;
 # without it, one is built.
 set -euo pipefail
 root="$(cd "$(dirname "$0")/.." && pwd)"
