@@ -173,6 +173,8 @@ fn what_failed_once_holds() {
     campaign(Family::parse("failing-mixed").unwrap(), 7_000_037..7_000_038, 2);
     // What was lost is not there again because a discard of it, which did nothing, was flushed.
     campaign(Family::parse("failing-mixed").unwrap(), 7_100_025..7_100_026, 2);
+    // Nor is what write-back had lost, once a discard has taken it from the cache.
+    campaign(Family::parse("failing-mixed").unwrap(), 5055..5056, 2);
 }
 
 /// How long one case may take, far beyond what it needs on a busy machine: longer is a hang.

@@ -37,6 +37,9 @@ struct Sector {
     /// It was written since it was lost: the next good flush makes that durable. A discard may do
     /// nothing, so it does not count.
     rewritten: bool,
+    /// The origin may have lost it although the cache has it: a discard takes that from the cache, and
+    /// what the origin shows then lasts until the power goes.
+    lost_below: bool,
 }
 
 /// The expectations for several origins. Cheap to clone.
@@ -108,6 +111,7 @@ impl Oracle {
             ever: zero,
             hidden: false,
             rewritten: false,
+            lost_below: false,
         });
         let origin = |len: &u64| vec![Arc::clone(&sector); (*len as usize).div_ceil(SECTOR)];
         Self { origins: lens_bytes.iter().map(origin).collect() }
@@ -182,6 +186,10 @@ impl Oracle {
         for (number, ..) in sectors(offset, len) {
             let sector = self.sector(origin, number);
             sector.now = sector.ever.clone();
+            if sector.lost_below {
+                sector.hidden = true;
+                sector.rewritten = false;
+            }
         }
     }
 
@@ -211,6 +219,11 @@ impl Oracle {
     /// power goes, and no good flush changes it.
     pub fn flush_failed(&mut self, origin: usize, hidden: bool) -> bool {
         let mut any = false;
+        if hidden {
+            for sector in self.origins[origin].iter_mut().filter(|s| !s.lost_below) {
+                Arc::make_mut(sector).lost_below = true;
+            }
+        }
         for sector in self.origins[origin].iter_mut().filter(|s| !s.since.is_empty()) {
             any = true;
             let sector = Arc::make_mut(sector);
@@ -230,9 +243,12 @@ impl Oracle {
 
     /// An origin was opened anew: what it has lost shows.
     pub fn reopened(&mut self, origin: usize) {
-        for sector in self.origins[origin].iter_mut().filter(|s| s.hidden) {
+        for sector in self.origins[origin].iter_mut().filter(|s| s.hidden || s.lost_below) {
             let sector = Arc::make_mut(sector);
-            sector.hidden = false;
+            sector.lost_below = false;
+            if !std::mem::take(&mut sector.hidden) {
+                continue;
+            }
             sector.now = sector.durable.clone();
             let since = std::mem::take(&mut sector.since);
             join(&mut sector.now, &since);
@@ -243,6 +259,9 @@ impl Oracle {
     /// The power went, or the process died. `settled`: no disk holds anything volatile any more.
     pub fn after_cut(&mut self, settled: bool) {
         for sector in self.origins.iter_mut().flatten() {
+            if sector.lost_below {
+                Arc::make_mut(sector).lost_below = false;
+            }
             if !sector.hidden && sector.since.is_empty() && sector.now.len() == sector.durable.len()
             {
                 continue;
