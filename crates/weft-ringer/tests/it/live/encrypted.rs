@@ -359,9 +359,10 @@ fn holes_stay_holes_and_blocks_of_all_sizes_are_cut() {
         a.sync().expect("durable");
         // What is stored is longer by the same for each block.
         let dir = cell.path("a").join("own").join(format!("{:016x}", file.0));
-        let lens =
-            files_below(&dir).into_iter().map(|f| std::fs::metadata(f).expect("there").len());
-        assert!(lens.max() <= Some(block + 76), "{block_bytes}");
+        // A version that nobody needs any more goes meanwhile.
+        let lens = files_below(&dir).into_iter().filter_map(|f| std::fs::metadata(f).ok());
+        let longest = lens.map(|file| file.len()).max();
+        assert!(longest.is_some_and(|len| len <= block + 76), "{block_bytes}");
     }
 }
 
