@@ -74,7 +74,7 @@ pub enum Error {
         /// Which limit.
         what: String,
     },
-    /// A frame too long to be held in memory: the file can be read from its beginning only.
+    /// A frame too long to be held in memory: it is decoded as a stream, and not written.
     #[error(
         "stage {stage}: a frame of more than {max_bytes} bytes at byte {offset}: to be read at any place, it must be written again with shorter ones"
     )]

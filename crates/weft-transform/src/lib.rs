@@ -45,8 +45,8 @@ pub use fs::{
 pub use keys::{KEY_BYTES, Key, KeyRing};
 pub use meter::Meters;
 pub use model::{
-    Access, ByteMap, Declares, Direction, Frame, FrameCodec, OnError, STEP_BYTES, Seal, Sealer,
-    Shape, SizeRule, Stream, StreamCodec, Transform, Write,
+    Access, ByteMap, Declares, Direction, Frame, FrameCodec, OnError, Point, STEP_BYTES, Seal,
+    Sealer, Shape, SizeRule, Stream, StreamCodec, Transform, Write,
 };
 pub use network::{Io, Layer, Need, Network, Reason, Refusal};
 pub use outputs::OutputCache;

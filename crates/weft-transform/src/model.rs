@@ -350,6 +350,30 @@ pub trait Stream: Send {
     /// # Errors
     /// As [`push`](Self::push); also an input that ends too early.
     fn finish(&mut self, out: &mut Vec<u8>) -> Result<bool>;
+
+    /// Asks for places where a pass can begin again: from now on [`push`](Self::push) also returns,
+    /// with input left, at the first such place that is at least `every` bytes of output behind the
+    /// one before. By default there are none.
+    fn offer_points(&mut self, every: u64) {
+        let _ = every;
+    }
+
+    /// The place where the pass stands, if `push` has just returned for it.
+    fn point(&self) -> Option<Box<dyn Point>> {
+        None
+    }
+}
+
+/// A place in a pass where another can begin, given the input from there on.
+pub trait Point: Send {
+    /// How much memory it takes, in bytes.
+    fn held_bytes(&self) -> usize;
+
+    /// A pass from there on, as if it had come there from the beginning.
+    ///
+    /// # Errors
+    /// No memory for it.
+    fn resume(&self) -> Result<Box<dyn Stream>>;
 }
 
 /// The error of a stage that has no inverse.

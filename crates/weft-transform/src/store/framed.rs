@@ -116,7 +116,7 @@ impl FramedFile {
     ///
     /// # Errors
     /// [`Error::Corrupt`] if it is not of the stage's format, [`Error::Limit`] if it would
-    /// expand too far, [`Error::LongFrame`] if it can be read from the beginning only.
+    /// expand too far, [`Error::LongFrame`] if it has to be decoded as a stream.
     pub fn open(stage: Arc<dyn Transform>, home: Home) -> Result<Self> {
         Self::try_open(stage, home).map_err(|refused| refused.1)
     }

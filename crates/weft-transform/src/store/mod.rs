@@ -7,6 +7,7 @@
 //! What was written is visible to reads at once and becomes durable, all of it or none, with
 //! [`Store::commit`] (but for stages in place on a plain file, whose writes go straight down).
 
+mod checked;
 mod framed;
 mod home;
 mod in_place;

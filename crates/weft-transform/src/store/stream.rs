@@ -3,8 +3,15 @@
 //!
 //! A decoder whose checksum stands at the end of a long frame would show bytes before it has seen
 //! that. So such a file is *proven* before anything of it is shown: decoded once to its end, with a
-//! hash kept of each piece of the output. A later pass shows a piece when it has that hash.
+//! hash kept of each piece of the output, and places where the stage can begin again, if it has any
+//! ([`super::checked`]). A later pass begins at the place before what is read, and shows a piece when
+//! it has that hash. Both are of one opening of the file: when what is stored changes, it is opened
+//! anew, and what has changed without that being known has another hash.
 
+#[cfg(test)]
+mod tests;
+
+use super::checked::{Checked, Checking, PIECE_BYTES, PLACE_BYTES, PLACES_MAX_BYTES, Pieces};
 use super::{Limits, Store};
 use crate::exec::BLOCK_BYTES;
 use crate::model::no_inverse;
@@ -17,17 +24,14 @@ const WINDOW_BYTES: usize = 1 << 20;
 /// From here on it counts how many times as long an output is as what it was made of.
 const RATIO_FROM_BYTES: u64 = 64 << 20;
 
-/// A piece of the output that has a hash of its own.
-const PIECE_BYTES: usize = 1 << 20;
-
 /// What is known of the output before it is shown.
 enum Trust {
     /// The stage says at once what is wrong.
     Plain,
     /// To be proven.
     Unproven,
-    /// The hashes of all pieces.
-    Proven(Vec<blake3::Hash>),
+    /// All pieces.
+    Proven(Checked),
     /// Cannot be proven: where the stage found out, and what.
     Damaged(u64, String),
 }
@@ -41,6 +45,8 @@ pub struct StreamFile {
     /// Once the end was reached.
     len: Option<u64>,
     trust: Trust,
+    /// How far places to begin again at are apart at first, and what they may take, in bytes.
+    places: (u64, usize),
 }
 
 /// How far a pass has come.
@@ -55,48 +61,31 @@ struct Pass {
     window: Vec<u8>,
     /// How far the output may be shown, where that takes proof.
     shown: Pieces,
+    /// Of the pass that proves the file.
+    checking: Option<Checking>,
     input_ended: bool,
     ended: bool,
     /// The stage failed behind the window.
     failed: bool,
 }
 
-/// Output cut into pieces with a hash each.
-#[derive(Default)]
-struct Pieces {
-    hasher: blake3::Hasher,
-    /// Bytes in the hasher.
-    pending: usize,
-    /// Pieces that are whole.
-    count: usize,
-}
-
-impl Pieces {
-    /// Takes more output; `whole` is given the number and hash of each piece that it completes.
-    fn take(&mut self, mut out: &[u8], whole: &mut dyn FnMut(usize, blake3::Hash)) {
-        while !out.is_empty() {
-            let (now, later) = out.split_at(out.len().min(PIECE_BYTES - self.pending));
-            self.hasher.update(now);
-            self.pending += now.len();
-            out = later;
-            if self.pending == PIECE_BYTES {
-                self.finish(whole);
-            }
-        }
-    }
-
-    /// The output is at its end, or that of a piece.
-    fn finish(&mut self, whole: &mut dyn FnMut(usize, blake3::Hash)) {
-        if self.pending > 0 {
-            whole(self.count, self.hasher.finalize());
-            self.hasher.reset();
-            self.pending = 0;
-            self.count += 1;
-        }
-    }
-}
-
 impl Pass {
+    /// From the beginning on.
+    fn new(stream: Box<dyn Stream>) -> Self {
+        Self {
+            stream,
+            taken: 0,
+            input: Vec::new(),
+            start: 0,
+            window: Vec::new(),
+            shown: Pieces::default(),
+            checking: None,
+            input_ended: false,
+            ended: false,
+            failed: false,
+        }
+    }
+
     fn end(&self) -> u64 {
         self.start + self.window.len() as u64
     }
@@ -104,23 +93,20 @@ impl Pass {
     /// Where the output ends that may be shown.
     fn shown_end(&self, trust: &Trust) -> u64 {
         match trust {
-            Trust::Proven(_) => self.end() - self.shown.pending as u64,
+            Trust::Proven(_) => self.shown.whole_end(),
             _ => self.end(),
         }
     }
 
     /// Takes new output: no piece may differ from what was proven.
     fn append(&mut self, out: &mut Vec<u8>, trust: &Trust) -> Result<(), ()> {
-        if let Trust::Proven(hashes) = trust {
-            let mut same = true;
-            let check = &mut |nr: usize, hash| same &= hashes.get(nr) == Some(&hash);
-            self.shown.take(out, check);
-            if self.ended {
-                self.shown.finish(check);
-            }
-            if !same {
-                return Err(());
-            }
+        if let Trust::Proven(checked) = trust
+            && !self.shown.are_those(checked, out, self.ended)
+        {
+            return Err(());
+        }
+        if let Some(checking) = &mut self.checking {
+            checking.take(out);
         }
         self.window.append(out);
         Ok(())
@@ -143,7 +129,8 @@ impl StreamFile {
     /// `below` through the stage of `layer`.
     #[must_use]
     pub fn new(below: Box<dyn Store>, layer: Layer, limits: Limits) -> Self {
-        Self { below, layer, limits, pass: None, len: None, trust: Trust::Plain }
+        let places = (PLACE_BYTES, PLACES_MAX_BYTES);
+        Self { below, layer, limits, pass: None, len: None, trust: Trust::Plain, places }
     }
 
     /// The same through a stage whose output counts only once the stage has seen all of its input.
@@ -166,18 +153,24 @@ impl StreamFile {
         }
     }
 
-    fn fresh_pass(&self) -> Result<Pass> {
-        Ok(Pass {
-            stream: self.start()?,
-            taken: 0,
-            input: Vec::new(),
-            start: 0,
-            window: Vec::new(),
-            shown: Pieces::default(),
-            input_ended: false,
-            ended: false,
-            failed: false,
-        })
+    /// A pass that comes to byte `offset` soon.
+    fn pass_to(&self, offset: u64) -> Result<Pass> {
+        let place = match &self.trust {
+            Trust::Proven(checked) => checked.place(offset),
+            _ => None,
+        };
+        let Some(place) = place else { return Ok(Pass::new(self.start()?)) };
+        let (taken, start, shown) = (place.taken, place.output, Pieces::from(place));
+        Ok(Pass { taken, start, shown, ..Pass::new(place.point.resume()?) })
+    }
+
+    /// Whether a pass serves reads of `[offset, upto)` with less effort than a new one.
+    fn is_near(&self, pass: &Pass, offset: u64, upto: u64) -> bool {
+        let place = match &self.trust {
+            Trust::Proven(checked) => checked.place(offset).map_or(0, |place| place.output),
+            _ => 0,
+        };
+        pass.start <= offset && place <= pass.end() && !(pass.failed && pass.end() < upto)
     }
 
     /// Reads everything once, before anything is shown.
@@ -190,11 +183,12 @@ impl StreamFile {
             }
             Trust::Unproven => {}
         }
-        let mut pass = self.fresh_pass()?;
-        let (mut pieces, mut hashes) = (Pieces::default(), Vec::new());
+        let mut pass = Pass::new(self.start()?);
+        let (place_bytes, max_bytes) = self.places;
+        pass.checking = Some(Checking::new(&mut *pass.stream, place_bytes, max_bytes));
         let mut upto = 0;
         while !pass.ended {
-            upto += PIECE_BYTES as u64;
+            upto += PIECE_BYTES;
             if let Err(e) = self.advance(&mut pass, upto, upto) {
                 // What the file below has to say may be otherwise the next time.
                 if let Error::Corrupt { stage: found, offset, what } = &e
@@ -209,12 +203,12 @@ impl StreamFile {
                 let what = format!("more than {max} times as long as what is stored");
                 return Err(Error::Limit { stage, offset, what });
             }
-            pieces.take(&pass.window, &mut |_, hash| hashes.push(hash));
             pass.start = pass.end();
             pass.window.clear();
         }
-        pieces.finish(&mut |_, hash| hashes.push(hash));
-        self.trust = Trust::Proven(hashes);
+        if let Some(checking) = pass.checking {
+            self.trust = Trust::Proven(checking.finish());
+        }
         Ok(())
     }
 
@@ -222,11 +216,18 @@ impl StreamFile {
     fn advance(&mut self, pass: &mut Pass, offset: u64, upto: u64) -> Result<()> {
         while !pass.ended && pass.shown_end(&self.trust) < upto {
             if pass.input.is_empty() && !pass.input_ended {
-                pass.input.resize(BLOCK_BYTES, 0);
+                // Who reads at random wants the output up to the next place, and mostly no more.
+                let wanted = match &self.trust {
+                    Trust::Proven(checked) => checked.to_next_place(pass.taken),
+                    _ => None,
+                };
+                let wanted = wanted.and_then(|len| usize::try_from(len).ok());
+                let wanted = wanted.unwrap_or(BLOCK_BYTES).min(BLOCK_BYTES);
+                pass.input.resize(wanted, 0);
                 let got = self.below.read_at(pass.taken, &mut pass.input)?;
                 pass.input.truncate(got);
                 pass.taken += got as u64;
-                pass.input_ended = got < BLOCK_BYTES;
+                pass.input_ended = got < wanted;
             }
             let mut out = Vec::new();
             let step = if pass.input.is_empty() {
@@ -241,7 +242,11 @@ impl StreamFile {
                 return Err(Error::Corrupt { stage, offset, what });
             }
             match step {
-                Ok(()) => {}
+                Ok(()) => {
+                    if let Some(checking) = &mut pass.checking {
+                        checking.look(&mut *pass.stream, pass.taken - pass.input.len() as u64);
+                    }
+                }
                 Err(e) if matches!(self.trust, Trust::Unproven) => return Err(e),
                 Err(e) => return pass.fail(upto, e),
             }
@@ -286,8 +291,8 @@ impl Store for StreamFile {
             return Ok(0);
         }
         let mut pass = match self.pass.take() {
-            Some(pass) if pass.start <= offset && !(pass.failed && pass.end() < upto) => pass,
-            _ => self.fresh_pass()?,
+            Some(pass) if self.is_near(&pass, offset, upto) => pass,
+            _ => self.pass_to(offset)?,
         };
         // A pass that failed is dropped: the next read starts again, and fails in the same place.
         self.advance(&mut pass, offset, upto)?;

@@ -4,20 +4,22 @@
 //!
 //! Reading takes any gzip file. Members that carry their length are found by stepping from one to
 //! the next; others are decoded once, when the file is opened, to find where they end. A file with
-//! a member that is too long to be held in memory is read from its beginning on.
+//! a member that is too long to be held in memory is decoded as a stream, which notes down places
+//! to begin again at ([`decoder`]).
+
+mod decoder;
 
 use std::sync::Arc;
 
 use miniz_oxide::inflate::TINFLStatus;
 use miniz_oxide::inflate::core::inflate_flags::TINFL_FLAG_USING_NON_WRAPPING_OUTPUT_BUF;
 use miniz_oxide::inflate::core::{DecompressorOxide, decompress};
-use miniz_oxide::inflate::stream::InflateState;
-use miniz_oxide::{DataFormat, MZFlush, MZStatus};
 
+use self::decoder::{Decoder, head_len};
 use super::seek_table::FRAME_MAX_BYTES;
 use crate::registry::StageInfo;
 use crate::store::Store;
-use crate::{Error, Frame, FrameCodec, Result, STEP_BYTES, Shape, Stream, Transform};
+use crate::{Error, Frame, FrameCodec, Result, Shape, Stream, Transform};
 
 pub(super) const STAGES: &[StageInfo] = &[StageInfo {
     name: "gzip",
@@ -186,183 +188,4 @@ fn by_decoding(file: &mut dyn Store, len: u64) -> Result<Vec<Frame>> {
     out.clear();
     decoder.finish(&mut out)?;
     Ok(frames)
-}
-
-/// Where a decoder is within a member.
-#[derive(Debug, Clone, Copy, PartialEq, Eq)]
-enum Part {
-    Head,
-    Body,
-    Tail,
-}
-
-/// Decodes members one behind the other.
-struct Decoder {
-    part: Part,
-    /// Head or tail as far as it has come.
-    pending: Vec<u8>,
-    inflate: Box<InflateState>,
-    crc: crc32fast::Hasher,
-    member_bytes: u64,
-    output: u64,
-    members: u64,
-}
-
-/// The longest head that is read: extra field, name and comment have no other bound.
-const HEAD_MAX_BYTES: usize = 128 << 10;
-
-impl Decoder {
-    fn new() -> Self {
-        Self {
-            part: Part::Head,
-            pending: Vec::new(),
-            inflate: InflateState::new_boxed(DataFormat::Raw),
-            crc: crc32fast::Hasher::new(),
-            member_bytes: 0,
-            output: 0,
-            members: 0,
-        }
-    }
-
-    fn corrupt(&self, what: impl Into<String>) -> Error {
-        Error::Corrupt { stage: "gzip", offset: self.output, what: what.into() }
-    }
-
-    /// Takes some input of one member; how much, and whether the member ended with it.
-    fn member(&mut self, input: &[u8], out: &mut Vec<u8>) -> Result<(usize, bool)> {
-        let mut used = 0;
-        while used < input.len() && out.len() < STEP_BYTES {
-            match self.part {
-                Part::Head => {
-                    self.pending.push(input[used]);
-                    used += 1;
-                    if head_len(&self.pending).map_err(|what| self.corrupt(what))?.is_some() {
-                        self.pending.clear();
-                        self.inflate.reset(DataFormat::Raw);
-                        self.crc = crc32fast::Hasher::new();
-                        (self.part, self.member_bytes) = (Part::Body, 0);
-                    }
-                }
-                Part::Body => used += self.body(&input[used..], out)?,
-                Part::Tail => {
-                    self.pending.push(input[used]);
-                    used += 1;
-                    if self.pending.len() == TAIL_BYTES {
-                        self.tail()?;
-                        return Ok((used, true));
-                    }
-                }
-            }
-        }
-        Ok((used, false))
-    }
-
-    fn body(&mut self, input: &[u8], out: &mut Vec<u8>) -> Result<usize> {
-        let before = out.len();
-        out.resize(STEP_BYTES.max(before + 4096), 0);
-        let result = miniz_oxide::inflate::stream::inflate(
-            &mut self.inflate,
-            input,
-            &mut out[before..],
-            MZFlush::None,
-        );
-        out.truncate(before + result.bytes_written);
-        self.crc.update(&out[before..]);
-        self.member_bytes += result.bytes_written as u64;
-        self.output += result.bytes_written as u64;
-        match result.status {
-            Ok(MZStatus::StreamEnd) => self.part = Part::Tail,
-            Ok(_) => {}
-            // No progress without more input or room: both come with the next call.
-            Err(miniz_oxide::MZError::Buf) if result.bytes_consumed == input.len() => {}
-            Err(e) => return Err(self.corrupt(format!("deflate: {e:?}"))),
-        }
-        if result.bytes_consumed == 0 && result.bytes_written == 0 && self.part == Part::Body {
-            return Err(self.corrupt("deflate makes no progress"));
-        }
-        Ok(result.bytes_consumed)
-    }
-
-    fn tail(&mut self) -> Result<()> {
-        let word = |at: usize| {
-            let bytes = &self.pending[at..at + 4];
-            u32::from_le_bytes([bytes[0], bytes[1], bytes[2], bytes[3]])
-        };
-        let (crc, len) = (word(0), word(4));
-        if crc != self.crc.clone().finalize() {
-            return Err(self.corrupt("the CRC of a member is wrong"));
-        }
-        // Modulo 2^32, as the format has it.
-        if len != self.member_bytes as u32 {
-            return Err(self.corrupt("the length of a member is wrong"));
-        }
-        self.pending.clear();
-        self.part = Part::Head;
-        self.members += 1;
-        Ok(())
-    }
-}
-
-/// The length of the head that begins with these bytes; `None` if it goes on behind them, an error
-/// if they begin none.
-fn head_len(bytes: &[u8]) -> Result<Option<usize>, String> {
-    let head = &bytes[..bytes.len().min(HEAD_MAX_BYTES)];
-    if !head.iter().zip([0x1F, 0x8B, 8]).all(|(is, want)| *is == want) {
-        return Err("no gzip member begins here".into());
-    }
-    let unfinished = || {
-        let ends = bytes.len() < HEAD_MAX_BYTES;
-        if ends { Ok(None) } else { Err("the head of a member does not end".to_owned()) }
-    };
-    let Some(&flags) = head.get(3) else { return unfinished() };
-    if flags & 0xE0 != 0 {
-        return Err("reserved flags in the head of a member".into());
-    }
-    let mut at = 10;
-    if flags & 4 != 0 {
-        let Some(len) = head.get(at..at + 2) else { return unfinished() };
-        at += 2 + usize::from(u16::from_le_bytes([len[0], len[1]]));
-    }
-    for text in [8, 16] {
-        if flags & text != 0 {
-            let Some(rest) = head.get(at..) else { return unfinished() };
-            let Some(end) = rest.iter().position(|&b| b == 0) else { return unfinished() };
-            at += end + 1;
-        }
-    }
-    if flags & 2 != 0 {
-        at += 2;
-        if let Some(given) = head.get(at - 2..at) {
-            let crc = crc32fast::hash(&head[..at - 2]) as u16;
-            if given != crc.to_le_bytes() {
-                return Err("the CRC of a member's head is wrong".into());
-            }
-        }
-    }
-    if head.len() >= at { Ok(Some(at)) } else { unfinished() }
-}
-
-impl Stream for Decoder {
-    fn push(&mut self, input: &[u8], out: &mut Vec<u8>) -> Result<usize> {
-        let mut used = 0;
-        while used < input.len() && out.len() < STEP_BYTES {
-            used += self.member(&input[used..], out)?.0;
-        }
-        Ok(used)
-    }
-
-    fn finish(&mut self, out: &mut Vec<u8>) -> Result<bool> {
-        if self.part == Part::Body {
-            // What inflate holds back needs no input.
-            let before = out.len();
-            let waiting = self.body(&[], out);
-            if waiting.is_ok() && out.len() > before {
-                return Ok(false);
-            }
-        }
-        if self.part == Part::Head && self.pending.is_empty() && self.members > 0 {
-            return Ok(true);
-        }
-        Err(self.corrupt("the input ends within a member"))
-    }
 }

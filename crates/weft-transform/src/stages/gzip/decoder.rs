@@ -1,0 +1,294 @@
+//! Decodes members one behind the other, and can begin again in the middle of one.
+//!
+//! A block of deflate begins at any bit, and refers to up to 32 KiB of output before it. So a place
+//! to begin again at is the end of a block, with the bits of the last byte that belong to the next
+//! one and the output that it may refer to; or it is the end of a member, and needs neither. What
+//! the CRC of the member has come to goes along, so that its end is checked as ever.
+
+use miniz_oxide::inflate::TINFLStatus;
+use miniz_oxide::inflate::core::inflate_flags::{
+    TINFL_FLAG_HAS_MORE_INPUT, TINFL_FLAG_STOP_ON_BLOCK_BOUNDARY,
+};
+use miniz_oxide::inflate::core::{BlockBoundaryState, DecompressorOxide, decompress};
+
+use super::TAIL_BYTES;
+use crate::{Error, Point, Result, STEP_BYTES, Stream};
+
+/// How far back deflate refers.
+const WINDOW_BYTES: usize = 32 << 10;
+/// What is decoded into, round and round: a power of two that holds a window.
+const RING_BYTES: usize = 64 << 10;
+/// The longest head that is read: extra field, name and comment have no other bound.
+const HEAD_MAX_BYTES: usize = 128 << 10;
+
+/// Where a decoder is within a member.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+enum Part {
+    Head,
+    Body,
+    Tail,
+}
+
+pub(super) struct Decoder {
+    part: Part,
+    /// Head or tail as far as it has come.
+    pending: Vec<u8>,
+    inflate: Box<DecompressorOxide>,
+    ring: Vec<u8>,
+    /// Where in the ring the next output goes.
+    ring_at: usize,
+    crc: crc32fast::Hasher,
+    member_bytes: u64,
+    output: u64,
+    members: u64,
+    /// How far points are to be apart, if any are to be offered.
+    every: Option<u64>,
+    /// Where in the output the last point was offered.
+    last_point: u64,
+    /// Stands at a point, which is offered.
+    at_point: bool,
+}
+
+impl Decoder {
+    pub(super) fn new() -> Self {
+        Self {
+            part: Part::Head,
+            pending: Vec::new(),
+            inflate: Box::default(),
+            ring: vec![0; RING_BYTES],
+            ring_at: 0,
+            crc: crc32fast::Hasher::new(),
+            member_bytes: 0,
+            output: 0,
+            members: 0,
+            every: None,
+            last_point: 0,
+            at_point: false,
+        }
+    }
+
+    fn corrupt(&self, what: impl Into<String>) -> Error {
+        Error::Corrupt { stage: "gzip", offset: self.output, what: what.into() }
+    }
+
+    /// Takes some input of one member; how much, and whether the member ended with it.
+    pub(super) fn member(&mut self, input: &[u8], out: &mut Vec<u8>) -> Result<(usize, bool)> {
+        let mut used = 0;
+        while used < input.len() && out.len() < STEP_BYTES && !self.at_point {
+            match self.part {
+                Part::Head => {
+                    self.pending.push(input[used]);
+                    used += 1;
+                    if head_len(&self.pending).map_err(|what| self.corrupt(what))?.is_some() {
+                        self.pending.clear();
+                        *self.inflate = DecompressorOxide::new();
+                        self.crc = crc32fast::Hasher::new();
+                        (self.part, self.member_bytes) = (Part::Body, 0);
+                    }
+                }
+                Part::Body => used += self.body(&input[used..], out)?,
+                Part::Tail => {
+                    self.pending.push(input[used]);
+                    used += 1;
+                    if self.pending.len() == TAIL_BYTES {
+                        self.tail()?;
+                        return Ok((used, true));
+                    }
+                }
+            }
+        }
+        Ok((used, false))
+    }
+
+    fn body(&mut self, input: &[u8], out: &mut Vec<u8>) -> Result<usize> {
+        let mut flags = TINFL_FLAG_HAS_MORE_INPUT;
+        if self.is_point_due() {
+            flags |= TINFL_FLAG_STOP_ON_BLOCK_BOUNDARY;
+        }
+        let from = self.ring_at;
+        let (status, taken, written) =
+            decompress(&mut self.inflate, input, &mut self.ring, from, flags);
+        let fresh = &self.ring[from..from + written];
+        out.extend_from_slice(fresh);
+        self.crc.update(fresh);
+        self.ring_at = (from + written) % RING_BYTES;
+        self.member_bytes += written as u64;
+        self.output += written as u64;
+        match status {
+            TINFLStatus::Done => self.part = Part::Tail,
+            TINFLStatus::BlockBoundary => self.offer(),
+            TINFLStatus::NeedsMoreInput | TINFLStatus::HasMoreOutput => {
+                if taken == 0 && written == 0 {
+                    return Err(self.corrupt("deflate makes no progress"));
+                }
+            }
+            status => return Err(self.corrupt(format!("deflate: {status:?}"))),
+        }
+        Ok(taken)
+    }
+
+    fn tail(&mut self) -> Result<()> {
+        let word = |at: usize| {
+            let bytes = &self.pending[at..at + 4];
+            u32::from_le_bytes([bytes[0], bytes[1], bytes[2], bytes[3]])
+        };
+        let (crc, len) = (word(0), word(4));
+        if crc != self.crc.clone().finalize() {
+            return Err(self.corrupt("the CRC of a member is wrong"));
+        }
+        // Modulo 2^32, as the format has it.
+        if len != self.member_bytes as u32 {
+            return Err(self.corrupt("the length of a member is wrong"));
+        }
+        self.pending.clear();
+        self.part = Part::Head;
+        self.members += 1;
+        if self.is_point_due() {
+            self.offer();
+        }
+        Ok(())
+    }
+
+    fn is_point_due(&self) -> bool {
+        self.every.is_some_and(|every| self.output - self.last_point >= every)
+    }
+
+    fn offer(&mut self) {
+        self.last_point = self.output;
+        self.at_point = true;
+    }
+
+    /// The output that what follows may refer to.
+    fn window(&self) -> Vec<u8> {
+        let len = usize::try_from(self.member_bytes).unwrap_or(usize::MAX).min(WINDOW_BYTES);
+        let (behind, before) = self.ring.split_at(self.ring_at);
+        let from_before = len.saturating_sub(behind.len());
+        let before = &before[before.len() - from_before..];
+        let behind = &behind[behind.len() - (len - from_before)..];
+        [before, behind].concat()
+    }
+}
+
+/// The length of the head that begins with these bytes; `None` if it goes on behind them, an error
+/// if they begin none.
+pub(super) fn head_len(bytes: &[u8]) -> Result<Option<usize>, String> {
+    let head = &bytes[..bytes.len().min(HEAD_MAX_BYTES)];
+    if !head.iter().zip([0x1F, 0x8B, 8]).all(|(is, want)| *is == want) {
+        return Err("no gzip member begins here".into());
+    }
+    let unfinished = || {
+        let ends = bytes.len() < HEAD_MAX_BYTES;
+        if ends { Ok(None) } else { Err("the head of a member does not end".to_owned()) }
+    };
+    let Some(&flags) = head.get(3) else { return unfinished() };
+    if flags & 0xE0 != 0 {
+        return Err("reserved flags in the head of a member".into());
+    }
+    let mut at = 10;
+    if flags & 4 != 0 {
+        let Some(len) = head.get(at..at + 2) else { return unfinished() };
+        at += 2 + usize::from(u16::from_le_bytes([len[0], len[1]]));
+    }
+    for text in [8, 16] {
+        if flags & text != 0 {
+            let Some(rest) = head.get(at..) else { return unfinished() };
+            let Some(end) = rest.iter().position(|&b| b == 0) else { return unfinished() };
+            at += end + 1;
+        }
+    }
+    if flags & 2 != 0 {
+        at += 2;
+        if let Some(given) = head.get(at - 2..at) {
+            let crc = crc32fast::hash(&head[..at - 2]) as u16;
+            if given != crc.to_le_bytes() {
+                return Err("the CRC of a member's head is wrong".into());
+            }
+        }
+    }
+    if head.len() >= at { Ok(Some(at)) } else { unfinished() }
+}
+
+impl Stream for Decoder {
+    fn push(&mut self, input: &[u8], out: &mut Vec<u8>) -> Result<usize> {
+        let mut used = 0;
+        self.at_point = false;
+        while used < input.len() && out.len() < STEP_BYTES && !self.at_point {
+            used += self.member(&input[used..], out)?.0;
+        }
+        Ok(used)
+    }
+
+    fn finish(&mut self, out: &mut Vec<u8>) -> Result<bool> {
+        self.at_point = false;
+        if self.part == Part::Body {
+            // What inflate holds back needs no input.
+            let before = out.len();
+            let waiting = self.body(&[], out);
+            if waiting.is_ok() && out.len() > before {
+                return Ok(false);
+            }
+        }
+        if self.part == Part::Head && self.pending.is_empty() && self.members > 0 {
+            return Ok(true);
+        }
+        Err(self.corrupt("the input ends within a member"))
+    }
+
+    fn offer_points(&mut self, every: u64) {
+        self.every = Some(every);
+    }
+
+    fn point(&self) -> Option<Box<dyn Point>> {
+        if !self.at_point {
+            return None;
+        }
+        let block = match self.part {
+            Part::Head => None,
+            Part::Body => Some(Block {
+                bits: self.inflate.block_boundary_state()?,
+                window: lz4_flex::block::compress_prepend_size(&self.window()).into(),
+                crc: self.crc.clone(),
+                member_bytes: self.member_bytes,
+            }),
+            Part::Tail => return None,
+        };
+        Some(Box::new(Place { output: self.output, members: self.members, block }))
+    }
+}
+
+/// Between two blocks, or two members.
+struct Place {
+    output: u64,
+    members: u64,
+    block: Option<Block>,
+}
+
+/// What a block needs of those before it.
+struct Block {
+    bits: BlockBoundaryState,
+    /// LZ4.
+    window: Box<[u8]>,
+    crc: crc32fast::Hasher,
+    member_bytes: u64,
+}
+
+impl Point for Place {
+    fn held_bytes(&self) -> usize {
+        size_of::<Self>() + self.block.as_ref().map_or(0, |block| block.window.len())
+    }
+
+    fn resume(&self) -> Result<Box<dyn Stream>> {
+        let (output, members) = (self.output, self.members);
+        let mut decoder = Decoder { output, members, last_point: output, ..Decoder::new() };
+        if let Some(block) = &self.block {
+            let window = lz4_flex::block::decompress_size_prepended(&block.window);
+            let window = window.map_err(|e| decoder.corrupt(e.to_string()))?;
+            // The next output goes to the beginning of the ring, and refers back past it.
+            decoder.ring[RING_BYTES - window.len()..].copy_from_slice(&window);
+            *decoder.inflate = DecompressorOxide::from_block_boundary_state(&block.bits);
+            decoder.crc = block.crc.clone();
+            (decoder.part, decoder.member_bytes) = (Part::Body, block.member_bytes);
+        }
+        Ok(Box::new(decoder))
+    }
+}
