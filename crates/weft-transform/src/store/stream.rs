@@ -112,10 +112,10 @@ impl Pass {
         Ok(())
     }
 
-    /// What came before the failure can still be read.
-    fn fail(&mut self, upto: u64, e: Error) -> Result<()> {
+    /// What came before the failure can still be read, as far as it may be shown.
+    fn fail(&mut self, upto: u64, trust: &Trust, e: Error) -> Result<()> {
         self.failed = true;
-        if self.end() < upto { Err(e) } else { Ok(()) }
+        if self.shown_end(trust) < upto { Err(e) } else { Ok(()) }
     }
 }
 
@@ -170,7 +170,9 @@ impl StreamFile {
             Trust::Proven(checked) => checked.place(offset).map_or(0, |place| place.output),
             _ => 0,
         };
-        pass.start <= offset && place <= pass.end() && !(pass.failed && pass.end() < upto)
+        pass.start <= offset
+            && place <= pass.end()
+            && !(pass.failed && pass.shown_end(&self.trust) < upto)
     }
 
     /// Reads everything once, before anything is shown.
@@ -248,7 +250,7 @@ impl StreamFile {
                     }
                 }
                 Err(e) if matches!(self.trust, Trust::Unproven) => return Err(e),
-                Err(e) => return pass.fail(upto, e),
+                Err(e) => return pass.fail(upto, &self.trust, e),
             }
             if pass.end() > self.limits.file_bytes {
                 let stage = self.layer.stage.name();
