@@ -402,6 +402,10 @@ impl FrameCodec for Metered {
         }
     }
 
+    fn pad(&self, stored_bytes: u64) -> Option<Vec<u8>> {
+        inner!(self, Framed, None).pad(stored_bytes)
+    }
+
     fn index(&self, file: &mut dyn Store) -> Result<Vec<Frame>> {
         inner!(self, Framed, self.no_such_shape()).index(file)
     }

@@ -308,6 +308,13 @@ pub trait FrameCodec: Send + Sync {
     /// Appends what stands behind the last frame: an index, an end mark.
     fn finish(&self, frames: &[Frame], out: &mut Vec<u8>);
 
+    /// The first bytes of a frame of so many stored bytes that decodes to nothing, and of which the
+    /// rest may be anything; `None` if the format has no such frame.
+    fn pad(&self, stored_bytes: u64) -> Option<Vec<u8>> {
+        let _ = stored_bytes;
+        None
+    }
+
     /// Finds the frames of an encoded file, from its index or by walking through it. The frames
     /// stand one behind the other from byte 0 on.
     ///

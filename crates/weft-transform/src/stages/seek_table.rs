@@ -74,6 +74,12 @@ pub(super) fn append(frames: &[Frame], out: &mut Vec<u8>) {
     out.extend(table);
 }
 
+/// The head of a skippable frame that is so long as a whole.
+pub(super) fn pad(stored_bytes: u64) -> Option<Vec<u8>> {
+    let content = u32::try_from(stored_bytes.checked_sub(8)?).ok()?;
+    Some([SKIPPABLE.to_le_bytes(), content.to_le_bytes()].concat())
+}
+
 /// A count of frames of a file that can exist: far below 2^29.
 fn to_u32(n: usize) -> u32 {
     u32::try_from(n).unwrap_or(u32::MAX)

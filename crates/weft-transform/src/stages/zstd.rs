@@ -125,6 +125,10 @@ impl FrameCodec for Zstd {
         seek_table::append(frames, out);
     }
 
+    fn pad(&self, stored_bytes: u64) -> Option<Vec<u8>> {
+        seek_table::pad(stored_bytes)
+    }
+
     fn index(&self, file: &mut dyn Store) -> Result<Vec<Frame>> {
         seek_table::index(&Format, file)
     }

@@ -2,7 +2,7 @@
 //!
 //! Nothing is kept here: writes go straight down, and are as atomic and durable as they are there.
 
-use super::{Store, ZEROES_BYTES};
+use super::{Atomic, Store, ZEROES_BYTES};
 use crate::exec::Fused;
 use crate::{Error, Io, Layer, Result};
 
@@ -86,6 +86,10 @@ impl Store for InPlace {
 
     fn commit(&mut self) -> Result<()> {
         self.below.commit()
+    }
+
+    fn atomic(&self) -> Option<Atomic> {
+        self.below.atomic()
     }
 
     fn is_dirty(&self) -> bool {

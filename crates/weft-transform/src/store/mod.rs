@@ -37,6 +37,24 @@ fn within(offset: u64, want: usize, len_bytes: u64) -> usize {
     usize::try_from(len_bytes.saturating_sub(offset)).unwrap_or(usize::MAX).min(want)
 }
 
+/// What a file commits as a whole, however much of it reaches the disk before.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub struct Atomic {
+    /// How many bytes may be written until the commit, each write counted by [`cost`](Self::cost):
+    /// with more, a part of them may be committed early.
+    pub max_bytes: u64,
+    /// What is written together.
+    pub unit_bytes: u64,
+}
+
+impl Atomic {
+    /// The most bytes that a write of `len_bytes` changes, at any offset.
+    #[must_use]
+    pub fn cost(&self, len_bytes: u64) -> u64 {
+        (len_bytes / self.unit_bytes).saturating_add(2).saturating_mul(self.unit_bytes)
+    }
+}
+
 /// A file that can be read at any offset, and unless it is read-only also written.
 pub trait Store: Send {
     /// Its length in bytes; `None` if only reading to the end would tell.
@@ -85,6 +103,11 @@ pub trait Store: Send {
     /// Those of the file below. What was written is kept, and the next call tries again.
     fn commit(&mut self) -> Result<()> {
         Ok(())
+    }
+
+    /// What is committed as a whole; `None` if a crash may leave any part of what was written.
+    fn atomic(&self) -> Option<Atomic> {
+        None
     }
 
     /// Whether there is anything to commit.

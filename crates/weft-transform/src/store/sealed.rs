@@ -12,7 +12,7 @@ use std::sync::Arc;
 use super::sealed_format::{
     HEADER_BYTES, Header, LOG_END_BYTES, Layout, LogEnd, PLAIN_MAX_BYTES, RECORD_BYTES,
 };
-use super::{Limits, Store, read_exact, within};
+use super::{Atomic, Limits, Store, read_exact, within};
 use crate::{Error, Result, Seal, Sealer, Shape, Transform};
 
 /// Blocks that are read from the file below at a time, in bytes.
@@ -544,6 +544,10 @@ impl Store for SealedFile {
         self.dirty_bytes = 0;
         self.changed = false;
         self.cut_tail()
+    }
+
+    fn atomic(&self) -> Option<Atomic> {
+        Some(Atomic { max_bytes: self.dirty_max_bytes, unit_bytes: self.layout.block_bytes })
     }
 
     fn is_dirty(&self) -> bool {
