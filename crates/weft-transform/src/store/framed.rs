@@ -1,15 +1,29 @@
-//! A file of frames (compressed, mostly), which is written anew when it is committed.
+//! A file of frames (compressed, mostly), which is committed in place where the file below allows
+//! that, and else written anew.
 //!
 //! `pieces` are the frames of the plain file, in order, without gaps. Each lies in the current
 //! stored file, in the *spill* (a fresh file that takes what no longer fits in memory), or in
-//! `dirty`, which goes before the others. A commit puts all of them one behind the other into a
-//! fresh file: encoded frames are copied as they are, only changed ones are encoded. A file written
-//! from beginning to end has all of its frames in the spill by then, in order, and the spill itself
-//! takes the place of the current file.
+//! `dirty`, which goes before the others. Three invariants:
+//!
+//! - The current file is as it was last committed until the next commit, which is atomic: it
+//!   replaces the file by renaming, or is one commit of the file below ([`in_place`]).
+//! - `dirty` holds [`Limits::dirty_bytes`](super::Limits::dirty_bytes) at most, and always the frame
+//!   that was changed last. What is more is encoded into the spill, the frame first that was not
+//!   changed for longest, and no more of them than must. So a frame is decoded once and encoded once
+//!   for as long as it stays in memory, however many writes it takes.
+//! - `cached` is never a frame that has changed since it was decoded.
+//!
+//! Writing anew puts all frames one behind the other into a fresh file: encoded frames are copied as
+//! they are, only changed ones are encoded. A file written from beginning to end has all of its
+//! frames in the spill by then, in order, and the spill itself takes the place of the current file.
 
-use std::collections::BTreeMap;
+mod dirty;
+mod in_place;
+
 use std::sync::Arc;
 
+use self::dirty::DirtyFrames;
+use self::in_place::{Anew, room};
 use super::home::Fresh;
 use super::{Home, Store, read_exact, within};
 use crate::{Error, Frame, FrameCodec, Result, Shape, Transform};
@@ -39,11 +53,12 @@ pub struct FramedFile {
     home: Home,
     pieces: Vec<Piece>,
     /// Changed frames by their place in `pieces`, decoded.
-    dirty: BTreeMap<usize, Vec<u8>>,
-    dirty_bytes: u64,
+    dirty: DirtyFrames,
     spill: Option<Spill>,
     changed: bool,
-    /// The frame decoded last.
+    /// The current file holds a part of a commit in place that failed.
+    torn: bool,
+    /// The frame decoded last, or the one changed last before the last commit.
     cached: Option<(usize, Vec<u8>)>,
 }
 
@@ -66,6 +81,20 @@ fn codec_of(stage: &Arc<dyn Transform>) -> Result<&dyn FrameCodec> {
         Shape::Framed(codec) => Ok(codec),
         _ => Err(crate::model::no_inverse(stage.name())),
     }
+}
+
+/// The frames as an index lists them: what lies between two is one that decodes to nothing.
+fn listed(pieces: &[Piece]) -> Vec<Frame> {
+    let mut frames = Vec::with_capacity(pieces.len());
+    let mut end = 0;
+    for piece in pieces {
+        if piece.stored_start > end {
+            frames.push(Frame { stored_bytes: piece.stored_start - end, plain_bytes: 0 });
+        }
+        frames.push(Frame { stored_bytes: piece.stored_bytes, plain_bytes: piece.plain_bytes });
+        end = piece.stored_start + piece.stored_bytes;
+    }
+    frames
 }
 
 /// The frames of the file in `home`, within its limits.
@@ -131,10 +160,10 @@ impl FramedFile {
                 stage,
                 home,
                 pieces,
-                dirty: BTreeMap::new(),
-                dirty_bytes: 0,
+                dirty: DirtyFrames::default(),
                 spill: None,
                 changed: false,
+                torn: false,
                 cached: None,
             }),
             Err(e) => Err(Box::new((home, e))),
@@ -176,22 +205,21 @@ impl FramedFile {
         })
     }
 
-    /// The frame as it is to be changed.
-    fn frame_mut(&mut self, at: usize) -> Result<&mut Vec<u8>> {
-        if !self.dirty.contains_key(&at) {
-            let plain = match self.cached.take() {
-                Some((cached, plain)) if cached == at => plain,
-                _ => {
+    /// The frame as it is to be changed, made `len` bytes long.
+    fn frame_mut(&mut self, at: usize, len: usize) -> Result<&mut [u8]> {
+        if !self.dirty.contains(at) {
+            let plain = match self.cached.take_if(|(cached, _)| *cached == at) {
+                Some((_, plain)) => plain,
+                None => {
                     let mut plain = vec![0; self.pieces[at].plain_bytes as usize];
                     self.decode(at, &mut plain)?;
                     plain
                 }
             };
-            self.dirty_bytes += plain.len() as u64;
             self.dirty.insert(at, plain);
         }
         self.changed = true;
-        Ok(self.dirty.entry(at).or_default())
+        Ok(self.dirty.change(at, len))
     }
 
     /// Adds to the end: what `fill` puts into the room that it is given.
@@ -217,12 +245,10 @@ impl FramedFile {
             let at = self.pieces.len() - 1;
             let have = self.pieces[at].plain_bytes;
             let step = (frame_bytes - have).min(left);
-            let frame = self.frame_mut(at)?;
             // Below the length of a frame.
-            frame.resize((have + step) as usize, 0);
+            let frame = self.frame_mut(at, (have + step) as usize)?;
             fill(&mut frame[have as usize..]);
             self.pieces[at].plain_bytes += step;
-            self.dirty_bytes += step;
             left -= step;
             self.relieve()?;
         }
@@ -230,37 +256,38 @@ impl FramedFile {
         Ok(())
     }
 
-    /// Keeps memory bounded: encodes changed frames into the spill, but the last one, which is
-    /// probably written on.
+    /// Keeps memory bounded: encodes changed frames into the spill, but the one that was changed
+    /// last, which is probably written on.
     fn relieve(&mut self) -> Result<()> {
-        if self.dirty_bytes <= self.home.limits().dirty_bytes {
+        if self.dirty.bytes() <= self.home.limits().dirty_bytes || self.dirty.len() < 2 {
             return Ok(());
         }
-        let last = self.pieces.len().saturating_sub(1);
         let mut spill = match self.spill.take() {
             Some(spill) => spill,
             None => Spill { fresh: self.home.fresh()?, end: 0 },
         };
-        let result = self.spill_dirty(&mut spill, last);
+        let result = self.spill_oldest(&mut spill);
         self.spill = Some(spill);
         result
     }
 
-    fn spill_dirty(&mut self, spill: &mut Spill, but: usize) -> Result<()> {
-        let indexes: Vec<usize> = self.dirty.keys().copied().filter(|at| *at != but).collect();
+    fn spill_oldest(&mut self, spill: &mut Spill) -> Result<()> {
         let mut encoded = Vec::new();
-        for at in indexes {
-            let Some(plain) = self.dirty.get(&at) else { continue };
+        while self.dirty.bytes() > self.home.limits().dirty_bytes && self.dirty.len() > 1 {
+            let Some(at) = self.dirty.oldest() else { break };
+            let Some(plain) = self.dirty.get(at) else { break };
             encoded.clear();
             codec_of(&self.stage)?.encode(plain, &mut encoded)?;
-            spill.fresh.store.write_at(spill.end, &encoded)?;
-            self.dirty_bytes -= plain.len() as u64;
-            self.dirty.remove(&at);
+            let len = encoded.len() as u64;
             let piece = &mut self.pieces[at];
+            // What was spilled before is of no use any more; nobody reads the spill after a crash.
+            let again = piece.place == Place::Spill && len <= piece.stored_bytes;
+            let start = if again { piece.stored_start } else { spill.end };
+            spill.fresh.store.write_at(start, &encoded)?;
             piece.place = Place::Spill;
-            piece.stored_start = spill.end;
-            piece.stored_bytes = encoded.len() as u64;
-            spill.end += piece.stored_bytes;
+            (piece.stored_start, piece.stored_bytes) = (start, len);
+            spill.end = spill.end.max(start + len);
+            self.dirty.remove(at);
         }
         Ok(())
     }
@@ -273,33 +300,36 @@ impl FramedFile {
         let mut count = 0;
         for (at, piece) in self.pieces.iter().enumerate() {
             let in_order = piece.place == Place::Spill && piece.stored_start == end;
-            if self.dirty.contains_key(&at) || !in_order {
+            if self.dirty.contains(at) || !in_order {
                 break;
             }
             end += piece.stored_bytes;
             count += 1;
         }
-        let rest_is_dirty = (count..self.pieces.len()).all(|at| self.dirty.contains_key(&at));
+        let rest_is_dirty = (count..self.pieces.len()).all(|at| self.dirty.contains(at));
         (end == spill.end && rest_is_dirty).then_some((count, end))
     }
 
     /// Writes the pieces from `from` on to `fresh`, from byte `end` on, and what stands behind them.
-    /// Returns where each piece now lies.
+    /// Returns the pieces as they then lie.
     fn assemble(
         &mut self,
         fresh: &mut Fresh,
         from: usize,
         mut end: u64,
-    ) -> Result<Vec<(u64, u64)>> {
-        let kept = self.pieces[..from].iter();
-        let mut places: Vec<(u64, u64)> = kept.map(|p| (p.stored_start, p.stored_bytes)).collect();
+        mut anew: Anew,
+    ) -> Result<Vec<Piece>> {
+        let mut pieces = self.pieces.clone();
         let mut at = from;
         let mut encoded = Vec::new();
         while at < self.pieces.len() {
             encoded.clear();
-            if let Some(plain) = self.dirty.get(&at) {
-                codec_of(&self.stage)?.encode(plain, &mut encoded)?;
-                places.push((end, encoded.len() as u64));
+            if let Some(plain) = self.dirty.get(at) {
+                match anew.encoded.remove(&at) {
+                    Some(done) => encoded = done,
+                    None => codec_of(&self.stage)?.encode(plain, &mut encoded)?,
+                }
+                (pieces[at].stored_start, pieces[at].stored_bytes) = (end, encoded.len() as u64);
                 at += 1;
             } else {
                 // Frames that lie together are copied together.
@@ -308,12 +338,12 @@ impl FramedFile {
                 while let Some(piece) = self.pieces.get(at) {
                     let goes_on = piece.place == first.place
                         && piece.stored_start == first.stored_start + len
-                        && !self.dirty.contains_key(&at)
-                        && (len == 0 || len + piece.stored_bytes <= COPY_BYTES);
+                        && !self.dirty.contains(at)
+                        && (len == 0 || !anew.roomy && len + piece.stored_bytes <= COPY_BYTES);
                     if !goes_on {
                         break;
                     }
-                    places.push((end + len, piece.stored_bytes));
+                    pieces[at].stored_start = end + len;
                     len += piece.stored_bytes;
                     at += 1;
                 }
@@ -321,25 +351,31 @@ impl FramedFile {
                 self.read_stored(first.place, first.stored_start, &mut encoded)
                     .map_err(|e| e.moved(first.plain_start))?;
             }
+            let len = encoded.len() as u64;
+            // The last frame grows as it likes.
+            if anew.roomy && at < self.pieces.len() {
+                let room = room(pieces[at - 1].plain_bytes, len);
+                // What is skipped here is zeroes.
+                if let Some(head) = codec_of(&self.stage)?.pad(room) {
+                    encoded.extend(head);
+                    fresh.store.write_at(end, &encoded)?;
+                    end += len + room;
+                    continue;
+                }
+            }
             fresh.store.write_at(end, &encoded)?;
-            end += encoded.len() as u64;
+            end += len;
         }
-        let pieces = self.pieces.iter().zip(&places);
-        let frames: Vec<Frame> = pieces
-            .map(|(piece, (_, stored_bytes))| Frame {
-                stored_bytes: *stored_bytes,
-                plain_bytes: piece.plain_bytes,
-            })
-            .collect();
+        pieces.iter_mut().for_each(|piece| piece.place = Place::Current);
         encoded.clear();
-        codec_of(&self.stage)?.finish(&frames, &mut encoded);
+        codec_of(&self.stage)?.finish(&listed(&pieces), &mut encoded);
         fresh.store.write_at(end, &encoded)?;
         // The spill may be longer, from frames that were written again since.
         fresh.store.set_len(end + encoded.len() as u64)?;
-        Ok(places)
+        Ok(pieces)
     }
 
-    fn write_anew(&mut self) -> Result<()> {
+    fn write_anew(&mut self, anew: Anew) -> Result<()> {
         let reuse = self.spilled_prefix();
         let (mut fresh, from, end) = match (reuse, self.spill.take()) {
             (Some((from, end)), Some(spill)) => (spill.fresh, from, end),
@@ -348,16 +384,14 @@ impl FramedFile {
                 (self.home.fresh()?, 0, 0)
             }
         };
-        let outcome = match self.assemble(&mut fresh, from, end) {
-            Ok(places) => self.home.replace(fresh).map(|()| places),
+        let outcome = match self.assemble(&mut fresh, from, end, anew) {
+            Ok(pieces) => self.home.replace(fresh).map(|()| pieces),
             Err(e) => Err((fresh, e)),
         };
         match outcome {
-            Ok(places) => {
-                for (piece, (stored_start, stored_bytes)) in self.pieces.iter_mut().zip(places) {
-                    piece.place = Place::Current;
-                    (piece.stored_start, piece.stored_bytes) = (stored_start, stored_bytes);
-                }
+            Ok(pieces) => {
+                self.pieces = pieces;
+                self.torn = false;
                 if let Some(old) = self.spill.take() {
                     self.home.discard(old.fresh);
                 }
@@ -401,7 +435,7 @@ impl Store for FramedFile {
             let frame_len = piece.plain_bytes as usize;
             let step = (frame_len - skip).min(len - done);
             let out = &mut buf[done..done + step];
-            if let Some(plain) = self.dirty.get(&at) {
+            if let Some(plain) = self.dirty.get(at) {
                 out.copy_from_slice(&plain[skip..skip + step]);
             } else if let Some((_, plain)) = self.cached.as_ref().filter(|(nr, _)| *nr == at) {
                 out.copy_from_slice(&plain[skip..skip + step]);
@@ -422,7 +456,6 @@ impl Store for FramedFile {
         if data.is_empty() {
             return Ok(());
         }
-        self.cached = None;
         let size = self.size();
         if offset > size {
             self.append(offset - size, &mut |_| {})?;
@@ -436,13 +469,13 @@ impl Store for FramedFile {
             let skip = (at_byte - piece.plain_start) as usize;
             let frame_len = piece.plain_bytes as usize;
             let step = (frame_len - skip).min(over - done);
-            if step == frame_len && !self.dirty.contains_key(&at) {
+            if step == frame_len && !self.dirty.contains(at) {
                 // Nothing of the old frame is left, so it need not be decoded.
-                self.dirty_bytes += frame_len as u64;
+                self.cached.take_if(|(cached, _)| *cached == at);
                 self.dirty.insert(at, data[done..done + step].to_vec());
                 self.changed = true;
             } else {
-                let frame = self.frame_mut(at)?;
+                let frame = self.frame_mut(at, frame_len)?;
                 frame[skip..skip + step].copy_from_slice(&data[done..done + step]);
             }
             done += step;
@@ -467,14 +500,12 @@ impl Store for FramedFile {
             let piece = self.pieces[last];
             let len = len_bytes - piece.plain_start;
             if len < piece.plain_bytes {
-                self.frame_mut(last)?.truncate(len as usize);
-                self.dirty_bytes -= piece.plain_bytes - len;
+                self.frame_mut(last, len as usize)?;
                 self.pieces[last].plain_bytes = len;
             }
         }
         self.pieces.truncate(keep);
-        let gone = self.dirty.split_off(&keep);
-        self.dirty_bytes -= gone.values().map(|plain| plain.len() as u64).sum::<u64>();
+        self.dirty.truncate(keep);
         self.changed = true;
         Ok(())
     }
@@ -487,9 +518,11 @@ impl Store for FramedFile {
         if !self.changed {
             return Ok(());
         }
-        self.write_anew()?;
-        self.dirty.clear();
-        self.dirty_bytes = 0;
+        if let Some(anew) = self.commit_in_place()? {
+            self.write_anew(anew)?;
+        }
+        // Who commits often writes often to the same place.
+        self.cached = self.dirty.clear().or(self.cached.take());
         self.changed = false;
         Ok(())
     }

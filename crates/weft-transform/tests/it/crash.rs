@@ -1,6 +1,10 @@
 //! Power cuts during commits of sealed files: every moment, and any part of what was written since
 //! the last flush, in sectors of 512 bytes. The file is then old or new.
+//!
+//! Files of frames over sealed ones are written anew by some commits, and in place by others.
 
+use std::collections::BTreeMap;
+use std::sync::atomic::{AtomicBool, Ordering};
 use std::sync::{Arc, Mutex};
 
 use weft_transform::Result;
@@ -14,6 +18,8 @@ enum Event {
     Write(u64, Vec<u8>),
     SetLen(u64),
     Flush,
+    /// Another file took its place, with this content.
+    Replace(Vec<u8>),
 }
 
 /// A file that records what happens to it.
@@ -21,16 +27,21 @@ enum Event {
 struct Recorder {
     content: MemoryBase,
     events: Arc<Mutex<Vec<Event>>>,
+    /// Files beside, and whether they have taken its place.
+    fresh: Arc<Mutex<BTreeMap<u64, Arc<AtomicBool>>>>,
 }
 
 struct Recorded {
     store: Box<dyn Store>,
     events: Arc<Mutex<Vec<Event>>>,
+    is_current: Arc<AtomicBool>,
 }
 
 impl Recorded {
     fn record(&self, event: Event) {
-        self.events.lock().expect("events").push(event);
+        if self.is_current.load(Ordering::Relaxed) {
+            self.events.lock().expect("events").push(event);
+        }
     }
 }
 
@@ -66,15 +77,25 @@ impl Store for Recorded {
 impl Base for Recorder {
     fn current(&mut self) -> Result<Box<dyn Store>> {
         let store = self.content.current()?;
-        Ok(Box::new(Recorded { store, events: self.events.clone() }))
+        let is_current = Arc::new(AtomicBool::new(true));
+        Ok(Box::new(Recorded { store, events: self.events.clone(), is_current }))
     }
 
     fn fresh(&mut self) -> Result<(FreshId, Box<dyn Store>)> {
-        self.content.fresh()
+        let (id, store) = self.content.fresh()?;
+        let is_current = Arc::new(AtomicBool::new(false));
+        self.fresh.lock().expect("fresh").insert(id.0, is_current.clone());
+        Ok((id, Box::new(Recorded { store, events: self.events.clone(), is_current })))
     }
 
     fn adopt(&mut self, fresh: FreshId) -> Result<()> {
-        self.content.adopt(fresh)
+        self.content.adopt(fresh)?;
+        // It was durable before, and the renaming is when this returns.
+        let mut events = self.events.lock().expect("events");
+        events.extend([Event::Replace(self.content.content()), Event::Flush]);
+        let is_current = self.fresh.lock().expect("fresh").remove(&fresh.0).expect("made here");
+        is_current.store(true, Ordering::Relaxed);
+        Ok(())
     }
 
     fn discard(&mut self, fresh: FreshId) {
@@ -91,6 +112,7 @@ fn apply(file: &mut Vec<u8>, event: &Event) {
         }
         Event::SetLen(len) => file.resize(*len as usize, 0),
         Event::Flush => {}
+        Event::Replace(content) => file.clone_from(content),
     }
 }
 
@@ -126,15 +148,18 @@ fn content(file: Vec<u8>, text: &str) -> Vec<u8> {
     content
 }
 
+const COMMITS: usize = 8;
+
 /// Commits of random writes; each prefix of what went down, and parts of what was not flushed.
-fn cut_everywhere(text: &str, seed: u64) {
+/// How many commits replaced the file.
+fn cut_everywhere(text: &str, seed: u64) -> usize {
     let mut random = Random(seed);
     let recorder = Recorder::default();
     let mut store = open_base(&recorder, text);
     let mut model: Vec<u8> = Vec::new();
     // The content as of each commit, with the number of events before and after it.
     let mut commits = vec![(0, 0, model.clone())];
-    for _ in 0..8 {
+    for _ in 0..COMMITS {
         for _ in 0..=random.below(4) {
             let at = random.below(model.len() as u64 + 2000);
             if random.below(6) == 0 {
@@ -142,7 +167,8 @@ fn cut_everywhere(text: &str, seed: u64) {
                 model.resize(at as usize, 0);
             } else {
                 let len = 1 + random.below(9000) as usize;
-                let data = random.bytes(len);
+                let compresses = random.below(2) == 0;
+                let data = if compresses { random.text(len) } else { random.bytes(len) };
                 store.write_at(at, &data).expect("write");
                 let end = at as usize + data.len();
                 model.resize(model.len().max(end), 0);
@@ -181,14 +207,21 @@ fn cut_everywhere(text: &str, seed: u64) {
             );
         }
     }
+    events.iter().filter(|event| matches!(event, Event::Replace(_))).count()
 }
 
 #[test]
 fn a_sealed_file_is_old_or_new() {
+    let (mut frames, mut replaced) = (0, 0);
     for seed in 1..=6 {
         cut_everywhere("aead key=work", seed);
         cut_everywhere("guard block=4K", seed + 100);
+        replaced += cut_everywhere("zstd frame=4K | aead key=work", seed + 200);
+        replaced += cut_everywhere("lz4 frame=8K | xor hex=55 | guard block=4K", seed + 300);
+        frames += 2 * COMMITS;
     }
+    let in_place = frames - replaced;
+    assert!(replaced > 10 && in_place > 10, "both kinds of commit: {replaced}, {in_place}");
 }
 
 #[test]
@@ -199,6 +232,8 @@ fn a_sealed_file_is_old_or_new_for_long() {
     while std::time::Instant::now() < end {
         cut_everywhere("aead key=work", seed);
         cut_everywhere("guard block=4K | aead key=work", seed);
+        cut_everywhere("zstd frame=4K | aead key=work", seed);
+        cut_everywhere("zstd frame=4K level=1 | guard block=4K | aead key=work", seed);
         seed += 1;
     }
 }

@@ -15,3 +15,4 @@ mod trees;
 mod views;
 #[cfg(feature = "wasm")]
 mod wasm;
+mod writes;
