@@ -71,10 +71,11 @@ impl Cache {
         };
         let mut pinned = Pinned::new(&self.pins);
         let mut st = self.lock();
-        st.check_usable()?;
         while st.gathering {
             st = self.wait(st);
         }
+        // Not before the wait: of a cache that has failed meanwhile, nothing is overwritten.
+        st.check_usable()?;
         let per_block = st.sb.subs() as u64;
         let Some(mut targets) = take_targets(&mut st, nr, subs, how, &mut pinned) else {
             return Ok(false);
