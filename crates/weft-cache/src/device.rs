@@ -18,6 +18,8 @@ const ZEROES_CACHED_MAX: u64 = 1 << 20;
 pub struct CachedDevice {
     pub(crate) cache: Arc<Cache>,
     pub(crate) origin: Arc<Origin>,
+    /// Dropped with this device, where threads of the cache may have the origin for longer.
+    pub(crate) held: Arc<()>,
 }
 
 impl std::fmt::Debug for CachedDevice {
@@ -27,6 +29,10 @@ impl std::fmt::Debug for CachedDevice {
 }
 
 impl CachedDevice {
+    pub(crate) fn new(cache: Arc<Cache>, origin: Arc<Origin>) -> Arc<Self> {
+        Arc::new(Self { cache, origin, held: Arc::new(()) })
+    }
+
     /// What happens to reads and writes at present.
     #[must_use]
     pub fn mode(&self) -> Mode {
@@ -234,5 +240,34 @@ impl BlockDevice for CachedDevice {
     fn check_whole(&self) -> weft_block::Result<()> {
         self.cache.device.check_whole()?;
         self.origin.device.check_whole()
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use crate::{AttachOptions, Cache, CreateOptions, OpenOptions, OriginId};
+    use std::sync::Arc;
+    use weft_block::{BlockDevice, MemoryDevice};
+
+    const ORIGIN_BYTES: u64 = 1 << 20;
+
+    /// A thread of the cache can have a reference to an origin for a moment longer than its user.
+    #[test]
+    fn only_a_device_that_is_held_keeps_its_origin_from_being_attached() {
+        let disk = Arc::new(MemoryDevice::new(1 << 20));
+        Cache::create(&*disk, &CreateOptions::default()).unwrap();
+        let options = OpenOptions { background: false, ..OpenOptions::default() };
+        let cache = Cache::open(disk, options).unwrap();
+        let id = OriginId { len_bytes: ORIGIN_BYTES, label: "o".to_owned(), ..OriginId::default() };
+        let attach = || {
+            let origin: Arc<dyn BlockDevice> = Arc::new(MemoryDevice::new(ORIGIN_BYTES));
+            cache.attach(origin, &id, &AttachOptions::default())
+        };
+        let device = attach().unwrap();
+        let in_a_thread = Arc::clone(&device.origin);
+        cache.detach(&device).unwrap();
+        drop(device);
+        attach().unwrap();
+        drop(in_a_thread);
     }
 }

@@ -24,7 +24,7 @@ use crate::{AttachOptions, Error, Mode, ORIGINS_MAX, OriginId, Result, SUB_BLOCK
 use crc32c::{crc32c, crc32c_append};
 use std::ops::Range;
 use std::sync::atomic::{AtomicU8, AtomicU64, Ordering};
-use std::sync::{Arc, Mutex, MutexGuard, PoisonError, Weak};
+use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
 use weft_block::BlockDevice;
 
 /// The smallest region of an origin that has an intent of its own: 1 MiB.
@@ -204,9 +204,9 @@ impl Origin {
 }
 
 impl State {
-    /// Whether somebody still has a device that was detached from this origin.
+    /// Whether a device that was detached from this origin is still in use.
     fn is_used_without_cache(&self, id: &OriginId) -> bool {
-        self.without_cache.iter().filter_map(Weak::upgrade).any(|origin| same(&origin.id, id))
+        self.without_cache.iter().any(|(used, held)| held.strong_count() > 0 && same(used, id))
     }
 }
 
@@ -335,7 +335,7 @@ impl Cache {
             st.origins[nr] = OriginState { region_shift, quota_slots, known: true, ..counts };
             st.attached[nr] = Some(Arc::clone(&origin));
         }
-        Ok(Arc::new(CachedDevice { cache: Arc::clone(self), origin }))
+        Ok(CachedDevice::new(Arc::clone(self), origin))
     }
 
     fn check_attach(
@@ -527,8 +527,8 @@ impl Cache {
         let mut st = self.lock();
         if left.is_ok() {
             st.attached[usize::from(nr)] = None;
-            st.without_cache.retain(|origin| origin.strong_count() > 0);
-            st.without_cache.push(Arc::downgrade(origin));
+            st.without_cache.retain(|(_, held)| held.strong_count() > 0);
+            st.without_cache.push((origin.id.clone(), Arc::downgrade(&device.held)));
             origin.set_link(&mut st, Link::Gone);
         } else {
             origin.is_told();

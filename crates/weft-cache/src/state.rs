@@ -22,7 +22,7 @@ use crate::regions::{Intent, RegionKey, Regions};
 use crate::slots::{Masks, SlotTable};
 use crate::stats::{Count, Counters};
 use crate::tail::Last;
-use crate::{Error, ORIGINS_MAX, Result, SUB_BLOCK_BYTES};
+use crate::{Error, ORIGINS_MAX, OriginId, Result, SUB_BLOCK_BYTES};
 use hashbrown::HashSet;
 use std::ops::Range;
 use std::sync::atomic::{AtomicU32, Ordering};
@@ -92,8 +92,8 @@ pub(crate) struct State {
     pub(crate) origins: [OriginState; ORIGINS_MAX],
     /// By number; those that are attached.
     pub(crate) attached: [Option<Arc<Origin>>; ORIGINS_MAX],
-    /// Origins whose devices were detached and may still be used.
-    pub(crate) without_cache: Vec<Weak<Origin>>,
+    /// Origins whose devices were detached, and `CachedDevice::held` of each device.
+    pub(crate) without_cache: Vec<(OriginId, Weak<()>)>,
     /// Touched slots, in the order in which they were.
     pub(crate) pending: Vec<u32>,
     /// Something pending is part of what a flush promises.
