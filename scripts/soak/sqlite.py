@@ -12,7 +12,11 @@ import time
 from program import Program
 from tools import has, run, sync_mount
 
-MODES = [("wal", "full"), ("delete", "extra"), ("truncate", "full"), ("persist", "full")]
+MODES = [("wal", "full"), ("persist", "full"), ("delete", "extra"), ("truncate", "full")]
+# Where a new file may show what its blocks had before, a new journal may show the last one, whole and
+# valid, and SQLite takes back a transaction that was committed. These two keep their blocks, or salt
+# what they write.
+MODES_WITH_STALE_DATA = MODES[:2]
 ROWS_MAX = 3000
 
 
@@ -27,7 +31,8 @@ class Sqlite(Program):
 
     def run(self):
         place, rng = self.place, self.rng
-        mode, synchronous = MODES[0] if self.place.index < 2 else rng.choice(MODES[1:])
+        modes = MODES if place.shows_no_stale_data() else MODES_WITH_STALE_DATA
+        mode, synchronous = modes[0] if place.index < 2 else rng.choice(modes[1:])
         name = "sqlite-wal.db" if self.place.index < 2 else "sqlite-rollback.db"
         log = self.notes()
         ready = os.path.join(place.notes, f"sqlite-ready-{name}")
