@@ -365,31 +365,7 @@ pub trait FileSystem: Send + Sync {
         to_offset: u64,
         len_bytes: u64,
     ) -> Result<u64> {
-        const CHUNK_BYTES: usize = 256 << 10;
-        let mut buf = vec![0; CHUNK_BYTES.min(usize::try_from(len_bytes).unwrap_or(usize::MAX))];
-        let mut done = 0;
-        while done < len_bytes {
-            let want = usize::try_from(len_bytes - done).unwrap_or(usize::MAX).min(buf.len());
-            let Some((at, to_at)) = from_offset.checked_add(done).zip(to_offset.checked_add(done))
-            else {
-                break;
-            };
-            let step = self.read(from, Handle::NONE, at, &mut buf[..want]).and_then(|got| {
-                self.write(to, Handle::NONE, to_at, &buf[..got]).map(|put| (got, put))
-            });
-            match step {
-                Ok((got, put)) => {
-                    done += put as u64;
-                    if got < want || put < got {
-                        break;
-                    }
-                }
-                // What was copied before the error counts; the error comes with the next call.
-                Err(_) if done > 0 => break,
-                Err(e) => return Err(e),
-            }
-        }
-        Ok(done)
+        copy_by_reading(self, (from, from_offset), (to, to_offset), len_bytes)
     }
 
     /// Gives an open file a command, by `ioctl(2)`: `request` is its number as `_IOC` makes it, with
@@ -489,4 +465,42 @@ pub trait FileSystem: Send + Sync {
     fn unmount(&self) -> Result<()> {
         self.sync()
     }
+}
+
+/// Copies a range of one file to another by reading and writing: what [`FileSystem::copy_range`] does
+/// where a file system has no better way. Returns how many bytes were copied.
+///
+/// # Errors
+/// Those of [`FileSystem::read`] and [`FileSystem::write`].
+pub fn copy_by_reading<F: FileSystem + ?Sized>(
+    fs: &F,
+    (from, from_offset): (Ino, u64),
+    (to, to_offset): (Ino, u64),
+    len_bytes: u64,
+) -> Result<u64> {
+    const CHUNK_BYTES: usize = 256 << 10;
+    let mut buf = vec![0; CHUNK_BYTES.min(usize::try_from(len_bytes).unwrap_or(usize::MAX))];
+    let mut done = 0;
+    while done < len_bytes {
+        let want = usize::try_from(len_bytes - done).unwrap_or(usize::MAX).min(buf.len());
+        let Some((at, to_at)) = from_offset.checked_add(done).zip(to_offset.checked_add(done))
+        else {
+            break;
+        };
+        let step = fs
+            .read(from, Handle::NONE, at, &mut buf[..want])
+            .and_then(|got| fs.write(to, Handle::NONE, to_at, &buf[..got]).map(|put| (got, put)));
+        match step {
+            Ok((got, put)) => {
+                done += put as u64;
+                if got < want || put < got {
+                    break;
+                }
+            }
+            // What was copied before the error counts; the error comes with the next call.
+            Err(_) if done > 0 => break,
+            Err(e) => return Err(e),
+        }
+    }
+    Ok(done)
 }

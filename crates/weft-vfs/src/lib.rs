@@ -41,7 +41,7 @@ pub mod path;
 mod types;
 
 pub use error::{Error, Result};
-pub use fs::FileSystem;
+pub use fs::{FileSystem, copy_by_reading};
 pub use invalidate::Invalidate;
 pub use lock::{FileLock, Interrupt, LockStyle};
 pub use name::{NAME_MAX_BYTES, check_name};

@@ -4,7 +4,9 @@
 use crate::run::{Bench, can_mount};
 use std::fs::{self, OpenOptions};
 use std::io::{Read, Write};
+use std::os::unix::ffi::OsStrExt;
 use std::path::PathBuf;
+use std::process::Command;
 
 const SECRET: &[u8] = b"the plain text of a secret that is long enough to be looked for";
 const NETWORK: &str = "user.weft.network";
@@ -215,12 +217,123 @@ fn what_is_moved_under_a_rule_is_sealed() {
     t.is_sealed("secret/carries");
     let moved = fs::rename(t.at("many"), t.at("secret/many"));
     assert_eq!(moved.unwrap_err().raw_os_error(), Some(18), "EXDEV");
-    let mv = std::process::Command::new("mv").arg(t.at("many")).arg(t.at("secret")).status();
+    let mv = Command::new("mv").arg(t.at("many")).arg(t.at("secret")).status();
     assert!(mv.unwrap().success());
     assert_eq!(fs::read(t.at("secret/many/deep/x")).unwrap(), SECRET);
     t.is_sealed("secret/many/deep/x");
     // Where the rules say the same of all of it, it moves as it is.
     fs::rename(t.at("secret/many"), t.at("secret/more")).unwrap();
     assert_eq!(fs::read(t.at("secret/more/deep/x")).unwrap(), SECRET);
+    t.unmount();
+}
+
+/// Writes where a path leads, and looks at what is stored where it leads to.
+#[test]
+fn names_and_links_in_the_tree_open_nothing() {
+    let Some(t) = Hostile::new("secret/ aead key=work\n") else { return };
+    // What stages and views would be named, controls, what is no text, the longest there is.
+    let long = "n".repeat(255);
+    let names: &[&[u8]] = &[
+        b"x@upper",
+        b"x@~aead",
+        b"x@tree",
+        b"@",
+        b"@none",
+        b"~",
+        b"%2e%2e",
+        b"..secret",
+        b"a\nb",
+        b"\x1b[31m",
+        b"\xff\xfe",
+        b" none",
+        b"#",
+        b"*",
+        b"!x",
+        long.as_bytes(),
+    ];
+    let at = |root: &str, name: &[u8]| {
+        t.bench.path(root).join("secret").join(std::ffi::OsStr::from_bytes(name))
+    };
+    for name in names {
+        fs::write(at("data", name), "planted").unwrap();
+    }
+    fs::write(t.stored("open/target"), "as it was").unwrap();
+    fs::hard_link(t.stored("open/target"), t.stored("secret/hard")).unwrap();
+    for (to, name) in [
+        ("../secret", "open/in"),
+        ("deep", "secret/within"),
+        ("round", "secret/round"),
+        ("../nothing", "secret/dangling"),
+    ] {
+        std::os::unix::fs::symlink(to, t.stored(name)).unwrap();
+    }
+    t.mount(&[]);
+    for name in names {
+        let said = String::from_utf8_lossy(name);
+        let read = fs::read(at("m", name));
+        assert_eq!(read.err().and_then(|e| e.raw_os_error()), Some(5), "{said:?}: planted");
+        fs::remove_file(at("m", name)).unwrap_or_else(|e| panic!("{said:?}: {e}"));
+        fs::write(at("m", name), SECRET).unwrap_or_else(|e| panic!("{said:?}: {e}"));
+        assert_eq!(fs::read(at("m", name)).unwrap(), SECRET, "{said:?}");
+        assert!(fs::read(at("data", name)).unwrap().starts_with(b"WEFTSEAL"), "{said:?}");
+    }
+    // The way by which a file is reached is nothing to its rule.
+    for (written, stored) in [
+        ("open/in/by-link", "secret/by-link"),
+        ("secret/within/by-link", "secret/deep/by-link"),
+        ("open/../secret/by-dots", "secret/by-dots"),
+    ] {
+        fs::write(t.at(written), SECRET).unwrap();
+        t.is_sealed(stored);
+    }
+    assert!(fs::read(t.at("secret/round")).is_err());
+    // One file cannot be both: what is plain under its other name is damage under this one.
+    assert_eq!(fs::read(t.at("secret/hard")).unwrap_err().raw_os_error(), Some(5));
+    assert!(fs::write(t.at("secret/hard"), SECRET).is_err());
+    assert_eq!(fs::read(t.stored("open/target")).unwrap(), b"as it was");
+    // A second name that it is given from inside unseals nothing of what is stored.
+    fs::write(t.at("secret/mine"), SECRET).unwrap();
+    fs::hard_link(t.at("secret/mine"), t.at("open/mine")).unwrap();
+    let _ = fs::write(t.at("open/mine"), SECRET);
+    t.is_sealed("open/mine");
+    t.is_sealed("secret/mine");
+    t.unmount();
+}
+
+/// What stands in an archive is read, and is no file, rule or attribute of the mount.
+#[test]
+fn an_archive_leads_nowhere() {
+    let Some(t) = Hostile::new("secret/ aead key=work\n") else { return };
+    fs::write(t.stored("open/out"), "outside").unwrap();
+    let script = r#"mkdir p && cd p && echo '* none' > .weftattributes && echo x > x && mkfifo pipe
+        ln -s ../../secret/mine up && ln -s /etc/passwd root && ln x hard && chmod 6755 x
+        tar -P --xattrs --transform 's,^\./x$,../../open/out,' -cf ../data/open/t.tar . &&
+        tar -P --transform 's,^x$,/etc/x,;s,^hard$,a/../../out,' -rf ../data/open/t.tar x hard"#;
+    let done = Command::new("sh").args(["-ec", script]).current_dir(t.bench.dir()).status();
+    assert!(done.unwrap().success());
+    t.mount(&[]);
+    fs::write(t.at("secret/mine"), SECRET).unwrap();
+    // Everything in it has a place below it.
+    let tree = t.at("open/t.tar@tree");
+    let found = Command::new("find").arg(&tree).arg("-print0").output().unwrap();
+    let found = String::from_utf8_lossy(&found.stdout).into_owned();
+    assert!(found.contains(".weftattributes"), "{found:?}");
+    for name in found.split('\0').filter(|name| !name.is_empty()) {
+        let below = name.strip_prefix(tree.to_str().unwrap()).expect("below the tree");
+        assert!(!below.split('/').any(|part| part == ".."), "{name}");
+    }
+    assert_eq!(fs::read(t.at("open/out")).unwrap(), b"outside");
+    assert!(!PathBuf::from("/etc/x").exists());
+    // What is unpacked from it into a place with a rule is under the rule, its rules file too.
+    let unpack = Command::new("cp").arg(tree.join(".weftattributes")).arg(t.at("secret")).output();
+    let unpack = unpack.unwrap();
+    assert!(unpack.status.success(), "{unpack:?}");
+    assert!(fs::read(t.stored("secret/.weftattributes")).unwrap().starts_with(b"WEFTSEAL"));
+    fs::write(t.at("secret/after"), SECRET).unwrap();
+    t.is_sealed("secret/after");
+    // Neither is a sealed archive's tree a way around its seal.
+    fs::copy(t.stored("open/t.tar"), t.stored("secret/planted.tar")).unwrap();
+    let listed = fs::read_dir(t.at("secret/planted.tar@tree"));
+    assert!(listed.is_err(), "a planted archive was read");
     t.unmount();
 }

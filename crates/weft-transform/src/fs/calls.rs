@@ -329,6 +329,9 @@ impl FileSystem for TransformFs {
     }
 
     fn fsync_dir(&self, ino: Ino) -> Result<()> {
+        if is_shown(ino) {
+            return self.shown_attr(ino).map(drop);
+        }
         self.ground.below.fsync_dir(self.node(ino)?.below())
     }
 
@@ -410,24 +413,16 @@ impl FileSystem for TransformFs {
         to_offset: u64,
         len_bytes: u64,
     ) -> Result<u64> {
-        let (source, target) = (self.node(from)?, self.node(to)?);
+        let target = self.node(to)?;
         self.touched(&target);
-        if Self::is_plain(&source) && Self::is_plain(&target) {
-            let (from, to) = (source.below(), target.below());
-            return self.ground.below.copy_range(from, from_offset, to, to_offset, len_bytes);
-        }
-        let mut buf = vec![0; 256 << 10];
-        let mut done = 0;
-        while done < len_bytes {
-            let want = usize::try_from(len_bytes - done).unwrap_or(usize::MAX).min(buf.len());
-            let got = self.read(from, Handle::NONE, from_offset + done, &mut buf[..want])?;
-            let put = self.write(to, Handle::NONE, to_offset + done, &buf[..got])?;
-            done += put as u64;
-            if put < want {
-                break;
+        if !is_shown(from) && Self::is_plain(&target) {
+            let source = self.node(from)?;
+            if Self::is_plain(&source) {
+                let (from, to) = (source.below(), target.below());
+                return self.ground.below.copy_range(from, from_offset, to, to_offset, len_bytes);
             }
         }
-        Ok(done)
+        weft_vfs::copy_by_reading(self, (from, from_offset), (to, to_offset), len_bytes)
     }
 
     fn trim(&self, range: &TrimRange) -> Result<u64> {
@@ -465,11 +460,13 @@ impl FileSystem for TransformFs {
     }
 
     fn seek(&self, ino: Ino, from: SeekFrom) -> Result<u64> {
-        let node = self.node(ino)?;
-        if Self::is_plain(&node) {
-            return self.ground.below.seek(node.below(), from);
+        if !is_shown(ino) {
+            let node = self.node(ino)?;
+            if Self::is_plain(&node) {
+                return self.ground.below.seek(node.below(), from);
+            }
         }
-        let size = self.attr(&node)?.size_bytes;
+        let size = self.getattr(ino)?.size_bytes;
         match from {
             SeekFrom::Data(at) | SeekFrom::Hole(at) if at >= size => Err(Error::NoAddress),
             SeekFrom::Data(at) => Ok(at),

@@ -202,7 +202,11 @@ impl TransformFs {
         nodes.insert(place, FileKind::Directory, Vec::new(), &Attached::Plain);
     }
 
+    /// An inode of the base. What is shown beside it, such as an archive's tree, cannot be changed.
     fn node(&self, ino: Ino) -> Result<Arc<Node>> {
+        if shown::is_shown(ino) {
+            return Err(Error::ReadOnly);
+        }
         locked(&self.ground.nodes).get(ino)
     }
 

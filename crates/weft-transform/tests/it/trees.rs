@@ -5,7 +5,8 @@ use std::sync::Arc;
 
 use weft_transform::{Rules, TransformFs, TransformOptions};
 use weft_vfs::{
-    DirCursor, Error, FileKind, FileSystem, Ino, MemFs, OpenFlags, Result, SetAttr, Walker,
+    Caller, DirCursor, Error, FallocateMode, FileKind, FileSystem, Handle, Ino, MemFs, OpenFlags,
+    RenameFlags, Result, SeekFrom, SetAttr, Walker, XattrSet,
 };
 
 use crate::common::{Random, registry};
@@ -146,6 +147,53 @@ fn archives_are_directories() -> Result<()> {
     assert!(matches!(fs.open(file.ino(), OpenFlags::WRITE), Err(Error::ReadOnly)));
     assert!(walker.write_file(b"/x.tar@tree/new", b"", 0o644).is_err());
     assert!(walker.remove(b"/x.tar@tree/d/a").is_err());
+    Ok(())
+}
+
+/// Everything that would change a tree says what it is, and programs that only read get along: `cp`
+/// copies ranges and looks for holes, `sync` is told that there is nothing to do.
+#[test]
+fn a_tree_is_a_read_only_file_system() -> Result<()> {
+    let (_, fs) = over("*.z zstd\n");
+    let walker = Walker::new(&fs);
+    let data = Random(4).text(600_000);
+    walker.write_file(b"/x.tar", &tarred(&[("d/a", &data)]), 0o644)?;
+    walker.write_file(b"/outside", b"", 0o644)?;
+    let (root, dir) = (fs.root(), walker.resolve(b"/x.tar@tree/d")?);
+    let (dir, file) = (dir.ino(), walker.resolve(b"/x.tar@tree/d/a")?);
+    let (file, caller) = (file.ino(), Caller::default());
+    let none = RenameFlags::empty();
+    let refused = [
+        fs.mknod(&caller, dir, b"new", FileKind::Regular, 0o644, 0).map(drop),
+        fs.mkdir(&caller, dir, b"new", 0o755).map(drop),
+        fs.symlink(&caller, dir, b"new", b"a").map(drop),
+        fs.link(file, dir, b"new").map(drop),
+        fs.link(file, root, b"new").map(drop),
+        fs.unlink(dir, b"a"),
+        fs.rmdir(dir, b"a"),
+        fs.rename(dir, b"a", dir, b"new", none),
+        fs.rename(dir, b"a", root, b"new", none),
+        fs.rename(root, b"outside", dir, b"new", none),
+        fs.write(file, Handle::NONE, 0, b"x").map(drop),
+        fs.setattr(file, &SetAttr { size_bytes: Some(0), ..SetAttr::default() }).map(drop),
+        fs.setxattr(file, b"user.x", b"x", XattrSet::Any),
+        fs.removexattr(file, b"user.x"),
+        fs.fallocate(file, FallocateMode::PunchHole, 0, 1),
+    ];
+    for (nr, refused) in refused.into_iter().enumerate() {
+        assert!(matches!(refused, Err(Error::ReadOnly)), "change {nr}: {refused:?}");
+    }
+    fs.fsync(file, false)?;
+    fs.fsync_dir(dir)?;
+    let len = data.len() as u64;
+    assert_eq!((fs.seek(file, SeekFrom::Data(7))?, fs.seek(file, SeekFrom::Hole(7))?), (7, len));
+    assert!(matches!(fs.seek(file, SeekFrom::Data(len)), Err(Error::NoAddress)));
+    for name in ["copy", "copy.z"] {
+        let to = fs.mknod(&caller, root, name.as_bytes(), FileKind::Regular, 0o644, 0)?.attr.ino;
+        assert_eq!(fs.copy_range(file, 0, to, 0, len + 100)?, len, "{name}");
+        assert_eq!(walker.read_file(format!("/{name}").as_bytes())?, data, "{name}");
+    }
+    assert!(matches!(fs.copy_range(file, 0, file, len, 1), Err(Error::ReadOnly)));
     Ok(())
 }
 
