@@ -14,7 +14,7 @@ from tools import Trouble, copy_image, demand, end, last, run, wait_until
 HERE = os.path.dirname(os.path.abspath(__file__))
 # Debug builds check as they go, and the machine may be busy.
 MOUNT_SECONDS = 120
-UNMOUNT_SECONDS = 300
+UNMOUNT_SECONDS = 1800
 
 
 def kind_of(order):

@@ -154,17 +154,21 @@ impl Cache {
                 sb.checkpoint_blocks = layout.checkpoint_blocks;
             })?;
         }
+        if unlogged.is_some() {
+            self.skip_in_log(&start)?;
+        }
         let mut st = self.lock();
+        if let Some(batch) = unlogged {
+            st.log.next = start.log_start;
+            st.log.durable = start.log_start;
+            st.batch_is_durable(&batch);
+        }
         st.log.tail = start.log_start;
         st.log.checkpoint = start.sequence;
         // What was dropped since is in no snapshot.
         st.unlogged_drops -= start.unlogged_drops;
         drop(st);
         self.counters.checkpoints.add(1);
-        if let Some(batch) = unlogged {
-            self.skip_in_log(&start)?;
-            self.lock().batch_is_durable(&batch);
-        }
         drop(committing);
         self.notify();
         Ok(())
@@ -176,11 +180,7 @@ impl Cache {
         let mut marker = Batch::marker();
         let bytes = marker.seal(start.log_start, start.log_start, start.life, start.tag);
         let marked = self.write_log(start.log_start, bytes).and_then(|()| self.flush_cache());
-        marked.map_err(|error| self.fail(error))?;
-        let mut st = self.lock();
-        st.log.next = start.log_start;
-        st.log.durable = start.log_start;
-        Ok(())
+        marked.map_err(|error| self.fail(error))
     }
 
     /// Writes the pages and the header.

@@ -17,7 +17,8 @@ pub enum Policy {
 /// What a journal holds.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Hash, Default)]
 pub enum JournalMode {
-    /// Metadata; file data is written whenever it suits.
+    /// Metadata; file data is written whenever it suits. A new file can show what its blocks had
+    /// before, so a rollback journal of SQLite (but for `persist`) can be the last one, still valid.
     Metadata,
     /// Metadata; file data is durable before the transaction that refers to it commits.
     #[default]

@@ -3,9 +3,10 @@
 
 use crate::rig::{BLOCK, block, read, write};
 use crate::watchdog::within;
-use std::sync::Arc;
+use std::sync::atomic::{AtomicU64, Ordering};
+use std::sync::{Arc, OnceLock, Weak};
 use std::time::Duration;
-use weft_block::{BlockDevice, Fault, FaultDevice, MemoryDevice, Request, Rng, Rule};
+use weft_block::{BlockDevice, Fault, FaultDevice, Geometry, MemoryDevice, Request, Rng, Rule};
 use weft_cache::{
     AttachOptions, Cache, CachedDevice, CreateOptions, Mode, OpenOptions, OriginId, PolicyKind,
 };
@@ -182,6 +183,63 @@ fn one_large_write_fits_any_log() {
 }
 
 /// As fio does it with fsync=1 and iodepth=32.
+/// A cache device that looks at the log while it is written to.
+struct Looking {
+    inner: MemoryDevice,
+    cache: OnceLock<Weak<Cache>>,
+    most: AtomicU64,
+}
+
+impl Looking {
+    fn look(&self) {
+        if let Some(cache) = self.cache.get().and_then(Weak::upgrade) {
+            self.most.fetch_max(cache.stats().log_used_blocks, Ordering::Relaxed);
+        }
+    }
+}
+
+impl BlockDevice for Looking {
+    fn geometry(&self) -> Geometry {
+        self.inner.geometry()
+    }
+
+    fn read_at(&self, buf: &mut [u8], offset: u64) -> weft_block::Result<()> {
+        self.inner.read_at(buf, offset)
+    }
+
+    fn write_at(&self, buf: &[u8], offset: u64) -> weft_block::Result<()> {
+        self.look();
+        self.inner.write_at(buf, offset)
+    }
+
+    fn flush(&self) -> weft_block::Result<()> {
+        self.look();
+        self.inner.flush()
+    }
+}
+
+#[test]
+fn nobody_sees_more_in_the_log_than_it_holds() {
+    let create = CreateOptions::default();
+    let inner = MemoryDevice::new(smallest(&create));
+    let disk = Arc::new(Looking { inner, cache: OnceLock::new(), most: AtomicU64::new(0) });
+    Cache::create(&*disk, &create).unwrap();
+    let options = OpenOptions { background: false, ..OpenOptions::default() };
+    let cache = Cache::open(disk.clone(), options).unwrap();
+    disk.cache.set(Arc::downgrade(&cache)).unwrap();
+    let origin = Arc::new(MemoryDevice::new(64 * UNIT));
+    let id = OriginId { len_bytes: 64 * UNIT, label: "small".to_owned(), ..OriginId::default() };
+    let attach = AttachOptions { mode: Mode::WriteBack, ..AttachOptions::default() };
+    let device = cache.attach(origin, &id, &attach).unwrap();
+    for version in 1..200 {
+        write(&*device, version % 64, version).unwrap();
+        device.flush().unwrap();
+    }
+    let most = disk.most.load(Ordering::Relaxed);
+    let all = disk.geometry().len_bytes / UNIT;
+    assert!(most > 0 && most < all, "{most} blocks of a device that has {all}");
+}
+
 #[test]
 fn a_flush_after_each_write_of_many_threads_fits_any_log() {
     for block_bytes in [4 << 10, 64 << 10] {
