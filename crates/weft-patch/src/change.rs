@@ -386,12 +386,19 @@ impl State {
     }
 
     /// Cancels the pending changes of a freed block, if nothing but `cleared` waits for them.
+    ///
+    /// What waits can have been merged into `cleared`: the link count of a directory, say, that waits
+    /// for a name in this block, where the pointer to the block lies in the same block of inodes. A
+    /// write that is torn between sectors brings the count without the cleared pointer, so then they
+    /// are one only within a sector. For file data nothing waits but pointers and sizes of its inode,
+    /// which a sector holds whole.
     pub(crate) fn cancel_freed(&mut self, buffer: u32, cleared: PatchId) {
         let b = &self.cache[buffer];
         if !self.options.cancel || b.in_flight {
             return;
         }
-        let cleared = self.graph.find(cleared);
+        let whole = |patch: &u32| b.data || self.graph.is_in_one_sector(*patch);
+        let cleared = self.graph.find(cleared).filter(whole);
         if b.run != NONE {
             if self.graph.afters(b.run).all(|after| Some(after) == cleared) {
                 self.cancel_all(buffer);

@@ -333,6 +333,14 @@ impl Graph {
         self.undo.get(self[patch].pieces)
     }
 
+    /// Whether all that it changes is known, and lies in one sector.
+    pub fn is_in_one_sector(&self, patch: u32) -> bool {
+        const SECTOR_BYTES: u32 = 512;
+        let (from, to) = self[patch].hull;
+        let known = self[patch].kind == Kind::Soft && to > from;
+        known && from / SECTOR_BYTES == (to - 1) / SECTOR_BYTES
+    }
+
     pub fn drop_undo(&mut self, patch: u32) {
         let list = std::mem::replace(&mut self[patch].pieces, NONE);
         if list != NONE {

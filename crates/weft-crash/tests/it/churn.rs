@@ -42,6 +42,25 @@ fn a_record_in_a_gap_follows_the_lengths_that_made_the_gap() {
     }
 }
 
+/// A directory goes after what moved out of it has arrived, and what it counted for counts until then.
+#[test]
+fn a_directory_that_is_removed_takes_nothing_with_it() {
+    let workloads = [
+        "mkdir d; mkdir e; creat e/x | rename e/x d/x; remove e",
+        "mkdir d; mkdir e; mkdir e/x | rename e/x d/x; remove e",
+        "mkdir d; mkdir e; creat e/x | link e/x d/x; unlink e/x; remove e",
+        "mkdir e; creat e/x | rename e/x x; remove e",
+        "mkdir d; mkdir d/e; creat d/e/x | rename d/e/x x; remove d/e; remove d",
+        "mkdir e; creat e/x; mkdir g | rename e/x x; rename g e",
+        "mkdir e; mkdir d; creat e/x | rename e/x d/x; rename d/x y; remove e; remove d",
+        "mkdir d; mkdir e; mkdir e/x | rename e/x d/x; remove d/x",
+    ];
+    for policy in [Policy::Soft, ORDERED] {
+        given(Arc::new(Ext2Target::new(policy)), &workloads);
+        given(Arc::new(HfsTarget::new(policy)), &workloads);
+    }
+}
+
 /// A name that is given again follows the clearing of the entry that had it.
 #[test]
 fn a_name_that_is_given_again_is_never_there_twice() {

@@ -273,12 +273,14 @@ impl State {
             (false, true) => return Err(FsError::IsADirectory.into()),
             _ => {}
         }
+        let mut befores = Vec::new();
         if directory {
             self.check_empty(op, ino)?;
+            befores = self.out_of(op, ino, parent)?;
         }
         let Self { vol, nodes, .. } = self;
         let dir = nodes.get_mut(&parent).ok_or(FsError::Stale(u64::from(parent)))?;
-        let cleared = vol.clear_entry(op, dir, found.place, &[])?;
+        let cleared = vol.clear_entry(op, dir, found.place, &befores)?;
         dir.modified();
         dir.epoch += 1;
         if !directory {
@@ -309,6 +311,29 @@ impl State {
             dir.inode.links = dir.inode.links.saturating_sub(1).max(2);
         }
         self.write_node(op, parent, &[gone])?;
+        Ok(())
+    }
+
+    /// What the removal of the empty directory `ino` from `parent` must follow: on the disk it may
+    /// hold the only names of what moved out of it. `parent` has to stay for that, too.
+    pub(super) fn out_of(&mut self, op: &Op<'_>, ino: u32, parent: u32) -> Result<Vec<PatchId>> {
+        let index = self.node(ino)?.dir.as_deref();
+        let out = index.map_or(&[][..], |index| index.moved_out());
+        let out: Vec<_> = out.iter().copied().filter(|patch| !op.is_durable(*patch)).collect();
+        self.note_moved_out(op, parent, &out)?;
+        Ok(out)
+    }
+
+    /// Something moved out of directory `dir` to where it is when `arrived` is durable.
+    pub(super) fn note_moved_out(
+        &mut self,
+        op: &Op<'_>,
+        dir: u32,
+        arrived: &[PatchId],
+    ) -> Result<()> {
+        if let Some(index) = self.node(dir)?.dir.as_deref_mut() {
+            index.note_moved_out(op, arrived);
+        }
         Ok(())
     }
 

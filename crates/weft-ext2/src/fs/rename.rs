@@ -172,6 +172,9 @@ impl State {
         if policy == Policy::Soft {
             // There means: where it can be reached. The directories above may be new themselves.
             befores.extend(self.way_to(op, new_dir));
+            if source.dir != new_dir {
+                self.note_moved_out(op, source.dir, &befores)?;
+            }
         }
         let cleared = self.clear(op, source, &befores)?;
         let node = self.node(source.ino)?;
@@ -243,6 +246,9 @@ impl State {
             // For the moment it has both subdirectories.
             self.gain_subdir(op, target.dir, &mut befores)?;
         }
+        if target.kind == FileKind::Directory {
+            befores.extend(self.out_of(op, target.ino, target.dir)?);
+        }
         let named = self.point_name(op, target, source, &befores)?;
         self.touch_dirs(op, [source.dir, target.dir], &[])?;
         self.leave(op, policy, source, target.dir, target.place, named)?;
@@ -300,6 +306,11 @@ impl State {
             node.note_name(op, new_dir, second);
             if policy == Policy::Soft {
                 self.write_node(op, side.ino, &[second])?;
+                if side.dir != new_dir {
+                    let mut arrived = self.way_to(op, new_dir);
+                    arrived.extend([first, second]);
+                    self.note_moved_out(op, side.dir, &arrived)?;
+                }
             }
         }
         for (moves, side, other) in [(a_dir, a, b), (b_dir, b, a)] {

@@ -137,6 +137,10 @@ pub(crate) struct DirIndex {
     first_with: [u32; CLASSES],
     dotdot: Place,
     cleared: Cleared,
+    /// What must be durable before the directory may go: the new places of what moved out of it.
+    moved_out: Vec<PatchId>,
+    /// When there are so many, those that are durable are forgotten.
+    moved_out_forget_at: usize,
 }
 
 impl DirIndex {
@@ -150,12 +154,34 @@ impl DirIndex {
             first_with: [u32::MAX; CLASSES],
             dotdot: Place { nr: BlockNr(0), at: 0, offset: 0 },
             cleared: Cleared::default(),
+            moved_out: Vec::new(),
+            moved_out_forget_at: 16,
         }
     }
 
     /// Whether it knows nothing that the blocks on the disk do not say.
     pub fn is_settled(&self, op: &Op<'_>) -> bool {
-        self.cleared.all_durable(op)
+        self.cleared.all_durable(op) && self.moved_out.iter().all(|patch| op.is_durable(*patch))
+    }
+
+    /// Something moved out of the directory: where it went, it is when `arrived` is durable.
+    pub fn note_moved_out(&mut self, op: &Op<'_>, arrived: &[PatchId]) {
+        for patch in arrived {
+            // The names that arrive in one block are one patch, as a rule.
+            let recent = self.moved_out.len().saturating_sub(8);
+            if !op.is_durable(*patch) && !self.moved_out[recent..].contains(patch) {
+                self.moved_out.push(*patch);
+            }
+        }
+        if self.moved_out.len() >= self.moved_out_forget_at {
+            self.moved_out.retain(|patch| !op.is_durable(*patch));
+            self.moved_out_forget_at = (2 * self.moved_out.len()).max(16);
+        }
+    }
+
+    /// What the removal of the directory must follow.
+    pub fn moved_out(&self) -> &[PatchId] {
+        &self.moved_out
     }
 
     /// Whether there is no name but `.` and `..`.
