@@ -57,7 +57,9 @@ fn a_directory_that_is_removed_takes_nothing_with_it() {
     ];
     for policy in [Policy::Soft, ORDERED] {
         given(Arc::new(Ext2Target::new(policy)), &workloads);
-        given(Arc::new(HfsTarget::new(policy)), &workloads);
+        let without_links: Vec<_> =
+            workloads.into_iter().filter(|text| !text.contains("link")).collect();
+        given(Arc::new(HfsTarget::new(policy)), &without_links);
     }
 }
 
