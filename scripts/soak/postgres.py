@@ -136,6 +136,8 @@ class Server:
 
 class Postgres(Program):
     name = "postgres"
+    # A page that a relation has just got is zeroes or has a checksum.
+    bears_stale_data = False
 
     @classmethod
     def lacks(cls):

@@ -45,13 +45,20 @@ class Place:
         return self.order.startswith("journal")
 
     def shows_no_stale_data(self):
-        return self.order not in ("journal", "journal=metadata", "async")
+        return shows_no_stale_data(self.order)
+
+
+def shows_no_stale_data(order):
+    """Whether what was never written to a new block reads as zeroes after a crash."""
+    return order not in ("journal", "journal=metadata", "async")
 
 
 class Program:
     """The base of all programs."""
 
     name = ""
+    # Whether a crash may put stale data where it wrote nothing yet.
+    bears_stale_data = True
 
     def __init__(self, place):
         self.place = place

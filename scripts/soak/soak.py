@@ -27,7 +27,7 @@ import time
 
 from judge import Judge, check_itself, free_bytes
 from notes import View, position, settle
-from program import Place, Worker
+from program import Place, Worker, shows_no_stale_data
 from postgres import remove_shared_memory
 from programs import PROGRAMS
 from tools import Trouble, copy_image
@@ -248,6 +248,10 @@ class Campaign:
 def soak_order(order, seconds, weft, seed, top, programs, go_on):
     """Volumes of one order until the time is over. Returns its totals."""
     totals = Totals()
+    if not shows_no_stale_data(order):
+        for name in [name for name in programs if not PROGRAMS[name].bears_stale_data]:
+            print(f"skipped: {order}: {name}: a new block may show stale data after a crash")
+        programs = [name for name in programs if PROGRAMS[name].bears_stale_data]
     until = time.monotonic() + seconds
     while time.monotonic() < until:
         campaign = Campaign(weft, order, seed, top, programs, totals)
