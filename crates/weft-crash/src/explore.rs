@@ -238,7 +238,6 @@ struct Queue {
     list: Vec<Workload>,
     /// Random ones follow without end.
     endless: bool,
-    exchange: bool,
     /// All are churns of so many operations.
     churn: Option<usize>,
     seed: u64,
@@ -247,15 +246,14 @@ struct Queue {
 
 impl Queue {
     fn new(config: &Config) -> Self {
-        let exchange = config.target.promises().operations_in_order;
         let tree = config.target.tree();
         let mut rng = Rng::new(config.seed);
         let mut list = generate::chains(tree);
-        list.extend(generate::singles(tree, exchange));
+        list.extend(generate::singles(tree));
         match &config.campaign {
             Campaign::Given(list) => {
                 let (list, seed) = (list.clone(), 0);
-                return Self { list, endless: false, exchange, churn: None, seed, tree };
+                return Self { list, endless: false, churn: None, seed, tree };
             }
             Campaign::Churn(_) => list.clear(),
             // A short run is cut off somewhere: let that be a different place for each seed.
@@ -263,7 +261,7 @@ impl Queue {
             Campaign::Long => {
                 // Each pair once, before any has its other placements.
                 let (mut first, mut others) = (Vec::new(), Vec::new());
-                for mut placements in generate::pairs(tree, exchange) {
+                for mut placements in generate::pairs(tree) {
                     first.push(placements.swap_remove(rng.index(placements.len())));
                     others.append(&mut placements);
                 }
@@ -276,7 +274,7 @@ impl Queue {
             Campaign::Churn(len) => Some(len),
             _ => None,
         };
-        Self { list, endless: true, exchange, churn, seed: config.seed, tree }
+        Self { list, endless: true, churn, seed: config.seed, tree }
     }
 
     fn get(&self, number: usize) -> Option<Workload> {
@@ -285,10 +283,10 @@ impl Queue {
             None if self.endless => {
                 let mut rng = Rng::stream(self.seed, number as u64);
                 Some(if let Some(len) = self.churn {
-                    generate::churn(self.tree, self.exchange, &mut rng, len)
+                    generate::churn(self.tree, &mut rng, len)
                 } else if number.is_multiple_of(4) {
                     let len = 10 + rng.index(40);
-                    generate::churn(self.tree, self.exchange, &mut rng, len)
+                    generate::churn(self.tree, &mut rng, len)
                 } else {
                     let len = 2 + rng.index(8);
                     generate::random(self.tree, &mut rng, len)

@@ -59,10 +59,8 @@ const OPS: &[(&str, &str, &str)] = &[
     ("removexattr A/b old", "A/b", "A"),
     ("chmod A/a 600", "A/a", "A"),
     ("hold A/b", "A/b", "A"),
+    ("exchange A/a B/c", "A/a", "A"),
 ];
-
-/// Swaps two names; only for file systems that do so at one stroke.
-const EXCHANGE: (&str, &str, &str) = ("exchange A/a B/c", "A/a", "A");
 
 /// Follow-ups that only make sense after another operation: the usual ways to replace a file.
 const CHAINS: &[&str] = &[
@@ -159,7 +157,7 @@ impl Prepared {
     fn sequence(&self, picked: &[usize]) -> Vec<Workload> {
         let mut list: Vec<Vec<Op>> = vec![Vec::new()];
         for index in picked {
-            let (text, file, dir) = OPS.get(*index).copied().unwrap_or(EXCHANGE);
+            let (text, file, dir) = OPS[*index];
             list = list
                 .into_iter()
                 .flat_map(|before| {
@@ -173,13 +171,11 @@ impl Prepared {
     }
 }
 
-/// Every single operation with every placement. `exchange`: the file system can swap two names at
-/// one stroke.
+/// Every single operation with every placement.
 #[must_use]
-pub fn singles(tree: Tree, exchange: bool) -> Vec<Workload> {
+pub fn singles(tree: Tree) -> Vec<Workload> {
     let prepared = Prepared::new(tree);
-    let n = OPS.len() + usize::from(exchange);
-    (0..n).flat_map(|i| prepared.sequence(&[i])).collect()
+    (0..OPS.len()).flat_map(|i| prepared.sequence(&[i])).collect()
 }
 
 /// The usual sequences of several operations.
@@ -192,9 +188,9 @@ pub fn chains(tree: Tree) -> Vec<Workload> {
 /// Every pair of operations, each with every placement after both: some tens of thousands. Pairs
 /// that make no sense one after the other are left out.
 #[must_use]
-pub fn pairs(tree: Tree, exchange: bool) -> Vec<Vec<Workload>> {
+pub fn pairs(tree: Tree) -> Vec<Vec<Workload>> {
     let prepared = &Prepared::new(tree);
-    let n = OPS.len() + usize::from(exchange);
+    let n = OPS.len();
     (0..n)
         .flat_map(|i| (0..n).map(move |j| prepared.sequence(&[i, j])))
         .filter(|placements| !placements.is_empty())
@@ -235,7 +231,7 @@ const CHURN_NAMES: usize = 30;
 /// A small workload with names of one length does not get there: the records of a directory
 /// depend on each other through their lengths, which only such a mix joins, cuts and joins again.
 #[must_use]
-pub fn churn(tree: Tree, exchange: bool, rng: &mut Rng, len: usize) -> Workload {
+pub fn churn(tree: Tree, rng: &mut Rng, len: usize) -> Workload {
     let setup: Arc<[Op]> = ops(tree, CHURN_SETUP).into();
     let mut state = State::default();
     for (i, op) in setup.iter().enumerate() {
@@ -250,7 +246,7 @@ pub fn churn(tree: Tree, exchange: bool, rng: &mut Rng, len: usize) -> Workload 
     let mut tries = 0;
     while list.len() < len && tries < len * 50 {
         tries += 1;
-        let op = churn_op(rng, &state, longest, exchange);
+        let op = churn_op(rng, &state, longest);
         let mut next = state.clone();
         if is_possible(tree, &op) && next.apply(&op, list.len()).is_ok() {
             state = next;
@@ -260,15 +256,24 @@ pub fn churn(tree: Tree, exchange: bool, rng: &mut Rng, len: usize) -> Workload 
     Workload { setup, ops: list }
 }
 
-fn churn_op(rng: &mut Rng, state: &State, longest: usize, exchange: bool) -> Op {
-    let known: Vec<String> = crate::record::paths(state)
-        .into_keys()
-        .map(|p| p[1..].to_owned())
-        .filter(|p| p.contains('/'))
-        .collect();
+fn churn_op(rng: &mut Rng, state: &State, longest: usize) -> Op {
+    let mut known = Vec::new();
+    let mut dirs = Vec::new();
+    for (path, id) in crate::record::paths(state) {
+        let path = path[1..].to_owned();
+        if path.contains('/') {
+            dirs.extend(state.names(id).is_some().then(|| path.clone()));
+            known.push(path);
+        }
+    }
     let old = rng.pick(&known).cloned().unwrap_or_else(|| "d".to_owned());
     // Few beginnings, so that names come back; letters behind them, so that lengths are mixed.
-    let dir = if rng.chance(1, 8) { "e" } else { "d" };
+    let dir = match rng.below(16) {
+        0 => "e".to_owned(),
+        // What is in a directory that may be removed itself.
+        1 | 2 => rng.pick(&dirs).cloned().unwrap_or_else(|| "e".to_owned()),
+        _ => "d".to_owned(),
+    };
     let stem = format!("{:x}", rng.below(12));
     let letters = rng.index(longest - stem.len() + 1);
     let fresh = format!("{dir}/{stem}{}", "n".repeat(letters));
@@ -281,12 +286,12 @@ fn churn_op(rng: &mut Rng, state: &State, longest: usize, exchange: bool) -> Op 
         9..=11 => Op::Rename(old, fresh),
         // A name that was there a moment ago.
         12 => Op::Rename(old, rng.pick(&known).cloned().unwrap_or(fresh)),
-        13 if exchange => Op::Exchange(old, rng.pick(&known).cloned().unwrap_or(fresh)),
+        13 if rng.chance(1, 2) => Op::Exchange(old, rng.pick(&known).cloned().unwrap_or(fresh)),
         13 => Op::Link(old, fresh),
         14 => Op::Append(old, 1 + rng.below(900)),
         15 => Op::Fsync(old),
         16 if rng.chance(1, 3) => Op::Sync,
-        16 => Op::Fsync(dir.to_owned()),
+        16 => Op::Fsync(dir),
         _ => Op::WriteBack,
     }
 }
@@ -329,25 +334,25 @@ mod tests {
 
     #[test]
     fn every_listed_operation_parses_and_appears() {
-        let singles = singles(Tree::Unix, true);
+        let singles = singles(Tree::Unix);
         let first: BTreeSet<String> = singles.iter().map(|w| w.ops[0].to_string()).collect();
-        assert_eq!(first.len(), OPS.len() + 1, "each is possible on the small tree");
+        assert_eq!(first.len(), OPS.len(), "each is possible on the small tree");
         assert!(singles.len() >= 4 * OPS.len(), "{}", singles.len());
         assert_eq!(chains(Tree::Unix).len(), CHAINS.len());
-        let all: Vec<Workload> = pairs(Tree::Unix, false).into_iter().flatten().collect();
+        let all: Vec<Workload> = pairs(Tree::Unix).into_iter().flatten().collect();
         assert!(all.len() > 15_000, "{}", all.len());
         let mut kinds: BTreeSet<String> = BTreeSet::new();
         for op in all.iter().flat_map(|w| &w.ops) {
             kinds.extend(op.to_string().split(' ').next().map(str::to_owned));
         }
-        assert_eq!(kinds.len(), 21, "{kinds:?}");
+        assert_eq!(kinds.len(), 22, "{kinds:?}");
     }
 
     #[test]
     fn a_macintosh_is_asked_for_nothing_that_it_does_not_have() {
         let tree = Tree::Macintosh;
-        let mut list = [singles(tree, false), chains(tree)].concat();
-        list.extend(pairs(tree, false).into_iter().flatten());
+        let mut list = [singles(tree), chains(tree)].concat();
+        list.extend(pairs(tree).into_iter().flatten());
         list.extend((0..200).map(|seed| random(tree, &mut Rng::new(seed), 8)));
         assert!(list.len() > 5000, "{}", list.len());
         for workload in &list {
@@ -363,9 +368,9 @@ mod tests {
     #[test]
     fn a_churn_mixes_the_lengths_of_names_and_repeats_by_seed() {
         for tree in [Tree::Unix, Tree::Macintosh] {
-            let workload = churn(tree, false, &mut Rng::new(5), 200);
+            let workload = churn(tree, &mut Rng::new(5), 200);
             assert_eq!(workload.ops.len(), 200);
-            assert_eq!(workload, churn(tree, false, &mut Rng::new(5), 200));
+            assert_eq!(workload, churn(tree, &mut Rng::new(5), 200));
             let lengths: BTreeSet<usize> = workload
                 .ops
                 .iter()

@@ -121,7 +121,7 @@ impl History {
         let durable = self.durable(progress.ended);
         let mut wrong: Vec<String> =
             observed.unreadable.iter().map(|what| format!("unreadable: {what}")).collect();
-        self.judge_names(observed, progress, &durable, &mut wrong);
+        self.judge_names(observed, progress, &durable, promises, &mut wrong);
         self.judge_existence(observed, progress, &durable, promises, &mut wrong);
         for (id, seen) in &observed.nodes {
             self.judge_node(*id, seen, progress, &durable, promises, &mut wrong);
@@ -138,6 +138,7 @@ impl History {
         observed: &Observed,
         progress: Progress,
         durable: &Durable,
+        promises: Promises,
         wrong: &mut Vec<String>,
     ) {
         for dir in observed.nodes.keys() {
@@ -150,7 +151,10 @@ impl History {
                 let since = durable.name(*dir, name);
                 let seen = found.get(name).copied();
                 let states = self.states(since..=progress.begun);
-                if states.iter().all(|s| s.binding(*dir, name) != seen) {
+                let third = !promises.operations_in_order
+                    && name.starts_with(b".exchanged-")
+                    && (since..progress.begun).any(|i| self.exchanges(i, seen));
+                if !third && states.iter().all(|s| s.binding(*dir, name) != seen) {
                     let may_be: BTreeSet<String> =
                         states.iter().map(|s| describe(s.binding(*dir, name))).collect();
                     wrong.push(format!(
@@ -163,6 +167,15 @@ impl History {
                 }
             }
         }
+    }
+
+    /// Whether operation `i` swaps a name of this node with another. Without a journal, one of the
+    /// two nodes has a third name for the time.
+    fn exchanges(&self, i: usize, id: Option<NodeId>) -> bool {
+        let (Some(Op::Exchange(p, q)), Some(before)) = (self.ops.get(i), self.states.get(i)) else {
+            return false;
+        };
+        [p, q].into_iter().any(|path| before.resolve(path).ok() == id)
     }
 
     /// A node whose name is durable may be renamed, but never be without a name.

@@ -63,6 +63,22 @@ fn a_directory_that_is_removed_takes_nothing_with_it() {
     }
 }
 
+/// An fsync of a file makes durable where it is, although nothing of it has changed.
+#[test]
+fn an_fsync_reaches_a_directory_that_was_moved() {
+    let workloads = [
+        "mkdir L; creat L/x | rename L b; fsync b/x",
+        "mkdir B; mkdir L; creat L/x | rename L B/b; fsync B/b/x",
+        "mkdir B; mkdir L; mkdir L/M; creat L/M/x | rename L B/b; fsync B/b/M",
+        "mkdir A; mkdir B; mkdir D; creat D/in | rename D A/b; rename A/b B/z; fsync B/z/in",
+        "mkdir A; mkdir B; creat A/x; creat B/y | exchange A/x B/y; sync; rename B C; fsync C/y",
+        "mkdir A; creat x | link x A/y; unlink x; sync; rename A B; fsync B/y",
+    ];
+    for policy in [Policy::Soft, ORDERED] {
+        given(Arc::new(Ext2Target::new(policy)), &workloads);
+    }
+}
+
 /// A name that is given again follows the clearing of the entry that had it.
 #[test]
 fn a_name_that_is_given_again_is_never_there_twice() {
@@ -75,6 +91,31 @@ fn a_name_that_is_given_again_is_never_there_twice() {
     let linked = format!("{before}; link d/{long} d/nnnnnnnnn");
     let renamed = format!("{before}; rename d/{long} d/nnnnnnnnn");
     given(Arc::new(Ext2Target::new(Policy::Soft)), &[&made, &linked, &renamed]);
+}
+
+/// A torn write of a directory's block brings no change without the one that it follows. Three names
+/// of 150 bytes fill a sector, so the next one lies in another.
+#[test]
+fn a_change_that_follows_one_in_another_sector_waits_for_its_write() {
+    let [a, b, c, e] = ["a", "b", "c", "e"].map(|letter| letter.repeat(150));
+    let left = format!("mkdir d; creat d/{a}; creat d/{c} | rename d/{a} d/{b}; creat d/{e}");
+    let made_again = format!("{left}; creat d/{a}");
+    let directory_again = format!("{left}; mkdir d/{a}");
+    let linked_again = format!("{left}; link d/{c} d/{a}");
+    let moved_again = format!("{left}; rename d/{c} d/{a}");
+    let out = format!(
+        "mkdir d; mkdir d/{a}; creat d/{b}; creat d/{c}; creat d/{a}/x | \
+         rename d/{a}/x d/{e}; remove d/{a}"
+    );
+    let exchanged = format!(
+        "mkdir d; creat d/{a}; creat d/{b}; creat d/{c}; creat d/{e} | exchange d/{a} d/{e}"
+    );
+    let across = "mkdir e; creat e/x; creat y | exchange e/x y; unlink y; rename e/x z";
+    let workloads =
+        [&made_again[..], &directory_again, &linked_again, &moved_again, &out, &exchanged, across];
+    for policy in [Policy::Soft, ORDERED] {
+        given(Arc::new(Ext2Target::new(policy)), &workloads);
+    }
 }
 
 fn churn(target: Arc<dyn Target>, seed: u64, images: u64) {

@@ -61,7 +61,7 @@ fn what_the_checker_says_counts() {
 #[test]
 fn the_result_does_not_depend_on_threads() {
     let list: Vec<Workload> =
-        weft_crash::generate::singles(Tree::Unix, true).into_iter().take(6).collect();
+        weft_crash::generate::singles(Tree::Unix).into_iter().take(6).collect();
     let run = |threads| {
         let campaign = Campaign::Given(list.clone());
         let config = Config { threads, campaign, images: u64::MAX, ..config(Flaw::None) };

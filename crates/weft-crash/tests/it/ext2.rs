@@ -181,7 +181,7 @@ fn a_full_journal_leaves_nothing_at_all() {
 #[test]
 fn without_dependencies_damage_is_found() {
     let target = Arc::new(Ext2Target::new(Policy::Async));
-    let config = Config { violations: 20, shrink: false, ..Config::new(target) };
+    let config = Config { violations: 200, shrink: false, ..Config::new(target) };
     let report = explore(&config, &|_| {}).unwrap();
     let kinds: BTreeSet<Kind> =
         report.violations.iter().flat_map(|v| &v.faults).map(|f| f.kind).collect();
@@ -214,11 +214,9 @@ fn without_dependencies_stale_data_turns_up() {
 fn long(policy: Policy, share: u32) {
     let long = long_campaign(Arc::new(Ext2Target::new(policy)), share);
     let config = Config { e2fsck_every: 2, ..long };
-    let exchange = config.target.promises().operations_in_order;
-    let pairs = generate::pairs(Tree::Unix, exchange).len();
-    let until = (generate::chains(Tree::Unix).len()
-        + generate::singles(Tree::Unix, exchange).len()
-        + pairs) as u64;
+    let pairs = generate::pairs(Tree::Unix).len();
+    let until =
+        (generate::chains(Tree::Unix).len() + generate::singles(Tree::Unix).len() + pairs) as u64;
     let seen = clean(&config).workloads;
     if seen < until {
         println!("{}: cut off before the last of {pairs} pairs", config.target.options());

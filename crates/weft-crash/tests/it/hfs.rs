@@ -115,8 +115,7 @@ fn without_dependencies_damage_is_found() {
 /// A [`long_campaign`].
 fn long(policy: Policy, share: u32) {
     let config = long_campaign(Arc::new(HfsTarget::new(policy)), share);
-    let exchange = config.target.promises().operations_in_order;
-    let pairs = generate::pairs(Tree::Macintosh, exchange).len();
+    let pairs = generate::pairs(Tree::Macintosh).len();
     let seen = clean(&config).workloads;
     println!("{}: {seen} workloads; there are {pairs} pairs", config.target.options());
 }

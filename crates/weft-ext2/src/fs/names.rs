@@ -69,7 +69,14 @@ impl State {
     /// Loads what an entry of `dir` names: that there is such an inode is for the volume to keep.
     pub(super) fn load_entry(&mut self, op: &mut Op<'_>, dir: u32, ino: u32) -> Result<&mut Node> {
         match self.load(op, ino) {
-            Ok(_) => self.node(ino),
+            Ok(_) => {
+                let node = self.node(ino)?;
+                // `.` and `..` are entries, too; a directory's parent is what its own `..` says.
+                if node.kind != FileKind::Directory {
+                    node.parent = dir;
+                }
+                Ok(node)
+            }
             Err(Error::Vfs(FsError::Stale(_))) => Err(Error::corrupt(
                 format!("directory {dir}"),
                 0,
@@ -161,6 +168,7 @@ impl State {
         let named = vol.fill_entry(op, dir, reserved, ino, &mut befores)?;
         dir.epoch += 1;
         node.names.push((parent, named));
+        node.parent = parent;
         nodes.insert(ino, node);
         Ok(ino)
     }
@@ -240,7 +248,9 @@ impl State {
         let dir = nodes.get_mut(&parent).ok_or(FsError::Stale(u64::from(parent)))?;
         let mut befores = Patches::from_slice(&[counted]);
         let named = vol.fill_entry(op, dir, reserved, ino, &mut befores)?;
-        self.node(ino)?.note_name(op, parent, named);
+        let node = self.node(ino)?;
+        node.note_name(op, parent, named);
+        node.parent = parent;
         Ok(())
     }
 
@@ -273,10 +283,10 @@ impl State {
             (false, true) => return Err(FsError::IsADirectory.into()),
             _ => {}
         }
-        let mut befores = Vec::new();
+        let mut befores = Patches::new();
         if directory {
             self.check_empty(op, ino)?;
-            befores = self.out_of(op, ino, parent)?;
+            push_patch(&mut befores, self.out_of(op, ino, parent)?);
         }
         let Self { vol, nodes, .. } = self;
         let dir = nodes.get_mut(&parent).ok_or(FsError::Stale(u64::from(parent)))?;
@@ -316,12 +326,15 @@ impl State {
 
     /// What the removal of the empty directory `ino` from `parent` must follow: on the disk it may
     /// hold the only names of what moved out of it. `parent` has to stay for that, too.
-    pub(super) fn out_of(&mut self, op: &Op<'_>, ino: u32, parent: u32) -> Result<Vec<PatchId>> {
+    ///
+    /// The names may have arrived in the block of `parent` that names the directory: a write of
+    /// their own, so that a torn one cannot bring its removal alone.
+    pub(super) fn out_of(&mut self, op: &mut Op<'_>, ino: u32, parent: u32) -> Result<PatchId> {
         let index = self.node(ino)?.dir.as_deref();
         let out = index.map_or(&[][..], |index| index.moved_out());
         let out: Vec<_> = out.iter().copied().filter(|patch| !op.is_durable(*patch)).collect();
         self.note_moved_out(op, parent, &out)?;
-        Ok(out)
+        Ok(op.join(&out)?)
     }
 
     /// Something moved out of directory `dir` to where it is when `arrived` is durable.

@@ -32,7 +32,7 @@ pub(crate) struct Node {
     /// Where the next block should go; 0 if nothing is known.
     pub goal: u64,
     pub dir: Option<Box<DirIndex>>,
-    /// Of a directory: what `..` names.
+    /// Of a directory: what `..` names. Of another file: the directory where it was seen last.
     pub parent: u32,
     /// The change that took the directory's hash tree away.
     pub unindexed: PatchId,

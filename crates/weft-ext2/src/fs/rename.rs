@@ -164,11 +164,7 @@ impl State {
         new_place: Place,
         named: PatchId,
     ) -> Result<()> {
-        let mut befores = vec![named];
-        if source.place.tears_from(new_place) {
-            // A torn write of the block could bring the second change without the first.
-            befores = vec![op.join(&befores)?];
-        }
+        let mut befores = vec![new_place.before(op, named, source.place)?];
         if policy == Policy::Soft {
             // There means: where it can be reached. The directories above may be new themselves.
             befores.extend(self.way_to(op, new_dir));
@@ -180,6 +176,9 @@ impl State {
         let node = self.node(source.ino)?;
         node.note_name(op, new_dir, named);
         node.note_name(op, source.dir, cleared);
+        if source.kind != FileKind::Directory {
+            node.parent = new_dir;
+        }
         if policy == Policy::Soft {
             self.write_node(op, source.ino, &[cleared])?;
         }
@@ -247,7 +246,7 @@ impl State {
             self.gain_subdir(op, target.dir, &mut befores)?;
         }
         if target.kind == FileKind::Directory {
-            befores.extend(self.out_of(op, target.ino, target.dir)?);
+            push_patch(&mut befores, self.out_of(op, target.ino, target.dir)?);
         }
         let named = self.point_name(op, target, source, &befores)?;
         self.touch_dirs(op, [source.dir, target.dir], &[])?;
@@ -294,16 +293,21 @@ impl State {
             None
         };
         let first = self.point_name(op, b, a, &befores)?;
-        let mut second = self.point_name(op, a, b, &[first])?;
+        let follows = b.place.before(op, first, a.place)?;
+        let mut second = self.point_name(op, a, b, &[follows])?;
         if let Some(place) = third {
             let side = Side { place, dir: b.dir, ..*b };
-            second = self.clear(op, &side, &[second])?;
+            let follows = a.place.before(op, second, place)?;
+            second = self.clear(op, &side, &[follows])?;
         }
         self.touch_dirs(op, [a.dir, b.dir], &[])?;
         for (side, new_dir) in [(a, b.dir), (b, a.dir)] {
             let node = self.node(side.ino)?;
             node.note_name(op, side.dir, first);
             node.note_name(op, new_dir, second);
+            if side.kind != FileKind::Directory {
+                node.parent = new_dir;
+            }
             if policy == Policy::Soft {
                 self.write_node(op, side.ino, &[second])?;
                 if side.dir != new_dir {
@@ -348,7 +352,8 @@ impl State {
         let reserved = vol.reserve_entry(op, dir, name.as_bytes(), file_type)?;
         let place = reserved.place();
         let mut held = befores.clone();
-        push_patch(befores, vol.fill_entry(op, dir, reserved, side.ino, &mut held)?);
+        let named = vol.fill_entry(op, dir, reserved, side.ino, &mut held)?;
+        push_patch(befores, place.before(op, named, side.place)?);
         Ok(place)
     }
 }

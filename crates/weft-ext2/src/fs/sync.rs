@@ -1,14 +1,15 @@
 //! Durability: of one file, of everything.
 //!
 //! A file is durable with its data, its map, its inode, the names it was given (or lost) lately,
-//! and those of the directories above them: a new file in a new directory is found after a crash
-//! only if all of the path is there.
+//! and those of the directories above it: a file in a new directory, or in one that was moved, is
+//! found after a crash only if all of the path is there.
 
-use super::{Ext2, State};
+use super::{Ext2, Node, State};
 use crate::Result;
 use crate::layout::ROOT_INO;
 use hashbrown::HashSet;
 use weft_patch::{Op, Owner, PatchId};
+use weft_vfs::FileKind;
 
 /// Inodes whose access times are written by one operation.
 const LAZY_BATCH: usize = 32;
@@ -34,7 +35,7 @@ impl State {
                 add(patch);
                 todo.push(dir);
             }
-            if node.dir.is_some() && at != ROOT_INO {
+            if at != ROOT_INO {
                 todo.push(node.parent);
             }
         }
@@ -53,7 +54,7 @@ impl State {
             let Some(node) = self.nodes.get(&at) else { break };
             let changes = node.names.iter().map(|(_, patch)| *patch).chain([node.grown]);
             patches.extend(changes.filter(|patch| !op.is_durable(*patch)));
-            if at == ROOT_INO || node.dir.is_none() {
+            if at == ROOT_INO {
                 break;
             }
             at = node.parent;
@@ -73,7 +74,13 @@ impl Ext2 {
                 Ok(())
             })?;
         }
-        let also = self.look(|st, op| Ok(st.sync_set(op, ino)))?;
+        let also = self.look(|st, op| {
+            let named = |node: &Node| node.kind == FileKind::Directory && node.inode.links > 0;
+            if st.nodes.get(&ino).is_some_and(named) {
+                st.parent_of(op, ino)?;
+            }
+            Ok(st.sync_set(op, ino))
+        })?;
         self.engine.sync_owner(Owner(u64::from(ino)), &also)?;
         // Where nothing was dirty, nobody has looked.
         Ok(self.device.check_whole()?)

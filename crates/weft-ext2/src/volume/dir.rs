@@ -47,10 +47,14 @@ pub(crate) struct Place {
 }
 
 impl Place {
-    /// Whether a torn write of one block may bring a change here and not one there, or the other
-    /// way round.
-    pub fn tears_from(self, other: Self) -> bool {
-        self.nr == other.nr && sector(self.at) != sector(other.at)
+    /// What a change elsewhere must follow so that it follows `patch`, a change here. In another
+    /// sector of the same block that is a write of its own: one write of both may be torn, and
+    /// bring the second change alone.
+    pub fn before(self, op: &mut Op<'_>, patch: PatchId, elsewhere: Self) -> Result<PatchId> {
+        if self.nr == elsewhere.nr && sector(self.at) != sector(elsewhere.at) {
+            return Ok(op.join(&[patch])?);
+        }
+        Ok(patch)
     }
 }
 
@@ -96,25 +100,25 @@ impl Lengths {
     }
 }
 
-/// Names that were cleared, by their hashes, as long as that is not durable.
+/// Names that were cleared, by their hashes, and where, as long as that is not durable.
 #[derive(Debug, Default)]
 struct Cleared {
-    by_hash: HashMap<u64, PatchId>,
+    by_hash: HashMap<u64, (Place, PatchId)>,
     /// When it has grown to this, what is durable is forgotten.
     forget_at: usize,
 }
 
 impl Cleared {
-    fn note(&mut self, op: &Op<'_>, hash: u64, cleared: PatchId) {
-        self.by_hash.insert(hash, cleared);
+    fn note(&mut self, op: &Op<'_>, hash: u64, place: Place, cleared: PatchId) {
+        self.by_hash.insert(hash, (place, cleared));
         if self.by_hash.len() >= self.forget_at {
-            self.by_hash.retain(|_, patch| !op.is_durable(*patch));
+            self.by_hash.retain(|_, (_, patch)| !op.is_durable(*patch));
             self.forget_at = (2 * self.by_hash.len()).max(16);
         }
     }
 
     fn all_durable(&self, op: &Op<'_>) -> bool {
-        self.by_hash.values().all(|patch| op.is_durable(*patch))
+        self.by_hash.values().all(|(_, patch)| op.is_durable(*patch))
     }
 }
 
@@ -496,9 +500,9 @@ impl Volume {
     ) -> Result<PatchId> {
         push_patch(befores, reserved.structure);
         if let Some(index) = node.dir.as_deref()
-            && let Some(&cleared) = index.cleared.by_hash.get(&reserved.hash)
+            && let Some(&(at, cleared)) = index.cleared.by_hash.get(&reserved.hash)
         {
-            push_patch(befores, cleared);
+            push_patch(befores, at.before(op, cleared, reserved.place)?);
         }
         let place = reserved.place;
         let own = place.at..place.at + 4;
@@ -639,7 +643,7 @@ impl Volume {
             if let Ok(slot) = index.names.find_entry(hash, |s| s.offset == place.offset) {
                 slot.remove();
             }
-            index.cleared.note(op, hash, cleared);
+            index.cleared.note(op, hash, place, cleared);
             let block = place.offset as usize / block_bytes;
             let room = index.room.get(block).copied().map_or(0, usize::from);
             index.set_room(block, room.max(gap));
