@@ -81,15 +81,19 @@ impl Cache {
 
     /// The state while no dirty data is being overwritten in place. The caller holds the lock of
     /// commits.
+    ///
+    /// # Errors
+    /// [`Error::Failed`] if the cache device has failed.
     pub(crate) fn quiet(&self) -> Result<Guard<'_, State>> {
         let mut st = self.lock();
-        st.check_usable_or_closing()?;
         st.gathering = true;
         while st.in_place > 0 {
             st = self.wait(st);
         }
         st.gathering = false;
         self.notify();
+        // Not before the wait: one of those overwrites may have failed.
+        st.check_usable_or_closing()?;
         Ok(st)
     }
 

@@ -99,13 +99,17 @@ impl Cache {
             }
             runs.write(self, data)
         };
+        // What was overwritten may be neither old nor new, and is nowhere else: before the next
+        // commit, the device has failed, so that no flush calls it durable.
+        let written = if overwrites_dirty { written.map_err(|e| self.fail(e)) } else { written };
+        let stored = written.is_ok();
         let written = written.and_then(|()| self.move_along(&mut targets, place));
 
         let mut st = self.lock();
         st.in_place -= u32::from(overwrites_dirty);
         for t in targets {
             let key = BlockKey::new(nr, t.block);
-            if written.is_err() {
+            if !stored || (t.new && written.is_err()) {
                 give_up(&mut st, &t);
                 continue;
             }
@@ -309,7 +313,8 @@ fn publish(st: &mut State, t: &Target, key: BlockKey, how: Store) {
     }
 }
 
-/// The device failed a write: nobody knows what is in the slot.
+/// The device failed a write: nobody knows what is in the slot, or what should have moved there is
+/// damaged.
 fn give_up(st: &mut State, t: &Target) {
     if t.new {
         st.release(t.slot);
@@ -320,7 +325,8 @@ fn give_up(st: &mut State, t: &Target) {
         return;
     }
     let masks = st.slots.masks(t.slot);
-    // A dirty sub-block that was overwritten in part is found by its checksum.
+    // A dirty sub-block that was overwritten in part is found by its checksum, and in a cache that
+    // has failed.
     let verified = masks.verified & !t.mask;
     st.set_masks(t.slot, Masks { verified, ..masks });
     st.invalidate(t.slot, t.mask & !masks.dirty);

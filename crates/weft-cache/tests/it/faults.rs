@@ -375,6 +375,33 @@ fn a_cache_device_that_fails_with_dirty_data_stops_clearly_and_keeps_what_was_fl
     }
 }
 
+/// A write is cut short that overwrites what was acknowledged and is nowhere else. It must not be
+/// called durable: after a crash it would be taken for a commit that was cut short, and the version
+/// before it be there again.
+#[test]
+fn dirty_data_that_was_overwritten_in_part_is_not_flushed() {
+    for mode in DIRTY {
+        let rig = Rig::new(mode, 8 << 20, 32);
+        let open = rig.open();
+        for number in 0..8 {
+            write(&*open.device, number, 1).unwrap();
+        }
+        open.device.flush().unwrap();
+        write(&*open.device, 20, 1).unwrap();
+        rig.cache_disk.add(Rule::nth(Request::Write, 1, Fault::Short(1536)));
+        assert_eq!(write(&*open.device, 20, 2).unwrap_err().errno(), 5, "{mode}");
+        rig.cache_disk.clear();
+        assert!(read(&*open.device, 20).is_err(), "{mode}: neither the one nor the other");
+        assert_eq!(open.device.flush().unwrap_err().errno(), 5, "{mode}");
+        rig.cut(open);
+        let open = rig.open();
+        for number in 0..8 {
+            assert_eq!(read(&*open.device, number).unwrap(), block(number, 1), "{mode} {number}");
+        }
+        assert_eq!(read(&*open.device, 20).unwrap(), block(20, 0), "{mode}: never durable");
+    }
+}
+
 /// A commit failed with the cache device: nothing durable calls what it was about dirty, only clean as
 /// it was before. The origin does not get it then, also if somebody asks for that.
 #[test]
