@@ -293,12 +293,17 @@ impl State {
             None
         };
         let first = self.point_name(op, b, a, &befores)?;
-        let follows = b.place.before(op, first, a.place)?;
-        let mut second = self.point_name(op, a, b, &[follows])?;
+        let mut follows = vec![b.place.before(op, first, a.place)?];
+        if policy == Policy::Soft {
+            // As in a move: an old name goes after the new one can be reached.
+            follows.extend(self.way_to(op, b.dir));
+        }
+        let mut second = self.point_name(op, a, b, &follows)?;
         if let Some(place) = third {
             let side = Side { place, dir: b.dir, ..*b };
-            let follows = a.place.before(op, second, place)?;
-            second = self.clear(op, &side, &[follows])?;
+            let mut follows = vec![a.place.before(op, second, place)?];
+            follows.extend(self.way_to(op, a.dir));
+            second = self.clear(op, &side, &follows)?;
         }
         self.touch_dirs(op, [a.dir, b.dir], &[])?;
         for (side, new_dir) in [(a, b.dir), (b, a.dir)] {
