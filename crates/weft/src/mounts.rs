@@ -45,6 +45,14 @@ pub fn mounted_at(mountpoint: &Path) -> Result<Option<Mounted>> {
     Ok(table()?.into_iter().rfind(|m| m.mountpoint == wanted))
 }
 
+/// Whether a file system, by its device number, is mounted anywhere.
+///
+/// # Errors
+/// [`Error::Host`] if the table cannot be read.
+pub fn is_mounted(device: (u32, u32)) -> Result<bool> {
+    Ok(table()?.iter().any(|m| m.device == device))
+}
+
 /// The whole table, in the order of mounting.
 pub(crate) fn table() -> Result<Vec<Mounted>> {
     let table = "/proc/self/mountinfo";

@@ -213,6 +213,28 @@ fn the_mount_helper_speaks_the_language_of_mount() {
     assert_eq!(bench.ok(&["cat", "v.img:/file"]), "by fstab");
 }
 
+/// The volume is still in use at its first place: there is nothing to wait for.
+#[test]
+fn a_second_place_of_a_mount_is_unmounted_alone() {
+    if !can_mount() || !rustix::process::geteuid().is_root() {
+        println!("skipped: only root may mount what is mounted at a second place");
+        return;
+    }
+    let bench = Bench::with_volume("ext2");
+    let mount = Mounted::new(&bench, &[]);
+    fs::write(mount.dir.join("file"), b"x").unwrap();
+    fs::write(bench.path("second"), b"").unwrap();
+    let mut bind = std::process::Command::new("mount");
+    bind.arg("--bind").arg(mount.dir.join("file")).arg(bench.path("second"));
+    assert!(bind.status().expect("mount(8) runs").success());
+    assert_eq!(fs::read(bench.path("second")).unwrap(), b"x");
+    bench.ok(&["umount", "second"]);
+    assert_eq!(fs::read(bench.path("second")).unwrap(), b"");
+    fs::write(mount.dir.join("file"), b"y").unwrap();
+    bench.ok(&["umount", "m"]);
+    assert_eq!(bench.ok(&["cat", "v.img:/file"]), "y");
+}
+
 /// The helper that umount(8) and systemd run: when it returns, the image may be looked at.
 #[test]
 fn the_umount_helper_returns_when_all_is_durable() {
