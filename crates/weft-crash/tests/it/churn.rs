@@ -63,6 +63,29 @@ fn a_directory_that_is_removed_takes_nothing_with_it() {
     }
 }
 
+/// Of an exchange, too, an old name goes only when the new one can be reached: here the way to it is
+/// durable some writes later than its directory.
+#[test]
+fn an_exchange_waits_for_the_way_to_its_new_places() {
+    let text = "mkdir d; mkdir e | creat d/0<11>; sync; mkdir d/7<51>; creat d/7<42>; \
+        rename d/0<11> d/7<51>/5<24>; rename d/7<51>/5<24> d/5<22>; mkdir d/0<41>; \
+        creat e/8<34>; creat d/9<30>; creat d/a<18>; creat d/5<49>; exchange d/a<18> d/0<41>; \
+        creat d/7<59>; mkdir d/b<53>; creat d/5<6>; link d/5<49> d/b<34>; \
+        rename d/5<22> e/9<26>; rename d/5<49> d/b<55>; mkdir d/a<18>/0<21>; \
+        rename e/9<26> d/0<51>; creat d/a<18>/0<21>/8<54>; \
+        exchange d/0<51> d/a<18>/0<21>/8<54>; rename d/0<51> d/5<14>; rename d/7<59> d/4<23>; \
+        rename d/b<34> d/a<18>/1<14>";
+    // So many letters behind a name.
+    let mut parts = text.split('<');
+    let mut workload = parts.next().unwrap().to_owned();
+    for part in parts {
+        let (count, rest) = part.split_once('>').unwrap();
+        workload += &"n".repeat(count.parse().unwrap());
+        workload += rest;
+    }
+    given(Arc::new(Ext2Target::new(Policy::Soft)), &[&workload]);
+}
+
 /// An fsync of a file makes durable where it is, although nothing of it has changed.
 #[test]
 fn an_fsync_reaches_a_directory_that_was_moved() {
