@@ -19,6 +19,7 @@
 //! for) have no patch each but share one, the *run* of the operation.
 
 use crate::graph::{Change, Kind, NONE};
+use crate::ids::Sector;
 use crate::state::State;
 use crate::undo::INLINE_UNDO_BYTES;
 use crate::{Owner, PatchId};
@@ -40,7 +41,11 @@ impl State {
         relied: &[Range<usize>],
         befores: &[PatchId],
     ) -> u32 {
-        let (external, mut internal) = self.split_befores(buffer, befores);
+        let (mut external, mut internal, torn) =
+            self.split_befores(buffer, Sector::of(change.range()), befores);
+        if !torn.is_empty() {
+            external.push(self.make_empty(&torn));
+        }
         self.now_dirty(buffer);
         if self.cache[buffer].run != NONE {
             self.leave_run(buffer);
@@ -112,15 +117,27 @@ impl State {
         }
     }
 
-    /// Sorts out the befores: those that are durable or in flight on the same block are done with,
-    /// the block's hard patch goes along in any case, soft ones of the block are internal.
-    fn split_befores(&self, buffer: u32, befores: &[PatchId]) -> (Befores, Befores) {
-        let (mut external, mut internal) = (Befores::new(), Befores::new());
+    /// Sorts out the befores of a change of this sector: those that are durable or in flight on the
+    /// same block are done with, those in another sector of the block need a write of their own (the
+    /// third list), the block's hard patch goes along in any case, soft ones of the block are
+    /// internal.
+    fn split_befores(
+        &self,
+        buffer: u32,
+        sector: Sector,
+        befores: &[PatchId],
+    ) -> (Befores, Befores, Befores) {
+        let (mut external, mut internal, mut torn) =
+            (Befores::new(), Befores::new(), Befores::new());
         for &id in befores {
             let Some(index) = self.graph.find(id) else { continue };
             let patch = &self.graph[index];
             let list = if patch.buffer != buffer || buffer == NONE {
                 &mut external
+            } else if patch.kind == Kind::InFlight {
+                continue;
+            } else if !sector.is_whole_with(id.sector) {
+                &mut torn
             } else if patch.kind == Kind::Soft {
                 &mut internal
             } else {
@@ -130,7 +147,7 @@ impl State {
                 list.push(index);
             }
         }
-        (external, internal)
+        (external, internal, torn)
     }
 
     /// Adds to `internal` the soft patches that the change overlaps; returns the newest of all that
@@ -375,14 +392,19 @@ impl State {
 
     /// Makes an empty patch; durable at once if all its befores are.
     pub(crate) fn join(&mut self, befores: &[PatchId]) -> PatchId {
-        let (external, _) = self.split_befores(NONE, befores);
+        let (external, ..) = self.split_befores(NONE, Sector::SEVERAL, befores);
         if external.is_empty() {
             return PatchId::DURABLE;
         }
+        let patch = self.make_empty(&external);
+        self.graph.id(patch)
+    }
+
+    fn make_empty(&mut self, befores: &[u32]) -> u32 {
         self.counters.patches += 1;
         let patch = self.graph.make(Kind::Empty, NONE);
-        self.add_befores(patch, &external);
-        self.graph.id(patch)
+        self.add_befores(patch, befores);
+        patch
     }
 
     /// Cancels the pending changes of a freed block, if nothing but `cleared` waits for them.

@@ -10,6 +10,7 @@
 //! - Befores on the same block ("internal") are always older on that block's list.
 
 use crate::PatchId;
+use crate::ids::Sector;
 use crate::undo::{Pieces, UndoArena};
 use std::ops::Range;
 
@@ -186,8 +187,14 @@ impl Graph {
         self.free_patches.push(index);
     }
 
+    /// The id of a patch that is not a change of one block.
     pub fn id(&self, index: u32) -> PatchId {
-        PatchId { index, generation: self[index].generation }
+        PatchId { index, generation: self[index].generation, sector: Sector::SEVERAL }
+    }
+
+    /// The id of a patch, for a change that is in it.
+    pub fn id_of(&self, index: u32, change: Change) -> PatchId {
+        PatchId { sector: Sector::of(change.range()), ..self.id(index) }
     }
 
     /// The patch an id names, unless it is durable.

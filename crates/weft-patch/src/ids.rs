@@ -1,6 +1,7 @@
 //! The names of blocks, patches and owners: three numbers that must not be mixed.
 
 use std::fmt;
+use weft_block::SECTOR_BYTES;
 
 /// Index of a block on the volume, in units of the engine's block size.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, PartialOrd, Ord, Hash)]
@@ -26,15 +27,43 @@ impl Owner {
 /// Ids are never reused: an id whose patch the engine no longer knows names a *durable* patch
 /// (or one that was cancelled together with everything that could have waited for it), so an id
 /// may be kept for as long as one likes.
+///
+/// An id also knows which sector of its block the change was in that it was given for: what follows
+/// that change in another sector of the block waits for a write of its own, as one write of both
+/// may be torn between them. So ids given for two changes may differ though one patch holds both.
 #[derive(Clone, Copy, PartialEq, Eq, Hash)]
 pub struct PatchId {
     pub(crate) index: u32,
     pub(crate) generation: u32,
+    pub(crate) sector: Sector,
+}
+
+/// Index of a sector in its block, or [`Sector::SEVERAL`].
+#[derive(Debug, Clone, Copy, PartialEq, Eq, Hash)]
+pub(crate) struct Sector(u8);
+
+impl Sector {
+    /// More than one, or none. The largest block has 64.
+    pub const SEVERAL: Self = Self(u8::MAX);
+
+    /// The sector that the bytes of a block lie in, from and to.
+    pub fn of((from, to): (usize, usize)) -> Self {
+        let first = from / SECTOR_BYTES;
+        if to <= from || first != (to - 1) / SECTOR_BYTES {
+            return Self::SEVERAL;
+        }
+        u8::try_from(first).map_or(Self::SEVERAL, Self)
+    }
+
+    /// Whether a write of both brings both or neither.
+    pub fn is_whole_with(self, other: Self) -> bool {
+        self == other && self != Self::SEVERAL
+    }
 }
 
 impl PatchId {
     /// The patch that has always been durable: nothing to wait for.
-    pub const DURABLE: Self = Self { index: u32::MAX, generation: 0 };
+    pub const DURABLE: Self = Self { index: u32::MAX, generation: 0, sector: Sector::SEVERAL };
 }
 
 impl fmt::Debug for PatchId {

@@ -244,7 +244,7 @@ impl State {
         match self.options.policy {
             Policy::Soft => {
                 let patch = self.note_change(buffer, change, relied, befores);
-                self.graph.id(patch)
+                self.graph.id_of(patch, change)
             }
             Policy::Async => {
                 let patch = self.note_change(buffer, change, &[], &[]);

@@ -5,16 +5,17 @@
 //! change has set yet, and names some earlier changes as befores. Slots only ever grow, so an image
 //! obeys the rule if for every change that any of its slots shows (the change itself or a later
 //! one of the same slots), every slot of each of its befores shows that before or a later change.
-//! This is judged for every image that can arise: each un-flushed write alone on top of what is
-//! durable, and all of them together. (No write of a round depends on another, so if each alone is
-//! legal, every subset is.)
+//! This is judged for every image that can arise: each sector of each un-flushed write alone on top
+//! of what is durable, and all of them together. (Nothing in a sector of a round depends on another
+//! sector of it, so if each alone is legal, every subset is.)
 
 use crate::device::Inspected;
 use std::sync::{Arc, Mutex};
 use weft_block::{Fault, FaultDevice, Request, Rule};
 use weft_patch::{BlockNr, Engine, Options, PatchId, Policy};
 
-const BLOCK: usize = 512;
+const SECTOR: usize = 512;
+const BLOCK: usize = 2 * SECTOR;
 const BLOCKS: usize = 8;
 const SLOTS: usize = BLOCK / 4;
 
@@ -86,10 +87,13 @@ fn run(seed: u64, options: &Options, faults: bool) -> (weft_patch::Counters, usi
             let log = seen.lock().unwrap();
             let mut all = durable.to_vec();
             for (offset, bytes) in pending {
-                let mut one = durable.to_vec();
                 let at = *offset as usize;
-                one[at..at + bytes.len()].copy_from_slice(bytes);
-                judge(&one, &log, &format!("seed {seed}, block {} alone", at / BLOCK));
+                for (index, sector) in bytes.chunks(SECTOR).enumerate() {
+                    let mut one = durable.to_vec();
+                    let at = at + index * SECTOR;
+                    one[at..at + sector.len()].copy_from_slice(sector);
+                    judge(&one, &log, &format!("seed {seed}, sector {} alone", at / SECTOR));
+                }
                 all[at..at + bytes.len()].copy_from_slice(bytes);
             }
             judge(&all, &log, &format!("seed {seed}, the whole round"));
@@ -106,9 +110,9 @@ fn run(seed: u64, options: &Options, faults: bool) -> (weft_patch::Counters, usi
     for _ in 0..changes {
         let mut op = engine.begin(1).unwrap();
         let block = rng.below(BLOCKS);
-        // Few slots, so that changes overlap.
+        // Few slots, so that changes overlap; none across sectors.
         let slots = 1 + rng.below(3);
-        let first = rng.below(6) * 2;
+        let first = rng.below(2) * (SECTOR / 4) + rng.below(6) * 2;
         let mut befores = Vec::new();
         if !ids.is_empty() {
             for _ in 0..rng.below(4) {
