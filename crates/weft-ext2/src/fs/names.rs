@@ -159,9 +159,7 @@ impl State {
         dir.patch = vol.write_inode(op, parent, &dir.inode, &[])?;
         if kind == FileKind::Directory {
             // `..` of the new directory is a name of its parent, as soon as the inode is there.
-            let tears = vol.inodes_tear(ino, parent)?;
-            let counted = if tears { op.join(&[dir.patch])? } else { dir.patch };
-            push_patch(&mut born_after, counted);
+            push_patch(&mut born_after, dir.patch);
         }
         node.patch = inherited.init_inode(vol, op, &node, &born_after)?;
         let mut befores = Patches::from_slice(&[node.patch]);
@@ -311,11 +309,7 @@ impl State {
     ) -> Result<()> {
         let had_other = self.node(ino)?.has_other_name();
         // The parent's count goes down after the inode is gone: until then its `..` counts.
-        let mut gone = self.lost_name(op, ino, parent, cleared)?;
-        if self.vol.inodes_tear(ino, parent)? {
-            // In one block, but not in one sector: a torn write could bring the second alone.
-            gone = op.join(&[gone])?;
-        }
+        let gone = self.lost_name(op, ino, parent, cleared)?;
         if !had_other {
             let dir = self.node(parent)?;
             dir.inode.links = dir.inode.links.saturating_sub(1).max(2);

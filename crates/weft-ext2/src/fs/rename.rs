@@ -161,10 +161,9 @@ impl State {
         policy: Policy,
         source: &Side,
         new_dir: u32,
-        new_place: Place,
         named: PatchId,
     ) -> Result<()> {
-        let mut befores = vec![new_place.before(op, named, source.place)?];
+        let mut befores = vec![named];
         if policy == Policy::Soft {
             // There means: where it can be reached. The directories above may be new themselves.
             befores.extend(self.way_to(op, new_dir));
@@ -225,10 +224,9 @@ impl State {
         self.touch_dirs(op, [source.dir, to.0], &[])?;
         let Self { vol, nodes, .. } = self;
         let dir = nodes.get_mut(&to.0).ok_or(FsError::Stale(u64::from(to.0)))?;
-        let place = reserved.place;
         let named = vol.fill_entry(op, dir, reserved, source.ino, &mut befores)?;
         // A split may have moved nothing: entries stay where they are.
-        self.leave(op, policy, source, to.0, place, named)
+        self.leave(op, policy, source, to.0, named)
     }
 
     fn replace(
@@ -250,7 +248,7 @@ impl State {
         }
         let named = self.point_name(op, target, source, &befores)?;
         self.touch_dirs(op, [source.dir, target.dir], &[])?;
-        self.leave(op, policy, source, target.dir, target.place, named)?;
+        self.leave(op, policy, source, target.dir, named)?;
         if target.kind == FileKind::Directory {
             return self.lost_subdir(op, target.ino, target.dir, named);
         }
@@ -272,12 +270,11 @@ impl State {
     }
 
     /// Swaps two names. Between the two changes one inode has both names and the other none: in
-    /// soft updates that one gets a third name for the time, unless both changes are one write
-    /// anyway. A crash may leave it.
+    /// soft updates that one gets a third name for the time: even in one sector, the record that the
+    /// second change is made in may wait for something else. A crash may leave it.
     fn exchange(&mut self, op: &mut Op<'_>, policy: Policy, a: &Side, b: &Side) -> Result<()> {
         let a_dir = a.kind == FileKind::Directory && a.dir != b.dir;
         let b_dir = b.kind == FileKind::Directory && a.dir != b.dir;
-        let together = a.place.nr == b.place.nr && a.place.at / 512 == b.place.at / 512;
         let mut befores = Patches::new();
         push_patch(&mut befores, self.hold(op, policy, a.ino)?);
         push_patch(&mut befores, self.hold(op, policy, b.ino)?);
@@ -287,13 +284,13 @@ impl State {
         if b_dir {
             self.gain_subdir(op, a.dir, &mut befores)?;
         }
-        let third = if policy == Policy::Soft && !together {
+        let third = if policy == Policy::Soft {
             Some(self.add_third_name(op, b, &mut befores)?)
         } else {
             None
         };
         let first = self.point_name(op, b, a, &befores)?;
-        let mut follows = vec![b.place.before(op, first, a.place)?];
+        let mut follows = vec![first];
         if policy == Policy::Soft {
             // As in a move: an old name goes after the new one can be reached.
             follows.extend(self.way_to(op, b.dir));
@@ -301,7 +298,7 @@ impl State {
         let mut second = self.point_name(op, a, b, &follows)?;
         if let Some(place) = third {
             let side = Side { place, dir: b.dir, ..*b };
-            let mut follows = vec![a.place.before(op, second, place)?];
+            let mut follows = vec![second];
             follows.extend(self.way_to(op, a.dir));
             second = self.clear(op, &side, &follows)?;
         }
@@ -355,10 +352,10 @@ impl State {
             number = number.wrapping_add(1);
         };
         let reserved = vol.reserve_entry(op, dir, name.as_bytes(), file_type)?;
-        let place = reserved.place();
+        let place = reserved.place;
         let mut held = befores.clone();
         let named = vol.fill_entry(op, dir, reserved, side.ino, &mut held)?;
-        push_patch(befores, place.before(op, named, side.place)?);
+        push_patch(befores, named);
         Ok(place)
     }
 }

@@ -46,18 +46,6 @@ pub(crate) struct Place {
     pub offset: u32,
 }
 
-impl Place {
-    /// What a change elsewhere must follow so that it follows `patch`, a change here. In another
-    /// sector of the same block that is a write of its own: one write of both may be torn, and
-    /// bring the second change alone.
-    pub fn before(self, op: &mut Op<'_>, patch: PatchId, elsewhere: Self) -> Result<PatchId> {
-        if self.nr == elsewhere.nr && sector(self.at) != sector(elsewhere.at) {
-            return Ok(op.join(&[patch])?);
-        }
-        Ok(patch)
-    }
-}
-
 /// An entry that was found.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub(crate) struct Found {
@@ -71,13 +59,6 @@ pub(crate) struct Reserved {
     pub place: Place,
     hash: u64,
     structure: PatchId,
-}
-
-impl Reserved {
-    /// Where it lies.
-    pub fn place(&self) -> Place {
-        self.place
-    }
 }
 
 /// Of the records of a block up to some place, the bytes that lead there: the lengths of those in
@@ -100,25 +81,25 @@ impl Lengths {
     }
 }
 
-/// Names that were cleared, by their hashes, and where, as long as that is not durable.
+/// Names that were cleared, by their hashes, as long as that is not durable.
 #[derive(Debug, Default)]
 struct Cleared {
-    by_hash: HashMap<u64, (Place, PatchId)>,
+    by_hash: HashMap<u64, PatchId>,
     /// When it has grown to this, what is durable is forgotten.
     forget_at: usize,
 }
 
 impl Cleared {
-    fn note(&mut self, op: &Op<'_>, hash: u64, place: Place, cleared: PatchId) {
-        self.by_hash.insert(hash, (place, cleared));
+    fn note(&mut self, op: &Op<'_>, hash: u64, cleared: PatchId) {
+        self.by_hash.insert(hash, cleared);
         if self.by_hash.len() >= self.forget_at {
-            self.by_hash.retain(|_, (_, patch)| !op.is_durable(*patch));
+            self.by_hash.retain(|_, patch| !op.is_durable(*patch));
             self.forget_at = (2 * self.by_hash.len()).max(16);
         }
     }
 
     fn all_durable(&self, op: &Op<'_>) -> bool {
-        self.by_hash.values().all(|(_, patch)| op.is_durable(*patch))
+        self.by_hash.values().all(|patch| op.is_durable(*patch))
     }
 }
 
@@ -426,18 +407,11 @@ impl Volume {
         // All of it, although a free record keeps its length and has no inode: what is written
         // over the number that was cleared follows its clearing, which may wait for another block.
         let mut structure = op.write_relying(block_nr, new_at, record, &relied.0, &[after])?;
-        let spans = sector(at) != sector(new_at + record.len() - 1);
-        if spans {
-            structure = op.join(&[structure])?;
-        }
         if used > 0 {
             let len = u16::try_from(used).unwrap_or(u16::MAX);
             let befores = [structure, after];
             structure =
                 op.write_relying(block_nr, at + 4, &len.to_le_bytes(), &relied.0, &befores)?;
-            if sector(at) != sector(new_at) {
-                structure = op.join(&[structure])?;
-            }
         }
         op.own(block_nr, own);
         index.set_room(block, rest_largest.max(new_len - need));
@@ -500,9 +474,9 @@ impl Volume {
     ) -> Result<PatchId> {
         push_patch(befores, reserved.structure);
         if let Some(index) = node.dir.as_deref()
-            && let Some(&(at, cleared)) = index.cleared.by_hash.get(&reserved.hash)
+            && let Some(&cleared) = index.cleared.by_hash.get(&reserved.hash)
         {
-            push_patch(befores, at.before(op, cleared, reserved.place)?);
+            push_patch(befores, cleared);
         }
         let place = reserved.place;
         let own = place.at..place.at + 4;
@@ -643,7 +617,7 @@ impl Volume {
             if let Ok(slot) = index.names.find_entry(hash, |s| s.offset == place.offset) {
                 slot.remove();
             }
-            index.cleared.note(op, hash, place, cleared);
+            index.cleared.note(op, hash, cleared);
             let block = place.offset as usize / block_bytes;
             let room = index.room.get(block).copied().map_or(0, usize::from);
             index.set_room(block, room.max(gap));

@@ -4,7 +4,6 @@ use super::bits::{Bits, for_words32};
 use super::{Patches, Pending, Volume, push_patch};
 use crate::layout::{Inode, InodeFlags, ROOT_INO, WANT_EXTRA_BYTES};
 use crate::{Error, Result};
-use weft_block::SECTOR_BYTES;
 use weft_patch::{BlockNr, Op, PatchId};
 use weft_vfs::{Error as FsError, FileKind};
 
@@ -53,13 +52,6 @@ impl Volume {
         let table = self.groups[group as usize].desc.inode_table;
         let (block, offset) = self.geometry.inode_position(table, index);
         Ok((BlockNr(block), offset))
-    }
-
-    /// Whether two inodes lie in one block but in different sectors, so that a write of the block
-    /// that is torn may bring either without the other.
-    pub fn inodes_tear(&self, a: u32, b: u32) -> Result<bool> {
-        let ((a_block, a_at), (b_block, b_at)) = (self.inode_position(a)?, self.inode_position(b)?);
-        Ok(a_block == b_block && a_at / SECTOR_BYTES != b_at / SECTOR_BYTES)
     }
 
     /// The group for a new inode in directory `parent`. Directories directly below the root are
