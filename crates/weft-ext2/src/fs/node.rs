@@ -39,7 +39,7 @@ pub(crate) struct Node {
     /// Changes of the directory's records that span sectors (weft makes none, others do). All
     /// others must follow in a later write: a torn one could bring half of both.
     pub spanning: PatchId,
-    /// The change that gave the directory its last block.
+    /// All changes that gave the directory the blocks it grew by, pointers included.
     pub grown: PatchId,
     /// The last change of the inode.
     pub patch: PatchId,
@@ -134,6 +134,7 @@ impl Node {
 
     fn is_settled(&self, op: &Op<'_>) -> bool {
         op.is_durable(self.patch)
+            && op.is_durable(self.grown)
             && op.is_durable(self.unindexed)
             && op.is_durable(self.spanning)
             && self.dir.as_deref().is_none_or(|index| index.is_settled(op))

@@ -31,6 +31,7 @@ impl State {
                 }
             };
             add(node.patch);
+            add(node.grown);
             for &(dir, patch) in &node.names {
                 add(patch);
                 todo.push(dir);

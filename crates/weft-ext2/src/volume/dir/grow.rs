@@ -62,7 +62,9 @@ impl Volume {
         node.inode.size_bytes = (fbn + 1) * self.block_bytes() as u64;
         if fbn > 0 {
             node.patch = self.write_inode(op, node.ino, &node.inode, &befores)?;
-            node.grown = node.patch;
+            // Where no order is kept, the inode's patch does not bring the pointers along.
+            befores.extend([node.patch, node.grown]);
+            node.grown = op.join(&befores)?;
         } else {
             node.born_after.extend(befores);
         }
