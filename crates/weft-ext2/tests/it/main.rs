@@ -1,6 +1,5 @@
 //! Tests of the crate through its front door, and against other people's tools.
 mod damage;
-mod durable;
 mod external_journal;
 mod flags;
 mod fs;

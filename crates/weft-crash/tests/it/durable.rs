@@ -7,12 +7,13 @@
 
 use std::collections::BTreeMap;
 use std::sync::Arc;
-use weft_block::{CrashDevice, Image, MemoryDevice, Rng};
-use weft_ext2::fsck;
-use weft_ext2::mkfs::{Journal, MkfsOptions, mkfs};
-use weft_ext2::{Ext2, OpenOptions};
-use weft_patch::{JournalMode, Options, Policy};
-use weft_vfs::{Caller, FileSystem, Handle, Ino, OpenFlags, RenameFlags};
+use std::time::{Duration, Instant};
+use weft_block::{BlockDevice, CrashDevice, Image, MemoryDevice, Rng};
+use weft_crash::{Ext2Target, HfsTarget, Mounted, Target, Tree};
+use weft_ext2::mkfs::{Journal, MkfsOptions};
+use weft_hfs::layout::Name;
+use weft_patch::{JournalMode, Policy};
+use weft_vfs::{Caller, Handle, Ino, OpenFlags, RenameFlags};
 
 type Path = Vec<Vec<u8>>;
 
@@ -22,18 +23,19 @@ struct File {
     durable: bool,
 }
 
-struct Run {
+struct Run<'a> {
     what: String,
     rng: Rng,
-    policy: Policy,
+    target: &'a dyn Target,
     device: Arc<CrashDevice<MemoryDevice>>,
-    fs: Arc<Ext2>,
+    mounted: Mounted,
     files: BTreeMap<Path, File>,
     dirs: BTreeMap<Path, Ino>,
     names: u64,
 }
 
-fn fresh(policy: Policy) -> MemoryDevice {
+/// ext2 with blocks of 1 KiB, of which twelve names nothing stands between.
+fn ext2(policy: Policy) -> Ext2Target {
     let journal = matches!(policy, Policy::Journal(_));
     let base = if journal { MkfsOptions::ext3() } else { MkfsOptions::ext2() };
     let options = MkfsOptions {
@@ -44,26 +46,30 @@ fn fresh(policy: Policy) -> MemoryDevice {
         ..base
     };
     let device = MemoryDevice::new(12 << 20);
-    mkfs(&device, &options).unwrap();
-    device
+    weft_ext2::mkfs::mkfs(&device, &options).unwrap();
+    Ext2Target::new(policy).on_image(device.snapshot())
 }
 
-fn open(device: Arc<dyn weft_block::BlockDevice>, policy: Policy) -> Arc<Ext2> {
-    let engine = Options { policy, background: false, ..Options::default() };
-    Ext2::open(device, OpenOptions { engine, ..OpenOptions::default() }).unwrap()
+fn hfs(policy: Policy) -> HfsTarget {
+    let device = MemoryDevice::new(12 << 20);
+    let name = Name::new(b"Durable").unwrap();
+    let options = weft_hfs::mkfs::MkfsOptions::new(name, 3_800_000_000);
+    weft_hfs::mkfs::mkfs(&device, &options).unwrap();
+    HfsTarget::new(policy).on_image(device.snapshot())
 }
 
-impl Run {
-    fn new(seed: u64, policy: Policy) -> Self {
-        let device = Arc::new(CrashDevice::new(fresh(policy), seed));
-        let fs = open(device.clone(), policy);
-        let dirs = BTreeMap::from([(Path::new(), fs.root())]);
+impl<'a> Run<'a> {
+    fn new(seed: u64, target: &'a dyn Target) -> Self {
+        let medium = MemoryDevice::from_image(target.fresh().unwrap());
+        let device = Arc::new(CrashDevice::new(medium, seed));
+        let mounted = target.mount(device.clone()).unwrap();
+        let dirs = BTreeMap::from([(Path::new(), mounted.fs.root())]);
         Self {
-            what: format!("seed {seed}, {policy:?}"),
+            what: format!("WEFT_SEED={seed}, {:?} {}", target.tree(), target.options()),
             rng: Rng::new(seed),
-            policy,
+            target,
             device,
-            fs,
+            mounted,
             files: BTreeMap::new(),
             dirs,
             names: 0,
@@ -87,7 +93,8 @@ impl Run {
     fn new_name(&mut self) -> Vec<u8> {
         self.names += 1;
         let mut name = self.names.to_string().into_bytes();
-        name.resize(name.len() + self.rng.index(250), b'n');
+        let most = if self.target.tree() == Tree::Unix { 250 } else { 27 };
+        name.resize(name.len() + self.rng.index(most), b'n');
         name
     }
 
@@ -95,7 +102,8 @@ impl Run {
         let (mut path, dir) = self.some_dir();
         let name = self.new_name();
         let flags = OpenFlags::empty();
-        let (entry, _) = self.fs.create(&Caller::default(), dir, &name, 0o644, flags).unwrap();
+        let (entry, _) =
+            self.mounted.fs.create(&Caller::default(), dir, &name, 0o644, flags).unwrap();
         path.push(name);
         let file = File { ino: entry.attr.ino, content: Vec::new(), durable: false };
         self.files.insert(path.clone(), file);
@@ -107,7 +115,7 @@ impl Run {
         self.rng.fill(&mut data);
         let file = self.files.get_mut(path).unwrap();
         let at = file.content.len() as u64;
-        assert_eq!(self.fs.write(file.ino, Handle::NONE, at, &data).unwrap(), data.len());
+        assert_eq!(self.mounted.fs.write(file.ino, Handle::NONE, at, &data).unwrap(), data.len());
         file.content.extend(data);
         file.durable = false;
     }
@@ -118,7 +126,7 @@ impl Run {
             return;
         }
         let name = self.new_name();
-        let ino = self.fs.mkdir(&Caller::default(), dir, &name, 0o755).unwrap().attr.ino;
+        let ino = self.mounted.fs.mkdir(&Caller::default(), dir, &name, 0o755).unwrap().attr.ino;
         path.push(name);
         self.dirs.insert(path, ino);
     }
@@ -132,7 +140,7 @@ impl Run {
         let (name, parent) = from.split_last().unwrap();
         let new_name = self.new_name();
         let flags = RenameFlags::empty();
-        self.fs.rename(self.dirs[parent], name, to_dir, &new_name, flags).unwrap();
+        self.mounted.fs.rename(self.dirs[parent], name, to_dir, &new_name, flags).unwrap();
         to.push(new_name);
         let moved = |path: &Path| [&to[..], &path[from.len()..]].concat();
         let files: Vec<_> = self.files.keys().filter(|p| p.starts_with(from)).cloned().collect();
@@ -150,19 +158,18 @@ impl Run {
     fn fsync(&mut self) {
         let Some(path) = self.some_file() else { return };
         let file = self.files.get_mut(&path).unwrap();
-        self.fs.fsync(file.ino, self.rng.chance(1, 3)).unwrap();
+        self.mounted.fs.fsync(file.ino, self.rng.chance(1, 3)).unwrap();
         file.durable = true;
         self.judge(self.device.inner().snapshot(), "an fsync");
     }
 
     fn judge(&self, left: Image, when: &str) {
         let what = format!("{}, {} names, at {when}", self.what, self.names);
-        let device = Arc::new(MemoryDevice::from_image(left));
-        if !matches!(self.policy, Policy::Journal(_)) {
-            let report = fsck::check(&*device, &fsck::Options::repair()).unwrap();
-            assert_eq!(report.remaining, [], "{what}");
+        let device: Arc<dyn BlockDevice> = Arc::new(MemoryDevice::from_image(left));
+        if !self.target.promises().clean_after_recovery {
+            self.target.repair(Arc::clone(&device)).unwrap_or_else(|e| panic!("{what}: {e}"));
         }
-        let fs = open(device, self.policy);
+        let Mounted { fs, .. } = self.target.mount(device).unwrap();
         for (path, file) in self.files.iter().filter(|(_, file)| file.durable) {
             let shown = || path.iter().map(|n| String::from_utf8_lossy(n)).collect::<Vec<_>>();
             let mut at = fs.root();
@@ -194,9 +201,9 @@ impl Run {
                 let (path, _) = self.some_dir();
                 self.rename(&path);
             }
-            76..82 => self.fs.engine().write_back().unwrap(),
+            76..82 => self.mounted.write_back().unwrap(),
             82..84 => {
-                self.fs.sync().unwrap();
+                self.mounted.fs.sync().unwrap();
                 self.files.values_mut().for_each(|file| file.durable = true);
             }
             _ => self.fsync(),
@@ -204,8 +211,8 @@ impl Run {
     }
 }
 
-fn run(seed: u64, policy: Policy, steps: usize) {
-    let mut run = Run::new(seed, policy);
+fn run(seed: u64, target: &dyn Target, steps: usize) {
+    let mut run = Run::new(seed, target);
     for _ in 0..steps {
         run.step();
     }
@@ -213,13 +220,33 @@ fn run(seed: u64, policy: Policy, steps: usize) {
     run.judge(run.device.inner().snapshot(), "the end");
 }
 
+const METADATA: Policy = Policy::Journal(JournalMode::Metadata);
+const ORDERED: Policy = Policy::Journal(JournalMode::Ordered);
+const FULL: Policy = Policy::Journal(JournalMode::Full);
+
+fn each_order(seed: u64) {
+    for policy in [Policy::Soft, METADATA, ORDERED, FULL, Policy::Async] {
+        run(seed, &ext2(policy), 900);
+    }
+    for policy in [Policy::Soft, METADATA, ORDERED, Policy::Async] {
+        run(seed, &hfs(policy), 900);
+    }
+}
+
 #[test]
 fn what_fsync_made_durable_is_there_in_every_order() {
-    let orders = [JournalMode::Metadata, JournalMode::Ordered, JournalMode::Full];
-    let orders = orders.map(Policy::Journal).into_iter().chain([Policy::Soft, Policy::Async]);
-    for policy in orders {
-        for seed in 1..=3 {
-            run(seed, policy, 900);
-        }
+    let given = std::env::var("WEFT_SEED").ok().and_then(|s| s.parse().ok());
+    given.map_or(1..=3, |seed| seed..=seed).for_each(each_order);
+}
+
+#[test]
+#[ignore = "long: make test-long"]
+fn long_fsync() {
+    let seconds = std::env::var("WEFT_LONG_SECONDS").ok().and_then(|s| s.parse().ok());
+    let end = Instant::now() + Duration::from_secs(seconds.unwrap_or(600)) / 16;
+    let mut seed = u64::from(std::process::id()) << 32;
+    while Instant::now() < end {
+        seed += 1;
+        each_order(seed);
     }
 }
