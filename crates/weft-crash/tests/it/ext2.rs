@@ -57,6 +57,12 @@ fn soft_updates_with_large_blocks_and_small_inodes() {
     short(Ext2Target::new(Policy::Soft).block_bytes(4096).inode_bytes(128), 1000);
 }
 
+/// Two sectors an inode: a torn write may bring either.
+#[test]
+fn soft_updates_with_inodes_over_sectors() {
+    short(Ext2Target::new(Policy::Soft).block_bytes(4096).inode_bytes(1024), 1500);
+}
+
 #[test]
 fn soft_updates_without_any_optimisation() {
     let plain = Options {

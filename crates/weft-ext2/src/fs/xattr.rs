@@ -23,6 +23,18 @@ struct Attrs {
     room: usize,
 }
 
+/// Those that go into an inode with `room` bytes, and those that have to go into a block.
+fn divide(room: usize, attrs: impl IntoIterator<Item = Xattr>) -> (Vec<Xattr>, Vec<Xattr>) {
+    let (mut inode, mut block) = (Vec::new(), Vec::new());
+    for attr in attrs {
+        inode.push(attr);
+        if encode_xattr_inode(room, &inode).is_none() {
+            block.extend(inode.pop());
+        }
+    }
+    (inode, block)
+}
+
 fn split(name: &[u8]) -> Result<(XattrIndex, &[u8])> {
     let (index, rest) =
         XattrIndex::split(name).ok_or(FsError::Unsupported("attributes of this name"))?;
@@ -68,16 +80,8 @@ impl Inherited {
         if self.attrs.is_empty() {
             return Ok(());
         }
-        let extra = u32::from(node.inode.extra_bytes);
-        let room = vol.geometry.inode_bytes.saturating_sub(128 + extra);
-        let room = if extra == 0 { 0 } else { room as usize };
-        let (mut inode, mut block) = (Vec::new(), Vec::new());
-        for attr in self.attrs.drain(..) {
-            inode.push(attr);
-            if encode_xattr_inode(room, &inode).is_none() {
-                block.extend(inode.pop());
-            }
-        }
+        let room = vol.inode_tail_room_bytes(&node.inode);
+        let (inode, block) = divide(room, self.attrs.drain(..));
         if !inode.is_empty() {
             self.tail = encode_xattr_inode(room, &inode).unwrap_or_default();
         }
@@ -134,7 +138,8 @@ impl State {
             Error::corrupt(format!("attributes in inode {ino}"), block, problem)
         })?;
         let block = vol.read_xattr_block(op, node)?;
-        Ok(Attrs { inode, block, room: tail.len() })
+        let room = vol.inode_tail_room_bytes(&node.inode);
+        Ok(Attrs { inode, block, room })
     }
 
     /// Sets an attribute, or removes it if there is no value; with it the mode, if one is given, in
@@ -156,20 +161,13 @@ impl State {
             XattrSet::Replace if !exists => return Err(FsError::NoAttribute.into()),
             _ => {}
         }
-        let without =
-            |all: &[Xattr]| -> Vec<Xattr> { all.iter().filter(|a| !is_it(a)).cloned().collect() };
-        let mut inode = without(&old.inode);
-        let mut block = without(&old.block);
-        if let Some(value) = value {
-            let new = Xattr { index, name: name.to_vec(), value: value.to_vec() };
-            inode.push(new.clone());
-            if encode_xattr_inode(old.room, &inode).is_none() {
-                inode.pop();
-                block.push(new);
-                if !self.vol.fits_xattr_block(&block) {
-                    return Err(FsError::NoSpace.into());
-                }
-            }
+        let kept = |a: &&Xattr| !is_it(a);
+        let new = value.map(|value| Xattr { index, name: name.to_vec(), value: value.to_vec() });
+        let first = old.inode.iter().filter(kept).cloned().chain(new);
+        let (inode, others) = divide(old.room, first);
+        let block: Vec<_> = old.block.iter().filter(kept).cloned().chain(others).collect();
+        if !self.vol.fits_xattr_block(&block) {
+            return Err(FsError::NoSpace.into());
         }
         self.store_attrs(op, ino, &old, (&inode, &block), mode)
     }

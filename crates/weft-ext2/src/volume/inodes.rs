@@ -4,6 +4,7 @@ use super::bits::{Bits, for_words32};
 use super::{Patches, Pending, Volume, push_patch};
 use crate::layout::{Inode, InodeFlags, ROOT_INO, WANT_EXTRA_BYTES};
 use crate::{Error, Result};
+use weft_block::SECTOR_BYTES;
 use weft_patch::{BlockNr, Op, PatchId};
 use weft_vfs::{Error as FsError, FileKind};
 
@@ -275,7 +276,19 @@ impl Volume {
         Ok(op.peek(nr)?.get(offset + from..offset + to).unwrap_or_default().to_vec())
     }
 
-    /// Writes that part of the slot, with the fields, as one change if they share a sector.
+    /// How many bytes of that part attributes are written to: those in the sector of the fields. In
+    /// an inode of several sectors a torn write could bring an entry without its value.
+    pub fn inode_tail_room_bytes(&self, inode: &Inode) -> usize {
+        let from = 128 + usize::from(inode.extra_bytes);
+        if inode.extra_bytes == 0 {
+            return 0;
+        }
+        let slot_bytes = self.geometry.inode_bytes as usize;
+        let to = if from < SECTOR_BYTES { slot_bytes.min(SECTOR_BYTES) } else { slot_bytes };
+        to.saturating_sub(from)
+    }
+
+    /// Writes an inode's fields and the attributes behind them as one change.
     pub fn write_inode_with_tail(
         &mut self,
         op: &mut Op<'_>,
@@ -285,13 +298,10 @@ impl Volume {
         befores: &[PatchId],
     ) -> Result<PatchId> {
         let (nr, offset) = self.inode_position(ino)?;
-        let slot_bytes = self.geometry.inode_bytes as usize;
-        let mut slot = op.read_range(nr, offset..offset + slot_bytes)?.to_vec();
-        inode.encode_into(&mut slot);
         let from = 128 + usize::from(inode.extra_bytes);
-        if let Some(to) = slot.get_mut(from..).filter(|to| to.len() == tail.len()) {
-            to.copy_from_slice(tail);
-        }
+        let mut slot = op.read_range(nr, offset..offset + from + tail.len())?.to_vec();
+        inode.encode_into(&mut slot);
+        slot[from..].copy_from_slice(tail);
         Ok(op.write(nr, offset, &slot, befores)?)
     }
 }

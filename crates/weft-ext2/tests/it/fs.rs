@@ -1,13 +1,14 @@
 //! The file system: the conformance suite on each kind of volume with e2fsck after each case.
 
-use crate::tools::have_e2fsprogs;
-use crate::volumes::{KINDS, Kind, Mounted, empty, plain};
+use crate::tools::{have_e2fsprogs, run};
+use crate::volumes::{KINDS, Kind, Mounted, empty, load, mke2fs, plain};
+use std::process::Command;
 use std::sync::Mutex;
 use weft_block::Image;
 use weft_ext2::layout::Superblock;
 use weft_patch::{JournalMode, Options, Policy};
 use weft_vfs::conformance::{self, Limits};
-use weft_vfs::{Caller, FileKind, FileSystem, Handle, OpenFlags};
+use weft_vfs::{Caller, FileKind, FileSystem, Handle, OpenFlags, XattrSet};
 
 fn limits(image: &Image) -> Limits {
     let mut raw = [0; 1024];
@@ -101,6 +102,11 @@ fn conformance_meta_bg() {
 }
 
 #[test]
+fn large_inodes_conform() {
+    conform(&KINDS[6], &Options::default());
+}
+
+#[test]
 fn a_small_tree_survives_unmounting() {
     if !have_e2fsprogs() {
         return;
@@ -139,4 +145,40 @@ fn a_small_tree_survives_unmounting() {
     assert_eq!(fs.read(file.ino, Handle::NONE, 0, &mut back).unwrap(), data.len());
     assert!(back == data);
     again.check("a small tree read again");
+}
+
+/// mke2fs and debugfs put values at the end of an inode of 1 KiB, which is another sector than its
+/// fields: they are read there, and all are kept when one of them changes.
+#[test]
+fn attributes_of_others_in_large_inodes_are_kept() {
+    if !have_e2fsprogs() {
+        return;
+    }
+    let dir = tempfile::tempdir().unwrap();
+    let path = dir.path().join("image");
+    mke2fs(&path, &KINDS[6]);
+    let values: [(&str, Vec<u8>); 3] =
+        [("user.a", vec![b'a'; 300]), ("user.b", vec![b'b'; 200]), ("user.c", vec![b'c'; 100])];
+    for (name, value) in &values {
+        let value = std::str::from_utf8(value).unwrap();
+        let (text, _) = run(Command::new("debugfs")
+            .args(["-w", "-R", &format!("ea_set / {name} {value}")])
+            .arg(&path));
+        assert_eq!(text.lines().count(), 1, "{text}");
+    }
+    for policy in [Policy::Soft, Policy::Async] {
+        let mounted = Mounted::open(&load(&path), Options { policy, ..Options::default() });
+        let (fs, root) = (&mounted.fs, mounted.fs.root());
+        fs.setxattr(root, b"user.b", &[b'B'; 250], XattrSet::Any).unwrap();
+        fs.setxattr(root, b"user.d", &[b'd'; 20], XattrSet::Any).unwrap();
+        fs.removexattr(root, b"user.c").unwrap();
+        let device = mounted.check("the attributes of others");
+        let again = Mounted::open(&device.snapshot(), Options { policy, ..Options::default() });
+        for (name, byte, len) in
+            [("user.a", b'a', 300), ("user.b", b'B', 250), ("user.d", b'd', 20)]
+        {
+            assert_eq!(again.fs.getxattr(root, name.as_bytes()).unwrap(), vec![byte; len]);
+        }
+        assert_eq!(again.fs.listxattr(root).unwrap().len(), 3);
+    }
 }

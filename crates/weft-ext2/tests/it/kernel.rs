@@ -241,3 +241,8 @@ fn kernel_and_weft_ext3() {
 fn kernel_and_weft_meta_bg() {
     both_ways(&KINDS[5]);
 }
+
+#[test]
+fn large_inodes_go_both_ways() {
+    both_ways(&KINDS[6]);
+}

@@ -30,6 +30,12 @@ pub const KINDS: &[Kind] = &[
         args: &["-t", "ext2", "-b", "1024", "-g", "512", "-O", "meta_bg,^resize_inode"],
         size: "36M",
     },
+    // An inode and the attributes in it span sectors.
+    Kind {
+        name: "inodes of 1 KiB",
+        args: &["-t", "ext2", "-b", "4096", "-I", "1024"],
+        size: "32M",
+    },
 ];
 
 /// Makes a volume with mke2fs.
@@ -52,7 +58,8 @@ pub fn empty(kind: &Kind) -> Image {
     load(&path)
 }
 
-fn load(path: &Path) -> Image {
+/// An image in a file, in memory.
+pub fn load(path: &Path) -> Image {
     let bytes = std::fs::read(path).unwrap();
     let mut image = Image::new(bytes.len() as u64);
     for (i, chunk) in bytes.chunks(4096).enumerate() {
