@@ -109,6 +109,39 @@ pub fn record_failing(
     Ok((run.finish(&prepared.image), fired))
 }
 
+/// As [`record`], on a volume without much room: what the file system refuses for that has changed
+/// nothing, unless it writes data, which ends the run. Operations that make no sense without a refused
+/// one are left out. Also says how many were refused.
+///
+/// # Errors
+/// As [`record`], but for the room.
+pub fn record_full(
+    target: &dyn Target,
+    prepared: &Prepared,
+    workload: &Workload,
+) -> Result<(Recording, usize)> {
+    let mut run = Run::new(target, prepared)?;
+    let mut refused = 0;
+    for op in workload.ops.iter().chain([&Op::Sync]) {
+        let number = run.ops.len();
+        match run.step(op) {
+            Ok(()) | Err(Error::Model { .. }) => {}
+            Err(Error::Fs { source: weft_vfs::Error::NoSpace, .. }) => {
+                refused += 1;
+                if matches!(op, Op::Write(..) | Op::Append(..) | Op::Falloc(..)) {
+                    run.failed.insert(number);
+                    break;
+                }
+                run.ops.pop();
+                run.states.pop();
+            }
+            Err(e) => return Err(e),
+        }
+    }
+    run.unmount()?;
+    Ok((run.finish(&prepared.image), refused))
+}
+
 /// A workload on its way.
 struct Run {
     device: Arc<FaultDevice<Recorder<MemoryDevice>>>,

@@ -6,7 +6,13 @@
 use crate::ext2::clean;
 use std::sync::Arc;
 use std::time::Duration;
-use weft_crash::{Bounds, Campaign, Config, Ext2Target, HfsTarget, Report, Target};
+use weft_block::{MemoryDevice, Rng};
+use weft_crash::judge::{Depth, Judge};
+use weft_crash::record::{prepare, record_full};
+use weft_crash::states::epochs;
+use weft_crash::{
+    Bounds, Campaign, Config, Ext2Target, HfsTarget, Report, Target, Tree, Workload, generate,
+};
 use weft_patch::{JournalMode, Policy};
 
 const ORDERED: Policy = Policy::Journal(JournalMode::Ordered);
@@ -186,6 +192,53 @@ fn a_busy_directory_under_a_journal() {
 fn a_busy_folder_on_hfs() {
     for policy in [Policy::Soft, ORDERED] {
         churn(Arc::new(HfsTarget::new(policy)), 4, 500);
+    }
+}
+
+/// Busy directories on a volume that has next to no room: what is refused leaves nothing behind, in
+/// memory or after a cut. Returns how many operations were refused.
+fn full(policy: Policy, seeds: impl Iterator<Item = u64>) -> usize {
+    let target = Ext2Target::new(policy);
+    let mut judge = Judge::new(&target).unwrap();
+    let device = Arc::new(MemoryDevice::from_image(target.fresh().unwrap()));
+    let free = target.mount(device).unwrap().fs.statfs().unwrap().blocks_free;
+    let (mut images, mut refused) = (0, 0);
+    for seed in seeds {
+        let mut rng = Rng::new(seed);
+        let mut workload = generate::churn(Tree::Unix, &mut rng, 120);
+        // Indirect blocks come to it.
+        let len_bytes = 1024 * (free - free / 256 - 4 - rng.below(6));
+        let fill = format!("creat fill; write fill 0 {len_bytes}").parse::<Workload>().unwrap();
+        workload.setup = workload.setup.iter().chain(fill.ops.iter()).cloned().collect();
+        let prepared = prepare(&target, &workload.setup).unwrap();
+        let (run, here) = record_full(&target, &prepared, &workload).unwrap();
+        refused += here;
+        let epochs = epochs(&run.base, &run.events, 1024).unwrap();
+        for (i, epoch) in epochs.iter().enumerate() {
+            let bounds = Bounds { all_subsets_of: 2, samples: 1, tears: 1, states: 4 };
+            for state in epoch.states(i, bounds, &mut rng) {
+                images += 1;
+                // What is used after the crash needs room.
+                let (e2fsck, repair) = (images % 16 == 0, images % 64 == 0);
+                let depth = Depth { e2fsck, repair, aftermath: false };
+                let image = epoch.image(&state).unwrap();
+                let (mut faults, observed) = judge.image(&image, &run, depth).unwrap();
+                faults.extend(judge.promises(&observed, &run, &state));
+                let what = format!("WEFT_SEED={seed}, {}, {state}: '{workload}'", target.options());
+                assert!(faults.is_empty(), "{what}: {faults:?}");
+            }
+        }
+    }
+    refused
+}
+
+#[test]
+fn a_busy_directory_on_a_full_volume() {
+    let given = std::env::var("WEFT_SEED").ok().and_then(|s| s.parse().ok());
+    for policy in [Policy::Soft, ORDERED] {
+        let seeds = given.map_or(1..=10, |seed| seed..=seed);
+        let refused = full(policy, seeds);
+        assert!(refused > 3 || given.is_some(), "{policy:?}: {refused}");
     }
 }
 
