@@ -91,7 +91,7 @@ class Judge:
         self.scratch = scratch
 
     def e2fsck(self, image, *options):
-        done = run(["e2fsck", *options, image], env=dict(os.environ, LC_ALL="C"), timeout=600)
+        done = run(["e2fsck", *options, image], env=dict(os.environ, LC_ALL="C"))
         if done.returncode & ~7:
             raise Trouble(f"e2fsck {' '.join(options)} ended with {done.returncode}:\n{last(done.stdout, 20)}")
         return done.stdout
@@ -102,7 +102,7 @@ class Judge:
             raise Trouble(f"{when}, e2fsck -fn finds:\n" + "\n".join(lines[:20]))
 
     def repair(self, weft, image):
-        done = run([weft, "fsck", "--repair", image], timeout=600)
+        done = run([weft, "fsck", "--repair", image])
         if done.returncode not in (0, 1):
             raise Trouble(f"weft fsck --repair ended with {done.returncode}:\n{last(done.stdout, 20)}")
         self.demand_clean(image, "after weft fsck --repair")

@@ -14,7 +14,7 @@ import subprocess
 import time
 
 from program import Program
-from tools import Trouble, demand, last, run, sync_mount, wait_until
+from tools import HANG_SECONDS, Trouble, demand, last, run, sync_mount, wait_until
 
 SCRIPT = """\
 BEGIN;
@@ -29,7 +29,6 @@ CREATE TABLE counters (run int, client int, n int, PRIMARY KEY (run, client));
 CREATE TABLE history (run int, client int, n int, filler text, PRIMARY KEY (run, client, n));
 """
 CLIENTS = 3
-SERVER_SECONDS = 150
 
 
 def binaries():
@@ -109,7 +108,7 @@ class Server:
                 raise Trouble(f"the server ended with {self.process.returncode}:\n{self.last_words()}")
             return run([os.path.join(binaries(), "pg_isready"), "-q", "-h", self.sockets]).returncode == 0
 
-        wait_until(ready, SERVER_SECONDS, f"the server was not ready: {self.log}")
+        wait_until(ready, HANG_SECONDS, f"the server was not ready: {self.log}")
 
     def last_words(self):
         with open(self.log, errors="backslashreplace") as file:
@@ -126,7 +125,7 @@ class Server:
             return
         self.process.send_signal(how)
         try:
-            self.process.wait(SERVER_SECONDS if how == signal.SIGINT else 20)
+            self.process.wait(HANG_SECONDS if how == signal.SIGINT else 20)
         except subprocess.TimeoutExpired:
             self.process.kill()
             self.process.wait(10)

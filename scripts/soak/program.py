@@ -15,11 +15,9 @@ import time
 import traceback
 
 from notes import Notes
-from tools import Trouble, end, last
+from tools import HANG_SECONDS, Trouble, end, last
 
 HERE = os.path.dirname(os.path.abspath(__file__))
-# Of a program that was asked to end, all work in progress.
-END_SECONDS = 150
 
 
 class Place:
@@ -111,10 +109,10 @@ class Worker:
     def finish(self):
         """After the request to stop: waits for the end."""
         try:
-            self.process.wait(END_SECONDS)
+            self.process.wait(HANG_SECONDS)
         except subprocess.TimeoutExpired:
             end(self.process)
-            raise Trouble(f"{self.what} did not end within {END_SECONDS} s: it hangs on the mount") from None
+            raise Trouble(f"{self.what} did not end within {HANG_SECONDS} s: it hangs on the mount") from None
 
     def end(self):
         end(self.process, 40)

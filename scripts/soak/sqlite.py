@@ -10,7 +10,7 @@ import sqlite3
 import time
 
 from program import Program
-from tools import has, run, sync_mount
+from tools import HANG_SECONDS, has, run, sync_mount
 
 MODES = [("wal", "full"), ("persist", "full"), ("delete", "extra"), ("truncate", "full")]
 # Where a new file may show what its blocks had before, a new journal may show the last one, whole and
@@ -41,7 +41,7 @@ class Sqlite(Program):
                 if place.stopping():
                     return
                 time.sleep(0.1)
-        db = sqlite3.connect(place.path(name), timeout=120, isolation_level=None)
+        db = sqlite3.connect(place.path(name), timeout=HANG_SECONDS, isolation_level=None)
         db.execute(f"PRAGMA journal_mode={mode}")
         db.execute(f"PRAGMA synchronous={synchronous}")
         if not os.path.exists(ready):
@@ -93,7 +93,7 @@ class Sqlite(Program):
                 findings.append(f"SQLite: {name} is not there, though it was synced")
                 continue
             try:
-                db = sqlite3.connect(path, timeout=60)
+                db = sqlite3.connect(path, timeout=HANG_SECONDS)
                 said = db.execute("PRAGMA integrity_check").fetchall()
                 if said != [("ok",)]:
                     findings.append(f"SQLite: {name}: integrity_check says {said[:5]}")

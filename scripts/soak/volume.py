@@ -9,12 +9,9 @@ import signal
 import subprocess
 import sys
 
-from tools import Trouble, copy_image, demand, end, last, run, wait_until
+from tools import HANG_SECONDS, Trouble, copy_image, demand, end, last, run, wait_until
 
 HERE = os.path.dirname(os.path.abspath(__file__))
-# Debug builds check as they go, and the machine may be busy.
-MOUNT_SECONDS = 120
-UNMOUNT_SECONDS = 1800
 
 
 def kind_of(order):
@@ -71,7 +68,7 @@ class Volume:
                 raise Trouble(f"weft mount ended with {self.daemon.returncode}:\n{self.last_words()}")
             return os.path.ismount(self.mount_point)
 
-        wait_until(there, MOUNT_SECONDS, "weft did not mount the volume")
+        wait_until(there, HANG_SECONDS, "weft did not mount the volume")
 
     def last_words(self):
         with open(self.log, errors="backslashreplace") as file:
@@ -97,7 +94,7 @@ class Volume:
                         return False
             return True
 
-        wait_until(stopped, 30, "the mount did not stop")
+        wait_until(stopped, HANG_SECONDS, "the mount did not stop")
 
     def go_on(self):
         os.kill(self.daemon.pid, signal.SIGCONT)
@@ -137,11 +134,11 @@ class Volume:
     def unmount(self, how):
         """A clean unmount, by weft itself or by umount(8); waits until the daemon has ended."""
         command = [self.weft, "umount"] if how == "weft" else ["umount"]
-        demand(command + [self.mount_point], timeout=UNMOUNT_SECONDS)
+        demand(command + [self.mount_point])
         try:
-            status = self.daemon.wait(UNMOUNT_SECONDS)
+            status = self.daemon.wait(HANG_SECONDS)
         except subprocess.TimeoutExpired:
-            raise Trouble(f"the mount did not end within {UNMOUNT_SECONDS} s of its unmount") from None
+            raise Trouble(f"the mount did not end within {HANG_SECONDS} s of its unmount") from None
         if status != 0:
             raise Trouble(f"the mount ended with {status} after its unmount:\n{self.last_words()}")
         if self.power:
@@ -155,7 +152,7 @@ class Volume:
         for _ in range(10):
             if not os.path.ismount(self.mount_point) and not self.is_dead_mount():
                 return
-            run(["umount", "-l", self.mount_point], timeout=30)
+            run(["umount", "-l", self.mount_point], timeout=HANG_SECONDS)
 
     def is_dead_mount(self):
         try:
