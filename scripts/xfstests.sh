@@ -77,6 +77,19 @@ else
     tests/generic/group.list)
 fi
 
+# Ends what a test that exceeded its limit has left running: its programs would keep the volume busy.
+# Daemons of weft end by themselves once the volume is unmounted.
+end_leftovers() {
+  local process pid
+  for process in /proc/[0-9]*; do
+    pid=${process#/proc/}
+    [ "$pid" != $$ ] && [ "$(cat "$process/comm" 2>/dev/null)" != weft ] || continue
+    if tr '\0' '\n' <"$process/environ" 2>/dev/null | grep -qxF "WEFT_XFSTESTS_RUN=$dir"; then
+      kill -KILL "$pid" 2>/dev/null || true
+    fi
+  done
+}
+
 # run NAME TEST: one test; its result is a line in $keep/NAME.
 run() {
   local name=$1 test=$2 out="$keep/$1.d/${2//\//-}" result
@@ -84,7 +97,9 @@ run() {
   mkdir -p "$keep/$name.d"
   rm -rf "$dir/out"
   env PATH="/usr/sbin:$PATH" HOST_OPTIONS="$dir/config.$name" RESULT_BASE="$dir/out" \
+    WEFT_XFSTESTS_RUN="$dir" \
     timeout -k 10 "$limit" ./check "$test" </dev/null >"$out" 2>&1 || true
+  end_leftovers
   if grep -q '^Not run: ' "$out"; then
     result="not-run $(cat "$dir/out/$test.notrun" 2>/dev/null | tr '\n' ' ')"
   elif grep -q '^Passed all [1-9]' "$out"; then
@@ -96,6 +111,11 @@ run() {
   for volume in test scratch; do
     while mountpoint -q "$dir/$volume"; do umount "$dir/$volume" || umount -l "$dir/$volume"; done
     case $name in kernel) continue ;; esac
+    # The daemon holds a lock until all is written.
+    if ! flock -w "$limit" "$dir/$volume.img" true; then
+      echo "$0: $dir/$volume.img is in use $limit s after $test" >&2
+      exit 1
+    fi
     if ! e2fsck -fn "$dir/$volume.img" >"$out.e2fsck-$volume" 2>&1; then
       result="$result, and e2fsck finds errors on the $volume volume"
       # The next test begins on a good one.
