@@ -11,6 +11,11 @@
 # no finding.
 set -euo pipefail
 usage="usage: $0 SECONDS [WEFT]"
+# In a mount namespace of its own: one that another program makes meanwhile, from a copy of this one,
+# would keep the mounts of the soak alive after they are unmounted here.
+if [ -z "${WEFT_SOAK_NAMESPACE:-}" ] && [ "$(id -u)" = 0 ]; then
+  WEFT_SOAK_NAMESPACE=1 exec unshare --mount --propagation private -- bash "$0" "$@"
+fi
 here=$(dirname "$(realpath "$0")")
 seconds=${1:?$usage}
 case "$seconds" in

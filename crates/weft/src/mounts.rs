@@ -53,11 +53,38 @@ pub fn is_mounted(device: (u32, u32)) -> Result<bool> {
     Ok(table()?.iter().any(|m| m.device == device))
 }
 
+/// A process in whose mount namespace a FUSE mount, by its device number, still is: its id and name.
+/// Namespaces of processes that this one may not look into are not seen.
+#[must_use]
+pub fn user_in_another_namespace(device: (u32, u32)) -> Option<(u32, String)> {
+    let namespace = |process: &Path| std::fs::read_link(process.join("ns/mnt")).ok();
+    let ours = namespace(Path::new("/proc/self"))?;
+    for entry in std::fs::read_dir("/proc").ok()?.flatten() {
+        let Some(pid) = entry.file_name().to_str().and_then(|name| name.parse().ok()) else {
+            continue;
+        };
+        let process = entry.path();
+        if namespace(&process).is_none_or(|theirs| theirs == ours) {
+            continue;
+        }
+        let Ok(text) = std::fs::read(process.join("mountinfo")) else { continue };
+        if parse(&text).iter().any(|m| m.device == device && m.owner.is_some()) {
+            let name = std::fs::read_to_string(process.join("comm")).unwrap_or_default();
+            return Some((pid, name.trim_end().to_owned()));
+        }
+    }
+    None
+}
+
 /// The whole table, in the order of mounting.
 pub(crate) fn table() -> Result<Vec<Mounted>> {
     let table = "/proc/self/mountinfo";
     let text = std::fs::read(table).map_err(|e| Error::host("read", table, e))?;
-    Ok(text.split(|b| *b == b'\n').filter_map(parse_line).collect())
+    Ok(parse(&text))
+}
+
+fn parse(table: &[u8]) -> Vec<Mounted> {
+    table.split(|b| *b == b'\n').filter_map(parse_line).collect()
 }
 
 /// Makes a path absolute without touching what it names: a dead mount cannot even be looked at.

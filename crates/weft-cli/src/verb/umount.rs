@@ -7,9 +7,10 @@ use std::time::Duration;
 use weft::ending::{Ended, Ending};
 use weft::mounts;
 
-/// How long to wait for the server of a mount to write everything back before saying so, and
-/// before giving up.
+/// How long to wait for the server of a mount to write everything back before saying so.
 const PATIENCE: Duration = Duration::from_secs(5);
+/// How long to wait for a source to become free where its server does not tell how the mount ended:
+/// whoever holds the source may be another.
 const LIMIT: Duration = Duration::from_secs(600);
 
 /// `umount`.
@@ -40,7 +41,7 @@ pub fn run(out: Output, args: &cli::Umount) -> Outcome {
         )));
     }
     if let (Some(ending), false) = (ending, args.lazy) {
-        return wait(out, ending, &source);
+        return wait(out, ending, &source, mounted.device);
     }
     if args.lazy || mounted.read_only || mounts::wait_until_free(&source, PATIENCE)? {
         return Ok(DONE);
@@ -53,24 +54,34 @@ pub fn run(out: Output, args: &cli::Umount) -> Outcome {
     }
 }
 
-/// Waits until the process behind the mount says how it ended.
-fn wait(out: Output, mut ending: Ending, source: &str) -> Outcome {
-    let ended = match ending.wait(PATIENCE)? {
-        Some(ended) => Some(ended),
-        None => {
+/// Waits until the process behind the mount says how it ended, for as long as that takes: a slow
+/// disk is no failure, and a process that dies is heard. But if the mount lives on in another mount
+/// namespace, there is no end to wait for.
+fn wait(out: Output, mut ending: Ending, source: &str, device: (u32, u32)) -> Outcome {
+    let mut told = false;
+    let ended = loop {
+        if let Some(ended) = ending.wait(PATIENCE)? {
+            break ended;
+        }
+        if let Some((pid, name)) = mounts::user_in_another_namespace(device) {
+            return Err(Failure::new(format!(
+                "unmounted here, but {source} is still mounted in another mount namespace, that of \
+                 process {pid} ({name}); it stays in use until that is unmounted, too"
+            )));
+        }
+        if !told {
             out.note(&format!("unmounted; waiting until {source} is on the disk"));
-            ending.wait(LIMIT)?
+            told = true;
         }
     };
     match ended {
-        Some(Ended::Durable) => Ok(DONE),
-        Some(Ended::Failed(why)) => {
+        Ended::Durable => Ok(DONE),
+        Ended::Failed(why) => {
             Err(Failure::new(format!("unmounted, but {source} is not all written: {why}")))
         }
-        Some(Ended::Unknown) => Err(Failure::new(format!(
+        Ended::Unknown => Err(Failure::new(format!(
             "unmounted, but the process behind the mount ended before all was written to {source} \
              (was it killed?); look at it with weft fsck"
         ))),
-        None => Err(Failure::new(format!("unmounted, but some process still holds {source}"))),
     }
 }

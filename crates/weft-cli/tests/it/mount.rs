@@ -235,6 +235,43 @@ fn a_second_place_of_a_mount_is_unmounted_alone() {
     assert_eq!(bench.ok(&["cat", "v.img:/file"]), "y");
 }
 
+/// A container, say, began while the volume was mounted, and has it still.
+#[test]
+fn a_mount_that_lives_on_in_another_namespace_is_named() {
+    if !can_mount() || !rustix::process::geteuid().is_root() {
+        println!("skipped: only root may make a mount namespace");
+        return;
+    }
+    let bench = Bench::with_volume("ext2");
+    let mount = Mounted::new(&bench, &[]);
+    fs::write(mount.dir.join("file"), b"x").unwrap();
+    // The new namespace lets go of what other tests have mounted.
+    let script = "awk -v ours=\"$0\" '$3 ~ /^fuse/ && $2 != ours { print $2 }' /proc/self/mounts |
+        while read -r other; do umount -l \"$other\"; done
+        echo ready; read -r _";
+    let mut holder = std::process::Command::new("unshare")
+        .args(["--mount", "--propagation", "private", "sh", "-c", script])
+        .arg(&mount.dir)
+        .stdin(std::process::Stdio::piped())
+        .stdout(std::process::Stdio::piped())
+        .spawn()
+        .expect("unshare(1) runs");
+    let mut said = String::new();
+    let mut stdout = std::io::BufReader::new(holder.stdout.take().expect("a pipe"));
+    std::io::BufRead::read_line(&mut stdout, &mut said).unwrap();
+    assert_eq!(said, "ready\n");
+    let err = bench.fails(1, &["umount", "m"]);
+    let named = format!("in another mount namespace, that of process {} (sh)", holder.id());
+    assert!(err.contains(&named), "{err}");
+    drop(holder.stdin.take());
+    assert!(holder.wait().expect("it ends").success());
+    let image = bench.path("v.img");
+    let free =
+        weft::mounts::wait_until_free(image.to_str().unwrap(), std::time::Duration::from_secs(60));
+    assert!(free.unwrap(), "the daemon ends when the other namespace does");
+    assert_eq!(bench.ok(&["cat", "v.img:/file"]), "x");
+}
+
 /// The helper that umount(8) and systemd run: when it returns, the image may be looked at.
 #[test]
 fn the_umount_helper_returns_when_all_is_durable() {
