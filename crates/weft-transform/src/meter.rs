@@ -12,8 +12,8 @@ use std::time::Instant;
 use crate::stages::Merge;
 use crate::store::Store;
 use crate::{
-    ByteMap, Declares, Direction, Frame, FrameCodec, Layer, OnError, Result, Seal, Sealer, Shape,
-    SizeRule, Stream, StreamCodec, Transform,
+    ByteMap, Declares, Direction, Frame, FrameCodec, Layer, OnError, Point, Result, Seal, Sealer,
+    Shape, SizeRule, Stream, StreamCodec, Transform,
 };
 
 /// Networks that are counted, at most: whoever may set attributes can think of any number.
@@ -356,6 +356,32 @@ impl Stream for MeteredStream {
         let done = self.meter.count(0, || self.inner.finish(out));
         self.meter.bytes.add((out.len() - before) as u64);
         done
+    }
+
+    fn offer_points(&mut self, every: u64) {
+        self.inner.offer_points(every);
+    }
+
+    fn point(&self) -> Option<Box<dyn Point>> {
+        let inner = self.inner.point()?;
+        Some(Box::new(MeteredPoint { inner, meter: self.meter.clone() }))
+    }
+}
+
+/// A place where what is counted begins again.
+struct MeteredPoint {
+    inner: Box<dyn Point>,
+    meter: Arc<StageMeter>,
+}
+
+impl Point for MeteredPoint {
+    fn held_bytes(&self) -> usize {
+        size_of::<Self>() + self.inner.held_bytes()
+    }
+
+    fn resume(&self) -> Result<Box<dyn Stream>> {
+        let inner = self.inner.resume()?;
+        Ok(Box::new(MeteredStream { inner, meter: self.meter.clone() }))
     }
 }
 

@@ -55,7 +55,11 @@ impl Store for Counted {
 
 /// A gzip file as one with long frames is opened, and the bytes that are read of it.
 fn opened(stored: MemoryStore) -> (StreamFile, Arc<AtomicU64>) {
-    let network = Registry::new(Context::default()).parse("gzip").expect("a network");
+    opened_by(&Registry::new(Context::default()), stored)
+}
+
+fn opened_by(registry: &Registry, stored: MemoryStore) -> (StreamFile, Arc<AtomicU64>) {
+    let network = registry.parse("gzip").expect("a network");
     let count = Arc::new(AtomicU64::new(0));
     let below = Box::new(Counted(stored, count.clone()));
     let layer = network.layers()[0].clone();
@@ -127,6 +131,25 @@ fn a_read_at_random_decodes_one_interval() {
         check_read(&mut file, &plain, at, 100_000);
     }
     assert!(count.load(Ordering::Relaxed) <= of_mib * 24 + 24);
+}
+
+/// As stages are on every mount.
+#[test]
+fn a_stage_that_is_counted_is_read_at_random_too() {
+    let mut random = Random(6);
+    let plain = random.text(24 << 20);
+    let stored = member(&plain, 6);
+    let of_mib = stored.len() as u64 / 24;
+    let counting = Registry::new(Context::default()).counting(Arc::default());
+    let (mut file, count) = opened_by(&counting, MemoryStore::new(stored));
+    check_read(&mut file, &plain, 0, 1);
+    for _ in 0..20 {
+        count.store(0, Ordering::Relaxed);
+        let at = random.below(plain.len() - 4096);
+        check_read(&mut file, &plain, at, 4096);
+        let read = count.load(Ordering::Relaxed);
+        assert!(read <= of_mib * 3, "at {at}: {read} bytes were read, of {of_mib} for each MiB");
+    }
 }
 
 #[test]
