@@ -366,6 +366,10 @@ impl Stream for MeteredStream {
         let inner = self.inner.point()?;
         Some(Box::new(MeteredPoint { inner, meter: self.meter.clone() }))
     }
+
+    fn take_frames(&mut self) -> Vec<Frame> {
+        self.inner.take_frames()
+    }
 }
 
 /// A place where what is counted begins again.
@@ -432,7 +436,7 @@ impl FrameCodec for Metered {
         inner!(self, Framed, None).pad(stored_bytes)
     }
 
-    fn index(&self, file: &mut dyn Store) -> Result<Vec<Frame>> {
+    fn index(&self, file: &mut dyn Store) -> Result<Option<Vec<Frame>>> {
         inner!(self, Framed, self.no_such_shape()).index(file)
     }
 

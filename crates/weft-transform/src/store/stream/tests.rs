@@ -6,19 +6,20 @@ use std::sync::atomic::{AtomicU64, Ordering};
 
 use super::*;
 use crate::store::MemoryStore;
+use crate::store::checked::Checked;
 use crate::{Context, Registry};
 
-struct Random(u64);
+pub(in crate::store) struct Random(pub(in crate::store) u64);
 
 impl Random {
-    fn below(&mut self, bound: usize) -> usize {
+    pub(in crate::store) fn below(&mut self, bound: usize) -> usize {
         self.0 =
             self.0.wrapping_mul(6_364_136_223_846_793_005).wrapping_add(1_442_695_040_888_963_407);
         (self.0 >> 33) as usize % bound.max(1)
     }
 
     /// Lines that compress, with some bytes that do not, and zeroes.
-    fn text(&mut self, len: usize) -> Vec<u8> {
+    pub(in crate::store) fn text(&mut self, len: usize) -> Vec<u8> {
         let mut out = Vec::with_capacity(len + 4096);
         while out.len() < len {
             match self.below(12) {
@@ -32,14 +33,17 @@ impl Random {
     }
 }
 
-fn member(plain: &[u8], level: u32) -> Vec<u8> {
+pub(in crate::store) fn member(plain: &[u8], level: u32) -> Vec<u8> {
     let mut to = flate2::write::GzEncoder::new(Vec::new(), flate2::Compression::new(level));
     to.write_all(plain).expect("in memory");
     to.finish().expect("in memory")
 }
 
 /// A file that counts what is read of it.
-struct Counted(MemoryStore, Arc<AtomicU64>);
+pub(in crate::store) struct Counted(
+    pub(in crate::store) MemoryStore,
+    pub(in crate::store) Arc<AtomicU64>,
+);
 
 impl Store for Counted {
     fn len_bytes(&mut self) -> Result<Option<u64>> {
@@ -68,13 +72,13 @@ fn opened_by(registry: &Registry, stored: MemoryStore) -> (StreamFile, Arc<Atomi
 
 fn checked(file: &StreamFile) -> &Checked {
     match &file.trust {
-        Trust::Proven(checked) => checked,
+        Trust::Proven(at_random) => at_random.checked(),
         _ => panic!("not proven"),
     }
 }
 
 #[track_caller]
-fn check_read(file: &mut StreamFile, plain: &[u8], at: usize, len: usize) {
+pub(in crate::store) fn check_read(file: &mut dyn Store, plain: &[u8], at: usize, len: usize) {
     let mut buf = vec![0xAA; len];
     let got = file.read_at(at as u64, &mut buf).unwrap_or_else(|e| panic!("at {at}: {e}"));
     let wanted = &plain[at.min(plain.len())..(at + len).min(plain.len())];
@@ -214,7 +218,7 @@ fn what_changes_after_it_was_checked_is_not_shown() {
     for round in 0..40 {
         let mut stored = MemoryStore::new(good.clone());
         let (mut file, _) = opened(stored.clone());
-        file.places.0 = 50_000;
+        file.places.0 = 100_000;
         check_read(&mut file, &plain, 3_900_000, 10);
         match round {
             // The second member is gone: what is left is a gzip file too.
