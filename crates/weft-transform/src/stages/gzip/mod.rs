@@ -69,14 +69,18 @@ impl FrameCodec for Gzip {
 
     fn encode(&self, plain: &[u8], out: &mut Vec<u8>) -> Result<()> {
         let mut deflated = miniz_oxide::deflate::compress_to_vec(plain, self.level);
-        if HEAD_BYTES + deflated.len() + TAIL_BYTES > 1 << 16 {
+        if plain.len() <= MEMBER_BYTES && HEAD_BYTES + deflated.len() + TAIL_BYTES > 1 << 16 {
             deflated = miniz_oxide::deflate::compress_to_vec(plain, 0);
         }
-        // At most 2^16 - 1: a member is at most 65280 bytes plain, and 5 more for each 65535
-        // when stored.
-        let last = (HEAD_BYTES + deflated.len() + TAIL_BYTES - 1) as u16;
-        out.extend_from_slice(&END[..16]);
-        out.extend(last.to_le_bytes());
+        match u16::try_from(HEAD_BYTES + deflated.len() + TAIL_BYTES - 1) {
+            // One of ours is at most 65280 bytes plain, and 5 more for each 65535 when stored.
+            Ok(last) => {
+                out.extend_from_slice(&END[..16]);
+                out.extend(last.to_le_bytes());
+            }
+            // A longer one that another program made, and that was changed: its length has no room.
+            Err(_) => out.extend([0x1F, 0x8B, 8, 0, 0, 0, 0, 0, 0, 0xFF]),
+        }
         out.extend(deflated);
         out.extend(crc32fast::hash(plain).to_le_bytes());
         out.extend((plain.len() as u32).to_le_bytes());

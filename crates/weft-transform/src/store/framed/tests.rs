@@ -190,6 +190,52 @@ fn damage_in_one_of_several_members_is_an_error() {
 }
 
 #[test]
+fn long_members_can_be_written_to() {
+    let mut random = Random(16);
+    let mut plain = random.text(5_000_000);
+    let good: Vec<u8> = plain.chunks(1_300_000).flat_map(|part| member(part, 6)).collect();
+    let base = crate::store::MemoryBase::new(good);
+    let network = Registry::new(Context::default()).parse("gzip").expect("a network");
+    let limits = Limits { dirty_bytes: 1 << 20, ..Limits::default() };
+    let mut file = stack::open(Box::new(base.clone()), &network, &limits).expect("a file");
+    for round in 0..30 {
+        let (at, len) = (random.below(plain.len()), random.below(100_000));
+        match round % 10 {
+            7 => {
+                plain.truncate(at);
+                file.set_len(at as u64).expect("in memory");
+            }
+            9 => file.commit().expect("in memory"),
+            _ => {
+                let data = random.text(len);
+                plain.resize(plain.len().max(at + len), 0);
+                plain[at..at + len].copy_from_slice(&data);
+                file.write_at(at as u64, &data).expect("in memory");
+            }
+        }
+        let at = random.below(plain.len());
+        check_read(&mut *file, &plain, at, 300_000);
+    }
+    check_read(&mut *file, &plain, 0, plain.len() + 1);
+    file.commit().expect("in memory");
+    let mut read = Vec::new();
+    let stored = base.content();
+    let mut decoder = flate2::bufread::MultiGzDecoder::new(&stored[..]);
+    std::io::Read::read_to_end(&mut decoder, &mut read).expect("a gzip file");
+    assert!(read == plain);
+    // A member that says how long it is says what is so.
+    let mut at = 0;
+    while at < stored.len() {
+        let head = &stored[at..];
+        if head.get(3) != Some(&4) {
+            break;
+        }
+        at += usize::from(u16::from_le_bytes([head[16], head[17]])) + 1;
+        assert!(at == stored.len() || stored[at..].starts_with(&[0x1F, 0x8B]), "at {at}");
+    }
+}
+
+#[test]
 fn a_packed_file_whose_length_is_not_known_yet_is_not_taken_for_an_empty_one() {
     let plain = Random(17).text(300_000);
     let inner = member(&plain, 6);
