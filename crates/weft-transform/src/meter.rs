@@ -12,8 +12,8 @@ use std::time::Instant;
 use crate::stages::Merge;
 use crate::store::Store;
 use crate::{
-    ByteMap, Declares, Direction, Frame, FrameCodec, Layer, OnError, Result, Seal, Sealer, Shape,
-    SizeRule, Stream, StreamCodec, Transform,
+    ByteMap, Declares, Direction, Frame, FrameCodec, Layer, OnError, Point, Result, Seal, Sealer,
+    Shape, SizeRule, Stream, StreamCodec, Transform,
 };
 
 /// Networks that are counted, at most: whoever may set attributes can think of any number.
@@ -357,6 +357,36 @@ impl Stream for MeteredStream {
         self.meter.bytes.add((out.len() - before) as u64);
         done
     }
+
+    fn offer_points(&mut self, every: u64) {
+        self.inner.offer_points(every);
+    }
+
+    fn point(&self) -> Option<Box<dyn Point>> {
+        let inner = self.inner.point()?;
+        Some(Box::new(MeteredPoint { inner, meter: self.meter.clone() }))
+    }
+
+    fn take_frames(&mut self) -> Vec<Frame> {
+        self.inner.take_frames()
+    }
+}
+
+/// A place where what is counted begins again.
+struct MeteredPoint {
+    inner: Box<dyn Point>,
+    meter: Arc<StageMeter>,
+}
+
+impl Point for MeteredPoint {
+    fn held_bytes(&self) -> usize {
+        size_of::<Self>() + self.inner.held_bytes()
+    }
+
+    fn resume(&self) -> Result<Box<dyn Stream>> {
+        let inner = self.inner.resume()?;
+        Ok(Box::new(MeteredStream { inner, meter: self.meter.clone() }))
+    }
 }
 
 /// The codec inside, of a stage of that shape.
@@ -406,7 +436,7 @@ impl FrameCodec for Metered {
         inner!(self, Framed, None).pad(stored_bytes)
     }
 
-    fn index(&self, file: &mut dyn Store) -> Result<Vec<Frame>> {
+    fn index(&self, file: &mut dyn Store) -> Result<Option<Vec<Frame>>> {
         inner!(self, Framed, self.no_such_shape()).index(file)
     }
 

@@ -316,11 +316,12 @@ pub trait FrameCodec: Send + Sync {
     }
 
     /// Finds the frames of an encoded file, from its index or by walking through it. The frames
-    /// stand one behind the other from byte 0 on.
+    /// stand one behind the other from byte 0 on. `None` if only decoding all of the file tells: then
+    /// [`decoder`](Self::decoder) says which frames it comes past ([`Stream::take_frames`]).
     ///
     /// # Errors
     /// [`Error::Corrupt`], [`Error::Limit`].
-    fn index(&self, file: &mut dyn crate::store::Store) -> Result<Vec<Frame>>;
+    fn index(&self, file: &mut dyn crate::store::Store) -> Result<Option<Vec<Frame>>>;
 
     /// A decoder of the whole format from beginning to end, for streams.
     ///
@@ -359,8 +360,8 @@ pub trait Stream: Send {
     fn finish(&mut self, out: &mut Vec<u8>) -> Result<bool>;
 
     /// Asks for places where a pass can begin again: from now on [`push`](Self::push) also returns,
-    /// with input left, at the first such place that is at least `every` bytes of output behind the
-    /// one before. By default there are none.
+    /// with input left, at the first such place that is at least `every` bytes of output, or of input,
+    /// behind the one before. By default there are none.
     fn offer_points(&mut self, every: u64) {
         let _ = every;
     }
@@ -368,6 +369,11 @@ pub trait Stream: Send {
     /// The place where the pass stands, if `push` has just returned for it.
     fn point(&self) -> Option<Box<dyn Point>> {
         None
+    }
+
+    /// The frames that have ended since the last call, once places were asked for. By default none.
+    fn take_frames(&mut self) -> Vec<Frame> {
+        Vec::new()
     }
 }
 

@@ -4,10 +4,12 @@
 //! behind it, from the next header that has its checksum on.
 
 use tar::{Archive, Entry, EntryType, Header};
-use weft_vfs::{FileKind, Time};
+use weft_vfs::FileKind;
 
+use super::cursor::Cursor;
+use super::listing::{Data, Item, Listing, Unknown};
+use super::parsed;
 use super::sparse::{Map, Sparse, gnu_pieces};
-use super::{Cursor, Data, Item, Listing, parsed};
 use crate::Result;
 use crate::store::Store;
 
@@ -24,14 +26,13 @@ pub(super) struct Listed {
 }
 
 pub(super) fn list(cursor: Cursor) -> Result<Listed> {
-    let len = cursor.len;
-    let mut store = cursor.store;
+    let len = cursor.len();
+    let mut cursor = cursor;
     let mut listing = Listing::new();
     let (mut sparse, mut damage) = (Vec::new(), None);
     let mut start = 0;
     loop {
-        let left = len.saturating_sub(start);
-        let mut archive = Archive::new(Cursor { store, base: start, at: 0, len: left });
+        let mut archive = Archive::new(cursor.rest_from(start));
         let mut next = start;
         let mut failed = None;
         for entry in archive.entries_with_seek().map_err(|e| parsed(&e))? {
@@ -43,7 +44,7 @@ pub(super) fn list(cursor: Cursor) -> Result<Listed> {
                     let data = start.saturating_add(entry.raw_file_position());
                     let behind = stored.unwrap_or(0).checked_next_multiple_of(BLOCK);
                     next = data.saturating_add(behind.unwrap_or(u64::MAX));
-                    let (name, item) = item(&mut entry, start, len, &listing, &mut sparse);
+                    let (name, item) = item(&mut entry, start, len, &mut listing, &mut sparse)?;
                     listing.add(&name, item)?;
                 }
                 Err(e) => {
@@ -52,15 +53,16 @@ pub(super) fn list(cursor: Cursor) -> Result<Listed> {
                 }
             }
         }
-        store = archive.into_inner().store;
+        cursor = archive.into_inner();
         let Some(why) = failed else { break };
         tracing::warn!("an archive is damaged behind byte {next}: {why}");
         damage.get_or_insert_with(|| format!("behind byte {next}: {why}"));
-        match next_header(&mut *store, next.saturating_add(BLOCK))? {
+        match next_header(cursor.store(), next.saturating_add(BLOCK))? {
             Some(found) => start = found,
             None => break,
         }
     }
+    let (listing, store) = (listing.finish(), cursor.into_store());
     Ok(Listed { listing, store, sparse, damage })
 }
 
@@ -117,9 +119,9 @@ fn item(
     entry: &mut Entry<'_, Cursor>,
     base: u64,
     archive_bytes: u64,
-    listing: &Listing,
+    listing: &mut Listing,
     sparse: &mut Vec<Sparse>,
-) -> (Vec<u8>, Item) {
+) -> Result<(Vec<u8>, Item)> {
     let (start, entry_bytes) = (base.saturating_add(entry.raw_file_position()), entry.size());
     let mut name = entry.path_bytes().into_owned();
     let pax = pax_sparse(entry);
@@ -131,7 +133,7 @@ fn item(
             FileKind::Regular
         }
         // Devices and pipes: nobody reads them out of an archive. A name that leads out is left out.
-        _ => return (b"..".to_vec(), Item::new(FileKind::Regular, 0)),
+        _ => return Ok((b"..".to_vec(), Item::new(FileKind::Regular, 0))),
     };
     // One whose mode makes no sense is its owner's.
     let usual = if kind == FileKind::Directory { 0o700 } else { 0o600 };
@@ -140,19 +142,20 @@ fn item(
     item.uid = id(header.uid()).unwrap_or(u32::MAX);
     item.gid = id(header.gid()).unwrap_or(u32::MAX);
     let secs = header.mtime().ok().and_then(|secs| i64::try_from(secs).ok());
-    item.mtime = Time { secs: secs.unwrap_or(0), nanos: 0 };
+    item.mtime_secs = secs.unwrap_or(0);
     match header.entry_type() {
         EntryType::Symlink => {
-            item.target = entry.link_name_bytes().unwrap_or_default().into_owned();
-            item.len_bytes = item.target.len() as u64;
+            let target = entry.link_name_bytes().unwrap_or_default();
+            item.len_bytes = target.len() as u64;
+            item.data = listing.add_target(&target)?;
         }
         EntryType::Link => {
             // Another name of a file that came before.
             let of = entry.link_name_bytes().unwrap_or_default().into_owned();
-            match listing.find(&of).and_then(|nr| listing.0.get(nr)) {
-                Some(there) if there.kind == FileKind::Regular => item = there.clone(),
+            match listing.find(&of) {
+                Some(there) if there.kind == FileKind::Regular => item = *there,
                 _ => {
-                    item.data = Data::Unknown("a link to nothing");
+                    item.data = Data::Unknown(Unknown::LinkToNothing);
                     // Reading is tried, and fails.
                     item.len_bytes = 1;
                 }
@@ -167,10 +170,9 @@ fn item(
             });
             match map {
                 Some(map) => {
-                    item.data = Data::Sparse(sparse.len());
-                    sparse.push(Sparse::new(start, entry_bytes, map));
+                    item.data = add_sparse(sparse, Sparse::new(start, entry_bytes, map));
                 }
-                None => item.data = Data::Unknown("a sparse file whose map makes no sense"),
+                None => item.data = Data::Unknown(Unknown::SparseMap),
             }
         }
         _ if kind == FileKind::Regular => {
@@ -179,14 +181,19 @@ fn item(
                 (Some(end), Some((of, len_bytes, map))) if end <= archive_bytes => {
                     name = of.unwrap_or(name);
                     item.len_bytes = len_bytes;
-                    sparse.push(Sparse::new(start, len_bytes, map));
-                    Data::Sparse(sparse.len() - 1)
+                    add_sparse(sparse, Sparse::new(start, len_bytes, map))
                 }
                 (Some(end), None) if end <= archive_bytes => Data::Plain(start),
-                _ => Data::Unknown("the archive ends within this file"),
+                _ => Data::Unknown(Unknown::CutShort),
             };
         }
         _ => {}
     }
-    (name, item)
+    Ok((name, item))
+}
+
+fn add_sparse(sparse: &mut Vec<Sparse>, file: Sparse) -> Data {
+    let nr = u32::try_from(sparse.len());
+    sparse.push(file);
+    nr.map_or(Data::Unknown(Unknown::SparseMap), Data::Sparse)
 }

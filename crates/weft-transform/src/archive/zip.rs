@@ -2,10 +2,12 @@
 
 use std::io::Read;
 
-use weft_vfs::{FileKind, Time};
+use weft_vfs::FileKind;
 use zip::ZipArchive;
 
-use super::{Cursor, Data, Item, Listing, PACKED_MAX_BYTES, corrupt, parsed};
+use super::cursor::Cursor;
+use super::listing::{Data, Item, Listing, Unknown};
+use super::{PACKED_MAX_BYTES, corrupt, parsed};
 use crate::{Error, Result};
 
 /// The files of a zip, taken out one at a time.
@@ -19,7 +21,7 @@ pub(super) fn list(cursor: Cursor) -> Result<(Listing, Packed)> {
     let mut archive = ZipArchive::new(cursor).map_err(|e| parsed(&e))?;
     let mut listing = Listing::new();
     for nr in 0..archive.len() {
-        let entry = archive.by_index_raw(nr).map_err(|e| parsed(&e))?;
+        let entry = archive.by_index_data(nr).map_err(|e| parsed(&e))?;
         let mode = entry.unix_mode();
         let is_link = mode.is_some_and(|mode| mode & 0o170_000 == 0o120_000);
         let (kind, usual) = match (entry.is_dir(), is_link) {
@@ -29,12 +31,12 @@ pub(super) fn list(cursor: Cursor) -> Result<(Listing, Packed)> {
         };
         let perm = mode.map_or(usual, |mode| (mode & 0o7777) as u16);
         let mut item = Item::new(kind, perm);
-        item.mtime = Time { secs: entry.last_modified().map_or(0, seconds), nanos: 0 };
+        item.mtime_secs = entry.last_modified().map_or(0, seconds);
         if kind != FileKind::Directory {
             item.len_bytes = entry.size();
             item.data = match entry.encrypted() {
-                true => Data::Unknown("an encrypted file of a zip archive"),
-                false => Data::Packed(nr),
+                true => Data::Unknown(Unknown::Encrypted),
+                false => Data::Packed(u32::try_from(nr).map_err(|e| parsed(&e))?),
             };
         }
         let name = entry.name_raw().to_vec();
@@ -43,11 +45,12 @@ pub(super) fn list(cursor: Cursor) -> Result<(Listing, Packed)> {
             let mut target = Vec::new();
             let mut entry = archive.by_index(nr).map_err(|e| parsed(&e))?.take(4096);
             entry.read_to_end(&mut target).map_err(|e| parsed(&e))?;
-            (item.len_bytes, item.target) = (target.len() as u64, target);
+            item.len_bytes = target.len() as u64;
+            item.data = listing.add_target(&target)?;
         }
         listing.add(&name, item)?;
     }
-    Ok((listing, Packed { archive, last: None }))
+    Ok((listing.finish(), Packed { archive, last: None }))
 }
 
 /// Seconds since 1970, as if the time were UTC: zip does not say.

@@ -47,6 +47,9 @@ impl TransformFs {
         mut cursor: DirCursor,
         each: &mut dyn FnMut(DirEntry<'_>, Entry) -> bool,
     ) -> Result<()> {
+        if self.in_tree(ino).is_ok() {
+            return self.list_tree_plus(ino, cursor, each);
+        }
         loop {
             let mut batch = Vec::new();
             self.list(ino, cursor, &mut |entry| {
@@ -77,6 +80,32 @@ impl TransformFs {
                 }
             }
         }
+    }
+
+    /// A directory of an archive: what is in it is known without looking up each name.
+    fn list_tree_plus(
+        &self,
+        ino: Ino,
+        cursor: DirCursor,
+        each: &mut dyn FnMut(DirEntry<'_>, Entry) -> bool,
+    ) -> Result<()> {
+        let mut failed = None;
+        self.tree_list_plus(ino, cursor, &mut |entry, found| match found {
+            Some(found) => each(entry, found),
+            // The directory and the one above it, which is no use of them.
+            None => match self.lookup(ino, entry.name) {
+                Ok(found) => {
+                    let goes_on = each(entry, found);
+                    self.forget(found.attr.ino, 1);
+                    goes_on
+                }
+                Err(e) => {
+                    failed = Some(e);
+                    false
+                }
+            },
+        })?;
+        failed.map_or(Ok(()), Err)
     }
 
     /// Removes what an earlier mount that ended suddenly left behind.

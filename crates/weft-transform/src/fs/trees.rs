@@ -18,7 +18,7 @@ use super::ground::{Ground, Through};
 use super::nodes::Node;
 use super::reach::{ACCESS_LIST, as_directory, list_as_directory};
 use super::{Open, TransformFs};
-use crate::archive::Archive;
+use crate::archive::{Archive, Item};
 use crate::store::{Single, Store, open};
 
 /// The name of the view.
@@ -32,8 +32,9 @@ const ITEM_BITS: u32 = 32;
 const DEPTH_MAX: u32 = 8;
 /// Trees whose numbers are remembered when nobody refers to them, at most.
 const PAST_MAX: usize = 4096;
-/// Names that are taken from a directory at a time.
-const BATCH: usize = 512;
+/// Names that are taken from a directory at a time: at first, as many as a call of the kernel's mostly
+/// takes, and at most.
+const BATCH: (usize, usize) = (32, 512);
 
 /// All trees that somebody refers to.
 #[derive(Default)]
@@ -47,7 +48,7 @@ pub(super) struct Trees {
     next: u64,
 }
 
-struct Tree {
+pub(super) struct Tree {
     nr: u64,
     key: (Ino, Vec<u8>),
     base: Base,
@@ -104,18 +105,17 @@ impl Tree {
         Ok(match name {
             _ if item.kind != FileKind::Directory => return Err(Error::NotADirectory),
             b"." => Some(nr),
-            b".." => Some(item.parent),
-            name => item.children.get(name).copied(),
+            b".." => Some(item.parent()),
+            name => archive.child(nr, name),
         })
     }
 
     /// Names of a directory from so many on, some of them.
-    fn names(&self, nr: usize, skip: usize) -> Vec<(Vec<u8>, usize, FileKind)> {
+    fn names(&self, nr: usize, skip: usize, count: usize) -> Vec<(Vec<u8>, Attr)> {
         let archive = locked(&self.archive);
-        let names = archive.item(nr).map(|item| item.children.iter().skip(skip).take(BATCH));
-        let kind = |nr: usize| archive.item(nr).map_or(FileKind::Regular, |item| item.kind);
-        let listed = |(name, nr): (&Vec<u8>, &usize)| (name.clone(), *nr, kind(*nr));
-        names.into_iter().flatten().map(listed).collect()
+        let children = archive.children(nr, skip).take(count);
+        let attr = |nr| archive.item(nr).map(|item| self.attr_of(nr, item));
+        children.filter_map(|(nr, name)| Some((name.to_vec(), attr(nr)?))).collect()
     }
 
     /// The attributes of the archive itself.
@@ -152,8 +152,11 @@ impl Tree {
 
     fn item_attr(&self, nr: usize) -> Result<Attr> {
         let archive = locked(&self.archive);
-        let item = archive.item(nr).ok_or(Error::NotFound)?;
-        Ok(Attr {
+        Ok(self.attr_of(nr, archive.item(nr).ok_or(Error::NotFound)?))
+    }
+
+    fn attr_of(&self, nr: usize, item: &Item) -> Attr {
+        Attr {
             ino: self.ino(nr),
             kind: item.kind,
             // Nobody writes.
@@ -165,11 +168,11 @@ impl Tree {
             size_bytes: item.len_bytes,
             blocks_512: item.len_bytes.div_ceil(512),
             io_bytes: 4096,
-            atime: item.mtime,
-            mtime: item.mtime,
-            ctime: item.mtime,
+            atime: item.mtime(),
+            mtime: item.mtime(),
+            ctime: item.mtime(),
             btime: None,
-        })
+        }
     }
 }
 
@@ -302,7 +305,7 @@ impl TransformFs {
     }
 
     /// The tree and the item of an inode.
-    fn in_tree(&self, ino: Ino) -> Result<(Arc<Tree>, usize)> {
+    pub(super) fn in_tree(&self, ino: Ino) -> Result<(Arc<Tree>, usize)> {
         let number = ino.0.checked_sub(FIRST).ok_or(Error::Stale(ino.0))?;
         let trees = locked(&self.trees);
         let (tree, _) = trees.trees.get(&(number >> ITEM_BITS)).ok_or(Error::Stale(ino.0))?;
@@ -407,7 +410,7 @@ impl TransformFs {
     pub(super) fn tree_link(&self, ino: Ino) -> Result<Vec<u8>> {
         let (tree, nr) = self.in_tree(ino)?;
         let archive = locked(&tree.archive);
-        Ok(archive.item(nr).ok_or(Error::NotFound)?.target.clone())
+        Ok(archive.target(nr).to_vec())
     }
 
     pub(super) fn tree_list(
@@ -415,6 +418,40 @@ impl TransformFs {
         ino: Ino,
         cursor: DirCursor,
         each: &mut dyn FnMut(DirEntry<'_>) -> bool,
+    ) -> Result<()> {
+        self.tree_entries(ino, cursor, &mut |entry, _| each(entry))
+    }
+
+    /// The same with what each name is, which is a use of it. Of its own names and its parent's the
+    /// caller finds that out.
+    pub(super) fn tree_list_plus(
+        &self,
+        ino: Ino,
+        cursor: DirCursor,
+        each: &mut dyn FnMut(DirEntry<'_>, Option<Entry>) -> bool,
+    ) -> Result<()> {
+        let tree = self.in_tree(ino)?.0;
+        let count_use = |uses: u64| {
+            if let Some((_, count)) = locked(&self.trees).trees.get_mut(&tree.nr) {
+                *count += uses;
+            }
+        };
+        self.tree_entries(ino, cursor, &mut |entry, attr| {
+            let Some(attr) = attr else { return each(entry, None) };
+            count_use(1);
+            let goes_on = each(entry, Some(Entry { attr: *attr, generation: 0 }));
+            if !goes_on {
+                self.give_back_tree(tree.nr, 1);
+            }
+            goes_on
+        })
+    }
+
+    fn tree_entries(
+        &self,
+        ino: Ino,
+        cursor: DirCursor,
+        each: &mut dyn FnMut(DirEntry<'_>, Option<&Attr>) -> bool,
     ) -> Result<()> {
         let (tree, nr) = self.in_tree(ino)?;
         tree.check()?;
@@ -427,14 +464,17 @@ impl TransformFs {
             let kind = FileKind::Directory;
             if next == at {
                 next += 1;
-                if !each(DirEntry { ino, kind, name, next: DirCursor(next) }) {
+                if !each(DirEntry { ino, kind, name, next: DirCursor(next) }, None) {
                     return Ok(());
                 }
             }
         }
         let begun = next;
+        let mut batch = BATCH.0;
         loop {
-            let names = tree.names(nr, usize::try_from(next - 2).unwrap_or(usize::MAX));
+            let skip = usize::try_from(next - 2).unwrap_or(usize::MAX);
+            let names = tree.names(nr, skip, batch);
+            batch = (batch * 2).min(BATCH.1);
             if names.is_empty() {
                 // Whoever lists the root of a damaged archive gets what there is, and then the error.
                 let is_end_of_root = nr == 0 && next == begun;
@@ -444,10 +484,10 @@ impl TransformFs {
                     Ok(())
                 };
             }
-            for (name, item, kind) in names {
+            for (name, attr) in names {
                 next += 1;
-                let (ino, next) = (tree.ino(item), DirCursor(next));
-                if !each(DirEntry { ino, kind, name: &name, next }) {
+                let (ino, kind, next) = (attr.ino, attr.kind, DirCursor(next));
+                if !each(DirEntry { ino, kind, name: &name, next }, Some(&attr)) {
                     return Ok(());
                 }
             }

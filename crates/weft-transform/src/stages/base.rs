@@ -111,7 +111,7 @@ impl FrameCodec for Base {
 
     fn finish(&self, _: &[Frame], _: &mut Vec<u8>) {}
 
-    fn index(&self, file: &mut dyn Store) -> Result<Vec<Frame>> {
+    fn index(&self, file: &mut dyn Store) -> Result<Option<Vec<Frame>>> {
         let corrupt =
             |what: &str| Error::Corrupt { stage: self.name(), offset: 0, what: what.to_owned() };
         let mut len = file.len_bytes()?.ok_or_else(|| corrupt("of unknown length"))?;
@@ -141,7 +141,7 @@ impl FrameCodec for Base {
             let padding = if left == 0 { padding } else { 0 };
             frames.push(Frame { stored_bytes, plain_bytes: groups * bytes as u64 - padding });
         }
-        Ok(frames)
+        Ok(Some(frames))
     }
 
     fn decoder(&self) -> Result<Box<dyn Stream>> {

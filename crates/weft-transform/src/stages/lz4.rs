@@ -80,8 +80,8 @@ impl FrameCodec for Lz4 {
         seek_table::pad(stored_bytes)
     }
 
-    fn index(&self, file: &mut dyn Store) -> Result<Vec<Frame>> {
-        seek_table::index(&Format, file)
+    fn index(&self, file: &mut dyn Store) -> Result<Option<Vec<Frame>>> {
+        seek_table::index(&Format, file).map(Some)
     }
 
     fn decoder(&self) -> Result<Box<dyn Stream>> {

@@ -116,8 +116,9 @@ impl FrameCodec for Xz {
         }
     }
 
-    fn index(&self, file: &mut dyn Store) -> Result<Vec<Frame>> {
-        let mut end = file.len_bytes()?.unwrap_or(0);
+    fn index(&self, file: &mut dyn Store) -> Result<Option<Vec<Frame>>> {
+        let len = file.len_bytes()?;
+        let mut end = len.ok_or_else(|| corrupt("the length of the stored file is not known"))?;
         let mut frames = Vec::new();
         while end > 0 {
             let (start, plain_bytes) = last_stream(file, end)?;
@@ -125,7 +126,7 @@ impl FrameCodec for Xz {
             end = start;
         }
         frames.reverse();
-        Ok(frames)
+        Ok(Some(frames))
     }
 
     fn decoder(&self) -> Result<Box<dyn Stream>> {

@@ -10,11 +10,13 @@ use crate::{Point, Stream};
 
 /// The longest piece of the output that has a hash of its own, in bytes.
 pub(super) const PIECE_BYTES: u64 = 1 << 20;
-/// How far places are apart at first, in bytes of output. A block may be as long again and more, and
-/// has no place within.
+/// How far places are apart at first, in bytes of output or of input, whatever is more. Where no block
+/// ends for as long again, there is one within a block.
 pub(super) const PLACE_BYTES: u64 = 512 << 10;
 /// What all places of a file may take, in bytes: as much as a frame that is held in memory.
 pub(super) const PLACES_MAX_BYTES: usize = 64 << 20;
+/// Both.
+pub(super) const PLACES: (u64, usize) = (PLACE_BYTES, PLACES_MAX_BYTES);
 
 /// See the module.
 #[derive(Default)]
@@ -38,6 +40,11 @@ pub(super) struct Place {
 }
 
 impl Checked {
+    /// How long the output is.
+    pub(super) fn len_bytes(&self) -> u64 {
+        self.pieces.last().map_or(0, |(end, _)| *end)
+    }
+
     /// The last place that comes before the piece of byte `offset`, or is its beginning.
     pub(super) fn place(&self, offset: u64) -> Option<&Place> {
         let upto = self.places.partition_point(|place| place.output <= offset);

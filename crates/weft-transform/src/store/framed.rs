@@ -13,20 +13,29 @@
 //!   for as long as it stays in memory, however many writes it takes.
 //! - `cached` is never a frame that has changed since it was decoded.
 //!
+//! Frames that were found by decoding the file ([`super::proof`]) are read from places within them, if
+//! they are long; the first commit ends that, as what lies where is another file's from then on.
+//!
 //! Writing anew puts all frames one behind the other into a fresh file: encoded frames are copied as
 //! they are, only changed ones are encoded. A file written from beginning to end has all of its
 //! frames in the spill by then, in order, and the spill itself takes the place of the current file.
 
 mod dirty;
+mod found;
 mod in_place;
+#[cfg(test)]
+mod tests;
 
 use std::sync::Arc;
 
 use self::dirty::DirtyFrames;
+pub(super) use self::found::Refused;
+use self::found::{LONG_BYTES, pieces_of};
 use self::in_place::{Anew, room};
+use super::at_random::AtRandom;
 use super::home::Fresh;
 use super::{Home, Store, read_exact, within};
-use crate::{Error, Frame, FrameCodec, Result, Shape, Transform};
+use crate::{Direction, Error, Frame, FrameCodec, Result, Shape, Transform};
 
 /// Encoded frames that are copied at a time, in bytes.
 const COPY_BYTES: u64 = 256 << 10;
@@ -60,6 +69,8 @@ pub struct FramedFile {
     torn: bool,
     /// The frame decoded last, or the one changed last before the last commit.
     cached: Option<(usize, Vec<u8>)>,
+    /// For long frames, as the current file has them.
+    at_random: Option<AtRandom>,
 }
 
 struct Spill {
@@ -97,49 +108,6 @@ fn listed(pieces: &[Piece]) -> Vec<Frame> {
     frames
 }
 
-/// The frames of the file in `home`, within its limits.
-fn pieces_of(stage: &Arc<dyn Transform>, home: &mut Home) -> Result<Vec<Piece>> {
-    let codec = codec_of(stage)?;
-    let frames = match home.current().len_bytes()? {
-        Some(0) => Vec::new(),
-        _ => codec.index(home.current())?,
-    };
-    let limits = *home.limits();
-    let mut pieces = Vec::with_capacity(frames.len());
-    let (mut plain_start, mut stored_start) = (0_u64, 0_u64);
-    for Frame { stored_bytes, plain_bytes } in frames {
-        let refuse = |what: String| Error::Limit { stage: stage.name(), offset: plain_start, what };
-        if plain_bytes / stored_bytes.max(1) > limits.ratio {
-            let max = limits.ratio;
-            return Err(refuse(format!(
-                "{plain_bytes} bytes in {stored_bytes}: more than {max} times as long"
-            )));
-        }
-        if plain_bytes > limits.frame_bytes
-            || plain_bytes > 0 && stored_bytes / 2 > limits.frame_bytes
-        {
-            let (stage, max_bytes) = (stage.name(), limits.frame_bytes);
-            return Err(Error::LongFrame { stage, offset: plain_start, max_bytes });
-        }
-        if plain_bytes > 0 {
-            let place = Place::Current;
-            pieces.push(Piece { plain_start, plain_bytes, place, stored_start, stored_bytes });
-        }
-        // Each below the limit or the length of a file.
-        plain_start = plain_start.saturating_add(plain_bytes);
-        stored_start = stored_start.saturating_add(stored_bytes);
-        if plain_start > limits.file_bytes {
-            let max = limits.file_bytes;
-            return Err(Error::Limit {
-                stage: stage.name(),
-                offset: max,
-                what: format!("longer than {max} bytes"),
-            });
-        }
-    }
-    Ok(pieces)
-}
-
 impl FramedFile {
     /// Opens the file in `home`; an empty one is a file without frames.
     ///
@@ -147,16 +115,21 @@ impl FramedFile {
     /// [`Error::Corrupt`] if it is not of the stage's format, [`Error::Limit`] if it would
     /// expand too far, [`Error::LongFrame`] if it has to be decoded as a stream.
     pub fn open(stage: Arc<dyn Transform>, home: Home) -> Result<Self> {
-        Self::try_open(stage, home).map_err(|refused| refused.1)
+        Self::try_open(stage, home).map_err(|refused| refused.error)
     }
 
     /// As [`open`](Self::open); gives the home back with an error.
     pub(super) fn try_open(
         stage: Arc<dyn Transform>,
         mut home: Home,
-    ) -> Result<Self, Box<(Home, Error)>> {
-        match pieces_of(&stage, &mut home) {
-            Ok(pieces) => Ok(Self {
+    ) -> Result<Self, Box<Refused>> {
+        let mut proof = None;
+        match pieces_of(&stage, &mut home, &mut proof) {
+            Ok((pieces, checked)) => Ok(Self {
+                at_random: checked.map(|checked| {
+                    let limits = *home.limits();
+                    AtRandom::new(stage.clone(), Direction::Inverse, limits, checked)
+                }),
                 stage,
                 home,
                 pieces,
@@ -166,7 +139,7 @@ impl FramedFile {
                 torn: false,
                 cached: None,
             }),
-            Err(e) => Err(Box::new((home, e))),
+            Err(error) => Err(Box::new(Refused { home, error, proof })),
         }
     }
 
@@ -187,6 +160,25 @@ impl FramedFile {
             _ => self.home.current(),
         };
         read_exact(store, stage, offset, buf)
+    }
+
+    /// Whether a frame is read from places within it, which is not in memory.
+    fn is_read_at_random(&self, piece: &Piece) -> bool {
+        piece.plain_bytes > LONG_BYTES && piece.place == Place::Current && self.at_random.is_some()
+    }
+
+    /// Reads from a frame, from places within it.
+    fn read_within(&mut self, offset: u64, out: &mut [u8]) -> Result<()> {
+        let stage = self.stage.name();
+        let Some(at_random) = &mut self.at_random else {
+            return Err(crate::model::no_inverse(stage));
+        };
+        let got = at_random.read_at(self.home.current(), offset, out)?;
+        if got == out.len() {
+            return Ok(());
+        }
+        let what = "the stored file has become shorter".to_owned();
+        Err(Error::Corrupt { stage, offset: offset + got as u64, what })
     }
 
     fn decode(&mut self, at: usize, out: &mut [u8]) -> Result<()> {
@@ -439,6 +431,8 @@ impl Store for FramedFile {
                 out.copy_from_slice(&plain[skip..skip + step]);
             } else if let Some((_, plain)) = self.cached.as_ref().filter(|(nr, _)| *nr == at) {
                 out.copy_from_slice(&plain[skip..skip + step]);
+            } else if self.is_read_at_random(&piece) {
+                self.read_within(at_byte, out)?;
             } else if step == frame_len {
                 self.decode(at, out)?;
             } else {
@@ -518,6 +512,7 @@ impl Store for FramedFile {
         if !self.changed {
             return Ok(());
         }
+        self.at_random = None;
         if let Some(anew) = self.commit_in_place()? {
             self.write_anew(anew)?;
         }

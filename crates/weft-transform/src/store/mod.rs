@@ -7,12 +7,15 @@
 //! What was written is visible to reads at once and becomes durable, all of it or none, with
 //! [`Store::commit`] (but for stages in place on a plain file, whose writes go straight down).
 
+mod at_random;
 mod checked;
 mod framed;
 mod home;
 mod in_place;
 mod memory;
 mod merged;
+mod pass;
+mod proof;
 mod sealed;
 mod sealed_format;
 mod stack;

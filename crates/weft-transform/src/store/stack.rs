@@ -1,5 +1,6 @@
 //! A network over a stored file.
 
+use super::framed::Refused;
 use super::merged::{MergedFile, Shared};
 use super::{Base, FramedFile, Home, InPlace, SealedFile, Store, StreamFile};
 use crate::{Direction, Error, Layer, Network, Reason, Refusal, Result, Shape};
@@ -93,14 +94,15 @@ fn above_it(
 
 /// A file of frames; one whose frames are too long is read from the beginning, once all of it was
 /// checked, and its length is known then.
-fn frames(layer: &Layer, home: Home, limits: &Limits) -> Result<Box<dyn Store>> {
+pub(super) fn frames(layer: &Layer, home: Home, limits: &Limits) -> Result<Box<dyn Store>> {
     match FramedFile::try_open(layer.stage.clone(), home) {
         Ok(file) => Ok(Box::new(file)),
         Err(refused) => match *refused {
-            (home, Error::LongFrame { .. }) => {
-                Ok(Box::new(StreamFile::proven(home.into_current(), layer.clone(), *limits)))
+            Refused { home, error: Error::LongFrame { .. }, proof } => {
+                let (below, layer) = (home.into_current(), layer.clone());
+                Ok(Box::new(StreamFile::proven_by(proof, below, layer, *limits)))
             }
-            (_, e) => Err(e),
+            Refused { error, .. } => Err(error),
         },
     }
 }

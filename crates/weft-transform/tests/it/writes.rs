@@ -95,7 +95,7 @@ impl FrameCodec for Counted {
         self.inner().pad(stored_bytes)
     }
 
-    fn index(&self, file: &mut dyn Store) -> Result<Vec<Frame>> {
+    fn index(&self, file: &mut dyn Store) -> Result<Option<Vec<Frame>>> {
         self.inner().index(file)
     }
 

@@ -2,8 +2,9 @@
 //!
 //! A block of deflate begins at any bit, and refers to up to 32 KiB of output before it. So a place
 //! to begin again at is the end of a block, with the bits of the last byte that belong to the next
-//! one and the output that it may refer to; or it is the end of a member, and needs neither. What
-//! the CRC of the member has come to goes along, so that its end is checked as ever.
+//! one and the output that it may refer to; or it is the end of a member, and needs neither. In a block
+//! that is too long to wait for its end, it is all that the decoder has (11 KB). What the CRC of the
+//! member has come to goes along, so that its end is checked as ever.
 
 use miniz_oxide::inflate::TINFLStatus;
 use miniz_oxide::inflate::core::inflate_flags::{
@@ -12,7 +13,7 @@ use miniz_oxide::inflate::core::inflate_flags::{
 use miniz_oxide::inflate::core::{BlockBoundaryState, DecompressorOxide, decompress};
 
 use super::TAIL_BYTES;
-use crate::{Error, Point, Result, STEP_BYTES, Stream};
+use crate::{Error, Frame, Point, Result, STEP_BYTES, Stream};
 
 /// How far back deflate refers.
 const WINDOW_BYTES: usize = 32 << 10;
@@ -39,14 +40,21 @@ pub(super) struct Decoder {
     ring_at: usize,
     crc: crc32fast::Hasher,
     member_bytes: u64,
+    input: u64,
     output: u64,
     members: u64,
     /// How far points are to be apart, if any are to be offered.
     every: Option<u64>,
-    /// Where in the output the last point was offered.
-    last_point: u64,
+    /// Where in the input and in the output the last point was offered.
+    last_point: (u64, u64),
     /// Stands at a point, which is offered.
     at_point: bool,
+    /// Stands at the end of a block.
+    at_block_end: bool,
+    /// Members that have ended, where points are offered.
+    frames: Vec<Frame>,
+    /// Where the member begins in the input.
+    member_start: u64,
 }
 
 impl Decoder {
@@ -59,11 +67,15 @@ impl Decoder {
             ring_at: 0,
             crc: crc32fast::Hasher::new(),
             member_bytes: 0,
+            input: 0,
             output: 0,
             members: 0,
             every: None,
-            last_point: 0,
+            last_point: (0, 0),
             at_point: false,
+            at_block_end: false,
+            frames: Vec::new(),
+            member_start: 0,
         }
     }
 
@@ -71,13 +83,14 @@ impl Decoder {
         Error::Corrupt { stage: "gzip", offset: self.output, what: what.into() }
     }
 
-    /// Takes some input of one member; how much, and whether the member ended with it.
-    pub(super) fn member(&mut self, input: &[u8], out: &mut Vec<u8>) -> Result<(usize, bool)> {
+    /// Takes some input, up to a point that is offered; how much.
+    fn take(&mut self, input: &[u8], out: &mut Vec<u8>) -> Result<usize> {
         let mut used = 0;
         while used < input.len() && out.len() < STEP_BYTES && !self.at_point {
             match self.part {
                 Part::Head => {
                     self.pending.push(input[used]);
+                    self.input += 1;
                     used += 1;
                     if head_len(&self.pending).map_err(|what| self.corrupt(what))?.is_some() {
                         self.pending.clear();
@@ -89,22 +102,23 @@ impl Decoder {
                 Part::Body => used += self.body(&input[used..], out)?,
                 Part::Tail => {
                     self.pending.push(input[used]);
+                    self.input += 1;
                     used += 1;
                     if self.pending.len() == TAIL_BYTES {
                         self.tail()?;
-                        return Ok((used, true));
                     }
                 }
             }
         }
-        Ok((used, false))
+        Ok(used)
     }
 
     fn body(&mut self, input: &[u8], out: &mut Vec<u8>) -> Result<usize> {
         let mut flags = TINFL_FLAG_HAS_MORE_INPUT;
-        if self.is_point_due() {
+        if self.is_point_due(1) {
             flags |= TINFL_FLAG_STOP_ON_BLOCK_BOUNDARY;
         }
+        self.at_block_end = false;
         let from = self.ring_at;
         let (status, taken, written) =
             decompress(&mut self.inflate, input, &mut self.ring, from, flags);
@@ -114,12 +128,19 @@ impl Decoder {
         self.ring_at = (from + written) % RING_BYTES;
         self.member_bytes += written as u64;
         self.output += written as u64;
+        self.input += taken as u64;
         match status {
             TINFLStatus::Done => self.part = Part::Tail,
-            TINFLStatus::BlockBoundary => self.offer(),
+            TINFLStatus::BlockBoundary => {
+                self.at_block_end = true;
+                self.offer();
+            }
             TINFLStatus::NeedsMoreInput | TINFLStatus::HasMoreOutput => {
                 if taken == 0 && written == 0 {
                     return Err(self.corrupt("deflate makes no progress"));
+                }
+                if self.is_point_due(2) {
+                    self.offer();
                 }
             }
             status => return Err(self.corrupt(format!("deflate: {status:?}"))),
@@ -143,18 +164,26 @@ impl Decoder {
         self.pending.clear();
         self.part = Part::Head;
         self.members += 1;
-        if self.is_point_due() {
+        if self.every.is_some() {
+            let stored_bytes = self.input - self.member_start;
+            self.frames.push(Frame { stored_bytes, plain_bytes: self.member_bytes });
+            self.member_start = self.input;
+        }
+        if self.is_point_due(1) {
             self.offer();
         }
         Ok(())
     }
 
-    fn is_point_due(&self) -> bool {
-        self.every.is_some_and(|every| self.output - self.last_point >= every)
+    /// Whether the last point is so many times as far away as points are to be.
+    fn is_point_due(&self, times: u64) -> bool {
+        let (input, output) = self.last_point;
+        let passed = (self.input - input).max(self.output - output);
+        self.every.is_some_and(|every| passed >= every.saturating_mul(times))
     }
 
     fn offer(&mut self) {
-        self.last_point = self.output;
+        self.last_point = (self.input, self.output);
         self.at_point = true;
     }
 
@@ -210,12 +239,8 @@ pub(super) fn head_len(bytes: &[u8]) -> Result<Option<usize>, String> {
 
 impl Stream for Decoder {
     fn push(&mut self, input: &[u8], out: &mut Vec<u8>) -> Result<usize> {
-        let mut used = 0;
         self.at_point = false;
-        while used < input.len() && out.len() < STEP_BYTES && !self.at_point {
-            used += self.member(&input[used..], out)?.0;
-        }
-        Ok(used)
+        self.take(input, out)
     }
 
     fn finish(&mut self, out: &mut Vec<u8>) -> Result<bool> {
@@ -245,7 +270,11 @@ impl Stream for Decoder {
         let block = match self.part {
             Part::Head => None,
             Part::Body => Some(Block {
-                bits: self.inflate.block_boundary_state()?,
+                state: if self.at_block_end {
+                    State::BlockEnd(self.inflate.block_boundary_state()?)
+                } else {
+                    State::InBlock(self.inflate.clone())
+                },
                 window: lz4_flex::block::compress_prepend_size(&self.window()).into(),
                 crc: self.crc.clone(),
                 member_bytes: self.member_bytes,
@@ -254,18 +283,28 @@ impl Stream for Decoder {
         };
         Some(Box::new(Place { output: self.output, members: self.members, block }))
     }
+
+    fn take_frames(&mut self) -> Vec<Frame> {
+        std::mem::take(&mut self.frames)
+    }
 }
 
-/// Between two blocks, or two members.
+/// Between two members, or in one.
 struct Place {
     output: u64,
     members: u64,
     block: Option<Block>,
 }
 
-/// What a block needs of those before it.
+/// Of the decoder within a member.
+enum State {
+    BlockEnd(BlockBoundaryState),
+    InBlock(Box<DecompressorOxide>),
+}
+
+/// What the rest of a member needs of what comes before.
 struct Block {
-    bits: BlockBoundaryState,
+    state: State,
     /// LZ4.
     window: Box<[u8]>,
     crc: crc32fast::Hasher,
@@ -274,18 +313,27 @@ struct Block {
 
 impl Point for Place {
     fn held_bytes(&self) -> usize {
-        size_of::<Self>() + self.block.as_ref().map_or(0, |block| block.window.len())
+        let of_block = |block: &Block| match block.state {
+            State::BlockEnd(_) => block.window.len(),
+            State::InBlock(_) => block.window.len() + size_of::<DecompressorOxide>(),
+        };
+        size_of::<Self>() + self.block.as_ref().map_or(0, of_block)
     }
 
     fn resume(&self) -> Result<Box<dyn Stream>> {
         let (output, members) = (self.output, self.members);
-        let mut decoder = Decoder { output, members, last_point: output, ..Decoder::new() };
+        let mut decoder = Decoder { output, members, ..Decoder::new() };
         if let Some(block) = &self.block {
             let window = lz4_flex::block::decompress_size_prepended(&block.window);
             let window = window.map_err(|e| decoder.corrupt(e.to_string()))?;
             // The next output goes to the beginning of the ring, and refers back past it.
             decoder.ring[RING_BYTES - window.len()..].copy_from_slice(&window);
-            *decoder.inflate = DecompressorOxide::from_block_boundary_state(&block.bits);
+            match &block.state {
+                State::BlockEnd(bits) => {
+                    *decoder.inflate = DecompressorOxide::from_block_boundary_state(bits);
+                }
+                State::InBlock(inflate) => decoder.inflate = inflate.clone(),
+            }
             decoder.crc = block.crc.clone();
             (decoder.part, decoder.member_bytes) = (Part::Body, block.member_bytes);
         }

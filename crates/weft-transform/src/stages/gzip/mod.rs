@@ -3,9 +3,10 @@
 //! `bgzip` and its kin read at any offset.
 //!
 //! Reading takes any gzip file. Members that carry their length are found by stepping from one to
-//! the next; others are decoded once, when the file is opened, to find where they end. A file with
-//! a member that is too long to be held in memory is decoded as a stream, which notes down places
-//! to begin again at ([`decoder`]).
+//! the next. Any other file is decoded once, which finds where members end and notes down places to
+//! begin again at ([`decoder`]), between members and within them. So a read at random decodes about a
+//! MiB of output or of input, however the file is cut into members: one member of a BGZF file, or
+//! what is between two places ([`crate::store`]'s `at_random` has the bound).
 
 mod decoder;
 
@@ -16,7 +17,6 @@ use miniz_oxide::inflate::core::inflate_flags::TINFL_FLAG_USING_NON_WRAPPING_OUT
 use miniz_oxide::inflate::core::{DecompressorOxide, decompress};
 
 use self::decoder::{Decoder, head_len};
-use super::seek_table::FRAME_MAX_BYTES;
 use crate::registry::StageInfo;
 use crate::store::Store;
 use crate::{Error, Frame, FrameCodec, Result, Shape, Stream, Transform};
@@ -69,14 +69,18 @@ impl FrameCodec for Gzip {
 
     fn encode(&self, plain: &[u8], out: &mut Vec<u8>) -> Result<()> {
         let mut deflated = miniz_oxide::deflate::compress_to_vec(plain, self.level);
-        if HEAD_BYTES + deflated.len() + TAIL_BYTES > 1 << 16 {
+        if plain.len() <= MEMBER_BYTES && HEAD_BYTES + deflated.len() + TAIL_BYTES > 1 << 16 {
             deflated = miniz_oxide::deflate::compress_to_vec(plain, 0);
         }
-        // At most 2^16 - 1: a member is at most 65280 bytes plain, and 5 more for each 65535
-        // when stored.
-        let last = (HEAD_BYTES + deflated.len() + TAIL_BYTES - 1) as u16;
-        out.extend_from_slice(&END[..16]);
-        out.extend(last.to_le_bytes());
+        match u16::try_from(HEAD_BYTES + deflated.len() + TAIL_BYTES - 1) {
+            // One of ours is at most 65280 bytes plain, and 5 more for each 65535 when stored.
+            Ok(last) => {
+                out.extend_from_slice(&END[..16]);
+                out.extend(last.to_le_bytes());
+            }
+            // A longer one that another program made, and that was changed: its length has no room.
+            Err(_) => out.extend([0x1F, 0x8B, 8, 0, 0, 0, 0, 0, 0, 0xFF]),
+        }
         out.extend(deflated);
         out.extend(crc32fast::hash(plain).to_le_bytes());
         out.extend((plain.len() as u32).to_le_bytes());
@@ -102,12 +106,11 @@ impl FrameCodec for Gzip {
         out.extend(END);
     }
 
-    fn index(&self, file: &mut dyn Store) -> Result<Vec<Frame>> {
-        let len = file.len_bytes()?.unwrap_or(0);
-        if let Some(frames) = by_lengths(file, len)? {
-            return Ok(frames);
+    fn index(&self, file: &mut dyn Store) -> Result<Option<Vec<Frame>>> {
+        match file.len_bytes()? {
+            Some(len) => by_lengths(file, len),
+            None => Ok(None),
         }
-        by_decoding(file, len)
     }
 
     fn decoder(&self) -> Result<Box<dyn Stream>> {
@@ -153,39 +156,4 @@ fn by_lengths(file: &mut dyn Store, len: u64) -> Result<Option<Vec<Frame>>> {
         return Err(Error::Corrupt { stage: "gzip", offset, what });
     }
     Ok((uniform && last_fits).then_some(frames))
-}
-
-/// The members found by decoding everything once.
-fn by_decoding(file: &mut dyn Store, len: u64) -> Result<Vec<Frame>> {
-    let mut frames = Vec::new();
-    let mut decoder = Decoder::new();
-    let (mut at, mut plain, mut start, mut plain_start) = (0, 0_u64, 0, 0_u64);
-    let mut block = vec![0; crate::exec::BLOCK_BYTES];
-    let mut out = Vec::new();
-    while at < len {
-        let got = file.read_at(at, &mut block)?;
-        if got == 0 {
-            break;
-        }
-        let mut used = 0;
-        while used < got {
-            out.clear();
-            let (taken, ended) = decoder.member(&block[used..got], &mut out)?;
-            used += taken;
-            plain += out.len() as u64;
-            if plain - plain_start > FRAME_MAX_BYTES as u64 {
-                let max_bytes = FRAME_MAX_BYTES as u64;
-                return Err(Error::LongFrame { stage: "gzip", offset: plain_start, max_bytes });
-            }
-            if ended {
-                let end = at + used as u64;
-                frames.push(Frame { stored_bytes: end - start, plain_bytes: plain - plain_start });
-                (start, plain_start) = (end, plain);
-            }
-        }
-        at += got as u64;
-    }
-    out.clear();
-    decoder.finish(&mut out)?;
-    Ok(frames)
 }

@@ -6,19 +6,20 @@ use std::sync::atomic::{AtomicU64, Ordering};
 
 use super::*;
 use crate::store::MemoryStore;
+use crate::store::checked::Checked;
 use crate::{Context, Registry};
 
-struct Random(u64);
+pub(in crate::store) struct Random(pub(in crate::store) u64);
 
 impl Random {
-    fn below(&mut self, bound: usize) -> usize {
+    pub(in crate::store) fn below(&mut self, bound: usize) -> usize {
         self.0 =
             self.0.wrapping_mul(6_364_136_223_846_793_005).wrapping_add(1_442_695_040_888_963_407);
         (self.0 >> 33) as usize % bound.max(1)
     }
 
     /// Lines that compress, with some bytes that do not, and zeroes.
-    fn text(&mut self, len: usize) -> Vec<u8> {
+    pub(in crate::store) fn text(&mut self, len: usize) -> Vec<u8> {
         let mut out = Vec::with_capacity(len + 4096);
         while out.len() < len {
             match self.below(12) {
@@ -32,14 +33,17 @@ impl Random {
     }
 }
 
-fn member(plain: &[u8], level: u32) -> Vec<u8> {
+pub(in crate::store) fn member(plain: &[u8], level: u32) -> Vec<u8> {
     let mut to = flate2::write::GzEncoder::new(Vec::new(), flate2::Compression::new(level));
     to.write_all(plain).expect("in memory");
     to.finish().expect("in memory")
 }
 
 /// A file that counts what is read of it.
-struct Counted(MemoryStore, Arc<AtomicU64>);
+pub(in crate::store) struct Counted(
+    pub(in crate::store) MemoryStore,
+    pub(in crate::store) Arc<AtomicU64>,
+);
 
 impl Store for Counted {
     fn len_bytes(&mut self) -> Result<Option<u64>> {
@@ -55,7 +59,11 @@ impl Store for Counted {
 
 /// A gzip file as one with long frames is opened, and the bytes that are read of it.
 fn opened(stored: MemoryStore) -> (StreamFile, Arc<AtomicU64>) {
-    let network = Registry::new(Context::default()).parse("gzip").expect("a network");
+    opened_by(&Registry::new(Context::default()), stored)
+}
+
+fn opened_by(registry: &Registry, stored: MemoryStore) -> (StreamFile, Arc<AtomicU64>) {
+    let network = registry.parse("gzip").expect("a network");
     let count = Arc::new(AtomicU64::new(0));
     let below = Box::new(Counted(stored, count.clone()));
     let layer = network.layers()[0].clone();
@@ -64,13 +72,13 @@ fn opened(stored: MemoryStore) -> (StreamFile, Arc<AtomicU64>) {
 
 fn checked(file: &StreamFile) -> &Checked {
     match &file.trust {
-        Trust::Proven(checked) => checked,
+        Trust::Proven(at_random) => at_random.checked(),
         _ => panic!("not proven"),
     }
 }
 
 #[track_caller]
-fn check_read(file: &mut StreamFile, plain: &[u8], at: usize, len: usize) {
+pub(in crate::store) fn check_read(file: &mut dyn Store, plain: &[u8], at: usize, len: usize) {
     let mut buf = vec![0xAA; len];
     let got = file.read_at(at as u64, &mut buf).unwrap_or_else(|e| panic!("at {at}: {e}"));
     let wanted = &plain[at.min(plain.len())..(at + len).min(plain.len())];
@@ -127,6 +135,25 @@ fn a_read_at_random_decodes_one_interval() {
         check_read(&mut file, &plain, at, 100_000);
     }
     assert!(count.load(Ordering::Relaxed) <= of_mib * 24 + 24);
+}
+
+/// As stages are on every mount.
+#[test]
+fn a_stage_that_is_counted_is_read_at_random_too() {
+    let mut random = Random(6);
+    let plain = random.text(24 << 20);
+    let stored = member(&plain, 6);
+    let of_mib = stored.len() as u64 / 24;
+    let counting = Registry::new(Context::default()).counting(Arc::default());
+    let (mut file, count) = opened_by(&counting, MemoryStore::new(stored));
+    check_read(&mut file, &plain, 0, 1);
+    for _ in 0..20 {
+        count.store(0, Ordering::Relaxed);
+        let at = random.below(plain.len() - 4096);
+        check_read(&mut file, &plain, at, 4096);
+        let read = count.load(Ordering::Relaxed);
+        assert!(read <= of_mib * 3, "at {at}: {read} bytes were read, of {of_mib} for each MiB");
+    }
 }
 
 #[test]
@@ -191,7 +218,7 @@ fn what_changes_after_it_was_checked_is_not_shown() {
     for round in 0..40 {
         let mut stored = MemoryStore::new(good.clone());
         let (mut file, _) = opened(stored.clone());
-        file.places.0 = 50_000;
+        file.places.0 = 100_000;
         check_read(&mut file, &plain, 3_900_000, 10);
         match round {
             // The second member is gone: what is left is a gzip file too.

@@ -1,0 +1,105 @@
+//! A store as the parsers of archives read it: from one header to the next, with what comes behind.
+//!
+//! As long as headers follow each other closely, more is read ahead each time; where they are far apart,
+//! little more than a header.
+
+use std::io::{Error as IoError, Read, Result as IoResult, Seek, SeekFrom};
+
+use crate::store::Store;
+
+/// Bytes that are read at a time: at least, and at most.
+const AHEAD: (usize, usize) = (2 << 10, 128 << 10);
+
+/// See the module.
+pub(super) struct Cursor {
+    store: Box<dyn Store>,
+    /// Where the archive begins for its parser, to which positions are relative.
+    base: u64,
+    at: u64,
+    /// From the base on.
+    len: u64,
+    /// What was read, and from which byte of the store on.
+    window: Vec<u8>,
+    window_at: u64,
+    ahead: usize,
+}
+
+impl Cursor {
+    /// All of a store, which is so long.
+    pub(super) fn new(store: Box<dyn Store>, len: u64) -> Self {
+        let (window, ahead) = (Vec::new(), AHEAD.0);
+        Self { store, base: 0, at: 0, len, window, window_at: 0, ahead }
+    }
+
+    /// Its rest, as an archive of its own.
+    pub(super) fn rest_from(self, start: u64) -> Self {
+        let len = (self.base + self.len).saturating_sub(start);
+        Self { base: start, at: 0, len, ..self }
+    }
+
+    pub(super) fn len(&self) -> u64 {
+        self.len
+    }
+
+    pub(super) fn into_store(self) -> Box<dyn Store> {
+        self.store
+    }
+
+    pub(super) fn store(&mut self) -> &mut dyn Store {
+        &mut *self.store
+    }
+
+    /// Reads the window from byte `at` of the store on.
+    fn fill(&mut self, at: u64) -> crate::Result<()> {
+        let end = self.window_at + self.window.len() as u64;
+        let is_close = at >= self.window_at && at.saturating_sub(end) <= self.ahead as u64;
+        self.ahead = if is_close { (self.ahead * 2).min(AHEAD.1) } else { AHEAD.0 };
+        self.window.resize(self.ahead, 0);
+        self.window_at = at;
+        let got = self.store.read_at(at, &mut self.window);
+        self.window.truncate(*got.as_ref().unwrap_or(&0));
+        got.map(drop)
+    }
+}
+
+impl Read for Cursor {
+    fn read(&mut self, buf: &mut [u8]) -> IoResult<usize> {
+        let at = self.base.saturating_add(self.at);
+        let in_window = |this: &Self| {
+            let from = usize::try_from(at.checked_sub(this.window_at)?).ok()?;
+            (from < this.window.len()).then_some(from)
+        };
+        let mut from = in_window(self);
+        if from.is_none() {
+            if buf.len() >= AHEAD.1 {
+                let got = self.store.read_at(at, buf).map_err(IoError::other)?;
+                self.at += got as u64;
+                return Ok(got);
+            }
+            if self.fill(at).is_err() {
+                // What lies ahead may be damaged, and this not.
+                let got = self.store.read_at(at, buf).map_err(IoError::other)?;
+                self.at += got as u64;
+                return Ok(got);
+            }
+            from = in_window(self);
+        }
+        let Some(from) = from else { return Ok(0) };
+        let got = buf.len().min(self.window.len() - from);
+        buf[..got].copy_from_slice(&self.window[from..from + got]);
+        self.at += got as u64;
+        Ok(got)
+    }
+}
+
+impl Seek for Cursor {
+    fn seek(&mut self, to: SeekFrom) -> IoResult<u64> {
+        let at = match to {
+            SeekFrom::Start(at) => Some(at),
+            SeekFrom::End(by) => self.len.checked_add_signed(by),
+            SeekFrom::Current(by) => self.at.checked_add_signed(by),
+        };
+        self.at = at.ok_or(std::io::ErrorKind::InvalidInput)?;
+        Ok(self.at)
+    }
+}
