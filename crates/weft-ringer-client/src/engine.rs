@@ -3,7 +3,7 @@
 
 use std::collections::{BTreeMap, BTreeSet, VecDeque};
 use std::sync::atomic::{AtomicBool, AtomicU64, Ordering};
-use std::sync::{Arc, Condvar, Mutex, MutexGuard, OnceLock, PoisonError, Weak};
+use std::sync::{Arc, Condvar, Mutex, MutexGuard, OnceLock, PoisonError};
 use std::thread::JoinHandle;
 use std::time::{Duration, Instant};
 
@@ -21,11 +21,10 @@ use super::conflicts::{Conflicts, blocks_of};
 use super::content::io_error;
 use super::copies::Uneven;
 use super::encryption::{Keys, Members};
-use super::fs::Live;
 use super::invalidation::LostLeases;
 use super::journal::Journal;
 use super::open::OpenBlocks;
-use super::peers::{Outcasts, PeerServer, Peers};
+use super::peers::{MakeCopy, Outcasts, PeerServer, Peers};
 use super::tending::Pins;
 use super::verdict::Verdict;
 
@@ -79,8 +78,6 @@ pub(super) struct Engine {
     pub(super) pins: Mutex<Pins>,
     /// Certificates of clients that get nothing from this one.
     pub(super) outcasts: Outcasts,
-    /// Who makes copies for other clients, once there is somebody.
-    pub(super) live: OnceLock<Weak<Live>>,
     /// Held by who writes the journal anew.
     shortening: Mutex<()>,
     pub(super) stop: AtomicBool,
@@ -92,8 +89,8 @@ pub(super) fn locked<T>(mutex: &Mutex<T>) -> MutexGuard<'_, T> {
 }
 
 impl Engine {
-    /// Opens the local store, and waits until the server has welcomed this client.
-    pub(super) fn start(options: LiveOptions) -> Result<Arc<Self>> {
+    /// Opens the local store. Nothing is sent before [`start`](Self::start).
+    pub(super) fn open(options: LiveOptions) -> Result<Arc<Self>> {
         let home = Home::open(&options.directory)?;
         if let Some(cell) = options.cell
             && home.cell()? == 0
@@ -119,7 +116,7 @@ impl Engine {
         let archives = Archives::new(options.archives.clone());
         #[cfg(not(feature = "archive"))]
         let archives = Archives;
-        let engine = Arc::new(Self {
+        Ok(Arc::new(Self {
             options,
             home,
             inner: Mutex::new(inner),
@@ -143,30 +140,34 @@ impl Engine {
             uneven: Mutex::default(),
             pins: Mutex::new(pins),
             outcasts: Outcasts::default(),
-            live: OnceLock::new(),
             shortening: Mutex::default(),
             stop: AtomicBool::new(false),
             threads: Mutex::default(),
-        });
-        engine.spawn("ringer-link", Self::keep_connected)?;
-        engine.spawn("ringer-clock", Self::keep_time)?;
-        engine.spawn("ringer-sealer", Self::keep_sealing)?;
-        let deadline = Instant::now() + engine.options.patience;
+        }))
+    }
+
+    /// Begins to work, and waits until the server has welcomed this client. Other clients that ask for
+    /// copies are served by `make_copy`.
+    pub(super) fn start(self: &Arc<Self>, make_copy: Arc<MakeCopy>) -> Result<()> {
+        self.spawn("ringer-link", move |engine| engine.keep_connected(&make_copy))?;
+        self.spawn("ringer-clock", Self::keep_time)?;
+        self.spawn("ringer-sealer", Self::keep_sealing)?;
+        let deadline = Instant::now() + self.options.patience;
         let refused = loop {
-            match engine.joined.get() {
-                Some(Ok(_)) => return Ok(engine),
+            match self.joined.get() {
+                Some(Ok(_)) => return Ok(()),
                 Some(Err(why)) => {
-                    let is_older = matches!(*locked(&engine.verdict), Some(Verdict::Older(_)));
+                    let is_older = matches!(*locked(&self.verdict), Some(Verdict::Older(_)));
                     let error = if is_older { Error::OlderCell } else { Error::Refused };
                     break error(why.clone());
                 }
                 None if Instant::now() >= deadline => {
-                    break Error::timed_out(engine.silent());
+                    break Error::timed_out(self.silent());
                 }
                 None => std::thread::sleep(Duration::from_millis(5)),
             }
         };
-        engine.end();
+        self.end();
         Err(refused)
     }
 

@@ -23,6 +23,7 @@ use super::engine::{Engine, locked};
 use super::folders::{Folders, TOP_NAME, is_of_folders};
 use super::history::Changing;
 use super::invalidation::{self, Sink};
+use super::peers::Held;
 use super::scrubbing::Scrubbing;
 use super::snapshots::SNAPSHOTS_NAME;
 use super::texts::Passed;
@@ -222,13 +223,16 @@ impl RingerFs {
             let why = "the size of a block is a power of two from 64 KiB to 4 MiB";
             return Err(weft_ringer_net::Error::Refused(why.into()));
         }
-        let engine = match Engine::start(options.clone()) {
+        match Self::start(Engine::open(options.clone())?) {
             Err(weft_ringer_net::Error::OlderCell(why)) if options.accept_older_cell => {
                 super::set_aside::set_aside(&options.directory, &why)?;
-                Engine::start(options)?
+                Self::start(Engine::open(options)?)
             }
-            started => started?,
-        };
+            started => started,
+        }
+    }
+
+    fn start(engine: Arc<Engine>) -> weft_ringer_net::Result<Self> {
         let live = Arc::new(Live {
             engine: Arc::clone(&engine),
             references: Mutex::default(),
@@ -247,7 +251,11 @@ impl RingerFs {
             sink: Sink::default(),
         });
         let keeper = Arc::downgrade(&live);
-        let _ = engine.live.set(Weak::clone(&keeper));
+        let holder = Weak::clone(&keeper);
+        engine.start(Arc::new(move |id, go_on: &mut dyn FnMut() -> bool| {
+            let ended = || Held::No { full: false, why: "it has ended".into() };
+            holder.upgrade().map_or_else(ended, |live| live.hold(id, go_on))
+        }))?;
         let teller = Weak::clone(&keeper);
         engine.spawn("ringer-invalidate", move |engine| invalidation::run(engine, &teller))?;
         let tender = Weak::clone(&keeper);

@@ -1,7 +1,7 @@
 //! A client's connection to its server: made, kept, and made again.
 
 use std::net::Shutdown;
-use std::sync::{Arc, Weak};
+use std::sync::Arc;
 use std::time::{Duration, Instant};
 
 use weft_net::Address;
@@ -12,7 +12,7 @@ use weft_ringer_net::{
 };
 
 use super::engine::{Engine, TICK, locked};
-use super::peers::{Held, PeerServer};
+use super::peers::{MakeCopy, PeerServer};
 
 /// How long it waits before it calls the server again.
 const RECONNECT: Duration = Duration::from_millis(300);
@@ -22,12 +22,13 @@ const SILENCE: Duration = Duration::from_secs(3);
 const REFUSED: Duration = Duration::from_secs(10);
 
 impl Engine {
-    pub(super) fn keep_connected(self: &Arc<Self>) {
+    /// Keeps a connection to the server until the client ends. `make_copy` serves other clients.
+    pub(super) fn keep_connected(self: &Arc<Self>, make_copy: &Arc<MakeCopy>) {
         let mut circle = Circle::new(&self.options.servers);
         while !self.is_stopped() {
             let mut owner = None;
             let mut left = RECONNECT;
-            let ended = self.connect(&circle.server());
+            let ended = self.connect(&circle.server(), make_copy);
             *locked(&self.trouble) = ended.as_ref().err().map(ToString::to_string);
             self.judge(&ended);
             match ended {
@@ -55,13 +56,13 @@ impl Engine {
     }
 
     /// Calls the server, and takes what it says until the connection ends.
-    fn connect(self: &Arc<Self>, server: &Address) -> Result<()> {
+    fn connect(&self, server: &Address, make_copy: &Arc<MakeCopy>) -> Result<()> {
         let alone = self.options.servers.len() == 1;
         let limit = if alone { HANDSHAKE_LIMIT } else { SILENCE };
         let tls = self.options.tls.as_ref().map(|(tls, _)| (tls, server.host()));
         let mut link = Conversation::connect(server, tls, limit)?;
         let socket = link.socket();
-        let listens = self.listen(socket.local_ip())?;
+        let listens = self.listen(socket.local_ip(), make_copy)?;
         let ask = Ask::Join {
             secret: Bytes(self.home.secret.clone()),
             listens: Some(Bytes(listens.to_string().into_bytes())),
@@ -157,7 +158,11 @@ impl Engine {
     }
 
     /// Where other clients reach this one; begins to listen the first time.
-    fn listen(self: &Arc<Self>, local: Option<std::net::IpAddr>) -> Result<Address> {
+    fn listen(
+        &self,
+        local: Option<std::net::IpAddr>,
+        make_copy: &Arc<MakeCopy>,
+    ) -> Result<Address> {
         let mut server = locked(&self.peer_server);
         if let Some(server) = &*server {
             return Ok(server.address().clone());
@@ -172,20 +177,13 @@ impl Engine {
             }
         };
         let tls = self.options.tls.as_ref().map(|(_, tls)| tls.clone());
-        let engine = Arc::downgrade(self);
-        let make_copy = Box::new(move |id, go_on: &mut dyn FnMut() -> bool| {
-            let engine = engine.upgrade();
-            let live = engine.as_ref().and_then(|e| e.live.get()).and_then(Weak::upgrade);
-            let nobody = || Held::No { full: false, why: "it is not ready".into() };
-            live.map_or_else(nobody, |live| live.hold(id, go_on))
-        });
         let started = PeerServer::start(
             &address,
             tls,
             Arc::clone(&self.blocks),
             &self.outcasts,
             &self.peers.transfers,
-            make_copy,
+            Arc::clone(make_copy),
         )?;
         let address = started.address().clone();
         *server = Some(started);

@@ -312,7 +312,7 @@ impl PeerServer {
         blocks: Arc<Blocks>,
         outcasts: &Outcasts,
         transfers: &Arc<Transfers>,
-        make_copy: Box<MakeCopy>,
+        make_copy: Arc<MakeCopy>,
     ) -> Result<Self> {
         let listener = Listener::bind_with(address, SOCKET_MODE, tls.as_ref())?;
         let serving = Arc::new(Serving {
@@ -373,7 +373,7 @@ struct Serving {
     blocks: Arc<Blocks>,
     outcasts: Outcasts,
     transfers: Arc<Transfers>,
-    make_copy: Box<MakeCopy>,
+    make_copy: Arc<MakeCopy>,
     /// Peers that are served through the server.
     called: AtomicUsize,
     stop: AtomicBool,

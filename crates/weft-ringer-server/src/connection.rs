@@ -13,8 +13,8 @@ use weft_ringer_net::{
     Result, SECRET_BYTES, client_id,
 };
 
-use super::dispatch::Event;
-use super::past::SawLater;
+use super::event::Event;
+use super::rollback::SawLater;
 use super::{Shared, relay, spawn};
 
 /// Who says nothing for so long is hung up on. A client renews its epoch more often.

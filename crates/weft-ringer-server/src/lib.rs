@@ -10,17 +10,24 @@
 
 #![warn(missing_docs)]
 
+mod administration;
+mod archives;
 pub mod backup;
-mod beyond;
-mod connection;
-mod dispatch;
-mod front;
+mod cell_number;
 #[cfg(feature = "etcd")]
-mod member;
+mod cluster_member;
+mod connection;
+mod copies;
+mod dispatch;
+mod event;
+mod federation;
 mod members;
-mod past;
+mod proxy;
 mod relay;
-mod run;
+mod rollback;
+mod search;
+mod sessions;
+mod status;
 pub mod store;
 #[cfg(feature = "testing")]
 pub mod testing;
@@ -40,14 +47,15 @@ use weft_ringer_net::pki::Authority;
 use weft_ringer_net::{CellStatus, Error, Result, SOCKET_MODE};
 
 use self::connection::serve_connection;
-use self::dispatch::{Core, Event};
-use self::front::FrontCore;
+use self::dispatch::Dispatcher;
+use self::event::Event;
+use self::proxy::FrontCore;
 use self::relay::{Parents, Relays};
 use crate::store::SqliteStore;
 
-pub use self::front::FrontServeOptions;
 #[cfg(feature = "etcd")]
-use self::member::Member;
+use self::cluster_member::ClusterMember;
+pub use self::proxy::FrontServeOptions;
 #[cfg(feature = "etcd")]
 use crate::store::EtcdOptions;
 
@@ -135,7 +143,7 @@ impl Server {
         let bound = bind(&options)?;
         let failed = |e: &dyn std::fmt::Display| Error::Store(format!("{}: {e}", path.display()));
         let store = SqliteStore::open(path).map_err(|e| failed(&e))?;
-        let core = Core::open(Box::new(store), &options).map_err(|e| failed(&e))?;
+        let core = Dispatcher::open(Box::new(store), &options).map_err(|e| failed(&e))?;
         Self::run(bound, options, Parents::default(), move |events, _| core.run(events))
     }
 
@@ -167,7 +175,7 @@ impl Server {
         let bound = bind(&options)?;
         let reached_at = reached_at.or(bound.first().map(Listener::address));
         let reached_at = reached_at.map(Address::to_string).unwrap_or_default();
-        let member = Member::new(etcd, reached_at, options.clone())?;
+        let member = ClusterMember::new(etcd, reached_at, options.clone())?;
         Self::run(bound, options, Parents::default(), move |events, _| member.run(events))
     }
 

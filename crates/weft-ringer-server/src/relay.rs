@@ -24,7 +24,7 @@ use weft_ringer::ClientId;
 use weft_ringer_net::{Answer, Ask, Conversation, Denial, Error, Meeting, Result, fill_random};
 
 use super::connection::{deny, post, refuse};
-use super::dispatch::Event;
+use super::event::Event;
 use super::{Shared, spawn};
 
 /// How long it may take until who is called has come.

@@ -19,7 +19,7 @@ const TERMS_MAX: usize = 200_000;
 const REST_FACTOR: u32 = 20;
 
 #[derive(Debug)]
-pub(super) struct Beyond {
+pub(super) struct Federation {
     /// Tells this life of the server from others, of copies of its cell too.
     life: u64,
     made: Option<Made>,
@@ -33,7 +33,7 @@ struct Made {
     summary: Option<Summary>,
 }
 
-impl Beyond {
+impl Federation {
     pub(super) fn new() -> std::io::Result<Self> {
         let mut life = [0; 8];
         fill_random(&mut life)?;

@@ -22,7 +22,8 @@ use weft_ringer_net::{
     Home, KnownCell, Life, Meeting, Outbox, Peer, Result, ask, client_id, now,
 };
 
-use super::dispatch::{Event, refused};
+use super::dispatch::refused;
+use super::event::{Event, UpstreamEvent};
 use super::relay::Call;
 use super::spawn;
 use super::traffic::{Counts, Traffic};
@@ -251,15 +252,7 @@ impl FrontCore {
                     self.front(FrontEvent::FromClient(*message));
                 }
             }
-            Event::Linked { cell, outbox } => {
-                (self.cell, self.link) = (cell, Some(outbox));
-                for guest in self.guests.values() {
-                    self.bring(guest);
-                }
-                self.front(FrontEvent::Connected);
-            }
-            Event::Unlinked => self.link = None,
-            Event::Parent { answer } => self.parent(*answer),
+            Event::Upstream(event) => self.upstream(event),
             Event::Ping { number } => self.answer(number, &Answer::Pong {}),
             Event::Status { number } => self.pass_on(number, Ask::Status {}),
             Event::Search { number, query, limit } => {
@@ -281,6 +274,20 @@ impl FrontCore {
             // Who has gone meanwhile needs no answer.
             Event::Describe { tell } => drop(tell.try_send(self.status())),
             Event::Gone { .. } | Event::SawLater { .. } | Event::Stop => {}
+        }
+    }
+
+    fn upstream(&mut self, event: UpstreamEvent) {
+        match event {
+            UpstreamEvent::Linked { cell, outbox } => {
+                (self.cell, self.link) = (cell, Some(outbox));
+                for guest in self.guests.values() {
+                    self.bring(guest);
+                }
+                self.front(FrontEvent::Connected);
+            }
+            UpstreamEvent::Said { answer } => self.parent(*answer),
+            UpstreamEvent::Unlinked => self.link = None,
         }
     }
 
@@ -501,8 +508,8 @@ impl Link {
         }
     }
 
-    fn post(&self, event: Event) -> Result<()> {
-        self.events.send(event).map_err(|_| Error::Closed)
+    fn post(&self, event: UpstreamEvent) -> Result<()> {
+        self.events.send(Event::Upstream(event)).map_err(|_| Error::Closed)
     }
 
     /// Calls the parent, and takes what it says until the connection ends.
@@ -513,7 +520,7 @@ impl Link {
         let outbox = Arc::new(Outbox::new(socket, self.options.tls.is_none()));
         let sender = Arc::clone(&outbox);
         let sending = spawn("ringer-send", move || sender.run(writer))?;
-        let linked = self.post(Event::Linked { cell, outbox: Arc::clone(&outbox) });
+        let linked = self.post(UpstreamEvent::Linked { cell, outbox: Arc::clone(&outbox) });
         let mut heard = Instant::now();
         let ended = linked.and_then(|()| {
             while !self.is_stopped() {
@@ -524,7 +531,7 @@ impl Link {
                     Ok(Answer::Pong {}) => heard = Instant::now(),
                     Ok(answer) => {
                         heard = Instant::now();
-                        self.post(Event::Parent { answer: Box::new(answer) })?;
+                        self.post(UpstreamEvent::Said { answer: Box::new(answer) })?;
                     }
                     Err(e) if e.is_timeout() && alone => {}
                     Err(e) if e.is_timeout() && heard.elapsed() < SILENCE => {
@@ -536,7 +543,7 @@ impl Link {
             Ok(())
         });
         outbox.close();
-        let _ = self.post(Event::Unlinked);
+        let _ = self.post(UpstreamEvent::Unlinked);
         let _ = sending.join();
         ended
     }

@@ -1,4 +1,5 @@
-//! The cell's past, as clients compare it with what they have seen of it, and copies of the cell.
+//! Noticing that a cell was rolled back: its earlier lives, which clients compare with what they have seen, and
+//! what clients have seen that this cell never was.
 //!
 //! ```text
 //! g generation   LifeRecord: a life of a server of this cell
@@ -15,20 +16,12 @@ use std::collections::BTreeMap;
 use weft_ringer::mds::Problem;
 use weft_ringer::store::{Revision, Store, StoreError, StoreResult, Transaction};
 use weft_ringer::wire::{decode, encode, wire_struct};
-use weft_ringer::{Bytes, ClientId, Generation};
+use weft_ringer::{ClientId, Generation};
 use weft_ringer_net::{Answer, Error, Life, Result, fill_random};
-
-use super::dispatch::refused;
 
 /// Lives that are kept, and those of them that clients are told.
 const KEPT_MAX: usize = 1000;
 const TOLD_MAX: usize = 256;
-/// Records in one answer, and their bytes.
-const PAGE: usize = 1000;
-const PAGE_BYTES: usize = 1 << 20;
-/// What one answer may be: a frame holds more.
-const ANSWER_MAX_BYTES: usize = 6 << 20;
-
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 struct LifeRecord {
     instance: u128,
@@ -47,7 +40,7 @@ wire_struct!(SawLater { generation, instance, revision });
 
 /// The lives of the cell, and clients that have seen more.
 #[derive(Debug)]
-pub(super) struct Past {
+pub(super) struct Rollback {
     lives: Vec<Life>,
     later: BTreeMap<ClientId, SawLater>,
 }
@@ -64,7 +57,7 @@ fn damaged(what: &str) -> StoreError {
     StoreError::Failed(format!("the record of {what} is damaged"))
 }
 
-impl Past {
+impl Rollback {
     /// Begins a life, of which the store's last revision before was `began`.
     pub(super) fn open(
         store: &mut dyn Store,
@@ -164,48 +157,4 @@ impl Past {
             text: Self::describe(*client, seen),
         })
     }
-}
-
-/// Records of the store behind a key, for a copy of it.
-pub(super) fn copy(store: &dyn Store, after: &[u8]) -> StoreResult<Answer> {
-    let revision = store.revision()?.0;
-    let from = if after.is_empty() { Vec::new() } else { [after, &[0]].concat() };
-    let page = store.range(&from, &[0xff], PAGE)?;
-    let is_last = page.len() < PAGE;
-    let (mut records, mut bytes, count) = (Vec::new(), 0, page.len());
-    for (key, record) in page {
-        bytes += key.len() + record.value.len();
-        records.push((Bytes(key), Bytes(record.value)));
-        if bytes > PAGE_BYTES {
-            break;
-        }
-    }
-    let complete = is_last && records.len() == count;
-    Ok(Answer::Copied { records, complete, revision })
-}
-
-/// What the store has now for each key that was changed after a revision.
-pub(super) fn changed(store: &dyn Store, after: Revision) -> StoreResult<Answer> {
-    let current = store.revision()?.0;
-    let changes = match store.changes(after, PAGE) {
-        Ok(changes) => changes,
-        Err(StoreError::Forgotten { .. }) => {
-            return Ok(refused("too much has changed since: begin the copy anew"));
-        }
-        Err(e) => return Err(e),
-    };
-    let last = changes.last().map(|change| change.revision.0);
-    let mut records = BTreeMap::new();
-    for change in changes {
-        let value = store.get(&change.key)?.map(|record| Bytes(record.value));
-        records.insert(Bytes(change.key), value);
-    }
-    let bytes = records.iter().map(|(k, v)| k.0.len() + v.as_ref().map_or(0, |v| v.0.len()));
-    if bytes.sum::<usize>() > ANSWER_MAX_BYTES {
-        return Ok(refused("too much has changed at once: begin the copy anew"));
-    }
-    // What is not told of has changed nothing.
-    let upto = last.unwrap_or(current);
-    let records = records.into_iter().collect();
-    Ok(Answer::Changed { records, upto, complete: upto >= current })
 }

@@ -17,7 +17,8 @@ use weft_ringer::mds::INDEX;
 use weft_ringer_net::{Answer, Error, Outbox, Result};
 
 use super::ServeOptions;
-use super::dispatch::{Core, Event};
+use super::dispatch::Dispatcher;
+use super::event::Event;
 use crate::store::{EtcdCell, EtcdOptions, EtcdStore, Taken};
 
 /// How often who stands by looks whether there is an owner. A watch would tell at once, through a
@@ -28,7 +29,7 @@ const AFTER_LOSS: Duration = Duration::from_secs(1);
 /// How long a client that was sent elsewhere may take to go.
 const LEAVING: Duration = Duration::from_secs(1);
 
-pub(super) struct Member {
+pub(super) struct ClusterMember {
     cell: EtcdCell,
     reached_at: String,
     options: ServeOptions,
@@ -40,7 +41,7 @@ enum Ended {
     Owns(Box<EtcdStore>),
 }
 
-impl Member {
+impl ClusterMember {
     pub(super) fn new(
         etcd: &EtcdOptions,
         reached_at: String,
@@ -60,7 +61,7 @@ impl Member {
                 Ended::Stopped => return Ok(()),
                 Ended::Owns(store) => store,
             };
-            let served = Core::open(store, &self.options).and_then(|core| {
+            let served = Dispatcher::open(store, &self.options).and_then(|core| {
                 tracing::info!("this server owns the cell");
                 core.run(events)
             });
@@ -171,9 +172,7 @@ impl Standby {
             | Event::Call { .. }
             | Event::Gone { .. }
             | Event::SawLater { .. }
-            | Event::Linked { .. }
-            | Event::Parent { .. }
-            | Event::Unlinked
+            | Event::Upstream(_)
             | Event::Left { .. }
             | Event::Message { .. }
             | Event::Describe { .. }
