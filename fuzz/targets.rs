@@ -754,8 +754,8 @@ fn nbd_messages(data: &[u8]) {
 
 /// Blocks, keys and marks of encrypted directories: what is understood has one form.
 fn ringer_encryption(data: &[u8], text: &str) {
-    use weft::ringer::live::{DirectoryKey, EncryptedBlock, MemberId, Shares, parse_keys};
     use weft::ringer::{Encryption, KeyId, Rnode, is_encrypted};
+    use weft::ringer_client::{DirectoryKey, EncryptedBlock, MemberId, Shares, parse_keys};
     if let Ok(block) = EncryptedBlock::parse(data) {
         let ids = [&block.encryption.key.0[..], &block.encryption.file.0].concat();
         assert_eq!(data.get(4..36), Some(&ids[..]));
@@ -779,9 +779,9 @@ fn ringer_encryption(data: &[u8], text: &str) {
 
 /// Messages and records of the shared file service: what is understood has one form, and frames end.
 pub fn ringer_wire(data: &[u8]) {
-    use weft::ringer::net::{Answer, Ask, FromPeer, ToPeer};
     use weft::ringer::wire::frame::Deframer;
     use weft::ringer::wire::{FromServer, ToServer, Wire, decode, encode};
+    use weft::ringer_net::{Answer, Ask, FromPeer, ToPeer};
     fn one_form<T: Wire>(data: &[u8]) {
         if let Ok(value) = decode::<T>(data) {
             assert_eq!(encode(&value), data, "a value has one encoding");

@@ -101,7 +101,8 @@ id!(
 );
 
 /// Bytes from hex, which has one form: small letters.
-pub(crate) fn from_hex<const N: usize>(text: &str) -> Option<[u8; N]> {
+#[must_use]
+pub fn from_hex<const N: usize>(text: &str) -> Option<[u8; N]> {
     let mut bytes = [0; N];
     let is_hex = |b: u8| b.is_ascii_digit() || (b'a'..=b'f').contains(&b);
     if text.len() != 2 * N || !text.bytes().all(is_hex) {

@@ -76,46 +76,31 @@
 //! | [`client`] | what a client has under leases, its log, calls and recalls |
 //! | [`mds`] | the metadata server: sessions, the table of leases, changes carried out |
 //! | [`front`] | a server in front of another one |
-//! | [`store`] | keys, transactions, what changed: in memory, in SQLite or in etcd |
+//! | [`store`] | what a server keeps its cell in: keys, transactions, what changed; one in memory |
 //! | [`query`] | what is searched for |
 //! | [`wire`] | messages, records and frames as bytes |
 //! | `summary` | what may be found in a cell, for who searches many |
-//! | `net` | sockets, TLS, what is said around the messages of `wire` |
-//! | `serve` | the server as a process: connections around [`mds`] |
-//! | `archive` | copies in a store of objects: a directory or S3; behind the feature `archive` |
-//! | `live` | the client as a file system: threads, journal, blocks and peers around [`client`] |
 //!
-//! Those without a link are behind features, the first four of them behind `net`; the rest does no I/O.
+//! All of it is functions of what they are given: no clock, no threads, no sockets, no files. The rooms around
+//! it: `weft-ringer-net` has what processes share (connections, certificates, clocks), `weft-ringer-server` the
+//! metadata server as a process and its stores, `weft-ringer-client` the client as a file system.
 
 #![warn(missing_docs)]
 
-#[cfg(feature = "archive")]
-pub mod archive;
-#[cfg(all(feature = "net", feature = "sqlite"))]
-pub mod backup;
 mod block_map;
 pub mod client;
 mod encryption;
 mod error;
 pub mod front;
 mod junction;
-#[cfg(feature = "net")]
-pub mod live;
 pub mod locks;
 pub mod mds;
-#[cfg(feature = "net")]
-pub mod net;
 pub mod op;
 mod policy;
 pub mod query;
 mod rnode;
-#[cfg(all(feature = "net", feature = "sqlite"))]
-pub mod serve;
 pub mod store;
-#[cfg(feature = "net")]
 mod summary;
-#[cfg(feature = "testing")]
-pub mod testing;
 mod text;
 mod types;
 pub mod wire;
@@ -123,7 +108,7 @@ pub mod wire;
 pub use block_map::BlockMap;
 pub use encryption::{
     ENCRYPTED_OVERHEAD_BYTES, ENCRYPTION_XATTR, Encryption, FileId, Fingerprint, KeyId, NotAnId,
-    SHARES_MAX_BYTES, SHARES_XATTR, UnknownFormat, is_encrypted,
+    SHARES_MAX_BYTES, SHARES_XATTR, UnknownFormat, from_hex, is_encrypted,
 };
 pub use error::Refusal;
 pub use junction::{
@@ -134,7 +119,6 @@ pub use rnode::{
     BLOCK_MAX_BYTES, BLOCK_MIN_BYTES, BLOCKS_MAX, Block, Body, Bytes, Dirent, Holders, LINKS_MAX,
     Name, Rnode, STORED_MAX_BYTES, TAGS_XATTR, TARGET_MAX_BYTES, XATTR_MAX_BYTES, XATTRS_MAX_BYTES,
 };
-#[cfg(feature = "net")]
 pub use summary::Summary;
 pub use text::{TEXT_MAX_BYTES, Text, ToldText};
 pub use types::{

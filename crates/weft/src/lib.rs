@@ -70,5 +70,11 @@ pub use weft_net as net;
 pub use weft_patch as patch;
 #[cfg(feature = "ringer")]
 pub use weft_ringer as ringer;
+#[cfg(feature = "ringer")]
+pub use weft_ringer_client as ringer_client;
+#[cfg(feature = "ringer")]
+pub use weft_ringer_net as ringer_net;
+#[cfg(feature = "ringer")]
+pub use weft_ringer_server as ringer_server;
 pub use weft_transform as transform;
 pub use weft_vfs as vfs;

@@ -104,7 +104,7 @@ impl Tree {
     /// # Errors
     /// [`Error::Invalid`] if the path of the local store is not UTF-8.
     #[cfg(feature = "ringer")]
-    pub fn cell(store: &Path, fs: weft_ringer::live::CellTree) -> Result<Self> {
+    pub fn cell(store: &Path, fs: weft_ringer_client::CellTree) -> Result<Self> {
         let path = store
             .to_str()
             .ok_or_else(|| Error::Invalid(format!("{} is not UTF-8", store.display())))?;

@@ -4,13 +4,13 @@
 use anyhow::{Result, bail};
 use std::time::{Duration, Instant};
 use weft::net::Address;
-use weft::ringer::net::{Answer, Ask, Conversation, Error, SECRET_BYTES};
 use weft::ringer::op::{Change, Logged, Make, Op};
 use weft::ringer::wire::{FromServer, Reply, Request, RequestBody, ToServer, Welcome};
 use weft::ringer::{
     Bytes, ClientId, Epoch, Generation, Incarnation, Mode, Name, RequestId, Rnode, RnodeId, Seq,
     Token,
 };
+use weft::ringer_net::{Answer, Ask, Conversation, Error, SECRET_BYTES};
 use weft::vfs::Time;
 
 /// How long an answer may take.

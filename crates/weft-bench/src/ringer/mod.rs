@@ -27,9 +27,9 @@ use anyhow::{Context, Result};
 use std::path::{Path, PathBuf};
 use std::time::{Duration, Instant};
 use weft::net::Address;
-use weft::ringer::live::{LiveOptions, RingerFs};
-use weft::ringer::serve::{FrontServeOptions, ServeOptions, Server};
 use weft::ringer::{Mode, RnodeId};
+use weft::ringer_client::{LiveOptions, RingerFs};
+use weft::ringer_server::{FrontServeOptions, ServeOptions, Server};
 use weft::vfs::{FileSystem, Walker};
 
 /// Delays of one way: a local network and a DSL line, as the seed's paper has them.
@@ -206,8 +206,8 @@ fn front(served: &Served, way: Duration) -> Result<(Server, Address)> {
 /// The same with the cell in etcd; `None` if there is none.
 #[cfg(feature = "etcd")]
 fn on_etcd(bench: &Bench, count: u32) -> Result<Option<Vec<Row>>> {
-    use weft::ringer::store::EtcdOptions;
-    let Some(cluster) = weft::ringer::testing::Cluster::start(3) else { return Ok(None) };
+    use weft::ringer_server::store::EtcdOptions;
+    let Some(cluster) = weft::ringer_server::testing::Cluster::start(3) else { return Ok(None) };
     let dir = tempfile::tempdir_in(&bench.work)?;
     let address = Address::Unix(dir.path().join("mds"));
     let options = ServeOptions { listen: vec![address.clone()], ..ServeOptions::new() };

@@ -18,9 +18,10 @@ use weft::ringer::client::{
 };
 use weft::ringer::mds::{Mds, MdsEvent, MdsOptions};
 use weft::ringer::op::{Make, Op};
-use weft::ringer::store::{SqliteStore, Store};
+use weft::ringer::store::Store;
 use weft::ringer::wire::{FromServer, ToServer};
 use weft::ringer::{Block, BlockHash, ClientId, Incarnation, Moment, Name, RnodeId};
+use weft::ringer_server::store::SqliteStore;
 use weft::vfs::Time;
 
 const SECOND: u64 = 1_000_000;

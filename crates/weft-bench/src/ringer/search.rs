@@ -6,8 +6,9 @@ use crate::stats::thousands;
 use crate::{Bench, machine};
 use anyhow::Result;
 use weft::ringer::query::{Kind, Query};
-use weft::ringer::store::{Facts, IndexChange, SqliteStore, Store, Transaction};
+use weft::ringer::store::{Facts, IndexChange, Store, Transaction};
 use weft::ringer::{Bytes, RnodeId};
+use weft::ringer_server::store::SqliteStore;
 
 const MANY: u64 = 1_000_000;
 const QUICK_MANY: u64 = 50_000;

@@ -5,7 +5,7 @@ mod care;
 pub use care::{Backup, Doctor, RestoreCell, Scrub};
 use clap::{Args, Subcommand, ValueEnum};
 use std::path::PathBuf;
-use weft::ringer::live::MemberId;
+use weft::ringer_client::MemberId;
 
 /// `weft ringer`.
 #[derive(Debug, Subcommand)]

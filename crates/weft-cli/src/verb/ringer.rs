@@ -32,13 +32,13 @@ use weft::cache::CellMetrics;
 use weft::mount_options::MountOptions;
 use weft::net::{Address, ClientTls, Role, ServerTls};
 use weft::ringer::Bytes;
-use weft::ringer::live::{CONFLICTS_XATTR, CellTree, LiveOptions};
 use weft::ringer::mds::MdsOptions;
-use weft::ringer::net::pki::{self, Authority};
-use weft::ringer::net::{self, Answer, Ask, CellStatus, PORT};
-use weft::ringer::serve::{FrontServeOptions, ServeOptions, Server};
+use weft::ringer_client::{CONFLICTS_XATTR, CellTree, LiveOptions};
+use weft::ringer_net::pki::{self, Authority};
+use weft::ringer_net::{self as net, Answer, Ask, CellStatus, PORT};
 #[cfg(feature = "etcd")]
-use weft::ringer::store::EtcdOptions;
+use weft::ringer_server::store::EtcdOptions;
+use weft::ringer_server::{FrontServeOptions, ServeOptions, Server};
 use weft::{Tree, mounts};
 
 /// `ringer doctor` has found something: as fsck(8) answers.

@@ -10,7 +10,7 @@ use std::sync::atomic::{AtomicBool, Ordering};
 use std::sync::{Arc, Mutex};
 use std::thread::JoinHandle;
 use std::time::{Duration, Instant};
-use weft_ringer::testing::{Cluster, Lossy};
+use weft_ringer_server::testing::{Cluster, Lossy};
 
 /// What the service may be interrupted for.
 const LIMIT: Duration = Duration::from_secs(10);

@@ -54,7 +54,8 @@ impl Checked {
         self.add(Problem { code, text });
     }
 
-    pub(crate) fn add(&mut self, problem: Problem) {
+    /// Adds a problem to those that were found.
+    pub fn add(&mut self, problem: Problem) {
         self.problem_count += 1;
         if self.problems.len() < PROBLEMS_MAX {
             self.problems.push(problem);

@@ -11,30 +11,29 @@
 //! - [`changes`](Store::changes) tells each change once, in the order of revisions; or says that it
 //!   cannot, if they were forgotten ([`forget_before`](Store::forget_before)).
 
-#[cfg(feature = "etcd")]
-mod etcd;
-#[cfg(feature = "sqlite")]
-mod index;
-#[cfg(feature = "etcd")]
-mod local_index;
 mod memory;
-#[cfg(feature = "sqlite")]
-mod sqlite;
 
 use crate::query::{Kind, Query};
 use crate::rnode::{Rnode, TAGS_XATTR};
 use crate::text::ToldText;
 use crate::types::{RnodeId, Version};
+use crate::wire::{Reader, Wire, WireError};
 
-#[cfg(feature = "etcd")]
-pub use etcd::{EtcdCell, EtcdOptions, EtcdStore, Taken};
 pub use memory::MemoryStore;
-#[cfg(feature = "sqlite")]
-pub use sqlite::{CHANGES_KEPT, SqliteStore};
 
 /// How many transactions changed a store so far.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Hash, PartialOrd, Ord, Default)]
 pub struct Revision(pub u64);
+
+impl Wire for Revision {
+    fn put(&self, out: &mut Vec<u8>) {
+        self.0.put(out);
+    }
+
+    fn get(from: &mut Reader<'_>) -> Result<Self, WireError> {
+        u64::get(from).map(Self)
+    }
+}
 
 /// A value, and the revision that put it there.
 #[derive(Debug, Clone, PartialEq, Eq)]

@@ -143,7 +143,7 @@ impl<'a> Reader<'a> {
 }
 
 /// Appends length and bytes.
-pub(crate) fn put_bytes(bytes: &[u8], out: &mut Vec<u8>) {
+pub fn put_bytes(bytes: &[u8], out: &mut Vec<u8>) {
     (bytes.len() as u64).put(out);
     out.extend_from_slice(bytes);
 }
@@ -350,7 +350,8 @@ impl Wire for Time {
     }
 }
 
-/// Implements [`Wire`] for a struct, field by field in the order given.
+/// Implements [`Wire`](crate::wire::Wire) for a struct, field by field in the order given.
+#[macro_export]
 macro_rules! wire_struct {
     ($name:ident { $($field:ident),* $(,)? }) => {
         impl $crate::wire::Wire for $name {
@@ -364,7 +365,8 @@ macro_rules! wire_struct {
     };
 }
 
-/// Implements [`Wire`] for an enum: the number of the variant, then its fields.
+/// Implements [`Wire`](crate::wire::Wire) for an enum: the number of the variant, then its fields.
+#[macro_export]
 macro_rules! wire_enum {
     ($name:ident { $($number:literal => $variant:ident $({ $($field:ident),* $(,)? })?),* $(,)? }) => {
         impl $crate::wire::Wire for $name {
@@ -391,7 +393,7 @@ macro_rules! wire_enum {
     };
 }
 
-pub(crate) use {wire_enum, wire_struct};
+pub use {wire_enum, wire_struct};
 
 wire_enum!(Mode { 0 => Hold, 1 => Read, 2 => Write });
 wire_enum!(FileKind {

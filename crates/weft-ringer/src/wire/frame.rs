@@ -71,8 +71,9 @@ impl Deframer {
         self.bytes.len() - self.done
     }
 
-    /// The bytes that are waiting.
-    pub(crate) fn into_waiting(mut self) -> Vec<u8> {
+    /// The bytes that are waiting for the rest of their frame.
+    #[must_use]
+    pub fn into_waiting(mut self) -> Vec<u8> {
         self.bytes.split_off(self.done)
     }
 

@@ -22,8 +22,9 @@ pub mod frame;
 mod message;
 
 pub use archives::{ArchiveInfo, SweepStep, Swept};
-pub use codec::{LIST_MAX, Reader, Wire, WireError, decode, encode};
-pub(crate) use codec::{put_bytes, wire_enum, wire_struct};
+pub use codec::{
+    LIST_MAX, Reader, Wire, WireError, decode, encode, put_bytes, wire_enum, wire_struct,
+};
 pub use message::{
     Claim, Enclosed, Entry, FromServer, Kept, KeptVersion, Listed, Peeked, Refused, RemovedFile,
     Reply, Request, RequestBody, SnapshotEntry, ToServer, Welcome,

@@ -1,15 +1,8 @@
-//! The shared file service from outside.
+//! The core of the shared file service from outside: its state machines, simulated, and its bytes.
 
-#[cfg(feature = "testing")]
-mod etcd;
 mod fence;
 mod front;
-mod live;
 mod quiet;
 mod samples;
 mod sim;
-mod store;
-mod store_crash;
-#[cfg(feature = "sqlite")]
-mod text;
 mod wire;

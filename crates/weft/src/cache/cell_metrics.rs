@@ -2,7 +2,7 @@
 //! 0.0.4).
 
 use std::fmt::Write;
-use weft_ringer::net::{CellStatus, ClientStatus};
+use weft_ringer_net::{CellStatus, ClientStatus};
 
 /// Everything in `status`.
 pub(super) fn render(status: &CellStatus) -> String {

@@ -270,7 +270,7 @@ impl CellMetrics {
     ///
     /// # Errors
     /// [`crate::Error::Invalid`] if that cannot be had.
-    pub fn serve(address: &str, cell: weft_ringer::serve::Watch) -> Result<Self> {
+    pub fn serve(address: &str, cell: weft_ringer_server::Watch) -> Result<Self> {
         let handler: Handler =
             Arc::new(move |request| match (request.method.as_str(), request.path.as_str()) {
                 ("GET", "/metrics") => match cell.status() {

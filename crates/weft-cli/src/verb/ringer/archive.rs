@@ -9,10 +9,10 @@ use crate::output::{Output, count};
 use serde::Serialize;
 use std::time::Duration;
 use weft::net::ClientTls;
-use weft::ringer::archive::{Archive, Opener, sweep as sweep_archive};
-use weft::ringer::net::{Answer, Ask, Observer};
 use weft::ringer::wire::ArchiveInfo;
 use weft::ringer::{ArchiveId, Bytes};
+use weft::ringer_client::archive::{Archive, Opener, sweep as sweep_archive};
+use weft::ringer_net::{Answer, Ask, Observer};
 
 /// How long the archive may take to be claimed.
 const LIMIT: Duration = Duration::from_secs(60);
@@ -67,7 +67,7 @@ fn random() -> Result<ArchiveId, Failure> {
 
 /// `ringer archive add`.
 fn add(out: Output, args: &ArchiveAdd) -> Outcome {
-    let wrong = |e: weft::ringer::archive::ArchiveError| Failure::new(e.to_string());
+    let wrong = |e: weft::ringer_client::archive::ArchiveError| Failure::new(e.to_string());
     let Answer::Status { status } = the_owners(ask_all(&args.reaching, &Ask::Status {})?)? else {
         return Err(Failure::new("the server said something else"));
     };
@@ -139,7 +139,7 @@ fn sweep(out: Output, args: &ArchiveSweep) -> Outcome {
     let mut reports = Vec::new();
     for info in &list {
         let ArchiveReport { archive, url } = ArchiveReport::new(info);
-        let wrong = |e: weft::ringer::archive::ArchiveError| Failure::new(e.to_string());
+        let wrong = |e: weft::ringer_client::archive::ArchiveError| Failure::new(e.to_string());
         let store = Archive::new(&url, &Opener::default()).map_err(wrong)?;
         let swept = sweep_archive(&mut observer, info.archive, &store, args.dry_run);
         let swept = swept.map_err(|e| Failure::new(e.to_string()))?;

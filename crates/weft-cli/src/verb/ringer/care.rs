@@ -10,9 +10,9 @@ use serde::Serialize;
 use std::collections::BTreeMap;
 use std::time::Duration;
 use weft::net::ClientTls;
-use weft::ringer::backup::{self, Copied};
-use weft::ringer::live::SCRUB_XATTR;
-use weft::ringer::net::{self, Observer};
+use weft::ringer_client::SCRUB_XATTR;
+use weft::ringer_net::{self as net, Observer};
+use weft::ringer_server::backup::{self, Copied};
 
 /// Something is wrong with a copy, or with blocks that nobody else has: as fsck(8) answers.
 const SOMETHING_WRONG: u8 = 4;

@@ -8,9 +8,9 @@ use rustix::io::Errno;
 use serde::Serialize;
 use std::path::Path;
 use weft::net::Address;
-use weft::ringer::live::{CELLS_XATTR, COMPLETE_XATTR, STORE_XATTR};
-use weft::ringer::net::{Answer, Ask};
 use weft::ringer::{CellId, JUNCTION_XATTR, Junction};
+use weft::ringer_client::{CELLS_XATTR, COMPLETE_XATTR, STORE_XATTR};
+use weft::ringer_net::{Answer, Ask};
 
 /// A cell that a mount has walked into, as JSON.
 #[derive(Debug, Serialize)]

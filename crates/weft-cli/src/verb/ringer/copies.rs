@@ -10,8 +10,8 @@ use serde::Serialize;
 use std::collections::BTreeMap;
 use std::ffi::CString;
 use std::path::Path;
-use weft::ringer::live::{HOLDERS_XATTR, PIN_XATTR, STORE_XATTR};
 use weft::ringer::{Archiving, POLICY_XATTR, Policy};
+use weft::ringer_client::{HOLDERS_XATTR, PIN_XATTR, STORE_XATTR};
 
 /// The longest attribute, in bytes.
 const XATTR_MAX_BYTES: usize = 64 << 10;

@@ -10,8 +10,8 @@ use rustix::io::Errno;
 use serde::Serialize;
 use std::io::Read;
 use std::path::{Path, PathBuf};
-use weft::ringer::live::{DirectoryKey, ENCRYPT, KEYS_XATTR, SHARED_KEYS_XATTR, parse_keys};
 use weft::ringer::{ENCRYPTION_XATTR, KeyId};
+use weft::ringer_client::{DirectoryKey, ENCRYPT, KEYS_XATTR, SHARED_KEYS_XATTR, parse_keys};
 
 /// The longest text that is taken for a key, in bytes.
 const TEXT_MAX_BYTES: u64 = 4096;

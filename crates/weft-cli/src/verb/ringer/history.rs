@@ -11,7 +11,7 @@ use std::ffi::OsStr;
 use std::os::unix::ffi::OsStrExt;
 use std::os::unix::fs::MetadataExt;
 use std::path::Path;
-use weft::ringer::live::{HISTORY_XATTR, RESTORE_XATTR};
+use weft::ringer_client::{HISTORY_XATTR, RESTORE_XATTR};
 use weft::vfs::Time;
 
 /// What a file was, as JSON.

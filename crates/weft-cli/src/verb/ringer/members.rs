@@ -9,9 +9,9 @@ use std::os::unix::ffi::OsStrExt;
 use std::path::{Path, PathBuf};
 use weft::net::ClientTls;
 use weft::ringer::mds::Level;
-use weft::ringer::net::pki::{self, Token};
-use weft::ringer::net::{self, Answer, Ask, Denial};
 use weft::ringer::{Bytes, CellId, ClientId, RnodeId};
+use weft::ringer_net::pki::{self, Token};
+use weft::ringer_net::{self as net, Answer, Ask, Denial};
 
 /// `ringer init`.
 pub(super) fn init(out: Output, args: &Init) -> Outcome {

@@ -9,7 +9,7 @@ use rustix::io::Errno;
 use serde::Serialize;
 use std::path::Path;
 use weft::ringer::SHARES_XATTR;
-use weft::ringer::live::{MEMBER_XATTR, MemberId, SHARE, TRUSTED_XATTR};
+use weft::ringer_client::{MEMBER_XATTR, MemberId, SHARE, TRUSTED_XATTR};
 
 /// A member, as JSON.
 #[derive(Debug, Serialize)]

@@ -8,7 +8,7 @@ use crate::output::{Output, utc};
 use rustix::io::Errno;
 use serde::Serialize;
 use std::os::unix::ffi::OsStrExt;
-use weft::ringer::live::SNAPSHOTS_XATTR;
+use weft::ringer_client::SNAPSHOTS_XATTR;
 use weft::vfs::Time;
 
 /// A snapshot, as JSON.

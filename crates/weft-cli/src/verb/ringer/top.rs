@@ -9,9 +9,9 @@ use crate::verb::top::watch;
 use serde::Serialize;
 use std::collections::BTreeMap;
 use std::path::Path;
-use weft::ringer::live::STORE_XATTR;
-use weft::ringer::net::{Answer, Ask, CellStatus, ClientStatus};
 use weft::ringer::{ClientId, Mode};
+use weft::ringer_client::STORE_XATTR;
+use weft::ringer_net::{Answer, Ask, CellStatus, ClientStatus};
 
 /// Whether this is a directory that a cell is mounted on.
 pub fn is_mount(name: &str) -> bool {

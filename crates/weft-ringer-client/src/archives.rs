@@ -1,0 +1,394 @@
+//! The cell's archives as this client uses them: files are copied there where a policy asks for it,
+//! and read from there when no other client has them.
+//!
+//! Invariants:
+//! - The server is told that an archive has a content only after the archive has acknowledged each of
+//!   its blocks, or had it, after the era was asked for that the server is told as well.
+//! - An archive that fails is asked last, or not at all when it is only asked to read, for [`BENCH`].
+
+use std::collections::BTreeMap;
+use std::sync::atomic::{AtomicU64, Ordering};
+use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
+use std::time::{Duration, Instant};
+
+use weft_ringer::wire::{ArchiveInfo, Peeked, Reply, RequestBody};
+use weft_ringer::{
+    ArchiveId, Block, BlockHash, ENCRYPTED_OVERHEAD_BYTES, Holders, Refusal, RnodeId, is_encrypted,
+};
+use weft_vfs::{Error, Result};
+
+use super::copies::{Content, unexpected};
+use super::engine::ETIMEDOUT;
+use super::fs::Live;
+use crate::archive::{Archive, ArchiveError, Opener};
+
+/// How long the list of archives is good to read by.
+const KNOWN_FOR: Duration = Duration::from_secs(30);
+/// How long an archive that failed is asked last.
+const BENCH: Duration = Duration::from_secs(20);
+/// How long one request of an archive may take: at least the first, or as long as a call has
+/// patience, also after a deadline.
+const REQUEST_MIN: Duration = Duration::from_secs(10);
+const REQUEST_MAX: Duration = Duration::from_secs(60);
+/// How long a block may take to be read from one archive.
+const READ_LIMIT: Duration = Duration::from_secs(20);
+/// Blocks that are put at once, each with its bytes in memory.
+const PUT_AT_ONCE: usize = 8;
+/// How long one waits before an archive is tried again that is wanted now.
+const TRY_AGAIN: Duration = Duration::from_millis(300);
+/// `ENXIO`
+const NO_ARCHIVE: i32 = 6;
+/// `EACCES`
+const DENIED: i32 = 13;
+
+/// An archive that is in use.
+#[derive(Debug)]
+struct Used {
+    archive: Arc<Archive>,
+    benched: Option<Instant>,
+    /// How long a block took of late, in microseconds.
+    read_micros: u64,
+}
+
+#[derive(Debug, Default)]
+struct Known {
+    asked: Option<Instant>,
+    list: Vec<ArchiveInfo>,
+    used: BTreeMap<ArchiveId, Used>,
+}
+
+/// The archives of the cell.
+#[derive(Debug)]
+pub(super) struct Archives {
+    opener: Opener,
+    known: Mutex<Known>,
+    blocks_put: AtomicU64,
+    blocks_read: AtomicU64,
+    bytes_put: AtomicU64,
+    bytes_read: AtomicU64,
+    wrong_blocks: AtomicU64,
+    failures: AtomicU64,
+}
+
+/// How many archives are to have a file.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub(super) enum Wanted {
+    One,
+    All,
+}
+
+fn add(to: &AtomicU64, n: u64) {
+    to.fetch_add(n, Ordering::Relaxed);
+}
+
+impl Archives {
+    pub(super) fn new(opener: Opener) -> Self {
+        Self {
+            opener,
+            known: Mutex::default(),
+            blocks_put: AtomicU64::new(0),
+            blocks_read: AtomicU64::new(0),
+            bytes_put: AtomicU64::new(0),
+            bytes_read: AtomicU64::new(0),
+            wrong_blocks: AtomicU64::new(0),
+            failures: AtomicU64::new(0),
+        }
+    }
+
+    fn lock(&self) -> MutexGuard<'_, Known> {
+        self.known.lock().unwrap_or_else(PoisonError::into_inner)
+    }
+
+    /// What is counted, by name.
+    pub(super) fn figures(&self) -> [(&'static str, u64); 7] {
+        let of = |count: &AtomicU64| count.load(Ordering::Relaxed);
+        [
+            ("archives", self.lock().list.len() as u64),
+            ("archive_blocks_put", of(&self.blocks_put)),
+            ("archive_bytes_put", of(&self.bytes_put)),
+            ("archive_blocks_read", of(&self.blocks_read)),
+            ("archive_bytes_read", of(&self.bytes_read)),
+            ("archive_wrong_blocks", of(&self.wrong_blocks)),
+            ("archive_failures", of(&self.failures)),
+        ]
+    }
+
+    /// An archive, made ready and checked to be that of the cell.
+    fn open(
+        &self,
+        info: &ArchiveInfo,
+        cell: u64,
+        limit: Duration,
+    ) -> Result<Arc<Archive>, ArchiveError> {
+        let url = String::from_utf8_lossy(&info.url.0);
+        if let Some(used) = self.lock().used.get(&info.archive).filter(|u| u.archive.url() == url) {
+            return Ok(Arc::clone(&used.archive));
+        }
+        let archive = Arc::new(Archive::new(&url, &self.opener)?);
+        archive.check(info.archive, cell, limit)?;
+        let used = Used { archive: Arc::clone(&archive), benched: None, read_micros: 0 };
+        self.lock().used.insert(info.archive, used);
+        Ok(archive)
+    }
+
+    /// Archives in the order to ask them: those that failed lately last, else the nearest first.
+    fn in_order(&self, mut list: Vec<ArchiveInfo>) -> Vec<ArchiveInfo> {
+        let (now, known) = (Instant::now(), self.lock());
+        list.sort_by_key(|info| {
+            let used = known.used.get(&info.archive);
+            let benched = used.and_then(|u| u.benched).is_some_and(|until| now < until);
+            (benched, used.map_or(0, |u| u.read_micros))
+        });
+        list
+    }
+
+    fn went_wrong(&self, id: ArchiveId, error: &ArchiveError) {
+        match error {
+            ArchiveError::Wrong { .. } => {
+                add(&self.wrong_blocks, 1);
+                tracing::error!("{error}");
+            }
+            _ => {
+                add(&self.failures, 1);
+                tracing::warn!("{error}");
+            }
+        }
+        // Of one object that is gone nothing follows for the others.
+        let is_of_object =
+            matches!(error, ArchiveError::Absent { .. } | ArchiveError::Wrong { .. });
+        if let Some(used) = self.lock().used.get_mut(&id).filter(|_| !is_of_object) {
+            used.benched = Some(Instant::now() + BENCH);
+        }
+    }
+
+    fn read(
+        &self,
+        info: &ArchiveInfo,
+        cell: u64,
+        hash: &BlockHash,
+        limit: Duration,
+    ) -> Result<Vec<u8>, ArchiveError> {
+        let begun = Instant::now();
+        let bytes = self.open(info, cell, limit)?.get(hash, limit)?;
+        let micros = u64::try_from(begun.elapsed().as_micros()).unwrap_or(u64::MAX);
+        if let Some(used) = self.lock().used.get_mut(&info.archive) {
+            used.benched = None;
+            used.read_micros = (used.read_micros.saturating_mul(7) / 8).saturating_add(micros / 8);
+        }
+        add(&self.blocks_read, 1);
+        add(&self.bytes_read, bytes.len() as u64);
+        Ok(bytes)
+    }
+}
+
+/// What the caller is told.
+fn as_vfs(error: &ArchiveError) -> Error {
+    let io = |errno| Error::Io { errno, message: error.to_string() };
+    match error {
+        ArchiveError::Full { .. } => Error::NoSpace,
+        ArchiveError::Denied { .. } => io(DENIED),
+        ArchiveError::Silent { .. } => io(ETIMEDOUT),
+        _ => io(5),
+    }
+}
+
+impl Live {
+    /// The era, and the archives, as the server has them now.
+    fn ask_archives(&self) -> Result<(u64, Vec<ArchiveInfo>)> {
+        let Reply::Archives { era, archives } = self.ask(RequestBody::Archives {})? else {
+            return Err(unexpected());
+        };
+        let mut known = self.engine.archives.lock();
+        known.asked = Some(Instant::now());
+        known.list.clone_from(&archives);
+        known.used.retain(|id, _| archives.iter().any(|info| info.archive == *id));
+        Ok((era, archives))
+    }
+
+    /// The archives, as they were a short while ago; without the server as they were last.
+    pub(super) fn known_archives(&self) -> Vec<ArchiveInfo> {
+        let (is_fresh, list) = {
+            let known = self.engine.archives.lock();
+            let is_fresh = known.asked.is_some_and(|asked| asked.elapsed() < KNOWN_FOR);
+            (is_fresh, known.list.clone())
+        };
+        if is_fresh {
+            return list;
+        }
+        match self.ask_archives() {
+            Ok((_, list)) => list,
+            Err(e) => {
+                tracing::debug!("the archives: {e}");
+                // Not every read waits for a server that is away.
+                self.engine.archives.lock().asked = Some(Instant::now());
+                list
+            }
+        }
+    }
+
+    /// A block of a file: from other clients, and if none of them has it, from an archive.
+    ///
+    /// # Errors
+    /// Whom it was asked for, and what each said.
+    pub(super) fn fetch_block(
+        &self,
+        id: RnodeId,
+        hash: &BlockHash,
+        holders: &Holders,
+    ) -> Result<Vec<u8>, String> {
+        let mut said =
+            match self.engine.peers.fetch(id, hash, holders, self.engine.options.patience) {
+                Ok(bytes) => return Ok(bytes),
+                Err(e) => e.to_string(),
+            };
+        let archives = &self.engine.archives;
+        let cell = self.engine.cell();
+        let limit = READ_LIMIT.min(self.engine.options.patience);
+        for info in archives.in_order(self.known_archives()) {
+            match archives.read(&info, cell, hash, limit) {
+                Ok(bytes) => return Ok(bytes),
+                Err(e) => {
+                    archives.went_wrong(info.archive, &e);
+                    said.push_str(&format!("; {e}"));
+                }
+            }
+        }
+        Err(said)
+    }
+
+    /// Copies a file, as the server has it, to archives.
+    ///
+    /// # Errors
+    /// At once `ENXIO` if the cell has no archive, and `EACCES` if all refuse it. At `deadline`
+    /// [`Error::NoSpace`] if those that answer have no room, else `ETIMEDOUT` with what each said. All
+    /// are tried at least once.
+    pub(super) fn archive(&self, id: RnodeId, wanted: Wanted, deadline: Instant) -> Result<()> {
+        let archives = &self.engine.archives;
+        loop {
+            // Before the first block is looked for.
+            let (era, list) = self.ask_archives()?;
+            if list.is_empty() {
+                let message = "the policy wants an archive, and the cell has none".into();
+                return Err(Error::Io { errno: NO_ARCHIVE, message });
+            }
+            let Some(peeked) = self.peek(id)? else { return Ok(()) };
+            let Some(content) = Content::of(&peeked) else { return Ok(()) };
+            let has =
+                |info: &ArchiveInfo| peeked.archived.get(&info.archive) == Some(&content.version);
+            let needed = if wanted == Wanted::One { 1 } else { list.len() };
+            let mut have = list.iter().filter(|info| has(info)).count();
+            let (mut said, mut full, mut denied, mut tried) = (String::new(), 0, 0, 0);
+            for info in archives.in_order(list).iter().filter(|info| !has(info)) {
+                if have >= needed {
+                    break;
+                }
+                tried += 1;
+                let body = RequestBody::Archived {
+                    rnode: id,
+                    content: content.version,
+                    archive: info.archive,
+                    era,
+                };
+                match self.put_all(info, id, &content, &peeked, deadline) {
+                    Ok(()) => match self.ask(body)? {
+                        Reply::Held {} => have += 1,
+                        Reply::No { why: Refusal::Busy } => {
+                            said.push_str("; it has changed, or a sweep goes on");
+                        }
+                        Reply::No { why } => return Err(why.into()),
+                        _ => return Err(unexpected()),
+                    },
+                    Err(e) => {
+                        full += u32::from(matches!(e, Error::NoSpace));
+                        denied += u32::from(matches!(e, Error::Io { errno: DENIED, .. }));
+                        said.push_str(&format!("; {}: {e}", String::from_utf8_lossy(&info.url.0)));
+                    }
+                }
+            }
+            if have >= needed {
+                return Ok(());
+            }
+            let is_over = Instant::now() >= deadline || self.engine.is_stopped();
+            if is_over || denied == tried {
+                let message = format!("{have} of {needed} archives have rnode {id}{said}");
+                tracing::info!("{message}");
+                if full == tried {
+                    return Err(Error::NoSpace);
+                }
+                let errno = if denied == tried { DENIED } else { ETIMEDOUT };
+                return Err(Error::Io { errno, message });
+            }
+            std::thread::sleep(TRY_AGAIN);
+        }
+    }
+
+    /// Puts those blocks of a file into an archive that it does not have.
+    fn put_all(
+        &self,
+        info: &ArchiveInfo,
+        id: RnodeId,
+        content: &Content,
+        peeked: &Peeked,
+        deadline: Instant,
+    ) -> Result<()> {
+        let archives = &self.engine.archives;
+        let failed = |e: ArchiveError| {
+            archives.went_wrong(info.archive, &e);
+            as_vfs(&e)
+        };
+        let opened = archives.open(info, self.engine.cell(), self.request_limit(deadline));
+        let archive = opened.map_err(failed)?;
+        let blocks: Vec<&Block> = content.blocks.values().collect();
+        for part in blocks.chunks(PUT_AT_ONCE) {
+            let put = std::thread::scope(|scope| {
+                let put = |block| self.put_block(&archive, id, block, peeked, deadline, &failed);
+                let puts: Vec<_> =
+                    part.iter().map(|block| scope.spawn(move || put(block))).collect();
+                let panicked = |_| Err(Error::Io { errno: 5, message: "a thread panicked".into() });
+                puts.into_iter().try_for_each(|put| put.join().unwrap_or_else(panicked))
+            });
+            put?;
+            if self.engine.is_stopped() {
+                return Err(Error::Io { errno: ETIMEDOUT, message: "it was stopped".into() });
+            }
+        }
+        Ok(())
+    }
+
+    /// How long one request may take.
+    fn request_limit(&self, deadline: Instant) -> Duration {
+        let left = deadline.saturating_duration_since(Instant::now());
+        left.clamp(REQUEST_MIN.min(self.engine.options.patience), REQUEST_MAX)
+    }
+
+    fn put_block(
+        &self,
+        archive: &Archive,
+        id: RnodeId,
+        block: &Block,
+        peeked: &Peeked,
+        deadline: Instant,
+        failed: &(dyn Fn(ArchiveError) -> Error + Sync),
+    ) -> Result<()> {
+        let limit = self.request_limit(deadline);
+        // Of what is stored the file may use the beginning.
+        let there = archive.len_of(&block.hash, limit).map_err(failed)?;
+        let overhead = if is_encrypted(&peeked.rnode) { ENCRYPTED_OVERHEAD_BYTES } else { 0 };
+        if there.is_some_and(|len| len >= u64::from(block.len_bytes + overhead)) {
+            return Ok(());
+        }
+        let here = self.engine.blocks.whole(id, &block.hash);
+        let bytes = match here.map_err(|e| super::content::io_error(&e))? {
+            Some(bytes) => bytes,
+            None => {
+                let fetched = self.fetch_block(id, &block.hash, &peeked.holders);
+                fetched.map_err(|message| Error::Io { errno: 5, message })?
+            }
+        };
+        let len_bytes = bytes.len() as u64;
+        archive.put(&block.hash, bytes, limit).map_err(failed)?;
+        add(&self.engine.archives.blocks_put, 1);
+        add(&self.engine.archives.bytes_put, len_bytes);
+        Ok(())
+    }
+}

@@ -1,0 +1,155 @@
+//! Attributes through which a mount says how things are and is told what to do. None of them is kept
+//! with the file, and none is listed.
+
+use weft_ringer::client::{Call, Outcome};
+use weft_ringer::mds::ORIGIN_XATTR;
+use weft_ringer::op::Op;
+use weft_ringer::{Bytes, ENCRYPTION_XATTR, POLICY_XATTR, Policy, Refusal, RnodeId, SHARES_XATTR};
+use weft_vfs::{Error, FileSystem, Ino, Result, XattrSet};
+
+use super::cells::CELLS_XATTR;
+use super::conflicts::CONFLICTS_XATTR;
+use super::encryption::{KEYS_XATTR, MEMBER_XATTR, SHARED_KEYS_XATTR, TRUSTED_XATTR};
+use super::fs::{Live, RingerFs};
+use super::scrubbing::SCRUB_XATTR;
+
+/// The attribute of a file that tells who has copies of it, and of a directory what is wanted.
+pub const HOLDERS_XATTR: &[u8] = b"user.weft.holders";
+/// The attribute that a file or directory has while it is pinned: kept here whole, with what is below
+/// it. Of this client alone.
+pub const PIN_XATTR: &[u8] = b"user.weft.pin";
+/// The attribute of a mount's root that tells how the local store is.
+pub const STORE_XATTR: &[u8] = b"user.weft.store";
+/// The attribute that tells what a file was, and what was removed below a directory.
+pub const HISTORY_XATTR: &[u8] = b"user.weft.history";
+/// The attribute that makes a file what it was, when it is set.
+pub const RESTORE_XATTR: &[u8] = b"user.weft.restore";
+
+/// What [`ENCRYPTION_XATTR`] of an empty directory is set to, to encrypt it with a new key.
+pub const ENCRYPT: &[u8] = b"new";
+/// The attribute of a directory that tells which snapshots of it there are, and makes and removes them
+/// when it is set.
+pub const SNAPSHOTS_XATTR: &[u8] = b"user.weft.snapshots";
+
+impl Live {
+    /// The names of the attributes of an rnode that are its own.
+    pub(super) fn list_attributes(&self, id: RnodeId) -> Result<Vec<Vec<u8>>> {
+        let names = self.get(id)?.xattrs.into_keys().map(|name| name.0);
+        // They would be copied with a file.
+        let is_ours = |name: &[u8]| [ORIGIN_XATTR, ENCRYPTION_XATTR, SHARES_XATTR].contains(&name);
+        Ok(names.filter(|name| !is_ours(name)).collect())
+    }
+
+    /// Sets an attribute that is kept with the rnode.
+    pub(super) fn set_attribute(
+        &self,
+        id: RnodeId,
+        name: &[u8],
+        value: &[u8],
+        how: XattrSet,
+    ) -> Result<()> {
+        const SPACES: [&[u8]; 4] = [b"user.", b"trusted.", b"security.", b"system."];
+        // Kept, but not obeyed, they would promise what is not so.
+        let is_acl = name.starts_with(b"system.posix_acl");
+        if is_acl || !SPACES.iter().any(|space| name.starts_with(space)) {
+            return Err(Error::Unsupported("attribute name space"));
+        }
+        if name.len() > 255 || SPACES.contains(&name) {
+            return Err(Error::Range);
+        }
+        let (name, value) = (Bytes(name.to_vec()), Bytes(value.to_vec()));
+        loop {
+            let rnode = self.get(id)?;
+            match (how, rnode.xattrs.contains_key(&name)) {
+                (XattrSet::Create, true) => return Err(Error::Exists),
+                (XattrSet::Replace, false) => return Err(Error::NoAttribute),
+                _ => {}
+            }
+            let op = Op::SetXattr { id, name: name.clone(), value: value.clone() };
+            let if_version = (how != XattrSet::Any).then_some((id, rnode.version));
+            match self.engine.call(Call::Apply { op, if_version })?.0 {
+                Outcome::Refused(Refusal::Busy) => {}
+                Outcome::Refused(why) => return Err(self.refused(id, why)),
+                _ => return Ok(()),
+            }
+        }
+    }
+
+    /// Removes an attribute, or the pin.
+    pub(super) fn remove_attribute(&self, id: RnodeId, name: &[u8]) -> Result<()> {
+        if name == PIN_XATTR {
+            return self.pin(id, false);
+        }
+        self.get(id)?;
+        self.apply(Op::RemoveXattr { id, name: Bytes(name.to_vec()) }, id)?;
+        Ok(())
+    }
+}
+
+impl RingerFs {
+    /// Whether an attribute tells what the permissions of `ino` do not decide: of the mount, its keys and its
+    /// conflicts, or of files below a directory, also such as only others may look at.
+    pub(super) fn is_of_owner(&self, ino: Ino, name: &[u8]) -> bool {
+        match name {
+            CONFLICTS_XATTR | STORE_XATTR | SCRUB_XATTR | KEYS_XATTR | SHARED_KEYS_XATTR
+            | MEMBER_XATTR | TRUSTED_XATTR | SHARES_XATTR | PIN_XATTR | CELLS_XATTR => true,
+            // What a file was, whoever may use it may see and bring back.
+            HISTORY_XATTR | RESTORE_XATTR => {
+                self.live.get(RnodeId(ino.0)).is_ok_and(|rnode| rnode.is_dir())
+            }
+            _ => false,
+        }
+    }
+
+    /// The value of an attribute that is not kept with the file; `None` for any other.
+    pub(super) fn told(&self, ino: Ino, name: &[u8]) -> Option<Result<Vec<u8>>> {
+        let (live, id) = (&self.live, RnodeId(ino.0));
+        let is_root = ino == self.root();
+        Some(match name {
+            CONFLICTS_XATTR if is_root => Ok(self.list_conflicts()),
+            STORE_XATTR if is_root => Ok(live.describe_store()),
+            SCRUB_XATTR if is_root => Ok(live.describe_scrub()),
+            HOLDERS_XATTR => live.list_holders(id),
+            HISTORY_XATTR => live.list_history(id),
+            SNAPSHOTS_XATTR => live.list_snapshots(id),
+            KEYS_XATTR => live.get(id).map(|_| live.list_keys()),
+            SHARED_KEYS_XATTR => live.get(id).map(|_| live.list_shared_keys()),
+            MEMBER_XATTR => live.get(id).and_then(|_| live.member_id()),
+            TRUSTED_XATTR if is_root => Ok(live.list_trusted()),
+            SHARES_XATTR => live.list_shares(id),
+            PIN_XATTR if live.is_pinned(id) => Ok(b"1".to_vec()),
+            _ => return None,
+        })
+    }
+
+    /// Does what setting an attribute asks for, if it is one that is not kept with the file. A policy
+    /// is kept with its directory, and is only checked here.
+    pub(super) fn tell(&self, ino: Ino, name: &[u8], value: &[u8]) -> Option<Result<()>> {
+        let id = RnodeId(ino.0);
+        Some(match name {
+            CONFLICTS_XATTR if ino == self.root() => self.settle_conflict(value),
+            SCRUB_XATTR if ino == self.root() => self.start_scrub(value),
+            PIN_XATTR => self.live.get(id).and_then(|_| self.live.pin(id, true)),
+            RESTORE_XATTR => self.restore_from(ino, value),
+            SNAPSHOTS_XATTR => self.live.change_snapshots(id, value),
+            KEYS_XATTR => self.live.import_key(value),
+            TRUSTED_XATTR if ino == self.root() => self.live.change_trusted(value),
+            SHARES_XATTR => self.live.change_shares(id, value),
+            ENCRYPTION_XATTR if value == ENCRYPT => self.live.encrypt(id),
+            ENCRYPTION_XATTR => Err(Error::NotPermitted),
+            STORE_XATTR | HOLDERS_XATTR | HISTORY_XATTR | MEMBER_XATTR | SHARED_KEYS_XATTR
+            | TRUSTED_XATTR => Err(Error::NotPermitted),
+            POLICY_XATTR => match self.check_policy(id, value) {
+                Ok(()) => return None,
+                Err(e) => Err(e),
+            },
+            _ => return None,
+        })
+    }
+
+    fn check_policy(&self, id: RnodeId, value: &[u8]) -> Result<()> {
+        let is_policy = std::str::from_utf8(value).is_ok_and(|t| t.parse::<Policy>().is_ok());
+        let is_one = is_policy && self.live.get(id)?.is_dir();
+        if is_one { Ok(()) } else { Err(Error::Invalid("not a policy of a directory")) }
+    }
+}

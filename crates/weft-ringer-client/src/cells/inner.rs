@@ -1,0 +1,355 @@
+//! The cells that a mount has walked into: one client for each, however many junctions lead there.
+//!
+//! Invariants:
+//! - A cell is opened by who first needs it; others who need it meanwhile wait for the same attempt.
+//! - `cells/NUMBER/junction` is there from when a cell was opened until its server has all that was
+//!   changed in it; whatever cell has it at the next start is opened again by itself.
+
+use std::collections::{BTreeMap, BTreeSet};
+use std::path::PathBuf;
+use std::sync::atomic::{AtomicBool, Ordering};
+use std::sync::{Arc, Mutex, OnceLock, Weak};
+use std::time::Duration;
+
+use weft_net::{Address, ClientTls, Role, ServerTls};
+use weft_ringer::{CellId, JUNCTION_MAX_BYTES, Junction};
+use weft_ringer_net::{self as net, PORT, replace};
+use weft_vfs::{Error, FileSystem, Result};
+
+use super::upward::{OfCell, Upward};
+use crate::LiveOptions;
+use crate::engine::{ETIMEDOUT, locked};
+use crate::fs::RingerFs;
+
+/// The most cells that are open at once: each has some threads, and an index of what is kept.
+const CELLS_MAX: usize = 64;
+/// Where the local stores are, and how an open one says where its cell is.
+const DIRECTORY: &str = "cells";
+const MARK: &str = "junction";
+/// How long it is until a cell that could not be opened at the start is tried again.
+const AGAIN: Duration = Duration::from_secs(5);
+const TICK: Duration = Duration::from_millis(100);
+
+/// `ENFILE`
+const ENFILE: i32 = 23;
+/// `EACCES`
+const EACCES: i32 = 13;
+/// `ESTALE`
+const ESTALE: i32 = 116;
+/// `EIO`
+const EIO: i32 = 5;
+/// `EREMOTEIO`: the other side is there, and says no.
+const EREMOTEIO: i32 = 121;
+
+/// Why a cell could not be opened; several may be told.
+#[derive(Debug, Clone)]
+struct Failure {
+    errno: i32,
+    message: String,
+}
+
+impl Failure {
+    fn new(junction: &Junction, errno: i32, why: impl std::fmt::Display) -> Self {
+        let servers = junction.servers.join(" or ");
+        Self { errno, message: format!("cell {} at {servers}: {why}", junction.cell) }
+    }
+
+    fn of(junction: &Junction, error: &net::Error) -> Self {
+        let errno = match error {
+            net::Error::Denied(_) => EACCES,
+            net::Error::Refused(_) => EREMOTEIO,
+            net::Error::OlderCell(_) => ESTALE,
+            e if e.is_timeout() => ETIMEDOUT,
+            _ => EIO,
+        };
+        Self::new(junction, errno, error)
+    }
+}
+
+impl From<Failure> for Error {
+    fn from(failure: Failure) -> Self {
+        Self::Io { errno: failure.errno, message: failure.message }
+    }
+}
+
+/// One cell, as far as it could be opened.
+#[derive(Debug)]
+struct InnerCell {
+    /// How it was reached last.
+    junction: Mutex<Junction>,
+    fs: OnceLock<Arc<RingerFs>>,
+    /// Held by who opens or closes it.
+    turn: Mutex<()>,
+    /// How many attempts have ended, and why the last one failed.
+    attempts: Mutex<(u64, Option<Failure>)>,
+}
+
+/// All of them.
+#[derive(Debug)]
+pub(super) struct InnerCells {
+    /// Of the outermost cell.
+    options: LiveOptions,
+    cells: Mutex<BTreeMap<CellId, Arc<InnerCell>>>,
+    stop: AtomicBool,
+    upward: Weak<Upward>,
+}
+
+impl InnerCells {
+    pub(super) fn new(options: LiveOptions, upward: &Arc<Upward>) -> Self {
+        let (cells, stop) = (Mutex::default(), AtomicBool::new(false));
+        Self { options, cells, stop, upward: Arc::downgrade(upward) }
+    }
+
+    fn directory(&self, cell: CellId) -> PathBuf {
+        self.options.directory.join(DIRECTORY).join(cell.to_string())
+    }
+
+    /// The client of a cell, opened if it is not yet: waits for its server.
+    pub(super) fn open(&self, junction: &Junction) -> Result<Arc<RingerFs>> {
+        let cell = self.cell(junction)?;
+        if let Some(fs) = cell.fs.get() {
+            return Ok(Arc::clone(fs));
+        }
+        let seen = locked(&cell.attempts).0;
+        let _turn = locked(&cell.turn);
+        if let Some(fs) = cell.fs.get() {
+            return Ok(Arc::clone(fs));
+        }
+        {
+            let attempts = locked(&cell.attempts);
+            // What ended while this one waited is its answer too.
+            if let (true, Some(failure)) = (attempts.0 != seen, &attempts.1) {
+                return Err(failure.clone().into());
+            }
+        }
+        let joined = self.join(junction);
+        let mut attempts = locked(&cell.attempts);
+        attempts.0 += 1;
+        match joined {
+            Ok(fs) => {
+                attempts.1 = None;
+                Ok(Arc::clone(cell.fs.get_or_init(|| Arc::new(fs))))
+            }
+            Err(failure) => {
+                tracing::warn!("{}", failure.message);
+                attempts.1 = Some(failure.clone());
+                Err(failure.into())
+            }
+        }
+    }
+
+    /// A place in the table for a cell.
+    fn cell(&self, junction: &Junction) -> Result<Arc<InnerCell>> {
+        let mut cells = locked(&self.cells);
+        if self.stop.load(Ordering::Acquire) {
+            return Err(Failure::new(junction, EIO, "the mount has ended").into());
+        }
+        if let Some(cell) = cells.get(&junction.cell) {
+            if cell.fs.get().is_none() {
+                locked(&cell.junction).clone_from(junction);
+            }
+            return Ok(Arc::clone(cell));
+        }
+        if cells.len() >= CELLS_MAX {
+            // Of those that could not be opened only the failure is known.
+            cells.retain(|_, cell| cell.fs.get().is_some() || Arc::strong_count(cell) > 1);
+        }
+        if cells.len() >= CELLS_MAX {
+            let why = format!("a mount walks into at most {CELLS_MAX} cells");
+            return Err(Failure::new(junction, ENFILE, why).into());
+        }
+        let cell = Arc::new(InnerCell {
+            junction: Mutex::new(junction.clone()),
+            fs: OnceLock::new(),
+            turn: Mutex::default(),
+            attempts: Mutex::default(),
+        });
+        cells.insert(junction.cell, Arc::clone(&cell));
+        Ok(cell)
+    }
+
+    fn join(&self, junction: &Junction) -> std::result::Result<RingerFs, Failure> {
+        let address = |text: &String| Address::parse(text, PORT);
+        let servers: std::result::Result<Vec<_>, _> =
+            junction.servers.iter().map(address).collect();
+        let servers = servers.map_err(|e| Failure::new(junction, EIO, e))?;
+        let directory = self.directory(junction.cell);
+        let mut options = self.options.clone();
+        options.cell = Some(junction.cell);
+        options.servers = servers;
+        options.tls = self.certificates(junction)?;
+        options.listen = match &self.options.listen {
+            // The port is the outermost cell's.
+            Some(Address::Tcp(host, _)) => Some(Address::Tcp(host.clone(), 0)),
+            Some(Address::Quic(host, _)) => Some(Address::Quic(host.clone(), 0)),
+            Some(Address::Unix(_)) | None => None,
+        };
+        options.directory.clone_from(&directory);
+        let io =
+            |e| Failure::new(junction, EIO, net::Error::io(directory.display().to_string(), e));
+        let is_new = !directory.exists();
+        let joined = RingerFs::join(options).map_err(|e| Failure::of(junction, &e));
+        if joined.is_err() && is_new {
+            // Nobody was ever let in there.
+            let _ = std::fs::remove_dir_all(&directory);
+        }
+        let fs = joined?;
+        let upward = Weak::clone(&self.upward);
+        fs.set_invalidate(Arc::new(OfCell { cell: junction.cell, upward }));
+        replace(&directory.join(MARK), junction.to_string().as_bytes()).map_err(io)?;
+        Ok(fs)
+    }
+
+    /// Certificates for a cell. One that is called without them is so from a cell that is, too.
+    fn certificates(
+        &self,
+        junction: &Junction,
+    ) -> std::result::Result<Option<(ClientTls, ServerTls)>, Failure> {
+        let own = self.options.cells_certificates.as_ref();
+        let own = own.map(|dir| dir.join(junction.cell.to_string())).filter(|dir| dir.exists());
+        match own {
+            Some(dir) => {
+                let pair = ClientTls::mutual(&dir)
+                    .and_then(|client| Ok((client, ServerTls::mutual(&dir, Role::Client)?)));
+                pair.map(Some).map_err(|e| Failure::new(junction, EACCES, e))
+            }
+            None if self.options.tls.is_none() => Ok(None),
+            None => {
+                let why = "there are no certificates for it: see --cells-certificates";
+                Err(Failure::new(junction, EACCES, why))
+            }
+        }
+    }
+
+    /// The outermost cell's servers, and what they are called with.
+    pub(super) fn outermost(&self) -> (&[Address], Option<&ClientTls>) {
+        (&self.options.servers, self.options.tls.as_ref().map(|(client, _)| client))
+    }
+
+    /// What the servers of a cell are called with.
+    pub(super) fn certificates_of(
+        &self,
+        junction: &Junction,
+    ) -> std::result::Result<Option<ClientTls>, String> {
+        let pair = self.certificates(junction).map_err(|failure| failure.message)?;
+        Ok(pair.map(|(client, _)| client))
+    }
+
+    /// Tells the server of a cell what was changed here.
+    pub(super) fn tell(&self, cell: CellId) -> Result<()> {
+        let fs = locked(&self.cells).get(&cell).and_then(|cell| cell.fs.get().cloned());
+        fs.filter(|fs| fs.standing().1 > 0).map_or(Ok(()), |fs| fs.sync())
+    }
+
+    /// Opens, in a thread of its own, the cells of which an earlier life may have changes.
+    pub(super) fn reopen(self: &Arc<Self>) -> std::io::Result<()> {
+        let mut left = BTreeSet::new();
+        let entries = match std::fs::read_dir(self.options.directory.join(DIRECTORY)) {
+            Ok(entries) => entries,
+            Err(e) if e.kind() == std::io::ErrorKind::NotFound => return Ok(()),
+            Err(e) => return Err(e),
+        };
+        for entry in entries {
+            left.insert(entry?.path());
+        }
+        let junction = |dir: &PathBuf| {
+            let text = std::fs::read(dir.join(MARK)).ok().filter(|t| t.len() <= JUNCTION_MAX_BYTES);
+            text.and_then(|text| Junction::parse(&text).ok())
+        };
+        let mut left: Vec<Junction> = left.iter().filter_map(junction).collect();
+        if left.is_empty() {
+            return Ok(());
+        }
+        let cells = Arc::downgrade(self);
+        let thread = std::thread::Builder::new().name("ringer-cells".into());
+        thread.spawn(move || {
+            while !left.is_empty() {
+                left.retain(|junction| {
+                    cells.upgrade().is_some_and(|cells| cells.open(junction).is_err())
+                });
+                let mut wait = if left.is_empty() { Duration::ZERO } else { AGAIN };
+                while !wait.is_zero() && Weak::strong_count(&cells) > 0 {
+                    std::thread::sleep(TICK);
+                    wait = wait.saturating_sub(TICK);
+                }
+            }
+        })?;
+        Ok(())
+    }
+
+    /// Those that are open.
+    fn open_ones(&self) -> Vec<Arc<RingerFs>> {
+        locked(&self.cells).values().filter_map(|cell| cell.fs.get().cloned()).collect()
+    }
+
+    /// Makes everything durable, in all at once.
+    pub(super) fn sync(&self) -> Result<()> {
+        at_once(&self.open_ones(), |fs| fs.sync())
+    }
+
+    /// Gives back the leases of all, with what was changed under them, and ends.
+    pub(super) fn leave(&self) -> Result<()> {
+        let cells = {
+            let mut cells = locked(&self.cells);
+            self.stop.store(true, Ordering::Release);
+            std::mem::take(&mut *cells)
+        };
+        let cells: Vec<_> = cells.into_iter().collect();
+        at_once(&cells, |(number, cell)| {
+            let _turn = locked(&cell.turn);
+            let Some(fs) = cell.fs.get() else { return Ok(()) };
+            fs.unmount()?;
+            match std::fs::remove_file(self.directory(*number).join(MARK)) {
+                Err(e) if e.kind() != std::io::ErrorKind::NotFound => Err(Error::Io {
+                    errno: e.raw_os_error().unwrap_or(EIO),
+                    message: format!("the local store of cell {number}: {e}"),
+                }),
+                _ => Ok(()),
+            }
+        })
+    }
+
+    /// Ends all, with everything left as it is.
+    pub(super) fn vanish(&self) {
+        self.stop.store(true, Ordering::Release);
+        self.open_ones().iter().for_each(|fs| fs.vanish());
+    }
+
+    /// How each is, a line each: its number, `connected`, `away` or `closed`, how many changes its
+    /// server may not have, how many conflicts there are, where its servers are, and why it is not
+    /// connected; with tabs between them.
+    pub(super) fn describe(&self) -> Vec<u8> {
+        let mut text = String::new();
+        for (number, cell) in locked(&self.cells).iter() {
+            let servers = locked(&cell.junction).servers.join(",");
+            let (state, unsent, conflicts, why) = match cell.fs.get() {
+                Some(fs) => {
+                    let (is_linked, unsent, conflicts, why) = fs.standing();
+                    (if is_linked { "connected" } else { "away" }, unsent, conflicts, why)
+                }
+                None => {
+                    let why = locked(&cell.attempts).1.as_ref().map(|f| f.message.clone());
+                    ("closed", 0, 0, why)
+                }
+            };
+            let why = why.unwrap_or_default().replace(['\t', '\n'], " ");
+            text.push_str(&format!("{number}\t{state}\t{unsent}\t{conflicts}\t{servers}\t{why}\n"));
+        }
+        text.into_bytes()
+    }
+}
+
+/// Does something with each, in threads, and returns the first error.
+fn at_once<T: Sync>(all: &[T], work: impl Fn(&T) -> Result<()> + Sync) -> Result<()> {
+    std::thread::scope(|scope| {
+        let work = &work;
+        let threads: Vec<_> = all.iter().map(|one| scope.spawn(move || work(one))).collect();
+        let panicked = || Error::Io { errno: EIO, message: "a thread panicked".into() };
+        let mut first = Ok(());
+        for thread in threads {
+            // All of them, whatever one says.
+            first = first.and(thread.join().unwrap_or_else(|_| Err(panicked())));
+        }
+        first
+    })
+}

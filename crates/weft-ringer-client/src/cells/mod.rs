@@ -1,0 +1,229 @@
+//! Cells in cells: a file system of several clients, each of one cell, in which a
+//! [junction](weft_ringer::Junction) shows the root of another cell.
+//!
+//! - **A client of each cell**, whatever leads there: with its own session and epoch, journal and blocks
+//!   (below `cells/NUMBER` of the outermost local store). It is opened by who first walks in, and ends
+//!   with the mount.
+//! - **Looking is not walking in.** To look a junction up, to `stat` or list the directory that it is in
+//!   asks nothing of the cell inside, or little while it is connected ([`Place::root_attr`]). So a cell
+//!   that cannot be reached stops nobody but who walks into it; and no lock is held while one does.
+//! - **Numbers** of inodes are the outermost cell's for its own, and others for those of the rest
+//!   ([`nodes`]). `rename` and `link` between two places fail with `EXDEV`, as between file systems.
+//! - **No end in itself**: a cell that is seen above itself is refused with `ELOOP`, so that every path
+//!   has an end.
+
+mod calls;
+mod inner;
+mod nodes;
+mod place;
+mod search;
+mod upward;
+
+use std::sync::Arc;
+
+use weft_ringer::{Junction, RnodeId};
+use weft_vfs::{DirEntry, Entry, Error, FileKind, FileSystem, Ino, Result};
+
+use self::inner::InnerCells;
+use self::nodes::is_mapped;
+use self::place::Place;
+use self::search::{Searcher, Shared};
+use self::upward::Upward;
+use super::LiveOptions;
+use super::engine::locked;
+use super::fs::RingerFs;
+
+/// The attribute of a mount's root that tells how the cells are that it has walked into; and of a query
+/// folder how each cell was asked.
+pub const CELLS_XATTR: &[u8] = b"user.weft.cells";
+
+/// A cell, with those that are attached in it, as this client has them: a file system that other
+/// clients use at the same time. See [`RingerFs`] for what each cell promises.
+#[derive(Debug)]
+pub struct CellTree {
+    root: Arc<Place>,
+    outer: Arc<RingerFs>,
+    cells: Arc<InnerCells>,
+    upward: Arc<Upward>,
+}
+
+/// An inode, and whose it is.
+struct At {
+    place: Arc<Place>,
+    ino: Ino,
+}
+
+impl At {
+    fn is_inner_root(&self) -> bool {
+        self.place.is_inner_root(self.ino)
+    }
+}
+
+impl CellTree {
+    /// Joins the outermost cell, and waits until its server answers. Cells inside of which an earlier
+    /// life may have changes are opened behind that.
+    ///
+    /// # Errors
+    /// [`Error`](weft_ringer_net::Error) says what is missing.
+    pub fn join(options: LiveOptions) -> weft_ringer_net::Result<Self> {
+        let upward = Arc::new(Upward::new());
+        let cells = Arc::new(InnerCells::new(options.clone(), &upward));
+        let directory = options.directory.clone();
+        let outer = Arc::new(RingerFs::join(options)?);
+        let failed = |e| weft_ringer_net::Error::io(format!("{}: cells", directory.display()), e);
+        cells.reopen().map_err(failed)?;
+        let searcher = Arc::new(Searcher::new(&cells, outer.cell()));
+        outer.search_with(Box::new(Shared(searcher)));
+        let root = Arc::new(Place::outermost(Arc::clone(&outer)));
+        Ok(Self { root, outer, cells, upward })
+    }
+
+    /// Ends without a word, as if the machine had lost its power: for tests.
+    pub fn vanish(&self) {
+        self.cells.vanish();
+        self.outer.vanish();
+    }
+
+    /// Whose an inode is.
+    fn at(&self, ino: Ino) -> Result<At> {
+        if !is_mapped(ino.0) {
+            return Ok(At { place: Arc::clone(&self.root), ino });
+        }
+        let nodes = locked(&self.upward.nodes);
+        let (place, own) = nodes.find(ino.0).ok_or(Error::Stale(ino.0))?;
+        Ok(At { place: Arc::clone(place), ino: Ino(own) })
+    }
+
+    /// Whose an inode is, to do something with it there.
+    fn walk(&self, ino: Ino) -> Result<(At, Arc<RingerFs>)> {
+        let at = self.at(ino)?;
+        let fs = at.place.enter(&self.cells)?;
+        Ok((at, fs))
+    }
+
+    /// The same, to look names up in it or list them: what `needs` one of the three permissions.
+    fn walk_in(&self, ino: Ino, needs: u16) -> Result<(At, Arc<RingerFs>)> {
+        let (at, fs) = self.walk(ino)?;
+        if at.is_inner_root() {
+            at.place.check_entry(&fs, needs)?;
+        }
+        Ok((at, fs))
+    }
+
+    /// Two inodes of one place.
+    fn both(&self, one: Ino, other: Ino) -> Result<(At, Ino, Arc<RingerFs>)> {
+        let (one, other) = (self.at(one)?, self.at(other)?);
+        if one.place.key != other.place.key {
+            return Err(Error::CrossDevice);
+        }
+        let fs = one.place.enter(&self.cells)?;
+        Ok((one, other.ino, fs))
+    }
+
+    /// The number, for the front, of an inode of a place.
+    fn number(&self, place: &Place, ino: Ino) -> Ino {
+        if place.key == 0 { ino } else { Ino(locked(&self.upward.nodes).number(place.key, ino.0)) }
+    }
+
+    /// What the client of a place found in the directory with the number `holder`, as the front is to
+    /// see it, with a reference of the front's. The reference of the client's that came with it is
+    /// left as it is where `keeps`; else it is the front's now, or given back.
+    fn show(
+        &self,
+        place: &Arc<Place>,
+        fs: &Arc<RingerFs>,
+        holder: Ino,
+        found: Entry,
+        keeps: bool,
+    ) -> Result<Entry> {
+        let ino = found.attr.ino;
+        let junction = match found.attr.kind {
+            FileKind::Directory => fs.junction_at(ino),
+            _ => Ok(None),
+        };
+        let shown = match junction {
+            Ok(Some(text)) => self.show_junction(place, fs, holder, ino, &text),
+            Ok(None) if place.key == 0 => return Ok(found),
+            Ok(None) => {
+                let enter = || Arc::clone(place);
+                let number = locked(&self.upward.nodes).enter(place.key, ino.0, enter);
+                let mut shown = found;
+                shown.attr.ino = Ino(number);
+                if !fs.is_root(ino) {
+                    return Ok(shown);
+                }
+                // What the front gives back of a root its client does not hear of.
+                Ok(shown)
+            }
+            Err(e) => Err(e),
+        };
+        if !keeps {
+            fs.forget(ino, 1);
+        }
+        shown
+    }
+
+    /// The root of the cell that the directory `dir` of a place leads to, with a reference.
+    fn show_junction(
+        &self,
+        above: &Arc<Place>,
+        fs: &Arc<RingerFs>,
+        holder: Ino,
+        dir: Ino,
+        text: &[u8],
+    ) -> Result<Entry> {
+        let junction = Junction::parse(text);
+        let key = above.key_within(dir, &junction);
+        let root = RnodeId::ROOT.0;
+        let (number, place) = {
+            let mut nodes = locked(&self.upward.nodes);
+            let new = || {
+                let place = Place::within(above, fs, dir, junction.clone(), holder.0);
+                let place = Arc::new(place);
+                self.upward.add(&place);
+                place
+            };
+            let number = nodes.enter(key, root, new);
+            let found = nodes.find(number).map(|(place, _)| Arc::clone(place));
+            (Ino(number), found.ok_or(Error::Stale(number))?)
+        };
+        place.found_again(junction, holder.0);
+        match place.root_attr() {
+            Ok(mut attr) => {
+                attr.ino = number;
+                Ok(Entry { attr, generation: 0 })
+            }
+            Err(e) => {
+                drop(place);
+                self.forget(number, 1);
+                Err(e)
+            }
+        }
+    }
+
+    /// An inode was opened: its number stands for it until it is closed.
+    fn hold(&self, at: &At) {
+        if at.place.key != 0 {
+            let place = || Arc::clone(&at.place);
+            locked(&self.upward.nodes).enter(at.place.key, at.ino.0, place);
+        }
+    }
+
+    /// Gives back a reference of the front alone, and not that of the cell's client.
+    fn unshow(&self, number: Ino) {
+        let gone = locked(&self.upward.nodes).forget(number.0, 1);
+        // What it may have been the last of is let go without the lock.
+        drop(gone);
+    }
+
+    /// A name of a directory of a place, as the front is to see it.
+    fn show_name<'a>(&self, at: &At, dirent: DirEntry<'a>) -> DirEntry<'a> {
+        let ino = match (&at.place.above, dirent.name) {
+            (Some(above), b"..") if at.is_inner_root() => {
+                Ino(above.holder.load(std::sync::atomic::Ordering::Relaxed))
+            }
+            _ => self.number(&at.place, dirent.ino),
+        };
+        DirEntry { ino, ..dirent }
+    }
+}

@@ -1,0 +1,195 @@
+//! Where a cell is seen: at the top of a mount, or in the place of a junction.
+//!
+//! A cell that two junctions lead to is seen in two places, by one client. Its inodes have other
+//! numbers in each: a directory that the kernel knows has one place.
+
+use std::sync::atomic::{AtomicBool, AtomicU64, Ordering};
+use std::sync::{Arc, Mutex, OnceLock};
+
+use weft_ringer::{CellId, Junction, JunctionError};
+use weft_vfs::{Attr, Error, FileSystem, Ino, Result};
+
+use super::inner::InnerCells;
+use super::nodes::hash;
+use crate::engine::locked;
+use crate::fs::RingerFs;
+
+/// One place.
+#[derive(Debug)]
+pub(super) struct Place {
+    /// Tells its inodes from those of others: 0 is the outermost.
+    pub(super) key: u64,
+    /// `None` for the outermost.
+    pub(super) above: Option<Above>,
+    /// The client of the cell, once somebody has walked in.
+    fs: OnceLock<Arc<RingerFs>>,
+    /// The attributes of its root that were shown last.
+    shown: Mutex<Option<Attr>>,
+    /// Whether who walked in was looked at with the attributes of the cell itself.
+    is_entered: AtomicBool,
+}
+
+/// The junction that a place is in.
+#[derive(Debug)]
+pub(super) struct Above {
+    /// Where the directory is; referred to for as long as this is there.
+    pub(super) place: Arc<Place>,
+    fs: Arc<RingerFs>,
+    pub(super) dir: Ino,
+    /// What it said when it was looked up last.
+    junction: Mutex<Result<Junction, JunctionError>>,
+    /// The number, for the front, of the directory that it was found in.
+    pub(super) holder: AtomicU64,
+}
+
+impl Drop for Above {
+    fn drop(&mut self) {
+        self.fs.forget(self.dir, 1);
+    }
+}
+
+/// What tells the places of two cells apart that a junction leads to, one after the other.
+fn cell_of(junction: &Result<Junction, JunctionError>) -> CellId {
+    junction.as_ref().map_or(CellId(0), |junction| junction.cell)
+}
+
+impl Place {
+    pub(super) fn outermost(fs: Arc<RingerFs>) -> Self {
+        let place = Self {
+            key: 0,
+            above: None,
+            fs: OnceLock::new(),
+            shown: Mutex::default(),
+            is_entered: AtomicBool::new(true),
+        };
+        let _ = place.fs.set(fs);
+        place
+    }
+
+    /// The key of the place in a junction of this one.
+    pub(super) fn key_within(&self, dir: Ino, junction: &Result<Junction, JunctionError>) -> u64 {
+        hash(&[self.key, dir.0, cell_of(junction).0])
+    }
+
+    /// The place in the junction `dir` of `above`, found in the directory that has the number
+    /// `holder`. Takes a reference of its own on `dir`.
+    pub(super) fn within(
+        above: &Arc<Self>,
+        fs: &Arc<RingerFs>,
+        dir: Ino,
+        junction: Result<Junction, JunctionError>,
+        holder: u64,
+    ) -> Self {
+        fs.refer(dir);
+        let key = above.key_within(dir, &junction);
+        let above = Above {
+            place: Arc::clone(above),
+            fs: Arc::clone(fs),
+            dir,
+            junction: Mutex::new(junction),
+            holder: AtomicU64::new(holder),
+        };
+        Self {
+            key,
+            above: Some(above),
+            fs: OnceLock::new(),
+            shown: Mutex::default(),
+            is_entered: AtomicBool::new(false),
+        }
+    }
+
+    /// The junction was looked up again.
+    pub(super) fn found_again(&self, junction: Result<Junction, JunctionError>, holder: u64) {
+        let Some(above) = &self.above else { return };
+        *locked(&above.junction) = junction;
+        above.holder.store(holder, Ordering::Relaxed);
+    }
+
+    /// Whether this is the root of a cell inside.
+    pub(super) fn is_inner_root(&self, ino: Ino) -> bool {
+        // All clients call their roots the same.
+        self.above.as_ref().is_some_and(|above| above.fs.is_root(ino))
+    }
+
+    /// The client of the cell, if somebody has walked in.
+    pub(super) fn fs(&self) -> Option<&Arc<RingerFs>> {
+        self.fs.get()
+    }
+
+    /// The client of the cell: walks in, and waits for its server.
+    ///
+    /// # Errors
+    /// [`Error::SymlinkLoop`] if the cell is seen above itself; those of opening it.
+    pub(super) fn enter(&self, cells: &InnerCells) -> Result<Arc<RingerFs>> {
+        if let Some(fs) = self.fs.get() {
+            return Ok(Arc::clone(fs));
+        }
+        let Some(above) = &self.above else { return Err(Error::Stale(0)) };
+        let junction = locked(&above.junction).clone();
+        let junction = junction.map_err(|e| {
+            let message = format!("the junction at inode {}: {e}", above.dir.0);
+            Error::Io { errno: 5, message }
+        })?;
+        if above.place.is_within(junction.cell) {
+            tracing::warn!("cell {} is attached below itself", junction.cell);
+            return Err(Error::SymlinkLoop);
+        }
+        let fs = cells.open(&junction)?;
+        Ok(Arc::clone(self.fs.get_or_init(|| fs)))
+    }
+
+    /// Whether a cell is this one, or one that this is seen in.
+    pub(super) fn is_within(&self, cell: CellId) -> bool {
+        let mut at = Some(self);
+        while let Some(place) = at {
+            if place.fs.get().is_some_and(|fs| fs.cell() == cell) {
+                return true;
+            }
+            at = place.above.as_ref().map(|above| &*above.place);
+        }
+        false
+    }
+
+    /// The attributes of the root of a cell inside, but its inode number: those that it has, if they
+    /// can be had soon, or had when they were last shown; else those of the directory in whose
+    /// place it is. So whoever looks at a directory with junctions in it waits for no cell.
+    ///
+    /// # Errors
+    /// Those of the cell above.
+    pub(super) fn root_attr(&self) -> Result<Attr> {
+        let own = self.fs.get().and_then(|fs| fs.glance());
+        let mut shown = locked(&self.shown);
+        let attr = match (own.or(*shown), &self.above) {
+            (Some(attr), _) => attr,
+            (None, Some(above)) => {
+                drop(shown);
+                let attr = above.fs.getattr(above.dir)?;
+                shown = locked(&self.shown);
+                attr
+            }
+            (None, None) => return Err(Error::Stale(0)),
+        };
+        *shown = Some(attr);
+        Ok(attr)
+    }
+
+    /// Looks, once, whether who walked in may have done so by the attributes of the directory in whose
+    /// place the cell is, and not by its own: `needs` are bits of a class of permissions.
+    ///
+    /// # Errors
+    /// [`Error::Stale`] if so: the kernel walks again, and looks at what is shown from now on.
+    pub(super) fn check_entry(&self, fs: &RingerFs, needs: u16) -> Result<()> {
+        if self.is_entered.swap(true, Ordering::AcqRel) {
+            return Ok(());
+        }
+        let attr = fs.getattr(fs.root())?;
+        let shown = locked(&self.shown).replace(attr);
+        let of = |attr: &Attr| (attr.perm, attr.uid, attr.gid);
+        let is_for_all = [6, 3, 0].iter().all(|class| (attr.perm >> class) & needs == needs);
+        if is_for_all || shown.is_none_or(|shown| of(&shown) == of(&attr)) {
+            Ok(())
+        } else {
+            Err(Error::Stale(attr.ino.0))
+        }
+    }
+}

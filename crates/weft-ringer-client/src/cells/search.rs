@@ -1,0 +1,293 @@
+//! Search across cells: the cells that are attached to the outermost, and to those in turn, are asked
+//! directly, some at once, within a time.
+//!
+//! What a cell has is not asked for where its summary says that nothing there fits. Its server is
+//! asked in any case what is attached to it, and says with that whether anything was added since the
+//! summary (see [`Summary`]). So nothing is missed; and of each cell it is said how it was asked.
+
+use std::collections::{BTreeMap, VecDeque};
+use std::sync::atomic::{AtomicUsize, Ordering};
+use std::sync::mpsc::{RecvTimeoutError, Sender, channel};
+use std::sync::{Arc, Mutex};
+use std::time::{Duration, Instant};
+
+use weft_net::{Address, ClientTls};
+use weft_ringer::query::Query;
+use weft_ringer::{Bytes, CellId, Junction, Summary};
+use weft_ringer_net::{self as net, Answer, Ask, Hit, Observer, PORT};
+
+use super::inner::InnerCells;
+use crate::engine::locked;
+use crate::folders::{Asked, CellAnswer, SearchesBeyond};
+
+/// Cells that are asked at once, and in one search at most.
+const AT_ONCE: usize = 8;
+const CELLS_MAX: usize = 256;
+/// How long a search waits for them all.
+const LIMIT: Duration = Duration::from_secs(5);
+/// Threads that wait for cells, those of searches that are over among them.
+const THREADS_MAX: usize = 64;
+/// The most hits of one search.
+const HITS_MAX: u32 = 10_000;
+
+/// A summary, and what it is of.
+#[derive(Debug, Clone)]
+struct Known {
+    life: u64,
+    revision: u64,
+    summary: Summary,
+}
+
+/// What is asked, and of whom.
+#[derive(Debug, Clone)]
+struct Task {
+    /// Of the junction, from the root of the outermost cell.
+    path: Vec<u8>,
+    junction: Junction,
+    /// The cells that it is seen in, the outermost first.
+    above: Vec<CellId>,
+}
+
+/// What came of it.
+struct Found {
+    asked: Asked,
+    hits: Vec<Hit>,
+    /// Paths from the cell's root, and what the junctions there say.
+    junctions: Vec<(Bytes, Bytes)>,
+}
+
+/// Why nothing did.
+struct Failed(Asked, String);
+
+impl Failed {
+    fn of(error: &net::Error) -> Self {
+        let asked = match error {
+            net::Error::Refused(_) | net::Error::Denied(_) => Asked::Refused,
+            _ => Asked::Unreachable,
+        };
+        Self(asked, error.to_string())
+    }
+}
+
+/// Searches the cells that are attached.
+#[derive(Debug)]
+pub(super) struct Searcher {
+    cells: Arc<InnerCells>,
+    own: CellId,
+    summaries: Mutex<BTreeMap<CellId, Known>>,
+    threads: AtomicUsize,
+}
+
+impl Searcher {
+    pub(super) fn new(cells: &Arc<InnerCells>, own: CellId) -> Self {
+        let (summaries, threads) = (Mutex::default(), AtomicUsize::new(0));
+        Self { cells: Arc::clone(cells), own, summaries, threads }
+    }
+
+    /// What is attached to the outermost cell, as its server says.
+    fn begin(&self) -> Result<Found, Failed> {
+        let (servers, tls) = self.cells.outermost();
+        let mut failed = Failed(Asked::Unreachable, "it has no server".into());
+        for server in servers {
+            match net::ask(server, tls, &Ask::Junctions {}) {
+                Ok(Answer::Junctions { junctions, complete, .. }) => {
+                    let asked = if complete { Asked::Complete } else { Asked::Cut };
+                    return Ok(Found { asked, hits: Vec::new(), junctions });
+                }
+                Ok(_) => failed = Failed(Asked::Refused, "it says something else".into()),
+                Err(e) => failed = Failed::of(&e),
+            }
+        }
+        Err(failed)
+    }
+
+    /// Asks a cell.
+    fn ask(&self, task: &Task, text: &str, query: &Query) -> Result<Found, Failed> {
+        let refused = |e: &dyn std::fmt::Display| Failed(Asked::Refused, e.to_string());
+        if task.above.contains(&task.junction.cell) {
+            return Err(Failed(Asked::Refused, "it is attached below itself".into()));
+        }
+        let tls = self.cells.certificates_of(&task.junction).map_err(|why| refused(&why))?;
+        // What was tagged and written here is to be found.
+        self.cells
+            .tell(task.junction.cell)
+            .map_err(|e| Failed(Asked::Unreachable, e.to_string()))?;
+        let mut failed = Failed(Asked::Unreachable, "it has no server".into());
+        for server in &task.junction.servers {
+            let server = Address::parse(server, PORT).map_err(|e| refused(&e))?;
+            match self.ask_server(&server, tls.as_ref(), task, (text, query)) {
+                Ok(found) => return Ok(found),
+                Err(e) => failed = Failed::of(&e),
+            }
+        }
+        Err(failed)
+    }
+
+    fn ask_server(
+        &self,
+        server: &Address,
+        tls: Option<&ClientTls>,
+        task: &Task,
+        (text, query): (&str, &Query),
+    ) -> net::Result<Found> {
+        let wanted = task.junction.cell;
+        let unexpected = || net::Error::Refused("it says something else".into());
+        let mut link = Observer::connect(server, tls)?;
+        let Answer::Junctions { cell, life, added, junctions, complete } =
+            link.ask(&Ask::Junctions {})?
+        else {
+            return Err(unexpected());
+        };
+        if CellId(cell) != wanted {
+            let why = format!("it serves cell {}, and not {wanted}", CellId(cell));
+            return Err(net::Error::Refused(why));
+        }
+        let asked = |is_all| if is_all && complete { Asked::Complete } else { Asked::Cut };
+        let known = locked(&self.summaries).get(&wanted).cloned();
+        // Nothing was added since.
+        let known = known.filter(|known| known.life == life && known.revision >= added);
+        let is_known = known.is_some();
+        if known.is_some_and(|known| !known.summary.may_have(query)) {
+            let asked = if complete { Asked::Pruned } else { Asked::Cut };
+            return Ok(Found { asked, hits: Vec::new(), junctions });
+        }
+        let query = Bytes(text.as_bytes().to_vec());
+        let Answer::Found { hits, complete: is_all } =
+            link.ask(&Ask::Search { query, limit: HITS_MAX })?
+        else {
+            return Err(unexpected());
+        };
+        if !is_known
+            && let Ok(Answer::Summary { life, revision, summary: Some(summary) }) =
+                link.ask(&Ask::Summary {})
+        {
+            let mut summaries = locked(&self.summaries);
+            if summaries.len() >= CELLS_MAX {
+                summaries.clear();
+            }
+            summaries.insert(wanted, Known { life, revision, summary });
+        }
+        Ok(Found { asked: asked(is_all), hits, junctions })
+    }
+
+    /// What a cell has answered, with paths from the outermost root; and those below it, to be asked.
+    fn take(task: &Task, outcome: Result<Found, Failed>, queue: &mut VecDeque<Task>) -> CellAnswer {
+        let mut answer = CellAnswer {
+            cell: task.junction.cell,
+            path: task.path.clone(),
+            asked: Asked::Complete,
+            hits: Vec::new(),
+            why: String::new(),
+        };
+        match outcome {
+            Ok(found) => {
+                answer.asked = found.asked;
+                let below = |path: Bytes| Bytes([&task.path[..], &path.0].concat());
+                let hits = found.hits.into_iter();
+                answer.hits = hits.map(|h| Hit { path: below(h.path), ..h }).collect();
+                let above: Vec<CellId> =
+                    task.above.iter().copied().chain([task.junction.cell]).collect();
+                for (path, text) in found.junctions {
+                    if queue.len() >= CELLS_MAX {
+                        answer.asked = Asked::Cut;
+                        answer.why = "more is attached than is asked".into();
+                        break;
+                    }
+                    match Junction::parse(&text.0) {
+                        Ok(junction) => {
+                            let above = above.clone();
+                            queue.push_back(Task { path: below(path).0, junction, above });
+                        }
+                        Err(e) => {
+                            (answer.asked, answer.why) = (Asked::Cut, format!("a junction: {e}"));
+                        }
+                    }
+                }
+            }
+            Err(Failed(asked, why)) => (answer.asked, answer.why) = (asked, why),
+        }
+        answer
+    }
+
+    /// Asks in a thread of its own. `None` if there are too many.
+    fn spawn(
+        self: &Arc<Self>,
+        number: usize,
+        task: &Task,
+        text: &str,
+        query: &Query,
+        tell: &Sender<(usize, Result<Found, Failed>)>,
+    ) -> Option<()> {
+        if self.threads.fetch_add(1, Ordering::AcqRel) >= THREADS_MAX {
+            self.threads.fetch_sub(1, Ordering::AcqRel);
+            return None;
+        }
+        let (searcher, tell) = (Arc::clone(self), tell.clone());
+        let (task, text, query) = (task.clone(), text.to_owned(), query.clone());
+        let thread = std::thread::Builder::new().name("ringer-search".into());
+        let spawned = thread.spawn(move || {
+            let outcome = searcher.ask(&task, &text, &query);
+            searcher.threads.fetch_sub(1, Ordering::AcqRel);
+            let _ = tell.send((number, outcome));
+        });
+        if spawned.is_err() {
+            self.threads.fetch_sub(1, Ordering::AcqRel);
+        }
+        spawned.ok().map(drop)
+    }
+}
+
+/// A [`Searcher`] that its threads share.
+#[derive(Debug)]
+pub(super) struct Shared(pub(super) Arc<Searcher>);
+
+impl SearchesBeyond for Shared {
+    fn search(&self, text: &str, query: &Query) -> Vec<CellAnswer> {
+        let deadline = Instant::now() + LIMIT;
+        let searcher = &self.0;
+        let own = Junction { cell: searcher.own, servers: Vec::new() };
+        let start = Task { path: Vec::new(), junction: own, above: Vec::new() };
+        let (mut queue, mut running, mut answers) = (VecDeque::new(), BTreeMap::new(), Vec::new());
+        let first = Searcher::take(&start, searcher.begin(), &mut queue);
+        if !first.asked.is_all() {
+            answers.push(first);
+        }
+        let (tell, told) = channel();
+        let fail = |task: &Task, asked, why: &str| {
+            Searcher::take(task, Err(Failed(asked, why.to_owned())), &mut VecDeque::new())
+        };
+        let mut begun = 0;
+        loop {
+            while running.len() < AT_ONCE
+                && let Some(task) = queue.pop_front()
+            {
+                begun += 1;
+                if begun > CELLS_MAX {
+                    let why = format!("a search asks at most {CELLS_MAX} cells");
+                    answers.push(fail(&task, Asked::Refused, &why));
+                } else if searcher.spawn(begun, &task, text, query, &tell).is_none() {
+                    answers.push(fail(&task, Asked::Refused, "too many searches are under way"));
+                } else {
+                    running.insert(begun, task);
+                }
+            }
+            if running.is_empty() {
+                break;
+            }
+            match told.recv_timeout(deadline.saturating_duration_since(Instant::now())) {
+                Ok((number, outcome)) => {
+                    let Some(task) = running.remove(&number) else { continue };
+                    answers.push(Searcher::take(&task, outcome, &mut queue));
+                }
+                Err(RecvTimeoutError::Timeout | RecvTimeoutError::Disconnected) => {
+                    let why = format!("it did not answer within {} s", LIMIT.as_secs());
+                    let late = running.values().chain(&queue);
+                    answers.extend(late.map(|task| fail(task, Asked::Unreachable, &why)));
+                    break;
+                }
+            }
+        }
+        answers.sort_by(|a, b| a.path.cmp(&b.path));
+        answers
+    }
+}

@@ -1,0 +1,66 @@
+//! What the clients of cells inside tell the front: an inode of a cell has a number in each place where the
+//! cell is seen.
+
+use std::sync::{Arc, Mutex, Weak};
+
+use weft_ringer::CellId;
+use weft_vfs::{Ino, Invalidate};
+
+use super::nodes::Nodes;
+use super::place::Place;
+use crate::engine::locked;
+use crate::invalidation::Sink;
+
+/// Where the front hears of changes, and what it calls inodes of cells inside.
+#[derive(Debug)]
+pub(super) struct Upward {
+    pub(super) sink: Sink,
+    pub(super) nodes: Mutex<Nodes<Arc<Place>>>,
+    places: Mutex<Vec<Weak<Place>>>,
+}
+
+impl Upward {
+    pub(super) fn new() -> Self {
+        let (sink, nodes, places) = (Sink::default(), Mutex::new(Nodes::new()), Mutex::default());
+        Self { sink, nodes, places }
+    }
+
+    /// There is one more place.
+    pub(super) fn add(&self, place: &Arc<Place>) {
+        let mut places = locked(&self.places);
+        places.retain(|place| place.strong_count() > 0);
+        places.push(Arc::downgrade(place));
+    }
+
+    /// The numbers of an inode of a cell.
+    fn numbers(&self, cell: CellId, ino: Ino) -> Vec<Ino> {
+        let places: Vec<Arc<Place>> =
+            locked(&self.places).iter().filter_map(Weak::upgrade).collect();
+        let of_cell = places.iter().filter(|p| p.fs().is_some_and(|fs| fs.cell() == cell));
+        let keys: Vec<u64> = of_cell.map(|place| place.key).collect();
+        let nodes = locked(&self.nodes);
+        keys.into_iter().map(|key| Ino(nodes.number(key, ino.0))).collect()
+    }
+}
+
+/// What the client of one cell inside tells.
+pub(super) struct OfCell {
+    pub(super) cell: CellId,
+    pub(super) upward: Weak<Upward>,
+}
+
+impl Invalidate for OfCell {
+    fn inode(&self, ino: Ino, data: bool) {
+        let Some(upward) = self.upward.upgrade() else { return };
+        let Some(sink) = upward.sink.get() else { return };
+        let numbers = upward.numbers(self.cell, ino);
+        numbers.into_iter().for_each(|number| sink.inode(number, data));
+    }
+
+    fn entry(&self, parent: Ino, name: &[u8]) {
+        let Some(upward) = self.upward.upgrade() else { return };
+        let Some(sink) = upward.sink.get() else { return };
+        let numbers = upward.numbers(self.cell, parent);
+        numbers.into_iter().for_each(|number| sink.entry(number, name));
+    }
+}

@@ -1,0 +1,330 @@
+//! Copies of files on several clients: made where a policy asks for them, and dropped when others
+//! have enough.
+//!
+//! Invariants:
+//! - A client tells the server that it holds a file only when all its blocks are here, checked by
+//!   their hashes, durable, and among those that stay.
+//! - Of what the server was told, nothing is dropped before the server allows it, but what the file
+//!   is not made of any more. Both happen under the lock of the file's writers, so that what was seen
+//!   is so still.
+
+use std::collections::{BTreeMap, BTreeSet};
+use std::time::{Duration, Instant};
+
+use weft_ringer::client::{Call, Outcome};
+use weft_ringer::wire::{Peeked, Reply, RequestBody};
+use weft_ringer::{Archiving, Block, BlockHash, Body, ClientId, Policy, Refusal, RnodeId, Version};
+use weft_vfs::{Error, Result};
+
+use super::archives::Wanted;
+use super::content::io_error;
+use super::engine::{ETIMEDOUT, locked};
+use super::fs::Live;
+use super::peers::Held;
+
+/// How often a copy is begun anew because the file has changed meanwhile.
+const CHANGES_MAX: usize = 16;
+/// How long one asks the others again for copies that are wanted now.
+const ASK_AGAIN: Duration = Duration::from_millis(300);
+/// Blocks that the server is asked about at once.
+const NEEDED_MAX: usize = 1000;
+/// Copies do not take the last room of a disk.
+const RESERVE_MAX_BYTES: u64 = 64 << 20;
+
+/// A file whose content changed here.
+#[derive(Debug, Clone, Copy)]
+pub(super) struct Uneven {
+    /// A directory that it has a name in, if that is known.
+    pub(super) dir: Option<RnodeId>,
+    /// When it is looked at next.
+    pub(super) due: Instant,
+    /// The server may lack what it says.
+    pub(super) is_untold: bool,
+}
+
+/// The content of a regular file.
+pub(super) struct Content {
+    pub(super) version: Version,
+    pub(super) blocks: BTreeMap<BlockHash, Block>,
+}
+
+impl Content {
+    pub(super) fn of(peeked: &Peeked) -> Option<Self> {
+        let Body::File { blocks, content, .. } = &peeked.rnode.body else { return None };
+        let blocks = blocks.values().map(|block| (block.hash, *block)).collect();
+        Some(Self { version: *content, blocks })
+    }
+}
+
+fn no(why: impl Into<String>) -> Held {
+    Held::No { full: false, why: why.into() }
+}
+
+/// The server broke the protocol.
+pub(super) fn unexpected() -> Error {
+    Error::Io { errno: 5, message: "the server says something else".into() }
+}
+
+impl Live {
+    fn own(&self) -> Option<ClientId> {
+        self.engine.client()
+    }
+
+    pub(super) fn ask(&self, body: RequestBody) -> Result<Reply> {
+        match self.engine.call(Call::Ask { body })?.0 {
+            Outcome::Answered(reply) => Ok(*reply),
+            _ => Err(unexpected()),
+        }
+    }
+
+    /// An rnode as the server has it; `None` if it is gone.
+    pub(super) fn peek(&self, id: RnodeId) -> Result<Option<Box<Peeked>>> {
+        match self.ask(RequestBody::Peek { rnode: id })? {
+            Reply::Peeked { peeked } => Ok(Some(peeked)),
+            Reply::No { why: Refusal::Stale } => Ok(None),
+            Reply::No { why } => Err(why.into()),
+            _ => Err(unexpected()),
+        }
+    }
+
+    /// What is wanted for a file, which has a name in `dir`. Costs no message if the directories
+    /// above are under leases.
+    pub(super) fn policy(&self, id: RnodeId, dir: Option<RnodeId>) -> Result<Policy> {
+        if let Some(policy) = dir.and_then(|dir| self.engine.known_policy(dir)) {
+            return Ok(policy);
+        }
+        Ok(self.peek(id)?.map(|peeked| peeked.policy).unwrap_or_default())
+    }
+
+    /// The content of a file has changed here.
+    pub(super) fn has_changed(&self, id: RnodeId) {
+        let dir = self.directory_of(id);
+        let due = Instant::now() + self.engine.options.settle;
+        locked(&self.engine.uneven).insert(id, Uneven { dir, due, is_untold: true });
+    }
+
+    /// Makes a copy of a file that stays, or brings it up to date. Calls `go_on` after each block,
+    /// and stops when that says so.
+    pub(super) fn hold(&self, id: RnodeId, go_on: &mut dyn FnMut() -> bool) -> Held {
+        self.try_hold(id, go_on)
+            .unwrap_or_else(|e| Held::No { full: matches!(e, Error::NoSpace), why: e.to_string() })
+    }
+
+    fn try_hold(&self, id: RnodeId, go_on: &mut dyn FnMut() -> bool) -> Result<Held> {
+        for _ in 0..CHANGES_MAX {
+            let Some(peeked) = self.peek(id)? else { return Ok(no("the file is gone")) };
+            let Some(content) = Content::of(&peeked) else { return Ok(no("not a regular file")) };
+            let mut lacks = None;
+            for block in content.blocks.values() {
+                if !go_on() {
+                    return Ok(no("it was stopped"));
+                }
+                if let Err(e) = self.copy_block(id, block, &peeked) {
+                    lacks = Some(e);
+                    break;
+                }
+            }
+            match lacks {
+                None => {}
+                Some(Error::NoSpace) => return Err(Error::NoSpace),
+                // Perhaps nobody has the block because the file is another by now.
+                Some(e) => match self.peek(id)? {
+                    Some(now) if Content::of(&now).map(|c| c.version) == Some(content.version) => {
+                        return Err(e);
+                    }
+                    _ => continue,
+                },
+            }
+            match self.promise(id, &content)? {
+                Reply::Held {} => return Ok(Held::Yes),
+                Reply::No { why: Refusal::Busy } => {}
+                Reply::No { why } => return Err(why.into()),
+                _ => return Ok(no("the server says something else")),
+            }
+        }
+        Ok(no("the file changes faster than it can be copied"))
+    }
+
+    /// Tells the server that a file is here to stay; `Busy` if it is not whole.
+    fn promise(&self, id: RnodeId, content: &Content) -> Result<Reply> {
+        let _one = locked(self.writer(id));
+        let blocks = &self.engine.blocks;
+        if content.blocks.keys().any(|hash| !blocks.stays(id, hash)) {
+            return Ok(Reply::No { why: Refusal::Busy });
+        }
+        blocks.sync().map_err(|e| io_error(&e))?;
+        self.ask(RequestBody::Hold { rnode: id, content: content.version })
+    }
+
+    fn copy_block(&self, id: RnodeId, block: &Block, peeked: &Peeked) -> Result<()> {
+        let blocks = &self.engine.blocks;
+        if blocks.stays(id, &block.hash) {
+            return Ok(());
+        }
+        self.check_room(u64::from(block.len_bytes))?;
+        let here = blocks.whole(id, &block.hash).map_err(|e| io_error(&e))?;
+        let bytes = match here {
+            Some(bytes) => bytes,
+            None => {
+                let fetched = self.fetch_block(id, &block.hash, &peeked.holders);
+                fetched.map_err(|message| Error::Io { errno: 5, message })?
+            }
+        };
+        blocks.put_copy(id, &block.hash, &bytes).map_err(|e| io_error(&e))
+    }
+
+    /// Whether a copy of so many bytes has room here.
+    fn check_room(&self, len_bytes: u64) -> Result<()> {
+        let blocks = &self.engine.blocks;
+        let space = blocks.space().map_err(|e| io_error(&e))?;
+        let reserve = RESERVE_MAX_BYTES.min(space.f_blocks.saturating_mul(space.f_frsize) / 16);
+        let free = space.f_bavail.saturating_mul(space.f_frsize);
+        let would_stay = blocks.staying_bytes().saturating_add(len_bytes);
+        if would_stay > self.engine.options.store_max_bytes || free < len_bytes + reserve {
+            return Err(Error::NoSpace);
+        }
+        Ok(())
+    }
+
+    /// Has other clients make copies of a file, as the server has it, until `wanted` have one.
+    ///
+    /// # Errors
+    /// At `deadline`, [`Error::NoSpace`] if those that there are have no room, else `ETIMEDOUT` with
+    /// what each said. They are all asked at least once.
+    pub(super) fn spread(&self, id: RnodeId, wanted: u32, deadline: Instant) -> Result<()> {
+        loop {
+            let Some(peeked) = self.peek(id)? else { return Ok(()) };
+            let Some(content) = Content::of(&peeked) else { return Ok(()) };
+            let copies = &peeked.holders.copies;
+            let has = |client: &ClientId| copies.get(client) == Some(&content.version);
+            let own = self.own();
+            if own.is_some_and(|own| !has(&own)) {
+                // So that others know that they may let theirs go.
+                self.promise(id, &content)?;
+            }
+            let mut have = copies.keys().filter(|c| Some(**c) != own && has(c)).count() as u64;
+            if have >= u64::from(wanted) {
+                return Ok(());
+            }
+            let mut ask = self.engine.peers.others(id);
+            ask.retain(|client| !has(client));
+            // Who had it before has the most of it now.
+            ask.sort_by_key(|client| !copies.contains_key(client));
+            let (mut said, mut full, mut failed) = (String::new(), 0, 0);
+            for client in ask {
+                let limit = deadline.max(Instant::now() + Duration::from_secs(10));
+                match self.engine.peers.ask_to_hold(client, id, limit) {
+                    Ok(Held::Yes) => have += 1,
+                    Ok(Held::No { full: is_full, why }) => {
+                        full += u32::from(is_full);
+                        failed += 1;
+                        said.push_str(&format!("; client {:016x}: {why}", client.0));
+                    }
+                    Err(e) => {
+                        failed += 1;
+                        said.push_str(&format!("; client {:016x}: {e}", client.0));
+                    }
+                }
+                if have >= u64::from(wanted) {
+                    return Ok(());
+                }
+            }
+            if Instant::now() >= deadline || self.engine.is_stopped() {
+                let message =
+                    format!("{have} of {wanted} wanted copies of rnode {id} are made{said}");
+                tracing::info!("{message}");
+                if failed > 0 && full == failed {
+                    return Err(Error::NoSpace);
+                }
+                return Err(Error::Io { errno: ETIMEDOUT, message });
+            }
+            std::thread::sleep(ASK_AGAIN);
+        }
+    }
+
+    /// Waits until as many others, and an archive, have a file as its policy has `fsync` wait for.
+    pub(super) fn wait_for_copies(&self, id: RnodeId) -> Result<()> {
+        let policy = self.policy(id, self.directory_of(id))?;
+        let deadline = Instant::now() + self.engine.options.patience;
+        if policy.fsync > 0 {
+            self.spread(id, policy.fsync, deadline)?;
+        }
+        match policy.archive {
+            Archiving::Fsync => self.archive(id, Wanted::One, deadline),
+            Archiving::No | Archiving::Later => Ok(()),
+        }
+    }
+
+    /// Removes those blocks of an rnode that stay and are of no use to anybody.
+    pub(super) fn scrub(&self, id: RnodeId) -> Result<()> {
+        self.engine.call(Call::Sync)?;
+        let _one = locked(self.writer(id));
+        let blocks = &self.engine.blocks;
+        let here: Vec<BlockHash> =
+            blocks.staying_of(id).map_err(|e| io_error(&e))?.into_keys().collect();
+        // What this client has changed and the server does not know may be made of any of them.
+        if !self.engine.is_all_flushed() {
+            return Ok(());
+        }
+        let needed = self.needed(id, &here)?;
+        for hash in here.iter().filter(|hash| !needed.contains(hash)) {
+            blocks.remove_staying(id, hash);
+        }
+        Ok(())
+    }
+
+    /// Those blocks of a file that are of use: to the file, its history, or a snapshot.
+    pub(super) fn needed(&self, id: RnodeId, hashes: &[BlockHash]) -> Result<BTreeSet<BlockHash>> {
+        let mut needed = BTreeSet::new();
+        for part in hashes.chunks(NEEDED_MAX) {
+            let body = RequestBody::Needed { rnode: id, hashes: part.to_vec() };
+            match self.ask(body)? {
+                Reply::Needed { hashes } => needed.extend(hashes),
+                _ => return Err(unexpected()),
+            }
+        }
+        Ok(needed)
+    }
+
+    /// Asks to let a file go, and if the server allows it, what is here of it goes when room is
+    /// needed. `false` if it may not.
+    pub(super) fn let_go(&self, id: RnodeId) -> Result<bool> {
+        if !self.engine.is_all_flushed() {
+            return Ok(false);
+        }
+        let Some(peeked) = self.peek(id)? else { return Ok(false) };
+        let Some(content) = Content::of(&peeked) else { return Ok(false) };
+        let _one = locked(self.writer(id));
+        let others = peeked.policy.copies;
+        let body = RequestBody::Release { rnode: id, content: content.version, others };
+        if !self.engine.is_all_flushed() || self.ask(body)? != (Reply::Held {}) {
+            return Ok(false);
+        }
+        for hash in content.blocks.keys() {
+            self.engine.blocks.demote(id, hash).map_err(|e| io_error(&e))?;
+        }
+        Ok(true)
+    }
+
+    /// Who has copies of a file, a line each: the client's number, `current` or `old`, and `here` if
+    /// it is this one; with tabs between them. For an archive its number and `archive`. The first line
+    /// says what is wanted.
+    pub(super) fn list_holders(&self, id: RnodeId) -> Result<Vec<u8>> {
+        // What was written here is to be among it.
+        self.engine.call(Call::Sync)?;
+        let peeked = self.peek(id)?.ok_or(Error::Stale(id.0))?;
+        let mut text = format!("policy\t{}\n", peeked.policy);
+        if let Some(content) = Content::of(&peeked) {
+            for (client, version) in &peeked.holders.copies {
+                let state = if *version == content.version { "current" } else { "old" };
+                let here = if self.own() == Some(*client) { "here" } else { "" };
+                text.push_str(&format!("{:016x}\t{state}\t{here}\n", client.0));
+            }
+            for (archive, version) in &peeked.archived {
+                let state = if *version == content.version { "current" } else { "old" };
+                text.push_str(&format!("{:016x}\t{state}\tarchive\n", archive.0));
+            }
+        }
+        Ok(text.into_bytes())
+    }
+}

@@ -1,0 +1,262 @@
+//! Keys that members hand to each other through the cell.
+//!
+//! Who has a directory's key wraps it for others, and leaves that with the directory ([`Shares`]). A
+//! client that comes to something encrypted without having its key looks there, up to the root, and takes
+//! the key if it was wrapped for it by a member that it trusts.
+//!
+//! Invariants:
+//! - The server is not believed. It can make key pairs, so a key that nobody trusted wrapped is never
+//!   taken: what is written would be written for the server. It can show what is wrapped for one
+//!   directory at another, which does not open.
+//! - A directory that this client has keys of gets no other key by this way, but one that follows them.
+//! - A key is durable here before anything is opened or written with it.
+
+use std::collections::BTreeSet;
+
+use weft_ringer::client::{Call, Outcome};
+use weft_ringer::mds::origin;
+use weft_ringer::op::Op;
+use weft_ringer::{Body, Bytes, KeyId, Refusal, Rnode, RnodeId, SHARES_XATTR};
+use weft_vfs::{Error, Result};
+
+use super::keys::DirectoryKey;
+use super::member::{MemberId, Purpose};
+use super::shares::{Inside, MEMBERS_MAX, Share, Shares};
+use super::{DEPTH_MAX, no_key, rejected};
+use crate::content::io_error;
+use crate::fs::Live;
+
+/// The attribute of any directory of a mount that tells the id by which others hand keys to this client.
+pub const MEMBER_XATTR: &[u8] = b"user.weft.member";
+/// The attribute of a mount's root that lists the ids of members whom keys are taken from; each line that
+/// it is set to is an id to trust from now on, or no longer if a `-` is before it.
+pub const TRUSTED_XATTR: &[u8] = b"user.weft.trusted";
+/// The attribute of any directory of a mount that lists this client's keys, with those whom their
+/// directories are shared with.
+pub const SHARED_KEYS_XATTR: &[u8] = b"user.weft.keys.shared";
+/// What begins the text that [`SHARES_XATTR`] of a directory is set to, to share it with the members
+/// whose ids follow.
+pub const SHARE: &str = "share";
+
+fn ids<'a>(words: impl Iterator<Item = &'a str>) -> Result<Vec<MemberId>> {
+    let parsed = words.map(str::parse).collect::<std::result::Result<Vec<MemberId>, _>>();
+    parsed.map_err(|e| {
+        tracing::info!("{e}");
+        Error::Invalid("not an id of a member")
+    })
+}
+
+fn text(value: &[u8]) -> Result<&str> {
+    std::str::from_utf8(value).map_err(|_| Error::Invalid("not text"))
+}
+
+impl Live {
+    /// The id by which others hand keys to this client.
+    pub(in super::super) fn member_id(&self) -> Result<Vec<u8>> {
+        let own = self.engine.members.own().map_err(|e| io_error(&e))?;
+        Ok(own.id().to_string().into_bytes())
+    }
+
+    /// The members that this client takes keys from, a line each.
+    pub(in super::super) fn list_trusted(&self) -> Vec<u8> {
+        let lines = self.engine.members.trusted().into_iter().map(|id| format!("{id}\n"));
+        lines.collect::<String>().into_bytes()
+    }
+
+    /// Trusts members, or no longer.
+    pub(in super::super) fn change_trusted(&self, value: &[u8]) -> Result<()> {
+        for line in text(value)?.lines() {
+            let (line, is_trusted) = match line.strip_prefix('-') {
+                Some(line) => (line, false),
+                None => (line, true),
+            };
+            let trusted = self.engine.members.trust(&ids([line].into_iter())?, is_trusted);
+            trusted.map_err(|e| io_error(&e))?;
+        }
+        Ok(())
+    }
+
+    /// A directory that was encrypted, by the key it was encrypted with, which is here.
+    fn encrypted_with_own(&self, dir: RnodeId) -> Result<(Box<Rnode>, DirectoryKey)> {
+        let ring = self.key_for(dir)?.ok_or(Error::NoAttribute)?;
+        if !self.has_key(dir, ring)? {
+            return Err(no_key(dir, ring));
+        }
+        let key = self.engine.keys.get(&ring).ok_or_else(|| no_key(dir, ring))?;
+        if key.directory != dir {
+            return Err(Error::Invalid("the key is that of a directory above it"));
+        }
+        Ok((self.get(dir)?, key))
+    }
+
+    fn purpose(key: &DirectoryKey) -> Purpose {
+        let DirectoryKey { cell, directory, .. } = *key;
+        Purpose { cell, directory, ring: key.id(), generation: 0, key: key.id() }
+    }
+
+    /// How a directory is shared, and what only those know who have its key.
+    fn shares(rnode: &Rnode, key: &DirectoryKey) -> Result<(Vec<Share>, Inside)> {
+        let shares = Shares::of(rnode).map_err(|e| rejected(rnode.id, e))?;
+        let Some(shares) = shares else { return Ok(Default::default()) };
+        let inside = shares.open(Self::purpose(key), &key.secret);
+        let inside = inside.map_err(|e| rejected(rnode.id, e))?;
+        Ok((shares.shares, inside))
+    }
+
+    /// Who a directory is shared with, a line each: the member's id, or `-` if the key is not here and so
+    /// nobody's id is known; the member's fingerprint, and that of who shared it with that member; and
+    /// `own` if it is this client. With tabs between them.
+    pub(in super::super) fn list_shares(&self, dir: RnodeId) -> Result<Vec<u8>> {
+        let own = self.engine.members.own_if_made().map(|own| own.id().fingerprint());
+        let (shares, members) = match self.encrypted_with_own(dir) {
+            Ok((rnode, key)) => {
+                let (shares, inside) = Self::shares(&rnode, &key)?;
+                (shares, inside.members)
+            }
+            Err(Error::NoKey(_)) => {
+                let shares = Shares::of(&*self.get(dir)?).map_err(|e| rejected(dir, e))?;
+                (shares.map(|shares| shares.shares).unwrap_or_default(), Vec::new())
+            }
+            Err(e) => return Err(e),
+        };
+        let mut text = String::new();
+        for (n, share) in shares.iter().enumerate() {
+            let id = members.get(n).map_or_else(|| "-".to_owned(), MemberId::to_string);
+            let whose = if Some(share.to) == own { "own" } else { "" };
+            text.push_str(&format!("{id}\t{}\t{}\t{whose}\n", share.to, share.from));
+        }
+        Ok(text.into_bytes())
+    }
+
+    /// The keys of this client, a line each: its id, the inode of its directory, and the ids of those whom
+    /// that is shared with, `?` if that cannot be looked at; with tabs between them.
+    pub(in super::super) fn list_shared_keys(&self) -> Vec<u8> {
+        let mut text = String::new();
+        for (id, directory) in self.engine.keys.list() {
+            text.push_str(&format!("{id}\t{}", directory.0));
+            let key = self.engine.keys.get(&id);
+            let shared = self.get_any(directory).and_then(|rnode| match &key {
+                Some(key) => Self::shares(&rnode, key).map(|(_, inside)| inside.members),
+                None => Ok(Vec::new()),
+            });
+            match shared {
+                Ok(members) => members.iter().for_each(|m| text.push_str(&format!("\t{m}"))),
+                Err(_) => text.push_str("\t?"),
+            }
+            text.push('\n');
+        }
+        text.into_bytes()
+    }
+
+    /// Does what setting [`SHARES_XATTR`] asks for.
+    pub(in super::super) fn change_shares(&self, dir: RnodeId, value: &[u8]) -> Result<()> {
+        let mut words = text(value)?.split_whitespace();
+        match words.next() {
+            Some(SHARE) => self.share(dir, &ids(words)?),
+            _ => Err(Error::Invalid("not what can be done with shares")),
+        }
+    }
+
+    /// Shares a directory with members, and with this client itself: who changes the key later is to
+    /// find it among them.
+    fn share(&self, dir: RnodeId, with: &[MemberId]) -> Result<()> {
+        let own = self.engine.members.own().map_err(|e| io_error(&e))?;
+        loop {
+            let (rnode, key) = self.encrypted_with_own(dir)?;
+            let purpose = Self::purpose(&key);
+            let (mut shares, mut inside) = Self::shares(&rnode, &key)?;
+            let known: BTreeSet<MemberId> = inside.members.iter().copied().collect();
+            let new: BTreeSet<MemberId> = with.iter().copied().chain([own.id()]).collect();
+            for member in new.difference(&known) {
+                let wrapped = own.wrap(member, purpose, &key.secret);
+                let wrapped = wrapped.map_err(|e| match e.kind() {
+                    std::io::ErrorKind::InvalidInput => Error::Invalid("nobody has such an id"),
+                    _ => io_error(&e),
+                })?;
+                let (to, from) = (member.fingerprint(), own.id().fingerprint());
+                shares.push(Share { to, from, wrapped });
+                inside.members.push(*member);
+            }
+            if shares.len() > MEMBERS_MAX {
+                return Err(Error::NoSpace);
+            }
+            let shares = Shares::seal(purpose, &key.secret, shares, &inside);
+            if self.put_shares(&rnode, &shares.map_err(|e| io_error(&e))?)? {
+                return Ok(());
+            }
+        }
+    }
+
+    /// Leaves shares with a directory, on the server; `false` if it is not what it was.
+    fn put_shares(&self, rnode: &Rnode, shares: &Shares) -> Result<bool> {
+        let (name, value) = (Bytes(SHARES_XATTR.to_vec()), Bytes(shares.to_bytes()));
+        let op = Op::SetXattr { id: rnode.id, name, value };
+        let if_version = Some((rnode.id, rnode.version));
+        match self.engine.call(Call::Apply { op, if_version })?.0 {
+            Outcome::Refused(Refusal::Busy) => Ok(false),
+            Outcome::Refused(why) => Err(self.refused(rnode.id, why)),
+            _ => self.engine.sync().map(|()| true),
+        }
+    }
+
+    /// Whether the key of what is in a directory is here; takes it if it was handed to this client.
+    pub(super) fn has_key(&self, dir: RnodeId, key: KeyId) -> Result<bool> {
+        Ok(self.engine.keys.has(&key) || self.take_key(dir, key)?)
+    }
+
+    /// Takes a key that was wrapped for this client, if it was, for a directory or one above it.
+    fn take_key(&self, dir: RnodeId, key: KeyId) -> Result<bool> {
+        let Some(own) = self.engine.members.own_if_made() else { return Ok(false) };
+        let mut at = dir;
+        for depth in 0..DEPTH_MAX {
+            let rnode = match self.get_any(at) {
+                // Who may only pass the directories above learns no more of them.
+                Err(Error::NotPermitted | Error::Stale(_)) if depth > 0 => return Ok(false),
+                rnode => rnode?,
+            };
+            let Body::Directory { parent, .. } = rnode.body else { return Ok(false) };
+            if KeyId::of_directory(&rnode) != Ok(Some(key)) {
+                return Ok(false);
+            }
+            if let Some(shares) = Shares::of(&rnode).map_err(|e| rejected(at, e))? {
+                return self.take_shared(&own, &rnode, &shares, key);
+            }
+            if parent == at {
+                return Ok(false);
+            }
+            at = parent;
+        }
+        Ok(false)
+    }
+
+    fn take_shared(
+        &self,
+        own: &super::member::MemberSecret,
+        rnode: &Rnode,
+        shares: &Shares,
+        key: KeyId,
+    ) -> Result<bool> {
+        let (id, members) = (own.id(), &self.engine.members);
+        let own_share = shares.shares.iter().find(|share| share.to == id.fingerprint());
+        let Some(share) = own_share.filter(|_| shares.key == key) else { return Ok(false) };
+        let Some(giver) = members.giver(&id, &share.from) else {
+            let why = format!("the key {key} is for this client, from {}", share.from);
+            return Err(Error::NoKey(format!("rnode {}: {why}, who is not trusted", rnode.id)));
+        };
+        // In a snapshot is what was wrapped for the directory that it is of.
+        let directory = origin(rnode);
+        let (keys, cell) = (&self.engine.keys, self.engine.cell());
+        if keys.of_directory(directory).iter().any(|known| *known != key) {
+            return Err(rejected(rnode.id, "it has another key than it had"));
+        }
+        let purpose = shares.purpose(cell, directory);
+        let secret = own.unwrap(&giver, purpose, &share.wrapped);
+        let forged = || rejected(rnode.id, format!("its key was not wrapped by {}", share.from));
+        let secret = secret.ok_or_else(forged)?;
+        shares.open(purpose, &secret).map_err(|e| rejected(rnode.id, e))?;
+        let taken = DirectoryKey { cell, directory, secret };
+        keys.add(taken).map_err(|e| io_error(&e))?;
+        tracing::info!("the key {key} of rnode {directory} came from {}", share.from);
+        Ok(true)
+    }
+}

@@ -1,0 +1,237 @@
+//! A block from whichever other client has it, without waiting long for one that is slow to answer.
+//!
+//! The peers are asked in an order: those that are known to have the block first, those that failed or
+//! stalled lately last. One that has sent nothing for [`HEDGE`] has the next asked beside it, and goes to
+//! the end of the order for a while; one whose answer is on its way is waited for. The first block with the
+//! right hash counts. So one that was stopped costs [`HEDGE`] once, if another has the block.
+//!
+//! Each conversation is a job of a small pool of threads, which go when there is nothing to do: the caller
+//! returns with the first answer, and the others end by themselves.
+
+use std::collections::VecDeque;
+use std::sync::atomic::{AtomicBool, Ordering};
+use std::sync::mpsc::{RecvTimeoutError, channel};
+use std::sync::{Arc, Condvar, Mutex, PoisonError};
+use std::time::{Duration, Instant};
+
+use weft_ringer::{BlockHash, ClientId, Holders, RnodeId};
+use weft_ringer_net::{Error, FromPeer, Result, ToPeer};
+
+use super::blocks;
+use super::peers::{FETCH_LIMIT, Peers, count};
+
+/// How long a peer may send nothing before the next is asked beside it.
+const HEDGE: Duration = Duration::from_millis(500);
+/// How often it is looked whether an answer has begun to come.
+const LOOK: Duration = Duration::from_millis(100);
+/// Conversations at once; more wait.
+const THREADS_MAX: usize = 64;
+/// How long a thread without a job stays.
+const IDLE_LIMIT: Duration = Duration::from_secs(10);
+
+type Job = Box<dyn FnOnce() + Send>;
+
+#[derive(Default)]
+struct Jobs {
+    waiting: VecDeque<Job>,
+    threads: usize,
+    idle: usize,
+}
+
+/// Threads that talk to peers.
+#[derive(Default)]
+pub(super) struct Pool {
+    jobs: Mutex<Jobs>,
+    comes: Condvar,
+}
+
+impl std::fmt::Debug for Pool {
+    fn fmt(&self, f: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
+        f.debug_struct("Pool").finish_non_exhaustive()
+    }
+}
+
+impl Pool {
+    fn submit(self: &Arc<Self>, job: Job) {
+        let mut jobs = self.jobs.lock().unwrap_or_else(PoisonError::into_inner);
+        jobs.waiting.push_back(job);
+        if jobs.idle >= jobs.waiting.len() {
+            drop(jobs);
+            return self.comes.notify_one();
+        }
+        if jobs.threads >= THREADS_MAX {
+            return;
+        }
+        jobs.threads += 1;
+        let pool = Arc::clone(self);
+        let thread = std::thread::Builder::new().name("ringer-fetch".into());
+        if let Err(e) = thread.spawn(move || pool.work()) {
+            tracing::warn!("cannot start a thread: {e}");
+            jobs.threads -= 1;
+            if jobs.threads == 0
+                && let Some(job) = jobs.waiting.pop_front()
+            {
+                drop(jobs);
+                job();
+            }
+        }
+    }
+
+    fn work(&self) {
+        let mut jobs = self.jobs.lock().unwrap_or_else(PoisonError::into_inner);
+        loop {
+            if let Some(job) = jobs.waiting.pop_front() {
+                drop(jobs);
+                job();
+                jobs = self.jobs.lock().unwrap_or_else(PoisonError::into_inner);
+                continue;
+            }
+            jobs.idle += 1;
+            let waited = self.comes.wait_timeout(jobs, IDLE_LIMIT);
+            let (back, limit) = waited.unwrap_or_else(PoisonError::into_inner);
+            jobs = back;
+            jobs.idle -= 1;
+            if limit.timed_out() && jobs.waiting.is_empty() {
+                jobs.threads -= 1;
+                return;
+            }
+        }
+    }
+}
+
+/// What one peer has answered.
+struct Answered {
+    client: ClientId,
+    got: Result<Option<Vec<u8>>>,
+}
+
+impl Peers {
+    /// A block, from whoever has it, within `limit`.
+    ///
+    /// # Errors
+    /// [`Error::Refused`] names whom it was asked for.
+    pub(super) fn fetch(
+        self: &Arc<Self>,
+        rnode: RnodeId,
+        hash: &BlockHash,
+        holders: &Holders,
+        limit: Duration,
+    ) -> Result<Vec<u8>> {
+        let end = Instant::now() + limit;
+        let mut order = self.order(holders);
+        let (tell, told) = channel();
+        let mut tried = String::new();
+        // Those that were asked and have not answered, the last one at the end.
+        let mut asked: Vec<(ClientId, Arc<AtomicBool>)> = Vec::new();
+        loop {
+            let is_silent =
+                |(_, begun): &(ClientId, Arc<AtomicBool>)| !begun.load(Ordering::Acquire);
+            if asked.iter().all(is_silent)
+                && let Some(client) = order.pop_front()
+            {
+                let begun = Arc::<AtomicBool>::default();
+                asked.push((client, Arc::clone(&begun)));
+                let (peers, tell, hash) = (Arc::clone(self), tell.clone(), *hash);
+                self.pool.submit(Box::new(move || {
+                    let got = peers.fetch_from(client, rnode, &hash, &begun);
+                    // Another may have been quicker.
+                    let _ = tell.send(Answered { client, got });
+                }));
+            }
+            if asked.is_empty() {
+                break;
+            }
+            let left = end.saturating_duration_since(Instant::now());
+            let wait = if order.is_empty() { left } else { left.min(HEDGE) };
+            let Answered { client, got } = match told.recv_timeout(wait) {
+                Ok(answered) => answered,
+                Err(RecvTimeoutError::Timeout) if Instant::now() < end => {
+                    asked.iter().filter(|one| is_silent(one)).for_each(|(c, _)| self.bench(*c));
+                    continue;
+                }
+                Err(_) => {
+                    for (client, _) in &asked {
+                        tried.push_str(&format!("; client {:016x}: no answer yet", client.0));
+                    }
+                    break;
+                }
+            };
+            asked.retain(|(one, _)| *one != client);
+            let why = match got {
+                Ok(Some(bytes)) => {
+                    let transfers = &self.transfers;
+                    count(&transfers.blocks_read, &transfers.bytes_read, &bytes);
+                    return Ok(bytes);
+                }
+                Ok(None) => "does not have it".to_owned(),
+                Err(e) => {
+                    self.bench(client);
+                    e.to_string()
+                }
+            };
+            tracing::debug!("block {hash:?} of rnode {rnode}: client {:016x} {why}", client.0);
+            tried.push_str(&format!("; client {:016x}: {why}", client.0));
+        }
+        for client in holders.clients.keys().filter(|client| !self.knows(**client)) {
+            tried.push_str(&format!("; client {:016x} is not there", client.0));
+        }
+        Err(Error::Refused(format!("nobody has block {hash:?} of rnode {rnode}{tried}")))
+    }
+
+    /// A block from one client; `begun` is set when something of its answer has come.
+    fn fetch_from(
+        &self,
+        client: ClientId,
+        rnode: RnodeId,
+        hash: &BlockHash,
+        begun: &AtomicBool,
+    ) -> Result<Option<Vec<u8>>> {
+        let deadline = Instant::now() + FETCH_LIMIT;
+        self.converse(client, deadline, |connection| {
+            connection.send(&ToPeer::Fetch { rnode, hash: *hash })?;
+            let answer = loop {
+                let soon = deadline.min(Instant::now() + LOOK);
+                match connection.receive::<FromPeer>(Some(soon)) {
+                    Err(e) if e.is_timeout() && soon < deadline => {
+                        begun.fetch_or(connection.has_begun(), Ordering::AcqRel);
+                    }
+                    answer => break answer?,
+                }
+            };
+            match answer {
+                FromPeer::Block { bytes } if blocks::hash(&bytes.0) == *hash => Ok(Some(bytes.0)),
+                FromPeer::Block { .. } => Err(Error::Refused("sent other bytes".into())),
+                FromPeer::Absent {} => Ok(None),
+                _ => Err(Error::Refused("it says something else".into())),
+            }
+        })
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn each_job_is_done_whatever_the_others_wait_for() {
+        let pool = Arc::new(Pool::default());
+        let (tell, told) = channel();
+        let (go, gate) = channel::<()>();
+        let first = tell.clone();
+        pool.submit(Box::new(move || {
+            let _ = gate.recv();
+            let _ = first.send(0);
+        }));
+        for n in 1..=20 {
+            let tell = tell.clone();
+            pool.submit(Box::new(move || {
+                let _ = tell.send(n);
+            }));
+        }
+        let mut seen: Vec<i32> = (0..20).map(|_| told.recv().expect("a job is done")).collect();
+        seen.sort_unstable();
+        assert_eq!(seen, (1..=20).collect::<Vec<_>>());
+        drop(go);
+        assert_eq!(told.recv().expect("the first"), 0);
+    }
+}

@@ -1,0 +1,514 @@
+//! Query folders: `/.query/tag:un kind:file/` has a link to each file that fits the query.
+//!
+//! `.query` is in the root of every mount and in no listing. A folder in it is made by looking it up;
+//! nothing of it is kept with the cell. Its links have the names of what they lead to; those of
+//! which there are several have the whole path instead, with `:` for `/`.
+//!
+//! A folder is asked for anew whenever it is listed from its beginning, after the server was told of
+//! the changes made here; so a listing is of one moment, and not older than its first call. A name
+//! that is looked up is taken from the last answer for [`ANSWER_LASTS`].
+
+use std::collections::{BTreeMap, HashMap};
+use std::sync::{Arc, Mutex, OnceLock};
+use std::time::{Duration, Instant};
+
+use weft_ringer::query::Query;
+use weft_ringer::{Bytes, CellId, Rnode, RnodeId};
+use weft_ringer_net::{self as net, Answer, Ask, Hit, wall};
+use weft_vfs::{Attr, DirCursor, DirEntry, Entry, Error, FileKind, Ino, Result, Time};
+
+use super::cells::CELLS_XATTR;
+use super::engine::locked;
+use super::fs::Live;
+
+/// The folder of query folders, in the root of a mount.
+pub(super) const TOP_NAME: &[u8] = b".query";
+/// The attribute of a query folder that is 1 if it has all that fits, else 0.
+pub const COMPLETE_XATTR: &[u8] = b"user.weft.complete";
+/// For how long names are looked up in the last answer.
+const ANSWER_LASTS: Duration = Duration::from_secs(1);
+/// The most links of one folder.
+const LINKS_MAX: u32 = 10_000;
+/// The longest list of cells, but its last line, in bytes.
+const CELLS_MAX_BYTES: usize = 60 << 10;
+/// What a name has of that of the file at most, beside the number of its inode, in bytes.
+const BASE_MAX_BYTES: usize = weft_vfs::NAME_MAX_BYTES - 21;
+/// Inode numbers that no rnode has, nor anything of a [cell inside](super::cells).
+const FIRST: u64 = 0b11 << 62;
+const TOP: u64 = FIRST;
+
+/// Whether an inode number is of a query folder, or of a link in one.
+pub(super) fn is_of_folders(ino: Ino) -> bool {
+    ino.0 >= FIRST
+}
+
+/// What an inode number stands for.
+#[derive(Debug, Clone, PartialEq, Eq, Hash)]
+enum Place {
+    /// The folder of this query.
+    Folder(String),
+    /// A link to this path from the root of the cell.
+    Link(Vec<u8>),
+    /// The snapshots of this directory.
+    Snapshots(RnodeId),
+}
+
+#[derive(Debug)]
+struct Node {
+    place: Place,
+    references: u64,
+}
+
+/// What was found for a folder.
+#[derive(Debug)]
+struct Found {
+    at: Instant,
+    /// Names and paths, by name.
+    links: Vec<(Vec<u8>, Vec<u8>)>,
+    complete: bool,
+    /// Of each cell how it was asked, if others are.
+    cells: String,
+}
+
+#[derive(Debug, Default)]
+struct Table {
+    nodes: HashMap<u64, Node>,
+    found: HashMap<u64, Arc<Found>>,
+}
+
+/// The query folders that the front knows of.
+#[derive(Debug, Default)]
+pub(super) struct Folders {
+    table: Mutex<Table>,
+    /// Who searches the cells that are attached, if this is the outermost.
+    pub(super) beyond: OnceLock<Box<dyn SearchesBeyond>>,
+}
+
+/// How a cell was asked what fits.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub(super) enum Asked {
+    /// All that fits is told.
+    Complete,
+    /// There is more, or there may be.
+    Cut,
+    /// By what it says that it has, nothing fits; and nothing was added since it said so.
+    Pruned,
+    /// It did not answer.
+    Unreachable,
+    /// It did not want to, or may not be asked.
+    Refused,
+}
+
+impl Asked {
+    /// Whether all is known that fits.
+    pub(super) fn is_all(self) -> bool {
+        matches!(self, Self::Complete | Self::Pruned)
+    }
+
+    fn word(self) -> &'static str {
+        match self {
+            Self::Complete => "complete",
+            Self::Cut => "cut",
+            Self::Pruned => "pruned",
+            Self::Unreachable => "unreachable",
+            Self::Refused => "refused",
+        }
+    }
+}
+
+/// What fits in a cell that is attached.
+#[derive(Debug)]
+pub(super) struct CellAnswer {
+    pub(super) cell: CellId,
+    /// Where it is seen, from the root of the outermost cell.
+    pub(super) path: Vec<u8>,
+    pub(super) asked: Asked,
+    /// With paths from there too.
+    pub(super) hits: Vec<Hit>,
+    /// Why not all is told.
+    pub(super) why: String,
+}
+
+impl CellAnswer {
+    /// The answer as a line of [`CELLS_XATTR`]: number, how it was asked, how much was found, where it
+    /// is seen, and why not all is told; with tabs between them.
+    fn line(&self) -> String {
+        let path = String::from_utf8_lossy(&self.path).replace(['\t', '\n'], "?");
+        let why = self.why.replace(['\t', '\n'], " ");
+        let path = if path.is_empty() { "/" } else { &path };
+        format!("{}\t{}\t{}\t{path}\t{why}\n", self.cell, self.asked.word(), self.hits.len())
+    }
+}
+
+/// Searches cells that are attached.
+pub(super) trait SearchesBeyond: std::fmt::Debug + Send + Sync {
+    /// What fits in each of them; waits for a bounded time.
+    fn search(&self, text: &str, query: &Query) -> Vec<CellAnswer>;
+}
+
+impl Place {
+    /// Its inode number: the same on every mount, and whether the front knows of it or not.
+    fn number(&self) -> u64 {
+        let id;
+        let (what, text) = match self {
+            Self::Folder(text) => (b'f', text.as_bytes()),
+            Self::Link(path) => (b'l', &path[..]),
+            Self::Snapshots(dir) => {
+                id = dir.0.to_be_bytes();
+                (b's', &id[..])
+            }
+        };
+        let hash = blake3::Hasher::new().update(&[what]).update(text).finalize();
+        let (number, _) = hash.as_bytes().split_first_chunk().unwrap_or((&[1; 8], &[]));
+        FIRST | u64::from_le_bytes(*number).max(1)
+    }
+}
+
+impl Table {
+    /// The entry of a place, with a reference on it.
+    fn enter(&mut self, place: Place) -> Entry {
+        let number = place.number();
+        let new = || Node { place, references: 0 };
+        let node = self.nodes.entry(number).or_insert_with(new);
+        node.references += 1;
+        Entry { attr: attr(number, Some(node)), generation: 0 }
+    }
+
+    fn forget(&mut self, number: u64, count: u64) {
+        let Some(node) = self.nodes.get_mut(&number) else { return };
+        node.references = node.references.saturating_sub(count);
+        if node.references == 0 {
+            self.nodes.remove(&number);
+            self.found.remove(&number);
+        }
+    }
+}
+
+fn attr_of_top() -> Attr {
+    attr(TOP, None)
+}
+
+fn attr(number: u64, node: Option<&Node>) -> Attr {
+    let (kind, perm, nlink, size_bytes) = match node.map(|node| &node.place) {
+        Some(Place::Link(path)) => (FileKind::Symlink, 0o777, 1, target(path).len() as u64),
+        // A search looks at no permissions: it is for the mount's own user. A folder of snapshots has those of its
+        // directory (`like_directory`).
+        _ => (FileKind::Directory, 0o500, 2, 0),
+    };
+    // A kernel keeps listings as long as the directory's time stands still.
+    let time = if kind == FileKind::Directory { wall() } else { Time::default() };
+    Attr {
+        ino: Ino(number),
+        kind,
+        perm,
+        nlink,
+        uid: rustix::process::getuid().as_raw(),
+        gid: rustix::process::getgid().as_raw(),
+        rdev: 0,
+        size_bytes,
+        blocks_512: 0,
+        io_bytes: 4096,
+        atime: time,
+        mtime: time,
+        ctime: time,
+        btime: None,
+    }
+}
+
+/// A folder of snapshots is for those who may look into its directory.
+fn like_directory(attr: Attr, dir: &Rnode) -> Attr {
+    Attr { perm: dir.perm & 0o555, uid: dir.uid, gid: dir.gid, ..attr }
+}
+
+/// Where a link leads, from within a folder: `/a/b` is `../../a/b`.
+fn target(path: &[u8]) -> Vec<u8> {
+    [b"../..", path].concat()
+}
+
+fn base_name(path: &[u8]) -> &[u8] {
+    path.rsplit(|b| *b == b'/').next().unwrap_or(path)
+}
+
+/// The names of links to these rnodes, with their paths, in the order of names.
+fn named(hits: Vec<Hit>) -> Vec<(Vec<u8>, Vec<u8>)> {
+    let mut uses: HashMap<Vec<u8>, u32> = HashMap::new();
+    for hit in &hits {
+        *uses.entry(base_name(&hit.path.0).to_vec()).or_default() += 1;
+    }
+    let mut links = BTreeMap::new();
+    let mut others = Vec::new();
+    for Hit { rnode, path: Bytes(path) } in hits {
+        let base = base_name(&path);
+        if uses.get(base) == Some(&1) {
+            links.insert(base.to_vec(), path);
+        } else {
+            others.push((rnode, path));
+        }
+    }
+    for (rnode, path) in others {
+        let whole = path.strip_prefix(b"/").unwrap_or(&path);
+        let mut name: Vec<u8> = whole.iter().map(|b| if *b == b'/' { b':' } else { *b }).collect();
+        // A file may have such a name, and a path be longer than a name. The number of the inode is
+        // left then.
+        if name.len() > weft_vfs::NAME_MAX_BYTES || links.contains_key(&name) {
+            name = base_name(&path).iter().copied().take(BASE_MAX_BYTES).collect();
+            name.extend(format!(":{}", rnode.0).bytes());
+        }
+        links.entry(name).or_insert(path);
+    }
+    links.into_iter().collect()
+}
+
+impl Live {
+    /// The folder of query folders, as an entry of the root.
+    pub(super) fn enter_top(&self) -> Entry {
+        Entry { attr: attr_of_top(), generation: 0 }
+    }
+
+    /// What `name` is in the folder `parent`.
+    pub(super) fn find_in_folder(&self, parent: Ino, name: &[u8]) -> Result<Entry> {
+        if let Some(dir) = self.directory_of_snapshots(parent) {
+            return match name {
+                b"." => self.enter_again(parent.0),
+                b".." => self.entry(dir),
+                _ => self.entry(self.find_snapshot(dir, name)?),
+            };
+        }
+        match name {
+            b"." => return self.enter_again(parent.0),
+            b".." if parent.0 == TOP => return self.entry(RnodeId::ROOT),
+            b".." => return Ok(self.enter_top()),
+            _ => {}
+        }
+        if parent.0 == TOP {
+            let text = std::str::from_utf8(name).map_err(|_| Error::NotFound)?;
+            text.parse::<Query>().map_err(|e| {
+                tracing::info!("no query folder '{text}': {e}");
+                Error::Invalid("not a query")
+            })?;
+            return Ok(locked(&self.folders.table).enter(Place::Folder(text.to_owned())));
+        }
+        let found = self.look(parent.0, Some(ANSWER_LASTS))?;
+        let at = found.links.binary_search_by(|link| link.0.as_slice().cmp(name));
+        let path = at.ok().and_then(|at| found.links.get(at)).ok_or(Error::NotFound)?.1.clone();
+        Ok(locked(&self.folders.table).enter(Place::Link(path)))
+    }
+
+    /// The folder of the snapshots of a directory.
+    pub(super) fn enter_snapshots(&self, dir: RnodeId) -> Result<Entry> {
+        let rnode = self.get(dir)?;
+        if !rnode.is_dir() {
+            return Err(Error::NotADirectory);
+        }
+        let entry = locked(&self.folders.table).enter(Place::Snapshots(dir));
+        Ok(Entry { attr: like_directory(entry.attr, &rnode), ..entry })
+    }
+
+    /// The directory whose snapshots are in a folder, if it is one of those.
+    fn directory_of_snapshots(&self, ino: Ino) -> Option<RnodeId> {
+        match locked(&self.folders.table).nodes.get(&ino.0)?.place {
+            Place::Snapshots(dir) => Some(dir),
+            Place::Folder(_) | Place::Link(_) => None,
+        }
+    }
+
+    fn enter_again(&self, number: u64) -> Result<Entry> {
+        if number == TOP {
+            return Ok(self.enter_top());
+        }
+        if let Some(dir) = self.directory_of_snapshots(Ino(number)) {
+            return self.enter_snapshots(dir);
+        }
+        let mut table = locked(&self.folders.table);
+        let place = table.nodes.get(&number).map(|node| node.place.clone());
+        Ok(table.enter(place.ok_or(Error::Stale(number))?))
+    }
+
+    /// The front forgets a folder or link.
+    pub(super) fn forget_of_folders(&self, ino: Ino, count: u64) {
+        locked(&self.folders.table).forget(ino.0, count);
+    }
+
+    /// The attributes of a folder or link.
+    pub(super) fn attr_of_folders(&self, ino: Ino) -> Result<Attr> {
+        if ino.0 == TOP {
+            return Ok(attr_of_top());
+        }
+        let attr = {
+            let table = locked(&self.folders.table);
+            let node = table.nodes.get(&ino.0).ok_or(Error::Stale(ino.0))?;
+            attr(ino.0, Some(node))
+        };
+        match self.directory_of_snapshots(ino) {
+            Some(dir) => {
+                let dir = self.get(dir)?;
+                Ok(like_directory(attr, &dir))
+            }
+            None => Ok(attr),
+        }
+    }
+
+    /// Where a link leads.
+    pub(super) fn read_link_of_folders(&self, ino: Ino) -> Result<Vec<u8>> {
+        match locked(&self.folders.table).nodes.get(&ino.0).map(|node| &node.place) {
+            Some(Place::Link(path)) => Ok(target(path)),
+            _ => Err(Error::Invalid("not a symbolic link")),
+        }
+    }
+
+    /// An attribute of a folder: whether it has all that fits, and how each cell was asked.
+    pub(super) fn told_of_folder(&self, ino: Ino, name: &[u8]) -> Result<Vec<u8>> {
+        let is_known = name == COMPLETE_XATTR || name == CELLS_XATTR;
+        if !is_known || ino.0 == TOP || self.directory_of_snapshots(ino).is_some() {
+            return Err(Error::NoAttribute);
+        }
+        let found = self.look(ino.0, Some(ANSWER_LASTS))?;
+        Ok(if name == CELLS_XATTR {
+            found.cells.clone().into_bytes()
+        } else if found.complete {
+            b"1".to_vec()
+        } else {
+            b"0".to_vec()
+        })
+    }
+
+    /// Calls `each` with the names of a folder, from `cursor` on.
+    pub(super) fn read_folder(
+        &self,
+        ino: Ino,
+        cursor: DirCursor,
+        each: &mut dyn FnMut(DirEntry<'_>) -> bool,
+    ) -> Result<()> {
+        let of = self.directory_of_snapshots(ino);
+        let above = match of {
+            Some(dir) => dir.0,
+            None if ino.0 == TOP => RnodeId::ROOT.0,
+            None => TOP,
+        };
+        for (at, name, number) in [(0, &b"."[..], ino.0), (1, b"..", above)] {
+            let next = DirCursor(at + 1);
+            let entry = DirEntry { ino: Ino(number), kind: FileKind::Directory, name, next };
+            if cursor.0 <= at && !each(entry) {
+                return Ok(());
+            }
+        }
+        if ino.0 == TOP {
+            return Ok(());
+        }
+        if let Some(dir) = of {
+            return self.read_snapshots(dir, cursor, each);
+        }
+        let found = self.look(ino.0, (cursor.0 > 0).then_some(Duration::MAX))?;
+        for (index, (name, path)) in (2_u64..).zip(&found.links).skip_while(|(i, _)| *i < cursor.0)
+        {
+            let ino = Ino(Place::Link(path.clone()).number());
+            let next = DirCursor(index + 1);
+            if !each(DirEntry { ino, kind: FileKind::Symlink, name, next }) {
+                return Ok(());
+            }
+        }
+        Ok(())
+    }
+
+    /// What a folder has: the last answer, if it is not older than `lasts`.
+    fn look(&self, number: u64, lasts: Option<Duration>) -> Result<Arc<Found>> {
+        let text = {
+            let table = locked(&self.folders.table);
+            let old =
+                table.found.get(&number).filter(|f| lasts.is_some_and(|l| f.at.elapsed() < l));
+            if let Some(found) = old {
+                return Ok(Arc::clone(found));
+            }
+            match table.nodes.get(&number).map(|node| &node.place) {
+                Some(Place::Folder(text)) => text.clone(),
+                Some(Place::Link(_) | Place::Snapshots(_)) => return Err(Error::NotADirectory),
+                None => return Err(Error::Stale(number)),
+            }
+        };
+        // What was tagged and written here is to be found.
+        if !self.engine.is_all_flushed() {
+            self.engine.sync()?;
+        }
+        self.tell_texts();
+        let found = Arc::new(self.search(&text)?);
+        let mut table = locked(&self.folders.table);
+        if table.nodes.contains_key(&number) {
+            table.found.insert(number, Arc::clone(&found));
+        }
+        Ok(found)
+    }
+
+    /// Asks the server that owns the cell.
+    fn search(&self, text: &str) -> Result<Found> {
+        let options = &self.engine.options;
+        let tls = options.tls.as_ref().map(|(client, _)| client);
+        let question = Ask::Search { query: Bytes(text.as_bytes().to_vec()), limit: LINKS_MAX };
+        let mut why = None;
+        for server in &options.servers {
+            match net::ask(server, tls, &question) {
+                Ok(Answer::Found { hits, complete }) => {
+                    return Ok(self.search_beyond(text, hits, complete));
+                }
+                Ok(_) => {}
+                Err(e) => why = Some(format!("{server}: {e}")),
+            }
+        }
+        let why = why.unwrap_or_else(|| "no server answers".to_owned());
+        tracing::warn!("the query folder '{text}': {why}");
+        Err(Error::Io { errno: rustix::io::Errno::AGAIN.raw_os_error(), message: why })
+    }
+}
+
+impl Live {
+    /// What was found here, with what is found in the cells that are attached.
+    fn search_beyond(&self, text: &str, mut hits: Vec<Hit>, mut complete: bool) -> Found {
+        let mut cells = String::new();
+        let query = text.parse::<Query>().ok();
+        if let (Some(beyond), Some(query)) = (self.folders.beyond.get(), query) {
+            let asked = if complete { Asked::Complete } else { Asked::Cut };
+            let (cell, why) = (CellId(self.engine.cell()), String::new());
+            let own = CellAnswer { cell, path: Vec::new(), asked, hits, why };
+            cells.push_str(&own.line());
+            hits = own.hits;
+            for answer in beyond.search(text, &query) {
+                complete &= answer.asked.is_all();
+                if cells.len() < CELLS_MAX_BYTES {
+                    cells.push_str(&answer.line());
+                }
+                hits.extend(answer.hits);
+            }
+            if hits.len() > LINKS_MAX as usize {
+                hits.truncate(LINKS_MAX as usize);
+                complete = false;
+            }
+        }
+        Found { at: Instant::now(), links: named(hits), complete, cells }
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn links_have_different_names() {
+        let long = format!("/{}/x", "d/".repeat(200));
+        let paths = ["/a/x", "/b/x", "/c", "/d/a:x", "/d", &long];
+        let hits = (7..)
+            .zip(paths)
+            .map(|(n, path)| Hit { rnode: RnodeId(n), path: Bytes(path.as_bytes().to_vec()) });
+        let links = named(hits.collect());
+        let text = |bytes: &[u8]| String::from_utf8_lossy(bytes).into_owned();
+        let links: Vec<_> = links.iter().map(|(name, path)| (text(name), text(path))).collect();
+        let wanted = [
+            ("a:x", "/d/a:x"),
+            ("b:x", "/b/x"),
+            ("c", "/c"),
+            ("d", "/d"),
+            ("x:12", &long),
+            ("x:7", "/a/x"),
+        ];
+        assert_eq!(links, wanted.map(|(a, b)| (a.to_owned(), b.to_owned())));
+        assert_eq!(target(b"/a/b"), b"../../a/b");
+    }
+}

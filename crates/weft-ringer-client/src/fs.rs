@@ -1,0 +1,703 @@
+//! The [`FileSystem`] of a client.
+
+mod references;
+
+use std::collections::{BTreeSet, HashMap};
+use std::sync::atomic::AtomicU64;
+use std::sync::{Arc, Mutex, Weak};
+
+use weft_ringer::client::{Call, Outcome};
+use weft_ringer::op::{Change, Make, Op};
+use weft_ringer::{Body, Bytes, Epoch, Name, Refusal, Rnode, RnodeId, Seq, Version};
+use weft_ringer_net::wall;
+use weft_vfs::{
+    Attr, Caller, DirCursor, DirEntry, Entry, Error, FallocateMode, FileKind, FileLock, FileSystem,
+    Handle, Ino, Interrupt, Invalidate, LockStyle, OpenFlags, Opened, RenameFlags, Result,
+    SeekFrom, SetAttr, SetTime, StatFs, XattrSet,
+};
+
+use super::LiveOptions;
+use super::content::{WRITERS, io_error};
+use super::encryption::Encrypted;
+use super::engine::{Engine, locked};
+use super::folders::{Folders, TOP_NAME, is_of_folders};
+use super::history::Changing;
+use super::invalidation::{self, Sink};
+use super::peers::Held;
+use super::scrubbing::Scrubbing;
+use super::snapshots::SNAPSHOTS_NAME;
+use super::texts::Passed;
+
+/// A cell, as this client has it: a file system that other clients use at the same time.
+///
+/// Operations on each file and each name are linearizable over all clients (see the
+/// [crate's front page](crate)). A front must not cache what it has not asked for again: names and
+/// attributes live for no time; cached content may stay while the attributes do.
+#[derive(Debug)]
+pub struct RingerFs {
+    pub(super) live: Arc<Live>,
+}
+
+/// What is known of an open file.
+pub(super) struct OpenFile {
+    pub(super) id: RnodeId,
+    flags: OpenFlags,
+    /// The epoch in which something was locked through it.
+    pub(super) locked_in: Option<Epoch>,
+}
+
+/// What threads of the file system share.
+pub(super) struct Live {
+    pub(super) engine: Arc<Engine>,
+    /// References of the front, and one for each open handle.
+    references: Mutex<HashMap<RnodeId, u64>>,
+    /// A directory that each of them was found in.
+    above: Mutex<HashMap<RnodeId, RnodeId>>,
+    pub(super) handles: Mutex<HashMap<u64, OpenFile>>,
+    next_handle: AtomicU64,
+    pub(super) writers: [Mutex<()>; WRITERS],
+    /// Files that were changed here.
+    pub(super) changing: Mutex<HashMap<RnodeId, Changing>>,
+    /// The version of each file whose content the front may have cached.
+    seen: Mutex<HashMap<RnodeId, Version>>,
+    /// Those that may have lost their last name and are used by nobody here.
+    pub(super) maybe_dead: Mutex<Vec<RnodeId>>,
+    pub(super) folders: Folders,
+    pub(super) encrypted: Encrypted,
+    /// Files whose text need not be told.
+    pub(super) passed: Mutex<Passed>,
+    pub(super) scrubbing: Scrubbing,
+    /// Files with the name of what a database shares in memory.
+    pub(super) shared_memory: Mutex<BTreeSet<RnodeId>>,
+    pub(super) sink: Sink,
+}
+
+impl std::fmt::Debug for Live {
+    fn fmt(&self, f: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
+        f.debug_struct("Live").field("options", &self.engine.options).finish_non_exhaustive()
+    }
+}
+
+fn name(bytes: &[u8]) -> Result<Name> {
+    weft_vfs::check_name(bytes)?;
+    // What is left are the two names that every directory has.
+    Name::new(bytes).map_err(|_| Error::Exists)
+}
+
+/// A name that is to be made in `parent`.
+fn new_name(parent: RnodeId, bytes: &[u8]) -> Result<Name> {
+    let is_ours = bytes == SNAPSHOTS_NAME || (parent == RnodeId::ROOT && bytes == TOP_NAME);
+    if is_ours { Err(Error::Exists) } else { name(bytes) }
+}
+
+/// The rnode with this inode number. What is in query folders is none, and does not change.
+fn id(ino: Ino) -> Result<RnodeId> {
+    match ino.0 {
+        0 => Err(Error::Stale(0)),
+        _ if is_of_folders(ino) => Err(Error::ReadOnly),
+        number => Ok(RnodeId(number)),
+    }
+}
+
+/// The same, to be changed.
+fn changeable(ino: Ino) -> Result<RnodeId> {
+    let id = id(ino)?;
+    if id.is_of_snapshot() { Err(Error::ReadOnly) } else { Ok(id) }
+}
+
+impl Live {
+    pub(super) fn refused(&self, id: RnodeId, why: Refusal) -> Error {
+        match why {
+            Refusal::Stale => Error::Stale(id.0),
+            why => why.into(),
+        }
+    }
+
+    /// An rnode, also one that only others use.
+    pub(super) fn get_any(&self, id: RnodeId) -> Result<Box<Rnode>> {
+        match self.engine.call(Call::Get { id })?.0 {
+            Outcome::Rnode(rnode) => Ok(rnode),
+            Outcome::Refused(why) => Err(self.refused(id, why)),
+            _ => Err(Error::Stale(id.0)),
+        }
+    }
+
+    pub(super) fn get(&self, id: RnodeId) -> Result<Box<Rnode>> {
+        let rnode = self.get_any(id)?;
+        if rnode.nlink == 0 && !self.is_used(id) { Err(Error::Stale(id.0)) } else { Ok(rnode) }
+    }
+
+    pub(super) fn apply(&self, op: Op, about: RnodeId) -> Result<(Option<RnodeId>, Seq)> {
+        match self.engine.call(Call::Apply { op, if_version: None })? {
+            (Outcome::Done(id), seq) => Ok((id, seq)),
+            (Outcome::Refused(why), _) => Err(self.refused(about, why)),
+            _ => Err(Error::Stale(about.0)),
+        }
+    }
+
+    pub(super) fn find(&self, parent: RnodeId, name: &[u8]) -> Result<RnodeId> {
+        if name == b"." || name == b".." {
+            return match self.get(parent)?.body {
+                Body::Directory { parent: above, .. } => {
+                    Ok(if name == b"." { parent } else { above })
+                }
+                _ => Err(Error::NotADirectory),
+            };
+        }
+        let name = self::name(name)?;
+        match self.engine.call(Call::Lookup { dir: parent, name })?.0 {
+            Outcome::Found(Some(dirent)) => Ok(dirent.id),
+            Outcome::Refused(why) => Err(self.refused(parent, why)),
+            _ => Err(Error::NotFound),
+        }
+    }
+
+    fn make(
+        &self,
+        caller: &Caller,
+        parent: Ino,
+        name: &[u8],
+        perm: u16,
+        make: &Make,
+    ) -> Result<Entry> {
+        let parent = changeable(parent)?;
+        self.check_new_name(parent, name)?;
+        let name = new_name(parent, name)?;
+        let block_bytes = self.engine.options.block_bytes;
+        let mut tried = None;
+        loop {
+            let make = match make {
+                Make::File { .. } => self.new_file(parent, block_bytes)?,
+                other => other.clone(),
+            };
+            // The client numbers it.
+            let (id, name) = (RnodeId::ROOT, name.clone());
+            let (uid, gid) = (caller.uid, caller.gid);
+            let is_encrypted = Some(matches!(make, Make::EncryptedFile { .. }));
+            match self.apply(Op::Create { parent, name, id, make, perm, uid, gid }, parent) {
+                // The directory was encrypted just now, perhaps.
+                Err(Error::Busy) if tried != is_encrypted => tried = is_encrypted,
+                made => return self.entry_in(parent, made?.0.ok_or(Error::Stale(0))?),
+            }
+        }
+    }
+
+    /// This client changed a file's content: what the front has cached of it is up to date still,
+    /// if it was before.
+    pub(super) fn wrote(&self, id: RnodeId, before: Version, seq: Seq) {
+        let epoch = self.engine.epoch();
+        if let Some(seen) = locked(&self.seen).get_mut(&id).filter(|v| **v == before) {
+            *seen = before.next(epoch, seq);
+        }
+    }
+
+    /// Takes back every lease and ends.
+    fn leave(&self) -> Result<()> {
+        let synced = self.engine.sync();
+        if synced.is_ok() {
+            for (id, _) in self.engine.leases() {
+                let _ = self.engine.call(Call::Evict { id });
+            }
+        }
+        self.engine.end();
+        synced
+    }
+}
+
+impl RingerFs {
+    /// The rnode with this inode number, which may be nobody's.
+    fn known(&self, ino: Ino) -> Result<RnodeId> {
+        if is_of_folders(ino) {
+            self.live.attr_of_folders(ino)?;
+        }
+        id(ino)
+    }
+
+    /// Joins a cell, and waits until its server answers.
+    ///
+    /// # Errors
+    /// [`Error`](weft_ringer_net::Error) says what is missing.
+    pub fn join(options: LiveOptions) -> weft_ringer_net::Result<Self> {
+        let sizes = weft_ringer::BLOCK_MIN_BYTES..=weft_ringer::BLOCK_MAX_BYTES;
+        if !options.block_bytes.is_power_of_two() || !sizes.contains(&options.block_bytes) {
+            let why = "the size of a block is a power of two from 64 KiB to 4 MiB";
+            return Err(weft_ringer_net::Error::Refused(why.into()));
+        }
+        match Self::start(Engine::open(options.clone())?) {
+            Err(weft_ringer_net::Error::OlderCell(why)) if options.accept_older_cell => {
+                super::set_aside::set_aside(&options.directory, &why)?;
+                Self::start(Engine::open(options)?)
+            }
+            started => started,
+        }
+    }
+
+    fn start(engine: Arc<Engine>) -> weft_ringer_net::Result<Self> {
+        let live = Arc::new(Live {
+            engine: Arc::clone(&engine),
+            references: Mutex::default(),
+            above: Mutex::default(),
+            handles: Mutex::default(),
+            next_handle: AtomicU64::new(1),
+            writers: std::array::from_fn(|_| Mutex::default()),
+            changing: Mutex::default(),
+            seen: Mutex::default(),
+            maybe_dead: Mutex::default(),
+            folders: Folders::default(),
+            encrypted: Encrypted::default(),
+            passed: Mutex::default(),
+            scrubbing: Scrubbing::default(),
+            shared_memory: Mutex::default(),
+            sink: Sink::default(),
+        });
+        let keeper = Arc::downgrade(&live);
+        let holder = Weak::clone(&keeper);
+        engine.start(Arc::new(move |id, go_on: &mut dyn FnMut() -> bool| {
+            let ended = || Held::No { full: false, why: "it has ended".into() };
+            holder.upgrade().map_or_else(ended, |live| live.hold(id, go_on))
+        }))?;
+        let teller = Weak::clone(&keeper);
+        engine.spawn("ringer-invalidate", move |engine| invalidation::run(engine, &teller))?;
+        let tender = Weak::clone(&keeper);
+        engine.spawn("ringer-keeper", move |engine| super::keeper::run(engine, &keeper))?;
+        engine.spawn("ringer-copies", move |engine| super::tending::run(engine, &tender))?;
+        Ok(Self { live })
+    }
+
+    /// Ends without a word, as if the machine had lost its power: for tests.
+    pub fn vanish(&self) {
+        self.live.engine.vanish();
+    }
+}
+
+impl Drop for RingerFs {
+    fn drop(&mut self) {
+        self.live.engine.end();
+    }
+}
+
+impl FileSystem for RingerFs {
+    fn root(&self) -> Ino {
+        Ino(RnodeId::ROOT.0)
+    }
+
+    fn lookup(&self, parent: Ino, name: &[u8]) -> Result<Entry> {
+        if is_of_folders(parent) {
+            return self.live.find_in_folder(parent, name);
+        }
+        let parent = id(parent)?;
+        if parent == RnodeId::ROOT && name == TOP_NAME {
+            return Ok(self.live.enter_top());
+        }
+        if name == SNAPSHOTS_NAME && !parent.is_of_snapshot() {
+            return self.live.enter_snapshots(parent);
+        }
+        loop {
+            let found = self.live.find(parent, name)?;
+            self.live.note_name(parent, name, found);
+            match self.live.entry_in(parent, found) {
+                // Removed since it was found: the name may mean something else by now.
+                Err(Error::Stale(_)) if found != parent => {}
+                done => return done,
+            }
+        }
+    }
+
+    fn forget(&self, ino: Ino, count: u64) {
+        match id(ino) {
+            Ok(id) => self.live.drop_references(id, count),
+            Err(_) => self.live.forget_of_folders(ino, count),
+        }
+    }
+
+    fn getattr(&self, ino: Ino) -> Result<Attr> {
+        if is_of_folders(ino) {
+            return self.live.attr_of_folders(ino);
+        }
+        self.live.get(id(ino)?).and_then(|rnode| self.live.attr(&rnode))
+    }
+
+    fn setattr(&self, ino: Ino, set: &SetAttr) -> Result<Attr> {
+        self.known(ino)?;
+        let id = changeable(ino)?;
+        let before = self.live.get(id)?;
+        if *set == SetAttr::default() {
+            return Ok(before.attr());
+        }
+        let now = wall();
+        let time = |t: SetTime| match t {
+            SetTime::Now => now,
+            SetTime::At(t) => t,
+        };
+        let change = Change {
+            perm: set.perm,
+            uid: set.uid,
+            gid: set.gid,
+            size_bytes: set.size_bytes,
+            atime: set.atime.map(time),
+            mtime: set.mtime.map(time),
+            ctime: set.ctime,
+            kill_privileges: set.kill_privileges && !before.is_dir(),
+        };
+        if set.size_bytes.is_some() {
+            if matches!(before.body, Body::File { .. }) {
+                self.live.cipher(&before)?;
+            }
+            self.live.before_change(id)?;
+        }
+        let (_, seq) = self.live.apply(Op::SetAttr { id, change }, id)?;
+        if let Some(size_bytes) = set.size_bytes {
+            self.live.was_cut(&before, size_bytes, seq);
+        }
+        self.getattr(ino)
+    }
+
+    fn readlink(&self, ino: Ino) -> Result<Vec<u8>> {
+        if is_of_folders(ino) {
+            return self.live.read_link_of_folders(ino);
+        }
+        match self.live.get(id(ino)?)?.body {
+            Body::Symlink { target } => Ok(target.0),
+            _ => Err(Error::Invalid("not a symbolic link")),
+        }
+    }
+
+    fn mknod(
+        &self,
+        caller: &Caller,
+        parent: Ino,
+        name: &[u8],
+        kind: FileKind,
+        perm: u16,
+        rdev: u32,
+    ) -> Result<Entry> {
+        let make = match kind {
+            // Or what its directory wants.
+            FileKind::Regular => Make::File { block_bytes: self.live.engine.options.block_bytes },
+            FileKind::Directory | FileKind::Symlink => {
+                return Err(Error::Invalid("mknod makes no directory and no symbolic link"));
+            }
+            FileKind::BlockDevice | FileKind::CharDevice => Make::Special { kind, rdev },
+            FileKind::Fifo | FileKind::Socket => Make::Special { kind, rdev: 0 },
+        };
+        self.live.make(caller, parent, name, perm, &make)
+    }
+
+    fn mkdir(&self, caller: &Caller, parent: Ino, name: &[u8], perm: u16) -> Result<Entry> {
+        self.live.make(caller, parent, name, perm, &Make::Directory {})
+    }
+
+    fn symlink(&self, caller: &Caller, parent: Ino, name: &[u8], target: &[u8]) -> Result<Entry> {
+        if target.is_empty() {
+            return Err(Error::NotFound);
+        }
+        let target = Bytes(target.to_vec());
+        self.live.make(caller, parent, name, 0o777, &Make::Symlink { target })
+    }
+
+    fn link(&self, ino: Ino, new_parent: Ino, new_name: &[u8]) -> Result<Entry> {
+        let (id, parent) = (changeable(ino)?, changeable(new_parent)?);
+        let name = self::new_name(parent, new_name)?;
+        self.live.get(id)?;
+        self.live.apply(Op::Link { id, parent, name }, id)?;
+        self.live.has_changed(id);
+        self.live.entry_in(parent, id)
+    }
+
+    fn unlink(&self, parent: Ino, name: &[u8]) -> Result<()> {
+        if name == b"." || name == b".." {
+            return Err(Error::IsADirectory);
+        }
+        let (parent, name) = (changeable(parent)?, self::name(name)?);
+        let (gone, _) = self.live.apply(Op::Unlink { parent, name }, parent)?;
+        gone.into_iter().for_each(|id| self.live.is_perhaps_dead(id));
+        Ok(())
+    }
+
+    fn rmdir(&self, parent: Ino, name: &[u8]) -> Result<()> {
+        match name {
+            b"." => return Err(Error::Invalid("'.' cannot be removed")),
+            b".." => return Err(Error::NotEmpty),
+            _ => {}
+        }
+        let (parent, name) = (changeable(parent)?, self::name(name)?);
+        let (gone, _) = self.live.apply(Op::Rmdir { parent, name }, parent)?;
+        gone.into_iter().for_each(|id| self.live.is_perhaps_dead(id));
+        Ok(())
+    }
+
+    fn rename(
+        &self,
+        parent: Ino,
+        name: &[u8],
+        new_parent: Ino,
+        new_name: &[u8],
+        flags: RenameFlags,
+    ) -> Result<()> {
+        let dots = |name: &[u8]| name == b"." || name == b"..";
+        if dots(name) || dots(new_name) {
+            return Err(Error::Busy);
+        }
+        let (parent, name) = (changeable(parent)?, self::name(name)?);
+        let new_parent = changeable(new_parent)?;
+        let new_name = self::new_name(new_parent, new_name)?;
+        let replaced = self.live.find(new_parent, new_name.bytes()).ok();
+        let op = Op::Rename { parent, name, new_parent, new_name, flags: flags.bits() };
+        let (moved, _) = self.live.apply(op, parent)?;
+        if let Some(id) = moved {
+            self.live.was_moved(id, new_parent);
+        }
+        replaced.into_iter().for_each(|id| self.live.is_perhaps_dead(id));
+        Ok(())
+    }
+
+    fn is_stateful(&self) -> bool {
+        true
+    }
+
+    fn open(&self, ino: Ino, flags: OpenFlags) -> Result<Opened> {
+        if is_of_folders(ino) {
+            // A folder: links are not opened.
+            return Ok(Opened { handle: Handle(0), keep_cache: false, direct_io: false });
+        }
+        let changes = flags.intersects(OpenFlags::WRITE | OpenFlags::TRUNCATE);
+        self.live.open(if changes { changeable(ino)? } else { id(ino)? }, flags)
+    }
+
+    fn create(
+        &self,
+        caller: &Caller,
+        parent: Ino,
+        name: &[u8],
+        perm: u16,
+        flags: OpenFlags,
+    ) -> Result<(Entry, Opened)> {
+        loop {
+            let made = match self.mknod(caller, parent, name, FileKind::Regular, perm, 0) {
+                Err(Error::Exists) if !flags.contains(OpenFlags::EXCLUSIVE) => {
+                    match self.lookup(parent, name) {
+                        // Removed meanwhile.
+                        Err(Error::NotFound) => continue,
+                        found => found?,
+                    }
+                }
+                made => made?,
+            };
+            match self.open(made.attr.ino, flags) {
+                Ok(opened) => {
+                    // Opening may have cut it.
+                    let attr = self.getattr(made.attr.ino)?;
+                    return Ok((Entry { attr, ..made }, opened));
+                }
+                Err(e) => {
+                    self.forget(made.attr.ino, 1);
+                    return Err(e);
+                }
+            }
+        }
+    }
+
+    fn release(&self, ino: Ino, handle: Handle) -> Result<()> {
+        if is_of_folders(ino) {
+            return Ok(());
+        }
+        let opened = {
+            let mut handles = locked(&self.live.handles);
+            let is_its = handles.get(&handle.0).is_some_and(|open| open.id.0 == ino.0);
+            is_its.then(|| handles.remove(&handle.0)).flatten()
+        };
+        let OpenFile { id, flags, .. } = opened.ok_or(Error::Invalid("no such open file"))?;
+        if flags.contains(OpenFlags::WRITE) {
+            self.live.is_left(id);
+        }
+        self.live.drop_references(id, 1);
+        Ok(())
+    }
+
+    fn read(&self, ino: Ino, handle: Handle, offset: u64, buf: &mut [u8]) -> Result<usize> {
+        self.live.check_locks(handle)?;
+        self.live.read(self.known(ino)?, offset, buf)
+    }
+
+    fn write(&self, ino: Ino, handle: Handle, offset: u64, data: &[u8]) -> Result<usize> {
+        self.live.check_locks(handle)?;
+        let flags = locked(&self.live.handles).get(&handle.0).map(|open| open.flags);
+        let append = flags.is_some_and(|f| f.contains(OpenFlags::APPEND));
+        self.known(ino)?;
+        self.live.write(changeable(ino)?, (!append).then_some(offset), data)
+    }
+
+    fn has_locks(&self) -> bool {
+        true
+    }
+
+    fn lock(
+        &self,
+        ino: Ino,
+        handle: Handle,
+        lock: &FileLock,
+        wait: Option<&Interrupt>,
+    ) -> Result<()> {
+        self.live.lock(id(ino)?, handle, lock, wait)
+    }
+
+    fn unlock(
+        &self,
+        ino: Ino,
+        handle: Handle,
+        style: LockStyle,
+        owner: u64,
+        first: u64,
+        last: u64,
+    ) {
+        if let Ok(id) = id(ino) {
+            self.live.unlock(id, handle, style, owner, (first, last));
+        }
+    }
+
+    fn find_lock(&self, ino: Ino, lock: &FileLock) -> Result<Option<FileLock>> {
+        self.live.find_lock(id(ino)?, lock)
+    }
+
+    fn fsync(&self, ino: Ino, _data_only: bool) -> Result<()> {
+        let id = id(ino)?;
+        let rnode = self.live.get(id)?;
+        self.live.engine.sync()?;
+        self.live.is_left(id);
+        if id == RnodeId::ROOT {
+            self.live.tell_texts();
+        }
+        if matches!(rnode.body, Body::File { .. }) { self.live.wait_for_copies(id) } else { Ok(()) }
+    }
+
+    fn sync(&self) -> Result<()> {
+        self.live.engine.sync()?;
+        self.live.tell_texts();
+        Ok(())
+    }
+
+    fn readdir(
+        &self,
+        ino: Ino,
+        cursor: DirCursor,
+        each: &mut dyn FnMut(DirEntry<'_>) -> bool,
+    ) -> Result<()> {
+        if is_of_folders(ino) {
+            return self.live.read_folder(ino, cursor, each);
+        }
+        self.live.read_directory(id(ino)?, cursor, &mut |entry, _| each(entry))
+    }
+
+    fn readdir_plus(
+        &self,
+        ino: Ino,
+        cursor: DirCursor,
+        each: &mut dyn FnMut(DirEntry<'_>, Entry) -> bool,
+    ) -> Result<()> {
+        let mut failed = None;
+        if is_of_folders(ino) {
+            self.live.read_folder(
+                ino,
+                cursor,
+                &mut |dirent| match self.lookup(ino, dirent.name) {
+                    Ok(entry) => {
+                        let more = each(dirent, entry);
+                        if !more || dirent.name == b"." || dirent.name == b".." {
+                            self.forget(entry.attr.ino, 1);
+                        }
+                        more
+                    }
+                    // Does not fit any more.
+                    Err(Error::NotFound) => true,
+                    Err(e) => {
+                        failed = Some(e);
+                        false
+                    }
+                },
+            )?;
+            return failed.map_or(Ok(()), Err);
+        }
+        self.live.read_directory(id(ino)?, cursor, &mut |dirent, id| {
+            match self.live.entry(id) {
+                Ok(entry) => {
+                    let more = each(dirent, entry);
+                    if !more || dirent.name == b"." || dirent.name == b".." {
+                        self.live.drop_references(id, 1);
+                    }
+                    more
+                }
+                // Removed since it was listed.
+                Err(Error::Stale(_)) => true,
+                Err(e) => {
+                    failed = Some(e);
+                    false
+                }
+            }
+        })?;
+        failed.map_or(Ok(()), Err)
+    }
+
+    fn statfs(&self) -> Result<StatFs> {
+        // What is written is kept here first: so what counts is the room here.
+        let space = self.live.engine.blocks.space().map_err(|e| io_error(&e))?;
+        Ok(StatFs {
+            block_bytes: u32::try_from(space.f_frsize).unwrap_or(4096),
+            blocks: space.f_blocks,
+            blocks_free: space.f_bfree,
+            blocks_available: space.f_bavail,
+            inodes: space.f_files,
+            inodes_free: space.f_ffree,
+            name_max_bytes: weft_vfs::NAME_MAX_BYTES as u32,
+        })
+    }
+
+    fn getxattr(&self, ino: Ino, name: &[u8]) -> Result<Vec<u8>> {
+        if is_of_folders(ino) {
+            return self.live.told_of_folder(ino, name);
+        }
+        if let Some(value) = self.told(ino, name) {
+            return value;
+        }
+        let mut rnode = self.live.get(id(ino)?)?;
+        rnode.xattrs.remove(&Bytes(name.to_vec())).map(|v| v.0).ok_or(Error::NoAttribute)
+    }
+
+    fn listxattr(&self, ino: Ino) -> Result<Vec<Vec<u8>>> {
+        if is_of_folders(ino) {
+            return Ok(Vec::new());
+        }
+        self.live.list_attributes(id(ino)?)
+    }
+
+    fn setxattr(&self, ino: Ino, name: &[u8], value: &[u8], how: XattrSet) -> Result<()> {
+        changeable(ino)?;
+        if let Some(done) = self.tell(ino, name, value) {
+            return done;
+        }
+        self.live.set_attribute(id(ino)?, name, value, how)
+    }
+
+    fn removexattr(&self, ino: Ino, name: &[u8]) -> Result<()> {
+        self.live.remove_attribute(changeable(ino)?, name)
+    }
+
+    fn is_for_owner(&self, ino: Ino, name: &[u8]) -> bool {
+        !is_of_folders(ino) && self.is_of_owner(ino, name)
+    }
+
+    fn fallocate(&self, ino: Ino, mode: FallocateMode, offset: u64, len_bytes: u64) -> Result<()> {
+        self.live.fallocate(changeable(ino)?, mode, offset, len_bytes)
+    }
+
+    fn seek(&self, ino: Ino, from: SeekFrom) -> Result<u64> {
+        self.live.seek(id(ino)?, from)
+    }
+
+    fn set_invalidate(&self, sink: Arc<dyn Invalidate>) {
+        self.live.sink.set(sink);
+    }
+
+    fn unmount(&self) -> Result<()> {
+        self.live.leave()
+    }
+}

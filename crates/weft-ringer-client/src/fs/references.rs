@@ -1,0 +1,121 @@
+//! What of a cell is in use here: references of the front, and open files.
+
+use std::sync::atomic::Ordering;
+
+use weft_ringer::RnodeId;
+use weft_ringer::op::{Change, Op};
+use weft_vfs::{Entry, Error, FileKind, Handle, OpenFlags, Opened, Result};
+
+use super::{Live, OpenFile};
+use crate::engine::locked;
+
+impl Live {
+    pub(in super::super) fn is_used(&self, id: RnodeId) -> bool {
+        id == RnodeId::ROOT || locked(&self.references).contains_key(&id)
+    }
+
+    pub(in super::super) fn add_reference(&self, id: RnodeId) {
+        *locked(&self.references).entry(id).or_default() += 1;
+    }
+
+    pub(in super::super) fn drop_references(&self, id: RnodeId, count: u64) {
+        let mut references = locked(&self.references);
+        let Some(left) = references.get_mut(&id) else { return };
+        *left = left.saturating_sub(count);
+        if *left == 0 {
+            references.remove(&id);
+            drop(references);
+            locked(&self.above).remove(&id);
+            locked(&self.changing).remove(&id);
+            locked(&self.seen).remove(&id);
+            locked(&self.shared_memory).remove(&id);
+            self.encrypted.forget(id);
+            self.is_perhaps_dead(id);
+        }
+    }
+
+    /// Looks, later, whether an rnode is still of use.
+    pub(super) fn is_perhaps_dead(&self, id: RnodeId) {
+        if !self.is_used(id) && self.engine.lost_its_names(id) {
+            locked(&self.maybe_dead).push(id);
+        }
+    }
+
+    /// A directory that an rnode has a name in, if it is in use here.
+    pub(in super::super) fn directory_of(&self, id: RnodeId) -> Option<RnodeId> {
+        locked(&self.above).get(&id).copied()
+    }
+
+    /// An rnode has a name in `dir`, and not where it had one: another policy may hold for it.
+    pub(super) fn was_moved(&self, id: RnodeId, dir: RnodeId) {
+        let is_no_directory = locked(&self.above).get_mut(&id).map(|above| *above = dir).is_some();
+        if is_no_directory {
+            self.has_changed(id);
+        }
+    }
+
+    /// The entry of an rnode that was found in `dir`, with a reference on it.
+    pub(super) fn entry_in(&self, dir: RnodeId, id: RnodeId) -> Result<Entry> {
+        let entry = self.entry(id)?;
+        if entry.attr.kind != FileKind::Directory {
+            locked(&self.above).insert(id, dir);
+        }
+        Ok(entry)
+    }
+
+    /// The entry of an rnode, with a reference on it.
+    pub(in super::super) fn entry(&self, id: RnodeId) -> Result<Entry> {
+        // The reference comes first: it keeps the rnode from being given up meanwhile.
+        self.add_reference(id);
+        match self.get(id).and_then(|rnode| self.attr(&rnode)) {
+            Ok(attr) => Ok(Entry { attr, generation: 0 }),
+            Err(e) => {
+                self.drop_references(id, 1);
+                Err(e)
+            }
+        }
+    }
+
+    pub(super) fn open(&self, id: RnodeId, flags: OpenFlags) -> Result<Opened> {
+        // The reference comes first, as for an entry.
+        self.add_reference(id);
+        let opened = self.open_referenced(id, flags);
+        if opened.is_err() {
+            self.drop_references(id, 1);
+        }
+        opened
+    }
+
+    pub(super) fn open_referenced(&self, id: RnodeId, flags: OpenFlags) -> Result<Opened> {
+        self.check_shared_memory(id, flags)?;
+        let mut rnode = self.get(id)?;
+        match rnode.kind() {
+            FileKind::Directory if flags.intersects(OpenFlags::WRITE | OpenFlags::TRUNCATE) => {
+                return Err(Error::IsADirectory);
+            }
+            // Whoever cannot read it is told so at once.
+            FileKind::Regular => drop(self.cipher(&rnode)?),
+            _ => {}
+        }
+        if flags.intersects(OpenFlags::WRITE | OpenFlags::TRUNCATE) {
+            // Somebody else's changes; the kernel tells late that the last one has closed it.
+            self.is_left(id);
+        }
+        if flags.contains(OpenFlags::TRUNCATE) {
+            self.before_change(id)?;
+            let change = Change { size_bytes: Some(0), ..Change::default() };
+            let (_, seq) = self.apply(Op::SetAttr { id, change }, id)?;
+            self.was_cut(&rnode, 0, seq);
+            rnode = self.get(id)?;
+        }
+        let seen = locked(&self.seen).insert(id, rnode.version);
+        let handle = self.next_handle.fetch_add(1, Ordering::Relaxed);
+        locked(&self.handles).insert(handle, OpenFile { id, flags, locked_in: None });
+        let keep_cache = seen == Some(rnode.version);
+        // Past the kernel's cache. It shows what is written through it to others on this machine before
+        // it is known whether the write can be done. And while one writes here, it throws away the
+        // attributes by which another would see that a third has changed what is cached.
+        let direct_io = true;
+        Ok(Opened { handle: Handle(handle), keep_cache, direct_io })
+    }
+}

@@ -1,0 +1,255 @@
+//! What files were: kept before they change, listed, and made again.
+//!
+//! A content is kept when it is about to change for the first time since the file was last opened to
+//! be changed, closed after that, or synced: so what is kept is what somebody left, and not every
+//! write.
+
+use std::time::{Duration, Instant};
+
+use weft_ringer::client::{Call, Outcome};
+use weft_ringer::op::{Change, Op};
+use weft_ringer::wire::{Kept, Reply, RequestBody};
+use weft_ringer::{Block, BlockHash, Body, Name, Refusal, RnodeId, Seq};
+use weft_vfs::{Error, FileSystem, Ino, Result};
+
+use super::content::{Source, io_error};
+use super::copies::unexpected;
+use super::engine::locked;
+use super::fs::{Live, RingerFs};
+
+/// The longest list that an attribute holds, in bytes.
+const LIST_MAX_BYTES: usize = 60 << 10;
+
+/// What is known of a file that was changed here.
+#[derive(Debug, Clone, Copy, Default)]
+pub(super) struct Changing {
+    /// It was changed since it was last closed or synced.
+    begun: bool,
+    /// When this client last kept what it was.
+    kept: Option<Instant>,
+}
+
+impl Live {
+    /// The content of a file is about to change: keeps what it is, if that is wanted.
+    pub(super) fn before_change(&self, id: RnodeId) -> Result<()> {
+        let last = {
+            let mut changing = locked(&self.changing);
+            let entry = changing.entry(id).or_default();
+            if std::mem::replace(&mut entry.begun, true) {
+                return Ok(());
+            }
+            entry.kept
+        };
+        let kept = self.policy(id, self.directory_of(id)).and_then(|policy| {
+            let every = Duration::from_secs(policy.every_secs);
+            if policy.versions == 0 || last.is_some_and(|at| at.elapsed() < every) {
+                return Ok(());
+            }
+            self.keep(id)
+        });
+        if kept.is_err() {
+            self.is_left(id);
+        }
+        kept
+    }
+
+    /// Keeps what a file is.
+    fn keep(&self, id: RnodeId) -> Result<()> {
+        let rnode = self.get(id)?;
+        let Body::File { size_bytes, content, kept, .. } = rnode.body else { return Ok(()) };
+        if size_bytes == 0 || content == kept {
+            return Ok(());
+        }
+        let (_, seq) = self.apply(Op::Keep { id }, id)?;
+        self.wrote(id, rnode.version, seq);
+        locked(&self.changing).entry(id).or_default().kept = Some(Instant::now());
+        Ok(())
+    }
+
+    /// A file was closed after a change, or synced: its next change is the first again.
+    pub(super) fn is_left(&self, id: RnodeId) {
+        if let Some(entry) = locked(&self.changing).get_mut(&id) {
+            entry.begun = false;
+        }
+    }
+
+    /// What a file was, a line each: `version`, number, time of its last change in seconds, length;
+    /// or what was removed below a directory: `removed`, inode number, time, length, path from there;
+    /// with tabs between them, the newest first. A list that is too long ends with the line `more`.
+    pub(super) fn list_history(&self, id: RnodeId) -> Result<Vec<u8>> {
+        self.engine.call(Call::Sync)?;
+        let body = match self.get(id)?.body {
+            Body::File { .. } => RequestBody::Versions { rnode: id },
+            Body::Directory { .. } => RequestBody::Removed { dir: id },
+            _ => return Ok(Vec::new()),
+        };
+        let mut text = Vec::new();
+        match self.ask(body)? {
+            Reply::Versions { versions } => {
+                for v in versions {
+                    let line =
+                        format!("version\t{}\t{}\t{}\n", v.number, v.mtime.secs, v.size_bytes);
+                    text.extend_from_slice(line.as_bytes());
+                }
+            }
+            Reply::Removed { files } => {
+                for f in files {
+                    let line = format!("removed\t{}\t{}\t{}\t", f.rnode.0, f.at.secs, f.size_bytes);
+                    if text.len() + line.len() + f.path.0.len() > LIST_MAX_BYTES {
+                        text.extend_from_slice(b"more\n");
+                        break;
+                    }
+                    text.extend_from_slice(line.as_bytes());
+                    text.extend_from_slice(&f.path.0);
+                    text.push(b'\n');
+                }
+            }
+            Reply::No { why } => return Err(self.refused(id, why)),
+            _ => return Err(unexpected()),
+        }
+        Ok(text)
+    }
+
+    fn old_version(&self, id: RnodeId, number: u64) -> Result<Box<Kept>> {
+        self.engine.call(Call::Sync)?;
+        match self.ask(RequestBody::OldVersion { rnode: id, number })? {
+            Reply::OldVersion { kept } => Ok(kept),
+            Reply::No { why } => Err(self.refused(id, why)),
+            _ => Err(unexpected()),
+        }
+    }
+
+    /// Makes a file what it was; what it is now is kept. Its blocks come when they are read.
+    fn restore(&self, id: RnodeId, number: u64) -> Result<()> {
+        let old = self.old_version(id, number)?;
+        let _one = locked(self.writer(id));
+        self.keep(id)?;
+        loop {
+            let rnode = self.get(id)?;
+            let Body::File { size_bytes, blocks, .. } = &rnode.body else {
+                return Err(Error::IsADirectory);
+            };
+            // What was closed to others then is not opened to them by being the present content again.
+            let perm = rnode.perm & (old.perm | 0o7000);
+            if perm != rnode.perm {
+                let change = Change { perm: Some(perm), ..Change::default() };
+                self.apply(Op::SetAttr { id, change }, id)?;
+                continue;
+            }
+            if *size_bytes > old.size_bytes {
+                let change = Change { size_bytes: Some(old.size_bytes), ..Change::default() };
+                let (_, seq) = self.apply(Op::SetAttr { id, change }, id)?;
+                self.was_cut(&rnode, old.size_bytes, seq);
+                continue;
+            }
+            let places = blocks.keys().chain(old.blocks.keys());
+            let mut changed: Vec<(u32, Option<Block>)> = places
+                .filter(|at| blocks.get(at) != old.blocks.get(at))
+                .map(|at| (*at, old.blocks.get(at).copied()))
+                .collect();
+            changed.sort_by_key(|(at, _)| *at);
+            changed.dedup_by_key(|(at, _)| *at);
+            let (end_bytes, kill_privileges) = (old.size_bytes, false);
+            let op = Op::Write { id, blocks: changed, end_bytes, kill_privileges };
+            let call = Call::Apply { op, if_version: Some((id, rnode.version)) };
+            match self.engine.call(call)? {
+                (Outcome::Refused(Refusal::Busy), _) => {}
+                (Outcome::Refused(why), _) => return Err(self.refused(id, why)),
+                (_, seq) => {
+                    self.wrote(id, rnode.version, seq);
+                    self.has_changed(id);
+                    self.is_left(id);
+                    return Ok(());
+                }
+            }
+        }
+    }
+
+    /// Makes a new file of what another was.
+    fn restore_as(&self, from: RnodeId, number: u64, dir: RnodeId, name: Name) -> Result<()> {
+        let old = self.old_version(from, number)?;
+        let dir_rnode = self.get(dir)?;
+        let cipher = self.cipher_of_kept(from, || {
+            let Some(block) = old.blocks.values().next() else { return Ok(None) };
+            self.block_as_stored(from, &block.hash).map(Some)
+        })?;
+        // Nobody has it copied out of where it is encrypted by telling something else of the past.
+        Self::check_copy(cipher.as_ref(), self.key_for(dir)?)?;
+        let op = Op::Create {
+            parent: dir,
+            name: name.clone(),
+            id: RnodeId::ROOT,
+            make: self.new_file(dir, old.block_bytes)?,
+            perm: old.perm,
+            // Whoever may write here could have copied it.
+            uid: dir_rnode.uid,
+            gid: dir_rnode.gid,
+        };
+        let (made, _): (Option<RnodeId>, Seq) = self.apply(op, dir)?;
+        let to = made.ok_or(Error::Stale(0))?;
+        let copied = self.copy_blocks(Source { id: from, cipher: cipher.as_ref() }, to, &old);
+        if copied.is_err() {
+            // A file that is half there looks like one that is whole.
+            let _ = self.apply(Op::Unlink { parent: dir, name }, dir);
+        }
+        copied
+    }
+
+    /// A block as it is stored, here or elsewhere.
+    fn block_as_stored(&self, id: RnodeId, hash: &BlockHash) -> Result<Vec<u8>> {
+        if let Some(bytes) = self.engine.blocks.whole(id, hash).map_err(|e| io_error(&e))? {
+            return Ok(bytes);
+        }
+        let fetched = self.fetch_block(id, hash, &self.engine.holders(id));
+        fetched.map_err(|message| Error::Io { errno: 5, message })
+    }
+
+    fn copy_blocks(&self, from: Source<'_>, to: RnodeId, old: &Kept) -> Result<()> {
+        for (at, block) in old.blocks.iter() {
+            let mut bytes = vec![0; block.len_bytes as usize];
+            self.load_block(from, *at, block, &mut bytes)?;
+            let offset = u64::from(*at) * u64::from(old.block_bytes);
+            let mut done = 0;
+            while done < bytes.len() {
+                done += self.write(to, Some(offset + done as u64), &bytes[done..])?;
+            }
+        }
+        let change = Change {
+            size_bytes: Some(old.size_bytes),
+            mtime: Some(old.mtime),
+            ..Change::default()
+        };
+        self.apply(Op::SetAttr { id: to, change }, to)?;
+        self.has_changed(to);
+        self.is_left(to);
+        Ok(())
+    }
+}
+
+impl RingerFs {
+    /// Does what was written into the attribute: `NUMBER` makes a file that version again; of a
+    /// directory, `INODE NUMBER NAME` makes a new file there of a version of another, where number 0 is
+    /// what a removed file was.
+    ///
+    /// # Errors
+    /// [`Error::Invalid`] for a text that makes no sense, [`Error::NotFound`] if there is no such
+    /// version, [`Error::Exists`] if the name is taken.
+    pub(super) fn restore_from(&self, ino: Ino, text: &[u8]) -> Result<()> {
+        const WHAT: Error = Error::Invalid("write NUMBER, or of a directory INODE NUMBER NAME");
+        let id = RnodeId(ino.0);
+        let number = |word: Option<&[u8]>| -> Option<u64> {
+            std::str::from_utf8(word?).ok()?.trim().parse().ok()
+        };
+        if !self.live.get(id)?.is_dir() {
+            return self.live.restore(id, number(Some(text)).filter(|n| *n > 0).ok_or(WHAT)?);
+        }
+        let mut words = text.splitn(3, |b| *b == b' ');
+        let from = number(words.next()).filter(|n| *n > 0).ok_or(WHAT)?;
+        let version = number(words.next()).ok_or(WHAT)?;
+        let name = Name::new(words.next().ok_or(WHAT)?).map_err(Error::from)?;
+        if self.lookup(ino, name.bytes()).map(|e| self.forget(e.attr.ino, 1)).is_ok() {
+            return Err(Error::Exists);
+        }
+        self.live.restore_as(RnodeId(from), version, id, name)
+    }
+}

@@ -1,0 +1,73 @@
+//! Telling the front that what it has cached of a file may be another's by now.
+//!
+//! Files are read and written past the kernel's page cache, but a file that is mapped has its pages there, and
+//! nothing looks whether they are still true. So when this client's lease on a file goes, the pages of a file
+//! that is open here are invalidated; the next access to a mapping reads them anew, under a new lease.
+//!
+//! The lease does not wait for that: dropping a page waits for who reads it at that moment, and a read may
+//! wait for the lease. So a mapping is up to date a moment later. It is done by a thread that holds no lock.
+
+use std::collections::BTreeSet;
+use std::sync::{Arc, Condvar, Mutex, PoisonError, Weak};
+
+use weft_ringer::RnodeId;
+use weft_vfs::{Ino, Invalidate};
+
+use super::engine::{Engine, TICK, locked};
+use super::fs::Live;
+
+/// Rnodes whose leases have gone, and nobody was told yet.
+#[derive(Debug, Default)]
+pub(super) struct LostLeases {
+    ids: Mutex<BTreeSet<RnodeId>>,
+    comes: Condvar,
+}
+
+impl LostLeases {
+    pub(super) fn add(&self, id: RnodeId) {
+        if locked(&self.ids).insert(id) {
+            self.comes.notify_one();
+        }
+    }
+
+    fn wait(&self) -> BTreeSet<RnodeId> {
+        let ids = locked(&self.ids);
+        let waited = self.comes.wait_timeout_while(ids, TICK, |ids| ids.is_empty());
+        std::mem::take(&mut *waited.unwrap_or_else(PoisonError::into_inner).0)
+    }
+}
+
+/// Where the front hears of changes.
+#[derive(Default)]
+pub(super) struct Sink(Mutex<Option<Arc<dyn Invalidate>>>);
+
+impl std::fmt::Debug for Sink {
+    fn fmt(&self, f: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
+        f.debug_struct("Sink").finish_non_exhaustive()
+    }
+}
+
+impl Sink {
+    pub(super) fn set(&self, sink: Arc<dyn Invalidate>) {
+        *locked(&self.0) = Some(sink);
+    }
+
+    pub(super) fn get(&self) -> Option<Arc<dyn Invalidate>> {
+        locked(&self.0).clone()
+    }
+}
+
+pub(super) fn run(engine: &Arc<Engine>, live: &Weak<Live>) {
+    while !engine.is_stopped() {
+        let lost = engine.lost_leases.wait();
+        if lost.is_empty() {
+            continue;
+        }
+        let Some(live) = live.upgrade() else { return };
+        let Some(sink) = live.sink.get() else { continue };
+        // A file is open for as long as it is mapped. What is cached of one that is not goes when it is
+        // opened again, if it has changed.
+        let open: BTreeSet<RnodeId> = locked(&live.handles).values().map(|open| open.id).collect();
+        lost.intersection(&open).for_each(|id| sink.inode(Ino(id.0), true));
+    }
+}

@@ -1,0 +1,116 @@
+//! What is done behind the calls: blocks and leases of no more use are given up.
+
+use std::collections::{BTreeMap, BTreeSet, VecDeque};
+use std::sync::{Arc, Weak};
+use std::time::{Duration, Instant};
+
+use weft_ringer::client::Call;
+use weft_ringer::{BlockHash, Mode, RnodeId, Seq};
+use weft_vfs::Error;
+
+use super::engine::{Engine, Superseded, locked};
+use super::fs::Live;
+
+const EVERY: Duration = Duration::from_millis(250);
+/// How often leases are looked through, and rnodes without a name that others may still use.
+const SELDOM: Duration = Duration::from_secs(5);
+/// Leases beyond these are given up, if nobody here uses their rnodes.
+const LEASES_MAX: usize = 100_000;
+/// Rnodes without a name that are looked at each time.
+const GRAVES_AT_ONCE: usize = 64;
+
+pub(super) fn run(engine: &Arc<Engine>, live: &Weak<Live>) {
+    let mut seldom = Instant::now();
+    // Rnodes without a name that nobody here uses: their blocks go when they go.
+    let mut graves = VecDeque::new();
+    while !engine.is_stopped() {
+        std::thread::sleep(EVERY);
+        let Some(live) = live.upgrade() else { return };
+        let mut useless: BTreeMap<RnodeId, Vec<BlockHash>> = BTreeMap::new();
+        for (rnode, hash) in engine.useless_blocks() {
+            useless.entry(rnode).or_default().push(hash);
+        }
+        for (rnode, hashes) in useless {
+            live.remove_superseded(rnode, &hashes);
+        }
+        bury(&live, &mut graves);
+        if seldom.elapsed() < SELDOM {
+            continue;
+        }
+        seldom = Instant::now();
+        for _ in 0..GRAVES_AT_ONCE.min(graves.len()) {
+            let Some(id) = graves.pop_front() else { break };
+            match live.get_any(id) {
+                Err(Error::Stale(_)) => match live.scrub(id) {
+                    // What is kept of it stays until that is over.
+                    Ok(()) => engine.blocks.remove_cached(id),
+                    Err(_) => graves.push_back(id),
+                },
+                Ok(rnode) if rnode.nlink > 0 => {}
+                _ => {
+                    let _ = engine.call(Call::Evict { id });
+                    graves.push_back(id);
+                }
+            }
+        }
+        let leases = engine.leases();
+        let mut excess = leases.len().saturating_sub(LEASES_MAX);
+        for (id, mode) in leases {
+            if live.is_used(id) || (mode > Mode::Hold && excess == 0) {
+                continue;
+            }
+            excess = excess.saturating_sub(1);
+            let _ = engine.call(Call::Evict { id });
+        }
+    }
+}
+
+impl Live {
+    /// Removes blocks that were replaced, and that no snapshot needs. A snapshot that is made after the
+    /// server was asked does not have them: it knew by then that they were replaced.
+    fn remove_superseded(&self, rnode: RnodeId, hashes: &[BlockHash]) {
+        match self.needed(rnode, hashes) {
+            Ok(needed) => {
+                for hash in hashes.iter().filter(|hash| !needed.contains(hash)) {
+                    self.remove_useless(rnode, *hash);
+                }
+            }
+            Err(e) => {
+                tracing::debug!("blocks of rnode {rnode} are not removed: {e}");
+                let again =
+                    |hash: &BlockHash| Superseded { seq: Seq::default(), rnode, hash: *hash };
+                locked(&self.engine.superseded).extend(hashes.iter().map(again));
+            }
+        }
+    }
+
+    /// Removes a block that is of no use, unless the file has come by the same bytes again.
+    fn remove_useless(&self, rnode: RnodeId, hash: BlockHash) {
+        let Ok(_one) = self.writer(rnode).try_lock() else {
+            let seq = Seq::default();
+            return locked(&self.engine.superseded).push_back(Superseded { seq, rnode, hash });
+        };
+        let _sealed_by_nobody = self.engine.open.change(rnode);
+        if self.engine.is_useless(rnode, &hash) {
+            self.engine.blocks.remove_staying(rnode, &hash);
+        }
+    }
+}
+
+/// Gives up the leases of rnodes that have lost their last name.
+fn bury(live: &Live, graves: &mut VecDeque<RnodeId>) {
+    let dead: BTreeSet<RnodeId> =
+        std::mem::take(&mut *locked(&live.maybe_dead)).into_iter().collect();
+    for id in dead {
+        if live.is_used(id) || !live.engine.lost_its_names(id) {
+            continue;
+        }
+        let evicted = live.engine.call(Call::Evict { id }).is_ok() && !live.engine.has_lease(id);
+        if evicted {
+            graves.push_back(id);
+        } else {
+            // Its last change is not with the server yet.
+            locked(&live.maybe_dead).push(id);
+        }
+    }
+}

@@ -1,0 +1,173 @@
+//! The client as a file system: [`RingerFs`] around the state machine of [`client`](weft_ringer::client),
+//! with threads, a journal, blocks in files and other clients.
+//!
+//! A client's local store is one directory, of one client of one cell, locked (`flock`) while it is
+//! in use:
+//!
+//! ```text
+//! identity       the secret that makes this client the same over restarts
+//! cell           the number of the cell
+//! known          how far the cell was when it was last heard of
+//! incarnation    how often it was started
+//! journal        changes that the server may not have
+//! conflicts      changes that were given up
+//! own/ cache/    blocks
+//! copy/ kept/    more blocks
+//! open/          what blocks were that are being written
+//! room/ spare    room that is set aside for what must be stored before others can go on
+//! pins           what is kept here whole
+//! keys           of encrypted directories; for nobody else to read
+//! member         the secret by which others hand keys to this client; made when it is first asked for
+//! trusted        the members whom keys are taken from
+//! peers.sock     where other clients of this machine fetch blocks
+//! cells/NUMBER/  the local store of a cell inside, as this one; with `junction`, how it was reached,
+//!                while something of it may not be with its server
+//! ```
+//!
+//! Invariants, beyond those of the state machine:
+//! - A block is in its file before the change that names it is made, so before anybody hears of it;
+//!   or it is being written (`open`), and nobody hears of the change.
+//! - A change is in the journal (in the kernel's hands) before its call returns; it survives the end
+//!   of this process. `fsync` makes blocks and journal durable and waits for the server.
+//! - No call waits for ever: what the server does not answer within
+//!   [`LiveOptions::patience`] fails with `ETIMEDOUT`.
+
+#![warn(missing_docs)]
+
+#[cfg(feature = "archive")]
+pub mod archive;
+#[cfg(feature = "archive")]
+mod archives;
+#[cfg(not(feature = "archive"))]
+#[path = "no_archives.rs"]
+mod archives;
+mod attributes;
+mod blocks;
+mod cells;
+mod conflicts;
+mod content;
+mod copies;
+mod durable;
+mod encryption;
+mod engine;
+mod fetched;
+mod fetching;
+mod folders;
+mod fs;
+mod history;
+mod invalidation;
+mod journal;
+mod junctions;
+mod keeper;
+mod link;
+mod listing;
+mod locks;
+mod open;
+mod peers;
+mod room;
+mod scrubbing;
+mod set_aside;
+mod shared_memory;
+mod snapshots;
+mod tending;
+mod texts;
+mod verdict;
+mod verified;
+
+use std::path::PathBuf;
+use std::time::Duration;
+
+use weft_net::{Address, ClientTls, ServerTls};
+use weft_ringer::CellId;
+use weft_ringer::client::ClientOptions;
+
+pub use attributes::{
+    ENCRYPT, HISTORY_XATTR, HOLDERS_XATTR, PIN_XATTR, RESTORE_XATTR, SNAPSHOTS_XATTR, STORE_XATTR,
+};
+pub use cells::{CELLS_XATTR, CellTree};
+pub use conflicts::CONFLICTS_XATTR;
+pub use encryption::{
+    BlockError, DirectoryKey, EncryptedBlock, KEYS_XATTR, KeyTextError, MEMBER_XATTR, MemberId,
+    MemberIdError, SHARE, SHARED_KEYS_XATTR, Share, Shares, SharesError, TRUSTED_XATTR, parse_keys,
+};
+pub use folders::COMPLETE_XATTR;
+pub use fs::RingerFs;
+pub use scrubbing::SCRUB_XATTR;
+
+/// How to be a client.
+#[derive(Debug, Clone)]
+pub struct LiveOptions {
+    /// The metadata server; several if the cell is in etcd: the client goes to the one that owns it.
+    pub servers: Vec<Address>,
+    /// The local store; made if it is not there.
+    pub directory: PathBuf,
+    /// The cell that it must be. `None`: the one that the local store is of, or whichever the server
+    /// has if that is new.
+    pub cell: Option<CellId>,
+    /// Where other clients are to reach this one; `None` for `peers.sock` in the local store if the
+    /// server is on a Unix socket, else any port of the address that the server is reached from.
+    pub listen: Option<Address>,
+    /// Certificates: to call with, and to be called with. `None`: nothing is encrypted.
+    pub tls: Option<(ClientTls, ServerTls)>,
+    /// Where certificates for cells inside are: a directory for each, by its number. One that has
+    /// none there is called without, if this cell is.
+    pub cells_certificates: Option<PathBuf>,
+    /// The size of the blocks of files made here, in bytes: a power of two, 64 KiB to 4 MiB. A
+    /// file has at most 65,536 blocks.
+    pub block_bytes: u32,
+    /// Room for blocks that were fetched from others, in bytes.
+    pub cache_max_bytes: u64,
+    /// Room for blocks that stay: written here, or copies that others rely on. When there are more,
+    /// no copies are made here, and files go that enough others have; what nobody else has stays.
+    pub store_max_bytes: u64,
+    /// How long a file must not change before copies of it are made.
+    pub settle: Duration,
+    /// How often all blocks that stay are looked through.
+    pub scan_every: Duration,
+    /// How long a call waits for the server, and a read for the other clients.
+    pub patience: Duration,
+    /// Whether the file that SQLite shares memory by may be used: right if one machine alone opens the
+    /// database.
+    pub allow_shared_memory: bool,
+    /// Whether a cell is accepted that is older than what this client has seen of it. What the client has
+    /// of the time since is set aside then, and it begins anew.
+    pub accept_older_cell: bool,
+    /// How the cell's archives are reached.
+    #[cfg(feature = "archive")]
+    pub archives: crate::archive::Opener,
+    /// Of the state machine.
+    pub client: ClientOptions,
+}
+
+impl LiveOptions {
+    /// Where the servers are, for people.
+    fn places(&self) -> String {
+        let servers: Vec<String> = self.servers.iter().map(Address::to_string).collect();
+        servers.join(" or ")
+    }
+
+    /// The usual ones.
+    #[must_use]
+    pub fn new(server: Address, directory: PathBuf) -> Self {
+        Self {
+            servers: vec![server],
+            directory,
+            cell: None,
+            listen: None,
+            tls: None,
+            cells_certificates: None,
+            // Files of up to 16 GiB; of what is written here and there each block is stored anew.
+            block_bytes: 256 << 10,
+            cache_max_bytes: 10 << 30,
+            store_max_bytes: u64::MAX,
+            settle: Duration::from_secs(1),
+            scan_every: Duration::from_secs(600),
+            patience: Duration::from_secs(30),
+            allow_shared_memory: false,
+            accept_older_cell: false,
+            #[cfg(feature = "archive")]
+            archives: crate::archive::Opener::default(),
+            client: ClientOptions { retry_micros: 500_000, ..ClientOptions::default() },
+        }
+    }
+}

@@ -1,0 +1,50 @@
+//! Archives, in a build without the feature `archive`: there are none.
+
+use std::time::Instant;
+
+use weft_ringer::wire::ArchiveInfo;
+use weft_ringer::{BlockHash, Holders, RnodeId};
+use weft_vfs::{Error, Result};
+
+use super::fs::Live;
+
+#[derive(Debug, Default)]
+pub(super) struct Archives;
+
+/// How many archives are to have a file.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub(super) enum Wanted {
+    One,
+    All,
+}
+
+impl Archives {
+    #[expect(clippy::unused_self, reason = "the other has figures")]
+    pub(super) fn figures(&self) -> [(&'static str, u64); 0] {
+        []
+    }
+}
+
+impl Live {
+    #[expect(clippy::unused_self, reason = "the other has some")]
+    pub(super) fn known_archives(&self) -> Vec<ArchiveInfo> {
+        Vec::new()
+    }
+
+    pub(super) fn fetch_block(
+        &self,
+        id: RnodeId,
+        hash: &BlockHash,
+        holders: &Holders,
+    ) -> Result<Vec<u8>, String> {
+        self.engine
+            .peers
+            .fetch(id, hash, holders, self.engine.options.patience)
+            .map_err(|e| e.to_string())
+    }
+
+    #[expect(clippy::unused_self, reason = "the other has archives")]
+    pub(super) fn archive(&self, _: RnodeId, _: Wanted, _: Instant) -> Result<()> {
+        Err(Error::Unsupported("archives: weft was built without them"))
+    }
+}

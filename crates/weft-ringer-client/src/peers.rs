@@ -1,0 +1,445 @@
+//! Blocks from other clients, and for them.
+//!
+//! Invariants:
+//! - What is fetched counts only if it has the hash that was asked for.
+//! - A peer that fails, stalls or lies is asked last for [`BENCH`]; nobody waits for one longer than
+//!   [`FETCH_LIMIT`], and where there are others they are asked before that (`fetching`).
+//!
+//! A peer that is not reached where it says it listens, because it or this client is behind NAT, is
+//! talked with through the metadata server ([`Conversation::meet`]); for [`DETOUR`] nothing else is
+//! tried. It serves on a connection that it has made itself then.
+
+use std::collections::{BTreeSet, HashMap, VecDeque};
+use std::sync::atomic::{AtomicBool, AtomicU64, AtomicUsize, Ordering};
+use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
+use std::time::{Duration, Instant};
+
+use weft_net::{Address, Channel, ClientTls, Listener, Listening, ServerTls};
+use weft_ringer::{BlockHash, Bytes, ClientId, Holders, RnodeId};
+use weft_ringer_net::{
+    Ask, BlockBytes, Conversation, Denial, Error, FromPeer, HELLO_MAX_BYTES, MEMBER_NAME, Meeting,
+    PORT, Peer, Result, SOCKET_MODE, ToPeer,
+};
+
+use super::blocks::Blocks;
+use super::fetching::Pool;
+
+/// How long one block from one peer may take.
+pub(super) const FETCH_LIMIT: Duration = Duration::from_secs(8);
+/// How long a peer that failed is asked last.
+const BENCH: Duration = Duration::from_secs(20);
+/// How long a peer may take to be reached where it listens.
+const REACH_LIMIT: Duration = Duration::from_secs(2);
+/// How long it is looked for through the server alone, once that was the way.
+const DETOUR: Duration = Duration::from_secs(300);
+/// Peers that call through the server, at once.
+const CALLED_MAX: usize = 16;
+/// How long a client that makes a copy may say nothing.
+const WORKING_LIMIT: Duration = Duration::from_secs(30);
+/// How often it says that it goes on.
+const WORKING_EVERY: Duration = Duration::from_secs(2);
+/// Connections kept open to one peer.
+const SPARE_MAX: usize = 8;
+/// Peers that are served at once.
+const SERVED_MAX: usize = 128;
+/// A peer that asks for nothing for so long is hung up on.
+const IDLE_LIMIT: Duration = Duration::from_secs(120);
+
+#[derive(Debug)]
+struct Known {
+    address: Address,
+    spare: Vec<Conversation>,
+    benched: Option<Instant>,
+    /// Until when it is talked with through the server.
+    detour: Option<Instant>,
+}
+
+impl Known {
+    fn at(address: Address) -> Self {
+        Self { address, spare: Vec::new(), benched: None, detour: None }
+    }
+}
+
+/// Blocks that went between this client and others, since it began.
+#[derive(Debug, Default)]
+pub(super) struct Transfers {
+    pub(super) blocks_read: AtomicU64,
+    pub(super) bytes_read: AtomicU64,
+    pub(super) blocks_given: AtomicU64,
+    pub(super) bytes_given: AtomicU64,
+}
+
+pub(super) fn count(blocks: &AtomicU64, of_bytes: &AtomicU64, bytes: &[u8]) {
+    blocks.fetch_add(1, Ordering::Relaxed);
+    of_bytes.fetch_add(bytes.len() as u64, Ordering::Relaxed);
+}
+
+/// The other clients of the cell.
+#[derive(Debug)]
+pub(super) struct Peers {
+    known: Mutex<HashMap<ClientId, Known>>,
+    pub(super) transfers: Arc<Transfers>,
+    tls: Option<ClientTls>,
+    /// The server that this client has a connection to.
+    server: Mutex<Option<Address>>,
+    pub(super) pool: Arc<Pool>,
+}
+
+impl Peers {
+    pub(super) fn new(tls: Option<ClientTls>) -> Self {
+        let (known, server) = (Mutex::default(), Mutex::default());
+        Self { known, transfers: Arc::default(), tls, server, pool: Arc::default() }
+    }
+
+    /// There is a connection to this server, or to none.
+    pub(super) fn set_server(&self, server: Option<Address>) {
+        *self.server.lock().unwrap_or_else(PoisonError::into_inner) = server;
+    }
+
+    /// Calls the server, and says `ask`, which brings this client together with another.
+    fn meet(&self, ask: &Ask, deadline: Instant) -> Result<Channel> {
+        let server = self.server.lock().unwrap_or_else(PoisonError::into_inner).clone();
+        let server = server.ok_or(Error::Closed)?;
+        let tls = self.tls.as_ref().map(|tls| (tls, server.host()));
+        let link = Conversation::connect(&server, tls, left(deadline))?;
+        Ok(link.meet(ask, deadline)?.into_channel())
+    }
+
+    /// Connects to a client: where it listens, or through the server. Says whether it was the latter.
+    fn connect(
+        &self,
+        client: ClientId,
+        address: &Address,
+        detour: bool,
+        deadline: Instant,
+    ) -> Result<(Conversation, bool)> {
+        let tls = self.tls.as_ref().map(|tls| (tls, MEMBER_NAME));
+        let direct = if detour {
+            Err(Error::Closed)
+        } else {
+            Conversation::connect(address, tls, left(deadline).min(REACH_LIMIT))
+        };
+        let why = match direct {
+            Ok(connection) => return Ok((connection, false)),
+            Err(e) => e,
+        };
+        let met = self.meet(&Ask::Meet { peer: client }, deadline);
+        let met = met.and_then(|channel| Conversation::connect_over(channel, tls, deadline));
+        match met {
+            Ok(connection) => Ok((connection, true)),
+            Err(e) if detour => Err(e),
+            Err(e) => Err(Error::Refused(format!("{why}; through the server: {e}"))),
+        }
+    }
+
+    fn lock(&self) -> MutexGuard<'_, HashMap<ClientId, Known>> {
+        self.known.lock().unwrap_or_else(PoisonError::into_inner)
+    }
+
+    /// Takes the list of those who are there. Who has left may still answer.
+    pub(super) fn learn(&self, own: ClientId, peers: Vec<Peer>) {
+        let mut known = self.lock();
+        for Peer { client, listens } in peers {
+            let text = std::str::from_utf8(&listens.0).ok();
+            let address = text.and_then(|t| Address::parse(t, PORT).ok());
+            let Some(address) = address.filter(|_| client != own) else { continue };
+            if known.get(&client).is_none_or(|k: &Known| k.address != address) {
+                known.insert(client, Known::at(address));
+            }
+        }
+    }
+
+    /// Whom to ask for a block: the holders first, the newest before the others; last those that failed
+    /// lately.
+    pub(super) fn order(&self, holders: &Holders) -> VecDeque<ClientId> {
+        let now = Instant::now();
+        let mut order: Vec<_> = {
+            let known = self.lock();
+            let rank = |(client, peer): (&ClientId, &Known)| {
+                let benched = peer.benched.is_some_and(|until| now < until);
+                let held = holders.clients.get(client).copied();
+                ((benched, std::cmp::Reverse(held)), *client)
+            };
+            known.iter().map(rank).collect()
+        };
+        order.sort_unstable();
+        order.into_iter().map(|(_, client)| client).collect()
+    }
+
+    /// Whether a client was ever heard of.
+    pub(super) fn knows(&self, client: ClientId) -> bool {
+        self.lock().contains_key(&client)
+    }
+
+    pub(super) fn bench(&self, client: ClientId) {
+        if let Some(peer) = self.lock().get_mut(&client) {
+            peer.benched = Some(Instant::now() + BENCH);
+        }
+    }
+
+    /// Asks a client to make a copy of a file and to keep it, and waits for that while there is
+    /// progress, until `deadline` at most.
+    ///
+    /// # Errors
+    /// What went wrong on the way.
+    pub(super) fn ask_to_hold(
+        &self,
+        client: ClientId,
+        rnode: RnodeId,
+        deadline: Instant,
+    ) -> Result<Held> {
+        let asked = self.converse(client, deadline, |connection| {
+            connection.send(&ToPeer::Hold { rnode })?;
+            loop {
+                let soon = deadline.min(Instant::now() + WORKING_LIMIT);
+                match connection.receive::<FromPeer>(Some(soon))? {
+                    FromPeer::Working {} => {}
+                    FromPeer::Held {} => return Ok(Held::Yes),
+                    FromPeer::No { full, why } => {
+                        let why = String::from_utf8_lossy(&why.0).into_owned();
+                        return Ok(Held::No { full, why });
+                    }
+                    _ => return Err(Error::Refused("it says something else".into())),
+                }
+            }
+        });
+        if asked.is_err() {
+            self.bench(client);
+        }
+        asked
+    }
+
+    /// The other clients: those that failed lately last, else in an order that differs by file.
+    pub(super) fn others(&self, rnode: RnodeId) -> Vec<ClientId> {
+        let now = Instant::now();
+        let mut others: Vec<_> = {
+            let known = self.lock();
+            let rank = |(client, peer): (&ClientId, &Known)| {
+                let benched = peer.benched.is_some_and(|until| now < until);
+                // Any function would do that spreads files over clients.
+                let mixed =
+                    (client.0 ^ rnode.0).wrapping_mul(0x9e37_79b9_7f4a_7c15).rotate_left(29);
+                (benched, mixed, *client)
+            };
+            known.iter().map(rank).collect()
+        };
+        others.sort_unstable();
+        others.into_iter().map(|(_, _, client)| client).collect()
+    }
+
+    /// Has a conversation on a connection to a client, kept or new.
+    pub(super) fn converse<T>(
+        &self,
+        client: ClientId,
+        deadline: Instant,
+        mut talk: impl FnMut(&mut Conversation) -> Result<T>,
+    ) -> Result<T> {
+        // A connection that was kept may have ended meanwhile: only a new one says how the peer is.
+        loop {
+            let (address, detour, spare) = {
+                let mut known = self.lock();
+                let peer = known.get_mut(&client).ok_or(Error::Closed)?;
+                let detour = peer.detour.filter(|until| Instant::now() < *until);
+                (peer.address.clone(), detour, peer.spare.pop())
+            };
+            let is_new = spare.is_none();
+            let (mut connection, detour) = match spare {
+                Some(connection) => (connection, detour),
+                None => {
+                    let connected = self.connect(client, &address, detour.is_some(), deadline);
+                    let (connection, is_detour) = connected.inspect_err(|_| {
+                        // There may be a way to where it listens again.
+                        self.lock().entry(client).and_modify(|peer| peer.detour = None);
+                    })?;
+                    let until = detour.unwrap_or_else(|| Instant::now() + DETOUR);
+                    (connection, is_detour.then_some(until))
+                }
+            };
+            let said = match talk(&mut connection) {
+                Ok(said) => said,
+                Err(e) if is_new || e.is_timeout() => return Err(e),
+                Err(_) => continue,
+            };
+            if let Some(peer) = self.lock().get_mut(&client)
+                && peer.address == address
+                && peer.spare.len() < SPARE_MAX
+            {
+                peer.benched = None;
+                peer.detour = detour;
+                peer.spare.push(connection);
+            }
+            return Ok(said);
+        }
+    }
+}
+
+/// What is left until `deadline`.
+fn left(deadline: Instant) -> Duration {
+    let left = deadline.saturating_duration_since(Instant::now());
+    left.clamp(Duration::from_millis(1), FETCH_LIMIT)
+}
+
+/// Whether a client made the copy that it was asked for.
+#[derive(Debug, Clone, PartialEq, Eq)]
+pub(super) enum Held {
+    /// It did, and the server knows.
+    Yes,
+    /// It will not.
+    No {
+        /// For want of room.
+        full: bool,
+        why: String,
+    },
+}
+
+/// Fingerprints of certificates that the server has revoked.
+pub(super) type Outcasts = Arc<Mutex<BTreeSet<BlockHash>>>;
+
+/// Makes a copy of a file: calls its argument now and then, and stops when that says so.
+pub(super) type MakeCopy = dyn Fn(RnodeId, &mut dyn FnMut() -> bool) -> Held + Send + Sync;
+
+/// Serves blocks to other clients until it is dropped.
+#[derive(Debug)]
+pub(super) struct PeerServer {
+    serving: Arc<Serving>,
+    listening: Listening,
+}
+
+impl PeerServer {
+    pub(super) fn start(
+        address: &Address,
+        tls: Option<ServerTls>,
+        blocks: Arc<Blocks>,
+        outcasts: &Outcasts,
+        transfers: &Arc<Transfers>,
+        make_copy: Arc<MakeCopy>,
+    ) -> Result<Self> {
+        let listener = Listener::bind_with(address, SOCKET_MODE, tls.as_ref())?;
+        let serving = Arc::new(Serving {
+            tls,
+            blocks,
+            outcasts: Arc::clone(outcasts),
+            transfers: Arc::clone(transfers),
+            make_copy,
+            called: AtomicUsize::new(0),
+            stop: AtomicBool::new(false),
+        });
+        let ours = Arc::clone(&serving);
+        let listening = listener.start_threads("ringer-peer", SERVED_MAX, move |socket| {
+            let peer = Conversation::accept(socket, ours.tls.as_ref());
+            if let Err(e) = peer.and_then(|peer| ours.serve(peer)) {
+                tracing::debug!("a peer: {e}");
+            }
+        })?;
+        Ok(Self { serving, listening })
+    }
+
+    /// Comes to a meeting that a peer has called this client to, and serves it there. What goes wrong
+    /// is for the peer to see.
+    pub(super) fn called(&self, peers: Arc<Peers>, meeting: Meeting) {
+        let serving = Arc::clone(&self.serving);
+        if serving.called.fetch_add(1, Ordering::AcqRel) >= CALLED_MAX {
+            serving.called.fetch_sub(1, Ordering::AcqRel);
+            return;
+        }
+        let ours = Arc::clone(&serving);
+        let thread = std::thread::Builder::new().name("ringer-peer".into());
+        let started = thread.spawn(move || {
+            let channel = peers.meet(&Ask::Come { meeting }, Instant::now() + FETCH_LIMIT);
+            let peer = channel.and_then(|c| Conversation::accept_over(c, ours.tls.as_ref()));
+            if let Err(e) = peer.and_then(|peer| ours.serve(peer)) {
+                tracing::debug!("a peer, through the server: {e}");
+            }
+            ours.called.fetch_sub(1, Ordering::AcqRel);
+        });
+        if started.is_err() {
+            serving.called.fetch_sub(1, Ordering::AcqRel);
+        }
+    }
+
+    pub(super) fn address(&self) -> &Address {
+        self.listening.address()
+    }
+}
+
+impl Drop for PeerServer {
+    fn drop(&mut self) {
+        self.serving.stop.store(true, Ordering::Release);
+    }
+}
+
+struct Serving {
+    tls: Option<ServerTls>,
+    blocks: Arc<Blocks>,
+    outcasts: Outcasts,
+    transfers: Arc<Transfers>,
+    make_copy: Arc<MakeCopy>,
+    /// Peers that are served through the server.
+    called: AtomicUsize,
+    stop: AtomicBool,
+}
+
+impl std::fmt::Debug for Serving {
+    fn fmt(&self, f: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
+        f.debug_struct("Serving").field("called", &self.called).finish_non_exhaustive()
+    }
+}
+
+impl Serving {
+    fn serve(&self, mut peer: Conversation) -> Result<()> {
+        // What is asked is always short.
+        peer.limit_frames(HELLO_MAX_BYTES);
+        let mut last = Instant::now();
+        while !self.stop.load(Ordering::Acquire) && last.elapsed() < IDLE_LIMIT {
+            let soon = Instant::now() + Duration::from_secs(1);
+            let asked = match peer.receive(Some(soon)) {
+                Ok(ask) => ask,
+                Err(e) if e.is_timeout() => continue,
+                Err(Error::Closed) => return Ok(()),
+                Err(e) => return Err(e),
+            };
+            let outcasts = self.outcasts.lock().unwrap_or_else(PoisonError::into_inner);
+            if peer.fingerprint().is_some_and(|shown| outcasts.contains(&shown)) {
+                return Err(Denial::Revoked.into());
+            }
+            drop(outcasts);
+            let answer = match asked {
+                ToPeer::Fetch { rnode, hash } => self.block(rnode, &hash),
+                ToPeer::Hold { rnode } => self.hold(rnode, &mut peer),
+            };
+            peer.send(&answer)?;
+            last = Instant::now();
+        }
+        Ok(())
+    }
+
+    fn block(&self, rnode: RnodeId, hash: &BlockHash) -> FromPeer {
+        match self.blocks.whole(rnode, hash) {
+            Ok(Some(bytes)) => {
+                count(&self.transfers.blocks_given, &self.transfers.bytes_given, &bytes);
+                FromPeer::Block { bytes: BlockBytes(bytes) }
+            }
+            Ok(None) => FromPeer::Absent {},
+            Err(e) => {
+                tracing::error!("cannot read block {hash:?} of rnode {rnode}: {e}");
+                FromPeer::Absent {}
+            }
+        }
+    }
+
+    fn hold(&self, rnode: RnodeId, peer: &mut Conversation) -> FromPeer {
+        let mut told = Instant::now();
+        let mut go_on = || {
+            if told.elapsed() >= WORKING_EVERY {
+                told = Instant::now();
+                // Who asked may have gone.
+                return peer.send(&FromPeer::Working {}).is_ok();
+            }
+            !self.stop.load(Ordering::Acquire)
+        };
+        match (self.make_copy)(rnode, &mut go_on) {
+            Held::Yes => FromPeer::Held {},
+            Held::No { full, why } => FromPeer::No { full, why: Bytes(why.into_bytes()) },
+        }
+    }
+}

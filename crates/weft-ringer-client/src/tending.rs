@@ -1,0 +1,295 @@
+//! What keeps copies as they are wanted, in a thread of its own: files that changed are spread, and what
+//! they say is told; pinned ones are fetched, and at times everything that stays is looked through.
+
+use std::collections::{BTreeMap, BTreeSet};
+use std::io;
+use std::path::Path;
+use std::sync::atomic::{AtomicU64, Ordering};
+use std::sync::{Arc, Weak};
+use std::time::{Duration, Instant};
+
+use weft_ringer::wire::ArchiveInfo;
+use weft_ringer::{Archiving, Body, Mode, RnodeId, Version};
+use weft_vfs::{Error, Result};
+
+use super::archives::Wanted;
+use super::copies::Uneven;
+use super::engine::{Engine, locked};
+use super::fs::Live;
+use super::peers::Held;
+
+const EVERY: Duration = Duration::from_millis(200);
+/// When a file is looked at again for which there were not enough clients.
+const LATER: Duration = Duration::from_secs(5);
+/// How often pinned trees are walked, at most.
+const PINS_EVERY: Duration = Duration::from_secs(1);
+/// How often a store that is too full asks what it may let go.
+const ROOM_EVERY: Duration = Duration::from_secs(5);
+/// Files that it asks for at once.
+const ROOM_AT_ONCE: usize = 256;
+/// The pause between two files that are looked through: others want the server too.
+const PACE: Duration = Duration::from_millis(5);
+
+/// The roots of what is kept here whole. Kept in a file, a number on each line.
+#[derive(Debug, Default)]
+pub(super) struct Pins {
+    pub(super) roots: BTreeSet<RnodeId>,
+    /// Below them: what is here, and of which content.
+    have: BTreeMap<RnodeId, Version>,
+    /// What is not.
+    lacking: u64,
+}
+
+impl Pins {
+    pub(super) fn open(path: &Path) -> io::Result<Self> {
+        let text = match std::fs::read_to_string(path) {
+            Ok(text) => text,
+            Err(e) if e.kind() == io::ErrorKind::NotFound => String::new(),
+            Err(e) => return Err(e),
+        };
+        let numbers: std::result::Result<BTreeSet<u64>, _> = text.lines().map(str::parse).collect();
+        let damaged = |_| io::Error::new(io::ErrorKind::InvalidData, "the list of pins is damaged");
+        let roots = numbers.map_err(damaged)?.into_iter().map(RnodeId).collect();
+        Ok(Self { roots, ..Self::default() })
+    }
+
+    fn save(&self, path: &Path) -> io::Result<()> {
+        let text: String = self.roots.iter().map(|id| format!("{}\n", id.0)).collect();
+        weft_ringer_net::replace(path, text.as_bytes())
+    }
+}
+
+pub(super) fn run(engine: &Arc<Engine>, live: &Weak<Live>) {
+    let mut walked = (Instant::now(), PINS_EVERY);
+    let (mut scanned, mut made_room) = (Instant::now(), Instant::now());
+    while !engine.is_stopped() {
+        std::thread::sleep(EVERY);
+        let Some(live) = live.upgrade() else { return };
+        live.spread_what_changed();
+        if walked.0.elapsed() >= walked.1 {
+            let begun = Instant::now();
+            live.fetch_what_is_pinned();
+            // A large tree that is whole costs little of the time.
+            walked = (Instant::now(), PINS_EVERY.max(begun.elapsed() * 10));
+        }
+        if made_room.elapsed() >= ROOM_EVERY.min(engine.options.scan_every) {
+            live.make_room();
+            made_room = Instant::now();
+        }
+        if scanned.elapsed() >= engine.options.scan_every {
+            live.look_through();
+            scanned = Instant::now();
+        }
+    }
+}
+
+impl Live {
+    fn spread_what_changed(&self) {
+        let now = Instant::now();
+        let due: Vec<(RnodeId, Uneven)> = {
+            let uneven = locked(&self.engine.uneven);
+            uneven.iter().filter(|(_, u)| u.due <= now).map(|(id, u)| (*id, *u)).collect()
+        };
+        for (id, seen) in due {
+            if self.engine.is_stopped() {
+                return;
+            }
+            let done = self.policy(id, seen.dir).and_then(|policy| {
+                let is_archived = policy.archive != Archiving::No;
+                if policy.copies == 0 && policy.text_bytes == 0 && !is_archived {
+                    return Ok(());
+                }
+                // The server is to know what is told and copied.
+                self.engine.call(weft_ringer::client::Call::Sync)?;
+                let told = if policy.text_bytes > 0 { self.tell_text(id) } else { Ok(()) };
+                let spread = match policy.copies {
+                    0 => Ok(()),
+                    copies => self.spread(id, copies, Instant::now()),
+                };
+                // One does not wait for the other.
+                let archived = if is_archived {
+                    self.archive(id, Wanted::All, Instant::now())
+                } else {
+                    Ok(())
+                };
+                spread.and(archived).and(told)
+            });
+            let mut uneven = locked(&self.engine.uneven);
+            let Some(entry) = uneven.get_mut(&id).filter(|entry| entry.due == seen.due) else {
+                continue; // It changed meanwhile.
+            };
+            match done {
+                Ok(()) | Err(Error::Stale(_)) => drop(uneven.remove(&id)),
+                Err(e) => {
+                    tracing::debug!("copies of rnode {id}: {e}");
+                    entry.due = Instant::now() + LATER;
+                }
+            }
+        }
+    }
+
+    /// Everything below a pinned root that is not a directory.
+    fn pinned(&self) -> BTreeSet<RnodeId> {
+        let mut left: Vec<RnodeId> = locked(&self.engine.pins).roots.iter().copied().collect();
+        let (mut files, mut seen) = (BTreeSet::new(), BTreeSet::new());
+        while let Some(id) = left.pop() {
+            if self.engine.is_stopped() || !seen.insert(id) {
+                continue;
+            }
+            match self.list(id) {
+                Ok(entries) => {
+                    for entry in entries {
+                        match entry.dirent.kind {
+                            weft_vfs::FileKind::Directory => left.push(entry.dirent.id),
+                            weft_vfs::FileKind::Regular => drop(files.insert(entry.dirent.id)),
+                            _ => {}
+                        }
+                    }
+                }
+                Err(Error::NotADirectory) => drop(files.insert(id)),
+                Err(Error::Stale(_)) => self.unpin_what_is_gone(id),
+                Err(e) => tracing::debug!("pinned rnode {id}: {e}"),
+            }
+        }
+        files
+    }
+
+    fn unpin_what_is_gone(&self, id: RnodeId) {
+        let mut pins = locked(&self.engine.pins);
+        if pins.roots.remove(&id)
+            && let Err(e) = pins.save(&self.engine.pins_path())
+        {
+            tracing::error!("the list of pins: {e}");
+        }
+    }
+
+    fn fetch_what_is_pinned(&self) {
+        if locked(&self.engine.pins).roots.is_empty() {
+            return;
+        }
+        let files = self.pinned();
+        let mut lacking = 0;
+        for id in &files {
+            let Ok(rnode) = self.get_any(*id) else { continue };
+            let Body::File { content, .. } = rnode.body else { continue };
+            if locked(&self.engine.pins).have.get(id) == Some(&content) {
+                continue;
+            }
+            // What the server has of it is what is copied.
+            let held = self.hold(*id, &mut || !self.engine.is_stopped());
+            match held {
+                Held::Yes => drop(locked(&self.engine.pins).have.insert(*id, content)),
+                Held::No { why, .. } => {
+                    lacking += 1;
+                    tracing::debug!("pinned rnode {id}: {why}");
+                }
+            }
+        }
+        let mut pins = locked(&self.engine.pins);
+        pins.have.retain(|id, _| files.contains(id));
+        pins.lacking = lacking;
+    }
+
+    /// Pins what is at and below an rnode, or does so no longer.
+    pub(super) fn pin(&self, id: RnodeId, pinned: bool) -> Result<()> {
+        let mut pins = locked(&self.engine.pins);
+        let changed = if pinned { pins.roots.insert(id) } else { pins.roots.remove(&id) };
+        if !changed && !pinned {
+            return Err(Error::NoAttribute);
+        }
+        if pins.roots.is_empty() {
+            (pins.have, pins.lacking) = (BTreeMap::new(), 0);
+        }
+        pins.save(&self.engine.pins_path()).map_err(|e| super::content::io_error(&e))
+    }
+
+    pub(super) fn is_pinned(&self, id: RnodeId) -> bool {
+        locked(&self.engine.pins).roots.contains(&id)
+    }
+
+    /// Lets files go that others have enough copies of, while more stays here than is to.
+    fn make_room(&self) {
+        let blocks = &self.engine.blocks;
+        if blocks.staying_bytes() <= self.engine.options.store_max_bytes {
+            return;
+        }
+        let pinned = self.pinned();
+        let ids = blocks.staying().unwrap_or_default();
+        let candidates = ids.into_iter().filter(|id| !pinned.contains(id) && !self.is_used(*id));
+        for id in candidates.take(ROOM_AT_ONCE) {
+            let is_enough = blocks.staying_bytes() <= self.engine.options.store_max_bytes;
+            if is_enough || self.engine.is_stopped() {
+                return;
+            }
+            let gone = self.scrub(id).and_then(|()| self.let_go(id));
+            if let Err(e) = gone {
+                tracing::debug!("rnode {id} is not let go: {e}");
+            }
+        }
+    }
+
+    /// Looks at everything that stays here: what is of no use goes, and what has too few copies is
+    /// spread.
+    fn look_through(&self) {
+        for id in self.engine.blocks.staying().unwrap_or_default() {
+            std::thread::sleep(PACE);
+            if self.engine.is_stopped() {
+                return;
+            }
+            let looked = self.scrub(id).and_then(|()| self.peek(id));
+            let Ok(Some(peeked)) = looked else { continue };
+            let Body::File { content, .. } = peeked.rnode.body else { continue };
+            let have = peeked.holders.copies.values().filter(|v| **v == content).count() as u64;
+            // With one that wrote it, or has the only copy.
+            let lacks_copies = peeked.policy.copies > 0 && have <= u64::from(peeked.policy.copies);
+            let is_untold = self.lacks_text(&peeked).is_some();
+            let lacks_archives = peeked.policy.archive != Archiving::No && {
+                let has = |info: &ArchiveInfo| peeked.archived.get(&info.archive) == Some(&content);
+                !self.known_archives().iter().all(has)
+            };
+            if lacks_copies || lacks_archives || is_untold {
+                let uneven = Uneven { dir: None, due: Instant::now(), is_untold };
+                locked(&self.engine.uneven).entry(id).or_insert(uneven);
+            }
+        }
+    }
+
+    /// How the local store is, a line for each number: what it is and its value, with a tab between.
+    pub(super) fn describe_store(&self) -> Vec<u8> {
+        let engine = &self.engine;
+        let (pins, lacking) = {
+            let pins = locked(&engine.pins);
+            (pins.roots.len() as u64, pins.lacking)
+        };
+        let limit = engine.options.store_max_bytes;
+        let leases = engine.leases();
+        let held = |mode: Mode| leases.iter().filter(|(_, m)| *m == mode).count() as u64;
+        let transfers = &engine.peers.transfers;
+        let of = |count: &AtomicU64| count.load(Ordering::Relaxed);
+        let lines = [
+            ("cell", engine.cell()),
+            ("client", engine.client().map_or(0, |c| c.0)),
+            ("staying_bytes", engine.blocks.staying_bytes()),
+            ("staying_limit_bytes", if limit == u64::MAX { 0 } else { limit }),
+            ("cached_bytes", engine.blocks.cached_bytes()),
+            ("cached_limit_bytes", engine.options.cache_max_bytes),
+            ("pins", pins),
+            ("pinned_files_lacking", lacking),
+            ("files_with_copies_to_make", locked(&engine.uneven).len() as u64),
+            ("changes_not_sent", engine.unflushed() as u64),
+            ("read_leases", held(Mode::Read)),
+            ("write_leases", held(Mode::Write)),
+            ("peer_blocks_read", of(&transfers.blocks_read)),
+            ("peer_bytes_read", of(&transfers.bytes_read)),
+            ("peer_blocks_given", of(&transfers.blocks_given)),
+            ("peer_bytes_given", of(&transfers.bytes_given)),
+        ];
+        let archives = engine.archives.figures();
+        lines
+            .iter()
+            .chain(&archives)
+            .map(|(name, n)| format!("{name}\t{n}\n"))
+            .collect::<String>()
+            .into_bytes()
+    }
+}

@@ -1,0 +1,127 @@
+//! What text files say, told to the server so that their words are found.
+//!
+//! Who has changed a file tells, when the server has the change: it has the blocks at hand. What was
+//! there before a policy wanted it, or was not told because this machine crashed, is told when all that
+//! stays here is looked through. The server takes only the text of the content that it knows of, so one
+//! that is told late does no harm. Of an encrypted file nothing is told.
+
+use std::collections::HashMap;
+
+use weft_ringer::wire::{Peeked, Reply, RequestBody};
+use weft_ringer::{Body, Refusal, Rnode, RnodeId, TEXT_MAX_BYTES, Text, Version, is_encrypted};
+use weft_vfs::{Error, Result};
+
+use super::content::Source;
+use super::copies::unexpected;
+use super::engine::locked;
+use super::fs::Live;
+
+/// Files that are told of at once when somebody asks for all.
+const TOLD_AT_ONCE: usize = 1000;
+/// Of how many files is remembered that they need not be told.
+const PASSED_MAX: usize = 100_000;
+
+/// Contents that are no text, or that this client may not tell.
+#[derive(Debug, Default)]
+pub(super) struct Passed(HashMap<RnodeId, Version>);
+
+impl Passed {
+    fn has(&self, id: RnodeId, content: Version) -> bool {
+        self.0.get(&id) == Some(&content)
+    }
+
+    fn add(&mut self, id: RnodeId, content: Version) {
+        if self.0.len() >= PASSED_MAX {
+            // They are looked at once more.
+            self.0.clear();
+        }
+        self.0.insert(id, content);
+    }
+}
+
+impl Live {
+    /// The content of a file that is to be told: a policy wants it, and the server does not have it.
+    pub(super) fn lacks_text(&self, peeked: &Peeked) -> Option<Version> {
+        let Body::File { size_bytes, content, .. } = peeked.rnode.body else { return None };
+        if is_encrypted(&peeked.rnode) {
+            return None;
+        }
+        let is_wanted = (1..=peeked.policy.text_bytes.min(TEXT_MAX_BYTES)).contains(&size_bytes);
+        let lacks = is_wanted && peeked.told != Some(content);
+        let id = peeked.rnode.id;
+        (lacks && !locked(&self.passed).has(id, content)).then_some(content)
+    }
+
+    /// Tells what is in a file, as the server has it, if that is wanted.
+    pub(super) fn tell_text(&self, id: RnodeId) -> Result<()> {
+        let Some(peeked) = self.peek(id)? else { return Ok(()) };
+        let Some(content) = self.lacks_text(&peeked) else { return Ok(()) };
+        let bytes = match self.whole_content(&peeked.rnode) {
+            Ok(bytes) => bytes,
+            // Perhaps a block is gone because the file is another by now: who changed it tells.
+            Err(e) => {
+                return self.peek(id)?.map_or(Ok(()), |now| match now.rnode.body {
+                    Body::File { content: now, .. } if now == content => Err(e),
+                    _ => Ok(()),
+                });
+            }
+        };
+        let Some(text) = Text::of(bytes) else {
+            locked(&self.passed).add(id, content);
+            return Ok(());
+        };
+        match self.ask(RequestBody::Text { rnode: id, content, text })? {
+            Reply::Held {} => Ok(()),
+            // It is another by now, or gone.
+            Reply::No { why: Refusal::Busy | Refusal::Stale } => Ok(()),
+            Reply::No { why: Refusal::NotPermitted } => {
+                locked(&self.passed).add(id, content);
+                Ok(())
+            }
+            Reply::No { why } => Err(why.into()),
+            _ => Err(unexpected()),
+        }
+    }
+
+    /// All bytes of a small file.
+    fn whole_content(&self, rnode: &Rnode) -> Result<Vec<u8>> {
+        let Body::File { size_bytes, block_bytes, blocks, .. } = &rnode.body else {
+            return Err(Error::IsADirectory);
+        };
+        let size = usize::try_from((*size_bytes).min(TEXT_MAX_BYTES)).unwrap_or(usize::MAX);
+        let mut bytes = vec![0; size];
+        for (at, block) in blocks.iter() {
+            let begin = usize::try_from(u64::from(*at) * u64::from(*block_bytes));
+            let behind = begin.ok().and_then(|begin| bytes.get_mut(begin..)).unwrap_or_default();
+            let len = behind.len().min(block.len_bytes as usize);
+            let source = Source { id: rnode.id, cipher: None };
+            self.load_block(source, *at, block, &mut behind[..len])?;
+        }
+        Ok(bytes)
+    }
+
+    /// Tells at once what is in the files that were changed here, as far as the server has the
+    /// changes.
+    pub(super) fn tell_texts(&self) {
+        let changed: Vec<_> = {
+            let uneven = locked(&self.engine.uneven);
+            let untold = uneven.iter().filter(|(_, seen)| seen.is_untold);
+            untold.map(|(id, seen)| (*id, *seen)).take(TOLD_AT_ONCE).collect()
+        };
+        for (id, seen) in changed {
+            let policy = self.policy(id, seen.dir);
+            let told = policy.and_then(|policy| match policy.text_bytes {
+                0 => Ok(()),
+                _ => self.tell_text(id),
+            });
+            if let Err(e) = told {
+                tracing::debug!("the text of rnode {id}: {e}");
+                continue;
+            }
+            let mut uneven = locked(&self.engine.uneven);
+            if let Some(entry) = uneven.get_mut(&id).filter(|entry| entry.due == seen.due) {
+                entry.is_untold = false;
+            }
+        }
+    }
+}

@@ -1,0 +1,123 @@
+//! Which blocks of the local store have been read whole and had the hash that they are named by.
+//!
+//! A disk may return other bytes than were written to it, without an error. So what comes from the disk is
+//! checked as a whole against the hash, and only what the kernel still has in memory of a block that was
+//! checked is read in part.
+//!
+//! Invariants:
+//! - A part of a block is returned only if all of it was in the kernel's memory (`RWF_NOWAIT`), and the
+//!   file is the one that was checked, by its inode number, length and time of last change.
+//! - A check does not count if the file had been changed just before: a later change could bear the same
+//!   time.
+
+use std::collections::HashMap;
+use std::fs::File;
+use std::io::{self, IoSliceMut};
+use std::os::unix::fs::MetadataExt;
+use std::sync::{Mutex, MutexGuard, PoisonError};
+use std::time::{Duration, SystemTime, UNIX_EPOCH};
+
+use rustix::io::{ReadWriteFlags, preadv2};
+use weft_ringer::{BlockHash, RnodeId};
+
+/// Blocks that are remembered: some 4 MiB of memory. When there are more, all are forgotten.
+const REMEMBERED_MAX: usize = 1 << 16;
+/// How long a file must not have been changed: some ticks of the kernel's clock for time stamps.
+const SETTLED: Duration = Duration::from_millis(50);
+
+/// What tells one state of a file from all others.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub(super) struct Stamp {
+    ino: u64,
+    len_bytes: u64,
+    changed_secs: i64,
+    changed_nanos: i64,
+}
+
+impl Stamp {
+    /// The stamp of an open file.
+    pub(super) fn of(file: &File) -> io::Result<Self> {
+        let found = file.metadata()?;
+        Ok(Self {
+            ino: found.ino(),
+            len_bytes: found.len(),
+            changed_secs: found.ctime(),
+            changed_nanos: found.ctime_nsec(),
+        })
+    }
+
+    fn is_settled(&self) -> bool {
+        let secs = u64::try_from(self.changed_secs).unwrap_or_default();
+        let nanos = u32::try_from(self.changed_nanos).unwrap_or_default();
+        let changed = UNIX_EPOCH + Duration::new(secs, nanos);
+        SystemTime::now().duration_since(changed).is_ok_and(|since| since > SETTLED)
+    }
+}
+
+/// The blocks that were checked, each as its file was then.
+#[derive(Debug, Default)]
+pub(super) struct Verified(Mutex<HashMap<(RnodeId, BlockHash), Stamp>>);
+
+impl Verified {
+    fn lock(&self) -> MutexGuard<'_, HashMap<(RnodeId, BlockHash), Stamp>> {
+        self.0.lock().unwrap_or_else(PoisonError::into_inner)
+    }
+
+    /// Fills `buf` from byte `offset` of a block that was checked. `false` if it was not, or has changed
+    /// since, or if some of it would come from the disk.
+    pub(super) fn read(
+        &self,
+        rnode: RnodeId,
+        hash: &BlockHash,
+        file: &File,
+        offset: u64,
+        buf: &mut [u8],
+    ) -> bool {
+        let Some(stamp) = self.lock().get(&(rnode, *hash)).copied() else { return false };
+        if Stamp::of(file).ok() != Some(stamp) {
+            return false;
+        }
+        let wanted = buf.len();
+        let mut parts = [IoSliceMut::new(buf)];
+        preadv2(file, &mut parts, offset, ReadWriteFlags::NOWAIT).is_ok_and(|n| n == wanted)
+    }
+
+    /// A block was read whole and had its hash; `stamp` is of before it was read.
+    pub(super) fn remember(&self, rnode: RnodeId, hash: &BlockHash, stamp: Stamp) {
+        if !stamp.is_settled() {
+            return;
+        }
+        let mut all = self.lock();
+        if all.len() >= REMEMBERED_MAX {
+            all.clear();
+        }
+        all.insert((rnode, *hash), stamp);
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use std::os::unix::fs::FileExt;
+
+    #[test]
+    fn a_block_that_was_changed_counts_as_not_checked() {
+        let dir = tempfile::tempdir().expect("a directory");
+        let path = dir.path().join("block");
+        std::fs::write(&path, [1; 5000]).expect("written");
+        let (verified, rnode, hash) = (Verified::default(), RnodeId(7), BlockHash([3; 32]));
+        let file = File::options().read(true).write(true).open(&path).expect("a file");
+        let mut buf = [0; 10];
+        assert!(!verified.read(rnode, &hash, &file, 0, &mut buf), "never checked");
+        while !Stamp::of(&file).expect("a stamp").is_settled() {
+            verified.remember(rnode, &hash, Stamp::of(&file).expect("a stamp"));
+            std::thread::sleep(Duration::from_millis(5));
+        }
+        verified.remember(rnode, &hash, Stamp::of(&file).expect("a stamp"));
+        // Where the file system cannot say what is in memory, all is checked each time.
+        let _ = verified.read(rnode, &hash, &file, 4000, &mut buf);
+        assert!(!verified.read(rnode, &hash, &file, 4995, &mut buf), "behind the end");
+        file.write_all_at(&[2], 100).expect("written");
+        assert!(!verified.read(rnode, &hash, &file, 0, &mut buf), "it has another time");
+    }
+}

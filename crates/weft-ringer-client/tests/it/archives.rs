@@ -1,0 +1,396 @@
+//! Archives: files are copied there, read from there, let go for it, and what is of no use is deleted
+//! there. With stores that lie, hang and refuse.
+
+use std::collections::BTreeMap;
+use std::fmt;
+use std::sync::atomic::{AtomicU8, Ordering};
+use std::sync::{Arc, Mutex};
+use std::time::{Duration, Instant};
+
+use async_trait::async_trait;
+use futures_util::stream::BoxStream;
+use object_store::path::Path;
+use object_store::{
+    CopyOptions, GetOptions, GetResult, ListResult, MultipartUpload, ObjectMeta, ObjectStore,
+    PutMultipartOptions, PutOptions, PutPayload, PutResult,
+};
+use weft_ringer::wire::ArchiveInfo;
+use weft_ringer::{ArchiveId, Bytes, POLICY_XATTR};
+use weft_ringer_client::archive::{Archive, Opener, SweepReport, by_url, sweep};
+use weft_ringer_client::{HOLDERS_XATTR, RingerFs, STORE_XATTR};
+use weft_ringer_net::{Answer, Ask, Observer};
+use weft_vfs::{FileSystem, Ino, Walker, XattrSet};
+
+use super::Cell;
+
+const EPOCH: Duration = Duration::from_secs(2);
+const LIMIT: Duration = Duration::from_secs(10);
+
+/// What a store does wrong.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+#[repr(u8)]
+enum Fault {
+    None,
+    /// Gives other bytes of the same length.
+    OtherBytes,
+    /// Gives fewer bytes.
+    Short,
+    /// Says nothing.
+    Hangs,
+    Denies,
+    IsFull,
+}
+
+const FAULTS: [Fault; 6] =
+    [Fault::None, Fault::OtherBytes, Fault::Short, Fault::Hangs, Fault::Denies, Fault::IsFull];
+
+/// A store that does what the test says.
+#[derive(Debug)]
+struct Faulty {
+    store: Arc<dyn ObjectStore>,
+    fault: Arc<AtomicU8>,
+}
+
+impl fmt::Display for Faulty {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        write!(f, "faulty {}", self.store)
+    }
+}
+
+impl Faulty {
+    async fn go_wrong(&self, path: &Path) -> object_store::Result<Fault> {
+        let source = |errno| std::io::Error::from_raw_os_error(errno).into();
+        match FAULTS[usize::from(self.fault.load(Ordering::Acquire))] {
+            Fault::Hangs => std::future::pending().await,
+            Fault::Denies => {
+                let path = path.to_string();
+                Err(object_store::Error::PermissionDenied { path, source: source(13) })
+            }
+            Fault::IsFull => Err(object_store::Error::Generic { store: "x", source: source(28) }),
+            other => Ok(other),
+        }
+    }
+}
+
+#[async_trait]
+impl ObjectStore for Faulty {
+    async fn put_opts(
+        &self,
+        path: &Path,
+        payload: PutPayload,
+        options: PutOptions,
+    ) -> object_store::Result<PutResult> {
+        self.go_wrong(path).await?;
+        self.store.put_opts(path, payload, options).await
+    }
+
+    async fn put_multipart_opts(
+        &self,
+        path: &Path,
+        options: PutMultipartOptions,
+    ) -> object_store::Result<Box<dyn MultipartUpload>> {
+        self.store.put_multipart_opts(path, options).await
+    }
+
+    async fn get_opts(&self, path: &Path, options: GetOptions) -> object_store::Result<GetResult> {
+        // Whose archive it is, it says at any time.
+        let is_block = path.as_ref().starts_with("blocks/");
+        let fault = if is_block && !options.head {
+            match FAULTS[usize::from(self.fault.load(Ordering::Acquire))] {
+                Fault::IsFull => Fault::None,
+                _ => self.go_wrong(path).await?,
+            }
+        } else {
+            Fault::None
+        };
+        let found = self.store.get_opts(path, options).await?;
+        if fault == Fault::None {
+            return Ok(found);
+        }
+        let (meta, attributes) = (found.meta.clone(), found.attributes.clone());
+        let (range, extensions) = (found.range.clone(), found.extensions.clone());
+        let mut bytes = found.bytes().await?.to_vec();
+        match fault {
+            Fault::Short => bytes.truncate(bytes.len() / 2),
+            _ => bytes.iter_mut().for_each(|b| *b ^= 1),
+        }
+        let bytes = futures_util::stream::once(async { Ok(bytes.into()) });
+        let payload = object_store::GetResultPayload::Stream(Box::pin(bytes));
+        Ok(GetResult { payload, meta, range, attributes, extensions })
+    }
+
+    fn delete_stream(
+        &self,
+        paths: BoxStream<'static, object_store::Result<Path>>,
+    ) -> BoxStream<'static, object_store::Result<Path>> {
+        self.store.delete_stream(paths)
+    }
+
+    fn list(&self, prefix: Option<&Path>) -> BoxStream<'static, object_store::Result<ObjectMeta>> {
+        self.store.list(prefix)
+    }
+
+    async fn list_with_delimiter(&self, prefix: Option<&Path>) -> object_store::Result<ListResult> {
+        self.store.list_with_delimiter(prefix).await
+    }
+
+    async fn copy_opts(
+        &self,
+        from: &Path,
+        to: &Path,
+        options: CopyOptions,
+    ) -> object_store::Result<()> {
+        self.store.copy_opts(from, to, options).await
+    }
+}
+
+/// The faults of stores by their URLs.
+#[derive(Debug, Clone, Default)]
+struct Faults(Arc<Mutex<BTreeMap<String, Arc<AtomicU8>>>>);
+
+impl Faults {
+    fn of(&self, url: &str) -> Arc<AtomicU8> {
+        Arc::clone(self.0.lock().expect("nobody panics").entry(url.to_owned()).or_default())
+    }
+
+    fn set(&self, url: &str, fault: Fault) {
+        self.of(url).store(fault as u8, Ordering::Release);
+    }
+
+    fn opener(&self) -> Opener {
+        let faults = self.clone();
+        Opener::new(move |url| {
+            let (store, fault) = (by_url(url)?, faults.of(url));
+            Ok(Arc::new(Faulty { store, fault }))
+        })
+    }
+}
+
+fn observer(cell: &Cell) -> Observer {
+    Observer::connect(&cell.address(), None).expect("a connection")
+}
+
+/// Adds the directory `name` as an archive, and returns its URL.
+fn add(cell: &Cell, name: &str, id: u64) -> String {
+    std::fs::create_dir(cell.path(name)).expect("a directory");
+    let url = format!("file://{}", cell.path(name).display());
+    let mut observer = observer(cell);
+    let Answer::Status { status } = observer.ask(&Ask::Status {}).expect("an answer") else {
+        panic!("a status")
+    };
+    let archive = Archive::new(&url, &Opener::default()).expect("there");
+    archive.claim(ArchiveId(id), status.cell, LIMIT).expect("new");
+    let info = ArchiveInfo { archive: ArchiveId(id), url: Bytes(url.clone().into_bytes()) };
+    observer.ask(&Ask::AddArchive { info }).expect("added");
+    url
+}
+
+fn join(cell: &Cell, name: &str, faults: &Faults, store_max_bytes: u64) -> RingerFs {
+    let mut options = cell.options(name);
+    options.settle = Duration::from_millis(50);
+    options.scan_every = Duration::from_secs(1);
+    options.patience = Duration::from_secs(3);
+    options.store_max_bytes = store_max_bytes;
+    options.cache_max_bytes = 0;
+    options.archives = faults.opener();
+    RingerFs::join(options).expect("it joins")
+}
+
+fn ino(fs: &RingerFs, name: &str) -> Ino {
+    let names = name.split('/').filter(|part| !part.is_empty());
+    names.fold(fs.root(), |at, part| fs.lookup(at, part.as_bytes()).expect("there").attr.ino)
+}
+
+fn set_policy(fs: &RingerFs, policy: &str) {
+    fs.setxattr(fs.root(), POLICY_XATTR, policy.as_bytes(), XattrSet::Any).expect("a policy");
+}
+
+fn attribute(fs: &RingerFs, name: &str, attribute: &[u8]) -> String {
+    String::from_utf8(fs.getxattr(ino(fs, name), attribute).expect("a value")).expect("text")
+}
+
+fn figure(fs: &RingerFs, name: &str) -> u64 {
+    let text = attribute(fs, "", STORE_XATTR);
+    let figure = text.lines().find_map(|line| line.strip_prefix(name)?.strip_prefix('\t'));
+    figure.expect("a figure").parse().expect("a number")
+}
+
+fn wait_until(what: &str, mut is_so: impl FnMut() -> bool) {
+    let end = Instant::now() + Duration::from_secs(300);
+    while !is_so() {
+        assert!(Instant::now() < end, "{what} did not come to be");
+        std::thread::sleep(Duration::from_millis(50));
+    }
+}
+
+fn content(seed: u8, len: u32) -> Vec<u8> {
+    (0..len).map(|n| (n % 251) as u8 ^ seed ^ (n >> 16) as u8).collect()
+}
+
+#[test]
+fn what_fsync_returned_for_is_in_the_archive_when_its_writer_is_gone() {
+    let cell = Cell::new(EPOCH);
+    let faults = Faults::default();
+    let a = join(&cell, "a", &faults, u64::MAX);
+    set_policy(&a, "archive=fsync");
+    let bytes = content(1, 700_000);
+    Walker::new(&a).write_file(b"/file", &bytes, 0o644).expect("written");
+    // The cell has none yet: ENXIO. The write stands.
+    assert_eq!(a.fsync(ino(&a, "file"), false).expect_err("none").errno(), 6);
+    let url = add(&cell, "archive", 1);
+    a.fsync(ino(&a, "file"), false).expect("archived");
+    assert!(attribute(&a, "file", HOLDERS_XATTR).contains("\tcurrent\tarchive\n"));
+    assert_eq!(figure(&a, "archive_bytes_put"), 700_000);
+    // Again it costs nothing, and other files with the same blocks neither.
+    a.fsync(ino(&a, "file"), false).expect("archived");
+    Walker::new(&a).write_file(b"/same", &bytes, 0o644).expect("written");
+    a.fsync(ino(&a, "same"), false).expect("archived");
+    assert_eq!(figure(&a, "archive_bytes_put"), 700_000);
+    a.vanish();
+    drop(a);
+    std::fs::remove_dir_all(cell.path("a")).expect("gone");
+    let b = join(&cell, "b", &faults, u64::MAX);
+    assert!(Walker::new(&b).read_file(b"/file").expect("from the archive") == bytes);
+    assert_eq!(figure(&b, "archive_bytes_read"), 700_000);
+    // Without its marker it is not taken for that archive.
+    std::fs::remove_file(cell.path("archive").join("weft-archive")).expect("there");
+    let c = join(&cell, "c", &faults, u64::MAX);
+    b.vanish();
+    let error = Walker::new(&c).read_file(b"/file").expect_err("nobody has it").to_string();
+    assert!(error.contains(&url) && error.contains("not that archive"), "{error}");
+}
+
+#[test]
+fn a_client_lets_go_what_an_archive_has_acknowledged() {
+    let cell = Cell::new(EPOCH);
+    let faults = Faults::default();
+    let url = add(&cell, "archive", 1);
+    let a = join(&cell, "a", &faults, 300_000);
+    faults.set(&url, Fault::IsFull);
+    set_policy(&a, "archive=later");
+    for n in 0..8 {
+        let path = format!("/file{n}");
+        Walker::new(&a).write_file(path.as_bytes(), &content(n, 100_000), 0o644).expect("written");
+    }
+    wait_until("the archive is tried", || figure(&a, "archive_failures") > 8);
+    assert_eq!(figure(&a, "staying_bytes"), 800_000, "the only copies");
+    faults.set(&url, Fault::None);
+    wait_until("room is made", || figure(&a, "staying_bytes") <= 300_000);
+    for n in 0..8 {
+        let path = format!("/file{n}");
+        let read = Walker::new(&a).read_file(path.as_bytes()).expect("here or there");
+        assert!(read == content(n, 100_000));
+    }
+    assert!(figure(&a, "archive_blocks_read") > 0);
+}
+
+#[test]
+fn an_archive_that_lies_or_hangs_is_named_and_others_are_asked() {
+    let cell = Cell::new(EPOCH);
+    let faults = Faults::default();
+    let (bad, good) = (add(&cell, "bad", 1), add(&cell, "good", 2));
+    let a = join(&cell, "a", &faults, u64::MAX);
+    set_policy(&a, "archive=later");
+    let bytes = content(1, 60_000);
+    Walker::new(&a).write_file(b"/file", &bytes, 0o644).expect("written");
+    wait_until("both have it", || {
+        attribute(&a, "file", HOLDERS_XATTR).matches("\tcurrent\tarchive\n").count() == 2
+    });
+    a.vanish();
+    drop(a);
+    for (n, fault) in
+        [Fault::OtherBytes, Fault::Short, Fault::Hangs, Fault::Denies].into_iter().enumerate()
+    {
+        faults.set(&bad, fault);
+        faults.set(&good, Fault::None);
+        let b = join(&cell, &format!("b{n}"), &faults, u64::MAX);
+        assert!(Walker::new(&b).read_file(b"/file").expect("from the other") == bytes);
+        let is_wrong = matches!(fault, Fault::OtherBytes | Fault::Short);
+        assert_eq!(figure(&b, "archive_wrong_blocks"), u64::from(is_wrong), "{fault:?}");
+        assert_eq!(figure(&b, "archive_failures"), u64::from(!is_wrong), "{fault:?}");
+        // Nobody has it: the error says whom it was asked for.
+        faults.set(&good, fault);
+        let c = join(&cell, &format!("c{n}"), &faults, u64::MAX);
+        b.vanish();
+        drop(b);
+        let error = Walker::new(&c).read_file(b"/file").expect_err("lies").to_string();
+        assert!(error.contains(&bad) && error.contains(&good), "{fault:?}: {error}");
+        c.vanish();
+    }
+}
+
+#[test]
+fn fsync_fails_in_time_and_says_why() {
+    let cell = Cell::new(EPOCH);
+    let faults = Faults::default();
+    let url = add(&cell, "archive", 1);
+    let a = join(&cell, "a", &faults, u64::MAX);
+    set_policy(&a, "archive=fsync");
+    for (fault, errno) in [(Fault::Hangs, 110), (Fault::IsFull, 28), (Fault::Denies, 13)] {
+        faults.set(&url, fault);
+        let bytes = content(errno as u8, 70_000);
+        Walker::new(&a).write_file(b"/file", &bytes, 0o644).expect("written");
+        let error = a.fsync(ino(&a, "file"), false).expect_err("not archived");
+        assert_eq!(error.errno(), errno, "{fault:?}: {error}");
+        assert!(Walker::new(&a).read_file(b"/file").expect("it stands") == bytes);
+        faults.set(&url, Fault::None);
+        a.fsync(ino(&a, "file"), false).expect("archived");
+    }
+}
+
+#[test]
+fn a_sweep_deletes_what_no_file_and_no_version_has() {
+    let cell = Cell::new(EPOCH);
+    let faults = Faults::default();
+    let url = add(&cell, "archive", 1);
+    let a = join(&cell, "a", &faults, u64::MAX);
+    set_policy(&a, "archive=fsync versions=5 every=0");
+    let write = |fs: &RingerFs, path: &str, seed| {
+        let bytes = content(seed, 50_000);
+        Walker::new(fs).write_file(path.as_bytes(), &bytes, 0o644).expect("written");
+        fs.fsync(ino(fs, path), false).expect("archived");
+    };
+    for (path, seed) in [("/stays", 1), ("/changes", 2), ("/goes", 3)] {
+        write(&a, path, seed);
+    }
+    write(&a, "/changes", 4);
+    let mut observer = observer(&cell);
+    let archive = Archive::new(&url, &Opener::default()).expect("there");
+    let mut swept = |is_dry| sweep(&mut observer, ArchiveId(1), &archive, is_dry).expect("swept");
+    // An earlier version, and a removed file that is kept.
+    Walker::new(&a).remove(b"/goes").expect("removed");
+    a.sync().expect("with the server");
+    assert_eq!(swept(false), SweepReport { blocks: 4, unused: 0, deleted: 0 });
+    // Without history what is left of it is of no use; nor is what nobody ever used.
+    set_policy(&a, "archive=fsync");
+    write(&a, "/short", 5);
+    Walker::new(&a).remove(b"/short").expect("removed");
+    let stray = blake3_of(&content(9, 1000));
+    archive.put(&stray, content(9, 1000), LIMIT).expect("room");
+    // Who has looked at it has it open.
+    a.unmount().expect("with the server");
+    drop(a);
+    wait_until("it is gone", || swept(true).unused == 2);
+    assert_eq!(archive.blocks(LIMIT).expect("a list").len(), 6, "that was dry");
+    assert_eq!(swept(false), SweepReport { blocks: 6, unused: 2, deleted: 2 });
+    assert_eq!(swept(false), SweepReport { blocks: 4, unused: 0, deleted: 0 });
+    // What was deleted is put again when it is of use again.
+    let a = join(&cell, "a", &faults, u64::MAX);
+    write(&a, "/again", 5);
+    a.vanish();
+    let b = join(&cell, "b", &faults, u64::MAX);
+    for (path, seed) in [("/stays", 1), ("/changes", 4), ("/again", 5)] {
+        assert!(Walker::new(&b).read_file(path.as_bytes()).expect(path) == content(seed, 50_000));
+    }
+    // Another cell's archive is not swept, whatever this one thinks.
+    let marker = cell.path("archive").join("weft-archive");
+    std::fs::write(&marker, "weft archive 0000000000000001 of cell 0000000000000001\n")
+        .expect("room");
+    let mut observer = Observer::connect(&cell.address(), None).expect("a connection");
+    sweep(&mut observer, ArchiveId(1), &archive, false).expect_err("another's");
+    assert_eq!(archive.blocks(LIMIT).expect("a list").len(), 5);
+}
+
+fn blake3_of(bytes: &[u8]) -> weft_ringer::BlockHash {
+    weft_ringer::BlockHash(*blake3::hash(bytes).as_bytes())
+}

@@ -1,0 +1,95 @@
+//! Server and clients in one process, over real sockets, with real files.
+
+#[cfg(feature = "archive")]
+mod archives;
+mod cells;
+mod conformance;
+mod copies;
+mod encrypted;
+mod encrypted_hostile;
+mod etcd;
+mod faults;
+mod history;
+mod hostile;
+mod joining;
+mod relay;
+mod search;
+mod shared_keys;
+mod sharing;
+mod small_writes;
+mod snapshots;
+mod text;
+mod tls;
+
+use std::path::{Path, PathBuf};
+use std::time::Duration;
+
+use weft_net::Address;
+use weft_ringer::ENCRYPTION_XATTR;
+use weft_ringer_client::{ENCRYPT, KEYS_XATTR, LiveOptions, RingerFs};
+use weft_ringer_server::{ServeOptions, Server};
+use weft_vfs::{FileSystem, Ino, XattrSet};
+
+/// A cell on a Unix socket in a directory of its own.
+pub struct Cell {
+    pub dir: tempfile::TempDir,
+    pub server: Option<Server>,
+    pub epoch: Duration,
+}
+
+impl Cell {
+    pub fn new(epoch: Duration) -> Self {
+        let dir = tempfile::tempdir().expect("a directory");
+        let mut cell = Self { dir, server: None, epoch };
+        cell.start();
+        cell
+    }
+
+    pub fn path(&self, name: &str) -> PathBuf {
+        self.dir.path().join(name)
+    }
+
+    pub fn address(&self) -> Address {
+        Address::Unix(self.path("s"))
+    }
+
+    pub fn start(&mut self) {
+        let mut options = ServeOptions { listen: vec![self.address()], ..ServeOptions::new() };
+        options.mds.epoch_micros = u64::try_from(self.epoch.as_micros()).expect("short");
+        let server = Server::start(&self.path("cell"), options);
+        self.server = Some(server.expect("a server"));
+    }
+
+    pub fn stop(&mut self) {
+        self.server.take().expect("a server").stop().expect("it ends well");
+    }
+
+    pub fn options(&self, name: &str) -> LiveOptions {
+        options(self.address(), &self.path(name))
+    }
+
+    pub fn join(&self, name: &str) -> RingerFs {
+        RingerFs::join(self.options(name)).expect("it joins")
+    }
+}
+
+pub fn options(server: Address, store: &Path) -> LiveOptions {
+    let mut options = LiveOptions::new(server, store.into());
+    options.block_bytes = 64 << 10;
+    options.patience = Duration::from_secs(20);
+    options.client.retry_micros = 100_000;
+    options
+}
+
+/// Encrypts an empty directory.
+pub fn encrypt(fs: &RingerFs, dir: Ino) {
+    fs.setxattr(dir, ENCRYPTION_XATTR, ENCRYPT, XattrSet::Any).expect("encrypted");
+}
+
+/// Gives a client the keys that the one called `from` has.
+pub fn give_keys(cell: &Cell, from: &str, to: &RingerFs) {
+    let keys = std::fs::read_to_string(cell.path(from).join("keys")).expect("keys");
+    for key in keys.lines() {
+        to.setxattr(to.root(), KEYS_XATTR, key.as_bytes(), XattrSet::Any).expect("taken");
+    }
+}

@@ -1,0 +1,163 @@
+//! Clients that do not reach each other talk through the server.
+
+use std::path::Path;
+use std::time::{Duration, Instant};
+
+use weft_net::Address;
+use weft_ringer::{Bytes, ClientId, POLICY_XATTR};
+use weft_ringer_client::RingerFs;
+use weft_ringer_net::{Answer, Ask, Conversation, Meeting};
+use weft_ringer_server::{FrontServeOptions, ServeOptions, Server};
+use weft_vfs::{FileSystem, Walker, XattrSet};
+
+use super::Cell;
+
+const EPOCH: Duration = Duration::from_secs(15);
+const LIMIT: Duration = Duration::from_secs(20);
+
+/// Nobody reaches this client where it listens.
+pub(super) fn hide(store: &Path) {
+    std::fs::remove_file(store.join("peers.sock")).expect("it listens there");
+}
+
+fn content(seed: u8, len: u32) -> Vec<u8> {
+    (0..len).map(|n| (n % 251) as u8 ^ seed).collect()
+}
+
+/// What one writes, another reads.
+pub(super) fn share(writer: &RingerFs, reader: &RingerFs, path: &str, seed: u8) {
+    let bytes = content(seed, 700_000);
+    Walker::new(writer).write_file(path.as_bytes(), &bytes, 0o644).expect("written");
+    assert!(Walker::new(reader).read_file(path.as_bytes()).expect("read") == bytes, "{path}");
+}
+
+#[test]
+fn who_does_not_reach_another_talks_through_the_server() {
+    let mut cell = Cell::new(EPOCH);
+    let (a, b) = (cell.join("a"), cell.join("b"));
+    hide(&cell.path("a"));
+    hide(&cell.path("b"));
+    share(&a, &b, "/of-a", 1);
+    share(&b, &a, "/of-b", 2);
+    // Both at once, and several files.
+    std::thread::scope(|scope| {
+        for n in 0..4 {
+            let (a, b) = (&a, &b);
+            scope.spawn(move || share(a, b, &format!("/a{n}"), n));
+            scope.spawn(move || share(b, a, &format!("/b{n}"), n));
+        }
+    });
+    // Copies are asked for on the same way.
+    a.setxattr(a.root(), POLICY_XATTR, b"copies=1 fsync=1", XattrSet::Any).expect("set");
+    Walker::new(&a).write_file(b"/copied", &content(3, 300_000), 0o644).expect("written");
+    let copied = a.lookup(a.root(), b"copied").expect("there").attr.ino;
+    a.fsync(copied, false).expect("on b");
+    // The server that all passed through is another one now.
+    cell.stop();
+    cell.start();
+    share(&a, &b, "/later", 4);
+}
+
+#[test]
+fn clients_of_a_front_talk_with_all_others() {
+    let cell = Cell::new(EPOCH);
+    let at = Address::Unix(cell.path("front"));
+    let options = FrontServeOptions {
+        parents: vec![cell.address()],
+        tls: None,
+        directory: cell.path("front.store"),
+    };
+    let serve = ServeOptions { listen: vec![at.clone()], ..ServeOptions::new() };
+    let front = Server::start_front(options, serve).expect("a front");
+    let join = |name: &str| {
+        RingerFs::join(super::options(at.clone(), &cell.path(name))).expect("it joins")
+    };
+    let (one, two, far) = (join("one"), join("two"), cell.join("far"));
+    for name in ["one", "two", "far"] {
+        hide(&cell.path(name));
+    }
+    share(&one, &two, "/between-two-of-the-front", 1);
+    share(&one, &far, "/from-behind-it", 2);
+    share(&far, &one, "/to-behind-it", 3);
+    drop((one, two, far));
+    front.stop().expect("it ends well");
+}
+
+#[test]
+fn a_server_that_passes_nothing_on_says_so() {
+    let cell = Cell::new(EPOCH);
+    let at = Address::Unix(cell.path("t"));
+    let serve = ServeOptions { listen: vec![at.clone()], relays_max: 0, ..ServeOptions::new() };
+    let server = Server::start(&cell.path("cell-of-two"), serve).expect("a server");
+    let join = |name: &str| {
+        RingerFs::join(super::options(at.clone(), &cell.path(name))).expect("it joins")
+    };
+    let (a, b) = (join("a"), join("b"));
+    hide(&cell.path("a"));
+    Walker::new(&a).write_file(b"/file", &content(1, 100_000), 0o644).expect("written");
+    let error = Walker::new(&b).read_file(b"/file").expect_err("nobody reaches a");
+    let text = error.to_string();
+    assert!(text.contains("peers.sock") && text.contains("no more clients can talk"), "{text}");
+    drop((a, b, server));
+}
+
+fn say(cell: &Cell, first: &Ask) -> Conversation {
+    let mut link = Conversation::connect(&cell.address(), None, LIMIT).expect("a connection");
+    link.send(first).expect("sent");
+    link
+}
+
+fn hear(link: &mut Conversation) -> Answer {
+    link.receive(Some(Instant::now() + LIMIT)).expect("an answer")
+}
+
+fn refusal(link: &mut Conversation) -> String {
+    match hear(link) {
+        Answer::Refused { why } => String::from_utf8(why.0).expect("text"),
+        other => panic!("{other:?}"),
+    }
+}
+
+/// A client that is called and does what a test has it do.
+fn join_by_hand(cell: &Cell) -> (Conversation, ClientId) {
+    let mut link = say(cell, &Ask::Join { secret: Bytes(vec![7; 32]), listens: None, cell: 0 });
+    let Answer::Joined { client, .. } = hear(&mut link) else { panic!("it joins") };
+    (link, client)
+}
+
+fn called(link: &mut Conversation) -> Meeting {
+    loop {
+        if let Answer::Called { meeting, .. } = hear(link) {
+            return meeting;
+        }
+    }
+}
+
+#[test]
+fn nobody_comes_who_was_not_called() {
+    let cell = Cell::new(EPOCH);
+    let text = refusal(&mut say(&cell, &Ask::Come { meeting: Meeting([0; 16]) }));
+    assert!(text.contains("no such meeting"), "{text}");
+    let text = refusal(&mut say(&cell, &Ask::Meet { peer: ClientId(9) }));
+    assert!(text.contains("is not there"), "{text}");
+    // One that is called and does not come, and comes when nobody waits any more.
+    let (mut link, client) = join_by_hand(&cell);
+    let mut waits = say(&cell, &Ask::Meet { peer: client });
+    let meeting = called(&mut link);
+    let text = refusal(&mut waits);
+    assert!(text.contains("has not come"), "{text}");
+    let text = refusal(&mut say(&cell, &Ask::Come { meeting }));
+    assert!(text.contains("no such meeting"), "{text}");
+    // One that comes twice: the second finds nobody.
+    let mut waits = say(&cell, &Ask::Meet { peer: client });
+    let meeting = called(&mut link);
+    let mut first = say(&cell, &Ask::Come { meeting });
+    assert_eq!(hear(&mut first), Answer::Met {});
+    assert_eq!(hear(&mut waits), Answer::Met {});
+    refusal(&mut say(&cell, &Ask::Come { meeting }));
+    // What they say is none of the server's business, and the end of one is that of the other.
+    waits.send(&Ask::Ping {}).expect("passed on");
+    assert_eq!(first.receive::<Ask>(Some(Instant::now() + LIMIT)).expect("heard"), Ask::Ping {});
+    drop(waits);
+    assert!(first.receive::<Ask>(Some(Instant::now() + LIMIT)).is_err(), "it has gone");
+}

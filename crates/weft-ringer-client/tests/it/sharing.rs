@@ -1,0 +1,334 @@
+//! Several clients of one cell.
+
+use std::sync::Arc;
+use std::time::{Duration, Instant};
+
+use weft_ringer_client::{CONFLICTS_XATTR, RingerFs};
+use weft_vfs::{
+    Caller, Error, FileSystem, Handle, OpenFlags, RenameFlags, SetAttr, Walker, XattrSet,
+};
+
+use super::Cell;
+
+const LONG: Duration = Duration::from_secs(15);
+
+fn read(fs: &RingerFs, path: &[u8]) -> Vec<u8> {
+    Walker::new(fs).read_file(path).expect("it is read")
+}
+
+fn write(fs: &RingerFs, path: &[u8], content: &[u8]) {
+    Walker::new(fs).write_file(path, content, 0o644).expect("it is written");
+}
+
+#[test]
+fn what_one_writes_the_other_reads_at_once() {
+    let cell = Cell::new(LONG);
+    let (a, b) = (cell.join("a"), cell.join("b"));
+    for round in 0..20_u8 {
+        let (writer, reader) = if round % 2 == 0 { (&a, &b) } else { (&b, &a) };
+        let content = vec![round; 1000 + usize::from(round) * 20_000];
+        write(writer, b"/file", &content);
+        assert!(read(reader, b"/file") == content, "{round}");
+    }
+    // In the middle of a block, one after the other.
+    let ino = a.lookup(a.root(), b"file").expect("there").attr.ino;
+    assert_eq!(b.lookup(b.root(), b"file").expect("there").attr.ino, ino);
+    for i in 0..30_u64 {
+        let writer = if i % 2 == 0 { &a } else { &b };
+        writer.write(ino, Handle::NONE, i * 10, &[i as u8 + 100; 10]).expect("written");
+    }
+    let content = read(&a, b"/file");
+    assert!(content == read(&b, b"/file"));
+    assert!((0..300).all(|at| u64::from(content[at]) == at as u64 / 10 + 100));
+}
+
+#[test]
+fn appends_of_many_do_not_overlap() {
+    let cell = Cell::new(LONG);
+    let all: Vec<_> = ["a", "b", "c"].iter().map(|name| Arc::new(cell.join(name))).collect();
+    write(&all[0], b"/log", b"");
+    let threads: Vec<_> = all
+        .iter()
+        .enumerate()
+        .map(|(n, fs)| {
+            let fs = Arc::clone(fs);
+            std::thread::spawn(move || {
+                let ino = fs.lookup(fs.root(), b"log").expect("there").attr.ino;
+                let flags = OpenFlags::WRITE | OpenFlags::APPEND;
+                let opened = fs.open(ino, flags).expect("opened");
+                for i in 0..20 {
+                    let line = format!("{n} {i:02}\n");
+                    assert_eq!(
+                        fs.write(ino, opened.handle, 0, line.as_bytes()).expect("written"),
+                        5
+                    );
+                }
+                fs.release(ino, opened.handle).expect("closed");
+            })
+        })
+        .collect();
+    threads.into_iter().for_each(|t| t.join().expect("no panic"));
+    let text = String::from_utf8(read(&all[1], b"/log")).expect("text");
+    let mut lines: Vec<&str> = text.lines().collect();
+    assert_eq!(lines.len(), 60);
+    for n in 0..3 {
+        let own: Vec<&&str> = lines.iter().filter(|l| l.starts_with(&n.to_string())).collect();
+        assert!(own.is_sorted(), "each in its order");
+    }
+    lines.sort_unstable();
+    lines.dedup();
+    assert_eq!(lines.len(), 60);
+}
+
+#[test]
+fn names_move_for_everybody_at_once() {
+    let cell = Cell::new(LONG);
+    let (a, b) = (cell.join("a"), cell.join("b"));
+    Walker::new(&a).mkdir_all(b"/d/e", 0o755).expect("made");
+    write(&a, b"/d/e/f", b"content");
+    assert_eq!(read(&b, b"/d/e/f"), b"content");
+    let d = b.lookup(b.root(), b"d").expect("there").attr.ino;
+    b.rename(d, b"e", b.root(), b"moved", RenameFlags::empty()).expect("moved");
+    assert_eq!(read(&a, b"/moved/f"), b"content");
+    assert!(matches!(a.lookup(d, b"e"), Err(Error::NotFound)));
+    // What only the server can tell: not into itself.
+    let moved = a.lookup(a.root(), b"moved").expect("there").attr.ino;
+    assert!(matches!(
+        a.rename(a.root(), b"moved", moved, b"x", RenameFlags::empty()),
+        Err(Error::Invalid(_))
+    ));
+    a.unlink(moved, b"f").expect("removed");
+    assert!(matches!(b.lookup(moved, b"f"), Err(Error::NotFound)));
+}
+
+#[test]
+fn an_open_file_outlives_its_name() {
+    let cell = Cell::new(LONG);
+    let (a, b) = (cell.join("a"), cell.join("b"));
+    write(&a, b"/file", &[7; 200_000]);
+    let entry = b.lookup(b.root(), b"file").expect("there");
+    let ino = entry.attr.ino;
+    a.unlink(a.root(), b"file").expect("removed");
+    assert!(matches!(b.lookup(b.root(), b"file"), Err(Error::NotFound)));
+    assert_eq!(b.getattr(ino).expect("open still").nlink, 0);
+    let mut buf = vec![0; 200_000];
+    assert_eq!(b.read(ino, Handle::NONE, 0, &mut buf).expect("read"), 200_000);
+    assert!(buf == [7; 200_000]);
+    b.forget(ino, 1);
+    // Then its blocks go, on both sides.
+    let end = Instant::now() + Duration::from_secs(300);
+    let left = |name: &str| {
+        let own = std::fs::read_dir(cell.path(name).join("own")).expect("a directory");
+        let cache = std::fs::read_dir(cell.path(name).join("cache")).expect("a directory");
+        own.count() + cache.count()
+    };
+    while left("a") + left("b") > 0 {
+        assert!(Instant::now() < end, "{} and {} are left", left("a"), left("b"));
+        std::thread::sleep(Duration::from_millis(50));
+    }
+}
+
+#[test]
+fn blocks_that_were_written_over_are_given_up() {
+    let cell = Cell::new(LONG);
+    let a = cell.join("a");
+    write(&a, b"/file", &[0; 64 << 10]);
+    let ino = a.lookup(a.root(), b"file").expect("there").attr.ino;
+    for i in 1..100_u8 {
+        a.write(ino, Handle::NONE, u64::from(i), &[i]).expect("written");
+    }
+    a.fsync(ino, false).expect("durable");
+    let dir = std::fs::read_dir(cell.path("a").join("own")).expect("blocks");
+    let dir = dir.map(|e| e.expect("an entry").path()).next().expect("one file's");
+    let count = || std::fs::read_dir(&dir).expect("blocks").count();
+    let end = Instant::now() + Duration::from_secs(300);
+    while count() > 1 {
+        assert!(Instant::now() < end, "{} blocks are left", count());
+        std::thread::sleep(Duration::from_millis(50));
+    }
+    let content = read(&a, b"/file");
+    assert!((1..100).all(|i| content[i] == i as u8) && content.len() == 64 << 10);
+}
+
+#[test]
+fn a_restarted_server_forgets_nothing_and_nobody() {
+    let mut cell = Cell::new(LONG);
+    let (a, b) = (cell.join("a"), cell.join("b"));
+    Walker::new(&a).mkdir(b"/d", 0o755).expect("made");
+    write(&a, b"/d/synced", b"one");
+    a.sync().expect("durable");
+    write(&a, b"/d/not synced", b"two");
+    cell.stop();
+    // Under its leases a client goes on alone.
+    write(&a, b"/d/meanwhile", b"three");
+    assert_eq!(read(&a, b"/d/not synced"), b"two");
+    cell.start();
+    for (path, content) in
+        [(&b"/d/synced"[..], &b"one"[..]), (b"/d/not synced", b"two"), (b"/d/meanwhile", b"three")]
+    {
+        assert_eq!(read(&b, path), content);
+    }
+}
+
+#[test]
+fn a_client_that_vanished_is_waited_for_no_longer_than_its_epoch() {
+    let epoch = Duration::from_secs(2);
+    let cell = Cell::new(epoch);
+    let (a, b) = (cell.join("a"), cell.join("b"));
+    write(&b, b"/file", b"b's");
+    b.sync().expect("durable");
+    write(&a, b"/file", b"a's, and on its way");
+    a.vanish();
+    let begun = Instant::now();
+    // The lease runs out; what did not reach the server is not there.
+    assert_eq!(read(&b, b"/file"), b"b's");
+    write(&b, b"/other", b"new");
+    let took = begun.elapsed();
+    assert!(took > Duration::from_millis(500) && took < epoch * 3, "{took:?}");
+    drop(a);
+    // It comes back, and its change can be made still: nobody changed that file.
+    let a = cell.join("a");
+    assert_eq!(read(&a, b"/other"), b"new");
+    a.sync().expect("durable");
+    assert_eq!(read(&b, b"/file"), b"a's, and on its way");
+}
+
+#[test]
+fn a_change_that_came_too_late_is_kept_as_a_conflict() {
+    let cell = Cell::new(Duration::from_secs(2));
+    let (a, b) = (cell.join("a"), cell.join("b"));
+    write(&b, b"/file", b"first");
+    b.sync().expect("durable");
+    write(&a, b"/file", b"a's");
+    a.vanish();
+    drop(a);
+    write(&b, b"/file", b"b's");
+    b.sync().expect("durable");
+    let a = cell.join("a");
+    assert_eq!(read(&a, b"/file"), b"b's");
+    // It is listed, also after a restart, until it is settled.
+    a.unmount().expect("it ends");
+    drop(a);
+    let a = cell.join("a");
+    let list = |fs: &RingerFs| {
+        let text = fs.getxattr(fs.root(), CONFLICTS_XATTR).expect("a list");
+        let text = String::from_utf8(text).expect("text");
+        text.lines().filter_map(|l| l.split('\t').next()?.parse().ok()).collect::<Vec<u64>>()
+    };
+    let settle = |fs: &RingerFs, how: &str| {
+        fs.setxattr(fs.root(), CONFLICTS_XATTR, how.as_bytes(), XattrSet::Any)
+    };
+    let [number] = list(&a)[..] else { panic!("one conflict: {:?}", list(&a)) };
+    for nonsense in ["", "mine", "mine x", "ours 1", &format!("both {number}"), "theirs 999"] {
+        settle(&a, nonsense).expect_err(nonsense);
+    }
+    settle(&a, &format!("both {number} /file.a")).expect("settled");
+    assert_eq!(list(&a), [0; 0]);
+    assert_eq!((read(&b, b"/file"), read(&b, b"/file.a")), (b"b's".to_vec(), b"a's".to_vec()));
+    assert!(std::fs::read_dir(cell.path("a").join("kept")).expect("a directory").next().is_none());
+    settle(&a, &format!("theirs {number}")).expect_err("it is settled");
+}
+
+#[test]
+fn a_conflict_is_settled_for_one_side_or_the_other() {
+    let cell = Cell::new(Duration::from_secs(2));
+    let b = cell.join("b");
+    for (how, left) in [("mine", &b"a's"[..]), ("theirs", b"b's")] {
+        write(&b, b"/file", b"first");
+        b.sync().expect("durable");
+        let a = cell.join("a");
+        write(&a, b"/file", b"a's");
+        a.vanish();
+        drop(a);
+        write(&b, b"/file", b"b's");
+        b.sync().expect("durable");
+        let a = cell.join("a");
+        assert_eq!(read(&a, b"/file"), b"b's");
+        let text = a.getxattr(a.root(), CONFLICTS_XATTR).expect("a list");
+        let number = String::from_utf8(text).expect("text");
+        let number = number.split('\t').next().expect("a number").to_owned();
+        let set = format!("{how} {number}");
+        a.setxattr(a.root(), CONFLICTS_XATTR, set.as_bytes(), XattrSet::Any).expect("settled");
+        assert_eq!(read(&b, b"/file"), left, "{how}");
+        a.unmount().expect("it ends");
+    }
+}
+
+#[test]
+fn what_was_made_while_away_is_merged_where_names_are_free() {
+    let cell = Cell::new(Duration::from_secs(2));
+    let (a, b) = (cell.join("a"), cell.join("b"));
+    Walker::new(&b).mkdir(b"/d", 0o755).expect("made");
+    b.sync().expect("durable");
+    // Made by a, and heard of by nobody; meanwhile b makes others in the same directories.
+    write(&a, b"/d/of a", b"a's");
+    write(&a, b"/d/same", b"a's");
+    Walker::new(&a).mkdir(b"/d/dir", 0o755).expect("made");
+    write(&a, b"/d/dir/below", b"deep");
+    a.vanish();
+    drop(a);
+    write(&b, b"/d/of b", b"b's");
+    write(&b, b"/d/same", b"b's");
+    b.sync().expect("durable");
+    let a = cell.join("a");
+    a.sync().ok();
+    for (path, content) in [
+        (&b"/d/of a"[..], &b"a's"[..]),
+        (b"/d/of b", b"b's"),
+        (b"/d/same", b"b's"),
+        (b"/d/dir/below", b"deep"),
+    ] {
+        assert_eq!(read(&b, path), content, "{}", String::from_utf8_lossy(path));
+    }
+    // Only what had no place is a conflict.
+    let text = a.getxattr(a.root(), CONFLICTS_XATTR).expect("a list");
+    assert_eq!(String::from_utf8(text).expect("text").lines().count(), 1);
+}
+
+#[test]
+fn a_server_that_is_away_is_an_error_and_no_hang() {
+    let mut cell = Cell::new(Duration::from_secs(2));
+    let mut options = cell.options("a");
+    options.patience = Duration::from_secs(3);
+    let a = RingerFs::join(options).expect("it joins");
+    write(&a, b"/file", b"content");
+    cell.stop();
+    std::thread::sleep(Duration::from_millis(2500));
+    let begun = Instant::now();
+    let error = Walker::new(&a).read_file(b"/file").expect_err("the epoch is over");
+    assert_eq!(error.errno(), 110, "{error}");
+    assert!(begun.elapsed() < Duration::from_secs(5));
+    cell.start();
+    assert_eq!(read(&a, b"/file"), b"content");
+}
+
+#[test]
+fn a_store_has_one_user_and_one_cell() {
+    let cell = Cell::new(LONG);
+    let a = cell.join("a");
+    let error = RingerFs::join(cell.options("a")).expect_err("it is in use");
+    assert!(error.to_string().contains("in use"), "{error}");
+    a.unmount().expect("it ends");
+    drop(a);
+    let other = Cell::new(LONG);
+    let error = RingerFs::join(super::options(other.address(), &cell.path("a")));
+    assert!(error.expect_err("another cell").to_string().contains("another cell"));
+}
+
+#[test]
+fn who_leaves_is_not_waited_for() {
+    let cell = Cell::new(Duration::from_secs(60));
+    let a = cell.join("a");
+    write(&a, b"/file", b"content");
+    a.unmount().expect("it ends");
+    let b = cell.join("b");
+    let begun = Instant::now();
+    let entry = b.lookup(b.root(), b"file").expect("there");
+    let set = SetAttr { perm: Some(0o600), ..SetAttr::default() };
+    b.setattr(entry.attr.ino, &set).expect("changed");
+    b.mkdir(&Caller::default(), b.root(), b"d", 0o755).expect("made");
+    assert!(begun.elapsed() < Duration::from_secs(5));
+    // But its blocks are with it alone: the error says so.
+    let error = Walker::new(&b).read_file(b"/file").expect_err("nobody has it");
+    assert!(error.to_string().contains("nobody has block"), "{error}");
+}

@@ -1,0 +1,211 @@
+//! Connections, message by message.
+
+use std::io::Read;
+use std::sync::Arc;
+use std::time::{Duration, Instant};
+
+use weft_net::{
+    Address, Channel, ClientTls, SendHalf, ServerTls, Socket, is_pause, write_all_vectored,
+};
+use weft_ringer::BlockHash;
+use weft_ringer::wire::frame::{Deframer, Frame, frame};
+use weft_ringer::wire::{Wire, WireError};
+
+use crate::{Answer, Ask, Error, HANDSHAKE_LIMIT, PAUSE, Result, WRITE_LIMIT, pki};
+
+/// What is read at once, in bytes.
+const CHUNK_BYTES: usize = 64 << 10;
+
+/// The receiving half of a connection, message by message.
+pub struct Receiver {
+    reader: Box<dyn Read + Send>,
+    deframer: Deframer,
+    chunk: Box<[u8]>,
+    /// The longest unfinished frame that is taken, in bytes.
+    pub limit_bytes: usize,
+}
+
+impl Receiver {
+    /// Receives from `reader`.
+    #[must_use]
+    pub fn new(reader: Box<dyn Read + Send>) -> Self {
+        let limit_bytes = usize::MAX;
+        let chunk = vec![0; CHUNK_BYTES].into_boxed_slice();
+        Self { reader, deframer: Deframer::default(), chunk, limit_bytes }
+    }
+
+    /// The next message; what is of a later version and not understood is passed over.
+    pub fn next<T: Wire>(&mut self, deadline: Option<Instant>) -> Result<T> {
+        loop {
+            match self.deframer.pull()? {
+                Some(Frame::Message(message)) => return Ok(message),
+                Some(Frame::FromTheFuture { version, error }) => {
+                    tracing::warn!("passed over a message of version {version}: {error}");
+                    continue;
+                }
+                None => {}
+            }
+            if self.deframer.waiting_bytes() >= self.limit_bytes {
+                let (len_bytes, max_bytes) =
+                    (self.deframer.waiting_bytes() as u64, self.limit_bytes);
+                return Err(WireError::Oversized { len_bytes, max_bytes }.into());
+            }
+            if deadline.is_some_and(|d| Instant::now() >= d) {
+                return Err(Error::timed_out("the other side took too long"));
+            }
+            let room = self.chunk.len().min(self.limit_bytes);
+            match self.reader.read(&mut self.chunk[..room]) {
+                Ok(0) => return Err(Error::Closed),
+                Ok(n) => self.deframer.push(&self.chunk[..n]),
+                Err(e) if is_pause(&e) => {}
+                Err(e) => return Err(Error::io("cannot receive", e)),
+            }
+        }
+    }
+}
+
+impl std::fmt::Debug for Receiver {
+    fn fmt(&self, f: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
+        f.debug_struct("Receiver").field("limit_bytes", &self.limit_bytes).finish_non_exhaustive()
+    }
+}
+
+/// A plain connection on which nothing waits for ever.
+fn with_limits(socket: Socket) -> Result<Channel> {
+    socket.set_read_timeout(PAUSE)?;
+    socket.set_write_timeout(WRITE_LIMIT)?;
+    Ok(Channel::plain(Arc::new(socket)))
+}
+
+/// A connection on which one side asks and the other answers, one at a time.
+pub struct Conversation {
+    receiver: Receiver,
+    writer: Box<dyn SendHalf>,
+    socket: Arc<Socket>,
+    /// The certificate that the other side has shown, in DER.
+    certificate: Option<Vec<u8>>,
+}
+
+impl std::fmt::Debug for Conversation {
+    fn fmt(&self, f: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
+        f.debug_struct("Conversation").field("socket", &self.socket).finish_non_exhaustive()
+    }
+}
+
+impl Conversation {
+    /// Connects, within `limit` for each address that a name has.
+    ///
+    /// # Errors
+    /// [`Error`].
+    pub fn connect(
+        address: &Address,
+        tls: Option<(&ClientTls, &str)>,
+        limit: Duration,
+    ) -> Result<Self> {
+        let deadline = Instant::now() + limit;
+        let socket = address.call(tls, limit)?;
+        let tls = tls.filter(|_| !socket.is_secured());
+        Self::connect_over(with_limits(socket)?, tls, deadline)
+    }
+
+    /// The same on a connection that is there.
+    pub fn connect_over(
+        channel: Channel,
+        tls: Option<(&ClientTls, &str)>,
+        deadline: Instant,
+    ) -> Result<Self> {
+        Ok(Self::new(match tls {
+            Some((tls, name)) => tls.connect(channel, name, deadline)?,
+            None => channel,
+        }))
+    }
+
+    /// Answers a call.
+    pub fn accept(socket: Socket, tls: Option<&ServerTls>) -> Result<Self> {
+        let tls = tls.filter(|_| !socket.is_secured());
+        Self::accept_over(with_limits(socket)?, tls)
+    }
+
+    /// The same on a connection that is there.
+    pub fn accept_over(channel: Channel, tls: Option<&ServerTls>) -> Result<Self> {
+        Ok(Self::new(match tls {
+            Some(tls) => tls.accept(channel, Instant::now() + HANDSHAKE_LIMIT)?,
+            None => channel,
+        }))
+    }
+
+    fn new(channel: Channel) -> Self {
+        let Channel { socket, reader, writer, certificate } = channel;
+        Self { receiver: Receiver::new(reader), writer, socket, certificate }
+    }
+
+    /// Asks a server to be brought together with another client, or comes to where it was called.
+    ///
+    /// # Errors
+    /// What the server says, or that it says nothing until `deadline`.
+    pub fn meet(mut self, ask: &Ask, deadline: Instant) -> Result<Self> {
+        self.send(ask)?;
+        match self.receive(Some(deadline))? {
+            Answer::Met {} => Ok(self),
+            Answer::Refused { why } => {
+                Err(Error::Refused(String::from_utf8_lossy(&why.0).into_owned()))
+            }
+            Answer::Denied { denial } => Err(denial.into()),
+            Answer::Standby { owner } => Err(Error::standby(owner)),
+            _ => Err(Error::Refused("the server knows of no meetings".into())),
+        }
+    }
+
+    /// The connection below, once nothing more is to be said in messages of this one.
+    pub fn into_channel(self) -> Channel {
+        let Self { receiver, writer, socket, certificate } = self;
+        // The other side may have gone on talking.
+        let ahead = std::io::Cursor::new(receiver.deframer.into_waiting());
+        let reader = Box::new(ahead.chain(receiver.reader));
+        Channel { socket, reader, writer, certificate }
+    }
+
+    /// Sends a message.
+    ///
+    /// # Errors
+    /// [`Error`]; the connection is of no more use.
+    pub fn send<T: Wire>(&mut self, message: &T) -> Result<()> {
+        let bytes = frame(message)?;
+        Ok(write_all_vectored(&mut *self.writer, &[&bytes])?)
+    }
+
+    /// Waits for a message.
+    ///
+    /// # Errors
+    /// [`Error`]; the connection is of no more use.
+    pub fn receive<T: Wire>(&mut self, deadline: Option<Instant>) -> Result<T> {
+        self.receiver.next(deadline)
+    }
+
+    /// Whether some of the next message has come.
+    pub fn has_begun(&self) -> bool {
+        self.receiver.deframer.waiting_bytes() > 0
+    }
+
+    /// The fingerprint of the certificate that the other side has shown.
+    pub fn fingerprint(&self) -> Option<BlockHash> {
+        self.certificate.as_deref().map(pki::fingerprint)
+    }
+
+    /// Takes no unfinished frame that is longer than this.
+    pub fn limit_frames(&mut self, limit_bytes: usize) {
+        self.receiver.limit_bytes = limit_bytes;
+    }
+
+    /// The socket below.
+    #[must_use]
+    pub fn socket(&self) -> Arc<Socket> {
+        Arc::clone(&self.socket)
+    }
+
+    /// The two halves of the connection, and its socket.
+    #[must_use]
+    pub fn into_parts(self) -> (Receiver, Box<dyn SendHalf>, Arc<Socket>) {
+        (self.receiver, self.writer, self.socket)
+    }
+}

@@ -1,0 +1,62 @@
+//! Asking a metadata server, without being a client of its cell.
+
+use std::time::{Duration, Instant};
+
+use weft_net::{Address, ClientTls};
+
+use crate::{Answer, Ask, Conversation, Error, HANDSHAKE_LIMIT, Result};
+
+/// How long a server may look through its cell: some 10 million files.
+const CHECK_LIMIT: Duration = Duration::from_secs(300);
+
+/// A connection to a metadata server of one who only looks, and asks.
+#[derive(Debug)]
+pub struct Observer {
+    link: Conversation,
+}
+
+impl Observer {
+    /// Calls a server.
+    ///
+    /// # Errors
+    /// [`Error`]; [`Error::Refused`] and [`Error::Denied`] if the server does not let it in.
+    pub fn connect(server: &Address, tls: Option<&ClientTls>) -> Result<Self> {
+        let tls = tls.map(|tls| (tls, server.host()));
+        let mut link = Conversation::connect(server, tls, HANDSHAKE_LIMIT)?;
+        link.send(&Ask::Observe {})?;
+        match link.receive(Some(Instant::now() + HANDSHAKE_LIMIT))? {
+            Answer::Welcome {} => Ok(Self { link }),
+            Answer::Refused { why } => {
+                Err(Error::Refused(String::from_utf8_lossy(&why.0).into_owned()))
+            }
+            Answer::Denied { denial } => Err(denial.into()),
+            _ => Err(Error::Refused("the other side is no metadata server".into())),
+        }
+    }
+
+    /// Asks something, and waits for the answer.
+    ///
+    /// # Errors
+    /// [`Error`]; [`Error::Refused`] if the server says no, [`Error::Standby`] if another owns the
+    /// cell.
+    pub fn ask(&mut self, question: &Ask) -> Result<Answer> {
+        self.link.send(question)?;
+        let limit = if matches!(question, Ask::Check {}) { CHECK_LIMIT } else { HANDSHAKE_LIMIT };
+        match self.link.receive(Some(Instant::now() + limit))? {
+            Answer::Denied { denial } => Err(denial.into()),
+            Answer::Refused { why } => {
+                Err(Error::Refused(String::from_utf8_lossy(&why.0).into_owned()))
+            }
+            Answer::Standby { owner } => Err(Error::standby(owner)),
+            answer => Ok(answer),
+        }
+    }
+}
+
+/// Asks a metadata server something, as one who only looks.
+///
+/// # Errors
+/// Those of [`Observer`].
+pub fn ask(server: &Address, tls: Option<&ClientTls>, question: &Ask) -> Result<Answer> {
+    Observer::connect(server, tls)?.ask(question)
+}

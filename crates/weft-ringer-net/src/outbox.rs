@@ -1,0 +1,136 @@
+//! What waits to be sent on a connection. Whoever has something to say never waits for the other
+//! side: if that takes too little, the connection ends.
+//!
+//! On a plain socket, who has something to say says it, as long as nothing is before it and the kernel
+//! takes it at once; a thread that sends is woken for the rest alone. That is a hand-over less for each
+//! message.
+
+use std::collections::VecDeque;
+use std::net::Shutdown;
+use std::sync::{Arc, Condvar, Mutex, MutexGuard, PoisonError};
+
+use rustix::net::{SendFlags, send};
+use weft_net::{SendHalf, Socket, write_all_vectored};
+use weft_ringer::wire::Wire;
+use weft_ringer::wire::frame::frame;
+
+use super::OUTBOX_MAX_BYTES;
+
+#[derive(Debug, Default)]
+struct Queue {
+    frames: VecDeque<Vec<u8>>,
+    bytes: usize,
+    closed: bool,
+    /// A frame that was taken out is being sent.
+    busy: bool,
+}
+
+/// What waits to be sent on a connection.
+#[derive(Debug)]
+pub struct Outbox {
+    queue: Mutex<Queue>,
+    changed: Condvar,
+    socket: Arc<Socket>,
+    /// What is sent is written to the socket as it is.
+    plain: bool,
+}
+
+impl Outbox {
+    /// For a connection with TLS on its socket, or one without.
+    pub fn new(socket: Arc<Socket>, tls: bool) -> Self {
+        let plain = !tls || socket.is_secured();
+        Self { queue: Mutex::default(), changed: Condvar::new(), socket, plain }
+    }
+
+    /// Sends as much as the kernel takes at once; nothing if it does not.
+    fn send_at_once(&self, bytes: &[u8]) -> usize {
+        let flags = SendFlags::DONTWAIT | SendFlags::NOSIGNAL;
+        // What is wrong with the connection is found out by the thread that sends.
+        send(&*self.socket, bytes, flags).unwrap_or(0)
+    }
+
+    fn lock(&self) -> MutexGuard<'_, Queue> {
+        self.queue.lock().unwrap_or_else(PoisonError::into_inner)
+    }
+
+    /// Puts a message behind the others. `false` if the connection has ended, or ends by this.
+    pub fn post<T: Wire>(&self, message: &T) -> bool {
+        let mut bytes = match frame(message) {
+            Ok(bytes) => bytes,
+            Err(e) => {
+                tracing::error!("a message could not be sent: {e}");
+                return true;
+            }
+        };
+        let mut queue = self.lock();
+        if queue.closed {
+            return false;
+        }
+        if queue.bytes + bytes.len() > OUTBOX_MAX_BYTES {
+            drop(queue);
+            tracing::warn!("the other side takes too little: its connection is ended");
+            self.close();
+            return false;
+        }
+        if self.plain && queue.frames.is_empty() && !queue.busy {
+            let sent = self.send_at_once(&bytes);
+            if sent == bytes.len() {
+                return true;
+            }
+            bytes.drain(..sent);
+        }
+        queue.bytes += bytes.len();
+        queue.frames.push_back(bytes);
+        self.changed.notify_all();
+        true
+    }
+
+    /// Whether the connection has ended, as far as this side knows.
+    pub fn is_closed(&self) -> bool {
+        self.lock().closed
+    }
+
+    /// Ends the connection in both directions.
+    pub fn close(&self) {
+        let mut queue = self.lock();
+        queue.closed = true;
+        queue.frames.clear();
+        queue.bytes = 0;
+        self.changed.notify_all();
+        self.socket.shutdown(Shutdown::Both);
+    }
+
+    /// Waits, up to `limit`, until nothing is left to send.
+    pub fn drain(&self, limit: std::time::Duration) {
+        let queue = self.lock();
+        let left = |q: &mut Queue| q.bytes > 0 && !q.closed;
+        let _ = self.changed.wait_timeout_while(queue, limit, left);
+    }
+
+    /// Sends what is put here until the connection ends.
+    pub fn run(&self, mut writer: Box<dyn SendHalf>) {
+        loop {
+            let bytes = {
+                let mut queue = self.lock();
+                loop {
+                    if queue.closed {
+                        return;
+                    }
+                    if let Some(bytes) = queue.frames.pop_front() {
+                        queue.busy = true;
+                        break bytes;
+                    }
+                    queue = self.changed.wait(queue).unwrap_or_else(PoisonError::into_inner);
+                }
+            };
+            if let Err(e) = write_all_vectored(&mut *writer, &[&bytes]) {
+                tracing::debug!("cannot send: {e}");
+                return self.close();
+            }
+            let mut queue = self.lock();
+            queue.bytes = queue.bytes.saturating_sub(bytes.len());
+            queue.busy = false;
+            self.changed.notify_all();
+        }
+    }
+}

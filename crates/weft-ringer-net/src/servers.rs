@@ -1,0 +1,97 @@
+//! Which of a cell's servers a client calls next.
+
+use weft_net::Address;
+
+use crate::PORT;
+
+/// The servers, one after the other; and in between where one of them says that the owner is.
+#[derive(Debug)]
+pub struct Circle {
+    servers: Vec<Address>,
+    at: usize,
+    /// Where the owner is said to be.
+    hint: Option<Address>,
+    /// How many were called in vain since the last pause.
+    tried: usize,
+}
+
+impl Circle {
+    /// Begins with the first of `servers`.
+    #[must_use]
+    pub fn new(servers: &[Address]) -> Self {
+        Self { servers: servers.to_vec(), at: 0, hint: None, tried: 0 }
+    }
+
+    /// Whom to call now.
+    pub fn server(&self) -> Address {
+        let own = self.servers.get(self.at).or(self.servers.first());
+        let server = self.hint.as_ref().or(own);
+        server.cloned().unwrap_or_else(|| Address::Tcp("localhost".into(), PORT))
+    }
+
+    /// That server is of no use, or not any more; it may have said who is. Returns whether to call
+    /// the next at once: not before all were called, and each one time.
+    pub fn go_on(&mut self, owner: Option<&str>) -> bool {
+        let called = self.server();
+        self.tried += 1;
+        if self.hint.take().is_none() {
+            self.at = (self.at + 1) % self.servers.len().max(1);
+        }
+        let owner = owner.and_then(|text| Address::parse(text, PORT).ok());
+        if let Some(owner) = owner.filter(|owner| *owner != called) {
+            match self.servers.iter().position(|server| *server == owner) {
+                Some(at) => self.at = at,
+                None => self.hint = Some(owner),
+            }
+        }
+        if self.tried < self.servers.len() {
+            return true;
+        }
+        self.tried = 0;
+        false
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    fn address(name: &str) -> Address {
+        Address::Tcp(name.into(), PORT)
+    }
+
+    #[test]
+    fn all_are_called_before_a_pause() {
+        let mut circle = Circle::new(&["a", "b", "c"].map(address));
+        let mut called = Vec::new();
+        for _ in 0..6 {
+            called.push((circle.server().host().to_owned(), circle.go_on(None)));
+        }
+        let told: Vec<_> = called.iter().map(|(name, at_once)| (name.as_str(), *at_once)).collect();
+        let round = [("a", true), ("b", true), ("c", false)];
+        assert_eq!(told, [round, round].concat());
+        let mut alone = Circle::new(&[address("a")]);
+        assert!(!alone.go_on(None));
+        assert_eq!(alone.server(), address("a"));
+    }
+
+    #[test]
+    fn who_knows_the_owner_is_believed_once() {
+        let mut circle = Circle::new(&["a", "b", "c"].map(address));
+        assert!(circle.go_on(Some("c")));
+        assert_eq!(circle.server(), address("c"));
+        // Two that name each other are no endless run.
+        assert!(circle.go_on(Some("a")));
+        assert!(!circle.go_on(Some("c")));
+        // One that is not in the list.
+        circle.go_on(Some("elsewhere:9"));
+        assert_eq!(circle.server(), Address::Tcp("elsewhere".into(), 9));
+        circle.go_on(None);
+        assert_ne!(circle.server().host(), "elsewhere");
+        // Nonsense is passed over, and so is one who names itself.
+        let next = circle.server();
+        circle.go_on(Some("unix:"));
+        circle.go_on(Some(&circle.server().to_string()));
+        assert_ne!(circle.server(), next);
+    }
+}

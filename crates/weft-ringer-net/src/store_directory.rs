@@ -1,0 +1,103 @@
+//! The directory of a client: who it is, and that nobody else is it.
+
+use std::fs;
+use std::io;
+use std::os::fd::OwnedFd;
+use std::path::{Path, PathBuf};
+
+use rustix::fs::{FlockOperation, Mode, OFlags};
+use weft_ringer::{ClientId, Incarnation};
+
+use crate::files::{private_dir, replace};
+use crate::random::fill_random;
+use crate::{Error, Result, SECRET_BYTES};
+
+/// The directory in which a client keeps its identity, locked while it is in use.
+#[derive(Debug)]
+pub struct Home {
+    dir: PathBuf,
+    _lock: OwnedFd,
+    /// The secret that makes this client the same over restarts.
+    pub secret: Vec<u8>,
+    /// How often the client was started with this directory.
+    pub incarnation: Incarnation,
+}
+
+fn read(path: &Path) -> io::Result<Option<Vec<u8>>> {
+    match fs::read(path) {
+        Ok(bytes) => Ok(Some(bytes)),
+        Err(e) if e.kind() == io::ErrorKind::NotFound => Ok(None),
+        Err(e) => Err(e),
+    }
+}
+
+fn read_number(path: &Path) -> io::Result<Option<u64>> {
+    let Some(bytes) = read(path)? else { return Ok(None) };
+    let number = std::str::from_utf8(&bytes).ok().and_then(|t| t.trim().parse().ok());
+    let bad =
+        || io::Error::new(io::ErrorKind::InvalidData, format!("{} is damaged", path.display()));
+    number.map(Some).ok_or_else(bad)
+}
+
+impl Home {
+    /// Opens the directory for a new life, and makes it if it is not there.
+    pub fn open(dir: &Path) -> Result<Self> {
+        let failed = |e: io::Error| Error::io(format!("the local store {}", dir.display()), e);
+        private_dir(dir).map_err(failed)?;
+        let flags = OFlags::RDONLY | OFlags::DIRECTORY | OFlags::CLOEXEC;
+        let lock = rustix::fs::open(dir, flags, Mode::empty()).map_err(|e| failed(e.into()))?;
+        rustix::fs::flock(&lock, FlockOperation::NonBlockingLockExclusive).map_err(
+            |e| match e {
+                rustix::io::Errno::WOULDBLOCK => {
+                    Error::Refused(format!("{} is in use by another mount", dir.display()))
+                }
+                e => failed(e.into()),
+            },
+        )?;
+        let identity = dir.join("identity");
+        let secret = match read(&identity).map_err(failed)? {
+            Some(secret) if secret.len() == SECRET_BYTES => secret,
+            Some(_) => return Err(Error::Refused(format!("{} is damaged", identity.display()))),
+            None => {
+                let mut secret = vec![0; SECRET_BYTES];
+                fill_random(&mut secret).map_err(failed)?;
+                replace(&identity, &secret).map_err(failed)?;
+                secret
+            }
+        };
+        let lives = dir.join("incarnation");
+        let incarnation = read_number(&lives).map_err(failed)?.unwrap_or(0) + 1;
+        replace(&lives, format!("{incarnation}\n").as_bytes()).map_err(failed)?;
+        Ok(Self { dir: dir.into(), _lock: lock, secret, incarnation: Incarnation(incarnation) })
+    }
+
+    /// The path of a file in it.
+    #[must_use]
+    pub fn path(&self, name: &str) -> PathBuf {
+        self.dir.join(name)
+    }
+
+    /// The cell that this store belongs to; 0 if it is new.
+    pub fn cell(&self) -> Result<u64> {
+        let path = self.path("cell");
+        let number = read_number(&path).map_err(|e| Error::io(path.display().to_string(), e))?;
+        Ok(number.unwrap_or(0))
+    }
+
+    /// Says which cell it belongs to.
+    ///
+    /// # Errors
+    /// [`Error::Net`].
+    pub fn set_cell(&self, cell: u64) -> Result<()> {
+        let path = self.path("cell");
+        replace(&path, format!("{cell}\n").as_bytes())
+            .map_err(|e| Error::io(path.display().to_string(), e))
+    }
+}
+
+/// The number of the client with this secret.
+pub fn client_id(secret: &[u8]) -> ClientId {
+    let hash = blake3::derive_key("weft-ringer 2026 client number", secret);
+    let [a, b, c, d, e, f, g, h, ..] = hash;
+    ClientId(u64::from_le_bytes([a, b, c, d, e, f, g, h]))
+}

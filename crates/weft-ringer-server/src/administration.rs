@@ -1,0 +1,108 @@
+//! What administrators of a cell ask: invitations, members and their end, clients that will not come back,
+//! copies of the cell.
+
+use weft_ringer::Bytes;
+use weft_ringer::mds::Level;
+use weft_ringer::store::Revision;
+use weft_ringer_net::pki::{PUBLIC_KEY_BYTES, TOKEN_SECRET_BYTES, secret_hash};
+use weft_ringer_net::{Answer, Ask, Denial, Error, Result, fill_random, wall};
+
+use super::copies;
+use super::dispatch::{Dispatcher, refused, store_error};
+use super::members::{self, Members};
+
+impl Dispatcher {
+    /// Makes a member by an invitation.
+    pub(super) fn enroll(&mut self, ask: &Ask) -> Result<Answer> {
+        let Ask::Enroll { secret, public_key, name } = ask else {
+            return Ok(refused("that is not how one joins"));
+        };
+        let (Some(authority), Some(members)) = (&self.authority, &mut self.members) else {
+            return Ok(Answer::Denied { denial: Denial::NoAuthority });
+        };
+        if secret.0.len() != TOKEN_SECRET_BYTES || public_key.0.len() != PUBLIC_KEY_BYTES {
+            return Ok(refused("a secret or a key has another length"));
+        }
+        let (secret, name) = (secret_hash(&secret.0), String::from_utf8_lossy(&name.0));
+        let looked = members.look(&*self.store, &secret, &name, wall().secs);
+        let invitation = match looked.map_err(|e| store_error(&e))? {
+            Ok(invitation) => invitation,
+            Err(denial) => {
+                tracing::warn!("nobody joins as {name:?}: {denial}");
+                return Ok(Answer::Denied { denial });
+            }
+        };
+        let (chain, certificate) = authority.admit(&name, &public_key.0)?;
+        let enrolled = members.enroll(&mut *self.store, &secret, &name, invitation, certificate);
+        enrolled.map_err(|e| store_error(&e))?;
+        tracing::info!("{name} has joined");
+        Ok(Answer::Enrolled {
+            chain: Bytes(chain.into_bytes()),
+            authority: Bytes(authority.certificate().as_bytes().to_vec()),
+        })
+    }
+
+    /// Does what only an administrator of the cell may ask.
+    pub(super) fn administrate(&mut self, number: u64, ask: &Ask) -> Result<Answer> {
+        if self.sessions.access_of(number).everywhere() != Some(Level::Admin) {
+            return Ok(Answer::Denied { denial: Denial::NotAdmin });
+        }
+        if let Ask::Forget { client } = ask {
+            let forgotten = self.mds.forget_client(&mut *self.store, *client);
+            let knew_better = self.rollback.goes_on(&mut *self.store, *client);
+            let knew_better = knew_better.map_err(|e| store_error(&e))?;
+            return Ok(match forgotten.map_err(|e| store_error(&e))? {
+                Some(files) => Answer::Forgotten { files },
+                None if knew_better => Answer::Forgotten { files: 0 },
+                None => refused("that client is here, or its epoch has not ended"),
+            });
+        }
+        if let Ask::Leases { limit } = ask {
+            return self.list_leases(*limit).map_err(|e| store_error(&e));
+        }
+        let copied = match ask {
+            Ask::Copy { after } => Some(copies::page(&*self.store, &after.0)),
+            Ask::ChangedSince { after } => Some(copies::changed(&*self.store, Revision(*after))),
+            _ => None,
+        };
+        if let Some(answer) = copied {
+            return answer.map_err(|e| store_error(&e));
+        }
+        if let Some(answer) = self.about_archives(ask)? {
+            return Ok(answer);
+        }
+        let Some(members) = &mut self.members else {
+            return Ok(Answer::Denied { denial: Denial::NoAuthority });
+        };
+        match ask {
+            Ask::Invite { grants, lasts_secs } => {
+                let access = match members::access(&*self.store, grants) {
+                    Ok(Ok(access)) => access,
+                    Ok(Err(why)) => return Ok(refused(&why)),
+                    Err(e) => return Err(store_error(&e)),
+                };
+                let mut secret = vec![0; TOKEN_SECRET_BYTES];
+                fill_random(&mut secret).map_err(|e| Error::io("random numbers", e))?;
+                let lasts = i64::try_from(*lasts_secs).unwrap_or(i64::MAX);
+                let until = wall().secs.saturating_add(lasts);
+                let hash = secret_hash(&secret);
+                let kept = Members::invite(&mut *self.store, &hash, access, until);
+                kept.map_err(|e| store_error(&e))?;
+                Ok(Answer::Invited { secret: Bytes(secret) })
+            }
+            Ask::Revoke { name } => {
+                let name = String::from_utf8_lossy(&name.0);
+                let revoked = members.revoke(&mut *self.store, &name);
+                let Some(certificate) = revoked.map_err(|e| store_error(&e))? else {
+                    return Ok(refused("there is no such member"));
+                };
+                tracing::info!("{name} was sent away");
+                self.sessions.hang_up_on(certificate);
+                self.tell_revoked();
+                Ok(Answer::Revoked {})
+            }
+            Ask::Members {} => Ok(Answer::Members { members: members.list() }),
+            _ => Ok(refused("that is not for who runs the cell")),
+        }
+    }
+}

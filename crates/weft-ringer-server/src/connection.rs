@@ -1,0 +1,206 @@
+//! One connection of a metadata server: who it is, and its messages on their way to the state
+//! machine.
+
+use std::sync::Arc;
+use std::sync::atomic::{AtomicU64, Ordering};
+use std::sync::mpsc::TrySendError;
+use std::time::{Duration, Instant};
+
+use weft_net::{Address, Socket};
+use weft_ringer::{Bytes, ClientId};
+use weft_ringer_net::{
+    Answer, Ask, Conversation, Denial, Error, HANDSHAKE_LIMIT, HELLO_MAX_BYTES, Outbox, PORT,
+    Result, SECRET_BYTES, client_id,
+};
+
+use super::event::Event;
+use super::rollback::SawLater;
+use super::{Shared, relay, spawn};
+
+/// Who says nothing for so long is hung up on. A client renews its epoch more often.
+const IDLE_LIMIT: Duration = Duration::from_secs(300);
+/// The longest text of an address.
+const ADDRESS_MAX_BYTES: usize = 512;
+
+/// Numbers connections, so that the end of an old one is not taken for that of a newer.
+static NEXT: AtomicU64 = AtomicU64::new(1);
+
+pub(super) fn refuse(link: &mut Conversation, why: &str) -> Error {
+    let answer = Answer::Refused { why: Bytes(why.as_bytes().to_vec()) };
+    let _ = link.send(&answer);
+    Error::Refused(why.to_owned())
+}
+
+pub(super) fn deny(link: &mut Conversation, denial: Denial) -> Error {
+    let _ = link.send(&Answer::Denied { denial });
+    denial.into()
+}
+
+/// The number of a client, if what it says of itself makes sense.
+fn identify(
+    secret: &Bytes,
+    listens: Option<&Bytes>,
+) -> std::result::Result<ClientId, &'static str> {
+    if secret.0.len() != SECRET_BYTES {
+        return Err("the secret has another length");
+    }
+    let is_address = |bytes: &Bytes| {
+        let text = std::str::from_utf8(&bytes.0);
+        text.is_ok_and(|t| Address::parse(t, PORT).is_ok())
+    };
+    if listens.is_some_and(|b| b.0.len() > ADDRESS_MAX_BYTES || !is_address(b)) {
+        return Err("where it listens is no address");
+    }
+    Ok(client_id(&secret.0))
+}
+
+/// Serves a connection to its end.
+pub(super) fn serve_connection(shared: &Shared, socket: Socket) -> Result<()> {
+    let mut link = Conversation::accept(socket, shared.options.tls.as_ref())?;
+    link.limit_frames(HELLO_MAX_BYTES);
+    let first = link.receive(Some(Instant::now() + HANDSHAKE_LIMIT))?;
+    let certificate = link.fingerprint();
+    let has_authority = shared.options.authority.is_some();
+    let enroll = match &first {
+        Ask::Enroll { .. } if !has_authority => {
+            return Err(deny(&mut link, Denial::NoAuthority));
+        }
+        Ask::Enroll { .. } => true,
+        // Who has shown none may do nothing else.
+        _ if has_authority && certificate.is_none() => {
+            return Err(deny(&mut link, Denial::Stranger));
+        }
+        _ => false,
+    };
+    match first {
+        Ask::Meet { peer } => return relay::meet(shared, link, peer),
+        Ask::Come { meeting } => return relay::come(shared, link, meeting),
+        _ => {}
+    }
+    let (client, listens, cell) = match &first {
+        Ask::Enroll { .. } | Ask::Observe {} => (None, None, 0),
+        Ask::Join { secret, listens, cell } => match identify(secret, listens.as_ref()) {
+            Ok(client) => (Some(client), listens.clone(), *cell),
+            Err(why) => return Err(refuse(&mut link, why)),
+        },
+        _ => return Err(refuse(&mut link, "the first message says who it is")),
+    };
+    // Whoever only looks asks short questions.
+    link.limit_frames(if client.is_some() { usize::MAX } else { HELLO_MAX_BYTES });
+    let (mut receiver, writer, socket) = link.into_parts();
+    let outbox = Arc::new(Outbox::new(socket, shared.options.tls.is_some()));
+    let sender = Arc::clone(&outbox);
+    let sending = spawn("ringer-send", move || sender.run(writer))?;
+    let number = NEXT.fetch_add(1, Ordering::Relaxed);
+    let outbox_of_it = Arc::clone(&outbox);
+    let served = if enroll {
+        post(shared, Event::Enroll { ask: first, outbox: outbox_of_it })
+            // It ends the connection when it has the answer.
+            .and_then(|()| receiver.next::<Ask>(Some(Instant::now() + HANDSHAKE_LIMIT)))
+            .map(|_| ())
+    } else {
+        let outbox = outbox_of_it;
+        let secret = match first {
+            Ask::Join { secret, .. } => secret,
+            _ => Bytes::default(),
+        };
+        let joined = Event::Joined { number, client, secret, certificate, listens, cell, outbox };
+        post(shared, joined).and_then(|()| take(shared, &mut receiver, number, client))
+    };
+    if let Some(client) = client {
+        let _ = post(shared, Event::Left { number, client });
+    }
+    outbox.drain(Duration::from_secs(1));
+    outbox.close();
+    let _ = sending.join();
+    served
+}
+
+/// Takes what a connection says.
+fn take(
+    shared: &Shared,
+    receiver: &mut weft_ringer_net::Receiver,
+    number: u64,
+    client: Option<ClientId>,
+) -> Result<()> {
+    let mut last = Instant::now();
+    while !shared.is_stopped() {
+        let soon = Some(Instant::now() + Duration::from_secs(1));
+        let ask = match receiver.next::<Ask>(soon) {
+            Ok(ask) => ask,
+            Err(e) if e.is_timeout() && last.elapsed() < IDLE_LIMIT => continue,
+            Err(Error::Closed) => return Ok(()),
+            Err(e) => return Err(e),
+        };
+        last = Instant::now();
+        let event = match (ask, client) {
+            (Ask::Mds { message }, Some(client)) if message.client == client => {
+                Event::Message { number, message }
+            }
+            (Ask::Mds { .. }, _) => {
+                let why = "it speaks for somebody else".to_owned();
+                return Err(Error::Refused(why));
+            }
+            (Ask::Bring { secret, listens, certificate }, Some(_)) => {
+                let client = identify(&secret, listens.as_ref());
+                let client = client.map_err(|why| Error::Refused(why.to_owned()))?;
+                Event::Bring { number, client, listens, certificate }
+            }
+            (Ask::Gone { client }, Some(_)) => Event::Gone { number, client },
+            (Ask::SawLater { generation, instance, revision }, Some(client)) => {
+                Event::SawLater { client, seen: SawLater { generation, instance, revision } }
+            }
+            (Ask::SawLater { .. }, None) => {
+                return Err(Error::Refused("an observer has seen nothing of a cell".into()));
+            }
+            (Ask::Bring { .. } | Ask::Gone { .. }, None) => {
+                return Err(Error::Refused("who only looks brings nobody".into()));
+            }
+            (Ask::Status {}, _) => Event::Status { number },
+            (Ask::Search { query, limit }, _) => Event::Search { number, query, limit },
+            (ask @ (Ask::Junctions {} | Ask::Summary {}), _) => Event::Look { number, ask },
+            (Ask::Check {}, _) => Event::Check { number },
+            (Ask::Ping {}, _) => Event::Ping { number },
+            (
+                ask @ (Ask::Invite { .. }
+                | Ask::Revoke { .. }
+                | Ask::Members {}
+                | Ask::Forget { .. }
+                | Ask::AddArchive { .. }
+                | Ask::RemoveArchive { .. }
+                | Ask::Archives {}
+                | Ask::Sweep { .. }
+                | Ask::Leases { .. }
+                | Ask::Copy { .. }
+                | Ask::ChangedSince { .. }),
+                _,
+            ) => Event::Run { number, ask },
+            (
+                Ask::Join { .. }
+                | Ask::Observe {}
+                | Ask::Enroll { .. }
+                | Ask::Meet { .. }
+                | Ask::Come { .. },
+                _,
+            ) => {
+                return Err(Error::Refused("it says twice who it is".into()));
+            }
+        };
+        post(shared, event)?;
+    }
+    Ok(())
+}
+
+/// Gives an event to the state machine, and waits while that has enough to do.
+pub(super) fn post(shared: &Shared, mut event: Event) -> Result<()> {
+    loop {
+        match shared.events.try_send(event) {
+            Ok(()) => return Ok(()),
+            Err(TrySendError::Full(back)) if !shared.is_stopped() => {
+                event = back;
+                std::thread::sleep(Duration::from_micros(200));
+            }
+            Err(_) => return Err(Error::Closed),
+        }
+    }
+}

@@ -1,0 +1,314 @@
+//! The state machine of a metadata server with its store, in one thread: each event goes to the module that
+//! handles it.
+
+use std::collections::BTreeMap;
+use std::sync::Arc;
+use std::sync::mpsc::{Receiver, RecvTimeoutError};
+use std::time::{Duration, Instant};
+
+use weft_ringer::mds::{Access, Checked, Mds, MdsEvent, Problem, ToClient, check};
+use weft_ringer::store::{CellStore, StoreError};
+use weft_ringer::wire::RequestBody;
+use weft_ringer::{BlockHash, Bytes, ClientId};
+use weft_ringer_net::pki::Authority;
+use weft_ringer_net::{Answer, Ask, Denial, Error, Meeting, Result, now, wall};
+
+use super::ServeOptions;
+use super::cell_number::cell_number;
+use super::event::Event;
+use super::federation::Federation;
+use super::members::Members;
+use super::relay::Call;
+use super::rollback::Rollback;
+use super::sessions::{Observer, Proxied, Session, Sessions};
+use super::traffic::Traffic;
+
+/// How long it may take to tell clients that this server has lost its cell.
+const FAREWELL: Duration = Duration::from_millis(200);
+const TICK: Duration = Duration::from_millis(50);
+/// The most bytes of the paths in one answer: they fit a frame.
+pub(super) const ANSWER_PATHS_MAX_BYTES: usize = 4 << 20;
+
+pub(super) struct Dispatcher {
+    pub(super) store: Box<dyn CellStore>,
+    pub(super) mds: Mds,
+    pub(super) cell: u64,
+    pub(super) rollback: Rollback,
+    federation: Federation,
+    pub(super) epoch_micros: u64,
+    pub(super) sessions: Sessions,
+    pub(super) traffic: Traffic,
+    /// The members of the cell; `None` if every certificate of the authority is let in.
+    pub(super) members: Option<Members>,
+    pub(super) authority: Option<Arc<Authority>>,
+}
+
+pub(super) fn store_error(e: &StoreError) -> Error {
+    Error::Store(e.to_string())
+}
+
+impl Dispatcher {
+    /// Begins a life of the server of the cell in `store`.
+    pub(super) fn open(mut store: Box<dyn CellStore>, options: &ServeOptions) -> Result<Self> {
+        let began = store.revision().map_err(|e| store_error(&e))?;
+        let cell = cell_number(&mut *store)?;
+        let members = match &options.authority {
+            Some(_) => {
+                let loaded = Members::load(&*store, options.admins.clone());
+                Some(loaded.map_err(|e| store_error(&e))?)
+            }
+            None => None,
+        };
+        let mds = Mds::open(&mut *store, now(), wall(), options.mds.clone());
+        let mds = mds.map_err(|e| store_error(&e))?;
+        let rollback = Rollback::open(&mut *store, mds.generation(), began)?;
+        Ok(Self {
+            store,
+            mds,
+            cell,
+            rollback,
+            federation: Federation::new().map_err(|e| Error::io("random numbers", e))?,
+            epoch_micros: options.mds.epoch_micros,
+            sessions: Sessions::default(),
+            traffic: Traffic::default(),
+            members,
+            authority: options.authority.clone(),
+        })
+    }
+
+    /// Takes events until told to stop.
+    pub(super) fn run(mut self, events: &Receiver<Event>) -> Result<()> {
+        let ended = self.serve(events);
+        let outboxes: Vec<_> = self.sessions.outboxes().collect();
+        if ended.is_err() {
+            // They look for another server, if there is one.
+            let told = Instant::now() + FAREWELL;
+            for outbox in &outboxes {
+                outbox.post(&Answer::Standby { owner: None });
+            }
+            for outbox in &outboxes {
+                outbox.drain(told.saturating_duration_since(Instant::now()));
+            }
+        }
+        for outbox in outboxes {
+            outbox.close();
+        }
+        if let Err(e) = &ended {
+            tracing::error!("the server has lost its store: {e}");
+        }
+        ended
+    }
+
+    fn serve(&mut self, events: &Receiver<Event>) -> Result<()> {
+        let mut tick = Instant::now();
+        loop {
+            let event = match events.recv_timeout(TICK) {
+                Ok(Event::Stop) | Err(RecvTimeoutError::Disconnected) => return Ok(()),
+                Ok(event) => Some(event),
+                Err(RecvTimeoutError::Timeout) => None,
+            };
+            if !self.store.is_owned() {
+                return Err(store_error(&StoreError::Fenced));
+            }
+            if let Some(event) = event {
+                self.event(event)?;
+            }
+            if tick.elapsed() >= TICK {
+                tick = Instant::now();
+                self.mds(MdsEvent::Tick)?;
+                self.store.idle().map_err(|e| store_error(&e))?;
+            }
+        }
+    }
+
+    fn mds(&mut self, event: MdsEvent) -> Result<()> {
+        let out = self.mds.handle(&mut *self.store, now(), event).map_err(|e| store_error(&e))?;
+        // A renewal or a lease is not to be had from who is not the owner, though it changes nothing
+        // of the store.
+        if !self.store.is_owned() {
+            return Err(store_error(&StoreError::Fenced));
+        }
+        let reached = self.store.revision().map_err(|e| store_error(&e))?.0;
+        for ToClient { client, message } in out {
+            self.traffic.sent(client, &message);
+            self.sessions.send(client, message, reached);
+        }
+        Ok(())
+    }
+
+    fn event(&mut self, event: Event) -> Result<()> {
+        match event {
+            Event::Joined { number, client, certificate, listens, cell, outbox, .. } => {
+                let access = match self.admit(certificate) {
+                    Ok(access) => access,
+                    Err(denial) => {
+                        outbox.post(&Answer::Denied { denial });
+                        return Ok(());
+                    }
+                };
+                let Some(client) = client else {
+                    outbox.post(&Answer::Welcome {});
+                    self.sessions.observe(number, Observer { outbox, certificate, access });
+                    return Ok(());
+                };
+                if cell != 0 && cell != self.cell {
+                    let why = "its local store belongs to another cell";
+                    outbox.post(&refused(why));
+                    return Ok(());
+                }
+                outbox.post(&Answer::Joined { client, cell: self.cell });
+                let revision = self.store.revision().map_err(|e| store_error(&e))?;
+                outbox.post(&self.rollback.lives(revision));
+                let (proxied, reached) = (BTreeMap::new(), revision.0);
+                let session =
+                    Session { number, outbox, listens, certificate, access, proxied, reached };
+                self.sessions.begin(client, session);
+                self.sessions.introduce(client);
+                self.tell_revoked();
+            }
+            Event::Bring { number, client, listens, certificate } => {
+                self.bring(number, client, Proxied { listens, certificate });
+            }
+            Event::Gone { number, client } => {
+                if let Some(proxy) = self.sessions.of_connection(number) {
+                    proxy.proxied.remove(&client);
+                }
+            }
+            // Who has given up waiting needs no answer.
+            Event::Call { peer, meeting, certificate, tell } => {
+                let _ = tell.try_send(self.call(peer, meeting, certificate));
+            }
+            Event::Enroll { ask, outbox } => {
+                let answer = self.enroll(&ask)?;
+                outbox.post(&answer);
+            }
+            Event::Run { number, ask } => {
+                let answer = self.administrate(number, &ask)?;
+                self.sessions.answer(number, &answer);
+            }
+            Event::Left { number, client } => {
+                self.sessions.end(number, client);
+            }
+            Event::Message { number, message } => {
+                let Some(current) = self.sessions.current(number, message.client) else {
+                    return Ok(());
+                };
+                self.traffic.received(message.client);
+                let allowed = current.access.allows(&*self.store, &message.request.body);
+                let speaks_for = match &message.request.body {
+                    RequestBody::Enter { client, .. } | RequestBody::Relay { client, .. } => {
+                        current.proxied.contains_key(client)
+                    }
+                    _ => true,
+                };
+                if speaks_for && allowed.map_err(|e| store_error(&e))? {
+                    let goes_on = self.rollback.goes_on(&mut *self.store, message.client);
+                    goes_on.map_err(|e| store_error(&e))?;
+                    self.mds(MdsEvent::Message(*message))?;
+                } else {
+                    tracing::info!("client {:016x} may not do what it asked", message.client.0);
+                    let ToClient { message, .. } = self.mds.deny(&message);
+                    current.outbox.post(&Answer::Mds { message: Box::new(message) });
+                }
+            }
+            Event::Status { number } => {
+                self.sessions.answer(number, &Answer::Status { status: self.status() });
+            }
+            // Who has gone meanwhile needs no answer.
+            Event::Describe { tell } => drop(tell.try_send(self.status())),
+            Event::Search { number, query, limit } => {
+                let answer = self.search(number, &query, limit)?;
+                self.sessions.answer(number, &answer);
+            }
+            Event::Look { number, ask } => {
+                let access = self.sessions.access_of(number);
+                let (store, cell) = (&*self.store, self.cell);
+                let answer = match ask {
+                    Ask::Summary {} => self.federation.summary(store, &access),
+                    _ => self.federation.junctions(store, cell, &access),
+                };
+                self.sessions.answer(number, &answer.map_err(|e| store_error(&e))?);
+            }
+            // What is wrong is told by names.
+            Event::Check { number } if self.sessions.access_of(number).everywhere().is_none() => {
+                self.sessions.answer(number, &Answer::Denied { denial: Denial::NotAdmin });
+            }
+            Event::Check { number } => {
+                let mut checked = check(&*self.store).map_err(|e| store_error(&e))?;
+                let mended = self.mds.check_texts(&mut *self.store, &mut checked);
+                mended.map_err(|e| store_error(&e))?;
+                let damage = self.store.damage().map_err(|e| store_error(&e))?.into_iter();
+                let damage = damage.map(|text| Problem { code: "store-damaged", text });
+                self.rollback.problems().chain(damage).for_each(|problem| checked.add(problem));
+                self.sessions.answer(number, &answer_of(checked));
+            }
+            Event::SawLater { client, seen } => {
+                let noted = self.rollback.saw_later(&mut *self.store, client, seen);
+                noted.map_err(|e| store_error(&e))?;
+            }
+            Event::Ping { number } => self.sessions.answer(number, &Answer::Pong {}),
+            Event::Upstream(_) | Event::Stop => {}
+        }
+        Ok(())
+    }
+
+    /// A proxy has a client, which must be allowed to do no less than the proxy is: what the proxy has read, the
+    /// client reads.
+    fn bring(&mut self, number: u64, client: ClientId, proxied: Proxied) {
+        let full = match proxied.certificate {
+            Some(_) => Some(self.admit(proxied.certificate)),
+            // The proxy's own user.
+            None => None,
+        };
+        let Some(proxy) = self.sessions.of_connection(number) else { return };
+        let denial = match full {
+            None => None,
+            Some(Ok(access)) if access.includes(&proxy.access) => None,
+            Some(Ok(_)) => Some(Denial::Less),
+            Some(Err(denial)) => Some(denial),
+        };
+        if let Some(denial) = denial {
+            proxy.outbox.post(&Answer::NotBrought { client, denial });
+            return;
+        }
+        proxy.outbox.post(&Answer::Brought { client });
+        proxy.proxied.insert(client, proxied);
+        self.sessions.introduce(client);
+    }
+
+    /// Tells a client, or the proxy that has it, that it is called.
+    fn call(&self, peer: ClientId, meeting: Meeting, certificate: Option<BlockHash>) -> Call {
+        match self.admit(certificate) {
+            Err(denial) => Call::Denied(denial),
+            Ok(_) if self.sessions.call(peer, meeting) => Call::Called,
+            Ok(_) => Call::Absent,
+        }
+    }
+
+    /// What the owner of a certificate may do.
+    fn admit(&self, certificate: Option<BlockHash>) -> std::result::Result<Access, Denial> {
+        let Some(members) = &self.members else { return Ok(Access::full()) };
+        let certificate = certificate.ok_or(Denial::Stranger)?;
+        members.admit(&certificate).map(|(_, access)| access).inspect_err(|denial| {
+            tracing::warn!("certificate {certificate:?} is not let in: {denial}");
+        })
+    }
+
+    /// Tells every client which certificates get no blocks any more.
+    pub(super) fn tell_revoked(&self) {
+        if let Some(members) = &self.members {
+            self.sessions.tell_revoked(members.revoked());
+        }
+    }
+}
+
+pub(super) fn refused(why: &str) -> Answer {
+    Answer::Refused { why: Bytes(why.as_bytes().to_vec()) }
+}
+
+fn answer_of(checked: Checked) -> Answer {
+    let Checked { rnodes, names, problem_count, problems, .. } = checked;
+    let bytes = |text: &str| Bytes(text.as_bytes().to_vec());
+    let problems = problems.iter().map(|p| (bytes(p.code), bytes(&p.text))).collect();
+    Answer::Checked { rnodes, names, problem_count, problems }
+}

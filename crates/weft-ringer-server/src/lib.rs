@@ -1,0 +1,285 @@
+//! The metadata server of a shared folder as a process: one thread has the state machine
+//! ([`weft_ringer::mds`]) and its store, two threads have each connection.
+//!
+//! Invariants:
+//! - Who speaks for a client has shown its secret on the same connection; over TLS it has shown a
+//!   certificate of the cell's authority before that.
+//! - The thread with the state machine never waits for a connection.
+//! - When the store fails the server ends, or stands by if the cell has several: what it says would
+//!   not be durable.
+
+#![warn(missing_docs)]
+
+mod administration;
+mod archives;
+pub mod backup;
+mod cell_number;
+#[cfg(feature = "etcd")]
+mod cluster_member;
+mod connection;
+mod copies;
+mod dispatch;
+mod event;
+mod federation;
+mod members;
+mod proxy;
+mod relay;
+mod rollback;
+mod search;
+mod sessions;
+mod status;
+pub mod store;
+#[cfg(feature = "testing")]
+pub mod testing;
+mod traffic;
+
+use std::path::Path;
+use std::sync::atomic::{AtomicBool, Ordering};
+use std::sync::mpsc::{Receiver, SyncSender, sync_channel};
+use std::sync::{Arc, Mutex, PoisonError};
+use std::thread::JoinHandle;
+use std::time::Duration;
+
+use weft_net::{Address, Listener, Listening, ServerTls};
+use weft_ringer::BlockHash;
+use weft_ringer::mds::MdsOptions;
+use weft_ringer_net::pki::Authority;
+use weft_ringer_net::{CellStatus, Error, Result, SOCKET_MODE};
+
+use self::connection::serve_connection;
+use self::dispatch::Dispatcher;
+use self::event::Event;
+use self::proxy::FrontCore;
+use self::relay::{Parents, Relays};
+use crate::store::SqliteStore;
+
+#[cfg(feature = "etcd")]
+use self::cluster_member::ClusterMember;
+pub use self::proxy::FrontServeOptions;
+#[cfg(feature = "etcd")]
+use crate::store::EtcdOptions;
+
+/// Events that wait for the state machine; connections wait beyond that.
+const EVENTS_MAX: usize = 256;
+
+/// How long who asks how the cell is waits for an answer.
+const WATCH_LIMIT: Duration = Duration::from_secs(2);
+
+/// How to serve.
+#[derive(Debug, Clone)]
+pub struct ServeOptions {
+    /// Where clients reach the server.
+    pub listen: Vec<Address>,
+    /// Certificates. `None`: nothing is encrypted, and who reaches a socket is let in.
+    pub tls: Option<ServerTls>,
+    /// Who gives certificates to those who join.
+    /// `None`: whoever has a certificate of the authority may do everything, and nobody can join.
+    pub authority: Option<Arc<Authority>>,
+    /// Certificates that may do everything, by their fingerprints. For a server with an authority.
+    pub admins: Vec<BlockHash>,
+    /// Connections at once; more are closed as they come.
+    pub connections_max: usize,
+    /// How many pairs of clients that do not reach each other may talk through the server at once.
+    pub relays_max: usize,
+    /// Of the state machine.
+    pub mds: MdsOptions,
+}
+
+impl ServeOptions {
+    /// The usual ones, without any place to listen.
+    #[must_use]
+    pub fn new() -> Self {
+        Self {
+            listen: Vec::new(),
+            tls: None,
+            authority: None,
+            admins: Vec::new(),
+            connections_max: 1024,
+            relays_max: 64,
+            mds: MdsOptions::default(),
+        }
+    }
+}
+
+impl Default for ServeOptions {
+    fn default() -> Self {
+        Self::new()
+    }
+}
+
+/// A metadata server that runs.
+#[derive(Debug)]
+pub struct Server {
+    addresses: Vec<Address>,
+    shared: Arc<Shared>,
+    listeners: Vec<Listening>,
+    core: Option<JoinHandle<Result<()>>>,
+    ended: Mutex<Receiver<()>>,
+}
+
+/// What the threads of a server share.
+#[derive(Debug)]
+struct Shared {
+    stop: AtomicBool,
+    events: SyncSender<Event>,
+    options: ServeOptions,
+    relays: Relays,
+    /// Of a front.
+    parents: Parents,
+}
+
+impl Shared {
+    fn is_stopped(&self) -> bool {
+        self.stop.load(Ordering::Acquire)
+    }
+}
+
+impl Server {
+    /// Opens the cell in the SQLite file at `path`, makes it if it is not there, and serves it.
+    ///
+    /// # Errors
+    /// [`Error::Store`] if the file is not a cell or is served already; [`Error::Net`].
+    pub fn start(path: &Path, options: ServeOptions) -> Result<Self> {
+        let bound = bind(&options)?;
+        let failed = |e: &dyn std::fmt::Display| Error::Store(format!("{}: {e}", path.display()));
+        let store = SqliteStore::open(path).map_err(|e| failed(&e))?;
+        let core = Dispatcher::open(Box::new(store), &options).map_err(|e| failed(&e))?;
+        Self::run(bound, options, Parents::default(), move |events, _| core.run(events))
+    }
+
+    /// Serves a cell that other servers have, as a client of those. Of the options, those about members
+    /// and epochs are the others' business.
+    ///
+    /// # Errors
+    /// [`Error::Refused`] and [`Error::Denied`] if the others do not want it; that they cannot be
+    /// reached is none, and they are called until they can. [`Error::Net`].
+    pub fn start_front(front: FrontServeOptions, options: ServeOptions) -> Result<Self> {
+        let bound = bind(&options)?;
+        let parents = Parents { servers: front.parents.clone(), tls: front.tls.clone() };
+        let core = FrontCore::new(front)?;
+        Self::run(bound, options, parents, move |events, post| core.run(events, post))
+    }
+
+    /// Serves a cell in etcd, alone or with others: one of them owns it, the others stand by and send
+    /// clients there, until it is heard of no more. `reached_at` is where clients reach this one, if
+    /// that is not the first of its addresses.
+    ///
+    /// # Errors
+    /// [`Error::Store`] if no member of etcd answers, [`Error::Net`].
+    #[cfg(feature = "etcd")]
+    pub fn start_member(
+        etcd: &EtcdOptions,
+        reached_at: Option<&Address>,
+        options: ServeOptions,
+    ) -> Result<Self> {
+        let bound = bind(&options)?;
+        let reached_at = reached_at.or(bound.first().map(Listener::address));
+        let reached_at = reached_at.map(Address::to_string).unwrap_or_default();
+        let member = ClusterMember::new(etcd, reached_at, options.clone())?;
+        Self::run(bound, options, Parents::default(), move |events, _| member.run(events))
+    }
+
+    fn run(
+        bound: Vec<Listener>,
+        options: ServeOptions,
+        parents: Parents,
+        work: impl FnOnce(&Receiver<Event>, &SyncSender<Event>) -> Result<()> + Send + 'static,
+    ) -> Result<Self> {
+        let addresses = bound.iter().map(|l| l.address().clone()).collect();
+        let (events, received) = sync_channel(EVENTS_MAX);
+        let (stop, relays) = (AtomicBool::new(false), Relays::default());
+        let shared = Arc::new(Shared { stop, events, options, relays, parents });
+        let (tell, ended) = sync_channel(1);
+        let ours = Arc::clone(&shared);
+        let core = spawn("ringer-mds", move || {
+            let served = work(&received, &ours.events);
+            ours.stop.store(true, Ordering::Release);
+            let _ = tell.try_send(());
+            served
+        })?;
+        let mut listeners = Vec::new();
+        for listener in bound {
+            let shared = Arc::clone(&shared);
+            let max = shared.options.connections_max;
+            listeners.push(listener.start_threads("ringer-client", max, move |socket| {
+                if let Err(e) = serve_connection(&shared, socket) {
+                    tracing::info!("a connection has ended: {e}");
+                }
+            })?);
+        }
+        Ok(Self { addresses, shared, listeners, core: Some(core), ended: Mutex::new(ended) })
+    }
+
+    /// Where it is reached.
+    #[must_use]
+    pub fn addresses(&self) -> &[Address] {
+        &self.addresses
+    }
+
+    /// Something to ask how the cell is.
+    #[must_use]
+    pub fn watch(&self) -> Watch {
+        Watch { shared: Arc::clone(&self.shared) }
+    }
+
+    /// Whether the server has ended by itself, after at most `limit`.
+    #[must_use]
+    pub fn has_ended(&self, limit: Duration) -> bool {
+        let ended = self.ended.lock().unwrap_or_else(PoisonError::into_inner);
+        !matches!(ended.recv_timeout(limit), Err(std::sync::mpsc::RecvTimeoutError::Timeout))
+    }
+
+    /// Ends the server. Clients go on with it when it is started again within their epoch.
+    ///
+    /// # Errors
+    /// Why it ended by itself, if it did.
+    pub fn stop(mut self) -> Result<()> {
+        self.end()
+    }
+
+    fn end(&mut self) -> Result<()> {
+        self.shared.stop.store(true, Ordering::Release);
+        self.listeners.clear();
+        let Some(core) = self.core.take() else { return Ok(()) };
+        // There may be no room for it at once. One that has ended by itself takes nothing.
+        let _ = self.shared.events.send(Event::Stop);
+        core.join().unwrap_or_else(|_| Err(Error::Store("the server panicked".into())))
+    }
+}
+
+impl Drop for Server {
+    fn drop(&mut self) {
+        if let Err(e) = self.end() {
+            tracing::error!("{e}");
+        }
+    }
+}
+
+fn bind(options: &ServeOptions) -> Result<Vec<Listener>> {
+    let bind = |address| Listener::bind_with(address, SOCKET_MODE, options.tls.as_ref());
+    Ok(options.listen.iter().map(bind).collect::<Result<_, _>>()?)
+}
+
+/// Asks a server how its cell is, from any thread.
+#[derive(Debug, Clone)]
+pub struct Watch {
+    shared: Arc<Shared>,
+}
+
+impl Watch {
+    /// How the cell is; `None` if the server has ended or has too much to do, or stands by.
+    #[must_use]
+    pub fn status(&self) -> Option<CellStatus> {
+        let (tell, told) = sync_channel(1);
+        self.shared.events.try_send(Event::Describe { tell }).ok()?;
+        told.recv_timeout(WATCH_LIMIT).ok()
+    }
+}
+
+fn spawn<T: Send + 'static>(
+    name: &str,
+    work: impl FnOnce() -> T + Send + 'static,
+) -> Result<JoinHandle<T>> {
+    let thread = std::thread::Builder::new().name(name.into());
+    thread.spawn(work).map_err(|e| Error::io("cannot start a thread", e))
+}

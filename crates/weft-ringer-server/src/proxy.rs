@@ -1,0 +1,550 @@
+//! A server in front of others, as a process: the state machine of [`front`](weft_ringer::front) in one
+//! thread, with the connections of its clients and one to its parent.
+//!
+//! Invariants:
+//! - For a client nothing is said to the parent before the parent has agreed that the front brings it,
+//!   by its own secret and certificate.
+//! - Who was sent away is hung up on here as well, as soon as the parent says so.
+//! - The thread with the state machine waits for no connection and for no parent.
+
+use std::collections::BTreeMap;
+use std::path::PathBuf;
+use std::sync::Arc;
+use std::sync::atomic::{AtomicBool, AtomicUsize, Ordering};
+use std::sync::mpsc::{Receiver, RecvTimeoutError, SyncSender};
+use std::time::{Duration, Instant};
+
+use weft_net::{Address, ClientTls};
+use weft_ringer::front::{Front, FrontAction, FrontEvent, FrontOptions};
+use weft_ringer::{BlockHash, Bytes, ClientId, Generation};
+use weft_ringer_net::{
+    Answer, Ask, CellStatus, Circle, ClientStatus, Conversation, Denial, Error, HANDSHAKE_LIMIT,
+    Home, KnownCell, Life, Meeting, Outbox, Peer, Result, ask, client_id, now,
+};
+
+use super::dispatch::refused;
+use super::event::{Event, UpstreamEvent};
+use super::relay::Call;
+use super::spawn;
+use super::traffic::{Counts, Traffic};
+
+const TICK: Duration = Duration::from_millis(50);
+/// How long it waits before it calls the parent again.
+const RECONNECT: Duration = Duration::from_millis(300);
+/// The same, if the parent has said no.
+const REFUSED: Duration = Duration::from_secs(10);
+/// How long one of several parents may say nothing before the next is tried.
+const SILENCE: Duration = Duration::from_secs(3);
+/// How long the parent may take to hear what is given back at the end.
+const LEAVING: Duration = Duration::from_secs(1);
+/// Questions that are passed on at once.
+const QUESTIONS_MAX: usize = 16;
+
+/// Whose front a server is.
+#[derive(Debug, Clone)]
+pub struct FrontServeOptions {
+    /// The server of the cell; several if it is in etcd.
+    pub parents: Vec<Address>,
+    /// What it shows them.
+    pub tls: Option<ClientTls>,
+    /// Who it is: made if it is not there. Of one front of one cell.
+    pub directory: PathBuf,
+}
+
+/// A client's connection.
+#[derive(Debug)]
+struct Guest {
+    number: u64,
+    outbox: Arc<Outbox>,
+    secret: Bytes,
+    listens: Option<Bytes>,
+    certificate: Option<BlockHash>,
+    cell: u64,
+    /// The parent has agreed.
+    joined: bool,
+}
+
+#[derive(Debug)]
+struct Observer {
+    outbox: Arc<Outbox>,
+    certificate: Option<BlockHash>,
+}
+
+pub(super) struct FrontCore {
+    traffic: Traffic,
+    front: Front,
+    options: FrontServeOptions,
+    home: Arc<Home>,
+    link: Option<Arc<Outbox>>,
+    cell: u64,
+    guests: BTreeMap<ClientId, Guest>,
+    observers: BTreeMap<u64, Observer>,
+    peers: BTreeMap<ClientId, Bytes>,
+    outcasts: Vec<BlockHash>,
+    questions: Arc<AtomicUsize>,
+    /// The parent's past, and the revision that it has told.
+    lives: Vec<Life>,
+    reached: u64,
+    known: KnownCell,
+    /// The cell is older than what this front gave away of it.
+    is_older: Option<String>,
+}
+
+impl FrontCore {
+    pub(super) fn new(options: FrontServeOptions) -> Result<Self> {
+        let home = Home::open(&options.directory)?;
+        let id = client_id(&home.secret);
+        let cell = home.cell()?;
+        let front = Front::new(id, home.incarnation, FrontOptions::default());
+        // What is wrong now is better said now.
+        let mut circle = Circle::new(&options.parents);
+        loop {
+            let again = match join(&circle.server(), options.tls.as_ref(), &home) {
+                Err(e @ (Error::Refused(_) | Error::Denied(_))) => return Err(e),
+                Err(Error::Standby { owner }) => circle.go_on(owner.as_deref()),
+                Err(e) => {
+                    tracing::warn!("{}: {e}", circle.server());
+                    circle.go_on(None)
+                }
+                Ok(_) => false,
+            };
+            if !again {
+                break;
+            }
+        }
+        Ok(Self {
+            traffic: Traffic::default(),
+            front,
+            options,
+            home: Arc::new(home),
+            link: None,
+            cell,
+            guests: BTreeMap::new(),
+            observers: BTreeMap::new(),
+            peers: BTreeMap::new(),
+            outcasts: Vec::new(),
+            questions: Arc::default(),
+            lives: Vec::new(),
+            reached: 0,
+            known: KnownCell::in_memory(),
+            is_older: None,
+        })
+    }
+
+    /// Takes events until told to stop.
+    pub(super) fn run(mut self, events: &Receiver<Event>, post: &SyncSender<Event>) -> Result<()> {
+        let stop = Arc::new(AtomicBool::new(false));
+        let link = Link {
+            options: self.options.clone(),
+            home: Arc::clone(&self.home),
+            events: post.clone(),
+            stop: Arc::clone(&stop),
+        };
+        let linking = spawn("ringer-link", move || link.keep())?;
+        self.serve(events);
+        let last = self.front.leave();
+        self.act(last);
+        if let Some(link) = &self.link {
+            link.drain(LEAVING);
+        }
+        stop.store(true, Ordering::Release);
+        for outbox in self.link.iter().chain(self.guests.values().map(|g| &g.outbox)) {
+            outbox.close();
+        }
+        for observer in self.observers.values() {
+            observer.outbox.close();
+        }
+        // It may have something to say, and finds that nobody listens.
+        while !linking.is_finished() {
+            let _ = events.recv_timeout(Duration::from_millis(10));
+        }
+        let _ = linking.join();
+        self.is_older.map_or(Ok(()), |why| Err(Error::OlderCell(why)))
+    }
+
+    fn serve(&mut self, events: &Receiver<Event>) {
+        let mut tick = Instant::now();
+        loop {
+            match events.recv_timeout(TICK) {
+                Ok(Event::Stop) | Err(RecvTimeoutError::Disconnected) => return,
+                Ok(event) => self.event(event),
+                Err(RecvTimeoutError::Timeout) => {}
+            }
+            if tick.elapsed() >= TICK {
+                tick = Instant::now();
+                self.front(FrontEvent::Tick);
+            }
+            if self.is_older.is_some() {
+                // What it keeps is of another past: a new life of it knows nothing.
+                return;
+            }
+        }
+    }
+
+    fn front(&mut self, event: FrontEvent) {
+        let actions = self.front.handle(now(), event);
+        self.act(actions);
+    }
+
+    fn act(&mut self, actions: Vec<FrontAction>) {
+        for action in actions {
+            match action {
+                FrontAction::ToParent(message) => {
+                    self.say(&Ask::Mds { message: Box::new(message) });
+                }
+                FrontAction::ToClient(send) => {
+                    self.traffic.sent(send.client, &send.message);
+                    // Who is not there asks again when it is.
+                    if let Some(guest) = self.guests.get(&send.client).filter(|g| g.joined) {
+                        guest.outbox.post(&Answer::Mds { message: Box::new(send.message) });
+                    }
+                }
+            }
+        }
+    }
+
+    /// Says something to the parent; what is lost is said again.
+    fn say(&self, ask: &Ask) {
+        if let Some(link) = &self.link {
+            link.post(ask);
+        }
+    }
+
+    fn bring(&self, guest: &Guest) {
+        self.say(&Ask::Bring {
+            secret: guest.secret.clone(),
+            listens: guest.listens.clone(),
+            certificate: guest.certificate,
+        });
+    }
+
+    fn event(&mut self, event: Event) {
+        match event {
+            Event::Joined { number, client, secret, certificate, listens, cell, outbox } => {
+                if certificate.is_some_and(|c| self.outcasts.contains(&c)) {
+                    outbox.post(&Answer::Denied { denial: Denial::Revoked });
+                    return;
+                }
+                let Some(client) = client else {
+                    outbox.post(&Answer::Welcome {});
+                    self.observers.retain(|_, o| !o.outbox.is_closed());
+                    self.observers.insert(number, Observer { outbox, certificate });
+                    return;
+                };
+                let joined = false;
+                let guest = Guest { number, outbox, secret, listens, certificate, cell, joined };
+                self.bring(&guest);
+                if let Some(old) = self.guests.insert(client, guest) {
+                    // A client has one connection: this one is dead, or its twin's.
+                    old.outbox.close();
+                }
+            }
+            Event::Left { number, client } => {
+                if self.guests.get(&client).is_some_and(|g| g.number == number) {
+                    self.guests.remove(&client);
+                    self.say(&Ask::Gone { client });
+                }
+            }
+            Event::Message { number, message } => {
+                let guest = self.guests.get(&message.client);
+                if guest.is_some_and(|g| g.number == number && g.joined) {
+                    self.traffic.received(message.client);
+                    self.front(FrontEvent::FromClient(*message));
+                }
+            }
+            Event::Upstream(event) => self.upstream(event),
+            Event::Ping { number } => self.answer(number, &Answer::Pong {}),
+            Event::Status { number } => self.pass_on(number, Ask::Status {}),
+            Event::Search { number, query, limit } => {
+                self.pass_on(number, Ask::Search { query, limit });
+            }
+            Event::Check { number } => self.pass_on(number, Ask::Check {}),
+            Event::Run { number, ask } | Event::Look { number, ask } => self.pass_on(number, ask),
+            Event::Call { peer, meeting, certificate, tell } => {
+                // Who has given up waiting needs no answer.
+                let _ = tell.try_send(self.call(peer, meeting, certificate));
+            }
+            Event::Enroll { outbox, .. } => {
+                outbox.post(&Answer::Denied { denial: Denial::NoAuthority });
+            }
+            Event::Bring { number, client, .. } => {
+                tracing::warn!("a front has come, which goes to the cell's own server");
+                self.answer(number, &Answer::NotBrought { client, denial: Denial::Less });
+            }
+            // Who has gone meanwhile needs no answer.
+            Event::Describe { tell } => drop(tell.try_send(self.status())),
+            Event::Gone { .. } | Event::SawLater { .. } | Event::Stop => {}
+        }
+    }
+
+    fn upstream(&mut self, event: UpstreamEvent) {
+        match event {
+            UpstreamEvent::Linked { cell, outbox } => {
+                (self.cell, self.link) = (cell, Some(outbox));
+                for guest in self.guests.values() {
+                    self.bring(guest);
+                }
+                self.front(FrontEvent::Connected);
+            }
+            UpstreamEvent::Said { answer } => self.parent(*answer),
+            UpstreamEvent::Unlinked => self.link = None,
+        }
+    }
+
+    fn parent(&mut self, answer: Answer) {
+        match answer {
+            Answer::Mds { message } => self.front(FrontEvent::FromParent(*message)),
+            Answer::Brought { client } => {
+                let Some(guest) = self.guests.get_mut(&client).filter(|g| !g.joined) else {
+                    return;
+                };
+                if guest.cell != 0 && guest.cell != self.cell {
+                    guest.outbox.post(&refused("its local store belongs to another cell"));
+                    self.guests.remove(&client);
+                    return self.say(&Ask::Gone { client });
+                }
+                guest.joined = true;
+                guest.outbox.post(&Answer::Joined { client, cell: self.cell });
+                let lives = self.lives.clone();
+                guest.outbox.post(&Answer::Lives { lives, revision: self.reached });
+                let peers = self.peers.iter();
+                let peer = |(client, listens): (&ClientId, &Bytes)| Peer {
+                    client: *client,
+                    listens: listens.clone(),
+                };
+                guest.outbox.post(&Answer::Peers { peers: peers.map(peer).collect() });
+                let certificates = self.outcasts.clone();
+                guest.outbox.post(&Answer::Outcasts { certificates });
+            }
+            Answer::NotBrought { client, denial } => {
+                if let Some(guest) = self.guests.remove(&client) {
+                    guest.outbox.post(&Answer::Denied { denial });
+                    if guest.joined {
+                        guest.outbox.drain(Duration::from_millis(100));
+                        guest.outbox.close();
+                    }
+                }
+            }
+            Answer::Called { client, meeting } => {
+                if let Some(guest) = self.guests.get(&client).filter(|g| g.joined) {
+                    guest.outbox.post(&Answer::Called { client, meeting });
+                }
+            }
+            Answer::Peers { peers } => {
+                self.tell_all(&Answer::Peers { peers: peers.clone() });
+                self.peers.extend(peers.into_iter().map(|peer| (peer.client, peer.listens)));
+            }
+            Answer::Outcasts { certificates } => {
+                self.tell_all(&Answer::Outcasts { certificates: certificates.clone() });
+                self.observers.retain(|_, o| {
+                    let out = o.certificate.is_some_and(|c| certificates.contains(&c));
+                    if out {
+                        o.outbox.close();
+                    }
+                    !out
+                });
+                self.outcasts = certificates;
+            }
+            Answer::Lives { lives, revision } => {
+                self.is_older = self.known.meet(&lives, revision).err();
+                (self.lives, self.reached) = (lives, revision);
+            }
+            Answer::Reached { revision } => {
+                self.known.reached(revision);
+                self.reached = revision;
+                self.tell_all(&Answer::Reached { revision });
+            }
+            other => tracing::debug!("the parent said {other:?}"),
+        }
+    }
+
+    /// Tells a client that it is called. Who is called elsewhere, the parent knows.
+    fn call(&self, peer: ClientId, meeting: Meeting, certificate: Option<BlockHash>) -> Call {
+        if certificate.is_some_and(|c| self.outcasts.contains(&c)) {
+            return Call::Denied(Denial::Revoked);
+        }
+        let guest = self.guests.get(&peer).filter(|g| g.joined);
+        let Some(guest) = guest else { return Call::Absent };
+        guest.outbox.post(&Answer::Called { client: peer, meeting });
+        Call::Called
+    }
+
+    fn tell_all(&self, answer: &Answer) {
+        for guest in self.guests.values().filter(|g| g.joined) {
+            guest.outbox.post(answer);
+        }
+    }
+
+    /// Whom to answer, and whether it may ask what the front may: a client may, and who needed no
+    /// certificate to come.
+    fn asker(&self, number: u64) -> Option<(&Arc<Outbox>, bool)> {
+        let guest = self.guests.values().find(|g| g.number == number);
+        let observer = self.observers.get(&number);
+        guest
+            .map(|g| (&g.outbox, g.joined))
+            .or(observer.map(|o| (&o.outbox, o.certificate.is_none())))
+    }
+
+    fn answer(&self, number: u64, answer: &Answer) {
+        if let Some((outbox, _)) = self.asker(number) {
+            outbox.post(answer);
+        }
+    }
+
+    /// Has the parent answer a question, while others are served.
+    fn pass_on(&self, number: u64, question: Ask) {
+        let Some((outbox, may_ask)) = self.asker(number) else { return };
+        if !may_ask {
+            outbox.post(&refused("a front answers no questions: ask the cell's own server"));
+            return;
+        }
+        if self.questions.fetch_add(1, Ordering::AcqRel) >= QUESTIONS_MAX {
+            self.questions.fetch_sub(1, Ordering::AcqRel);
+            outbox.post(&refused("too much is being asked: ask again soon"));
+            return;
+        }
+        let (outbox, questions) = (Arc::clone(outbox), Arc::clone(&self.questions));
+        let (parents, tls) = (self.options.parents.clone(), self.options.tls.clone());
+        let asking = spawn("ringer-ask", move || {
+            let mut why = String::from("the front has no parent");
+            let answer = parents.iter().find_map(|parent| {
+                let asked = ask(parent, tls.as_ref(), &question);
+                asked.inspect_err(|e| why = format!("{parent}: {e}")).ok()
+            });
+            outbox.post(&answer.unwrap_or_else(|| refused(&why)));
+            questions.fetch_sub(1, Ordering::AcqRel);
+        });
+        if let Err(e) = asking {
+            self.questions.fetch_sub(1, Ordering::AcqRel);
+            self.answer(number, &refused(&e.to_string()));
+        }
+    }
+
+    /// How the front is: its clients, and what they hold of it.
+    fn status(&self) -> CellStatus {
+        let now = now();
+        let clients = self.front.clients(now).map(|known| {
+            let guest = self.guests.get(&known.client);
+            let Counts { received, sent, recalls } = self.traffic.of(known.client);
+            ClientStatus {
+                client: known.client,
+                epoch: known.epoch,
+                live: known.live,
+                connected: guest.is_some(),
+                listens: guest.and_then(|g| g.listens.clone()),
+                reads: known.reads,
+                writes: known.writes,
+                received,
+                sent,
+                recalls,
+            }
+        });
+        CellStatus {
+            cell: self.cell,
+            generation: Generation(u32::try_from(self.front.epoch().0).unwrap_or(u32::MAX)),
+            revision: 0,
+            in_grace: !self.front.is_serving(now),
+            epoch_micros: self.front.client_epoch_micros(),
+            clients: clients.collect(),
+        }
+    }
+}
+
+/// Joins a cell as a front.
+fn join(parent: &Address, tls: Option<&ClientTls>, home: &Home) -> Result<(Conversation, u64)> {
+    let tls = tls.map(|tls| (tls, parent.host()));
+    let mut link = Conversation::connect(parent, tls, HANDSHAKE_LIMIT)?;
+    let (secret, cell) = (Bytes(home.secret.clone()), home.cell()?);
+    link.send(&Ask::Join { secret, listens: None, cell })?;
+    match link.receive(Some(Instant::now() + HANDSHAKE_LIMIT))? {
+        Answer::Joined { cell, .. } => {
+            if home.cell()? == 0 {
+                home.set_cell(cell)?;
+            }
+            Ok((link, cell))
+        }
+        Answer::Refused { why } => {
+            Err(Error::Refused(String::from_utf8_lossy(&why.0).into_owned()))
+        }
+        Answer::Standby { owner } => Err(Error::standby(owner)),
+        Answer::Denied { denial } => Err(denial.into()),
+        _ => Err(Error::Refused("the other side is no metadata server".into())),
+    }
+}
+
+/// The thread with the connection to the parent.
+struct Link {
+    options: FrontServeOptions,
+    home: Arc<Home>,
+    events: SyncSender<Event>,
+    stop: Arc<AtomicBool>,
+}
+
+impl Link {
+    fn is_stopped(&self) -> bool {
+        self.stop.load(Ordering::Acquire)
+    }
+
+    fn keep(&self) {
+        let mut circle = Circle::new(&self.options.parents);
+        while !self.is_stopped() {
+            let (mut owner, mut left) = (None, RECONNECT);
+            match self.connect(&circle.server()) {
+                Ok(()) => {}
+                Err(e @ (Error::Refused(_) | Error::Denied(_))) => {
+                    tracing::error!("the parent refuses this front: {e}");
+                    left = REFUSED;
+                }
+                Err(Error::Standby { owner: at }) => owner = at,
+                Err(e) => tracing::info!("the parent: {e}"),
+            }
+            if circle.go_on(owner.as_deref()) {
+                continue;
+            }
+            while !self.is_stopped() && !left.is_zero() {
+                std::thread::sleep(TICK.min(left));
+                left = left.saturating_sub(TICK);
+            }
+        }
+    }
+
+    fn post(&self, event: UpstreamEvent) -> Result<()> {
+        self.events.send(Event::Upstream(event)).map_err(|_| Error::Closed)
+    }
+
+    /// Calls the parent, and takes what it says until the connection ends.
+    fn connect(&self, parent: &Address) -> Result<()> {
+        let alone = self.options.parents.len() == 1;
+        let (link, cell) = join(parent, self.options.tls.as_ref(), &self.home)?;
+        let (mut receiver, writer, socket) = link.into_parts();
+        let outbox = Arc::new(Outbox::new(socket, self.options.tls.is_none()));
+        let sender = Arc::clone(&outbox);
+        let sending = spawn("ringer-send", move || sender.run(writer))?;
+        let linked = self.post(UpstreamEvent::Linked { cell, outbox: Arc::clone(&outbox) });
+        let mut heard = Instant::now();
+        let ended = linked.and_then(|()| {
+            while !self.is_stopped() {
+                let soon = Some(Instant::now() + Duration::from_secs(1));
+                match receiver.next::<Answer>(soon) {
+                    Ok(Answer::Standby { owner }) => return Err(Error::standby(owner)),
+                    Ok(Answer::Denied { denial }) => return Err(denial.into()),
+                    Ok(Answer::Pong {}) => heard = Instant::now(),
+                    Ok(answer) => {
+                        heard = Instant::now();
+                        self.post(UpstreamEvent::Said { answer: Box::new(answer) })?;
+                    }
+                    Err(e) if e.is_timeout() && alone => {}
+                    Err(e) if e.is_timeout() && heard.elapsed() < SILENCE => {
+                        outbox.post(&Ask::Ping {});
+                    }
+                    Err(e) => return Err(e),
+                }
+            }
+            Ok(())
+        });
+        outbox.close();
+        let _ = self.post(UpstreamEvent::Unlinked);
+        let _ = sending.join();
+        ended
+    }
+}

@@ -1,0 +1,160 @@
+//! Noticing that a cell was rolled back: its earlier lives, which clients compare with what they have seen, and
+//! what clients have seen that this cell never was.
+//!
+//! ```text
+//! g generation   LifeRecord: a life of a server of this cell
+//! k client       SawLater: what a client has seen, and this cell never was
+//! ```
+//!
+//! Invariants:
+//! - A life's record is in the store before the life says anything.
+//! - What a client is told of comes after the revision that it is of ([`Answer::Reached`]). So what a client
+//!   knows is never of a later revision than it says when it comes again.
+
+use std::collections::BTreeMap;
+
+use weft_ringer::mds::Problem;
+use weft_ringer::store::{Revision, Store, StoreError, StoreResult, Transaction};
+use weft_ringer::wire::{decode, encode, wire_struct};
+use weft_ringer::{ClientId, Generation};
+use weft_ringer_net::{Answer, Error, Life, Result, fill_random};
+
+/// Lives that are kept, and those of them that clients are told.
+const KEPT_MAX: usize = 1000;
+const TOLD_MAX: usize = 256;
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+struct LifeRecord {
+    instance: u128,
+    /// The last revision before it.
+    began: u64,
+}
+wire_struct!(LifeRecord { instance, began });
+
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub(super) struct SawLater {
+    pub(super) generation: Generation,
+    pub(super) instance: u128,
+    pub(super) revision: u64,
+}
+wire_struct!(SawLater { generation, instance, revision });
+
+/// The lives of the cell, and clients that have seen more.
+#[derive(Debug)]
+pub(super) struct Rollback {
+    lives: Vec<Life>,
+    later: BTreeMap<ClientId, SawLater>,
+}
+
+fn life_key(generation: Generation) -> Vec<u8> {
+    [&b"g"[..], &generation.0.to_be_bytes()].concat()
+}
+
+fn later_key(client: ClientId) -> Vec<u8> {
+    [&b"k"[..], &client.0.to_be_bytes()].concat()
+}
+
+fn damaged(what: &str) -> StoreError {
+    StoreError::Failed(format!("the record of {what} is damaged"))
+}
+
+impl Rollback {
+    /// Begins a life, of which the store's last revision before was `began`.
+    pub(super) fn open(
+        store: &mut dyn Store,
+        generation: Generation,
+        began: Revision,
+    ) -> Result<Self> {
+        let failed = |e: StoreError| Error::Store(e.to_string());
+        let mut random = [0; 16];
+        fill_random(&mut random).map_err(|e| Error::io("random numbers", e))?;
+        let record = LifeRecord { instance: u128::from_be_bytes(random), began: began.0 };
+        let mut transaction = Transaction::default();
+        transaction.put(life_key(generation), encode(&record));
+        let mut lives = Self::load_lives(store).map_err(failed)?;
+        let excess = lives.len().saturating_sub(KEPT_MAX);
+        for life in lives.drain(..excess) {
+            transaction.remove(life_key(life.generation));
+        }
+        store.commit(&transaction).map_err(failed)?;
+        lives.push(Life { generation, instance: record.instance, began: began.0 });
+        let later = Self::load_later(store).map_err(failed)?;
+        for (client, seen) in &later {
+            tracing::error!("this cell is an older copy: {}", Self::describe(*client, seen));
+        }
+        Ok(Self { lives, later })
+    }
+
+    fn load_lives(store: &dyn Store) -> StoreResult<Vec<Life>> {
+        let mut lives = Vec::new();
+        for (key, record) in store.range(b"g", b"h", usize::MAX)? {
+            let number = key.get(1..).and_then(|b| b.try_into().ok()).map(u32::from_be_bytes);
+            let generation = Generation(number.ok_or_else(|| damaged("a life"))?);
+            let LifeRecord { instance, began } =
+                decode(&record.value).map_err(|_| damaged("a life"))?;
+            lives.push(Life { generation, instance, began });
+        }
+        Ok(lives)
+    }
+
+    fn load_later(store: &dyn Store) -> StoreResult<BTreeMap<ClientId, SawLater>> {
+        let mut later = BTreeMap::new();
+        for (key, record) in store.range(b"k", b"l", usize::MAX)? {
+            let number = key.get(1..).and_then(|b| b.try_into().ok()).map(u64::from_be_bytes);
+            let client = ClientId(number.ok_or_else(|| damaged("what a client saw"))?);
+            let seen = decode(&record.value).map_err(|_| damaged("what a client saw"))?;
+            later.insert(client, seen);
+        }
+        Ok(later)
+    }
+
+    fn describe(client: ClientId, seen: &SawLater) -> String {
+        format!(
+            "client {:016x} has seen revision {} of its life {}, which is not in it",
+            client.0, seen.revision, seen.generation.0
+        )
+    }
+
+    /// What a client is told when it comes.
+    pub(super) fn lives(&self, revision: Revision) -> Answer {
+        let from = self.lives.len().saturating_sub(TOLD_MAX);
+        let lives = self.lives.get(from..).unwrap_or_default().to_vec();
+        Answer::Lives { lives, revision: revision.0 }
+    }
+
+    /// A client has seen what this cell never was.
+    pub(super) fn saw_later(
+        &mut self,
+        store: &mut dyn Store,
+        client: ClientId,
+        seen: SawLater,
+    ) -> StoreResult<()> {
+        if self.later.get(&client) == Some(&seen) {
+            return Ok(());
+        }
+        tracing::error!("this cell is an older copy: {}", Self::describe(client, &seen));
+        let mut transaction = Transaction::default();
+        transaction.put(later_key(client), encode(&seen));
+        store.commit(&transaction)?;
+        self.later.insert(client, seen);
+        Ok(())
+    }
+
+    /// A client goes on with this cell, or will not come back; says whether it had seen more.
+    pub(super) fn goes_on(&mut self, store: &mut dyn Store, client: ClientId) -> StoreResult<bool> {
+        let knew_better = self.later.remove(&client).is_some();
+        if knew_better {
+            let mut transaction = Transaction::default();
+            transaction.remove(later_key(client));
+            store.commit(&transaction)?;
+        }
+        Ok(knew_better)
+    }
+
+    /// What `doctor` tells.
+    pub(super) fn problems(&self) -> impl Iterator<Item = Problem> {
+        self.later.iter().map(|(client, seen)| Problem {
+            code: "older-copy",
+            text: Self::describe(*client, seen),
+        })
+    }
+}

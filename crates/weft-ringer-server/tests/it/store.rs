@@ -1,0 +1,195 @@
+//! Stores against the model: the same operations, the same answers.
+
+use weft_block::Rng;
+use weft_ringer::store::{MemoryStore, Revision, Store, StoreError, Transaction};
+
+fn key(rng: &mut Rng) -> Vec<u8> {
+    (0..1 + rng.below(3)).map(|_| b"ab\0\xff"[rng.index(4)]).collect()
+}
+
+fn transaction(rng: &mut Rng, model: &MemoryStore) -> Transaction {
+    let mut transaction = Transaction::default();
+    for _ in 0..rng.below(3) {
+        let key = key(rng);
+        // Mostly what is so.
+        let known = model.get(&key).expect("memory").map(|r| r.revision);
+        let expected = if rng.below(6) == 0 { Some(Revision(rng.below(9))) } else { known };
+        transaction.expect.push((key, expected));
+    }
+    for _ in 0..rng.below(4) {
+        let value = (rng.below(3) > 0).then(|| rng.next_u64().to_le_bytes().to_vec());
+        transaction.changes.push((key(rng), value));
+    }
+    transaction
+}
+
+fn same<T: std::fmt::Debug + PartialEq>(
+    a: Result<T, StoreError>,
+    b: Result<T, StoreError>,
+    what: &str,
+) {
+    let text = |r: Result<T, StoreError>| r.map_err(|e| e.to_string());
+    assert_eq!(text(a), text(b), "{what}");
+}
+
+/// Drives `store`, which is opened again now and then, and the model.
+pub fn compare(seed: u64, steps: u32, mut open: impl FnMut() -> Box<dyn Store>) {
+    let rng = &mut Rng::new(seed);
+    let (mut model, mut store) = (MemoryStore::new(), open());
+    for step in 0..steps {
+        let what = format!("seed {seed}, step {step}");
+        match rng.below(20) {
+            0 => {
+                drop(store);
+                store = open();
+            }
+            1 => {
+                let revision = Revision(rng.below(u64::from(steps)));
+                same(store.forget_before(revision), model.forget_before(revision), &what);
+            }
+            2..=4 => {
+                let (after, limit) = (Revision(rng.below(u64::from(steps))), rng.index(5));
+                same(store.changes(after, limit), model.changes(after, limit), &what);
+            }
+            5..=8 => {
+                let (from, to, limit) = (key(rng), key(rng), rng.index(5));
+                same(store.range(&from, &to, limit), model.range(&from, &to, limit), &what);
+            }
+            9..=10 => {
+                let key = key(rng);
+                same(store.get(&key), model.get(&key), &what);
+            }
+            _ => {
+                let transaction = transaction(rng, &model);
+                same(store.commit(&transaction), model.commit(&transaction), &what);
+            }
+        }
+        same(store.revision(), model.revision(), &what);
+    }
+    let all = |s: &dyn Store| s.range(&[], &[0xff; 9], usize::MAX);
+    same(all(&*store), all(&model), "everything");
+}
+
+#[test]
+fn sqlite_is_as_the_model() {
+    for seed in 0..8 {
+        let dir = tempfile::tempdir().expect("a directory");
+        let path = dir.path().join("cell.db");
+        compare(seed, 300, || {
+            Box::new(weft_ringer_server::store::SqliteStore::open(&path).expect("opens"))
+        });
+    }
+}
+
+#[test]
+fn other_files_and_later_versions_are_refused() {
+    use weft_ringer_server::store::SqliteStore;
+    let dir = tempfile::tempdir().expect("a directory");
+    let stranger = dir.path().join("stranger");
+    std::fs::write(&stranger, [b'x'; 5000]).expect("written");
+    assert!(SqliteStore::open(&stranger).is_err());
+    assert_eq!(std::fs::read(&stranger).expect("read"), [b'x'; 5000], "and not touched");
+
+    let other = dir.path().join("other.db");
+    let db = rusqlite::Connection::open(&other).expect("opens");
+    db.execute_batch("CREATE TABLE mail (id INTEGER)").expect("made");
+    drop(db);
+    let error = SqliteStore::open(&other).expect_err("somebody else's");
+    assert!(error.to_string().contains("no cell"), "{error}");
+
+    let later = dir.path().join("later.db");
+    drop(SqliteStore::open(&later).expect("made"));
+    let db = rusqlite::Connection::open(&later).expect("opens");
+    db.pragma_update(None, "user_version", 3).expect("set");
+    drop(db);
+    let error = SqliteStore::open(&later).expect_err("from the future");
+    assert!(error.to_string().contains("version 3"), "{error}");
+}
+
+#[test]
+fn a_cell_has_one_server() {
+    use weft_ringer_server::store::SqliteStore;
+    let dir = tempfile::tempdir().expect("a directory");
+    let path = dir.path().join("cell.db");
+    let mut first = SqliteStore::open(&path).expect("opens");
+    let error = SqliteStore::open(&path).expect_err("in use");
+    assert!(error.to_string().contains("locked"), "{error}");
+    let mut transaction = Transaction::default();
+    transaction.put(b"k".to_vec(), b"v".to_vec());
+    first.commit(&transaction).expect("still ours");
+}
+
+/// Only a copy of a cell that is being made asks what has changed, since its first page. So what has changed is kept
+/// for so many changes, and not for ever.
+#[test]
+fn the_changes_that_a_cell_keeps_are_bounded() {
+    use weft_ringer_server::store::{CHANGES_KEPT, SqliteStore};
+    let dir = tempfile::tempdir().expect("a directory");
+    let path = dir.path().join("cell.db");
+    let rows = || {
+        let db = rusqlite::Connection::open(&path).expect("opens");
+        let count = db.query_row("SELECT count(*) FROM change", [], |r| r.get::<_, i64>(0));
+        count.expect("counted").unsigned_abs()
+    };
+    let put = |store: &mut SqliteStore, keys: u64, value: u64| {
+        let mut transaction = Transaction::default();
+        for key in 0..keys {
+            transaction.put(key.to_le_bytes().to_vec(), value.to_le_bytes().to_vec());
+        }
+        store.commit(&transaction).expect("room")
+    };
+    // A cell of a weft that has let nothing go.
+    drop(SqliteStore::open(&path).expect("made"));
+    let db = rusqlite::Connection::open(&path).expect("opens");
+    let old = 2 * CHANGES_KEPT;
+    db.execute_batch(&format!(
+        "WITH RECURSIVE n(i) AS (VALUES (1) UNION ALL SELECT i + 1 FROM n WHERE i < {old})
+            INSERT INTO change SELECT i, x'00', 0 FROM n;
+         UPDATE cell SET revision = {old};"
+    ))
+    .expect("filled");
+    drop(db);
+    assert_eq!(rows(), old);
+    let mut store = SqliteStore::open(&path).expect("opens");
+    for value in 0..250 {
+        put(&mut store, 100, value);
+    }
+    let last = store.revision().expect("known");
+    drop(store);
+    assert!(rows() <= CHANGES_KEPT, "{} rows", rows());
+    // What is kept is all that came after some transaction; what is not is said to be forgotten.
+    let mut store = SqliteStore::open(&path).expect("opens");
+    let Err(StoreError::Forgotten { kept_after }) = store.changes(Revision(0), 1) else {
+        panic!("it knows no bounds")
+    };
+    let kept = store.changes(kept_after, usize::MAX).expect("kept");
+    assert_eq!(kept.last().expect("some").revision, last);
+    assert_eq!(kept.first().expect("some").revision, Revision(kept_after.0 + 1));
+    assert!(kept.len() as u64 > CHANGES_KEPT - 1000, "{} are kept", kept.len());
+    // One transaction that has more by itself is told of whole.
+    let revision = put(&mut store, CHANGES_KEPT + 10, 1);
+    let told = store.changes(Revision(revision.0 - 1), usize::MAX).expect("kept");
+    assert_eq!(told.len() as u64, CHANGES_KEPT + 10);
+    put(&mut store, 1, 2);
+    let kept_after = Revision(revision.0 - 1);
+    assert!(matches!(store.changes(kept_after, 1), Err(StoreError::Forgotten { .. })));
+}
+
+#[test]
+fn the_model_tells_whole_transactions() {
+    let mut store = MemoryStore::new();
+    let mut transaction = Transaction::default();
+    transaction.put(b"a".to_vec(), vec![1]);
+    transaction.put(b"b".to_vec(), vec![1]);
+    transaction.put(b"a".to_vec(), vec![2]);
+    assert_eq!(store.commit(&transaction).expect("committed"), Revision(1));
+    assert_eq!(store.get(b"a").expect("memory").expect("there").value, [2]);
+    assert_eq!(store.changes(Revision(0), 1).expect("known").len(), 2);
+    let mut nothing = Transaction::default();
+    nothing.remove(b"c".to_vec());
+    assert_eq!(store.commit(&nothing).expect("committed"), Revision(1));
+    nothing.expect.push((b"a".to_vec(), None));
+    assert!(matches!(store.commit(&nothing), Err(StoreError::Conflict { .. })));
+    store.forget_before(Revision(1)).expect("forgotten");
+    assert!(matches!(store.changes(Revision(0), 1), Err(StoreError::Forgotten { .. })));
+}
