@@ -20,7 +20,7 @@ use crate::{Error, Layer, Result};
 /// What is known of the output before it is shown.
 enum Trust {
     /// The stage says at once what is wrong. A pass, if one was begun.
-    Plain(Option<Pass>),
+    Plain(Option<Box<Pass>>),
     /// To be proven: how far that has come.
     Unproven(Option<Box<Proof>>),
     /// All of it.
@@ -130,7 +130,7 @@ impl Store for StreamFile {
         let course = Course { stage, limits: &self.limits, checked: None };
         let mut pass = match kept.take() {
             Some(pass) if pass.is_near(&course, offset, upto) => pass,
-            _ => Pass::new(start(&self.layer.stage, self.layer.on_read)?),
+            _ => Box::new(Pass::new(start(&self.layer.stage, self.layer.on_read)?)),
         };
         // A pass that failed is dropped: the next read starts again, and fails in the same place.
         let got = pass.read(&course, &mut *self.below, offset, buf)?;

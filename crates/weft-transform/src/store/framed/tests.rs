@@ -119,7 +119,7 @@ fn readers_in_different_places_do_not_disturb_each_other() {
             count.store(0, Ordering::Relaxed);
             for at in (0..5 << 19).step_by(step) {
                 for reader in 0..4 {
-                    check_read(&mut *file, &plain, (reader * 6 << 19) + at, step);
+                    check_read(&mut *file, &plain, ((reader * 6) << 19) + at, step);
                 }
             }
             // Each reads 2.5 MiB, and begins a place too early and ends one too late.
