@@ -223,18 +223,18 @@ impl RingerFs {
             let why = "the size of a block is a power of two from 64 KiB to 4 MiB";
             return Err(weft_ringer_net::Error::Refused(why.into()));
         }
-        match Self::start(Engine::open(options.clone())?) {
+        match Self::start(&Engine::open(options.clone())?) {
             Err(weft_ringer_net::Error::OlderCell(why)) if options.accept_older_cell => {
                 super::set_aside::set_aside(&options.directory, &why)?;
-                Self::start(Engine::open(options)?)
+                Self::start(&Engine::open(options)?)
             }
             started => started,
         }
     }
 
-    fn start(engine: Arc<Engine>) -> weft_ringer_net::Result<Self> {
+    fn start(engine: &Arc<Engine>) -> weft_ringer_net::Result<Self> {
         let live = Arc::new(Live {
-            engine: Arc::clone(&engine),
+            engine: Arc::clone(engine),
             references: Mutex::default(),
             above: Mutex::default(),
             handles: Mutex::default(),

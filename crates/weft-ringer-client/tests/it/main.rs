@@ -31,6 +31,7 @@ use weft_ringer_server::{ServeOptions, Server};
 use weft_vfs::{FileSystem, Ino, XattrSet};
 
 /// A cell on a Unix socket in a directory of its own.
+#[derive(Debug)]
 pub struct Cell {
     pub dir: tempfile::TempDir,
     pub server: Option<Server>,
