@@ -88,10 +88,22 @@ impl FileDevice {
     /// # Errors
     /// [`Error::Open`], with `AlreadyExists` if there is such a file.
     pub fn create(path: impl AsRef<Path>, len_bytes: u64) -> Result<Self> {
-        let path = path.as_ref();
+        Self::create_with_mode(path.as_ref(), len_bytes, 0o666)
+    }
+
+    /// As [`create`](Self::create), but only its owner may read and write the file: for copies of
+    /// data that others may not read.
+    ///
+    /// # Errors
+    /// Those of [`create`](Self::create).
+    pub fn create_private(path: impl AsRef<Path>, len_bytes: u64) -> Result<Self> {
+        Self::create_with_mode(path.as_ref(), len_bytes, 0o600)
+    }
+
+    fn create_with_mode(path: &Path, len_bytes: u64, mode: u32) -> Result<Self> {
         let open_error = |e: Errno| Error::Open { path: path.to_owned(), source: e.into() };
         let flags = OFlags::RDWR | OFlags::CREATE | OFlags::EXCL | OFlags::CLOEXEC;
-        let fd = rustix::fs::open(path, flags, Mode::from_raw_mode(0o666)).map_err(open_error)?;
+        let fd = rustix::fs::open(path, flags, Mode::from_raw_mode(mode)).map_err(open_error)?;
         let made = rustix::fs::ftruncate(&fd, len_bytes)
             .map_err(open_error)
             .and_then(|()| Self::from_fd(fd, path, OpenMode::READ_WRITE));

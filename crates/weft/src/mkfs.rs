@@ -27,7 +27,7 @@ pub fn make(
     options: &MkfsOptions,
 ) -> Result<Report> {
     let options = MkfsOptions { len_bytes, ..options.clone() };
-    in_source(image, len_bytes, force, &|device| {
+    in_source(image, len_bytes, force, Access::Umask, &|device| {
         mkfs(device, &options).map_err(|e| match e {
             weft_ext2::Error::Invalid(why) => Error::Usage(format!("{image}: {why}")),
             e => Error::Volume { image: image.to_owned(), message: e.to_string() },
@@ -35,18 +35,28 @@ pub fn make(
     })
 }
 
+/// The users who may read and write a file that is made.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub(crate) enum Access {
+    /// Those that the umask leaves, as with any other file.
+    Umask,
+    /// Its owner alone.
+    Owner,
+}
+
 /// Lets `run` make something on the device that `image` names, which is made or grown for it.
 pub(crate) fn in_source<T>(
     image: &str,
     len_bytes: Option<u64>,
     force: bool,
+    access: Access,
     run: &dyn Fn(&dyn BlockDevice) -> Result<T>,
 ) -> Result<T> {
     let source: Source = image.parse()?;
     if let Source::Local(local) = &source
         && let (SourceDevice::File(path), None) = (&local.device, local.partition)
     {
-        return in_file(image, path, len_bytes, force, run);
+        return in_file(image, path, len_bytes, force, access, run);
     }
     let device = source.open(OpenMode::READ_WRITE)?;
     if !force {
@@ -60,6 +70,7 @@ fn in_file<T>(
     path: &Path,
     len_bytes: Option<u64>,
     force: bool,
+    access: Access,
     run: &dyn Fn(&dyn BlockDevice) -> Result<T>,
 ) -> Result<T> {
     if !path.exists() {
@@ -68,7 +79,10 @@ fn in_file<T>(
                 "{image} does not exist: give the size it shall have, such as --size 1G"
             )));
         };
-        let device = FileDevice::create(path, len)?;
+        let device = match access {
+            Access::Umask => FileDevice::create(path, len)?,
+            Access::Owner => FileDevice::create_private(path, len)?,
+        };
         let made = run(&device);
         if made.is_err() {
             // Nothing was there before; leave nothing behind.

@@ -46,6 +46,15 @@ fn sync(bench: &Bench) {
     fs::File::open(bench.path("m")).unwrap().sync_all().unwrap();
 }
 
+/// It will hold blocks of a source that others may not read.
+#[test]
+fn a_cache_is_for_its_owner_alone() {
+    use std::os::unix::fs::PermissionsExt;
+    let bench = bench();
+    let mode = fs::metadata(bench.path("c.img")).unwrap().permissions().mode();
+    assert_eq!(mode & 0o777, 0o600, "{mode:o}");
+}
+
 /// Whoever makes a cache where one is already is told what it is, and what would be lost.
 #[test]
 fn a_cache_is_not_made_over_another_unless_told_to() {

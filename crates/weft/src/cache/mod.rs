@@ -24,6 +24,7 @@ pub use weft_cache::{
 };
 
 use crate::Result;
+use crate::mkfs::Access;
 use crate::source::Source;
 use control::{Handler, Listener};
 use http::{Answer, Request};
@@ -46,7 +47,8 @@ pub fn create(
     force: bool,
     options: &CreateOptions,
 ) -> Result<()> {
-    crate::mkfs::in_source(cache, len_bytes, force, &|device: &dyn BlockDevice| {
+    // It will hold blocks of sources that others may not read.
+    crate::mkfs::in_source(cache, len_bytes, force, Access::Owner, &|device: &dyn BlockDevice| {
         Cache::create(device, options).map_err(|e| named(cache, &e))
     })
 }

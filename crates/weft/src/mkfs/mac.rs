@@ -1,7 +1,7 @@
 //! HFS and MFS volumes: bare, behind an Apple partition map, or in a DiskCopy 4.2 image.
 
 use super::apple::{self, Drivers};
-use super::in_source;
+use super::{Access, in_source};
 use crate::{Error, Result};
 use std::sync::Arc;
 use weft_block::container::DiskCopy;
@@ -87,23 +87,24 @@ pub fn make_mac(
         (Wrapping::DiskCopy, Some(len)) => Some(floppy(image, len)? + DiskCopy::HEADER_BYTES),
         (_, len) => len,
     };
-    let mut made = in_source(image, file_bytes, force, &|device| match options.wrapping {
-        Wrapping::None => {
-            let len = file_bytes.unwrap_or(device.geometry().len_bytes);
-            in_window(image, device, 0, len, options)
-        }
-        Wrapping::PartitionMap => {
-            let len = file_bytes.unwrap_or(device.geometry().len_bytes);
-            let map = apple::write(image, device, len, options.drivers.as_ref())?;
-            in_window(image, device, map.start_bytes, map.len_bytes, options)
-        }
-        Wrapping::DiskCopy => {
-            let len = device.geometry().len_bytes.saturating_sub(DiskCopy::HEADER_BYTES);
-            floppy(image, len)?;
-            DiskCopy::write_header(device, &options.name, len)?;
-            in_window(image, device, DiskCopy::HEADER_BYTES, len, options)
-        }
-    })?;
+    let mut made =
+        in_source(image, file_bytes, force, Access::Umask, &|device| match options.wrapping {
+            Wrapping::None => {
+                let len = file_bytes.unwrap_or(device.geometry().len_bytes);
+                in_window(image, device, 0, len, options)
+            }
+            Wrapping::PartitionMap => {
+                let len = file_bytes.unwrap_or(device.geometry().len_bytes);
+                let map = apple::write(image, device, len, options.drivers.as_ref())?;
+                in_window(image, device, map.start_bytes, map.len_bytes, options)
+            }
+            Wrapping::DiskCopy => {
+                let len = device.geometry().len_bytes.saturating_sub(DiskCopy::HEADER_BYTES);
+                floppy(image, len)?;
+                DiskCopy::write_header(device, &options.name, len)?;
+                in_window(image, device, DiskCopy::HEADER_BYTES, len, options)
+            }
+        })?;
     if options.wrapping == Wrapping::DiskCopy {
         // The sum is made anew behind what is written through the image.
         let file: Arc<dyn BlockDevice> = crate::source::open_source(image, OpenMode::READ_WRITE)?;
