@@ -29,6 +29,8 @@ pub struct Tree {
     read_only: bool,
     /// Others change the files too: how long the kernel may trust what it knows.
     shared: Option<Duration>,
+    /// Owners and modes are what the members of a cell have set, not this machine's users alone.
+    has_foreign_owners: bool,
     /// There are views by name.
     has_views: bool,
     /// Views are snapshots, which the kernel reads by itself.
@@ -56,6 +58,7 @@ impl From<Stack> for Tree {
             fs: stack.share(),
             read_only: stack.is_read_only(),
             shared: None,
+            has_foreign_owners: false,
             has_views: false,
             has_snapshots: false,
             has_aliases: stack.names_have_aliases(),
@@ -89,6 +92,7 @@ impl Tree {
             fs: Arc::new(fs),
             read_only: false,
             shared: Some(SHARED_LIFETIME),
+            has_foreign_owners: false,
             has_views: false,
             has_snapshots: false,
             has_aliases: false,
@@ -113,6 +117,7 @@ impl Tree {
             fs: Arc::new(fs),
             read_only: false,
             shared: Some(Duration::ZERO),
+            has_foreign_owners: true,
             has_views: false,
             has_snapshots: false,
             has_aliases: false,
@@ -149,6 +154,12 @@ impl Tree {
         let read_only = options.read_only || self.read_only;
         let failed = |e: weft_fuse::Error| Error::Mount(e.to_string());
         let mut fuse = crate::mount::fuse_options(options, source, read_only);
+        if self.has_foreign_owners {
+            // A setuid program or a device node of theirs would have this machine's root.
+            let asked = |name: &str| options.kernel.iter().any(|o| o == name);
+            fuse.suid &= asked("suid");
+            fuse.dev &= asked("dev");
+        }
         if let Some(lifetime) = self.shared {
             fuse.shared = true;
             fuse.lifetime = lifetime;

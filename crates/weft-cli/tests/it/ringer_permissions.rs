@@ -82,6 +82,27 @@ impl Shared {
     }
 }
 
+/// Root of one machine, or the owner of an attached cell, sets owners and modes as he likes: that gives
+/// nobody another machine's root.
+#[test]
+fn a_setuid_program_in_a_cell_has_no_power_unless_the_mount_says_so() {
+    let Some(m) = Shared::new() else { return };
+    fs::copy("/usr/bin/id", m.at("id")).unwrap();
+    chmod(&m.at("id"), 0o4755);
+    m.allowed(STRANGER, "./id -u", &STRANGER.to_string());
+    let options = |at: &Path| {
+        let table = fs::read_to_string("/proc/self/mounts").unwrap();
+        let line = table.lines().find(|l| l.split(' ').nth(1) == at.to_str()).expect("a mount");
+        line.split(' ').nth(3).expect("options").split(',').map(str::to_owned).collect::<Vec<_>>()
+    };
+    for option in ["nosuid", "nodev"] {
+        assert!(options(&m.at).iter().any(|o| o == option), "{option}: {:?}", options(&m.at));
+    }
+    let more = ["-o", "allow_other,suid,dev"];
+    let trusting = crate::ringer::mount(&m.cell.bench, "b", &m.cell.address(), &more);
+    assert!(!options(&trusting).iter().any(|o| o.starts_with("no")), "{:?}", options(&trusting));
+}
+
 /// A query finds names, words and tags in the whole cell, whoever may look there.
 #[test]
 fn query_folders_are_for_the_mounts_own_user() {
