@@ -223,7 +223,11 @@ impl RingerFs {
             let why = "the size of a block is a power of two from 64 KiB to 4 MiB";
             return Err(weft_ringer_net::Error::Refused(why.into()));
         }
-        match Self::start(&Engine::open(options.clone())?) {
+        let engine = Engine::open(options.clone())?;
+        let started = Self::start(&engine);
+        // The store is locked while an engine has it.
+        drop(engine);
+        match started {
             Err(weft_ringer_net::Error::OlderCell(why)) if options.accept_older_cell => {
                 super::set_aside::set_aside(&options.directory, &why)?;
                 Self::start(&Engine::open(options)?)
