@@ -1,5 +1,6 @@
 //! The [`FileSystem`] of a client.
 
+mod arguments;
 mod references;
 
 use std::collections::{BTreeSet, HashMap};
@@ -8,7 +9,7 @@ use std::sync::{Arc, Mutex, Weak};
 
 use weft_ringer::client::{Call, Outcome};
 use weft_ringer::op::{Change, Make, Op};
-use weft_ringer::{Body, Bytes, Epoch, Name, Refusal, Rnode, RnodeId, Seq, Version};
+use weft_ringer::{Body, Bytes, Epoch, Refusal, Rnode, RnodeId, Seq, Version};
 use weft_ringer_net::wall;
 use weft_vfs::{
     Attr, Caller, DirCursor, DirEntry, Entry, Error, FallocateMode, FileKind, FileLock, FileSystem,
@@ -16,6 +17,7 @@ use weft_vfs::{
     SeekFrom, SetAttr, SetTime, StatFs, XattrSet,
 };
 
+use self::arguments::{changeable, id, name, new_name};
 use super::LiveOptions;
 use super::content::{WRITERS, io_error};
 use super::encryption::Encrypted;
@@ -76,33 +78,6 @@ impl std::fmt::Debug for Live {
     fn fmt(&self, f: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
         f.debug_struct("Live").field("options", &self.engine.options).finish_non_exhaustive()
     }
-}
-
-fn name(bytes: &[u8]) -> Result<Name> {
-    weft_vfs::check_name(bytes)?;
-    // What is left are the two names that every directory has.
-    Name::new(bytes).map_err(|_| Error::Exists)
-}
-
-/// A name that is to be made in `parent`.
-fn new_name(parent: RnodeId, bytes: &[u8]) -> Result<Name> {
-    let is_ours = bytes == SNAPSHOTS_NAME || (parent == RnodeId::ROOT && bytes == TOP_NAME);
-    if is_ours { Err(Error::Exists) } else { name(bytes) }
-}
-
-/// The rnode with this inode number. What is in query folders is none, and does not change.
-fn id(ino: Ino) -> Result<RnodeId> {
-    match ino.0 {
-        0 => Err(Error::Stale(0)),
-        _ if is_of_folders(ino) => Err(Error::ReadOnly),
-        number => Ok(RnodeId(number)),
-    }
-}
-
-/// The same, to be changed.
-fn changeable(ino: Ino) -> Result<RnodeId> {
-    let id = id(ino)?;
-    if id.is_of_snapshot() { Err(Error::ReadOnly) } else { Ok(id) }
 }
 
 impl Live {

@@ -248,7 +248,7 @@ fn a_mount_that_lives_on_in_another_namespace_is_named() {
     // The new namespace lets go of what other tests have mounted.
     let script = "awk -v ours=\"$0\" '$3 ~ /^fuse/ && $2 != ours { print $2 }' /proc/self/mounts |
         while read -r other; do umount -l \"$other\"; done
-        echo ready; read -r _";
+        echo ready; read -r _ || true";
     let mut holder = std::process::Command::new("unshare")
         .args(["--mount", "--propagation", "private", "sh", "-c", script])
         .arg(&mount.dir)

@@ -1,0 +1,35 @@
+//! Names and inode numbers of requests: which of them may be used, and for what.
+
+use weft_ringer::{Name, RnodeId};
+use weft_vfs::{Error, Ino, Result};
+
+use crate::folders::{TOP_NAME, is_of_folders};
+use crate::snapshots::SNAPSHOTS_NAME;
+
+/// A name that a file or directory may have.
+pub(super) fn name(bytes: &[u8]) -> Result<Name> {
+    weft_vfs::check_name(bytes)?;
+    // What is left are the two names that every directory has.
+    Name::new(bytes).map_err(|_| Error::Exists)
+}
+
+/// A name that is to be made in `parent`.
+pub(super) fn new_name(parent: RnodeId, bytes: &[u8]) -> Result<Name> {
+    let is_ours = bytes == SNAPSHOTS_NAME || (parent == RnodeId::ROOT && bytes == TOP_NAME);
+    if is_ours { Err(Error::Exists) } else { name(bytes) }
+}
+
+/// The rnode with this inode number. What is in query folders is none, and does not change.
+pub(super) fn id(ino: Ino) -> Result<RnodeId> {
+    match ino.0 {
+        0 => Err(Error::Stale(0)),
+        _ if is_of_folders(ino) => Err(Error::ReadOnly),
+        number => Ok(RnodeId(number)),
+    }
+}
+
+/// The same, to be changed.
+pub(super) fn changeable(ino: Ino) -> Result<RnodeId> {
+    let id = id(ino)?;
+    if id.is_of_snapshot() { Err(Error::ReadOnly) } else { Ok(id) }
+}
