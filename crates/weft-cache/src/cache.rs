@@ -195,6 +195,14 @@ impl Cache {
         self.lock().check_invariants();
     }
 
+    /// Whether nothing is on its way from an origin into the cache; for tests, while no request is
+    /// being served.
+    #[cfg(any(test, debug_assertions))]
+    #[doc(hidden)]
+    pub fn is_quiet(&self) -> bool {
+        self.workers.prefetches.is_idle() && self.lock().fills.is_empty()
+    }
+
     /// The size of its blocks, in bytes.
     #[must_use]
     pub fn block_bytes(&self) -> u32 {

@@ -3,7 +3,9 @@
 //! A fill is entered before its origin is asked, and left when its blocks are in the cache. A write
 //! cancels what it overlaps, so that no fill puts data into the cache that is older than a write.
 //! Readers of the same blocks wait for the fill's data instead of asking the origin again.
+//! What was read ahead and has no slot is staged beside them, and a write cancels that, too.
 
+use crate::staging::Staging;
 use std::collections::BTreeMap;
 use std::ops::Range;
 use std::sync::Arc;
@@ -19,13 +21,24 @@ pub(crate) struct FillId {
     number: u64,
 }
 
+/// Why an origin is asked for what a fill brings.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub(crate) enum Purpose {
+    /// A reader misses it: it may take other blocks' slots.
+    Demand,
+    /// It is read ahead, and admitted: it takes free slots only.
+    Ahead,
+    /// It is read ahead, and waits in memory for a reader, whose miss is judged like any other.
+    Staged,
+}
+
 #[derive(Debug)]
 pub(crate) struct Fill {
     /// The sub-blocks of the origin.
     pub(crate) subs: Range<u64>,
     cancelled: Vec<Range<u64>>,
-    /// No reader has asked for the data: the fill takes free slots only.
-    pub(crate) prefetch: bool,
+    /// Why the origin is asked.
+    pub(crate) purpose: Purpose,
     /// What the origin said, once it has.
     pub(crate) data: Option<Arc<Vec<u8>>>,
 }
@@ -41,27 +54,24 @@ impl Fill {
 pub(crate) struct Fills {
     map: BTreeMap<FillId, Fill>,
     next: u64,
+    pub(crate) staging: Staging,
 }
 
-fn place(origin: u16, sub: u64) -> u64 {
+/// Origin and sub-block in one number.
+pub(crate) fn place(origin: u16, sub: u64) -> u64 {
     u64::from(origin) << 48 | sub
 }
 
 impl Fills {
     pub(crate) fn begin(&mut self, origin: u16, subs: Range<u64>) -> FillId {
-        self.enter(origin, subs, false)
+        self.begin_for(Purpose::Demand, origin, subs)
     }
 
-    /// Begins a fill with data that no reader has asked for yet.
-    pub(crate) fn begin_prefetch(&mut self, origin: u16, subs: Range<u64>) -> FillId {
-        self.enter(origin, subs, true)
-    }
-
-    fn enter(&mut self, origin: u16, subs: Range<u64>, prefetch: bool) -> FillId {
+    pub(crate) fn begin_for(&mut self, purpose: Purpose, origin: u16, subs: Range<u64>) -> FillId {
         debug_assert!(subs.end - subs.start <= FILL_SUBS_MAX);
         let id = FillId { place: place(origin, subs.start), number: self.next };
         self.next += 1;
-        self.map.insert(id, Fill { subs, cancelled: Vec::new(), prefetch, data: None });
+        self.map.insert(id, Fill { subs, cancelled: Vec::new(), purpose, data: None });
         id
     }
 
@@ -99,8 +109,14 @@ impl Fills {
         self.map.get(&id)
     }
 
-    /// Keeps the fills from bringing any of these sub-blocks.
+    /// Whether a fill that a reader has begun brings some of these sub-blocks.
+    pub(crate) fn demanded(&self, origin: u16, subs: &Range<u64>) -> bool {
+        self.overlapping(origin, subs).any(|(_, fill)| fill.purpose == Purpose::Demand)
+    }
+
+    /// Keeps the fills from bringing any of these sub-blocks, and what is staged from being read.
     pub(crate) fn cancel(&mut self, origin: u16, subs: &Range<u64>) {
+        self.staging.cut(origin, subs);
         if self.map.is_empty() {
             return;
         }

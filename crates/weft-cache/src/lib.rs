@@ -84,6 +84,7 @@ mod resize;
 mod send;
 pub mod simulate;
 mod slots;
+mod staging;
 mod state;
 mod stats;
 mod store;

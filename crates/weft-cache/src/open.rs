@@ -80,6 +80,7 @@ impl Cache {
         state.persistent = options.persistence;
         state.admission = Admission::new(options.admission.clone(), state.now_ms);
         state.readahead = ReadAhead::new(options.readahead_bytes, &options.admission);
+        state.fills.staging.set_limit(state.readahead.staged_bytes_max());
         let empty = !options.persistence || state.sb.state & STATE_EMPTY != 0;
         let found = Found::scan(&*device, &state.sb)?;
         if empty {

@@ -90,7 +90,8 @@ pub struct OpenOptions {
     /// it, the reader writes it itself.
     pub fill_queue_bytes: usize,
     /// The most that is read from an origin ahead of a sequential reader, in bytes; 0: nothing is.
-    /// Needs the threads of `background`.
+    /// What the cache has no free slot for waits in memory: up to twice as much, for all readers
+    /// together. Needs the threads of `background`.
     pub readahead_bytes: u64,
     /// Whether checksums are compared at each read of a cached block, and not only at the first
     /// one after the cache was opened.

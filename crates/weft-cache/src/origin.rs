@@ -333,6 +333,7 @@ impl Cache {
             let mut st = self.lock();
             let counts = if known.is_some() { st.origins[nr] } else { OriginState::default() };
             st.origins[nr] = OriginState { region_shift, quota_slots, known: true, ..counts };
+            debug_assert!(!st.fills.staging.any_of(nr as u16), "nothing was left at its detach");
             st.attached[nr] = Some(Arc::clone(&origin));
         }
         Ok(CachedDevice::new(Arc::clone(self), origin))
@@ -527,6 +528,7 @@ impl Cache {
         let mut st = self.lock();
         if left.is_ok() {
             st.attached[usize::from(nr)] = None;
+            st.fills.staging.forget(nr);
             st.without_cache.retain(|(_, held)| held.strong_count() > 0);
             st.without_cache.push((origin.id.clone(), Arc::downgrade(&device.held)));
             origin.set_link(&mut st, Link::Gone);

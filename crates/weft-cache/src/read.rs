@@ -7,14 +7,15 @@
 
 use crate::cache::Cache;
 use crate::device::CachedDevice;
-use crate::fills::{FILL_SUBS_MAX, FillId};
+use crate::fills::{FILL_SUBS_MAX, FillId, Purpose};
 use crate::origin::{Link, Origin};
 use crate::policy::{BlockKey, SlotNr};
+use crate::staging::Piece;
 use crate::state::{Pins, State};
 use crate::stats::{Count, Timed};
 use crate::{Error, Mode, Result, SUB_BLOCK_BYTES};
 use crc32c::crc32c;
-use smallvec::SmallVec;
+use smallvec::{SmallVec, smallvec};
 use std::ops::Range;
 use std::sync::Arc;
 use std::sync::atomic::Ordering;
@@ -36,12 +37,14 @@ enum From {
     Origin,
     /// Somebody's fill.
     Other(FillId),
+    /// What was read ahead and staged; with a fill, it goes into the cache.
+    Staged { piece: Piece, fill: Option<FillId> },
 }
 
 impl From {
     /// Whether the data was not in the cache when the read began.
     fn is_missing(&self) -> bool {
-        matches!(self, Self::Fill(_) | Self::Origin | Self::Other(_))
+        !matches!(self, Self::Slot { .. } | Self::Unverified { .. } | Self::Zeroes)
     }
 }
 
@@ -117,7 +120,7 @@ impl CachedDevice {
                 let end = (part.subs.end * SUB).min(offset + buf.len() as u64);
                 let wanted = &mut buf[(start - offset) as usize..(end - offset) as usize];
                 let next = part.subs.end;
-                let outcome = self.read_part(part, wanted, start);
+                let outcome = self.read_part(part, wanted, start, stream.unwrap_or(false));
                 match outcome {
                     Ok(Outcome::Read) => from = next,
                     Ok(Outcome::Again) => {
@@ -138,7 +141,7 @@ impl CachedDevice {
     fn abandon(&self, parts: impl Iterator<Item = Part>) {
         let mut st = self.cache.lock();
         for part in parts {
-            if let From::Fill(id) = part.from {
+            if let From::Fill(id) | From::Staged { fill: Some(id), .. } = part.from {
                 st.fills.end(id);
             }
         }
@@ -168,6 +171,7 @@ impl CachedDevice {
             st.admission.observe(nr, subs.start * SUB, (subs.end - subs.start) * SUB)
         });
         let mode = self.origin.mode();
+        let fills = mode.fills() && st.failed.is_none();
         let per_block = st.sb.subs() as u64;
         let mut parts: SmallVec<[Part; 4]> = SmallVec::new();
         let mut at = subs.start;
@@ -179,12 +183,12 @@ impl CachedDevice {
                 Some(slot) => self.plan_block(&mut st, &mut parts, pinned, at..end, slot, mode),
                 None => {
                     cache.counters.misses.add(1);
-                    plan_missing(&st, &mut parts, nr, at..end);
+                    plan_missing(&st, &mut parts, nr, at..end, fills);
                 }
             }
             at = end;
         }
-        if mode.fills() && st.failed.is_none() {
+        if fills {
             let parts = plan_fills(&mut st, nr, parts, stream);
             let prefetch = if planned_before {
                 None
@@ -219,6 +223,7 @@ impl CachedDevice {
         let written = st.writers.contains(BlockKey::new(self.origin.nr, subs.start / per_block));
         // A cache that is passed, or that has failed, serves only what is nowhere else.
         let unused = mode == Mode::PassThrough && !written || st.failed.is_some();
+        let fills = mode.fills() && st.failed.is_none();
         let base = st.sb.slot_offset(slot);
         let mut hit = false;
         for at in subs {
@@ -229,7 +234,7 @@ impl CachedDevice {
             let passed = written && st.passing.overlaps(self.origin.nr, &(at..at + 1));
             let served = if unused || passed { masks.dirty } else { masks.valid };
             if served >> sub & 1 == 0 {
-                plan_missing(st, parts, self.origin.nr, at..at + 1);
+                plan_missing(st, parts, self.origin.nr, at..at + 1, fills);
                 continue;
             }
             hit = true;
@@ -277,7 +282,8 @@ impl CachedDevice {
         }
     }
 
-    fn read_part(&self, part: Part, buf: &mut [u8], at: u64) -> Result<Outcome> {
+    /// `stream`: the piece is part of a long stream.
+    fn read_part(&self, part: Part, buf: &mut [u8], at: u64, stream: bool) -> Result<Outcome> {
         let cache = &*self.cache;
         let first = part.subs.start * SUB;
         match part.from {
@@ -307,12 +313,44 @@ impl CachedDevice {
                 buf.copy_from_slice(&data[(at - first) as usize..][..buf.len()]);
                 cache.hand_to_filler(&self.origin, id, &data);
             }
-            From::Other(id) => return Ok(self.wait_for_fill(id, &part.subs, buf, at)),
+            From::Other(id) => return Ok(self.wait_for_fill(id, &part.subs, buf, at, stream)),
+            From::Staged { piece, fill } => {
+                cache.counters.staged_bytes.add(buf.len() as u64);
+                self.read_staged(&part.subs, &piece, fill, buf, at);
+            }
         }
         Ok(Outcome::Read)
     }
 
-    fn wait_for_fill(&self, id: FillId, subs: &Range<u64>, buf: &mut [u8], at: u64) -> Outcome {
+    /// Copies what is staged, and gives it to its fill.
+    fn read_staged(
+        &self,
+        subs: &Range<u64>,
+        piece: &Piece,
+        fill: Option<FillId>,
+        buf: &mut [u8],
+        at: u64,
+    ) {
+        let cache = &*self.cache;
+        cache.counters.hit_bytes.add(buf.len() as u64);
+        buf.copy_from_slice(piece.bytes(at, buf.len()));
+        if let Some(id) = fill {
+            let len = (subs.end - subs.start) * SUB;
+            let data = Arc::new(piece.bytes(subs.start * SUB, len as usize).to_vec());
+            cache.lock().fills.ready(id, Arc::clone(&data));
+            cache.notify();
+            cache.hand_to_filler(&self.origin, id, &data);
+        }
+    }
+
+    fn wait_for_fill(
+        &self,
+        id: FillId,
+        subs: &Range<u64>,
+        buf: &mut [u8],
+        at: u64,
+        stream: bool,
+    ) -> Outcome {
         let cache = &*self.cache;
         let mut st = cache.lock();
         loop {
@@ -321,14 +359,33 @@ impl CachedDevice {
                 return Outcome::Again;
             }
             if let Some(data) = &fill.data {
-                let data = Arc::clone(data);
-                let first = fill.subs.start * SUB;
-                drop(st);
-                cache.counters.hit_bytes.add(buf.len() as u64);
-                buf.copy_from_slice(&data[(at - first) as usize..][..buf.len()]);
+                let piece = Piece { first: fill.subs.start, data: Arc::clone(data) };
+                let staged = fill.purpose == Purpose::Staged;
+                if staged && self.origin.mode().fills() && st.failed.is_none() {
+                    // This miss is judged as if the reader had come a little later.
+                    let from = From::Staged { piece, fill: None };
+                    let parts = smallvec![Part { subs: subs.clone(), from }];
+                    let parts = plan_fills(&mut st, self.origin.nr, parts, stream);
+                    drop(st);
+                    self.read_all_staged(parts, buf, at);
+                } else {
+                    drop(st);
+                    self.read_staged(subs, &piece, None, buf, at);
+                }
                 return Outcome::Read;
             }
             st = cache.wait(st);
+        }
+    }
+
+    /// Reads parts that follow each other and are all staged.
+    fn read_all_staged(&self, parts: SmallVec<[Part; 4]>, buf: &mut [u8], at: u64) {
+        let end = at + buf.len() as u64;
+        for part in parts {
+            let From::Staged { piece, fill } = part.from else { continue };
+            let (from, to) = ((part.subs.start * SUB).max(at), (part.subs.end * SUB).min(end));
+            let wanted = &mut buf[(from - at) as usize..(to - at) as usize];
+            self.read_staged(&part.subs, &piece, fill, wanted, from);
         }
     }
 
@@ -437,22 +494,42 @@ impl CachedDevice {
     }
 }
 
-/// Plans sub-blocks that are not in the cache.
-fn plan_missing(st: &State, parts: &mut SmallVec<[Part; 4]>, nr: u16, subs: Range<u64>) {
+/// Plans sub-blocks that are not in the cache. `staged`: what is staged of them may be read.
+fn plan_missing(
+    st: &State,
+    parts: &mut SmallVec<[Part; 4]>,
+    nr: u16,
+    subs: Range<u64>,
+    staged: bool,
+) {
+    let staged = staged && !st.fills.staging.is_empty();
     for at in subs {
         let filling = if st.fills.is_empty() { None } else { st.fills.covering(nr, at) };
-        match (filling, parts.last_mut()) {
-            (Some((id, _)), Some(Part { subs, from: From::Other(last) })) if *last == id => {
+        if let Some((id, _)) = filling {
+            match parts.last_mut() {
+                Some(Part { subs, from: From::Other(last) }) if *last == id => subs.end += 1,
+                _ => parts.push(Part { subs: at..at + 1, from: From::Other(id) }),
+            }
+            continue;
+        }
+        let piece = if staged { st.fills.staging.get(nr, at) } else { None };
+        match (piece, parts.last_mut()) {
+            (Some(piece), Some(Part { subs, from: From::Staged { piece: last, .. } }))
+                if subs.end == at && Arc::ptr_eq(&last.data, &piece.data) =>
+            {
                 subs.end += 1;
             }
-            (Some((id, _)), _) => parts.push(Part { subs: at..at + 1, from: From::Other(id) }),
+            (Some(piece), _) => {
+                let from = From::Staged { piece: piece.clone(), fill: None };
+                parts.push(Part { subs: at..at + 1, from });
+            }
             (None, Some(Part { subs, from: From::Origin })) if subs.end == at => subs.end += 1,
             (None, _) => parts.push(Part { subs: at..at + 1, from: From::Origin }),
         }
     }
 }
 
-/// Makes fills of what must come from the origin, where its blocks are admitted.
+/// Makes fills of what must come from the origin, or is staged, where its blocks are admitted.
 fn plan_fills(
     st: &mut State,
     nr: u16,
@@ -462,10 +539,14 @@ fn plan_fills(
     let per_block = st.sb.subs() as u64;
     let mut planned = SmallVec::new();
     for part in parts {
-        if !matches!(part.from, From::Origin) {
-            planned.push(part);
-            continue;
-        }
+        let staged = match &part.from {
+            From::Origin => None,
+            From::Staged { piece, .. } => Some(piece.clone()),
+            _ => {
+                planned.push(part);
+                continue;
+            }
+        };
         // Neighbours of which the same was said are one part.
         let mut run: Option<(Range<u64>, bool)> = None;
         let mut at = part.subs.start;
@@ -476,25 +557,38 @@ fn plan_fills(
             let fill = if st.writers.overlaps(nr, &(block..block + 1)) {
                 st.counters.bypasses.add(1);
                 false
+            } else if staged.is_some() && st.fills.demanded(nr, &(at..end)) {
+                false
             } else {
                 st.admits(BlockKey::new(nr, block), (end - at) as u32, stream)
             };
             match &mut run {
                 Some((run, same)) if *same == fill => run.end = end,
                 _ => {
-                    planned.extend(run.take().map(|(subs, fill)| origin_part(st, nr, subs, fill)));
+                    let done = run.take();
+                    planned.extend(done.map(|run| missed_part(st, nr, run, staged.as_ref())));
                     run = Some((at..end, fill));
                 }
             }
             at = end;
         }
-        planned.extend(run.map(|(subs, fill)| origin_part(st, nr, subs, fill)));
+        planned.extend(run.map(|run| missed_part(st, nr, run, staged.as_ref())));
     }
     planned
 }
 
-fn origin_part(st: &mut State, nr: u16, subs: Range<u64>, fill: bool) -> Part {
-    let from = if fill { From::Fill(st.fills.begin(nr, subs.clone())) } else { From::Origin };
+fn missed_part(
+    st: &mut State,
+    nr: u16,
+    (subs, fill): (Range<u64>, bool),
+    staged: Option<&Piece>,
+) -> Part {
+    let fill = fill.then(|| st.fills.begin(nr, subs.clone()));
+    let from = match (staged, fill) {
+        (Some(piece), fill) => From::Staged { piece: piece.clone(), fill },
+        (None, Some(id)) => From::Fill(id),
+        (None, None) => From::Origin,
+    };
     Part { subs, from }
 }
 
@@ -578,7 +672,7 @@ impl Cache {
         }
         let per_block = st.sb.subs() as u64;
         let Some(fill) = st.fills.get(id) else { return Ok(()) };
-        let (subs, prefetch) = (fill.subs.clone(), fill.prefetch);
+        let (subs, purpose) = (fill.subs.clone(), fill.purpose);
         let blocks = subs.start / per_block..subs.end.div_ceil(per_block);
         if st.writers.overlaps(nr, &blocks) {
             self.counters.bypasses.add(blocks.end - blocks.start);
@@ -610,7 +704,11 @@ impl Cache {
                     targets.push((slot, false, first, mask));
                 }
                 None => {
-                    let slot = if prefetch { st.take_free_slot(key) } else { st.take_slot(key) };
+                    let slot = match purpose {
+                        Purpose::Demand => st.take_slot(key),
+                        Purpose::Ahead => st.take_free_slot(key),
+                        Purpose::Staged => None,
+                    };
                     match slot {
                         Some(slot) => targets.push((slot, true, first, mask)),
                         None => self.counters.bypasses.add(1),

@@ -2,7 +2,8 @@
 //!
 //! [`ReadAhead`] detects the sequential streams of all origins. Once a stream has read some pieces in
 //! order, threads of the cache prefetch the blocks after it, several requests at a time, as fills: a
-//! reader that catches up waits for the fill, a write cancels it, and finished fills are cached blocks.
+//! reader that catches up waits for the fill, a write cancels it, and what a finished fill has brought is
+//! cached, or staged.
 //!
 //! # Invariants
 //!
@@ -12,16 +13,21 @@
 //!   stream grows with it, and little is fetched for a reader that turns elsewhere.
 //! - A stream that newer streams have displaced from the table gets no further prefetch: its jobs
 //!   that have not begun are dropped.
-//! - A prefetch evicts no block: it fills free slots only, and only where admission agrees.
+//! - A prefetch evicts no block: it fills free slots only, and only where admission agrees. All else
+//!   that it brings is [staged](crate::staging) in memory. A full cache, the normal one, is so read
+//!   ahead of as one with room is; a block goes for no data but that which a reader has asked for and
+//!   admission has let in, and the clean slots that writes need are left to them.
+//! - Staged data is bounded in all, and each stream's by its share: a job that has no room is dropped.
 //! - A failed prefetch is not an error of any request: the reader reads those blocks itself, and its
 //!   stream gets no further prefetch.
 
 use crate::SUB_BLOCK_BYTES;
 use crate::admission::AdmissionOptions;
 use crate::cache::Cache;
-use crate::fills::{FILL_SUBS_MAX, FillId};
+use crate::fills::{FILL_SUBS_MAX, FillId, Purpose};
 use crate::origin::{Link, Origin};
 use crate::policy::BlockKey;
+use crate::staging::{Piece, Progress};
 use crate::state::State;
 use crate::stats::Count;
 use std::collections::VecDeque;
@@ -39,6 +45,12 @@ const SLACK_SUBS: u64 = 64;
 const COLD_SUBS_MIN: u64 = 64;
 /// The shortest prefetch request, in sub-blocks, but for the last of a window.
 const PIECE_SUBS_MIN: u64 = 32;
+/// What is staged at most, in windows.
+const STAGED_WINDOWS: u64 = 2;
+/// How many reads of others make a stream one that rests.
+const IDLE_READS: u64 = 1024;
+/// What is staged for a reader that does not come is kept so long, in milliseconds.
+const STAGED_MS: u64 = 60_000;
 /// Queued jobs at most; the blocks of a dropped job are read by the reader itself.
 const JOBS_MAX: usize = 64;
 
@@ -153,6 +165,17 @@ impl ReadAhead {
         }
     }
 
+    /// How far a stream has come; `None`: it is not in the table any more.
+    fn progress(&self, stream: u64) -> Option<Progress> {
+        let stream = self.streams.iter().find(|s| s.id == stream)?;
+        Some(Progress { next: stream.next, idle: stream.used + IDLE_READS < self.clock })
+    }
+
+    /// The most that may be staged for all streams, in bytes.
+    pub(crate) fn staged_bytes_max(&self) -> u64 {
+        self.window_max.saturating_mul(STAGED_WINDOWS * SUB_BLOCK_BYTES as u64)
+    }
+
     fn give_up(&mut self, stream: u64) {
         self.streams.retain(|s| s.id != stream);
     }
@@ -164,12 +187,21 @@ struct Job {
     prefetch: Prefetch,
 }
 
-/// Fills that were entered, each with its sub-blocks.
-type Entered = Vec<(FillId, Range<u64>)>;
+/// What is missing of a job, in runs, each with what is to become of it.
+type Missing = Vec<(Range<u64>, Purpose)>;
+
+/// Fills that were entered for a job.
+struct Entered {
+    fills: Vec<(FillId, Range<u64>, Purpose)>,
+    /// There is room to stage what gets no slot.
+    room: bool,
+}
 
 #[derive(Default)]
 struct Jobs {
     list: VecDeque<Job>,
+    /// Jobs that a thread has taken and not ended.
+    running: usize,
     stop: bool,
 }
 
@@ -208,10 +240,23 @@ impl Queue {
                 return None;
             }
             if let Some(job) = jobs.list.pop_front() {
+                jobs.running += 1;
                 return Some(job);
             }
             jobs = self.more.wait(jobs).unwrap_or_else(PoisonError::into_inner);
         }
+    }
+
+    /// Ends a job that was taken.
+    fn done(&self) {
+        self.lock().running -= 1;
+    }
+
+    /// Whether no job waits or is being done.
+    #[cfg(any(test, debug_assertions))]
+    pub(crate) fn is_idle(&self) -> bool {
+        let jobs = self.lock();
+        jobs.list.is_empty() && jobs.running == 0
     }
 
     /// Tells the threads to end, each after its current job.
@@ -229,6 +274,7 @@ pub(crate) fn fetch_loop(cache: &Weak<Cache>, queue: &Queue) {
     while let Some(job) = queue.take() {
         let Some(cache) = cache.upgrade() else { return };
         cache.prefetch(&job);
+        queue.done();
     }
 }
 
@@ -243,25 +289,47 @@ impl Cache {
     }
 
     fn prefetch(&self, job: &Job) {
-        let Some((origin, fills)) = self.begin_prefetch(job) else { return };
+        let Some((origin, entered)) = self.begin_prefetch(job) else { return };
         let mut failed = false;
-        for (id, subs) in &fills {
+        for (id, subs, purpose) in &entered.fills {
             let fetched = if failed { None } else { self.fetch(&origin, *id, subs).ok() };
             if let Some(data) = fetched {
                 self.counters.read_ahead_bytes.add(data.len() as u64);
-                self.put_fill(&origin, *id, &data);
+                if *purpose == Purpose::Ahead {
+                    self.put_fill(&origin, *id, &data);
+                }
+                if entered.room {
+                    self.stage(&origin, *id, job.prefetch.stream, data);
+                }
             } else {
                 failed = true;
             }
         }
         // Before the fills end: a detach waits for them, and then the origin must have no user.
         drop(origin);
-        for (id, _) in fills {
+        for (id, ..) in entered.fills {
             self.end_fill(id);
         }
         if failed {
             self.lock().readahead.give_up(job.prefetch.stream);
         }
+    }
+
+    /// Stages what a fill has brought, but for what is in the cache by now, or was overtaken by a write.
+    fn stage(&self, origin: &Origin, id: FillId, stream: u64, data: Arc<Vec<u8>>) {
+        let mut guard = self.lock();
+        let st = &mut *guard;
+        let usable = !st.closed
+            && st.failed.is_none()
+            && origin.link() == Link::Attached
+            && st.readahead.progress(stream).is_some();
+        let Some(fill) = st.fills.get(id).filter(|_| usable) else { return };
+        let subs = fill.subs.clone();
+        let staged = |sub: u64| !fill.cancelled(sub) && !st.is_valid(origin.nr, sub);
+        let live: Vec<bool> = subs.clone().map(staged).collect();
+        let piece = Piece { first: subs.start, data };
+        let live = |sub: u64| live[(sub - subs.start) as usize];
+        st.fills.staging.put(origin.nr, stream, piece, st.now_ms, live);
     }
 
     /// Begins the fills for those blocks of a job that the cache lacks.
@@ -277,23 +345,55 @@ impl Cache {
         if !usable || !st.readahead.wants(stream, subs) {
             return None;
         }
-        let missing = st.missing_runs(origin.nr, subs, long);
-        if missing.is_empty() {
+        let room = st.has_room_to_stage(stream, (subs.end - subs.start) * SUB_BLOCK_BYTES as u64);
+        let Some(missing) = st.missing_runs(origin.nr, subs, long, room) else {
             st.readahead.found_nothing(stream);
             return None;
-        }
-        let begin = |subs: Range<u64>| (st.fills.begin_prefetch(origin.nr, subs.clone()), subs);
+        };
+        let begin = |(subs, purpose): (Range<u64>, Purpose)| {
+            (st.fills.begin_for(purpose, origin.nr, subs.clone()), subs, purpose)
+        };
         let fills = missing.into_iter().map(begin).collect();
-        Some((origin, fills))
+        Some((origin, Entered { fills, room }))
     }
 }
 
 impl State {
-    /// The runs of a range that are neither cached nor being fetched, and for which admission and a
-    /// free slot allow a prefetch.
-    fn missing_runs(&mut self, nr: u16, subs: &Range<u64>, long: bool) -> Vec<Range<u64>> {
+    /// Whether a stream may stage so many bytes more.
+    fn has_room_to_stage(&mut self, stream: u64, len_bytes: u64) -> bool {
+        let progress = |stream| self.readahead.progress(stream);
+        self.fills.staging.has_room(stream, len_bytes, SLACK_SUBS, progress)
+    }
+
+    /// Drops what is staged for nobody any more.
+    pub(crate) fn recycle_staged(&mut self) {
+        if !self.fills.staging.is_empty() {
+            let progress = |stream| self.readahead.progress(stream);
+            self.fills.staging.drop_passed(SLACK_SUBS, progress);
+            self.fills.staging.drop_older(self.now_ms.saturating_sub(STAGED_MS));
+        }
+    }
+
+    /// Whether a sub-block is in the cache.
+    fn is_valid(&self, nr: u16, sub: u64) -> bool {
         let per_block = self.sb.subs() as u64;
-        let mut runs: Vec<Range<u64>> = Vec::new();
+        let slot = self.lookup(BlockKey::new(nr, sub / per_block));
+        slot.is_some_and(|slot| self.slots.masks(slot).valid >> (sub % per_block) & 1 != 0)
+    }
+
+    /// The runs of a range that are neither cached nor staged nor being fetched: those for which
+    /// admission and a free slot allow a prefetch into the cache, and, with `room` to stage them, the
+    /// others. `None`: all of the range is there, or on its way.
+    fn missing_runs(
+        &mut self,
+        nr: u16,
+        subs: &Range<u64>,
+        long: bool,
+        room: bool,
+    ) -> Option<Missing> {
+        let per_block = self.sb.subs() as u64;
+        let mut all_there = true;
+        let mut runs: Missing = Vec::new();
         let mut at = subs.start;
         while at < subs.end {
             let block = at / per_block;
@@ -301,22 +401,34 @@ impl State {
             let valid =
                 self.lookup(BlockKey::new(nr, block)).map_or(0, |s| self.slots.masks(s).valid);
             let free = |st: &Self, sub: u64| {
-                valid >> (sub % per_block) & 1 == 0 && st.fills.covering(nr, sub).is_none()
+                valid >> (sub % per_block) & 1 == 0
+                    && st.fills.covering(nr, sub).is_none()
+                    && st.fills.staging.get(nr, sub).is_none()
             };
             let from = (at..block_end).find(|sub| free(self, *sub)).unwrap_or(block_end);
             let to = (from..block_end).find(|sub| !free(self, *sub)).unwrap_or(block_end);
-            if from < to
-                && !self.writers.overlaps(nr, &(block..block + 1))
-                && self.admits_prefetch(BlockKey::new(nr, block), (to - from) as u32, long)
-            {
-                match runs.last_mut() {
-                    Some(run) if run.end == from => run.end = to,
-                    _ => runs.push(from..to),
+            if from < to {
+                all_there = false;
+                let written = self.writers.overlaps(nr, &(block..block + 1));
+                let len = (to - from) as u32;
+                let purpose = if written {
+                    None
+                } else if self.admits_prefetch(BlockKey::new(nr, block), len, long) {
+                    Some(Purpose::Ahead)
+                } else {
+                    room.then_some(Purpose::Staged)
+                };
+                match (runs.last_mut(), purpose) {
+                    (_, None) => {}
+                    (Some((run, same)), Some(purpose)) if run.end == from && *same == purpose => {
+                        run.end = to;
+                    }
+                    (_, Some(purpose)) => runs.push((from..to, purpose)),
                 }
             }
             at = to.max(at + 1);
         }
-        runs
+        (!all_there).then_some(runs)
     }
 }
 

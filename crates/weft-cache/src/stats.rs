@@ -72,6 +72,9 @@ stats! {
     origin_read_nanoseconds,
     /// Bytes read from origins before a reader asked for them.
     read_ahead_bytes,
+    /// Of the bytes read from the cache for readers: those that waited in memory, as the cache had no
+    /// slot free for what was read ahead.
+    staged_bytes,
     /// Blocks put into the cache by reads.
     fills,
     /// Missed blocks that were not put into the cache: admission or mode said no, a write came

@@ -138,6 +138,7 @@ impl Cache {
         {
             let mut st = self.lock();
             st.now_ms = st.now_ms.max(now_ms);
+            st.recycle_staged();
             if st.closed || st.failed.is_some() || self.options.read_only {
                 return Ok(());
             }
