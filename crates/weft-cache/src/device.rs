@@ -124,9 +124,11 @@ impl CachedDevice {
             let to = (at + RANGE_BYTES_MAX).min(end);
             let block_bytes = u64::from(cache.lock().sb.block_bytes);
             let blocks = at / block_bytes..to.div_ceil(block_bytes);
-            let Some((st, id)) = cache.enter_writer(&self.origin, &blocks, |_| true)? else {
+            let Some((mut st, id)) = cache.enter_writer(&self.origin, &blocks, |_| true)? else {
                 return change(at, end - at).map_err(|e| self.origin.failed(cache, e));
             };
+            // Nor does their write-back begin from here on.
+            let changing = st.changing.enter(self.origin.nr, blocks);
             drop(st);
             let changed = self.enter_origin(at, to).and_then(|announced| {
                 let changed = change(at, to - at).map_err(|e| self.origin.failed(cache, e));
@@ -137,6 +139,7 @@ impl CachedDevice {
                 self.leave_origin(&announced, epoch);
                 changed
             });
+            cache.lock().changing.leave(changing);
             cache.leave_writer(id);
             changed?;
             at = to;

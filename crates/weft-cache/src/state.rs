@@ -110,6 +110,9 @@ pub(crate) struct State {
     /// Sub-blocks whose origin is being changed by a request that passes the cache: the writers of
     /// their blocks bring the cache up to date afterwards.
     pub(crate) passing: Ranges,
+    /// Blocks whose origin is being changed by a request that drops them from the cache afterwards: until
+    /// then they may be dirty, and must not be written back over what the request brings.
+    pub(crate) changing: Ranges,
     /// Blocks being written back.
     pub(crate) cleaning: Ranges,
     pub(crate) fills: Fills,
@@ -203,6 +206,7 @@ impl State {
             pins,
             writers: Ranges::default(),
             passing: Ranges::default(),
+            changing: Ranges::default(),
             cleaning: Ranges::default(),
             fills: Fills::default(),
             loading: None,

@@ -108,9 +108,10 @@ impl Cache {
     /// none.
     fn write_back(&self, which: Which) -> Result<u64> {
         let _one = self.writing_back.lock();
+        self.wait_for_changes(which);
         let needs_commit = {
             let mut st = self.lock();
-            let (_, found) = self.collect(&mut st, which, true);
+            let (_, found) = self.collect(&mut st, which, true, &mut None);
             found.iter().any(|d| st.slots.masks(d.slot).held & d.mask != d.mask)
         };
         if needs_commit {
@@ -121,7 +122,9 @@ impl Cache {
         // could leave it there, and beside it a durable record of the clean block it replaced.
         let committing = self.committing.lock();
         let mut st = self.lock();
-        let (Some(origin), mut found) = self.collect(&mut st, which, false) else { return Ok(0) };
+        let (Some(origin), mut found) = self.collect(&mut st, which, false, &mut None) else {
+            return Ok(0);
+        };
         if found.is_empty() {
             return Ok(0);
         }
@@ -183,13 +186,32 @@ impl Cache {
         result
     }
 
-    /// The next dirty blocks in the order of one origin. Without `all`, only what may be written
+    /// If nothing but blocks that are being changed is to be written back, waits until it may be known
+    /// what is left of one of them.
+    fn wait_for_changes(&self, which: Which) {
+        let mut st = self.lock();
+        if st.changing.is_empty() {
+            return;
+        }
+        loop {
+            let mut passed = None;
+            let found = self.collect(&mut st, which, true, &mut passed).1;
+            let Some(key) = passed.filter(|_| found.is_empty()) else { return };
+            while st.changing.contains(key) {
+                st = self.wait(st);
+            }
+        }
+    }
+
+    /// The next dirty blocks in the order of one origin, but for those that are being changed: `passed`
+    /// names the last of these. Without `all`, only what may be written
     /// back at once: durable records call it dirty.
     fn collect(
         &self,
         st: &mut State,
         which: Which,
         all: bool,
+        passed: &mut Option<BlockKey>,
     ) -> (Option<std::sync::Arc<Origin>>, Vec<Dirty>) {
         let mut found = Vec::new();
         let mut origin: Option<std::sync::Arc<Origin>> = None;
@@ -226,6 +248,10 @@ impl Cache {
                 left -= masks.dirty.count_ones();
                 let mask = if all { masks.dirty } else { masks.dirty & masks.held };
                 if mask == 0 || st.damaged.contains(&slot) {
+                    continue;
+                }
+                if st.changing.contains(key) {
+                    *passed = Some(key);
                     continue;
                 }
                 let crcs = (0..16).filter(|bit| mask >> bit & 1 != 0);

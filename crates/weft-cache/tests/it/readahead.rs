@@ -547,3 +547,61 @@ fn a_detach_waits_for_what_is_read_ahead() {
         device = cache.attach(Arc::clone(&origin), &id(), &AttachOptions::default()).unwrap();
     }
 }
+
+/// Has a write-back begin between the zeroing of the origin and the return from it, and gives it time
+/// that it must not use.
+struct Between {
+    inner: MemoryDevice,
+    cached: Mutex<Option<Arc<CachedDevice>>>,
+    thread: Mutex<Option<std::thread::JoinHandle<()>>>,
+}
+
+impl BlockDevice for Between {
+    fn geometry(&self) -> Geometry {
+        self.inner.geometry()
+    }
+    fn read_at(&self, buf: &mut [u8], offset: u64) -> weft_block::Result<()> {
+        self.inner.read_at(buf, offset)
+    }
+    fn write_at(&self, buf: &[u8], offset: u64) -> weft_block::Result<()> {
+        self.inner.write_at(buf, offset)
+    }
+    fn flush(&self) -> weft_block::Result<()> {
+        self.inner.flush()
+    }
+    fn write_zeroes(&self, offset: u64, len_bytes: u64) -> weft_block::Result<()> {
+        self.inner.write_zeroes(offset, len_bytes)?;
+        let cached = self.cached.lock().unwrap().take();
+        if let Some(cached) = cached {
+            let thread = std::thread::spawn(move || cached.write_back_all().unwrap());
+            let end = Instant::now() + Duration::from_millis(300);
+            while !thread.is_finished() && Instant::now() < end {
+                std::thread::sleep(Duration::from_millis(1));
+            }
+            *self.thread.lock().unwrap() = Some(thread);
+        }
+        Ok(())
+    }
+}
+
+#[test]
+fn write_back_does_not_overtake_long_zeroes() {
+    let origin = Arc::new(Between {
+        inner: MemoryDevice::new(BLOCKS * BLOCK as u64),
+        cached: Mutex::default(),
+        thread: Mutex::default(),
+    });
+    let create = CreateOptions::default();
+    let options = OpenOptions { max_dirty_age_ms: u64::MAX, ..OpenOptions::default() };
+    let (cache, device) = open_with(8 << 20, origin.clone(), options, &create, Mode::WriteBack);
+    write(&*device, 5, 1).unwrap();
+    *origin.cached.lock().unwrap() = Some(Arc::clone(&device));
+    device.write_zeroes(0, 2 << 20).unwrap();
+    origin.thread.lock().unwrap().take().expect("the origin was asked").join().unwrap();
+    let zeroes = vec![0; BLOCK];
+    assert!(
+        read(&*device, 5).unwrap() == zeroes,
+        "zeroes were acknowledged, and something else is read"
+    );
+    drop(cache);
+}
