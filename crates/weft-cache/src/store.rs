@@ -4,11 +4,12 @@
 //! flushed version must stay, and the block moves to another slot, its other sub-blocks with it.
 
 use crate::cache::Cache;
+use crate::filling::Runs;
 use crate::fills::FILL_SUBS_MAX;
 use crate::lock::Guard;
 use crate::origin::{Link, Origin};
 use crate::policy::{BlockKey, SlotNr};
-use crate::read::{Pinned, Runs};
+use crate::read::Pinned;
 use crate::slots::Masks;
 use crate::state::State;
 use crate::{Error, Result, SUB_BLOCK_BYTES};

@@ -1,0 +1,90 @@
+//! Forgetting an origin: its entry says so durably, and its blocks are dropped behind.
+
+use crate::cache::Cache;
+use crate::{Error, Result, SUB_BLOCK_BYTES};
+
+impl Cache {
+    /// Forgets an origin that is not attached, by its label. What is dirty of it is lost with
+    /// `discard_dirty`; without, nothing may be.
+    ///
+    /// # Errors
+    /// [`Error::UnknownOrigin`], [`Error::OriginBusy`] if it is attached, [`Error::StillDirty`].
+    pub fn forget(&self, label: &str, discard_dirty: bool) -> Result<()> {
+        let _one = self.attaching.lock();
+        let nr = {
+            let st = self.lock();
+            st.sb.origins.iter().position(|e| e.as_ref().is_some_and(|e| e.id.label == label))
+        };
+        let nr = nr.ok_or_else(|| Error::UnknownOrigin(label.to_owned()))?;
+        if self.origin(nr as u16).is_some() {
+            return Err(Error::OriginBusy(label.to_owned()));
+        }
+        let dirty_bytes = self.lock().origins[nr].dirty_subs * SUB_BLOCK_BYTES as u64;
+        if dirty_bytes > 0 && !discard_dirty {
+            let why = "it is not attached; attach it and write it back".to_owned();
+            return Err(Error::StillDirty { dirty_bytes, why });
+        }
+        self.forget_origin(nr as u16)?;
+        self.forget_in_the_foreground()
+    }
+
+    /// Without threads, all of what is to be forgotten is forgotten at once.
+    pub(crate) fn forget_in_the_foreground(&self) -> Result<()> {
+        if !self.options.background {
+            while self.forget_some()? {}
+        }
+        Ok(())
+    }
+
+    /// Makes the cache forget an origin, durably; its blocks follow behind.
+    pub(crate) fn forget_origin(&self, nr: u16) -> Result<()> {
+        self.write_superblock(|sb| {
+            if let Some(entry) = &mut sb.origins[usize::from(nr)] {
+                entry.forgetting = true;
+            }
+        })?;
+        let mut st = self.lock();
+        st.origins[usize::from(nr)].known = false;
+        st.regions.forget(nr);
+        st.forgetting.push((nr, 0));
+        Ok(())
+    }
+
+    /// Takes some more blocks of forgotten origins out of the cache. `Ok(false)`: none are left.
+    pub(crate) fn forget_some(&self) -> Result<bool> {
+        // Few enough for what a batch of the shortest log has room for.
+        const SLOTS_AT_ONCE: u32 = 512;
+        let _one = self.forgetting.lock();
+        let mut st = self.lock();
+        let Some((nr, from)) = st.forgetting.first().copied() else { return Ok(false) };
+        if st.loading.is_some() {
+            drop(st);
+            self.load_all()?;
+            return Ok(true);
+        }
+        let end = from.saturating_add(SLOTS_AT_ONCE).min(st.slots.len());
+        for slot in from..end {
+            let key = st.slots.key(slot).filter(|key| key.origin() == nr);
+            debug_assert!(key.is_none_or(|key| !st.writers.contains(key)), "nobody writes to it");
+            if key.is_some() {
+                st.unmap(slot);
+            }
+        }
+        if end < st.slots.len() {
+            st.forgetting[0].1 = end;
+            drop(st);
+            self.commit_if_much()?;
+            return Ok(true);
+        }
+        st.forgetting.remove(0);
+        let more = !st.forgetting.is_empty();
+        drop(st);
+        // Its number is given to another only when nothing durable names it.
+        self.commit()?;
+        if self.lock().unlogged_drops > 0 {
+            self.checkpoint_always()?;
+        }
+        self.write_superblock(|sb| sb.origins[usize::from(nr)] = None)?;
+        Ok(more)
+    }
+}
