@@ -153,14 +153,15 @@ impl Ext2 {
             + (0..geometry.groups)
                 .map(|group| geometry.group_overhead_blocks(group) + per_group)
                 .sum::<u64>();
-        let free = st.vol.free_blocks;
+        let (inodes_going, blocks_going) = st.being_deleted();
+        let free = (st.vol.free_blocks + blocks_going).min(geometry.blocks);
         StatFs {
             block_bytes: geometry.block_bytes,
             blocks: geometry.blocks.saturating_sub(overhead),
             blocks_free: free,
             blocks_available: free.saturating_sub(u64::from(st.vol.sb.reserved_blocks)),
             inodes: u64::from(geometry.inodes),
-            inodes_free: st.vol.free_inodes,
+            inodes_free: st.vol.free_inodes + inodes_going,
             name_max_bytes: 255,
         }
     }

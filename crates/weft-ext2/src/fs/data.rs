@@ -358,7 +358,7 @@ impl Ext2 {
                     at += n as u64;
                     retried = false;
                 }
-                Err(Error::Vfs(FsError::NoSpace)) if !retried && self.settle_pending()? => {
+                Err(Error::Vfs(FsError::NoSpace)) if !retried && self.make_room()? => {
                     retried = true;
                 }
                 Err(_) if done > 0 => break,

@@ -224,6 +224,7 @@ impl Ext2 {
                 // Whoever holds it (by a handle of an earlier mount) may keep it.
                 node.inode.links = 0;
                 if node.refs == 0 && node.opens == 0 {
+                    st.nameless.insert(ino);
                     st.doomed.push(ino);
                 }
                 Ok(())

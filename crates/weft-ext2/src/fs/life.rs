@@ -8,9 +8,10 @@
 //! superblock's chain of orphans (each links to the next through its deletion time), so that a
 //! recovery finds it; in soft updates it is just leaked by a crash, as its deletion time tells.
 
-use super::{Ext2, State};
+use super::{Ext2, Node, State};
 use crate::volume::Cut;
 use crate::{Error, Result};
+use std::sync::PoisonError;
 use weft_patch::{BlockNr, Op, Owner, PatchId, Policy};
 use weft_vfs::{Error as FsError, FileKind, Time};
 
@@ -42,6 +43,7 @@ impl State {
 
     /// Says in an inode that it has no name and lives by its use alone. The caller writes it.
     pub(super) fn mark_nameless(&mut self, op: &mut Op<'_>, ino: u32) -> Result<()> {
+        self.nameless.insert(ino);
         if matches!(self.policy, Policy::Journal(_)) {
             let next = std::mem::replace(&mut self.vol.sb.last_orphan, ino);
             self.node(ino)?.inode.dtime = next;
@@ -53,8 +55,9 @@ impl State {
         Ok(())
     }
 
-    /// Takes an inode off the chain of orphans.
+    /// Takes an inode off the chain of orphans: it has a name again, or is gone.
     pub(super) fn unchain(&mut self, op: &mut Op<'_>, ino: u32) -> Result<()> {
+        self.nameless.remove(&ino);
         let Some(at) = self.orphans.iter().position(|&o| o == ino) else { return Ok(()) };
         self.orphans.remove(at);
         let next = if at == 0 { 0 } else { self.orphans[at - 1] };
@@ -72,6 +75,21 @@ impl State {
             }
         }
         Ok(())
+    }
+
+    /// How many inodes without names nobody has open, and how many blocks they still have. They are
+    /// being deleted or about to be: a long file takes several steps, and the kernel's FORGET comes
+    /// after its STATFS now and then. Whoever removed them counts on their space at once. (As
+    /// `fs_pendingblocks` of FreeBSD's soft updates.)
+    pub(super) fn being_deleted(&self) -> (u64, u64) {
+        let units = u64::from(self.vol.geometry.block_bytes / 512);
+        let nodes = self.nameless.iter().filter_map(|ino| self.nodes.get(ino));
+        let going = |node: &&Node| node.opens == 0 && (node.refs == 0 || !node.unnamed);
+        nodes.filter(going).fold((0, 0), |(inodes, blocks), node| {
+            // Others may share the block of attributes.
+            let shared = u64::from(node.inode.file_acl != 0);
+            (inodes + 1, blocks + (u64::from(node.inode.blocks_512) / units).saturating_sub(shared))
+        })
     }
 
     /// Deletes an inode that nothing names or uses, or a part of a long one; returns the
@@ -257,6 +275,7 @@ impl State {
             self.nodes.insert(ino, node);
             self.orphans.insert(0, ino);
             if links == 0 {
+                self.nameless.insert(ino);
                 self.doomed.push(ino);
             } else if kind == FileKind::Regular {
                 to_cut.push(ino);
@@ -269,8 +288,11 @@ impl State {
 impl Ext2 {
     /// Deletes the inodes that nothing names or uses any more.
     pub(super) fn reap(&self) {
+        let _deleting = self.deletions.read().unwrap_or_else(PoisonError::into_inner);
         while let Some(ino) = self.next_doomed() {
-            let result = self.change_inner(CUT_META_BLOCKS, |st, op| {
+            // Each step would wait for the device on a nearly full volume if it asked for room, and it needs
+            // none.
+            let result = self.change_without_room(CUT_META_BLOCKS, |st, op| {
                 // It may have been found again meanwhile (a stale reference).
                 match st.nodes.get(&ino) {
                     Some(node) if node.refs == 0 && node.opens == 0 && node.inode.links == 0 => {}
@@ -285,10 +307,22 @@ impl Ext2 {
                     // Its space leaks until a check.
                     let mut st = self.lock();
                     st.nodes.remove(&ino);
+                    st.nameless.remove(&ino);
                     st.vol.note_damage(format!("inode {ino} could not be deleted: {e}"));
                 }
             }
         }
+    }
+
+    /// Waits until everything that nothing names or uses is deleted, by whichever thread. Says
+    /// whether there was any.
+    pub(super) fn finish_deletions(&self) -> bool {
+        if self.lock().nameless.is_empty() {
+            return false;
+        }
+        self.reap();
+        drop(self.deletions.write().unwrap_or_else(PoisonError::into_inner));
+        true
     }
 
     fn next_doomed(&self) -> Option<u32> {

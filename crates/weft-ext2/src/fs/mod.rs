@@ -38,7 +38,7 @@ pub use open::{Atime, OpenOptions};
 use crate::{Error, Result};
 use std::fmt;
 use std::sync::atomic::{AtomicBool, Ordering};
-use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
+use std::sync::{Arc, Mutex, MutexGuard, PoisonError, RwLock};
 use weft_block::BlockDevice;
 use weft_patch::{Engine, Op, Policy};
 use weft_vfs::{Error as FsError, Ino};
@@ -58,8 +58,10 @@ pub struct Ext2 {
     block_bytes: u32,
     max_file_bytes: u64,
     read_only: AtomicBool,
-    /// Space is short and some was freed: a sync would help.
+    /// Space is short and some was freed or is about to be: [`make_room`](Self::make_room) would help.
     tight: AtomicBool,
+    /// Held for reading by all who delete what has lost its last name.
+    deletions: RwLock<()>,
     /// Many access times wait to be written.
     lazy_crowded: AtomicBool,
     atime: Atime,
@@ -142,8 +144,18 @@ impl Ext2 {
             return Err(FsError::ReadOnly.into());
         }
         if self.tight.load(Ordering::Relaxed) {
-            self.settle_pending()?;
+            self.make_room()?;
         }
+        self.change_without_room(max_blocks, f)
+    }
+
+    /// As [`change_inner`](Self::change_inner), for changes that allocate nothing: what was freed before
+    /// need not be free at once.
+    fn change_without_room<R>(
+        &self,
+        max_blocks: u32,
+        f: impl FnOnce(&mut State, &mut Op<'_>) -> Result<R>,
+    ) -> Result<R> {
         let (mut op, mut st) = loop {
             let op = self.engine.begin(max_blocks)?;
             let st = self.lock();
@@ -156,7 +168,7 @@ impl Ext2 {
         };
         let result = f(&mut st, &mut op);
         let finished = st.vol.finish(&mut op);
-        let tight = st.vol.has_pending()
+        let tight = (st.vol.has_pending() || !st.nameless.is_empty())
             && (st.vol.blocks_at_once() < TIGHT_BLOCKS || st.vol.inodes_at_once() < TIGHT_INODES);
         self.tight.store(tight, Ordering::Relaxed);
         if let Err(e @ Error::Corrupt { .. }) = &result {
@@ -172,6 +184,12 @@ impl Ext2 {
         if !self.read_only.swap(true, Ordering::Relaxed) {
             tracing::error!("the volume is damaged and now read-only: {error}");
         }
+    }
+
+    /// Makes the space available of all that was removed and freed. Says whether there was any.
+    fn make_room(&self) -> Result<bool> {
+        let deleted = self.finish_deletions();
+        Ok(self.settle_pending()? || deleted)
     }
 
     /// Makes freed space available: what freed it becomes durable. Says whether there was any.

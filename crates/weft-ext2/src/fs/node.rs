@@ -161,6 +161,8 @@ pub(crate) struct State {
     pub lazy: HashSet<u32>,
     /// Inodes without names, references and handles, waiting to be deleted.
     pub doomed: Vec<u32>,
+    /// Inodes without names that are not deleted yet.
+    pub nameless: HashSet<u32>,
     /// Inodes on the disk's chain of orphans, the head last (with a journal).
     pub orphans: Vec<u32>,
     pub generation: u32,
@@ -179,6 +181,7 @@ impl State {
             idle: VecDeque::new(),
             lazy: HashSet::new(),
             doomed: Vec::new(),
+            nameless: HashSet::new(),
             orphans: Vec::new(),
             generation: Time::now().nanos,
             was_clean: false,

@@ -6,7 +6,7 @@ use crate::layout::{ROOT_INO, SUPERBLOCK_BYTES, SUPERBLOCK_OFFSET, State as SbSt
 use crate::volume::Volume;
 use crate::{Error, Result};
 use std::sync::atomic::{AtomicBool, Ordering};
-use std::sync::{Arc, Mutex};
+use std::sync::{Arc, Mutex, RwLock};
 use weft_block::{BlockDevice, SnapshotDevice};
 use weft_patch::{Engine, Options as EngineOptions, Policy};
 use weft_vfs::Time;
@@ -124,6 +124,7 @@ impl Ext2 {
             max_file_bytes,
             read_only: AtomicBool::new(read_only),
             tight: AtomicBool::new(false),
+            deletions: RwLock::new(()),
             lazy_crowded: AtomicBool::new(false),
             atime: if read_only { Atime::Never } else { options.atime },
             healing: Healing::default(),

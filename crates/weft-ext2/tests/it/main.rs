@@ -8,6 +8,7 @@ mod healing;
 mod images;
 mod kernel;
 mod mkfs;
+mod removed;
 mod tools;
 mod trim;
 mod unnamed;

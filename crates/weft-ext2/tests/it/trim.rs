@@ -88,10 +88,12 @@ fn what_a_cut_brings_back_was_not_discarded() {
     fs.sync().unwrap();
     // A file that is unlinked and still open has its blocks; one that is being unlinked has them
     // until that is durable, which trimming sees to.
+    let opened = fs.open(ino, weft_vfs::OpenFlags::READ).unwrap();
     fs.unlink(fs.root(), b"synced").unwrap();
     let before = free_bytes(&**fs);
     assert_eq!(fs.trim(&ALL).unwrap(), before);
     assert!(read(&**fs, ino, content.len() + 1) == content);
+    fs.release(ino, opened.handle).unwrap();
     fs.forget(ino, 1);
     assert!(fs.trim(&ALL).unwrap() >= before + 300_000);
     let image = mounted.device.snapshot();

@@ -1,0 +1,140 @@
+//! What was removed is free: at once to who asks, and to who writes.
+
+use crate::tools::{assert_clean, have_e2fsprogs};
+use crate::volumes::{Kind, empty, options, store};
+use std::sync::Arc;
+use weft_block::{Event, MemoryDevice, Recorder};
+use weft_ext2::Ext2;
+use weft_patch::{JournalMode, Options, Policy};
+use weft_vfs::{Caller, Error, FileKind, FileSystem, Handle, Ino};
+
+/// Blocks so small that deleting a file that fills it takes several steps.
+const KIND: Kind =
+    Kind { name: "1 KiB", args: &["-t", "ext3", "-b", "1024", "-I", "128"], size: "96M" };
+
+struct Full {
+    device: Arc<Recorder<MemoryDevice>>,
+    fs: Arc<Ext2>,
+    ino: Ino,
+    len_bytes: u64,
+    /// Free blocks before the volume was filled.
+    free: u64,
+}
+
+/// A volume that one file fills to the last block, durably.
+fn full(policy: Policy) -> Full {
+    let image = empty(&KIND);
+    let device = Arc::new(Recorder::new(MemoryDevice::from_image(image)));
+    let engine = Options { policy, ..Options::default() };
+    let fs = Ext2::open(device.clone(), options(engine)).unwrap();
+    let free = fs.statfs().unwrap().blocks_free;
+    let (ino, len_bytes) = fill(&fs, b"full");
+    fs.sync().unwrap();
+    Full { device, fs, ino, len_bytes, free }
+}
+
+/// A new file that takes all the space there is; returns its length.
+fn fill(fs: &Ext2, name: &[u8]) -> (Ino, u64) {
+    let made = fs.mknod(&Caller::default(), fs.root(), name, FileKind::Regular, 0o644, 0);
+    let ino = made.unwrap().attr.ino;
+    let piece = vec![0xA5; 1 << 20];
+    let mut at = 0;
+    loop {
+        match fs.write(ino, Handle::NONE, at, &piece) {
+            Ok(n) => at += n as u64,
+            Err(Error::NoSpace) => return (ino, at),
+            Err(e) => panic!("write at {at}: {e}"),
+        }
+    }
+}
+
+fn changes(fs: &Ext2) -> u64 {
+    let counters = fs.engine().counters();
+    counters.patches + counters.merged + counters.hard
+}
+
+fn check(fs: &Ext2, device: &Recorder<MemoryDevice>, what: &str) {
+    fs.unmount().unwrap();
+    let dir = tempfile::tempdir().unwrap();
+    let path = dir.path().join("image");
+    store(device.inner(), &path);
+    assert_clean(&path, what);
+}
+
+const POLICIES: [Policy; 4] = [
+    Policy::Soft,
+    Policy::Async,
+    Policy::Journal(JournalMode::Ordered),
+    Policy::Journal(JournalMode::Full),
+];
+
+/// With the last name the space of a file is free, though the kernel has still to say that it forgot
+/// the file, and though deleting takes several steps; none of these waits for the device.
+#[test]
+fn a_removed_file_is_free_space_at_once() {
+    if !have_e2fsprogs() {
+        return;
+    }
+    for policy in POLICIES {
+        let Full { device, fs, ino, free, .. } = full(policy);
+        let reserved = fs.statfs().unwrap().blocks_free;
+        assert!(reserved < 64, "{policy:?}: {reserved} blocks are left");
+        let events = device.event_count();
+        fs.unlink(fs.root(), b"full").unwrap();
+        assert_eq!(fs.statfs().unwrap().blocks_free, free, "{policy:?}: before FORGET");
+        fs.forget(ino, 1);
+        assert_eq!(fs.statfs().unwrap().blocks_free, free, "{policy:?}: after FORGET");
+        let flushes =
+            device.events()[events..].iter().filter(|e| matches!(e, Event::Flush { .. })).count();
+        assert_eq!(flushes, 0, "{policy:?}: flushes of a removal");
+        check(&fs, &device, &format!("{policy:?}"));
+    }
+}
+
+/// A file that is open has its space until it is closed.
+#[test]
+fn a_removed_file_that_is_open_is_no_free_space() {
+    if !have_e2fsprogs() {
+        return;
+    }
+    for policy in POLICIES {
+        let Full { device, fs, ino, free, .. } = full(policy);
+        let taken = fs.statfs().unwrap().blocks_free;
+        let opened = fs.open(ino, weft_vfs::OpenFlags::READ).unwrap();
+        fs.unlink(fs.root(), b"full").unwrap();
+        assert_eq!(fs.statfs().unwrap().blocks_free, taken, "{policy:?}: while open");
+        fs.release(ino, opened.handle).unwrap();
+        assert_eq!(fs.statfs().unwrap().blocks_free, free, "{policy:?}: when closed");
+        fs.forget(ino, 1);
+        check(&fs, &device, &format!("{policy:?}"));
+    }
+}
+
+/// Whoever writes while another thread deletes gets all of the space that this gives back.
+#[test]
+fn a_writer_waits_for_space_that_is_being_freed() {
+    if !have_e2fsprogs() {
+        return;
+    }
+    for policy in POLICIES {
+        let Full { device, fs, ino, len_bytes, .. } = full(policy);
+        let mut last = (ino, b"full".to_vec());
+        for round in 0..4 {
+            fs.unlink(fs.root(), &last.1).unwrap();
+            let (ino, len) = std::thread::scope(|scope| {
+                let before = changes(&fs);
+                let (fs, gone) = (&fs, last.0);
+                scope.spawn(move || fs.forget(gone, 1));
+                // The first step of the deletion was taken.
+                while changes(fs) == before {
+                    std::thread::yield_now();
+                }
+                last.1 = format!("round{round}").into_bytes();
+                fill(fs, &last.1)
+            });
+            last.0 = ino;
+            assert!(len >= len_bytes, "{policy:?}, round {round}: {len} of {len_bytes} bytes");
+        }
+        check(&fs, &device, &format!("{policy:?}"));
+    }
+}
