@@ -41,7 +41,7 @@ clean() {
     while mountpoint -q "$place"; do umount "$place" || umount -l "$place"; done
   done
   for loop in "${loops[@]}"; do losetup -d "$loop" || true; done
-  umount /etc/passwd /etc/group /etc/shadow /usr/sbin 2>/dev/null || true
+  umount /etc/passwd /etc/group /etc/shadow /usr/sbin "$suite/common/rc" 2>/dev/null || true
   rm -rf "$dir"
 }
 trap clean EXIT
@@ -68,6 +68,35 @@ for user in fsgqa fsgqa2 123456-fsgqa; do
   id=$((id + 1))
 done
 for file in passwd group shadow; do mount --bind "$dir/$file" "/etc/$file"; done
+
+# Of fuse xfstests believes that no volume can be made and that names are no bytes. In this namespace it
+# knows better.
+bytes=$(numfmt --from=iec "$size")
+cat >"$dir/mkfs" <<END
+#!/bin/bash
+exec "$weft" mkfs ext3 "\$1" --size "\$2" --block-size "\$3" --force --quiet
+END
+chmod +x "$dir/mkfs"
+awk -v mkfs="$dir/mkfs" -v bytes="$bytes" '
+  /^[a-z_]+\(\)/ { name = $1 }
+  { line = $0 }
+  name ~ /^_scratch_mkfs\(/ && /^\tcase / {
+    print "\tif [ $FSTYP = fuse ] && [ $(stat -c %s $SCRATCH_DEV) != " bytes " ]; then"
+    print "\t\t" mkfs " $SCRATCH_DEV " bytes " 4096; return; fi"
+    taught++
+  }
+  name ~ /^_try_scratch_mkfs_sized\(/ && /^\tcase / && ++cases == 2 {
+    print "\tif [ $FSTYP = fuse ]; then " mkfs " $SCRATCH_DEV $fssize $blocksize; return; fi"
+    taught++
+  }
+  name ~ /^_require_names_are_bytes\(/ && sub(/ext2\|/, "ext2|fuse|", line) { taught++ }
+  { print line }
+  END { exit taught != 3 }
+' "$suite/common/rc" >"$dir/rc" || {
+  echo "$0: $suite/common/rc is not as this script knows it" >&2
+  exit 1
+}
+mount --bind "$dir/rc" "$suite/common/rc"
 
 cd "$suite"
 if [ $# -gt 0 ]; then
@@ -140,7 +169,8 @@ END
 for test in "${tests[@]}"; do run kernel "$test"; done
 
 status=0
-sed -e 's/#.*//' -e '/^ *$/d' "$here/xfstests.exceptions" | awk '{print $1}' >"$dir/excepted"
+sed -n 's/^\(generic[^ ]*\).*/\1/p' "$here/xfstests.exceptions" >"$dir/excepted"
+sed -n 's/^not-run: \(.*[^ ]\) *#.*/\1/p' "$here/xfstests.exceptions" >"$dir/excepted-not-run"
 for order in $orders; do
   for volume in test scratch; do
     rm -f "$dir/$volume.img"
@@ -159,6 +189,7 @@ END
       grep -q "^$test ok" "$keep/kernel" || continue
       grep -qx "$test ok" "$keep/$order" && continue
       grep -qx "$test" "$dir/excepted" && continue
+      grep "^$test not-run" "$keep/$order" | grep -qFf "$dir/excepted-not-run" && continue
     }
     echo "order=$order: $(grep "^$test " "$keep/$order")"
     status=1
