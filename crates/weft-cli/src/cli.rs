@@ -248,7 +248,7 @@ pub struct Mount {
     /// (NAME..rsrc, NAME..finf) or none
     #[arg(long, value_name = "HOW", value_parser = known::<Forks>(FORKS))]
     pub forks: Option<Forks>,
-    /// Options as in fstab: ro, allow_other, order=..., forks=..., uid=..., noatime, ...
+    /// Options as in fstab: ro, allow_other, order=..., forks=..., uid=..., umask=..., noatime, ...
     ///
     /// noxattr leaves out extended attributes and POSIX ACLs, for fewer requests. writeback lets the
     /// kernel collect writes before weft hears of them, which is faster where a program writes one file

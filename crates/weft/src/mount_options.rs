@@ -31,6 +31,10 @@ pub struct MountOptions {
     pub uid: Option<u32>,
     /// `gid=N`: whose group that is.
     pub gid: Option<u32>,
+    /// `fmask=OCTAL`, or `umask=OCTAL` for both: permissions that files do not have on such a volume.
+    pub fmask: Option<u16>,
+    /// `dmask=OCTAL`, or `umask=OCTAL`: those that folders do not have.
+    pub dmask: Option<u16>,
     /// `transform=RULES`: networks of transformations on the files, by these rules.
     pub transform: Option<String>,
     /// `key=NAME=PLACE`, as often as need be: keys of networks.
@@ -118,6 +122,20 @@ impl MountOptions {
                     })?;
                     *(if name == "uid" { &mut self.uid } else { &mut self.gid }) = Some(number);
                 }
+                ("umask" | "fmask" | "dmask", Some(mask)) => {
+                    let bits = u16::from_str_radix(mask, 8).ok().filter(|bits| *bits <= 0o777);
+                    let bits = bits.ok_or_else(|| {
+                        Error::Usage(format!(
+                            "{name}={mask}: give permissions in octal, such as 077"
+                        ))
+                    })?;
+                    if name != "dmask" {
+                        self.fmask = Some(bits);
+                    }
+                    if name != "fmask" {
+                        self.dmask = Some(bits);
+                    }
+                }
                 ("threads", Some(n)) => {
                     let n = n.parse().ok().filter(|n| (1..=1024).contains(n)).ok_or_else(|| {
                         Error::Usage(format!("threads={n}: give a number from 1 to 1024"))
@@ -140,9 +158,8 @@ impl MountOptions {
                     return Err(Error::Usage(format!(
                         "the mount option '{option}' is not known; there are ro, order=ORDER, \
                          allow_other, noxattr, writeback, nopassthrough, nopolling, threads=N, cache=PATH, \
-                         cache_mode=MODE, transform=RULES, key=NAME=PLACE, forks=HOW, uid=N, \
-                         gid=N, and the \
-                         kernel's own (nodev, nosuid, noexec, noatime, ...)"
+                         cache_mode=MODE, transform=RULES, key=NAME=PLACE, forks=HOW, uid=N, gid=N, \
+                         umask=OCTAL, fmask=OCTAL, dmask=OCTAL, and the kernel's own (nodev, nosuid, noexec, noatime, ...)"
                     )));
                 }
             }
@@ -168,8 +185,17 @@ mod tests {
     }
 
     #[test]
+    fn masks_are_of_files_of_folders_or_of_both() {
+        let mut o = MountOptions::default();
+        o.parse("umask=077,dmask=022").unwrap();
+        assert_eq!((o.fmask, o.dmask), (Some(0o077), Some(0o022)));
+    }
+
+    #[test]
     fn what_is_not_known_is_named() {
-        for bad in ["frobnicate", "order=hard", "threads=0", "threads", "ro=1"] {
+        for bad in
+            ["frobnicate", "order=hard", "threads=0", "threads", "ro=1", "umask=8", "fmask=1000"]
+        {
             let e = MountOptions::default().parse(bad).unwrap_err().to_string();
             assert!(e.contains(bad.split('=').next().unwrap()) || e.contains("hard"), "{bad}: {e}");
         }

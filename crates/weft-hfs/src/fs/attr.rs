@@ -30,27 +30,26 @@ impl Hfs {
     pub(super) fn attr_of(&self, st: &State, id: u32, known: &Known) -> Attr {
         let gone = st.nodes.get(&id).is_some_and(|node| node.gone.is_some());
         let io_bytes = st.vol.mdb().alloc_block_bytes;
-        let (kind, perm, size, space, created, modified) = match known {
+        let (kind, locked, size, space, created, modified) = match known {
             Known::Folder(dir) => {
-                (FileKind::Directory, 0o755, u64::from(dir.valence), 0, dir.created, dir.modified)
+                (FileKind::Directory, false, u64::from(dir.valence), 0, dir.created, dir.modified)
             }
             Known::File(file) => {
                 let locked = file.flags.contains(FileFlags::LOCKED);
                 let space = u64::from(file.fork(Fork::Data).space_bytes)
                     + u64::from(file.fork(Fork::Resource).space_bytes);
                 let size = u64::from(file.fork(Fork::Data).len_bytes);
-                let perm = if locked { 0o444 } else { 0o644 };
-                (FileKind::Regular, perm, size, space, file.created, file.modified)
+                (FileKind::Regular, locked, size, space, file.created, file.modified)
             }
         };
         let time = self.time(modified);
         Attr {
             ino: Ino(u64::from(id)),
             kind,
-            perm,
+            perm: self.ownership.perm(kind, locked),
             nlink: u32::from(!gone),
-            uid: self.uid,
-            gid: self.gid,
+            uid: self.ownership.uid,
+            gid: self.ownership.gid,
             rdev: 0,
             size_bytes: size,
             blocks_512: space / 512,
@@ -69,7 +68,8 @@ impl Hfs {
 
     pub(super) fn do_setattr(&self, ino: Ino, set: &SetAttr) -> FsResult<Attr> {
         let id = plain(ino)?;
-        if set.uid.is_some_and(|uid| uid != self.uid) || set.gid.is_some_and(|gid| gid != self.gid)
+        if set.uid.is_some_and(|uid| uid != self.ownership.uid)
+            || set.gid.is_some_and(|gid| gid != self.ownership.gid)
         {
             return Err(FsError::NotPermitted);
         }
@@ -82,7 +82,7 @@ impl Hfs {
             None => None,
         };
         // A file nobody may write is one the Finder calls locked.
-        let locked = set.perm.map(|perm| perm & 0o222 == 0);
+        let locked = set.perm.and_then(|perm| self.ownership.locks(perm));
         if modified.is_none() && locked.is_none() {
             return self.do_getattr(ino);
         }

@@ -7,7 +7,7 @@ use super::{Hfs, Raw};
 use crate::layout::{Attributes, BLOCK_BYTES, EPOCH_1904_SECS, MDB_BLOCK};
 use crate::store::{Bare, Device};
 use crate::volume::Volume;
-use crate::{Error, Result};
+use crate::{Error, Ownership, Result};
 use std::sync::atomic::{AtomicBool, Ordering};
 use std::sync::{Arc, Mutex};
 use weft_block::{BlockDevice, Overlay};
@@ -32,10 +32,8 @@ pub struct OpenOptions {
     pub utc_offset_secs: i32,
     /// What the time is, for volumes that shall come out the same; `None`: the system's clock.
     pub clock: Option<Time>,
-    /// Who owns everything.
-    pub uid: u32,
-    /// Whose group it is.
-    pub gid: u32,
+    /// Who owns what the volume says nothing of, and who else may do what.
+    pub ownership: Ownership,
 }
 
 impl std::fmt::Debug for OpenOptions {
@@ -215,8 +213,7 @@ impl Hfs {
             utc_offset_secs: options.utc_offset_secs,
             clock: options.clock,
             geometry,
-            uid: options.uid,
-            gid: options.gid,
+            ownership: options.ownership,
         };
         if read_only || locked {
             fs.read_only.store(true, Ordering::Relaxed);

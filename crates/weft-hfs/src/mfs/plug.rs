@@ -65,8 +65,8 @@ impl FileSystem for Mfs {
         });
         self.change(|state, op| {
             let file = state.file_mut(ino.0)?;
-            if let Some(perm) = set.perm {
-                file.entry.locked = perm & 0o222 == 0;
+            if let Some(locked) = set.perm.and_then(|perm| self.options.ownership.locks(perm)) {
+                file.entry.locked = locked;
             }
             file.entry.modified = modified.unwrap_or(file.entry.modified);
             state.write_entry(op, ino.0, &[]).map(|_| ())

@@ -163,7 +163,7 @@ impl ForkView {
         Attr {
             ino: part.ino(base.ino),
             kind: FileKind::Regular,
-            perm: if base.perm & 0o222 == 0 { 0o444 } else { 0o644 },
+            perm: base.perm & 0o666,
             nlink: 1,
             size_bytes,
             blocks_512: size_bytes.div_ceil(512),

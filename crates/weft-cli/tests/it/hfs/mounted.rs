@@ -4,6 +4,7 @@ use super::{macbinary, noise, read, volume};
 use crate::run::{Bench, can_mount};
 use std::ffi::OsStr;
 use std::fs;
+use std::os::unix::fs::PermissionsExt;
 use std::path::{Path, PathBuf};
 
 /// A mounted volume; whatever a test does, nothing stays mounted.
@@ -266,4 +267,39 @@ fn an_owner_is_chosen_and_a_journal_is_replayed_after_a_kill() {
     assert_eq!(read(&bench.path("back")), noise(3000, 30));
     bench.ok(&["put", "back", "v.img:/again", "--quiet"]);
     bench.ok(&["fsck", "v.img"]);
+}
+
+/// What `umask=` takes away is away from files, their companions and folders; `chmod` still locks.
+#[test]
+fn a_mask_keeps_a_volume_to_its_owner() {
+    if !can_mount() {
+        return;
+    }
+    let bench = with_game();
+    bench.ok(&["mkdir", "v.img:/folder"]);
+    let mode = |path: PathBuf| {
+        std::os::unix::fs::MetadataExt::mode(&fs::symlink_metadata(path).unwrap()) & 0o777
+    };
+    for (forks, companion) in [("appledouble", "._game"), ("suffix", "game..rsrc")] {
+        let mount = Mounted::new(&bench, &["--forks", forks, "-o", "umask=077"]);
+        let name = mount.names().into_iter().find(|n| n.eq_ignore_ascii_case("game")).unwrap();
+        let companion = companion.replace("game", &name);
+        assert_eq!(mode(mount.dir.clone()), 0o700);
+        assert_eq!(mode(mount.at("folder")), 0o700);
+        assert_eq!((mode(mount.at(&name)), mode(mount.at(&companion))), (0o600, 0o600), "{forks}");
+        let set = |bits| fs::set_permissions(mount.at(&name), fs::Permissions::from_mode(bits));
+        set(0o444).unwrap();
+        assert_eq!((mode(mount.at(&name)), mode(mount.at(&companion))), (0o400, 0o400), "{forks}");
+        set(0o600).unwrap();
+        mount.end();
+    }
+    let mount = Mounted::new(&bench, &["-o", "fmask=222"]);
+    let name = mount.names().into_iter().find(|n| n.eq_ignore_ascii_case("game")).unwrap();
+    assert_eq!((mode(mount.at(&name)), mode(mount.at("folder"))), (0o444, 0o755));
+    // No permission to write is seen, so that this takes none away: the file is not locked by it.
+    fs::set_permissions(mount.at(&name), fs::Permissions::from_mode(0o444)).unwrap();
+    mount.end();
+    let mount = Mounted::new(&bench, &[]);
+    assert_eq!(mode(mount.at(&name)), 0o644);
+    mount.end();
 }
