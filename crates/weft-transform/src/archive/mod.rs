@@ -15,7 +15,7 @@ mod zip;
 use self::cursor::Cursor;
 pub(crate) use self::listing::Item;
 use self::listing::{Data, Listing};
-use crate::store::Store;
+use crate::store::{Store, measured_len};
 use crate::{Error, Result};
 
 /// The longest file that is taken out as a whole, in bytes: it is held in memory.
@@ -51,9 +51,7 @@ impl Archive {
         if !is_zip && !is_tar {
             return Ok(None);
         }
-        let Some(len) = store.len_bytes()? else {
-            return Err(corrupt(0, "an archive whose length is not known"));
-        };
+        let len = measured_len(&mut *store, "tree", i64::MAX.cast_unsigned())?;
         Ok(Some(if is_zip {
             let (listing, packed) = zip::list(Cursor::new(store, len))?;
             Self { listing, content: Content::Zip(Box::new(packed)), damage: None }

@@ -10,7 +10,7 @@ use super::outputs::Output;
 use super::views::shown;
 use crate::exec::Fused;
 use crate::meter::NetworkMeter;
-use crate::store::{Limits, Store, open};
+use crate::store::{Limits, Store, known_len, open};
 use crate::{Error, Need, Network, Result, Write};
 
 /// What a file carries.
@@ -306,8 +306,10 @@ impl File {
     ) -> weft_vfs::Result<usize> {
         self.check_writable(around)?;
         let store = self.store(around)?;
-        let end = store.len_bytes()?.unwrap_or(0);
-        let offset = offset.unwrap_or(end);
+        let offset = match offset {
+            Some(offset) => offset,
+            None => known_len(&mut **store, "network")?,
+        };
         let room = FILE_MAX_BYTES.saturating_sub(offset);
         if room == 0 {
             return Err(Fault::TooLarge);

@@ -8,7 +8,7 @@ use std::sync::Arc;
 use data_encoding::{BASE64, Encoding, HEXLOWER, HEXLOWER_PERMISSIVE};
 
 use crate::registry::StageInfo;
-use crate::store::Store;
+use crate::store::{Store, known_len};
 use crate::{Error, Frame, FrameCodec, Result, STEP_BYTES, Shape, SizeRule, Stream, Transform};
 
 pub(super) const STAGES: &[StageInfo] = &[
@@ -114,7 +114,7 @@ impl FrameCodec for Base {
     fn index(&self, file: &mut dyn Store) -> Result<Option<Vec<Frame>>> {
         let corrupt =
             |what: &str| Error::Corrupt { stage: self.name(), offset: 0, what: what.to_owned() };
-        let mut len = file.len_bytes()?.ok_or_else(|| corrupt("of unknown length"))?;
+        let mut len = known_len(file, self.name())?;
         let mut last = [0; 4];
         let tail = len.min(4);
         let got = file.read_at(len - tail, &mut last[..tail as usize])?;

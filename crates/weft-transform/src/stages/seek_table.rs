@@ -15,7 +15,7 @@
 //! are found by walking from header to header. (So a file that was cut exactly between two frames
 //! is a shorter file, as it is to every other decoder. `zstd | guard` notices that too.)
 
-use crate::store::Store;
+use crate::store::{Store, known_len};
 use crate::{Error, Frame, Result, Stream};
 
 const SKIPPABLE: u32 = 0x184D_2A50;
@@ -91,10 +91,7 @@ fn u32_at(bytes: &[u8], at: usize) -> u32 {
 
 /// The frames of a file.
 pub(super) fn index(format: &dyn FrameFormat, file: &mut dyn Store) -> Result<Vec<Frame>> {
-    let Some(len) = file.len_bytes()? else {
-        let what = "the length of the stored file is not known".to_owned();
-        return Err(Error::Corrupt { stage: format.stage(), offset: 0, what });
-    };
+    let len = known_len(file, format.stage())?;
     if let Some(frames) = guarded_table(file, len)? {
         return Ok(frames);
     }

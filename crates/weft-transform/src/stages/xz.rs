@@ -11,7 +11,7 @@ use std::sync::Arc;
 use liblzma::stream::{Action, CONCATENATED, Check, Status, Stream as Lzma};
 
 use crate::registry::StageInfo;
-use crate::store::{Store, read_exact};
+use crate::store::{Store, known_len, read_exact};
 use crate::{Error, Frame, FrameCodec, Result, STEP_BYTES, Shape, Stream, Transform};
 
 pub(super) const STAGES: &[StageInfo] = &[StageInfo {
@@ -117,8 +117,7 @@ impl FrameCodec for Xz {
     }
 
     fn index(&self, file: &mut dyn Store) -> Result<Option<Vec<Frame>>> {
-        let len = file.len_bytes()?;
-        let mut end = len.ok_or_else(|| corrupt("the length of the stored file is not known"))?;
+        let mut end = known_len(file, "xz")?;
         let mut frames = Vec::new();
         while end > 0 {
             let (start, plain_bytes) = last_stream(file, end)?;

@@ -2,9 +2,12 @@
 //!
 //! Nothing is kept here: writes go straight down, and are as atomic and durable as they are there.
 
-use super::{Atomic, Store, ZEROES_BYTES};
+use super::{Atomic, Store, ZEROES_BYTES, known_len};
 use crate::exec::Fused;
 use crate::{Error, Io, Layer, Result};
+
+/// What errors of no single stage name.
+const STAGE: &str = "network";
 
 /// A file through stages that work in place.
 pub struct InPlace {
@@ -29,7 +32,7 @@ impl InPlace {
     pub fn new(below: Box<dyn Store>, layers: &[Layer]) -> Result<Self> {
         let fused = |io| {
             Fused::new(layers, io).ok_or_else(|| Error::Parameter {
-                stage: "network".to_owned(),
+                stage: STAGE.to_owned(),
                 message: "a stage does not work in place".to_owned(),
             })
         };
@@ -64,7 +67,7 @@ impl Store for InPlace {
 
     fn write_at(&mut self, offset: u64, data: &[u8]) -> Result<()> {
         if !self.keeps_zeroes {
-            let len = self.below.len_bytes()?.unwrap_or(0);
+            let len = known_len(&mut *self.below, STAGE)?;
             self.zero(len, offset)?;
         }
         let mut data = data.to_vec();
@@ -73,7 +76,7 @@ impl Store for InPlace {
     }
 
     fn set_len(&mut self, len_bytes: u64) -> Result<()> {
-        let len = self.below.len_bytes()?.unwrap_or(0);
+        let len = known_len(&mut *self.below, STAGE)?;
         if len_bytes > len && !self.keeps_zeroes {
             return self.zero(len, len_bytes);
         }

@@ -119,6 +119,45 @@ pub trait Store: Send {
     }
 }
 
+/// The length of a file that is worked on from its end, or at any place, and so must have one.
+///
+/// # Errors
+/// [`Error::Corrupt`](crate::Error::Corrupt) if only reading to the end would tell.
+pub(crate) fn known_len(store: &mut dyn Store, stage: &'static str) -> Result<u64> {
+    store.len_bytes()?.ok_or_else(|| crate::Error::Corrupt {
+        stage,
+        offset: 0,
+        what: "the length of the stored file is not known before all was read".to_owned(),
+    })
+}
+
+/// The length of a file, which is read to its end if nothing else tells.
+///
+/// # Errors
+/// Those of reading, and [`Error::Limit`](crate::Error::Limit) of one longer than `max_bytes`.
+pub(crate) fn measured_len(
+    store: &mut dyn Store,
+    stage: &'static str,
+    max_bytes: u64,
+) -> Result<u64> {
+    if let Some(len) = store.len_bytes()? {
+        return Ok(len);
+    }
+    let mut block = vec![0; crate::exec::BLOCK_BYTES];
+    let mut at = 0;
+    loop {
+        let got = store.read_at(at, &mut block)?;
+        at += got as u64;
+        if at > max_bytes {
+            let what = format!("longer than {max_bytes} bytes");
+            return Err(crate::Error::Limit { stage, offset: max_bytes, what });
+        }
+        if got < block.len() {
+            return Ok(at);
+        }
+    }
+}
+
 /// Reads exactly `buf.len()` bytes, which the caller knows to be there.
 pub(crate) fn read_exact(
     store: &mut dyn Store,

@@ -12,7 +12,7 @@ use std::sync::Arc;
 use super::sealed_format::{
     HEADER_BYTES, Header, LOG_END_BYTES, Layout, LogEnd, PLAIN_MAX_BYTES, RECORD_BYTES,
 };
-use super::{Atomic, Limits, Store, read_exact, within};
+use super::{Atomic, Limits, Store, measured_len, read_exact, within};
 use crate::{Error, Result, Seal, Sealer, Shape, Transform};
 
 /// Blocks that are read from the file below at a time, in bytes.
@@ -82,7 +82,9 @@ impl SealedFile {
         let mut below = below;
         let seal = seal_of(&stage)?;
         let overhead_bytes = seal.overhead_bytes() as u64;
-        let len = below.len_bytes()?.unwrap_or(0);
+        // What is made by another stage was put there by nobody.
+        let is_new = is_new && below.len_bytes()?.is_some();
+        let len = measured_len(&mut *below, seal.stage(), limits.file_bytes)?;
         let (header, sealer) = if len == 0 {
             if !is_new {
                 let what = "the stored file is empty, and even an empty sealed file has a header: \

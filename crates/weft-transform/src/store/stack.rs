@@ -93,8 +93,23 @@ fn above_it(
 }
 
 /// A file of frames; one whose frames are too long is read from the beginning, once all of it was
-/// checked, and its length is known then.
-pub(super) fn frames(layer: &Layer, home: Home, limits: &Limits) -> Result<Box<dyn Store>> {
+/// checked, and its length is known then. So is one made of something whose own length is not known:
+/// where an index stands, or the last frame, is known at its end only.
+pub(super) fn frames(layer: &Layer, mut home: Home, limits: &Limits) -> Result<Box<dyn Store>> {
+    let mut is_stream = home.current().len_bytes()?.is_none();
+    if is_stream {
+        // One that has to be read for that knows it afterwards. (A stored file may be empty because
+        // nothing was written to it yet; output that is empty is decoded, as a stream is.)
+        home.current().read_at(0, &mut [0])?;
+        is_stream = home.current().len_bytes()?.is_none_or(|len| len == 0);
+    }
+    if is_stream {
+        let (current, layer) = (home.into_current(), layer.clone());
+        // Those without checksums have nothing to wait for.
+        let guards = layer.declares().guards;
+        let file = if guards { StreamFile::proven } else { StreamFile::new };
+        return Ok(Box::new(file(current, layer, *limits)));
+    }
     match FramedFile::try_open(layer.stage.clone(), home) {
         Ok(file) => Ok(Box::new(file)),
         Err(refused) => match *refused {

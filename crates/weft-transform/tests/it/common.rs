@@ -2,6 +2,7 @@
 
 use weft_transform::store::{Base, Limits, Store, open};
 use weft_transform::{Context, Key, KeyRing, Network, Registry};
+use weft_vfs::{FileSystem, Walker};
 
 /// Splitmix64: the same sequence for the same seed.
 #[derive(Debug, Clone)]
@@ -68,6 +69,19 @@ pub fn read_all(store: &mut dyn Store, step: usize) -> weft_transform::Result<Ve
         let got = store.read_at(all.len() as u64, &mut buf)?;
         all.extend_from_slice(&buf[..got]);
         if got < step {
+            return Ok(all);
+        }
+    }
+}
+
+/// All that is read of a file, whatever its length is said to be.
+pub fn read_path(fs: &dyn FileSystem, path: &[u8]) -> weft_vfs::Result<Vec<u8>> {
+    let node = Walker::new(fs).resolve(path)?;
+    let (mut all, mut block) = (Vec::new(), vec![0; 100_000]);
+    loop {
+        let got = node.read_at(all.len() as u64, &mut block)?;
+        all.extend_from_slice(&block[..got]);
+        if got < block.len() {
             return Ok(all);
         }
     }

@@ -12,6 +12,7 @@ mod stores;
 mod streams;
 mod tree;
 mod trees;
+mod unknown_length;
 mod views;
 #[cfg(feature = "wasm")]
 mod wasm;

@@ -3,6 +3,7 @@
 use std::sync::Arc;
 
 use super::super::checked::{Checked, PLACES};
+use super::super::known_len;
 use super::super::proof::Proof;
 use super::{Home, Piece, Place, codec_of};
 use crate::{Error, Frame, FrameCodec, Result, Transform};
@@ -26,11 +27,7 @@ fn frames_of(
     home: &mut Home,
     proof: &mut Option<Box<Proof>>,
 ) -> Result<(Vec<Frame>, Option<Checked>)> {
-    if home.current().len_bytes()?.is_none() {
-        // One that has to be read for that knows it afterwards.
-        home.current().read_at(0, &mut [0])?;
-    }
-    if home.current().len_bytes()? == Some(0) {
+    if known_len(home.current(), codec.stage())? == 0 {
         return Ok((Vec::new(), None));
     }
     if let Some(frames) = codec.index(home.current())? {
