@@ -10,6 +10,7 @@ use std::os::unix::fs::MetadataExt;
 use std::path::Path;
 use std::sync::Arc;
 use std::time::Duration;
+use weft_transform::TransformFs;
 use weft_vfs::{FileSystem, HostDir};
 
 /// How a source begins that is a directory of the host: `hostdir:/srv/data`.
@@ -31,8 +32,8 @@ pub struct Tree {
     shared: Option<Duration>,
     /// Owners and modes are what the members of a cell have set, not this machine's users alone.
     has_foreign_owners: bool,
-    /// There are views by name.
-    has_views: bool,
+    /// With networks on its files, among them views by name.
+    networks: Option<Arc<TransformFs>>,
     /// Views are snapshots, which the kernel reads by itself.
     has_snapshots: bool,
     /// A name has several spellings.
@@ -59,7 +60,7 @@ impl From<Stack> for Tree {
             read_only: stack.is_read_only(),
             shared: None,
             has_foreign_owners: false,
-            has_views: false,
+            networks: None,
             has_snapshots: false,
             has_aliases: stack.names_have_aliases(),
             has_companions: stack.shows_companions(),
@@ -93,7 +94,7 @@ impl Tree {
             read_only: false,
             shared: Some(SHARED_LIFETIME),
             has_foreign_owners: false,
-            has_views: false,
+            networks: None,
             has_snapshots: false,
             has_aliases: false,
             has_companions: false,
@@ -118,7 +119,7 @@ impl Tree {
             read_only: false,
             shared: Some(Duration::ZERO),
             has_foreign_owners: true,
-            has_views: false,
+            networks: None,
             has_snapshots: false,
             has_aliases: false,
             has_companions: false,
@@ -133,8 +134,9 @@ impl Tree {
     /// Those of [`Networks::over`].
     pub fn with_networks(mut self, networks: &Networks) -> Result<Self> {
         let shared = self.shared.is_some();
-        self.fs = networks.over_known(self.fs, shared, self.identity.take())?;
-        self.has_views = true;
+        let fs = networks.over_known(self.fs, shared, self.identity.take())?;
+        self.fs = fs.clone();
+        self.networks = Some(fs);
         self.has_snapshots = networks.snapshot_views;
         Ok(self)
     }
@@ -172,7 +174,11 @@ impl Tree {
             // The kernel must ask for the length of a companion.
             fuse.writeback_cache &= !self.has_companions;
         }
-        fuse.absent_names = !self.has_views;
+        fuse.absent_names = self.networks.is_none();
+        // Without it the kernel lets in the user who mounts, and nobody else.
+        if let Some(networks) = self.networks.as_ref().filter(|_| !options.allow_other) {
+            networks.serve_one_user();
+        }
         let mount = weft_fuse::mount(self.fs, mountpoint, &fuse).map_err(failed)?;
         mount.unmount_on_signals().map_err(failed)?;
         Ok(Session::new(mount, self.lock))

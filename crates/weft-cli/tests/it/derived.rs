@@ -258,3 +258,123 @@ fn a_snapshot_of_a_view_follows_the_permissions_of_its_base() {
     m.denied("head -c 5 words@loud");
     drop(held);
 }
+
+/// Stages that a name can say, as they tell contents apart.
+const TELLING: &[&str] = &[
+    "identity",
+    "xor hex=5d",
+    "upper",
+    "lines contains=token",
+    "charset from=utf-16 to=utf-8",
+    "line-ends to=lf strict=yes",
+    "json",
+    "exec program=cat",
+    "base64",
+    "~base64",
+    "~hex",
+    "~gzip",
+    "~zstd",
+    "~lz4",
+    "~xz",
+    "~guard",
+    "~aead key=work",
+];
+
+/// What programs say to the stranger of names made from `a` and from `b`.
+fn said_of(m: &Shared, program: &[&str], views: &[String]) -> [String; 2] {
+    ["a", "b"].map(|base| {
+        let names = views.iter().map(|view| format!("{base}@{view}"));
+        let out = Command::new(program[0])
+            .args(&program[1..])
+            .args(names)
+            .current_dir(m.bench.path("m"))
+            .env("LC_ALL", "C")
+            .uid(STRANGER)
+            .gid(STRANGER)
+            .output()
+            .unwrap();
+        let said = String::from_utf8_lossy(&[out.stdout, out.stderr].concat()).into_owned();
+        said.replace(&format!("{base}@"), "?@")
+    })
+}
+
+/// Names choose stages, and anybody may look them up: what comes of that is the same for any content.
+#[test]
+fn names_tell_a_stranger_nothing_of_what_is_in_a_private_file() {
+    let Some(m) = Shared::new("", &["--program", "cat=cat"]) else { return };
+    let at = |name: &str| m.bench.path("m").join(name);
+    let pairs =
+        TELLING.iter().flat_map(|one| TELLING.iter().map(move |two| format!("{one}+{two}")));
+    let views: Vec<String> = TELLING.iter().map(|stage| (*stage).to_owned()).chain(pairs).collect();
+    let trees = views.iter().map(|view| format!("{view}+tree"));
+    let views: Vec<String> = views.iter().cloned().chain(trees).chain(["tree".into()]).collect();
+    let packed = fs::read(m.bench.path("data/t.tgz")).unwrap();
+    let noise: Vec<u8> = (0..packed.len()).map(|at| (at * 7 + at / 256) as u8).collect();
+    let contents: [(&[u8], &[u8]); 3] = [
+        (b"user=root\ntoken: Zx81-abcd.q\nuser=x\n", b"user=root\nother: Zx81-abcd.q\nuser=x\n"),
+        (b"QUJD", b"QUI="),
+        (&packed, &noise),
+    ];
+    for (one, other) in contents {
+        for (name, content) in [("a", one), ("b", other)] {
+            fs::write(at(name), content).unwrap();
+            chmod(&at(name), 0o600);
+        }
+        let attributes = "%A %u %g %h %s %o %F";
+        for program in [
+            &["stat", "-c", attributes][..],
+            &["ls", "-ldQ", "--time-style=+", "--"],
+            &["cat"],
+            &["ls"],
+            &["readlink"],
+            &["getfattr", "-d", "-m", "-"],
+        ] {
+            if program[0] == "getfattr"
+                && Command::new("getfattr").arg("--version").output().is_err()
+            {
+                println!("skipped: getfattr is not installed");
+                continue;
+            }
+            let [a, b] = said_of(&m, program, &views);
+            assert!(a == b, "{program:?}: {}", differing(&a, &b));
+        }
+    }
+    // Its owner reads all of it, whatever lengths say.
+    fs::write(at("a"), &packed).unwrap();
+    assert_eq!(fs::read(at("a@~gzip")).unwrap(), fs::read(at("t.tar")).unwrap());
+    assert_eq!(fs::read(at("a@tree/open")).unwrap(), b"inner\n");
+    assert_eq!(fs::metadata(at("a@upper")).unwrap().len(), packed.len() as u64);
+    assert_eq!(fs::metadata(at("a@~gzip")).unwrap().len(), 0);
+    let listed = fs::read_dir(at("b@tree")).and_then(|mut names| names.next().transpose());
+    assert_eq!(listed.unwrap_err().raw_os_error(), Some(20), "ENOTDIR to its owner");
+    // With the permission to read goes what is told.
+    chmod(&at("a"), 0o644);
+    let plain = fs::metadata(at("t.tar")).unwrap().len();
+    m.allowed("stat -c %s a@~gzip", &plain.to_string());
+    m.allowed("cat a@tree/open", "inner");
+}
+
+fn differing(a: &str, b: &str) -> String {
+    let lines = a.lines().zip(b.lines()).find(|(a, b)| a != b);
+    lines.map_or_else(|| "another number of lines".to_owned(), |(a, b)| format!("{a:?} {b:?}"))
+}
+
+/// A mount without `allow_other` has one user, who is told all lengths.
+#[test]
+fn a_single_user_is_told_lengths() {
+    if !can_mount() {
+        return;
+    }
+    let bench = Bench::new();
+    for dir in ["m", "data"] {
+        fs::create_dir_all(bench.path(dir)).unwrap();
+    }
+    bench.write("rules", b"");
+    bench.ok(&["mount", "hostdir:data", "m", "--background", "--transform", "rules"]);
+    let at = |name: &str| bench.path("m").join(name);
+    fs::write(at("a"), "QUI=").unwrap();
+    chmod(&at("a"), 0o600);
+    assert_eq!(fs::metadata(at("a@~base64")).unwrap().len(), 2);
+    assert_eq!(fs::metadata(at("a@tree")).unwrap_err().raw_os_error(), Some(2));
+    bench.ok(&["umount", "m"]);
+}

@@ -253,7 +253,17 @@ impl FileSystem for TransformFs {
         {
             return not_at_all;
         }
-        match (file.is_settled(), file.is_view(), &node.view) {
+        let is_settled = match file.view().cloned() {
+            // Whether a reader has looked is told to nobody either.
+            Some(view)
+                if node.cached_opens.load(Ordering::Acquire) == 0
+                    && !view.all_may_read().unwrap_or(false) =>
+            {
+                view.len_by_base().is_ok_and(|len| len.is_some())
+            }
+            _ => file.is_settled(),
+        };
+        match (is_settled, file.is_view(), &node.view) {
             (false, ..) => not_at_all,
             (true, false, _) => None,
             // A view changes with its base.

@@ -1,6 +1,7 @@
 //! A regular file: the network it carries, and its content through it.
 
 use std::sync::Arc;
+use std::sync::atomic::{AtomicU64, Ordering};
 
 use weft_vfs::{Attr, Error as Fault, FileSystem, Ino, SetAttr, SetTime, Time};
 
@@ -79,6 +80,7 @@ pub(super) struct Around<'a> {
     pub(super) place: &'a SharedPlace,
     pub(super) limits: &'a Limits,
     pub(super) base: &'a dyn Fn() -> FileBase,
+    pub(super) cached_opens: &'a AtomicU64,
 }
 
 impl Around<'_> {
@@ -208,32 +210,56 @@ impl File {
 
     /// The attributes with the size that a reader sees, and whether it is known; of a file that
     /// cannot be opened the size is that of the stored file, so that reading it is tried, and fails.
+    ///
+    /// Of what is made from another file that not all may read, the content is not looked at, and the
+    /// length told only if that of the other file says it ([`super::reach`]).
     pub(super) fn attr(&mut self, around: &Around<'_>) -> weft_vfs::Result<(Attr, bool)> {
-        let (stored, seen) = self.look(around)?;
-        // Somebody changed the stored file behind our back: what is known of it counts no more.
-        if self.seen.is_some_and(|before| before != seen) && !self.is_dirty() {
-            self.store = None;
-        }
-        let kept = self.output.len_bytes(seen, self.version).filter(|_| !self.is_dirty());
-        let of_store = |this: &mut Self| Ok::<_, Fault>(this.store(around)?.len_bytes()?);
-        let size = match kept.map_or_else(|| of_store(self), |len| Ok(Some(len))) {
-            Ok(size) => size,
-            Err(e) => {
-                tracing::error!(ino = stored.ino.0, "{e}");
-                Some(stored.size_bytes)
-            }
+        let view = self.view().cloned();
+        let may_look = || match &view {
+            // Who has it open was told, and reads no further than it is long.
+            Some(view) if around.cached_opens.load(Ordering::Acquire) == 0 => view.all_may_read(),
+            _ => Ok(true),
         };
+        let mut size = if may_look()? { self.content_len(around)? } else { None };
         // Opening may have finished a commit that a crash cut short.
-        let (mut attr, _) = self.look(around)?;
-        if let Some(view) = self.view() {
+        let (mut attr, seen) = self.look(around)?;
+        self.notice(seen);
+        if let Some(view) = &view {
             attr = shown(attr);
             view.reach.restrict(&mut attr, || view.base_has_list());
+            // Perhaps not any more.
+            if !may_look()? {
+                size = view.len_by_base()?;
+            }
         }
         attr.size_bytes = size.unwrap_or(0);
         if let Some((mtime, ctime)) = self.stamp {
             (attr.mtime, attr.ctime) = (mtime, ctime);
         }
         Ok((attr, size.is_some()))
+    }
+
+    /// The length that its readers find; `None` if only reading to the end would tell. Of a file that
+    /// cannot be opened that of the stored file, so that reading it is tried, and fails.
+    pub(super) fn content_len(&mut self, around: &Around<'_>) -> weft_vfs::Result<Option<u64>> {
+        let (stored, seen) = self.look(around)?;
+        self.notice(seen);
+        let kept = self.output.len_bytes(seen, self.version).filter(|_| !self.is_dirty());
+        let of_store = |this: &mut Self| Ok::<_, Fault>(this.store(around)?.len_bytes()?);
+        match kept.map_or_else(|| of_store(self), |len| Ok(Some(len))) {
+            Ok(size) => Ok(size),
+            Err(e) => {
+                tracing::error!(ino = stored.ino.0, "{e}");
+                Ok(Some(stored.size_bytes))
+            }
+        }
+    }
+
+    /// Somebody may have changed the stored file behind our back: what is known of it counts no more.
+    fn notice(&mut self, seen: Seen) {
+        if self.seen.is_some_and(|before| before != seen) && !self.is_dirty() {
+            self.store = None;
+        }
     }
 
     pub(super) fn read(

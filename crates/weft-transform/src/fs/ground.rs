@@ -1,5 +1,6 @@
 //! What all files of a tree share, and reading them from inside: how a view reads its base.
 
+use std::sync::atomic::AtomicBool;
 use std::sync::{Arc, Mutex};
 
 use weft_vfs::{Attr, Error, FileKind, FileSystem, Handle, Ino, Result};
@@ -9,8 +10,8 @@ use super::file::{Around, Attached, File};
 use super::nodes::{Node, Nodes};
 use super::reach::{ACCESS_LIST, Reach};
 use super::snapshot::attr_of_snapshot;
-use crate::Network;
 use crate::store::{Limits, Single, Store, open};
+use crate::{Layer, Network, SizeRule};
 
 /// The file system below, and who is who in it.
 pub(super) struct Ground {
@@ -21,6 +22,8 @@ pub(super) struct Ground {
     /// Part of the names of fresh files.
     pub(super) session: u64,
     pub(super) limits: Limits,
+    /// A single user reaches this file system, or those who may read all of it.
+    pub(super) one_user: AtomicBool,
 }
 
 impl Ground {
@@ -40,8 +43,13 @@ impl Ground {
             fresh: Vec::new(),
             made: 0,
         };
-        let around =
-            Around { fs: &self.below, place: &node.place, limits: &self.limits, base: &base };
+        let around = Around {
+            fs: &self.below,
+            place: &node.place,
+            limits: &self.limits,
+            base: &base,
+            cached_opens: &node.cached_opens,
+        };
         call(&mut locked(&node.file), &around)
     }
 
@@ -131,6 +139,17 @@ impl Ground {
         attr.ino = node.ino;
         Ok((attr, known))
     }
+
+    /// The length of the content, for those who read it; `None` if only reading to the end would tell.
+    fn content_len(&self, node: &Node) -> Result<Option<u64>> {
+        if let Some(attr) = attr_of_snapshot(node) {
+            return Ok(Some(attr.size_bytes));
+        }
+        if Self::is_plain(node) {
+            return Ok(Some(self.below.getattr(node.below())?.size_bytes));
+        }
+        self.with(node, File::content_len)
+    }
 }
 
 /// Another file through a network, to be read.
@@ -164,6 +183,23 @@ impl View {
         let mut attr = super::views::shown(self.base_attr()?.0);
         self.reach.restrict(&mut attr, || self.base_has_list());
         Ok(attr)
+    }
+
+    /// Whether all who reach this file system may read it.
+    pub(super) fn all_may_read(&self) -> Result<bool> {
+        if self.ground.is_of_one_user() {
+            return Ok(true);
+        }
+        let attr = self.shown_attr()?;
+        Ok(self.ground.all_may_read(&attr, || self.base_has_list()))
+    }
+
+    /// The length as far as the base's tells it, whatever it holds.
+    pub(super) fn len_by_base(&self) -> Result<Option<u64>> {
+        let (attr, known) = self.ground.attr(&self.base)?;
+        let keeps = |layer: &Layer| layer.declares().size == SizeRule::Preserved;
+        let keeps = known && self.network.layers().iter().all(keeps);
+        Ok(keeps.then_some(attr.size_bytes))
     }
 
     /// The access list that counts for what is made from the base.
@@ -200,8 +236,7 @@ pub(super) struct Through {
 
 impl Store for Through {
     fn len_bytes(&mut self) -> crate::Result<Option<u64>> {
-        let (attr, known) = self.ground.attr(&self.base)?;
-        Ok(known.then_some(attr.size_bytes))
+        Ok(self.ground.content_len(&self.base)?)
     }
 
     fn read_at(&mut self, offset: u64, buf: &mut [u8]) -> crate::Result<usize> {

@@ -34,7 +34,7 @@ mod views;
 
 use std::collections::HashMap;
 use std::fmt;
-use std::sync::atomic::{AtomicU64, Ordering};
+use std::sync::atomic::{AtomicBool, AtomicU64, Ordering};
 use std::sync::{Arc, Mutex};
 
 use weft_vfs::{
@@ -172,6 +172,7 @@ impl TransformFs {
             names: Arc::default(),
             session,
             limits: options.limits,
+            one_user: AtomicBool::new(false),
         };
         let own = options.meters.clone().map(Own::new);
         let registry = match &own {
@@ -193,6 +194,13 @@ impl TransformFs {
         };
         fs.add_root(&root);
         Ok(fs)
+    }
+
+    /// From now on a single user reaches this file system, whom its front tells from all others: what he
+    /// may read by the permissions of a file is then no question of attributes, and lengths of all that is
+    /// made from others are told. Without it they are as far as everybody may read those.
+    pub fn serve_one_user(&self) {
+        self.ground.one_user.store(true, Ordering::Release);
     }
 
     /// The root needs no reference, and so keeps one use for ever.

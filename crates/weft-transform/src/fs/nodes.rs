@@ -39,6 +39,8 @@ pub(super) struct Node {
     pub(super) told: AtomicU64,
     /// Descriptors by which the kernel writes it past this file system.
     pub(super) written_past: AtomicU64,
+    /// Descriptors through which a kernel's cache is read, which goes by the length it was told.
+    pub(super) cached_opens: AtomicU64,
     /// References and open handles.
     uses: AtomicU64,
 }
@@ -182,6 +184,7 @@ impl Nodes {
             led_elsewhere: AtomicU64::new(0),
             told: AtomicU64::new(0),
             written_past: AtomicU64::new(0),
+            cached_opens: AtomicU64::new(0),
             uses: AtomicU64::new(1),
         });
         self.above.insert(ino, node.clone());
@@ -227,6 +230,7 @@ impl Nodes {
             led_elsewhere: AtomicU64::new(0),
             told: AtomicU64::new(0),
             written_past: AtomicU64::new(0),
+            cached_opens: AtomicU64::new(0),
             uses: AtomicU64::new(1),
         });
         self.above.insert(ino, node.clone());

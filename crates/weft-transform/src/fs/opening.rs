@@ -106,6 +106,9 @@ impl TransformFs {
             meter.opens_cached.add(u64::from(keeps));
         });
         let direct_io = !known || is_damaged || self.is_read_uncached(&node, attr.size_bytes);
+        if !direct_io {
+            node.cached_opens.fetch_add(1, Ordering::AcqRel);
+        }
         let handle = self.new_handle(Open { ino, flags, below: None, direct_io, past: false });
         Ok(Opened { handle, keep_cache: keeps, direct_io })
     }
@@ -164,6 +167,11 @@ impl TransformFs {
         Err(Error::Io { errno: Error::Busy.errno(), message })
     }
 
+    /// Whether an inode is made from another file.
+    fn is_derived(&self, ino: Ino) -> bool {
+        is_shown(ino) || self.node(ino).is_ok_and(|node| node.view.is_some())
+    }
+
     pub(super) fn create_file(
         &self,
         caller: &Caller,
@@ -177,6 +185,12 @@ impl TransformFs {
                 Ok(entry) if flags.contains(OpenFlags::EXCLUSIVE) => {
                     self.forget(entry.attr.ino, 1);
                     return Err(Error::Exists);
+                }
+                // The kernel asks to make what it found no name of, and so has asked nobody whether the
+                // caller may read this. It looks again now.
+                Ok(entry) if self.is_derived(entry.attr.ino) => {
+                    self.forget(entry.attr.ino, 1);
+                    return Err(Error::Stale(entry.attr.ino.0));
                 }
                 Ok(entry) => entry,
                 Err(Error::NotFound) => {
@@ -250,6 +264,9 @@ impl TransformFs {
                 node.written_past.fetch_sub(1, Ordering::Relaxed);
             }
             result = result.and(self.commit(&node));
+        }
+        if open.below.is_none() && !open.direct_io {
+            node.cached_opens.fetch_sub(1, Ordering::AcqRel);
         }
         result = result.and(self.pop_all(&node, handle));
         if open.direct_io && !locked(&self.handles).values().any(|other| other.ino == ino) {

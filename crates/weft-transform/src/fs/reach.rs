@@ -1,12 +1,30 @@
 //! Who may read what is made from another file: nobody who may not read that file.
 //!
+//! The invariant, of all that is made by stages of the caller's choice (views by name, links, trees): no
+//! byte of a base is read, and nothing is told that depends on its content, in a call whose caller may
+//! not read the base. A kernel asks for permission when a file or a directory is opened, or a directory
+//! searched; it does not when a name is looked up, or attributes are asked for, and shows those to
+//! everybody. So whatever the front is, what `lookup`, `getattr`, `listxattr` and the lifetimes say of
+//! something derived follows from its name and from mode, owner, length and times of its base alone,
+//! unless all who reach this file system may read the base ([`Ground::all_may_read`]): its length is that
+//! of the base if the stages keep lengths, and else unknown; and a tree is a directory whatever its base
+//! holds, which is opened when it is listed or something in it is looked up. (One exception: what a
+//! reader has open since all might read it keeps the length that its kernel goes by until it is closed.)
+//!
+//! What a file itself carries (by a rule of the mount, by its attribute, or by a rules file of its owner's
+//! or root's) is no choice of the caller's, and the length that it has through that is its own.
+//!
 //! A kernel that checks permissions goes by mode, owner and access list of what it is shown. So a view,
 //! a link and the root of a tree have those of their base, and a link no more than the directories on
 //! the way to its base allow.
 
-use weft_vfs::{Attr, Ino};
+use std::sync::atomic::Ordering;
 
+use weft_vfs::{Attr, Ino, Result};
+
+use super::base::locked;
 use super::ground::Ground;
+use super::nodes::Node;
 
 /// The access list of an inode, as Linux has it.
 pub(super) const ACCESS_LIST: &[u8] = b"system.posix_acl_access";
@@ -102,6 +120,31 @@ impl Reach {
 }
 
 impl Ground {
+    /// Whether all who may come to ask for something with these attributes may read it. An access list
+    /// may deny it to some.
+    pub(super) fn all_may_read(&self, attr: &Attr, has_list: impl FnOnce() -> bool) -> bool {
+        const ALL: u16 = 0o444;
+        self.is_of_one_user() || attr.perm & ALL == ALL && !has_list()
+    }
+
+    pub(super) fn is_of_one_user(&self) -> bool {
+        self.one_user.load(Ordering::Acquire)
+    }
+
+    /// The same of an inode that somebody refers to.
+    pub(super) fn all_may_read_node(&self, node: &Node) -> Result<bool> {
+        if self.is_of_one_user() {
+            return Ok(true);
+        }
+        let attr = self.attr(node)?.0;
+        let view = locked(&node.file).view().cloned();
+        let has_list = || match view {
+            Some(view) => view.base_has_list(),
+            None => self.access_list(node.below()).is_some(),
+        };
+        Ok(self.all_may_read(&attr, has_list))
+    }
+
     /// The access list of an inode below, if it has one.
     pub(super) fn access_list(&self, below: Ino) -> Option<Vec<u8>> {
         self.below.getxattr(below, ACCESS_LIST).ok()

@@ -8,6 +8,7 @@
 
 use std::os::fd::OwnedFd;
 use std::sync::Arc;
+use std::sync::atomic::Ordering;
 
 use weft_vfs::{Attr, Handle, Ino, OpenFlags, Opened, Result};
 
@@ -55,6 +56,7 @@ impl TransformFs {
             return Err(weft_vfs::Error::ReadOnly);
         }
         locked(&self.ground.nodes).add_use(node);
+        node.cached_opens.fetch_add(1, Ordering::AcqRel);
         locked(&node.file).count(|meter| meter.opens.add(1));
         let open = Open { ino: node.ino, flags, below: None, direct_io: false, past: false };
         Ok(Some(Opened { handle: self.new_handle(open), keep_cache: true, direct_io: false }))

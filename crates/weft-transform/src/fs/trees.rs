@@ -1,6 +1,9 @@
 //! Archives as directories: `x.tar@tree`, `x.zip@tree/inner.tar.gz@tree`. Read-only, in no listing.
 //!
-//! Its root has owner and permissions of the archive ([`super::reach`]). A tree lives as long as
+//! Its root has owner and permissions of the archive ([`super::reach`]), and nothing else that is seen of
+//! it depends on what the archive holds. An archive that all may read is opened when its tree is looked
+//! up, which is not found if it is none; any other when something in the tree is asked for, which a
+//! kernel lets its readers do alone. A tree lives as long as
 //! somebody refers to anything in it. Its inodes have numbers of their own; what it shows is what the
 //! archive was when it was listed, and once the archive has changed, all of them are stale: looking up
 //! the name again makes a new tree. So the name is looked up each time that it is used.
@@ -18,6 +21,7 @@ use super::ground::{Ground, Through};
 use super::nodes::Node;
 use super::reach::{ACCESS_LIST, as_directory, list_as_directory};
 use super::{Open, TransformFs};
+use crate::Network;
 use crate::archive::{Archive, Item};
 use crate::store::{Single, Store, open};
 
@@ -54,7 +58,10 @@ pub(super) struct Tree {
     base: Base,
     /// The directory that the archive is in.
     parent: Ino,
-    archive: Mutex<Archive>,
+    /// The stages that its name says; without any, those that the archive looks packed with.
+    network: Option<Network>,
+    /// Once it was opened.
+    archive: Mutex<Option<Archive>>,
     depth: u32,
 }
 
@@ -79,8 +86,15 @@ impl Base {
 type Look = (u64, Time, u64);
 
 fn look(ground: &Ground, node: &Node) -> Result<Look> {
-    let version = locked(&node.file).version;
-    let attr = ground.attr(node)?.0;
+    let (version, view) = {
+        let file = locked(&node.file);
+        (file.version, file.view().cloned())
+    };
+    // What a view shows of its length depends on who may read it.
+    let attr = match view {
+        Some(view) => view.base_attr()?.0,
+        None => ground.attr(node)?.0,
+    };
     Ok((attr.size_bytes, attr.mtime, version))
 }
 
@@ -98,9 +112,36 @@ impl Tree {
         Ino(FIRST + (self.nr << ITEM_BITS) + item as u64)
     }
 
+    /// Looks at something of the archive, which was opened.
+    fn with<T>(&self, look: impl FnOnce(&mut Archive) -> Result<T>) -> Result<T> {
+        let mut archive = locked(&self.archive);
+        look(archive.as_mut().ok_or(Error::NotADirectory)?)
+    }
+
+    /// Whether all may read the archive who may come to see its tree.
+    fn all_may_read(&self) -> Result<bool> {
+        match &self.base {
+            Base::File(ground, node, _) => ground.all_may_read_node(node),
+            Base::Within(tree, nr) => {
+                let attr = tree.attr(*nr)?;
+                Ok(tree.ground().all_may_read(&attr, || false))
+            }
+        }
+    }
+
+    fn ground(&self) -> &Ground {
+        match &self.base {
+            Base::File(ground, ..) => ground,
+            Base::Within(tree, _) => tree.ground(),
+        }
+    }
+
     /// What a name in a directory is.
     fn child(&self, nr: usize, name: &[u8]) -> Result<Option<usize>> {
-        let archive = locked(&self.archive);
+        self.with(|archive| Self::child_in(archive, nr, name))
+    }
+
+    fn child_in(archive: &Archive, nr: usize, name: &[u8]) -> Result<Option<usize>> {
         let item = archive.item(nr).ok_or(Error::NotFound)?;
         Ok(match name {
             _ if item.kind != FileKind::Directory => return Err(Error::NotADirectory),
@@ -113,6 +154,7 @@ impl Tree {
     /// Names of a directory from so many on, some of them.
     fn names(&self, nr: usize, skip: usize, count: usize) -> Vec<(Vec<u8>, Attr)> {
         let archive = locked(&self.archive);
+        let Some(archive) = &*archive else { return Vec::new() };
         let children = archive.children(nr, skip).take(count);
         let attr = |nr| archive.item(nr).map(|item| self.attr_of(nr, item));
         children.filter_map(|(nr, name)| Some((name.to_vec(), attr(nr)?))).collect()
@@ -140,18 +182,26 @@ impl Tree {
     /// Whoever may read the archive may go in, and nobody else; further in the archive says who may
     /// read what.
     fn attr(&self, nr: usize) -> Result<Attr> {
-        let base = if nr == 0 { Some(self.base_attr()?) } else { None };
-        let attr = self.item_attr(nr)?;
-        Ok(match base {
-            Some(Attr { perm, uid, gid, mtime, ctime, .. }) => {
-                Attr { perm: as_directory(perm), uid, gid, mtime, ctime, ..attr }
-            }
-            None => attr,
-        })
+        if nr == 0 {
+            let base = self.base_attr()?;
+            return Ok(Attr {
+                ino: self.ino(0),
+                kind: FileKind::Directory,
+                perm: as_directory(base.perm),
+                nlink: 2,
+                rdev: 0,
+                size_bytes: 0,
+                blocks_512: 0,
+                io_bytes: 4096,
+                atime: base.mtime,
+                btime: None,
+                ..base
+            });
+        }
+        self.with(|archive| self.item_attr(archive, nr))
     }
 
-    fn item_attr(&self, nr: usize) -> Result<Attr> {
-        let archive = locked(&self.archive);
+    fn item_attr(&self, archive: &Archive, nr: usize) -> Result<Attr> {
         Ok(self.attr_of(nr, archive.item(nr).ok_or(Error::NotFound)?))
     }
 
@@ -185,7 +235,10 @@ impl Store for Within {
     }
 
     fn read_at(&mut self, offset: u64, buf: &mut [u8]) -> crate::Result<usize> {
-        locked(&self.0.archive).read(self.1, offset, buf)
+        match &mut *locked(&self.0.archive) {
+            Some(archive) => archive.read(self.1, offset, buf),
+            None => Err(Error::NotADirectory.into()),
+        }
     }
 }
 
@@ -238,25 +291,33 @@ impl TransformFs {
             }
             self.give_back_tree(tree.nr, 1);
         }
-        let (base, store, depth): (Base, Box<dyn Store>, u32) = match self.in_tree(archive.ino) {
+        let network = self.stages_of(stages)?;
+        let (base, depth) = match self.in_tree(archive.ino) {
             Ok((tree, item)) => {
                 if tree.depth >= DEPTH_MAX {
                     return Err(Error::SymlinkLoop);
                 }
                 let depth = tree.depth + 1;
-                (Base::Within(tree.clone(), item), Box::new(Within(tree, item)), depth)
+                (Base::Within(tree, item), depth)
             }
             Err(_) => {
                 let (ground, node) = (self.ground.clone(), self.node(archive.ino)?);
                 let was = look(&ground, &node)?;
-                let through = Through { ground: ground.clone(), base: node.clone() };
-                (Base::File(ground, node, was), Box::new(through), 1)
+                (Base::File(ground, node, was), 1)
             }
         };
-        let store = self.unpacked(store, stages)?;
-        let archive = Archive::open(store)?.ok_or(Error::NotFound)?;
         let nr = self.tree_number(&key, &base);
-        let tree = Tree { nr, key: key.clone(), base, parent, archive: Mutex::new(archive), depth };
+        let archive = Mutex::default();
+        let tree = Tree { nr, key: key.clone(), base, parent, network, archive, depth };
+        if tree.all_may_read()? {
+            let opened = self.open_archive(&tree);
+            // Perhaps not any more: what was found is told to nobody then.
+            if tree.all_may_read()? {
+                opened.map_err(|e| {
+                    if matches!(e, Error::NotADirectory) { Error::NotFound } else { e }
+                })?;
+            }
+        }
         let attr = tree.attr(0)?;
         let mut trees = locked(&self.trees);
         trees.trees.insert(nr, (Arc::new(tree), 1));
@@ -277,19 +338,49 @@ impl TransformFs {
         }
     }
 
+    /// The stages that a name says before the tree, if any.
+    fn stages_of(&self, stages: &[u8]) -> Result<Option<Network>> {
+        if stages.is_empty() {
+            return Ok(None);
+        }
+        let stages = std::str::from_utf8(stages).map_err(|_| Error::NotFound)?;
+        let network = self.registry.parse(&format!("view: {}", stages.replace('+', " | ")));
+        network.map(Some).map_err(|_| Error::NotFound)
+    }
+
+    /// Opens the archive of a tree, unless that was done.
+    ///
+    /// # Errors
+    /// [`Error::NotADirectory`] if it is none, and those of reading it.
+    fn open_archive(&self, tree: &Tree) -> Result<()> {
+        let mut archive = locked(&tree.archive);
+        if archive.is_none() {
+            let store: Box<dyn Store> = match &tree.base {
+                Base::File(ground, node, _) => {
+                    Box::new(Through { ground: ground.clone(), base: node.clone() })
+                }
+                Base::Within(tree, item) => Box::new(Within(tree.clone(), *item)),
+            };
+            let store = self.unpacked(store, tree.network.as_ref())?;
+            *archive = Some(Archive::open(store)?.ok_or(Error::NotADirectory)?);
+        }
+        Ok(())
+    }
+
     /// An archive through the stages that its name says, or those that it looks packed with.
-    fn unpacked(&self, mut store: Box<dyn Store>, stages: &[u8]) -> Result<Box<dyn Store>> {
-        let text = if stages.is_empty() {
-            packing(&mut *store)?.map(str::to_owned)
-        } else {
-            let stages = std::str::from_utf8(stages).map_err(|_| Error::NotFound)?;
-            Some(stages.replace('+', " | "))
+    fn unpacked(
+        &self,
+        mut store: Box<dyn Store>,
+        network: Option<&Network>,
+    ) -> Result<Box<dyn Store>> {
+        let looks = match network {
+            Some(_) => None,
+            None => packing(&mut *store)?.map(|text| self.registry.parse(&format!("view: {text}"))),
         };
-        let Some(text) = text else { return Ok(store) };
-        let network = self.registry.parse(&format!("view: {text}"));
-        let network = network.map_err(|_| Error::NotFound)?;
+        let looks = looks.transpose().map_err(|_| Error::NotADirectory)?;
+        let Some(network) = network.or(looks.as_ref()) else { return Ok(store) };
         let base = Box::new(Single::to_read(store));
-        let mut store = open(base, &network, &self.ground.limits)?;
+        let mut store = open(base, network, &self.ground.limits)?;
         // One that is read from its beginning knows its length once it was checked.
         store.read_at(0, &mut [0])?;
         Ok(store)
@@ -354,7 +445,11 @@ impl TransformFs {
         tree.check()?;
         let found = match name {
             b".." if nr == 0 => return self.lookup(tree.parent, b"."),
-            name => tree.child(nr, name)?,
+            b"." if nr == 0 => Some(0),
+            name => {
+                self.open_archive(&tree)?;
+                tree.child(nr, name)?
+            }
         };
         let Some(found) = found else {
             let at = name.iter().rposition(|&b| b == super::views::MARK);
@@ -396,8 +491,8 @@ impl TransformFs {
     pub(super) fn tree_read(&self, ino: Ino, offset: u64, buf: &mut [u8]) -> Result<usize> {
         let (tree, nr) = self.in_tree(ino)?;
         tree.check()?;
-        let read = locked(&tree.archive).read(nr, offset, buf);
-        read.inspect_err(|e| tracing::error!(ino = ino.0, offset, "{e}")).map_err(Error::from)
+        let read = tree.with(|archive| Ok(archive.read(nr, offset, buf)?));
+        read.inspect_err(|e| tracing::error!(ino = ino.0, offset, "{e}"))
     }
 
     /// An extended attribute of an inode in a tree: the root has the access list of its archive.
@@ -409,8 +504,10 @@ impl TransformFs {
 
     pub(super) fn tree_link(&self, ino: Ino) -> Result<Vec<u8>> {
         let (tree, nr) = self.in_tree(ino)?;
-        let archive = locked(&tree.archive);
-        Ok(archive.target(nr).to_vec())
+        if nr == 0 {
+            return Err(Error::Invalid("a directory is no symbolic link"));
+        }
+        tree.with(|archive| Ok(archive.target(nr).to_vec()))
     }
 
     pub(super) fn tree_list(
@@ -455,6 +552,7 @@ impl TransformFs {
     ) -> Result<()> {
         let (tree, nr) = self.in_tree(ino)?;
         tree.check()?;
+        self.open_archive(&tree)?;
         let up = match tree.child(nr, b"..")? {
             Some(up) if nr != 0 => tree.ino(up),
             _ => tree.parent,
@@ -479,7 +577,7 @@ impl TransformFs {
                 // Whoever lists the root of a damaged archive gets what there is, and then the error.
                 let is_end_of_root = nr == 0 && next == begun;
                 return if is_end_of_root {
-                    Ok(locked(&tree.archive).check_whole()?)
+                    tree.with(|archive| Ok(archive.check_whole()?))
                 } else {
                     Ok(())
                 };

@@ -15,12 +15,19 @@ type Hook = Arc<dyn Fn(&MemFs, Ino) + Send + Sync>;
 pub struct Hooked {
     pub fs: MemFs,
     getattr: Mutex<Option<Hook>>,
+    read: Mutex<Option<Hook>>,
 }
 
 impl Hooked {
     /// From now on `hook` runs before each call of `getattr`.
     pub fn before_getattr(&self, hook: impl Fn(&MemFs, Ino) + Send + Sync + 'static) {
         let mut there = self.getattr.lock().unwrap_or_else(PoisonError::into_inner);
+        *there = Some(Arc::new(hook));
+    }
+
+    /// From now on `hook` runs before each call of `read`.
+    pub fn before_read(&self, hook: impl Fn(&MemFs, Ino) + Send + Sync + 'static) {
+        let mut there = self.read.lock().unwrap_or_else(PoisonError::into_inner);
         *there = Some(Arc::new(hook));
     }
 }
@@ -39,6 +46,12 @@ impl FileSystem for Hooked {
         let hook = self.getattr.lock().unwrap_or_else(PoisonError::into_inner).clone();
         hook.inspect(|hook| hook(&self.fs, ino));
         self.fs.getattr(ino)
+    }
+
+    fn read(&self, ino: Ino, handle: Handle, offset: u64, buf: &mut [u8]) -> Result<usize> {
+        let hook = self.read.lock().unwrap_or_else(PoisonError::into_inner).clone();
+        hook.inspect(|hook| hook(&self.fs, ino));
+        self.fs.read(ino, handle, offset, buf)
     }
 
     pass_on! {
@@ -63,7 +76,6 @@ impl FileSystem for Hooked {
             &self, caller: &Caller, parent: Ino, name: &[u8], perm: u16, flags: OpenFlags
         ) -> Result<(Entry, Opened)>;
         fn release(&self, ino: Ino, handle: Handle) -> Result<()>;
-        fn read(&self, ino: Ino, handle: Handle, offset: u64, buf: &mut [u8]) -> Result<usize>;
         fn write(&self, ino: Ino, handle: Handle, offset: u64, data: &[u8]) -> Result<usize>;
         fn fsync(&self, ino: Ino, data_only: bool) -> Result<()>;
         fn fsync_dir(&self, ino: Ino) -> Result<()>;

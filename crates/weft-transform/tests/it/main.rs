@@ -10,6 +10,7 @@ mod outputs;
 mod peers;
 mod stores;
 mod streams;
+mod told;
 mod tree;
 mod trees;
 mod unknown_length;
