@@ -378,3 +378,33 @@ fn a_single_user_is_told_lengths() {
     assert_eq!(fs::metadata(at("a@tree")).unwrap_err().raw_os_error(), Some(2));
     bench.ok(&["umount", "m"]);
 }
+
+/// Whoever owns a directory may call any file in it its rules.
+#[test]
+fn a_private_file_is_quoted_to_nobody() {
+    let Some(m) = Shared::new("", &[]) else { return };
+    let at = |name: &str| m.bench.path("m").join(name);
+    fs::create_dir(at("own")).unwrap();
+    fs::write(at("own/conf"), "* none\ndb_password hunter2-XYZ\n").unwrap();
+    chmod(&at("own/conf"), 0o600);
+    fs::write(at("own/secret"), "QUI=").unwrap();
+    chmod(&at("own/secret"), 0o600);
+    std::os::unix::fs::chown(at("own"), Some(STRANGER), Some(STRANGER)).unwrap();
+    let script = "cd own && mv conf .weftattributes && touch db_password; ls db_password;
+        getfattr --only-values -n user.weft.explain db_password; cat db_password; echo; echo done";
+    let (_, said) = m.stranger(script);
+    assert!(said.contains("done") && !said.contains("hunter2"), "{said}");
+    assert!(said.contains("chmod a+r"), "{said}");
+    // Rules that the stranger has written choose no stages for it.
+    m.allowed(
+        "cd own && mv .weftattributes conf && echo '* view: ~base64' > .weftattributes; echo done",
+        "done",
+    );
+    m.allowed("cd own && mv secret moved; stat -c %s secret moved 2>&1; echo done", "4");
+    let read = fs::read(at("own/secret")).or_else(|_| fs::read(at("own/moved")));
+    let errno = read.as_ref().map_err(|e| e.raw_os_error());
+    assert!(
+        matches!(errno, Ok(content) if content == b"QUI=") || matches!(errno, Err(Some(13))),
+        "{read:?}"
+    );
+}

@@ -63,7 +63,9 @@ impl TransformFs {
         if name == ACCESS_LIST {
             Self::permissions_change(node);
         }
-        self.ground.below.setxattr(node.below(), name, value, how)
+        let set = self.ground.below.setxattr(node.below(), name, value, how);
+        self.rules_may_differ(node);
+        set
     }
 
     /// Removes an attribute; without that of a network, the rules count.
@@ -75,11 +77,13 @@ impl TransformFs {
             Self::permissions_change(node);
         }
         if name != NETWORK_ATTRIBUTE || node.kind != FileKind::Regular {
-            return self.ground.below.removexattr(node.below(), name);
+            let removed = self.ground.below.removexattr(node.below(), name);
+            self.rules_may_differ(node);
+            return removed;
         }
         Self::check_nothing_pushed(node)?;
         let path = locked(&node.path).clone();
-        let (attached, _) = self.of_rules(&path);
+        let (attached, _) = self.of_rules(&path, Some(node.below()));
         let old = locked(&node.file).attached.clone();
         self.wait_not_past(node.ino);
         self.with(node, |file, around| {

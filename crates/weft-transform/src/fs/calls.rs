@@ -45,6 +45,11 @@ impl TransformFs {
     /// What rules and views say counts from the next look on.
     pub(super) fn touched(&self, node: &Node) {
         self.changed(node);
+        self.rules_may_differ(node);
+    }
+
+    /// A file has changed, or who may read it.
+    pub(super) fn rules_may_differ(&self, node: &Node) {
         if is_rules_file(&locked(&node.path)) {
             self.forget_rules();
         }
@@ -140,6 +145,7 @@ impl FileSystem for TransformFs {
         } else {
             self.with(&node, |file, around| file.setattr(around, set))?.0
         };
+        self.rules_may_differ(&node);
         attr.ino = node.ino;
         Ok(attr)
     }

@@ -1,4 +1,11 @@
 //! Which network a file carries.
+//!
+//! Where several users reach the file system, a rules file of the tree counts only if all of them may
+//! read it: what it does, and what is said of its errors, tells what is in it. And it counts for a file
+//! that not all may read only if the owner of the rules is that file's or root, as with a link: what
+//! stages say of a file in an answer to anybody is said by stages that its owner trusts. What it would be
+//! about is unusable otherwise, rather than plain. An error of a rules file of the tree names the line
+//! and quotes nothing of it: such a file may be any file that the owner of a directory has renamed.
 
 use std::collections::HashMap;
 use std::ffi::OsStr;
@@ -12,6 +19,7 @@ use super::base::locked;
 use super::file::Attached;
 use super::rules::{RULES_MAX_BYTES, RULES_NAME, Rules, Trust};
 use super::{LINK, NETWORK_ATTRIBUTE, Source, TransformFs, join};
+use crate::Network;
 use crate::text::{Element, Text};
 
 /// The rules files of directories by path, as far as they were looked for.
@@ -21,7 +29,22 @@ pub(super) struct RulesCache {
 }
 
 /// `None` if there is none; an error if it cannot be used.
-type Loaded = Result<Option<Arc<Rules>>, Arc<Error>>;
+type Loaded = Result<Option<Arc<RulesFile>>, Arc<Error>>;
+
+/// A rules file of the tree.
+struct RulesFile {
+    rules: Rules,
+    owner: u32,
+}
+
+/// A rule about a path.
+pub(super) struct Found {
+    /// `None` for no network.
+    pub(super) network: Option<Text>,
+    pub(super) source: Source,
+    /// The owner of the rules file, of one in the tree.
+    owner: Option<u32>,
+}
 
 impl TransformFs {
     /// What the inode `below` at `path` carries. A `new` file that a rule is about gets the
@@ -44,7 +67,8 @@ impl TransformFs {
     }
 
     fn decide_by_rules(&self, below: Ino, path: &[u8], new: bool) -> Attached {
-        let (attached, text) = self.of_rules(path);
+        // A new one is its maker's, and holds nothing.
+        let (attached, text) = self.of_rules(path, (!new).then_some(below));
         if text.as_ref().is_some_and(is_link) {
             // A new one is empty, and is written as it is.
             return if new { Attached::Plain } else { self.of_link(below, path) };
@@ -111,44 +135,69 @@ impl TransformFs {
         }
     }
 
-    /// What the rules say of a path, and the text.
-    pub(super) fn of_rules(&self, path: &[u8]) -> (Attached, Option<Text>) {
-        match self.rule(path, false) {
+    /// What the rules say of a path, and the text; of an inode below with some content.
+    pub(super) fn of_rules(&self, path: &[u8], below: Option<Ino>) -> (Attached, Option<Text>) {
+        let found = self.find_rule(path, false).and_then(|found| {
+            if let (Some(found), Some(below)) = (&found, below) {
+                self.check_owner_of_rules(found, below)?;
+            }
+            Ok(found.and_then(|found| Some((found.network?, found.source))))
+        });
+        match found {
             Ok(None) => (Attached::Plain, None),
-            Ok(Some(text)) if is_link(&text) => (Attached::Plain, Some(text)),
-            Ok(Some(text)) => match self.registry.network(&text) {
+            Ok(Some((text, _))) if is_link(&text) => (Attached::Plain, Some(text)),
+            Ok(Some((text, source))) => match self.network_of_rule(&text, &source) {
                 Ok(network) => (Attached::Network(Arc::new(network)), Some(text)),
-                Err(e) => (Attached::Unusable(Arc::new(e.into())), None),
+                Err(e) => (Attached::Unusable(Arc::new(e)), None),
             },
             Err(e) => (Attached::Unusable(e), None),
         }
     }
 
-    /// The network that the nearest rule gives to a path, if any; that of a view by name if `view`.
-    pub(super) fn rule(&self, path: &[u8], view: bool) -> Result<Option<Text>, Arc<Error>> {
-        Ok(self.rule_and_source(path, view)?.and_then(|(text, _)| text))
+    /// The network of a rule; of a rules file of the tree the error names the line alone.
+    pub(super) fn network_of_rule(&self, text: &Text, source: &Source) -> Result<Network> {
+        self.registry.network(text).map_err(|e| match source {
+            Source::RulesFile { directory, line } => {
+                unusable_line(directory.as_bytes(), *line, Error::from(e).errno())
+            }
+            _ => e.into(),
+        })
     }
 
-    /// The nearest rule about a path: its network (`None` for none), and where it stands.
-    pub(super) fn rule_and_source(
-        &self,
-        path: &[u8],
-        view: bool,
-    ) -> Result<Option<(Option<Text>, Source)>, Arc<Error>> {
+    /// Whether the owner of a rule may say what the inode `below` carries.
+    fn check_owner_of_rules(&self, found: &Found, below: Ino) -> Result<(), Arc<Error>> {
+        let owner = found.owner.filter(|owner| *owner != 0 && !self.ground.is_of_one_user());
+        let Some(owner) = owner.filter(|_| found.network.is_some()) else { return Ok(()) };
+        let attr = self.ground.below.getattr(below)?;
+        let has_list = || self.ground.access_list(below).is_some();
+        if attr.uid == owner || self.ground.all_may_read(&attr, has_list) {
+            return Ok(());
+        }
+        let message = "the rules file that is about it is another user's, and not all may read this \
+                       file: give both one owner, attach the network to the file, or let root own \
+                       the rules file";
+        Err(Arc::new(Error::Io { errno: Error::Access.errno(), message: message.to_owned() }))
+    }
+
+    /// The nearest rule about a path, or about a view by name if `view`.
+    pub(super) fn find_rule(&self, path: &[u8], view: bool) -> Result<Option<Found>, Arc<Error>> {
         let ruling = |rules: &Rules, path: &[u8]| {
             let path = Path::new(OsStr::from_bytes(path));
             let ruling = if view { rules.view_ruling(path) } else { rules.ruling(path) };
             ruling.map(|ruling| match ruling.error {
                 None => Ok((ruling.network.cloned(), ruling.line)),
-                Some(error) => Err(Arc::new(Error::Io {
-                    errno: Error::Invalid("").errno(),
-                    message: format!("{}: {error}", String::from_utf8_lossy(RULES_NAME)),
-                })),
+                Some(_) => Err(ruling.line),
             })
         };
+        let invalid = Error::Invalid("").errno();
         let of_mount = || -> Result<_, Arc<Error>> {
-            let found = ruling(&self.options.rules, path).transpose()?;
-            Ok(found.map(|(network, line)| (network, Source::MountRules { line })))
+            let found = ruling(&self.options.rules, path).transpose();
+            // One with an error is not mounted with.
+            let found = found.map_err(|line| unusable_line(b"", line, invalid))?;
+            Ok(found.map(|(network, line)| {
+                let source = Source::MountRules { line };
+                Found { network, source, owner: None }
+            }))
         };
         if self.options.trust == Trust::Mount
             && let Some(found) = of_mount()?
@@ -161,11 +210,13 @@ impl TransformFs {
             directory = &directory[..cut];
             let relative = path.get(cut..).unwrap_or_default();
             let relative = relative.strip_prefix(b"/").unwrap_or(relative);
-            if let Some(rules) = self.rules_of(directory)?
-                && let Some((network, line)) = ruling(&rules, relative).transpose()?
-            {
+            let Some(file) = self.rules_of(directory)? else { continue };
+            let found = ruling(&file.rules, relative).transpose();
+            let found = found.map_err(|line| unusable_line(directory, line, invalid))?;
+            if let Some((network, line)) = found {
                 let directory = String::from_utf8_lossy(directory).into_owned();
-                return Ok(Some((network, Source::RulesFile { directory, line })));
+                let (source, owner) = (Source::RulesFile { directory, line }, Some(file.owner));
+                return Ok(Some(Found { network, source, owner }));
             }
         }
         of_mount()
@@ -185,32 +236,46 @@ impl TransformFs {
         loaded
     }
 
-    fn load_rules(&self, directory: &[u8]) -> Result<Option<Arc<Rules>>> {
+    fn load_rules(&self, directory: &[u8]) -> Result<Option<Arc<RulesFile>>> {
         if !self.has_rules_file(directory) {
             return Ok(None);
         }
         let names = directory.split(|&b| b == b'/').filter(|name| !name.is_empty());
         let mut at = self.ground.below.root();
+        let mut attr = None;
         for name in names.chain([RULES_NAME]) {
             let found = self.ground.below.lookup(at, name);
             if at != self.ground.below.root() {
                 self.ground.below.forget(at, 1);
             }
             match found {
-                Ok(entry) => at = entry.attr.ino,
+                Ok(entry) => {
+                    at = entry.attr.ino;
+                    attr = Some(entry.attr);
+                }
                 Err(Error::NotFound | Error::NotADirectory) => return Ok(None),
                 Err(e) => return Err(e),
             }
+        }
+        let Some(attr) = attr else { return Ok(None) };
+        let has_list = || self.ground.access_list(at).is_some();
+        if !self.ground.all_may_read(&attr, has_list) {
+            self.ground.below.forget(at, 1);
+            let message = format!(
+                "{} in /{} counts only if all users of this mount may read it (chmod a+r)",
+                String::from_utf8_lossy(RULES_NAME),
+                String::from_utf8_lossy(directory)
+            );
+            return Err(Error::Io { errno: Error::Access.errno(), message });
         }
         let mut content = vec![0; RULES_MAX_BYTES + 1];
         let got = self.ground.below.read(at, Handle::NONE, 0, &mut content);
         self.ground.below.forget(at, 1);
         content.truncate(got?);
-        let rules = Rules::parse_lines(&content, |e| {
-            let directory = String::from_utf8_lossy(directory);
-            tracing::error!("a rule in /{directory} cannot be used: {e}");
+        let rules = Rules::parse_lines(&content, |line| {
+            tracing::error!("{}", unusable_line(directory, line, Error::Invalid("").errno()));
         });
-        Ok(Some(Arc::new(rules?)))
+        Ok(Some(Arc::new(RulesFile { rules: rules?, owner: attr.uid })))
     }
 
     /// What rules say may have changed.
@@ -226,6 +291,17 @@ impl TransformFs {
             Err(e) => tracing::warn!("the network of a new file is not written down: {e}"),
         }
     }
+}
+
+/// What is wrong with a line of a rules file in a directory of the tree.
+fn unusable_line(directory: &[u8], line: usize, errno: i32) -> Error {
+    let message = format!(
+        "line {line} of {} in /{} cannot be used: {}",
+        String::from_utf8_lossy(RULES_NAME),
+        String::from_utf8_lossy(directory),
+        "it needs a pattern, white space, and a network of known stages, parameters and keys"
+    );
+    Error::Io { errno, message }
 }
 
 /// Whether a rule says that files are links.

@@ -163,8 +163,8 @@ impl TransformFs {
             match self.ground.below.getxattr(node.below(), NETWORK_ATTRIBUTE) {
                 Ok(text) if text == LINK && !ruled => Source::Link,
                 Ok(_) if !ruled => Source::Attribute,
-                _ => match self.rule_and_source(&path, false) {
-                    Ok(Some((_, source))) => source,
+                _ => match self.find_rule(&path, false) {
+                    Ok(Some(found)) => found.source,
                     Ok(None) | Err(_) => Source::Nothing,
                 },
             }

@@ -80,7 +80,6 @@ impl TransformFs {
         }
         let path = join(&locked(&to.path), new_name);
         let ruled = self.of_mount(&path).is_some();
-        let (attached, text) = self.of_rules(&path);
         let entry = match self.lookup(parent.ino, name) {
             Ok(entry) => entry,
             // The rename itself says what is wrong.
@@ -91,8 +90,12 @@ impl TransformFs {
                 let old = join(&locked(&parent.path), name);
                 self.check_same_below(&node, &old, &path)
             }
-            FileKind::Regular if ruled => self.convert_as_ruled(&node, attached, text.as_ref()),
+            FileKind::Regular if ruled => {
+                let (attached, text) = self.of_rules(&path, Some(node.below()));
+                self.convert_as_ruled(&node, attached, text.as_ref())
+            }
             FileKind::Regular if !is_rules_file(&path) => {
+                let (attached, text) = self.of_rules(&path, Some(node.below()));
                 self.keep_network(&node)?;
                 self.convert_plain(&node, attached, text.as_ref())
             }

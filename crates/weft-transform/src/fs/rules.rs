@@ -75,22 +75,22 @@ impl Rules {
     /// # Errors
     /// [`Error::Text`] with the byte offset of what is wrong. Nothing of a file with an error holds.
     pub fn parse(content: &[u8]) -> Result<Self> {
-        Self::read(content, Err)
+        Self::read(content, |_, e| Err(e))
     }
 
     /// Reads a rules file of a tree: a line with an error is about its own files all the same, and makes
-    /// them unusable. Each error is told to `report`.
+    /// them unusable. The number of each such line is told to `report`, from 1 on.
     ///
     /// # Errors
     /// [`Error::Text`] of a file that is too long.
-    pub fn parse_lines(content: &[u8], mut report: impl FnMut(&Error)) -> Result<Self> {
-        Self::read(content, |e| {
-            report(&e);
+    pub fn parse_lines(content: &[u8], mut report: impl FnMut(usize)) -> Result<Self> {
+        Self::read(content, |line, _| {
+            report(line);
             Ok(())
         })
     }
 
-    fn read(content: &[u8], mut failed: impl FnMut(Error) -> Result<()>) -> Result<Self> {
+    fn read(content: &[u8], mut failed: impl FnMut(usize, Error) -> Result<()>) -> Result<Self> {
         if content.len() > RULES_MAX_BYTES {
             return Err(error(RULES_MAX_BYTES, "a rules file of more than 1 MiB"));
         }
@@ -127,7 +127,7 @@ impl Rules {
                 (None, Ok(network)) => Ok(network),
                 (Some(wrong), _) | (None, Err(wrong)) => {
                     let message = format!("line {}: {wrong}", index + 1);
-                    failed(wrong)?;
+                    failed(index + 1, wrong)?;
                     Err(message)
                 }
             };

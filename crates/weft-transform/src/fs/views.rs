@@ -26,6 +26,7 @@ use std::time::Instant;
 use weft_vfs::{Attr, Entry, Error, FileKind, FileSystem, Handle, Ino, Result};
 
 use super::base::locked;
+use super::decide::Found;
 use super::file::Attached;
 use super::ground::View;
 use super::nodes::Node;
@@ -115,10 +116,11 @@ impl TransformFs {
 
     /// The network of a view by name.
     fn view_network(&self, path: &[u8], view: &[u8]) -> Result<Option<Network>> {
-        if let Some(mut text) = self.rule(path, true).map_err(|e| super::file::again(&e))? {
+        let rule = self.find_rule(path, true).map_err(|e| super::file::again(&e))?;
+        if let Some(Found { network: Some(mut text), source, .. }) = rule {
             // What is shown is read: there is no other side.
             text.side = Side::View;
-            return Ok(Some(self.registry.network(&text)?));
+            return Ok(Some(self.network_of_rule(&text, &source)?));
         }
         let Ok(view) = std::str::from_utf8(view) else { return Ok(None) };
         let text = format!("view: {}", view.replace('+', " | "));

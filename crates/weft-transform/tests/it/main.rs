@@ -8,6 +8,7 @@ mod hooked;
 mod networks;
 mod outputs;
 mod peers;
+mod rules_of_others;
 mod stores;
 mod streams;
 mod told;
