@@ -3,6 +3,7 @@
 use crate::{Error, Result};
 use std::fs::File;
 use std::io::Write;
+use std::os::unix::fs::OpenOptionsExt;
 use std::path::{Path, PathBuf};
 use std::str::FromStr;
 use std::sync::{Arc, Mutex, PoisonError};
@@ -156,7 +157,8 @@ impl Networks {
         }
         let mut context = Context { keys, ..Context::default() };
         for (name, path) in &self.logs {
-            let file = File::options().append(true).create(true).open(path);
+            // What is recorded may come from files that few may read.
+            let file = File::options().append(true).create(true).mode(0o600).open(path);
             let file = file.map_err(|e| Error::host("open", path, e))?;
             context.logs.insert(name.clone(), Arc::new(LogFile(Mutex::new(file))));
         }

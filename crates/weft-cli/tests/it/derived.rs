@@ -10,9 +10,9 @@ use std::process::Command;
 use std::time::Duration;
 
 /// A user and group that own nothing here.
-const STRANGER: u32 = 65_533;
+pub(crate) const STRANGER: u32 = 65_533;
 
-fn chmod(path: &Path, mode: u32) {
+pub(crate) fn chmod(path: &Path, mode: u32) {
     fs::set_permissions(path, fs::Permissions::from_mode(mode)).unwrap();
 }
 
@@ -26,13 +26,13 @@ fn archive(bench: &Bench) {
     assert!(done.success());
 }
 
-struct Shared {
-    bench: Bench,
+pub(crate) struct Shared {
+    pub(crate) bench: Bench,
 }
 
 impl Shared {
     /// Mounted for all users; `None` where that takes more than this user has.
-    fn new(rules: &str, options: &[&str]) -> Option<Self> {
+    pub(crate) fn new(rules: &str, options: &[&str]) -> Option<Self> {
         Self::of("hostdir:data", rules, options)
     }
 
@@ -70,7 +70,7 @@ impl Shared {
     }
 
     /// What a shell of the stranger says of a command in the mount.
-    fn stranger(&self, command: &str) -> (bool, String) {
+    pub(crate) fn stranger(&self, command: &str) -> (bool, String) {
         let out = Command::new("sh")
             .args(["-c", command])
             .current_dir(self.bench.path("m"))
@@ -83,12 +83,12 @@ impl Shared {
         (out.status.success(), String::from_utf8_lossy(&said).into_owned())
     }
 
-    fn denied(&self, command: &str) {
+    pub(crate) fn denied(&self, command: &str) {
         let (ok, said) = self.stranger(command);
         assert!(!ok && said.contains("Permission denied"), "{command}: {ok} {said:?}");
     }
 
-    fn allowed(&self, command: &str, want: &str) {
+    pub(crate) fn allowed(&self, command: &str, want: &str) {
         let (ok, said) = self.stranger(command);
         assert!(ok && said.contains(want), "{command}: {ok} {said:?}");
     }

@@ -4,6 +4,7 @@ mod cache;
 mod cached;
 mod careful;
 mod check;
+mod choices;
 mod coherence;
 mod crowds;
 mod derived;

@@ -344,8 +344,7 @@ impl TransformFs {
             return Ok(None);
         }
         let stages = std::str::from_utf8(stages).map_err(|_| Error::NotFound)?;
-        let network = self.registry.parse(&format!("view: {}", stages.replace('+', " | ")));
-        network.map(Some).map_err(|_| Error::NotFound)
+        self.network_of_name(stages).map(Some).map_err(|_| Error::NotFound)
     }
 
     /// Opens the archive of a tree, unless that was done.

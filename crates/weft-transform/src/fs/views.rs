@@ -31,9 +31,9 @@ use super::file::Attached;
 use super::ground::View;
 use super::nodes::Node;
 use super::reach::{Passed, Reach};
-use super::{TransformFs, join};
+use super::{Source, TransformFs, join};
 use crate::Network;
-use crate::text::Side;
+use crate::text::{Side, Text};
 
 /// What stands between the name of a file and that of a view.
 pub(super) const MARK: u8 = b'@';
@@ -120,12 +120,26 @@ impl TransformFs {
         if let Some(Found { network: Some(mut text), source, .. }) = rule {
             // What is shown is read: there is no other side.
             text.side = Side::View;
+            if text.records() && !matches!(source, Source::MountRules { .. }) {
+                return Err(Error::Access);
+            }
             return Ok(Some(self.network_of_rule(&text, &source)?));
         }
         let Ok(view) = std::str::from_utf8(view) else { return Ok(None) };
-        let text = format!("view: {}", view.replace('+', " | "));
         // A name with the mark in it that is no view: there are many.
-        Ok(self.registry.parse(&text).ok())
+        Ok(self.network_of_name(view).ok())
+    }
+
+    /// The network of stages that a name is made of. Whoever may search a directory can make one of any
+    /// file in it; so none records what passes: a log is written by rules of the mount, and by files to
+    /// which their owners have attached it.
+    pub(super) fn network_of_name(&self, stages: &str) -> crate::Result<Network> {
+        let text: Text = format!("view: {}", stages.replace('+', " | ")).parse()?;
+        if text.records() {
+            let message = "is in no name; a rule of the mount can say it for names".to_owned();
+            return Err(crate::Error::Parameter { stage: "log".to_owned(), message });
+        }
+        self.registry.network(&text)
     }
 
     /// What the link shows that the inode `below` at `path` holds.

@@ -124,6 +124,24 @@ impl Text {
         Self { side: self.side, pipe: vec![Element::identity()] }
     }
 
+    /// All stages that are named, those of branches too.
+    fn stages(&self) -> Vec<&StageText> {
+        let mut stages = Vec::new();
+        let mut left: Vec<&Element> = self.pipe.iter().collect();
+        while let Some(element) = left.pop() {
+            match element {
+                Element::Stage(stage) => stages.push(stage),
+                Element::Tee { branch, .. } => left.extend(branch),
+            }
+        }
+        stages
+    }
+
+    /// Whether what passes is recorded somewhere.
+    pub(crate) fn records(&self) -> bool {
+        self.stages().iter().any(|stage| stage.name == "log")
+    }
+
     /// This network without the stages of a name, `identity` if none is left.
     pub(crate) fn without(&self, name: &str) -> Self {
         let other = |e: &&Element| !matches!(e, Element::Stage(stage) if stage.name == name);
