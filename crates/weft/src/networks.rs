@@ -142,13 +142,18 @@ impl Networks {
     /// # Errors
     /// [`Error::Host`], [`Error::Invalid`].
     pub fn registry(&self) -> Result<Registry> {
+        self.registry_with(|_| true)
+    }
+
+    /// The same with those keys of the key directory alone whose names are `wanted`.
+    fn registry_with(&self, wanted: impl Fn(&str) -> bool) -> Result<Registry> {
         let mut keys = KeyRing::default();
         for source in &self.keys {
             for key in source.place.keys()? {
                 keys.add(&source.name, key);
             }
         }
-        for (name, path) in self.key_files() {
+        for (name, path) in self.key_files().into_iter().filter(|(name, _)| wanted(name)) {
             if keys.named(&name).is_empty() {
                 for key in KeyPlace::File(path).keys()? {
                     keys.add(&name, key);
@@ -203,41 +208,61 @@ impl Networks {
         files
     }
 
-    /// The rules, each of whose networks can be made and do what its rule asks: be written, unless
-    /// it is a view.
-    fn rules(&self, registry: &Registry) -> Result<Rules> {
+    fn rules(&self) -> Result<Rules> {
         let Some(path) = &self.rules else { return Ok(Rules::default()) };
         let content = std::fs::read(path).map_err(|e| Error::host("read", path, e))?;
         let named = |e: weft_transform::Error| Error::Invalid(format!("{}: {e}", path.display()));
-        let rules = Rules::parse(&content).map_err(named)?;
+        Rules::parse(&content).map_err(named)
+    }
+
+    /// Whether each network of the rules can be made and does what its rule asks: is written, unless
+    /// it is a view.
+    fn check_rules(&self, rules: &Rules, registry: &Registry) -> Result<()> {
+        let Some(path) = &self.rules else { return Ok(()) };
         for (line, is_view, text) in rules.networks() {
             check_rule(registry, is_view, text)
                 .map_err(|e| Error::Invalid(format!("{}, line {line}: {e}", path.display())))?;
         }
-        Ok(rules)
+        Ok(())
     }
 
-    /// The file system `below` with these networks on its files. `shared`: others change it too.
+    /// The file system `below` with these networks on its files, for the user whose keys these are.
+    /// `shared`: others change it too.
     ///
     /// # Errors
     /// [`Error::Invalid`] names the rule that cannot hold, why, and what would.
     pub fn over(&self, below: Arc<dyn FileSystem>, shared: bool) -> Result<Arc<TransformFs>> {
-        self.over_known(below, shared, None)
+        self.over_with(below, shared, None, self.rules()?, self.registry()?)
     }
 
-    /// The same, where inode numbers and times of the files say whether they are the same:
-    /// `identity` tells them from those of other trees.
+    /// The same for all who reach a mount. What they store in the tree, and the names that they look
+    /// up, name keys too: so of the key directory those count alone that its own rules name. Where
+    /// inode numbers and times of the files say whether they are the same, `identity` tells them
+    /// from those of other trees.
     ///
     /// # Errors
     /// As [`over`](Self::over).
-    pub(crate) fn over_known(
+    pub(crate) fn over_for_mount(
         &self,
         below: Arc<dyn FileSystem>,
         shared: bool,
         identity: Option<String>,
     ) -> Result<Arc<TransformFs>> {
-        let registry = self.registry()?;
-        let rules = self.rules(&registry)?;
+        let rules = self.rules()?;
+        let named = |key: &str| rules.networks().any(|(.., text)| text.keys().any(|k| k == key));
+        let registry = self.registry_with(named)?;
+        self.over_with(below, shared, identity, rules, registry)
+    }
+
+    fn over_with(
+        &self,
+        below: Arc<dyn FileSystem>,
+        shared: bool,
+        identity: Option<String>,
+        rules: Rules,
+        registry: Registry,
+    ) -> Result<Arc<TransformFs>> {
+        self.check_rules(&rules, &registry)?;
         let meters = self.meters.clone();
         let outputs = match &self.output_cache {
             Some((directory, max_bytes)) => {

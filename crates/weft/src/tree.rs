@@ -134,7 +134,7 @@ impl Tree {
     /// Those of [`Networks::over`].
     pub fn with_networks(mut self, networks: &Networks) -> Result<Self> {
         let shared = self.shared.is_some();
-        let fs = networks.over_known(self.fs, shared, self.identity.take())?;
+        let fs = networks.over_for_mount(self.fs, shared, self.identity.take())?;
         self.fs = fs.clone();
         self.networks = Some(fs);
         self.has_snapshots = networks.snapshot_views;

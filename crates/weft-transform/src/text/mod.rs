@@ -125,7 +125,8 @@ impl Text {
     }
 
     /// All stages that are named, those of branches too.
-    fn stages(&self) -> Vec<&StageText> {
+    #[must_use]
+    pub fn stages(&self) -> Vec<&StageText> {
         let mut stages = Vec::new();
         let mut left: Vec<&Element> = self.pipe.iter().collect();
         while let Some(element) = left.pop() {
@@ -135,6 +136,12 @@ impl Text {
             }
         }
         stages
+    }
+
+    /// The names of the keys that its stages take.
+    pub fn keys(&self) -> impl Iterator<Item = &str> {
+        let parameters = self.stages().into_iter().flat_map(|stage| &stage.parameters);
+        parameters.filter(|(name, _)| name == "key").map(|(_, key)| &key[..])
     }
 
     /// Whether what passes is recorded somewhere.
