@@ -89,14 +89,20 @@ impl Live {
 impl RingerFs {
     /// Whether an attribute tells what the permissions of `ino` do not decide: of the mount, its keys and its
     /// conflicts, or of files below a directory, also such as only others may look at.
-    pub(super) fn is_of_owner(&self, ino: Ino, name: &[u8]) -> bool {
+    /// `user` is the one who asks, and `value` what it is to be set to, if that is asked.
+    pub(super) fn is_of_owner(
+        &self,
+        user: u32,
+        ino: Ino,
+        name: &[u8],
+        value: Option<&[u8]>,
+    ) -> bool {
         match name {
             CONFLICTS_XATTR | STORE_XATTR | SCRUB_XATTR | KEYS_XATTR | SHARED_KEYS_XATTR
             | MEMBER_XATTR | TRUSTED_XATTR | SHARES_XATTR | PIN_XATTR | CELLS_XATTR => true,
-            // What a file was, whoever may use it may see and bring back.
-            HISTORY_XATTR | RESTORE_XATTR => {
-                self.live.get(RnodeId(ino.0)).is_ok_and(|rnode| rnode.is_dir())
-            }
+            RESTORE_XATTR => self.restores_for_owner(user, ino, value),
+            // Numbers, times and lengths of a file's versions are for all users of the file.
+            HISTORY_XATTR => self.live.get(RnodeId(ino.0)).is_ok_and(|rnode| rnode.is_dir()),
             _ => false,
         }
     }

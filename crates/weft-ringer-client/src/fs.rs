@@ -660,8 +660,8 @@ impl FileSystem for RingerFs {
         self.live.remove_attribute(changeable(ino)?, name)
     }
 
-    fn is_for_owner(&self, ino: Ino, name: &[u8]) -> bool {
-        !is_of_folders(ino) && self.is_of_owner(ino, name)
+    fn is_for_owner(&self, user: u32, ino: Ino, name: &[u8], value: Option<&[u8]>) -> bool {
+        !is_of_folders(ino) && self.is_of_owner(user, ino, name, value)
     }
 
     fn fallocate(&self, ino: Ino, mode: FallocateMode, offset: u64, len_bytes: u64) -> Result<()> {

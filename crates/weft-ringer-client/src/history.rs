@@ -3,12 +3,16 @@
 //! A content is kept when it is about to change for the first time since the file was last opened to
 //! be changed, closed after that, or synced: so what is kept is what somebody left, and not every
 //! write.
+//!
+//! Users who may write a file as it is now bring back the versions that they owned themselves, and those that all
+//! users could read ([`Live::is_open_to`]); root and the mount's own user bring back any. A version without a
+//! recorded owner counts as another user's.
 
 use std::time::{Duration, Instant};
 
 use weft_ringer::client::{Call, Outcome};
 use weft_ringer::op::{Change, Op};
-use weft_ringer::wire::{Kept, Reply, RequestBody};
+use weft_ringer::wire::{Kept, KeptOwner, Reply, RequestBody};
 use weft_ringer::{Block, BlockHash, Body, Name, Refusal, RnodeId, Seq};
 use weft_vfs::{Error, FileSystem, Ino, Result};
 
@@ -16,6 +20,7 @@ use super::content::{Source, io_error};
 use super::copies::unexpected;
 use super::engine::locked;
 use super::fs::{Live, RingerFs};
+use super::snapshots::allowed_by;
 
 /// The longest list that an attribute holds, in bytes.
 const LIST_MAX_BYTES: usize = 60 << 10;
@@ -110,18 +115,28 @@ impl Live {
         Ok(text)
     }
 
-    fn old_version(&self, id: RnodeId, number: u64) -> Result<Box<Kept>> {
+    fn old_version(&self, id: RnodeId, number: u64) -> Result<(Box<Kept>, Option<KeptOwner>)> {
         self.engine.call(Call::Sync)?;
         match self.ask(RequestBody::OldVersion { rnode: id, number })? {
-            Reply::OldVersion { kept } => Ok(kept),
+            Reply::OwnedVersion { kept, owner } => Ok((kept, Some(owner))),
+            Reply::OldVersion { kept } => Ok((kept, None)),
             Reply::No { why } => Err(self.refused(id, why)),
             _ => Err(unexpected()),
         }
     }
 
+    /// Whether a user who may write a file may have a version of it: the user owned it, or all users could read it.
+    /// That the permissions of the file go back with the content is not enough: the user may have it open.
+    fn is_open_to(&self, user: u32, id: RnodeId, number: u64) -> Result<bool> {
+        const READ_BY_ALL: u16 = 0o044;
+        let (old, owner) = self.old_version(id, number)?;
+        let was_owner = owner.is_some_and(|owner| owner.uid == user);
+        Ok(was_owner || old.perm & READ_BY_ALL == READ_BY_ALL)
+    }
+
     /// Makes a file what it was; what it is now is kept. Its blocks come when they are read.
     fn restore(&self, id: RnodeId, number: u64) -> Result<()> {
-        let old = self.old_version(id, number)?;
+        let (old, owner) = self.old_version(id, number)?;
         let _one = locked(self.writer(id));
         self.keep(id)?;
         loop {
@@ -130,7 +145,11 @@ impl Live {
                 return Err(Error::IsADirectory);
             };
             // What was closed to others then is not opened to them by being the present content again.
-            let perm = rnode.perm & (old.perm | 0o7000);
+            let mut perm = allowed_by(&rnode, old.perm, owner);
+            if owner.is_none_or(|owner| owner.uid != rnode.uid) {
+                // The user who gives it to another owner wants that one to have it.
+                perm |= rnode.perm & 0o700;
+            }
             if perm != rnode.perm {
                 let change = Change { perm: Some(perm), ..Change::default() };
                 self.apply(Op::SetAttr { id, change }, id)?;
@@ -167,7 +186,7 @@ impl Live {
 
     /// Makes a new file of what another was.
     fn restore_as(&self, from: RnodeId, number: u64, dir: RnodeId, name: Name) -> Result<()> {
-        let old = self.old_version(from, number)?;
+        let (old, owner) = self.old_version(from, number)?;
         let dir_rnode = self.get(dir)?;
         let cipher = self.cipher_of_kept(from, || {
             let Some(block) = old.blocks.values().next() else { return Ok(None) };
@@ -175,12 +194,23 @@ impl Live {
         })?;
         // Nobody has it copied out of where it is encrypted by telling something else of the past.
         Self::check_copy(cipher.as_ref(), self.key_for(dir)?)?;
+        let is_owner_same = owner.is_some_and(|owner| owner.uid == dir_rnode.uid);
+        let is_group_same = owner.is_some_and(|owner| owner.gid == dir_rnode.gid);
+        let mut perm = old.perm;
+        if !is_group_same {
+            // Another group has what others had, and no more.
+            perm &= 0o7707 | old.perm << 3;
+        }
+        if !is_owner_same || !is_group_same {
+            // As where a file is given away: it ran as somebody else.
+            perm &= !0o6000;
+        }
         let op = Op::Create {
             parent: dir,
             name: name.clone(),
             id: RnodeId::ROOT,
             make: self.new_file(dir, old.block_bytes)?,
-            perm: old.perm,
+            perm,
             // Whoever may write here could have copied it.
             uid: dir_rnode.uid,
             gid: dir_rnode.gid,
@@ -227,6 +257,24 @@ impl Live {
 }
 
 impl RingerFs {
+    /// Whether the mount's own user and root may write `text` into the attribute, and `user` not: of a directory,
+    /// always, for it brings back files from anywhere; of a file, for versions that were closed to `user`.
+    pub(super) fn restores_for_owner(&self, user: u32, ino: Ino, text: Option<&[u8]>) -> bool {
+        let id = RnodeId(ino.0);
+        if !self.live.get(id).is_ok_and(|rnode| !rnode.is_dir()) {
+            return true;
+        }
+        match text.and_then(version_number) {
+            Some(number) => match self.live.is_open_to(user, id, number) {
+                Ok(is_open) => !is_open,
+                // Others may know that there is no such version.
+                Err(Error::NotFound) => false,
+                Err(_) => true,
+            },
+            None => false,
+        }
+    }
+
     /// Does what was written into the attribute: `NUMBER` makes a file that version again; of a
     /// directory, `INODE NUMBER NAME` makes a new file there of a version of another, where number 0 is
     /// what a removed file was.
@@ -237,19 +285,20 @@ impl RingerFs {
     pub(super) fn restore_from(&self, ino: Ino, text: &[u8]) -> Result<()> {
         const WHAT: Error = Error::Invalid("write NUMBER, or of a directory INODE NUMBER NAME");
         let id = RnodeId(ino.0);
-        let number = |word: Option<&[u8]>| -> Option<u64> {
-            std::str::from_utf8(word?).ok()?.trim().parse().ok()
-        };
         if !self.live.get(id)?.is_dir() {
-            return self.live.restore(id, number(Some(text)).filter(|n| *n > 0).ok_or(WHAT)?);
+            return self.live.restore(id, version_number(text).filter(|n| *n > 0).ok_or(WHAT)?);
         }
         let mut words = text.splitn(3, |b| *b == b' ');
-        let from = number(words.next()).filter(|n| *n > 0).ok_or(WHAT)?;
-        let version = number(words.next()).ok_or(WHAT)?;
+        let from = words.next().and_then(version_number).filter(|n| *n > 0).ok_or(WHAT)?;
+        let version = words.next().and_then(version_number).ok_or(WHAT)?;
         let name = Name::new(words.next().ok_or(WHAT)?).map_err(Error::from)?;
         if self.lookup(ino, name.bytes()).map(|e| self.forget(e.attr.ino, 1)).is_ok() {
             return Err(Error::Exists);
         }
         self.live.restore_as(RnodeId(from), version, id, name)
     }
+}
+
+fn version_number(word: &[u8]) -> Option<u64> {
+    std::str::from_utf8(word).ok()?.trim().parse().ok()
 }

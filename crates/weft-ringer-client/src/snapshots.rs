@@ -9,7 +9,7 @@
 
 use weft_ringer::client::Call;
 use weft_ringer::mds::origin;
-use weft_ringer::wire::{Reply, RequestBody, SnapshotEntry};
+use weft_ringer::wire::{KeptOwner, Reply, RequestBody, SnapshotEntry};
 use weft_ringer::{Name, Refusal, Rnode, RnodeId};
 use weft_ringer_net::fill_random;
 use weft_vfs::{Attr, DirCursor, DirEntry, Error, FileKind, Ino, Result};
@@ -25,11 +25,18 @@ const LIST_MAX_BYTES: usize = 60 << 10;
 /// The permission bits of a snapshot's copy that give no user more than `now` does, the file or directory as it is.
 /// Where the owners differ, a user may be of another class there: the bits of all classes that it can be of count.
 pub(super) fn no_more_than(then: &Rnode, now: &Rnode) -> u16 {
+    let owner = KeptOwner { uid: now.uid, gid: now.gid };
+    allowed_by(then, now.perm, Some(owner))
+}
+
+/// The permission bits of `shown` that give no user more than `perm` gives on a file of `owner`; of an owner that is
+/// not known, more than it gives whoever that was.
+pub(super) fn allowed_by(shown: &Rnode, perm: u16, other: Option<KeptOwner>) -> u16 {
     let class = |perm: u16, shift: u16| (perm >> shift) & 0o7;
-    let (owner, group, others) = (class(now.perm, 6), class(now.perm, 3), class(now.perm, 0));
-    let is_owner_same = then.uid == now.uid;
-    let is_group_same = then.gid == now.gid;
-    // Those who are the owner now, or of the group, but were not then.
+    let (owner, group, others) = (class(perm, 6), class(perm, 3), class(perm, 0));
+    let is_owner_same = other.is_some_and(|other| other.uid == shown.uid);
+    let is_group_same = other.is_some_and(|other| other.gid == shown.gid);
+    // Users who are the owner, or of the group, of one of the two and not of the other.
     let mut strangers = others;
     if !is_owner_same {
         strangers &= owner;
@@ -43,7 +50,7 @@ pub(super) fn no_more_than(then: &Rnode, now: &Rnode) -> u16 {
         (false, true) => group & owner,
         (_, false) => strangers,
     };
-    then.perm & (0o7000 | allowed_owner << 6 | allowed_group << 3 | strangers)
+    shown.perm & (0o7000 | allowed_owner << 6 | allowed_group << 3 | strangers)
 }
 
 impl Live {

@@ -338,7 +338,9 @@ pub trait FileSystem: Send + Sync {
 
     /// Whether an extended attribute speaks of the whole mount, or acts for its user, so that the permissions of
     /// the file do not say who may get, set or remove it. A front lets only its own user and root do so.
-    fn is_for_owner(&self, _ino: Ino, _name: &[u8]) -> bool {
+    /// `user` is the one who asks, and `value` what the attribute is to be set to, if that is asked.
+    fn is_for_owner(&self, user: u32, ino: Ino, name: &[u8], value: Option<&[u8]>) -> bool {
+        let _ = (user, ino, name, value);
         false
     }
 

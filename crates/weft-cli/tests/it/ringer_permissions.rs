@@ -207,8 +207,12 @@ fn history_opens_nothing() {
     // A copy of it below a directory of one's own.
     m.denied(&format!("setfattr -n user.weft.restore -v '{inode} {version} taken' theirs"));
     assert!(!m.at("theirs/taken").exists());
-    // It may be made what it was by whoever may write it, and is closed again then.
-    m.allowed(STRANGER, &format!("setfattr -n user.weft.restore -v {version} d/f"), "");
+    // Whoever may write the file, and has it open, does not read by it what it was.
+    let restore = format!("setfattr -n user.weft.restore -v {version} d/f");
+    m.denied(&restore);
+    m.allowed(STRANGER, &format!("exec 3<>d/f; {restore}; cat <&3"), "public");
+    // Where root makes it what it was, it is closed again.
+    m.allowed(0, &restore, "");
     assert_eq!(fs::read_to_string(m.at("d/f")).unwrap(), "secret");
     m.denied("cat d/f");
     assert_eq!(fs::metadata(m.at("d/f")).unwrap().mode() & 0o777, 0o600);
@@ -217,6 +221,54 @@ fn history_opens_nothing() {
     fs::remove_file(m.at("d/private/known-by-name")).unwrap();
     assert!(m.ringer(&["history", "a/d"]).contains("known-by-name"));
     m.denied("getfattr -n user.weft.history d");
+}
+
+/// A file that was given away keeps from its new owner what it was while its old owner had it closed.
+#[test]
+fn history_stays_with_who_could_read_it() {
+    let Some(m) = Shared::new() else { return };
+    m.dir("d", 0o777);
+    m.ringer(&["policy", "a/d", "--versions", "9", "--every", "0s"]);
+    let settle = || fs::File::open(m.at("d/f")).unwrap().sync_all().unwrap();
+    m.file("d/f", "secret", 0o600);
+    settle();
+    m.file("d/f", "everybody's", 0o644);
+    settle();
+    // Closed to others again, when it says something else: by another group's bits it is open.
+    m.file("d/f", "group", 0o640);
+    settle();
+    m.file("d/f", "public", 0o644);
+    settle();
+    chown(m.at("d/f"), Some(STRANGER), Some(STRANGER)).unwrap();
+    m.file("d/f", "theirs", 0o600);
+    settle();
+    // The oldest first.
+    let versions_of_f = || {
+        let history = m.cell.bench.json(&["ringer", "history", "a/d/f"]);
+        let versions = history["versions"].as_array().expect("a list").iter().rev();
+        let number = |version: &serde_json::Value| version["version"].as_u64().expect("a number");
+        versions.map(number).collect::<Vec<_>>()
+    };
+    let versions = versions_of_f();
+    let [secret, everybodys, group, public] = versions[..] else { panic!("{versions:?}") };
+    let restore = |number| format!("setfattr -n user.weft.restore -v {number} d/f");
+    m.denied(&restore(secret));
+    m.denied(&restore(group));
+    m.allowed(STRANGER, "cat d/f", "theirs");
+    // What was open to all when it was kept, by its mode then.
+    for (number, what) in [(public, "public"), (everybodys, "everybody's")] {
+        m.allowed(STRANGER, &restore(number), "");
+        m.allowed(STRANGER, "cat d/f", what);
+    }
+    let (ok, said) = m.shell(STRANGER, &restore(99_999));
+    assert!(!ok && !said.contains("Permission denied"), "{said}");
+    // What was the new owner's own is: the first that was kept since.
+    let theirs = versions_of_f().into_iter().find(|number| *number > public).expect("kept");
+    m.allowed(STRANGER, &restore(theirs), "");
+    m.allowed(STRANGER, "cat d/f", "theirs");
+    // Root gives whom he likes what he likes.
+    m.allowed(0, &restore(secret), "");
+    m.allowed(STRANGER, "cat d/f", "secret");
 }
 
 /// Attributes that speak of the mount and its keys, or act for its user.

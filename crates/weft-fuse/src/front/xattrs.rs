@@ -7,9 +7,9 @@ use crate::wire::{Body, Header, Reply, errno, xattr};
 
 impl Front {
     /// The kernel has compared the caller with the permissions of the file, which may not be what counts.
-    fn check_owner(&self, head: &Header, ino: Ino, name: &[u8]) -> Answered {
+    fn check_owner(&self, head: &Header, ino: Ino, name: &[u8], value: Option<&[u8]>) -> Answered {
         let is_owner = head.uid == 0 || head.uid == rustix::process::geteuid().as_raw();
-        if is_owner || !self.fs.is_for_owner(ino, name) {
+        if is_owner || !self.fs.is_for_owner(head.uid, ino, name, value) {
             Ok(())
         } else {
             Err(Error::Access.into())
@@ -24,7 +24,7 @@ impl Front {
             body.skip(4)?;
         }
         let (name, value) = (body.name()?, body.bytes(size as usize)?);
-        self.check_owner(head, ino, name)?;
+        self.check_owner(head, ino, name, Some(value))?;
         let how = match flags {
             0 => XattrSet::Any,
             xattr::CREATE => XattrSet::Create,
@@ -66,13 +66,13 @@ impl Front {
         let size = body.u32()?;
         body.skip(4)?;
         let name = body.name()?;
-        self.check_owner(head, ino, name)?;
+        self.check_owner(head, ino, name, None)?;
         Self::sized(&self.fs.getxattr(ino, name)?, size, reply)
     }
 
     pub(super) fn removexattr(&self, head: &Header, ino: Ino, mut body: Body<'_>) -> Answered {
         let name = body.name()?;
-        self.check_owner(head, ino, name)?;
+        self.check_owner(head, ino, name, None)?;
         Ok(self.fs.removexattr(ino, name)?)
     }
 

@@ -337,14 +337,14 @@ impl FileSystem for CellTree {
         fs.getxattr(at.ino, name)
     }
 
-    fn is_for_owner(&self, ino: Ino, name: &[u8]) -> bool {
+    fn is_for_owner(&self, user: u32, ino: Ino, name: &[u8], value: Option<&[u8]>) -> bool {
         if !name.starts_with(OWN) {
             return false;
         }
         // Of what cannot be reached nothing is told to others.
         let inner = self.at(ino).and_then(|at| {
             let fs = at.place.enter(&self.cells)?;
-            Ok(fs.is_for_owner(at.ino, name))
+            Ok(fs.is_for_owner(user, at.ino, name, value))
         });
         name == CELLS_XATTR || inner.unwrap_or(true)
     }

@@ -20,7 +20,9 @@ use crate::policy::Policy;
 use crate::rnode::{Body, Bytes, Name, Rnode};
 use crate::store::{Store, StoreResult, Transaction};
 use crate::types::{BlockHash, Cookie, Moment, RnodeId};
-use crate::wire::{Kept, KeptVersion, RemovedFile, Reply, encode, wire_struct};
+use crate::wire::{
+    Kept, KeptOwner, KeptVersion, Reader, RemovedFile, Reply, Wire, WireError, encode, wire_struct,
+};
 
 /// Entries in one part of a list.
 const LIST_MAX: usize = 1000;
@@ -38,8 +40,9 @@ const DEPTH_MAX: usize = 4096;
 struct Version {
     kept: Kept,
     until: Time,
+    owner: OwnerAtEnd,
 }
-wire_struct!(Version { kept, until });
+wire_struct!(Version { kept, until, owner });
 
 /// A file that has lost its last name.
 #[derive(Debug, Clone, PartialEq, Eq)]
@@ -48,8 +51,32 @@ struct Removed {
     at: Time,
     until: Time,
     kept: Kept,
+    owner: OwnerAtEnd,
 }
-wire_struct!(Removed { path, at, until, kept });
+wire_struct!(Removed { path, at, until, kept, owner });
+
+/// The owner that the file had: the end of a record, missing in those of version 3.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+struct OwnerAtEnd(Option<KeptOwner>);
+
+impl OwnerAtEnd {
+    fn of(rnode: &Rnode) -> Self {
+        Self(Some(KeptOwner { uid: rnode.uid, gid: rnode.gid }))
+    }
+}
+
+impl Wire for OwnerAtEnd {
+    fn put(&self, out: &mut Vec<u8>) {
+        if let Some(owner) = &self.0 {
+            owner.put(out);
+        }
+    }
+
+    fn get(from: &mut Reader<'_>) -> Result<Self, WireError> {
+        let is_there = !from.rest().is_empty();
+        Ok(Self(is_there.then(|| KeptOwner::get(from)).transpose()?))
+    }
+}
 
 fn version_key(id: RnodeId, number: u64) -> Vec<u8> {
     [&key(b'v', id.0)[..], &number.to_be_bytes()].concat()
@@ -179,7 +206,8 @@ pub(super) fn keep(
     if policy.versions == 0 {
         return Ok(());
     }
-    let version = Version { kept, until: later(stamp, policy.keep_secs) };
+    let (until, owner) = (later(stamp, policy.keep_secs), OwnerAtEnd::of(rnode));
+    let version = Version { kept, until, owner };
     transaction.put(version_key(rnode.id, content.count), encode(&version));
     let older = older(batch.store, transaction, rnode.id, content.count)?;
     let room = usize::try_from(policy.versions).unwrap_or(usize::MAX).saturating_sub(1);
@@ -201,7 +229,8 @@ pub(super) fn removed(
     let Some((list, policy, path)) = policy_above(batch, dir, name)? else { return Ok(()) };
     if policy.versions > 0 {
         let until = later(at, policy.keep_secs);
-        let removed = Removed { path: Bytes(path), at, until, kept };
+        let owner = OwnerAtEnd::of(rnode);
+        let removed = Removed { path: Bytes(path), at, until, kept, owner };
         transaction.put(removed_key(list, rnode.id), encode(&removed));
         transaction.put(list_key(rnode.id), encode(&list));
     }
@@ -252,12 +281,18 @@ pub(super) fn versions(store: &dyn Store, id: RnodeId) -> StoreResult<Reply> {
 
 /// One of them; number 0 is what the file was when it was removed.
 pub(super) fn version(store: &dyn Store, id: RnodeId, number: u64) -> Result<Reply, Stop> {
-    let kept = if number == 0 {
-        load_removed(store, id)?.map(|(_, removed)| removed.kept)
+    let found = if number == 0 {
+        load_removed(store, id)?.map(|(_, removed)| (removed.kept, removed.owner))
     } else {
-        records::load(store, &version_key(id, number), "version")?.map(|v: Version| v.kept)
+        let version: Option<Version> = records::load(store, &version_key(id, number), "version")?;
+        version.map(|version| (version.kept, version.owner))
     };
-    Ok(Reply::OldVersion { kept: Box::new(kept.ok_or(Refusal::NotFound)?) })
+    let (kept, owner) = found.ok_or(Refusal::NotFound)?;
+    let kept = Box::new(kept);
+    Ok(match owner.0 {
+        Some(owner) => Reply::OwnedVersion { kept, owner },
+        None => Reply::OldVersion { kept },
+    })
 }
 
 /// The files that were removed below a directory, as far as they are listed with the directory whose
@@ -363,5 +398,96 @@ impl Mds {
             return Ok(());
         }
         self.commit(store, transaction).map(|_| ())
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use crate::mds::MdsOptions;
+    use crate::store::{MemoryStore, StoreError};
+    use crate::types::Generation;
+
+    const FILE: RnodeId = RnodeId(7);
+    const OWNER: KeptOwner = KeptOwner { uid: 1000, gid: 100 };
+    const FOREVER: Time = Time { secs: i64::MAX, nanos: 0 };
+
+    fn kept() -> Kept {
+        Kept {
+            perm: 0o640,
+            mtime: Time::default(),
+            size_bytes: 12,
+            block_bytes: 4096,
+            blocks: [].into_iter().collect(),
+        }
+    }
+
+    /// A cell of a format that has a kept version and a removed file.
+    fn cell(format: u32, owner: OwnerAtEnd) -> MemoryStore {
+        let mut store = MemoryStore::new();
+        let mut made = Transaction::default();
+        let cell = records::Cell { format, generation: Generation(1) };
+        made.put(records::CELL.to_vec(), encode(&cell));
+        made.put(records::rnode_key(RnodeId::ROOT), encode(&Rnode::root(Time::default())));
+        let version = Version { kept: kept(), until: FOREVER, owner };
+        made.put(version_key(FILE, 3), encode(&version));
+        let (path, at) = (Bytes(b"f".to_vec()), Time::default());
+        let removed = Removed { path, at, until: FOREVER, kept: kept(), owner };
+        made.put(removed_key(RnodeId::ROOT, FILE), encode(&removed));
+        made.put(list_key(FILE), encode(&RnodeId::ROOT));
+        store.commit(&made).expect("memory");
+        store
+    }
+
+    fn open(store: &mut MemoryStore) -> StoreResult<Mds> {
+        Mds::open(store, Moment(0), Time::default(), MdsOptions::default())
+    }
+
+    #[test]
+    fn a_cell_of_format_3_opens_and_its_versions_have_no_owner() {
+        let mut store = cell(3, OwnerAtEnd(None));
+        open(&mut store).expect("a format that is read");
+        for number in [3, 0] {
+            let Ok(reply) = version(&store, FILE, number) else { panic!("{number}") };
+            assert_eq!(reply, Reply::OldVersion { kept: Box::new(kept()) }, "{number}");
+        }
+        // A server that reads only format 3 would take an owner for damage: it is not let near.
+        let cell: Option<records::Cell> =
+            records::load(&store, records::CELL, "cell").expect("memory");
+        assert_eq!(cell.map(|cell| cell.format), Some(4));
+        open(&mut store).expect("its own format");
+    }
+
+    #[test]
+    fn versions_of_format_4_have_an_owner() {
+        let mut store = cell(4, OwnerAtEnd(Some(OWNER)));
+        open(&mut store).expect("its own format");
+        for number in [3, 0] {
+            let Ok(reply) = version(&store, FILE, number) else { panic!("{number}") };
+            let kept = Box::new(kept());
+            assert_eq!(reply, Reply::OwnedVersion { kept, owner: OWNER }, "{number}");
+        }
+    }
+
+    #[test]
+    fn other_formats_are_refused_and_left_alone() {
+        for format in [0, 2, 5, u32::MAX] {
+            let mut store = cell(format, OwnerAtEnd(None));
+            let before = store.get(records::CELL).expect("memory");
+            assert!(matches!(open(&mut store), Err(StoreError::Failed(_))), "{format}");
+            assert_eq!(store.get(records::CELL).expect("memory"), before);
+        }
+    }
+
+    #[test]
+    fn half_an_owner_is_damage() {
+        let mut store = cell(4, OwnerAtEnd(Some(OWNER)));
+        let key = version_key(FILE, 3);
+        let mut bytes = store.get(&key).expect("memory").expect("there").value;
+        bytes.pop();
+        let mut change = Transaction::default();
+        change.put(key, bytes);
+        store.commit(&change).expect("memory");
+        assert!(matches!(version(&store, FILE, 3), Err(Stop::Store(_))));
     }
 }

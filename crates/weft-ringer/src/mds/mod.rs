@@ -160,7 +160,8 @@ impl Mds {
     ) -> StoreResult<Self> {
         let mut transaction = Transaction::default();
         let old: Option<Cell> = records::load(store, records::CELL, "cell")?;
-        if let Some(other) = old.as_ref().filter(|c| c.format != records::FORMAT) {
+        let known = records::FORMAT_MIN..=records::FORMAT;
+        if let Some(other) = old.as_ref().filter(|c| !known.contains(&c.format)) {
             let (theirs, ours) = (other.format, records::FORMAT);
             let what = format!("the cell has version {theirs}, this server knows {ours}");
             return Err(StoreError::Failed(what));

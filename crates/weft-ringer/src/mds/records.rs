@@ -33,7 +33,9 @@ use crate::types::{Cookie, Epoch, Generation, Incarnation, RnodeId, Seq};
 use crate::wire::{Refused, Wire, decode, wire_struct};
 
 /// The version of the records below.
-pub(super) const FORMAT: u32 = 3;
+pub(super) const FORMAT: u32 = 4;
+/// The earliest version that is read. In version 3 nothing says whose a kept file was.
+pub(super) const FORMAT_MIN: u32 = 3;
 
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub(super) struct Cell {

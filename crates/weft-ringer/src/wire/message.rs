@@ -502,6 +502,16 @@ pub struct Kept {
 }
 wire_struct!(Kept { perm, mtime, size_bytes, block_bytes, blocks });
 
+/// The owner and group that a file had.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub struct KeptOwner {
+    /// Owner.
+    pub uid: u32,
+    /// Group.
+    pub gid: u32,
+}
+wire_struct!(KeptOwner { uid, gid });
+
 /// A content that was kept, in a list.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub struct KeptVersion {
@@ -633,10 +643,17 @@ pub enum Reply {
         /// They, the newest first.
         versions: Vec<KeptVersion>,
     },
-    /// To `OldVersion`.
+    /// To `OldVersion`, if a server kept the content that did not record the file's owner.
     OldVersion {
         /// It.
         kept: Box<Kept>,
+    },
+    /// To `OldVersion`.
+    OwnedVersion {
+        /// It.
+        kept: Box<Kept>,
+        /// The file's owner and group when it was kept.
+        owner: KeptOwner,
     },
     /// To `Removed`.
     Removed {
@@ -678,5 +695,6 @@ wire_enum!(Reply {
     24 => OldVersion { kept },
     25 => Removed { files },
     26 => Snapshots { snapshots },
+    27 => OwnedVersion { kept, owner },
     30 => Archives { era, archives },
 });

@@ -26,6 +26,6 @@ pub use codec::{
     LIST_MAX, Reader, Wire, WireError, decode, encode, put_bytes, wire_enum, wire_struct,
 };
 pub use message::{
-    Claim, Enclosed, Entry, FromServer, Kept, KeptVersion, Listed, Peeked, Refused, RemovedFile,
-    Reply, Request, RequestBody, SnapshotEntry, ToServer, Welcome,
+    Claim, Enclosed, Entry, FromServer, Kept, KeptOwner, KeptVersion, Listed, Peeked, Refused,
+    RemovedFile, Reply, Request, RequestBody, SnapshotEntry, ToServer, Welcome,
 };

@@ -4,8 +4,8 @@ use weft_block::Rng;
 use weft_ringer::locks::{ClientLocks, FileLocks, Lock, LockClaim, LockStyle};
 use weft_ringer::op::{Change, Logged, Make, Op};
 use weft_ringer::wire::{
-    ArchiveInfo, Claim, Enclosed, Entry, FromServer, Kept, KeptVersion, Listed, Peeked, Refused,
-    RemovedFile, Reply, Request, RequestBody, SnapshotEntry, ToServer, Welcome,
+    ArchiveInfo, Claim, Enclosed, Entry, FromServer, Kept, KeptOwner, KeptVersion, Listed, Peeked,
+    Refused, RemovedFile, Reply, Request, RequestBody, SnapshotEntry, ToServer, Welcome,
 };
 use weft_ringer::{
     ArchiveId, Archiving, Block, BlockHash, Body, Bytes, ClientId, Cookie, Dirent, Epoch, FileId,
@@ -25,6 +25,16 @@ fn small(rng: &mut Rng) -> u32 {
 
 fn perm(rng: &mut Rng) -> u16 {
     (rng.next_u64() >> 52) as u16
+}
+
+fn kept(rng: &mut Rng) -> Kept {
+    Kept {
+        perm: perm(rng),
+        mtime: time(rng),
+        size_bytes: number(rng),
+        block_bytes: small(rng),
+        blocks: list(rng, 5, |rng| (small(rng), block(rng))).into_iter().collect(),
+    }
 }
 
 fn flip(rng: &mut Rng) -> bool {
@@ -290,7 +300,7 @@ fn request(rng: &mut Rng) -> RequestBody {
 }
 
 fn reply(rng: &mut Rng) -> Reply {
-    match rng.below(20) {
+    match rng.below(21) {
         0 => Reply::Welcome {
             welcome: Welcome {
                 epoch: Epoch(number(rng)),
@@ -371,14 +381,10 @@ fn reply(rng: &mut Rng) -> Reply {
                 size_bytes: number(rng),
             }),
         },
-        13 => Reply::OldVersion {
-            kept: Box::new(Kept {
-                perm: perm(rng),
-                mtime: time(rng),
-                size_bytes: number(rng),
-                block_bytes: small(rng),
-                blocks: list(rng, 5, |rng| (small(rng), block(rng))).into_iter().collect(),
-            }),
+        13 => Reply::OldVersion { kept: Box::new(kept(rng)) },
+        19 => Reply::OwnedVersion {
+            kept: Box::new(kept(rng)),
+            owner: KeptOwner { uid: small(rng), gid: small(rng) },
         },
         14 => Reply::Removed {
             files: list(rng, 3, |rng| RemovedFile {
