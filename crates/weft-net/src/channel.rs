@@ -1,6 +1,6 @@
 //! Sockets of both families, and the two halves of a connection.
 
-use crate::{Error, Result};
+use crate::{Error, Result, local_user};
 use rustix::net::sockopt;
 use std::fmt;
 use std::io::{self, IoSlice, IoSliceMut, Read, Write};
@@ -106,6 +106,17 @@ impl Socket {
             Self::Tcp(s) => s.local_addr().ok().map(|a| a.ip()),
             Self::Unix(_) => None,
             Self::Secured(s) => s.local_ip,
+        }
+    }
+
+    /// The user whose process is at the other end of a connection of this machine. `None` if the other end is on
+    /// another machine or in another network namespace, or has closed the connection; over QUIC always.
+    #[must_use]
+    pub fn peer_user(&self) -> Option<u32> {
+        match self {
+            Self::Tcp(s) => local_user::user_of_peer(s),
+            Self::Unix(s) => sockopt::socket_peercred(s).ok().map(|peer| peer.uid.as_raw()),
+            Self::Secured(_) => None,
         }
     }
 

@@ -10,6 +10,7 @@
 //!   other, under TLS too.
 //! - A read waits no longer than the socket's timeout before it says so ([`is_pause`]); who reads
 //!   has a deadline and decides.
+//! - A user is named as a peer's ([`Socket::peer_user`]) only while the peer's socket is open.
 //! - A Unix socket is never open to more people than its mode says, and goes with its [`Listener`].
 #![warn(missing_docs)]
 
@@ -17,6 +18,7 @@ mod address;
 mod channel;
 mod error;
 mod listen;
+mod local_user;
 #[cfg(feature = "quic")]
 mod quic;
 #[cfg(feature = "testing")]

@@ -15,7 +15,7 @@ use weft_ringer_net::{
 
 use super::event::Event;
 use super::rollback::SawLater;
-use super::{Shared, relay, spawn};
+use super::{Shared, admission, relay, spawn};
 
 /// Who says nothing for so long is hung up on. A client renews its epoch more often.
 const IDLE_LIMIT: Duration = Duration::from_secs(300);
@@ -56,9 +56,14 @@ fn identify(
 
 /// Serves a connection to its end.
 pub(super) fn serve_connection(shared: &Shared, socket: Socket) -> Result<()> {
+    let refusal = admission::refusal(&shared.options, &socket);
     let mut link = Conversation::accept(socket, shared.options.tls.as_ref())?;
     link.limit_frames(HELLO_MAX_BYTES);
+    // Also of a peer that is refused: an answer may be lost where a connection is ended with more to read.
     let first = link.receive(Some(Instant::now() + HANDSHAKE_LIMIT))?;
+    if let Some(why) = refusal {
+        return Err(refuse(&mut link, &why));
+    }
     let certificate = link.fingerprint();
     let has_authority = shared.options.authority.is_some();
     let enroll = match &first {

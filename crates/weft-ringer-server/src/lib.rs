@@ -4,6 +4,8 @@
 //! Invariants:
 //! - Who speaks for a client has shown its secret on the same connection; over TLS it has shown a
 //!   certificate of the cell's authority before that.
+//! - Without TLS, whoever speaks over TCP is a process of root or of the server's own user on this machine, unless
+//!   the options say otherwise.
 //! - The thread with the state machine never waits for a connection.
 //! - When the store fails the server ends, or stands by if the cell has several: what it says would
 //!   not be durable.
@@ -11,6 +13,7 @@
 #![warn(missing_docs)]
 
 mod administration;
+mod admission;
 mod archives;
 pub mod backup;
 mod cell_number;
@@ -70,8 +73,11 @@ const WATCH_LIMIT: Duration = Duration::from_secs(2);
 pub struct ServeOptions {
     /// Where clients reach the server.
     pub listen: Vec<Address>,
-    /// Certificates. `None`: nothing is encrypted, and who reaches a socket is let in.
+    /// Certificates. `None`: nothing is encrypted, and over TCP root and the server's own user, on this machine,
+    /// are let in.
     pub tls: Option<ServerTls>,
+    /// Without certificates: let every peer in that reaches a TCP address.
+    pub insecure: bool,
     /// Who gives certificates to those who join.
     /// `None`: whoever has a certificate of the authority may do everything, and nobody can join.
     pub authority: Option<Arc<Authority>>,
@@ -92,6 +98,7 @@ impl ServeOptions {
         Self {
             listen: Vec::new(),
             tls: None,
+            insecure: false,
             authority: None,
             admins: Vec::new(),
             connections_max: 1024,

@@ -183,7 +183,8 @@ pub struct Serve {
     /// certificate of that authority; if `ringer init` made it, only members, and others can join
     #[arg(long, value_name = "DIR")]
     pub tls_certificates: Option<PathBuf>,
-    /// Serve other machines without TLS: whoever reaches the port may do everything
+    /// Serve other machines, and all users of this one, without TLS: whoever reaches the port may do
+    /// everything [default: over TCP without TLS only root and this user, on this machine]
     #[arg(long, conflicts_with = "tls_certificates")]
     pub insecure: bool,
     /// How long the leases of a client that is not heard of are kept for it

@@ -214,6 +214,7 @@ fn serve_options(args: &Serve) -> Result<ServeOptions, Failure> {
     Ok(ServeOptions {
         listen,
         tls,
+        insecure: args.insecure,
         authority,
         admins,
         connections_max: args.connections_max,

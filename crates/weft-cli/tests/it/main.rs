@@ -24,6 +24,7 @@ mod programs;
 mod proxy;
 mod pushed;
 mod ringer;
+mod ringer_admission;
 #[cfg(feature = "archive")]
 mod ringer_archive;
 mod ringer_care;

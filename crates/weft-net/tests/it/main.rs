@@ -2,6 +2,7 @@
 
 mod connections;
 mod quic;
+mod users;
 
 use std::path::Path;
 use std::sync::Mutex;

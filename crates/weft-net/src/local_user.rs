@@ -1,0 +1,183 @@
+//! The user whose process is at the other end of a TCP connection of this machine, by the kernel's tables of
+//! connections (`/proc/net/tcp` and `tcp6` of this network namespace).
+//!
+//! # Invariants
+//!
+//! - A user is named only for a connection whose two ends are both in the table, established, at one look, and
+//!   which was so at another look before. The kernel says of a socket whose process has closed it, while its last
+//!   bytes are on the way, that it is root's. It leaves the state *established* before that, so the user that was
+//!   read at the first look is the one who made the socket.
+//! - A connection from another machine, or from another network namespace, has one end in the table and no user.
+
+use std::net::{IpAddr, SocketAddr, TcpStream};
+
+/// The tables, of the namespace of the thread that looks.
+const TABLES: [&str; 2] = ["/proc/thread-self/net/tcp", "/proc/thread-self/net/tcp6"];
+/// The kernel's number of the state.
+const ESTABLISHED: &str = "01";
+/// Looks at the table: while other connections end, a row may be passed over.
+const LOOKS: usize = 8;
+
+/// The address and port of one end, IPv4 also where a socket of IPv6 is used for it.
+type End = (IpAddr, u16);
+
+fn end(at: SocketAddr) -> End {
+    (at.ip().to_canonical(), at.port())
+}
+
+/// The user at the other end of a connection; `None` if this machine does not know.
+pub(crate) fn user_of_peer(stream: &TcpStream) -> Option<u32> {
+    let (own, peer) = (end(stream.local_addr().ok()?), end(stream.peer_addr().ok()?));
+    user_at(own, peer, || {
+        let table = |path| std::fs::read_to_string(path).unwrap_or_default();
+        TABLES.map(table).concat()
+    })
+}
+
+/// The same, where `look` reads the tables.
+fn user_at(own: End, peer: End, mut look: impl FnMut() -> String) -> Option<u32> {
+    let mut before = None;
+    for _ in 0..LOOKS {
+        let now = established(&look(), own, peer);
+        if now.is_some() && now == before {
+            return now;
+        }
+        before = now;
+    }
+    None
+}
+
+/// The user of the end `peer`, if both ends are established.
+fn established(tables: &str, own: End, peer: End) -> Option<u32> {
+    let user = |local, remote| tables.lines().find_map(|row| user_of(row, local, remote));
+    user(own, peer).and_then(|_| user(peer, own))
+}
+
+/// The user in a row of the table, if that is of the end `local` of an established connection to `remote`.
+fn user_of(row: &str, local: End, remote: End) -> Option<u32> {
+    let mut words = row.split_ascii_whitespace().skip(1);
+    let is_of_it = parse(words.next()?)? == local
+        && parse(words.next()?)? == remote
+        && words.next()? == ESTABLISHED;
+    // Behind the queues, the timer and the retransmissions.
+    is_of_it.then(|| words.nth(3)).flatten()?.parse().ok()
+}
+
+/// An end as the kernel writes it: the address, which is in network order, in words that were read in the
+/// machine's, and the port.
+fn parse(text: &str) -> Option<End> {
+    let (address, port) = text.split_once(':')?;
+    let port = u16::from_str_radix(port, 16).ok()?;
+    let mut bytes = Vec::with_capacity(16);
+    for at in (0..address.len()).step_by(8) {
+        let word = u32::from_str_radix(address.get(at..at + 8)?, 16).ok()?;
+        bytes.extend_from_slice(&u32::from_be(word).to_be_bytes());
+    }
+    let address = match bytes.len() {
+        4 => IpAddr::from(<[u8; 4]>::try_from(bytes).ok()?),
+        16 => IpAddr::from(<[u8; 16]>::try_from(bytes).ok()?),
+        _ => return None,
+    };
+    Some((address.to_canonical(), port))
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use std::net::{Ipv4Addr, Ipv6Addr};
+
+    const HEAD: &str = "  sl  local_address rem_address   st tx_queue rx_queue tr tm->when retrnsmt   uid  \
+                        timeout inode\n";
+
+    fn at(text: &str) -> End {
+        end(text.parse().expect("an address"))
+    }
+
+    fn hex(end: End) -> String {
+        let words = |bytes: &[u8]| {
+            let word = |w: &[u8]| u32::from_be_bytes(w.try_into().expect("four")).to_be();
+            bytes.chunks(4).map(|w| format!("{:08X}", word(w))).collect::<String>()
+        };
+        let address = match end.0 {
+            IpAddr::V4(a) => words(&a.octets()),
+            IpAddr::V6(a) => words(&a.octets()),
+        };
+        format!("{address}:{:04X}", end.1)
+    }
+
+    fn row(local: &str, remote: &str, state: &str, user: u32) -> String {
+        let (local, remote) = (hex(at(local)), hex(at(remote)));
+        format!(
+            "   1: {local} {remote} {state} 00000000:00000000 00:00000000 00000000 {user:>5}        0 \
+             15713 1 0000000000000000 20 4 0 10 -1\n"
+        )
+    }
+
+    const SERVER: &str = "127.0.0.1:7473";
+    const CLIENT: &str = "127.0.0.1:40000";
+
+    fn both(state: &str, user: u32) -> String {
+        format!("{HEAD}{}{}", row(SERVER, CLIENT, "01", 0), row(CLIENT, SERVER, state, user))
+    }
+
+    /// What several looks come to, the last of which is repeated.
+    fn looks(tables: &[String]) -> Option<u32> {
+        let mut number = 0;
+        user_at(at(SERVER), at(CLIENT), || {
+            number += 1;
+            tables[number.min(tables.len()) - 1].clone()
+        })
+    }
+
+    #[test]
+    fn the_row_of_the_other_end_has_its_user() {
+        assert_eq!(looks(&[both("01", 1000)]), Some(1000));
+        assert_eq!(looks(&[both("01", 0)]), Some(0));
+        // A row that is passed over at one look.
+        let half = format!("{HEAD}{}", row(SERVER, CLIENT, "01", 0));
+        assert_eq!(looks(&[both("01", 1000), half.clone(), both("01", 1000)]), Some(1000));
+        // Of another machine, or another network namespace, there is the near end alone.
+        assert_eq!(looks(&[half]), None);
+        // The near end has gone, and its port may be another connection's.
+        assert_eq!(looks(&[format!("{HEAD}{}", row(CLIENT, SERVER, "01", 0))]), None);
+        let reset = format!("{}{}", row(SERVER, CLIENT, "08", 9), row(CLIENT, SERVER, "01", 0));
+        assert_eq!(looks(&[reset]), None);
+        // Other ports and addresses are others.
+        let others =
+            row("127.0.0.1:40001", SERVER, "01", 0) + &row("127.0.0.2:40000", SERVER, "01", 0);
+        assert_eq!(looks(&[others.clone() + &row(SERVER, CLIENT, "01", 0)]), None);
+        assert_eq!(looks(&[others + &both("01", 5)]), Some(5));
+    }
+
+    #[test]
+    fn a_socket_that_was_closed_is_not_roots() {
+        // In all states but the established, what closed sockets, and those that wait, have there is 0.
+        for state in 2..=12 {
+            assert_eq!(looks(&[both(&format!("{state:02X}"), 0)]), None, "{state}");
+        }
+        // Closed between the state and the user of one look.
+        assert_eq!(looks(&[both("01", 0), both("04", 0)]), None);
+        assert_eq!(looks(&[both("01", 1000), both("01", 0), both("04", 0)]), None);
+    }
+
+    #[test]
+    fn ipv4_within_ipv6_is_ipv4() {
+        let (v4, v6) = (at("127.0.0.1:80"), at("[::ffff:127.0.0.1]:80"));
+        assert_eq!(v4, v6);
+        let mapped = IpAddr::V6(Ipv4Addr::LOCALHOST.to_ipv6_mapped());
+        assert_eq!(parse(&hex((mapped, 80))), Some(v4));
+        let six = (IpAddr::V6(Ipv6Addr::LOCALHOST), 443);
+        assert_eq!(parse(&hex(six)), Some(six));
+    }
+
+    #[test]
+    fn other_text_is_no_row() {
+        for text in ["", ":", "0100007F", "0100007F:", ":1F90", "0100007:1F90", "01:1F90", "zz:zz"]
+        {
+            assert_eq!(parse(text), None, "{text:?}");
+        }
+        assert_eq!(looks(&[HEAD.into()]), None);
+        assert_eq!(looks(&["\n\n1:\n1: 2 3 4\n".into()]), None);
+        assert_eq!(parse("é00007F:1F90"), None);
+    }
+}
