@@ -112,6 +112,8 @@ pub struct LiveOptions {
     /// Where certificates for cells inside are: a directory for each, by its number. One that has
     /// none there is called without, if this cell is.
     pub cells_certificates: Option<PathBuf>,
+    /// Whether a front lets other users than root and its own attach cells, where they may set attributes.
+    pub allow_attach: bool,
     /// The size of the blocks of files made here, in bytes: a power of two, 64 KiB to 4 MiB. A
     /// file has at most 65,536 blocks.
     pub block_bytes: u32,
@@ -156,6 +158,7 @@ impl LiveOptions {
             listen: None,
             tls: None,
             cells_certificates: None,
+            allow_attach: false,
             // Files of up to 16 GiB; of what is written here and there each block is stored anew.
             block_bytes: 256 << 10,
             cache_max_bytes: 10 << 30,

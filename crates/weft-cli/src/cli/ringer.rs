@@ -260,6 +260,9 @@ pub struct Mount {
     /// client-key.pem for the cell of that number; `ringer join --by-cell` puts them there
     #[arg(long, value_name = "DIR")]
     pub cells_certificates: Option<PathBuf>,
+    /// Let all users attach cells where they may set attributes, and not only root and this user
+    #[arg(long)]
+    pub allow_attach: bool,
     /// Size of the blocks of new files, 64K to 4M; a file has at most 65536
     #[arg(long, value_name = "SIZE", default_value = "256K")]
     pub block_size: String,

@@ -292,6 +292,7 @@ fn live_options(args: &Mount) -> Result<LiveOptions, Failure> {
         options.store_max_bytes = size(text)?;
     }
     options.patience = Duration::from_secs(args.patience);
+    options.allow_attach = args.allow_attach;
     options.allow_shared_memory = args.allow_shared_memory;
     options.accept_older_cell = args.accept_older_cell;
     Ok(options)

@@ -25,6 +25,11 @@ struct Shared {
 impl Shared {
     /// `None` where that takes more than this user has.
     fn new() -> Option<Self> {
+        Self::with("allow_other")
+    }
+
+    /// The same with these options of the mount.
+    fn with(options: &str) -> Option<Self> {
         if !can_mount() {
             return None;
         }
@@ -34,7 +39,7 @@ impl Shared {
         }
         let cell = Cell::new();
         chmod(cell.bench.dir(), 0o755);
-        let at = crate::ringer::mount(&cell.bench, "a", &cell.address(), &["-o", "allow_other"]);
+        let at = crate::ringer::mount(&cell.bench, "a", &cell.address(), &["-o", options]);
         chmod(&at, 0o755);
         Some(Self { cell, at })
     }
@@ -101,6 +106,155 @@ fn a_setuid_program_in_a_cell_has_no_power_unless_the_mount_says_so() {
     let more = ["-o", "allow_other,suid,dev"];
     let trusting = crate::ringer::mount(&m.cell.bench, "b", &m.cell.address(), &more);
     assert!(!options(&trusting).iter().any(|o| o.starts_with("no")), "{:?}", options(&trusting));
+}
+
+/// The cell `inner`, served at a socket beside [`Shared`]'s and mounted by itself as `b`; whatever a test does, its
+/// server does not stay.
+struct Inner<'a> {
+    shared: &'a Shared,
+    at: PathBuf,
+}
+
+impl<'a> Inner<'a> {
+    fn new(shared: &'a Shared) -> Self {
+        let bench = &shared.cell.bench;
+        let address = Self::address(bench);
+        crate::ringer::serve(bench, "inner", &address, "inner.pid");
+        let at = crate::ringer::mount(bench, "b", &address, &[]);
+        Self { shared, at }
+    }
+
+    fn address(bench: &crate::run::Bench) -> String {
+        format!("unix:{}", bench.path("i").display())
+    }
+
+    /// Attaches it to the directory `name` of the shared mount, which is made.
+    fn attach(&self, name: &str) {
+        self.shared.dir(name, 0o755);
+        self.shared.ringer(&[
+            "attach",
+            &format!("a/{name}"),
+            &Self::address(&self.shared.cell.bench),
+        ]);
+        chmod(&self.at, 0o755);
+    }
+}
+
+impl Drop for Inner<'_> {
+    fn drop(&mut self) {
+        crate::ringer::end_mounts(&self.shared.cell.bench);
+        crate::ringer::kill(&self.shared.cell.bench, "inner");
+    }
+}
+
+/// The owner of an attached cell is not the owner of the one that it is attached in.
+#[test]
+fn nothing_in_an_attached_cell_has_power_even_where_the_mount_says_so() {
+    let Some(m) = Shared::with("allow_other,suid,dev") else { return };
+    let inner = Inner::new(&m);
+    // What the mount says holds for its own cell, so that the rest of the test shows something.
+    fs::copy("/usr/bin/id", m.at("id")).unwrap();
+    chmod(&m.at("id"), 0o4755);
+    m.allowed(STRANGER, "./id -u", "0");
+
+    fs::copy("/usr/bin/id", inner.at.join("id")).unwrap();
+    fs::copy("/usr/bin/id", inner.at.join("capable")).unwrap();
+    fs::write(inner.at.join("plain"), "words").unwrap();
+    fs::create_dir(inner.at.join("d")).unwrap();
+    let inside = |command: &str| {
+        let out = Command::new("sh").args(["-c", command]).current_dir(&inner.at).output().unwrap();
+        assert!(out.status.success(), "{command}: {out:?}");
+        String::from_utf8_lossy(&out.stdout).into_owned()
+    };
+    // cap_setuid, effective and permitted.
+    let capability =
+        "setfattr -n security.capability -v 0x0100000280000000000000000000000000000000";
+    inside("chmod 6755 id && chmod 2775 d && mknod -m 666 zero c 1 5 && mknod -m 666 disk b 7 0");
+    inside(&format!("mknod d/pipe p && {capability} capable && cp -a id d/id"));
+    inner.attach("in");
+
+    let shows = |what: &str, format: &str, want: &str| {
+        m.allowed(0, &format!("stat -c '%A {format}' {what}"), want);
+    };
+    // By listing, by name, and what a call that changes something answers.
+    m.allowed(0, "ls -l in", "-rwxr-xr-x");
+    for program in ["in/id", "in/d/id"] {
+        shows(program, "%u", "-rwxr-xr-x 0");
+        m.allowed(STRANGER, &format!("./{program} -u"), &STRANGER.to_string());
+    }
+    m.allowed(
+        0,
+        "chmod 4755 in/plain; touch in/id; stat -c %A in/plain in/id",
+        "-rwxr-xr-x\n-rwxr-xr-x",
+    );
+    m.allowed(STRANGER, "./in/id -u", &STRANGER.to_string());
+    m.allowed(0, "ln in/id in/second; stat -c %A in/second", "-rwxr-xr-x");
+    // To whoever has that cell itself, nothing is lost.
+    assert_eq!(inside("stat -c %A id plain").trim(), "-rwsr-sr-x\n-rwsr-xr-x");
+    shows("in/d", "%u", "drwxrwsr-x 0");
+    shows("in/d/pipe", "%F", "fifo");
+
+    for (device, kind) in [("zero", "character"), ("disk", "block")] {
+        shows(&format!("in/{device}"), "%F %t,%T", &format!("{kind} special file 0,0"));
+        for user in [0, STRANGER] {
+            let (ok, said) = m.shell(user, &format!("head -c 1 in/{device}"));
+            assert!(!ok && said.contains("cannot open"), "{user} {device}: {ok} {said}");
+        }
+    }
+    m.allowed(0, "mknod -m 666 in/made c 1 5; stat -c %t,%T in/made", "0,0");
+    assert_eq!(inside("stat -c %t,%T made").trim(), "1,5");
+
+    assert!(inside("getfattr -m - capable").contains("security.capability"));
+    let (ok, said) = m.shell(0, "getfattr -n security.capability in/capable");
+    assert!(!ok && said.contains("No such attribute"), "{said}");
+    let (ok, said) = m.shell(0, "getfattr -m - in/capable");
+    assert!(ok && !said.contains("security"), "{said}");
+    let (ok, said) = m.shell(0, &format!("{capability} in/plain"));
+    assert!(!ok && said.contains("not supported"), "{said}");
+    let (ok, said) = m.shell(0, "setfattr -x security.capability in/capable");
+    assert!(!ok && said.contains("No such attribute"), "{said}");
+    m.allowed(0, "setfattr -n user.a -v b in/plain; getfattr -d in/plain", "user.a=\"b\"");
+    // Snapshots of it are of it.
+    m.ringer(&["snapshot", "create", "a/in/d", "then"]);
+    shows("in/d/.snapshots/then/id", "%u", "-rwxr-xr-x 0");
+}
+
+/// A cell that is attached is called by every mount, and shown to all its users.
+#[test]
+fn cells_are_attached_by_root_and_the_mounts_own_user() {
+    let Some(m) = Shared::new() else { return };
+    let inner = Inner::new(&m);
+    fs::write(inner.at.join("inside"), "words").unwrap();
+    inner.attach("in");
+    m.allowed(STRANGER, "cat in/inside", "words");
+    m.dir("own", 0o755);
+    m.dir("own/j", 0o755);
+    chown(m.at("own"), Some(STRANGER), Some(STRANGER)).unwrap();
+    chown(m.at("own/j"), Some(STRANGER), Some(STRANGER)).unwrap();
+    let attach = "setfattr -n user.weft.junction -v \"$(getfattr --only-values -n user.weft.junction in)\" own/j";
+    m.denied(attach);
+    m.allowed(STRANGER, "ls own/j; echo empty", "empty");
+    let (ok, said) = m.shell(STRANGER, "cat own/j/inside");
+    assert!(!ok && said.contains("No such file"), "{said}");
+    // What counts for detaching are the permissions of what is seen there.
+    m.allowed(0, attach, "");
+    m.allowed(STRANGER, "cat own/j/inside", "words");
+    let detach = "setfattr -x user.weft.junction own/j";
+    m.denied(detach);
+    m.allowed(0, detach, "");
+    m.denied(attach);
+
+    // Where the mount says so.
+    let more = ["-o", "allow_other", "--allow-attach"];
+    let at = crate::ringer::mount(&m.cell.bench, "c", &m.cell.address(), &more);
+    let out = Command::new("sh")
+        .args(["-c", &format!("{attach} && cat own/j/inside")])
+        .current_dir(&at)
+        .uid(STRANGER)
+        .gid(STRANGER)
+        .output()
+        .unwrap();
+    assert_eq!(out.stdout, b"words", "{out:?}");
 }
 
 /// A query finds names, words and tags in the whole cell, whoever may look there.

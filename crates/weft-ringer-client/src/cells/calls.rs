@@ -26,9 +26,8 @@ impl CellTree {
         self.show(&at.place, fs, parent, found, false)
     }
 
-    fn attr(&self, at: &At, mut attr: Attr) -> Attr {
-        attr.ino = self.number(&at.place, attr.ino);
-        attr
+    fn attr(&self, at: &At, attr: Attr) -> Attr {
+        Attr { ino: self.number(&at.place, attr.ino), ..at.place.without_power(attr) }
     }
 
     /// Of the root of a cell inside, whether it has been walked into, and answers soon.
@@ -52,6 +51,12 @@ impl CellTree {
         }
         if at.place.is_within(junction.cell) { Err(Error::SymlinkLoop) } else { Ok(()) }
     }
+}
+
+/// The names of attributes that this mount sees.
+fn seen(at: &At, mut names: Vec<Vec<u8>>) -> Vec<Vec<u8>> {
+    names.retain(|name| at.place.is_seen(name));
+    names
 }
 
 impl FileSystem for CellTree {
@@ -320,6 +325,9 @@ impl FileSystem for CellTree {
         if name == CELLS_XATTR && at.place.key == 0 && at.ino == self.outer.root() {
             return Ok(self.cells.describe());
         }
+        if !at.place.is_seen(name) {
+            return Err(Error::NoAttribute);
+        }
         let fs = match &at.place.above {
             Some(above) if at.is_inner_root() => {
                 if name == JUNCTION_XATTR {
@@ -341,6 +349,10 @@ impl FileSystem for CellTree {
         if !name.starts_with(OWN) {
             return false;
         }
+        // To read the attribute, or to detach the cell, the permissions of what is seen there are enough.
+        if name == JUNCTION_XATTR && value.is_some() && !self.allow_attach {
+            return true;
+        }
         // Of what cannot be reached nothing is told to others.
         let inner = self.at(ino).and_then(|at| {
             let fs = at.place.enter(&self.cells)?;
@@ -353,9 +365,10 @@ impl FileSystem for CellTree {
         let at = self.at(ino)?;
         if at.is_inner_root() {
             let fs = self.attributes_of_root(&at)?;
-            return fs.map_or(Ok(Vec::new()), |fs| fs.listxattr(at.ino));
+            let Some(fs) = fs else { return Ok(Vec::new()) };
+            return Ok(seen(&at, fs.listxattr(at.ino)?));
         }
-        at.place.enter(&self.cells)?.listxattr(at.ino)
+        Ok(seen(&at, at.place.enter(&self.cells)?.listxattr(at.ino)?))
     }
 
     fn setxattr(&self, ino: Ino, name: &[u8], value: &[u8], how: XattrSet) -> Result<()> {
@@ -363,12 +376,16 @@ impl FileSystem for CellTree {
         if name == JUNCTION_XATTR {
             Self::check_junction(&at, value)?;
         }
+        if !at.place.is_seen(name) {
+            return Err(Error::Unsupported("security attributes in an attached cell"));
+        }
         at.place.enter(&self.cells)?.setxattr(at.ino, name, value, how)
     }
 
     fn removexattr(&self, ino: Ino, name: &[u8]) -> Result<()> {
         let at = self.at(ino)?;
         match &at.place.above {
+            _ if !at.place.is_seen(name) => Err(Error::NoAttribute),
             Some(above) if at.is_inner_root() && name == JUNCTION_XATTR => {
                 above.place.enter(&self.cells)?.removexattr(above.dir, name)
             }

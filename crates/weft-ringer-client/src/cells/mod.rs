@@ -9,6 +9,8 @@
 //!   that cannot be reached stops nobody but who walks into it; and no lock is held while one does.
 //! - **Numbers** of inodes are the outermost cell's for its own, and others for those of the rest
 //!   ([`nodes`]). `rename` and `link` between two places fail with `EXDEV`, as between file systems.
+//! - **No power of another cell's**: setuid and setgid bits, device nodes and file capabilities of a cell inside do
+//!   nothing, whatever the mount's options are ([`Place::without_power`]).
 //! - **No end in itself**: a cell that is seen above itself is refused with `ELOOP`, so that every path
 //!   has an end.
 
@@ -22,7 +24,7 @@ mod upward;
 use std::sync::Arc;
 
 use weft_ringer::{Junction, RnodeId};
-use weft_vfs::{DirEntry, Entry, Error, FileKind, FileSystem, Ino, Result};
+use weft_vfs::{Attr, DirEntry, Entry, Error, FileKind, FileSystem, Ino, Result};
 
 use self::inner::InnerCells;
 use self::nodes::is_mapped;
@@ -45,6 +47,8 @@ pub struct CellTree {
     outer: Arc<RingerFs>,
     cells: Arc<InnerCells>,
     upward: Arc<Upward>,
+    /// Whether other users than root and the mount's own may attach cells.
+    allow_attach: bool,
 }
 
 /// An inode, and whose it is.
@@ -68,14 +72,14 @@ impl CellTree {
     pub fn join(options: LiveOptions) -> weft_ringer_net::Result<Self> {
         let upward = Arc::new(Upward::new());
         let cells = Arc::new(InnerCells::new(options.clone(), &upward));
-        let directory = options.directory.clone();
+        let (directory, allow_attach) = (options.directory.clone(), options.allow_attach);
         let outer = Arc::new(RingerFs::join(options)?);
         let failed = |e| weft_ringer_net::Error::io(format!("{}: cells", directory.display()), e);
         cells.reopen().map_err(failed)?;
         let searcher = Arc::new(Searcher::new(&cells, outer.cell()));
         outer.search_with(Box::new(Shared(searcher)));
         let root = Arc::new(Place::outermost(Arc::clone(&outer)));
-        Ok(Self { root, outer, cells, upward })
+        Ok(Self { root, outer, cells, upward, allow_attach })
     }
 
     /// Ends without a word, as if the machine had lost its power: for tests.
@@ -148,7 +152,7 @@ impl CellTree {
                 let enter = || Arc::clone(place);
                 let number = locked(&self.upward.nodes).enter(place.key, ino.0, enter);
                 let mut shown = found;
-                shown.attr.ino = Ino(number);
+                shown.attr = Attr { ino: Ino(number), ..place.without_power(found.attr) };
                 if !fs.is_root(ino) {
                     return Ok(shown);
                 }

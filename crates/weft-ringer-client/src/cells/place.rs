@@ -7,12 +7,15 @@ use std::sync::atomic::{AtomicBool, AtomicU64, Ordering};
 use std::sync::{Arc, Mutex, OnceLock};
 
 use weft_ringer::{CellId, Junction, JunctionError};
-use weft_vfs::{Attr, Error, FileSystem, Ino, Result};
+use weft_vfs::{Attr, Error, FileKind, FileSystem, Ino, Result};
 
 use super::inner::InnerCells;
 use super::nodes::hash;
 use crate::engine::locked;
 use crate::fs::RingerFs;
+
+/// The setuid and setgid bits.
+const SET_ID: u16 = 0o6000;
 
 /// One place.
 #[derive(Debug)]
@@ -116,6 +119,23 @@ impl Place {
         self.fs.get()
     }
 
+    /// Attributes of an inode of the cell, as this mount is to see them. The owner of an attached cell sets all of
+    /// them, and gives no program and no device of this machine away: files have neither setuid nor setgid bits,
+    /// and device nodes no device. Neither bit of a directory gives anybody power, and setgid hands on its group.
+    pub(super) fn without_power(&self, attr: Attr) -> Attr {
+        match attr.kind {
+            _ if self.above.is_none() => attr,
+            FileKind::Directory => attr,
+            _ => Attr { perm: attr.perm & !SET_ID, rdev: 0, ..attr },
+        }
+    }
+
+    /// Whether this mount sees an extended attribute of the cell. Those of the kernel's security modules (file
+    /// capabilities, labels) give programs power.
+    pub(super) fn is_seen(&self, attribute: &[u8]) -> bool {
+        self.above.is_none() || !attribute.starts_with(b"security.")
+    }
+
     /// The client of the cell: walks in, and waits for its server.
     ///
     /// # Errors
@@ -160,7 +180,7 @@ impl Place {
         let own = self.fs.get().and_then(|fs| fs.glance());
         let mut shown = locked(&self.shown);
         let attr = match (own.or(*shown), &self.above) {
-            (Some(attr), _) => attr,
+            (Some(attr), _) => self.without_power(attr),
             (None, Some(above)) => {
                 drop(shown);
                 let attr = above.fs.getattr(above.dir)?;

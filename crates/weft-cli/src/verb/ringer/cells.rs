@@ -153,7 +153,14 @@ pub(super) fn attach(out: Output, args: &Attach) -> Outcome {
     let text = junction.to_string();
     // Looked at here, for the error says what is wrong.
     Junction::parse(text.as_bytes()).map_err(|e| Failure::usage(e.to_string()))?;
-    copies::set(dir, JUNCTION_XATTR, text.as_bytes()).map_err(|e| why_not(dir, e))?;
+    copies::set(dir, JUNCTION_XATTR, text.as_bytes()).map_err(|e| match e {
+        Errno::ACCESS => Failure::new(format!(
+            "permission denied: {}: only root and the user of the mount attach cells, unless it was mounted with \
+             --allow-attach",
+            dir.display()
+        )),
+        e => why_not(dir, e),
+    })?;
     let shown = dir.display().to_string();
     let report = serde_json::json!({
         "directory": shown,
