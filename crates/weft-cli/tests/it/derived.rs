@@ -402,7 +402,7 @@ fn a_private_file_is_quoted_to_nobody() {
     );
     m.allowed("cd own && mv secret moved; stat -c %s secret moved 2>&1; echo done", "4");
     let read = fs::read(at("own/secret")).or_else(|_| fs::read(at("own/moved")));
-    let errno = read.as_ref().map_err(|e| e.raw_os_error());
+    let errno = read.as_ref().map_err(std::io::Error::raw_os_error);
     assert!(
         matches!(errno, Ok(content) if content == b"QUI=") || matches!(errno, Err(Some(13))),
         "{read:?}"

@@ -1,0 +1,72 @@
+//! The command line of a cell's members: its authority, invitations, who is one and who is no longer.
+
+use super::{Reaching, seconds};
+use clap::Args;
+use std::path::PathBuf;
+
+#[derive(Debug, Args)]
+pub struct Init {
+    /// The directory for keys and certificates; nothing in it is replaced
+    pub directory: PathBuf,
+    /// A name or IP address that clients will call the server by; more than once
+    #[arg(long, value_name = "NAME", required = true)]
+    pub host: Vec<String>,
+}
+
+#[derive(Debug, Args)]
+pub struct Invite {
+    #[command(flatten)]
+    pub reaching: Reaching,
+    /// For how long the token is good: a number with s, m, h or d
+    #[arg(long, value_name = "TIME", default_value = "1h", value_parser = seconds)]
+    pub expires: u64,
+    /// Who joins may look at everything, and change nothing
+    #[arg(long, conflicts_with_all = ["subtree", "admin"])]
+    pub read_only: bool,
+    /// Who joins may also invite others and send them away
+    #[arg(long, conflicts_with = "subtree")]
+    pub admin: bool,
+    /// Who joins may read (PATH:r) or change (PATH:rw) what is below this directory of the cell, and
+    /// nothing else; more than once
+    #[arg(long, value_name = "PATH:rw")]
+    pub subtree: Vec<String>,
+    /// What the server is called by who joins, if that is something else
+    #[arg(long, value_name = "ADDRESS")]
+    pub server_address: Option<String>,
+}
+
+#[derive(Debug, Args)]
+pub struct Join {
+    /// The token that `invite` has printed
+    pub token: String,
+    /// The directory for this member's key and certificate
+    pub directory: PathBuf,
+    /// Put them into DIRECTORY/NUMBER, by the cell's number: for `mount --cells-certificates`
+    #[arg(long)]
+    pub by_cell: bool,
+    /// The name to be known by [default: the name of this machine]
+    #[arg(long)]
+    pub name: Option<String>,
+}
+
+#[derive(Debug, Args)]
+pub struct Revoke {
+    #[command(flatten)]
+    pub reaching: Reaching,
+    /// The member's name
+    pub name: std::ffi::OsString,
+}
+
+#[derive(Debug, Args)]
+pub struct Members {
+    #[command(flatten)]
+    pub reaching: Reaching,
+}
+
+#[derive(Debug, Args)]
+pub struct Forget {
+    #[command(flatten)]
+    pub reaching: Reaching,
+    /// The client's number, as `status` shows it
+    pub client: String,
+}
