@@ -27,8 +27,12 @@ impl Loopback {
         let bench = Bench::new();
         let open = |path: PathBuf| fs::set_permissions(path, fs::Permissions::from_mode(0o755));
         open(bench.dir().to_owned()).unwrap();
-        // Other users may not reach where it is built.
-        fs::copy(env!("CARGO_BIN_EXE_weft"), bench.path("weft")).unwrap();
+        // Other users may not reach where it is built. Another process copies it: a descriptor for
+        // writing of this one may be inherited by a program that another test starts, and whoever runs
+        // the copy then is told that it is busy (ETXTBSY).
+        let mut copy = Command::new("cp");
+        let copied = copy.arg(env!("CARGO_BIN_EXE_weft")).arg(bench.path("weft")).status().unwrap();
+        assert!(copied.success());
         open(bench.path("weft")).unwrap();
         fs::create_dir(bench.path("own")).unwrap();
         chown(bench.path("own"), Some(user), Some(user)).unwrap();
