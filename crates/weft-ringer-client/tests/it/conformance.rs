@@ -135,5 +135,7 @@ fn so_is_an_encrypted_directory() {
 
 #[test]
 fn so_is_a_cell_in_a_cell() {
-    conformance::run(|| Arc::new(Alone::in_a_junction()), &limits());
+    // Nothing in an attached cell has power on the machines that mount it.
+    let limits = Limits { privileges: false, ..limits() };
+    conformance::run(|| Arc::new(Alone::in_a_junction()), &limits);
 }

@@ -49,6 +49,7 @@ pub(super) fn picture(fs: &dyn FileSystem, content: bool, limits: &Limits) -> Re
             // Its owner and mode are mkfs's choice; `lost+found` may count as a child.
             (seen.nlink, seen.perm, seen.owner) = (0, 0, (0, 0));
         }
+        seen.perm = limits.shown(seen.kind, seen.perm);
         if !limits.owners_and_modes {
             (seen.perm, seen.owner) = (0, (0, 0));
         }

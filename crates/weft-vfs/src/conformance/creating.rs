@@ -20,7 +20,9 @@ pub(super) fn each_kind(bench: &Bench<'_>) -> Result<()> {
         let attr = made.stat()?;
         assert_eq!(attr, *made.attr(), "{kind:?}: the entry and a later look");
         assert_eq!((attr.kind, attr.nlink), (kind, 1));
-        assert!(attr.perm == 0o6755 || !bench.limits.owners_and_modes);
+        let perm = bench.limits.shown(kind, 0o6755);
+        assert!(attr.perm == perm || !bench.limits.owners_and_modes);
+        let rdev = if bench.limits.privileges { rdev } else { 0 };
         assert_eq!((attr.rdev, attr.size_bytes), (rdev, 0), "{kind:?}");
         let listed = root.list()?;
         assert!(listed.iter().any(|l| l.name == name.as_bytes() && l.kind == kind));

@@ -36,7 +36,7 @@ mod xattrs;
 use std::panic::{AssertUnwindSafe, catch_unwind};
 use std::sync::Arc;
 
-use crate::{Caller, FileSystem, Ino, Node, Result};
+use crate::{Caller, FileKind, FileSystem, Ino, Node, Result};
 
 /// What a format can and cannot do, and how hard to try.
 #[derive(Debug, Clone)]
@@ -51,6 +51,9 @@ pub struct Limits {
     pub symlinks: bool,
     /// Owner, group and all bits of the mode are kept.
     pub owners_and_modes: bool,
+    /// What gives power is shown: setuid and setgid bits of files, the numbers of device nodes, and
+    /// `security.` attributes.
+    pub privileges: bool,
     /// Access and change times are kept, apart from the modification time.
     pub own_times: bool,
     /// The number of a removed inode is free again, and `statfs` counts it so.
@@ -108,6 +111,13 @@ pub struct Limits {
     pub only: Option<String>,
 }
 
+impl Limits {
+    /// The permissions that are seen of those that an inode was given.
+    fn shown(&self, kind: FileKind, perm: u16) -> u16 {
+        if self.privileges || kind == FileKind::Directory { perm } else { perm & !0o6000 }
+    }
+}
+
 impl Default for Limits {
     /// A format that can do everything, a test of some seconds.
     fn default() -> Self {
@@ -117,6 +127,7 @@ impl Default for Limits {
             hard_links: true,
             symlinks: true,
             owners_and_modes: true,
+            privileges: true,
             own_times: true,
             reuses_inodes: true,
             counts_space: true,

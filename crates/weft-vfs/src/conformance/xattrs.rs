@@ -15,8 +15,9 @@ pub(super) fn set_get_list_remove(bench: &Bench<'_>) -> Result<()> {
         assert!(fs.listxattr(ino)?.is_empty());
         refused!(fs.getxattr(ino, b"user.none"), NoAttribute);
         refused!(fs.removexattr(ino, b"user.none"), NoAttribute);
-        let names: [&[u8]; 5] =
-            [b"user.a", b"user.b", b"trusted.a", b"security.c", b"user.\xff\xfe"];
+        let of_kernel =
+            if bench.limits.privileges { b"security.c".as_slice() } else { b"trusted.c" };
+        let names: [&[u8]; 5] = [b"user.a", b"user.b", b"trusted.a", of_kernel, b"user.\xff\xfe"];
         for (at, name) in names.into_iter().enumerate() {
             fs.setxattr(ino, name, &pattern(at as u64, at * 10), XattrSet::Any)?;
         }
