@@ -1,4 +1,4 @@
-//! Filling: what a miss brings from the origin is put into the cache.
+//! Filling: writes the data that a miss has read from the origin to the cache device.
 
 use crate::cache::Cache;
 use crate::fills::{FillId, Purpose};

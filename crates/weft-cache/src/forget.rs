@@ -1,4 +1,4 @@
-//! Forgetting an origin: its entry says so durably, and its blocks are dropped behind.
+//! Forgetting an origin: marks its entry durably, then drops its blocks in the background.
 
 use crate::cache::Cache;
 use crate::{Error, Result, SUB_BLOCK_BYTES};

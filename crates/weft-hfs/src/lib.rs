@@ -40,7 +40,7 @@ pub mod layout;
 pub mod macroman;
 pub mod mfs;
 pub mod mkfs;
-mod ownership;
+mod permissions;
 pub mod relstring;
 pub mod store;
 #[cfg(feature = "std")]
@@ -54,4 +54,4 @@ pub use error::{Error, Result};
 pub use fs::{
     Hfs, ItemInfo, Mac, MacFile, OpenOptions, VolumeInfo, format_journal, replay_journal, unix_now,
 };
-pub use ownership::Ownership;
+pub use permissions::Permissions;

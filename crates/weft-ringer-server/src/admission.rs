@@ -1,11 +1,13 @@
-//! Which peers a server without certificates lets in: on TCP a peer is not asked who it is, so that only those of
-//! this machine are served whose user may do with the cell's file what he likes.
+//! The peers that a server without certificates admits. A peer on TCP does not prove its identity, so only
+//! processes of root and of the server's own user on this machine are admitted: both can change the cell's file
+//! anyway.
 
 use weft_net::Socket;
 
 use super::ServeOptions;
 
-/// Why the peer of a connection is refused, if it is. Looked at before anything that it has sent.
+/// Returns why the peer of a connection is refused, or `None` if it is admitted. Called before any message of the
+/// peer is read.
 pub(super) fn refusal(options: &ServeOptions, socket: &Socket) -> Option<String> {
     // Only the user of the server and root reach a Unix socket.
     if options.tls.is_some() || options.insecure || !matches!(socket, Socket::Tcp(_)) {

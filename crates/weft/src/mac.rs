@@ -8,7 +8,7 @@ use std::path::PathBuf;
 use std::sync::Arc;
 use weft_block::{BlockDevice, FileDevice, OpenMode};
 use weft_hfs::streams::MacVolume;
-use weft_hfs::{Hfs, OpenOptions, Ownership, hfsplus::HfsPlus, mfs::Mfs};
+use weft_hfs::{Hfs, OpenOptions, Permissions, hfsplus::HfsPlus, mfs::Mfs};
 use weft_patch::{Engine, JournalMode, Policy};
 
 impl Volume for Hfs {
@@ -75,11 +75,11 @@ impl Volume for HfsPlus {
 
 type Opened = (Order, Arc<dyn Volume>);
 
-fn ownership(options: &Options) -> Ownership {
-    options.ownership.unwrap_or_else(|| Ownership {
+fn permissions(options: &Options) -> Permissions {
+    options.permissions.unwrap_or_else(|| Permissions {
         uid: rustix::process::geteuid().as_raw(),
         gid: rustix::process::getegid().as_raw(),
-        ..Ownership::default()
+        ..Permissions::default()
     })
 }
 
@@ -108,7 +108,7 @@ pub(crate) fn open_hfs(source: &str, image: &Image, options: &Options) -> Result
     }
     let mut engine = options.engine.clone();
     engine.policy = order.0;
-    let ownership = ownership(options);
+    let permissions = permissions(options);
     let volume = Hfs::open(
         Arc::clone(&image.device),
         OpenOptions {
@@ -118,7 +118,7 @@ pub(crate) fn open_hfs(source: &str, image: &Image, options: &Options) -> Result
             unordered_trees: false,
             utc_offset_secs: options.utc_offset_secs,
             clock: options.clock,
-            ownership,
+            permissions,
         },
     )
     .map_err(failed(source))?;
@@ -187,7 +187,7 @@ pub(crate) fn open_mfs(source: &str, image: &Image, options: &Options) -> Result
     let order = options.order.unwrap_or(Order(Policy::Soft));
     let mut engine = options.engine.clone();
     engine.policy = order.0;
-    let ownership = ownership(options);
+    let permissions = permissions(options);
     let volume = Mfs::open(
         Arc::clone(&image.device),
         weft_hfs::mfs::OpenOptions {
@@ -195,7 +195,7 @@ pub(crate) fn open_mfs(source: &str, image: &Image, options: &Options) -> Result
             engine,
             utc_offset_secs: options.utc_offset_secs,
             clock: options.clock,
-            ownership,
+            permissions,
         },
     )
     .map_err(refused(source))?;
@@ -204,9 +204,9 @@ pub(crate) fn open_mfs(source: &str, image: &Image, options: &Options) -> Result
 
 /// Opens an HFS Plus volume, for reading.
 pub(crate) fn open_hfs_plus(source: &str, image: &Image, options: &Options) -> Result<Opened> {
-    let ownership = ownership(options);
+    let permissions = permissions(options);
     let volume =
-        HfsPlus::open(Arc::clone(&image.device), weft_hfs::hfsplus::OpenOptions { ownership })
+        HfsPlus::open(Arc::clone(&image.device), weft_hfs::hfsplus::OpenOptions { permissions })
             .map_err(refused(source))?;
     Ok((options.order.unwrap_or(Order(Policy::Soft)), volume))
 }

@@ -31,9 +31,9 @@ pub struct MountOptions {
     pub uid: Option<u32>,
     /// `gid=N`: whose group that is.
     pub gid: Option<u32>,
-    /// `fmask=OCTAL`, or `umask=OCTAL` for both: permissions that files do not have on such a volume.
+    /// `fmask=OCTAL`, or `umask=OCTAL` for both: bits taken from the permissions of files there.
     pub fmask: Option<u16>,
-    /// `dmask=OCTAL`, or `umask=OCTAL`: those that folders do not have.
+    /// `dmask=OCTAL`, or `umask=OCTAL`: bits taken from the permissions of folders there.
     pub dmask: Option<u16>,
     /// `transform=RULES`: networks of transformations on the files, by these rules.
     pub transform: Option<String>,

@@ -31,9 +31,9 @@ pub struct Options {
     /// What the time is on HFS and MFS volumes, if not what the system's clock says: for volumes
     /// that shall come out the same.
     pub clock: Option<Time>,
-    /// Who owns all on a volume that knows no owners, and who else may do what; `None`: all is of
-    /// who runs this, and others may read it.
-    pub ownership: Option<weft_hfs::Ownership>,
+    /// The owner and the permissions on a volume that stores none; `None`: the user who runs this
+    /// process owns all files, and others may read them.
+    pub permissions: Option<weft_hfs::Permissions>,
     /// The engine's own options; its policy is that of `order`.
     pub engine: weft_patch::Options,
 }

@@ -8,7 +8,7 @@ use crate::failure::{DONE, Failure, Outcome};
 use crate::output::Output;
 use std::process::Command;
 use std::sync::Arc;
-use weft::hfs::Ownership;
+use weft::hfs::Permissions;
 use weft::mount_options::MountOptions;
 use weft::{AtFailure, Options, Stack, Tree, mounts};
 
@@ -82,7 +82,7 @@ fn open(
         mount_point: std::path::absolute(&args.mountpoint)?.to_str().map(str::to_owned),
         forks: options.forks.unwrap_or_default(),
         utc_offset_secs: crate::zone::offset_secs(),
-        ownership: ownership(options),
+        permissions: Some(permissions(options)),
         ..Options::default()
     };
     let caching = caching(args, options)?;
@@ -128,14 +128,14 @@ fn caching(args: &cli::Mount, options: &MountOptions) -> Result<cli::Caching, Fa
     Ok(caching)
 }
 
-/// Who owns what the volume gives no owner, and who else may do what.
-fn ownership(options: &MountOptions) -> Option<Ownership> {
-    Some(Ownership {
+/// The owner and the permissions on a volume that stores none.
+fn permissions(options: &MountOptions) -> Permissions {
+    Permissions {
         uid: options.uid.unwrap_or_else(|| rustix::process::geteuid().as_raw()),
         gid: options.gid.unwrap_or_else(|| rustix::process::getegid().as_raw()),
         fmask: options.fmask.unwrap_or(0),
         dmask: options.dmask.unwrap_or(0),
-    })
+    }
 }
 
 /// Puts the options of the command line and of `-o` together.

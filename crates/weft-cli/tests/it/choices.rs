@@ -1,5 +1,5 @@
-//! What the users of a mount may choose by names, and by what they store in the tree: no log and no key
-//! of the administrator's that the mount was not given for that.
+//! The stages that users of a mount choose, by names and by attributes and rules files in the tree,
+//! reach no log and no key that the administrator did not give to the mount for them.
 
 use crate::derived::{STRANGER, Shared, chmod};
 use crate::run::{Bench, can_mount};

@@ -280,7 +280,7 @@ const TELLING: &[&str] = &[
     "~aead key=work",
 ];
 
-/// What programs say to the stranger of names made from `a` and from `b`.
+/// The output of `program`, run as another user, for views of `a` and for views of `b`.
 fn said_of(m: &Shared, program: &[&str], views: &[String]) -> [String; 2] {
     ["a", "b"].map(|base| {
         let names = views.iter().map(|view| format!("{base}@{view}"));
@@ -379,7 +379,7 @@ fn a_single_user_is_told_lengths() {
     bench.ok(&["umount", "m"]);
 }
 
-/// Whoever owns a directory may call any file in it its rules.
+/// The owner of a directory can rename any file in it to `.weftattributes`.
 #[test]
 fn a_private_file_is_quoted_to_nobody() {
     let Some(m) = Shared::new("", &[]) else { return };

@@ -122,7 +122,7 @@ fn an_insecure_server_on_a_port_lets_in_all_users() {
     assert_eq!(told.code, 0, "{told:#?}");
 }
 
-/// Whoever calls and hangs up keeps nobody else out, and is not taken for another.
+/// A client that connects and hangs up keeps no other client out, and is not taken for another user.
 #[test]
 fn strangers_who_hang_up_do_no_harm() {
     let Some(server) = Loopback::new(0, &[]) else { return };

@@ -55,7 +55,7 @@ impl State {
         Ok(())
     }
 
-    /// Takes an inode off the chain of orphans: it has a name again, or is gone.
+    /// Takes an inode off the chain of orphans: it got a name, or is deleted.
     pub(super) fn unchain(&mut self, op: &mut Op<'_>, ino: u32) -> Result<()> {
         self.nameless.remove(&ino);
         let Some(at) = self.orphans.iter().position(|&o| o == ino) else { return Ok(()) };
@@ -77,10 +77,10 @@ impl State {
         Ok(())
     }
 
-    /// How many inodes without names nobody has open, and how many blocks they still have. They are
-    /// being deleted or about to be: a long file takes several steps, and the kernel's FORGET comes
-    /// after its STATFS now and then. Whoever removed them counts on their space at once. (As
-    /// `fs_pendingblocks` of FreeBSD's soft updates.)
+    /// The number of inodes that have no name and are not open, and of the blocks that they still
+    /// hold. They are being deleted or about to be: deleting a long file takes several steps, and the
+    /// kernel may send its FORGET after a STATFS. A program that removed a file counts on its space at
+    /// once. (FreeBSD's soft updates count these as `fs_pendingblocks`.)
     pub(super) fn being_deleted(&self) -> (u64, u64) {
         let units = u64::from(self.vol.geometry.block_bytes / 512);
         let nodes = self.nameless.iter().filter_map(|ino| self.nodes.get(ino));
@@ -290,8 +290,8 @@ impl Ext2 {
     pub(super) fn reap(&self) {
         let _deleting = self.deletions.read().unwrap_or_else(PoisonError::into_inner);
         while let Some(ino) = self.next_doomed() {
-            // Each step would wait for the device on a nearly full volume if it asked for room, and it needs
-            // none.
+            // A step allocates nothing. If it asked for room, it would wait for the device on a nearly
+            // full volume.
             let result = self.change_without_room(CUT_META_BLOCKS, |st, op| {
                 // It may have been found again meanwhile (a stale reference).
                 match st.nodes.get(&ino) {
@@ -314,8 +314,8 @@ impl Ext2 {
         }
     }
 
-    /// Waits until everything that nothing names or uses is deleted, by whichever thread. Says
-    /// whether there was any.
+    /// Deletes all inodes that have no name and no user, and waits for other threads that delete some.
+    /// Returns whether there were inodes without names.
     pub(super) fn finish_deletions(&self) -> bool {
         if self.lock().nameless.is_empty() {
             return false;

@@ -60,7 +60,7 @@ pub struct Ext2 {
     read_only: AtomicBool,
     /// Space is short and some was freed or is about to be: [`make_room`](Self::make_room) would help.
     tight: AtomicBool,
-    /// Held for reading by all who delete what has lost its last name.
+    /// Held for reading by every thread that deletes inodes without names.
     deletions: RwLock<()>,
     /// Many access times wait to be written.
     lazy_crowded: AtomicBool,
@@ -149,8 +149,8 @@ impl Ext2 {
         self.change_without_room(max_blocks, f)
     }
 
-    /// As [`change_inner`](Self::change_inner), for changes that allocate nothing: what was freed before
-    /// need not be free at once.
+    /// [`change_inner`](Self::change_inner) for changes that allocate nothing: does not wait for freed
+    /// space.
     fn change_without_room<R>(
         &self,
         max_blocks: u32,
@@ -186,7 +186,7 @@ impl Ext2 {
         }
     }
 
-    /// Makes the space available of all that was removed and freed. Says whether there was any.
+    /// Makes the space of removed files, and freed space, available. Returns whether there was any.
     fn make_room(&self) -> Result<bool> {
         let deleted = self.finish_deletions();
         Ok(self.settle_pending()? || deleted)

@@ -1,11 +1,11 @@
-//! What was removed is free: at once to who asks, and to who writes.
+//! The space of a removed file is free at once, for statfs and for writers.
 
 use crate::tools::{assert_clean, have_e2fsprogs};
-use crate::volumes::{Kind, empty, options, store};
+use crate::volumes::{Kind, POLICIES, empty, options, store};
 use std::sync::Arc;
 use weft_block::{Event, MemoryDevice, Recorder};
 use weft_ext2::Ext2;
-use weft_patch::{JournalMode, Options, Policy};
+use weft_patch::{Options, Policy};
 use weft_vfs::{Caller, Error, FileKind, FileSystem, Handle, Ino};
 
 /// Blocks so small that deleting a file that fills it takes several steps.
@@ -61,15 +61,8 @@ fn check(fs: &Ext2, device: &Recorder<MemoryDevice>, what: &str) {
     assert_clean(&path, what);
 }
 
-const POLICIES: [Policy; 4] = [
-    Policy::Soft,
-    Policy::Async,
-    Policy::Journal(JournalMode::Ordered),
-    Policy::Journal(JournalMode::Full),
-];
-
-/// With the last name the space of a file is free, though the kernel has still to say that it forgot
-/// the file, and though deleting takes several steps; none of these waits for the device.
+/// The space of a file is free once its last name is removed, before the kernel has sent FORGET and
+/// while the deletion takes several steps; none of the steps waits for the device.
 #[test]
 fn a_removed_file_is_free_space_at_once() {
     if !have_e2fsprogs() {
@@ -110,7 +103,7 @@ fn a_removed_file_that_is_open_is_no_free_space() {
     }
 }
 
-/// Whoever writes while another thread deletes gets all of the space that this gives back.
+/// A writer gets all of the space that another thread is giving back by a deletion.
 #[test]
 fn a_writer_waits_for_space_that_is_being_freed() {
     if !have_e2fsprogs() {

@@ -1,7 +1,7 @@
 //! Free space is given back to the device, and nothing else.
 
 use crate::tools::{assert_clean, have_e2fsprogs};
-use crate::volumes::{KINDS, Mounted, empty, options, plain};
+use crate::volumes::{KINDS, Mounted, POLICIES, empty, options, plain};
 use std::os::unix::fs::MetadataExt;
 use std::sync::Arc;
 use weft_block::{BlockDevice, FileDevice, OpenMode};
@@ -31,13 +31,6 @@ fn free_bytes(fs: &dyn FileSystem) -> u64 {
     let st = fs.statfs().unwrap();
     st.blocks_free * u64::from(st.block_bytes)
 }
-
-const POLICIES: [Policy; 4] = [
-    Policy::Soft,
-    Policy::Async,
-    Policy::Journal(JournalMode::Ordered),
-    Policy::Journal(JournalMode::Full),
-];
 
 /// What was written into files that are gone is gone from the device; what is not, is not.
 #[test]

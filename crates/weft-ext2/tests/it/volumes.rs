@@ -7,7 +7,7 @@ use std::process::Command;
 use std::sync::{Arc, OnceLock};
 use weft_block::{Image, MemoryDevice, PAGE_BYTES};
 use weft_ext2::{Ext2, OpenOptions};
-use weft_patch::Options;
+use weft_patch::{JournalMode, Options, Policy};
 use weft_vfs::FileSystem;
 
 /// A kind of volume: mke2fs's arguments and size.
@@ -36,6 +36,14 @@ pub const KINDS: &[Kind] = &[
         args: &["-t", "ext2", "-b", "4096", "-I", "1024"],
         size: "32M",
     },
+];
+
+/// Commit policies of each kind: soft updates, none, and a journal without and with file data.
+pub const POLICIES: [Policy; 4] = [
+    Policy::Soft,
+    Policy::Async,
+    Policy::Journal(JournalMode::Ordered),
+    Policy::Journal(JournalMode::Full),
 ];
 
 /// Makes a volume with mke2fs.

@@ -46,10 +46,10 @@ impl Hfs {
         Attr {
             ino: Ino(u64::from(id)),
             kind,
-            perm: self.ownership.perm(kind, locked),
+            perm: self.permissions.perm(kind, locked),
             nlink: u32::from(!gone),
-            uid: self.ownership.uid,
-            gid: self.ownership.gid,
+            uid: self.permissions.uid,
+            gid: self.permissions.gid,
             rdev: 0,
             size_bytes: size,
             blocks_512: space / 512,
@@ -68,8 +68,8 @@ impl Hfs {
 
     pub(super) fn do_setattr(&self, ino: Ino, set: &SetAttr) -> FsResult<Attr> {
         let id = plain(ino)?;
-        if set.uid.is_some_and(|uid| uid != self.ownership.uid)
-            || set.gid.is_some_and(|gid| gid != self.ownership.gid)
+        if set.uid.is_some_and(|uid| uid != self.permissions.uid)
+            || set.gid.is_some_and(|gid| gid != self.permissions.gid)
         {
             return Err(FsError::NotPermitted);
         }
@@ -82,7 +82,7 @@ impl Hfs {
             None => None,
         };
         // A file nobody may write is one the Finder calls locked.
-        let locked = set.perm.and_then(|perm| self.ownership.locks(perm));
+        let locked = set.perm.and_then(|perm| self.permissions.locks(perm));
         if modified.is_none() && locked.is_none() {
             return self.do_getattr(ino);
         }

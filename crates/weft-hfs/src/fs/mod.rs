@@ -30,7 +30,7 @@ pub(crate) use store::Raw;
 
 use crate::layout::EPOCH_1904_SECS;
 use crate::volume::Volume;
-use crate::{Error, Ownership, Result};
+use crate::{Error, Permissions, Result};
 use node::State;
 use std::fmt;
 use std::sync::atomic::{AtomicBool, Ordering};
@@ -57,7 +57,7 @@ pub struct Hfs {
     geometry: (u64, u64),
     /// File data is written in no order: `async`.
     loose_data: bool,
-    ownership: Ownership,
+    permissions: Permissions,
 }
 
 impl fmt::Debug for Hfs {

@@ -7,7 +7,7 @@ use super::{Hfs, Raw};
 use crate::layout::{Attributes, BLOCK_BYTES, EPOCH_1904_SECS, MDB_BLOCK};
 use crate::store::{Bare, Device};
 use crate::volume::Volume;
-use crate::{Error, Ownership, Result};
+use crate::{Error, Permissions, Result};
 use std::sync::atomic::{AtomicBool, Ordering};
 use std::sync::{Arc, Mutex};
 use weft_block::{BlockDevice, Overlay};
@@ -32,8 +32,8 @@ pub struct OpenOptions {
     pub utc_offset_secs: i32,
     /// What the time is, for volumes that shall come out the same; `None`: the system's clock.
     pub clock: Option<Time>,
-    /// Who owns what the volume says nothing of, and who else may do what.
-    pub ownership: Ownership,
+    /// The owner and the permissions of files and folders for which the volume stores none.
+    pub permissions: Permissions,
 }
 
 impl std::fmt::Debug for OpenOptions {
@@ -213,7 +213,7 @@ impl Hfs {
             utc_offset_secs: options.utc_offset_secs,
             clock: options.clock,
             geometry,
-            ownership: options.ownership,
+            permissions: options.permissions,
         };
         if read_only || locked {
             fs.read_only.store(true, Ordering::Relaxed);

@@ -3,7 +3,7 @@
 use super::layout::{Item, be16};
 use super::volume::{Fork, Volume, io};
 use super::{Place, find};
-use crate::Ownership;
+use crate::Permissions;
 use std::sync::Arc;
 use unicode_normalization::UnicodeNormalization;
 use weft_block::{BlockDevice, Partition, PartitionInfo, PartitionType, ReadOnly};
@@ -25,8 +25,8 @@ const TARGET_MAX_BYTES: u64 = 4095;
 /// How to open a volume.
 #[derive(Debug, Clone, Copy, Default)]
 pub struct OpenOptions {
-    /// Who owns what the volume says nothing of, and who else may do what.
-    pub ownership: Ownership,
+    /// The owner and the permissions of files and folders for which the volume stores none.
+    pub permissions: Permissions,
 }
 
 /// An open HFS Plus volume, for reading.
@@ -125,7 +125,7 @@ impl HfsPlus {
         let kept = item.mode != 0;
         let perm = match kind {
             _ if kept => item.mode & 0o7777,
-            _ => self.options.ownership.perm(kind, false),
+            _ => self.options.permissions.perm(kind, false),
         };
         let blocks = u64::from(item.data.blocks) + u64::from(item.resource.blocks);
         let device = matches!(kind, FileKind::BlockDevice | FileKind::CharDevice);
@@ -141,8 +141,8 @@ impl HfsPlus {
             } else {
                 inode
             },
-            uid: if kept { item.uid } else { self.options.ownership.uid },
-            gid: if kept { item.gid } else { self.options.ownership.gid },
+            uid: if kept { item.uid } else { self.options.permissions.uid },
+            gid: if kept { item.gid } else { self.options.permissions.gid },
             rdev: if device { item.special } else { 0 },
             size_bytes: item.data.len_bytes,
             blocks_512: blocks * u64::from(self.volume.header.block_bytes / 512),

@@ -6,7 +6,7 @@
 
 use super::state::{FIRST_INO, File, State, engine_error};
 use super::volume::Volume;
-use crate::Ownership;
+use crate::Permissions;
 use crate::macroman::{name_from_unix, name_to_unix};
 use std::collections::BTreeMap;
 use std::fmt;
@@ -38,8 +38,8 @@ pub struct OpenOptions {
     pub utc_offset_secs: i32,
     /// What the time is, for volumes that shall come out the same; `None`: the system's clock.
     pub clock: Option<Time>,
-    /// Who owns what the volume says nothing of, and who else may do what.
-    pub ownership: Ownership,
+    /// The owner and the permissions of files and folders for which the volume stores none.
+    pub permissions: Permissions,
 }
 
 /// An open MFS volume.
@@ -210,10 +210,10 @@ impl Mfs {
         Attr {
             ino: Ino(ino),
             kind: FileKind::Regular,
-            perm: self.options.ownership.perm(FileKind::Regular, entry.locked),
+            perm: self.options.permissions.perm(FileKind::Regular, entry.locked),
             nlink: u32::from(file.gone.is_none()),
-            uid: self.options.ownership.uid,
-            gid: self.options.ownership.gid,
+            uid: self.options.permissions.uid,
+            gid: self.options.permissions.gid,
             rdev: 0,
             size_bytes: entry.data.len_bytes.into(),
             blocks_512: allocated / 512,
@@ -230,10 +230,10 @@ impl Mfs {
         Attr {
             ino: Ino(ROOT),
             kind: FileKind::Directory,
-            perm: self.options.ownership.perm(FileKind::Directory, false),
+            perm: self.options.permissions.perm(FileKind::Directory, false),
             nlink: 2,
-            uid: self.options.ownership.uid,
-            gid: self.options.ownership.gid,
+            uid: self.options.permissions.uid,
+            gid: self.options.permissions.gid,
             rdev: 0,
             size_bytes: u64::from(state.mdb.directory_blocks) * 512,
             blocks_512: state.mdb.directory_blocks.into(),

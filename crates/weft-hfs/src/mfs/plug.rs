@@ -65,7 +65,7 @@ impl FileSystem for Mfs {
         });
         self.change(|state, op| {
             let file = state.file_mut(ino.0)?;
-            if let Some(locked) = set.perm.and_then(|perm| self.options.ownership.locks(perm)) {
+            if let Some(locked) = set.perm.and_then(|perm| self.options.permissions.locks(perm)) {
                 file.entry.locked = locked;
             }
             file.entry.modified = modified.unwrap_or(file.entry.modified);

@@ -48,7 +48,7 @@ impl TransformFs {
         self.rules_may_differ(node);
     }
 
-    /// A file has changed, or who may read it.
+    /// Forgets cached rules if `node` is a rules file: its content or its permissions have changed.
     pub(super) fn rules_may_differ(&self, node: &Node) {
         if is_rules_file(&locked(&node.path)) {
             self.forget_rules();
@@ -260,7 +260,7 @@ impl FileSystem for TransformFs {
             return not_at_all;
         }
         let is_settled = match file.view().cloned() {
-            // Whether a reader has looked is told to nobody either.
+            // Other users are not told either whether a reader has opened it.
             Some(view)
                 if node.cached_opens.load(Ordering::Acquire) == 0
                     && !view.all_may_read().unwrap_or(false) =>

@@ -6,7 +6,7 @@ use super::{Atomic, Store, ZEROES_BYTES, known_len};
 use crate::exec::Fused;
 use crate::{Error, Io, Layer, Result};
 
-/// What errors of no single stage name.
+/// The stage name in errors of the network as a whole.
 const STAGE: &str = "network";
 
 /// A file through stages that work in place.

@@ -119,7 +119,7 @@ pub trait Store: Send {
     }
 }
 
-/// The length of a file that is worked on from its end, or at any place, and so must have one.
+/// The length of a file, for stages that read it from its end or at any offset.
 ///
 /// # Errors
 /// [`Error::Corrupt`](crate::Error::Corrupt) if only reading to the end would tell.
@@ -131,7 +131,7 @@ pub(crate) fn known_len(store: &mut dyn Store, stage: &'static str) -> Result<u6
     })
 }
 
-/// The length of a file, which is read to its end if nothing else tells.
+/// The length of a file; reads it to its end if its length is not known.
 ///
 /// # Errors
 /// Those of reading, and [`Error::Limit`](crate::Error::Limit) of one longer than `max_bytes`.

@@ -82,7 +82,7 @@ impl SealedFile {
         let mut below = below;
         let seal = seal_of(&stage)?;
         let overhead_bytes = seal.overhead_bytes() as u64;
-        // What is made by another stage was put there by nobody.
+        // The output of another stage is never a new file.
         let is_new = is_new && below.len_bytes()?.is_some();
         let len = measured_len(&mut *below, seal.stage(), limits.file_bytes)?;
         let (header, sealer) = if len == 0 {

@@ -4,9 +4,9 @@ use super::{Case, SECTOR};
 use std::sync::atomic::{AtomicU64, Ordering::SeqCst};
 use weft_block::{BlockDevice, mix};
 
-/// Where sectors are zeroed and discarded, versions are multiples of this for that, and for nothing else.
+/// In a case with zeroes and discards, a version is a multiple of this if and only if it is one of them.
 const ZEROES_EVERY: u64 = 4;
-/// And of these, the multiples of this are those of a discard.
+/// The multiples of this are discards; the other multiples of [`ZEROES_EVERY`] are zeroes.
 const DISCARD_EVERY: u64 = 8;
 
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
@@ -83,7 +83,7 @@ pub(super) fn version_of(sector: u64, bytes: &[u8]) -> Result<u64, String> {
     Err(format!("sector {sector} is of no version: {:02x?}...", &bytes[..16]))
 }
 
-/// What is known of the versions, by sector.
+/// The latest version of each sector that was started, that was acknowledged, and that a reader saw.
 pub(super) struct Known {
     pub(super) started: Vec<AtomicU64>,
     pub(super) acked: Vec<AtomicU64>,

@@ -1,4 +1,4 @@
-//! The command line of a cell's members: its authority, invitations, who is one and who is no longer.
+//! The command line of cell members: authority, invitations, joining, revocation.
 
 use super::{Reaching, seconds};
 use clap::Args;
@@ -20,17 +20,17 @@ pub struct Invite {
     /// For how long the token is good: a number with s, m, h or d
     #[arg(long, value_name = "TIME", default_value = "1h", value_parser = seconds)]
     pub expires: u64,
-    /// Who joins may look at everything, and change nothing
+    /// Let the new member read everything and change nothing
     #[arg(long, conflicts_with_all = ["subtree", "admin"])]
     pub read_only: bool,
-    /// Who joins may also invite others and send them away
+    /// Let the new member also invite members and revoke them
     #[arg(long, conflicts_with = "subtree")]
     pub admin: bool,
-    /// Who joins may read (PATH:r) or change (PATH:rw) what is below this directory of the cell, and
-    /// nothing else; more than once
+    /// Let the new member read (PATH:r) or change (PATH:rw) files below this directory of the cell, and
+    /// no others; more than once
     #[arg(long, value_name = "PATH:rw")]
     pub subtree: Vec<String>,
-    /// What the server is called by who joins, if that is something else
+    /// The address at which the new member reaches the server, if it is another one
     #[arg(long, value_name = "ADDRESS")]
     pub server_address: Option<String>,
 }

@@ -1,23 +1,23 @@
-//! Owners and permissions, of which Macintosh volumes know none: those that a mount gives them.
+//! The owner and the permissions that a mount gives to Macintosh volumes, which store none.
 
 use weft_vfs::FileKind;
 
-/// Who owns what the volume says nothing of, and what who else may do with it. As `uid=`, `gid=`,
-/// `fmask=` and `dmask=` of the kernel's vfat.
+/// The owner and the permissions of files and folders for which the volume stores none, as `uid=`,
+/// `gid=`, `fmask=` and `dmask=` give them on the kernel's vfat.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Default)]
-pub struct Ownership {
-    /// The user.
+pub struct Permissions {
+    /// The user id of the owner.
     pub uid: u32,
-    /// The group.
+    /// The group id.
     pub gid: u32,
-    /// Permissions that files do not have, of 0o644 (0o444: locked by the Finder).
+    /// The bits taken from the permissions of files, which are 0o644 (0o444 for a locked file).
     pub fmask: u16,
-    /// Permissions that folders do not have, of 0o755.
+    /// The bits taken from the permissions of folders, which are 0o755.
     pub dmask: u16,
 }
 
-impl Ownership {
-    /// The permissions of a file, which the Finder may call locked, or of a folder.
+impl Permissions {
+    /// The permissions of a folder, or of a file that is or is not locked.
     pub(crate) fn perm(&self, kind: FileKind, locked: bool) -> u16 {
         match kind {
             FileKind::Directory => 0o755 & !self.dmask,
@@ -26,8 +26,8 @@ impl Ownership {
         }
     }
 
-    /// Whether a change of a file's permissions locks or unlocks it. One that does not see write
-    /// permissions says nothing of them.
+    /// Whether a `chmod` to `perm` locks a file (`Some(true)`) or unlocks it. `None`: neither, as the
+    /// mask hides all write permissions, so that the caller could not have kept them.
     pub(crate) fn locks(&self, perm: u16) -> Option<bool> {
         (0o644 & !self.fmask & 0o222 != 0).then_some(perm & 0o222 == 0)
     }
@@ -39,16 +39,16 @@ mod tests {
 
     #[test]
     fn what_is_masked_is_not_there_and_does_not_lock() {
-        let plain = Ownership::default();
+        let plain = Permissions::default();
         assert_eq!(plain.perm(FileKind::Regular, false), 0o644);
         assert_eq!(plain.perm(FileKind::Regular, true), 0o444);
         assert_eq!(plain.perm(FileKind::Directory, false), 0o755);
         assert_eq!((plain.locks(0o444), plain.locks(0o600)), (Some(true), Some(false)));
-        let closed = Ownership { fmask: 0o077, dmask: 0o027, ..plain };
+        let closed = Permissions { fmask: 0o077, dmask: 0o027, ..plain };
         assert_eq!(closed.perm(FileKind::Regular, false), 0o600);
         assert_eq!(closed.perm(FileKind::Regular, true), 0o400);
         assert_eq!(closed.perm(FileKind::Directory, false), 0o750);
-        let unwritable = Ownership { fmask: 0o222, ..plain };
+        let unwritable = Permissions { fmask: 0o222, ..plain };
         assert_eq!(unwritable.perm(FileKind::Regular, false), 0o444);
         assert_eq!(unwritable.locks(0o444), None);
     }
