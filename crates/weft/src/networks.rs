@@ -162,7 +162,7 @@ impl Networks {
         }
         let mut context = Context { keys, ..Context::default() };
         for (name, path) in &self.logs {
-            // What is recorded may come from files that few may read.
+            // It may hold content of files that other users may not read.
             let file = File::options().append(true).create(true).mode(0o600).open(path);
             let file = file.map_err(|e| Error::host("open", path, e))?;
             context.logs.insert(name.clone(), Arc::new(LogFile(Mutex::new(file))));

@@ -1,11 +1,11 @@
 //! Which network a file carries.
 //!
-//! Where several users reach the file system, a rules file of the tree counts only if all of them may
-//! read it: what it does, and what is said of its errors, tells what is in it. And it counts for a file
-//! that not all may read only if the owner of the rules is that file's or root, as with a link: what
-//! stages say of a file in an answer to anybody is said by stages that its owner trusts. What it would be
-//! about is unusable otherwise, rather than plain. An error of a rules file of the tree names the line
-//! and quotes nothing of it: such a file may be any file that the owner of a directory has renamed.
+//! On a mount for several users, a rules file of the tree is used only if all of them may read it, as its
+//! effects and its errors reveal its content. It applies to a file that some users may not read only if
+//! the owner of the rules file is the owner of that file or root, so that only stages which the owner
+//! trusts run over the file for other users. A file for which the rules file may not be used is unusable
+//! (`EACCES`) and never read as plain. An error of a rules file names the line and quotes none of its
+//! text: the owner of a directory can rename any file in it to `.weftattributes`.
 
 use std::collections::HashMap;
 use std::ffi::OsStr;
@@ -164,7 +164,7 @@ impl TransformFs {
         })
     }
 
-    /// Whether the owner of a rule may say what the inode `below` carries.
+    /// Checks that the owner of a rule may choose the network of the inode `below`.
     fn check_owner_of_rules(&self, found: &Found, below: Ino) -> Result<(), Arc<Error>> {
         let owner = found.owner.filter(|owner| *owner != 0 && !self.ground.is_of_one_user());
         let Some(owner) = owner.filter(|_| found.network.is_some()) else { return Ok(()) };
@@ -293,7 +293,7 @@ impl TransformFs {
     }
 }
 
-/// What is wrong with a line of a rules file in a directory of the tree.
+/// The error of a line of a rules file in a directory of the tree.
 fn unusable_line(directory: &[u8], line: usize, errno: i32) -> Error {
     let message = format!(
         "line {line} of {} in /{} cannot be used: {}",

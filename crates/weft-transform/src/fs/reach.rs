@@ -1,10 +1,9 @@
 //! Who may read what is made from another file: nobody who may not read that file.
 //!
-//! The invariant, of all that is made by stages of the caller's choice (views by name, links, trees): no
-//! byte of a base is read, and nothing is told that depends on its content, in a call whose caller may
-//! not read the base. A kernel asks for permission when a file or a directory is opened, or a directory
-//! searched; it does not when a name is looked up, or attributes are asked for, and shows those to
-//! everybody. So whatever the front is, what `lookup`, `getattr`, `listxattr` and the lifetimes say of
+//! Invariant of views by name, links and trees, whose stages the caller chooses: in a call whose caller
+//! may not read the base, no byte of the base is read and no answer depends on its content. The kernel
+//! checks permissions when it opens a file or a directory, or searches a directory; it checks none when
+//! it looks up a name or reads attributes, and shows these to all users. So whatever the front is, what `lookup`, `getattr`, `listxattr` and the lifetimes say of
 //! something derived follows from its name and from mode, owner, length and times of its base alone,
 //! unless all who reach this file system may read the base ([`Ground::all_may_read`]): its length is that
 //! of the base if the stages keep lengths, and else unknown; and a tree is a directory whatever its base

@@ -130,9 +130,9 @@ impl TransformFs {
         Ok(self.network_of_name(view).ok())
     }
 
-    /// The network of stages that a name is made of. Whoever may search a directory can make one of any
-    /// file in it; so none records what passes: a log is written by rules of the mount, and by files to
-    /// which their owners have attached it.
+    /// The network of the stages in a name. Every user who may search a directory can look up such a name
+    /// of any file in it, so these stages write no log: rules of the mount do, and networks that the
+    /// owner has attached to a file.
     pub(super) fn network_of_name(&self, stages: &str) -> crate::Result<Network> {
         let text: Text = format!("view: {}", stages.replace('+', " | ")).parse()?;
         if text.records() {
