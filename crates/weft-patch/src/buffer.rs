@@ -20,6 +20,8 @@ pub(crate) struct Buffer {
     pub hard: u32,
     /// Patches on the list.
     pub patches: u32,
+    /// The newest of them follows all others.
+    pub in_turn: bool,
     /// Those of them with external befores.
     pub waiting: u32,
     /// Those of them without undo data that have external befores.
@@ -159,6 +161,7 @@ impl Cache {
             newest: NONE,
             hard: NONE,
             patches: 0,
+            in_turn: false,
             waiting: 0,
             hard_waiting: 0,
             external_afters: 0,

@@ -13,6 +13,8 @@ pub struct Counters {
     pub cancelled: u64,
     /// Patches not yet durable, now.
     pub patches_now: u64,
+    /// Dependencies between them, now.
+    pub dependencies_now: u64,
     /// Bytes of undo data ever made.
     pub undo_bytes: u64,
     /// Bytes of undo data kept, now.

@@ -65,7 +65,7 @@ pub(crate) struct Patch {
 }
 
 #[derive(Debug, Clone, Copy)]
-struct Edge {
+pub(crate) struct Edge {
     before: u32,
     after: u32,
     next_of_after: u32,
@@ -249,6 +249,11 @@ impl Graph {
         }
         self[after].befores = index;
         self[before].afters = index;
+    }
+
+    /// Dependencies between live patches.
+    pub fn dependencies(&self) -> usize {
+        self.edges.len() - self.free_edges.len()
     }
 
     fn remove_edge(&mut self, index: u32) {

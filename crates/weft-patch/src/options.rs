@@ -55,6 +55,9 @@ pub struct Options {
     pub ready_lists: bool,
     /// Cancel the pending changes of freed blocks.
     pub cancel: bool,
+    /// From so many pending patches on, a change of a block follows them all, not only those that it
+    /// must: bounds the time that a change takes, and the dependencies. Few blocks get there.
+    pub crowded_patches: u32,
     /// Run a thread that writes back by age and pressure. Without it only sync writes and
     /// memory pressure writes in the caller: deterministic, for tests and crash exploration.
     pub background: bool,
@@ -73,6 +76,7 @@ impl Default for Options {
             merge: true,
             ready_lists: true,
             cancel: true,
+            crowded_patches: 128,
             background: true,
         }
     }

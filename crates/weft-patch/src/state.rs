@@ -1,7 +1,7 @@
 //! All of the engine that its one lock protects.
 
 use crate::buffer::Cache;
-use crate::graph::{Change, Graph, NONE};
+use crate::graph::{Change, Edge, Graph, NONE, Patch};
 use crate::writeback::Write;
 use crate::{BlockNr, Counters, Error, JournalMode, Options, Owner, PatchId, Policy, Result};
 use std::ops::Range;
@@ -9,8 +9,9 @@ use std::sync::Arc;
 use std::time::Instant;
 use weft_block::BlockDevice;
 
-/// Memory of one patch with its usual dependencies, for the budget.
-const PATCH_BYTES: usize = 96;
+/// Memory of one patch and of one dependency, for the budget.
+const PATCH_BYTES: usize = size_of::<Patch>();
+const DEPENDENCY_BYTES: usize = size_of::<Edge>();
 
 pub(crate) struct State {
     pub options: Options,
@@ -71,11 +72,13 @@ impl State {
         self.cache.dirty_blocks() * self.block_bytes
             + self.graph.undo_bytes()
             + self.graph.live * PATCH_BYTES
+            + self.graph.dependencies() * DEPENDENCY_BYTES
     }
 
     pub fn counters_now(&self) -> Counters {
         Counters {
             patches_now: self.graph.live as u64,
+            dependencies_now: self.graph.dependencies() as u64,
             undo_bytes_now: self.graph.undo_bytes() as u64,
             dirty_blocks_now: self.cache.dirty_blocks() as u64,
             ..self.counters

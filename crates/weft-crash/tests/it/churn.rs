@@ -13,7 +13,7 @@ use weft_crash::states::epochs;
 use weft_crash::{
     Bounds, Campaign, Config, Ext2Target, HfsTarget, Report, Target, Tree, Workload, generate,
 };
-use weft_patch::{JournalMode, Policy};
+use weft_patch::{JournalMode, Options, Policy};
 
 const ORDERED: Policy = Policy::Journal(JournalMode::Ordered);
 
@@ -183,6 +183,17 @@ fn a_busy_directory_under_soft_updates() {
     churn(Arc::new(Ext2Target::new(Policy::Soft).block_bytes(4096)), 2, 1500);
 }
 
+/// From a number of pending patches on, a block's changes follow one another.
+fn crowded() -> Options {
+    Options { crowded_patches: 6, ..Options::default() }
+}
+
+#[test]
+fn a_crowded_directory_under_soft_updates() {
+    churn(Arc::new(Ext2Target::new(Policy::Soft).engine(&crowded())), 5, 3000);
+    churn(Arc::new(HfsTarget::new(Policy::Soft).engine(&crowded())), 6, 300);
+}
+
 #[test]
 fn a_busy_directory_under_a_journal() {
     churn(Arc::new(Ext2Target::new(ORDERED)), 3, 1000);
@@ -277,7 +288,8 @@ fn long(target: &Arc<dyn Target>, share: u32) {
 #[test]
 #[ignore = "long: make test-long"]
 fn long_churn_soft() {
-    long(&over(Ext2Target::new(Policy::Soft)), 2);
+    long(&over(Ext2Target::new(Policy::Soft)), 4);
+    long(&over(Ext2Target::new(Policy::Soft).engine(&crowded())), 4);
 }
 
 #[test]

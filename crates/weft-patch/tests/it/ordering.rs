@@ -171,6 +171,7 @@ fn run(seed: u64, options: &Options, faults: bool) -> (weft_patch::Counters, usi
     }
     let counters = engine.counters();
     assert_eq!(counters.patches_now, 0, "seed {seed}: patches left after sync");
+    assert_eq!(counters.dependencies_now, 0, "seed {seed}: dependencies left after sync");
     assert_eq!(counters.undo_bytes_now, 0, "seed {seed}: undo data left after sync");
     assert_eq!(counters.dirty_blocks_now, 0, "seed {seed}");
     (counters, ids.len())
@@ -221,6 +222,12 @@ fn every_image_obeys_the_rule_with_hard_patches_only() {
 fn every_image_obeys_the_rule_with_merging_only() {
     let options = Options { hard_patches: false, ..Options::default() };
     sweep("every_image_obeys_the_rule_with_merging_only", &options, false);
+}
+
+#[test]
+fn every_image_obeys_the_rule_in_crowded_blocks() {
+    let options = Options { crowded_patches: 2, ..Options::default() };
+    sweep("every_image_obeys_the_rule_in_crowded_blocks", &options, false);
 }
 
 #[test]

@@ -45,6 +45,30 @@ fn without_optimisations_every_change_is_a_patch() {
     assert_eq!(c.undo_bytes_now, 0);
 }
 
+/// A name and its inode come and go, which makes a patch of each of them again and again.
+#[test]
+fn dependencies_of_a_busy_block_grow_with_its_changes_and_no_faster() {
+    let engine = engine(&Options::default());
+    let (names, inodes) = (BlockNr(1), BlockNr(2));
+    let changes = 10_000_u32;
+    let mut op = engine.begin(2).unwrap();
+    let mut cleared = weft_patch::PatchId::DURABLE;
+    for i in 0..changes {
+        let at = (i % 50) as usize * 20;
+        let made = op.write(inodes, at, &(i + 1).to_le_bytes(), &[cleared]).unwrap();
+        let around = [at..at + 8, 2000..2400];
+        let named =
+            op.write_relying(names, at + 4, &(i + 1).to_le_bytes(), &around, &[made]).unwrap();
+        cleared = op.write_relying(names, at, &i.to_le_bytes(), &around, &[named]).unwrap();
+    }
+    drop(op);
+    let c = engine.counters();
+    assert!(c.patches_now >= u64::from(changes), "the block must be busy: {c:?}");
+    assert!(c.dependencies_now < 4 * c.patches_now + 128 * 128, "{c:?}");
+    engine.sync().unwrap();
+    assert_eq!(engine.counters().dependencies_now, 0);
+}
+
 #[test]
 fn freed_before_written_is_never_written() {
     let engine = engine(&Options::default());
