@@ -50,7 +50,7 @@ impl State {
         if self.cache[buffer].run != NONE {
             self.leave_run(buffer);
         }
-        let newest_under = if self.is_crowded(buffer) {
+        let newest_under = if self.block_is_crowded(buffer) {
             self.add_all(buffer, &mut internal)
         } else {
             self.add_relied(buffer, relied, &mut internal);
@@ -158,7 +158,7 @@ impl State {
     /// those that it must follow, at every change, would take a time that grows with their number,
     /// and so would the memory of its dependencies. In a directory where files come and go 1,000
     /// times a second that was 40 times the time of the changes themselves.
-    fn is_crowded(&mut self, buffer: u32) -> bool {
+    fn block_is_crowded(&mut self, buffer: u32) -> bool {
         let b = &mut self.cache[buffer];
         let crowded = b.patches > self.options.crowded_patches;
         b.in_turn &= crowded;
@@ -399,6 +399,9 @@ impl State {
             self.graph[newest].newer = patch;
         }
         self.cache[buffer].patches += 1;
+        let patches = self.cache[buffer].patches;
+        self.half_full += usize::from(patches == self.options.block_patches_max / 2);
+        self.full += usize::from(patches == self.options.block_patches_max);
         patch
     }
 
@@ -530,6 +533,9 @@ impl State {
             self.graph[newer].older = older;
         }
         let external = self.graph.afters(patch).filter(|&a| self.graph[a].buffer != buffer).count();
+        let patches = self.cache[buffer].patches;
+        self.half_full -= usize::from(patches == self.options.block_patches_max / 2);
+        self.full -= usize::from(patches == self.options.block_patches_max);
         let b = &mut self.cache[buffer];
         b.external_afters -= u32::try_from(external).expect("edge counts fit 32 bits");
         b.patches -= 1;

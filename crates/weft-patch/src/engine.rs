@@ -123,6 +123,10 @@ impl Engine {
             )));
         }
         let mut state = State::new(Arc::clone(&device), block_bytes as usize, options.clone());
+        if options.policy != Policy::Soft {
+            // Changes of a block do not wait for each other, and are one patch.
+            state.options.block_patches_max = u32::MAX;
+        }
         if let (Policy::Journal(mode), Some(log)) = (options.policy, &log) {
             state.journal = Some(Journal::new(log, mode));
         }
@@ -159,7 +163,7 @@ impl Engine {
     /// lock, which the [`Op`] holds.
     ///
     /// `max_blocks` bounds the number of blocks the operation changes. Waits while too much memory
-    /// is dirty.
+    /// is dirty; and if it is to change any, while a block has too many changes that wait for others.
     ///
     /// # Errors
     /// The device's error if memory is full and the device does not take what it holds;
@@ -174,7 +178,9 @@ impl Engine {
                 state = shared.lock();
                 continue;
             }
-            if state.dirty_bytes() <= shared.memory_budget_bytes {
+            // A block that cannot be written holds nobody up for that; memory is another matter.
+            let full = max_blocks > 0 && state.full > 0 && state.failed.is_empty();
+            if !full && state.dirty_bytes() <= shared.memory_budget_bytes {
                 break;
             }
             if shared.background && state.failed.is_empty() && !shared.io.is_poisoned() {
@@ -360,7 +366,7 @@ impl Shared {
         loop {
             let mut state = self.lock();
             state.signals.woken = false;
-            let crowded = state.dirty_bytes() > self.background_bytes;
+            let crowded = state.is_crowded(self.background_bytes);
             let pressed = state.signals.pressed;
             if !state.signals.stop && (failures > 0 || !(pressed || (busy && crowded))) {
                 let wait = TICK * (1 << failures.min(5));
@@ -395,10 +401,18 @@ impl Shared {
             (state.now_ms(), crowded, std::mem::take(&mut state.signals.pressed))
         };
         let max_age_ms = u64::try_from(self.max_age.as_millis()).unwrap_or(u64::MAX);
-        if self.log.is_none() && now_ms >= max_age_ms.saturating_mul(2) {
-            let overdue = self.lock().seal_overdue(now_ms - max_age_ms * 2);
-            if !overdue.is_empty() {
-                self.make_durable_in_turn(io, overdue)?;
+        if self.log.is_none() {
+            let mut state = self.lock();
+            let roots = if state.half_full > 0 {
+                state.seal_half_full()
+            } else if now_ms >= max_age_ms.saturating_mul(2) {
+                state.seal_overdue(now_ms - max_age_ms * 2)
+            } else {
+                Vec::new()
+            };
+            drop(state);
+            if !roots.is_empty() {
+                self.make_durable_in_turn(io, roots)?;
                 return Ok(true);
             }
         }
@@ -621,7 +635,7 @@ impl Drop for Op<'_> {
              the log, not {}",
             self.log_blocks_max
         );
-        if self.state.dirty_bytes() > self.shared.background_bytes && !self.state.signals.woken {
+        if self.state.is_crowded(self.shared.background_bytes) && !self.state.signals.woken {
             self.state.signals.woken = true;
             self.shared.work.notify_one();
         }

@@ -58,6 +58,12 @@ pub struct Options {
     /// From so many pending patches on, a change of a block follows them all, not only those that it
     /// must: bounds the time that a change takes, and the dependencies. Few blocks get there.
     pub crowded_patches: u32,
+    /// Pending patches of a block, at most: at half of them the background writes the block, at all
+    /// of them changes wait ([`begin`]). Where files come and go in one directory, their changes wait
+    /// for each other in long chains, and an fsync takes as many flushes as the chain is long.
+    ///
+    /// [`begin`]: crate::Engine::begin
+    pub block_patches_max: u32,
     /// Run a thread that writes back by age and pressure. Without it only sync writes and
     /// memory pressure writes in the caller: deterministic, for tests and crash exploration.
     pub background: bool,
@@ -77,6 +83,7 @@ impl Default for Options {
             ready_lists: true,
             cancel: true,
             crowded_patches: 128,
+            block_patches_max: 4096,
             background: true,
         }
     }

@@ -3,6 +3,7 @@
 //! A sync *seals* the patches it waits for: they take no more befores, so that it ends however busy
 //! the volume is.
 
+use crate::buffer::Buffer;
 use crate::engine::Shared;
 use crate::graph::{Kind, NONE};
 use crate::state::State;
@@ -80,11 +81,7 @@ impl Shared {
 impl State {
     /// Every live patch that a sync waits for, from now on closed to new befores.
     pub fn seal_all(&mut self) -> Vec<PatchId> {
-        let buffers: Vec<u32> = self.cache.all().filter(|&b| self.cache[b].is_dirty()).collect();
-        let mut roots = Vec::new();
-        for buffer in buffers {
-            self.seal_buffer(buffer, &mut roots);
-        }
+        let mut roots = self.seal_blocks(Buffer::is_dirty);
         self.add_in_flight(&mut roots, |_| true);
         roots
     }
@@ -93,15 +90,23 @@ impl State {
     /// changes all the time may never be ready when background write-back looks at it. Looks at
     /// most once an interval, as it looks at every block.
     pub fn seal_overdue(&mut self, before_ms: u64) -> Vec<PatchId> {
-        let mut roots = Vec::new();
         if before_ms < self.signals.overdue_from_ms {
-            return roots;
+            return Vec::new();
         }
         self.signals.overdue_from_ms =
             before_ms + u64::try_from(crate::engine::TICK.as_millis()).unwrap_or(0);
-        let cache = &self.cache;
-        let overdue = |b: u32| cache[b].is_dirty() && cache[b].dirty_since_ms <= before_ms;
-        let buffers: Vec<u32> = cache.all().filter(|&b| overdue(b)).collect();
+        self.seal_blocks(|b| b.is_dirty() && b.dirty_since_ms <= before_ms)
+    }
+
+    /// The patches of the blocks that have at least half of those that a block may have.
+    pub fn seal_half_full(&mut self) -> Vec<PatchId> {
+        let half = self.options.block_patches_max / 2;
+        self.seal_blocks(|b| b.patches >= half)
+    }
+
+    fn seal_blocks(&mut self, wanted: impl Fn(&Buffer) -> bool) -> Vec<PatchId> {
+        let buffers: Vec<u32> = self.cache.all().filter(|&b| wanted(&self.cache[b])).collect();
+        let mut roots = Vec::new();
         for buffer in buffers {
             self.seal_buffer(buffer, &mut roots);
         }

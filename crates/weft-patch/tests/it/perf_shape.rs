@@ -45,15 +45,13 @@ fn without_optimisations_every_change_is_a_patch() {
     assert_eq!(c.undo_bytes_now, 0);
 }
 
-/// A name and its inode come and go, which makes a patch of each of them again and again.
-#[test]
-fn dependencies_of_a_busy_block_grow_with_its_changes_and_no_faster() {
-    let engine = engine(&Options::default());
+/// Names and their inodes come and go in two blocks, which makes patches again and again that wait
+/// for those before them.
+fn come_and_go(engine: &Engine, changes: u32) {
     let (names, inodes) = (BlockNr(1), BlockNr(2));
-    let changes = 10_000_u32;
-    let mut op = engine.begin(2).unwrap();
     let mut cleared = weft_patch::PatchId::DURABLE;
     for i in 0..changes {
+        let mut op = engine.begin(2).unwrap();
         let at = (i % 50) as usize * 20;
         let made = op.write(inodes, at, &(i + 1).to_le_bytes(), &[cleared]).unwrap();
         let around = [at..at + 8, 2000..2400];
@@ -61,12 +59,34 @@ fn dependencies_of_a_busy_block_grow_with_its_changes_and_no_faster() {
             op.write_relying(names, at + 4, &(i + 1).to_le_bytes(), &around, &[made]).unwrap();
         cleared = op.write_relying(names, at, &i.to_le_bytes(), &around, &[named]).unwrap();
     }
-    drop(op);
+}
+
+#[test]
+fn dependencies_of_a_busy_block_grow_with_its_changes_and_no_faster() {
+    let engine = engine(&Options { block_patches_max: u32::MAX, ..Options::default() });
+    let changes = 10_000;
+    come_and_go(&engine, changes);
     let c = engine.counters();
     assert!(c.patches_now >= u64::from(changes), "the block must be busy: {c:?}");
     assert!(c.dependencies_now < 4 * c.patches_now + 128 * 128, "{c:?}");
     engine.sync().unwrap();
     assert_eq!(engine.counters().dependencies_now, 0);
+}
+
+/// A sync takes a flush for each change that waits for the one before.
+#[test]
+fn a_sync_waits_for_so_many_changes_of_a_busy_block_and_no_more() {
+    for background in [false, true] {
+        let device = Arc::new(MemoryDevice::new(64 << 20));
+        let limits = Options { background, block_patches_max: 256, ..Options::default() };
+        let engine = Engine::new(device, 4096, limits).unwrap();
+        come_and_go(&engine, 5000);
+        let c = engine.counters();
+        assert!(c.patches_now <= 2 * 256 + 3, "{c:?}");
+        assert!(c.flushes > 5000 / 256, "{c:?}");
+        engine.sync().unwrap();
+        assert!(engine.counters().flushes - c.flushes <= 2 * 256 + 3, "{c:?}");
+    }
 }
 
 #[test]
