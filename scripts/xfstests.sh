@@ -113,7 +113,7 @@ end_leftovers() {
   for process in /proc/[0-9]*; do
     pid=${process#/proc/}
     [ "$pid" != $$ ] && [ "$(cat "$process/comm" 2>/dev/null)" != weft ] || continue
-    if tr '\0' '\n' <"$process/environ" 2>/dev/null | grep -qxF "WEFT_XFSTESTS_RUN=$dir"; then
+    if tr '\0' '\n' 2>/dev/null <"$process/environ" | grep -qxF "WEFT_XFSTESTS_RUN=$dir"; then
       kill -KILL "$pid" 2>/dev/null || true
     fi
   done
