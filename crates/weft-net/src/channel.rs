@@ -188,6 +188,11 @@ impl Write for &Socket {
 pub trait SendHalf: Write + Send {
     /// Says, as far as that can be said, that nothing follows.
     fn finish(&mut self) {}
+
+    /// Whether it writes bytes to the socket unchanged, so that writing to the socket is the same.
+    fn is_plain(&self) -> bool {
+        false
+    }
 }
 
 /// One direction of a plain connection.
@@ -217,7 +222,11 @@ impl Write for Half {
     }
 }
 
-impl SendHalf for Half {}
+impl SendHalf for Half {
+    fn is_plain(&self) -> bool {
+        true
+    }
+}
 
 /// A connection: two halves, which two threads may use at once, plain or under TLS.
 pub struct Channel {

@@ -104,7 +104,7 @@ impl Engine {
         }
         self.acquit();
         let (mut receiver, writer, socket) = link.into_parts();
-        let outbox = Arc::new(Outbox::new(Arc::clone(&socket), self.options.tls.is_some()));
+        let outbox = Arc::new(Outbox::new(Arc::clone(&socket), &*writer));
         let sender = Arc::clone(&outbox);
         let sending = std::thread::Builder::new().name("ringer-send".into());
         let sending = sending.spawn(move || sender.run(writer));

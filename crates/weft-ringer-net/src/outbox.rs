@@ -36,9 +36,9 @@ pub struct Outbox {
 }
 
 impl Outbox {
-    /// For a connection with TLS on its socket, or one without.
-    pub fn new(socket: Arc<Socket>, tls: bool) -> Self {
-        let plain = !tls || socket.is_secured();
+    /// For the connection of this socket and writer.
+    pub fn new(socket: Arc<Socket>, writer: &dyn SendHalf) -> Self {
+        let plain = writer.is_plain();
         Self { queue: Mutex::default(), changed: Condvar::new(), socket, plain }
     }
 

@@ -93,7 +93,7 @@ pub(super) fn serve_connection(shared: &Shared, socket: Socket) -> Result<()> {
     // Whoever only looks asks short questions.
     link.limit_frames(if client.is_some() { usize::MAX } else { HELLO_MAX_BYTES });
     let (mut receiver, writer, socket) = link.into_parts();
-    let outbox = Arc::new(Outbox::new(socket, shared.options.tls.is_some()));
+    let outbox = Arc::new(Outbox::new(socket, &*writer));
     let sender = Arc::clone(&outbox);
     let sending = spawn("ringer-send", move || sender.run(writer))?;
     let number = NEXT.fetch_add(1, Ordering::Relaxed);

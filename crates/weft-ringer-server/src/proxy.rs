@@ -517,7 +517,7 @@ impl Link {
         let alone = self.options.parents.len() == 1;
         let (link, cell) = join(parent, self.options.tls.as_ref(), &self.home)?;
         let (mut receiver, writer, socket) = link.into_parts();
-        let outbox = Arc::new(Outbox::new(socket, self.options.tls.is_none()));
+        let outbox = Arc::new(Outbox::new(socket, &*writer));
         let sender = Arc::clone(&outbox);
         let sending = spawn("ringer-send", move || sender.run(writer))?;
         let linked = self.post(UpstreamEvent::Linked { cell, outbox: Arc::clone(&outbox) });

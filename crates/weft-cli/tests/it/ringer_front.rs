@@ -1,8 +1,8 @@
 //! A server in front of another, through the real command: two mounts behind it and one directly at
 //! the cell's own server are one folder, whichever of the servers dies.
 
-use crate::ringer::{Cell, EPOCH};
-use crate::run::can_mount;
+use crate::ringer::{Cell, EPOCH, mount};
+use crate::run::{Bench, can_mount};
 use std::fs::{self, File, OpenOptions};
 use std::os::unix::fs::FileExt;
 use std::path::{Path, PathBuf};
@@ -118,6 +118,32 @@ fn mounts_behind_a_front_are_the_same_folder() {
         let taken = rustix::fs::flock(&other, rustix::fs::FlockOperation::NonBlockingLockExclusive);
         assert!(taken.is_err(), "{dir:?} has the lock too");
     }
+}
+
+/// The front calls the cell's server over TCP and TLS, as one at another site does.
+#[test]
+fn a_front_over_tls_is_the_same_folder() {
+    if !can_mount() {
+        return;
+    }
+    let two = Front { cell: Cell { bench: Bench::new() } };
+    let bench = &two.cell.bench;
+    bench.ok(&["ringer", "init", "pki", "--host", "127.0.0.1"]);
+    let background = |name| ["--background", "--pid-file", name];
+    let listen = ["--listen", "127.0.0.1:0", "--tls-certificates", "pki"];
+    let serve = |args: &[&str], pid| {
+        let out = bench.json(&[&["ringer", "serve"][..], args, &listen, &background(pid)].concat());
+        out["addresses"][0].as_str().unwrap().to_owned()
+    };
+    let server = serve(&["cell"], "server.pid");
+    let front = serve(&["front", "--front", &server, "--front-certificates", "pki"], "front.pid");
+    let certificates = ["--tls-certificates", "pki"];
+    let a = mount(bench, "a", &front, &certificates);
+    let b = mount(bench, "b", &server, &certificates);
+    fs::write(a.join("file"), "from a").unwrap();
+    assert_eq!(fs::read_to_string(b.join("file")).unwrap(), "from a");
+    fs::write(b.join("file"), "from b").unwrap();
+    assert_eq!(fs::read_to_string(a.join("file")).unwrap(), "from b");
 }
 
 #[test]
