@@ -63,7 +63,7 @@ pub enum Error {
     },
     /// The origin is not as the cache left it.
     #[error(
-        "origin {label:?} was changed behind the cache's back: {why}. {dirty_bytes} bytes of it are dirty in the cache; invalidate its clean blocks to go on"
+        "origin {label:?} was changed without the cache: {why}. {dirty_bytes} bytes of it are dirty in the cache; invalidate its clean blocks to go on"
     )]
     OriginChanged {
         /// The origin's label.

@@ -21,7 +21,7 @@ impl Cache {
         }
         let dirty_bytes = self.lock().origins[nr].dirty_subs * SUB_BLOCK_BYTES as u64;
         if dirty_bytes > 0 && !discard_dirty {
-            let why = "it is not attached; attach it and write it back".to_owned();
+            let why = "it is not attached; attach it and write its dirty data back".to_owned();
             return Err(Error::StillDirty { dirty_bytes, why });
         }
         self.forget_origin(nr as u16)?;

@@ -137,7 +137,7 @@ pub struct AttachOptions {
     /// Whether an origin that the cache does not know is added beside those that it knows.
     /// The first origin of an empty cache needs no such permission.
     pub add: bool,
-    /// If the origin was changed behind the cache's back, its clean blocks are dropped and it is
+    /// If the origin was changed without the cache, its clean blocks are dropped and it is
     /// attached. Dirty blocks are never dropped.
     pub invalidate: bool,
     /// How many cached blocks are compared with the origin to see whether it was changed.

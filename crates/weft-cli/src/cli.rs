@@ -32,7 +32,7 @@ pub struct Cli {
     /// Report in JSON, for machines
     #[arg(long, global = true)]
     pub json: bool,
-    /// Say nothing but errors, and show no progress
+    /// Print errors only, and no progress
     // Said twice where a command runs itself again in the background.
     #[arg(long, short, global = true, overrides_with = "quiet")]
     pub quiet: bool,
@@ -106,10 +106,10 @@ pub enum Verb {
     Export(Export),
     /// Check a volume, and repair it
     Fsck(Fsck),
-    /// What only Macintosh volumes have: forks, types, flags, and files packed with both forks
+    /// Commands for Macintosh volumes: forks, types, flags, and files packed with both forks
     #[command(subcommand)]
     Hfs(Hfs),
-    /// Explore what a power cut can leave behind, and judge every image
+    /// Build images that a power cut could leave, and judge each
     Crash(Crash),
     /// Explain why blocks are not written yet, and record what is written
     Trace(Trace),
@@ -228,7 +228,7 @@ pub struct Mkfs {
         opened; with -o writeback, or through a mapping, as late as fsync(2), and an append-only file \
         is not protected from being overwritten there.\n\
         fstrim gives the volume's free space back: holes in an image file, unmap on a block device, \
-        trim over NBD, and what a cache holds of it. Root may ask for it, and whoever runs the mount. \
+        trim over NBD, and the copy of it in a cache. Root and the user who mounted may ask for it. \
         It makes everything durable before it discards anything.\n\
         O_TMPFILE makes files without a name; linkat(2) gives them one.")]
 pub struct Mount {
@@ -302,7 +302,7 @@ pub struct ServeNbd {
     /// Name of the export; clients that name none get it too
     #[arg(long, short, value_name = "NAME", default_value = "")]
     pub export: String,
-    /// A description for people
+    /// Description of the export, which clients are shown
     #[arg(long, value_name = "TEXT", default_value = "")]
     pub description: String,
     /// Refuse writes
@@ -317,7 +317,7 @@ pub struct ServeNbd {
     /// Let only clients in that show a certificate signed by ca-cert.pem
     #[arg(long)]
     pub tls_verify_peer: bool,
-    /// Listen for other machines though --tls does not keep anybody out
+    /// Listen for other machines although --tls does not restrict access
     #[arg(long)]
     pub insecure: bool,
     /// Connections at once; further clients are told so and refused

@@ -54,26 +54,26 @@ pub enum Ask {
         /// The name that the member wants.
         name: Bytes,
     },
-    /// Makes an invitation. Of who runs the cell.
+    /// Makes an invitation. Needs an administrator.
     Invite {
         /// What who joins may do, by paths of directories from the root of the cell.
         grants: Vec<(Bytes, Level)>,
         /// For how long it is good, in seconds.
         lasts_secs: u64,
     },
-    /// Sends a member away for good. Of who runs the cell.
+    /// Sends a member away for good. Needs an administrator.
     Revoke {
         /// Its name.
         name: Bytes,
     },
-    /// Who are the members? Of who runs the cell.
+    /// Who are the members? Needs an administrator.
     Members {},
-    /// A client will not come back: it counts no more as one that has copies. Of who runs the cell.
+    /// A client will not come back: it counts no more as one that has copies. Needs an administrator.
     Forget {
         /// Which.
         client: ClientId,
     },
-    /// Adds an archive. Of who runs the cell, as the three below.
+    /// Adds an archive. Needs an administrator, as the three below do.
     AddArchive {
         /// Its number, and where it is.
         info: ArchiveInfo,
@@ -92,7 +92,7 @@ pub enum Ask {
         /// The step.
         step: SweepStep,
     },
-    /// Who holds leases on what? Of who runs the cell.
+    /// Who holds leases on what? Needs an administrator.
     Leases {
         /// How many are wanted.
         limit: u32,
@@ -424,8 +424,8 @@ pub enum Denial {
     /// Sent away.
     #[error("the certificate was revoked")]
     Revoked,
-    /// Only who runs the cell may.
-    #[error("only who runs the cell may do that")]
+    /// It needs an administrator.
+    #[error("permission denied: this needs an administrator of the cell")]
     NotAdmin,
     /// The server has no authority to give certificates with.
     #[error("this server cannot give certificates: it was started without its authority's key")]

@@ -102,7 +102,7 @@ impl Dispatcher {
                 Ok(Answer::Revoked {})
             }
             Ask::Members {} => Ok(Answer::Members { members: members.list() }),
-            _ => Ok(refused("that is not for who runs the cell")),
+            _ => Ok(refused("protocol error: not a request of an administrator")),
         }
     }
 }

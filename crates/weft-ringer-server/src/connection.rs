@@ -88,7 +88,7 @@ pub(super) fn serve_connection(shared: &Shared, socket: Socket) -> Result<()> {
             Ok(client) => (Some(client), listens.clone(), *cell),
             Err(why) => return Err(refuse(&mut link, why)),
         },
-        _ => return Err(refuse(&mut link, "the first message says who it is")),
+        _ => return Err(refuse(&mut link, "protocol error: the first message is no hello")),
     };
     // Whoever only looks asks short questions.
     link.limit_frames(if client.is_some() { usize::MAX } else { HELLO_MAX_BYTES });
@@ -143,7 +143,8 @@ fn take(
                 Event::Message { number, message }
             }
             (Ask::Mds { .. }, _) => {
-                let why = "it speaks for somebody else".to_owned();
+                let why =
+                    "protocol error: a message for another client on this connection".to_owned();
                 return Err(Error::Refused(why));
             }
             (Ask::Bring { secret, listens, certificate }, Some(_)) => {
@@ -156,10 +157,14 @@ fn take(
                 Event::SawLater { client, seen: SawLater { generation, instance, revision } }
             }
             (Ask::SawLater { .. }, None) => {
-                return Err(Error::Refused("an observer has seen nothing of a cell".into()));
+                return Err(Error::Refused(
+                    "protocol error: an observer has no state of a cell".into(),
+                ));
             }
             (Ask::Bring { .. } | Ask::Gone { .. }, None) => {
-                return Err(Error::Refused("who only looks brings nobody".into()));
+                return Err(Error::Refused(
+                    "protocol error: an observer introduces no clients".into(),
+                ));
             }
             (Ask::Status {}, _) => Event::Status { number },
             (Ask::Search { query, limit }, _) => Event::Search { number, query, limit },
@@ -188,7 +193,9 @@ fn take(
                 | Ask::Come { .. },
                 _,
             ) => {
-                return Err(Error::Refused("it says twice who it is".into()));
+                return Err(Error::Refused(
+                    "protocol error: a second hello on one connection".into(),
+                ));
             }
         };
         post(shared, event)?;

@@ -22,7 +22,7 @@ pub struct Caching {
     /// Put this cache (made with weft cache create) in front of the source
     #[arg(long, value_name = "CACHE")]
     pub cache: Option<String>,
-    /// What happens to reads and writes: write-through, write-back, write-around,
+    /// Cache mode: write-through, write-back, write-around,
     /// write-invalidate, write-only or pass-through [default: write-through]
     #[arg(long, value_name = "MODE", requires = "cache", value_parser = known::<Mode>(MODES))]
     pub cache_mode: Option<Mode>,
@@ -35,13 +35,13 @@ pub struct Caching {
     /// Let the cache take this source beside those it has
     #[arg(long, requires = "cache")]
     pub cache_add: bool,
-    /// Go on with a source that was changed without the cache: what is clean of it is dropped
+    /// Go on with a source that was changed without the cache; its clean blocks are dropped
     #[arg(long, requires = "cache")]
     pub cache_invalidate: bool,
     /// Forget the cache's content at the end, and write no metadata
     #[arg(long, requires = "cache")]
     pub cache_volatile: bool,
-    /// Finer settings, comma-separated: commit-ms, dirty-limit, dirty-age-ms, writeback-rate,
+    /// Further settings, comma-separated: commit-ms, dirty-limit, dirty-age-ms, writeback-rate,
     /// verify, ... (weft cache options lists them)
     #[arg(long, value_name = "NAME=VALUE", requires = "cache")]
     pub cache_options: Vec<String>,
@@ -90,7 +90,7 @@ pub enum Cache {
     Repair(Repair),
     /// Make a cache larger or smaller, in use or not
     Resize(Resize),
-    /// Write what is dirty back to the source
+    /// Write dirty data back to the source
     Flush(Flush),
     /// Switch the mode of a source of a cache in use
     Mode(SetMode),
@@ -112,10 +112,10 @@ pub struct Create {
     /// The unit of caching, 4K to 64K: larger needs less memory, smaller wastes less
     #[arg(long, short, value_name = "SIZE", default_value = "4K")]
     pub block_size: String,
-    /// What is given up when room is needed: s3fifo, wtinylfu, lru or set-lru:WAYS
+    /// Eviction policy: s3fifo, wtinylfu, lru or set-lru:WAYS
     #[arg(long, value_name = "POLICY", default_value_t)]
     pub policy: PolicyKind,
-    /// A name for people
+    /// Label
     #[arg(long, short = 'L', default_value = "")]
     pub label: String,
     /// Overwrite what is there, even if it looks like something
@@ -158,7 +158,7 @@ pub struct Detach {
     pub cache: String,
     /// The source's name, as weft cache info shows it [default: the only one]
     pub origin: Option<String>,
-    /// Lose what is dirty in the cache and was never written to the source
+    /// Discard dirty data that was never written to the source
     #[arg(long)]
     pub discard_dirty: bool,
 }
@@ -192,7 +192,7 @@ pub struct Top {
 pub struct Dump {
     /// The cache
     pub cache: String,
-    /// Only what is dirty
+    /// Only dirty blocks
     #[arg(long)]
     pub dirty: bool,
 }
@@ -219,7 +219,7 @@ pub struct Resize {
 pub struct Check {
     /// The cache
     pub cache: String,
-    /// Look at the metadata only, and not whether all data matches its checksums
+    /// Check the metadata only, not the checksums of data
     #[arg(long)]
     pub quick: bool,
 }
@@ -237,7 +237,7 @@ pub struct Advise {
     /// The unit of caching
     #[arg(long, short, value_name = "SIZE", default_value = "4K")]
     pub block_size: String,
-    /// Sizes of caches to look at, such as 1G [default: eight, up to all that is touched]
+    /// Cache sizes to simulate, such as 1G [default: eight, up to all blocks of the trace]
     #[arg(long, short, value_name = "SIZE")]
     pub size: Vec<String>,
     /// Policies to compare [default: all]

@@ -16,11 +16,11 @@ pub enum Ringer {
     Serve(Serve),
     /// Mount a cell, in the foreground unless --background
     Mount(Mount),
-    /// Show how a cell is, and who uses it
+    /// Show the state of a cell and its clients, or that of a mount
     Status(Status),
     /// Show leases, messages and transfers, second by second
     Top(Top),
-    /// List who holds leases on what
+    /// List leases with their holders
     Leases(Leases),
     /// Find files by tags, attributes and words of their names
     #[command(
@@ -31,13 +31,11 @@ pub enum Ringer {
     Search(Search),
     /// Show or change the tags of files
     Tag(Tag),
-    /// Keep what a directory of a mounted cell is, with all that is below it
+    /// Make, list and remove snapshots of a directory
     #[command(subcommand)]
     Snapshot(Snapshot),
-    /// Check that a cell's records fit together, while it is served
-    #[command(
-        after_help = "Exit codes: 0 nothing is wrong, 4 something is, 8 it could not be looked at."
-    )]
+    /// Check the consistency of a cell's records, while it is served
+    #[command(after_help = "Exit codes: 0 no errors, 4 errors found, 8 the check failed.")]
     Doctor(Doctor),
     /// Copy a cell into a file, while it is served
     #[command(
@@ -48,26 +46,26 @@ pub enum Ringer {
     Backup(Backup),
     /// Make a cell of a backup, to be served
     RestoreCell(RestoreCell),
-    /// Read the local store of a mount through, and fetch from others what its disk has damaged
+    /// Check all blocks of a mount's store against their hashes, and repair them from other clients
     #[command(
-        after_help = "Exit codes: 0 nothing is damaged, 1 all that was is healed, 4 nobody else has some \
-        of it, 8 it could not be looked at."
+        after_help = "Exit codes: 0 no damage, 1 all damage repaired, 4 some blocks have no \
+        other copy, 8 the check failed."
     )]
     Scrub(Scrub),
-    /// List changes of a mount that came too late: others had changed the same things
+    /// List changes that could not be sent because other clients had changed the same things
     Conflicts(Conflicts),
     /// Settle a conflict
     Resolve(Resolve),
-    /// Show another cell in the place of an empty directory of a mounted one, on every mount
+    /// Attach another cell to an empty directory, on every mount
     Attach(Attach),
-    /// Show the empty directory again; the other cell stays as it is
+    /// Detach a cell from a directory; the cell stays as it is
     Detach(Detach),
     /// Show or set how many copies of the files below a directory are made, and what fsync waits for
     Policy(PolicyArgs),
     /// Show which clients keep copies of a file
     Holders(Holders),
-    /// Encrypt an empty directory: the server, other clients and archives get what is put into it only
-    /// encrypted, and who has no key learns names, lengths, attributes and times
+    /// Encrypt an empty directory: server, other clients and archives get only ciphertext of content;
+    /// names, lengths, attributes and times stay visible
     #[command(
         after_help = "A new key is made, and kept on this machine alone, in the local store of the mount: \
         carry it to others with `ringer key`, and keep a copy of it somewhere. Directories below it are \
@@ -78,25 +76,25 @@ pub enum Ringer {
     /// Share encrypted directories with members: list, hand over, export and import their keys
     #[command(subcommand)]
     Key(Key),
-    /// Keep a file, or a directory with all that is below it, on this machine
+    /// Pin a file or directory tree to this machine
     Pin(Pin),
-    /// Keep it no longer
+    /// Remove a pin
     Unpin(Pin),
-    /// List what a file was, or what was removed below a directory
+    /// List earlier versions of a file, or files removed below a directory
     History(History),
-    /// Make a file what it was, or make a removed one again
+    /// Restore an earlier version of a file, or a removed file
     Restore(Restore),
-    /// Make the authority of a new cell, and certificates for its server and for who runs it
+    /// Make a cell's certificate authority, and certificates for its server and its administrator
     Init(Init),
-    /// Print a token by which somebody can join a cell, once
+    /// Print a single-use token with which a new member can join a cell
     Invite(Invite),
     /// Join a cell: get a certificate by a token
     Join(Join),
-    /// Send a member away, for good
+    /// Revoke a member permanently
     Revoke(Revoke),
     /// List the members of a cell
     Members(Members),
-    /// Count on the copies of a client no more: it will not come back
+    /// Drop a client permanently: its copies no longer count
     Forget(Forget),
     /// Keep copies of files in a directory or in S3
     #[cfg(feature = "archive")]
@@ -117,9 +115,9 @@ pub enum Archive {
     Add(ArchiveAdd),
     /// List the archives of a cell
     List(ArchiveList),
-    /// Count on an archive no more; what is in it stays there
+    /// Stop relying on an archive; its content stays
     Remove(ArchiveRemove),
-    /// Delete from an archive what no file is made of, nor any version that is kept
+    /// Delete blocks from an archive that no file and no kept version uses
     Sweep(ArchiveSweep),
 }
 
@@ -155,7 +153,7 @@ pub struct ArchiveSweep {
     pub reaching: Reaching,
     /// Its number, as `list` shows it [default: all, one after the other]
     pub archive: Option<String>,
-    /// Only say how much is of no use
+    /// Only report what would be deleted
     #[arg(long)]
     pub dry_run: bool,
 }
@@ -185,7 +183,7 @@ pub struct Serve {
     /// certificate of that authority; if `ringer init` made it, only members, and others can join
     #[arg(long, value_name = "DIR")]
     pub tls_certificates: Option<PathBuf>,
-    /// Serve other machines, and all users of this one, without TLS: whoever reaches the port may do
+    /// Serve other machines, and all users of this one, without TLS: any process that reaches the port may do
     /// everything [default: over TCP without TLS only root and this user, on this machine]
     #[arg(long, conflicts_with = "tls_certificates")]
     pub insecure: bool,

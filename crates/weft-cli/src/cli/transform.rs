@@ -9,13 +9,13 @@ use weft::networks::{KeyPlace, KeySource};
 #[derive(Debug, Clone, Default, Args)]
 #[command(next_help_heading = "Transformations")]
 pub struct Transforming {
-    /// Let files carry networks: by these rules (gitignore patterns with a network each), by rules
+    /// Enable networks of transformations: by these rules (gitignore patterns with a network each), by rules
     /// files .weftattributes in the tree, and by their attribute user.weft.network; - for no rules
     /// beside those
     #[arg(long, value_name = "RULES")]
     pub transform: Option<PathBuf>,
-    /// Whose word counts for a file that these rules are about: theirs, or that of what lies in the
-    /// tree, its attribute and rules files
+    /// Which rules win for a file that both are about: those of the mount, or its attribute and the
+    /// rules files in the tree
     #[arg(long, value_name = "WHOM", value_enum, default_value_t, requires = "transform")]
     pub transform_trust: Trusted,
     #[command(flatten)]
@@ -31,7 +31,7 @@ pub struct Transforming {
     #[arg(long, value_name = "SIZE", default_value = "1G", value_parser = size)]
     pub output_cache_size: u64,
     /// Let the kernel read views whose output is kept there by itself, as fast as any file of that
-    /// directory (root only, Linux 6.9); who has a view open goes on seeing what it was
+    /// directory (root only, Linux 6.9); a reader with an open view goes on seeing what it was
     #[arg(long, requires = "output_cache")]
     pub snapshot_views: bool,
 }
@@ -139,9 +139,9 @@ pub enum Transform {
     Attach(Attach),
     /// Take the network from files, keeping their content
     Detach(Detach),
-    /// Put a stage on top of a file's network: what is stored stays, readers see it through the stage
+    /// Put a stage on top of a file's network: the stored file stays, readers see it through the stage
     Push(Push),
-    /// Take the topmost stage off a file's network: what is stored stays
+    /// Take the topmost stage off a file's network: the stored file stays
     Pop(Pop),
     /// Show the networks of files
     Show(Show),
@@ -155,7 +155,7 @@ pub enum Transform {
     Run(Run),
     /// List the stages
     List,
-    /// Make keys, and show which there are
+    /// Make keys, and list them
     #[command(subcommand)]
     Keys(KeysVerb),
 }
@@ -191,7 +191,7 @@ pub struct Attach {
     pub network: String,
     #[command(flatten)]
     pub files: Files,
-    /// What is stored was made by this network already: take it as it is
+    /// This network made the stored bytes already: leave them unchanged
     #[arg(long)]
     pub as_stored: bool,
     /// Refuse a network that cannot do this
@@ -203,7 +203,7 @@ pub struct Attach {
 pub struct Detach {
     #[command(flatten)]
     pub files: Files,
-    /// Keep what is stored, and show that from now on
+    /// Leave the stored bytes unchanged, and show them from now on
     #[arg(long)]
     pub as_stored: bool,
 }
@@ -214,8 +214,8 @@ pub struct Push {
     pub stage: String,
     #[command(flatten)]
     pub files: Files,
-    /// Only as long as this shell command runs, and written down nowhere: all who read the files, which
-    /// are on a mount, see them through the stage meanwhile
+    /// Only while this shell command runs, and stored nowhere: all readers of the files, which are on
+    /// a mount, see them through the stage
     #[arg(long, value_name = "COMMAND")]
     pub during: Option<String>,
 }

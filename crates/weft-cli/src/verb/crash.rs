@@ -149,7 +149,7 @@ fn tell(out: Output, order: Order, report: &Report, took: Duration) -> Outcome {
         }
         writeln!(
             w,
-            "{order}: {} with {} crash states, {} distinct images, every one judged in {:.1} s",
+            "{order}: {} with {} crash states, {} distinct images, each judged, in {:.1} s",
             count(report.workloads, "workload"),
             report.states,
             report.images,

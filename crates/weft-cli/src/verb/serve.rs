@@ -141,7 +141,7 @@ fn refuse_exposed(args: &ServeNbd, addresses: &[Address]) -> Result<(), Failure>
         if !address.is_local().map_err(failed)? {
             let what = if args.read_only { "read" } else { "read and change" };
             return Err(Failure::usage(format!(
-                "{address} is for other machines, and whoever reaches it could {what} {}: give \
+                "{address} is for other machines, and any machine that reaches it could {what} {}: give \
                  --tls require --tls-certificates DIRECTORY, or --insecure if the network is \
                  yours alone",
                 args.source

@@ -47,7 +47,7 @@ pub(super) const STAGES: &[StageInfo] = &[
     },
     StageInfo {
         name: "xor",
-        summary: "combines with a repeated pattern (hides nothing from anybody)",
+        summary: "XORs with a repeated pattern (no protection)",
         parameters: &[("hex", "the pattern in hex digits, 1 to 256 bytes")],
         make: Xor::make,
     },

@@ -18,7 +18,7 @@ pub(crate) const NAME: &str = "merge";
 
 pub(super) const STAGES: &[StageInfo] = &[StageInfo {
     name: NAME,
-    summary: "puts what comes along and branches of tee name=... ( ... ) before it into one",
+    summary: "joins the main data and named branches, tee name=... ( ... ), into one",
     parameters: &[
         ("with", "names of branches, with commas between them"),
         ("by", "concat: one behind the other (default); turns: some bytes of each in turn"),

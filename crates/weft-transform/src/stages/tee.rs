@@ -11,7 +11,7 @@ use crate::{ByteMap, Direction, Error, Layer, Result, Shape, Transform};
 
 pub(super) const STAGES: &[StageInfo] = &[StageInfo {
     name: "log",
-    summary: "records what passes in a log that the caller named",
+    summary: "copies the data that passes to a log that --log names",
     parameters: &[("to", "the name of the log")],
     make: |p, context| {
         let to = p.required("to")?;

@@ -10,7 +10,7 @@ use crate::{ByteMap, Direction, Error, Result, STEP_BYTES, Shape, Stream, Stream
 
 pub(super) const STAGES: &[StageInfo] = &[StageInfo {
     name: "wasm",
-    summary: "runs a WebAssembly module that the caller named, in a sandbox",
+    summary: "runs a WebAssembly module that --module names, in a sandbox",
     parameters: &[
         ("module", "the name of the module"),
         ("argument", "text for the module"),

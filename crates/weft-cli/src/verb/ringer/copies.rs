@@ -189,7 +189,7 @@ pub(super) fn holders(out: Output, args: &Holders) -> Outcome {
         if report.copies.is_empty() {
             writeln!(
                 to,
-                "no client has promised to keep it; its blocks are where they were written"
+                "no client has promised a copy; the blocks are with the clients that wrote or read them"
             )?;
         }
         Ok(())
@@ -236,7 +236,7 @@ pub(super) fn store_status(out: Output, mountpoint: &Path) -> Outcome {
         writeln!(to, "cell {:016x}, client {:016x}", of("cell"), of("client"))?;
         writeln!(
             to,
-            "kept here: {}, and {} to read again",
+            "stored: {}, cached: {}",
             human(of("staying_bytes")),
             human(of("cached_bytes"))
         )?;

@@ -91,7 +91,7 @@ fn failed(path: &Path, e: Errno) -> Failure {
     match e {
         Errno::NOENT => Failure::new(format!("there is no such version of {}", path.display())),
         Errno::IO => Failure::new(format!(
-            "{}: its blocks are with nobody who is there now (see the log)",
+            "{}: no connected client or archive has its blocks (see the log)",
             path.display()
         )),
         e => no_cell(path, e),

@@ -128,7 +128,7 @@ pub(super) fn revoke(out: Output, args: &Revoke) -> Outcome {
         return Err(Failure::new("the server said something else"));
     };
     let name = args.name.to_string_lossy();
-    let text = format!("{name} is sent away");
+    let text = format!("{name} is revoked");
     out.confirm(&serde_json::json!({ "revoked": name }), &text)?;
     Ok(DONE)
 }

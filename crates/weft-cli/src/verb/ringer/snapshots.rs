@@ -31,8 +31,8 @@ fn parse(line: &str) -> Option<SnapshotReport> {
 /// `ringer snapshot`.
 pub(super) fn snapshot(out: Output, args: &Snapshot) -> Outcome {
     let (SnapshotOf { directory, name }, verb, done) = match args {
-        Snapshot::Create(of) => (of, "create", "is there"),
-        Snapshot::Remove(of) => (of, "remove", "is gone"),
+        Snapshot::Create(of) => (of, "create", "made"),
+        Snapshot::Remove(of) => (of, "remove", "removed"),
         Snapshot::List { directory } => {
             let text = get(directory, SNAPSHOTS_XATTR).map_err(|e| no_cell(directory, e))?;
             let reports: Vec<_> = text.lines().filter_map(parse).collect();

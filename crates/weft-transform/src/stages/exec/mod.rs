@@ -27,7 +27,7 @@ use pooled::Pooled;
 
 pub(super) const STAGES: &[StageInfo] = &[StageInfo {
     name: "exec",
-    summary: "runs a program that the caller named",
+    summary: "runs a program that --program names",
     parameters: &[
         ("program", "the name of the program"),
         (
