@@ -259,6 +259,8 @@ fn names_and_links_in_the_tree_open_nothing() {
     }
     fs::write(t.stored("open/target"), "as it was").unwrap();
     fs::hard_link(t.stored("open/target"), t.stored("secret/hard")).unwrap();
+    fs::write(t.stored("open/planted"), "as it was").unwrap();
+    fs::hard_link(t.stored("open/planted"), t.stored("secret/hard-2")).unwrap();
     for (to, name) in [
         ("../secret", "open/in"),
         ("deep", "secret/within"),
@@ -287,15 +289,22 @@ fn names_and_links_in_the_tree_open_nothing() {
         t.is_sealed(stored);
     }
     assert!(fs::read(t.at("secret/round")).is_err());
-    // One file cannot be both: what is plain under its other name is damage under this one.
+    // One file cannot be both: what is plain under its other name is an error under this one, whichever
+    // is looked up first.
+    assert_eq!(fs::read(t.at("open/planted")).unwrap(), b"as it was");
+    let append = OpenOptions::new().append(true).open(t.at("secret/hard-2"));
+    assert_eq!(append.unwrap_err().raw_os_error(), Some(5));
     assert_eq!(fs::read(t.at("secret/hard")).unwrap_err().raw_os_error(), Some(5));
     assert!(fs::write(t.at("secret/hard"), SECRET).is_err());
     assert_eq!(fs::read(t.stored("open/target")).unwrap(), b"as it was");
-    // A second name that it is given from inside unseals nothing of what is stored.
-    fs::write(t.at("secret/mine"), SECRET).unwrap();
-    fs::hard_link(t.at("secret/mine"), t.at("open/mine")).unwrap();
-    let _ = fs::write(t.at("open/mine"), SECRET);
-    t.is_sealed("open/mine");
+    // Nor is a second name given across a rule, from either side.
+    let across = |from: &str, to: &str| {
+        fs::write(t.at(from), SECRET).unwrap();
+        let linked = fs::hard_link(t.at(from), t.at(to));
+        assert_eq!(linked.unwrap_err().raw_os_error(), Some(18), "{from} as {to}");
+    };
+    across("secret/mine", "open/mine");
+    across("open/plain", "secret/plain");
     t.is_sealed("secret/mine");
     t.unmount();
 }

@@ -89,6 +89,11 @@ impl TransformFs {
         Some(ruling.network)
     }
 
+    /// Whether the rules of the mount have the same network, or none, for two names of a file.
+    pub(super) fn ruled_alike(&self, one: &[u8], other: &[u8]) -> bool {
+        one == other || self.of_mount(one).flatten() == self.of_mount(other).flatten()
+    }
+
     /// Whether the rules of the mount leave it to others what a file carries, or say the same.
     pub(super) fn check_rules_of_mount(&self, path: &[u8], text: &str) -> Result<()> {
         let Some(ruled) = self.of_mount(path) else { return Ok(()) };

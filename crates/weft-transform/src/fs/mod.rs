@@ -254,6 +254,8 @@ impl TransformFs {
             Some(node) => {
                 self.ground.below.forget(ino, 1);
                 if !moved {
+                    self.check_other_name(&node, &join(&locked(&parent.path), name), &below.attr)
+                        .inspect_err(|_| self.give_back(node.ino, 1))?;
                     let mut place = locked(&node.place);
                     place.parent = parent.below();
                     name.clone_into(&mut place.name);
@@ -289,6 +291,17 @@ impl TransformFs {
                 Err(e)
             }
         }
+    }
+
+    /// Of several names of a file that the rules of the mount tell apart, the first that is looked up
+    /// counts: by another it would be read and written without what the rules say of that.
+    fn check_other_name(&self, node: &Node, path: &[u8], attr: &Attr) -> Result<()> {
+        let several = node.kind == FileKind::Regular && attr.nlink > 1;
+        if !several || self.ruled_alike(&locked(&node.path).clone(), path) {
+            return Ok(());
+        }
+        let message = "the rules of the mount have another network for another name of this file";
+        Err(Error::Io { errno: 5, message: message.to_owned() })
     }
 
     /// A file that was just made is known as empty by its network, or it is not made.

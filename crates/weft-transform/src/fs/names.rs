@@ -238,6 +238,10 @@ impl TransformFs {
         if node.view.is_some() {
             return Err(Error::ReadOnly);
         }
+        let new_path = join(&locked(&parent.path), new_name);
+        if !self.ruled_alike(&locked(&node.path).clone(), &new_path) {
+            return Err(Error::CrossDevice);
+        }
         if !Self::is_plain(&node) {
             let rewrites = match &locked(&node.file).attached {
                 Attached::Network(network) => network.can().write == Write::Rewrite,
