@@ -162,14 +162,18 @@ fn a_link_leads_around_no_directory() {
         m.denied("cat private/near");
     }
     assert_eq!(fs::read(at("linked")).unwrap(), b"NOTES\n", "its owner may");
-    // A user who may write a link of root's makes it lead nowhere that the user may not go.
+    // A user who may write a file of root's makes it no link, and a link of root's leads that user nowhere
+    // that the user may not go.
     let script = "printf 'weft link 1\\nbase: private/notes\\nnetwork: view: upper\\n' > made";
     fs::write(at("made"), "").unwrap();
     chmod(&at("made"), 0o666);
     m.allowed(&format!("{script}; echo done"), "done");
     let attribute = weft::transform::NETWORK_ATTRIBUTE;
     let flags = rustix::fs::XattrFlags::empty();
-    rustix::fs::setxattr(at("made"), attribute, b"link", flags).unwrap();
+    let set = || rustix::fs::setxattr(at("made"), attribute, b"link", flags);
+    assert_eq!(set(), Err(rustix::io::Errno::ACCESS));
+    chmod(&at("made"), 0o644);
+    set().unwrap();
     m.denied("cat made");
 }
 

@@ -13,6 +13,9 @@
 //! What a file itself carries (by a rule of the mount, by its attribute, or by a rules file of its owner's
 //! or root's) is no choice of the caller's, and the length that it has through that is its own.
 //!
+//! A link is resolved with no more than its owner may see, as its errors tell what is there; the owner alone
+//! may write it.
+//!
 //! A kernel that checks permissions goes by mode, owner and access list of what it is shown. So a view,
 //! a link and the root of a tree have those of their base, and a link no more than the directories on
 //! the way to its base allow.
@@ -66,6 +69,16 @@ fn list_denies(list: &[u8]) -> bool {
 
 /// A directory on the way to a base, and its access list.
 pub(super) type Passed = (Attr, Option<Vec<u8>>);
+
+/// Whether a user may search a directory, whatever groups they are in.
+pub(super) fn may_search((directory, list): &Passed, user: u32) -> bool {
+    const ALL_BUT_OWNER: u16 = 0o011;
+    if directory.uid == user {
+        return directory.perm >> 6 & EXECUTE != 0;
+    }
+    let denied = list.as_ref().is_some_and(|list| list_denies(list));
+    directory.perm & ALL_BUT_OWNER == ALL_BUT_OWNER && !denied
+}
 
 /// What the directories on the way to a base leave of its mode.
 #[derive(Debug, Clone, PartialEq, Eq)]

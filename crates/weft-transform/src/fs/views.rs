@@ -30,7 +30,7 @@ use super::decide::Found;
 use super::file::Attached;
 use super::ground::View;
 use super::nodes::Node;
-use super::reach::{Passed, Reach};
+use super::reach::{Passed, Reach, may_search};
 use super::{Source, TransformFs, join};
 use crate::Network;
 use crate::text::{Side, Text};
@@ -148,15 +148,18 @@ impl TransformFs {
         let got = self.ground.below.read(below, Handle::NONE, 0, &mut content)?;
         let (base, network) = parse_link(&content[..got])?;
         let network = self.registry.parse(network)?;
+        let looks_as = self.looks_as(below)?;
         let _deeper = Deeper::enter()?;
         let directory = path.rsplitn(2, |&b| b == b'/').nth(1).unwrap_or_default();
-        let (node, way) = self.walk(directory, base.as_bytes())?;
+        let (node, way) = self.walk(directory, base.as_bytes(), looks_as)?;
         let checked = self.attr(&node).and_then(|attr| {
-            let owner = self.ground.below.getattr(below)?.uid;
+            if looks_as.is_some_and(|owner| owner != attr.uid) {
+                return Err(Error::Access);
+            }
             if node.kind != FileKind::Regular {
                 return Err(Error::Invalid("the base of a link is no regular file"));
             }
-            if owner != 0 && owner != attr.uid { Err(Error::Access) } else { Ok(attr) }
+            Ok(attr)
         });
         let attr = match checked {
             Ok(attr) => attr,
@@ -170,10 +173,27 @@ impl TransformFs {
         Ok(Arc::new(View { ground, base: node, network: Arc::new(network), reach }))
     }
 
+    /// The user whose permissions the link `below` has on the way to its base, and whose the base must
+    /// be; `None` for all of them. The link's owner, since errors tell what is there.
+    fn looks_as(&self, below: Ino) -> Result<Option<u32>> {
+        const OTHERS_WRITE: u16 = 0o022;
+        let link = self.ground.below.getattr(below)?;
+        if link.perm & OTHERS_WRITE != 0 && !self.ground.is_of_one_user() {
+            let message = "others than its owner may write this link (chmod go-w)".to_owned();
+            return Err(Error::Io { errno: Error::Access.errno(), message });
+        }
+        Ok(Some(link.uid).filter(|owner| *owner != 0))
+    }
+
     /// The node of a path, from a directory given by its own path; with one use. `..` leads no
     /// higher than the root, symbolic links are not followed. With the directories on the way that do
-    /// not lead to `directory`.
-    fn walk(&self, directory: &[u8], path: &[u8]) -> Result<(Arc<Node>, Vec<Passed>)> {
+    /// not lead to `directory`: in these a user `looks_as` looks for nothing without permission.
+    fn walk(
+        &self,
+        directory: &[u8],
+        path: &[u8],
+        looks_as: Option<u32>,
+    ) -> Result<(Arc<Node>, Vec<Passed>)> {
         let mut names: Vec<&[u8]> = Vec::new();
         let from: &[u8] = if path.starts_with(b"/") { b"" } else { directory };
         for name in from.split(|&b| b == b'/').chain(path.split(|&b| b == b'/')) {
@@ -187,9 +207,11 @@ impl TransformFs {
         let shared = names.iter().zip(start).take_while(|(name, there)| *name == there).count();
         let mut at = self.root();
         let mut held = false;
-        let mut way = Vec::new();
+        let looks_as = looks_as.filter(|_| !self.ground.is_of_one_user());
+        let mut way: Vec<Passed> = Vec::new();
         for (nr, name) in names.into_iter().enumerate() {
-            let found = self.lookup(at, name);
+            let shut = looks_as.zip(way.last()).is_some_and(|(user, last)| !may_search(last, user));
+            let found = if shut { Err(Error::Access) } else { self.lookup(at, name) };
             if held {
                 self.give_back(at, 1);
             }

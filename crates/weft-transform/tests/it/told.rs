@@ -249,6 +249,75 @@ fn lengths_are_told_where_all_may_read() {
     }
 }
 
+/// What becomes of a link of user 1000 in a directory of theirs when it is made one.
+fn linked(fs: &TransformFs, base: &str) -> String {
+    let content = link_content(base, &network("view: upper"));
+    let link = Walker::new(fs).write_file(b"/own/l", content.as_bytes(), 0o644).expect("written");
+    let owner = SetAttr { uid: Some(1000), gid: Some(1000), ..SetAttr::default() };
+    fs.setattr(link.ino(), &owner).expect("given away");
+    let set = fs.setxattr(link.ino(), b"user.weft.network", b"link", XattrSet::Any);
+    let told = fs.getattr(link.ino()).expect("there").size_bytes;
+    assert!(set.is_ok() || told == content.len() as u64, "{base}: {told}");
+    let own = Walker::new(fs).resolve(b"/own").expect("there");
+    fs.unlink(own.ino(), b"l").expect("removed");
+    format!("{set:?}")
+}
+
+/// Errors of links tell their owner of nothing that the owner may not see.
+#[test]
+fn a_link_tells_its_owner_nothing_of_what_is_private() {
+    let below = Arc::new(MemFs::new());
+    private(&below, (b"token: Zx81\n", &tarred()));
+    let raw = Walker::new(&*below);
+    raw.mkdir(b"/own", 0o755).expect("made");
+    raw.mkdir(b"/priv", 0o700).expect("made");
+    raw.mkdir(b"/priv/d", 0o755).expect("made");
+    raw.write_file(b"/priv/x", b"private", 0o644).expect("written");
+    raw.write_file(b"/open", b"for all", 0o644).expect("written");
+    let fs = over(below);
+    let denied = linked(&fs, "../priv/x");
+    assert!(denied.starts_with("Err(Io { errno: 13,"), "{denied}");
+    for base in [
+        "../priv/nosuch",
+        "../priv/d",
+        "../priv/x/y",
+        "../a@lines contains=\"Zx\"+~hex+tree/q",
+        "../a@lines contains=\"Qx\"+~hex+tree/q",
+        "../b@tree/a",
+        "../b@tree/none",
+        "../a@~gzip+tree/q",
+        "../open",
+    ] {
+        assert_eq!(linked(&fs, base), denied, "{base}");
+    }
+    // Links of one's own files are made, and on a mount of one user all others.
+    raw_own(&fs);
+    assert!(linked(&fs, "mine").starts_with("Ok"));
+    fs.serve_one_user();
+    assert!(linked(&fs, "mine").starts_with("Ok"));
+}
+
+/// A file `own/mine` of user 1000.
+fn raw_own(fs: &TransformFs) {
+    let mine = Walker::new(fs).write_file(b"/own/mine", b"mine", 0o600).expect("written");
+    let owner = SetAttr { uid: Some(1000), gid: Some(1000), ..SetAttr::default() };
+    fs.setattr(mine.ino(), &owner).expect("given away");
+}
+
+/// A link that others may write would show what they choose with the permissions of its owner.
+#[test]
+fn a_link_that_others_may_write_shows_nothing() {
+    let below = Arc::new(MemFs::new());
+    private(&below, (b"secret", b"secret"));
+    let fs = over(below);
+    let content = link_content("a", &network("view: upper"));
+    let link = Walker::new(&fs).write_file(b"/l", content.as_bytes(), 0o666).expect("written");
+    let set = |ino| fs.setxattr(ino, b"user.weft.network", b"link", XattrSet::Any);
+    assert!(matches!(set(link.ino()), Err(Error::Io { errno: 13, .. })));
+    fs.setattr(link.ino(), &SetAttr { perm: Some(0o644), ..SetAttr::default() }).expect("set");
+    set(link.ino()).expect("a link of root's");
+}
+
 /// A kernel that makes a name has asked nobody whether the caller may read what has it by now.
 #[test]
 fn making_a_name_opens_nothing_that_is_made_from_another_file() {
