@@ -189,7 +189,8 @@ pub trait SendHalf: Write + Send {
     /// Says, as far as that can be said, that nothing follows.
     fn finish(&mut self) {}
 
-    /// Whether it writes bytes to the socket unchanged, so that writing to the socket is the same.
+    /// True if the writer passes bytes to the socket unchanged, so that a caller may as well write to
+    /// the socket itself. TLS does not.
     fn is_plain(&self) -> bool {
         false
     }

@@ -20,12 +20,12 @@ pub(crate) struct Buffer {
     pub hard: u32,
     /// Patches on the list.
     pub patches: u32,
-    /// The newest of them follows all others.
-    pub in_turn: bool,
     /// Those of them with external befores.
     pub waiting: u32,
     /// Those of them without undo data that have external befores.
     pub hard_waiting: u32,
+    /// The newest patch of the list follows all others.
+    pub in_turn: bool,
     /// Dependencies of patches elsewhere on patches of the list.
     pub external_afters: u32,
     /// The run it belongs to, or `NONE`; then it has no patches.

@@ -51,7 +51,7 @@ impl State {
             self.leave_run(buffer);
         }
         let newest_under = if self.block_is_crowded(buffer) {
-            self.add_all(buffer, &mut internal)
+            self.follow_all(buffer, &mut internal)
         } else {
             self.add_relied(buffer, relied, &mut internal);
             self.add_overlapped(buffer, change, &mut internal)
@@ -154,10 +154,10 @@ impl State {
         (external, internal, torn)
     }
 
-    /// Whether a block has so many pending patches that a change of it follows them all: to look for
-    /// those that it must follow, at every change, would take a time that grows with their number,
-    /// and so would the memory of its dependencies. In a directory where files come and go 1,000
-    /// times a second that was 40 times the time of the changes themselves.
+    /// True if a block has more than [`crowded_patches`](crate::Options::crowded_patches) pending
+    /// patches, so that a change of it follows all of them. To search them at every change for those
+    /// that it must follow takes time and dependencies in proportion to their number: where programs
+    /// create and remove files of one directory, 40 times the time of the changes themselves.
     fn block_is_crowded(&mut self, buffer: u32) -> bool {
         let b = &mut self.cache[buffer];
         let crowded = b.patches > self.options.crowded_patches;
@@ -167,7 +167,7 @@ impl State {
 
     /// Makes the change follow all soft patches of the block, by way of the newest if that follows
     /// the others; returns the newest. Nothing waits for a new patch, so this makes no cycle.
-    fn add_all(&mut self, buffer: u32, internal: &mut Befores) -> u32 {
+    fn follow_all(&mut self, buffer: u32, internal: &mut Befores) -> u32 {
         let newest = self.cache[buffer].newest;
         internal.clear();
         if self.cache[buffer].in_turn && self.graph[newest].kind == Kind::Soft {
@@ -400,8 +400,8 @@ impl State {
         }
         self.cache[buffer].patches += 1;
         let patches = self.cache[buffer].patches;
-        self.half_full += usize::from(patches == self.options.block_patches_max / 2);
-        self.full += usize::from(patches == self.options.block_patches_max);
+        self.half_full_blocks += usize::from(patches == self.options.block_patches_max / 2);
+        self.full_blocks += usize::from(patches == self.options.block_patches_max);
         patch
     }
 
@@ -534,8 +534,8 @@ impl State {
         }
         let external = self.graph.afters(patch).filter(|&a| self.graph[a].buffer != buffer).count();
         let patches = self.cache[buffer].patches;
-        self.half_full -= usize::from(patches == self.options.block_patches_max / 2);
-        self.full -= usize::from(patches == self.options.block_patches_max);
+        self.half_full_blocks -= usize::from(patches == self.options.block_patches_max / 2);
+        self.full_blocks -= usize::from(patches == self.options.block_patches_max);
         let b = &mut self.cache[buffer];
         b.external_afters -= u32::try_from(external).expect("edge counts fit 32 bits");
         b.patches -= 1;

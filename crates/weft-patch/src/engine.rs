@@ -178,8 +178,8 @@ impl Engine {
                 state = shared.lock();
                 continue;
             }
-            // A block that cannot be written holds nobody up for that; memory is another matter.
-            let full = max_blocks > 0 && state.full > 0 && state.failed.is_empty();
+            // While a write is failing, a full block does not make operations wait; memory does.
+            let full = max_blocks > 0 && state.full_blocks > 0 && state.failed.is_empty();
             if !full && state.dirty_bytes() <= shared.memory_budget_bytes {
                 break;
             }
@@ -403,7 +403,7 @@ impl Shared {
         let max_age_ms = u64::try_from(self.max_age.as_millis()).unwrap_or(u64::MAX);
         if self.log.is_none() {
             let mut state = self.lock();
-            let roots = if state.half_full > 0 {
+            let roots = if state.half_full_blocks > 0 {
                 state.seal_half_full()
             } else if now_ms >= max_age_ms.saturating_mul(2) {
                 state.seal_overdue(now_ms - max_age_ms * 2)

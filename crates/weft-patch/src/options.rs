@@ -55,12 +55,13 @@ pub struct Options {
     pub ready_lists: bool,
     /// Cancel the pending changes of freed blocks.
     pub cancel: bool,
-    /// From so many pending patches on, a change of a block follows them all, not only those that it
-    /// must: bounds the time that a change takes, and the dependencies. Few blocks get there.
+    /// If a block has more pending patches than this, a change of it follows all of them, not only
+    /// those that it must. This bounds the time of a change and its dependencies; few blocks get there.
     pub crowded_patches: u32,
-    /// Pending patches of a block, at most: at half of them the background writes the block, at all
-    /// of them changes wait ([`begin`]). Where files come and go in one directory, their changes wait
-    /// for each other in long chains, and an fsync takes as many flushes as the chain is long.
+    /// The most pending patches of a block: at half of them the write-back thread writes the block, at
+    /// all of them operations wait ([`begin`]). Patches of a directory whose files programs create and
+    /// remove wait for each other in long chains, and an fsync takes as many flushes as its chain is
+    /// long.
     ///
     /// [`begin`]: crate::Engine::begin
     pub block_patches_max: u32,

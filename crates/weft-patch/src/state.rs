@@ -33,9 +33,9 @@ pub(crate) struct State {
     pub failed: Vec<Write>,
     pub journal: Option<crate::journal::Journal>,
     pub signals: crate::engine::Signals,
-    /// Blocks with at least half of the patches that one may have, and with all of them.
-    pub half_full: usize,
-    pub full: usize,
+    /// Number of blocks with at least half of `block_patches_max` patches, and with at least all.
+    pub half_full_blocks: usize,
+    pub full_blocks: usize,
     /// When the operation under way began, on the engine's clock: asking for the time with each
     /// block was a tenth of the time of writing a file.
     pub changed_ms: u64,
@@ -61,8 +61,8 @@ impl State {
             failed: Vec::new(),
             journal: None,
             signals: crate::engine::Signals::default(),
-            half_full: 0,
-            full: 0,
+            half_full_blocks: 0,
+            full_blocks: 0,
             changed_ms: 0,
             opened: Instant::now(),
         }
@@ -80,9 +80,9 @@ impl State {
             + self.graph.dependencies() * DEPENDENCY_BYTES
     }
 
-    /// Whether the background is to write without waiting for age.
+    /// True if the write-back thread is to write at once, without waiting for the age of blocks.
     pub fn is_crowded(&self, background_bytes: usize) -> bool {
-        self.dirty_bytes() > background_bytes || self.half_full > 0
+        self.dirty_bytes() > background_bytes || self.half_full_blocks > 0
     }
 
     pub fn counters_now(&self) -> Counters {

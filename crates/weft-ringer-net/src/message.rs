@@ -66,7 +66,7 @@ pub enum Ask {
         /// Its name.
         name: Bytes,
     },
-    /// Who are the members? Needs an administrator.
+    /// Lists the members. Needs an administrator.
     Members {},
     /// A client will not come back: it counts no more as one that has copies. Needs an administrator.
     Forget {
@@ -92,7 +92,7 @@ pub enum Ask {
         /// The step.
         step: SweepStep,
     },
-    /// Who holds leases on what? Needs an administrator.
+    /// Lists leases with their holders. Needs an administrator.
     Leases {
         /// How many are wanted.
         limit: u32,

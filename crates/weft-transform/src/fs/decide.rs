@@ -89,7 +89,7 @@ impl TransformFs {
         Some(ruling.network)
     }
 
-    /// Whether the rules of the mount have the same network, or none, for two names of a file.
+    /// True if the rules of the mount give two names the same network, or none.
     pub(super) fn ruled_alike(&self, one: &[u8], other: &[u8]) -> bool {
         one == other || self.of_mount(one).flatten() == self.of_mount(other).flatten()
     }

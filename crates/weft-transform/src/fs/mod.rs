@@ -293,8 +293,9 @@ impl TransformFs {
         }
     }
 
-    /// Of several names of a file that the rules of the mount tell apart, the first that is looked up
-    /// counts: by another it would be read and written without what the rules say of that.
+    /// Refuses a hard link to which the rules of the mount give another network than to the name of the
+    /// file that was looked up first, whose network the file has: it would be read and written here
+    /// without the network of this name.
     fn check_other_name(&self, node: &Node, path: &[u8], attr: &Attr) -> Result<()> {
         let several = node.kind == FileKind::Regular && attr.nlink > 1;
         if !several || self.ruled_alike(&locked(&node.path).clone(), path) {

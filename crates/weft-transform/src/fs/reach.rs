@@ -70,7 +70,7 @@ fn list_denies(list: &[u8]) -> bool {
 /// A directory on the way to a base, and its access list.
 pub(super) type Passed = (Attr, Option<Vec<u8>>);
 
-/// Whether a user may search a directory, whatever groups they are in.
+/// True if a user may search a directory, whatever groups the user is in.
 pub(super) fn may_search((directory, list): &Passed, user: u32) -> bool {
     const ALL_BUT_OWNER: u16 = 0o011;
     if directory.uid == user {

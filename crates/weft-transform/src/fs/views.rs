@@ -173,13 +173,13 @@ impl TransformFs {
         Ok(Arc::new(View { ground, base: node, network: Arc::new(network), reach }))
     }
 
-    /// The user whose permissions the link `below` has on the way to its base, and whose the base must
-    /// be; `None` for all of them. The link's owner, since errors tell what is there.
+    /// The owner of the link `below`, whose permissions count on the way to the base, as errors tell what
+    /// is there, and who must own the base. `None` if root owns the link, which may lead anywhere.
     fn looks_as(&self, below: Ino) -> Result<Option<u32>> {
         const OTHERS_WRITE: u16 = 0o022;
         let link = self.ground.below.getattr(below)?;
         if link.perm & OTHERS_WRITE != 0 && !self.ground.is_of_one_user() {
-            let message = "others than its owner may write this link (chmod go-w)".to_owned();
+            let message = "users other than its owner may write this link (chmod go-w)".to_owned();
             return Err(Error::Io { errno: Error::Access.errno(), message });
         }
         Ok(Some(link.uid).filter(|owner| *owner != 0))
@@ -187,7 +187,7 @@ impl TransformFs {
 
     /// The node of a path, from a directory given by its own path; with one use. `..` leads no
     /// higher than the root, symbolic links are not followed. With the directories on the way that do
-    /// not lead to `directory`: in these a user `looks_as` looks for nothing without permission.
+    /// not lead to `directory`; user `looks_as` must be able to search each of them.
     fn walk(
         &self,
         directory: &[u8],

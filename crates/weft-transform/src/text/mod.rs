@@ -144,7 +144,7 @@ impl Text {
         parameters.filter(|(name, _)| name == "key").map(|(_, key)| &key[..])
     }
 
-    /// Whether a stage writes to a log.
+    /// True if one of the stages writes to a log.
     pub(crate) fn records(&self) -> bool {
         self.stages().iter().any(|stage| stage.name == "log")
     }

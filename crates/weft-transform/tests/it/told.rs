@@ -249,7 +249,7 @@ fn lengths_are_told_where_all_may_read() {
     }
 }
 
-/// What becomes of a link of user 1000 in a directory of theirs when it is made one.
+/// Makes a link of user 1000 in that user's directory, and returns the result of attaching it.
 fn linked(fs: &TransformFs, base: &str) -> String {
     let content = link_content(base, &network("view: upper"));
     let link = Walker::new(fs).write_file(b"/own/l", content.as_bytes(), 0o644).expect("written");
