@@ -106,7 +106,8 @@ impl TransformFs {
     }
 
     /// Lets the name of a view go if what it leads to is a snapshot of something else than is there
-    /// now.
+    /// now, or if its file in the cache was damaged since: its readers keep both, no other reader
+    /// gets them.
     pub(super) fn leave_old_snapshot(&self, base: Ino, name: &[u8]) {
         if !self.options.snapshot_views {
             return;
@@ -115,7 +116,7 @@ impl TransformFs {
         let mut snapshot = locked(&node.snapshot);
         let Some(there) = snapshot.as_mut() else { return };
         let now = self.with(&node, |file, around| Ok((file.look(around)?.1, file.version)));
-        if now.is_ok_and(|now| now == there.of) {
+        if now.is_ok_and(|now| now == there.of) && there.entry.is_whole() {
             return;
         }
         there.replaced = true;

@@ -173,14 +173,15 @@ impl Entry {
         Ok(())
     }
 
-    /// Its file, once all of it was found right by this process.
-    pub(crate) fn whole_file(&self) -> Option<OwnedFd> {
+    /// Whether this process found all of it right, and nobody has changed it since.
+    pub(crate) fn is_whole(&self) -> bool {
         let right = self.checked.look(&self.file).is_ok() && self.checked.state().left == 0;
-        let same_len = self.file.metadata().is_ok_and(|found| found.len() == self.len_bytes);
-        if !right || !same_len {
-            return None;
-        }
-        self.file.try_clone().ok().map(OwnedFd::from)
+        right && self.file.metadata().is_ok_and(|found| found.len() == self.len_bytes)
+    }
+
+    /// Its file, if it is whole.
+    pub(crate) fn whole_file(&self) -> Option<OwnedFd> {
+        self.is_whole().then(|| self.file.try_clone().ok().map(OwnedFd::from))?
     }
 
     /// Reads as a file does. An error if it cannot be read, or is damaged.
