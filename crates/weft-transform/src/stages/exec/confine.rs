@@ -15,7 +15,10 @@ use landlock::{
     path_beneath_rules,
 };
 use rustix::thread::UnshareFlags;
-use seccompiler::{BpfProgram, SeccompAction, SeccompFilter};
+use seccompiler::{
+    BpfProgram, SeccompAction, SeccompCmpArgLen, SeccompCmpOp, SeccompCondition, SeccompFilter,
+    SeccompRule, sock_filter,
+};
 
 /// What any program reads: itself, its libraries, and what says how text and time are written.
 const SYSTEM: &[&str] = &[
@@ -127,6 +130,46 @@ fn drop_capabilities() -> std::io::Result<()> {
     Ok(())
 }
 
+// The numbers that system calls since Linux 5.1 have on all machines that there is a filter for.
+const SETXATTRAT: libc::c_long = 463;
+const REMOVEXATTRAT: libc::c_long = 466;
+const OPEN_TREE_ATTR: libc::c_long = 467;
+const FILE_SETATTR: libc::c_long = 469;
+
+/// What is newer than these lists (of Linux 6.18) fails with `ENOSYS`, as on a kernel without it. So do
+/// the calls of x32, whose numbers have a bit above all others.
+const FIRST_UNKNOWN: u32 = 470;
+
+/// Commands of `ioctl(2)` that programs give to what they read and write; others fail with `EPERM`,
+/// those of file systems among them, which change flags and more through a descriptor that only reads.
+const COMMANDS: &[u64] = &[
+    0x2,         // FIGETBSZ
+    0x5401,      // TCGETS
+    0x540F,      // TIOCGPGRP
+    0x5413,      // TIOCGWINSZ
+    0x541B,      // FIONREAD
+    0x5421,      // FIONBIO
+    0x5450,      // FIONCLEX
+    0x5451,      // FIOCLEX
+    0x5452,      // FIOASYNC
+    0x5460,      // FIOQSIZE
+    0x802C_542A, // TCGETS2
+    0x8008_6601, // FS_IOC_GETFLAGS
+    0x801C_581F, // FS_IOC_FSGETXATTR
+    0xC020_660B, // FS_IOC_FIEMAP
+];
+
+/// The flags by which `clone(2)` makes name spaces, as `unshare(2)` does.
+const SPACES: &[libc::c_int] = &[
+    libc::CLONE_NEWNS,
+    libc::CLONE_NEWCGROUP,
+    libc::CLONE_NEWUTS,
+    libc::CLONE_NEWIPC,
+    libc::CLONE_NEWUSER,
+    libc::CLONE_NEWPID,
+    libc::CLONE_NEWNET,
+];
+
 /// System calls that fail with `EPERM`.
 const REFUSED: &[libc::c_long] = &[
     // The network: Landlock knows TCP only.
@@ -146,6 +189,9 @@ const REFUSED: &[libc::c_long] = &[
     libc::SYS_lremovexattr,
     libc::SYS_fremovexattr,
     libc::SYS_open_by_handle_at,
+    SETXATTRAT,
+    REMOVEXATTRAT,
+    FILE_SETATTR,
     // Other processes.
     libc::SYS_ptrace,
     libc::SYS_process_vm_readv,
@@ -163,7 +209,10 @@ const REFUSED: &[libc::c_long] = &[
     libc::SYS_move_mount,
     libc::SYS_fsopen,
     libc::SYS_fsmount,
+    libc::SYS_fsconfig,
+    libc::SYS_fspick,
     libc::SYS_mount_setattr,
+    OPEN_TREE_ATTR,
     // The kernel and the machine.
     libc::SYS_bpf,
     libc::SYS_perf_event_open,
@@ -184,6 +233,7 @@ const REFUSED: &[libc::c_long] = &[
     libc::SYS_adjtimex,
     libc::SYS_acct,
     libc::SYS_quotactl,
+    libc::SYS_quotactl_fd,
 ];
 
 /// Those of them that newer machines do not have.
@@ -201,11 +251,43 @@ const REFUSED_OLD: &[libc::c_long] = &[];
 
 fn system_calls() -> Result<BpfProgram, seccompiler::Error> {
     let refused = REFUSED.iter().chain(REFUSED_OLD);
-    let rules: BTreeMap<i64, Vec<_>> = refused.map(|call| (*call, Vec::new())).collect();
+    let mut rules: BTreeMap<i64, Vec<_>> = refused.map(|call| (*call, Vec::new())).collect();
+    // The kernel looks at 32 bits of a command.
+    let is_other = |command: &u64| {
+        SeccompCondition::new(1, SeccompCmpArgLen::Dword, SeccompCmpOp::Ne, *command)
+    };
+    let others = COMMANDS.iter().map(is_other).collect::<Result<Vec<_>, _>>();
+    let others = others.and_then(SeccompRule::new).map_err(seccompiler::Error::from)?;
+    rules.insert(libc::SYS_ioctl, vec![others]);
+    let with_space = |flag: &libc::c_int| {
+        let flag = u64::from(flag.unsigned_abs());
+        let is_set = SeccompCmpOp::MaskedEq(flag);
+        let condition = SeccompCondition::new(0, SeccompCmpArgLen::Dword, is_set, flag)?;
+        SeccompRule::new(vec![condition])
+    };
+    let spaces = SPACES.iter().map(with_space).collect::<Result<_, _>>();
+    rules.insert(libc::SYS_clone, spaces.map_err(seccompiler::Error::from)?);
     let refuse = SeccompAction::Errno(libc::EPERM.unsigned_abs());
     let arch = std::env::consts::ARCH.try_into()?;
     let filter = SeccompFilter::new(rules, SeccompAction::Allow, refuse, arch)?;
-    Ok(filter.try_into()?)
+    let known = BpfProgram::try_from(filter)?;
+    Ok(refuse_unknown().into_iter().chain(known).collect())
+}
+
+/// What stands before a filter: it returns at once for the numbers of unknown calls, and for `clone3(2)`,
+/// as a filter does not see its flags; who gets that answer calls `clone(2)`.
+fn refuse_unknown() -> [sock_filter; 4] {
+    // The number of the call is the first word of what a filter looks at.
+    let load = libc::BPF_LD | libc::BPF_W | libc::BPF_ABS;
+    let (at_least, equal) = (libc::BPF_JMP | libc::BPF_JGE, libc::BPF_JMP | libc::BPF_JEQ);
+    let unknown = SeccompAction::Errno(libc::ENOSYS.unsigned_abs());
+    let step = |code: u32, jt, jf, k| sock_filter { code: code as u16, jt, jf, k };
+    [
+        step(load, 0, 0, 0),
+        step(at_least | libc::BPF_K, 1, 0, FIRST_UNKNOWN),
+        step(equal | libc::BPF_K, 0, 1, libc::SYS_clone3 as u32),
+        step(libc::BPF_RET | libc::BPF_K, 0, 0, unknown.into()),
+    ]
 }
 
 #[cfg(test)]

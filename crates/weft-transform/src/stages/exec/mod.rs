@@ -371,4 +371,61 @@ mod tests {
         let command = "perl -MSocket -e 'socket(S, AF_UNIX, SOCK_STREAM, 0) or print \"$!\"'";
         assert_eq!(through(command, 9000, b"").1, b"Operation not permitted");
     }
+
+    /// What Landlock leaves alone: a program has a file open that it may read, and that its user owns.
+    #[test]
+    fn programs_change_nothing_about_files_that_they_read() {
+        let dir = tempfile::tempdir().expect("a directory");
+        let file = dir.path().join("read");
+        std::fs::write(&file, "content").expect("a file");
+        let ioctl = libc::SYS_ioctl;
+        // Each with arguments that do what it is for, where the kernel and the file system know it.
+        // `$f` is the path, `$d` the descriptor, `$n` the name of an attribute, `$b` zeroes. The kernel
+        // looks at 32 bits of the number of a command.
+        let calls = [
+            ("setxattrat", "463, -100, $f, 0, $n, ($p = pack('QLL', 0, 0, 0)), 16".to_owned()),
+            ("removexattrat", "466, -100, $f, 0, $n".to_owned()),
+            ("file_setattr", "469, -100, $f, $b, 24, 0".to_owned()),
+            ("open_tree_attr", "467, -100, $f, 1, 0, 0".to_owned()),
+            ("fspick", format!("{}, -100, $f, 0", libc::SYS_fspick)),
+            ("fsconfig", format!("{}, $d, 6, 0, 0, 0", libc::SYS_fsconfig)),
+            ("quotactl_fd", format!("{}, $d, 0x800001 << 8, 0, 0", libc::SYS_quotactl_fd)),
+            ("fchmodat2", format!("{}, -100, $f, 0777, 0", libc::SYS_fchmodat2)),
+            ("FS_IOC_SETFLAGS", format!("{ioctl}, $d, 0x40086602, ($p = pack('Q', 0x40))")),
+            ("with high bits", format!("{ioctl}, $d, 0x140086602, ($p = pack('Q', 0x40))")),
+            ("FS_IOC32_SETFLAGS", format!("{ioctl}, $d, 0x40046602, ($p = pack('Q', 0x40))")),
+            ("FS_IOC_SETVERSION", format!("{ioctl}, $d, 0x40087602, ($p = pack('Q', 7))")),
+            ("FS_IOC32_SETVERSION", format!("{ioctl}, $d, 0x40047602, ($p = pack('Q', 7))")),
+            ("FS_IOC_FSSETXATTR", format!("{ioctl}, $d, 0x401c5820, ($p = pack('L7', 0x80))")),
+            ("FS_IOC_ENABLE_VERITY", format!("{ioctl}, $d, 0x40806685, $b")),
+            ("FS_IOC_SET_ENCRYPTION_POLICY", format!("{ioctl}, $d, 0x800c6613, $b")),
+            ("FS_IOC_SETFSLABEL", format!("{ioctl}, $d, 0x41009432, $b")),
+            ("FITRIM", format!("{ioctl}, $d, 0xc0185879, $b")),
+            ("EXT4_IOC_MIGRATE", format!("{ioctl}, $d, 0x6609, 0")),
+            ("clone into a new user space", format!("{}, 0x10000011, 0, 0, 0, 0", libc::SYS_clone)),
+            ("a push", format!("{ioctl}, $d, {}, $b", crate::PUSH_COMMAND)),
+            ("TIOCSTI", format!("{ioctl}, $d, 0x5412, $b")),
+        ];
+        let says = |call: &str| {
+            let start =
+                format!("$f = '{}'; open(F, '<', $f) or die; $d = fileno F;", file.display());
+            let rest = "$n = 'user.x'; $b = \"\\0\" x 4096; $! = 0;";
+            let call = format!("print syscall({call}) < 0 ? $! + 0 : 0");
+            let command =
+                format!("perl -e '{}'", [&start, rest, &call].concat().replace('\'', "\""));
+            let out = through(&command, 20_000, b"").1;
+            String::from_utf8_lossy(&out).into_owned()
+        };
+        let refused = libc::EPERM.to_string();
+        let passed: Vec<_> = calls.iter().filter(|(_, call)| says(call) != refused).collect();
+        assert!(passed.is_empty(), "not refused: {passed:#?}");
+        // What is newer than this list, and calls by the numbers of another interface, are unknown.
+        for call in ["470, 0, 0, 0, 0", "600, 0, 0", "0x4000005b, $d, 0777", "-1", "435, $b, 88"] {
+            assert_eq!(says(call), libc::ENOSYS.to_string(), "{call}");
+        }
+        // What programs ask of their files they may.
+        for (call, want) in [("0x5401", libc::ENOTTY), ("0x5451", 0), ("0x541b", 0)] {
+            assert_eq!(says(&format!("{ioctl}, $d, {call}, $b")), want.to_string(), "{call}");
+        }
+    }
 }
