@@ -1,5 +1,6 @@
 //! A stored file in the file system below, as a [`Base`].
 
+use std::sync::atomic::{AtomicU64, Ordering};
 use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
 
 use weft_vfs::{
@@ -81,7 +82,10 @@ pub(super) struct FileBase {
     pub(super) fs: Arc<dyn FileSystem>,
     pub(super) place: SharedPlace,
     /// Part of the names of fresh files: another for each mount.
-    pub(super) session: u64,
+    pub(super) session: u32,
+    /// The other part: how many of them the mount has made. The name of the first 2^40 fits into the
+    /// 31 bytes of HFS.
+    pub(super) fresh_names: Arc<AtomicU64>,
     /// Held while names change.
     pub(super) names: Arc<Mutex<()>>,
     /// Where the inode below is known by its number.
@@ -89,7 +93,6 @@ pub(super) struct FileBase {
     /// The file may be one that nothing was written to yet.
     pub(super) is_new: bool,
     pub(super) fresh: Vec<Fresh>,
-    pub(super) made: u64,
 }
 
 /// A file made beside.
@@ -188,8 +191,8 @@ impl Base for FileBase {
     fn fresh(&mut self) -> Result<(FreshId, Box<dyn Store>)> {
         let place = locked(&self.place).clone();
         let old = self.fs.getattr(place.ino)?;
-        self.made += 1;
-        let suffix = format!("{:016x}-{:x}-{:x}", self.session, place.ino.0, self.made);
+        let id = self.fresh_names.fetch_add(1, Ordering::Relaxed);
+        let suffix = format!("{:08x}-{id:x}", self.session);
         let name = [FRESH_PREFIX, suffix.as_bytes()].concat();
         let caller = Caller { uid: old.uid, gid: old.gid, ..Caller::default() };
         let make = |parent| self.fs.mknod(&caller, parent, &name, FileKind::Regular, 0o600, 0);
@@ -198,10 +201,10 @@ impl Base for FileBase {
             Err(_) if place.unlinked => (self.fs.root(), make(self.fs.root())?),
             made => (place.parent, made?),
         };
-        let fresh = Fresh { id: self.made, ino: made.attr.ino, parent, name };
+        let fresh = Fresh { id, ino: made.attr.ino, parent, name };
         let store = FileStore { fs: self.fs.clone(), ino: fresh.ino };
         self.fresh.push(fresh);
-        Ok((FreshId(self.made), Box::new(store)))
+        Ok((FreshId(id), Box::new(store)))
     }
 
     fn adopt(&mut self, fresh: FreshId) -> Result<()> {

@@ -1,6 +1,6 @@
 //! What all files of a tree share, and reading them from inside: how a view reads its base.
 
-use std::sync::atomic::AtomicBool;
+use std::sync::atomic::{AtomicBool, AtomicU64};
 use std::sync::{Arc, Mutex};
 
 use weft_vfs::{Attr, Error, FileKind, FileSystem, Handle, Ino, Result};
@@ -20,7 +20,9 @@ pub(super) struct Ground {
     /// Held while names change.
     pub(super) names: Arc<Mutex<()>>,
     /// Part of the names of fresh files.
-    pub(super) session: u64,
+    pub(super) session: u32,
+    /// How many of them were made.
+    pub(super) fresh_names: Arc<AtomicU64>,
     pub(super) limits: Limits,
     /// A single user reaches this file system, or those who may read all of it.
     pub(super) one_user: AtomicBool,
@@ -37,11 +39,11 @@ impl Ground {
             fs: self.below.clone(),
             place: node.place.clone(),
             session: self.session,
+            fresh_names: self.fresh_names.clone(),
             names: self.names.clone(),
             nodes: self.nodes.clone(),
             is_new: false,
             fresh: Vec::new(),
-            made: 0,
         };
         let around = Around {
             fs: &self.below,

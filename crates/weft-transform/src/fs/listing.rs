@@ -110,7 +110,7 @@ impl TransformFs {
 
     /// Removes what an earlier mount that ended suddenly left behind.
     fn remove_stale(&self, directory: Ino, names: Vec<Vec<u8>>) {
-        let ours = format!("{:016x}-", self.ground.session);
+        let ours = format!("{:08x}-", self.ground.session);
         for name in names {
             let of = &name[FRESH_PREFIX.len()..];
             if !of.starts_with(ours.as_bytes()) {

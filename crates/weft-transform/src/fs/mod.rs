@@ -165,12 +165,13 @@ impl TransformFs {
     ) -> Result<Self> {
         let root = below.getattr(below.root())?;
         let session =
-            getrandom::u64().map_err(|e| Error::Io { errno: 5, message: e.to_string() })?;
+            getrandom::u32().map_err(|e| Error::Io { errno: 5, message: e.to_string() })?;
         let ground = Ground {
             below,
             nodes: Arc::default(),
             names: Arc::default(),
             session,
+            fresh_names: Arc::default(),
             limits: options.limits,
             one_user: AtomicBool::new(false),
         };

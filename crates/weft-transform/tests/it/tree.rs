@@ -1,6 +1,7 @@
 //! `TransformFs`: whole trees through networks.
 
 use std::sync::Arc;
+use std::sync::atomic::{AtomicUsize, Ordering};
 
 use weft_transform::store::Limits as StoreLimits;
 use weft_transform::{NETWORK_ATTRIBUTE, RULES_NAME, Rules, TransformFs, TransformOptions, Trust};
@@ -11,12 +12,13 @@ use weft_vfs::{
 };
 
 use crate::common::{Random, registry};
+use crate::hooked::Hooked;
 
-fn over(below: Arc<MemFs>, rules: &str) -> TransformFs {
+fn over(below: Arc<dyn FileSystem>, rules: &str) -> TransformFs {
     trusting(Trust::default(), below, rules)
 }
 
-fn trusting(trust: Trust, below: Arc<MemFs>, rules: &str) -> TransformFs {
+fn trusting(trust: Trust, below: Arc<dyn FileSystem>, rules: &str) -> TransformFs {
     let options = TransformOptions {
         trust,
         rules: Rules::parse(rules.as_bytes()).expect("rules"),
@@ -297,6 +299,33 @@ fn leftovers_of_a_crash_are_hidden_and_removed() -> Result<()> {
     assert!(raw.resolve(b"/d/.weft-fresh-0123456789abcdef-1-1").is_err(), "removed");
     raw.write_file(b"/d/.weft-fresh-0123456789abcdef-1-2", b"another", 0o600)?;
     walker.remove(b"/d")
+}
+
+/// HFS, the shortest of all, has 31 bytes for a name.
+#[test]
+fn files_written_beside_have_names_that_fit_any_file_system() -> Result<()> {
+    for network in ["zstd", "zstd | aead key=work"] {
+        let below = Arc::new(Hooked::default());
+        let longest = Arc::new(AtomicUsize::new(0));
+        let seen = longest.clone();
+        below.before_getattr(move |fs, _| {
+            let _ = fs.readdir(fs.root(), DirCursor::START, &mut |entry| {
+                seen.fetch_max(entry.name.len(), Ordering::Relaxed);
+                true
+            });
+        });
+        let fs = over(below, &format!("* {network}"));
+        let walker = Walker::new(&fs);
+        for round in 0..40 {
+            let content = Random(round).bytes(5000);
+            walker.write_file(b"/f", &content, 0o644)?;
+            fs.sync()?;
+            assert!(walker.read_file(b"/f")? == content);
+        }
+        let longest = longest.load(Ordering::Relaxed);
+        assert!((2..=31).contains(&longest), "{network}: {longest}");
+    }
+    Ok(())
 }
 
 /// Random writes, cuts, reads and commits of one file through a tree, against plain bytes.

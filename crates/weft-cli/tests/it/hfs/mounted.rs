@@ -303,3 +303,39 @@ fn a_mask_keeps_a_volume_to_its_owner() {
     assert_eq!(mode(mount.at(&name)), 0o644);
     mount.end();
 }
+
+/// A file written anew is beside the old one for a while, under a name that must fit.
+#[test]
+fn files_with_networks_are_written_whatever_the_length_of_their_names() {
+    if !can_mount() {
+        return;
+    }
+    for kind in ["hfs", "mfs"] {
+        let bench = Bench::new();
+        let size = if kind == "mfs" { "800K" } else { "20M" };
+        bench.ok(&["mkfs", kind, "v.img", "--size", size, "--quiet"]);
+        bench.write("rules", b"*.z zstd\n*.s aead key=work\n");
+        bench.write("key", "5a".repeat(32).as_bytes());
+        let options = ["--transform", "rules", "--key", "work=key"];
+        let mount = Mounted::new(&bench, &options);
+        let long = format!("{}.z", "n".repeat(29));
+        let sealed = format!("{}.s", "n".repeat(29));
+        for (name, byte) in [("a.z", b'a'), (&long, b'b'), ("a.s", b'c'), (&sealed, b'd')] {
+            for len in [10, 9000, 40_000] {
+                fs::write(mount.at(name), vec![byte; len]).unwrap();
+            }
+            let file = fs::File::open(mount.at(name)).unwrap();
+            file.sync_all().unwrap_or_else(|e| panic!("{kind}, {name}: {e}"));
+        }
+        fs::rename(mount.at("a.z"), mount.at("b.z")).unwrap();
+        fs::write(mount.at("b.z"), "again").unwrap();
+        mount.end();
+        let mount = Mounted::new(&bench, &options);
+        assert_eq!(fs::read(mount.at("b.z")).unwrap(), b"again", "{kind}");
+        for (name, byte) in [(long.as_str(), b'b'), ("a.s", b'c'), (&sealed, b'd')] {
+            assert!(fs::read(mount.at(name)).unwrap() == vec![byte; 40_000], "{kind}, {name}");
+        }
+        mount.end();
+        bench.ok(&["fsck", "v.img"]);
+    }
+}
