@@ -32,8 +32,12 @@ impl Drop for Mounted<'_> {
 }
 
 fn mount<'a>(bench: &'a Bench, options: &str) -> Mounted<'a> {
+    mount_of(bench, "v.img", &["-o", options])
+}
+
+fn mount_of<'a>(bench: &'a Bench, source: &str, options: &[&str]) -> Mounted<'a> {
     fs::create_dir_all(bench.path("m")).unwrap();
-    bench.ok(&["mount", "v.img", "m", "--background", "-o", options]);
+    bench.ok(&[&["mount", source, "m", "--background"], options].concat());
     Mounted(bench)
 }
 
@@ -172,11 +176,26 @@ fn acls_are_obeyed() {
     if !can_mount() || !root() {
         return;
     }
-    let bench = Bench::with_volume("ext2");
-    let _mounted = mount(&bench, "allow_other");
+    for (source, options) in [
+        ("v.img", &["-o", "allow_other"][..]),
+        ("hostdir:data", &["-o", "allow_other"]),
+        ("hostdir:data", &["-o", "allow_other", "--transform", "rules"]),
+    ] {
+        let bench = Bench::with_volume("ext2");
+        fs::create_dir(bench.path("data")).unwrap();
+        bench.write("rules", b"*.z zstd\n");
+        let mounted = mount_of(&bench, source, options);
+        obey_acls(&bench);
+        bench.ok(&["umount", "m"]);
+        drop(mounted);
+        bench.e2fsck_clean("v.img");
+    }
+}
+
+fn obey_acls(bench: &Bench) {
     fs::set_permissions(bench.dir(), fs::Permissions::from_mode(0o755)).unwrap();
-    let done = shell(
-        &bench,
+    shell(
+        bench,
         &["setfacl", "getfacl", "setpriv"],
         "cd m && as() { u=$1; shift; setpriv --reuid=$u --regid=$u --clear-groups \"$@\"; }; \
          echo x > f && chmod 644 f && as 1001 cat f && \
@@ -189,10 +208,6 @@ fn acls_are_obeyed() {
          ! as 1003 cat d/f 2>/dev/null && as 1001 touch d/e/g && \
          setfacl -b g && test $(stat -c %a g) = 600 || { echo failed here; exit 1; }",
     );
-    bench.ok(&["umount", "m"]);
-    if done.is_some() {
-        bench.e2fsck_clean("v.img");
-    }
 }
 
 /// Whoever may not set them takes setuid and setgid away with what he changes, and all see it.

@@ -4,8 +4,10 @@ use std::os::fd::{AsFd, OwnedFd};
 
 use rustix::fs::{
     AtFlags, CWD, Gid, Mode, Statx, StatxFlags, StatxTimestamp, Timespec, Timestamps, UTIME_NOW,
-    UTIME_OMIT, Uid, chmodat, chownat, fchmod, fchown, ftruncate, makedev, utimensat,
+    UTIME_OMIT, Uid, chmodat, chownat, fchmod, fchown, ftruncate, getxattr, getxattr_query,
+    makedev, utimensat,
 };
+use rustix::io::Errno;
 
 use super::errno::os;
 use super::inodes::Inode;
@@ -83,6 +85,23 @@ pub(super) fn set(host: &HostDir, inode: &Inode, set: &SetAttr) -> Result<Attr> 
         utimensat(&fd, "", &times, AtFlags::EMPTY_PATH).map_err(os)?;
     }
     Ok(attr(inode.ino, &stat(&fd)?))
+}
+
+/// The value of an extended attribute.
+pub(super) fn extended(path: &str, name: &[u8]) -> Result<Vec<u8>> {
+    loop {
+        let len = getxattr_query(path, name).map_err(os)?;
+        let mut value = vec![0; len];
+        match getxattr(path, name, &mut value[..]) {
+            Ok(len) => {
+                value.truncate(len);
+                return Ok(value);
+            }
+            // It grew between the two calls.
+            Err(Errno::RANGE) => {}
+            Err(e) => return Err(os(e)),
+        }
+    }
 }
 
 /// Whether new inodes can be given to others.

@@ -6,12 +6,12 @@ use std::sync::Arc;
 
 use rustix::fs::{
     AtFlags, CWD, FileType, Mode, OFlags, RawDir, RenameFlags as HostRename, XattrFlags, fdatasync,
-    fstatvfs, fsync, getxattr, getxattr_query, linkat, listxattr, listxattr_query, mkdirat,
-    mknodat, openat, readlinkat, removexattr, renameat_with, seek, setxattr, symlinkat, syncfs,
-    unlinkat,
+    fstatvfs, fsync, linkat, listxattr, listxattr_query, mkdirat, mknodat, openat, readlinkat,
+    removexattr, renameat_with, seek, setxattr, symlinkat, syncfs, unlinkat,
 };
 use rustix::io::Errno;
 
+use super::acls;
 use super::attributes::{self, New};
 use super::errno::os;
 use super::inodes::Inode;
@@ -182,6 +182,7 @@ impl FileSystem for HostDir {
         check_name(name)?;
         let named = self.fd(&parent)?;
         let above = stat(&named)?;
+        let perm = acls::perm_of_new(&named, caller, perm)?;
         let new = New { caller, kind, perm, parent: &above };
         let (host, rdev) = match kind {
             FileKind::Regular => return self.make_file(&parent, name, &new),
@@ -202,6 +203,7 @@ impl FileSystem for HostDir {
         check_name(name)?;
         let named = self.fd(&parent)?;
         let above = stat(&named)?;
+        let perm = acls::perm_of_new(&named, caller, perm)?;
         mkdirat(&named, name, Mode::RWXU).map_err(os)?;
         let new = New { caller, kind: FileKind::Directory, perm, parent: &above };
         self.made(&parent, name, &new)
@@ -432,21 +434,13 @@ impl FileSystem for HostDir {
         })
     }
 
+    fn has_acls(&self) -> bool {
+        self.acls
+    }
+
     fn getxattr(&self, ino: Ino, name: &[u8]) -> Result<Vec<u8>> {
         let (_inode, path) = self.path(ino)?;
-        loop {
-            let len = getxattr_query(&*path, name).map_err(os)?;
-            let mut value = vec![0; len];
-            match getxattr(&*path, name, &mut value[..]) {
-                Ok(len) => {
-                    value.truncate(len);
-                    return Ok(value);
-                }
-                // It grew between the two calls.
-                Err(Errno::RANGE) => {}
-                Err(e) => return Err(os(e)),
-            }
-        }
+        attributes::extended(&path, name)
     }
 
     fn listxattr(&self, ino: Ino) -> Result<Vec<Vec<u8>>> {
@@ -472,11 +466,13 @@ impl FileSystem for HostDir {
             XattrSet::Create => XattrFlags::CREATE,
             XattrSet::Replace => XattrFlags::REPLACE,
         };
+        acls::check(&path, name, Some((value, how)))?;
         setxattr(path, name, value, flags).map_err(os)
     }
 
     fn removexattr(&self, ino: Ino, name: &[u8]) -> Result<()> {
         let (_inode, path) = self.path(ino)?;
+        acls::check(&path, name, None)?;
         removexattr(path, name).map_err(os)
     }
 

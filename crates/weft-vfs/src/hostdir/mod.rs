@@ -16,6 +16,7 @@
 //! New inodes are made by this process and then given to the caller, which takes privilege; without
 //! it they stay this process's. The change time cannot be set: the host does that.
 
+mod acls;
 mod attributes;
 mod calls;
 mod content;
@@ -57,6 +58,8 @@ pub struct HostDir {
     root_fd: Arc<OwnedFd>,
     /// Inodes of the root's device are opened again by their handle.
     by_handle: bool,
+    /// Its file system has ACLs.
+    acls: bool,
     descriptors: Descriptors,
     inodes: Mutex<Inodes>,
     handles: Mutex<HashMap<Handle, Opened>>,
@@ -160,6 +163,7 @@ impl HostDir {
         inodes.add_uses(&root, 1);
         Ok(Self {
             root,
+            acls: acls::are_there(fd.as_fd()),
             root_fd: Arc::new(fd),
             by_handle,
             descriptors,

@@ -1,0 +1,50 @@
+//! POSIX ACLs of the host: its kernel keeps them and those of a mount obeys them.
+
+use std::os::fd::{AsFd, BorrowedFd};
+
+use rustix::fs::getxattr_query;
+use rustix::io::Errno;
+
+use super::attributes::extended;
+use super::errno::os;
+use super::magic;
+use crate::acl::{ACCESS, Acl, DEFAULT};
+use crate::{Caller, Error, Result, XattrSet};
+
+/// Whether the file system of the host that a directory is on has ACLs.
+pub(super) fn are_there(directory: BorrowedFd<'_>) -> bool {
+    !matches!(getxattr_query(magic(directory), ACCESS), Err(Errno::OPNOTSUPP))
+}
+
+/// The permission bits of a file that is made in a directory: the umask counts unless there is a
+/// default ACL. The host has given the file its entries, and `chmod(2)` to these bits completes them.
+pub(super) fn perm_of_new(directory: impl AsFd, caller: &Caller, perm: u16) -> Result<u16> {
+    let default = match extended(&magic(directory.as_fd()), DEFAULT) {
+        Ok(value) => Acl::parse(&value)?,
+        Err(Error::NoAttribute | Error::Unsupported(_)) => None,
+        Err(e) => return Err(e),
+    };
+    Ok(match default {
+        Some(default) => default.inherited(perm).0,
+        None => perm & !caller.umask,
+    })
+}
+
+/// What the host does not look at when an ACL is set (`Some`) or removed.
+pub(super) fn check(path: &str, name: &[u8], value: Option<(&[u8], XattrSet)>) -> Result<()> {
+    if name != ACCESS && name != DEFAULT {
+        return Ok(());
+    }
+    let is_there = match getxattr_query(path, name) {
+        Ok(_) => true,
+        Err(Errno::NODATA) => false,
+        Err(e) => return Err(os(e)),
+    };
+    match value {
+        Some((_, XattrSet::Create)) if is_there => Err(Error::Exists),
+        Some((_, XattrSet::Replace)) | None if !is_there => Err(Error::NoAttribute),
+        // The host takes a value without bytes for a list without entries.
+        Some((value, _)) => Acl::parse(value).map(drop),
+        None => Ok(()),
+    }
+}
