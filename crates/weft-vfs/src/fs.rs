@@ -344,6 +344,14 @@ pub trait FileSystem: Send + Sync {
         false
     }
 
+    /// Whether setting or removing an extended attribute changes more than the attribute, so that
+    /// permission to write the file is not enough. A front lets only the owner of the file, root and its
+    /// own user do so.
+    fn is_owners_to_set(&self, ino: Ino, name: &[u8]) -> bool {
+        let _ = (ino, name);
+        false
+    }
+
     /// Allocates, punches or zeroes a range.
     ///
     /// # Errors

@@ -8,12 +8,24 @@ use crate::wire::{Body, Header, Reply, errno, xattr};
 impl Front {
     /// The kernel has compared the caller with the permissions of the file, which may not be what counts.
     fn check_owner(&self, head: &Header, ino: Ino, name: &[u8], value: Option<&[u8]>) -> Answered {
-        let is_owner = head.uid == 0 || head.uid == rustix::process::geteuid().as_raw();
-        if is_owner || !self.fs.is_for_owner(head.uid, ino, name, value) {
+        if Self::is_privileged(head) || !self.fs.is_for_owner(head.uid, ino, name, value) {
             Ok(())
         } else {
             Err(Error::Access.into())
         }
+    }
+
+    /// Root and the user who runs the mount.
+    fn is_privileged(head: &Header) -> bool {
+        head.uid == 0 || head.uid == rustix::process::geteuid().as_raw()
+    }
+
+    /// The kernel lets all who may write a file set and remove attributes of users.
+    fn check_owner_of_file(&self, head: &Header, ino: Ino, name: &[u8]) -> Answered {
+        if Self::is_privileged(head) || !self.fs.is_owners_to_set(ino, name) {
+            return Ok(());
+        }
+        if self.fs.getattr(ino)?.uid == head.uid { Ok(()) } else { Err(Error::NotPermitted.into()) }
     }
 
     pub(super) fn setxattr(&self, head: &Header, ino: Ino, mut body: Body<'_>) -> Answered {
@@ -25,6 +37,7 @@ impl Front {
         }
         let (name, value) = (body.name()?, body.bytes(size as usize)?);
         self.check_owner(head, ino, name, Some(value))?;
+        self.check_owner_of_file(head, ino, name)?;
         let how = match flags {
             0 => XattrSet::Any,
             xattr::CREATE => XattrSet::Create,
@@ -73,6 +86,7 @@ impl Front {
     pub(super) fn removexattr(&self, head: &Header, ino: Ino, mut body: Body<'_>) -> Answered {
         let name = body.name()?;
         self.check_owner(head, ino, name, None)?;
+        self.check_owner_of_file(head, ino, name)?;
         Ok(self.fs.removexattr(ino, name)?)
     }
 

@@ -400,6 +400,11 @@ impl FileSystem for TransformFs {
         self.remove_attribute(&*self.node(ino)?, name)
     }
 
+    // All who read the file see it through its network, and a log in there tells of them.
+    fn is_owners_to_set(&self, _: Ino, name: &[u8]) -> bool {
+        matches!(name, super::NETWORK_ATTRIBUTE | super::CONVERT_ATTRIBUTE)
+    }
+
     fn fallocate(&self, ino: Ino, mode: FallocateMode, offset: u64, len_bytes: u64) -> Result<()> {
         let node = self.node(ino)?;
         self.touched(&node);
