@@ -17,7 +17,7 @@ use super::nodes::{Node, Nodes};
 use super::reach::ACCESS_LIST;
 use super::shown::is_shown;
 use super::trees::Trees;
-use super::{Open, TransformFs};
+use super::{Open, TransformFs, join};
 
 /// Announcements from below, with the numbers seen from above.
 struct Upward {
@@ -168,6 +168,9 @@ impl FileSystem for TransformFs {
     ) -> Result<Entry> {
         let parent = self.node(parent)?;
         Self::check_visible(name)?;
+        if kind == FileKind::Regular {
+            self.check_new(&join(&locked(&parent.path), name))?;
+        }
         let made = {
             let _names = locked(&self.ground.names);
             self.ground.below.mknod(caller, parent.below(), name, kind, perm, rdev)?

@@ -16,7 +16,7 @@ use std::sync::Arc;
 use weft_vfs::{Error, Handle, Ino, Result, XattrSet};
 
 use super::base::locked;
-use super::file::Attached;
+use super::file::{Attached, again};
 use super::rules::{RULES_MAX_BYTES, RULES_NAME, Rules, Trust};
 use super::{LINK, NETWORK_ATTRIBUTE, Source, TransformFs, join};
 use crate::Network;
@@ -63,6 +63,17 @@ impl TransformFs {
                 self.decide_by_rules(below, path, new)
             }
             Err(e) => Attached::Unusable(Arc::new(e)),
+        }
+    }
+
+    /// Whether a new file at `path` could be used. One that could not is not made.
+    pub(super) fn check_new(&self, path: &[u8]) -> Result<()> {
+        if self.of_mount(path).is_none() && is_rules_file(path) {
+            return Ok(());
+        }
+        match self.of_rules(path, None).0 {
+            Attached::Unusable(why) => Err(again(&why).into()),
+            _ => Ok(()),
         }
     }
 

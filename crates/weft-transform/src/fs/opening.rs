@@ -181,7 +181,6 @@ impl TransformFs {
         flags: OpenFlags,
     ) -> Result<(Entry, Opened)> {
         loop {
-            let mut is_new = false;
             let entry = match self.lookup(parent, name) {
                 Ok(entry) if flags.contains(OpenFlags::EXCLUSIVE) => {
                     self.forget(entry.attr.ino, 1);
@@ -196,10 +195,7 @@ impl TransformFs {
                 Ok(entry) => entry,
                 Err(Error::NotFound) => {
                     match self.mknod(caller, parent, name, FileKind::Regular, perm, 0) {
-                        Ok(entry) => {
-                            is_new = true;
-                            entry
-                        }
+                        Ok(entry) => entry,
                         // Somebody else was faster.
                         Err(Error::Exists) if !flags.contains(OpenFlags::EXCLUSIVE) => continue,
                         Err(e) => return Err(e),
@@ -212,10 +208,6 @@ impl TransformFs {
             return match opened {
                 Ok((attr, opened)) => Ok((Entry { attr, ..entry }, opened)),
                 Err(e) => {
-                    // Its rules cannot be read, say: then there is no file either.
-                    if is_new {
-                        let _ = self.unlink(parent, name);
-                    }
                     self.forget(ino, 1);
                     Err(e)
                 }

@@ -1,6 +1,6 @@
 //! POSIX ACLs of the host: its kernel keeps them and those of a mount obeys them.
 
-use std::os::fd::{AsFd, BorrowedFd};
+use std::os::fd::AsFd;
 
 use rustix::fs::getxattr_query;
 use rustix::io::Errno;
@@ -11,9 +11,9 @@ use super::magic;
 use crate::acl::{ACCESS, Acl, DEFAULT};
 use crate::{Caller, Error, Result, XattrSet};
 
-/// Whether the file system of the host that a directory is on has ACLs.
-pub(super) fn are_there(directory: BorrowedFd<'_>) -> bool {
-    !matches!(getxattr_query(magic(directory), ACCESS), Err(Errno::OPNOTSUPP))
+/// Whether an extended attribute is an ACL.
+pub(super) fn is_one(name: &[u8]) -> bool {
+    name == ACCESS || name == DEFAULT
 }
 
 /// The permission bits of a file that is made in a directory: the umask counts unless there is a
@@ -32,7 +32,7 @@ pub(super) fn perm_of_new(directory: impl AsFd, caller: &Caller, perm: u16) -> R
 
 /// What the host does not look at when an ACL is set (`Some`) or removed.
 pub(super) fn check(path: &str, name: &[u8], value: Option<(&[u8], XattrSet)>) -> Result<()> {
-    if name != ACCESS && name != DEFAULT {
+    if !is_one(name) {
         return Ok(());
     }
     let is_there = match getxattr_query(path, name) {

@@ -58,8 +58,6 @@ pub struct HostDir {
     root_fd: Arc<OwnedFd>,
     /// Inodes of the root's device are opened again by their handle.
     by_handle: bool,
-    /// Its file system has ACLs.
-    acls: bool,
     descriptors: Descriptors,
     inodes: Mutex<Inodes>,
     handles: Mutex<HashMap<Handle, Opened>>,
@@ -163,7 +161,6 @@ impl HostDir {
         inodes.add_uses(&root, 1);
         Ok(Self {
             root,
-            acls: acls::are_there(fd.as_fd()),
             root_fd: Arc::new(fd),
             by_handle,
             descriptors,

@@ -6,8 +6,12 @@ use std::process::Command;
 use std::sync::Arc;
 use std::sync::atomic::{AtomicU32, Ordering};
 
+use weft_vfs::acl::ACCESS;
 use weft_vfs::conformance::{self, Limits};
-use weft_vfs::{Caller, Error, FileSystem, Handle, HostDir, OpenFlags, Result, Walker};
+use weft_vfs::{Caller, Error, FileSystem, Handle, HostDir, OpenFlags, Result, Walker, XattrSet};
+
+/// The id of an entry of an ACL that has none.
+const NO_ID: u32 = u32::MAX;
 
 /// A tmpfs that is unmounted in the end. `None` without the privilege.
 struct Tmpfs {
@@ -16,9 +20,13 @@ struct Tmpfs {
 
 impl Tmpfs {
     fn mount() -> Option<Self> {
+        Self::mount_as("tmpfs", "size=1g,nr_inodes=100000,mode=755")
+    }
+
+    fn mount_as(kind: &str, options: &str) -> Option<Self> {
         let dir = tempfile::tempdir().expect("a directory");
         let mounted = Command::new("mount")
-            .args(["-t", "tmpfs", "-o", "size=1g,nr_inodes=100000,mode=755", "weft-test"])
+            .args(["-t", kind, "-o", options, "weft-test"])
             .arg(dir.path())
             .output();
         match mounted {
@@ -64,6 +72,52 @@ fn conforms() {
         ..Limits::default()
     };
     conformance::run(make, &limits);
+}
+
+/// A kernel obeys ACLs of a mount or does not, and asks about each file; below may be several file systems.
+#[test]
+fn acls_are_those_of_each_file_system_below() -> Result<()> {
+    let (Some(with), Some(without)) = (Tmpfs::mount(), Tmpfs::mount_as("ramfs", "mode=755")) else {
+        return Ok(());
+    };
+    // u::rw- u:1001:--- g::r-- m::r-- o::r--
+    let list: Vec<u8> =
+        [[1, 6, NO_ID], [2, 0, 1001], [4, 4, NO_ID], [16, 4, NO_ID], [32, 4, NO_ID]]
+            .iter()
+            .flat_map(|[tag, perm, id]| {
+                [&tag.to_le_bytes()[..2], &perm.to_le_bytes()[..2], &id.to_le_bytes()[..]].concat()
+            })
+            .collect();
+    let list = [&2_u32.to_le_bytes()[..], &list].concat();
+    for (root, there) in [(&with, true), (&without, false)] {
+        let below = Tmpfs { dir: tempfile::tempdir_in(root.path()).expect("a directory") };
+        let other = if there { "ramfs" } else { "tmpfs" };
+        let mounted =
+            Command::new("mount").args(["-t", other, "weft-test"]).arg(below.path()).status();
+        assert!(mounted.is_ok_and(|mounted| mounted.success()));
+        let fs = HostDir::open(root.path())?;
+        assert!(fs.has_acls());
+        let directory = below.path().file_name().expect("a name").as_encoded_bytes().to_vec();
+        for (path, there) in
+            [(b"/f".to_vec(), there), ([b"/", &directory[..], b"/f"].concat(), !there)]
+        {
+            let walker = Walker::new(&fs);
+            walker.write_file(&path, b"x", 0o644)?;
+            let file = walker.resolve(&path)?;
+            assert_eq!(
+                fs.getxattr(file.ino(), ACCESS).map_err(|e| e.errno()),
+                Err(Error::NoAttribute.errno())
+            );
+            let set = fs.setxattr(file.ino(), ACCESS, &list, XattrSet::Any);
+            if there {
+                set?;
+                assert_eq!(fs.getxattr(file.ino(), ACCESS)?, list);
+            } else {
+                assert!(matches!(set, Err(Error::Unsupported(_))), "{set:?}");
+            }
+        }
+    }
+    Ok(())
 }
 
 fn temporary() -> (tempfile::TempDir, PathBuf) {
