@@ -72,7 +72,7 @@ impl TransformFs {
             return Ok(());
         }
         match self.of_rules(path, None).0 {
-            Attached::Unusable(why) => Err(again(&why).into()),
+            Attached::Unusable(why) => Err(again(&why)),
             _ => Ok(()),
         }
     }
