@@ -49,7 +49,9 @@ fn made(dir: &Path) -> Option<(Content, Vec<u8>)> {
         return None;
     }
     let content = make_tree(&dir.join("tree"));
+    // It takes names for ASCII where the environment has no language.
     run(tool(dir, "xorriso")
+        .env("LC_ALL", "C.UTF-8")
         .args(["-as", "mkisofs", "-quiet", "-hfsplus", "-V", "Plus", "-o", "disc", "tree"]));
     let disc = std::fs::read(dir.join("disc")).unwrap();
     let opened = container::open(device(&disc), &Options::default()).unwrap();
