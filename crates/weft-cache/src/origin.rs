@@ -1,7 +1,7 @@
 //! Origins: attaching one, making sure that it is the one the cache knows and is as the cache left
 //! it, and detaching it.
 //!
-//! How the cache notices that an origin was changed without it:
+//! Detects that another process has changed an origin without the cache:
 //! - its length, its identity and its generation, always;
 //! - after the cache was closed in good order: any change in its first or last 64 KiB, where file
 //!   systems keep the times they were mounted and written, and partition tables lie; or in one of

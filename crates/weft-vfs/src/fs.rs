@@ -344,9 +344,8 @@ pub trait FileSystem: Send + Sync {
         false
     }
 
-    /// Whether setting or removing an extended attribute changes more than the attribute, so that
-    /// permission to write the file is not enough. A front lets only the owner of the file, root and its
-    /// own user do so.
+    /// True for an extended attribute that only the owner of a file may set or remove, as it changes what
+    /// the readers of the file see. A front refuses users other than the owner, root and its own user.
     fn is_owners_to_set(&self, ino: Ino, name: &[u8]) -> bool {
         let _ = (ino, name);
         false

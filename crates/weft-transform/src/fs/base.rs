@@ -83,8 +83,8 @@ pub(super) struct FileBase {
     pub(super) place: SharedPlace,
     /// Part of the names of fresh files: another for each mount.
     pub(super) session: u32,
-    /// The other part: how many of them the mount has made. The name of the first 2^40 fits into the
-    /// 31 bytes of HFS.
+    /// The other part: the number of fresh files that the mount has made. The names of the first 2^40
+    /// fit into the 31 bytes of HFS.
     pub(super) fresh_names: Arc<AtomicU64>,
     /// Held while names change.
     pub(super) names: Arc<Mutex<()>>,

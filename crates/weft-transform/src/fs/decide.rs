@@ -66,7 +66,7 @@ impl TransformFs {
         }
     }
 
-    /// Whether a new file at `path` could be used. One that could not is not made.
+    /// Returns the error that opening a new file at `path` would give by the rules about it.
     pub(super) fn check_new(&self, path: &[u8]) -> Result<()> {
         if self.of_mount(path).is_none() && is_rules_file(path) {
             return Ok(());

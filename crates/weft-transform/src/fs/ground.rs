@@ -21,7 +21,7 @@ pub(super) struct Ground {
     pub(super) names: Arc<Mutex<()>>,
     /// Part of the names of fresh files.
     pub(super) session: u32,
-    /// How many of them were made.
+    /// The number of fresh files that this mount has made.
     pub(super) fresh_names: Arc<AtomicU64>,
     pub(super) limits: Limits,
     /// A single user reaches this file system, or those who may read all of it.

@@ -173,7 +173,7 @@ impl Entry {
         Ok(())
     }
 
-    /// Whether this process found all of it right, and nobody has changed it since.
+    /// True if this process has verified every piece of the output, and its file has not changed since.
     pub(crate) fn is_whole(&self) -> bool {
         let right = self.checked.look(&self.file).is_ok() && self.checked.state().left == 0;
         right && self.file.metadata().is_ok_and(|found| found.len() == self.len_bytes)

@@ -11,8 +11,8 @@ use super::magic;
 use crate::acl::{ACCESS, Acl, DEFAULT};
 use crate::{Caller, Error, Result, XattrSet};
 
-/// Whether an extended attribute is an ACL.
-pub(super) fn is_one(name: &[u8]) -> bool {
+/// True for the name of an extended attribute that holds an ACL.
+pub(super) fn is_acl(name: &[u8]) -> bool {
     name == ACCESS || name == DEFAULT
 }
 
@@ -30,9 +30,10 @@ pub(super) fn perm_of_new(directory: impl AsFd, caller: &Caller, perm: u16) -> R
     })
 }
 
-/// What the host does not look at when an ACL is set (`Some`) or removed.
+/// Checks what the host's kernel does not when it sets an ACL (`Some`) or removes one: `XATTR_CREATE` and
+/// `XATTR_REPLACE`, that there is one to remove, and that the value is a list.
 pub(super) fn check(path: &str, name: &[u8], value: Option<(&[u8], XattrSet)>) -> Result<()> {
-    if !is_one(name) {
+    if !is_acl(name) {
         return Ok(());
     }
     let is_there = match getxattr_query(path, name) {

@@ -443,7 +443,7 @@ impl FileSystem for HostDir {
         let (_inode, path) = self.path(ino)?;
         match attributes::extended(&path, name) {
             // A kernel that asks in order to check permissions would refuse the file.
-            Err(Error::Unsupported(_)) if acls::is_one(name) => Err(Error::NoAttribute),
+            Err(Error::Unsupported(_)) if acls::is_acl(name) => Err(Error::NoAttribute),
             found => found,
         }
     }

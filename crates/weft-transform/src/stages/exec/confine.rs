@@ -136,8 +136,8 @@ const REMOVEXATTRAT: libc::c_long = 466;
 const OPEN_TREE_ATTR: libc::c_long = 467;
 const FILE_SETATTR: libc::c_long = 469;
 
-/// What is newer than these lists (of Linux 6.18) fails with `ENOSYS`, as on a kernel without it. So do
-/// the calls of x32, whose numbers have a bit above all others.
+/// System calls from this number on, which are newer than these lists (of Linux 6.18), fail with `ENOSYS`,
+/// as on a kernel without them. So do the calls of x32, whose numbers have a bit above all others.
 const FIRST_UNKNOWN: u32 = 470;
 
 /// Commands of `ioctl(2)` that programs give to what they read and write; others fail with `EPERM`,
@@ -274,8 +274,8 @@ fn system_calls() -> Result<BpfProgram, seccompiler::Error> {
     Ok(refuse_unknown().into_iter().chain(known).collect())
 }
 
-/// What stands before a filter: it returns at once for the numbers of unknown calls, and for `clone3(2)`,
-/// as a filter does not see its flags; who gets that answer calls `clone(2)`.
+/// The instructions before the filter. They return `ENOSYS` for the numbers of unknown calls, and for
+/// `clone3(2)`, as no filter sees its flags: a C library calls `clone(2)` then.
 fn refuse_unknown() -> [sock_filter; 4] {
     // The number of the call is the first word of what a filter looks at.
     let load = libc::BPF_LD | libc::BPF_W | libc::BPF_ABS;
