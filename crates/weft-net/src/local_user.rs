@@ -11,6 +11,8 @@
 
 use std::net::{IpAddr, SocketAddr, TcpStream};
 
+use rustix::event::{PollFd, PollFlags, Timespec, poll};
+
 /// The tables, of the namespace of the thread that looks.
 const TABLES: [&str; 2] = ["/proc/thread-self/net/tcp", "/proc/thread-self/net/tcp6"];
 /// The kernel's number of the state.
@@ -29,16 +31,26 @@ fn end(at: SocketAddr) -> End {
 pub(crate) fn user_of_peer(stream: &TcpStream) -> Option<u32> {
     let (own, peer) = (end(stream.local_addr().ok()?), end(stream.peer_addr().ok()?));
     user_at(own, peer, || {
+        // A table takes milliseconds: clients that connect and hang up at once must cost less.
+        if has_hung_up(stream) {
+            return None;
+        }
         let table = |path| std::fs::read_to_string(path).unwrap_or_default();
-        TABLES.map(table).concat()
+        Some(TABLES.map(table).concat())
     })
 }
 
-/// The same, where `look` reads the tables.
-fn user_at(own: End, peer: End, mut look: impl FnMut() -> String) -> Option<u32> {
+/// Whether the peer has ended its direction, whatever it sent before that.
+fn has_hung_up(stream: &TcpStream) -> bool {
+    let mut ends = [PollFd::new(stream, PollFlags::RDHUP)];
+    poll(&mut ends, Some(&Timespec::default())).is_ok_and(|_| !ends[0].revents().is_empty())
+}
+
+/// The same, where `look` reads the tables, or knows without them that there is no peer any more.
+fn user_at(own: End, peer: End, mut look: impl FnMut() -> Option<String>) -> Option<u32> {
     let mut before = None;
     for _ in 0..LOOKS {
-        let now = established(&look(), own, peer);
+        let now = established(&look()?, own, peer);
         if now.is_some() && now == before {
             return now;
         }
@@ -125,8 +137,26 @@ mod tests {
         let mut number = 0;
         user_at(at(SERVER), at(CLIENT), || {
             number += 1;
-            tables[number.min(tables.len()) - 1].clone()
+            Some(tables[number.min(tables.len()) - 1].clone())
         })
+    }
+
+    #[test]
+    fn who_has_hung_up_is_not_looked_for() {
+        let door = std::net::TcpListener::bind("127.0.0.1:0").expect("a port");
+        let mut far = TcpStream::connect(door.local_addr().expect("an address")).expect("a client");
+        let (near, _) = door.accept().expect("a connection");
+        std::io::Write::write_all(&mut far, b"xxxx").expect("written");
+        assert!(!has_hung_up(&near));
+        far.shutdown(std::net::Shutdown::Write).expect("ended");
+        assert!(has_hung_up(&near), "with what it sent still unread");
+
+        let mut looks = 0;
+        let none = user_at(at(SERVER), at(CLIENT), || {
+            looks += 1;
+            None
+        });
+        assert_eq!((none, looks), (None, 1));
     }
 
     #[test]
