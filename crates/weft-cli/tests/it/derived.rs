@@ -160,7 +160,13 @@ fn a_link_leads_around_no_directory() {
         m.denied("cat linked");
         m.denied("cat linked@lower");
         m.denied("cat private/near");
+        // Nor is told what stat(2) of the base would say, of a view that keeps lengths.
+        fs::write(at("private/notes"), "notes\n").unwrap();
+        let before = m.stranger("stat -c %s,%b,%x,%y,%z linked linked@lower");
+        fs::write(at("private/notes"), "longer notes\n".repeat(1000)).unwrap();
+        assert_eq!(m.stranger("stat -c %s,%b,%x,%y,%z linked linked@lower"), before, "{mode:o}");
     }
+    fs::write(at("private/notes"), "notes\n").unwrap();
     assert_eq!(fs::read(at("linked")).unwrap(), b"NOTES\n", "its owner may");
     // A user who may write a file of root's makes it no link, and a link of root's leads that user nowhere
     // that the user may not go.

@@ -230,6 +230,13 @@ impl File {
             // Perhaps not any more.
             if !may_look()? {
                 size = view.len_by_base()?;
+                if view.is_behind_closed_directories() {
+                    // What stat(2) of the base would tell is told only to those who reach the base.
+                    let link = around.attr()?;
+                    attr.blocks_512 = link.blocks_512;
+                    (attr.atime, attr.mtime) = (link.atime, link.mtime);
+                    (attr.ctime, attr.btime) = (link.ctime, link.btime);
+                }
             }
         }
         attr.size_bytes = size.unwrap_or(0);

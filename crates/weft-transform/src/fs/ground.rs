@@ -196,8 +196,16 @@ impl View {
         Ok(self.ground.all_may_read(&attr, || self.base_has_list()))
     }
 
+    /// Whether some who reach a link cannot reach its base, and so may not be told its length.
+    pub(super) fn is_behind_closed_directories(&self) -> bool {
+        self.reach != Reach::ALL
+    }
+
     /// The length as far as the base's tells it, whatever it holds.
     pub(super) fn len_by_base(&self) -> Result<Option<u64>> {
+        if self.is_behind_closed_directories() {
+            return Ok(None);
+        }
         let (attr, known) = self.ground.attr(&self.base)?;
         let keeps = |layer: &Layer| layer.declares().size == SizeRule::Preserved;
         let keeps = known && self.network.layers().iter().all(keeps);
@@ -212,7 +220,7 @@ impl View {
             None => self.ground.below.getxattr(self.base.below(), ACCESS_LIST).ok(),
         };
         // Without it the mode counts, which has nothing left of the list then.
-        list.filter(|_| self.reach == Reach::ALL)
+        list.filter(|_| !self.is_behind_closed_directories())
     }
 
     pub(super) fn base_has_list(&self) -> bool {

@@ -4,7 +4,8 @@
 //! may not read the base, no byte of the base is read and no answer depends on its content. The kernel
 //! checks permissions when it opens a file or a directory, or searches a directory; it checks none when
 //! it looks up a name or reads attributes, and shows these to all users. So whatever the front is, what `lookup`, `getattr`, `listxattr` and the lifetimes say of
-//! something derived follows from its name and from mode, owner, length and times of its base alone,
+//! something derived follows from its name and from mode, owner, length and times of its base alone (of a
+//! link that leads through directories which not all may search, not from length and times either),
 //! unless all who reach this file system may read the base ([`Ground::all_may_read`]): its length is that
 //! of the base if the stages keep lengths, and else unknown; and a tree is a directory whatever its base
 //! holds, which is opened when it is listed or something in it is looked up. (One exception: what a
