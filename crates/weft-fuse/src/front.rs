@@ -28,8 +28,8 @@ use crate::locks::Waits;
 use crate::past::{Mixed, Past};
 use crate::wire::{
     Body, FSYNC_DATA_ONLY, Header, Lifetimes, Listing, Malformed, O_APPEND, O_DIRECT, O_DSYNC,
-    O_EXCL, O_TRUNC, Opcode, ROOT_ID, Reply, errno, put_listed, put_listed_plus, valid,
-    write_flags,
+    O_EXCL, O_TRUNC, Opcode, ROOT_ID, Reply, errno, put_listed, put_listed_plus, put_name_plus,
+    valid, write_flags,
 };
 
 /// What is to be done after a request was looked at.
@@ -656,10 +656,16 @@ impl Front {
         if !plus {
             return Ok(self.fs.readdir(ino, cursor, &mut |d| put_listed(reply, listing, &d))?);
         }
-        Ok(self.fs.readdir_plus(ino, cursor, &mut |d, entry| {
+        let listed = self.fs.readdir_plus(ino, cursor, &mut |d, entry| {
             let dots = d.name == b"." || d.name == b"..";
             let node = if dots { 0 } else { self.node(d.ino) };
             put_listed_plus(reply, listing, &d, node, &entry, self.lifetimes_of(entry.attr.ino))
-        })?)
+        });
+        if listed.is_ok() || reply.body_bytes() > 0 {
+            return Ok(listed?);
+        }
+        // A file that cannot be looked up must not hide the names beside it. They are listed without
+        // attributes, and the kernel looks up by itself those that somebody asks about.
+        Ok(self.fs.readdir(ino, cursor, &mut |d| put_name_plus(reply, listing, &d))?)
     }
 }

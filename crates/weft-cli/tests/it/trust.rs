@@ -296,6 +296,18 @@ fn names_and_links_in_the_tree_open_nothing() {
     assert_eq!(append.unwrap_err().raw_os_error(), Some(5));
     assert_eq!(fs::read(t.at("secret/hard")).unwrap_err().raw_os_error(), Some(5));
     assert!(fs::write(t.at("secret/hard"), SECRET).is_err());
+    // It hides nothing beside it.
+    let listed = |directory: &str| {
+        let names = fs::read_dir(t.at(directory)).unwrap().map(|entry| entry.unwrap().file_name());
+        names.map(|name| name.into_string().unwrap_or_default()).collect::<Vec<_>>()
+    };
+    for (directory, name) in [("open", "planted"), ("open", "target"), ("secret", "hard")] {
+        assert!(
+            listed(directory).iter().any(|n| n == name),
+            "{directory}: {:?}",
+            listed(directory)
+        );
+    }
     assert_eq!(fs::read(t.stored("open/target")).unwrap(), b"as it was");
     // Nor is a second name given across a rule, from either side.
     let across = |from: &str, to: &str| {

@@ -8,7 +8,7 @@ mod reply;
 mod request;
 
 pub(crate) use opcode::Opcode;
-pub(crate) use reply::{Lifetimes, Listing, Reply, put_listed, put_listed_plus};
+pub(crate) use reply::{Lifetimes, Listing, Reply, put_listed, put_listed_plus, put_name_plus};
 pub(crate) use request::{Body, Header, Malformed};
 
 /// The node id of the root.

@@ -287,6 +287,16 @@ pub(crate) fn put_listed_plus(
     put_listed(reply, listing, dirent)
 }
 
+/// Puts a name without a node and attributes into such a list; `false` if it does not fit.
+pub(crate) fn put_name_plus(reply: &mut Reply, listing: Listing, dirent: &DirEntry<'_>) -> bool {
+    let bytes = ENTRY_BYTES + (DIRENT_BYTES + dirent.name.len()).next_multiple_of(8);
+    if reply.body_bytes() + bytes > listing.room_bytes {
+        return false;
+    }
+    reply.zeroes(ENTRY_BYTES);
+    put_listed(reply, listing, dirent)
+}
+
 #[cfg(test)]
 mod tests {
     use weft_vfs::{DirCursor, FileKind, FileSystem, Handle, Ino, MemFs};
