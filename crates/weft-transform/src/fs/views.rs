@@ -44,8 +44,9 @@ pub const LINK_MAGIC: &str = "weft link 1";
 /// The longest link, in bytes.
 const LINK_MAX_BYTES: usize = 16 << 10;
 
-/// The most views of views, and links to links.
-const DEPTH_MAX: u32 = 8;
+/// The most views of views, and links to links. Each of them multiplies the work of a lookup by about
+/// four, as what is made from a file asks several times for the attributes of its base.
+const DEPTH_MAX: u32 = 4;
 
 thread_local! {
     /// How many views and links are being looked up by this thread, each for another.

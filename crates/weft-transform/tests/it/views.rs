@@ -1,5 +1,6 @@
 //! Views by name, links, networks that change under a file, and explanations.
 
+use std::sync::atomic::{AtomicU64, Ordering};
 use std::sync::{Arc, Mutex};
 use std::time::Duration;
 
@@ -13,6 +14,7 @@ use weft_vfs::{
 };
 
 use crate::common::{Random, network, registry};
+use crate::hooked::Hooked;
 
 fn over(below: &Arc<MemFs>, rules: &str) -> TransformFs {
     let options = TransformOptions {
@@ -255,6 +257,34 @@ fn links_in_a_circle_are_errors_again_and_again() {
     });
     let patience = Duration::from_secs(300);
     assert!(watch.recv_timeout(patience).is_ok(), "a look at a circle stands still, or failed");
+}
+
+/// Whoever may make files can make a chain of links, and must not keep the mount busy with it.
+#[test]
+fn a_long_chain_of_links_is_an_error_soon() -> Result<()> {
+    let below = Arc::new(Hooked::default());
+    for nr in 1..=40 {
+        let body = link_content(&format!("{}.weftlink", nr + 1), &network("view: lower"));
+        let path = format!("/{nr}.weftlink");
+        Walker::new(&below.fs).write_file(path.as_bytes(), body.as_bytes(), 0o644)?;
+    }
+    Walker::new(&below.fs).write_file(b"/41.weftlink", b"no link", 0o644)?;
+    let options = TransformOptions {
+        rules: Rules::parse(b"*.weftlink link\n41.weftlink none\n").expect("rules"),
+        ..TransformOptions::default()
+    };
+    let fs = TransformFs::new(below.clone(), registry(), options).expect("a root");
+    let calls = Arc::new(AtomicU64::new(0));
+    let counter = calls.clone();
+    below.before_getattr(move |_, _| {
+        counter.fetch_add(1, Ordering::Relaxed);
+    });
+    let walker = Walker::new(&fs);
+    assert_eq!(walker.read_file(b"/38.weftlink")?, b"no link", "three links");
+    assert_eq!(walker.read_file(b"/1.weftlink").expect_err("forty links").errno(), 40);
+    let calls = calls.load(Ordering::Relaxed);
+    assert!(calls < 10_000, "{calls} calls of getattr");
+    Ok(())
 }
 
 #[test]
