@@ -169,10 +169,12 @@ fn hfs(source: &str, image: &Image, options: &Options<'_>) -> Result<Checked> {
         };
         (report.clone(), report, false)
     };
+    // Nothing is repaired of an image that is cut.
+    let cut = before.problems.iter().find(|p| matches!(p, weft_hfs::fsck::Problem::Cut { .. }));
     let found = |p: &weft_hfs::fsck::Problem| Found {
         what: p.to_string(),
-        fix: p.fix().into(),
-        repairable: p.is_repairable(),
+        fix: cut.unwrap_or(p).fix().into(),
+        repairable: cut.is_none() && p.is_repairable(),
     };
     Ok(Checked::Mac(MacReport {
         format: "hfs",
