@@ -159,7 +159,7 @@ impl<'a> VolumeSource<'a> {
 }
 
 /// What cannot be read is passed over in pieces of this many bytes first.
-const SKIP_BYTES: u64 = 4096;
+const SKIP_BYTES: u64 = 512;
 /// In pieces no longer than this, if there is more and more of it.
 const SKIP_MAX_BYTES: u64 = 1 << 20;
 
@@ -202,7 +202,8 @@ impl VolumeContent<'_, '_> {
                     self.skip_bytes = 0;
                     return Ok(Some(got));
                 }
-                Err(_) if want as u64 > SKIP_BYTES && self.skip_bytes == 0 => want /= 2,
+                // To the last byte in front of it.
+                Err(_) if want > 1 && self.skip_bytes == 0 => want /= 2,
                 Err(e) => {
                     if self.skip_bytes == 0 {
                         (self.damaged)(Error::file("read", &self.shown, e))?;

@@ -130,6 +130,49 @@ fn a_cut_image_is_read_and_no_repair_is_promised() {
 }
 
 #[test]
+fn a_cut_image_without_trees_is_promised_nothing() {
+    let bench = filled();
+    let whole = read(&bench.path("v.img"));
+    bench.write("v.img", &whole[..8 << 10]);
+    for args in [&["fsck", "--dry-run", "v.img"][..], &["fsck", "v.img"]] {
+        let said = bench.run(args);
+        assert_eq!(said.code, 4, "{said:#?}");
+        assert!(said.out.contains("no header node") && said.out.contains("is cut"), "{said:#?}");
+        assert!(!said.out.contains("would make"), "{said:#?}");
+        assert!(said.out.contains("a repair cannot help"), "{said:#?}");
+    }
+    assert_eq!(bench.run(&["fsck", "--repair", "v.img"]).code, 4);
+    assert!(read(&bench.path("v.img")) == whole[..8 << 10], "it is left as it is");
+}
+
+#[test]
+fn of_a_cut_fork_all_is_exported_that_is_there() {
+    let bench = volume();
+    let fork = noise(5000, 7);
+    // AppleDouble (RFC 1740): the magic number and the version, Finder information and the fork.
+    let mut double = [&[0, 5, 0x16, 7, 0, 2, 0, 0][..], &[0; 16], &[0, 2]].concat();
+    for word in [9, 50, 32, 2, 82, 5000_u32] {
+        double.extend(word.to_be_bytes());
+    }
+    double.extend(b"TEXTweft");
+    double.resize(82, 0);
+    double.extend(&fork);
+    bench.write("tree/._file", &double);
+    bench.write("tree/file", b"data");
+    bench.ok(&["import", "tree", "v.img:/", "--quiet"]);
+    let whole = read(&bench.path("v.img"));
+    let start = whole.windows(512).position(|w| w == &fork[..512]).expect("the fork");
+    bench.write("v.img", &whole[..start + 1024]);
+    assert_eq!(bench.run(&["export", "v.img:/", "out"]).code, 1);
+    let got = read(&bench.path("out/._file"));
+    assert_eq!(got[..4], [0, 5, 0x16, 7], "what stands in front of the fork");
+    let at = got.windows(512).position(|w| w == &fork[..512]).expect("the fork's beginning");
+    assert_eq!(got.len(), at + fork.len());
+    assert!(got[at..at + 1024] == fork[..1024], "what is there of it");
+    assert!(got[at + 1024..].iter().all(|b| *b == 0), "and no more");
+}
+
+#[test]
 fn a_folder_is_spelled_otherwise() {
     let bench = filled();
     bench.ok(&["mv", "v.img:/two", "v.img:/TWO"]);
