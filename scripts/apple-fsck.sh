@@ -1,5 +1,5 @@
 #!/usr/bin/env bash
-# Runs Apple's checker over the HFS images in a directory: scripts/apple-fsck.sh DIR
+# Runs Apple's checker over the HFS images in a directory, or one image: scripts/apple-fsck.sh DIR|IMAGE
 #
 # fsck_hfs builds on Linux from the branch "linux" of https://github.com/glaubitz/hfs ("make CC=clang"
 # there, with libblocksruntime-dev, libbsd-dev and, for newfs_hfs beside it, libssl-dev). It is looked
@@ -7,8 +7,8 @@
 # read-only: that takes root. Exits with 1 if it finds anything wrong, with 77 if it is not at hand.
 set -euo pipefail
 
-if [ $# -ne 1 ] || [ ! -d "$1" ]; then
-  echo "usage: $0 DIRECTORY" >&2
+if [ $# -ne 1 ] || { [ ! -d "$1" ] && [ ! -f "$1" ]; }; then
+  echo "usage: $0 DIRECTORY|IMAGE" >&2
   exit 2
 fi
 judge=${WEFT_FSCK_HFS:-$(command -v fsck_hfs || true)}
@@ -21,6 +21,9 @@ if [ "$(id -u)" -ne 0 ]; then
   exit 77
 fi
 
+# In a directory, what is smaller than a floppy disk is passed over.
+smallest=()
+[ -f "$1" ] || smallest=(-size +399k)
 good=0 bad=0 other=0 loop=
 trap '[ -z "$loop" ] || losetup --detach "$loop"' EXIT
 while IFS= read -r -d '' image; do
@@ -38,6 +41,6 @@ while IFS= read -r -d '' image; do
   fi
   losetup --detach "$loop"
   loop=
-done < <(find "$1" -type f -size +399k -print0 | sort -z)
+done < <(find "$1" -type f "${smallest[@]}" -print0 | sort -z)
 echo "$good images pass, $bad do not; $other files are no HFS volume"
 [ "$bad" -eq 0 ]
