@@ -12,7 +12,7 @@ if [ $# -ne 1 ] || { [ ! -d "$1" ] && [ ! -f "$1" ]; }; then
   exit 2
 fi
 judge=${WEFT_FSCK_HFS:-$(command -v fsck_hfs || true)}
-if [ -z "$judge" ]; then
+if [ ! -x "$judge" ]; then
   echo "skipped: fsck_hfs is not at hand (see the head of $0)" >&2
   exit 77
 fi

@@ -28,11 +28,6 @@ done
 for path in "$@"; do
   [ -f "$path" ] || { echo "$0: $path is no image of a disk" >&2; exit 2; }
 done
-# An empty directory: is the checker at hand?
-empty=$(mktemp -d)
-status=0
-bash "$here/apple-fsck.sh" "$empty" >/dev/null || status=$?
-rmdir "$empty"
-[ "$status" -eq 0 ] || exit "$status"
+source "$here/hfs/need-checker.sh"
 export PYTHONDONTWRITEBYTECODE=1
 exec nice -n 10 python3 "$here/hfs/disks.py" "$weft" "$@"

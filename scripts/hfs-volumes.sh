@@ -32,11 +32,6 @@ for path in /dev/fuse /usr/include/linux /usr/share/doc/bash; do
 done
 mkdir -p "$2"
 directory=$(realpath "$2")
-# An empty directory: is the checker at hand?
-empty=$(mktemp -d)
-status=0
-bash "$here/apple-fsck.sh" "$empty" >/dev/null || status=$?
-rmdir "$empty"
-[ "$status" -eq 0 ] || exit "$status"
+source "$here/hfs/need-checker.sh"
 export PYTHONDONTWRITEBYTECODE=1
 exec nice -n 10 python3 "$here/hfs/volumes.py" "$weft" "$directory" "${3:-1}"

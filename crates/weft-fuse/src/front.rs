@@ -661,11 +661,15 @@ impl Front {
             let node = if dots { 0 } else { self.node(d.ino) };
             put_listed_plus(reply, listing, &d, node, &entry, self.lifetimes_of(entry.attr.ino))
         });
-        if listed.is_ok() || reply.body_bytes() > 0 {
-            return Ok(listed?);
+        match listed {
+            // The kernel gets the references to the entries before the error. It asks for the rest next.
+            Err(_) if reply.body_bytes() > 0 => Ok(()),
+            // A file that cannot be looked up must not hide the names beside it: they are listed without
+            // attributes, and the kernel looks up a name when a program asks about it.
+            Err(_) => {
+                Ok(self.fs.readdir(ino, cursor, &mut |d| put_name_plus(reply, listing, &d))?)
+            }
+            Ok(()) => Ok(()),
         }
-        // A file that cannot be looked up must not hide the names beside it. They are listed without
-        // attributes, and the kernel looks up by itself those that somebody asks about.
-        Ok(self.fs.readdir(ino, cursor, &mut |d| put_name_plus(reply, listing, &d))?)
     }
 }

@@ -40,7 +40,8 @@ pub(crate) fn user_of_peer(stream: &TcpStream) -> Option<u32> {
     })
 }
 
-/// Whether the peer has ended its direction, whatever it sent before that.
+/// Returns true if the peer has shut down its side of the connection, also while bytes that it sent
+/// before are still unread.
 fn has_hung_up(stream: &TcpStream) -> bool {
     let mut ends = [PollFd::new(stream, PollFlags::RDHUP)];
     poll(&mut ends, Some(&Timespec::default())).is_ok_and(|_| !ends[0].revents().is_empty())

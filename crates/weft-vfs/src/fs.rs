@@ -254,7 +254,8 @@ pub trait FileSystem: Send + Sync {
     /// entry for which `each` returned `true`, except `.` and `..`.
     ///
     /// # Errors
-    /// As [`readdir`](Self::readdir).
+    /// As [`readdir`](Self::readdir), and of a file that cannot be looked up. The references to the
+    /// entries before it are taken.
     fn readdir_plus(
         &self,
         ino: Ino,

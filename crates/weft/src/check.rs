@@ -169,8 +169,7 @@ fn hfs(source: &str, image: &Image, options: &Options<'_>) -> Result<Checked> {
         };
         (report.clone(), report, false)
     };
-    // Nothing is repaired of an image that is cut.
-    let cut = before.problems.iter().find(|p| matches!(p, weft_hfs::fsck::Problem::Cut { .. }));
+    let cut = before.cut();
     let found = |p: &weft_hfs::fsck::Problem| Found {
         what: p.to_string(),
         fix: cut.unwrap_or(p).fix().into(),

@@ -160,7 +160,7 @@ fn a_link_leads_around_no_directory() {
         m.denied("cat linked");
         m.denied("cat linked@lower");
         m.denied("cat private/near");
-        // Nor is told what stat(2) of the base would say, of a view that keeps lengths.
+        // stat(2) of a link whose stages keep lengths tells nothing of the base either.
         fs::write(at("private/notes"), "notes\n").unwrap();
         let before = m.stranger("stat -c %s,%b,%x,%y,%z linked linked@lower");
         fs::write(at("private/notes"), "longer notes\n".repeat(1000)).unwrap();

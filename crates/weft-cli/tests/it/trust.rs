@@ -296,7 +296,7 @@ fn names_and_links_in_the_tree_open_nothing() {
     assert_eq!(append.unwrap_err().raw_os_error(), Some(5));
     assert_eq!(fs::read(t.at("secret/hard")).unwrap_err().raw_os_error(), Some(5));
     assert!(fs::write(t.at("secret/hard"), SECRET).is_err());
-    // It hides nothing beside it.
+    // A listing has such files and those beside them.
     let listed = |directory: &str| {
         let names = fs::read_dir(t.at(directory)).unwrap().map(|entry| entry.unwrap().file_name());
         names.map(|name| name.into_string().unwrap_or_default()).collect::<Vec<_>>()

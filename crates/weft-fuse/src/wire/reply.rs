@@ -279,22 +279,27 @@ pub(crate) fn put_listed_plus(
     entry: &Entry,
     lifetimes: Lifetimes,
 ) -> bool {
-    let bytes = ENTRY_BYTES + (DIRENT_BYTES + dirent.name.len()).next_multiple_of(8);
-    if reply.body_bytes() + bytes > listing.room_bytes {
-        return false;
+    let fits = fits_with_entry(reply, listing, dirent);
+    if fits {
+        reply.entry(node, entry, lifetimes);
+        put_listed(reply, listing, dirent);
     }
-    reply.entry(node, entry, lifetimes);
-    put_listed(reply, listing, dirent)
+    fits
 }
 
-/// Puts a name without a node and attributes into such a list; `false` if it does not fit.
+/// Puts a name without its node and attributes where others have them; `false` if it does not fit.
 pub(crate) fn put_name_plus(reply: &mut Reply, listing: Listing, dirent: &DirEntry<'_>) -> bool {
-    let bytes = ENTRY_BYTES + (DIRENT_BYTES + dirent.name.len()).next_multiple_of(8);
-    if reply.body_bytes() + bytes > listing.room_bytes {
-        return false;
+    let fits = fits_with_entry(reply, listing, dirent);
+    if fits {
+        reply.zeroes(ENTRY_BYTES);
+        put_listed(reply, listing, dirent);
     }
-    reply.zeroes(ENTRY_BYTES);
-    put_listed(reply, listing, dirent)
+    fits
+}
+
+fn fits_with_entry(reply: &Reply, listing: Listing, dirent: &DirEntry<'_>) -> bool {
+    let bytes = ENTRY_BYTES + (DIRENT_BYTES + dirent.name.len()).next_multiple_of(8);
+    reply.body_bytes() + bytes <= listing.room_bytes
 }
 
 #[cfg(test)]

@@ -48,6 +48,12 @@ impl Report {
     pub fn is_clean(&self) -> bool {
         self.problems.is_empty()
     }
+
+    /// The problem for which a repair leaves the whole image as it is: that it is cut.
+    #[must_use]
+    pub fn cut(&self) -> Option<&Problem> {
+        self.problems.iter().find(|p| matches!(p, Problem::Cut { .. }))
+    }
 }
 
 /// Checks the volume on a device.

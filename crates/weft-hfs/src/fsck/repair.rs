@@ -58,7 +58,9 @@ pub fn repair_on<D: Device>(device: D) -> Result<Repaired> {
     let blocks = device.len_blocks();
     let mut s = Bare::new(ZeroBeyond(device));
     let before = match check_store(&mut s, blocks) {
-        Ok(report) if !report.problems.iter().any(Problem::is_repairable) || is_cut(&report) => {
+        Ok(report)
+            if !report.problems.iter().any(Problem::is_repairable) || report.cut().is_some() =>
+        {
             return Ok(Repaired { after: report.clone(), before: report, in_place: false });
         }
         Ok(report) => report,
@@ -83,10 +85,6 @@ pub fn repair(device: &dyn weft_block::BlockDevice) -> Result<Repaired> {
     let repaired = repair_on(crate::fs::Raw(device))?;
     device.flush().map_err(|e| Error::Device { errno: e.errno(), message: format!("{e}") })?;
     Ok(repaired)
-}
-
-fn is_cut(report: &Report) -> bool {
-    report.problems.iter().any(|p| matches!(p, Problem::Cut { .. }))
 }
 
 /// Opens a volume by its MDB, or by the copy of it.

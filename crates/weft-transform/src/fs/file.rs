@@ -231,7 +231,8 @@ impl File {
             if !may_look()? {
                 size = view.len_by_base()?;
                 if view.is_behind_closed_directories() {
-                    // What stat(2) of the base would tell is told only to those who reach the base.
+                    // stat(2) of the base is refused to users who may not search these directories, so
+                    // stat(2) of the link tells them nothing of the base either.
                     let link = around.attr()?;
                     attr.blocks_512 = link.blocks_512;
                     (attr.atime, attr.mtime) = (link.atime, link.mtime);

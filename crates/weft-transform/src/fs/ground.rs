@@ -196,7 +196,8 @@ impl View {
         Ok(self.ground.all_may_read(&attr, || self.base_has_list()))
     }
 
-    /// Whether some who reach a link cannot reach its base, and so may not be told its length.
+    /// Returns true for a link that leads through a directory which not all users may search. Users who
+    /// can look up such a link may not be told the length of its base.
     pub(super) fn is_behind_closed_directories(&self) -> bool {
         self.reach != Reach::ALL
     }

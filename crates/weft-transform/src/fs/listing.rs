@@ -50,7 +50,6 @@ impl TransformFs {
         if self.in_tree(ino).is_ok() {
             return self.list_tree_plus(ino, cursor, each);
         }
-        let mut is_first = true;
         loop {
             let mut batch = Vec::new();
             self.list(ino, cursor, &mut |entry| {
@@ -67,10 +66,8 @@ impl TransformFs {
                     Ok(entry) => entry,
                     // Gone since.
                     Err(Error::NotFound | Error::Stale(_)) => continue,
-                    // What was listed before it stays; who goes on from here is told.
-                    Err(e) => return if is_first { Err(e) } else { Ok(()) },
+                    Err(e) => return Err(e),
                 };
-                is_first = false;
                 let Attr { ino: found, .. } = entry.attr;
                 let dots = name == b"." || name == b"..";
                 let shown = if dots { listed } else { found };

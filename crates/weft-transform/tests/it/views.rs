@@ -259,7 +259,8 @@ fn links_in_a_circle_are_errors_again_and_again() {
     assert!(watch.recv_timeout(patience).is_ok(), "a look at a circle stands still, or failed");
 }
 
-/// Whoever may make files can make a chain of links, and must not keep the mount busy with it.
+/// A user who can create files can create a long chain of links. Lookups of it must not keep the mount
+/// busy.
 #[test]
 fn a_long_chain_of_links_is_an_error_soon() -> Result<()> {
     let below = Arc::new(Hooked::default());

@@ -202,7 +202,7 @@ impl VolumeContent<'_, '_> {
                     self.skip_bytes = 0;
                     return Ok(Some(got));
                 }
-                // To the last byte in front of it.
+                // Halved down to one byte: what is read ends right in front of the damage.
                 Err(_) if want > 1 && self.skip_bytes == 0 => want /= 2,
                 Err(e) => {
                     if self.skip_bytes == 0 {
