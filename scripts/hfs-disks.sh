@@ -10,7 +10,7 @@
 # WEFT is the weft command. A DISK is an image of a floppy or a hard disk, bare, of DiskCopy or with
 # Apple's partitions; it is only read. Images of disks that Macs have written, with classic software,
 # are found with emulators and their projects and in collections of old software; none is in this tree.
-# Notes do not count: damage that both checkers see or only Apple's does, an image that is cut (it is
+# Notes do not count: damage that both checkers see, an image that is cut (it is
 # exported in part and stays as it is, see docs/hfs.md), or a disk too small for hfsutils. Status 0: no
 # finding, 1: findings, 2: it could not run, 77: Apple's checker is not at hand.
 set -euo pipefail

@@ -85,7 +85,7 @@ class Judged:
         if self.apple is None and self.fsck != 0:
             self.finding(f"Apple passes, {weft_says}")
         elif self.apple is not None and self.fsck == 0:
-            self.note(f"verdicts differ: Apple: {self.apple}; {weft_says}")
+            self.finding(f"Apple fails: {self.apple}; {weft_says}")
         elif self.apple is not None:
             self.note(f"both fail: Apple: {self.apple}; {weft_says}")
 
