@@ -8,6 +8,9 @@
 //!
 //! All calls block, and may come from many threads at once.
 //!
+//! A file system on top of another is a [`Layer`]: it states what it changes, and all else goes to the
+//! one below.
+//!
 //! - [`path`] walks paths in process, for the command and the library.
 //! - [`access`] decides permissions where no kernel does; [`acl`] keeps access control lists in step
 //!   with modes.
@@ -29,11 +32,13 @@
 
 pub mod access;
 pub mod acl;
+mod calls;
 pub mod conformance;
 mod error;
 mod fs;
 pub mod hostdir;
 mod invalidate;
+mod layer;
 mod lock;
 pub mod memfs;
 mod name;
@@ -43,6 +48,7 @@ mod types;
 pub use error::{Error, Result};
 pub use fs::{FileSystem, copy_by_reading};
 pub use invalidate::Invalidate;
+pub use layer::Layer;
 pub use lock::{FileLock, Interrupt, LockStyle};
 pub use name::{NAME_MAX_BYTES, check_name};
 pub use types::{

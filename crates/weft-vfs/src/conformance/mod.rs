@@ -19,6 +19,7 @@ mod content;
 mod creating;
 #[cfg(test)]
 mod faulty;
+pub mod forwarding;
 mod links;
 mod listing;
 mod names;

@@ -1,0 +1,243 @@
+//! A test of stacked file systems: which calls reach the file system below.
+//!
+//! ```
+//! use std::sync::Arc;
+//! use weft_vfs::conformance::forwarding::{Recorder, not_forwarded};
+//! use weft_vfs::{FileSystem, Layer, MemFs};
+//!
+//! struct Unchanged(Arc<Recorder>);
+//! impl Layer for Unchanged {
+//!     fn below(&self) -> &dyn FileSystem {
+//!         &*self.0
+//!     }
+//! }
+//!
+//! let below = Arc::new(Recorder::new(Arc::new(MemFs::new())));
+//! assert!(not_forwarded(&Unchanged(Arc::clone(&below)), &below).is_empty());
+//! ```
+
+use std::os::fd::OwnedFd;
+use std::sync::{Arc, Mutex, PoisonError};
+use std::time::Duration;
+
+use crate::calls::with_calls;
+use crate::{
+    Attr, Caller, CommandAnswer, DirCursor, DirEntry, Entry, FallocateMode, FileFlags, FileKind,
+    FileLock, FileSystem, Handle, Ino, Interrupt, Invalidate, LockStyle, OpenFlags, Opened,
+    RenameFlags, Result, SeekFrom, SetAttr, StatFs, TrimRange, XattrSet,
+};
+
+/// A file system that records the name of every call and passes it to another.
+pub struct Recorder {
+    below: Arc<dyn FileSystem>,
+    calls: Mutex<Vec<&'static str>>,
+}
+
+impl std::fmt::Debug for Recorder {
+    fn fmt(&self, f: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
+        f.debug_struct("Recorder").field("calls", &self.calls).finish_non_exhaustive()
+    }
+}
+
+impl Recorder {
+    /// Records the calls to `below`.
+    #[must_use]
+    pub fn new(below: Arc<dyn FileSystem>) -> Self {
+        Self { below, calls: Mutex::default() }
+    }
+
+    /// Returns the names of the calls since the last time this was asked.
+    #[must_use]
+    pub fn take_calls(&self) -> Vec<&'static str> {
+        std::mem::take(&mut self.calls.lock().unwrap_or_else(PoisonError::into_inner))
+    }
+
+    fn record(&self, call: &'static str) {
+        self.calls.lock().unwrap_or_else(PoisonError::into_inner).push(call);
+    }
+}
+
+macro_rules! record_calls {
+    ($(fn $name:ident(&self $(, $arg:ident: $type:ty)*) -> $out:ty;)*) => {
+        #[deny(clippy::missing_trait_methods, reason = "a default would record another call")]
+        impl FileSystem for Recorder {
+            $(fn $name(&self $(, $arg: $type)*) -> $out {
+                self.record(stringify!($name));
+                self.below.$name($($arg),*)
+            })*
+        }
+
+        #[cfg(test)]
+        const NAMES: &[&str] = &[$(stringify!($name)),*];
+    };
+}
+
+with_calls!(record_calls);
+
+/// Makes every call of the plug to `above` and returns the names of those that did not reach
+/// `below` under their own name, in the order of [`FileSystem`]. What the calls return does not
+/// count. The file system is not to be used afterwards: the last call is
+/// [`unmount`](FileSystem::unmount).
+///
+/// The calls name a regular file, an open handle of it, a directory and a symbolic link, all made
+/// by calls to `above` in its root.
+///
+/// # Panics
+/// If these cannot be made.
+#[must_use]
+pub fn not_forwarded(above: &dyn FileSystem, below: &Recorder) -> Vec<&'static str> {
+    let inodes = Inodes::make(above).unwrap_or_else(|e| panic!("making a file to call: {e}"));
+    let mut missing = Vec::new();
+    for (name, call) in CALLS {
+        drop(below.take_calls());
+        call(above, &inodes);
+        if !below.take_calls().contains(name) {
+            missing.push(*name);
+        }
+    }
+    missing
+}
+
+/// What the calls are about.
+struct Inodes {
+    root: Ino,
+    file: Ino,
+    handle: Handle,
+    dir: Ino,
+    symlink: Ino,
+}
+
+impl Inodes {
+    fn make(fs: &dyn FileSystem) -> Result<Self> {
+        let (root, caller) = (fs.root(), Caller::default());
+        let flags = OpenFlags::READ | OpenFlags::WRITE;
+        let (file, opened) = fs.create(&caller, root, b"file", 0o644, flags)?;
+        fs.write(file.attr.ino, opened.handle, 0, b"some content")?;
+        fs.mknod(&caller, root, b"to remove", FileKind::Regular, 0o644, 0)?;
+        fs.mkdir(&caller, root, b"dir to remove", 0o755)?;
+        Ok(Self {
+            root,
+            file: file.attr.ino,
+            handle: opened.handle,
+            dir: fs.mkdir(&caller, root, b"dir", 0o755)?.attr.ino,
+            symlink: fs.symlink(&caller, root, b"symlink", b"file")?.attr.ino,
+        })
+    }
+}
+
+struct NoSink;
+
+impl Invalidate for NoSink {
+    fn inode(&self, _: Ino, _: bool) {}
+    fn entry(&self, _: Ino, _: &[u8]) {}
+}
+
+const LOCK: FileLock =
+    FileLock { style: LockStyle::Posix, owner: 1, exclusive: true, first: 0, last: 9, pid: 1 };
+const XATTR: &[u8] = b"user.weft";
+const TRIM: TrimRange = TrimRange { start: 0, len_bytes: u64::MAX, min_len_bytes: 0 };
+const SETATTR: SetAttr = SetAttr {
+    perm: Some(0o600),
+    uid: None,
+    gid: None,
+    size_bytes: None,
+    atime: None,
+    mtime: None,
+    ctime: None,
+    kill_privileges: false,
+};
+
+macro_rules! calls {
+    ($($name:ident($fs:ident, $on:ident) $call:block)*) => {
+        /// Each call of the plug once, the last one `unmount`.
+        const CALLS: &[(&str, fn(&dyn FileSystem, &Inodes))] = &[$(
+            (stringify!($name), |$fs, $on| {
+                let _ = $on;
+                let _ = $call;
+            })
+        ),*];
+    };
+}
+
+calls! {
+    root(fs, on) { fs.root() }
+    lookup(fs, on) { fs.lookup(on.root, b"file") }
+    forget(fs, on) { fs.lookup(on.root, b"file").map(|e| fs.forget(e.attr.ino, 1)) }
+    forget_many(fs, on) { fs.lookup(on.root, b"file").map(|e| fs.forget_many(&[(e.attr.ino, 1)])) }
+    getattr(fs, on) { fs.getattr(on.file) }
+    setattr(fs, on) { fs.setattr(on.file, &SETATTR) }
+    readlink(fs, on) { fs.readlink(on.symlink) }
+    mknod(fs, on) { fs.mknod(&Caller::default(), on.root, b"node", FileKind::Regular, 0o644, 0) }
+    mkdir(fs, on) { fs.mkdir(&Caller::default(), on.root, b"made", 0o755) }
+    symlink(fs, on) { fs.symlink(&Caller::default(), on.root, b"to file", b"file") }
+    link(fs, on) { fs.link(on.file, on.root, b"other name") }
+    unlink(fs, on) { fs.unlink(on.root, b"to remove") }
+    rmdir(fs, on) { fs.rmdir(on.root, b"dir to remove") }
+    rename(fs, on) { fs.rename(on.root, b"node", on.root, b"renamed", RenameFlags::empty()) }
+    open(fs, on) { fs.open(on.file, OpenFlags::READ) }
+    create(fs, on) {
+        fs.create(&Caller::default(), on.root, b"created", 0o644, OpenFlags::WRITE)
+    }
+    create_unnamed(fs, on) { fs.create_unnamed(&Caller::default(), on.root, 0o644) }
+    is_stateful(fs, on) { fs.is_stateful() }
+    flush(fs, on) { fs.flush(on.file, on.handle) }
+    backing(fs, on) { fs.backing(on.file, on.handle) }
+    attr_lifetime(fs, on) { fs.attr_lifetime(on.file) }
+    name_lifetime(fs, on) { fs.name_lifetime(on.file) }
+    release(fs, on) { fs.open(on.file, OpenFlags::READ).map(|o| fs.release(on.file, o.handle)) }
+    read(fs, on) { fs.read(on.file, on.handle, 0, &mut [0; 4]) }
+    write(fs, on) { fs.write(on.file, on.handle, 0, b"data") }
+    write_cached(fs, on) { fs.write_cached(on.file, on.handle, 0, b"data") }
+    fsync(fs, on) { fs.fsync(on.file, false) }
+    fsync_dir(fs, on) { fs.fsync_dir(on.dir) }
+    sync(fs, on) { fs.sync() }
+    readdir(fs, on) { fs.readdir(on.dir, DirCursor::START, &mut |_| false) }
+    readdir_plus(fs, on) { fs.readdir_plus(on.dir, DirCursor::START, &mut |_, _| false) }
+    statfs(fs, on) { fs.statfs() }
+    getxattr(fs, on) { fs.getxattr(on.file, XATTR) }
+    listxattr(fs, on) { fs.listxattr(on.file) }
+    has_acls(fs, on) { fs.has_acls() }
+    setxattr(fs, on) { fs.setxattr(on.file, XATTR, b"value", XattrSet::Any) }
+    removexattr(fs, on) { fs.removexattr(on.file, XATTR) }
+    trim(fs, on) { fs.trim(&TRIM) }
+    file_flags(fs, on) { fs.file_flags(on.file) }
+    set_file_flags(fs, on) { fs.set_file_flags(on.file, FileFlags::NODUMP) }
+    is_for_owner(fs, on) { fs.is_for_owner(0, on.file, XATTR, None) }
+    is_owners_to_set(fs, on) { fs.is_owners_to_set(on.file, XATTR) }
+    fallocate(fs, on) {
+        fs.fallocate(on.file, FallocateMode::Allocate { keep_size: false }, 0, 8)
+    }
+    copy_range(fs, on) { fs.copy_range(on.file, 0, on.file, 4, 4) }
+    command(fs, on) { fs.command(&Caller::default(), on.file, on.handle, 0, b"") }
+    has_locks(fs, on) { fs.has_locks() }
+    lock(fs, on) { fs.lock(on.file, on.handle, &LOCK, None) }
+    unlock(fs, on) { fs.unlock(on.file, on.handle, LockStyle::Posix, 1, 0, 9) }
+    find_lock(fs, on) { fs.find_lock(on.file, &LOCK) }
+    set_invalidate(fs, on) { fs.set_invalidate(Arc::new(NoSink)) }
+    time_unit_nanos(fs, on) { fs.time_unit_nanos() }
+    seek(fs, on) { fs.seek(on.file, SeekFrom::Data(0)) }
+    unmount(fs, on) { fs.unmount() }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    /// The methods of the trait, as its source says.
+    fn methods() -> Vec<&'static str> {
+        let source = include_str!("../fs.rs");
+        let (_, body) = source.split_once("pub trait FileSystem").expect("the trait");
+        let (body, _) = body.split_once("\n}").expect("its end");
+        let name = |line: &'static str| line.strip_prefix("    fn ")?.split('(').next();
+        body.lines().filter_map(name).collect()
+    }
+
+    #[test]
+    fn the_lists_of_calls_are_those_of_the_trait() {
+        let methods = methods();
+        assert!(methods.len() > 40, "the trait is where this test looks: {methods:?}");
+        assert_eq!(NAMES, methods, "src/calls.rs");
+        let called: Vec<&str> = CALLS.iter().map(|(name, _)| *name).collect();
+        assert_eq!(called, methods, "the calls of not_forwarded");
+    }
+}
