@@ -14,11 +14,23 @@ macro_rules! with_calls {
         $make! {
             fn root(&self) -> Ino;
             fn lookup(&self, parent: Ino, name: &[u8]) -> Result<Entry>;
+            fn getattr(&self, ino: Ino) -> Result<Attr>;
+            fn read(&self, ino: Ino, handle: Handle, offset: u64, buf: &mut [u8]) -> Result<usize>;
+            fn readdir(
+                &self, ino: Ino, cursor: DirCursor, each: &mut dyn FnMut(DirEntry<'_>) -> bool
+            ) -> Result<()>;
+            fn sync(&self) -> Result<()>;
             fn forget(&self, ino: Ino, count: u64) -> ();
             fn forget_many(&self, references: &[(Ino, u64)]) -> ();
-            fn getattr(&self, ino: Ino) -> Result<Attr>;
-            fn setattr(&self, ino: Ino, set: &SetAttr) -> Result<Attr>;
+            fn readdir_plus(
+                &self, ino: Ino, cursor: DirCursor,
+                each: &mut dyn FnMut(DirEntry<'_>, Entry) -> bool
+            ) -> Result<()>;
             fn readlink(&self, ino: Ino) -> Result<Vec<u8>>;
+            fn seek(&self, ino: Ino, from: SeekFrom) -> Result<u64>;
+            fn statfs(&self) -> Result<StatFs>;
+            fn time_unit_nanos(&self) -> u32;
+            fn setattr(&self, ino: Ino, set: &SetAttr) -> Result<Attr>;
             fn mknod(
                 &self, caller: &Caller, parent: Ino, name: &[u8], kind: FileKind, perm: u16,
                 rdev: u32
@@ -34,49 +46,36 @@ macro_rules! with_calls {
                 &self, parent: Ino, name: &[u8], new_parent: Ino, new_name: &[u8],
                 flags: RenameFlags
             ) -> Result<()>;
+            fn create_unnamed(&self, caller: &Caller, parent: Ino, perm: u16) -> Result<Entry>;
+            fn is_stateful(&self) -> bool;
             fn open(&self, ino: Ino, flags: OpenFlags) -> Result<Opened>;
             fn create(
                 &self, caller: &Caller, parent: Ino, name: &[u8], perm: u16, flags: OpenFlags
             ) -> Result<(Entry, Opened)>;
-            fn create_unnamed(&self, caller: &Caller, parent: Ino, perm: u16) -> Result<Entry>;
-            fn is_stateful(&self) -> bool;
             fn flush(&self, ino: Ino, handle: Handle) -> Result<()>;
+            fn release(&self, ino: Ino, handle: Handle) -> Result<()>;
             fn backing(&self, ino: Ino, handle: Handle) -> Option<Arc<OwnedFd>>;
             fn attr_lifetime(&self, ino: Ino) -> Option<Duration>;
             fn name_lifetime(&self, ino: Ino) -> Option<Duration>;
-            fn release(&self, ino: Ino, handle: Handle) -> Result<()>;
-            fn read(&self, ino: Ino, handle: Handle, offset: u64, buf: &mut [u8]) -> Result<usize>;
             fn write(&self, ino: Ino, handle: Handle, offset: u64, data: &[u8]) -> Result<usize>;
             fn write_cached(
                 &self, ino: Ino, handle: Handle, offset: u64, data: &[u8]
             ) -> Result<usize>;
-            fn fsync(&self, ino: Ino, data_only: bool) -> Result<()>;
-            fn fsync_dir(&self, ino: Ino) -> Result<()>;
-            fn sync(&self) -> Result<()>;
-            fn readdir(
-                &self, ino: Ino, cursor: DirCursor, each: &mut dyn FnMut(DirEntry<'_>) -> bool
-            ) -> Result<()>;
-            fn readdir_plus(
-                &self, ino: Ino, cursor: DirCursor,
-                each: &mut dyn FnMut(DirEntry<'_>, Entry) -> bool
-            ) -> Result<()>;
-            fn statfs(&self) -> Result<StatFs>;
-            fn getxattr(&self, ino: Ino, name: &[u8]) -> Result<Vec<u8>>;
-            fn listxattr(&self, ino: Ino) -> Result<Vec<Vec<u8>>>;
-            fn has_acls(&self) -> bool;
-            fn setxattr(&self, ino: Ino, name: &[u8], value: &[u8], how: XattrSet) -> Result<()>;
-            fn removexattr(&self, ino: Ino, name: &[u8]) -> Result<()>;
-            fn trim(&self, range: &TrimRange) -> Result<u64>;
-            fn file_flags(&self, ino: Ino) -> Result<FileFlags>;
-            fn set_file_flags(&self, ino: Ino, flags: FileFlags) -> Result<()>;
-            fn is_for_owner(&self, user: u32, ino: Ino, name: &[u8], value: Option<&[u8]>) -> bool;
-            fn is_owners_to_set(&self, ino: Ino, name: &[u8]) -> bool;
             fn fallocate(
                 &self, ino: Ino, mode: FallocateMode, offset: u64, len_bytes: u64
             ) -> Result<()>;
             fn copy_range(
                 &self, from: Ino, from_offset: u64, to: Ino, to_offset: u64, len_bytes: u64
             ) -> Result<u64>;
+            fn getxattr(&self, ino: Ino, name: &[u8]) -> Result<Vec<u8>>;
+            fn listxattr(&self, ino: Ino) -> Result<Vec<Vec<u8>>>;
+            fn setxattr(&self, ino: Ino, name: &[u8], value: &[u8], how: XattrSet) -> Result<()>;
+            fn removexattr(&self, ino: Ino, name: &[u8]) -> Result<()>;
+            fn has_acls(&self) -> bool;
+            fn is_for_owner(&self, user: u32, ino: Ino, name: &[u8], value: Option<&[u8]>) -> bool;
+            fn is_owners_to_set(&self, ino: Ino, name: &[u8]) -> bool;
+            fn file_flags(&self, ino: Ino) -> Result<FileFlags>;
+            fn set_file_flags(&self, ino: Ino, flags: FileFlags) -> Result<()>;
             fn command(
                 &self, caller: &Caller, ino: Ino, handle: Handle, request: u32, data: &[u8]
             ) -> Result<CommandAnswer>;
@@ -89,8 +88,9 @@ macro_rules! with_calls {
             ) -> ();
             fn find_lock(&self, ino: Ino, lock: &FileLock) -> Result<Option<FileLock>>;
             fn set_invalidate(&self, sink: Arc<dyn Invalidate>) -> ();
-            fn time_unit_nanos(&self) -> u32;
-            fn seek(&self, ino: Ino, from: SeekFrom) -> Result<u64>;
+            fn fsync(&self, ino: Ino, data_only: bool) -> Result<()>;
+            fn fsync_dir(&self, ino: Ino) -> Result<()>;
+            fn trim(&self, range: &TrimRange) -> Result<u64>;
             fn unmount(&self) -> Result<()>;
         }
     };

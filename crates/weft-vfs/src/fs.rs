@@ -4,11 +4,15 @@ use std::os::fd::OwnedFd;
 use std::sync::Arc;
 use std::time::Duration;
 
+use crate::defaults::{copy_by_reading, create_by_mknod, list_by_lookup, seek_without_holes};
 use crate::{
     Attr, Caller, CommandAnswer, DirCursor, DirEntry, Entry, Error, FallocateMode, FileFlags,
-    FileKind, FileLock, Handle, Ino, Interrupt, Invalidate, LockStyle, OpenFlags, Opened,
-    RenameFlags, Result, SeekFrom, SetAttr, StatFs, TrimRange, XattrSet,
+    FileKind, FileLock, Handle, Ino, Interrupt, Invalidate, LockStyle, NAME_MAX_BYTES, OpenFlags,
+    Opened, RenameFlags, Result, SeekFrom, SetAttr, StatFs, TrimRange, XattrSet,
 };
+
+/// Why an extended attribute is refused by default.
+const NO_ATTRIBUTES: &str = "extended attributes";
 
 /// A file system. See the [crate] page for references and lifetimes.
 ///
@@ -20,7 +24,12 @@ use crate::{
 /// Reading, writing, allocating and seeking need a reference on the inode and no open handle: a
 /// front may pass [`Handle::NONE`] (stateless I/O). What an open handle adds is its
 /// [`OpenFlags`] (append, synchronous writes) and a hold on the inode's life.
+///
+/// Six calls have no default: a file system that is only read defines no others, and what changes
+/// it is [`Error::ReadOnly`]. A file system on top of another is a [`Layer`](crate::Layer).
 pub trait FileSystem: Send + Sync {
+    // ---- What every file system has ----
+
     /// The root directory. It needs no reference.
     fn root(&self) -> Ino;
 
@@ -30,8 +39,43 @@ pub trait FileSystem: Send + Sync {
     /// [`Error::NotFound`], [`Error::NotADirectory`], [`Error::NameTooLong`].
     fn lookup(&self, parent: Ino, name: &[u8]) -> Result<Entry>;
 
-    /// Gives back `count` references.
-    fn forget(&self, ino: Ino, count: u64);
+    /// The attributes of an inode.
+    ///
+    /// # Errors
+    /// [`Error::Stale`] if the number names nothing.
+    fn getattr(&self, ino: Ino) -> Result<Attr>;
+
+    /// Reads into `buf` from byte `offset` on; returns how many bytes, fewer only at the end.
+    ///
+    /// # Errors
+    /// [`Error::Io`], [`Error::Corrupt`].
+    fn read(&self, ino: Ino, handle: Handle, offset: u64, buf: &mut [u8]) -> Result<usize>;
+
+    /// Calls `each` with the names of a directory from `cursor` on, `.` and `..` included, until
+    /// it returns `false`. An entry that was there all along is seen exactly once.
+    ///
+    /// # Errors
+    /// [`Error::NotADirectory`].
+    fn readdir(
+        &self,
+        ino: Ino,
+        cursor: DirCursor,
+        each: &mut dyn FnMut(DirEntry<'_>) -> bool,
+    ) -> Result<()>;
+
+    /// Makes everything durable. Without a default: what is written and not kept is noticed too late.
+    ///
+    /// # Errors
+    /// Any write error.
+    fn sync(&self) -> Result<()>;
+
+    // ---- References ----
+
+    /// Gives back `count` references. Does nothing by default, as is right where no inode goes with
+    /// its last reference.
+    fn forget(&self, ino: Ino, count: u64) {
+        let _ = (ino, count);
+    }
 
     /// Gives back references on many inodes.
     fn forget_many(&self, references: &[(Ino, u64)]) {
@@ -40,11 +84,54 @@ pub trait FileSystem: Send + Sync {
         }
     }
 
-    /// The attributes of an inode.
+    // ---- What reads, in other forms ----
+
+    /// As [`readdir`](Self::readdir), with the attributes of each name; takes a reference on each
+    /// entry for which `each` returned `true`, except `.` and `..`. By default each name is looked up.
     ///
     /// # Errors
-    /// [`Error::Stale`] if the number names nothing.
-    fn getattr(&self, ino: Ino) -> Result<Attr>;
+    /// As [`readdir`](Self::readdir), and of a file that cannot be looked up. The references to the
+    /// entries before it are taken.
+    fn readdir_plus(
+        &self,
+        ino: Ino,
+        cursor: DirCursor,
+        each: &mut dyn FnMut(DirEntry<'_>, Entry) -> bool,
+    ) -> Result<()> {
+        list_by_lookup(self, ino, cursor, each)
+    }
+
+    /// The target of a symbolic link, 1 to 4095 bytes.
+    ///
+    /// # Errors
+    /// [`Error::Invalid`] if it is none.
+    fn readlink(&self, ino: Ino) -> Result<Vec<u8>> {
+        self.getattr(ino)?;
+        Err(Error::Invalid("not a symbolic link"))
+    }
+
+    /// Finds data or a hole. By default all of a file is data.
+    ///
+    /// # Errors
+    /// [`Error::NoAddress`] at or past the end.
+    fn seek(&self, ino: Ino, from: SeekFrom) -> Result<u64> {
+        seek_without_holes(self.getattr(ino)?.size_bytes, from)
+    }
+
+    /// Space and inode counts. By default all zero, as of file systems that have no limits of their own.
+    ///
+    /// # Errors
+    /// [`Error::Io`].
+    fn statfs(&self) -> Result<StatFs> {
+        Ok(StatFs { block_bytes: 4096, name_max_bytes: NAME_MAX_BYTES as u32, ..StatFs::default() })
+    }
+
+    /// The unit in which times are kept, in nanoseconds: a power of ten up to a second.
+    fn time_unit_nanos(&self) -> u32 {
+        1
+    }
+
+    // ---- What changes names and attributes ----
 
     /// Changes attributes and returns all of them. Any change sets ctime to now unless `set`
     /// gives one; a change of length sets mtime too unless `set` gives one (also a change to the
@@ -52,13 +139,10 @@ pub trait FileSystem: Send + Sync {
     ///
     /// # Errors
     /// [`Error::TooLarge`], [`Error::NoSpace`], [`Error::Overflow`].
-    fn setattr(&self, ino: Ino, set: &SetAttr) -> Result<Attr>;
-
-    /// The target of a symbolic link, 1 to 4095 bytes.
-    ///
-    /// # Errors
-    /// [`Error::Invalid`] if it is none.
-    fn readlink(&self, ino: Ino) -> Result<Vec<u8>>;
+    fn setattr(&self, ino: Ino, set: &SetAttr) -> Result<Attr> {
+        let _ = (ino, set);
+        Err(Error::ReadOnly)
+    }
 
     /// Makes a node of any kind but a directory or a symbolic link. `rdev` counts for device
     /// nodes only. Takes a reference on the new inode.
@@ -73,37 +157,55 @@ pub trait FileSystem: Send + Sync {
         kind: FileKind,
         perm: u16,
         rdev: u32,
-    ) -> Result<Entry>;
+    ) -> Result<Entry> {
+        let _ = (caller, parent, name, kind, perm, rdev);
+        Err(Error::ReadOnly)
+    }
 
     /// Makes a directory. Takes a reference on it.
     ///
     /// # Errors
     /// [`Error::Exists`], [`Error::TooManyLinks`], [`Error::NoSpace`], ...
-    fn mkdir(&self, caller: &Caller, parent: Ino, name: &[u8], perm: u16) -> Result<Entry>;
+    fn mkdir(&self, caller: &Caller, parent: Ino, name: &[u8], perm: u16) -> Result<Entry> {
+        let _ = (caller, parent, name, perm);
+        Err(Error::ReadOnly)
+    }
 
     /// Makes a symbolic link to `target`. Takes a reference on it.
     ///
     /// # Errors
     /// As [`mknod`](Self::mknod); [`Error::NameTooLong`] if `target` has over 4095 bytes.
-    fn symlink(&self, caller: &Caller, parent: Ino, name: &[u8], target: &[u8]) -> Result<Entry>;
+    fn symlink(&self, caller: &Caller, parent: Ino, name: &[u8], target: &[u8]) -> Result<Entry> {
+        let _ = (caller, parent, name, target);
+        Err(Error::ReadOnly)
+    }
 
     /// Gives `ino` another name. Takes a reference on it.
     ///
     /// # Errors
     /// [`Error::Exists`], [`Error::TooManyLinks`], [`Error::NotPermitted`] for a directory.
-    fn link(&self, ino: Ino, new_parent: Ino, new_name: &[u8]) -> Result<Entry>;
+    fn link(&self, ino: Ino, new_parent: Ino, new_name: &[u8]) -> Result<Entry> {
+        let _ = (ino, new_parent, new_name);
+        Err(Error::ReadOnly)
+    }
 
     /// Removes a name that is not a directory's.
     ///
     /// # Errors
     /// [`Error::NotFound`], [`Error::IsADirectory`].
-    fn unlink(&self, parent: Ino, name: &[u8]) -> Result<()>;
+    fn unlink(&self, parent: Ino, name: &[u8]) -> Result<()> {
+        let _ = (parent, name);
+        Err(Error::ReadOnly)
+    }
 
     /// Removes an empty directory.
     ///
     /// # Errors
     /// [`Error::NotEmpty`], [`Error::NotADirectory`], [`Error::Invalid`] for `.`.
-    fn rmdir(&self, parent: Ino, name: &[u8]) -> Result<()>;
+    fn rmdir(&self, parent: Ino, name: &[u8]) -> Result<()> {
+        let _ = (parent, name);
+        Err(Error::ReadOnly)
+    }
 
     /// Renames, atomically also over a crash: the target name is the old file or the new one.
     ///
@@ -116,27 +218,10 @@ pub trait FileSystem: Send + Sync {
         new_parent: Ino,
         new_name: &[u8],
         flags: RenameFlags,
-    ) -> Result<()>;
-
-    /// Opens a regular file.
-    ///
-    /// # Errors
-    /// [`Error::IsADirectory`] for writing one, [`Error::ReadOnly`].
-    fn open(&self, ino: Ino, flags: OpenFlags) -> Result<Opened>;
-
-    /// Makes and opens a regular file in one step; an existing one is opened unless
-    /// [`OpenFlags::EXCLUSIVE`]. Takes a reference on it.
-    ///
-    /// # Errors
-    /// As [`mknod`](Self::mknod) and [`open`](Self::open).
-    fn create(
-        &self,
-        caller: &Caller,
-        parent: Ino,
-        name: &[u8],
-        perm: u16,
-        flags: OpenFlags,
-    ) -> Result<(Entry, Opened)>;
+    ) -> Result<()> {
+        let _ = (parent, name, new_parent, new_name, flags);
+        Err(Error::ReadOnly)
+    }
 
     /// Makes a regular file without a name, in the file system and with the owner that one in
     /// `parent` would have. Takes a reference on it, by which it lives until [`link`](Self::link)
@@ -149,11 +234,44 @@ pub trait FileSystem: Send + Sync {
         Err(Error::Unsupported("files without a name"))
     }
 
+    // ---- Open files ----
+
     /// Whether a front must tell of every opening and closing: by [`open`](Self::open) or
     /// [`create`](Self::create), [`flush`](Self::flush) and [`release`](Self::release), with the
     /// handle in between. If not (the default), a front may leave all of that out, and spare it.
     fn is_stateful(&self) -> bool {
         false
+    }
+
+    /// Opens a regular file. By default only for reading, without a handle.
+    ///
+    /// # Errors
+    /// [`Error::IsADirectory`] for writing one, [`Error::ReadOnly`].
+    fn open(&self, ino: Ino, flags: OpenFlags) -> Result<Opened> {
+        if self.getattr(ino)?.kind == FileKind::Directory {
+            return Err(Error::IsADirectory);
+        }
+        if flags.intersects(OpenFlags::WRITE | OpenFlags::TRUNCATE) {
+            return Err(Error::ReadOnly);
+        }
+        Ok(Opened { handle: Handle::NONE, keep_cache: true, direct_io: false })
+    }
+
+    /// Makes and opens a regular file in one step; an existing one is opened unless
+    /// [`OpenFlags::EXCLUSIVE`]. Takes a reference on it. By default [`mknod`](Self::mknod) and
+    /// [`open`](Self::open), one after the other.
+    ///
+    /// # Errors
+    /// As [`mknod`](Self::mknod) and [`open`](Self::open).
+    fn create(
+        &self,
+        caller: &Caller,
+        parent: Ino,
+        name: &[u8],
+        perm: u16,
+        flags: OpenFlags,
+    ) -> Result<(Entry, Opened)> {
+        create_by_mknod(self, caller, parent, name, perm, flags)
     }
 
     /// Somebody closes a descriptor of an open file, of which there may be several (`dup(2)`, `fork(2)`):
@@ -163,6 +281,15 @@ pub trait FileSystem: Send + Sync {
     /// # Errors
     /// What keeps that which was written from being kept.
     fn flush(&self, ino: Ino, handle: Handle) -> Result<()> {
+        let _ = (ino, handle);
+        Ok(())
+    }
+
+    /// Closes a handle of [`open`](Self::open) or [`create`](Self::create).
+    ///
+    /// # Errors
+    /// An error of an earlier write that nobody has been told of may be told here.
+    fn release(&self, ino: Ino, handle: Handle) -> Result<()> {
         let _ = (ino, handle);
         Ok(())
     }
@@ -190,24 +317,17 @@ pub trait FileSystem: Send + Sync {
         None
     }
 
-    /// Closes a handle of [`open`](Self::open) or [`create`](Self::create).
-    ///
-    /// # Errors
-    /// An error of an earlier write that nobody has been told of may be told here.
-    fn release(&self, ino: Ino, handle: Handle) -> Result<()>;
-
-    /// Reads into `buf` from byte `offset` on; returns how many bytes, fewer only at the end.
-    ///
-    /// # Errors
-    /// [`Error::Io`], [`Error::Corrupt`].
-    fn read(&self, ino: Ino, handle: Handle, offset: u64, buf: &mut [u8]) -> Result<usize>;
+    // ---- What changes content ----
 
     /// Writes all of `data` at byte `offset` (at the end under [`OpenFlags::APPEND`]). Returns
     /// how many bytes were taken: fewer than all only when the volume filled up on the way.
     ///
     /// # Errors
     /// [`Error::NoSpace`], [`Error::TooLarge`].
-    fn write(&self, ino: Ino, handle: Handle, offset: u64, data: &[u8]) -> Result<usize>;
+    fn write(&self, ino: Ino, handle: Handle, offset: u64, data: &[u8]) -> Result<usize> {
+        let _ = (ino, handle, offset, data);
+        Err(Error::ReadOnly)
+    }
 
     /// As [`write`](Self::write), for whole pages of a front's cache: that a file may only be
     /// [appended](FileFlags::APPEND) to does not count, as its last page begins before its end.
@@ -216,140 +336,6 @@ pub trait FileSystem: Send + Sync {
     /// As [`write`](Self::write).
     fn write_cached(&self, ino: Ino, handle: Handle, offset: u64, data: &[u8]) -> Result<usize> {
         self.write(ino, handle, offset, data)
-    }
-
-    /// Makes a file's content (and unless `data_only` all its attributes and its name) durable.
-    ///
-    /// # Errors
-    /// A write error that touched this file since the last call.
-    fn fsync(&self, ino: Ino, data_only: bool) -> Result<()>;
-
-    /// Makes a directory's names durable.
-    ///
-    /// # Errors
-    /// As [`fsync`](Self::fsync).
-    fn fsync_dir(&self, ino: Ino) -> Result<()> {
-        self.fsync(ino, false)
-    }
-
-    /// Makes everything durable.
-    ///
-    /// # Errors
-    /// Any write error.
-    fn sync(&self) -> Result<()>;
-
-    /// Calls `each` with the names of a directory from `cursor` on, `.` and `..` included, until
-    /// it returns `false`. An entry that was there all along is seen exactly once.
-    ///
-    /// # Errors
-    /// [`Error::NotADirectory`].
-    fn readdir(
-        &self,
-        ino: Ino,
-        cursor: DirCursor,
-        each: &mut dyn FnMut(DirEntry<'_>) -> bool,
-    ) -> Result<()>;
-
-    /// As [`readdir`](Self::readdir), with the attributes of each name; takes a reference on each
-    /// entry for which `each` returned `true`, except `.` and `..`.
-    ///
-    /// # Errors
-    /// As [`readdir`](Self::readdir), and of a file that cannot be looked up. The references to the
-    /// entries before it are taken.
-    fn readdir_plus(
-        &self,
-        ino: Ino,
-        cursor: DirCursor,
-        each: &mut dyn FnMut(DirEntry<'_>, Entry) -> bool,
-    ) -> Result<()>;
-
-    /// Space and inode counts.
-    ///
-    /// # Errors
-    /// [`Error::Io`].
-    fn statfs(&self) -> Result<StatFs>;
-
-    /// The value of an extended attribute; `name` carries its prefix (`user.mime_type`).
-    ///
-    /// # Errors
-    /// [`Error::NoAttribute`], [`Error::Unsupported`].
-    fn getxattr(&self, ino: Ino, name: &[u8]) -> Result<Vec<u8>>;
-
-    /// The names of all extended attributes.
-    ///
-    /// # Errors
-    /// [`Error::Unsupported`].
-    fn listxattr(&self, ino: Ino) -> Result<Vec<Vec<u8>>>;
-
-    /// Whether the file system keeps POSIX ACLs, as [`acl`](crate::acl) says: one that is set changes
-    /// the mode with it, [`setattr`](Self::setattr) of the mode changes the ACL, and what is made in
-    /// a directory with a default ACL inherits it in place of the
-    /// [umask](crate::Caller::umask). A front may then let the kernel enforce them. If not (the
-    /// default), setting one is [`Error::Unsupported`]: kept but not obeyed, it would promise what
-    /// is not so.
-    fn has_acls(&self) -> bool {
-        false
-    }
-
-    /// Sets an extended attribute.
-    ///
-    /// # Errors
-    /// [`Error::NoSpace`], [`Error::Exists`], [`Error::NoAttribute`], [`Error::Unsupported`];
-    /// [`Error::Access`] for a default ACL of what is no directory.
-    fn setxattr(&self, ino: Ino, name: &[u8], value: &[u8], how: XattrSet) -> Result<()>;
-
-    /// Removes an extended attribute.
-    ///
-    /// # Errors
-    /// [`Error::NoAttribute`].
-    fn removexattr(&self, ino: Ino, name: &[u8]) -> Result<()>;
-
-    /// Gives free space back to the device, as `fstrim(8)` asks for: discards the free extents of the
-    /// volume within a range. Returns how many bytes that were.
-    ///
-    /// # Errors
-    /// [`Error::UnknownCommand`] if the file system has no device; [`Error::Invalid`] if no extent
-    /// can be in such a range; [`Error::ReadOnly`].
-    fn trim(&self, range: &TrimRange) -> Result<u64> {
-        let _ = range;
-        Err(Error::UnknownCommand)
-    }
-
-    /// The flags of a regular file or directory that `lsattr(1)` shows.
-    ///
-    /// # Errors
-    /// [`Error::UnknownCommand`] if the file system keeps none.
-    fn file_flags(&self, ino: Ino) -> Result<FileFlags> {
-        let _ = ino;
-        Err(Error::UnknownCommand)
-    }
-
-    /// Sets the flags that users may set to those in `flags`; the others stay as they are. The file
-    /// system obeys [`IMMUTABLE`](FileFlags::IMMUTABLE) and [`APPEND`](FileFlags::APPEND), also
-    /// for root: what they forbid is [`Error::NotPermitted`]. Who may set which is checked by the
-    /// front.
-    ///
-    /// # Errors
-    /// [`Error::UnknownCommand`] if the file system keeps none; [`Error::Unsupported`] for flags that
-    /// such a file cannot have.
-    fn set_file_flags(&self, ino: Ino, flags: FileFlags) -> Result<()> {
-        let _ = (ino, flags);
-        Err(Error::UnknownCommand)
-    }
-
-    /// Whether an extended attribute speaks of the whole mount, or acts for its user, so that the permissions of
-    /// the file do not say who may get, set or remove it. A front lets only its own user and root do so.
-    /// `user` is the one who asks, and `value` what the attribute is to be set to, if that is asked.
-    fn is_for_owner(&self, user: u32, ino: Ino, name: &[u8], value: Option<&[u8]>) -> bool {
-        let _ = (user, ino, name, value);
-        false
-    }
-
-    /// True for an extended attribute that only the owner of a file may set or remove, as it changes what
-    /// the readers of the file see. A front refuses users other than the owner, root and its own user.
-    fn is_owners_to_set(&self, ino: Ino, name: &[u8]) -> bool {
-        let _ = (ino, name);
-        false
     }
 
     /// Allocates, punches or zeroes a range.
@@ -377,6 +363,94 @@ pub trait FileSystem: Send + Sync {
     ) -> Result<u64> {
         copy_by_reading(self, (from, from_offset), (to, to_offset), len_bytes)
     }
+
+    // ---- Attributes beside the common ones ----
+
+    /// The value of an extended attribute; `name` carries its prefix (`user.mime_type`).
+    ///
+    /// # Errors
+    /// [`Error::NoAttribute`], [`Error::Unsupported`].
+    fn getxattr(&self, ino: Ino, name: &[u8]) -> Result<Vec<u8>> {
+        let _ = (ino, name);
+        Err(Error::Unsupported(NO_ATTRIBUTES))
+    }
+
+    /// The names of all extended attributes.
+    ///
+    /// # Errors
+    /// [`Error::Unsupported`].
+    fn listxattr(&self, ino: Ino) -> Result<Vec<Vec<u8>>> {
+        let _ = ino;
+        Ok(Vec::new())
+    }
+
+    /// Sets an extended attribute.
+    ///
+    /// # Errors
+    /// [`Error::NoSpace`], [`Error::Exists`], [`Error::NoAttribute`], [`Error::Unsupported`];
+    /// [`Error::Access`] for a default ACL of what is no directory.
+    fn setxattr(&self, ino: Ino, name: &[u8], value: &[u8], how: XattrSet) -> Result<()> {
+        let _ = (ino, name, value, how);
+        Err(Error::Unsupported(NO_ATTRIBUTES))
+    }
+
+    /// Removes an extended attribute.
+    ///
+    /// # Errors
+    /// [`Error::NoAttribute`].
+    fn removexattr(&self, ino: Ino, name: &[u8]) -> Result<()> {
+        let _ = (ino, name);
+        Err(Error::Unsupported(NO_ATTRIBUTES))
+    }
+
+    /// Whether the file system keeps POSIX ACLs, as [`acl`](crate::acl) says: one that is set changes
+    /// the mode with it, [`setattr`](Self::setattr) of the mode changes the ACL, and what is made in
+    /// a directory with a default ACL inherits it in place of the
+    /// [umask](crate::Caller::umask). A front may then let the kernel enforce them. If not (the
+    /// default), setting one is [`Error::Unsupported`]: kept but not obeyed, it would promise what
+    /// is not so.
+    fn has_acls(&self) -> bool {
+        false
+    }
+
+    /// Whether an extended attribute speaks of the whole mount, or acts for its user, so that the permissions of
+    /// the file do not say who may get, set or remove it. A front lets only its own user and root do so.
+    /// `user` is the one who asks, and `value` what the attribute is to be set to, if that is asked.
+    fn is_for_owner(&self, user: u32, ino: Ino, name: &[u8], value: Option<&[u8]>) -> bool {
+        let _ = (user, ino, name, value);
+        false
+    }
+
+    /// True for an extended attribute that only the owner of a file may set or remove, as it changes what
+    /// the readers of the file see. A front refuses users other than the owner, root and its own user.
+    fn is_owners_to_set(&self, ino: Ino, name: &[u8]) -> bool {
+        let _ = (ino, name);
+        false
+    }
+
+    /// The flags of a regular file or directory that `lsattr(1)` shows.
+    ///
+    /// # Errors
+    /// [`Error::UnknownCommand`] if the file system keeps none.
+    fn file_flags(&self, ino: Ino) -> Result<FileFlags> {
+        let _ = ino;
+        Err(Error::UnknownCommand)
+    }
+
+    /// Sets the flags that users may set to those in `flags`; the others stay as they are. The file
+    /// system obeys [`IMMUTABLE`](FileFlags::IMMUTABLE) and [`APPEND`](FileFlags::APPEND), also
+    /// for root: what they forbid is [`Error::NotPermitted`]. Who may set which is checked by the
+    /// front.
+    ///
+    /// # Errors
+    /// [`Error::UnknownCommand`] if the file system keeps none; [`Error::Unsupported`] for flags that
+    /// such a file cannot have.
+    fn set_file_flags(&self, ino: Ino, flags: FileFlags) -> Result<()> {
+        let _ = (ino, flags);
+        Err(Error::UnknownCommand)
+    }
+
+    // ---- Commands and locks ----
 
     /// Gives an open file a command, by `ioctl(2)`: `request` is its number as `_IOC` makes it, with
     /// the length of `data` in it if the caller hands any in.
@@ -443,28 +517,44 @@ pub trait FileSystem: Send + Sync {
         Err(Error::Unsupported("locks"))
     }
 
+    // ---- The front above ----
+
     /// Tells the file system where to announce changes that did not come through the front (a
     /// repair in the background, a peer). A front that caches calls this once.
     fn set_invalidate(&self, sink: Arc<dyn Invalidate>) {
         let _ = sink;
     }
 
-    /// The unit in which times are kept, in nanoseconds: a power of ten up to a second.
-    fn time_unit_nanos(&self) -> u32 {
-        1
-    }
+    // ---- What keeps it ----
 
-    /// Finds data or a hole.
+    /// Makes a file's content (and unless `data_only` all its attributes and its name) durable;
+    /// by default everything.
     ///
     /// # Errors
-    /// [`Error::NoAddress`] at or past the end.
-    fn seek(&self, ino: Ino, from: SeekFrom) -> Result<u64> {
-        let size = self.getattr(ino)?.size_bytes;
-        match from {
-            SeekFrom::Data(at) | SeekFrom::Hole(at) if at >= size => Err(Error::NoAddress),
-            SeekFrom::Data(at) => Ok(at),
-            SeekFrom::Hole(_) => Ok(size),
-        }
+    /// A write error that touched this file since the last call.
+    fn fsync(&self, ino: Ino, data_only: bool) -> Result<()> {
+        let _ = data_only;
+        self.getattr(ino)?;
+        self.sync()
+    }
+
+    /// Makes a directory's names durable.
+    ///
+    /// # Errors
+    /// As [`fsync`](Self::fsync).
+    fn fsync_dir(&self, ino: Ino) -> Result<()> {
+        self.fsync(ino, false)
+    }
+
+    /// Gives free space back to the device, as `fstrim(8)` asks for: discards the free extents of the
+    /// volume within a range. Returns how many bytes that were.
+    ///
+    /// # Errors
+    /// [`Error::UnknownCommand`] if the file system has no device; [`Error::Invalid`] if no extent
+    /// can be in such a range; [`Error::ReadOnly`].
+    fn trim(&self, range: &TrimRange) -> Result<u64> {
+        let _ = range;
+        Err(Error::UnknownCommand)
     }
 
     /// Prepares for the end of use: everything durable, the volume marked clean. All references
@@ -475,42 +565,4 @@ pub trait FileSystem: Send + Sync {
     fn unmount(&self) -> Result<()> {
         self.sync()
     }
-}
-
-/// Copies a range of one file to another by reading and writing: what [`FileSystem::copy_range`] does
-/// where a file system has no better way. Returns how many bytes were copied.
-///
-/// # Errors
-/// Those of [`FileSystem::read`] and [`FileSystem::write`].
-pub fn copy_by_reading<F: FileSystem + ?Sized>(
-    fs: &F,
-    (from, from_offset): (Ino, u64),
-    (to, to_offset): (Ino, u64),
-    len_bytes: u64,
-) -> Result<u64> {
-    const CHUNK_BYTES: usize = 256 << 10;
-    let mut buf = vec![0; CHUNK_BYTES.min(usize::try_from(len_bytes).unwrap_or(usize::MAX))];
-    let mut done = 0;
-    while done < len_bytes {
-        let want = usize::try_from(len_bytes - done).unwrap_or(usize::MAX).min(buf.len());
-        let Some((at, to_at)) = from_offset.checked_add(done).zip(to_offset.checked_add(done))
-        else {
-            break;
-        };
-        let step = fs
-            .read(from, Handle::NONE, at, &mut buf[..want])
-            .and_then(|got| fs.write(to, Handle::NONE, to_at, &buf[..got]).map(|put| (got, put)));
-        match step {
-            Ok((got, put)) => {
-                done += put as u64;
-                if got < want || put < got {
-                    break;
-                }
-            }
-            // What was copied before the error counts; the error comes with the next call.
-            Err(_) if done > 0 => break,
-            Err(e) => return Err(e),
-        }
-    }
-    Ok(done)
 }

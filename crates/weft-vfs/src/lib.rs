@@ -34,6 +34,7 @@ pub mod access;
 pub mod acl;
 mod calls;
 pub mod conformance;
+mod defaults;
 mod error;
 mod fs;
 pub mod hostdir;
@@ -45,8 +46,9 @@ mod name;
 pub mod path;
 mod types;
 
+pub use defaults::{copy_by_reading, seek_without_holes};
 pub use error::{Error, Result};
-pub use fs::{FileSystem, copy_by_reading};
+pub use fs::FileSystem;
 pub use invalidate::Invalidate;
 pub use layer::Layer;
 pub use lock::{FileLock, Interrupt, LockStyle};

@@ -162,11 +162,18 @@ macro_rules! calls {
 calls! {
     root(fs, on) { fs.root() }
     lookup(fs, on) { fs.lookup(on.root, b"file") }
+    getattr(fs, on) { fs.getattr(on.file) }
+    read(fs, on) { fs.read(on.file, on.handle, 0, &mut [0; 4]) }
+    readdir(fs, on) { fs.readdir(on.dir, DirCursor::START, &mut |_| false) }
+    sync(fs, on) { fs.sync() }
     forget(fs, on) { fs.lookup(on.root, b"file").map(|e| fs.forget(e.attr.ino, 1)) }
     forget_many(fs, on) { fs.lookup(on.root, b"file").map(|e| fs.forget_many(&[(e.attr.ino, 1)])) }
-    getattr(fs, on) { fs.getattr(on.file) }
-    setattr(fs, on) { fs.setattr(on.file, &SETATTR) }
+    readdir_plus(fs, on) { fs.readdir_plus(on.dir, DirCursor::START, &mut |_, _| false) }
     readlink(fs, on) { fs.readlink(on.symlink) }
+    seek(fs, on) { fs.seek(on.file, SeekFrom::Data(0)) }
+    statfs(fs, on) { fs.statfs() }
+    time_unit_nanos(fs, on) { fs.time_unit_nanos() }
+    setattr(fs, on) { fs.setattr(on.file, &SETATTR) }
     mknod(fs, on) { fs.mknod(&Caller::default(), on.root, b"node", FileKind::Regular, 0o644, 0) }
     mkdir(fs, on) { fs.mkdir(&Caller::default(), on.root, b"made", 0o755) }
     symlink(fs, on) { fs.symlink(&Caller::default(), on.root, b"to file", b"file") }
@@ -174,48 +181,41 @@ calls! {
     unlink(fs, on) { fs.unlink(on.root, b"to remove") }
     rmdir(fs, on) { fs.rmdir(on.root, b"dir to remove") }
     rename(fs, on) { fs.rename(on.root, b"node", on.root, b"renamed", RenameFlags::empty()) }
+    create_unnamed(fs, on) { fs.create_unnamed(&Caller::default(), on.root, 0o644) }
+    is_stateful(fs, on) { fs.is_stateful() }
     open(fs, on) { fs.open(on.file, OpenFlags::READ) }
     create(fs, on) {
         fs.create(&Caller::default(), on.root, b"created", 0o644, OpenFlags::WRITE)
     }
-    create_unnamed(fs, on) { fs.create_unnamed(&Caller::default(), on.root, 0o644) }
-    is_stateful(fs, on) { fs.is_stateful() }
     flush(fs, on) { fs.flush(on.file, on.handle) }
+    release(fs, on) { fs.open(on.file, OpenFlags::READ).map(|o| fs.release(on.file, o.handle)) }
     backing(fs, on) { fs.backing(on.file, on.handle) }
     attr_lifetime(fs, on) { fs.attr_lifetime(on.file) }
     name_lifetime(fs, on) { fs.name_lifetime(on.file) }
-    release(fs, on) { fs.open(on.file, OpenFlags::READ).map(|o| fs.release(on.file, o.handle)) }
-    read(fs, on) { fs.read(on.file, on.handle, 0, &mut [0; 4]) }
     write(fs, on) { fs.write(on.file, on.handle, 0, b"data") }
     write_cached(fs, on) { fs.write_cached(on.file, on.handle, 0, b"data") }
-    fsync(fs, on) { fs.fsync(on.file, false) }
-    fsync_dir(fs, on) { fs.fsync_dir(on.dir) }
-    sync(fs, on) { fs.sync() }
-    readdir(fs, on) { fs.readdir(on.dir, DirCursor::START, &mut |_| false) }
-    readdir_plus(fs, on) { fs.readdir_plus(on.dir, DirCursor::START, &mut |_, _| false) }
-    statfs(fs, on) { fs.statfs() }
-    getxattr(fs, on) { fs.getxattr(on.file, XATTR) }
-    listxattr(fs, on) { fs.listxattr(on.file) }
-    has_acls(fs, on) { fs.has_acls() }
-    setxattr(fs, on) { fs.setxattr(on.file, XATTR, b"value", XattrSet::Any) }
-    removexattr(fs, on) { fs.removexattr(on.file, XATTR) }
-    trim(fs, on) { fs.trim(&TRIM) }
-    file_flags(fs, on) { fs.file_flags(on.file) }
-    set_file_flags(fs, on) { fs.set_file_flags(on.file, FileFlags::NODUMP) }
-    is_for_owner(fs, on) { fs.is_for_owner(0, on.file, XATTR, None) }
-    is_owners_to_set(fs, on) { fs.is_owners_to_set(on.file, XATTR) }
     fallocate(fs, on) {
         fs.fallocate(on.file, FallocateMode::Allocate { keep_size: false }, 0, 8)
     }
     copy_range(fs, on) { fs.copy_range(on.file, 0, on.file, 4, 4) }
+    getxattr(fs, on) { fs.getxattr(on.file, XATTR) }
+    listxattr(fs, on) { fs.listxattr(on.file) }
+    setxattr(fs, on) { fs.setxattr(on.file, XATTR, b"value", XattrSet::Any) }
+    removexattr(fs, on) { fs.removexattr(on.file, XATTR) }
+    has_acls(fs, on) { fs.has_acls() }
+    is_for_owner(fs, on) { fs.is_for_owner(0, on.file, XATTR, None) }
+    is_owners_to_set(fs, on) { fs.is_owners_to_set(on.file, XATTR) }
+    file_flags(fs, on) { fs.file_flags(on.file) }
+    set_file_flags(fs, on) { fs.set_file_flags(on.file, FileFlags::NODUMP) }
     command(fs, on) { fs.command(&Caller::default(), on.file, on.handle, 0, b"") }
     has_locks(fs, on) { fs.has_locks() }
     lock(fs, on) { fs.lock(on.file, on.handle, &LOCK, None) }
     unlock(fs, on) { fs.unlock(on.file, on.handle, LockStyle::Posix, 1, 0, 9) }
     find_lock(fs, on) { fs.find_lock(on.file, &LOCK) }
     set_invalidate(fs, on) { fs.set_invalidate(Arc::new(NoSink)) }
-    time_unit_nanos(fs, on) { fs.time_unit_nanos() }
-    seek(fs, on) { fs.seek(on.file, SeekFrom::Data(0)) }
+    fsync(fs, on) { fs.fsync(on.file, false) }
+    fsync_dir(fs, on) { fs.fsync_dir(on.dir) }
+    trim(fs, on) { fs.trim(&TRIM) }
     unmount(fs, on) { fs.unmount() }
 }
 
