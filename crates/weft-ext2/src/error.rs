@@ -60,6 +60,22 @@ impl Error {
     }
 }
 
+impl From<weft_unix::Error> for Error {
+    fn from(error: weft_unix::Error) -> Self {
+        match error {
+            weft_unix::Error::Corrupt { structure, block, problem } => {
+                Self::Corrupt { structure, block, problem }
+            }
+            weft_unix::Error::Invalid(message) => Self::Invalid(message),
+            weft_unix::Error::Device(e) => Self::Device(e),
+            weft_unix::Error::Engine(e) => Self::Engine(e),
+            weft_unix::Error::Vfs(e) => Self::Vfs(e),
+            // What the front learns to say later is for callers, not for this crate.
+            other => Self::Vfs(other.into()),
+        }
+    }
+}
+
 impl From<Error> for weft_vfs::Error {
     fn from(error: Error) -> Self {
         match error {

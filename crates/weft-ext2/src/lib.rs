@@ -5,20 +5,21 @@
 //! nothing. Everything it parses is checked before it is handed out, and bad input gives an
 //! [`Error`] that names the structure and its block, never a panic.
 //!
-//! [`Ext2`] is a mounted volume, a [`weft_vfs::FileSystem`]. It is made of two halves. `fs` has the
-//! logic of any format of the Unix shape: names and link counts, open files, and what must be
-//! durable before what. `volume` has the micro-operations that know where ext2 keeps things
-//! (allocate a block, map one, insert an entry, ...), each of which takes the patches it must
-//! follow and returns the patch it made. Another format of that shape writes the second half.
+//! [`Ext2`] is a mounted volume, a [`weft_vfs::FileSystem`]. It is [`weft_unix`]'s front over
+//! `volume`: the micro-operations that know where ext2 keeps things (allocate blocks, map one, fill a
+//! directory entry, ...), each of which takes the patches it must follow and returns the patch it made.
 
 #![warn(missing_docs)]
 
 mod error;
-mod fs;
 pub mod fsck;
+mod heal;
+mod journal;
 pub mod layout;
 pub mod mkfs;
+mod mount;
 mod volume;
 
 pub use error::{Error, Result};
-pub use fs::{Atime, Ext2, OpenOptions};
+pub use mount::{Ext2, OpenOptions};
+pub use weft_unix::Atime;

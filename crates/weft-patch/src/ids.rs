@@ -66,6 +66,13 @@ impl PatchId {
     pub const DURABLE: Self = Self { index: u32::MAX, generation: 0, sector: Sector::SEVERAL };
 }
 
+impl Default for PatchId {
+    /// [`PatchId::DURABLE`].
+    fn default() -> Self {
+        Self::DURABLE
+    }
+}
+
 impl fmt::Debug for PatchId {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         if *self == Self::DURABLE {

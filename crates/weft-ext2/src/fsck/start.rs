@@ -98,7 +98,7 @@ pub(super) fn groups(volume: &Volume<'_>, found: &mut Found) -> Result<()> {
             }
             Err(error) => {
                 let problem = match error {
-                    Error::Corrupt { problem, .. } => problem.into_owned(),
+                    weft_unix::Error::Corrupt { problem, .. } => problem.into_owned(),
                     other => other.to_string(),
                 };
                 found.report(Problem::GroupDescriptor { group, problem });

@@ -2,7 +2,7 @@
 
 use super::Geometry;
 use super::bytes::{get16, get32, put16, put32};
-use crate::{Error, Result};
+use weft_unix::{Error, Result};
 
 /// Size of a descriptor without the `64bit` feature.
 pub const GROUP_DESC_BYTES: usize = 32;

@@ -1,8 +1,8 @@
 //! Inodes: 128 bytes, or more with nanosecond times, a birth time and room for attributes.
 
 use super::bytes::{get16, get32, put, put16, put32};
-use crate::{Error, Result};
 use bitflags::bitflags;
+use weft_unix::{Error, Result};
 use weft_vfs::{FileKind, Time};
 
 /// Size of an inode on revision 0 volumes, and of the part all inodes share.

@@ -1,9 +1,9 @@
 //! Blocks: taking runs of them near a goal, reservations, giving them back.
 
 use super::bits::{Bits, for_words32};
-use super::{Patches, Pending, Volume, push_patch};
-use crate::{Error, Result};
+use super::{Patches, Volume, push_patch};
 use weft_patch::{BlockNr, Op, PatchId};
+use weft_unix::{Error, Result};
 use weft_vfs::Error as FsError;
 
 /// Runs shorter than this are taken only where no longer one is near.
@@ -70,70 +70,44 @@ impl Volume {
 
     /// Blocks that can be taken without waiting for anything.
     pub fn blocks_at_once(&self) -> u64 {
-        self.free_blocks.saturating_sub(self.pending_block_count + self.held_blocks)
+        self.free_blocks.saturating_sub(self.pending_blocks.count() + self.held_blocks)
     }
 
-    /// Whether blocks or inodes wait for a patch to become durable.
-    pub fn has_pending(&self) -> bool {
-        !self.pending_blocks.is_empty() || !self.pending_inodes.is_empty()
-    }
-
-    /// Makes freed blocks available whose freeing is durable.
+    /// Makes freed blocks available whose freeing is durable, the oldest first.
     pub(super) fn drain_blocks(&mut self, op: &Op<'_>) {
-        while let Some(front) = self.pending_blocks.front()
-            && op.is_durable(front.cleared)
-        {
-            if let Some(pending) = self.pending_blocks.pop_front() {
-                self.release_pending(&pending);
-            }
+        while let Some((start, len)) = self.pending_blocks.pop_durable(op) {
+            self.set_range_busy(start, len, false);
         }
     }
 
-    fn release_pending(&mut self, pending: &Pending) {
-        self.pending_block_count -= u64::from(pending.len);
-        self.set_range_busy(pending.start, pending.len, false);
-    }
-
-    /// As [`drain_blocks`](Self::drain_blocks), looking at all of them.
+    /// Makes all freed blocks and inodes available whose freeing is durable.
     pub fn drain_all(&mut self, op: &Op<'_>) {
-        for _ in 0..self.pending_blocks.len() {
-            if let Some(pending) = self.pending_blocks.pop_front() {
-                if op.is_durable(pending.cleared) {
-                    self.release_pending(&pending);
-                } else {
-                    self.pending_blocks.push_back(pending);
-                }
-            }
+        for (start, len) in self.pending_blocks.take_durable(op) {
+            self.set_range_busy(start, len, false);
         }
-        for _ in 0..self.pending_inodes.len() {
-            if let Some(pending) = self.pending_inodes.pop_front() {
-                if op.is_durable(pending.cleared) {
-                    self.release_inode(&pending);
-                } else {
-                    self.pending_inodes.push_back(pending);
-                }
-            }
+        for (ino, _) in self.pending_inodes.take_durable(op) {
+            self.release_inode(ino);
         }
     }
 
-    pub(super) fn set_range_busy(&mut self, start: u32, len: u32, on: bool) {
-        if let Some((group, bit)) = self.geometry.block_group(u64::from(start))
+    pub(super) fn set_range_busy(&mut self, start: u64, len: u64, on: bool) {
+        if let Some((group, bit)) = self.geometry.block_group(start)
             && let Some(bits) = &mut self.groups[group as usize].blocks
         {
-            bits.set_busy(bit, len, on);
+            bits.set_busy(bit, u32::try_from(len).unwrap_or(u32::MAX), on);
         }
     }
 
     /// Gives up a file's reservation.
     pub fn drop_window(&mut self, ino: u32) {
         if let Some((start, len)) = self.windows.remove(&ino) {
-            self.set_range_busy(start, len, false);
+            self.set_range_busy(u64::from(start), u64::from(len), false);
         }
     }
 
     fn drop_all_windows(&mut self) {
         for (_, (start, len)) in std::mem::take(&mut self.windows) {
-            self.set_range_busy(start, len, false);
+            self.set_range_busy(u64::from(start), u64::from(len), false);
         }
     }
 
@@ -338,8 +312,7 @@ impl Volume {
                 op.flip(bitmap, offset, mask, &[cleared])?;
                 Ok::<(), Error>(())
             })?;
-            self.pending_block_count += u64::from(n);
-            self.pending_blocks.push_back(Pending { cleared, start: at, len: n });
+            self.pending_blocks.add(u64::from(at), u64::from(n), cleared);
             at += n;
         }
         Ok(())

@@ -18,19 +18,19 @@
 //! Entries never move, so the byte offset behind an entry is a cursor that stays valid.
 
 mod grow;
+mod list;
 
-use super::{Patches, Volume, push_patch};
-use crate::fs::Node;
+use super::{Node, Patches, Volume, number, push_patch};
 use crate::layout::{
     DIRENT_HEADER_BYTES, Dirents, Incompat, InodeFlags, RawDirent, bytes, dirent_len, put_dirent,
 };
-use crate::{Error, Result};
 use hashbrown::{DefaultHashBuilder, HashMap, HashTable};
 use smallvec::SmallVec;
 use std::hash::BuildHasher;
 use std::ops::Range;
 use weft_patch::{BlockNr, Op, Owner, PatchId};
-use weft_vfs::Error as FsError;
+use weft_unix::{Error, Found, Result};
+use weft_vfs::{Error as FsError, FileFlags, Ino};
 
 const SECTOR: usize = 512;
 /// The smallest record that can hold a name.
@@ -44,13 +44,6 @@ pub(crate) struct Place {
     pub nr: BlockNr,
     pub at: usize,
     pub offset: u32,
-}
-
-/// An entry that was found.
-#[derive(Debug, Clone, Copy, PartialEq, Eq)]
-pub(crate) struct Found {
-    pub ino: u32,
-    pub place: Place,
 }
 
 /// An entry whose structure is there; its inode number is not.
@@ -122,10 +115,6 @@ pub(crate) struct DirIndex {
     first_with: [u32; CLASSES],
     dotdot: Place,
     cleared: Cleared,
-    /// What must be durable before the directory may go: the new places of what moved out of it.
-    moved_out: Vec<PatchId>,
-    /// When there are so many, those that are durable are forgotten.
-    moved_out_forget_at: usize,
 }
 
 impl DirIndex {
@@ -139,34 +128,12 @@ impl DirIndex {
             first_with: [u32::MAX; CLASSES],
             dotdot: Place { nr: BlockNr(0), at: 0, offset: 0 },
             cleared: Cleared::default(),
-            moved_out: Vec::new(),
-            moved_out_forget_at: 16,
         }
     }
 
     /// Whether it knows nothing that the blocks on the disk do not say.
     pub fn is_settled(&self, op: &Op<'_>) -> bool {
-        self.cleared.all_durable(op) && self.moved_out.iter().all(|patch| op.is_durable(*patch))
-    }
-
-    /// Something moved out of the directory: where it went, it is when `arrived` is durable.
-    pub fn note_moved_out(&mut self, op: &Op<'_>, arrived: &[PatchId]) {
-        for patch in arrived {
-            // The names that arrive in one block are one patch, as a rule.
-            let recent = self.moved_out.len().saturating_sub(8);
-            if !op.is_durable(*patch) && !self.moved_out[recent..].contains(patch) {
-                self.moved_out.push(*patch);
-            }
-        }
-        if self.moved_out.len() >= self.moved_out_forget_at {
-            self.moved_out.retain(|patch| !op.is_durable(*patch));
-            self.moved_out_forget_at = (2 * self.moved_out.len()).max(16);
-        }
-    }
-
-    /// What the removal of the directory must follow.
-    pub fn moved_out(&self) -> &[PatchId] {
-        &self.moved_out
+        self.cleared.all_durable(op)
     }
 
     /// Whether there is no name but `.` and `..`.
@@ -204,20 +171,20 @@ impl Volume {
     }
 
     /// What is wrong with a directory, as an error.
-    pub fn dir_error(ino: u32, nr: u32, (at, problem): (usize, &'static str)) -> Error {
-        Error::corrupt(format!("directory {ino}"), u64::from(nr), format!("{problem} at {at}"))
+    pub fn dir_error(ino: Ino, nr: u32, (at, problem): (usize, &'static str)) -> Error {
+        Error::corrupt(format!("directory {}", ino.0), u64::from(nr), format!("{problem} at {at}"))
     }
 
     /// Reads a directory once and makes its index, unless it is there.
     pub fn index_dir(&mut self, op: &mut Op<'_>, node: &mut Node) -> Result<()> {
-        if node.dir.is_some() {
+        if node.own.dir.is_some() {
             return Ok(());
         }
         let block_bytes = self.block_bytes() as u64;
         let size = node.inode.size_bytes;
         if size == 0 || !size.is_multiple_of(block_bytes) || size > u64::from(u32::MAX) {
             return Err(Error::corrupt(
-                format!("directory {}", node.ino),
+                format!("directory {}", node.ino.0),
                 0,
                 format!("its size is {size} bytes"),
             ));
@@ -240,14 +207,14 @@ impl Volume {
                         let e = (entry.offset, "`.` or `..` is missing");
                         return Err(Self::dir_error(node.ino, nr, e));
                     }
-                    if n == 0 && entry.ino != node.ino {
+                    if n == 0 && entry.ino != number(node.ino) {
                         let e = (entry.offset, "`.` names another inode");
                         return Err(Self::dir_error(node.ino, nr, e));
                     }
                     if n == 1 {
                         index.dotdot =
                             Place { nr: BlockNr(u64::from(nr)), at: entry.offset, offset };
-                        node.parent = entry.ino;
+                        node.parent = Ino(u64::from(entry.ino));
                     }
                     continue;
                 }
@@ -263,7 +230,7 @@ impl Volume {
             let nr = index.blocks.first().copied().unwrap_or(0);
             return Err(Self::dir_error(node.ino, nr, (0, "`.` or `..` is missing")));
         }
-        node.dir = Some(Box::new(index));
+        node.own.dir = Some(Box::new(index));
         Ok(())
     }
 
@@ -279,9 +246,9 @@ impl Volume {
         op: &mut Op<'_>,
         node: &mut Node,
         name: &[u8],
-    ) -> Result<Option<Found>> {
+    ) -> Result<Option<Found<Place>>> {
         self.index_dir(op, node)?;
-        let Some(index) = node.dir.as_deref() else { return Ok(None) };
+        let Some(index) = node.own.dir.as_deref() else { return Ok(None) };
         let hash = index.hasher.hash_one(name);
         let mut failed = None;
         let slot = index.names.find(hash, |slot| {
@@ -304,21 +271,24 @@ impl Volume {
         if let Some(e) = failed {
             return Err(e.into());
         }
-        Ok(slot.and_then(|s| Some(Found { ino: s.ino, place: self.place_of(index, s.offset)? })))
+        Ok(slot.and_then(|s| {
+            Some(Found { ino: Ino(u64::from(s.ino)), place: self.place_of(index, s.offset)? })
+        }))
     }
 
     /// Prepares the first change of a directory with a hash tree: the inode says it has none,
     /// before any leaf changes. Returns what every change of a leaf must follow.
     fn before_change(&mut self, op: &mut Op<'_>, node: &mut Node) -> Result<PatchId> {
-        if node.inode.flags.contains(InodeFlags::INDEX) {
-            node.inode.flags -= InodeFlags::INDEX;
-            node.unindexed = self.write_inode(op, node.ino, &node.inode, &[])?;
-            node.patch = node.unindexed;
+        let index = FileFlags::from_bits_retain(InodeFlags::INDEX.bits());
+        if node.inode.flags.contains(index) {
+            node.inode.flags -= index;
+            node.own.unindexed = self.write_node(op, node, &[])?;
+            node.patch = node.own.unindexed;
         }
-        if op.is_durable(node.spanning) {
-            return Ok(node.unindexed);
+        if op.is_durable(node.own.spanning) {
+            return Ok(node.own.unindexed);
         }
-        Ok(op.join(&[node.unindexed, node.spanning])?)
+        Ok(op.join(&[node.own.unindexed, node.own.spanning])?)
     }
 
     /// Puts the structure of an entry where there is room, growing the directory if needed.
@@ -333,7 +303,7 @@ impl Volume {
         let after = self.before_change(op, node)?;
         let need = dirent_len(name.len());
         loop {
-            let Some(index) = node.dir.as_deref_mut() else {
+            let Some(index) = node.own.dir.as_deref_mut() else {
                 return Err(Error::Invalid("a directory lost its index".into()));
             };
             let Some(block) = index.block_with(need) else {
@@ -381,16 +351,16 @@ impl Volume {
                 rest_largest = rest_largest.max(gap);
             }
         }
-        let Some(index) = node.dir.as_deref_mut() else { return Ok(None) };
+        let Some(index) = node.own.dir.as_deref_mut() else { return Ok(None) };
         let Some((at, rec_len, used)) = chosen else {
             index.set_room(block, largest);
             return Ok(None);
         };
-        let own = Owner(u64::from(node.ino));
+        let own = Owner(node.ino.0);
         if sector(at) != sector(at + rec_len - 1)
             && let Some(cut) = self.cut_gap(op, nr, at, rec_len, used, &relied, after)?
         {
-            node.spanning = op.join(&[node.spanning, cut])?;
+            node.own.spanning = op.join(&[node.own.spanning, cut])?;
             op.own(block_nr, own);
             let mut room = rest_largest;
             for entry in Dirents::new(op.peek(block_nr)?, filetype).flatten() {
@@ -470,18 +440,19 @@ impl Volume {
         node: &mut Node,
         reserved: Reserved,
         ino: u32,
-        befores: &mut Patches,
+        befores: &[PatchId],
     ) -> Result<PatchId> {
-        push_patch(befores, reserved.structure);
-        if let Some(index) = node.dir.as_deref()
+        let mut befores = Patches::from_slice(befores);
+        push_patch(&mut befores, reserved.structure);
+        if let Some(index) = node.own.dir.as_deref()
             && let Some(&cleared) = index.cleared.by_hash.get(&reserved.hash)
         {
-            push_patch(befores, cleared);
+            push_patch(&mut befores, cleared);
         }
         let place = reserved.place;
         let own = place.at..place.at + 4;
-        let patch = op.write_relying(place.nr, place.at, &ino.to_le_bytes(), &[own], befores)?;
-        if let Some(index) = node.dir.as_deref_mut() {
+        let patch = op.write_relying(place.nr, place.at, &ino.to_le_bytes(), &[own], &befores)?;
+        if let Some(index) = node.own.dir.as_deref_mut() {
             let slot = Slot { hash: reserved.hash, offset: place.offset, ino };
             index.names.insert_unique(reserved.hash, slot, |s| s.hash);
         }
@@ -517,8 +488,8 @@ impl Volume {
                 patch = op.write(place.nr, place.at + 7, &header[7..], &[patch])?;
             }
         }
-        op.own(place.nr, Owner(u64::from(node.ino)));
-        if let Some(index) = node.dir.as_deref_mut() {
+        op.own(place.nr, Owner(node.ino.0));
+        if let Some(index) = node.own.dir.as_deref_mut() {
             let offset = place.offset;
             if offset != index.dotdot.offset
                 && let Some(slot) = self.slot_at(op, index, place)?
@@ -575,7 +546,7 @@ impl Volume {
                 previous = joinable.then_some((e.offset, e.rec_len, e.used_bytes(), is_dotdot));
             } else if e.offset == place.at {
                 this = Some((e.rec_len, e.used_bytes()));
-                if let Some(index) = node.dir.as_deref() {
+                if let Some(index) = node.own.dir.as_deref() {
                     hash = index.hasher.hash_one(e.name);
                 }
             } else {
@@ -609,11 +580,11 @@ impl Volume {
             last = op.write_relying(place.nr, place.at + 4, &len, &relied.0, &[cleared])?;
         }
         if sector(place.at) != sector(end - 1) {
-            node.spanning = op.join(&[node.spanning, last])?;
+            node.own.spanning = op.join(&[node.own.spanning, last])?;
         }
-        op.own(place.nr, Owner(u64::from(node.ino)));
+        op.own(place.nr, Owner(node.ino.0));
         let block_bytes = self.block_bytes();
-        if let Some(index) = node.dir.as_deref_mut() {
+        if let Some(index) = node.own.dir.as_deref_mut() {
             if let Ok(slot) = index.names.find_entry(hash, |s| s.offset == place.offset) {
                 slot.remove();
             }
@@ -630,11 +601,11 @@ impl Volume {
         &mut self,
         op: &mut Op<'_>,
         node: &mut Node,
-        parent: u32,
+        parent: Ino,
         befores: &[PatchId],
     ) -> Result<PatchId> {
         self.index_dir(op, node)?;
-        let Some(place) = node.dir.as_deref().map(|index| index.dotdot) else {
+        let Some(place) = node.own.dir.as_deref().map(|index| index.dotdot) else {
             return Err(Error::Invalid("a directory lost its index".into()));
         };
         let after = self.before_change(op, node)?;
@@ -642,8 +613,8 @@ impl Volume {
         push_patch(&mut befores, after);
         let own = place.at..place.at + 4;
         let patch =
-            op.write_relying(place.nr, place.at, &parent.to_le_bytes(), &[own], &befores)?;
-        op.own(place.nr, Owner(u64::from(node.ino)));
+            op.write_relying(place.nr, place.at, &number(parent).to_le_bytes(), &[own], &befores)?;
+        op.own(place.nr, Owner(node.ino.0));
         node.parent = parent;
         Ok(patch)
     }

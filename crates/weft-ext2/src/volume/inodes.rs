@@ -1,12 +1,12 @@
 //! Inodes: choosing one, freeing it, reading and writing its slot.
 
 use super::bits::{Bits, for_words32};
-use super::{Patches, Pending, Volume, push_patch};
+use super::{Patches, Volume, number, push_patch};
 use crate::layout::{Inode, InodeFlags, ROOT_INO, WANT_EXTRA_BYTES};
-use crate::{Error, Result};
 use weft_block::SECTOR_BYTES;
 use weft_patch::{BlockNr, Op, PatchId};
-use weft_vfs::{Error as FsError, FileKind};
+use weft_unix::{Error, Result};
+use weft_vfs::{Error as FsError, FileKind, Ino};
 
 /// The largest inode slot: a block.
 const MAX_SLOT_BYTES: usize = 4096;
@@ -42,7 +42,7 @@ impl Volume {
 
     /// Inodes that can be taken without waiting for anything.
     pub fn inodes_at_once(&self) -> u64 {
-        self.free_inodes.saturating_sub(self.pending_inodes.len() as u64)
+        self.free_inodes.saturating_sub(self.pending_inodes.count())
     }
 
     /// Where an inode lies.
@@ -105,7 +105,7 @@ impl Volume {
     }
 
     /// Takes an inode for a new file in directory `parent`, and marks it in the bitmap.
-    pub fn alloc_inode(
+    pub(super) fn take_inode(
         &mut self,
         op: &mut Op<'_>,
         parent: u32,
@@ -146,7 +146,7 @@ impl Volume {
     }
 
     /// Frees an inode's number; `cleared` removed the last entry and cleared the inode.
-    pub fn free_inode(
+    pub fn free_inode_number(
         &mut self,
         op: &mut Op<'_>,
         ino: u32,
@@ -158,7 +158,7 @@ impl Volume {
         };
         let bits = self.inode_bits(op, group)?;
         if !bits.is_used(index) {
-            self.note_damage(format!("inode {ino} was in use but is marked free"));
+            self.add_damage(format!("inode {ino} was in use but is marked free"));
             return Ok(());
         }
         bits.give(index, 1);
@@ -174,7 +174,7 @@ impl Volume {
             op.flip(bitmap, offset, mask, &[cleared])?;
             Ok::<(), Error>(())
         })?;
-        self.pending_inodes.push_back(Pending { cleared, start: ino, len: 1 });
+        self.pending_inodes.add(u64::from(ino), 1, cleared);
         Ok(())
     }
 
@@ -187,25 +187,21 @@ impl Volume {
     }
 
     fn drain_inodes(&mut self, op: &Op<'_>) {
-        while let Some(front) = self.pending_inodes.front()
-            && op.is_durable(front.cleared)
-        {
-            if let Some(pending) = self.pending_inodes.pop_front() {
-                self.release_inode(&pending);
-            }
+        while let Some((ino, _)) = self.pending_inodes.pop_durable(op) {
+            self.release_inode(ino);
         }
     }
 
-    pub(super) fn release_inode(&mut self, pending: &Pending) {
-        if let Some((group, index)) = self.geometry.inode_group(pending.start)
+    pub(super) fn release_inode(&mut self, ino: u64) {
+        if let Some((group, index)) = self.geometry.inode_group(number(Ino(ino)))
             && let Some(bits) = &mut self.groups[group as usize].inodes
         {
             bits.set_busy(index, 1, false);
         }
     }
 
-    /// Reads an inode.
-    pub fn read_inode(&mut self, op: &mut Op<'_>, ino: u32) -> Result<Inode> {
+    /// Reads an inode, whatever it says.
+    pub fn read_raw_inode(&mut self, op: &mut Op<'_>, ino: u32) -> Result<Inode> {
         let (nr, offset) = self.inode_position(ino)?;
         let slot_bytes = self.geometry.inode_bytes as usize;
         let slot = op.peek(nr)?.get(offset..offset + slot_bytes).unwrap_or_default();
@@ -223,7 +219,7 @@ impl Volume {
     }
 
     /// Writes an inode's fields as one change.
-    pub fn write_inode(
+    pub fn write_raw_inode(
         &mut self,
         op: &mut Op<'_>,
         ino: u32,
@@ -241,7 +237,7 @@ impl Volume {
     }
 
     /// Writes the whole slot of a new inode: its fields, and nothing of what was there.
-    pub fn init_inode(
+    pub(super) fn init_raw_inode(
         &mut self,
         op: &mut Op<'_>,
         ino: u32,
@@ -289,7 +285,7 @@ impl Volume {
     }
 
     /// Writes an inode's fields and the attributes behind them as one change.
-    pub fn write_inode_with_tail(
+    pub(super) fn write_raw_inode_with_tail(
         &mut self,
         op: &mut Op<'_>,
         ino: u32,

@@ -2,14 +2,17 @@
 //!
 //! A *leaf* is an indirect block whose numbers are those of data. Holes are zeroes at any level.
 
-use super::{Patches, Volume, push_patch};
-use crate::fs::Node;
+use super::node::raw;
+use super::orphans::now_secs;
+use super::{Node, Patches, Volume, number, push_patch};
 use crate::layout::{DIRECT_SLOTS, Geometry, SLOT_INDIRECT, bytes};
-use crate::{Error, Result};
 use smallvec::SmallVec;
 use weft_patch::{BlockNr, Op, Owner, PatchId};
-use weft_vfs::Error as FsError;
+use weft_unix::{Error, Result, Unmapped};
+use weft_vfs::{Error as FsError, Ino};
 
+/// Blocks freed by one operation, about.
+const CUT_BLOCKS: u64 = 16_384;
 /// Groups that one cut frees blocks in, about.
 const CUT_GROUPS: usize = 20;
 
@@ -39,6 +42,8 @@ pub(crate) struct Cut {
     /// Groups that blocks are freed in: each costs a bitmap.
     groups: SmallVec<[u32; 32]>,
     budget: u64,
+    /// The attribute block of an inode that is deleted; 0 if it has none.
+    acl: u32,
 }
 
 impl Cut {
@@ -116,15 +121,15 @@ impl Volume {
         let path = self.path_or_too_large(fbn)?;
         let room = self.leaf_room(fbn).min(max);
         if path.depth == 0 {
-            let slots = &node.inode.block[path.slot..DIRECT_SLOTS];
+            let slots = &node.own.block[path.slot..DIRECT_SLOTS];
             return self.run_of(node.ino, slots.iter().copied(), room);
         }
         let last = path.index[path.depth - 1];
         let first_fbn = fbn - last as u64;
-        let leaf = match node.leaf {
+        let leaf = match node.own.leaf {
             Some((cached, nr)) if cached == first_fbn => nr,
             _ => {
-                let mut nr = node.inode.block[path.slot];
+                let mut nr = node.own.block[path.slot];
                 let mut span = u64::from(self.geometry.pointers_per_block())
                     .pow(u32::try_from(path.depth - 1).unwrap_or(0));
                 for level in 0..path.depth {
@@ -143,7 +148,7 @@ impl Volume {
                         span /= u64::from(self.geometry.pointers_per_block());
                     }
                 }
-                node.leaf = Some((first_fbn, nr));
+                node.own.leaf = Some((first_fbn, nr));
                 nr
             }
         };
@@ -155,7 +160,7 @@ impl Volume {
 
     fn run_of(
         &self,
-        ino: u32,
+        ino: Ino,
         pointers: impl Iterator<Item = u32>,
         max: u64,
     ) -> Result<(u32, u64)> {
@@ -194,15 +199,15 @@ impl Volume {
         }
         let last = path.index[path.depth - 1];
         let first_fbn = fbn - last as u64;
-        if let Some((cached, nr)) = node.leaf
+        if let Some((cached, nr)) = node.own.leaf
             && cached == first_fbn
         {
             return Ok(Some(nr));
         }
-        let mut nr = node.inode.block[path.slot];
+        let mut nr = node.own.block[path.slot];
         if nr == 0 {
             let (new, patches) = self.new_indirect(op, node)?;
-            node.inode.block[path.slot] = new;
+            node.own.block[path.slot] = new;
             patches.iter().for_each(|p| push_patch(befores, *p));
             nr = new;
         } else {
@@ -220,18 +225,18 @@ impl Volume {
             }
             nr = child;
         }
-        node.leaf = Some((first_fbn, nr));
+        node.own.leaf = Some((first_fbn, nr));
         Ok(Some(nr))
     }
 
     fn new_indirect(&mut self, op: &mut Op<'_>, node: &mut Node) -> Result<(u32, Patches)> {
         let mut patches = Patches::new();
         let goal = self.goal(node);
-        let (nr, _) = self.alloc_blocks(op, node.ino, goal, 1, 0, &mut patches)?;
-        node.goal = u64::from(nr) + 1;
+        let (nr, _) = self.alloc_blocks(op, number(node.ino), goal, 1, 0, &mut patches)?;
+        node.own.goal = u64::from(nr) + 1;
         let init = op.init(BlockNr(u64::from(nr)), &self.zeroes, &[])?;
-        node.unreached.push(nr);
-        op.own(BlockNr(u64::from(nr)), Owner(u64::from(node.ino)));
+        node.own.unreached.push(nr);
+        op.own(BlockNr(u64::from(nr)), Owner(node.ino.0));
         push_patch(&mut patches, init);
         self.count_blocks(node, 1)?;
         Ok((nr, patches))
@@ -239,20 +244,26 @@ impl Volume {
 
     /// Where the next block of a file should go.
     pub fn goal(&self, node: &Node) -> u64 {
-        if node.goal != 0 { node.goal } else { self.first_goal(node.ino) }
+        if node.own.goal != 0 { node.own.goal } else { self.first_goal(number(node.ino)) }
+    }
+
+    pub(super) fn sectors_per_block(&self) -> u64 {
+        u64::from(self.geometry.block_bytes / 512)
     }
 
     /// Adds to the space a file takes.
     pub fn count_blocks(&self, node: &mut Node, blocks: u32) -> Result<()> {
-        let units = blocks * (self.geometry.block_bytes / 512);
-        node.inode.blocks_512 =
-            node.inode.blocks_512.checked_add(units).ok_or(FsError::TooLarge)?;
+        let sum = node.inode.blocks_512 + u64::from(blocks) * self.sectors_per_block();
+        if sum > u64::from(u32::MAX) {
+            return Err(FsError::TooLarge.into());
+        }
+        node.inode.blocks_512 = sum;
         Ok(())
     }
 
     /// Points blocks `fbn` on at the `len` blocks from `start` on, all within one leaf whose
     /// indirect blocks exist. `data` are the patches of their content and their bitmap bits.
-    pub fn point(
+    pub(super) fn set_run(
         &mut self,
         op: &mut Op<'_>,
         node: &mut Node,
@@ -263,7 +274,7 @@ impl Volume {
     ) -> Result<()> {
         let path = self.path_or_too_large(fbn)?;
         if path.depth == 0 {
-            for (slot, nr) in node.inode.block[path.slot..DIRECT_SLOTS].iter_mut().zip(start..) {
+            for (slot, nr) in node.own.block[path.slot..DIRECT_SLOTS].iter_mut().zip(start..) {
                 if nr - start == len {
                     break;
                 }
@@ -292,34 +303,34 @@ impl Volume {
         befores: &mut Patches,
     ) -> Result<()> {
         let block = BlockNr(u64::from(nr));
-        let patch = if node.unreached.contains(&nr) {
+        let patch = if node.own.unreached.contains(&nr) {
             after.iter().for_each(|p| push_patch(befores, *p));
             op.write(block, index * 4, pointers, &[])?
         } else {
             op.write(block, index * 4, pointers, after)?
         };
-        op.own(block, Owner(u64::from(node.ino)));
+        op.own(block, Owner(node.ino.0));
         push_patch(befores, patch);
         Ok(())
     }
 
     /// Collects what there is to free of a file from block `keep` on, from its end backwards,
     /// stopping after about `budget` blocks. Nothing is changed but the inode's slots in memory.
-    pub fn cut(&self, op: &mut Op<'_>, node: &mut Node, keep: u64, budget: u64) -> Result<Cut> {
+    fn collect(&self, op: &mut Op<'_>, node: &mut Node, keep: u64, budget: u64) -> Result<Cut> {
         let p = u64::from(self.geometry.pointers_per_block());
         let direct = DIRECT_SLOTS as u64;
         let spans = [(direct, 1), (direct + p, 2), (direct + p + p * p, 3)];
         let mut cut = Cut { from: keep, budget, ..Cut::default() };
-        node.leaf = None;
+        node.own.leaf = None;
         let mut complete = true;
         for (i, &(first, depth)) in spans.iter().enumerate().rev() {
             let slot = SLOT_INDIRECT + i;
-            let nr = node.inode.block[slot];
+            let nr = node.own.block[slot];
             if nr == 0 || keep >= first + p.pow(depth) {
                 continue;
             }
             if self.cut_tree(op, node.ino, nr, depth, first, keep, &mut cut)? {
-                node.inode.block[slot] = 0;
+                node.own.block[slot] = 0;
             } else if cut.is_full() {
                 complete = false;
                 break;
@@ -328,11 +339,11 @@ impl Volume {
         if complete {
             for fbn in (keep.min(direct)..direct).rev() {
                 let slot = usize::try_from(fbn).unwrap_or(0);
-                let nr = node.inode.block[slot];
+                let nr = node.own.block[slot];
                 if nr != 0 {
                     self.check_block(node.ino, nr)?;
                     cut.add(nr, &self.geometry);
-                    node.inode.block[slot] = 0;
+                    node.own.block[slot] = 0;
                 }
             }
             cut.from = keep;
@@ -345,7 +356,7 @@ impl Volume {
     fn cut_tree(
         &self,
         op: &mut Op<'_>,
-        ino: u32,
+        ino: Ino,
         nr: u32,
         depth: u32,
         first: u64,
@@ -404,14 +415,14 @@ impl Volume {
     pub fn clear_pointers(
         &mut self,
         op: &mut Op<'_>,
-        ino: u32,
+        ino: Ino,
         (nr, from, to): (u32, usize, usize),
         befores: &[PatchId],
     ) -> Result<PatchId> {
         let zeroes = self.zeroes.get(from * 4..to * 4).unwrap_or_default();
         let nr = BlockNr(u64::from(nr));
         let patch = op.write(nr, from * 4, zeroes, befores)?;
-        op.own(nr, Owner(u64::from(ino)));
+        op.own(nr, Owner(ino.0));
         Ok(patch)
     }
 
@@ -427,7 +438,7 @@ impl Volume {
         if path.depth == 0 || self.map_run(op, node, fbn, 1)?.0 == 0 {
             return Ok(None);
         }
-        Ok(node.leaf.map(|(_, nr)| (nr, path.index[path.depth - 1])))
+        Ok(node.own.leaf.map(|(_, nr)| (nr, path.index[path.depth - 1])))
     }
 
     /// All blocks of a file in order, each run with its first file block: for the journal, and
@@ -435,7 +446,7 @@ impl Volume {
     pub fn all_blocks(&self, op: &mut Op<'_>, node: &mut Node, blocks: u64) -> Result<Vec<u32>> {
         if blocks > self.geometry.blocks {
             return Err(Error::corrupt(
-                format!("inode {}", node.ino),
+                format!("inode {}", node.ino.0),
                 0,
                 format!("a size of {blocks} blocks on a volume of {}", self.geometry.blocks),
             ));
@@ -446,7 +457,7 @@ impl Volume {
             let (start, len) = self.map_run(op, node, fbn, blocks - fbn)?;
             if start == 0 {
                 return Err(Error::corrupt(
-                    format!("inode {}", node.ino),
+                    format!("inode {}", node.ino.0),
                     0,
                     format!("block {fbn} of it is missing"),
                 ));
@@ -457,5 +468,142 @@ impl Volume {
             fbn += len;
         }
         Ok(all)
+    }
+
+    /// Takes blocks for the first part of a hole of `run` blocks at `fbn`: first the indirect blocks
+    /// above it, then blocks behind the one in front.
+    pub(super) fn take_hole(
+        &mut self,
+        op: &mut Op<'_>,
+        node: &mut Node,
+        fbn: u64,
+        run: u64,
+        after: &mut Patches,
+        befores: &mut Patches,
+    ) -> Result<(u32, u32)> {
+        self.ensure_leaf(op, node, fbn, befores)?;
+        let want = u32::try_from(run.min(self.leaf_room(fbn))).unwrap_or(u32::MAX);
+        if node.own.goal == 0 && fbn > 0 {
+            // Behind the block in front, if there is one.
+            let (before, _) = self.map_run(op, node, fbn - 1, 1)?;
+            if before != 0 {
+                node.own.goal = u64::from(before) + 1;
+            }
+        }
+        let had = node.inode.blocks_512 / self.sectors_per_block();
+        let at_end = fbn >= node.inode.size_bytes / u64::from(self.geometry.block_bytes);
+        // A file that grows in several writes will grow on: as much again.
+        let reserve = if at_end && had > 0 { had.clamp(8, 1024) } else { 0 };
+        let reserve = u32::try_from(reserve).unwrap_or(0);
+        let goal = self.goal(node);
+        let (start, n) = self.alloc_blocks(op, number(node.ino), goal, want, reserve, after)?;
+        node.own.goal = u64::from(start) + u64::from(n);
+        Ok((start, n))
+    }
+
+    /// Clears the pointers of one run: see [`Format::unmap`](weft_unix::Format::unmap).
+    pub(super) fn clear_run(
+        &mut self,
+        op: &mut Op<'_>,
+        node: &mut Node,
+        fbn: u64,
+        max: u64,
+    ) -> Result<Unmapped> {
+        let (start, run) = self.map_run(op, node, fbn, max)?;
+        if start == 0 {
+            return Ok(Unmapped { len: run, freed: None, cleared: None });
+        }
+        let n = usize::try_from(run).unwrap_or(0);
+        let freed = Some(BlockNr(u64::from(start)));
+        self.uncount_blocks(node, run);
+        if fbn < DIRECT_SLOTS as u64 {
+            let slot = usize::try_from(fbn).unwrap_or(0);
+            node.own.block[slot..slot + n].fill(0);
+            return Ok(Unmapped { len: run, freed, cleared: None });
+        }
+        let cleared = match self.leaf_of(op, node, fbn)? {
+            Some((leaf, index)) => {
+                Some(self.clear_pointers(op, node.ino, (leaf, index, index + n), &[])?)
+            }
+            None => None,
+        };
+        Ok(Unmapped { len: run, freed, cleared })
+    }
+
+    /// Keeps up to `want` free blocks behind the end of a file for it, in memory.
+    pub(super) fn keep_behind_end(
+        &mut self,
+        op: &mut Op<'_>,
+        node: &mut Node,
+        want: u64,
+    ) -> Result<()> {
+        if want > self.free_blocks {
+            return Err(FsError::NoSpace.into());
+        }
+        let blocks = node.inode.size_bytes.div_ceil(u64::from(self.geometry.block_bytes));
+        if node.own.goal == 0 && blocks > 0 {
+            let (last, _) = self.map_run(op, node, blocks - 1, 1)?;
+            node.own.goal = if last == 0 { 0 } else { u64::from(last) + 1 };
+        }
+        let goal = self.goal(node);
+        self.keep_window(op, number(node.ino), goal, u32::try_from(want).unwrap_or(u32::MAX))
+    }
+
+    pub(super) fn uncount_blocks(&self, node: &mut Node, blocks: u64) {
+        let units = blocks * self.sectors_per_block();
+        node.inode.blocks_512 = node.inode.blocks_512.saturating_sub(units);
+    }
+
+    /// Begins a cut: see [`Format::cut`](weft_unix::Format::cut).
+    pub(super) fn begin_cut(
+        &mut self,
+        op: &mut Op<'_>,
+        node: &mut Node,
+        keep: u64,
+        whole: bool,
+    ) -> Result<(Cut, u64)> {
+        node.own.goal = 0;
+        let mut cut = if raw(node).has_blocks(self.geometry.block_bytes) {
+            self.collect(op, node, keep, CUT_BLOCKS)?
+        } else {
+            Cut::default()
+        };
+        self.uncount_blocks(node, cut.count);
+        if whole && cut.from == 0 {
+            cut.acl = std::mem::take(&mut node.own.file_acl);
+            node.own.block = Default::default();
+            node.own.dtime = now_secs();
+        }
+        let left = cut.from;
+        Ok((cut, left))
+    }
+
+    /// Frees what a cut has collected, after the inode's change `written`.
+    pub(super) fn end_cut(
+        &mut self,
+        op: &mut Op<'_>,
+        ino: Ino,
+        cut: &Cut,
+        written: PatchId,
+    ) -> Result<()> {
+        let mut cleared = written;
+        if !cut.clears.is_empty() {
+            let mut clears = vec![written];
+            for &range in &cut.clears {
+                clears.push(self.clear_pointers(op, ino, range, &[written])?);
+            }
+            cleared = op.join(&clears)?;
+        }
+        // Indirect blocks first: what waits for data is cancelled with them.
+        for &nr in &cut.meta {
+            self.free_blocks(op, nr, 1, cleared)?;
+        }
+        for &(start, len) in cut.data.iter().rev() {
+            self.free_blocks(op, start, len, cleared)?;
+        }
+        if cut.acl != 0 && self.is_data_block(cut.acl) {
+            self.release_xattr_block(op, cut.acl, written)?;
+        }
+        Ok(())
     }
 }

@@ -1,14 +1,8 @@
 //! The layout's half of the file system: micro-operations on ext2 structures through the engine.
 //!
-//! # Where the line runs
-//!
-//! [`crate::fs`] knows names, link counts, open files, and in which order things must become
-//! durable; it would serve any format of the Unix shape. This module knows where ext2 keeps
-//! things. Each micro-operation makes one change and takes the patches the change must follow and
-//! returns the patch it made: *allocate blocks*, *free blocks*, *allocate an inode*, *free* it,
-//! *read* and *write* it, *map* a block of a file, *point* at new blocks, *cut* a file's tail,
-//! *insert*, *overwrite* and *clear* a directory entry, *switch* the attribute block. Another
-//! format of this shape writes these and nothing else.
+//! [`weft_unix`] knows names, link counts, open files, and in which order things must become
+//! durable. This module knows where ext2 keeps things: it is the [`Format`](weft_unix::Format) that
+//! the front stands on.
 //!
 //! Invariants kept here: no block or inode is handed out whose old pointer or entry might still
 //! be on the disk (see [`Pending`]); no block is handed out, and no pointer followed, that lies in
@@ -18,39 +12,28 @@
 mod alloc;
 mod bits;
 mod dir;
+mod format;
 mod inodes;
+mod links;
 mod map;
+mod node;
+mod orphans;
 mod trim;
 mod xattrs;
 
-pub(crate) use dir::{DirIndex, Place};
-pub(crate) use map::Cut;
+use dir::DirIndex;
+use node::number;
+pub(crate) use node::{Node, split};
+pub(crate) use orphans::now_secs;
 
 use crate::layout::{Geometry, GroupDesc, SUPERBLOCK_BYTES, Superblock, bytes};
-use crate::{Error, Result};
 use bits::Bits;
 use hashbrown::HashMap;
 use smallvec::SmallVec;
-use std::collections::VecDeque;
 use weft_patch::{BlockNr, Op, PatchId};
-
-/// A few patches: befores to pass on.
-pub(crate) type Patches = SmallVec<[PatchId; 16]>;
-
-/// Adds a patch to befores, unless it is the last one already.
-pub(crate) fn push_patch(patches: &mut Patches, patch: PatchId) {
-    if patches.last() != Some(&patch) && patch != PatchId::DURABLE {
-        patches.push(patch);
-    }
-}
-
-/// Blocks or an inode freed by a patch that may not be durable: they stay busy until it is.
-#[derive(Debug)]
-struct Pending {
-    cleared: PatchId,
-    start: u32,
-    len: u32,
-}
+use weft_unix::{Error, Result};
+use weft_unix::{Patches, Pending, push_patch};
+use weft_vfs::Ino;
 
 /// One block group: its descriptor, and its bitmaps once they were needed.
 #[derive(Debug)]
@@ -72,13 +55,14 @@ pub(crate) struct Volume {
     pub free_inodes: u64,
     groups: Vec<Group>,
     dirty_groups: SmallVec<[u32; 8]>,
-    pending_blocks: VecDeque<Pending>,
-    pending_block_count: u64,
-    pending_inodes: VecDeque<Pending>,
+    pending_blocks: Pending,
+    pending_inodes: Pending,
     /// Attribute blocks that one inode less has, by changes that may not be durable.
     unshared: Vec<(u32, PatchId)>,
     /// Reservations of files: first block and length, busy in the bitmap.
     windows: HashMap<u32, (u32, u32)>,
+    /// Inodes on the disk's chain of orphans, the head last (with a journal).
+    orphans: Vec<Ino>,
     /// Free blocks that are held while the device is told of them.
     held_blocks: u64,
     /// Something on the volume contradicts itself: what was found first.
@@ -119,11 +103,11 @@ impl Volume {
             free_inodes,
             groups,
             dirty_groups: SmallVec::new(),
-            pending_blocks: VecDeque::new(),
-            pending_block_count: 0,
-            pending_inodes: VecDeque::new(),
+            pending_blocks: Pending::default(),
+            pending_inodes: Pending::default(),
             unshared: Vec::new(),
             windows: HashMap::new(),
+            orphans: Vec::new(),
             held_blocks: 0,
             damage: None,
         })
@@ -164,7 +148,7 @@ impl Volume {
     }
 
     /// Ends an operation: descriptors get the counts it changed.
-    pub fn finish(&mut self, op: &mut Op<'_>) -> Result<()> {
+    fn write_counts(&mut self, op: &mut Op<'_>) -> Result<()> {
         while let Some(group) = self.dirty_groups.pop() {
             let g = &mut self.groups[group as usize];
             g.dirty = false;
@@ -189,18 +173,18 @@ impl Volume {
     }
 
     /// Notes damage that an operation could step over.
-    pub fn note_damage(&mut self, what: String) {
+    pub fn add_damage(&mut self, what: String) {
         tracing::warn!("{what}");
         self.damage.get_or_insert(what);
     }
 
     /// Checks that `block` can be the block of a file: on the volume, outside all metadata.
-    pub fn check_block(&self, ino: u32, block: u32) -> Result<()> {
+    pub fn check_block(&self, ino: Ino, block: u32) -> Result<()> {
         if self.is_data_block(block) {
             return Ok(());
         }
         Err(Error::corrupt(
-            format!("inode {ino}"),
+            format!("inode {}", ino.0),
             u64::from(block),
             "a block pointer leads outside the volume or into its metadata",
         ))

@@ -1,31 +1,22 @@
 //! Free extents that are out of use while the device is told that nothing is in them.
 
 use super::Volume;
-use crate::Result;
-use weft_patch::Op;
+use std::ops::Range;
+use weft_patch::{BlockNr, Op};
+use weft_unix::{HeldExtents, Result};
 
 /// Blocks held at a time, about.
 const HELD_BLOCKS: u64 = 64 << 10;
 /// Blocks that stay there to be taken meanwhile, where there are so many.
 const LEFT_BLOCKS: u64 = 4096;
 
-/// Free extents that nobody takes until they are [released](Volume::release_free).
-#[derive(Debug, Default)]
-pub(crate) struct HeldExtents {
-    /// First block and length of each, within one group.
-    pub extents: Vec<(u32, u32)>,
-    /// The block to go on from.
-    pub next: u64,
-}
-
 impl Volume {
     /// Takes free extents of `min_blocks` or more between the blocks `from` and `end` out of use, as
     /// many as go at a time. What was freed by a change that is not durable is not among them.
-    pub fn hold_free(
+    pub(super) fn hold_free_extents(
         &mut self,
         op: &mut Op<'_>,
-        from: u64,
-        end: u64,
+        Range { start: from, end }: Range<u64>,
         min_blocks: u32,
     ) -> Result<HeldExtents> {
         let room = self.blocks_at_once().saturating_sub(LEFT_BLOCKS).min(HELD_BLOCKS);
@@ -59,7 +50,7 @@ impl Volume {
                 }
                 bits.set_busy(start, len, true);
                 count += u64::from(len);
-                held.extents.push((u32::try_from(block).unwrap_or(u32::MAX), len));
+                held.extents.push((BlockNr(block), u64::from(len)));
             }
             held.next = group_end;
         }
@@ -68,15 +59,15 @@ impl Volume {
     }
 
     /// Gives held extents back to use.
-    pub fn release_free(&mut self, extents: &[(u32, u32)]) {
+    pub(super) fn release_free_extents(&mut self, extents: &[(BlockNr, u64)]) {
         for &(start, len) in extents {
-            self.held_blocks -= u64::from(len);
-            self.set_range_busy(start, len, false);
+            self.held_blocks -= len;
+            self.set_range_busy(start.0, len, false);
         }
     }
 
     /// Whether so much is held that a change might find no room for that alone.
-    pub fn is_held_up(&self) -> bool {
+    pub(super) fn is_held_up_by_trim(&self) -> bool {
         self.held_blocks > 0 && self.blocks_at_once() < LEFT_BLOCKS
     }
 }

@@ -1,23 +1,27 @@
 //! Attribute blocks: never changed in place. A new one is written, the inode is switched to it,
 //! the old one is given back (inodes of foreign volumes may share one).
 
-use super::{Patches, Volume, push_patch};
-use crate::fs::Node;
-use crate::layout::{Xattr, encode_xattr_block, parse_xattr_block, xattr_block_refcount};
-use crate::{Error, Result};
+use super::node::raw;
+use super::{Node, Patches, Volume, number, push_patch};
+use crate::layout::{
+    Compat, Xattr, XattrIndex, acl_from_disk, acl_to_disk, encode_xattr_block, encode_xattr_inode,
+    parse_xattr_block, parse_xattr_inode, xattr_block_refcount,
+};
 use weft_patch::{BlockNr, Op, Owner, PatchId};
+use weft_unix::{Attribute, Error, Result};
+use weft_vfs::Error as FsError;
 
 impl Volume {
     /// The attributes in an inode's attribute block.
     pub fn read_xattr_block(&self, op: &mut Op<'_>, node: &Node) -> Result<Vec<Xattr>> {
-        let nr = node.inode.file_acl;
+        let nr = node.own.file_acl;
         if nr == 0 {
             return Ok(Vec::new());
         }
         self.check_block(node.ino, nr)?;
         let block = op.peek(BlockNr(u64::from(nr)))?;
         parse_xattr_block(block).map_err(|problem| {
-            Error::corrupt(format!("attributes of inode {}", node.ino), u64::from(nr), problem)
+            Error::corrupt(format!("attributes of inode {}", node.ino.0), u64::from(nr), problem)
         })
     }
 
@@ -36,10 +40,10 @@ impl Volume {
     ) -> Result<Option<(u32, Patches)>> {
         let Some(content) = encode_xattr_block(self.block_bytes(), all) else { return Ok(None) };
         let mut patches = Patches::new();
-        let goal = self.first_goal(node.ino);
+        let goal = self.first_goal(number(node.ino));
         let (nr, _) = self.alloc_blocks(op, 0, goal, 1, 0, &mut patches)?;
         let init = op.init(BlockNr(u64::from(nr)), &content, &[])?;
-        op.own(BlockNr(u64::from(nr)), Owner(u64::from(node.ino)));
+        op.own(BlockNr(u64::from(nr)), Owner(node.ino.0));
         push_patch(&mut patches, init);
         Ok(Some((nr, patches)))
     }
@@ -66,4 +70,183 @@ impl Volume {
         let alone = op.join(&befores)?;
         self.free_blocks(op, nr, 1, alone)
     }
+
+    /// The attributes of an inode, those in its slot and those in its block.
+    fn attrs(&self, op: &mut Op<'_>, node: &Node) -> Result<Attrs> {
+        let ino = number(node.ino);
+        let inode = raw(node);
+        let tail = self.read_inode_tail(op, ino, &inode)?;
+        let in_inode = parse_xattr_inode(&tail).map_err(|problem| {
+            let block = self.inode_position(ino).map_or(0, |(nr, _)| nr.0);
+            Error::corrupt(format!("attributes in inode {ino}"), block, problem)
+        })?;
+        let block = self.read_xattr_block(op, node)?;
+        let room = self.inode_tail_room_bytes(&inode);
+        Ok(Attrs { inode: in_inode, block, room })
+    }
+
+    /// All attributes of an inode as the front has them.
+    pub(super) fn all_attributes(&self, op: &mut Op<'_>, node: &Node) -> Result<Vec<Attribute>> {
+        let attrs = self.attrs(op, node)?;
+        let all = attrs.inode.into_iter().chain(attrs.block);
+        Ok(all
+            .filter_map(|xattr| {
+                let name = xattr.full_name()?;
+                // What is no ACL stays what it is: whoever wants one sees that.
+                let acl = is_acl(xattr.index).then(|| acl_from_disk(&xattr.value)).flatten();
+                Some(Attribute { name, value: acl.unwrap_or(xattr.value) })
+            })
+            .collect())
+    }
+
+    /// Sets or removes an attribute, and writes the inode with it.
+    pub(super) fn change_attribute(
+        &mut self,
+        op: &mut Op<'_>,
+        node: &mut Node,
+        name: &[u8],
+        value: Option<&[u8]>,
+    ) -> Result<PatchId> {
+        let (index, rest) = split_name(name)?;
+        let new = value.map(|value| to_disk(index, rest, value)).transpose()?;
+        let old = self.attrs(op, node)?;
+        let kept = |a: &&Xattr| !(a.index == index && a.name == rest);
+        let first = old.inode.iter().filter(kept).cloned().chain(new);
+        let (inode, others) = divide(old.room, first);
+        let block: Vec<_> = old.block.iter().filter(kept).cloned().chain(others).collect();
+        if !self.fits_xattr_block(&block) {
+            return Err(FsError::NoSpace.into());
+        }
+        self.store_attributes(op, node, &old, &inode, &block)
+    }
+
+    fn store_attributes(
+        &mut self,
+        op: &mut Op<'_>,
+        node: &mut Node,
+        old: &Attrs,
+        inode: &[Xattr],
+        block: &[Xattr],
+    ) -> Result<PatchId> {
+        let mut befores = Patches::new();
+        let mut freed = 0;
+        if block != old.block {
+            self.mark_attributes(op, &mut befores)?;
+            let new = if block.is_empty() {
+                0
+            } else {
+                let Some((nr, patches)) = self.new_xattr_block(op, node, block)? else {
+                    return Err(FsError::NoSpace.into());
+                };
+                befores.extend(patches);
+                nr
+            };
+            freed = std::mem::replace(&mut node.own.file_acl, new);
+            if freed == 0 && new != 0 {
+                self.count_blocks(node, 1)?;
+            } else if freed != 0 && new == 0 {
+                self.uncount_blocks(node, 1);
+            }
+        }
+        let patch = match encode_xattr_inode(old.room, inode) {
+            Some(tail) if old.room > 0 => {
+                self.write_raw_inode_with_tail(op, number(node.ino), &raw(node), &tail, &befores)?
+            }
+            _ => self.write_node(op, node, &befores)?,
+        };
+        if freed != 0 {
+            self.release_xattr_block(op, freed, patch)?;
+        }
+        Ok(patch)
+    }
+
+    /// Lays out the attributes of a new inode; those without room in its slot go to a block.
+    pub(super) fn lay_out_attributes(
+        &mut self,
+        op: &mut Op<'_>,
+        node: &mut Node,
+        attributes: &[Attribute],
+    ) -> Result<()> {
+        if attributes.is_empty() {
+            return Ok(());
+        }
+        let mut attrs = Vec::new();
+        for Attribute { name, value } in attributes {
+            let (index, rest) = split_name(name)?;
+            attrs.push(to_disk(index, rest, value)?);
+        }
+        let room = self.inode_tail_room_bytes(&raw(node));
+        let (inode, block) = divide(room, attrs);
+        if !inode.is_empty() {
+            node.own.new_tail = encode_xattr_inode(room, &inode).unwrap_or_default();
+        }
+        if !block.is_empty() {
+            let mut befores = Patches::new();
+            self.mark_attributes(op, &mut befores)?;
+            let Some((nr, patches)) = self.new_xattr_block(op, node, &block)? else {
+                return Err(FsError::NoSpace.into());
+            };
+            node.own.file_acl = nr;
+            node.born_after.extend(befores);
+            node.born_after.extend(patches);
+            self.count_blocks(node, 1)?;
+        }
+        Ok(())
+    }
+
+    /// Says in the superblock that there are attribute blocks.
+    fn mark_attributes(&mut self, op: &mut Op<'_>, befores: &mut Patches) -> Result<()> {
+        if self.sb.revision == 0 {
+            // Where there are no features, nobody would know of the block.
+            return Err(FsError::Unsupported("attributes on a revision 0 volume").into());
+        }
+        if !self.sb.features.compat.contains(Compat::EXT_ATTR) {
+            self.sb.features.compat |= Compat::EXT_ATTR;
+            push_patch(befores, self.write_sb(op, &[])?);
+        }
+        Ok(())
+    }
+}
+
+/// All attributes of an inode, by where they lie.
+struct Attrs {
+    inode: Vec<Xattr>,
+    block: Vec<Xattr>,
+    /// Bytes there are in the inode.
+    room: usize,
+}
+
+/// Those that go into an inode with `room` bytes, and those that have to go into a block.
+fn divide(room: usize, attrs: impl IntoIterator<Item = Xattr>) -> (Vec<Xattr>, Vec<Xattr>) {
+    let (mut inode, mut block) = (Vec::new(), Vec::new());
+    for attr in attrs {
+        inode.push(attr);
+        if encode_xattr_inode(room, &inode).is_none() {
+            block.extend(inode.pop());
+        }
+    }
+    (inode, block)
+}
+
+/// An attribute's name as ext2 has it.
+pub(super) fn split_name(name: &[u8]) -> Result<(XattrIndex, &[u8])> {
+    let (index, rest) =
+        XattrIndex::split(name).ok_or(FsError::Unsupported("attributes of this name"))?;
+    if rest.len() > 255 {
+        return Err(FsError::Range.into());
+    }
+    Ok((index, rest))
+}
+
+fn is_acl(index: XattrIndex) -> bool {
+    matches!(index, XattrIndex::ACL_ACCESS | XattrIndex::ACL_DEFAULT)
+}
+
+fn to_disk(index: XattrIndex, name: &[u8], value: &[u8]) -> Result<Xattr> {
+    let value = if is_acl(index) {
+        acl_to_disk(value).ok_or(FsError::Invalid("not an ACL"))?
+    } else {
+        value.to_vec()
+    };
+    Ok(Xattr { index, name: name.to_vec(), value })
 }

@@ -1,37 +1,40 @@
 //! The flags of inodes that users set, and what they forbid and demand.
 
-use super::{Ext2, State};
 use crate::Result;
-use crate::layout::InodeFlags;
+use crate::format::Format;
+use crate::front::UnixFs;
+use crate::state::State;
 use weft_patch::Op;
-use weft_vfs::{Error as FsError, FileFlags, FileKind, SetAttr, SetTime};
+use weft_vfs::{Error as FsError, FileFlags, FileKind, Ino, SetAttr, SetTime};
 
-impl State {
+/// `FS_DIRSYNC_FL`: changes of a directory's names are durable when they return.
+const DIRSYNC: FileFlags = FileFlags::from_bits_retain(0x1_0000);
+
+impl<F: Format> State<F> {
     /// Refuses to change an inode that its flags protect, unless the change is an `append` (or may
     /// be made to what can only be appended to).
-    pub(super) fn check_mutable(&mut self, ino: u32, append: bool) -> Result<()> {
+    pub(crate) fn check_mutable(&mut self, ino: Ino, append: bool) -> Result<()> {
         let flags = self.node(ino)?.inode.flags;
-        if flags.contains(InodeFlags::IMMUTABLE) || (flags.contains(InodeFlags::APPEND) && !append)
-        {
+        if flags.contains(FileFlags::IMMUTABLE) || (flags.contains(FileFlags::APPEND) && !append) {
             return Err(FsError::NotPermitted.into());
         }
         Ok(())
     }
 
     /// Refuses to give a directory another name where its flags protect it.
-    pub(super) fn check_gains_name(&mut self, dir: u32) -> Result<()> {
+    pub(crate) fn check_gains_name(&mut self, dir: Ino) -> Result<()> {
         self.check_mutable(dir, true)
     }
 
     /// Refuses to take the name of `ino` from a directory where the flags of either protect it.
-    pub(super) fn check_loses_name(&mut self, dir: u32, ino: u32) -> Result<()> {
+    pub(crate) fn check_loses_name(&mut self, dir: Ino, ino: Ino) -> Result<()> {
         self.check_mutable(dir, false)?;
         self.check_mutable(ino, false)
     }
 
     /// Refuses to change attributes that the inode's flags protect. The length is the truncation's
     /// affair. What can only be appended to may still be touched.
-    pub(super) fn check_settable(&mut self, ino: u32, set: &SetAttr) -> Result<()> {
+    pub(crate) fn check_settable(&mut self, ino: Ino, set: &SetAttr) -> Result<()> {
         if set.ctime.is_some() {
             // A front that keeps the times says what earlier writes made of them.
             return Ok(());
@@ -49,7 +52,7 @@ impl State {
         }
     }
 
-    fn flagged(&mut self, op: &mut Op<'_>, ino: u32) -> Result<(FileKind, InodeFlags)> {
+    fn flagged(&mut self, op: &mut Op<'_>, ino: Ino) -> Result<(FileKind, FileFlags)> {
         let node = self.load(op, ino)?;
         match node.kind {
             FileKind::Regular | FileKind::Directory => Ok((node.kind, node.inode.flags)),
@@ -57,43 +60,46 @@ impl State {
         }
     }
 
-    fn has_flag(&self, ino: u32, flags: InodeFlags) -> bool {
+    fn has_flag(&self, ino: Ino, flags: FileFlags) -> bool {
         self.nodes.get(&ino).is_some_and(|node| node.inode.flags.intersects(flags))
     }
 }
 
-impl Ext2 {
-    pub(super) fn do_file_flags(&self, ino: u32) -> Result<FileFlags> {
-        let (_, flags) = self.look(|st, op| st.flagged(op, ino))?;
-        Ok(FileFlags::from_bits_retain((flags & InodeFlags::USER_VISIBLE).bits()))
+impl<F: Format> UnixFs<F> {
+    pub(crate) fn do_file_flags(&self, ino: Ino) -> Result<FileFlags> {
+        self.look(|st, op| {
+            let (kind, flags) = st.flagged(op, ino)?;
+            let support = st.format.flags(kind).ok_or(FsError::UnknownCommand)?;
+            Ok(flags & support.visible)
+        })
     }
 
-    pub(super) fn do_set_file_flags(&self, ino: u32, flags: FileFlags) -> Result<()> {
-        let asked = InodeFlags::from_bits_retain(flags.bits());
+    pub(crate) fn do_set_file_flags(&self, ino: Ino, asked: FileFlags) -> Result<()> {
         self.change(1, |st, op| {
             let (kind, old) = st.flagged(op, ino)?;
+            let support = st.format.flags(kind).ok_or(FsError::UnknownCommand)?;
             // Flags that can be seen and not changed come back from whoever read them before.
-            let new = asked & InodeFlags::USER_MODIFIABLE;
-            if !InodeFlags::USER_VISIBLE.contains(asked) || new.of_kind(kind) != new {
+            let new = asked & support.ever_modifiable;
+            if !support.visible.contains(asked) || !support.modifiable.contains(new) {
                 return Err(FsError::Unsupported("these flags").into());
             }
-            let node = st.node(ino)?;
-            node.inode.flags = (old - InodeFlags::USER_MODIFIABLE) | new;
-            node.changed();
+            let (format, node) = st.with_node(ino)?;
+            node.inode.flags = (old - support.ever_modifiable) | new;
+            node.changed(format);
             st.write_node(op, ino, &[])?;
             Ok(())
         })
     }
 
     /// Makes a file durable that asks for it at each change.
-    pub(super) fn sync_if_flagged(&self, ino: u32) -> Result<()> {
-        if self.lock().has_flag(ino, InodeFlags::SYNC) { self.do_fsync(ino, false) } else { Ok(()) }
+    pub(crate) fn sync_if_flagged(&self, ino: Ino) -> Result<()> {
+        if self.lock().has_flag(ino, FileFlags::SYNC) { self.do_fsync(ino, false) } else { Ok(()) }
     }
 
     /// Makes directories durable that ask for it at each change of their names, and with them the
     /// inode that has got a name there.
-    pub(super) fn sync_names_if_flagged(&self, dirs: &[u32], named: Option<u32>) -> Result<()> {
-        let asks = |dir: &&u32| self.lock().has_flag(**dir, InodeFlags::SYNC | InodeFlags::DIRSYNC);
+    pub(crate) fn sync_names_if_flagged(&self, dirs: &[Ino], named: Option<Ino>) -> Result<()> {
+        let asks = |dir: &&Ino| self.lock().has_flag(**dir, FileFlags::SYNC | DIRSYNC);
         for &dir in dirs.iter().filter(asks) {
             self.do_fsync(dir, false)?;
             if let Some(ino) = named {

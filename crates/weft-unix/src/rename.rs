@@ -1,63 +1,61 @@
 //! Renames. The target name is the old file or the new one at every moment: it is overwritten
 //! atomically. In soft updates the moved inode counts one name more meanwhile.
 
-use super::State;
-use crate::layout::{LINK_MAX, ROOT_INO, file_type_code};
-use crate::volume::{Patches, Place, push_patch};
+use crate::format::Format;
+use crate::node::{Patches, push_patch};
+use crate::state::State;
 use crate::{Error, Result};
 use weft_patch::{Op, PatchId, Policy};
-use weft_vfs::{Error as FsError, FileKind, RenameFlags, check_name};
+use weft_vfs::{Error as FsError, FileKind, Ino, RenameFlags, check_name};
 
 /// One side of a rename.
 #[derive(Clone, Copy)]
-struct Side {
-    dir: u32,
-    ino: u32,
-    place: Place,
+struct Side<P> {
+    dir: Ino,
+    ino: Ino,
+    place: P,
     kind: FileKind,
 }
 
-impl State {
-    fn side(&mut self, op: &mut Op<'_>, dir: u32, name: &[u8]) -> Result<Option<Side>> {
+impl<F: Format> State<F> {
+    fn side(&mut self, op: &mut Op<'_>, dir: Ino, name: &[u8]) -> Result<Option<Side<F::Place>>> {
         self.load_dir(op, dir)?;
-        let Self { vol, nodes, .. } = self;
-        let node = nodes.get_mut(&dir).ok_or(FsError::Stale(u64::from(dir)))?;
-        let Some(found) = vol.find_entry(op, node, name)? else { return Ok(None) };
+        let (format, node) = self.with_node(dir)?;
+        let Some(found) = format.find(op, node, name)? else { return Ok(None) };
         let kind = self.load_entry(op, dir, found.ino)?.kind;
         Ok(Some(Side { dir, ino: found.ino, place: found.place, kind }))
     }
 
     /// Refuses to move a directory below itself: walks up from `dir`.
-    fn check_not_below(&mut self, op: &mut Op<'_>, moved: u32, dir: u32) -> Result<()> {
+    fn check_not_below(&mut self, op: &mut Op<'_>, moved: Ino, dir: Ino) -> Result<()> {
         let mut at = dir;
         // No path is longer than the number of directories; a loop on the disk is.
-        for _ in 0..=self.vol.geometry.inodes {
+        for _ in 0..=self.format.limits().inodes_max {
             if at == moved {
                 return Err(FsError::Invalid("a directory cannot move below itself").into());
             }
-            if at == ROOT_INO {
+            if at == self.root {
                 return Ok(());
             }
             at = self.parent_of(op, at)?;
         }
-        Err(Error::corrupt(format!("directory {dir}"), 0, "its parents form a loop"))
+        Err(Error::corrupt(format!("directory {}", dir.0), 0, "its parents form a loop"))
     }
 
     /// What `..` of a directory names.
-    pub(super) fn parent_of(&mut self, op: &mut Op<'_>, dir: u32) -> Result<u32> {
+    pub(crate) fn parent_of(&mut self, op: &mut Op<'_>, dir: Ino) -> Result<Ino> {
         self.load_dir(op, dir)?;
-        let Self { vol, nodes, .. } = self;
-        let node = nodes.get_mut(&dir).ok_or(FsError::Stale(u64::from(dir)))?;
-        vol.index_dir(op, node)?;
+        let (format, node) = self.with_node(dir)?;
+        format.load_dir(op, node)?;
         Ok(node.parent)
     }
 
-    pub(super) fn rename(
+    pub(crate) fn rename(
         &mut self,
         op: &mut Op<'_>,
         policy: Policy,
-        from: (u32, &[u8]),
-        to: (u32, &[u8]),
+        from: (Ino, &[u8]),
+        to: (Ino, &[u8]),
         flags: RenameFlags,
     ) -> Result<()> {
         let exchange = flags.contains(RenameFlags::EXCHANGE);
@@ -85,7 +83,7 @@ impl State {
                 None => self.check_gains_name(to.0)?,
             }
         }
-        let is_dir = |side: &Side| side.kind == FileKind::Directory;
+        let is_dir = |side: &Side<F::Place>| side.kind == FileKind::Directory;
         if from.0 != to.0 {
             if is_dir(&source) {
                 self.check_not_below(op, source.ino, to.0)?;
@@ -118,10 +116,11 @@ impl State {
 
     /// Raises a count before a second name is there (soft updates only: elsewhere the two names
     /// change as one). Returns what the name must follow.
-    fn hold(&mut self, op: &mut Op<'_>, policy: Policy, ino: u32) -> Result<PatchId> {
-        let node = self.node(ino)?;
-        node.changed();
-        if policy != Policy::Soft || node.inode.links >= LINK_MAX {
+    fn hold(&mut self, op: &mut Op<'_>, policy: Policy, ino: Ino) -> Result<PatchId> {
+        let links_max = self.format.limits().links_max;
+        let (format, node) = self.with_node(ino)?;
+        node.changed(format);
+        if policy != Policy::Soft || node.inode.links >= links_max {
             return self.write_node(op, ino, &[]);
         }
         node.inode.links += 1;
@@ -130,27 +129,27 @@ impl State {
         Ok(held)
     }
 
-    fn touch_dirs(&mut self, op: &mut Op<'_>, dirs: [u32; 2], befores: &[PatchId]) -> Result<()> {
+    fn touch_dirs(&mut self, op: &mut Op<'_>, dirs: [Ino; 2], befores: &[PatchId]) -> Result<()> {
         for (i, dir) in dirs.into_iter().enumerate() {
             if i == 1 && dirs[0] == dir {
                 break;
             }
-            let node = self.node(dir)?;
-            node.modified();
+            let (format, node) = self.with_node(dir)?;
+            node.modified(format);
             node.epoch += 1;
             self.write_node(op, dir, befores)?;
         }
         Ok(())
     }
 
-    fn type_code(&self, kind: FileKind) -> u8 {
-        if self.vol.has_filetype() { file_type_code(kind) } else { 0 }
-    }
-
-    fn clear(&mut self, op: &mut Op<'_>, side: &Side, befores: &[PatchId]) -> Result<PatchId> {
-        let Self { vol, nodes, .. } = self;
-        let dir = nodes.get_mut(&side.dir).ok_or(FsError::Stale(u64::from(side.dir)))?;
-        vol.clear_entry(op, dir, side.place, befores)
+    fn clear(
+        &mut self,
+        op: &mut Op<'_>,
+        side: &Side<F::Place>,
+        befores: &[PatchId],
+    ) -> Result<PatchId> {
+        let (format, dir) = self.with_node(side.dir)?;
+        format.clear(op, dir, side.place, befores)
     }
 
     /// The second half of a move: the old name goes after the new one is there, the count after
@@ -159,8 +158,8 @@ impl State {
         &mut self,
         op: &mut Op<'_>,
         policy: Policy,
-        source: &Side,
-        new_dir: u32,
+        source: &Side<F::Place>,
+        new_dir: Ino,
         named: PatchId,
     ) -> Result<()> {
         let mut befores = vec![named];
@@ -168,7 +167,7 @@ impl State {
             // There means: where it can be reached. The directories above may be new themselves.
             befores.extend(self.way_to(op, new_dir));
             if source.dir != new_dir {
-                self.note_moved_out(op, source.dir, &befores)?;
+                self.node(source.dir)?.moved_out.note(op, &befores);
             }
         }
         let cleared = self.clear(op, source, &befores)?;
@@ -182,9 +181,8 @@ impl State {
             self.write_node(op, source.ino, &[cleared])?;
         }
         if source.kind == FileKind::Directory && source.dir != new_dir {
-            let Self { vol, nodes, .. } = self;
-            let node = nodes.get_mut(&source.ino).ok_or(FsError::Stale(u64::from(source.ino)))?;
-            let dotdot = vol.set_dotdot(op, node, new_dir, &[named])?;
+            let (format, node) = self.with_node(source.ino)?;
+            let dotdot = format.set_parent(op, node, new_dir, &[named])?;
             // The old parent's count goes down after neither the name nor `..` counts.
             let old = self.node(source.dir)?;
             old.inode.links = old.inode.links.saturating_sub(1).max(2);
@@ -194,7 +192,7 @@ impl State {
     }
 
     /// Raises the count of a directory that gets a subdirectory.
-    fn gain_subdir(&mut self, op: &mut Op<'_>, dir: u32, befores: &mut Patches) -> Result<()> {
+    fn gain_subdir(&mut self, op: &mut Op<'_>, dir: Ino, befores: &mut Patches) -> Result<()> {
         let node = self.node(dir)?;
         node.inode.links = node.inode.links.saturating_add(1);
         push_patch(befores, self.write_node(op, dir, &[])?);
@@ -205,26 +203,23 @@ impl State {
         &mut self,
         op: &mut Op<'_>,
         policy: Policy,
-        source: &Side,
-        to: (u32, &[u8]),
+        source: &Side<F::Place>,
+        to: (Ino, &[u8]),
     ) -> Result<()> {
         let moves_dir = source.kind == FileKind::Directory && source.dir != to.0;
-        if moves_dir && self.node(to.0)?.inode.links >= LINK_MAX {
+        if moves_dir && self.node(to.0)?.inode.links >= self.format.limits().links_max {
             return Err(FsError::TooManyLinks.into());
         }
-        let file_type = self.type_code(source.kind);
-        let Self { vol, nodes, .. } = self;
-        let dir = nodes.get_mut(&to.0).ok_or(FsError::Stale(u64::from(to.0)))?;
-        let reserved = vol.reserve_entry(op, dir, to.1, file_type)?;
+        let (format, dir) = self.with_node(to.0)?;
+        let reserved = format.reserve(op, dir, to.1, source.kind)?;
         let mut befores = Patches::new();
         push_patch(&mut befores, self.hold(op, policy, source.ino)?);
         if moves_dir {
             self.gain_subdir(op, to.0, &mut befores)?;
         }
         self.touch_dirs(op, [source.dir, to.0], &[])?;
-        let Self { vol, nodes, .. } = self;
-        let dir = nodes.get_mut(&to.0).ok_or(FsError::Stale(u64::from(to.0)))?;
-        let named = vol.fill_entry(op, dir, reserved, source.ino, &mut befores)?;
+        let (format, dir) = self.with_node(to.0)?;
+        let named = format.fill(op, dir, reserved, source.ino, &befores)?;
         // A split may have moved nothing: entries stay where they are.
         self.leave(op, policy, source, to.0, named)
     }
@@ -233,8 +228,8 @@ impl State {
         &mut self,
         op: &mut Op<'_>,
         policy: Policy,
-        source: &Side,
-        target: &Side,
+        source: &Side<F::Place>,
+        target: &Side<F::Place>,
     ) -> Result<()> {
         let moves_dir = source.kind == FileKind::Directory && source.dir != target.dir;
         let mut befores = Patches::new();
@@ -259,20 +254,24 @@ impl State {
     fn point_name(
         &mut self,
         op: &mut Op<'_>,
-        at: &Side,
-        what: &Side,
+        at: &Side<F::Place>,
+        what: &Side<F::Place>,
         befores: &[PatchId],
     ) -> Result<PatchId> {
-        let file_type = self.type_code(what.kind);
-        let Self { vol, nodes, .. } = self;
-        let dir = nodes.get_mut(&at.dir).ok_or(FsError::Stale(u64::from(at.dir)))?;
-        vol.overwrite_entry(op, dir, at.place, what.ino, file_type, befores)
+        let (format, dir) = self.with_node(at.dir)?;
+        format.overwrite(op, dir, at.place, (what.ino, what.kind), befores)
     }
 
     /// Swaps two names. Between the two changes one inode has both names and the other none: in
     /// soft updates that one gets a third name for the time: even in one sector, the record that the
     /// second change is made in may wait for something else. A crash may leave it.
-    fn exchange(&mut self, op: &mut Op<'_>, policy: Policy, a: &Side, b: &Side) -> Result<()> {
+    fn exchange(
+        &mut self,
+        op: &mut Op<'_>,
+        policy: Policy,
+        a: &Side<F::Place>,
+        b: &Side<F::Place>,
+    ) -> Result<()> {
         let a_dir = a.kind == FileKind::Directory && a.dir != b.dir;
         let b_dir = b.kind == FileKind::Directory && a.dir != b.dir;
         let mut befores = Patches::new();
@@ -297,7 +296,7 @@ impl State {
         }
         let mut second = self.point_name(op, a, b, &follows)?;
         if let Some(place) = third {
-            let side = Side { place, dir: b.dir, ..*b };
+            let side = Side { place, ..*b };
             let mut follows = vec![second];
             follows.extend(self.way_to(op, a.dir));
             second = self.clear(op, &side, &follows)?;
@@ -315,7 +314,7 @@ impl State {
                 if side.dir != new_dir {
                     let mut arrived = self.way_to(op, new_dir);
                     arrived.extend([first, second]);
-                    self.note_moved_out(op, side.dir, &arrived)?;
+                    self.node(side.dir)?.moved_out.note(op, &arrived);
                 }
             }
         }
@@ -323,9 +322,8 @@ impl State {
             if !moves {
                 continue;
             }
-            let Self { vol, nodes, .. } = self;
-            let node = nodes.get_mut(&side.ino).ok_or(FsError::Stale(u64::from(side.ino)))?;
-            let dotdot = vol.set_dotdot(op, node, other.dir, &[second])?;
+            let (format, node) = self.with_node(side.ino)?;
+            let dotdot = format.set_parent(op, node, other.dir, &[second])?;
             let old = self.node(side.dir)?;
             old.inode.links = old.inode.links.saturating_sub(1).max(2);
             self.write_node(op, side.dir, &[second, dotdot])?;
@@ -337,24 +335,21 @@ impl State {
     fn add_third_name(
         &mut self,
         op: &mut Op<'_>,
-        side: &Side,
+        side: &Side<F::Place>,
         befores: &mut Patches,
-    ) -> Result<Place> {
-        let file_type = self.type_code(side.kind);
-        let Self { vol, nodes, .. } = self;
-        let dir = nodes.get_mut(&side.dir).ok_or(FsError::Stale(u64::from(side.dir)))?;
-        let mut number = side.ino;
+    ) -> Result<F::Place> {
+        let (format, dir) = self.with_node(side.dir)?;
+        let mut number = side.ino.0;
         let name = loop {
             let name = format!(".exchanged-{number}");
-            if vol.find_entry(op, dir, name.as_bytes())?.is_none() {
+            if format.find(op, dir, name.as_bytes())?.is_none() {
                 break name;
             }
             number = number.wrapping_add(1);
         };
-        let reserved = vol.reserve_entry(op, dir, name.as_bytes(), file_type)?;
-        let place = reserved.place;
-        let mut held = befores.clone();
-        let named = vol.fill_entry(op, dir, reserved, side.ino, &mut held)?;
+        let reserved = format.reserve(op, dir, name.as_bytes(), side.kind)?;
+        let place = format.place(&reserved);
+        let named = format.fill(op, dir, reserved, side.ino, befores)?;
         push_patch(befores, named);
         Ok(place)
     }

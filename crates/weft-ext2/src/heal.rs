@@ -8,17 +8,18 @@
 //! If the view shows anything worse than leaks, nothing is given back, and the volume stays marked
 //! for a repair. So it does if the mount ends first, or overwrites more than is kept of the view.
 
-use super::{Ext2, State};
-use crate::Result;
 use crate::fsck::{Leaks, find_leaks};
 use crate::layout::State as SbState;
+use crate::volume::{Volume, now_secs};
+use crate::{Ext2, Result};
 use std::io::IoSlice;
 use std::sync::atomic::{AtomicBool, Ordering};
 use std::sync::{Arc, Mutex, PoisonError, Weak};
 use std::thread::JoinHandle;
 use weft_block::{BlockDevice, Geometry, Snapshot, SnapshotDevice};
 use weft_patch::{BlockNr, Op, PatchId};
-use weft_vfs::Time;
+use weft_unix::State;
+use weft_vfs::Ino;
 
 /// What may be overwritten while the check reads, in bytes.
 const KEEP_BYTES: usize = 128 << 20;
@@ -33,7 +34,7 @@ type Shared = Arc<dyn BlockDevice>;
 
 /// The background check of a mount.
 #[derive(Debug, Default)]
-pub(super) struct Healing {
+pub(crate) struct Healing {
     cancel: Arc<AtomicBool>,
     thread: Mutex<Option<JoinHandle<()>>>,
 }
@@ -67,12 +68,12 @@ impl BlockDevice for View {
 
 impl Healing {
     /// Ends the check, and waits until its thread is gone.
-    pub(super) fn stop(&self) {
+    pub(crate) fn stop(&self) {
         self.cancel.store(true, Ordering::Relaxed);
         self.wait();
     }
 
-    pub(super) fn wait(&self) {
+    pub(crate) fn wait(&self) {
         let thread = self.thread.lock().unwrap_or_else(PoisonError::into_inner).take();
         // The last user of the volume may be that thread itself.
         if let Some(thread) = thread
@@ -83,7 +84,7 @@ impl Healing {
     }
 
     /// Starts the check of a volume on `device`, which nobody changes before this returns.
-    pub(super) fn start(fs: &Arc<Ext2>, device: &Arc<SnapshotDevice<Shared>>) {
+    pub(crate) fn start(fs: &Arc<Ext2>, device: &Arc<SnapshotDevice<Shared>>) {
         let Some(snapshot) = device.freeze(KEEP_BYTES) else { return };
         let cancel = Arc::clone(&fs.healing.cancel);
         let weak = Arc::downgrade(fs);
@@ -117,10 +118,6 @@ fn heal(fs: &Weak<Ext2>, view: View, cancel: &AtomicBool) {
     }
 }
 
-fn now_secs() -> u32 {
-    u32::try_from(Time::now().secs.clamp(1, i64::from(u32::MAX))).unwrap_or(1)
-}
-
 impl Ext2 {
     /// Waits until the background check that follows a crash is done, if there is one.
     pub fn finish_healing(&self) {
@@ -133,16 +130,14 @@ impl Ext2 {
         all: &[T],
         at_once: usize,
         cancel: &AtomicBool,
-        mut f: impl FnMut(&mut State, &mut Op<'_>, &T) -> Result<()>,
+        mut f: impl FnMut(&mut State<Volume>, &mut Op<'_>, &T) -> weft_unix::Result<()>,
     ) -> Result<()> {
         for some in all.chunks(at_once) {
             if cancel.load(Ordering::Relaxed) {
                 return Err(crate::Error::Invalid("the mount has ended".into()));
             }
-            self.change_inner(META_BLOCKS, |st, op| {
-                some.iter().try_for_each(|item| f(st, op, item))
-            })?;
-            self.reap();
+            self.front
+                .change(META_BLOCKS, |st, op| some.iter().try_for_each(|item| f(st, op, item)))?;
         }
         Ok(())
     }
@@ -152,28 +147,29 @@ impl Ext2 {
             tracing::error!("damage found by the background check: {problem}");
         }
         if let Some(problem) = leaks.corruption.first() {
-            self.lock().vol.note_damage(problem.to_string());
+            self.front.lock().format.add_damage(problem.to_string());
             return Ok(());
         }
         self.for_some(&leaks.directory_counts, INODES_AT_ONCE, cancel, |st, _, &(group, by)| {
-            st.vol.correct_directory_count(group, by);
+            st.format.correct_directory_count(group, by);
             Ok(())
         })?;
         self.delete_nameless(leaks, cancel)?;
         self.for_some(&leaks.excess_links, INODES_AT_ONCE, cancel, |st, op, &(ino, by)| {
+            let ino = Ino(u64::from(ino));
             let inode = &mut st.load(op, ino)?.inode;
-            let by = u16::try_from(by).unwrap_or(u16::MAX);
             // Never the last one: each of these has a name.
             inode.links = inode.links.saturating_sub(by).max(inode.links.min(1));
             st.write_node(op, ino, &[]).map(drop)
         })?;
         self.for_some(&leaks.sectors, INODES_AT_ONCE, cancel, |st, op, &(ino, by)| {
+            let ino = Ino(u64::from(ino));
             let inode = &mut st.load(op, ino)?.inode;
-            let sectors = i64::from(inode.blocks_512).saturating_add(by).max(0);
-            inode.blocks_512 = u32::try_from(sectors).unwrap_or(u32::MAX);
+            inode.blocks_512 = inode.blocks_512.saturating_add_signed(by);
             st.write_node(op, ino, &[]).map(drop)
         })?;
         self.for_some(&leaks.sizes, INODES_AT_ONCE, cancel, |st, op, &(ino, found, size)| {
+            let ino = Ino(u64::from(ino));
             let node = st.load(op, ino)?;
             if node.inode.size_bytes != found {
                 return Ok(());
@@ -190,22 +186,22 @@ impl Ext2 {
         })?;
         self.for_some(&leaks.inodes, INODES_AT_ONCE, cancel, |st, op, &ino| {
             let mut cleared = PatchId::DURABLE;
-            let mut inode = st.vol.read_inode(op, ino)?;
+            let mut inode = st.format.read_raw_inode(op, ino)?;
             if inode.mode != 0 && inode.dtime == 0 {
                 inode.dtime = now_secs();
-                cleared = st.vol.write_inode(op, ino, &inode, &[])?;
+                cleared = st.format.write_raw_inode(op, ino, &inode, &[])?;
             }
-            st.vol.free_inode(op, ino, None, cleared)
+            st.format.free_inode_number(op, ino, None, cleared)
         })?;
         let runs: Vec<(u32, u32)> = leaks.blocks.iter().flat_map(|&run| pieces(run)).collect();
         self.for_some(&runs, 1, cancel, |st, op, &(first, len)| {
-            st.vol.free_blocks(op, first, len, PatchId::DURABLE)
+            st.format.free_blocks(op, first, len, PatchId::DURABLE)
         })?;
-        self.engine.sync()?;
-        let mut st = self.lock();
-        if st.vol.damage.is_none() {
-            st.was_clean = true;
-            st.vol.sb.state -= SbState::ERROR;
+        self.front.engine().sync()?;
+        let mut st = self.front.lock();
+        if st.format.damage.is_none() {
+            self.clean.store(true, Ordering::Relaxed);
+            st.format.sb.state -= SbState::ERROR;
         }
         drop(st);
         if !leaks.is_empty() {
@@ -219,20 +215,11 @@ impl Ext2 {
     /// Deletes what has lost its last name.
     fn delete_nameless(&self, leaks: &Leaks, cancel: &AtomicBool) -> Result<()> {
         for list in [&leaks.unattached, &leaks.directories] {
-            self.for_some(list, 1, cancel, |st, op, &ino| {
-                let node = st.load(op, ino)?;
-                // Whoever holds it (by a handle of an earlier mount) may keep it.
-                node.inode.links = 0;
-                if node.refs == 0 && node.opens == 0 {
-                    st.nameless.insert(ino);
-                    st.doomed.push(ino);
-                }
-                Ok(())
-            })?;
+            self.for_some(list, 1, cancel, |st, op, &ino| st.doom(op, Ino(u64::from(ino))))?;
         }
         if !leaks.directories.is_empty() {
             // The counts above are lowered only after the directories that they count are gone.
-            self.engine.sync()?;
+            self.front.engine().sync()?;
         }
         Ok(())
     }

@@ -6,21 +6,23 @@
 //! A read finds the map and the cached blocks under the lock, and the rest on the device without
 //! it; a counter of the inode tells whether something changed meanwhile.
 
-use super::{Ext2, State};
-use crate::volume::{Patches, push_patch};
+use crate::format::Format;
+use crate::front::UnixFs;
+use crate::node::{Node, Patches, push_patch};
+use crate::state::State;
 use crate::{Error, Result};
 use smallvec::SmallVec;
 use weft_patch::{BlockNr, JournalMode, Op, Owner, Policy};
-use weft_vfs::{Error as FsError, FileKind};
+use weft_vfs::{Error as FsError, FileKind, Ino};
 
 /// Bytes written by one operation.
 const STEP_BYTES: usize = 1 << 20;
 /// The same where data goes through the journal.
 const STEP_JOURNALED_BYTES: usize = 128 << 10;
-/// Groups one operation allocates from.
-const STEP_GROUPS: usize = 8;
+/// The largest block of any engine.
+const MAX_BLOCK_BYTES: usize = 32 << 10;
 /// Blocks of metadata one step may change.
-pub(super) const STEP_META_BLOCKS: u32 = 48;
+pub(crate) const STEP_META_BLOCKS: u32 = 48;
 /// Reads without the lock before one is done under it.
 const OPTIMISTIC_READS: u32 = 3;
 
@@ -35,7 +37,7 @@ struct Miss {
 
 /// Where a write goes.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
-pub(super) enum Placement {
+pub(crate) enum Placement {
     /// To the offset given.
     Given,
     /// To the end of the file.
@@ -47,7 +49,7 @@ pub(super) enum Placement {
 
 /// What a write step puts.
 #[derive(Clone, Copy)]
-pub(super) enum Source<'a> {
+pub(crate) enum Source<'a> {
     /// These bytes.
     Bytes(&'a [u8]),
     /// This many zeroes, everywhere.
@@ -74,31 +76,81 @@ impl Source<'_> {
     }
 }
 
-impl State {
+/// Writes the part of `source` that goes to one run of blocks (or one hole). Returns its length in
+/// bytes. What the inode must follow is added to `befores`.
+fn write_run<F: Format>(
+    format: &mut F,
+    op: &mut Op<'_>,
+    node: &mut Node<F>,
+    block_bytes: usize,
+    at: u64,
+    source: Source<'_>,
+    befores: &mut Patches,
+) -> Result<usize> {
+    let bs = block_bytes as u64;
+    let owner = Owner(node.ino.0);
+    let zeroes: &[u8] = &[0; MAX_BLOCK_BYTES];
+    let fbn = at / bs;
+    let last = (at + source.len() as u64 - 1) / bs;
+    let mapped = format.map(op, node, fbn, last - fbn + 1)?;
+    let fresh = mapped.start.is_none();
+    let mut after = Patches::new();
+    let (start, run) = match mapped.start {
+        Some(start) => (start, mapped.len),
+        None => format.allocate(op, node, fbn, mapped.len, &mut after, befores)?,
+    };
+    let mut done = 0;
+    for i in 0..run {
+        let from = if i == 0 { usize::try_from(at % bs).unwrap_or(0) } else { 0 };
+        let n = (block_bytes - from).min(source.len() - done);
+        let bytes = match source {
+            Source::Bytes(b) => b.get(done..done + n).unwrap_or_default(),
+            Source::Zeroes(_) => &zeroes[..n],
+            Source::Fill(_) if fresh => &zeroes[..n],
+            Source::Fill(_) => &[],
+        };
+        if !bytes.is_empty() {
+            let patch = op.write_data(BlockNr(start.0 + i), owner, from, bytes, fresh, &[])?;
+            if fresh {
+                push_patch(&mut after, patch);
+            }
+        }
+        done += n;
+    }
+    if fresh {
+        format.point(op, node, fbn, (start, run), &after, befores)?;
+    }
+    Ok(done)
+}
+
+impl<F: Format> State<F> {
     /// Writes as much of `source` at `offset` as one operation takes. With `grow` the length goes
     /// up to the end of it.
-    pub(super) fn write_step(
+    fn write_step(
         &mut self,
         op: &mut Op<'_>,
-        ino: u32,
+        ino: Ino,
         offset: u64,
         source: Source<'_>,
     ) -> Result<usize> {
+        let block_bytes = self.block_bytes as usize;
         let old = self.node(ino)?.inode.size_bytes;
         let end = offset + source.len() as u64;
-        let mut befores = if end > old { self.need_large_file(op, end)? } else { Patches::new() };
+        let mut befores = Patches::new();
+        if end > old {
+            self.format.allow_size(op, end, &mut befores)?;
+        }
         if offset > old {
             befores.extend(self.zero_tail(op, ino, old, offset, &[])?);
         }
-        let Self { vol, nodes, .. } = self;
-        let node = nodes.get_mut(&ino).ok_or(FsError::Stale(u64::from(ino)))?;
+        let (format, node) = self.with_node(ino)?;
         node.epoch += 1;
-        node.unreached.clear();
         let mut done = 0;
         let mut failed = None;
-        while done < source.len() && vol.touched_groups() < STEP_GROUPS {
+        while done < source.len() && !format.is_full() {
             let rest = source.part(done, source.len() - done);
-            match Self::write_run(vol, op, node, offset + done as u64, rest, &mut befores) {
+            let at = offset + done as u64;
+            match write_run(format, op, node, block_bytes, at, rest, &mut befores) {
                 Ok(n) => done += n,
                 Err(e) => {
                     failed = Some(e);
@@ -106,10 +158,10 @@ impl State {
                 }
             }
         }
-        // Also after a failure: indirect blocks may have been made.
+        // Also after a failure: blocks of the map may have been made.
         if done > 0 {
             node.inode.size_bytes = old.max(offset + done as u64);
-            node.modified();
+            node.modified(format);
         }
         self.write_node(op, ino, &befores)?;
         match failed {
@@ -118,96 +170,16 @@ impl State {
         }
     }
 
-    /// Writes the part of `source` that goes to one run of blocks (or one hole). Returns its
-    /// length in bytes. What the inode must follow is added to `befores`.
-    fn write_run(
-        vol: &mut crate::volume::Volume,
-        op: &mut Op<'_>,
-        node: &mut super::Node,
-        at: u64,
-        source: Source<'_>,
-        befores: &mut Patches,
-    ) -> Result<usize> {
-        let block_bytes = vol.block_bytes();
-        let bs = block_bytes as u64;
-        let owner = Owner(u64::from(node.ino));
-        let zeroes: &[u8] = &[0; 4096];
-        let fbn = at / bs;
-        let last = (at + source.len() as u64 - 1) / bs;
-        let (mut start, mut run) = vol.map_run(op, node, fbn, last - fbn + 1)?;
-        let fresh = start == 0;
-        let mut patches = Patches::new();
-        if fresh {
-            let (first, n) = Self::take_hole(vol, op, node, fbn, run, befores, &mut patches)?;
-            (start, run) = (first, u64::from(n));
-        }
-        let mut done = 0;
-        for i in 0..run {
-            let from = if i == 0 { usize::try_from(at % bs).unwrap_or(0) } else { 0 };
-            let n = (block_bytes - from).min(source.len() - done);
-            let nr = BlockNr(u64::from(start) + i);
-            let bytes = match source {
-                Source::Bytes(b) => b.get(done..done + n).unwrap_or_default(),
-                Source::Zeroes(_) => &zeroes[..n],
-                Source::Fill(_) if fresh => &zeroes[..n],
-                Source::Fill(_) => &[],
-            };
-            if !bytes.is_empty() {
-                let patch = op.write_data(nr, owner, from, bytes, fresh, &[])?;
-                if fresh {
-                    push_patch(&mut patches, patch);
-                }
-            }
-            done += n;
-        }
-        if fresh {
-            let n = u32::try_from(run).unwrap_or(0);
-            vol.point(op, node, fbn, (start, n), &patches, befores)?;
-            vol.count_blocks(node, n)?;
-        }
-        Ok(done)
-    }
-
-    /// Allocates blocks for a hole of `run` blocks at `fbn`, or for its first part.
-    fn take_hole(
-        vol: &mut crate::volume::Volume,
-        op: &mut Op<'_>,
-        node: &mut super::Node,
-        fbn: u64,
-        run: u64,
-        befores: &mut Patches,
-        patches: &mut Patches,
-    ) -> Result<(u32, u32)> {
-        vol.ensure_leaf(op, node, fbn, befores)?;
-        let want = u32::try_from(run.min(vol.leaf_room(fbn))).unwrap_or(u32::MAX);
-        if node.goal == 0 && fbn > 0 {
-            // Behind the block in front, if there is one.
-            let (before, _) = vol.map_run(op, node, fbn - 1, 1)?;
-            if before != 0 {
-                node.goal = u64::from(before) + 1;
-            }
-        }
-        let units = vol.geometry.block_bytes / 512;
-        let had = node.inode.blocks_512 / units;
-        let at_end = fbn >= node.inode.size_bytes / u64::from(vol.geometry.block_bytes);
-        // A file that grows in several writes will grow on: as much again.
-        let reserve = if at_end && had > 0 { had.clamp(8, 1024) } else { 0 };
-        let goal = vol.goal(node);
-        let (start, n) = vol.alloc_blocks(op, node.ino, goal, want, reserve, patches)?;
-        node.goal = u64::from(start) + u64::from(n);
-        Ok((start, n))
-    }
-
     /// Reads what the cache has, and lists what it has not. Returns the bytes there are.
     fn read_cached(
         &mut self,
         op: &mut Op<'_>,
-        ino: u32,
+        ino: Ino,
         offset: u64,
         buf: &mut [u8],
         misses: &mut SmallVec<[Miss; 4]>,
     ) -> Result<usize> {
-        let block_bytes = self.vol.block_bytes();
+        let block_bytes = self.block_bytes as usize;
         let bs = block_bytes as u64;
         let node = self.load(op, ino)?;
         if node.kind == FileKind::Directory {
@@ -218,25 +190,24 @@ impl State {
         }
         let left = node.inode.size_bytes.saturating_sub(offset);
         let len = usize::try_from(left).unwrap_or(usize::MAX).min(buf.len());
-        let Self { vol, nodes, .. } = self;
-        let node = nodes.get_mut(&ino).ok_or(FsError::Stale(u64::from(ino)))?;
+        let (format, node) = self.with_node(ino)?;
         let mut done = 0;
         while done < len {
             let at = offset + done as u64;
             let fbn = at / bs;
             let last = (offset + len as u64 - 1) / bs;
-            let (start, run) = vol.map_run(op, node, fbn, last - fbn + 1)?;
+            let mapped = format.map(op, node, fbn, last - fbn + 1)?;
             let mut skip = usize::try_from(at % bs).unwrap_or(0);
-            let run_bytes = usize::try_from(run.saturating_mul(bs)).unwrap_or(usize::MAX);
-            if start == 0 {
+            let run_bytes = usize::try_from(mapped.len.saturating_mul(bs)).unwrap_or(usize::MAX);
+            let Some(start) = mapped.start else {
                 let n = (run_bytes - skip).min(len - done);
                 buf[done..done + n].fill(0);
                 done += n;
                 continue;
-            }
-            for i in 0..run {
+            };
+            for i in 0..mapped.len {
                 let n = (block_bytes - skip).min(len - done);
-                let nr = u64::from(start) + i;
+                let nr = start.0 + i;
                 if let Some(content) = op.cached(BlockNr(nr)) {
                     if let Some(from) = content.get(skip..skip + n) {
                         buf[done..done + n].copy_from_slice(from);
@@ -261,7 +232,7 @@ impl State {
     }
 }
 
-impl Ext2 {
+impl<F: Format> UnixFs<F> {
     fn read_misses(&self, misses: &[Miss], buf: &mut [u8]) -> Result<()> {
         let block_bytes = self.block_bytes as usize;
         let mut bounce = Vec::new();
@@ -283,7 +254,7 @@ impl Ext2 {
         Ok(())
     }
 
-    pub(super) fn do_read(&self, ino: u32, offset: u64, buf: &mut [u8]) -> Result<usize> {
+    pub(crate) fn do_read(&self, ino: Ino, offset: u64, buf: &mut [u8]) -> Result<usize> {
         if buf.is_empty() {
             return Ok(0);
         }
@@ -313,16 +284,16 @@ impl Ext2 {
     }
 
     /// Writes `source` in steps.
-    pub(super) fn do_write(
+    pub(crate) fn do_write(
         &self,
-        ino: u32,
+        ino: Ino,
         offset: u64,
         placement: Placement,
         source: Source<'_>,
     ) -> Result<usize> {
         let journaled = self.policy() == Policy::Journal(JournalMode::Full);
         let step_bytes = if journaled { STEP_JOURNALED_BYTES } else { STEP_BYTES };
-        let max = self.max_file_bytes;
+        let max = self.file_max_bytes;
         if source.len() == 0 {
             self.look(|st, op| st.load_file(op, ino))?;
         }
@@ -335,7 +306,7 @@ impl Ext2 {
                 Policy::Journal(JournalMode::Metadata | JournalMode::Ordered) => 0,
                 _ => u32::try_from(step_bytes).unwrap_or(0) / self.block_bytes,
             };
-            let result = self.change_inner(blocks + STEP_META_BLOCKS, |st, op| {
+            let result = self.change_only(blocks + STEP_META_BLOCKS, |st, op| {
                 let size = st.load_file(op, ino)?;
                 let append = placement == Placement::Append;
                 st.check_mutable(ino, placement != Placement::Given || at >= size)?;

@@ -1,26 +1,26 @@
 //! The file plug: each call handed to the module that does it.
 
-use super::data::{Placement, Source};
-use super::names::{NAME_BLOCKS, What};
-use super::node::OpenFile;
-use super::{Ext2, plain};
-use crate::layout::{FAST_SYMLINK_MAX_BYTES, ROOT_INO};
+use crate::data::{Placement, Source};
+use crate::format::Format;
+use crate::front::UnixFs;
+use crate::life::CUT_META_BLOCKS;
+use crate::names::{NAME_BLOCKS, What};
+use crate::state::OpenFile;
 use crate::{Error, Result};
-use weft_patch::BlockNr;
 use weft_vfs::{
     Attr, Caller, DirCursor, DirEntry, Entry, Error as FsError, FallocateMode, FileFlags, FileKind,
     FileSystem, Handle, Ino, OpenFlags, Opened, RenameFlags, Result as FsResult, SeekFrom, SetAttr,
     StatFs, TrimRange, XattrSet,
 };
 
-impl Ext2 {
-    pub(super) fn do_forget(&self, ino: Ino, count: u64) {
-        let Ok(ino) = plain(ino) else { return };
+impl<F: Format> UnixFs<F> {
+    pub(crate) fn do_forget(&self, ino: Ino, count: u64) {
         let doomed = {
             let mut st = self.lock();
+            let root = st.root;
             let Some(node) = st.nodes.get_mut(&ino) else { return };
             node.refs = node.refs.saturating_sub(count);
-            if ino == ROOT_INO {
+            if ino == root {
                 node.refs = node.refs.max(1);
             }
             if node.refs == 0 {
@@ -33,29 +33,17 @@ impl Ext2 {
         }
     }
 
-    fn do_readlink(&self, ino: u32) -> Result<Vec<u8>> {
+    fn do_readlink(&self, ino: Ino) -> Result<Vec<u8>> {
         self.look(|st, op| {
-            let node = st.load(op, ino)?;
-            if node.kind != FileKind::Symlink {
+            if st.load(op, ino)?.kind != FileKind::Symlink {
                 return Err(FsError::Invalid("not a symbolic link").into());
             }
-            let place = st.vol.inode_position(ino)?.0.0;
-            let block_bytes = self.block_bytes;
-            let node = st.node(ino)?;
-            let len = usize::try_from(node.inode.size_bytes).unwrap_or(usize::MAX);
-            if len <= FAST_SYMLINK_MAX_BYTES && node.inode.is_fast_symlink(block_bytes) {
-                return node.inode.fast_symlink(ino, place);
-            }
-            let nr = node.inode.block[0];
-            st.vol.check_block(ino, nr)?;
-            let block = op.peek(BlockNr(u64::from(nr)))?;
-            block.get(..len).filter(|target| !target.is_empty()).map(<[u8]>::to_vec).ok_or_else(
-                || Error::corrupt(format!("inode {ino}"), place, "a link longer than a block"),
-            )
+            let (format, node) = st.with_node(ino)?;
+            format.target(op, node)
         })
     }
 
-    fn do_open(&self, ino: u32, flags: OpenFlags) -> Result<Opened> {
+    fn do_open(&self, ino: Ino, flags: OpenFlags) -> Result<Opened> {
         let writes = flags.intersects(OpenFlags::WRITE | OpenFlags::TRUNCATE);
         if writes && self.is_read_only() {
             return Err(FsError::ReadOnly.into());
@@ -112,9 +100,9 @@ impl Ext2 {
     }
 }
 
-impl FileSystem for Ext2 {
+impl<F: Format> FileSystem for UnixFs<F> {
     fn root(&self) -> Ino {
-        Ino(u64::from(ROOT_INO))
+        self.lock().root
     }
 
     fn lookup(&self, parent: Ino, name: &[u8]) -> FsResult<Entry> {
@@ -134,7 +122,7 @@ impl FileSystem for Ext2 {
     }
 
     fn readlink(&self, ino: Ino) -> FsResult<Vec<u8>> {
-        Ok(self.do_readlink(plain(ino)?)?)
+        Ok(self.do_readlink(ino)?)
     }
 
     fn mknod(
@@ -161,26 +149,22 @@ impl FileSystem for Ext2 {
     }
 
     fn link(&self, ino: Ino, new_parent: Ino, new_name: &[u8]) -> FsResult<Entry> {
-        let (ino, parent) = (plain(ino)?, plain(new_parent)?);
+        let parent = new_parent;
         let entry = self.change(NAME_BLOCKS, |st, op| {
             st.link(op, ino, parent, new_name)?;
-            let node = st.node(ino)?;
-            node.refs += 1;
-            Ok(node.entry(self.block_bytes))
+            st.refer(ino)
         })?;
         self.sync_names_if_flagged(&[parent], Some(ino))?;
         Ok(entry)
     }
 
     fn unlink(&self, parent: Ino, name: &[u8]) -> FsResult<()> {
-        let parent = plain(parent)?;
-        let blocks = NAME_BLOCKS + super::life::CUT_META_BLOCKS;
+        let blocks = NAME_BLOCKS + CUT_META_BLOCKS;
         self.change(blocks, |st, op| st.remove(op, parent, name, false))?;
         Ok(self.sync_names_if_flagged(&[parent], None)?)
     }
 
     fn rmdir(&self, parent: Ino, name: &[u8]) -> FsResult<()> {
-        let parent = plain(parent)?;
         self.change(NAME_BLOCKS, |st, op| st.remove(op, parent, name, true))?;
         Ok(self.sync_names_if_flagged(&[parent], None)?)
     }
@@ -193,15 +177,15 @@ impl FileSystem for Ext2 {
         new_name: &[u8],
         flags: RenameFlags,
     ) -> FsResult<()> {
-        let (from, to) = (plain(parent)?, plain(new_parent)?);
+        let (from, to) = (parent, new_parent);
         let policy = self.policy();
-        let blocks = NAME_BLOCKS + super::life::CUT_META_BLOCKS;
+        let blocks = NAME_BLOCKS + CUT_META_BLOCKS;
         self.change(blocks, |st, op| st.rename(op, policy, (from, name), (to, new_name), flags))?;
         Ok(self.sync_names_if_flagged(&[from, to], None)?)
     }
 
     fn open(&self, ino: Ino, flags: OpenFlags) -> FsResult<Opened> {
-        Ok(self.do_open(plain(ino)?, flags)?)
+        Ok(self.do_open(ino, flags)?)
     }
 
     fn create(
@@ -246,11 +230,10 @@ impl FileSystem for Ext2 {
     }
 
     fn read(&self, ino: Ino, _handle: Handle, offset: u64, buf: &mut [u8]) -> FsResult<usize> {
-        Ok(self.do_read(plain(ino)?, offset, buf)?)
+        Ok(self.do_read(ino, offset, buf)?)
     }
 
     fn write(&self, ino: Ino, handle: Handle, offset: u64, data: &[u8]) -> FsResult<usize> {
-        let ino = plain(ino)?;
         let flags = self.flags_of(handle);
         let append = flags.contains(OpenFlags::APPEND);
         let placement = if append { Placement::Append } else { Placement::Given };
@@ -264,14 +247,13 @@ impl FileSystem for Ext2 {
     }
 
     fn write_cached(&self, ino: Ino, _handle: Handle, offset: u64, data: &[u8]) -> FsResult<usize> {
-        let ino = plain(ino)?;
         let done = self.do_write(ino, offset, Placement::Cached, Source::Bytes(data))?;
         self.sync_if_flagged(ino)?;
         Ok(done)
     }
 
     fn fsync(&self, ino: Ino, data_only: bool) -> FsResult<()> {
-        Ok(self.do_fsync(plain(ino)?, data_only)?)
+        Ok(self.do_fsync(ino, data_only)?)
     }
 
     fn sync(&self) -> FsResult<()> {
@@ -309,8 +291,7 @@ impl FileSystem for Ext2 {
     }
 
     fn has_acls(&self) -> bool {
-        // Revision 0 has no attributes.
-        self.lock().vol.sb.revision > 0
+        self.lock().format.limits().has_attributes
     }
 
     fn setxattr(&self, ino: Ino, name: &[u8], value: &[u8], how: XattrSet) -> FsResult<()> {
@@ -326,11 +307,11 @@ impl FileSystem for Ext2 {
     }
 
     fn file_flags(&self, ino: Ino) -> FsResult<FileFlags> {
-        Ok(self.do_file_flags(plain(ino)?)?)
+        Ok(self.do_file_flags(ino)?)
     }
 
     fn set_file_flags(&self, ino: Ino, flags: FileFlags) -> FsResult<()> {
-        Ok(self.do_set_file_flags(plain(ino)?, flags)?)
+        Ok(self.do_set_file_flags(ino, flags)?)
     }
 
     fn fallocate(
@@ -340,19 +321,18 @@ impl FileSystem for Ext2 {
         offset: u64,
         len_bytes: u64,
     ) -> FsResult<()> {
-        Ok(self.do_fallocate(plain(ino)?, mode, offset, len_bytes)?)
+        Ok(self.do_fallocate(ino, mode, offset, len_bytes)?)
     }
 
     fn seek(&self, ino: Ino, from: SeekFrom) -> FsResult<u64> {
-        Ok(self.do_seek(plain(ino)?, from)?)
+        Ok(self.do_seek(ino, from)?)
     }
 
     fn time_unit_nanos(&self) -> u32 {
-        // What inodes made here can hold.
-        if self.lock().vol.new_extra_bytes() >= 16 { 1 } else { 1_000_000_000 }
+        self.lock().format.limits().time_unit_nanos
     }
 
     fn unmount(&self) -> FsResult<()> {
-        Ok(self.close()?)
+        Ok(self.close(|_, _| Ok(()))?)
     }
 }

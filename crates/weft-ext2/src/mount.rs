@@ -1,27 +1,36 @@
 //! Opening a volume, and leaving it clean.
 
-use super::heal::Healing;
-use super::{Ext2, State};
-use crate::layout::{ROOT_INO, SUPERBLOCK_BYTES, SUPERBLOCK_OFFSET, State as SbState, Superblock};
+use crate::heal::Healing;
+use crate::layout::{SUPERBLOCK_BYTES, SUPERBLOCK_OFFSET, State as SbState, Superblock};
 use crate::volume::Volume;
 use crate::{Error, Result};
+use std::fmt;
+use std::sync::Arc;
 use std::sync::atomic::{AtomicBool, Ordering};
-use std::sync::{Arc, Mutex, RwLock};
 use weft_block::{BlockDevice, SnapshotDevice};
 use weft_patch::{Engine, Options as EngineOptions, Policy};
-use weft_vfs::Time;
+use weft_unix::{Atime, Format as _, UnixFs};
+use weft_vfs::{FileSystem, Layer, Time};
 
 /// Groups up to which all bitmaps are read after a crash, so that all counts are right at once.
 const MAX_GROUPS_READ: u32 = 4096;
 
-/// When reading a file changes its access time.
-#[derive(Debug, Clone, Copy, PartialEq, Eq, Default)]
-pub enum Atime {
-    /// If it is not newer than the last change, or a day old (as Linux mounts by default).
-    #[default]
-    Relative,
-    /// Never.
-    Never,
+/// Blocks of metadata that a step of cutting an orphan may change.
+const CUT_META_BLOCKS: u32 = 64;
+
+/// A mounted ext2 or ext3 volume.
+pub struct Ext2 {
+    pub(crate) front: UnixFs<Volume>,
+    device: Arc<dyn BlockDevice>,
+    pub(crate) healing: Healing,
+    /// The volume was clean when it was opened, or is now.
+    pub(crate) clean: AtomicBool,
+}
+
+impl fmt::Debug for Ext2 {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        f.debug_tuple("Ext2").field(&self.front).finish()
+    }
 }
 
 /// How to open a volume.
@@ -41,8 +50,8 @@ pub struct OpenOptions {
     pub journal: Option<Arc<dyn BlockDevice>>,
 }
 
-impl std::fmt::Debug for OpenOptions {
-    fn fmt(&self, f: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
+impl fmt::Debug for OpenOptions {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         f.debug_struct("OpenOptions")
             .field("read_only", &self.read_only)
             .field("engine", &self.engine)
@@ -61,7 +70,7 @@ fn now_secs() -> u32 {
 ///
 /// # Errors
 /// [`Error::NotExt2`], [`Error::Corrupt`], [`Error::Incompatible`], [`Error::Device`].
-pub(super) fn read_superblock(device: &dyn BlockDevice) -> Result<Superblock> {
+pub(crate) fn read_superblock(device: &dyn BlockDevice) -> Result<Superblock> {
     let mut raw = [0; SUPERBLOCK_BYTES];
     if device.geometry().len_bytes < SUPERBLOCK_OFFSET + SUPERBLOCK_BYTES as u64 {
         return Err(Error::NotExt2 { found: 0 });
@@ -90,7 +99,7 @@ impl Ext2 {
         }
         let mut device = device;
         let journal = options.journal.as_ref();
-        if let Some(replayed) = super::journal::replay(&device, &sb, journal, read_only)? {
+        if let Some(replayed) = crate::journal::replay(&device, &sb, journal, read_only)? {
             device = replayed;
             sb = read_superblock(&*device)?;
         }
@@ -106,57 +115,37 @@ impl Ext2 {
             engine_options.policy = Policy::Soft;
         }
         let engine = if matches!(engine_options.policy, Policy::Journal(_)) {
-            super::journal::engine(&device, &mut sb, options.journal.as_ref(), engine_options)?
+            crate::journal::engine(&device, &mut sb, options.journal.as_ref(), engine_options)?
         } else {
             Engine::new(Arc::clone(&device), block_bytes, engine_options)?
         };
         let vol = Volume::load(&mut engine.begin(0)?, sb, device_bytes)?;
-        // Revision 0 has no feature that would tell others of longer files.
-        let max_file_bytes = match vol.sb.revision {
-            0 => u64::from(i32::MAX.unsigned_abs()),
-            _ => vol.geometry.max_file_bytes(),
-        };
-        let fs = Self {
-            state: Mutex::new(State::new(vol, engine.policy())),
-            engine,
-            device,
-            block_bytes,
-            max_file_bytes,
-            read_only: AtomicBool::new(read_only),
-            tight: AtomicBool::new(false),
-            deletions: RwLock::new(()),
-            lazy_crowded: AtomicBool::new(false),
-            atime: if read_only { Atime::Never } else { options.atime },
-            healing: Healing::default(),
-            trimming: Mutex::new(()),
-        };
-        fs.look(|st, op| {
-            st.load_dir(op, ROOT_INO)?;
-            st.nodes.values_mut().for_each(|root| root.refs = 1);
-            Ok(())
-        })?;
+        let front = UnixFs::new(engine, Arc::clone(&device), vol, read_only, options.atime)?;
+        let fs =
+            Self { front, device, healing: Healing::default(), clean: AtomicBool::new(was_clean) };
         if !read_only {
             fs.mark_in_use(was_clean, options.mount_point.as_deref())?;
-            if fs.lock().vol.sb.last_orphan != 0 {
+            if fs.front.lock().format.sb.last_orphan != 0 {
                 fs.recover_orphans()?;
             }
         }
         let fs = Arc::new(fs);
         if let Some(device) = freezable {
             // Nothing is dirty and nobody knows the volume yet: it stands still.
-            fs.engine.sync()?;
+            fs.front.engine().sync()?;
             Healing::start(&fs, &device);
         }
         Ok(fs)
     }
 
     fn mark_in_use(&self, was_clean: bool, mount_point: Option<&str>) -> Result<()> {
-        let journaled = matches!(self.policy(), Policy::Journal(_));
-        self.change_inner(16, |st, op| {
-            if !was_clean && st.vol.geometry.groups <= MAX_GROUPS_READ {
-                st.vol.load_all_bitmaps(op)?;
+        let journaled = matches!(self.front.policy(), Policy::Journal(_));
+        self.front.change_only(16, |st, op| {
+            let vol = &mut st.format;
+            if !was_clean && vol.geometry.groups <= MAX_GROUPS_READ {
+                vol.load_all_bitmaps(op)?;
             }
-            let sb = &mut st.vol.sb;
+            let sb = &mut vol.sb;
             if !journaled {
                 sb.state -= SbState::VALID;
             }
@@ -173,46 +162,94 @@ impl Ext2 {
                 }
             }
             // A volume in use must not look clean once anything else has changed.
-            st.was_clean = was_clean;
-            st.vol.write_sb(op, &[])?;
+            vol.write_sb(op, &[])?;
             Ok(())
         })?;
-        self.engine.sync()?;
+        self.front.engine().sync()?;
+        Ok(())
+    }
+
+    /// Deletes the orphans of the last mount: those without names, and of the others the part past
+    /// their length.
+    fn recover_orphans(&self) -> Result<()> {
+        let to_cut = self.front.look(|st, op| {
+            let mut to_cut = Vec::new();
+            for orphan in st.format.read_orphans(op) {
+                to_cut.extend(Volume::is_half_cut(&orphan).then_some(orphan.ino));
+                st.take_orphan(orphan);
+            }
+            Ok(to_cut)
+        })?;
+        for ino in to_cut {
+            while !self.front.change_only(CUT_META_BLOCKS, |st, op| {
+                let size = st.node(ino)?.inode.size_bytes;
+                st.truncate_step(op, ino, size)
+            })? {}
+            self.front.change_only(8, |st, op| {
+                st.format.remove_orphan(op, &mut st.nodes, ino)?;
+                st.write_node(op, ino, &[])?;
+                Ok(())
+            })?;
+        }
+        self.front.reap();
+        self.front.change_only(2, |st, op| {
+            let vol = &mut st.format;
+            if vol.sb.last_orphan != 0 {
+                vol.sb.last_orphan = 0;
+                vol.write_last_orphan(op)?;
+            }
+            Ok(())
+        })?;
         Ok(())
     }
 
     /// Makes everything durable and marks the volume clean (as clean as it was found).
-    pub(super) fn close(&self) -> Result<()> {
+    fn close(&self) -> Result<()> {
         self.healing.stop();
-        self.lock().give_up_references();
-        self.reap();
-        if self.is_read_only() && self.lock().vol.damage.is_none() {
-            return Ok(self.engine.shutdown()?);
-        }
-        self.do_sync()?;
-        let damaged = self.lock().vol.damage.is_some();
-        // What a sync has made durable must not wait behind the mark.
-        self.read_only.store(false, Ordering::Relaxed);
-        let marked = self.change_inner(1, |st, op| {
-            st.vol.refresh_counts();
-            let was_clean = st.was_clean;
-            let sb = &mut st.vol.sb;
-            if damaged {
-                sb.state |= SbState::ERROR;
-            } else if was_clean {
-                sb.state |= SbState::VALID;
+        let unchanged = self.is_read_only() && self.damage().is_none();
+        self.front.close(|vol, op| {
+            vol.refresh_counts();
+            if vol.damage.is_some() {
+                vol.sb.state |= SbState::ERROR;
+            } else if self.clean.load(Ordering::Relaxed) {
+                vol.sb.state |= SbState::VALID;
             }
-            sb.write_time = now_secs();
-            st.vol.write_sb(op, &[])?;
+            vol.sb.write_time = now_secs();
+            vol.write_sb(op, &[])?;
             Ok(())
-        });
-        self.read_only.store(true, Ordering::Relaxed);
-        marked?;
-        self.engine.shutdown()?;
-        if matches!(self.policy(), Policy::Journal(_)) {
+        })?;
+        if !unchanged && matches!(self.front.policy(), Policy::Journal(_)) {
             // The log is empty now, and everything in its place.
-            super::journal::set_recover(&*self.device, false)?;
+            crate::journal::set_recover(&*self.device, false)?;
         }
         Ok(())
+    }
+
+    /// The engine under the volume: counters, policy.
+    #[must_use]
+    pub fn engine(&self) -> &Arc<Engine> {
+        self.front.engine()
+    }
+
+    /// Whether changes are refused: asked for, forced by features, or since damage was found.
+    #[must_use]
+    pub fn is_read_only(&self) -> bool {
+        self.front.is_read_only()
+    }
+
+    /// What was found to be damaged since the volume was opened, if anything was.
+    #[must_use]
+    pub fn damage(&self) -> Option<String> {
+        self.front.damage()
+    }
+}
+
+impl Layer for Ext2 {
+    fn below(&self) -> &dyn FileSystem {
+        &self.front
+    }
+
+    fn unmount(&self) -> weft_vfs::Result<()> {
+        Ok(self.close()?)
     }
 }

@@ -1,38 +1,19 @@
-//! Listing directories. A cursor is the byte offset of the next entry: entries never move, so it
-//! stays valid while names come and go.
+//! Listing directories.
 
-use super::{Ext2, State, plain};
 use crate::Result;
-use crate::layout::{Dirents, file_type_kind};
-use crate::volume::Volume;
-use std::ops::Range;
-use weft_patch::{BlockNr, Op};
+use crate::format::{Format, Listed, Listing};
+use crate::front::UnixFs;
+use crate::state::State;
+use weft_patch::Op;
 use weft_vfs::{DirCursor, DirEntry, Entry, Error as FsError, FileKind, Ino};
 
 /// Entries whose inodes are read at a time.
 const PLUS_BATCH: usize = 64;
 
-/// Some entries of one block.
-#[derive(Default)]
-struct Batch {
-    names: Vec<u8>,
-    entries: Vec<Listed>,
-    /// Where to go on; `None` at the end.
-    next: Option<u64>,
-}
-
-struct Listed {
-    ino: u32,
-    /// What the entry says; it need not say anything.
-    kind: Option<FileKind>,
-    name: Range<usize>,
-    next: u64,
-}
-
-impl Batch {
+impl Listing {
     fn entry(&self, listed: &Listed) -> DirEntry<'_> {
         DirEntry {
-            ino: Ino(u64::from(listed.ino)),
+            ino: listed.ino,
             kind: listed.kind.unwrap_or(FileKind::Regular),
             name: self.names.get(listed.name.clone()).unwrap_or_default(),
             next: DirCursor(listed.next),
@@ -44,74 +25,33 @@ impl Batch {
     }
 }
 
-impl State {
-    /// At most `max` entries from byte `at` of a directory on, of one block.
-    fn list(&mut self, op: &mut Op<'_>, dir: u32, mut at: u64, max: usize) -> Result<Batch> {
+impl<F: Format> State<F> {
+    /// At most `max` entries of a directory from `cursor` on; no more than the format gives at once.
+    fn list(&mut self, op: &mut Op<'_>, dir: Ino, cursor: u64, max: usize) -> Result<Listing> {
         let node = self.load(op, dir)?;
         if node.kind != FileKind::Directory {
             return Err(FsError::NotADirectory.into());
         }
-        let mut batch = Batch::default();
-        let Self { vol, nodes, .. } = self;
-        let node = nodes.get_mut(&dir).ok_or(FsError::Stale(u64::from(dir)))?;
-        let bs = vol.block_bytes() as u64;
         if node.inode.links == 0 {
-            return Ok(batch);
+            return Ok(Listing::default());
         }
-        let filetype = vol.has_filetype();
-        while at < node.inode.size_bytes {
-            let fbn = at / bs;
-            let (nr, run) = vol.map_run(op, node, fbn, node.inode.size_bytes.div_ceil(bs) - fbn)?;
-            if nr == 0 {
-                at = (fbn + run) * bs;
-                continue;
-            }
-            let mut full = false;
-            for entry in Dirents::new(op.peek(BlockNr(u64::from(nr)))?, filetype) {
-                let entry = entry.map_err(|e| Volume::dir_error(dir, nr, e))?;
-                let offset = fbn * bs + entry.offset as u64;
-                if offset < at || entry.ino == 0 {
-                    continue;
-                }
-                if batch.entries.len() == max {
-                    full = true;
-                    batch.next = Some(offset);
-                    break;
-                }
-                let from = batch.names.len();
-                batch.names.extend_from_slice(entry.name);
-                batch.entries.push(Listed {
-                    ino: entry.ino,
-                    kind: file_type_kind(entry.file_type),
-                    name: from..batch.names.len(),
-                    next: offset + entry.rec_len as u64,
-                });
-            }
-            at = (fbn + 1) * bs;
-            if full {
-                break;
-            }
-            if !batch.entries.is_empty() {
-                batch.next = Some(at);
-                break;
-            }
-        }
+        let (format, node) = self.with_node(dir)?;
+        let mut listing = format.list(op, node, cursor, max)?;
         // A volume without kinds in its entries, or an entry that leaves its kind open.
-        for listed in batch.entries.iter_mut().filter(|listed| listed.kind.is_none()) {
+        for listed in listing.entries.iter_mut().filter(|listed| listed.kind.is_none()) {
             listed.kind = self.load(op, listed.ino).ok().map(|node| node.kind);
         }
-        Ok(batch)
+        Ok(listing)
     }
 }
 
-impl Ext2 {
-    pub(super) fn do_readdir(
+impl<F: Format> UnixFs<F> {
+    pub(crate) fn do_readdir(
         &self,
-        ino: Ino,
+        dir: Ino,
         cursor: DirCursor,
         each: &mut dyn FnMut(DirEntry<'_>) -> bool,
     ) -> Result<()> {
-        let dir = plain(ino)?;
         self.relieve_lazy()?;
         let mut at = Some(cursor.0);
         while let Some(from) = at {
@@ -129,13 +69,12 @@ impl Ext2 {
         Ok(())
     }
 
-    pub(super) fn do_readdir_plus(
+    pub(crate) fn do_readdir_plus(
         &self,
-        ino: Ino,
+        dir: Ino,
         cursor: DirCursor,
         each: &mut dyn FnMut(DirEntry<'_>, Entry) -> bool,
     ) -> Result<()> {
-        let dir = plain(ino)?;
         let mut at = Some(cursor.0);
         while let Some(from) = at {
             // References first, so that nothing listed can vanish; those not wanted are given
@@ -145,6 +84,7 @@ impl Ext2 {
             let listed = self.look(|st, op| {
                 let batch = st.list(op, dir, from, PLUS_BATCH)?;
                 for listed in &batch.entries {
+                    let block_bytes = st.block_bytes;
                     let node = if batch.is_dots(listed) {
                         st.load(op, listed.ino)?
                     } else {
@@ -152,9 +92,9 @@ impl Ext2 {
                     };
                     if !batch.is_dots(listed) {
                         node.refs += 1;
-                        held.push(Ino(u64::from(node.ino)));
+                        held.push(node.ino);
                     }
-                    entries.push(node.entry(self.block_bytes));
+                    entries.push(node.entry(block_bytes));
                 }
                 Ok(batch)
             });

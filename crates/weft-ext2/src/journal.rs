@@ -1,17 +1,17 @@
 //! The journal, inside the volume (inode 8) or on a device of its own: replaying it, and running
 //! the engine on it.
 
-use super::{Ext2, Node};
+use crate::Ext2;
 use crate::layout::{
     Compat, Incompat, JOURNAL_INO, SUPERBLOCK_BYTES, SUPERBLOCK_OFFSET, Superblock,
 };
-use crate::volume::Volume;
+use crate::volume::{Node, Volume, split};
 use crate::{Error, Result};
 use std::sync::Arc;
 use weft_block::{BlockDevice, Overlay, ReadOnly};
 use weft_patch::jbd2::{Features, Log, LogMap};
 use weft_patch::{Engine, Options, Policy};
-use weft_vfs::FileKind;
+use weft_vfs::{FileKind, Ino};
 
 /// The blocks of the journal inode, in order.
 ///
@@ -30,12 +30,13 @@ pub fn journal_inode_blocks(device: &Arc<dyn BlockDevice>, sb: &Superblock) -> R
     let engine = Engine::new(Arc::clone(device), sb.block_bytes(), options)?;
     let mut op = engine.begin(0)?;
     let mut vol = Volume::load(&mut op, sb.clone(), device.geometry().len_bytes)?;
-    let inode = vol.read_inode(&mut op, JOURNAL_INO)?;
+    let inode = vol.read_raw_inode(&mut op, JOURNAL_INO)?;
     if inode.kind() != Some(FileKind::Regular) || inode.links == 0 {
         return Err(Error::corrupt("inode 8", 0, "the journal is no regular file"));
     }
     let blocks = inode.size_bytes / u64::from(sb.block_bytes());
-    let mut node = Node::new(JOURNAL_INO, FileKind::Regular, inode);
+    let (fields, own) = split(&inode);
+    let mut node = Node::new(Ino(u64::from(JOURNAL_INO)), FileKind::Regular, fields, own);
     let all = vol.all_blocks(&mut op, &mut node, blocks)?;
     Ok(all.into_iter().map(u64::from).collect())
 }
@@ -71,7 +72,7 @@ fn log_error(e: &weft_patch::jbd2::Error) -> Error {
 
 /// Sets or clears the feature that says the journal must be replayed: in place, past any engine,
 /// as a recovery looks at it before it reads the log.
-pub(super) fn set_recover(device: &dyn BlockDevice, on: bool) -> Result<()> {
+pub(crate) fn set_recover(device: &dyn BlockDevice, on: bool) -> Result<()> {
     let mut raw = [0; SUPERBLOCK_BYTES];
     device.read_at(&mut raw, SUPERBLOCK_OFFSET)?;
     let mut sb = Superblock::parse(&raw)?;
@@ -86,7 +87,7 @@ pub(super) fn set_recover(device: &dyn BlockDevice, on: bool) -> Result<()> {
 ///
 /// # Errors
 /// [`Error::Incompatible`] if it is external and not given, [`Error::Corrupt`] if it is damaged.
-pub(super) fn replay(
+pub(crate) fn replay(
     device: &Arc<dyn BlockDevice>,
     sb: &Superblock,
     external: Option<&Arc<dyn BlockDevice>>,
@@ -113,7 +114,7 @@ pub(super) fn replay(
 }
 
 /// An engine that commits through the volume's journal, which must be clean.
-pub(super) fn engine(
+pub(crate) fn engine(
     device: &Arc<dyn BlockDevice>,
     sb: &mut Superblock,
     external: Option<&Arc<dyn BlockDevice>>,
@@ -144,6 +145,6 @@ impl Ext2 {
     /// # Errors
     /// [`Error::Corrupt`] if there is no journal inside the volume, or it has holes.
     pub fn journal_blocks(device: &Arc<dyn BlockDevice>) -> Result<Vec<u64>> {
-        journal_inode_blocks(device, &super::open::read_superblock(&**device)?)
+        journal_inode_blocks(device, &crate::mount::read_superblock(&**device)?)
     }
 }

@@ -4,19 +4,21 @@
 //! and those of the directories above it: a file in a new directory, or in one that was moved, is
 //! found after a crash only if all of the path is there.
 
-use super::{Ext2, Node, State};
 use crate::Result;
-use crate::layout::ROOT_INO;
+use crate::format::Format;
+use crate::front::UnixFs;
+use crate::node::Node;
+use crate::state::State;
 use hashbrown::HashSet;
 use weft_patch::{Op, Owner, PatchId};
-use weft_vfs::FileKind;
+use weft_vfs::{FileKind, Ino};
 
 /// Inodes whose access times are written by one operation.
 const LAZY_BATCH: usize = 32;
 
-impl State {
+impl<F: Format> State<F> {
     /// What must be durable with inode `ino`, beside the blocks it owns.
-    fn sync_set(&self, op: &Op<'_>, ino: u32) -> Vec<PatchId> {
+    fn sync_set(&self, op: &Op<'_>, ino: Ino) -> Vec<PatchId> {
         let mut patches = Vec::new();
         let mut seen = HashSet::new();
         let mut todo = vec![ino];
@@ -36,7 +38,7 @@ impl State {
                 add(patch);
                 todo.push(dir);
             }
-            if at != ROOT_INO {
+            if at != self.root {
                 todo.push(node.parent);
             }
         }
@@ -44,18 +46,18 @@ impl State {
     }
 }
 
-impl State {
+impl<F: Format> State<F> {
     /// What must be durable for names in directory `dir` to be found from the root: the blocks it
     /// grew by, its own name, and the same for the directories above it.
-    pub(super) fn way_to(&self, op: &Op<'_>, dir: u32) -> Vec<PatchId> {
+    pub(crate) fn way_to(&self, op: &Op<'_>, dir: Ino) -> Vec<PatchId> {
         let mut patches = Vec::new();
         let mut at = dir;
         // A loop on the disk must not become one here.
-        for _ in 0..=self.vol.geometry.inodes {
+        for _ in 0..=self.format.limits().inodes_max {
             let Some(node) = self.nodes.get(&at) else { break };
             let changes = node.names.iter().map(|(_, patch)| *patch).chain([node.grown]);
             patches.extend(changes.filter(|patch| !op.is_durable(*patch)));
-            if at == ROOT_INO {
+            if at == self.root {
                 break;
             }
             at = node.parent;
@@ -64,38 +66,38 @@ impl State {
     }
 }
 
-impl Ext2 {
-    pub(super) fn do_fsync(&self, ino: u32, data_only: bool) -> Result<()> {
+impl<F: Format> UnixFs<F> {
+    pub(crate) fn do_fsync(&self, ino: Ino, data_only: bool) -> Result<()> {
         if self.is_read_only() {
             return Ok(());
         }
         if !data_only && self.lock().lazy.contains(&ino) {
-            self.change_inner(1, |st, op| {
+            self.change_only(1, |st, op| {
                 st.write_node(op, ino, &[])?;
                 Ok(())
             })?;
         }
         let also = self.look(|st, op| {
-            let named = |node: &Node| node.kind == FileKind::Directory && node.inode.links > 0;
+            let named = |node: &Node<F>| node.kind == FileKind::Directory && node.inode.links > 0;
             if st.nodes.get(&ino).is_some_and(named) {
                 st.parent_of(op, ino)?;
             }
             Ok(st.sync_set(op, ino))
         })?;
-        self.engine.sync_owner(Owner(u64::from(ino)), &also)?;
+        self.engine.sync_owner(Owner(ino.0), &also)?;
         // Where nothing was dirty, nobody has looked.
         Ok(self.device.check_whole()?)
     }
 
-    pub(super) fn do_sync(&self) -> Result<()> {
+    pub(crate) fn do_sync(&self) -> Result<()> {
         if self.is_read_only() {
             return Ok(());
         }
         loop {
-            let more = self.change_inner(1 + LAZY_BATCH as u32, |st, op| {
+            let more = self.change_only(1 + LAZY_BATCH as u32, |st, op| {
                 st.write_lazy(op, LAZY_BATCH)?;
-                if st.lazy.is_empty() && st.vol.refresh_counts() {
-                    st.vol.write_sb(op, &[])?;
+                if st.lazy.is_empty() {
+                    st.format.write_summary(op)?;
                 }
                 Ok(!st.lazy.is_empty())
             })?;

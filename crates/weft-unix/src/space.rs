@@ -1,56 +1,42 @@
 //! Holes: making, filling and finding them.
 //!
-//! The format has no blocks that are allocated but unwritten: to allocate is to write zeroes.
+//! No block is allocated and unwritten: to allocate is to write zeroes.
 
-use super::data::{Placement, Source};
-use super::{Ext2, State};
-use crate::layout::DIRECT_SLOTS;
+use crate::data::{Placement, Source};
+use crate::format::Format;
+use crate::front::UnixFs;
+use crate::state::State;
 use crate::{Error, Result};
 use weft_patch::Op;
-use weft_vfs::{Error as FsError, FallocateMode, FileKind, SeekFrom};
+use weft_vfs::{Error as FsError, FallocateMode, FileKind, Ino, SeekFrom};
 
 /// Blocks a hole is made of by one operation, at most.
 const PUNCH_BLOCKS: u64 = 8192;
 /// Blocks of metadata that may change with it.
 const PUNCH_META_BLOCKS: u32 = 64;
 
-impl State {
+impl<F: Format> State<F> {
     /// Makes a hole of whole blocks `from..to`, or of a first part. Returns where it stopped.
-    fn punch_step(&mut self, op: &mut Op<'_>, ino: u32, from: u64, to: u64) -> Result<u64> {
-        let Self { vol, nodes, .. } = self;
-        let node = nodes.get_mut(&ino).ok_or(FsError::Stale(u64::from(ino)))?;
-        vol.drop_window(ino);
+    fn punch_step(&mut self, op: &mut Op<'_>, ino: Ino, from: u64, to: u64) -> Result<u64> {
+        let (format, node) = self.with_node(ino)?;
+        format.drop_kept_blocks(ino);
         node.epoch += 1;
-        node.modified();
+        node.modified(format);
         let stop = to.min(from.saturating_add(PUNCH_BLOCKS));
-        let units = vol.geometry.block_bytes / 512;
         let mut at = from;
-        let mut direct = Vec::new();
-        while at < stop {
-            let (start, run) = vol.map_run(op, node, at, stop - at)?;
-            if start == 0 {
-                at += run;
-                continue;
+        let mut in_inode = Vec::new();
+        while at < stop && !format.is_full() {
+            let unmapped = format.unmap(op, node, at, stop - at)?;
+            match (unmapped.freed, unmapped.cleared) {
+                (Some(start), Some(cleared)) => format.free(op, start, unmapped.len, cleared)?,
+                (Some(start), None) => in_inode.push((start, unmapped.len)),
+                (None, _) => {}
             }
-            let n = u32::try_from(run).unwrap_or(0);
-            node.inode.blocks_512 = node.inode.blocks_512.saturating_sub(n * units);
-            if at < DIRECT_SLOTS as u64 {
-                let slot = usize::try_from(at).unwrap_or(0);
-                node.inode.block[slot..slot + n as usize].fill(0);
-                direct.push((start, n));
-            } else if let Some((leaf, index)) = vol.leaf_of(op, node, at)? {
-                let range = (leaf, index, index + n as usize);
-                let cleared = vol.clear_pointers(op, ino, range, &[])?;
-                vol.free_blocks(op, start, n, cleared)?;
-            }
-            at += run;
-            if vol.touched_groups() >= 8 {
-                break;
-            }
+            at += unmapped.len;
         }
         let written = self.write_node(op, ino, &[])?;
-        for (start, n) in direct {
-            self.vol.free_blocks(op, start, n, written)?;
+        for (start, len) in in_inode {
+            self.format.free(op, start, len, written)?;
         }
         Ok(at.min(to))
     }
@@ -59,42 +45,24 @@ impl State {
     fn seek_block(
         &mut self,
         op: &mut Op<'_>,
-        ino: u32,
+        ino: Ino,
         mut fbn: u64,
         end: u64,
         data: bool,
     ) -> Result<Option<u64>> {
-        let Self { vol, nodes, .. } = self;
-        let node = nodes.get_mut(&ino).ok_or(FsError::Stale(u64::from(ino)))?;
+        let (format, node) = self.with_node(ino)?;
         while fbn < end {
-            let (start, run) = vol.map_run(op, node, fbn, end - fbn)?;
-            if (start != 0) == data {
+            let run = format.map(op, node, fbn, end - fbn)?;
+            if run.start.is_some() == data {
                 return Ok(Some(fbn));
             }
-            fbn += run;
+            fbn += run.len;
         }
         Ok(None)
     }
 
-    /// Keeps up to `want` blocks behind the end of a file for it.
-    fn keep_space(&mut self, op: &mut Op<'_>, ino: u32, want: u32) -> Result<()> {
-        let Self { vol, nodes, .. } = self;
-        let node = nodes.get_mut(&ino).ok_or(FsError::Stale(u64::from(ino)))?;
-        if u64::from(want) > vol.free_blocks {
-            return Err(FsError::NoSpace.into());
-        }
-        let bs = u64::from(vol.geometry.block_bytes);
-        let blocks = node.inode.size_bytes.div_ceil(bs);
-        if node.goal == 0 && blocks > 0 {
-            let (last, _) = vol.map_run(op, node, blocks - 1, 1)?;
-            node.goal = if last == 0 { 0 } else { u64::from(last) + 1 };
-        }
-        let goal = vol.goal(node);
-        vol.keep_window(op, ino, goal, want)
-    }
-
     /// Loads a regular file; returns its length.
-    pub(super) fn load_file(&mut self, op: &mut Op<'_>, ino: u32) -> Result<u64> {
+    pub(crate) fn load_file(&mut self, op: &mut Op<'_>, ino: Ino) -> Result<u64> {
         let node = self.load(op, ino)?;
         match node.kind {
             FileKind::Regular => Ok(node.inode.size_bytes),
@@ -104,10 +72,10 @@ impl State {
     }
 }
 
-impl Ext2 {
-    pub(super) fn do_fallocate(
+impl<F: Format> UnixFs<F> {
+    pub(crate) fn do_fallocate(
         &self,
-        ino: u32,
+        ino: Ino,
         mode: FallocateMode,
         offset: u64,
         len_bytes: u64,
@@ -121,7 +89,7 @@ impl Ext2 {
             st.load(op, ino)?;
             st.check_mutable(ino, matches!(mode, FallocateMode::Allocate { .. }))
         })?;
-        if mode != FallocateMode::PunchHole && end > self.max_file_bytes {
+        if mode != FallocateMode::PunchHole && end > self.file_max_bytes {
             return Err(FsError::TooLarge.into());
         }
         let (fill, keep_size) = match mode {
@@ -130,10 +98,13 @@ impl Ext2 {
             FallocateMode::ZeroRange { keep_size } => (false, keep_size),
         };
         if keep_size && fill && end > size {
-            // The format allows no blocks behind the end of a file: they are kept for it in
-            // memory, for as long as it is open.
+            // No blocks lie behind the end of a file: they are kept for it in memory, for as long
+            // as it is open.
             let past = (end - size).div_ceil(u64::from(self.block_bytes));
-            self.look(|st, op| st.keep_space(op, ino, u32::try_from(past).unwrap_or(u32::MAX)))?;
+            self.look(|st, op| {
+                let (format, node) = st.with_node(ino)?;
+                format.keep_blocks(op, node, past)
+            })?;
         }
         let end = if keep_size { end.min(size) } else { end };
         if offset >= end {
@@ -141,7 +112,9 @@ impl Ext2 {
         }
         if fill {
             let blocks = (end - offset) / u64::from(self.block_bytes);
-            if blocks > self.lock().vol.free_blocks + size / u64::from(self.block_bytes) + 1 {
+            if blocks
+                > self.lock().format.space().blocks_free + size / u64::from(self.block_bytes) + 1
+            {
                 return Err(FsError::NoSpace.into());
             }
         }
@@ -159,7 +132,7 @@ impl Ext2 {
         Ok(())
     }
 
-    fn punch(&self, ino: u32, offset: u64, end: u64) -> Result<()> {
+    fn punch(&self, ino: Ino, offset: u64, end: u64) -> Result<()> {
         if offset >= end {
             return Ok(());
         }
@@ -184,7 +157,7 @@ impl Ext2 {
     }
 
     /// Zeroes bytes within one block, unless it is a hole.
-    fn zero_mapped(&self, ino: u32, from: u64, to: u64) -> Result<()> {
+    fn zero_mapped(&self, ino: Ino, from: u64, to: u64) -> Result<()> {
         let bs = u64::from(self.block_bytes);
         let mapped = self.look(|st, op| {
             st.load(op, ino)?;
@@ -197,7 +170,7 @@ impl Ext2 {
         Ok(())
     }
 
-    pub(super) fn do_seek(&self, ino: u32, from: SeekFrom) -> Result<u64> {
+    pub(crate) fn do_seek(&self, ino: Ino, from: SeekFrom) -> Result<u64> {
         let bs = u64::from(self.block_bytes);
         self.look(|st, op| {
             let size = st.load_file(op, ino)?;

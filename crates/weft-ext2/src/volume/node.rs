@@ -1,0 +1,178 @@
+//! Inodes between the front's memory and their slots.
+
+use super::{DirIndex, Patches, Volume};
+use crate::layout::{BLOCK_SLOTS, Inode as RawInode, InodeFlags};
+use smallvec::SmallVec;
+use weft_patch::{Op, PatchId};
+use weft_unix::{Inode, Result};
+use weft_vfs::{FileFlags, FileKind, Ino, Time};
+
+/// An inode in memory.
+pub(crate) type Node = weft_unix::Node<Volume>;
+
+/// An inode's number as the volume writes it; one that no volume has if it does not fit.
+pub(crate) fn number(ino: Ino) -> u32 {
+    u32::try_from(ino.0).unwrap_or(u32::MAX)
+}
+
+/// What ext2 keeps of an inode beside what every inode has.
+#[derive(Debug, Default)]
+pub(crate) struct Ext2Inode {
+    /// Block numbers; device number or the target of a fast symbolic link.
+    pub block: [u32; BLOCK_SLOTS],
+    /// The attribute block.
+    pub file_acl: u32,
+    /// When it was deleted, or the next in the chain of orphans.
+    pub dtime: u32,
+    /// Bytes used of the slot behind the first 128.
+    pub extra_bytes: u16,
+    /// Of a new inode: the attributes that lie in its slot.
+    pub new_tail: Vec<u8>,
+    /// The leaf last used: its first file block, and its block.
+    pub leaf: Option<(u64, u32)>,
+    /// Indirect blocks made by the operation under way, which writes the inode at its end: until
+    /// then nothing on the volume leads to them.
+    pub unreached: SmallVec<[u32; 4]>,
+    /// Where the next block should go; 0 if nothing is known.
+    pub goal: u64,
+    pub dir: Option<Box<DirIndex>>,
+    /// The change that took the directory's hash tree away.
+    pub unindexed: PatchId,
+    /// Changes of the directory's records that span sectors (weft makes none, others do). All
+    /// others must follow in a later write: a torn one could bring half of both.
+    pub spanning: PatchId,
+}
+
+/// Divides an inode between the front and the format.
+pub(crate) fn split(raw: &RawInode) -> (Inode, Ext2Inode) {
+    let inode = Inode {
+        mode: raw.mode,
+        uid: raw.uid,
+        gid: raw.gid,
+        links: u32::from(raw.links),
+        size_bytes: raw.size_bytes,
+        blocks_512: u64::from(raw.blocks_512),
+        atime: raw.atime,
+        mtime: raw.mtime,
+        ctime: raw.ctime,
+        btime: raw.btime,
+        flags: FileFlags::from_bits_retain(raw.flags.bits()),
+        generation: raw.generation,
+        rdev: raw.rdev(),
+    };
+    let own = Ext2Inode {
+        block: raw.block,
+        file_acl: raw.file_acl,
+        dtime: raw.dtime,
+        extra_bytes: raw.extra_bytes,
+        ..Ext2Inode::default()
+    };
+    (inode, own)
+}
+
+/// The inode as its slot has it.
+pub(super) fn raw(node: &Node) -> RawInode {
+    let (inode, own) = (&node.inode, &node.own);
+    RawInode {
+        mode: inode.mode,
+        uid: inode.uid,
+        gid: inode.gid,
+        size_bytes: inode.size_bytes,
+        atime: inode.atime,
+        ctime: inode.ctime,
+        mtime: inode.mtime,
+        btime: inode.btime,
+        dtime: own.dtime,
+        links: u16::try_from(inode.links).unwrap_or(u16::MAX),
+        blocks_512: u32::try_from(inode.blocks_512).unwrap_or(u32::MAX),
+        flags: InodeFlags::from_bits_retain(inode.flags.bits()),
+        block: own.block,
+        generation: inode.generation,
+        file_acl: own.file_acl,
+        extra_bytes: own.extra_bytes,
+    }
+}
+
+/// The time as an inode with so many extra bytes can hold it.
+pub(super) fn storable(extra_bytes: u16, time: Time) -> Time {
+    RawInode { extra_bytes, ..RawInode::default() }.storable(time)
+}
+
+impl Volume {
+    /// What is kept of a new inode; its fields become what its slot can hold.
+    pub(super) fn new_inode(&self, inode: &mut Inode, kind: FileKind, parent: &Node) -> Ext2Inode {
+        let extra_bytes = self.new_extra_bytes();
+        for time in [&mut inode.atime, &mut inode.mtime, &mut inode.ctime] {
+            *time = storable(extra_bytes, *time);
+        }
+        inode.btime = inode.btime.filter(|_| extra_bytes >= 24).map(|t| storable(extra_bytes, t));
+        let inherited = raw(parent).inherited_flags(kind);
+        inode.flags |= FileFlags::from_bits_retain(inherited.bits());
+        let mut own = Ext2Inode { extra_bytes, ..Ext2Inode::default() };
+        if matches!(kind, FileKind::BlockDevice | FileKind::CharDevice) {
+            let mut device = RawInode::default();
+            device.set_rdev(inode.rdev);
+            own.block = device.block;
+        }
+        own
+    }
+
+    /// Writes an inode's fields.
+    pub(super) fn write_node(
+        &mut self,
+        op: &mut Op<'_>,
+        node: &mut Node,
+        befores: &[PatchId],
+    ) -> Result<PatchId> {
+        let patch = self.write_raw_inode(op, number(node.ino), &raw(node), befores)?;
+        // From here on the indirect blocks can be reached.
+        node.own.unreached.clear();
+        Ok(patch)
+    }
+
+    /// Writes a new inode: its slot, and the attributes that lie in it.
+    pub(super) fn init_node(
+        &mut self,
+        op: &mut Op<'_>,
+        node: &mut Node,
+        befores: &[PatchId],
+    ) -> Result<PatchId> {
+        let (ino, inode) = (number(node.ino), raw(node));
+        node.own.unreached.clear();
+        let fields = self.init_raw_inode(op, ino, &inode, befores)?;
+        let tail = std::mem::take(&mut node.own.new_tail);
+        if tail.is_empty() {
+            return Ok(fields);
+        }
+        self.write_raw_inode_with_tail(op, ino, &inode, &tail, &[fields])
+    }
+
+    /// Gives back what a new inode took that nothing names.
+    pub(super) fn give_up(&mut self, op: &mut Op<'_>, node: &Node) -> Result<()> {
+        if node.own.file_acl != 0 {
+            self.release_xattr_block(op, node.own.file_acl, PatchId::DURABLE)?;
+        }
+        self.free_inode_number(op, number(node.ino), Some(node.kind), PatchId::DURABLE)
+    }
+
+    /// Sets the `large_file` feature before a file reaches 2 GiB.
+    pub(super) fn need_large_file(
+        &mut self,
+        op: &mut Op<'_>,
+        size: u64,
+        befores: &mut Patches,
+    ) -> Result<()> {
+        use crate::layout::RoCompat;
+        let features = self.sb.features.ro_compat;
+        if size <= u64::from(i32::MAX.unsigned_abs()) || features.contains(RoCompat::LARGE_FILE) {
+            return Ok(());
+        }
+        if self.sb.revision == 0 {
+            return Err(weft_vfs::Error::TooLarge.into());
+        }
+        self.sb.features.ro_compat |= RoCompat::LARGE_FILE;
+        self.geometry.features = self.sb.features;
+        befores.push(self.write_sb(op, &[])?);
+        Ok(())
+    }
+}

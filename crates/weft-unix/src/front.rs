@@ -1,0 +1,248 @@
+//! The mounted file system: operations on the engine, and the locks.
+//!
+//! # Locks
+//!
+//! A change takes an engine operation first and the state's lock second, and gives both back when
+//! it is done; syncs and device reads of file data happen with neither. The counts of references
+//! need only the state's lock.
+
+use crate::format::Format;
+use crate::state::State;
+use crate::{Error, Result};
+use std::fmt;
+use std::sync::atomic::{AtomicBool, Ordering};
+use std::sync::{Arc, Mutex, MutexGuard, PoisonError, RwLock};
+use weft_block::BlockDevice;
+use weft_patch::{Engine, Op, Policy};
+use weft_vfs::Error as FsError;
+
+/// Below this many blocks or inodes that can be taken at once, freed ones are waited for.
+const TIGHT_BLOCKS: u64 = 64;
+const TIGHT_INODES: u64 = 4;
+
+/// When reading a file changes its access time.
+#[derive(Debug, Clone, Copy, PartialEq, Eq, Default)]
+pub enum Atime {
+    /// If it is not newer than the last change, or a day old (as Linux mounts by default).
+    #[default]
+    Relative,
+    /// Never.
+    Never,
+}
+
+/// A mounted volume of a format: a [`FileSystem`](weft_vfs::FileSystem).
+pub struct UnixFs<F: Format> {
+    pub(crate) engine: Arc<Engine>,
+    pub(crate) device: Arc<dyn BlockDevice>,
+    state: Mutex<State<F>>,
+    pub(crate) block_bytes: u32,
+    pub(crate) file_max_bytes: u64,
+    read_only: AtomicBool,
+    /// Space is short and some was freed or is about to be: [`make_room`](Self::make_room) would help.
+    tight: AtomicBool,
+    /// Held for reading by every thread that deletes inodes without names.
+    pub(crate) deletions: RwLock<()>,
+    /// Many access times wait to be written.
+    pub(crate) lazy_crowded: AtomicBool,
+    pub(crate) atime: Atime,
+    /// Held while free space is out of use to be discarded.
+    pub(crate) trimming: Mutex<()>,
+}
+
+impl<F: Format> fmt::Debug for UnixFs<F> {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        f.debug_struct("UnixFs")
+            .field("engine", &self.engine)
+            .field("read_only", &self.is_read_only())
+            .finish_non_exhaustive()
+    }
+}
+
+impl<F: Format> UnixFs<F> {
+    /// Puts the front on a format whose volume lies on `device`, under `engine`, and loads the root.
+    ///
+    /// # Errors
+    /// [`Error::Corrupt`] if the root is no directory, and those of the engine.
+    pub fn new(
+        engine: Arc<Engine>,
+        device: Arc<dyn BlockDevice>,
+        format: F,
+        read_only: bool,
+        atime: Atime,
+    ) -> Result<Self> {
+        let limits = format.limits();
+        let fs = Self {
+            state: Mutex::new(State::new(format, engine.policy())),
+            engine,
+            device,
+            block_bytes: limits.block_bytes,
+            file_max_bytes: limits.file_max_bytes,
+            read_only: AtomicBool::new(read_only),
+            tight: AtomicBool::new(false),
+            deletions: RwLock::new(()),
+            lazy_crowded: AtomicBool::new(false),
+            atime: if read_only { Atime::Never } else { atime },
+            trimming: Mutex::new(()),
+        };
+        fs.look(|st, op| {
+            st.load_dir(op, limits.root)?.refs = 1;
+            Ok(())
+        })?;
+        Ok(fs)
+    }
+
+    /// The engine under the volume: counters, policy.
+    #[must_use]
+    pub fn engine(&self) -> &Arc<Engine> {
+        &self.engine
+    }
+
+    /// Whether changes are refused: asked for, or since damage was found.
+    #[must_use]
+    pub fn is_read_only(&self) -> bool {
+        self.read_only.load(Ordering::Relaxed)
+    }
+
+    /// What was found to be damaged since the volume was opened, if anything was.
+    #[must_use]
+    pub fn damage(&self) -> Option<String> {
+        self.lock().format.damage().map(str::to_owned)
+    }
+
+    /// The commit policy.
+    #[must_use]
+    pub fn policy(&self) -> Policy {
+        self.engine.policy()
+    }
+
+    /// The state behind the lock.
+    pub fn lock(&self) -> MutexGuard<'_, State<F>> {
+        // A panic elsewhere leaves the state as it was between two micro-operations, each of
+        // which is a whole change.
+        self.state.lock().unwrap_or_else(PoisonError::into_inner)
+    }
+
+    /// Runs `f` with an operation that changes nothing.
+    ///
+    /// # Errors
+    /// Those of `f` and of the engine.
+    pub fn look<R>(&self, f: impl FnOnce(&mut State<F>, &mut Op<'_>) -> Result<R>) -> Result<R> {
+        let mut op = self.engine.begin(0)?;
+        let mut st = self.lock();
+        f(&mut st, &mut op)
+    }
+
+    /// Runs `f` as one operation of at most `max_blocks` changed blocks, then deletes the inodes
+    /// that it has taken the last name of.
+    ///
+    /// # Errors
+    /// Those of `f` and of the engine; [`FsError::ReadOnly`].
+    pub fn change<R>(
+        &self,
+        max_blocks: u32,
+        f: impl FnOnce(&mut State<F>, &mut Op<'_>) -> Result<R>,
+    ) -> Result<R> {
+        if self.is_read_only() {
+            return Err(FsError::ReadOnly.into());
+        }
+        let result = self.change_only(max_blocks, f);
+        self.reap();
+        result
+    }
+
+    /// As [`change`](Self::change), for changes that take no names.
+    ///
+    /// # Errors
+    /// As [`change`](Self::change).
+    pub fn change_only<R>(
+        &self,
+        max_blocks: u32,
+        f: impl FnOnce(&mut State<F>, &mut Op<'_>) -> Result<R>,
+    ) -> Result<R> {
+        if self.is_read_only() {
+            return Err(FsError::ReadOnly.into());
+        }
+        if self.tight.load(Ordering::Relaxed) {
+            self.make_room()?;
+        }
+        self.change_without_room(max_blocks, f)
+    }
+
+    /// [`change_only`](Self::change_only) for changes that allocate nothing: does not wait for freed
+    /// space.
+    pub(crate) fn change_without_room<R>(
+        &self,
+        max_blocks: u32,
+        f: impl FnOnce(&mut State<F>, &mut Op<'_>) -> Result<R>,
+    ) -> Result<R> {
+        let (mut op, mut st) = loop {
+            let op = self.engine.begin(max_blocks)?;
+            let st = self.lock();
+            if !st.format.is_held_up() {
+                break (op, st);
+            }
+            drop(st);
+            drop(op);
+            self.wait_for_trim();
+        };
+        let result = f(&mut st, &mut op);
+        let finished = st.format.finish(&mut op);
+        let (blocks, inodes) = st.format.at_once();
+        let tight = (st.format.has_pending() || !st.nameless.is_empty())
+            && (blocks < TIGHT_BLOCKS || inodes < TIGHT_INODES);
+        self.tight.store(tight, Ordering::Relaxed);
+        if let Err(e @ Error::Corrupt { .. }) = &result {
+            self.found_damage(&mut st, e);
+        }
+        finished?;
+        result
+    }
+
+    /// A change ran into damage: no further ones, lest it spreads.
+    fn found_damage(&self, st: &mut State<F>, error: &Error) {
+        st.format.note_damage(error.to_string());
+        if !self.read_only.swap(true, Ordering::Relaxed) {
+            tracing::error!("the volume is damaged and now read-only: {error}");
+        }
+    }
+
+    /// Makes the space of removed files, and freed space, available. Returns whether there was any.
+    pub(crate) fn make_room(&self) -> Result<bool> {
+        let deleted = self.finish_deletions();
+        Ok(self.settle_pending()? || deleted)
+    }
+
+    /// Makes freed space available: what freed it becomes durable. Says whether there was any.
+    pub(crate) fn settle_pending(&self) -> Result<bool> {
+        if !self.lock().format.has_pending() {
+            return Ok(false);
+        }
+        self.engine.sync()?;
+        self.look(|st, op| {
+            st.format.settle(op);
+            Ok(())
+        })?;
+        Ok(true)
+    }
+
+    /// Takes back all references, deletes what lived by them, makes everything durable, then runs
+    /// `mark` as the last change, and ends the engine. Without changes and without damage, nothing
+    /// is written.
+    ///
+    /// # Errors
+    /// Those of the engine: something may not be durable.
+    pub fn close(&self, mark: impl FnOnce(&mut F, &mut Op<'_>) -> Result<()>) -> Result<()> {
+        self.lock().give_up_references();
+        self.reap();
+        if self.is_read_only() && self.lock().format.damage().is_none() {
+            return Ok(self.engine.shutdown()?);
+        }
+        self.do_sync()?;
+        // What a sync has made durable must not wait behind the mark.
+        self.read_only.store(false, Ordering::Relaxed);
+        let marked = self.change_only(1, |st, op| mark(&mut st.format, op));
+        self.read_only.store(true, Ordering::Relaxed);
+        marked?;
+        Ok(self.engine.shutdown()?)
+    }
+}

@@ -1,0 +1,429 @@
+//! Names: looking up, creating, linking, removing.
+//!
+//! The order in which changes become durable (soft updates) is stated where each is made: a new
+//! name follows its inode, a link count goes up before the name it counts, and down after the
+//! name is gone.
+
+use crate::Result;
+use crate::attributes::ATTRIBUTE_BLOCKS;
+use crate::format::Format;
+use crate::front::UnixFs;
+use crate::node::{Attribute, Inode, Node, Patches, push_patch};
+use crate::state::State;
+use weft_patch::{Op, PatchId};
+use weft_vfs::{Caller, Entry, Error as FsError, FileKind, Ino, Time, check_name};
+
+/// Blocks that making or removing one name may change: two directories with their maps, a new
+/// block with its map and bitmap, inodes, an inode bitmap, descriptors, the superblock.
+pub(crate) const NAME_BLOCKS: u32 = 32;
+const SETGID: u16 = 0o2000;
+
+/// What is to be created.
+pub(crate) enum What<'a> {
+    /// A regular file, FIFO, socket or device node.
+    Node {
+        kind: FileKind,
+        rdev: u32,
+    },
+    Directory,
+    Symlink {
+        target: &'a [u8],
+    },
+}
+
+impl What<'_> {
+    fn kind(&self) -> FileKind {
+        match self {
+            Self::Node { kind, .. } => *kind,
+            Self::Directory => FileKind::Directory,
+            Self::Symlink { .. } => FileKind::Symlink,
+        }
+    }
+}
+
+/// Refuses `.` and `..` where a new name is asked for.
+fn check_new_name(name: &[u8]) -> Result<()> {
+    check_name(name)?;
+    if name == b"." || name == b".." { Err(FsError::Exists.into()) } else { Ok(()) }
+}
+
+impl<F: Format> State<F> {
+    /// The inode that `name` in `parent` names.
+    fn find(&mut self, op: &mut Op<'_>, parent: Ino, name: &[u8]) -> Result<Ino> {
+        self.load_dir(op, parent)?;
+        check_name(name)?;
+        let (format, dir) = self.with_node(parent)?;
+        if name == b"." {
+            return Ok(parent);
+        }
+        if name == b".." {
+            format.load_dir(op, dir)?;
+            return Ok(dir.parent);
+        }
+        Ok(format.find(op, dir, name)?.ok_or(FsError::NotFound)?.ino)
+    }
+
+    fn create(
+        &mut self,
+        op: &mut Op<'_>,
+        caller: &Caller,
+        parent: Ino,
+        name: &[u8],
+        perm: u16,
+        what: &What<'_>,
+    ) -> Result<Ino> {
+        let kind = what.kind();
+        let limits = self.format.limits();
+        if let What::Symlink { target } = what {
+            if target.is_empty() {
+                return Err(FsError::NotFound.into());
+            }
+            if target.len() > limits.target_max_bytes {
+                return Err(FsError::NameTooLong.into());
+            }
+        }
+        self.load_dir(op, parent)?;
+        check_new_name(name)?;
+        let generation = self.next_generation();
+        let (perm, inherited) = self.inherit(op, parent, kind, perm, caller.umask)?;
+        let (format, dir) = self.with_node(parent)?;
+        if format.find(op, dir, name)?.is_some() {
+            return Err(FsError::Exists.into());
+        }
+        self.check_gains_name(parent)?;
+        let (format, dir) = self.with_node(parent)?;
+        if kind == FileKind::Directory && dir.inode.links >= limits.links_max {
+            return Err(FsError::TooManyLinks.into());
+        }
+        let reserved = format.reserve(op, dir, name, kind)?;
+
+        let mut befores = Patches::new();
+        let ino = format.alloc_inode(op, dir, kind, &mut befores)?;
+        let rdev = if let What::Node { rdev, .. } = what { *rdev } else { 0 };
+        let inode = new_inode(caller, &dir.inode, kind, perm, generation, rdev);
+        let mut node = new_node(format, ino, kind, inode, dir);
+        let content =
+            format.place_attributes(op, &mut node, &inherited).and_then(|()| match what {
+                What::Directory => {
+                    node.inode.links = 2;
+                    node.parent = parent;
+                    format.init_dir(op, &mut node, parent)
+                }
+                What::Symlink { target } => {
+                    node.inode.size_bytes = target.len() as u64;
+                    format.set_target(op, &mut node, target)
+                }
+                What::Node { .. } => Ok(()),
+            });
+        if let Err(e) = content {
+            format.abandon_inode(op, &node)?;
+            return Err(e);
+        }
+        // The inode follows its bit in the bitmap (which may over-count, never under-count) and
+        // its content, the name follows the inode.
+        let mut born_after = std::mem::take(&mut node.born_after);
+        befores.iter().for_each(|bit| push_patch(&mut born_after, *bit));
+        dir.modified(format);
+        if kind == FileKind::Directory {
+            dir.inode.links += 1;
+        }
+        dir.patch = format.write_inode(op, dir, &[])?;
+        if kind == FileKind::Directory {
+            // `..` of the new directory is a name of its parent, as soon as the inode is there.
+            push_patch(&mut born_after, dir.patch);
+        }
+        node.patch = format.init_inode(op, &mut node, &born_after)?;
+        let named = format.fill(op, dir, reserved, ino, &[node.patch])?;
+        dir.epoch += 1;
+        node.names.push((parent, named));
+        node.parent = parent;
+        self.nodes.insert(ino, node);
+        Ok(ino)
+    }
+
+    pub(crate) fn link(
+        &mut self,
+        op: &mut Op<'_>,
+        ino: Ino,
+        parent: Ino,
+        name: &[u8],
+    ) -> Result<()> {
+        let node = self.load(op, ino)?;
+        if node.kind == FileKind::Directory {
+            return Err(FsError::NotPermitted.into());
+        }
+        self.load_dir(op, parent)?;
+        check_new_name(name)?;
+        let node = self.node(ino)?;
+        let (kind, links, unnamed) = (node.kind, node.inode.links, node.unnamed);
+        let (format, dir) = self.with_node(parent)?;
+        if format.find(op, dir, name)?.is_some() {
+            return Err(FsError::Exists.into());
+        }
+        self.check_gains_name(parent)?;
+        self.check_mutable(ino, false)?;
+        if links == 0 && !unnamed {
+            return Err(FsError::NotFound.into());
+        }
+        if links >= self.format.limits().links_max {
+            return Err(FsError::TooManyLinks.into());
+        }
+        let (format, dir) = self.with_node(parent)?;
+        let reserved = format.reserve(op, dir, name, kind)?;
+        dir.modified(format);
+        dir.epoch += 1;
+        let (format, node) = self.with_node(ino)?;
+        node.inode.links += 1;
+        node.changed(format);
+        if unnamed {
+            node.unnamed = false;
+            self.mark_named(op, ino)?;
+        }
+        // The count goes up before the name is there.
+        let counted = self.write_node(op, ino, &[])?;
+        self.write_node(op, parent, &[])?;
+        let (format, dir) = self.with_node(parent)?;
+        let named = format.fill(op, dir, reserved, ino, &[counted])?;
+        let node = self.node(ino)?;
+        node.note_name(op, parent, named);
+        node.parent = parent;
+        Ok(())
+    }
+
+    /// Removes a name: of a directory if `directory`, else of anything else.
+    pub(crate) fn remove(
+        &mut self,
+        op: &mut Op<'_>,
+        parent: Ino,
+        name: &[u8],
+        directory: bool,
+    ) -> Result<()> {
+        match name {
+            b"." if directory => return Err(FsError::Invalid("`.` cannot be removed").into()),
+            b".." if directory => return Err(FsError::NotEmpty.into()),
+            _ => {}
+        }
+        self.load_dir(op, parent)?;
+        check_name(name)?;
+        if name == b"." || name == b".." {
+            return Err(FsError::IsADirectory.into());
+        }
+        let (format, dir) = self.with_node(parent)?;
+        let found = format.find(op, dir, name)?.ok_or(FsError::NotFound)?;
+        let ino = found.ino;
+        let kind = self.load_entry(op, parent, ino)?.kind;
+        self.check_loses_name(parent, ino)?;
+        match (directory, kind == FileKind::Directory) {
+            (true, false) => return Err(FsError::NotADirectory.into()),
+            (false, true) => return Err(FsError::IsADirectory.into()),
+            _ => {}
+        }
+        let mut befores = Patches::new();
+        if directory {
+            self.check_empty(op, ino)?;
+            push_patch(&mut befores, self.out_of(op, ino, parent)?);
+        }
+        let (format, dir) = self.with_node(parent)?;
+        let cleared = format.clear(op, dir, found.place, &befores)?;
+        dir.modified(format);
+        dir.epoch += 1;
+        if !directory {
+            self.write_node(op, parent, &[])?;
+            self.lost_name(op, ino, parent, cleared)?;
+            return Ok(());
+        }
+        self.lost_subdir(op, ino, parent, cleared)
+    }
+
+    /// Directory `parent` lost the empty directory `ino`, whose name `cleared` removed.
+    pub(crate) fn lost_subdir(
+        &mut self,
+        op: &mut Op<'_>,
+        ino: Ino,
+        parent: Ino,
+        cleared: PatchId,
+    ) -> Result<()> {
+        let had_other = self.node(ino)?.has_other_name();
+        // The parent's count goes down after the inode is gone: until then its `..` counts.
+        let gone = self.lost_name(op, ino, parent, cleared)?;
+        if !had_other {
+            let dir = self.node(parent)?;
+            dir.inode.links = dir.inode.links.saturating_sub(1).max(2);
+        }
+        self.write_node(op, parent, &[gone])?;
+        Ok(())
+    }
+
+    /// What the removal of the empty directory `ino` from `parent` must follow: on the disk it may
+    /// hold the only names of what moved out of it. `parent` has to stay for that, too.
+    ///
+    /// The names may have arrived in the block of `parent` that names the directory: a write of
+    /// their own, so that a torn one cannot bring its removal alone.
+    pub(crate) fn out_of(&mut self, op: &mut Op<'_>, ino: Ino, parent: Ino) -> Result<PatchId> {
+        let out = self.node(ino)?.moved_out.pending(op);
+        self.node(parent)?.moved_out.note(op, &out);
+        Ok(op.join(&out)?)
+    }
+
+    /// Refuses a directory that holds names.
+    pub(crate) fn check_empty(&mut self, op: &mut Op<'_>, ino: Ino) -> Result<()> {
+        let (format, node) = self.with_node(ino)?;
+        format.load_dir(op, node)?;
+        if format.is_empty(node) { Ok(()) } else { Err(FsError::NotEmpty.into()) }
+    }
+
+    /// An inode lost a name, which `cleared` removed: its count goes down after that. Returns the
+    /// change of the inode.
+    pub(crate) fn lost_name(
+        &mut self,
+        op: &mut Op<'_>,
+        ino: Ino,
+        parent: Ino,
+        cleared: PatchId,
+    ) -> Result<PatchId> {
+        let (format, node) = self.with_node(ino)?;
+        node.changed(format);
+        node.note_name(op, parent, cleared);
+        node.inode.links = match node.kind {
+            FileKind::Directory if !node.has_other_name() => 0,
+            _ => node.inode.links.saturating_sub(1),
+        };
+        if node.inode.links > 0 {
+            return self.write_node(op, ino, &[cleared]);
+        }
+        node.unlinked = cleared;
+        self.lost_last_name(op, ino)
+    }
+
+    /// A new regular file without a name.
+    pub(crate) fn create_unnamed(
+        &mut self,
+        op: &mut Op<'_>,
+        caller: &Caller,
+        parent: Ino,
+        perm: u16,
+    ) -> Result<Ino> {
+        let kind = FileKind::Regular;
+        self.load_dir(op, parent)?;
+        self.check_gains_name(parent)?;
+        let generation = self.next_generation();
+        let (perm, inherited): (u16, Vec<Attribute>) =
+            self.inherit(op, parent, kind, perm, caller.umask)?;
+        let (format, dir) = self.with_node(parent)?;
+        let mut befores = Patches::new();
+        let ino = format.alloc_inode(op, dir, kind, &mut befores)?;
+        let inode = new_inode(caller, &dir.inode, kind, perm, generation, 0);
+        let mut node = new_node(format, ino, kind, inode, dir);
+        node.inode.links = 0;
+        node.unnamed = true;
+        if let Err(e) = format.place_attributes(op, &mut node, &inherited) {
+            format.abandon_inode(op, &node)?;
+            return Err(e);
+        }
+        befores.extend(std::mem::take(&mut node.born_after));
+        self.nodes.insert(ino, node);
+        self.mark_nameless(op, ino)?;
+        let (format, node) = self.with_node(ino)?;
+        node.patch = format.init_inode(op, node, &befores)?;
+        Ok(ino)
+    }
+}
+
+/// The fields of a new inode. The times are set with what the format holds of them.
+fn new_inode(
+    caller: &Caller,
+    parent: &Inode,
+    kind: FileKind,
+    perm: u16,
+    generation: u32,
+    rdev: u32,
+) -> Inode {
+    let mut mode = u16::try_from(kind.mode_bits()).unwrap_or(0) | (perm & 0o7777);
+    let mut gid = caller.gid;
+    if parent.mode & SETGID != 0 {
+        gid = parent.gid;
+        let member = caller.uid == 0 || caller.gid == gid || caller.groups.contains(&gid);
+        if kind == FileKind::Directory {
+            mode |= SETGID;
+        } else if mode & (SETGID | 0o010) == SETGID | 0o010 && !member {
+            mode &= !SETGID;
+        }
+    }
+    let device = matches!(kind, FileKind::BlockDevice | FileKind::CharDevice);
+    let now = Time::now();
+    Inode {
+        mode,
+        uid: caller.uid,
+        gid,
+        links: 1,
+        generation,
+        atime: now,
+        mtime: now,
+        ctime: now,
+        btime: Some(now),
+        rdev: if device { rdev } else { 0 },
+        ..Inode::default()
+    }
+}
+
+/// The node of a new inode in directory `dir`.
+fn new_node<F: Format>(
+    format: &mut F,
+    ino: Ino,
+    kind: FileKind,
+    mut inode: Inode,
+    dir: &Node<F>,
+) -> Node<F> {
+    let own = format.new_node(&mut inode, kind, dir);
+    Node::new(ino, kind, inode, own)
+}
+
+impl<F: Format> UnixFs<F> {
+    pub(crate) fn do_lookup(&self, parent: Ino, name: &[u8]) -> Result<Entry> {
+        self.look(|st, op| {
+            let ino = st.find(op, parent, name)?;
+            let block_bytes = st.block_bytes;
+            let node = st.load_entry(op, parent, ino)?;
+            node.refs += 1;
+            Ok(node.entry(block_bytes))
+        })
+    }
+
+    pub(crate) fn do_create(
+        &self,
+        caller: &Caller,
+        parent: Ino,
+        name: &[u8],
+        perm: u16,
+        what: &What<'_>,
+    ) -> Result<Entry> {
+        let entry = self.change(NAME_BLOCKS + ATTRIBUTE_BLOCKS, |st, op| {
+            let ino = st.create(op, caller, parent, name, perm, what)?;
+            st.refer(ino)
+        })?;
+        self.sync_names_if_flagged(&[parent], Some(entry.attr.ino))?;
+        Ok(entry)
+    }
+
+    pub(crate) fn do_create_unnamed(
+        &self,
+        caller: &Caller,
+        parent: Ino,
+        perm: u16,
+    ) -> Result<Entry> {
+        self.change(NAME_BLOCKS + ATTRIBUTE_BLOCKS, |st, op| {
+            let ino = st.create_unnamed(op, caller, parent, perm)?;
+            st.refer(ino)
+        })
+    }
+}
+
+impl<F: Format> State<F> {
+    /// Takes a reference on an inode in memory.
+    pub(crate) fn refer(&mut self, ino: Ino) -> Result<Entry> {
+        let block_bytes = self.block_bytes;
+        let node = self.node(ino)?;
+        node.refs += 1;
+        Ok(node.entry(block_bytes))
+    }
+}

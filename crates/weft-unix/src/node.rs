@@ -1,0 +1,199 @@
+//! Inodes in memory.
+
+use crate::format::Format;
+use crate::moved::MovedOut;
+use smallvec::SmallVec;
+use weft_patch::{Op, PatchId};
+use weft_vfs::{Attr, Entry, FileFlags, FileKind, Ino, Time};
+
+/// A few patches: befores to pass on.
+pub type Patches = SmallVec<[PatchId; 16]>;
+
+/// Adds a patch to befores, unless it is the last one already.
+pub fn push_patch(patches: &mut Patches, patch: PatchId) {
+    if patches.last() != Some(&patch) && patch != PatchId::DURABLE {
+        patches.push(patch);
+    }
+}
+
+/// What an inode of any format of the Unix shape says. Times have their full range here, sizes and
+/// owners their full width.
+#[derive(Debug, Clone, PartialEq, Eq, Default)]
+pub struct Inode {
+    /// `S_IFMT` bits and permissions.
+    pub mode: u16,
+    /// The owner.
+    pub uid: u32,
+    /// The group.
+    pub gid: u32,
+    /// Names that count.
+    pub links: u32,
+    /// Length in bytes.
+    pub size_bytes: u64,
+    /// Space taken, in units of 512 bytes, all that belongs to the inode included.
+    pub blocks_512: u64,
+    /// Last read.
+    pub atime: Time,
+    /// Content last changed.
+    pub mtime: Time,
+    /// Inode last changed.
+    pub ctime: Time,
+    /// Made, where the inode holds that.
+    pub btime: Option<Time>,
+    /// Flags, in Linux's numbers (`FS_*_FL`). Those that users do not see are the format's.
+    pub flags: FileFlags,
+    /// The generation of its number.
+    pub generation: u32,
+    /// Of a device node: the device, as `stat` shows it.
+    pub rdev: u32,
+}
+
+impl Inode {
+    /// The kind of file, if the mode names one.
+    #[must_use]
+    pub fn kind(&self) -> Option<FileKind> {
+        FileKind::from_mode(u32::from(self.mode))
+    }
+
+    /// Permission bits with setuid, setgid and sticky.
+    #[must_use]
+    pub fn perm(&self) -> u16 {
+        self.mode & 0o7777
+    }
+}
+
+/// An extended attribute: the name with its prefix (`user.mime_type`); an ACL as `setxattr(2)` has it.
+#[derive(Debug, Clone, PartialEq, Eq)]
+pub struct Attribute {
+    /// Its name.
+    pub name: Vec<u8>,
+    /// Its value.
+    pub value: Vec<u8>,
+}
+
+/// An inode in memory.
+#[derive(Debug)]
+pub struct Node<F: Format> {
+    /// Its number.
+    pub ino: Ino,
+    /// What the mode names.
+    pub kind: FileKind,
+    /// What every inode has.
+    pub inode: Inode,
+    /// What the format keeps beside that.
+    pub own: F::Node,
+    /// References of the front.
+    pub(crate) refs: u64,
+    /// Open handles.
+    pub(crate) opens: u32,
+    /// Goes up with every change of content or map: a read without lock checks it.
+    pub epoch: u64,
+    /// Of a directory: what `..` names. Of another file: the directory where it was seen last.
+    pub parent: Ino,
+    /// All changes that gave a directory the blocks it grew by, pointers included.
+    pub grown: PatchId,
+    /// The last change of the inode.
+    pub patch: PatchId,
+    /// Changes of names of this inode that may not be durable, each with its directory.
+    pub(crate) names: SmallVec<[(Ino, PatchId); 2]>,
+    /// What the first write of a new inode must follow.
+    pub born_after: Patches,
+    /// The change that removed the last name.
+    pub(crate) unlinked: PatchId,
+    /// What moved out of the directory.
+    pub(crate) moved_out: MovedOut,
+    /// Made without a name, and may still get one.
+    pub(crate) unnamed: bool,
+    /// Fields changed that are not worth a write by themselves (access time).
+    pub(crate) lazy: bool,
+    /// On the list of idle inodes.
+    pub(crate) idle: bool,
+}
+
+impl<F: Format> Node<F> {
+    /// An inode that nobody refers to.
+    #[must_use]
+    pub fn new(ino: Ino, kind: FileKind, inode: Inode, own: F::Node) -> Self {
+        Self {
+            ino,
+            kind,
+            inode,
+            own,
+            refs: 0,
+            opens: 0,
+            epoch: 0,
+            parent: Ino(0),
+            grown: PatchId::DURABLE,
+            patch: PatchId::DURABLE,
+            names: SmallVec::new(),
+            born_after: Patches::new(),
+            unlinked: PatchId::DURABLE,
+            moved_out: MovedOut::default(),
+            unnamed: false,
+            lazy: false,
+            idle: false,
+        }
+    }
+
+    /// Whether the front refers to it, or a handle is open.
+    #[must_use]
+    pub fn is_used(&self) -> bool {
+        self.refs > 0 || self.opens > 0
+    }
+
+    pub(crate) fn attr(&self, block_bytes: u32) -> Attr {
+        Attr {
+            ino: self.ino,
+            kind: self.kind,
+            perm: self.inode.perm(),
+            nlink: self.inode.links,
+            uid: self.inode.uid,
+            gid: self.inode.gid,
+            rdev: self.inode.rdev,
+            size_bytes: self.inode.size_bytes,
+            blocks_512: self.inode.blocks_512,
+            io_bytes: block_bytes,
+            atime: self.inode.atime,
+            mtime: self.inode.mtime,
+            ctime: self.inode.ctime,
+            btime: self.inode.btime,
+        }
+    }
+
+    pub(crate) fn entry(&self, block_bytes: u32) -> Entry {
+        Entry { attr: self.attr(block_bytes), generation: u64::from(self.inode.generation) }
+    }
+
+    /// Notes a change of a name, forgetting those that are durable.
+    pub(crate) fn note_name(&mut self, op: &Op<'_>, dir: Ino, patch: PatchId) {
+        self.names.retain(|(_, p)| !op.is_durable(*p));
+        self.names.push((dir, patch));
+    }
+
+    /// Sets mtime and ctime.
+    pub(crate) fn modified(&mut self, format: &F) {
+        let now = format.storable(self, Time::now());
+        self.inode.mtime = now;
+        self.inode.ctime = now;
+    }
+
+    /// Sets ctime.
+    pub(crate) fn changed(&mut self, format: &F) {
+        self.inode.ctime = format.storable(self, Time::now());
+    }
+
+    /// Whether an empty directory counts more than its name and its `.`: a crash while it was
+    /// renamed has left it with two names (or just with a count too high). It may lose one of
+    /// them, but not its life: the other one would name a free inode.
+    pub(crate) fn has_other_name(&self) -> bool {
+        self.kind == FileKind::Directory && self.inode.links > 2
+    }
+
+    pub(crate) fn is_settled(&self, op: &Op<'_>, format: &F) -> bool {
+        op.is_durable(self.patch)
+            && op.is_durable(self.grown)
+            && format.is_settled(op, self)
+            && self.moved_out.is_settled(op)
+            && self.names.iter().all(|(_, p)| op.is_durable(*p))
+    }
+}
