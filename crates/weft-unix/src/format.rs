@@ -439,7 +439,10 @@ pub trait Format: Debug + Send + Sized + 'static {
     fn load_dir(&mut self, op: &mut Op<'_>, node: &mut Node<Self>) -> Result<()>;
 
     /// Whether a loaded directory has no name but `.` and `..`.
-    fn is_empty(&self, node: &Node<Self>) -> bool;
+    ///
+    /// # Errors
+    /// [`Error::Corrupt`](crate::Error::Corrupt).
+    fn is_empty(&self, op: &mut Op<'_>, node: &mut Node<Self>) -> Result<bool>;
 
     /// Finds a name (not `.` or `..`).
     ///

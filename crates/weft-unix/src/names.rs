@@ -269,7 +269,7 @@ impl<F: Format> State<F> {
     pub(crate) fn check_empty(&mut self, op: &mut Op<'_>, ino: Ino) -> Result<()> {
         let (format, node) = self.with_node(ino)?;
         format.load_dir(op, node)?;
-        if format.is_empty(node) { Ok(()) } else { Err(FsError::NotEmpty.into()) }
+        if format.is_empty(op, node)? { Ok(()) } else { Err(FsError::NotEmpty.into()) }
     }
 
     /// An inode lost a name, which `cleared` removed: its count goes down after that. Returns the

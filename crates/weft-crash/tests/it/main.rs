@@ -7,6 +7,7 @@ mod ext2;
 mod faults;
 mod foreign;
 mod hfs;
+mod plain;
 mod toy;
 mod transform;
 

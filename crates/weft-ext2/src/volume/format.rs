@@ -291,8 +291,8 @@ impl Format for Volume {
         self.index_dir(op, node)
     }
 
-    fn is_empty(&self, node: &Node) -> bool {
-        node.own.dir.as_deref().is_some_and(super::DirIndex::is_empty)
+    fn is_empty(&self, _: &mut Op<'_>, node: &mut Node) -> Result<bool> {
+        Ok(node.own.dir.as_deref().is_some_and(super::DirIndex::is_empty))
     }
 
     fn find(
