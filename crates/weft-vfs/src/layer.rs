@@ -34,6 +34,7 @@ macro_rules! define_layer {
         /// | `read` | `copy_range`, `backing` |
         /// | `write` | `write_cached`, `copy_range`, `fallocate`, `backing` |
         /// | `fsync` | `fsync_dir`, `sync` |
+        /// | `sync` | `fsync`, `fsync_dir`, `unmount` |
         ///
         /// A module that imports this trait does without an import of [`FileSystem`]: the names of
         /// their methods are the same. (The methods of a `dyn FileSystem` need no import.)

@@ -45,10 +45,6 @@ impl FileSystem for Hfs {
         self.do_setattr(ino, set)
     }
 
-    fn readlink(&self, _ino: Ino) -> Result<Vec<u8>> {
-        Err(Error::Invalid("HFS has no symbolic links"))
-    }
-
     fn mknod(
         &self,
         _caller: &Caller,

@@ -1,4 +1,5 @@
-//! The file plug's calls, all of those that read.
+//! The file plug's calls, all of those that read. What writes is refused by default; only setting
+//! an attribute is refused here, as by default a file system has none.
 
 use super::layout::{Item, be16};
 use super::volume::{Fork, Volume, io};
@@ -8,8 +9,8 @@ use std::sync::Arc;
 use unicode_normalization::UnicodeNormalization;
 use weft_block::{BlockDevice, Partition, PartitionInfo, PartitionType, ReadOnly};
 use weft_vfs::{
-    Attr, Caller, DirCursor, DirEntry, Entry, Error, FileKind, FileSystem, Handle, Ino,
-    NAME_MAX_BYTES, OpenFlags, Opened, RenameFlags, Result, SetAttr, StatFs, Time, XattrSet,
+    Attr, DirCursor, DirEntry, Entry, Error, FileKind, FileSystem, Handle, Ino, NAME_MAX_BYTES,
+    Result, StatFs, Time, XattrSet,
 };
 
 pub(super) const ROOT: u32 = 2;
@@ -266,8 +267,6 @@ impl FileSystem for HfsPlus {
         Ok(Entry { attr: self.attr(&item), generation: 0 })
     }
 
-    fn forget(&self, _ino: Ino, _count: u64) {}
-
     fn getattr(&self, ino: Ino) -> Result<Attr> {
         Ok(self.attr(&self.item(ino)?))
     }
@@ -286,30 +285,12 @@ impl FileSystem for HfsPlus {
         Ok(target)
     }
 
-    fn open(&self, ino: Ino, flags: OpenFlags) -> Result<Opened> {
-        if self.item(ino)?.is_folder {
-            return Err(Error::IsADirectory);
-        }
-        if flags.intersects(OpenFlags::WRITE | OpenFlags::TRUNCATE) {
-            return Err(Error::ReadOnly);
-        }
-        Ok(Opened { handle: Handle(ino.0), keep_cache: true, direct_io: false })
-    }
-
-    fn release(&self, _ino: Ino, _handle: Handle) -> Result<()> {
-        Ok(())
-    }
-
     fn read(&self, ino: Ino, _handle: Handle, offset: u64, buf: &mut [u8]) -> Result<usize> {
         let item = self.item(ino)?;
         if item.is_folder {
             return Err(Error::IsADirectory);
         }
         self.volume.read(&item, Fork::Data, offset, buf)
-    }
-
-    fn fsync(&self, _ino: Ino, _data_only: bool) -> Result<()> {
-        Ok(())
     }
 
     fn sync(&self) -> Result<()> {
@@ -373,60 +354,6 @@ impl FileSystem for HfsPlus {
             names.push(RESOURCE_FORK.to_vec());
         }
         Ok(names)
-    }
-
-    // ---- what writes ----
-
-    fn setattr(&self, _: Ino, _: &SetAttr) -> Result<Attr> {
-        Err(Error::ReadOnly)
-    }
-
-    fn mknod(&self, _: &Caller, _: Ino, _: &[u8], _: FileKind, _: u16, _: u32) -> Result<Entry> {
-        Err(Error::ReadOnly)
-    }
-
-    fn mkdir(&self, _: &Caller, _: Ino, _: &[u8], _: u16) -> Result<Entry> {
-        Err(Error::ReadOnly)
-    }
-
-    fn symlink(&self, _: &Caller, _: Ino, _: &[u8], _: &[u8]) -> Result<Entry> {
-        Err(Error::ReadOnly)
-    }
-
-    fn link(&self, _: Ino, _: Ino, _: &[u8]) -> Result<Entry> {
-        Err(Error::ReadOnly)
-    }
-
-    fn unlink(&self, _: Ino, _: &[u8]) -> Result<()> {
-        Err(Error::ReadOnly)
-    }
-
-    fn rmdir(&self, _: Ino, _: &[u8]) -> Result<()> {
-        Err(Error::ReadOnly)
-    }
-
-    fn rename(&self, _: Ino, _: &[u8], _: Ino, _: &[u8], _: RenameFlags) -> Result<()> {
-        Err(Error::ReadOnly)
-    }
-
-    fn create(
-        &self,
-        _: &Caller,
-        parent: Ino,
-        name: &[u8],
-        _: u16,
-        flags: OpenFlags,
-    ) -> Result<(Entry, Opened)> {
-        match self.lookup(parent, name) {
-            Ok(_) if flags.contains(OpenFlags::EXCLUSIVE) => Err(Error::Exists),
-            Ok(entry) => Ok((entry, self.open(entry.attr.ino, flags)?)),
-            Err(Error::NotFound) => Err(Error::ReadOnly),
-            Err(e) => Err(e),
-        }
-    }
-
-    fn write(&self, _: Ino, _: Handle, _: u64, _: &[u8]) -> Result<usize> {
-        Err(Error::ReadOnly)
     }
 
     fn setxattr(&self, _: Ino, _: &[u8], _: &[u8], _: XattrSet) -> Result<()> {

@@ -74,11 +74,6 @@ impl FileSystem for Mfs {
         self.getattr(ino)
     }
 
-    fn readlink(&self, ino: Ino) -> Result<Vec<u8>> {
-        self.getattr(ino)?;
-        Err(Error::Invalid("no symbolic link"))
-    }
-
     fn mknod(
         &self,
         _caller: &Caller,
@@ -182,29 +177,6 @@ impl FileSystem for Mfs {
         self.open_handle(Self::of_file(ino)?, flags)
     }
 
-    fn create(
-        &self,
-        caller: &Caller,
-        parent: Ino,
-        name: &[u8],
-        perm: u16,
-        flags: OpenFlags,
-    ) -> Result<(Entry, Opened)> {
-        let entry = match self.mknod(caller, parent, name, FileKind::Regular, perm, 0) {
-            Err(Error::Exists) if !flags.contains(OpenFlags::EXCLUSIVE) => {
-                self.lookup(parent, name)?
-            }
-            other => other?,
-        };
-        match self.open(entry.attr.ino, flags) {
-            Ok(opened) => Ok((Entry { attr: self.getattr(entry.attr.ino)?, ..entry }, opened)),
-            Err(e) => {
-                self.forget(entry.attr.ino, 1);
-                Err(e)
-            }
-        }
-    }
-
     fn release(&self, ino: Ino, handle: Handle) -> Result<()> {
         if self.handles().open.remove(&handle.0).is_none() {
             return Ok(());
@@ -231,12 +203,6 @@ impl FileSystem for Mfs {
             self.sync()?;
         }
         Ok(done)
-    }
-
-    fn fsync(&self, ino: Ino, _data_only: bool) -> Result<()> {
-        self.getattr(ino)?;
-        // A volume is no larger than a file elsewhere.
-        self.sync()
     }
 
     fn sync(&self) -> Result<()> {

@@ -1,6 +1,6 @@
 //! Forks as files: a volume seen by programs that know one fork only.
 //!
-//! [`ForkView`] is a [`FileSystem`] over a [`MacVolume`]. Beside the files that are there it shows
+//! [`ForkView`] is a [`Layer`] over a [`MacVolume`]. Beside the files that are there it shows
 //! *companions*, which stand for what the files have beside their data forks:
 //!
 //! | [`Forks`] | companion of `Game` | its content |
@@ -17,6 +17,7 @@
 //! comes before its file (as archives of macOS have it) is kept as a plain file until the file
 //! comes.
 
+mod companions;
 mod draft;
 mod names;
 mod plug;
@@ -32,7 +33,7 @@ use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
 use weft_vfs::{Attr, Error, FileKind, Ino, Result};
 
 #[cfg(doc)]
-use weft_vfs::FileSystem;
+use weft_vfs::Layer;
 
 /// How resource forks and Finder information are shown.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Default, Hash)]

@@ -5,6 +5,7 @@ mod beyond_damage;
 mod conformance;
 mod crash;
 mod damage;
+mod forwarding;
 mod hfsplus;
 mod hfsutils;
 mod interchange;

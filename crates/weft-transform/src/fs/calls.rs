@@ -2,13 +2,13 @@
 
 use std::os::fd::OwnedFd;
 use std::sync::Arc;
-use std::sync::atomic::Ordering;
-use std::time::{Duration, Instant};
+use std::time::Duration;
 
 use weft_vfs::{
     Attr, Caller, CommandAnswer, DirCursor, DirEntry, Entry, Error, FallocateMode, FileFlags,
-    FileKind, FileSystem, Handle, Ino, Invalidate, OpenFlags, Opened, RenameFlags, Result,
-    SeekFrom, SetAttr, StatFs, TrimRange, XattrSet,
+    FileKind, FileLock, FileSystem, Handle, Ino, Interrupt, Invalidate, LockStyle, OpenFlags,
+    Opened, RenameFlags, Result, SeekFrom, SetAttr, StatFs, TrimRange, XattrSet, copy_by_reading,
+    seek_without_holes,
 };
 
 use super::base::locked;
@@ -67,6 +67,44 @@ impl TransformFs {
         Ok(node.below())
     }
 
+    /// The inode below that `ino` is; what is only shown is none.
+    pub(super) fn inode_below(&self, ino: Ino) -> Option<Ino> {
+        if is_shown(ino) {
+            return None;
+        }
+        self.node(ino).ok().map(|node| node.below())
+    }
+
+    /// Writes to a file; `cached` as [`FileSystem::write_cached`] has it.
+    fn write_file(
+        &self,
+        ino: Ino,
+        handle: Handle,
+        offset: u64,
+        data: &[u8],
+        cached: bool,
+    ) -> Result<usize> {
+        let node = self.node(ino)?;
+        self.touched(&node);
+        let open = self.open_flags(handle);
+        if Self::is_plain(&node) {
+            let (below, fs) = (self.below_handle(handle), &self.ground.below);
+            return if cached {
+                fs.write_cached(node.below(), below, offset, data)
+            } else {
+                fs.write(node.below(), below, offset, data)
+            };
+        }
+        if data.is_empty() {
+            return Ok(0);
+        }
+        let append = open.is_some_and(|open| open.flags.contains(OpenFlags::APPEND));
+        let offset = (!append).then_some(offset);
+        let taken = self.with(&node, |file, around| file.write(around, offset, data))?;
+        self.after_write(&node, open)?;
+        Ok(taken)
+    }
+
     /// What a durable handle promises of each write.
     fn after_write(&self, node: &Node, open: Option<Open>) -> Result<()> {
         let durable = OpenFlags::SYNC | OpenFlags::DSYNC;
@@ -80,6 +118,9 @@ impl TransformFs {
 /// How often a name is looked up that another inode takes again and again.
 const LOOKUPS: usize = 100;
 
+// Not a layer: a file that is written anew is another inode below, so that no call may go there
+// with the number that it has here.
+#[deny(clippy::missing_trait_methods, reason = "a default would not reach below")]
 impl FileSystem for TransformFs {
     fn root(&self) -> Ino {
         self.ground.below.root()
@@ -116,6 +157,12 @@ impl FileSystem for TransformFs {
             self.shown_forget(ino, count);
         } else if ino != self.root() {
             self.give_back(ino, count);
+        }
+    }
+
+    fn forget_many(&self, references: &[(Ino, u64)]) {
+        for &(ino, count) in references {
+            self.forget(ino, count);
         }
     }
 
@@ -231,6 +278,11 @@ impl FileSystem for TransformFs {
         self.create_file(caller, parent, name, perm, flags)
     }
 
+    // A file's path says by what rules it is transformed, and this one would have none.
+    fn create_unnamed(&self, _: &Caller, _: Ino, _: u16) -> Result<Entry> {
+        Err(Error::Unsupported("files without a name"))
+    }
+
     fn backing(&self, ino: Ino, handle: Handle) -> Option<Arc<OwnedFd>> {
         self.file_below(ino, handle)
     }
@@ -244,51 +296,11 @@ impl FileSystem for TransformFs {
     }
 
     fn attr_lifetime(&self, ino: Ino) -> Option<Duration> {
-        let not_at_all = Some(Duration::ZERO);
-        if is_shown(ino) {
-            return not_at_all;
-        }
-        let Ok(node) = self.node(ino) else { return not_at_all };
-        if self.snapshot_entry(&node).is_some() {
-            return not_at_all;
-        }
-        if Self::is_plain(&node) {
-            return None;
-        }
-        let through_link = Self::is_through_link(&node);
-        let mut file = locked(&node.file);
-        if let Some(view) = file.view()
-            && view.base.written_past.load(Ordering::Relaxed) > 0
-        {
-            return not_at_all;
-        }
-        let is_settled = match file.view().cloned() {
-            // Other users are not told either whether a reader has opened it.
-            Some(view)
-                if node.cached_opens.load(Ordering::Acquire) == 0
-                    && !view.all_may_read().unwrap_or(false) =>
-            {
-                view.len_by_base().is_ok_and(|len| len.is_some())
-            }
-            _ => file.is_settled(),
-        };
-        match (is_settled, file.is_view(), &node.view) {
-            (false, ..) => not_at_all,
-            (true, false, _) => None,
-            // A view changes with its base.
-            (true, true, Some(_)) if !through_link => {
-                Some(locked(&node.vouched).vouch(Instant::now()))
-            }
-            // Of what a link leads to nobody knows that.
-            (true, true, _) => not_at_all,
-        }
+        self.lifetime_of_attr(ino)
     }
 
     fn name_lifetime(&self, ino: Ino) -> Option<Duration> {
-        // A tree is another once its archive has changed.
-        let may_lead_elsewhere = self.is_tree_root(ino)
-            || self.options.snapshot_views && self.node(ino).is_ok_and(|node| node.view.is_some());
-        may_lead_elsewhere.then_some(Duration::ZERO)
+        self.lifetime_of_name(ino)
     }
 
     fn flush(&self, ino: Ino, handle: Handle) -> Result<()> {
@@ -319,20 +331,11 @@ impl FileSystem for TransformFs {
     }
 
     fn write(&self, ino: Ino, handle: Handle, offset: u64, data: &[u8]) -> Result<usize> {
-        let node = self.node(ino)?;
-        self.touched(&node);
-        let open = self.open_flags(handle);
-        if Self::is_plain(&node) {
-            return self.ground.below.write(node.below(), self.below_handle(handle), offset, data);
-        }
-        if data.is_empty() {
-            return Ok(0);
-        }
-        let append = open.is_some_and(|open| open.flags.contains(OpenFlags::APPEND));
-        let offset = (!append).then_some(offset);
-        let taken = self.with(&node, |file, around| file.write(around, offset, data))?;
-        self.after_write(&node, open)?;
-        Ok(taken)
+        self.write_file(ino, handle, offset, data, false)
+    }
+
+    fn write_cached(&self, ino: Ino, handle: Handle, offset: u64, data: &[u8]) -> Result<usize> {
+        self.write_file(ino, handle, offset, data, true)
     }
 
     fn fsync(&self, ino: Ino, data_only: bool) -> Result<()> {
@@ -403,9 +406,20 @@ impl FileSystem for TransformFs {
         self.remove_attribute(&*self.node(ino)?, name)
     }
 
+    fn is_for_owner(&self, user: u32, ino: Ino, name: &[u8], value: Option<&[u8]>) -> bool {
+        let own = [super::NETWORK_ATTRIBUTE, super::CONVERT_ATTRIBUTE, super::EXPLAIN_ATTRIBUTE];
+        if own.contains(&name) {
+            return false;
+        }
+        let below = |ino| self.ground.below.is_for_owner(user, ino, name, value);
+        self.inode_below(ino).is_some_and(below)
+    }
+
     // All who read the file see it through its network, and a log in there tells of them.
-    fn is_owners_to_set(&self, _: Ino, name: &[u8]) -> bool {
+    fn is_owners_to_set(&self, ino: Ino, name: &[u8]) -> bool {
+        let below = |ino| self.ground.below.is_owners_to_set(ino, name);
         matches!(name, super::NETWORK_ATTRIBUTE | super::CONVERT_ATTRIBUTE)
+            || self.inode_below(ino).is_some_and(below)
     }
 
     fn fallocate(&self, ino: Ino, mode: FallocateMode, offset: u64, len_bytes: u64) -> Result<()> {
@@ -446,7 +460,7 @@ impl FileSystem for TransformFs {
                 return self.ground.below.copy_range(from, from_offset, to, to_offset, len_bytes);
             }
         }
-        weft_vfs::copy_by_reading(self, (from, from_offset), (to, to_offset), len_bytes)
+        copy_by_reading(self, (from, from_offset), (to, to_offset), len_bytes)
     }
 
     fn trim(&self, range: &TrimRange) -> Result<u64> {
@@ -472,6 +486,23 @@ impl FileSystem for TransformFs {
         self.commanded(caller, ino, handle, request, data)
     }
 
+    // The locks of a file that is written anew would stay behind with its old inode below. So locks
+    // are the kernel's, and hold on this mount.
+
+    fn has_locks(&self) -> bool {
+        false
+    }
+
+    fn lock(&self, _: Ino, _: Handle, _: &FileLock, _: Option<&Interrupt>) -> Result<()> {
+        Err(Error::Unsupported("locks"))
+    }
+
+    fn unlock(&self, _: Ino, _: Handle, _: LockStyle, _: u64, _: u64, _: u64) {}
+
+    fn find_lock(&self, _: Ino, _: &FileLock) -> Result<Option<FileLock>> {
+        Err(Error::Unsupported("locks"))
+    }
+
     fn set_invalidate(&self, sink: Arc<dyn Invalidate>) {
         *locked(&self.sink) = Some(sink.clone());
         self.ground
@@ -490,12 +521,7 @@ impl FileSystem for TransformFs {
                 return self.ground.below.seek(node.below(), from);
             }
         }
-        let size = self.getattr(ino)?.size_bytes;
-        match from {
-            SeekFrom::Data(at) | SeekFrom::Hole(at) if at >= size => Err(Error::NoAddress),
-            SeekFrom::Data(at) => Ok(at),
-            SeekFrom::Hole(_) => Ok(size),
-        }
+        seek_without_holes(self.getattr(ino)?.size_bytes, from)
     }
 
     fn unmount(&self) -> Result<()> {

@@ -18,6 +18,7 @@ mod explain;
 mod file;
 mod fill;
 mod ground;
+mod lifetimes;
 mod listing;
 mod names;
 mod nodes;

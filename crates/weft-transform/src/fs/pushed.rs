@@ -75,10 +75,18 @@ impl TransformFs {
         request: u32,
         data: &[u8],
     ) -> Result<CommandAnswer> {
-        if !matches!(request, PUSH_COMMAND | POP_COMMAND | SHOW_COMMAND) || is_shown(ino) {
+        if is_shown(ino) {
             return Err(Error::UnknownCommand);
         }
         let node = self.node(ino)?;
+        if !matches!(request, PUSH_COMMAND | POP_COMMAND | SHOW_COMMAND) {
+            // What it means for a file's content, it means only where that is the content below.
+            if node.view.is_some() || !Self::is_plain(&node) {
+                return Err(Error::UnknownCommand);
+            }
+            let (below, handle) = (node.below(), self.below_handle(handle));
+            return self.ground.below.command(caller, below, handle, request, data);
+        }
         if node.kind != FileKind::Regular {
             return Err(Error::UnknownCommand);
         }

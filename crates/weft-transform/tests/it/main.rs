@@ -3,6 +3,7 @@
 mod common;
 mod crash;
 mod damage;
+mod forwarding;
 mod graphs;
 mod hooked;
 mod networks;

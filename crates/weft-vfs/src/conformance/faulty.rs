@@ -4,8 +4,8 @@ use std::sync::Arc;
 
 use super::{Limits, run};
 use crate::{
-    Attr, Caller, DirCursor, DirEntry, Entry, FallocateMode, FileKind, FileSystem, Handle, Ino,
-    MemFs, OpenFlags, Opened, RenameFlags, Result, SeekFrom, SetAttr, SetTime, StatFs, XattrSet,
+    DirCursor, DirEntry, Entry, FileSystem, Handle, Ino, Layer, MemFs, RenameFlags, Result,
+    SetAttr, SetTime,
 };
 
 /// What is wrong.
@@ -42,50 +42,20 @@ impl Faulty {
     }
 }
 
-/// Passes calls on unchanged.
-macro_rules! pass_on {
-    ($(fn $name:ident(&self $(, $argument:ident: $kind:ty)*) -> $result:ty;)*) => {
-        $(fn $name(&self $(, $argument: $kind)*) -> $result {
-            self.fs.$name($($argument),*)
-        })*
-    };
-}
-
-impl FileSystem for Faulty {
-    pass_on! {
-        fn root(&self) -> Ino;
-        fn lookup(&self, parent: Ino, name: &[u8]) -> Result<Entry>;
-        fn getattr(&self, ino: Ino) -> Result<Attr>;
-        fn setattr(&self, ino: Ino, set: &SetAttr) -> Result<Attr>;
-        fn readlink(&self, ino: Ino) -> Result<Vec<u8>>;
-        fn mknod(
-            &self, caller: &Caller, parent: Ino, name: &[u8], kind: FileKind, perm: u16, rdev: u32
-        ) -> Result<Entry>;
-        fn mkdir(&self, caller: &Caller, parent: Ino, name: &[u8], perm: u16) -> Result<Entry>;
-        fn symlink(&self, caller: &Caller, parent: Ino, name: &[u8], to: &[u8]) -> Result<Entry>;
-        fn link(&self, ino: Ino, new_parent: Ino, new_name: &[u8]) -> Result<Entry>;
-        fn unlink(&self, parent: Ino, name: &[u8]) -> Result<()>;
-        fn rmdir(&self, parent: Ino, name: &[u8]) -> Result<()>;
-        fn open(&self, ino: Ino, flags: OpenFlags) -> Result<Opened>;
-        fn create(
-            &self, caller: &Caller, parent: Ino, name: &[u8], perm: u16, flags: OpenFlags
-        ) -> Result<(Entry, Opened)>;
-        fn release(&self, ino: Ino, handle: Handle) -> Result<()>;
-        fn read(&self, ino: Ino, handle: Handle, offset: u64, buf: &mut [u8]) -> Result<usize>;
-        fn fsync(&self, ino: Ino, data_only: bool) -> Result<()>;
-        fn sync(&self) -> Result<()>;
-        fn statfs(&self) -> Result<StatFs>;
-        fn getxattr(&self, ino: Ino, name: &[u8]) -> Result<Vec<u8>>;
-        fn listxattr(&self, ino: Ino) -> Result<Vec<Vec<u8>>>;
-        fn setxattr(&self, ino: Ino, name: &[u8], value: &[u8], how: XattrSet) -> Result<()>;
-        fn removexattr(&self, ino: Ino, name: &[u8]) -> Result<()>;
-        fn fallocate(&self, ino: Ino, mode: FallocateMode, at: u64, len: u64) -> Result<()>;
-        fn seek(&self, ino: Ino, from: SeekFrom) -> Result<u64>;
+impl Layer for Faulty {
+    fn below(&self) -> &dyn FileSystem {
+        &self.fs
     }
 
     fn forget(&self, ino: Ino, count: u64) {
         if !self.has(Fault::ForgetsNothing) {
             self.fs.forget(ino, count);
+        }
+    }
+
+    fn forget_many(&self, references: &[(Ino, u64)]) {
+        if !self.has(Fault::ForgetsNothing) {
+            self.fs.forget_many(references);
         }
     }
 

@@ -19,13 +19,11 @@ use super::{HostDir, Named, kind_of, locked, magic, stat};
 use crate::{
     Attr, Caller, DirCursor, DirEntry, Entry, Error, FallocateMode, FileKind, FileSystem, Handle,
     Ino, OpenFlags, Opened, RenameFlags, Result, SeekFrom, SetAttr, StatFs, XattrSet, check_name,
+    copy_by_reading,
 };
 
 /// Bytes of names taken from the host at a time.
 const LISTING_BYTES: usize = 16 << 10;
-
-/// Names looked at together by `readdir_plus`.
-const BATCH: usize = 128;
 
 impl HostDir {
     /// Takes the inode that was just made as `name`, and gives it its owner and mode.
@@ -293,38 +291,6 @@ impl FileSystem for HostDir {
         Ok(Opened { handle, keep_cache, direct_io: false })
     }
 
-    fn create(
-        &self,
-        caller: &Caller,
-        parent: Ino,
-        name: &[u8],
-        perm: u16,
-        flags: OpenFlags,
-    ) -> Result<(Entry, Opened)> {
-        loop {
-            let made = self.mknod(caller, parent, name, FileKind::Regular, perm, 0);
-            let entry = match made {
-                Err(Error::Exists) if !flags.contains(OpenFlags::EXCLUSIVE) => {
-                    match self.lookup(parent, name) {
-                        // Gone between the two calls.
-                        Err(Error::NotFound) => continue,
-                        found => found?,
-                    }
-                }
-                made => made?,
-            };
-            let ino = entry.attr.ino;
-            let opened = self.open(ino, flags).and_then(|opened| Ok((self.getattr(ino)?, opened)));
-            return match opened {
-                Ok((attr, opened)) => Ok((Entry { attr, ..entry }, opened)),
-                Err(e) => {
-                    self.forget(ino, 1);
-                    Err(e)
-                }
-            };
-        }
-    }
-
     fn backing(&self, ino: Ino, handle: Handle) -> Option<Arc<OwnedFd>> {
         let opened = locked(&self.handles).get(&handle).cloned();
         opened.filter(|opened| opened.inode.ino == ino).map(|opened| opened.file)
@@ -380,44 +346,6 @@ impl FileSystem for HostDir {
         each: &mut dyn FnMut(DirEntry<'_>) -> bool,
     ) -> Result<()> {
         self.each_name(&*self.directory(ino)?, cursor, each)
-    }
-
-    fn readdir_plus(
-        &self,
-        ino: Ino,
-        mut cursor: DirCursor,
-        each: &mut dyn FnMut(DirEntry<'_>, Entry) -> bool,
-    ) -> Result<()> {
-        let directory = self.directory(ino)?;
-        loop {
-            let mut batch = Vec::new();
-            self.each_name(&directory, cursor, &mut |entry| {
-                batch.push((entry.ino, entry.kind, entry.name.to_vec(), entry.next));
-                batch.len() < BATCH
-            })?;
-            if batch.is_empty() {
-                return Ok(());
-            }
-            for (listed, kind, name, next) in batch {
-                cursor = next;
-                let found = match self.find(&directory, &name) {
-                    Ok(found) => found,
-                    // Gone since.
-                    Err(Error::NotFound) => continue,
-                    Err(e) => return Err(e),
-                };
-                let dots = name == b"." || name == b"..";
-                let entry = self.entry(&found);
-                let shown = if dots { listed } else { entry.attr.ino };
-                let more = each(DirEntry { ino: shown, kind, name: &name, next }, entry);
-                if dots || !more {
-                    self.forget(entry.attr.ino, 1);
-                }
-                if !more {
-                    return Ok(());
-                }
-            }
-        }
     }
 
     fn statfs(&self) -> Result<StatFs> {
@@ -496,18 +424,7 @@ impl FileSystem for HostDir {
         if let Some(done) = self.copy_on_host(from, from_offset, to, to_offset, len_bytes)? {
             return Ok(done);
         }
-        let mut buf = vec![0; 256 << 10];
-        let mut done = 0;
-        while done < len_bytes {
-            let want = usize::try_from(len_bytes - done).unwrap_or(usize::MAX).min(buf.len());
-            let got = self.read(from, Handle::NONE, from_offset + done, &mut buf[..want])?;
-            let put = self.write(to, Handle::NONE, to_offset + done, &buf[..got])?;
-            done += put as u64;
-            if put < want {
-                break;
-            }
-        }
-        Ok(done)
+        copy_by_reading(self, (from, from_offset), (to, to_offset), len_bytes)
     }
 
     fn seek(&self, ino: Ino, from: SeekFrom) -> Result<u64> {
