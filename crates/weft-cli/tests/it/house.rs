@@ -41,7 +41,7 @@ const ROOMS: &[(&str, &[&str])] = &[
             "fuse",
         ],
     ),
-    ("weft-crash", &["block", "patch", "vfs", "ext2", "hfs", "weft"]),
+    ("weft-crash", &["block", "patch", "vfs", "unix", "ext2", "hfs", "weft"]),
     ("weft-cli", &["weft", "crash"]),
     ("weft-bench", &["weft"]),
 ];

@@ -80,7 +80,8 @@ pub(super) fn seek_data_and_holes(bench: &Bench<'_>) -> Result<()> {
     assert_eq!(fs.seek(ino, SeekFrom::Hole(10))?, 4096);
     assert_eq!(fs.seek(ino, SeekFrom::Hole(5000))?, 5000);
     assert_eq!(fs.seek(ino, SeekFrom::Data(5000))?, 1 << 20);
-    let grow = crate::SetAttr { size_bytes: Some(1 << 30), ..crate::SetAttr::default() };
+    let size_bytes = Some(bench.limits.file_bytes.min(1 << 30));
+    let grow = crate::SetAttr { size_bytes, ..crate::SetAttr::default() };
     fs.setattr(ino, &grow)?;
     refused!(fs.seek(ino, SeekFrom::Data(end)), NoAddress);
     assert_eq!(fs.seek(ino, SeekFrom::Hole(1 << 20))?, end);

@@ -613,8 +613,12 @@ impl Format for Plain {
         }
     }
 
-    fn check_attribute_name(&self, _: &[u8]) -> Result<()> {
-        Ok(())
+    fn check_attribute_name(&self, name: &[u8]) -> Result<()> {
+        let known = ["user.", "trusted.", "security.", "system.posix_acl_"];
+        if known.iter().any(|prefix| name.starts_with(prefix.as_bytes())) {
+            return Ok(());
+        }
+        Err(FsError::Unsupported("attributes of this name").into())
     }
 
     fn set_attribute(
