@@ -92,9 +92,9 @@ impl Plain {
         let n = found.ok_or(FsError::NoSpace)?;
         push_patch(befores, op.flip(nr, n as usize / 32 * 4, 1 << (n % 32), &[])?);
         if which == BLOCKS {
-            self.blocks_free -= 1
+            self.blocks_free -= 1;
         } else {
-            self.inodes_free -= 1
+            self.inodes_free -= 1;
         }
         Ok(n)
     }
