@@ -42,17 +42,7 @@ fn e2fsprogs() -> Option<String> {
 
 /// Today in UTC, `2026-11-21`.
 fn date() -> String {
-    let days = Time::now().secs.div_euclid(86_400);
-    // H. Hinnant's civil_from_days.
-    let z = days + 719_468;
-    let era = z.div_euclid(146_097);
-    let doe = z.rem_euclid(146_097);
-    let yoe = (doe - doe / 1460 + doe / 36_524 - doe / 146_096) / 365;
-    let doy = doe - (365 * yoe + yoe / 4 - yoe / 100);
-    let mp = (5 * doy + 2) / 153;
-    let month = if mp < 10 { mp + 3 } else { mp - 9 };
-    let year = yoe + era * 400 + i64::from(month <= 2);
-    format!("{year:04}-{month:02}-{:02}", doy - (153 * mp + 2) / 5 + 1)
+    time::OffsetDateTime::now_utc().date().to_string()
 }
 
 /// Whether files in a directory are kept in memory only.

@@ -12,6 +12,7 @@ use crate::{BlockDevice, Error, Extent, Geometry, Result, check_range};
 use std::collections::BTreeSet;
 use std::fmt;
 use std::io::IoSlice;
+use uuid::Uuid;
 
 mod apple;
 
@@ -26,14 +27,7 @@ pub struct Guid(pub [u8; 16]);
 
 impl fmt::Display for Guid {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-        let order = [3, 2, 1, 0, 5, 4, 7, 6, 8, 9, 10, 11, 12, 13, 14, 15];
-        for (i, at) in order.into_iter().enumerate() {
-            if matches!(i, 4 | 6 | 8 | 10) {
-                f.write_str("-")?;
-            }
-            write!(f, "{:02x}", self.0[at])?;
-        }
-        Ok(())
+        fmt::Display::fmt(&Uuid::from_bytes_le(self.0), f)
     }
 }
 
@@ -261,7 +255,7 @@ fn gpt_at(
     header.truncate(header_bytes as usize);
     let sum = le::<4>(&header, 16);
     header[16..20].fill(0);
-    if u64::from(crc32(&header)) != sum {
+    if u64::from(crc32fast::hash(&header)) != sum {
         return Err(bad("wrong checksum".into()));
     }
     if le::<8>(&header, 24) != lba {
@@ -283,7 +277,7 @@ fn gpt_at(
     check_range("read", array_at, array_bytes, device.geometry().len_bytes)?;
     let mut array = vec![0; array_bytes as usize];
     device.read_at(&mut array, array_at)?;
-    if u64::from(crc32(&array)) != array_sum {
+    if u64::from(crc32fast::hash(&array)) != array_sum {
         return Err(bad("wrong checksum of the entries".into()));
     }
     let mut partitions = Vec::new();
@@ -318,26 +312,6 @@ fn guid(entry: &[u8], at: usize) -> Guid {
     let mut guid = [0; 16];
     guid.copy_from_slice(&entry[at..at + 16]);
     Guid(guid)
-}
-
-/// The CRC-32 of IEEE 802.3, reflected, as the UEFI specification asks.
-fn crc32(bytes: &[u8]) -> u32 {
-    const TABLE: [u32; 256] = {
-        let mut table = [0; 256];
-        let mut i = 0;
-        while i < 256 {
-            let mut c = i as u32;
-            let mut bit = 0;
-            while bit < 8 {
-                c = if c & 1 == 1 { 0xedb8_8320 ^ (c >> 1) } else { c >> 1 };
-                bit += 1;
-            }
-            table[i] = c;
-            i += 1;
-        }
-        table
-    };
-    !bytes.iter().fold(!0, |c, &b| TABLE[((c ^ u32::from(b)) & 0xff) as usize] ^ (c >> 8))
 }
 
 // ---- the window ----

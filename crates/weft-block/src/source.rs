@@ -125,20 +125,7 @@ pub fn open_source(description: &str, mode: OpenMode) -> Result<Arc<dyn BlockDev
 /// ```
 pub fn parse_size(text: &str) -> Result<u64> {
     let bad = || Error::Invalid(format!("{text:?} is no size (try 512, 64M or 2G)"));
-    let digits = text.trim();
-    let end = digits.find(|c: char| !c.is_ascii_digit()).unwrap_or(digits.len());
-    let (number, unit) = digits.split_at(end);
-    let shift = match unit.trim_start().to_ascii_uppercase().as_str() {
-        "" | "B" => 0,
-        "K" | "KB" | "KIB" => 10,
-        "M" | "MB" | "MIB" => 20,
-        "G" | "GB" | "GIB" => 30,
-        "T" | "TB" | "TIB" => 40,
-        "P" | "PB" | "PIB" => 50,
-        _ => return Err(bad()),
-    };
-    let number: u64 = number.parse().map_err(|_| bad())?;
-    number.checked_mul(1 << shift).ok_or_else(bad)
+    parse_size::Config::new().with_binary().parse_size(text).map_err(|_| bad())
 }
 
 #[cfg(test)]

@@ -236,25 +236,14 @@ pub fn kind_name(kind: FileKind) -> &'static str {
     }
 }
 
-/// `2026-11-21 07:19:26` in UTC.
+/// `2026-11-21 07:19:26` in UTC; `@` and the seconds since 1970, as `date` takes them, where the
+/// year has not four digits.
 pub fn utc(time: Time) -> String {
-    let days = time.secs.div_euclid(86_400);
-    let of_day = time.secs.rem_euclid(86_400);
-    let (year, month, day) = civil(days);
-    let (h, m, s) = (of_day / 3600, of_day / 60 % 60, of_day % 60);
-    format!("{year:04}-{month:02}-{day:02} {h:02}:{m:02}:{s:02}")
-}
-
-/// The proleptic Gregorian date of a day since 1970-01-01 (H. Hinnant's `civil_from_days`).
-fn civil(days: i64) -> (i64, i64, i64) {
-    let z = days + 719_468;
-    let era = z.div_euclid(146_097);
-    let doe = z.rem_euclid(146_097);
-    let yoe = (doe - doe / 1460 + doe / 36_524 - doe / 146_096) / 365;
-    let doy = doe - (365 * yoe + yoe / 4 - yoe / 100);
-    let mp = (5 * doy + 2) / 153;
-    let month = if mp < 10 { mp + 3 } else { mp - 9 };
-    (yoe + era * 400 + i64::from(month <= 2), month, doy - (153 * mp + 2) / 5 + 1)
+    let Ok(date) = time::OffsetDateTime::from_unix_timestamp(time.secs) else {
+        return format!("@{}", time.secs);
+    };
+    let (day, clock) = (date.date(), date.time());
+    format!("{day} {:02}:{:02}:{:02}", clock.hour(), clock.minute(), clock.second())
 }
 
 /// A name or path as JSON: text where it is UTF-8, and its bytes where it is not.
@@ -333,6 +322,8 @@ mod tests {
         assert_eq!(at(951_782_400), "2000-02-29 00:00:00");
         assert_eq!(at(-1), "1969-12-31 23:59:59");
         assert_eq!(at(4_102_444_800), "2100-01-01 00:00:00");
+        assert_eq!(at(253_402_300_799), "9999-12-31 23:59:59");
+        assert_eq!(at(253_402_300_800), "@253402300800");
     }
 
     #[test]

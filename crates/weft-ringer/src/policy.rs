@@ -143,12 +143,8 @@ fn text_bytes(text: &str) -> Option<u64> {
     if text == "none" {
         return Some(0);
     }
-    let (digits, shift) = match text.strip_suffix(['K', 'k']) {
-        Some(digits) => (digits, 10),
-        None => text.strip_suffix('M').map_or((text, 0), |digits| (digits, 20)),
-    };
-    let number: u64 = digits.parse().ok()?;
-    number.checked_mul(1 << shift).filter(|n| *n <= TEXT_MAX_BYTES)
+    let bytes = parse_size::Config::new().with_binary().parse_size(text).ok()?;
+    (bytes <= TEXT_MAX_BYTES).then_some(bytes)
 }
 
 impl FromStr for Policy {

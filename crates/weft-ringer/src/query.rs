@@ -15,6 +15,7 @@
 //! tag:un & kind:file    & may stand between conditions
 //! ```
 
+use time::{Date, Month};
 use weft_vfs::FileKind;
 
 /// The longest query, in bytes.
@@ -195,17 +196,8 @@ fn kind(text: &str) -> Result<Kind, QueryError> {
 }
 
 fn size(text: &str) -> Result<u64, QueryError> {
-    let digits = text.trim_end_matches(|c: char| c.is_ascii_alphabetic());
-    let shift = match &text[digits.len()..] {
-        "" => 0,
-        "K" | "k" => 10,
-        "M" => 20,
-        "G" => 30,
-        "T" => 40,
-        _ => return Err(bad(format!("'{text}' is no size"))),
-    };
-    let number: u64 = digits.parse().map_err(|_| bad(format!("'{text}' is no size")))?;
-    number.checked_mul(1 << shift).ok_or_else(|| bad(format!("'{text}' is too large")))
+    let bytes = parse_size::Config::new().with_binary().parse_size(text);
+    bytes.map_err(|e| bad(format!("'{text}' is not a size: {e}")))
 }
 
 /// `YYYY-MM-DD`, at its beginning in UTC, or seconds since 1970.
@@ -214,21 +206,14 @@ fn seconds(text: &str) -> Result<i64, QueryError> {
     if let Ok(seconds) = text.parse() {
         return Ok(seconds);
     }
-    let parts: Vec<i64> =
+    let parts: Vec<u16> =
         text.split('-').map(str::parse).collect::<Result<_, _>>().map_err(|_| wrong())?;
-    let [year, month, day] = parts[..] else { return Err(wrong()) };
-    let months = [31, 28 + i64::from(is_leap(year)), 31, 30, 31, 30, 31, 31, 30, 31, 30, 31];
-    let days = usize::try_from(month - 1).ok().and_then(|m| months.get(m));
-    if !(1970..=9999).contains(&year) || days.is_none_or(|days| !(1..=*days).contains(&day)) {
-        return Err(wrong());
-    }
-    let before: i64 = (1970..year).map(|y| 365 + i64::from(is_leap(y))).sum();
-    let within: i64 = months.iter().take(usize::try_from(month - 1).unwrap_or(0)).sum();
-    Ok((before + within + day - 1) * 86_400)
-}
-
-fn is_leap(year: i64) -> bool {
-    year % 4 == 0 && (year % 100 != 0 || year % 400 == 0)
+    let [year @ 1970..=9999, month, day] = parts[..] else { return Err(wrong()) };
+    let date = u8::try_from(month).ok().and_then(|month| {
+        let month = Month::try_from(month).ok()?;
+        Date::from_calendar_date(year.into(), month, u8::try_from(day).ok()?).ok()
+    });
+    Ok(date.ok_or_else(wrong)?.midnight().assume_utc().unix_timestamp())
 }
 
 #[cfg(test)]

@@ -159,39 +159,15 @@ impl Registry {
 
     /// A stage whose name is at most two letters off.
     fn nearest(&self, name: &str) -> Option<String> {
-        let distances = self.stages.keys().map(|known| (distance(known, name), known));
+        let distances = self.stages.keys().map(|known| (strsim::levenshtein(known, name), known));
         let (distance, known) = distances.min()?;
         (distance <= 2).then(|| (*known).to_owned())
     }
 }
 
-/// The Levenshtein distance of two short names.
-fn distance(a: &str, b: &str) -> usize {
-    let b: Vec<u8> = b.bytes().take(64).collect();
-    let mut row: Vec<usize> = (0..=b.len()).collect();
-    for (i, x) in a.bytes().enumerate() {
-        let mut diagonal = row[0];
-        row[0] = i + 1;
-        for (j, y) in b.iter().enumerate() {
-            let above = row[j + 1];
-            let change = diagonal + usize::from(x != *y);
-            row[j + 1] = change.min(above + 1).min(row[j] + 1);
-            diagonal = above;
-        }
-    }
-    row[b.len()]
-}
-
-/// A number of bytes with an optional suffix K, M, G or T (powers of 1024).
+/// Parses a number of bytes with an optional unit, `64K` or `2 MiB` (powers of 1024).
 pub(crate) fn parse_bytes(text: &str) -> Option<u64> {
-    let (digits, shift) = match text.char_indices().last() {
-        Some((at, 'K' | 'k')) => (&text[..at], 10),
-        Some((at, 'M' | 'm')) => (&text[..at], 20),
-        Some((at, 'G' | 'g')) => (&text[..at], 30),
-        Some((at, 'T' | 't')) => (&text[..at], 40),
-        _ => (text, 0),
-    };
-    digits.parse::<u64>().ok().and_then(|n| n.checked_mul(1 << shift))
+    parse_size::Config::new().with_binary().parse_size(text).ok()
 }
 
 /// The parameters of a stage while it is made: what is not taken is unknown.
@@ -240,7 +216,7 @@ impl Parameters<'_> {
         }
     }
 
-    /// A number of bytes with an optional suffix K, M, G or T (powers of 1024).
+    /// A number of bytes with an optional unit, `64K` or `2 MiB` (powers of 1024).
     ///
     /// # Errors
     /// [`Error::Parameter`].

@@ -17,6 +17,7 @@ use std::path::{Path, PathBuf};
 use std::str::FromStr;
 use std::sync::Mutex;
 
+use data_encoding::HEXLOWER;
 use weft_ringer::{Encryption, KeyId, RnodeId, from_hex};
 use weft_ringer_net::{fill_random, replace};
 use zeroize::Zeroizing;
@@ -80,9 +81,7 @@ fn checksum(text: &str) -> String {
 
 /// Appends bytes in hex.
 pub(super) fn hex(bytes: &[u8], to: &mut String) {
-    for byte in bytes {
-        let _ = write!(to, "{byte:02x}");
-    }
+    HEXLOWER.encode_append(bytes, to);
 }
 
 /// A line of text, ended with its checksum.

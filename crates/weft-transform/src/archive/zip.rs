@@ -2,6 +2,7 @@
 
 use std::io::Read;
 
+use time::{Date, Month};
 use weft_vfs::FileKind;
 use zip::ZipArchive;
 
@@ -53,17 +54,12 @@ pub(super) fn list(cursor: Cursor) -> Result<(Listing, Packed)> {
     Ok((listing.finish(), Packed { archive, last: None }))
 }
 
-/// Seconds since 1970, as if the time were UTC: zip does not say.
+/// Seconds since 1970, as if the time were UTC: zip does not say. 0 if there is no such time.
 fn seconds(time: zip::DateTime) -> i64 {
-    // H. Hinnant's days_from_civil.
-    let (month, day) = (i64::from(time.month()), i64::from(time.day()));
-    let year = i64::from(time.year()) - i64::from(month <= 2);
-    let era = year.div_euclid(400);
-    let of_era = year.rem_euclid(400);
-    let of_year = (153 * (if month > 2 { month - 3 } else { month + 9 }) + 2) / 5 + day - 1;
-    let days = era * 146_097 + of_era * 365 + of_era / 4 - of_era / 100 + of_year - 719_468;
-    let (hour, minute) = (i64::from(time.hour()), i64::from(time.minute()));
-    ((days * 24 + hour) * 60 + minute) * 60 + i64::from(time.second())
+    let date = Month::try_from(time.month())
+        .and_then(|month| Date::from_calendar_date(time.year().into(), month, time.day()))
+        .and_then(|date| date.with_hms(time.hour(), time.minute(), time.second()));
+    date.map_or(0, |date| date.assume_utc().unix_timestamp())
 }
 
 impl Packed {

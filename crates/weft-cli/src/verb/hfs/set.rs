@@ -5,6 +5,7 @@ use crate::cli::hfs::{MoreFields, Set, YesNo};
 use crate::failure::{Failure, Outcome};
 use crate::verb::file_error;
 use crate::zone;
+use data_encoding::HEXLOWER_PERMISSIVE;
 use weft::hfs::interchange::Meta;
 use weft::hfs::layout::{DInfo, DXInfo, FInfo, FXInfo, Point, Rect, finder_flags};
 
@@ -183,12 +184,8 @@ fn window(text: &str) -> Result<Rect, Failure> {
 
 fn hex(text: &str) -> Result<[u8; 32], Failure> {
     let digits: Vec<u8> = text.bytes().filter(|b| !b.is_ascii_whitespace()).collect();
-    let byte = |pair: &[u8]| u8::from_str_radix(std::str::from_utf8(pair).ok()?, 16).ok();
-    let bytes: Option<Vec<u8>> = digits.chunks(2).map(byte).collect();
-    bytes
-        .filter(|_| digits.len() == 64)
-        .and_then(|bytes| bytes.try_into().ok())
-        .ok_or_else(|| Failure::usage("Finder information is 64 hexadecimal digits"))
+    let bytes = HEXLOWER_PERMISSIVE.decode(&digits).ok().and_then(|bytes| bytes.try_into().ok());
+    bytes.ok_or_else(|| Failure::usage("Finder information is 64 hexadecimal digits"))
 }
 
 #[cfg(test)]

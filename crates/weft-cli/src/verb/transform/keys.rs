@@ -4,7 +4,7 @@ use super::{networks, user_keys};
 use crate::cli::transform::{KeysVerb, ListKeys, NewKey};
 use crate::failure::{DONE, Failure, Outcome};
 use crate::output::Output;
-use std::fmt::Write as _;
+use data_encoding::HEXLOWER;
 use std::io::Write as _;
 use std::os::unix::fs::OpenOptionsExt;
 use std::path::{Path, PathBuf};
@@ -17,13 +17,6 @@ pub fn run(out: Output, verb: &KeysVerb) -> Outcome {
         KeysVerb::New(args) => new(out, args),
         KeysVerb::List(args) => list(out, args),
     }
-}
-
-fn hex(bytes: &[u8]) -> String {
-    bytes.iter().fold(String::new(), |mut text, byte| {
-        let _ = write!(text, "{byte:02x}");
-        text
-    })
 }
 
 /// Where a key of this name is kept.
@@ -52,7 +45,7 @@ fn new(out: Output, args: &NewKey) -> Outcome {
             let content = std::fs::read(&path).map_err(failed)?;
             // A file of 32 bytes has no lines to put another before.
             if keys.len() == 1 && content.len() == KEY_BYTES {
-                hex(&content).into_bytes()
+                HEXLOWER.encode(&content).into_bytes()
             } else {
                 content
             }
@@ -66,11 +59,11 @@ fn new(out: Output, args: &NewKey) -> Outcome {
         }
         (false, false) => Vec::new(),
     };
-    let mut content = hex(&key).into_bytes();
+    let mut content = HEXLOWER.encode(&key).into_bytes();
     content.push(b'\n');
     content.extend_from_slice(&old);
     replace(&path, &content).map_err(failed)?;
-    let id = hex(&Key::new(key).id());
+    let id = HEXLOWER.encode(&Key::new(key).id());
     let shown = path.display().to_string();
     let report = serde_json::json!({ "file": shown, "id": id });
     out.confirm(&report, &format!("{shown}: key {id}; keep a copy: without it files are lost"))?;
@@ -98,7 +91,7 @@ fn list(out: Output, args: &ListKeys) -> Outcome {
     places.extend(files.map(|(name, path)| (name, KeyPlace::File(path))));
     let mut reports = Vec::new();
     for (name, place) in places {
-        let ids: Vec<String> = place.keys()?.iter().map(|key| hex(&key.id())).collect();
+        let ids: Vec<String> = place.keys()?.iter().map(|key| HEXLOWER.encode(&key.id())).collect();
         reports.push((name, place.to_string(), ids));
     }
     let json: Vec<_> = reports
