@@ -68,16 +68,14 @@ pub fn check(source: &str, options: &Options<'_>) -> Result<Checked> {
     let mode = if options.repair.is_some() { OpenMode::READ_WRITE } else { OpenMode::READ_ONLY };
     let image = image::unwrap(source, open_source(source, mode)?)?;
     let wrong = image.verify();
-    let checked = match image.format {
-        Format::Hfs | Format::HfsPlus { wrapped: true } => hfs(source, &image, options),
-        Format::Mfs => mfs(source, &image, options),
-        Format::HfsPlus { wrapped: false } => Err(not_checked(source, &image, &wrong)),
+    let checked = match image.format.row() {
+        Some(row) => match row.check {
+            Some(check) => check(source, &image, options),
+            None => Err(not_checked(source, &image, &wrong)),
+        },
         // A damaged superblock or MDB may have a copy; if there is none, what is it then?
-        Format::Ext => ext(source, &image, options),
-        Format::Nothing | Format::Other(_) if has_copy_of_mdb(&*image.device)? => {
-            hfs(source, &image, options)
-        }
-        Format::Nothing | Format::Other(_) => ext(source, &image, options),
+        None if has_copy_of_mdb(&*image.device)? => hfs(source, &image, options),
+        None => ext(source, &image, options),
     };
     checked.map(|mut checked| {
         if let Checked::Mac(report) = &mut checked {
@@ -106,7 +104,7 @@ fn not_checked(source: &str, image: &Image, wrong: &[String]) -> Error {
     ))
 }
 
-fn ext(source: &str, image: &Image, options: &Options<'_>) -> Result<Checked> {
+pub(crate) fn ext(source: &str, image: &Image, options: &Options<'_>) -> Result<Checked> {
     let report = fsck::check(&*image.device, options).map_err(|e| match e {
         weft_ext2::Error::NotExt2 { .. } if image.format != Format::Ext => {
             image.format.clone().refused(source)
@@ -128,7 +126,7 @@ fn has_copy_of_mdb(device: &dyn BlockDevice) -> Result<bool> {
     Ok(weft_hfs::layout::Mdb::parse(&raw).is_ok_and(|mdb| mdb.check(blocks).is_ok()))
 }
 
-fn hfs(source: &str, image: &Image, options: &Options<'_>) -> Result<Checked> {
+pub(crate) fn hfs(source: &str, image: &Image, options: &Options<'_>) -> Result<Checked> {
     let failed = |e: weft_hfs::Error| match e {
         weft_hfs::Error::Device { errno, message } => Error::Block(weft_block::Error::Io {
             op: "check",
@@ -219,7 +217,7 @@ fn blocks_of(device: &dyn BlockDevice) -> Result<u32> {
     Ok(weft_hfs::layout::Mdb::parse(&raw).map_or(0, |mdb| mdb.alloc_blocks.into()))
 }
 
-fn mfs(source: &str, image: &Image, options: &Options<'_>) -> Result<Checked> {
+pub(crate) fn mfs(source: &str, image: &Image, options: &Options<'_>) -> Result<Checked> {
     let repair = options.repair.is_some();
     if repair && image.device.geometry().read_only {
         let why = image.why_read_only().unwrap_or_else(|| "it cannot be written".into());

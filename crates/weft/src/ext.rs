@@ -1,11 +1,13 @@
 //! ext2 and ext3 volumes in a stack.
 
+use crate::image::Image;
 use crate::info::superblock;
+use crate::registry::Opened;
 use crate::source::open_source;
 use crate::stack::Volume;
 use crate::{Error, Options, Order, Result};
 use std::sync::Arc;
-use weft_block::{BlockDevice, OpenMode};
+use weft_block::OpenMode;
 use weft_ext2::layout::Compat;
 use weft_ext2::{Atime, Ext2, OpenOptions};
 use weft_patch::{Engine, JournalMode, Policy};
@@ -20,13 +22,9 @@ impl Volume for Ext2 {
     }
 }
 
-/// Opens the volume on `device`, which is called `source` in messages.
-pub(crate) fn open(
-    source: &str,
-    device: Arc<dyn BlockDevice>,
-    options: &Options,
-) -> Result<(Order, Arc<dyn Volume>)> {
-    let sb = superblock(source, &*device)?;
+/// Opens an ext2 or ext3 volume.
+pub(crate) fn open(source: &str, image: &Image, options: &Options) -> Result<Opened> {
+    let sb = superblock(source, &*image.device)?;
     let reachable = sb.journal_inode != 0 || options.journal.is_some();
     let has_journal = sb.features.compat.contains(Compat::HAS_JOURNAL) && reachable;
     let journal_mode = if options.read_only { OpenMode::READ_ONLY } else { OpenMode::READ_WRITE };
@@ -53,7 +51,7 @@ pub(crate) fn open(
         journal,
         ..OpenOptions::default()
     };
-    let volume = Ext2::open(device, open)
+    let volume = Ext2::open(Arc::clone(&image.device), open)
         .map_err(|e| Error::Volume { image: source.to_owned(), message: e.to_string() })?;
     Ok((order, volume))
 }

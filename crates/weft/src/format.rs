@@ -4,6 +4,7 @@
 //! known, is for the format's own crate to say. What weft cannot read is named all the same, so
 //! that an error can say "looks like an XFS volume" instead of "bad magic".
 
+use crate::registry;
 use weft_block::BlockDevice;
 
 /// What was recognised.
@@ -26,10 +27,6 @@ pub enum Format {
     /// Something weft does not read, in words.
     Other(String),
 }
-
-/// Where the ext superblock's magic lies, and what it is (ext2.h: `s_magic` at 56 in the
-/// superblock at 1024).
-const EXT_MAGIC: (usize, &[u8]) = (1080, &[0x53, 0xef]);
 
 /// What a cache begins with.
 const CACHE_MAGIC: &[u8] = b"weftCACH";
@@ -124,50 +121,57 @@ fn size(len_bytes: u64) -> String {
 /// Recognises the beginning of a volume that is `len_bytes` long.
 #[must_use]
 pub fn recognise_bytes(head: &[u8], len_bytes: u64) -> Format {
-    let has = |at: usize, magic: &[u8]| head.get(at..at + magic.len()) == Some(magic);
-    if has(EXT_MAGIC.0, EXT_MAGIC.1) {
-        return Format::Ext;
+    let head = Head(head);
+    if let Some(volume) = registry::recognise(&head) {
+        return volume;
     }
-    if let Some(mac) = macintosh(head) {
-        return mac;
-    }
-    if let Some((_, _, name)) = OTHERS.iter().find(|(at, magic, _)| has(*at, magic)) {
+    if let Some((_, _, name)) = OTHERS.iter().find(|(at, magic, _)| head.has(*at, magic)) {
         return Format::Other((*name).to_owned());
     }
     // A FAT boot sector ends the same way as an MBR, so it is looked for first, above.
-    if has(510, &[0x55, 0xaa]) {
+    if head.has(510, &[0x55, 0xaa]) {
         return Format::Other("a disk with an MBR; name a partition: IMAGE?partition=1".into());
     }
-    if len_bytes == 0 || head.iter().all(|b| *b == 0) {
+    if len_bytes == 0 || head.0.iter().all(|b| *b == 0) {
         return Format::Nothing;
     }
-    let first: Vec<String> = head.iter().take(8).map(|b| format!("{b:02x}")).collect();
+    let first: Vec<String> = head.0.iter().take(8).map(|b| format!("{b:02x}")).collect();
     Format::Other(format!(
         "something weft has never heard of (its first bytes are {})",
         first.join(" ")
     ))
 }
 
-/// A Macintosh volume, by the block at 1024. Two bytes could be there by chance, so what must be
-/// sensible of the volume information is looked at too: *Inside Macintosh: Files*, chapter 2 (MDB);
-/// *Inside Macintosh II*, page 119 (MFS); Technical Note TN1150 (HFS Plus).
-fn macintosh(head: &[u8]) -> Option<Format> {
-    let be16 =
-        |at: usize| head.get(1024 + at..1026 + at).map_or(0, |b| u16::from_be_bytes([b[0], b[1]]));
-    let be32 = |at: usize| u32::from(be16(at)) << 16 | u32::from(be16(at + 2));
-    // Both have blocks (18), their length (20) and the length of the name (36) in one place.
-    let blocks = be32(20) != 0 && be32(20).is_multiple_of(512) && be16(18) != 0;
-    let named = head.get(1024 + 36).is_some_and(|len| (1..=27).contains(len));
-    match be16(0) {
-        0x4244 if blocks && matches!(be16(124), 0x482b | 0x4858) => {
-            Some(Format::HfsPlus { wrapped: true })
-        }
-        0x4244 if blocks && named => Some(Format::Hfs),
-        0xd2d7 if blocks => Some(Format::Mfs),
-        0x482b | 0x4858 if be32(40).is_power_of_two() && be32(40) >= 512 => {
-            Some(Format::HfsPlus { wrapped: false })
-        }
-        _ => None,
+/// The beginning of a device.
+pub(crate) struct Head<'a>(&'a [u8]);
+
+impl Head<'_> {
+    /// Reports whether `magic` is at byte `at`.
+    pub(crate) fn has(&self, at: usize, magic: &[u8]) -> bool {
+        self.0.get(at..at + magic.len()) == Some(magic)
+    }
+
+    /// The byte at `at`; `None` past the end.
+    pub(crate) fn byte(&self, at: usize) -> Option<u8> {
+        self.0.get(at).copied()
+    }
+
+    /// The big-endian number at byte `at`; 0 past the end.
+    pub(crate) fn be16(&self, at: usize) -> u16 {
+        self.0.get(at..at + 2).map_or(0, |b| u16::from_be_bytes([b[0], b[1]]))
+    }
+
+    /// The big-endian number at byte `at`; 0 past the end.
+    pub(crate) fn be32(&self, at: usize) -> u32 {
+        u32::from(self.be16(at)) << 16 | u32::from(self.be16(at + 2))
+    }
+
+    /// Reports whether the block at 1024 counts allocation blocks as HFS and MFS do, of a length
+    /// that there can be: their signatures, of two bytes, could be there by chance. Both have the
+    /// count (18) and the length (20) in one place.
+    pub(crate) fn has_macintosh_blocks(&self) -> bool {
+        let block_bytes = self.be32(1024 + 20);
+        self.be16(1024 + 18) != 0 && block_bytes != 0 && block_bytes.is_multiple_of(512)
     }
 }
 
@@ -175,20 +179,16 @@ impl Format {
     /// Whether it is a volume that weft opens.
     #[must_use]
     pub fn is_volume(&self) -> bool {
-        matches!(self, Self::Ext | Self::Hfs | Self::HfsPlus { .. } | Self::Mfs)
+        self.row().is_some()
     }
 
     /// What it is, in words that fit behind "it looks like".
     #[must_use]
     pub fn words(&self) -> String {
         match self {
-            Self::Ext => "an ext2, ext3 or ext4 volume".into(),
-            Self::Hfs => "an HFS volume".into(),
-            Self::HfsPlus { wrapped: false } => "an HFS Plus volume".into(),
-            Self::HfsPlus { wrapped: true } => "an HFS Plus volume in its HFS wrapper".into(),
-            Self::Mfs => "an MFS volume".into(),
             Self::Nothing => "nothing at all: it is empty or begins with zeroes".into(),
             Self::Other(saw) => saw.clone(),
+            volume => volume.row().map_or("a volume", |row| row.words).into(),
         }
     }
 

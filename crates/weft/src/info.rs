@@ -5,6 +5,7 @@ use crate::format::{Format, recognise};
 use crate::source::open_source;
 use crate::{Error, Result, image, mac};
 use std::sync::Arc;
+use uuid::Uuid;
 use weft_block::{BlockDevice, OpenMode};
 use weft_ext2::layout::{Compat, SUPERBLOCK_BYTES, SUPERBLOCK_OFFSET, State, Superblock};
 use weft_hfs::streams::MacVolume;
@@ -126,13 +127,8 @@ pub struct ExtInfo {
 /// [`Error::Unrecognised`], [`Error::Volume`] for a damaged superblock, [`Error::Block`].
 pub fn info(source: &str) -> Result<VolumeInfo> {
     let image = image::unwrap(source, open_source(source, OpenMode::PEEK)?)?;
-    match &image.format {
-        Format::Ext => Ok(VolumeInfo::Ext(Box::new(ext(source, &*image.device)?))),
-        Format::Hfs => hfs(source, &image),
-        Format::Mfs => mfs(source, &image),
-        Format::HfsPlus { .. } => hfs_plus(source, &image),
-        other => Err(other.clone().refused(source)),
-    }
+    let row = image.format.row().ok_or_else(|| image.format.clone().refused(source))?;
+    (row.info)(source, &image)
 }
 
 fn refused(source: &str) -> impl Fn(weft_vfs::Error) -> Error + '_ {
@@ -145,7 +141,7 @@ fn boots(device: &dyn BlockDevice) -> Result<bool> {
     Ok(signature == *b"LK")
 }
 
-fn hfs(source: &str, image: &image::Image) -> Result<VolumeInfo> {
+pub(crate) fn hfs(source: &str, image: &image::Image) -> Result<VolumeInfo> {
     use weft_hfs::layout::{Attributes, Mdb};
     let mut raw = [0; 512];
     image.device.read_at(&mut raw, 1024)?;
@@ -183,7 +179,7 @@ fn hfs(source: &str, image: &image::Image) -> Result<VolumeInfo> {
     })))
 }
 
-fn mfs(source: &str, image: &image::Image) -> Result<VolumeInfo> {
+pub(crate) fn mfs(source: &str, image: &image::Image) -> Result<VolumeInfo> {
     let options = weft_hfs::mfs::OpenOptions { read_only: true, ..Default::default() };
     let volume =
         weft_hfs::mfs::Mfs::open(Arc::clone(&image.device), options).map_err(refused(source))?;
@@ -217,7 +213,7 @@ fn mfs(source: &str, image: &image::Image) -> Result<VolumeInfo> {
     })))
 }
 
-fn hfs_plus(source: &str, image: &image::Image) -> Result<VolumeInfo> {
+pub(crate) fn hfs_plus(source: &str, image: &image::Image) -> Result<VolumeInfo> {
     let options = weft_hfs::hfsplus::OpenOptions::default();
     let volume = weft_hfs::hfsplus::HfsPlus::open(Arc::clone(&image.device), options)
         .map_err(refused(source))?;
@@ -250,18 +246,18 @@ fn hfs_plus(source: &str, image: &image::Image) -> Result<VolumeInfo> {
     })))
 }
 
-fn ext(source: &str, device: &dyn BlockDevice) -> Result<ExtInfo> {
-    let sb = superblock(source, device)?;
+pub(crate) fn ext(source: &str, image: &image::Image) -> Result<VolumeInfo> {
+    let sb = superblock(source, &*image.device)?;
     let geometry = sb.geometry();
     let text = |bytes: &[u8]| {
         let end = bytes.iter().position(|b| *b == 0).unwrap_or(bytes.len());
         String::from_utf8_lossy(&bytes[..end]).into_owned()
     };
     let has_journal = sb.features.compat.contains(Compat::HAS_JOURNAL);
-    Ok(ExtInfo {
+    Ok(VolumeInfo::Ext(Box::new(ExtInfo {
         format: if has_journal { "ext3" } else { "ext2" },
         label: text(&sb.volume_name),
-        uuid: uuid(sb.uuid),
+        uuid: Uuid::from_bytes(sb.uuid).to_string(),
         revision: sb.revision,
         features: sb.features.names(),
         unknown_incompatible: sb.features.unknown_incompat(),
@@ -283,7 +279,7 @@ fn ext(source: &str, device: &dyn BlockDevice) -> Result<ExtInfo> {
         mounted: sb.mount_time,
         written: sb.write_time,
         checked: sb.last_check,
-    })
+    })))
 }
 
 /// Reads and checks the superblock on `device`, which is named `source` in errors.
@@ -296,9 +292,4 @@ pub(crate) fn superblock(source: &str, device: &dyn BlockDevice) -> Result<Super
     device.read_at(&mut raw, SUPERBLOCK_OFFSET)?;
     Superblock::parse(&raw)
         .map_err(|e| Error::Volume { image: source.to_owned(), message: e.to_string() })
-}
-
-fn uuid(bytes: [u8; 16]) -> String {
-    let hex: String = bytes.iter().map(|b| format!("{b:02x}")).collect();
-    [&hex[..8], &hex[8..12], &hex[12..16], &hex[16..20], &hex[20..]].join("-")
 }

@@ -49,6 +49,7 @@ mod info;
 mod mac;
 mod mount;
 mod order;
+mod registry;
 mod shown;
 mod stack;
 mod tree;

@@ -1,6 +1,7 @@
 //! HFS, MFS and HFS Plus volumes in a stack.
 
 use crate::image::{self, Image};
+use crate::registry::Opened;
 use crate::source::open_source;
 use crate::stack::Volume;
 use crate::{Error, Options, Order, Result};
@@ -72,8 +73,6 @@ impl Volume for HfsPlus {
         Some(self)
     }
 }
-
-type Opened = (Order, Arc<dyn Volume>);
 
 fn permissions(options: &Options) -> Permissions {
     options.permissions.unwrap_or_else(|| Permissions {

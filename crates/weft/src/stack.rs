@@ -1,8 +1,7 @@
 //! A volume opened: device, engine and file system put on top of each other.
 
-use crate::format::Format;
 use crate::source::open_source;
-use crate::{Error, Order, Result, ext, image, mac};
+use crate::{Error, Order, Result, image};
 use std::sync::Arc;
 use weft_block::{BlockDevice, OpenMode};
 use weft_hfs::streams::MacVolume;
@@ -109,13 +108,8 @@ impl Stack {
         let image = image::unwrap(source, device)?;
         let mut options = options.clone();
         options.read_only |= image.device.geometry().read_only;
-        let (order, volume) = match &image.format {
-            Format::Ext => ext::open(source, Arc::clone(&image.device), &options)?,
-            Format::Hfs => mac::open_hfs(source, &image, &options)?,
-            Format::Mfs => mac::open_mfs(source, &image, &options)?,
-            Format::HfsPlus { .. } => mac::open_hfs_plus(source, &image, &options)?,
-            Format::Nothing | Format::Other(_) => return Err(image.format.refused(source)),
-        };
+        let row = image.format.row().ok_or_else(|| image.format.clone().refused(source))?;
+        let (order, volume) = (row.open)(source, &image, &options)?;
         let why_read_only = image.why_read_only().or_else(|| volume.why_read_only());
         let front: Arc<dyn FileSystem> = match Arc::clone(&volume).as_mac() {
             Some(mac) if options.forks != Forks::Xattr => {
