@@ -12,6 +12,7 @@ use weft_cache::admission::{AdmissionOptions, SequentialBypass};
 use weft_cache::{
     AttachOptions, Cache, CachedDevice, CreateOptions, Mode, OpenOptions, OriginId, PolicyKind,
 };
+use weft_testing::wait_until;
 
 const BLOCKS: u64 = 2048;
 /// Blocks in one read.
@@ -160,14 +161,14 @@ fn fill_up(cache: &Cache, device: &dyn BlockDevice) {
 
 /// Waits until nothing is on its way into the cache.
 fn settle(cache: &Cache) {
-    eventually("nothing is on its way", || cache.is_quiet());
+    wait_until("nothing is on its way", || cache.is_quiet());
 }
 
 /// Reads 8 pieces in order, and waits until half a window after them is there: 4 pieces.
 fn begin_in_order(cache: &Cache, device: &dyn BlockDevice) {
     read_in_order(device, 0..8);
     let bytes = 4 * PIECE * BLOCK as u64;
-    eventually("half a window is there", || cache.stats().read_ahead_bytes >= bytes);
+    wait_until("half a window is there", || cache.stats().read_ahead_bytes >= bytes);
     settle(cache);
 }
 
@@ -182,14 +183,6 @@ fn read_in_order(device: &dyn BlockDevice, pieces: std::ops::Range<u64>) {
     }
 }
 
-fn eventually(what: &str, mut is_so: impl FnMut() -> bool) {
-    let end = Instant::now() + PATIENCE;
-    while !is_so() {
-        assert!(Instant::now() < end, "not within {PATIENCE:?}: {what}");
-        std::thread::sleep(Duration::from_millis(1));
-    }
-}
-
 #[test]
 fn what_follows_a_sequential_reader_is_in_the_cache_before_it_asks() {
     let (cache, device) = open(16 << 20, Arc::new(origin()), OpenOptions::default());
@@ -197,7 +190,7 @@ fn what_follows_a_sequential_reader_is_in_the_cache_before_it_asks() {
     read_in_order(&*device, 0..pieces);
     // As much again as was read, or nearly: half a window at a time.
     let read = pieces * PIECE;
-    eventually("half of a window is there", || cache.stats().used_slots >= read + read / 2);
+    wait_until("half of a window is there", || cache.stats().used_slots >= read + read / 2);
     let stats = cache.stats();
     assert!(stats.used_slots <= 2 * read, "never more than was read: {stats:?}");
     assert!(stats.read_ahead_bytes >= (read / 2) * BLOCK as u64, "{stats:?}");
@@ -382,7 +375,7 @@ fn what_was_read_ahead_of_a_detached_origin_is_forgotten() {
     (0..BLOCKS / 2).for_each(|number| write(&*origin, number, 1).unwrap());
     for _ in 0..3 {
         // So that it gets a number that was given back.
-        eventually("its blocks are forgotten", || cache.stats().used_slots == 0);
+        wait_until("its blocks are forgotten", || cache.stats().used_slots == 0);
         let device = cache.attach(origin.clone(), &id(), &AttachOptions::default()).unwrap();
         (8 * PIECE..12 * PIECE).for_each(|n| assert!(read(&*device, n).unwrap() == block(n, 1)));
         cache.detach(&device).unwrap();
@@ -435,7 +428,7 @@ fn what_a_write_has_overtaken_is_neither_staged_nor_filled() {
     let misses = cache.stats().misses;
     std::thread::scope(|scope| {
         let waits = scope.spawn(|| read(&*device, at).unwrap());
-        eventually("it is waited for", || cache.stats().misses > misses);
+        wait_until("it is waited for", || cache.stats().misses > misses);
         write(&*device, at, 1).unwrap();
         gate.release();
         let got = waits.join().unwrap();
@@ -491,7 +484,7 @@ fn nothing_is_displaced_by_what_nobody_has_asked_for() {
     assert_eq!(before.read_ahead_bytes, 0);
     read_in_order(&*device, 0..BLOCKS / PIECE);
     let displaces = || cache.stats().evictions > before.evictions;
-    eventually("what was asked for displaces", displaces);
+    wait_until("what was asked for displaces", displaces);
     cache.close().unwrap();
     let after = cache.stats();
     // In all, as what was asked for before may come into the cache after: each block that went made
@@ -511,7 +504,7 @@ fn a_write_counts_against_what_is_read_ahead_meanwhile() {
     gate.wait_held();
     write(&*device, at, 1).unwrap();
     gate.release();
-    eventually("what was held is over", || cache.stats().used_slots > 192);
+    wait_until("what was held is over", || cache.stats().used_slots > 192);
     assert!(read(&*device, at).unwrap() == block(at, 1));
     cache.detach(&device).unwrap();
     assert!(read(&*gate, at).unwrap() == block(at, 1));

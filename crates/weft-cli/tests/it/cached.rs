@@ -1,7 +1,7 @@
 //! A volume mounted over the network behind a cache, and its daemon killed: nothing that was synced
 //! is lost, and the cache is warm at once.
 
-use crate::run::{Bench, can_mount, wait_until};
+use crate::run::{Bench, can_mount};
 use std::fs;
 use std::io::Write;
 use std::path::PathBuf;
@@ -11,6 +11,7 @@ use std::time::Duration;
 use weft::block::{FileDevice, OpenMode, Rng};
 use weft::nbd::{Export, Server, server};
 use weft::net::Address;
+use weft_testing::wait_until;
 
 const SOURCE: &str = "nbd+unix:///?socket=nbd.sock";
 

@@ -5,6 +5,7 @@ use crate::transformed::over_both;
 use std::fs::{self, OpenOptions};
 use std::io::{Read, Write};
 use std::time::{Duration, Instant};
+use weft_testing::wait_for;
 
 #[test]
 fn programs_show_files_and_hang_nobody() {
@@ -197,15 +198,10 @@ fn programs_that_write_garbage_are_ended() {
     fs::File::open(endless).and_then(|mut f| f.read_exact(&mut begin)).unwrap();
     assert_eq!(&begin, b"y\ny\ny\ny\ny\n");
     // Nothing is left of them: neither processes nor descriptors.
-    let end = Instant::now() + Duration::from_secs(300);
-    loop {
+    wait_for(&format!("as little is left as before, {before:?}"), || {
         let after = server();
-        if after.1.is_empty() && after.0 <= before.0 + 2 {
-            break;
-        }
-        assert!(Instant::now() < end, "{before:?} before, {after:?} after");
-        std::thread::sleep(Duration::from_millis(100));
-    }
+        if after.1.is_empty() && after.0 <= before.0 + 2 { Ok(()) } else { Err(after) }
+    });
     bench.ok(&["umount", "m"]);
 }
 

@@ -8,6 +8,7 @@ use std::process::Command;
 /// What each crate may depend on: the table in ARCHITECTURE.md, which is checked against this one.
 const ROOMS: &[(&str, &[&str])] = &[
     ("weft-block", &[]),
+    ("weft-testing", &["block"]),
     ("weft-net", &[]),
     ("weft-nbd", &["block", "net"]),
     ("weft-cache", &["block"]),

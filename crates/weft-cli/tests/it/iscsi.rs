@@ -1,10 +1,11 @@
 //! docs/iscsi.md, done: a volume on an iSCSI disk, through QEMU's storage daemon.
 
-use crate::run::{Bench, tool, wait_until};
+use crate::run::{Bench, tool};
 use std::ffi::OsStr;
 use std::fs;
 use std::net::{TcpListener, TcpStream};
 use std::process::{Child, Command, Stdio};
+use weft_testing::wait_until;
 
 const TARGET: &str = "iqn.2024-01.example:disk";
 

@@ -5,6 +5,7 @@ use std::fs::{self, File};
 use std::os::unix::fs::{FileExt, MetadataExt};
 use std::path::PathBuf;
 use std::time::{Duration, Instant};
+use weft_testing::wait_until;
 
 struct Kept {
     bench: Bench,
@@ -54,16 +55,14 @@ impl Kept {
 
     fn read_until_kept(&self, name: &str, want: &[u8]) {
         let before = self.count("weft_network_outputs_found_total");
-        let end = Instant::now() + Duration::from_secs(300);
-        while self.count("weft_network_outputs_found_total") == before {
+        wait_until(&format!("{name} is kept"), || {
             assert!(fs::read(self.at(name)).unwrap() == want, "{name}");
-            assert!(Instant::now() < end, "{name} is never kept");
             // From the kernel's cache nothing is to be learnt.
             let file = File::open(self.at(name)).unwrap();
             let whole = rustix::fs::Advice::DontNeed;
             rustix::fs::fadvise(&file, 0, None, whole).unwrap();
-            std::thread::sleep(Duration::from_millis(50));
-        }
+            self.count("weft_network_outputs_found_total") > before
+        });
     }
 }
 

@@ -7,6 +7,7 @@ use std::io::{Read, Seek, SeekFrom, Write};
 use std::os::unix::fs::{FileExt, MetadataExt};
 use std::path::PathBuf;
 use std::time::{Duration, Instant};
+use weft_testing::{wait_for, wait_until};
 
 /// How long the leases of a client that died hold.
 pub const EPOCH: Duration = Duration::from_secs(3);
@@ -58,14 +59,10 @@ pub fn kill(bench: &Bench, name: &str) {
         return;
     }
     // It holds its sockets and locks until it is gone; it is a child of init by now.
-    let end = Instant::now() + Duration::from_secs(300);
-    while rustix::process::test_kill_process(pid).is_ok() && Instant::now() < end {
+    wait_until("a killed process is gone", || {
         let stat = fs::read_to_string(format!("/proc/{}/stat", pid.as_raw_nonzero()));
-        if stat.is_ok_and(|s| s.rsplit(") ").next().is_some_and(|s| s.starts_with('Z'))) {
-            break;
-        }
-        std::thread::sleep(Duration::from_millis(5));
-    }
+        stat.map_or(true, |s| s.rsplit(") ").next().is_some_and(|s| s.starts_with('Z')))
+    });
 }
 
 impl Drop for Cell {
@@ -212,11 +209,11 @@ fn two_mounts_are_one_folder() {
         cell.bench.ok(&["umount", name]);
     }
     // Whoever left keeps no lease, as soon as the server has heard its last words.
-    let end = Instant::now() + Duration::from_secs(300);
     let holds = |c: &serde_json::Value| c["write_leases"] != 0 || c["read_leases"] != 0;
-    while cell.status()["clients"].as_array().unwrap().iter().any(holds) {
-        assert!(Instant::now() < end, "{:#}", cell.status());
-    }
+    wait_for("no client has a lease", || {
+        let status = cell.status();
+        if status["clients"].as_array().unwrap().iter().any(holds) { Err(status) } else { Ok(()) }
+    });
 }
 
 fn writer_cuts_reader_sees(writer: &File, reader: &File) {

@@ -1,11 +1,12 @@
 //! Archives through the real command: a directory, and S3.
 
 use crate::ringer::Cell;
-use crate::run::{can_mount, wait_until};
+use crate::run::can_mount;
 use crate::s3::S3;
 use std::fs::{self, File};
 use std::io::Write;
 use std::path::Path;
+use weft_testing::wait_until;
 
 fn write_durably(path: &Path, bytes: &[u8]) -> std::io::Result<()> {
     let mut file = File::create(path)?;

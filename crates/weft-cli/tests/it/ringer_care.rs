@@ -2,7 +2,7 @@
 //! disk has damaged, copies of a cell, databases that share memory.
 
 use crate::ringer::{Cell, serve};
-use crate::run::{can_mount, wait_until};
+use crate::run::can_mount;
 use crate::transformed::has;
 use std::fs;
 use std::io::Read;
@@ -10,6 +10,7 @@ use std::os::unix::fs::FileExt;
 use std::os::unix::net::UnixStream;
 use std::path::PathBuf;
 use std::process::{Command, Stdio};
+use weft_testing::wait_until;
 
 /// A mapping showed for ever what there was when it was first read.
 #[test]

@@ -7,7 +7,7 @@ use std::fs::{self, File, OpenOptions};
 use std::io::Write;
 use std::os::unix::fs::{DirEntryExt, MetadataExt};
 use std::path::PathBuf;
-use std::time::{Duration, Instant};
+use weft_testing::{wait_for, wait_until};
 
 /// Three cells, `o`, `m` and `i`; whatever a test does, nothing stays mounted or running.
 pub struct Cells {
@@ -198,15 +198,14 @@ fn a_cell_that_is_away_stops_nobody_but_who_walks_into_it() {
     assert!(status["cells"][0]["why"].as_str().unwrap().contains("cannot connect"), "{status:#}");
     cells.serve("m");
     cells.serve("i");
-    let end = Instant::now() + Duration::from_secs(300);
     for (path, content) in [("m/file", Some("there")), ("i/file", None)] {
-        loop {
+        wait_for(&format!("{path} is what the server has"), || {
             match fs::read_to_string(a.join(path)) {
-                Ok(found) if Some(found.as_str()) == content => break,
-                Err(e) if content.is_none() && e.raw_os_error() == Some(2) => break,
-                other => assert!(Instant::now() < end, "{path}: {other:?}"),
+                Ok(found) if Some(found.as_str()) == content => Ok(()),
+                Err(e) if content.is_none() && e.raw_os_error() == Some(2) => Ok(()),
+                other => Err(other),
             }
-        }
+        });
     }
     // A server that is away for good does not keep a junction from being taken away.
     cells.stop("i");
@@ -240,11 +239,7 @@ fn what_a_killed_mount_had_changed_in_an_inner_cell_is_not_lost() {
     // The next life sends it, though nobody walks in there.
     let a = cells.mount("a", "o");
     let c = cells.mount("c", "i");
-    let end = Instant::now() + Duration::from_secs(300);
-    while !c.join("d/new").exists() {
-        assert!(Instant::now() < end, "it is lost");
-        std::thread::sleep(Duration::from_millis(50));
-    }
+    wait_until("what was only there is sent", || c.join("d/new").exists());
     assert_eq!(fs::read(c.join("d/new")).unwrap(), b"only here");
     assert_eq!(fs::metadata(c.join("d/synced")).unwrap().len(), 70_004);
     assert_eq!(fs::read(a.join("m/i/d/new")).unwrap(), b"only here");
@@ -252,11 +247,7 @@ fn what_a_killed_mount_had_changed_in_an_inner_cell_is_not_lost() {
     // And what was changed last is with the servers once it is unmounted.
     fs::write(a.join("m/i/d/last"), b"words").unwrap();
     cells.bench.ok(&["umount", "a"]);
-    let gone = Instant::now() + Duration::from_secs(300);
-    while !c.join("d/last").exists() {
-        assert!(Instant::now() < gone, "it was not given to the server");
-        std::thread::sleep(Duration::from_millis(20));
-    }
+    wait_until("the last change is with the server", || c.join("d/last").exists());
 }
 
 #[test]

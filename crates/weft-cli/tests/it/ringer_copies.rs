@@ -1,10 +1,11 @@
 //! Copies through the real command: policies, holders, pins, and a machine that is lost.
 
 use crate::ringer::Cell;
-use crate::run::{can_mount, wait_until};
+use crate::run::can_mount;
 use std::fs::{self, File};
 use std::io::Write;
 use std::path::Path;
+use weft_testing::wait_until;
 
 fn write_durably(path: &Path, bytes: &[u8]) -> std::io::Result<()> {
     let mut file = File::create(path)?;

@@ -8,7 +8,7 @@ use std::io::Write;
 use std::os::unix::fs::{FileExt, PermissionsExt};
 use std::path::{Path, PathBuf};
 use std::process::{Command, Stdio};
-use std::time::{Duration, Instant};
+use weft_testing::wait_for;
 
 pub const NEEDLE: &[u8] = b"the harvest is late this year";
 
@@ -180,14 +180,7 @@ fn copies_history_and_eviction_need_no_key() {
     // The machine that wrote it is lost.
     cell.kill("a");
     fs::remove_dir_all(bench.path("a.store")).unwrap();
-    let end = Instant::now() + Duration::from_secs(300);
-    let restored = loop {
-        match fs::read(b.join("safe/file")) {
-            Ok(bytes) => break bytes,
-            Err(e) => assert!(Instant::now() < end, "{e}"),
-        }
-        std::thread::sleep(Duration::from_millis(200));
-    };
+    let restored = wait_for("the archive has it", || fs::read(b.join("safe/file")));
     assert!(restored == pattern(300_000));
     assert!(fs::read(b.join("safe/.snapshots/monday/file")).unwrap() == pattern(900_000));
     assert_eq!(fs::read(b.join("safe/note")).unwrap(), NEEDLE);

@@ -1,10 +1,11 @@
 //! Full text through the real command: a policy, two mounts, search and query folders.
 
 use crate::ringer::Cell;
-use crate::run::{can_mount, wait_until};
+use crate::run::can_mount;
 use std::collections::BTreeSet;
 use std::fs::{self, File};
 use std::path::Path;
+use weft_testing::wait_until;
 
 fn names(dir: &Path) -> BTreeSet<String> {
     let entries = fs::read_dir(dir).unwrap().map(|e| e.unwrap().file_name());

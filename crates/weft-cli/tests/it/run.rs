@@ -124,13 +124,3 @@ pub fn can_mount() -> bool {
     }
     there && (root || helper)
 }
-
-/// Waits until something is so. The limit only ends a test that would wait for ever: however slow a
-/// machine is, it does not decide.
-pub fn wait_until(what: &str, mut is_so: impl FnMut() -> bool) {
-    let end = Instant::now() + Duration::from_secs(300);
-    while !is_so() {
-        assert!(Instant::now() < end, "{what}: in vain");
-        std::thread::sleep(Duration::from_millis(20));
-    }
-}

@@ -6,7 +6,8 @@ use std::io::Write;
 use std::os::unix::fs::MetadataExt;
 use std::path::{Path, PathBuf};
 use std::process::{Command, Stdio};
-use std::time::{Duration, Instant};
+use std::time::Duration;
+use weft_testing::{wait_for, wait_until};
 
 /// The rules of the issue that this was built for.
 const RULES: &str = "*.log zstd\nsecret/ zstd | aead key=work\nvault/ aead key=work\n*.gz gzip\n\
@@ -337,13 +338,12 @@ fn a_log_is_followed_as_it_grows() {
             .into_iter()
             .chain((0..20).map(|n| format!("line {n}\n")))
             .collect();
-        let end = Instant::now() + Duration::from_secs(300);
-        while fs::read_to_string(&followed).unwrap() != want && Instant::now() < end {
-            std::thread::sleep(Duration::from_millis(20));
-        }
+        wait_for("tail has shown all lines", || {
+            let shown = fs::read_to_string(&followed).unwrap();
+            if shown == want { Ok(()) } else { Err(shown) }
+        });
         tail.kill().expect("it runs");
         tail.wait().expect("it ends");
-        assert_eq!(fs::read_to_string(&followed).unwrap(), want);
         drop(log);
         assert_eq!(fs::read_to_string(m.at("x.log")).unwrap(), want);
     });
@@ -433,11 +433,7 @@ fn views_and_links_on_a_mount() {
         assert_eq!(fs::read_to_string(m.at("links/loud")).unwrap(), "OTHER,SIZE\n");
         fs::remove_file(m.at("t.csv")).unwrap();
         assert!(loud().is_err());
-        let end = Instant::now() + Duration::from_secs(300);
-        while m.at("t.csv@loud").exists() {
-            assert!(Instant::now() < end, "the name of a view stays behind");
-            std::thread::sleep(Duration::from_millis(5));
-        }
+        wait_until("the name of the view is gone", || !m.at("t.csv@loud").exists());
     });
 }
 
@@ -536,9 +532,7 @@ fn unguarded_files_are_what_they_are() {
     assert_eq!(fs::read_to_string(data.join("plain")).unwrap(), "through");
     // Changed behind the mount's back: seen when it is opened again.
     fs::write(data.join("plain"), "from behind, and longer").unwrap();
-    let end = Instant::now() + Duration::from_secs(300);
-    while fs::read_to_string(m.at("plain")).unwrap() != "from behind, and longer" {
-        assert!(Instant::now() < end, "never seen");
-        std::thread::sleep(Duration::from_millis(50));
-    }
+    wait_until("a change behind the mount is seen", || {
+        fs::read_to_string(m.at("plain")).unwrap() == "from behind, and longer"
+    });
 }

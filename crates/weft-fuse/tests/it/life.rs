@@ -5,12 +5,13 @@ use std::io::Write;
 use std::path::Path;
 use std::process::{Command, Stdio};
 use std::sync::Arc;
-use std::time::{Duration, Instant};
+use std::time::Duration;
 
 use weft_fuse::{Error, MountOptions};
 use weft_vfs::{DirCursor, FileSystem, Handle, MemFs, Node};
 
 use super::mounted;
+use weft_testing::wait_until;
 
 fn is_mounted(path: &Path) -> bool {
     let mounts = fs::read_to_string("/proc/self/mounts").expect("mounts");
@@ -85,11 +86,7 @@ fn dropping_unmounts() {
     let path = m.path().to_owned();
     let mount = m.mount.take();
     let dropper = std::thread::spawn(move || drop(mount));
-    let until = Instant::now() + Duration::from_secs(300);
-    while is_mounted(&path) {
-        assert!(Instant::now() < until, "still mounted");
-        std::thread::sleep(Duration::from_millis(10));
-    }
+    wait_until("it is unmounted", || !is_mounted(&path));
     drop(held);
     dropper.join().expect("dropped");
 }
@@ -148,11 +145,9 @@ fn announced_changes_are_seen() {
     let sink = m.fs.invalidate().expect("the mount has given a sink");
     sink.inode(file.ino(), true);
     sink.entry(root.ino(), b"late");
-    let until = Instant::now() + Duration::from_secs(300);
-    while !(m.at("late").exists() && fs::read(m.at("file")).expect("read") == b"new content") {
-        assert!(Instant::now() < until, "the notice did not arrive");
-        std::thread::sleep(Duration::from_millis(10));
-    }
+    wait_until("the notice has arrived", || {
+        m.at("late").exists() && fs::read(m.at("file")).expect("read") == b"new content"
+    });
     let mut names = 0;
     let count = m.fs.readdir(root.ino(), DirCursor::START, &mut |_| {
         names += 1;
@@ -187,11 +182,7 @@ fn signals_unmount() {
             .stdout(Stdio::piped())
             .spawn()
             .expect("start");
-        let until = Instant::now() + Duration::from_secs(300);
-        while !is_mounted(dir.path()) {
-            assert!(Instant::now() < until, "never mounted");
-            std::thread::sleep(Duration::from_millis(10));
-        }
+        wait_until("it is mounted", || is_mounted(dir.path()));
         // The signal must not come between mounting and watching for it.
         std::thread::sleep(Duration::from_millis(300));
         fs::write(dir.path().join("file"), b"x").expect("write");
@@ -225,11 +216,7 @@ fn dead_mounts_are_cleared_away() {
         .stdout(Stdio::null())
         .spawn()
         .expect("start");
-    let until = Instant::now() + Duration::from_secs(300);
-    while !is_mounted(dir.path()) {
-        assert!(Instant::now() < until, "never mounted");
-        std::thread::sleep(Duration::from_millis(10));
-    }
+    wait_until("it is mounted", || is_mounted(dir.path()));
     child.kill().expect("kill");
     child.wait().expect("wait");
     let mount = weft_fuse::mount(Arc::new(MemFs::new()), dir.path(), &MountOptions::default());

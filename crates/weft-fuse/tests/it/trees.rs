@@ -5,6 +5,7 @@ use std::process::Command;
 use std::thread;
 
 use super::both_caches;
+use weft_testing::wait_until;
 
 #[test]
 fn tar_there_and_back() {
@@ -75,9 +76,5 @@ fn nothing_leaks() {
     }
     // Forgetting is told in the background.
     let left = || free - weft_vfs::FileSystem::statfs(&*m.fs).expect("statfs").inodes_free;
-    let until = std::time::Instant::now() + std::time::Duration::from_secs(300);
-    while left() > 0 && std::time::Instant::now() < until {
-        thread::sleep(std::time::Duration::from_millis(20));
-    }
-    assert_eq!(left(), 0, "inodes without a name are still held");
+    wait_until("no inode without a name is held", || left() == 0);
 }

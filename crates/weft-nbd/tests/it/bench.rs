@@ -46,14 +46,3 @@ impl Bench {
         NbdDevice::connect(self.options()).expect("it connects")
     }
 }
-
-/// Waits until something is so.
-pub fn eventually(what: &str, mut is_so: impl FnMut() -> bool) {
-    for _ in 0..1000 {
-        if is_so() {
-            return;
-        }
-        std::thread::sleep(Duration::from_millis(10));
-    }
-    panic!("not within ten seconds: {what}");
-}

@@ -1,6 +1,6 @@
 //! Clients that break the rules end alone: memory stays bounded, and nobody else notices.
 
-use crate::bench::{Bench, eventually};
+use crate::bench::Bench;
 use crate::protocol::Raw;
 use std::io::{Read, Write};
 use std::os::unix::net::UnixStream;
@@ -11,6 +11,7 @@ use weft_block::{BlockDevice, Fault, FaultDevice, MemoryDevice, Request as On, R
 use weft_nbd::server::Options as ServerOptions;
 use weft_nbd::wire::{Command, CommandFlags, NbdErrno};
 use weft_nbd::{Export, Server};
+use weft_testing::wait_until;
 
 const LEN: u64 = 256 << 20;
 
@@ -40,7 +41,7 @@ fn a_client_that_never_sends_is_let_go() {
     let mut half = UnixStream::connect(bench.socket()).expect("it connects");
     half.write_all(&[0, 0, 0, 3, b'I', b'H']).expect("half an option");
     others_are_served(&bench);
-    eventually("they are gone", || server.connections() == 0);
+    wait_until("they are gone", || server.connections() == 0);
     drop((silent, half));
 }
 
@@ -59,7 +60,7 @@ fn a_client_that_sends_a_byte_at_a_time_has_no_more_time_than_others() {
         std::thread::sleep(Duration::from_millis(50));
         assert!(begun.elapsed() < Duration::from_secs(20), "it is served for ever");
     }
-    eventually("it is gone", || server.connections() == 0);
+    wait_until("it is gone", || server.connections() == 0);
     // Later a request may be long in coming; meanwhile others are served, and it is answered.
     let mut raw = Raw::connect(&bench);
     let request = weft_nbd::wire::Request {
@@ -97,13 +98,13 @@ fn announcing_long_writes_costs_no_memory() {
         })
         .collect();
     let counters = server.counters();
-    eventually("all have come", || counters.requests.load(Ordering::Relaxed) == 48);
+    wait_until("all have come", || counters.requests.load(Ordering::Relaxed) == 48);
     others_are_served(&bench);
     // 1.5 GiB are announced; other tests of this process may take some memory, too.
     let taken = resident_bytes().saturating_sub(before);
     assert!(taken < 768 << 20, "{taken} bytes are taken");
     drop(clients);
-    eventually("they are gone", || server.connections() == 0);
+    wait_until("they are gone", || server.connections() == 0);
 }
 
 #[test]
@@ -113,7 +114,7 @@ fn idle_connections_end_when_that_is_asked_for() {
     let server = bench.serve_with(vec![Export::new("", Arc::new(MemoryDevice::new(LEN)))], options);
     let mut raw = Raw::connect(&bench);
     assert!(raw.has_ended());
-    eventually("it is gone", || server.connections() == 0);
+    wait_until("it is gone", || server.connections() == 0);
 }
 
 #[test]
@@ -149,7 +150,7 @@ fn nonsense_ends_the_connection_and_no_other() {
         let _ = stream.write_all(&noise);
     }
     others_are_served(&bench);
-    eventually("all have ended", || server.connections() == 0);
+    wait_until("all have ended", || server.connections() == 0);
 }
 
 #[test]
@@ -180,7 +181,7 @@ fn a_flood_of_requests_whose_replies_nobody_reads_is_not_served_into_memory() {
     let done = server.counters().read_bytes.load(Ordering::Relaxed);
     assert!(done < 64 << 20, "{done} bytes were read");
     drop(raw);
-    eventually("it is gone", || server.connections() == 0);
+    wait_until("it is gone", || server.connections() == 0);
 }
 
 #[test]

@@ -16,6 +16,7 @@ use weft_nbd::wire::{
 };
 use weft_nbd::{Error, Export, NbdDevice, Server};
 use weft_net::Address;
+use weft_testing::wait_until;
 
 /// A client that says exactly what it is told to.
 pub struct Raw {
@@ -445,10 +446,10 @@ fn connections_are_counted_and_limited() {
         };
         silent.iter().filter(|stream| gone(stream)).count()
     };
-    crate::bench::eventually("most are closed", || closed() >= 20);
+    wait_until("most are closed", || closed() >= 20);
     drop(silent);
     drop(first);
-    crate::bench::eventually("one is gone", || server.connections() == 1);
+    wait_until("one is gone", || server.connections() == 1);
     let _third = Raw::connect(&bench);
 }
 

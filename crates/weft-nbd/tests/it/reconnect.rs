@@ -8,6 +8,7 @@ use std::time::{Duration, Instant};
 use weft_block::{BlockDevice, CrashDevice, Fault, FaultDevice, MemoryDevice, Request, Rng, Rule};
 use weft_nbd::server::Options as ServerOptions;
 use weft_nbd::{Export, NbdDevice};
+use weft_testing::wait_until;
 
 const THREADS: u64 = 3;
 const SHARE: u64 = 1 << 20;
@@ -343,9 +344,7 @@ fn a_server_that_is_told_to_stop_finishes_what_it_has_begun() {
     let counters = server.counters();
     std::thread::scope(|scope| {
         let write = scope.spawn(|| device.write_at(&[5; 4096], 0));
-        crate::bench::eventually("the write came", || {
-            counters.requests.load(Ordering::Relaxed) > 0
-        });
+        wait_until("the write came", || counters.requests.load(Ordering::Relaxed) > 0);
         server.stop(Duration::from_secs(5)).expect("it stops");
         write.join().expect("the writer").expect("the write was answered");
     });

@@ -7,7 +7,7 @@
 
 use crate::device::Inspected;
 use std::sync::{Arc, Mutex};
-use weft_block::{BlockDevice, MemoryDevice};
+use weft_block::{BlockDevice, MemoryDevice, Rng};
 use weft_patch::jbd2::{Features, FormatOptions, LogMap, format_journal_superblock};
 use weft_patch::{BlockNr, Engine, JournalMode, Options, Owner, PatchId, Policy, recover};
 
@@ -57,16 +57,6 @@ fn judge(image: &[u8], model: &Model, what: &str) {
     }
 }
 
-struct Rng(u64);
-
-impl Rng {
-    fn below(&mut self, n: usize) -> usize {
-        self.0 =
-            self.0.wrapping_mul(6_364_136_223_846_793_005).wrapping_add(1_442_695_040_888_963_407);
-        ((self.0 >> 33) % n as u64) as usize
-    }
-}
-
 fn run(seed: u64, mode: JournalMode, features: Features) -> u64 {
     let model: Arc<Mutex<Model>> = Arc::default();
     let seen = Arc::clone(&model);
@@ -77,13 +67,13 @@ fn run(seed: u64, mode: JournalMode, features: Features) -> u64 {
             if model.states.is_empty() {
                 return;
             }
-            let mut rng = Rng(seed ^ pending.len() as u64 ^ 0x55);
+            let mut rng = Rng::new(seed ^ pending.len() as u64 ^ 0x55);
             // Nothing, everything, and a few random subsets torn at sectors.
             for cut in 0..5 {
                 let mut image = durable.to_vec();
                 for (offset, bytes) in pending {
                     for (i, sector) in bytes.chunks(512).enumerate() {
-                        if cut == 1 || (cut > 1 && rng.below(2) == 0) {
+                        if cut == 1 || (cut > 1 && rng.index(2) == 0) {
                             let at = *offset as usize + i * 512;
                             image[at..at + sector.len()].copy_from_slice(sector);
                         }
@@ -110,7 +100,7 @@ fn run(seed: u64, mode: JournalMode, features: Features) -> u64 {
         Engine::with_journal(device.clone(), BLOCK as u32, options, log_map(device.clone()))
             .unwrap();
 
-    let mut rng = Rng(seed);
+    let mut rng = Rng::new(seed);
     let mut state: Image = vec![None; BLOCKS];
     for block in &mut state[1..=META] {
         *block = Some(vec![0; BLOCK]);
@@ -120,33 +110,33 @@ fn run(seed: u64, mode: JournalMode, features: Features) -> u64 {
     let mut free: Vec<(usize, PatchId)> =
         (0..SPARE).map(|i| (1 + META + i, PatchId::DURABLE)).collect();
     let mut used: Vec<usize> = Vec::new();
-    for number in 1..=(4 + rng.below(60)) as u32 {
+    for number in 1..=(4 + rng.index(60)) as u32 {
         let mut op = engine.begin(6).unwrap();
-        for _ in 0..=rng.below(3) {
-            let nr = 1 + rng.below(META);
-            let at = rng.below(BLOCK / 4) * 4;
+        for _ in 0..=rng.index(3) {
+            let nr = 1 + rng.index(META);
+            let at = rng.index(BLOCK / 4) * 4;
             // Now and then what looks like a journal block, which must be escaped.
-            let (at, value) = if rng.below(8) == 0 { (0, 0x9839_3BC0) } else { (at, number) };
+            let (at, value) = if rng.index(8) == 0 { (0, 0x9839_3BC0) } else { (at, number) };
             op.write(BlockNr(nr as u64), at, &value.to_le_bytes(), &[]).unwrap();
             state[nr].as_mut().unwrap()[at..at + 4].copy_from_slice(&value.to_le_bytes());
         }
-        if rng.below(2) == 0 && !free.is_empty() {
-            let index = rng.below(free.len());
+        if rng.index(2) == 0 && !free.is_empty() {
+            let index = rng.index(free.len());
             let (nr, since) = free[index];
             if op.is_durable(since) {
                 free.remove(index);
                 used.push(nr);
                 let content = vec![number as u8 | 1; BLOCK];
                 let block = BlockNr(nr as u64);
-                if rng.below(2) == 0 {
+                if rng.index(2) == 0 {
                     op.init(block, &content, &[]).unwrap();
                 } else {
                     op.write_data(block, Owner(9), 0, &content, true, &[]).unwrap();
                 }
                 state[nr] = (mode != JournalMode::Metadata).then_some(content);
             }
-        } else if !used.is_empty() && rng.below(2) == 0 {
-            let nr = used.swap_remove(rng.below(used.len()));
+        } else if !used.is_empty() && rng.index(2) == 0 {
+            let nr = used.swap_remove(rng.index(used.len()));
             let cleared = op.write(BlockNr(1), 4, &number.to_le_bytes(), &[]).unwrap();
             state[1].as_mut().unwrap()[4..8].copy_from_slice(&number.to_le_bytes());
             op.free(BlockNr(nr as u64), cleared);
@@ -155,7 +145,7 @@ fn run(seed: u64, mode: JournalMode, features: Features) -> u64 {
         }
         model.lock().unwrap().states.push(state.clone());
         drop(op);
-        match rng.below(12) {
+        match rng.index(12) {
             0 | 1 => {
                 engine.sync().unwrap();
                 let mut model = model.lock().unwrap();

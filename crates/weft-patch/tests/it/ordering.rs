@@ -11,28 +11,13 @@
 
 use crate::device::Inspected;
 use std::sync::{Arc, Mutex};
-use weft_block::{Fault, FaultDevice, Request, Rule};
+use weft_block::{Fault, FaultDevice, Request, Rng, Rule};
 use weft_patch::{BlockNr, Engine, Options, PatchId, Policy};
 
 const SECTOR: usize = 512;
 const BLOCK: usize = 2 * SECTOR;
 const BLOCKS: usize = 8;
 const SLOTS: usize = BLOCK / 4;
-
-struct Rng(u64);
-
-impl Rng {
-    fn next(&mut self) -> u64 {
-        self.0 = self.0.wrapping_add(0x9E37_79B9_7F4A_7C15);
-        let mut z = self.0;
-        z = (z ^ (z >> 30)).wrapping_mul(0xBF58_476D_1CE4_E5B9);
-        z = (z ^ (z >> 27)).wrapping_mul(0x94D0_49BB_1331_11EB);
-        z ^ (z >> 31)
-    }
-    fn below(&mut self, n: usize) -> usize {
-        (self.next() % n as u64) as usize
-    }
-}
 
 enum Place {
     /// First slot of the volume, and how many.
@@ -103,32 +88,32 @@ fn run(seed: u64, options: &Options, faults: bool) -> (weft_patch::Counters, usi
     let engine =
         Engine::new(faulty.clone(), BLOCK as u32, Options { background: false, ..options.clone() })
             .expect("engine");
-    let mut rng = Rng(seed);
+    let mut rng = Rng::new(seed);
     let mut ids: Vec<PatchId> = Vec::new();
     let mut model = vec![0_u32; SLOTS * BLOCKS];
-    let changes = 1 + rng.below(60);
+    let changes = 1 + rng.index(60);
     for _ in 0..changes {
         let mut op = engine.begin(1).unwrap();
-        let block = rng.below(BLOCKS);
+        let block = rng.index(BLOCKS);
         // Few slots, so that changes overlap; none across sectors.
-        let slots = 1 + rng.below(3);
-        let first = rng.below(2) * (SECTOR / 4) + rng.below(6) * 2;
+        let slots = 1 + rng.index(3);
+        let first = rng.index(2) * (SECTOR / 4) + rng.index(6) * 2;
         let mut befores = Vec::new();
         if !ids.is_empty() {
-            for _ in 0..rng.below(4) {
-                befores.push(rng.below(ids.len()));
+            for _ in 0..rng.index(4) {
+                befores.push(rng.index(ids.len()));
             }
         }
         let number = ids.len() as u32 + 1;
         let mut ids_of: Vec<PatchId> = befores.iter().map(|&b| ids[b]).collect();
-        if rng.below(8) == 0 {
+        if rng.index(8) == 0 {
             ids_of = vec![op.join(&ids_of).unwrap()];
         }
         let nr = BlockNr(block as u64);
-        let bit = rng.below(BLOCK * 2);
+        let bit = rng.index(BLOCK * 2);
         let (word, mask) = (BLOCK * 3 / 4 + bit / 32 * 4, 1 << (bit % 32));
         let word_index = block * SLOTS + word / 4;
-        let flips = rng.below(2) == 0 && model[word_index] & mask == 0;
+        let flips = rng.index(2) == 0 && model[word_index] & mask == 0;
         let place = if flips {
             Place::Bit((block * BLOCK + word) * 8 + bit % 32)
         } else {
@@ -145,19 +130,19 @@ fn run(seed: u64, options: &Options, faults: bool) -> (weft_patch::Counters, usi
         };
         ids.push(id);
         drop(op);
-        match rng.below(30) {
+        match rng.index(30) {
             0 => engine.sync().unwrap(),
             3..=6 if faults => {
                 // One write or flush of the sync fails; the next sync tries it again.
-                let on = if rng.below(3) == 0 { Request::Flush } else { Request::Write };
-                let fault = if rng.below(2) == 0 { Fault::Errno(5) } else { Fault::Short(512) };
-                let rule = faulty.add(Rule::nth(on, 1 + rng.below(3) as u64, fault));
+                let on = if rng.index(3) == 0 { Request::Flush } else { Request::Write };
+                let fault = if rng.index(2) == 0 { Fault::Errno(5) } else { Fault::Short(512) };
+                let rule = faulty.add(Rule::nth(on, 1 + rng.index(3) as u64, fault));
                 let failed = engine.sync().is_err();
                 assert_eq!(failed, faulty.fired(rule) > 0, "seed {seed}: an error was swallowed");
                 faulty.clear();
             }
             1 | 2 => {
-                let some = ids[rng.below(ids.len())];
+                let some = ids[rng.index(ids.len())];
                 engine.sync_owner(weft_patch::Owner::NONE, &[some]).unwrap();
                 assert!(engine.begin(0).unwrap().is_durable(some), "synced means durable");
             }

@@ -5,7 +5,7 @@ use std::collections::BTreeMap;
 use std::fmt;
 use std::sync::atomic::{AtomicU8, Ordering};
 use std::sync::{Arc, Mutex};
-use std::time::{Duration, Instant};
+use std::time::Duration;
 
 use async_trait::async_trait;
 use futures_util::stream::BoxStream;
@@ -22,6 +22,7 @@ use weft_ringer_net::{Answer, Ask, Observer};
 use weft_vfs::{FileSystem, Ino, Walker, XattrSet};
 
 use super::Cell;
+use weft_testing::wait_until;
 
 const EPOCH: Duration = Duration::from_secs(2);
 const LIMIT: Duration = Duration::from_secs(10);
@@ -213,14 +214,6 @@ fn figure(fs: &RingerFs, name: &str) -> u64 {
     let text = attribute(fs, "", STORE_XATTR);
     let figure = text.lines().find_map(|line| line.strip_prefix(name)?.strip_prefix('\t'));
     figure.expect("a figure").parse().expect("a number")
-}
-
-fn wait_until(what: &str, mut is_so: impl FnMut() -> bool) {
-    let end = Instant::now() + Duration::from_secs(300);
-    while !is_so() {
-        assert!(Instant::now() < end, "{what} did not come to be");
-        std::thread::sleep(Duration::from_millis(50));
-    }
 }
 
 fn content(seed: u8, len: u32) -> Vec<u8> {

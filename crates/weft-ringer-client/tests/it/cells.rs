@@ -13,6 +13,7 @@ use weft_vfs::{
 };
 
 use super::Cell;
+use weft_testing::wait_for;
 
 const EPOCH: Duration = Duration::from_secs(15);
 
@@ -261,11 +262,7 @@ fn what_a_dead_client_had_changed_inside_is_sent_by_its_next_life() {
     // Nobody walks in.
     let _a = join(&outer, "a");
     let b = inner.join("b");
-    let end = std::time::Instant::now() + Duration::from_secs(300);
-    while b.lookup(b.root(), b"after").is_err() {
-        assert!(std::time::Instant::now() < end, "the change is lost");
-        std::thread::sleep(Duration::from_millis(50));
-    }
+    wait_for("the change arrives", || b.lookup(b.root(), b"after"));
     assert_eq!(read(&b, "after").expect("it is there"), b"2");
 }
 

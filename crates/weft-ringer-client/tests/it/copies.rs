@@ -9,6 +9,7 @@ use weft_ringer_net::{Answer, Ask, ask};
 use weft_vfs::{Error, FileSystem, Ino, Walker, XattrSet};
 
 use super::Cell;
+use weft_testing::wait_until;
 
 const EPOCH: Duration = Duration::from_secs(2);
 
@@ -46,14 +47,6 @@ fn attribute(fs: &RingerFs, name: &str, attribute: &[u8]) -> String {
 fn current(fs: &RingerFs, name: &str) -> usize {
     let text = attribute(fs, name, HOLDERS_XATTR);
     text.lines().filter(|line| line.contains("\tcurrent\t")).count()
-}
-
-pub(super) fn wait_until(what: &str, mut is_so: impl FnMut() -> bool) {
-    let end = Instant::now() + Duration::from_secs(300);
-    while !is_so() {
-        assert!(Instant::now() < end, "{what} did not come to be");
-        std::thread::sleep(Duration::from_millis(50));
-    }
 }
 
 pub(super) fn files_below(dir: &Path) -> usize {

@@ -15,8 +15,8 @@ use weft_vfs::{
 };
 
 use super::cells::junction_to;
-use super::copies::wait_until;
 use super::{Cell, encrypt, give_keys};
+use weft_testing::wait_until;
 
 const EPOCH: Duration = Duration::from_secs(2);
 const NEEDLE: &[u8] = b"the harvest is late this year";

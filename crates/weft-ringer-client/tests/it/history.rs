@@ -1,12 +1,13 @@
 //! What files were: kept by policy, listed, and made again.
 
-use std::time::{Duration, Instant};
+use std::time::Duration;
 
 use weft_ringer::POLICY_XATTR;
 use weft_ringer_client::{HISTORY_XATTR, RESTORE_XATTR, RingerFs};
 use weft_vfs::{FileSystem, Ino, RenameFlags, Walker, XattrSet};
 
 use super::Cell;
+use weft_testing::wait_until;
 
 const EPOCH: Duration = Duration::from_secs(2);
 
@@ -134,11 +135,8 @@ fn as_many_are_kept_as_the_policy_says_and_their_blocks_with_them() {
     assert_eq!(sizes, [1006, 1005, 1004]);
     // Three and the present one: the blocks of the others go.
     let own = cell.path("a").join("own").join(format!("{:016x}", ino(&a, "file").0));
-    let end = Instant::now() + Duration::from_secs(300);
-    while std::fs::read_dir(&own).expect("blocks").count() != 4 {
-        assert!(Instant::now() < end, "blocks stay");
-        std::thread::sleep(Duration::from_millis(100));
-    }
+    let blocks = || std::fs::read_dir(&own).expect("blocks").count();
+    wait_until("the blocks of other versions are gone", || blocks() == 4);
     // The oldest, of which what is there now takes the place.
     let (number, size, _) = &found[2];
     restore(&a, "file", &number.to_string()).expect("restored");
@@ -192,20 +190,13 @@ fn what_is_kept_survives_the_server_and_goes_in_time() {
     cell.stop();
     cell.start();
     assert_eq!((history(&a, "file").len(), history(&a, "").len()), (2, 1));
-    let end = Instant::now() + Duration::from_secs(300);
-    while history(&a, "file").len() + history(&a, "").len() > 0 {
-        assert!(Instant::now() < end, "kept for ever");
-        std::thread::sleep(Duration::from_millis(200));
-    }
+    wait_until("no version is kept", || history(&a, "file").len() + history(&a, "").len() == 0);
     // And then the blocks.
     let own = cell.path("a").join("own");
     let left = || {
         let dirs = std::fs::read_dir(&own).expect("blocks").flatten();
         dirs.map(|d| std::fs::read_dir(d.path()).map_or(0, Iterator::count)).sum::<usize>()
     };
-    while left() != 1 {
-        assert!(Instant::now() < end, "blocks stay");
-        std::thread::sleep(Duration::from_millis(200));
-    }
+    wait_until("their blocks are gone", || left() == 1);
     assert!(read(&a, "/file") == content(3, 1000));
 }

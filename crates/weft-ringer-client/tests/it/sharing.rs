@@ -9,6 +9,7 @@ use weft_vfs::{
 };
 
 use super::Cell;
+use weft_testing::wait_until;
 
 const LONG: Duration = Duration::from_secs(15);
 
@@ -116,16 +117,12 @@ fn an_open_file_outlives_its_name() {
     assert!(buf == [7; 200_000]);
     b.forget(ino, 1);
     // Then its blocks go, on both sides.
-    let end = Instant::now() + Duration::from_secs(300);
     let left = |name: &str| {
         let own = std::fs::read_dir(cell.path(name).join("own")).expect("a directory");
         let cache = std::fs::read_dir(cell.path(name).join("cache")).expect("a directory");
         own.count() + cache.count()
     };
-    while left("a") + left("b") > 0 {
-        assert!(Instant::now() < end, "{} and {} are left", left("a"), left("b"));
-        std::thread::sleep(Duration::from_millis(50));
-    }
+    wait_until("no blocks are left on either side", || left("a") + left("b") == 0);
 }
 
 #[test]
@@ -141,11 +138,7 @@ fn blocks_that_were_written_over_are_given_up() {
     let dir = std::fs::read_dir(cell.path("a").join("own")).expect("blocks");
     let dir = dir.map(|e| e.expect("an entry").path()).next().expect("one file's");
     let count = || std::fs::read_dir(&dir).expect("blocks").count();
-    let end = Instant::now() + Duration::from_secs(300);
-    while count() > 1 {
-        assert!(Instant::now() < end, "{} blocks are left", count());
-        std::thread::sleep(Duration::from_millis(50));
-    }
+    wait_until("one block is left", || count() <= 1);
     let content = read(&a, b"/file");
     assert!((1..100).all(|i| content[i] == i as u8) && content.len() == 64 << 10);
 }

@@ -12,8 +12,9 @@ use weft_vfs::{
 };
 
 use super::Cell;
-use super::copies::{files_below, wait_until};
+use super::copies::files_below;
 use super::text::{change, names_in};
+use weft_testing::wait_until;
 
 const EPOCH: Duration = Duration::from_secs(2);
 

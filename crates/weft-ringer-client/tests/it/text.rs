@@ -2,7 +2,7 @@
 //! and of policies.
 
 use std::collections::{BTreeMap, BTreeSet};
-use std::time::{Duration, Instant};
+use std::time::Duration;
 
 use weft_block::Rng;
 use weft_ringer::{POLICY_XATTR, Policy};
@@ -13,6 +13,7 @@ use weft_vfs::{
 
 use super::Cell;
 use super::search::found;
+use weft_testing::wait_for;
 
 const WORDS: [&str; 5] = ["red", "green", "redder", "ÉTÉ", "blue"];
 const DIRS: [&str; 4] = ["", "d", "d/deep", "other"];
@@ -166,15 +167,10 @@ fn want(names: &[Named], by_policy: bool, fits: impl Fn(&[u8]) -> bool) -> BTree
 }
 
 fn eventually(cell: &Cell, query: &str, want: &BTreeSet<String>, told: &str) {
-    let end = Instant::now() + Duration::from_secs(300);
-    loop {
+    wait_for(&format!("{query} finds {want:?}; {told}"), || {
         let found = found(cell, query);
-        if found == *want {
-            return;
-        }
-        assert!(Instant::now() < end, "{query}; {told}: found {found:?}, not {want:?}");
-        std::thread::sleep(Duration::from_millis(50));
-    }
+        if found == *want { Ok(()) } else { Err(found) }
+    });
 }
 
 #[test]

@@ -6,6 +6,7 @@ use std::time::Duration;
 
 use weft_ringer::mds::INDEX;
 use weft_ringer_server::store::{EtcdCell, EtcdOptions, EtcdStore, Taken};
+use weft_testing::wait_for;
 
 /// A cell called `name`. What holds it holds for two seconds.
 pub fn cell(endpoints: Vec<String>, name: &str) -> EtcdCell {
@@ -20,14 +21,8 @@ pub fn cell_for(endpoints: Vec<String>, name: &str, session: Duration) -> EtcdCe
 
 /// Takes the cell, as soon as nobody owns it.
 pub fn take(cell: &EtcdCell, who: &str) -> EtcdStore {
-    let end = std::time::Instant::now() + Duration::from_secs(300);
-    loop {
-        match cell.take(who).expect("etcd answers") {
-            Taken::Ours(store) => return *store,
-            Taken::Theirs(owner) => {
-                assert!(std::time::Instant::now() < end, "{owner} owns it for ever");
-                std::thread::sleep(Duration::from_millis(20));
-            }
-        }
-    }
+    wait_for("the cell has no owner", || match cell.take(who).expect("etcd answers") {
+        Taken::Ours(store) => Ok(*store),
+        Taken::Theirs(owner) => Err(owner),
+    })
 }

@@ -10,6 +10,7 @@ use weft_ringer_server::store::{EtcdCell, EtcdOptions, Taken};
 use weft_ringer_server::testing::{Cluster, Lossy};
 
 use super::{cell, cell_for, take};
+use weft_testing::wait_for;
 
 #[test]
 fn etcd_is_as_the_model() {
@@ -252,10 +253,7 @@ fn both_sides_show_certificates() {
         EtcdCell::new(&options, INDEX).expect("good options")
     };
     let cell = with(&good);
-    let end = Instant::now() + Duration::from_secs(300);
-    while let Err(e) = cell.owner() {
-        assert!(Instant::now() < end, "{e}");
-    }
+    wait_for("etcd answers", || cell.owner());
     let mut store = take(&cell, "me");
     let mut transaction = Transaction::default();
     transaction.put(b"k".to_vec(), b"v".to_vec());
