@@ -482,7 +482,7 @@ fn what_is_damaged_is_an_error_at_its_place() {
     // Without the key nothing is read, and nothing is shown as it is stored.
     m.unmount();
     let bench = &m.bench;
-    bench.ok(&["mount", "hostdir:data", "m", "--background", "--transform", "-"]);
+    bench.ok(&["mount", "hostdir:data", "m", "--transform", "--background"]);
     let refused = fs::read(bench.path("m/vault/x")).expect_err("no key");
     assert_eq!(refused.raw_os_error(), Some(126), "ENOKEY");
     bench.ok(&["umount", "m"]);
