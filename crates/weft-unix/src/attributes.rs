@@ -165,8 +165,8 @@ impl<F: Format> UnixFs<F> {
         self.change(ATTRIBUTE_BLOCKS, |st, op| {
             st.load(op, ino)?;
             st.check_mutable(ino, false)?;
-            match acl {
-                Some(acl) => st.set_acl(op, ino, name, acl, how),
+            match &acl {
+                Some(acl) => st.set_acl(op, ino, name, acl.clone(), how),
                 None => st.set_attribute(op, ino, name, value, how, None),
             }
         })

@@ -6,11 +6,11 @@
 //! A read finds the map and the cached blocks under the lock, and the rest on the device without
 //! it; a counter of the inode tells whether something changed meanwhile.
 
+use crate::Result;
 use crate::format::Format;
 use crate::front::UnixFs;
 use crate::node::{Node, Patches, push_patch};
 use crate::state::State;
-use crate::{Error, Result};
 use smallvec::SmallVec;
 use weft_patch::{BlockNr, JournalMode, Op, Owner, Policy};
 use weft_vfs::{Error as FsError, FileKind, Ino};
@@ -299,7 +299,6 @@ impl<F: Format> UnixFs<F> {
         }
         let mut at = offset;
         let mut done = 0;
-        let mut retried = false;
         while done < source.len() {
             // Data that goes past the journal takes no room in it.
             let blocks = match self.policy() {
@@ -327,10 +326,6 @@ impl<F: Format> UnixFs<F> {
                 Ok(n) => {
                     done += n;
                     at += n as u64;
-                    retried = false;
-                }
-                Err(Error::Vfs(FsError::NoSpace)) if !retried && self.make_room()? => {
-                    retried = true;
                 }
                 Err(_) if done > 0 => break,
                 Err(e) => return Err(e),

@@ -19,6 +19,25 @@ use weft_vfs::Error as FsError;
 /// Below this many blocks or inodes that can be taken at once, freed ones are waited for.
 const TIGHT_BLOCKS: u64 = 64;
 const TIGHT_INODES: u64 = 4;
+/// How often a change is tried, at most, while other threads take the space that is made.
+const ROOM_ATTEMPTS: usize = 32;
+
+/// How short space was when a change failed for want of it.
+#[derive(Default)]
+struct Shortage {
+    /// Freed blocks or inodes, or inodes without a name, wait to become space.
+    waits: bool,
+    /// Changes that had been made.
+    changes: u64,
+}
+
+impl Shortage {
+    /// Reports whether waiting can end the shortage. `room` is the number of changes that had been
+    /// made when this thread last made room; space that was made and is gone was taken by others.
+    fn can_end(&self, room: Option<u64>) -> bool {
+        room.map_or(self.waits, |changes| changes != self.changes)
+    }
+}
 
 /// When reading a file changes its access time.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Default)]
@@ -140,7 +159,7 @@ impl<F: Format> UnixFs<F> {
     pub fn change<R>(
         &self,
         max_blocks: u32,
-        f: impl FnOnce(&mut State<F>, &mut Op<'_>) -> Result<R>,
+        f: impl FnMut(&mut State<F>, &mut Op<'_>) -> Result<R>,
     ) -> Result<R> {
         if self.is_read_only() {
             return Err(FsError::ReadOnly.into());
@@ -153,19 +172,31 @@ impl<F: Format> UnixFs<F> {
     /// As [`change`](Self::change), for changes that take no names.
     ///
     /// # Errors
-    /// As [`change`](Self::change).
+    /// As [`change`](Self::change). [`FsError::NoSpace`] only if no space would come by waiting.
     pub fn change_only<R>(
         &self,
         max_blocks: u32,
-        f: impl FnOnce(&mut State<F>, &mut Op<'_>) -> Result<R>,
+        mut f: impl FnMut(&mut State<F>, &mut Op<'_>) -> Result<R>,
     ) -> Result<R> {
-        if self.is_read_only() {
-            return Err(FsError::ReadOnly.into());
-        }
-        if self.tight.load(Ordering::Relaxed) {
+        let mut room = None;
+        for _ in 0..ROOM_ATTEMPTS {
+            if self.is_read_only() {
+                return Err(FsError::ReadOnly.into());
+            }
+            if self.tight.load(Ordering::Relaxed) {
+                self.make_room()?;
+            }
+            let (result, shortage) = self.attempt(max_blocks, &mut f);
+            // Space that was made may have been taken by others before this came to it, and space
+            // that others freed may be on its way. It is short for good if nothing has moved.
+            let (true, Err(Error::Vfs(FsError::NoSpace))) = (shortage.can_end(room), &result)
+            else {
+                return result;
+            };
             self.make_room()?;
+            room = Some(self.lock().changes);
         }
-        self.change_without_room(max_blocks, f)
+        Err(FsError::NoSpace.into())
     }
 
     /// [`change_only`](Self::change_only) for changes that allocate nothing: does not wait for freed
@@ -175,8 +206,20 @@ impl<F: Format> UnixFs<F> {
         max_blocks: u32,
         f: impl FnOnce(&mut State<F>, &mut Op<'_>) -> Result<R>,
     ) -> Result<R> {
+        self.attempt(max_blocks, f).0
+    }
+
+    /// Runs `f` as one operation, and returns how short space was at its end.
+    fn attempt<R>(
+        &self,
+        max_blocks: u32,
+        f: impl FnOnce(&mut State<F>, &mut Op<'_>) -> Result<R>,
+    ) -> (Result<R>, Shortage) {
         let (mut op, mut st) = loop {
-            let op = self.engine.begin(max_blocks)?;
+            let op = match self.engine.begin(max_blocks) {
+                Ok(op) => op,
+                Err(e) => return (Err(e.into()), Shortage::default()),
+            };
             let st = self.lock();
             if !st.format.is_held_up() {
                 break (op, st);
@@ -188,14 +231,17 @@ impl<F: Format> UnixFs<F> {
         let result = f(&mut st, &mut op);
         let finished = st.format.finish(&mut op);
         let (blocks, inodes) = st.format.at_once();
-        let tight = (st.format.has_pending() || !st.nameless.is_empty())
-            && (blocks < TIGHT_BLOCKS || inodes < TIGHT_INODES);
+        let waits = st.format.has_pending() || !st.nameless.is_empty();
+        let tight = waits && (blocks < TIGHT_BLOCKS || inodes < TIGHT_INODES);
         self.tight.store(tight, Ordering::Relaxed);
+        if result.is_ok() {
+            st.changes += 1;
+        }
         if let Err(e @ Error::Corrupt { .. }) = &result {
             self.found_damage(&mut st, e);
         }
-        finished?;
-        result
+        let shortage = Shortage { waits, changes: st.changes };
+        (finished.and(result), shortage)
     }
 
     /// A change ran into damage: no further ones, lest it spreads.
@@ -206,23 +252,22 @@ impl<F: Format> UnixFs<F> {
         }
     }
 
-    /// Makes the space of removed files, and freed space, available. Returns whether there was any.
-    pub(crate) fn make_room(&self) -> Result<bool> {
-        let deleted = self.finish_deletions();
-        Ok(self.settle_pending()? || deleted)
+    /// Makes the space of removed files, and freed space, available.
+    pub(crate) fn make_room(&self) -> Result<()> {
+        self.finish_deletions();
+        self.settle_pending()
     }
 
-    /// Makes freed space available: what freed it becomes durable. Says whether there was any.
-    pub(crate) fn settle_pending(&self) -> Result<bool> {
+    /// Makes freed space available: what freed it becomes durable.
+    pub(crate) fn settle_pending(&self) -> Result<()> {
         if !self.lock().format.has_pending() {
-            return Ok(false);
+            return Ok(());
         }
         self.engine.sync()?;
         self.look(|st, op| {
             st.format.settle(op);
             Ok(())
-        })?;
-        Ok(true)
+        })
     }
 
     /// Takes back all references, deletes what lived by them, makes everything durable, then runs
@@ -240,7 +285,7 @@ impl<F: Format> UnixFs<F> {
         self.do_sync()?;
         // What a sync has made durable must not wait behind the mark.
         self.read_only.store(false, Ordering::Relaxed);
-        let marked = self.change_only(1, |st, op| mark(&mut st.format, op));
+        let marked = self.change_without_room(1, |st, op| mark(&mut st.format, op));
         self.read_only.store(true, Ordering::Relaxed);
         marked?;
         Ok(self.engine.shutdown()?)

@@ -218,14 +218,12 @@ impl<F: Format> UnixFs<F> {
     }
 
     /// Deletes all inodes that have no name and no user, and waits for other threads that delete some.
-    /// Returns whether there were inodes without names.
-    pub(crate) fn finish_deletions(&self) -> bool {
+    pub(crate) fn finish_deletions(&self) {
         if self.lock().nameless.is_empty() {
-            return false;
+            return;
         }
         self.reap();
         drop(self.deletions.write().unwrap_or_else(PoisonError::into_inner));
-        true
     }
 
     fn next_doomed(&self) -> Option<Ino> {

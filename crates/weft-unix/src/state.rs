@@ -37,6 +37,8 @@ pub struct State<F: Format> {
     pub(crate) doomed: Vec<Ino>,
     /// Inodes without names that are not deleted yet.
     pub(crate) nameless: HashSet<Ino>,
+    /// Changes that were made: by it a thread that finds no space sees that others took some.
+    pub(crate) changes: u64,
     generation: u32,
     pub(crate) policy: Policy,
     pub(crate) root: Ino,
@@ -56,6 +58,7 @@ impl<F: Format> State<F> {
             lazy: HashSet::new(),
             doomed: Vec::new(),
             nameless: HashSet::new(),
+            changes: 0,
             generation: Time::now().nanos,
             policy,
             root: limits.root,

@@ -3,10 +3,12 @@
 use crate::tools::{assert_clean, have_e2fsprogs};
 use crate::volumes::{Kind, POLICIES, empty, options, store};
 use std::sync::Arc;
-use weft_block::{Event, MemoryDevice, Recorder};
+use std::sync::atomic::{AtomicU64, Ordering};
+use std::time::Duration;
+use weft_block::{Event, Fault, FaultDevice, MemoryDevice, Recorder, Request, Rng, Rule};
 use weft_ext2::Ext2;
 use weft_patch::{Options, Policy};
-use weft_vfs::{Caller, Error, FileKind, FileSystem, Handle, Ino};
+use weft_vfs::{Caller, Error, FileKind, FileSystem, Handle, Ino, SetAttr};
 
 /// Blocks so small that deleting a file that fills it takes several steps.
 const KIND: Kind =
@@ -129,5 +131,81 @@ fn a_writer_waits_for_space_that_is_being_freed() {
             assert!(len >= len_bytes, "{policy:?}, round {round}: {len} of {len_bytes} bytes");
         }
         check(&fs, &device, &format!("{policy:?}"));
+    }
+}
+
+/// Writers that replace files, and others that append a little, find room as long as what the files
+/// hold together leaves some: what one of them frees may be taken by another, and none is told that
+/// the volume is full. (generic/464 of xfstests found this, with 48 processes.)
+#[test]
+fn no_writer_is_told_that_a_volume_is_full_that_is_not() {
+    const FILES: u64 = 24;
+    const REPLACERS: u64 = 4;
+    const APPENDERS: u64 = 16;
+    if !have_e2fsprogs() {
+        return;
+    }
+    for policy in POLICIES {
+        let memory = MemoryDevice::from_image(empty(&KIND));
+        let device = Arc::new(FaultDevice::new(memory));
+        // As on a disk, a sync takes long enough for others to come between.
+        device.add(Rule::every(Request::Flush, Fault::Delay(Duration::from_millis(2))));
+        let engine = Options { policy, ..Options::default() };
+        let fs = Ext2::open(device.clone(), options(engine)).unwrap();
+        let statfs = fs.statfs().unwrap();
+        // Two thirds of the volume at most.
+        let longest = statfs.blocks_free * u64::from(statfs.block_bytes) * 2 / 3 / FILES;
+        let make = |n| {
+            let name = format!("file{n}").into_bytes();
+            let made = fs.mknod(&Caller::default(), fs.root(), &name, FileKind::Regular, 0o644, 0);
+            made.unwrap().attr.ino
+        };
+        let files: Vec<Ino> = (0..FILES).map(make).collect();
+        let logs: Vec<Ino> = (FILES..FILES + APPENDERS).map(make).collect();
+        let piece = vec![0x5A; usize::try_from(longest).unwrap()];
+        let replacing = AtomicU64::new(REPLACERS);
+        std::thread::scope(|scope| {
+            let (fs, files, piece, replacing) = (&fs, &files, &piece, &replacing);
+            for thread in 0..REPLACERS {
+                scope.spawn(move || {
+                    let mut rng = Rng::stream(464, thread);
+                    for round in 0..80 {
+                        let ino = *rng.pick(files).unwrap();
+                        let cut = SetAttr { size_bytes: Some(0), ..SetAttr::default() };
+                        fs.setattr(ino, &cut).unwrap();
+                        let mut at = 0;
+                        while at < piece.len() {
+                            let written = fs.write(ino, Handle::NONE, at as u64, &piece[at..]);
+                            at += written.unwrap_or_else(|e| {
+                                replacing.store(0, Ordering::Relaxed);
+                                panic!("{policy:?}, thread {thread}, round {round}: {e}")
+                            });
+                        }
+                    }
+                    replacing.fetch_sub(1, Ordering::Relaxed);
+                });
+            }
+            for ino in logs {
+                scope.spawn(move || {
+                    while replacing.load(Ordering::Relaxed) > 0 {
+                        // A block at a time, and from the beginning again before they are many.
+                        let blocks = (0..64).map(|n| n * 1024);
+                        for at in blocks {
+                            fs.write(ino, Handle::NONE, at, b"line").unwrap_or_else(|e| {
+                                replacing.store(0, Ordering::Relaxed);
+                                panic!("{policy:?}, a line at {at}: {e}")
+                            });
+                        }
+                        let cut = SetAttr { size_bytes: Some(0), ..SetAttr::default() };
+                        fs.setattr(ino, &cut).unwrap();
+                    }
+                });
+            }
+        });
+        fs.unmount().unwrap();
+        let dir = tempfile::tempdir().unwrap();
+        let path = dir.path().join("image");
+        store(device.inner(), &path);
+        assert_clean(&path, &format!("{policy:?}"));
     }
 }
