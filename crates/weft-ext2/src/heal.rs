@@ -18,7 +18,7 @@ use std::sync::{Arc, Mutex, PoisonError, Weak};
 use std::thread::JoinHandle;
 use weft_block::{BlockDevice, Geometry, Snapshot, SnapshotDevice};
 use weft_patch::{BlockNr, Op, PatchId};
-use weft_unix::State;
+use weft_unix::{Format as _, State};
 use weft_vfs::Ino;
 
 /// What may be overwritten while the check reads, in bytes.
@@ -147,7 +147,7 @@ impl Ext2 {
             tracing::error!("damage found by the background check: {problem}");
         }
         if let Some(problem) = leaks.corruption.first() {
-            self.front.lock().format.add_damage(problem.to_string());
+            self.front.lock().format.note_damage(problem.to_string());
             return Ok(());
         }
         self.for_some(&leaks.directory_counts, INODES_AT_ONCE, cancel, |st, _, &(group, by)| {

@@ -9,7 +9,7 @@ use std::sync::Arc;
 use std::sync::atomic::{AtomicBool, Ordering};
 use weft_block::{BlockDevice, SnapshotDevice};
 use weft_patch::{Engine, Options as EngineOptions, Policy};
-use weft_unix::{Atime, Format as _, UnixFs};
+use weft_unix::{Atime, Orphans as _, UnixFs};
 use weft_vfs::{FileSystem, Layer, Time};
 
 /// Groups up to which all bitmaps are read after a crash, so that all counts are right at once.

@@ -55,8 +55,8 @@ mod trim;
 
 pub use error::{Error, Result};
 pub use format::{
-    FlagSupport, Format, Found, HeldExtents, Limits, Listed, Listing, Run, Space, TrimBounds,
-    Unmapped,
+    Attributes, Directories, Discard, FileBlocks, FlagSupport, Format, Found, HeldExtents, Inodes,
+    Limits, Listed, Listing, Orphans, Run, Space, Symlinks, TrimBounds, Unmapped,
 };
 pub use front::{Atime, UnixFs};
 pub use node::{Attribute, Inode, Node, Patches, push_patch};

@@ -5,7 +5,7 @@
 //! each of which leaves it whole.
 //!
 //! An inode without a name lives on while it is referenced. Where the format keeps a list of such
-//! [orphans](Format::add_orphan) a recovery finds it there; else it is just leaked by a crash.
+//! [orphans](crate::Orphans::add_orphan) a recovery finds it there; else it is just leaked by a crash.
 
 use crate::Result;
 use crate::format::Format;
@@ -92,7 +92,7 @@ impl<F: Format> State<F> {
     pub(crate) fn delete_step(&mut self, op: &mut Op<'_>, ino: Ino) -> Result<Option<PatchId>> {
         let block_bytes = u64::from(self.block_bytes);
         let (format, node) = self.with_node(ino)?;
-        format.drop_kept_blocks(ino);
+        format.release_reserved(ino);
         node.epoch += 1;
         let (cut, left) = format.cut(op, node, 0, true)?;
         let unlinked = node.unlinked;
@@ -149,7 +149,7 @@ impl<F: Format> State<F> {
         }
         let keep = size.div_ceil(block_bytes);
         let (format, node) = self.with_node(ino)?;
-        format.drop_kept_blocks(ino);
+        format.release_reserved(ino);
         node.epoch += 1;
         node.modified(format);
         let (cut, left) = format.cut(op, node, keep, false)?;

@@ -1,6 +1,6 @@
 //! Inodes in memory.
 
-use crate::format::Format;
+use crate::format::Inodes;
 use crate::moved::MovedOut;
 use smallvec::SmallVec;
 use weft_patch::{Op, PatchId};
@@ -73,7 +73,7 @@ pub struct Attribute {
 
 /// An inode in memory.
 #[derive(Debug)]
-pub struct Node<F: Format> {
+pub struct Node<F: Inodes> {
     /// Its number.
     pub ino: Ino,
     /// What the mode names.
@@ -110,7 +110,7 @@ pub struct Node<F: Format> {
     pub(crate) idle: bool,
 }
 
-impl<F: Format> Node<F> {
+impl<F: Inodes> Node<F> {
     /// An inode that nobody refers to.
     #[must_use]
     pub fn new(ino: Ino, kind: FileKind, inode: Inode, own: F::Node) -> Self {

@@ -153,7 +153,7 @@ impl<F: Format> State<F> {
         if node.opens > 0 {
             return;
         }
-        self.format.drop_kept_blocks(ino);
+        self.format.release_reserved(ino);
         if node.refs > 0 {
             return;
         }
@@ -197,7 +197,7 @@ impl<F: Format> State<F> {
                 self.idle.push_back(ino);
                 continue;
             }
-            self.format.drop_kept_blocks(ino);
+            self.format.release_reserved(ino);
             self.nodes.remove(&ino);
         }
     }

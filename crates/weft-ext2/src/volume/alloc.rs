@@ -3,7 +3,7 @@
 use super::bits::{Bits, for_words32};
 use super::{Patches, Volume, push_patch};
 use weft_patch::{BlockNr, Op, PatchId};
-use weft_unix::{Error, Result};
+use weft_unix::{Error, Format as _, Result};
 use weft_vfs::Error as FsError;
 
 /// Runs shorter than this are taken only where no longer one is near.
@@ -80,16 +80,6 @@ impl Volume {
         }
     }
 
-    /// Makes all freed blocks and inodes available whose freeing is durable.
-    pub fn drain_all(&mut self, op: &Op<'_>) {
-        for (start, len) in self.pending_blocks.take_durable(op) {
-            self.set_range_busy(start, len, false);
-        }
-        for (ino, _) in self.pending_inodes.take_durable(op) {
-            self.release_inode(ino);
-        }
-    }
-
     pub(super) fn set_range_busy(&mut self, start: u64, len: u64, on: bool) {
         if let Some((group, bit)) = self.geometry.block_group(start)
             && let Some(bits) = &mut self.groups[group as usize].blocks
@@ -145,7 +135,7 @@ impl Volume {
                 let (group, bit) = self.locate(start)?;
                 self.take_run(op, group, bit, n, patches)?;
                 if n == len && reserve > 0 {
-                    self.reserve(ino, group, bit + n, reserve);
+                    self.set_window(ino, group, bit + n, reserve);
                 }
                 return Ok((start, n));
             }
@@ -153,14 +143,14 @@ impl Volume {
         }
         let mut found = self.search(op, goal, want)?;
         if found.is_none() {
-            self.drain_all(op);
+            self.settle(op);
             self.drop_all_windows();
             found = self.search(op, goal, want)?;
         }
         let Some((group, bit, len)) = found else { return Err(FsError::NoSpace.into()) };
         self.take_run(op, group, bit, len, patches)?;
         if reserve > 0 && len == want {
-            self.reserve(ino, group, bit + len, reserve);
+            self.set_window(ino, group, bit + len, reserve);
         }
         let start = self.geometry.group_first_block(group) + u64::from(bit);
         Ok((u32::try_from(start).unwrap_or(u32::MAX), len))
@@ -190,7 +180,7 @@ impl Volume {
             .ok_or_else(|| Error::corrupt("block number", u64::from(block), "outside the volume"))
     }
 
-    fn reserve(&mut self, ino: u32, group: u32, bit: u32, want: u32) {
+    fn set_window(&mut self, ino: u32, group: u32, bit: u32, want: u32) {
         let first = self.geometry.group_first_block(group);
         if let Some(bits) = &mut self.groups[group as usize].blocks {
             let len = if bit < bits.len() { bits.free_run(bit, want.min(MAX_WINDOW)) } else { 0 };
@@ -208,7 +198,7 @@ impl Volume {
         self.drop_window(ino);
         if let Some((group, bit)) = self.geometry.block_group(goal) {
             self.block_bits(op, group)?;
-            self.reserve(ino, group, bit, want);
+            self.set_window(ino, group, bit, want);
         }
         Ok(())
     }

@@ -11,6 +11,7 @@
 
 mod alloc;
 mod bits;
+mod cut;
 mod dir;
 mod format;
 mod inodes;
@@ -18,6 +19,7 @@ mod links;
 mod map;
 mod node;
 mod orphans;
+mod slots;
 mod trim;
 mod xattrs;
 
@@ -147,35 +149,12 @@ impl Volume {
         changed
     }
 
-    /// Ends an operation: descriptors get the counts it changed.
-    fn write_counts(&mut self, op: &mut Op<'_>) -> Result<()> {
-        while let Some(group) = self.dirty_groups.pop() {
-            let g = &mut self.groups[group as usize];
-            g.dirty = false;
-            let (block, offset) = self.geometry.desc_position(group);
-            let counts = g.desc.encode_counts();
-            op.write(BlockNr(block), offset + GroupDesc::FREE_BLOCKS_OFFSET, &counts, &[])?;
-        }
-        Ok(())
-    }
-
-    /// Groups whose counts the operation under way has changed.
-    pub fn touched_groups(&self) -> usize {
-        self.dirty_groups.len()
-    }
-
     fn touch(&mut self, group: u32) {
         let g = &mut self.groups[group as usize];
         if !g.dirty {
             g.dirty = true;
             self.dirty_groups.push(group);
         }
-    }
-
-    /// Notes damage that an operation could step over.
-    pub fn add_damage(&mut self, what: String) {
-        tracing::warn!("{what}");
-        self.damage.get_or_insert(what);
     }
 
     /// Checks that `block` can be the block of a file: on the volume, outside all metadata.

@@ -1,11 +1,11 @@
-//! Inodes between the front's memory and their slots.
+//! Inodes in memory, and as their slots have them.
 
-use super::{DirIndex, Patches, Volume};
+use super::{DirIndex, Volume};
 use crate::layout::{BLOCK_SLOTS, Inode as RawInode, InodeFlags};
 use smallvec::SmallVec;
-use weft_patch::{Op, PatchId};
-use weft_unix::{Inode, Result};
-use weft_vfs::{FileFlags, FileKind, Ino, Time};
+use weft_patch::PatchId;
+use weft_unix::Inode;
+use weft_vfs::{FileFlags, Ino, Time};
 
 /// An inode in memory.
 pub(crate) type Node = weft_unix::Node<Volume>;
@@ -96,83 +96,4 @@ pub(super) fn raw(node: &Node) -> RawInode {
 /// The time as an inode with so many extra bytes can hold it.
 pub(super) fn storable(extra_bytes: u16, time: Time) -> Time {
     RawInode { extra_bytes, ..RawInode::default() }.storable(time)
-}
-
-impl Volume {
-    /// What is kept of a new inode; its fields become what its slot can hold.
-    pub(super) fn new_inode(&self, inode: &mut Inode, kind: FileKind, parent: &Node) -> Ext2Inode {
-        let extra_bytes = self.new_extra_bytes();
-        for time in [&mut inode.atime, &mut inode.mtime, &mut inode.ctime] {
-            *time = storable(extra_bytes, *time);
-        }
-        inode.btime = inode.btime.filter(|_| extra_bytes >= 24).map(|t| storable(extra_bytes, t));
-        let inherited = raw(parent).inherited_flags(kind);
-        inode.flags |= FileFlags::from_bits_retain(inherited.bits());
-        let mut own = Ext2Inode { extra_bytes, ..Ext2Inode::default() };
-        if matches!(kind, FileKind::BlockDevice | FileKind::CharDevice) {
-            let mut device = RawInode::default();
-            device.set_rdev(inode.rdev);
-            own.block = device.block;
-        }
-        own
-    }
-
-    /// Writes an inode's fields.
-    pub(super) fn write_node(
-        &mut self,
-        op: &mut Op<'_>,
-        node: &mut Node,
-        befores: &[PatchId],
-    ) -> Result<PatchId> {
-        let patch = self.write_raw_inode(op, number(node.ino), &raw(node), befores)?;
-        // From here on the indirect blocks can be reached.
-        node.own.unreached.clear();
-        Ok(patch)
-    }
-
-    /// Writes a new inode: its slot, and the attributes that lie in it.
-    pub(super) fn init_node(
-        &mut self,
-        op: &mut Op<'_>,
-        node: &mut Node,
-        befores: &[PatchId],
-    ) -> Result<PatchId> {
-        let (ino, inode) = (number(node.ino), raw(node));
-        node.own.unreached.clear();
-        let fields = self.init_raw_inode(op, ino, &inode, befores)?;
-        let tail = std::mem::take(&mut node.own.new_tail);
-        if tail.is_empty() {
-            return Ok(fields);
-        }
-        self.write_raw_inode_with_tail(op, ino, &inode, &tail, &[fields])
-    }
-
-    /// Gives back what a new inode took that nothing names.
-    pub(super) fn give_up(&mut self, op: &mut Op<'_>, node: &Node) -> Result<()> {
-        if node.own.file_acl != 0 {
-            self.release_xattr_block(op, node.own.file_acl, PatchId::DURABLE)?;
-        }
-        self.free_inode_number(op, number(node.ino), Some(node.kind), PatchId::DURABLE)
-    }
-
-    /// Sets the `large_file` feature before a file reaches 2 GiB.
-    pub(super) fn need_large_file(
-        &mut self,
-        op: &mut Op<'_>,
-        size: u64,
-        befores: &mut Patches,
-    ) -> Result<()> {
-        use crate::layout::RoCompat;
-        let features = self.sb.features.ro_compat;
-        if size <= u64::from(i32::MAX.unsigned_abs()) || features.contains(RoCompat::LARGE_FILE) {
-            return Ok(());
-        }
-        if self.sb.revision == 0 {
-            return Err(weft_vfs::Error::TooLarge.into());
-        }
-        self.sb.features.ro_compat |= RoCompat::LARGE_FILE;
-        self.geometry.features = self.sb.features;
-        befores.push(self.write_sb(op, &[])?);
-        Ok(())
-    }
 }

@@ -1,8 +1,12 @@
 //! A format of a few hundred lines on the front of weft-unix: what a format must write, and that the
 //! front alone keeps the promises. It goes through the conformance suite and the crash explorer.
 
+mod attributes;
+mod blocks;
 mod check;
+mod directories;
 mod format;
+mod inodes;
 mod layout;
 
 use crate::ext2::clean;
