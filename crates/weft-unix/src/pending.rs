@@ -55,3 +55,69 @@ impl Pending {
         durable
     }
 }
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use std::sync::Arc;
+    use weft_block::MemoryDevice;
+    use weft_patch::{BlockNr, Engine, Options};
+
+    fn engine() -> Arc<Engine> {
+        let options = Options { background: false, ..Options::default() };
+        Engine::new(Arc::new(MemoryDevice::new(1 << 20)), 4096, options).unwrap()
+    }
+
+    /// Changes block `nr`; the patch is durable after the next sync.
+    fn change(engine: &Engine, nr: u64) -> PatchId {
+        engine.begin(1).unwrap().write(BlockNr(nr), 0, &[1], &[]).unwrap()
+    }
+
+    #[test]
+    fn a_run_is_available_once_its_patch_is_durable() {
+        let engine = engine();
+        let mut pending = Pending::default();
+        pending.add(10, 5, change(&engine, 1));
+        let op = engine.begin(0).unwrap();
+        assert_eq!(pending.pop_durable(&op), None);
+        assert_eq!(pending.take_durable(&op), []);
+        assert_eq!(pending.count(), 5);
+        drop(op);
+        engine.sync().unwrap();
+        let op = engine.begin(0).unwrap();
+        assert_eq!(pending.pop_durable(&op), Some((10, 5)));
+        assert_eq!(pending.pop_durable(&op), None);
+        assert!(pending.is_empty() && pending.count() == 0);
+    }
+
+    #[test]
+    fn a_run_that_waits_holds_back_the_later_ones_of_pop_alone() {
+        let engine = engine();
+        let durable = change(&engine, 1);
+        engine.sync().unwrap();
+        let waiting = change(&engine, 2);
+        let mut pending = Pending::default();
+        pending.add(10, 5, waiting);
+        pending.add(20, 1, durable);
+        pending.add(30, 2, PatchId::DURABLE);
+        let op = engine.begin(0).unwrap();
+        assert_eq!(pending.pop_durable(&op), None);
+        assert_eq!(pending.take_durable(&op), [(20, 1), (30, 2)]);
+        assert_eq!(pending.count(), 5);
+        assert!(!pending.is_empty());
+    }
+
+    #[test]
+    fn runs_come_out_in_the_order_they_were_freed() {
+        let engine = engine();
+        let mut pending = Pending::default();
+        for (start, nr) in [(30, 3), (10, 1), (20, 2)] {
+            pending.add(start, 1, change(&engine, nr));
+        }
+        engine.sync().unwrap();
+        let op = engine.begin(0).unwrap();
+        assert_eq!(pending.pop_durable(&op), Some((30, 1)));
+        assert_eq!(pending.take_durable(&op), [(10, 1), (20, 1)]);
+        assert!(pending.is_empty());
+    }
+}
