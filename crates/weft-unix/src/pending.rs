@@ -1,5 +1,5 @@
-//! What was freed by changes that may not be durable: on the disk something may still point at it, so
-//! it is not taken again before they are.
+//! Numbers freed by changes that may not be durable: on the disk a pointer or an entry may still
+//! name them, so they are not allocated again before these changes are durable.
 
 use std::collections::VecDeque;
 use weft_patch::{Op, PatchId};
@@ -18,19 +18,20 @@ impl Pending {
         self.runs.push_back((cleared, start, len));
     }
 
-    /// How many numbers wait.
+    /// Returns the number of freed numbers that wait.
     #[must_use]
     pub fn count(&self) -> u64 {
         self.count
     }
 
-    /// Whether none waits.
+    /// Reports whether no number waits.
     #[must_use]
     pub fn is_empty(&self) -> bool {
         self.runs.is_empty()
     }
 
-    /// Takes the oldest run out if what freed it is durable: cheap, before each allocation.
+    /// Removes and returns the oldest run, first number and length, if the patch that freed it is
+    /// durable. Cheap enough to call before each allocation.
     pub fn pop_durable(&mut self, op: &Op<'_>) -> Option<(u64, u64)> {
         let &(cleared, ..) = self.runs.front()?;
         if !op.is_durable(cleared) {
@@ -41,7 +42,7 @@ impl Pending {
         Some((start, len))
     }
 
-    /// Takes out every run whose freeing is durable.
+    /// Removes and returns every run, first number and length, whose freeing is durable.
     pub fn take_durable(&mut self, op: &Op<'_>) -> Vec<(u64, u64)> {
         let mut durable = Vec::new();
         self.runs.retain(|&(cleared, start, len)| {

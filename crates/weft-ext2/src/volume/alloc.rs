@@ -1,4 +1,4 @@
-//! Blocks: taking runs of them near a goal, reservations, giving them back.
+//! Blocks: allocating runs of them near a goal, reserving and freeing them.
 
 use super::bits::{Bits, for_words32};
 use super::{Patches, Volume, push_patch};
@@ -16,7 +16,7 @@ const MAX_WINDOW: u32 = 2048;
 const DIR_WINDOW: u32 = 32;
 
 impl Volume {
-    /// The block bitmap of a group, read at its first use. Corrects the descriptor's count.
+    /// Returns the block bitmap of a group, read at its first use. Corrects the descriptor's count.
     pub(super) fn block_bits(&mut self, op: &mut Op<'_>, group: u32) -> Result<&mut Bits> {
         let g = &self.groups[group as usize];
         if g.blocks.is_none() {
@@ -62,13 +62,13 @@ impl Volume {
         Ok(())
     }
 
-    /// Free blocks of a group as far as known without reading its bitmap.
+    /// Returns the number of free blocks of a group, as far as known without reading its bitmap.
     pub(super) fn group_avail(&self, group: u32) -> u32 {
         let g = &self.groups[group as usize];
         g.blocks.as_ref().map_or(u32::from(g.desc.free_blocks), |bits| bits.avail())
     }
 
-    /// Blocks that can be taken without waiting for anything.
+    /// Returns the number of blocks that can be allocated without waiting for a patch.
     pub fn blocks_at_once(&self) -> u64 {
         self.free_blocks.saturating_sub(self.pending_blocks.count() + self.held_blocks)
     }
@@ -88,7 +88,7 @@ impl Volume {
         }
     }
 
-    /// Gives up a file's reservation.
+    /// Releases a file's reservation.
     pub fn drop_window(&mut self, ino: u32) {
         if let Some((start, len)) = self.windows.remove(&ino) {
             self.set_range_busy(u64::from(start), u64::from(len), false);
@@ -101,17 +101,17 @@ impl Volume {
         }
     }
 
-    /// A goal for the first block of a file with inode `ino`: in the inode's group, behind what
-    /// was last taken there.
+    /// Returns a goal for the first block of a file with inode `ino`: in the inode's group, behind
+    /// the run that was last allocated there.
     pub fn first_goal(&self, ino: u32) -> u64 {
         let group = self.geometry.inode_group(ino).map_or(0, |(group, _)| group);
         let cursor = self.groups[group as usize].blocks.as_ref().map_or(0, |b| b.cursor);
         self.geometry.group_first_block(group) + u64::from(cursor)
     }
 
-    /// Takes 1 to `want` blocks in a row for file `ino`, near `goal`; marks them in the bitmap
-    /// and adds the patches of that to `patches`. With `reserve` that many more behind them are
-    /// kept for the same file.
+    /// Allocates 1 to `want` blocks in a row for file `ino`, near `goal`; marks them in the bitmap
+    /// and adds the patches of that to `patches`. Reserves up to `reserve` blocks behind them for
+    /// the same file. Returns the first block and the number of blocks.
     pub fn alloc_blocks(
         &mut self,
         op: &mut Op<'_>,
@@ -156,8 +156,8 @@ impl Volume {
         Ok((u32::try_from(start).unwrap_or(u32::MAX), len))
     }
 
-    /// Takes the first block of a new directory, beside those of the other new directories of its
-    /// group: they are written together, walked together, and out of the way of file data.
+    /// Allocates the first block of a new directory, beside those of the other new directories of
+    /// its group: they are written together, walked together, and out of the way of file data.
     pub fn alloc_first_dir_block(
         &mut self,
         op: &mut Op<'_>,
@@ -193,7 +193,7 @@ impl Volume {
         }
     }
 
-    /// Keeps blocks from `goal` on for a file, as far as they are free.
+    /// Reserves up to `want` blocks from `goal` on for a file, as far as they are free.
     pub fn keep_window(&mut self, op: &mut Op<'_>, ino: u32, goal: u64, want: u32) -> Result<()> {
         self.drop_window(ino);
         if let Some((group, bit)) = self.geometry.block_group(goal) {
@@ -267,8 +267,8 @@ impl Volume {
         Ok(())
     }
 
-    /// Frees `len` blocks from `start` on, the pointer to which `cleared` has removed. They are
-    /// taken again only when that is durable.
+    /// Frees `len` blocks from `start` on. `cleared` is the patch that removed the pointers to
+    /// them; they are allocated again only when it is durable.
     pub fn free_blocks(
         &mut self,
         op: &mut Op<'_>,

@@ -1,4 +1,4 @@
-//! Cutting the tail off a file: what goes is collected first, and changed after.
+//! Cutting the tail off a file: its blocks are collected first, and freed after.
 
 use super::{Node, Volume};
 use crate::layout::{DIRECT_SLOTS, Geometry, SLOT_INDIRECT, bytes};
@@ -12,7 +12,7 @@ pub(super) const CUT_BLOCKS: u64 = 16_384;
 /// Groups that one cut frees blocks in, about.
 const CUT_GROUPS: usize = 20;
 
-/// What cutting a file's tail needs to be done: collected first, changed after.
+/// The work of cutting a file's tail: collected first, and done after the inode's change.
 #[derive(Debug, Default)]
 pub(crate) struct Cut {
     /// Blocks freed, as runs: indirect ones first and from the top down.
@@ -22,7 +22,7 @@ pub(crate) struct Cut {
     pub clears: Vec<(u32, usize, usize)>,
     /// Blocks freed.
     pub count: u64,
-    /// The file has nothing from this block on any more: where the cut stopped.
+    /// The block that the cut stopped at: the file has none from here on any more.
     pub from: u64,
     /// Groups that blocks are freed in: each costs a bitmap.
     groups: SmallVec<[u32; 32]>,
@@ -58,8 +58,8 @@ impl Cut {
 }
 
 impl Volume {
-    /// Collects what there is to free of a file from block `keep` on, from its end backwards,
-    /// stopping after about `budget` blocks. Nothing is changed but the inode's slots in memory.
+    /// Collects the blocks to free of a file from block `keep` on, from its end backwards, and
+    /// stops after about `budget` blocks. Changes nothing but the inode's slots in memory.
     pub(super) fn collect(
         &self,
         op: &mut Op<'_>,
@@ -101,7 +101,7 @@ impl Volume {
         Ok(cut)
     }
 
-    /// Collects from one tree of indirect blocks; says whether all of it goes.
+    /// Collects from one tree of indirect blocks. Returns whether all of it goes.
     #[expect(clippy::too_many_arguments, reason = "the state of a recursion")]
     fn cut_tree(
         &self,

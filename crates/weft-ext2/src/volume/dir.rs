@@ -4,11 +4,11 @@
 //! nothing, and its inode number, 4 bytes that are written atomically and follow the inode. So a
 //! rolled-back entry costs 4 bytes of undo data, and the structure can always be written.
 //!
-//! Where a record may be put, how far a gap reaches, and whether a neighbour is free is decided by
-//! records before it: their lengths lead here. Those changes may be pending, and be rolled back
-//! when the block is written. So every change of a record names what decided it (`Lengths`), and
-//! a name that is given again follows the clearing of the entry that had it: that it is absent is
-//! a thing the new entry relies on as well.
+//! The lengths of the records before a record decide its position, the end of its gap, and whether
+//! a neighbour is free. Changes of these lengths may be pending, and be rolled back when the block
+//! is written. So every change of a record names the bytes that it relies on (`Lengths`), and a
+//! name that is added again follows the clearing of the entry that had it: the new entry relies on
+//! its absence.
 //!
 //! A write may be torn at sectors of 512 bytes. Blocks made here are rows of records that do not
 //! cross sectors (a fresh block is one free record a sector), and inserting and clearing split and
@@ -40,7 +40,7 @@ const SECTOR: usize = 512;
 /// The smallest record that can hold a name.
 const MIN_RECORD: usize = 12;
 
-/// An entry's place: its block, and byte offset in the directory and in the block.
+/// The position of an entry: its block, and its byte offsets in the block and in the directory.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub(crate) struct Place {
     pub nr: BlockNr,
@@ -48,7 +48,7 @@ pub(crate) struct Place {
     pub offset: u32,
 }
 
-/// An entry whose structure is there; its inode number is not.
+/// An entry whose structure is written and whose inode number is not.
 #[derive(Debug, Clone, Copy)]
 pub(crate) struct Reserved {
     pub place: Place,
@@ -56,13 +56,13 @@ pub(crate) struct Reserved {
     structure: PatchId,
 }
 
-/// Of the records of a block up to some place, the bytes that lead there: the lengths of those in
-/// its sector. Those of sectors before do not matter, as every sector begins with a record.
+/// The bytes of a block that lead to a record: the lengths of the records before it in its sector.
+/// Those of sectors before do not matter, as every sector begins with a record.
 #[derive(Debug, Default)]
 struct Lengths(SmallVec<[Range<usize>; 32]>);
 
 impl Lengths {
-    /// The walk has come to a record.
+    /// Adds the length of a record that a walk has come to.
     fn pass(&mut self, record: &RawDirent<'_>) {
         if record.offset.is_multiple_of(SECTOR) {
             self.0.clear();
@@ -70,7 +70,7 @@ impl Lengths {
         self.0.push(record.offset + 4..record.offset + 6);
     }
 
-    /// The record's inode number decides, too, and how much of it the name takes.
+    /// Adds the whole header of a record: its inode number and the length of its name decide, too.
     fn whole(&mut self, record: &RawDirent<'_>) {
         self.0.push(record.offset..record.offset + DIRENT_HEADER_BYTES);
     }
@@ -181,8 +181,8 @@ impl Directories for Volume {
         }))
     }
 
-    /// Entries never move: the cursor is the byte offset of the next one, and stays valid while names
-    /// come and go. Lists the entries of one block.
+    /// Lists the entries of one block. The cursor is the byte offset of the next entry: entries
+    /// never move, so it stays valid while names come and go.
     fn list(&self, op: &mut Op<'_>, node: &mut Node, cursor: u64, max: usize) -> Result<Listing> {
         let mut at = cursor;
         let mut listing = Listing::default();
@@ -457,12 +457,12 @@ impl Volume {
         self.geometry.features.incompat.contains(Incompat::FILETYPE)
     }
 
-    /// The kind of file as an entry says it; 0 if entries do not say it.
+    /// Returns the code of a kind of file in entries; 0 if entries of this volume have none.
     fn type_code(&self, kind: FileKind) -> u8 {
         if self.has_filetype() { file_type_code(kind) } else { 0 }
     }
 
-    /// What is wrong with a directory, as an error.
+    /// Makes the error of a directory with a problem at a byte of block `nr`.
     fn dir_error(ino: Ino, nr: BlockNr, (at, problem): (usize, &'static str)) -> Error {
         Error::corrupt(format!("directory {}", ino.0), nr.0, format!("{problem} at {at}"))
     }
@@ -473,8 +473,8 @@ impl Volume {
         Some(Place { nr: BlockNr(u64::from(nr)), at: offset as usize % block_bytes, offset })
     }
 
-    /// Prepares the first change of a directory with a hash tree: the inode says it has none,
-    /// before any leaf changes. Returns what every change of a leaf must follow.
+    /// Prepares the first change of a directory with a hash tree: takes the tree's flag off the
+    /// inode, before any leaf changes. Returns the patch that every change of a leaf must follow.
     fn before_change(&mut self, op: &mut Op<'_>, node: &mut Node) -> Result<PatchId> {
         let index = FileFlags::from_bits_retain(InodeFlags::INDEX.bits());
         if node.inode.flags.contains(index) {

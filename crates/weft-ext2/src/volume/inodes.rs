@@ -141,7 +141,7 @@ impl Inodes for Volume {
 }
 
 impl Volume {
-    /// The inode bitmap of a group, read at its first use. Corrects the descriptor's count.
+    /// Returns the inode bitmap of a group, read at its first use. Corrects the descriptor's count.
     pub(super) fn inode_bits(&mut self, op: &mut Op<'_>, group: u32) -> Result<&mut Bits> {
         let g = &self.groups[group as usize];
         if g.inodes.is_none() {
@@ -169,13 +169,13 @@ impl Volume {
         g.inodes.as_ref().map_or(u32::from(g.desc.free_inodes), |bits| bits.avail())
     }
 
-    /// Inodes that can be taken without waiting for anything.
+    /// Returns the number of inodes that can be allocated without waiting for a patch.
     pub fn inodes_at_once(&self) -> u64 {
         self.free_inodes.saturating_sub(self.pending_inodes.count())
     }
 
-    /// The group for a new inode in directory `parent`. Directories directly below the root are
-    /// spread over the volume, others stay near their parent as long as its group is not worse
+    /// Returns the group for a new inode in directory `parent`. Directories directly below the root
+    /// are spread over the volume, others stay near their parent as long as its group is not worse
     /// off than the average; files go to their directory's group. (Orlov's rule, as in ext2.)
     fn choose_group(&self, parent: u32, top: bool, kind: FileKind) -> Option<u32> {
         let groups = self.geometry.groups;
@@ -223,7 +223,8 @@ impl Volume {
         near.clone().find(|&g| self.inodes_avail(g) > 0)
     }
 
-    /// Frees an inode's number; `cleared` removed the last entry and cleared the inode.
+    /// Frees the number of an inode. `cleared` is the patch that cleared the inode, after its last
+    /// entry.
     pub fn free_inode_number(
         &mut self,
         op: &mut Op<'_>,

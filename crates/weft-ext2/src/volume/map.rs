@@ -11,7 +11,7 @@ use weft_patch::{BlockNr, Op, Owner, PatchId};
 use weft_unix::{Error, FileBlocks, Result, Run, Unmapped};
 use weft_vfs::{Error as FsError, Ino};
 
-/// Where the pointer to one block of a file lies.
+/// The position of the pointer to one block of a file.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 struct Path {
     /// Slot of the inode.
@@ -22,8 +22,8 @@ struct Path {
     index: [usize; 3],
 }
 
-/// The number of a block of this volume, as the volume writes it; one that no volume has if it does
-/// not fit.
+/// Returns the number of a block as the volume writes it; one that no volume has if it does not
+/// fit.
 fn block_number(nr: BlockNr) -> u32 {
     u32::try_from(nr.0).unwrap_or(u32::MAX)
 }
@@ -265,8 +265,8 @@ impl Volume {
         self.path(fbn).ok_or_else(|| FsError::TooLarge.into())
     }
 
-    /// Blocks from `fbn` to the end of its leaf (or of the direct pointers): what one change of
-    /// pointers can cover.
+    /// Returns the number of blocks from `fbn` to the end of its leaf (or of the direct pointers):
+    /// as many as one change of pointers can cover.
     pub fn leaf_room(&self, fbn: u64) -> u64 {
         let p = u64::from(self.geometry.pointers_per_block());
         let direct = DIRECT_SLOTS as u64;
@@ -293,9 +293,9 @@ impl Volume {
         Ok(Run { start: Some(BlockNr(u64::from(first))), len })
     }
 
-    /// Makes sure that the indirect blocks above block `fbn` exist, so that only data blocks can
-    /// be missing. Returns the leaf (`None` for a direct pointer). What the inode must follow is
-    /// added to `befores`.
+    /// Makes sure that the indirect blocks above block `fbn` exist, so that only data blocks can be
+    /// missing. Returns the leaf (`None` for a direct pointer). Adds the patches that the inode
+    /// must follow to `befores`.
     pub fn ensure_leaf(
         &mut self,
         op: &mut Op<'_>,
@@ -352,7 +352,7 @@ impl Volume {
         Ok((nr, patches))
     }
 
-    /// Where the next block of a file should go.
+    /// Returns the goal for the next block of a file.
     pub fn goal(&self, node: &Node) -> u64 {
         if node.own.goal != 0 { node.own.goal } else { self.first_goal(number(node.ino)) }
     }
@@ -361,7 +361,7 @@ impl Volume {
         u64::from(self.geometry.block_bytes / 512)
     }
 
-    /// Adds to the space a file takes.
+    /// Adds `blocks` to the space that a file takes.
     pub fn count_blocks(&self, node: &mut Node, blocks: u32) -> Result<()> {
         let sum = node.inode.blocks_512 + u64::from(blocks) * self.sectors_per_block();
         if sum > u64::from(u32::MAX) {
@@ -372,8 +372,8 @@ impl Volume {
     }
 
     /// Writes pointers of an indirect block. They must follow what they point to. But as long as
-    /// nothing points to the indirect block itself, it is enough that what will (the inode) does:
-    /// then the block can be written with the data around it, in one request.
+    /// nothing points to the indirect block itself, it is enough that the inode, which will,
+    /// follows them: then the block can be written with the data around it, in one request.
     #[expect(clippy::too_many_arguments, reason = "the two places that set pointers")]
     fn set_pointers(
         &self,
@@ -412,8 +412,8 @@ impl Volume {
         Ok(patch)
     }
 
-    /// All blocks of a file in order, each run with its first file block: for the journal, and
-    /// for reading directories. A hole is an error.
+    /// Returns the first `blocks` blocks of a file in order: for the journal, and for reading
+    /// directories. A hole is an error.
     pub fn all_blocks(&self, op: &mut Op<'_>, node: &mut Node, blocks: u64) -> Result<Vec<u32>> {
         if blocks > self.geometry.blocks {
             return Err(Error::corrupt(

@@ -1,4 +1,4 @@
-//! Inodes in memory, and as their slots have them.
+//! Inodes in memory, and their conversion from and to the fields of a slot.
 
 use super::{DirIndex, Volume};
 use crate::layout::{BLOCK_SLOTS, Inode as RawInode, InodeFlags};
@@ -10,33 +10,33 @@ use weft_vfs::{FileFlags, Ino, Time};
 /// An inode in memory.
 pub(crate) type Node = weft_unix::Node<Volume>;
 
-/// An inode's number as the volume writes it; one that no volume has if it does not fit.
+/// Returns an inode's number as the volume writes it; one that no volume has if it does not fit.
 pub(crate) fn number(ino: Ino) -> u32 {
     u32::try_from(ino.0).unwrap_or(u32::MAX)
 }
 
-/// What ext2 keeps of an inode beside what every inode has.
+/// The part of an inode that only ext2 has.
 #[derive(Debug, Default)]
 pub(crate) struct Ext2Inode {
     /// Block numbers; device number or the target of a fast symbolic link.
     pub block: [u32; BLOCK_SLOTS],
     /// The attribute block.
     pub file_acl: u32,
-    /// When it was deleted, or the next in the chain of orphans.
+    /// The time of deletion, or the next inode in the chain of orphans.
     pub dtime: u32,
     /// Bytes used of the slot behind the first 128.
     pub extra_bytes: u16,
-    /// Of a new inode: the attributes that lie in its slot.
+    /// The attributes that lie in the slot of a new inode.
     pub new_tail: Vec<u8>,
     /// The leaf last used: its first file block, and its block.
     pub leaf: Option<(u64, u32)>,
-    /// Indirect blocks made by the operation under way, which writes the inode at its end: until
-    /// then nothing on the volume leads to them.
+    /// Indirect blocks made by the operation in progress, which writes the inode at its end: until
+    /// then no pointer on the volume leads to them.
     pub unreached: SmallVec<[u32; 4]>,
-    /// Where the next block should go; 0 if nothing is known.
+    /// The goal for the next block; 0 if there is none.
     pub goal: u64,
     pub dir: Option<Box<DirIndex>>,
-    /// The change that took the directory's hash tree away.
+    /// The change that removed the directory's hash tree.
     pub unindexed: PatchId,
     /// Changes of the directory's records that span sectors (weft makes none, others do). All
     /// others must follow in a later write: a torn one could bring half of both.
@@ -70,7 +70,7 @@ pub(crate) fn split(raw: &RawInode) -> (Inode, Ext2Inode) {
     (inode, own)
 }
 
-/// The inode as its slot has it.
+/// Returns the fields of an inode's slot.
 pub(super) fn raw(node: &Node) -> RawInode {
     let (inode, own) = (&node.inode, &node.own);
     RawInode {
@@ -93,7 +93,7 @@ pub(super) fn raw(node: &Node) -> RawInode {
     }
 }
 
-/// The time as an inode with so many extra bytes can hold it.
+/// Returns `time` rounded to one that an inode with so many extra bytes can hold.
 pub(super) fn storable(extra_bytes: u16, time: Time) -> Time {
     RawInode { extra_bytes, ..RawInode::default() }.storable(time)
 }

@@ -59,8 +59,8 @@ impl Orphans for Volume {
 }
 
 impl Volume {
-    /// Reads the chain of a volume that was not unmounted. A chain that makes no sense is damage, and
-    /// ends there.
+    /// Reads the chain of a volume that was not unmounted. An inode that cannot be an orphan is
+    /// damage, and ends the chain.
     pub(crate) fn read_orphans(&mut self, op: &mut Op<'_>) -> Vec<Node> {
         let mut next = self.sb.last_orphan;
         let mut found = Vec::new();
@@ -85,7 +85,7 @@ impl Volume {
         found
     }
 
-    /// Whether an orphan has names, and only lost a part of its length.
+    /// Reports whether an orphan has names, and is listed because a truncation was not finished.
     pub(crate) fn is_half_cut(node: &Node) -> bool {
         node.inode.links > 0 && node.kind == FileKind::Regular
     }

@@ -10,7 +10,7 @@ use weft_unix::{Error, Result};
 const MAX_SLOT_BYTES: usize = 4096;
 
 impl Volume {
-    /// Where an inode lies.
+    /// Returns the block and the byte offset of an inode's slot.
     pub fn inode_position(&self, ino: u32) -> Result<(BlockNr, usize)> {
         let (group, index) = self.geometry.inode_group(ino).ok_or_else(|| {
             Error::corrupt(format!("inode {ino}"), 0, "its number is outside the volume")
@@ -20,7 +20,7 @@ impl Volume {
         Ok((BlockNr(block), offset))
     }
 
-    /// Reads an inode, whatever it says.
+    /// Reads an inode, which may be free.
     pub fn read_raw_inode(&mut self, op: &mut Op<'_>, ino: u32) -> Result<Inode> {
         let (nr, offset) = self.inode_position(ino)?;
         let slot_bytes = self.geometry.inode_bytes as usize;
@@ -56,7 +56,7 @@ impl Volume {
         Ok(op.write(nr, offset, &slot[..len.min(slot.len())], befores)?)
     }
 
-    /// Writes the whole slot of a new inode: its fields, and nothing of what was there.
+    /// Writes the whole slot of a new inode: its fields, and zeroes over the rest.
     pub(super) fn init_raw_inode(
         &mut self,
         op: &mut Op<'_>,
@@ -71,7 +71,7 @@ impl Volume {
         Ok(op.write(nr, offset, slot, befores)?)
     }
 
-    /// The extra size that new inodes get.
+    /// Returns the extra size of new inodes in bytes.
     pub fn new_extra_bytes(&self) -> u16 {
         let room = self.geometry.inode_bytes.saturating_sub(128);
         if room == 0 {
@@ -81,7 +81,7 @@ impl Volume {
         u16::try_from(room).map_or(want, |room| want.min(room))
     }
 
-    /// Bytes of the slot from the end of the fields on: where attributes can lie.
+    /// Reads the bytes of the slot from the end of the fields on, where attributes can lie.
     pub fn read_inode_tail(&self, op: &mut Op<'_>, ino: u32, inode: &Inode) -> Result<Vec<u8>> {
         let (nr, offset) = self.inode_position(ino)?;
         let from = 128 + usize::from(inode.extra_bytes);
@@ -92,8 +92,9 @@ impl Volume {
         Ok(op.peek(nr)?.get(offset + from..offset + to).unwrap_or_default().to_vec())
     }
 
-    /// How many bytes of that part attributes are written to: those in the sector of the fields. In
-    /// an inode of several sectors a torn write could bring an entry without its value.
+    /// Returns the number of bytes of that part that attributes may be written to: those in the
+    /// sector of the fields. In an inode of several sectors a torn write could bring an entry
+    /// without its value.
     pub fn inode_tail_room_bytes(&self, inode: &Inode) -> usize {
         let from = 128 + usize::from(inode.extra_bytes);
         if inode.extra_bytes == 0 {

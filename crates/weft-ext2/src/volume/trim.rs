@@ -1,4 +1,4 @@
-//! Free extents that are out of use while the device is told that nothing is in them.
+//! Free extents that are held out of use while the device discards them.
 
 use super::Volume;
 use std::ops::Range;
@@ -7,7 +7,7 @@ use weft_unix::{Discard, HeldExtents, Result, TrimBounds};
 
 /// Blocks held at a time, about.
 const HELD_BLOCKS: u64 = 64 << 10;
-/// Blocks that stay there to be taken meanwhile, where there are so many.
+/// Blocks left for allocation meanwhile, if so many are free.
 const LEFT_BLOCKS: u64 = 4096;
 
 impl Discard for Volume {

@@ -1,5 +1,6 @@
-//! Attribute blocks: never changed in place. A new one is written, the inode is switched to it,
-//! the old one is given back (inodes of foreign volumes may share one).
+//! Attributes in an inode's slot and in its attribute block. The block is never changed in place: a
+//! new one is written, the inode is switched to it, and the old one is freed (inodes of foreign
+//! volumes may share one).
 
 use super::node::raw;
 use super::{Node, Patches, Volume, number, push_patch};
@@ -49,7 +50,7 @@ impl Attributes for Volume {
         self.store_attributes(op, node, &old, &inode, &block)
     }
 
-    /// Those without room in the inode's slot go to a block.
+    /// Places those without room in the inode's slot in a block.
     fn place_attributes(
         &mut self,
         op: &mut Op<'_>,
@@ -85,7 +86,7 @@ impl Attributes for Volume {
 }
 
 impl Volume {
-    /// The attributes in an inode's attribute block.
+    /// Reads the attributes in an inode's attribute block.
     pub fn read_xattr_block(&self, op: &mut Op<'_>, node: &Node) -> Result<Vec<Xattr>> {
         let nr = node.own.file_acl;
         if nr == 0 {
@@ -98,7 +99,7 @@ impl Volume {
         })
     }
 
-    /// Whether attributes fit in one block.
+    /// Reports whether attributes fit in one block.
     pub fn fits_xattr_block(&self, all: &[Xattr]) -> bool {
         encode_xattr_block(self.block_bytes(), all).is_some()
     }
@@ -121,7 +122,8 @@ impl Volume {
         Ok(Some((nr, patches)))
     }
 
-    /// Gives back an attribute block that an inode no longer has since `cleared`.
+    /// Frees an attribute block that an inode no longer has since `cleared`, or lowers its count if
+    /// other inodes share it.
     pub fn release_xattr_block(
         &mut self,
         op: &mut Op<'_>,
@@ -144,7 +146,7 @@ impl Volume {
         self.free_blocks(op, nr, 1, alone)
     }
 
-    /// The attributes of an inode, those in its slot and those in its block.
+    /// Reads the attributes of an inode, those in its slot and those in its block.
     fn attrs(&self, op: &mut Op<'_>, node: &Node) -> Result<Attrs> {
         let ino = number(node.ino);
         let inode = raw(node);
@@ -198,7 +200,7 @@ impl Volume {
         Ok(patch)
     }
 
-    /// Says in the superblock that there are attribute blocks.
+    /// Sets the feature of attribute blocks in the superblock.
     fn mark_attributes(&mut self, op: &mut Op<'_>, befores: &mut Patches) -> Result<()> {
         if self.sb.revision == 0 {
             // Where there are no features, nobody would know of the block.
@@ -212,15 +214,15 @@ impl Volume {
     }
 }
 
-/// All attributes of an inode, by where they lie.
+/// All attributes of an inode, by their position.
 struct Attrs {
     inode: Vec<Xattr>,
     block: Vec<Xattr>,
-    /// Bytes there are in the inode.
+    /// Bytes for attributes in the inode.
     room: usize,
 }
 
-/// Those that go into an inode with `room` bytes, and those that have to go into a block.
+/// Divides attributes into those for an inode with `room` bytes, and those for a block.
 fn divide(room: usize, attrs: impl IntoIterator<Item = Xattr>) -> (Vec<Xattr>, Vec<Xattr>) {
     let (mut inode, mut block) = (Vec::new(), Vec::new());
     for attr in attrs {
@@ -232,7 +234,7 @@ fn divide(room: usize, attrs: impl IntoIterator<Item = Xattr>) -> (Vec<Xattr>, V
     (inode, block)
 }
 
-/// An attribute's name as ext2 has it.
+/// Splits an attribute's name into the index of its prefix and the rest.
 fn split_name(name: &[u8]) -> Result<(XattrIndex, &[u8])> {
     let (index, rest) =
         XattrIndex::split(name).ok_or(FsError::Unsupported("attributes of this name"))?;

@@ -166,7 +166,7 @@ impl Symlinks for Plain {
 }
 
 impl Plain {
-    /// A new block with content. What a pointer at it must follow is added to `after`.
+    /// Allocates and writes a block. Adds the patches that a pointer to it must follow to `after`.
     pub fn new_block(
         &mut self,
         op: &mut Op<'_>,

@@ -168,7 +168,7 @@ impl Directories for Plain {
 }
 
 impl Plain {
-    /// The block and the offset of a record of a directory.
+    /// Returns the block and the offset of the record at byte `at` of a directory.
     fn record_place(
         &self,
         op: &mut Op<'_>,
@@ -205,7 +205,7 @@ impl Plain {
         Ok(patch)
     }
 
-    /// Appends a block to a directory. Returns what the inode must follow.
+    /// Appends a block to a directory. Returns the patches that the inode must follow.
     fn grow(&mut self, op: &mut Op<'_>, node: &mut PlainInode, content: &[u8]) -> Result<Patches> {
         let (mut after, mut befores) = (Patches::new(), Patches::new());
         let fbn = node.inode.size_bytes / self.block_bytes as u64;

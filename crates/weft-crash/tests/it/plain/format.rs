@@ -16,7 +16,7 @@ pub struct Plain {
     inodes_free: u64,
     freed_blocks: Pending,
     freed_inodes: Pending,
-    /// The numbers that are on these lists.
+    /// The numbers on these lists.
     busy: [HashSet<u64>; 2],
     damage: Option<String>,
 }

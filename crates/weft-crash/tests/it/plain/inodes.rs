@@ -11,7 +11,7 @@ pub struct PlainNode {
     pub pointers: Pointers,
     /// The first record that may be free.
     pub free_from: usize,
-    /// Names that were cleared, as long as that is not durable.
+    /// The cleared names whose clearing is not durable, with its patch.
     pub cleared: Vec<(Vec<u8>, PatchId)>,
 }
 

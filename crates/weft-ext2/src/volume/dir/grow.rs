@@ -8,7 +8,7 @@ use weft_unix::{FileBlocks as _, Inodes as _, Result};
 use weft_vfs::Error as FsError;
 
 impl Volume {
-    /// One free record in each sector from `from` on.
+    /// Puts one free record in each sector of `block` from byte `from` on.
     pub(super) fn free_records(block: &mut [u8], from: usize) {
         for at in (from..block.len()).step_by(SECTOR) {
             put_dirent(block, at, SECTOR, 0, 0, b"");

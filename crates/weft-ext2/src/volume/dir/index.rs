@@ -1,18 +1,18 @@
-//! The index of a directory in memory: where each name is, and where there is room.
+//! The index of a directory in memory: the positions of its names, and the room in its blocks.
 
 use super::Place;
 use crate::layout::dirent_len;
 use hashbrown::{DefaultHashBuilder, HashMap, HashTable};
 use weft_patch::{BlockNr, Op, PatchId};
 
-/// Sizes of gaps are told apart in units of 4 bytes up to the longest entry.
+/// The classes of gaps by their size, in units of 4 bytes up to the longest entry.
 const CLASSES: usize = dirent_len(255) / 4 + 1;
 
-/// Names that were cleared, by their hashes, as long as that is not durable.
+/// Names whose clearing is not durable, by their hashes.
 #[derive(Debug, Default)]
 pub(crate) struct Cleared {
     pub by_hash: HashMap<u64, PatchId>,
-    /// When it has grown to this, what is durable is forgotten.
+    /// The number of names at which those whose clearing is durable are forgotten.
     forget_at: usize,
 }
 
@@ -37,7 +37,7 @@ pub(crate) struct Slot {
     pub ino: u32,
 }
 
-/// What is known of a directory's blocks: where each name is, and where there is room.
+/// The contents of a directory's blocks: the position of each name, and the room in each block.
 #[derive(Debug)]
 pub(crate) struct DirIndex {
     pub names: HashTable<Slot>,
@@ -52,7 +52,7 @@ pub(crate) struct DirIndex {
 }
 
 impl DirIndex {
-    /// Of an empty directory without blocks.
+    /// Makes the index of an empty directory without blocks.
     pub fn new() -> Self {
         Self {
             names: HashTable::new(),
@@ -65,7 +65,7 @@ impl DirIndex {
         }
     }
 
-    /// Whether it knows nothing that the blocks on the disk do not say.
+    /// Reports whether the blocks on the disk say all that it knows.
     pub fn is_settled(&self, op: &Op<'_>) -> bool {
         self.cleared.all_durable(op)
     }
@@ -80,7 +80,7 @@ impl DirIndex {
         }
     }
 
-    /// The first block with a gap of `need` bytes.
+    /// Returns the first block with a gap of `need` bytes.
     pub fn block_with(&mut self, need: usize) -> Option<usize> {
         let first = &mut self.first_with[(need / 4).min(CLASSES - 1)];
         let found = self.room.iter().skip(*first as usize).position(|r| usize::from(*r) >= need);

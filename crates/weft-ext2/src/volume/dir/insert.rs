@@ -1,4 +1,4 @@
-//! The record of a new entry: the gap that it is put in.
+//! The record of a new entry, and the gap that it is put in.
 
 use super::super::{Node, Patches, Volume, push_patch};
 use super::{Lengths, MIN_RECORD, Place, Reserved, SECTOR, sector};
@@ -9,7 +9,8 @@ use weft_unix::Result;
 use weft_vfs::Error as FsError;
 
 impl Volume {
-    /// Reserves in one block; `None` if it had less room than thought, or its gap had to be cut.
+    /// Reserves an entry in one block. Returns `None` if the block has less room than the index
+    /// says, or its gap had to be cut.
     #[expect(clippy::too_many_arguments, reason = "one step of reserve")]
     pub(super) fn reserve_in(
         &mut self,
@@ -81,8 +82,9 @@ impl Volume {
         }))
     }
 
-    /// Cuts the gap of a record that spans sectors into free records that do not: first they are
-    /// written, where nobody looks, then the record's length. `None` if there is nothing to cut.
+    /// Cuts the gap of a record that spans sectors into free records that do not: writes these
+    /// first, where no length leads to them, then the record's length. Returns `None` if there is
+    /// nothing to cut.
     #[expect(clippy::too_many_arguments, reason = "one step of reserve_in")]
     fn cut_gap(
         &mut self,
