@@ -1,28 +1,28 @@
-//! What can be wrong with a volume, precisely; callers of the file plug get the errno it maps to.
+//! Errors of a volume; callers of the file plug get the errno that an error maps to.
 
 use std::borrow::Cow;
 
-/// The result of anything on an ext2 volume.
+/// The result of a call on an ext2 volume.
 pub type Result<T, E = Error> = std::result::Result<T, E>;
 
-/// Why a volume could not be used.
+/// An error of a call on a volume.
 #[derive(Debug, thiserror::Error)]
 #[non_exhaustive]
 pub enum Error {
     /// The superblock does not carry the ext2 magic: this is some other format, or nothing.
     #[error("not an ext2 volume: the superblock's magic is {found:#06x}, not 0xef53")]
     NotExt2 {
-        /// What stands in the magic's place.
+        /// The value in the magic's place.
         found: u16,
     },
     /// A structure on the volume contradicts itself or the others.
     #[error("{structure} in block {block}: {problem}")]
     Corrupt {
-        /// Which structure, such as `"inode 12"`.
+        /// The structure, such as `"inode 12"`.
         structure: Cow<'static, str>,
         /// The block it lies in (0 where it names none).
         block: u64,
-        /// What is wrong with it.
+        /// The fault.
         problem: Cow<'static, str>,
     },
     /// The volume uses incompatible features this crate does not know; they are named.
@@ -41,7 +41,7 @@ pub enum Error {
     /// The device failed.
     #[error(transparent)]
     Device(#[from] weft_block::Error),
-    /// The engine could not do what was asked, mostly for the device's sake.
+    /// The engine failed, mostly because the device did.
     #[error(transparent)]
     Engine(#[from] weft_patch::Error),
     /// A call of the file plug failed for a reason a caller acts on.

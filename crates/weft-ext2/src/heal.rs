@@ -1,12 +1,14 @@
-//! Gives back, while the volume is in use, what a crash under soft updates has leaked.
+//! Frees, while the volume is in use, the blocks and inodes that a crash under soft updates has
+//! leaked.
 //!
 //! A mount does not wait for a check. It freezes the device as it is before the first change of
-//! this mount, and a thread looks for leaks in that view; then they are given back, a few at a
-//! time, as changes like any other. What was marked as taken and belonged to nothing then belongs
-//! to nothing now: nobody could take it or find it. Counts change by differences.
+//! this mount, and a thread looks for leaks in that view; then it frees them, a few at a time, by
+//! changes like any other. A block or inode that was marked as taken and belonged to nothing then
+//! belongs to nothing now: the allocator could not take it, and no path leads to it. Counts change
+//! by differences.
 //!
-//! If the view shows anything worse than leaks, nothing is given back, and the volume stays marked
-//! for a repair. So it does if the mount ends first, or overwrites more than is kept of the view.
+//! If the view shows anything worse than leaks, nothing is freed, and the volume stays marked for a
+//! repair. So it does if the mount ends first, or overwrites more than is kept of the view.
 
 use crate::fsck::{Leaks, find_leaks};
 use crate::layout::State as SbState;
@@ -18,12 +20,12 @@ use std::sync::{Arc, Mutex, PoisonError, Weak};
 use std::thread::JoinHandle;
 use weft_block::{BlockDevice, Geometry, Snapshot, SnapshotDevice};
 use weft_patch::{BlockNr, Op, PatchId};
-use weft_unix::State;
+use weft_unix::{Format as _, State};
 use weft_vfs::Ino;
 
-/// What may be overwritten while the check reads, in bytes.
+/// Bytes that may be overwritten while the check reads.
 const KEEP_BYTES: usize = 128 << 20;
-/// Blocks given back by one change.
+/// Blocks freed by one change.
 const BLOCKS_AT_ONCE: u32 = 4096;
 /// Inodes changed by one change.
 const INODES_AT_ONCE: usize = 16;
@@ -83,7 +85,7 @@ impl Healing {
         }
     }
 
-    /// Starts the check of a volume on `device`, which nobody changes before this returns.
+    /// Starts the check of a volume on `device`, which must not change before this returns.
     pub(crate) fn start(fs: &Arc<Ext2>, device: &Arc<SnapshotDevice<Shared>>) {
         let Some(snapshot) = device.freeze(KEEP_BYTES) else { return };
         let cancel = Arc::clone(&fs.healing.cancel);
@@ -101,7 +103,7 @@ impl Healing {
     }
 }
 
-/// What the thread does.
+/// The body of the thread: finds the leaks and frees them.
 fn heal(fs: &Weak<Ext2>, view: View, cancel: &AtomicBool) {
     let found = find_leaks(&view);
     // Writes need not keep anything from here on.
@@ -147,7 +149,7 @@ impl Ext2 {
             tracing::error!("damage found by the background check: {problem}");
         }
         if let Some(problem) = leaks.corruption.first() {
-            self.front.lock().format.add_damage(problem.to_string());
+            self.front.lock().format.note_damage(problem.to_string());
             return Ok(());
         }
         self.for_some(&leaks.directory_counts, INODES_AT_ONCE, cancel, |st, _, &(group, by)| {
@@ -212,7 +214,7 @@ impl Ext2 {
         Ok(())
     }
 
-    /// Deletes what has lost its last name.
+    /// Deletes the inodes that have lost their last name.
     fn delete_nameless(&self, leaks: &Leaks, cancel: &AtomicBool) -> Result<()> {
         for list in [&leaks.unattached, &leaks.directories] {
             self.for_some(list, 1, cancel, |st, op, &ino| st.doom(op, Ino(u64::from(ino))))?;

@@ -41,7 +41,7 @@ pub fn journal_inode_blocks(device: &Arc<dyn BlockDevice>, sb: &Superblock) -> R
     Ok(all.into_iter().map(u64::from).collect())
 }
 
-/// Where the volume's journal lies: `external` is the device given for one beside it.
+/// Returns the map of the volume's journal: `external` is the device given for one beside it.
 fn log_map(
     device: &Arc<dyn BlockDevice>,
     sb: &Superblock,
@@ -82,8 +82,8 @@ pub(crate) fn set_recover(device: &dyn BlockDevice, on: bool) -> Result<()> {
     Ok(device.flush()?)
 }
 
-/// Replays the journal if the volume says it must be, and gives the device to go on with. Where
-/// nothing may be written the replay stays in memory, and that device is a view of the volume.
+/// Replays the journal if the volume needs it, and returns the device to go on with. If nothing may
+/// be written the replay stays in memory, and that device is a view of the volume.
 ///
 /// # Errors
 /// [`Error::Incompatible`] if it is external and not given, [`Error::Corrupt`] if it is damaged.

@@ -9,7 +9,7 @@ use std::sync::Arc;
 use std::sync::atomic::{AtomicBool, Ordering};
 use weft_block::{BlockDevice, SnapshotDevice};
 use weft_patch::{Engine, Options as EngineOptions, Policy};
-use weft_unix::{Atime, Format as _, UnixFs};
+use weft_unix::{Atime, Orphans as _, UnixFs};
 use weft_vfs::{FileSystem, Layer, Time};
 
 /// Groups up to which all bitmaps are read after a crash, so that all counts are right at once.
@@ -33,18 +33,18 @@ impl fmt::Debug for Ext2 {
     }
 }
 
-/// How to open a volume.
+/// Options for opening a volume.
 #[derive(Clone, Default)]
 pub struct OpenOptions {
     /// Refuse all changes, and change nothing (but for a journal that must be replayed).
     pub read_only: bool,
     /// Options of the engine, its commit policy among them.
     pub engine: EngineOptions,
-    /// When reading changes access times.
+    /// The condition under which reading changes access times.
     pub atime: Atime,
-    /// Do not look for what a crash has leaked, in the background.
+    /// Do not look in the background for blocks and inodes that a crash has leaked.
     pub no_healing: bool,
-    /// Where it will be mounted: written to the superblock for people to read.
+    /// The mount point, written to the superblock for people to read.
     pub mount_point: Option<String>,
     /// The device of its journal, for a volume made with one beside it.
     pub journal: Option<Arc<dyn BlockDevice>>,
@@ -82,8 +82,8 @@ pub(crate) fn read_superblock(device: &dyn BlockDevice) -> Result<Superblock> {
 }
 
 impl Ext2 {
-    /// Opens the volume on a device: replays its journal if needed, ends the lives of orphans,
-    /// and marks it as in use. Read-only, it writes nothing: the journal is replayed in memory.
+    /// Opens the volume on a device: replays its journal if needed, deletes orphaned inodes, and
+    /// marks it as in use. Read-only, it writes nothing: the journal is replayed in memory.
     ///
     /// A volume with unknown read-only-compatible features is opened read-only.
     ///
@@ -231,13 +231,15 @@ impl Ext2 {
         self.front.engine()
     }
 
-    /// Whether changes are refused: asked for, forced by features, or since damage was found.
+    /// Reports whether the volume refuses changes: it was opened read-only, has features that only
+    /// allow that, or damage was found since.
     #[must_use]
     pub fn is_read_only(&self) -> bool {
         self.front.is_read_only()
     }
 
-    /// What was found to be damaged since the volume was opened, if anything was.
+    /// Returns the description of the first damage found since the volume was opened, if there is
+    /// any.
     #[must_use]
     pub fn damage(&self) -> Option<String> {
         self.front.damage()

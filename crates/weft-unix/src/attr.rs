@@ -13,7 +13,7 @@ const SETUID: u16 = 0o4000;
 const SETGID: u16 = 0o2000;
 const GROUP_EXEC: u16 = 0o010;
 const DAY_SECS: i64 = 24 * 60 * 60;
-/// Access times kept in memory, and how many are written when there are more.
+/// Access times kept in memory, and the number written at once when there are more.
 const MAX_LAZY: usize = 4096;
 const LAZY_BATCH: u32 = 32;
 
@@ -115,7 +115,8 @@ impl<F: Format> UnixFs<F> {
         }
     }
 
-    /// Writes some access times if there are many: where only reading happens nothing else does.
+    /// Writes some access times if there are many: in a mount that is only read, no other call
+    /// does.
     pub(crate) fn relieve_lazy(&self) -> Result<()> {
         if !self.lazy_crowded.swap(false, Ordering::Relaxed) {
             return Ok(());

@@ -1,5 +1,5 @@
-//! Extended attributes, and the ACLs among them: an ACL that says who may use an inode changes its
-//! mode with it, and a default ACL is inherited by what is made in its directory.
+//! Extended attributes, and the ACLs among them: setting an access ACL changes the mode of the
+//! inode with it, and new inodes inherit the default ACL of their directory.
 
 use crate::format::Format;
 use crate::front::UnixFs;
@@ -66,14 +66,14 @@ impl<F: Format> State<F> {
         Ok(())
     }
 
-    /// The ACL of this name that an inode has.
+    /// Returns the ACL of this name that an inode has.
     fn acl(&mut self, op: &mut Op<'_>, ino: Ino, name: &[u8]) -> Result<Option<Acl>> {
         let found = self.attributes(op, ino)?.into_iter().find(|a| a.name == name);
         found.map_or(Ok(None), |found| read_acl(ino, &found))
     }
 
-    /// Sets or removes an ACL. One that says who may use the inode changes its mode too, and is not
-    /// kept if the mode says all of it.
+    /// Sets or removes an ACL. An access ACL changes the mode of the inode too, and is not stored
+    /// if the mode says the same.
     fn set_acl(
         &mut self,
         op: &mut Op<'_>,
@@ -100,7 +100,8 @@ impl<F: Format> State<F> {
         self.set_attribute(op, ino, name, value.as_deref(), how, mode)
     }
 
-    /// Sets the permission bits in the ACL of an inode that has one, and those of its mode with them.
+    /// Sets the permission bits in the ACL of an inode that has one, and those of its mode with
+    /// them.
     pub(crate) fn chmod_acl(&mut self, op: &mut Op<'_>, ino: Ino, perm: u16) -> Result<()> {
         let Some(acl) = self.acl(op, ino, acl::ACCESS)? else { return Ok(()) };
         let value = acl.with_perm(perm).to_xattr();
@@ -108,8 +109,8 @@ impl<F: Format> State<F> {
         self.set_attribute(op, ino, acl::ACCESS, Some(&value), XattrSet::Any, Some(mode))
     }
 
-    /// What an inode begins with that is made in directory `parent`: its permission bits, and the
-    /// ACLs that it inherits.
+    /// Returns the permission bits of a new inode in directory `parent`, and the ACLs that it
+    /// inherits.
     pub(crate) fn inherit(
         &mut self,
         op: &mut Op<'_>,

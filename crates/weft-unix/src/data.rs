@@ -26,8 +26,8 @@ pub(crate) const STEP_META_BLOCKS: u32 = 48;
 /// Reads without the lock before one is done under it.
 const OPTIMISTIC_READS: u32 = 3;
 
-/// Blocks of a file that a read must get from the device: first block, bytes to skip, and where
-/// they go.
+/// Blocks of a file that a read must get from the device: the first block, the bytes to skip in it,
+/// and the range of the caller's buffer that they fill.
 struct Miss {
     nr: u64,
     skip: usize,
@@ -35,19 +35,19 @@ struct Miss {
     len: usize,
 }
 
-/// Where a write goes.
+/// The destination of a write.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub(crate) enum Placement {
-    /// To the offset given.
+    /// The offset given.
     Given,
-    /// To the end of the file.
+    /// The end of the file.
     Append,
-    /// To the offset given, as whole pages of a cache: these begin before the end of a file that may
-    /// only be appended to.
+    /// The offset given, for whole pages of a cache: the last of these begins before the end of a
+    /// file that may only be appended to.
     Cached,
 }
 
-/// What a write step puts.
+/// The content of a write step.
 #[derive(Clone, Copy)]
 pub(crate) enum Source<'a> {
     /// These bytes.
@@ -66,7 +66,7 @@ impl Source<'_> {
         }
     }
 
-    /// The `len` bytes from `from` on, which must be there.
+    /// Returns the `len` bytes from `from` on, which must exist.
     fn part(self, from: usize, len: usize) -> Self {
         match self {
             Self::Bytes(b) => Self::Bytes(b.get(from..from + len).unwrap_or_default()),
@@ -77,7 +77,7 @@ impl Source<'_> {
 }
 
 /// Writes the part of `source` that goes to one run of blocks (or one hole). Returns its length in
-/// bytes. What the inode must follow is added to `befores`.
+/// bytes. Adds the patches that the inode must follow to `befores`.
 fn write_run<F: Format>(
     format: &mut F,
     op: &mut Op<'_>,
@@ -124,8 +124,8 @@ fn write_run<F: Format>(
 }
 
 impl<F: Format> State<F> {
-    /// Writes as much of `source` at `offset` as one operation takes. With `grow` the length goes
-    /// up to the end of it.
+    /// Writes as much of `source` at `offset` as one operation takes, and raises the file's length
+    /// to the end of that. Returns the number of bytes written.
     fn write_step(
         &mut self,
         op: &mut Op<'_>,
@@ -170,7 +170,8 @@ impl<F: Format> State<F> {
         }
     }
 
-    /// Reads what the cache has, and lists what it has not. Returns the bytes there are.
+    /// Reads the blocks that are in the cache, and adds the others to `misses`. Returns the number
+    /// of bytes of both.
     fn read_cached(
         &mut self,
         op: &mut Op<'_>,

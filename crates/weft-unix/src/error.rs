@@ -1,11 +1,11 @@
-//! What can be wrong with a mounted volume; callers of the file plug get the errno it maps to.
+//! Errors of a mounted volume; callers of the file plug get the errno that an error maps to.
 
 use std::borrow::Cow;
 
-/// The result of anything on a mounted volume.
+/// The result of a call on a mounted volume.
 pub type Result<T, E = Error> = std::result::Result<T, E>;
 
-/// Why a call on a mounted volume failed.
+/// An error of a call on a mounted volume.
 #[derive(Debug, thiserror::Error)]
 #[non_exhaustive]
 pub enum Error {
@@ -16,7 +16,7 @@ pub enum Error {
         structure: Cow<'static, str>,
         /// The block it lies in (0 where it names none).
         block: u64,
-        /// What is wrong with it.
+        /// The fault.
         problem: Cow<'static, str>,
     },
     /// A rule inside weft was broken, or an argument makes no sense.
@@ -25,7 +25,7 @@ pub enum Error {
     /// The device failed.
     #[error(transparent)]
     Device(#[from] weft_block::Error),
-    /// The engine could not do what was asked, mostly for the device's sake.
+    /// The engine failed, mostly because the device did.
     #[error(transparent)]
     Engine(#[from] weft_patch::Error),
     /// A call of the file plug failed for a reason a caller acts on.

@@ -1,4 +1,5 @@
-//! The flags of inodes that users set, and what they forbid and demand.
+//! The flags of inodes that users set: the changes that they forbid, and the syncs that they
+//! demand.
 
 use crate::Result;
 use crate::format::Format;
@@ -11,8 +12,8 @@ use weft_vfs::{Error as FsError, FileFlags, FileKind, Ino, SetAttr, SetTime};
 const DIRSYNC: FileFlags = FileFlags::from_bits_retain(0x1_0000);
 
 impl<F: Format> State<F> {
-    /// Refuses to change an inode that its flags protect, unless the change is an `append` (or may
-    /// be made to what can only be appended to).
+    /// Refuses to change an inode that its flags protect, unless the change is an `append` (or is
+    /// allowed for a file that may only be appended to).
     pub(crate) fn check_mutable(&mut self, ino: Ino, append: bool) -> Result<()> {
         let flags = self.node(ino)?.inode.flags;
         if flags.contains(FileFlags::IMMUTABLE) || (flags.contains(FileFlags::APPEND) && !append) {
@@ -26,14 +27,14 @@ impl<F: Format> State<F> {
         self.check_mutable(dir, true)
     }
 
-    /// Refuses to take the name of `ino` from a directory where the flags of either protect it.
+    /// Refuses to remove the name of `ino` from a directory where the flags of either protect it.
     pub(crate) fn check_loses_name(&mut self, dir: Ino, ino: Ino) -> Result<()> {
         self.check_mutable(dir, false)?;
         self.check_mutable(ino, false)
     }
 
-    /// Refuses to change attributes that the inode's flags protect. The length is the truncation's
-    /// affair. What can only be appended to may still be touched.
+    /// Refuses to change attributes that the inode's flags protect. Truncation checks the length
+    /// itself. The times of a file that may only be appended to may still be set to now.
     pub(crate) fn check_settable(&mut self, ino: Ino, set: &SetAttr) -> Result<()> {
         if set.ctime.is_some() {
             // A front that keeps the times says what earlier writes made of them.
@@ -91,13 +92,13 @@ impl<F: Format> UnixFs<F> {
         })
     }
 
-    /// Makes a file durable that asks for it at each change.
+    /// Makes a file durable whose flags ask for that at each change.
     pub(crate) fn sync_if_flagged(&self, ino: Ino) -> Result<()> {
         if self.lock().has_flag(ino, FileFlags::SYNC) { self.do_fsync(ino, false) } else { Ok(()) }
     }
 
-    /// Makes directories durable that ask for it at each change of their names, and with them the
-    /// inode that has got a name there.
+    /// Makes directories durable whose flags ask for that at each change of their names, and with
+    /// them the inode that got a name there.
     pub(crate) fn sync_names_if_flagged(&self, dirs: &[Ino], named: Option<Ino>) -> Result<()> {
         let asks = |dir: &&Ino| self.lock().has_flag(**dir, FileFlags::SYNC | DIRSYNC);
         for &dir in dirs.iter().filter(asks) {

@@ -39,13 +39,14 @@ impl Shortage {
     }
 }
 
-/// When reading a file changes its access time.
+/// The condition under which reading a file changes its access time.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Default)]
 pub enum Atime {
-    /// If it is not newer than the last change, or a day old (as Linux mounts by default).
+    /// The access time is not newer than the last change, or a day old (as Linux mounts by
+    /// default).
     #[default]
     Relative,
-    /// Never.
+    /// None: it never changes.
     Never,
 }
 
@@ -57,11 +58,12 @@ pub struct UnixFs<F: Format> {
     pub(crate) block_bytes: u32,
     pub(crate) file_max_bytes: u64,
     read_only: AtomicBool,
-    /// Space is short and some was freed or is about to be: [`make_room`](Self::make_room) would help.
+    /// Set when space is short and [`make_room`](Self::make_room) would help, as some was freed or
+    /// is about to be.
     tight: AtomicBool,
     /// Held for reading by every thread that deletes inodes without names.
     pub(crate) deletions: RwLock<()>,
-    /// Many access times wait to be written.
+    /// Set when many access times wait to be written.
     pub(crate) lazy_crowded: AtomicBool,
     pub(crate) atime: Atime,
     /// Held while free space is out of use to be discarded.
@@ -78,7 +80,8 @@ impl<F: Format> fmt::Debug for UnixFs<F> {
 }
 
 impl<F: Format> UnixFs<F> {
-    /// Puts the front on a format whose volume lies on `device`, under `engine`, and loads the root.
+    /// Puts the front on a format whose volume lies on `device`, under `engine`, and loads the
+    /// root.
     ///
     /// # Errors
     /// [`Error::Corrupt`] if the root is no directory, and those of the engine.
@@ -116,13 +119,15 @@ impl<F: Format> UnixFs<F> {
         &self.engine
     }
 
-    /// Whether changes are refused: asked for, or since damage was found.
+    /// Reports whether the volume refuses changes: it was opened read-only, or damage was found
+    /// since.
     #[must_use]
     pub fn is_read_only(&self) -> bool {
         self.read_only.load(Ordering::Relaxed)
     }
 
-    /// What was found to be damaged since the volume was opened, if anything was.
+    /// Returns the description of the first damage found since the volume was opened, if there is
+    /// any.
     #[must_use]
     pub fn damage(&self) -> Option<String> {
         self.lock().format.damage().map(str::to_owned)
@@ -134,7 +139,7 @@ impl<F: Format> UnixFs<F> {
         self.engine.policy()
     }
 
-    /// The state behind the lock.
+    /// Locks the state and returns it.
     pub fn lock(&self) -> MutexGuard<'_, State<F>> {
         // A panic elsewhere leaves the state as it was between two micro-operations, each of
         // which is a whole change.
@@ -152,7 +157,7 @@ impl<F: Format> UnixFs<F> {
     }
 
     /// Runs `f` as one operation of at most `max_blocks` changed blocks, then deletes the inodes
-    /// that it has taken the last name of.
+    /// whose last name it removed.
     ///
     /// # Errors
     /// Those of `f` and of the engine; [`FsError::ReadOnly`].
@@ -169,10 +174,11 @@ impl<F: Format> UnixFs<F> {
         result
     }
 
-    /// As [`change`](Self::change), for changes that take no names.
+    /// Runs `f` as [`change`](Self::change) does, and deletes no inodes: for changes that remove no
+    /// names.
     ///
     /// # Errors
-    /// As [`change`](Self::change). [`FsError::NoSpace`] only if no space would come by waiting.
+    /// Those of [`change`](Self::change); [`FsError::NoSpace`] only if no space would come by waiting.
     pub fn change_only<R>(
         &self,
         max_blocks: u32,
@@ -199,8 +205,8 @@ impl<F: Format> UnixFs<F> {
         Err(FsError::NoSpace.into())
     }
 
-    /// [`change_only`](Self::change_only) for changes that allocate nothing: does not wait for freed
-    /// space.
+    /// Runs `f` as [`change_only`](Self::change_only) does, for changes that allocate nothing: does
+    /// not wait for freed space.
     pub(crate) fn change_without_room<R>(
         &self,
         max_blocks: u32,
@@ -244,7 +250,7 @@ impl<F: Format> UnixFs<F> {
         (finished.and(result), shortage)
     }
 
-    /// A change ran into damage: no further ones, lest it spreads.
+    /// Notes damage that a change met, and makes the volume read-only so that it does not spread.
     fn found_damage(&self, st: &mut State<F>, error: &Error) {
         st.format.note_damage(error.to_string());
         if !self.read_only.swap(true, Ordering::Relaxed) {
@@ -258,7 +264,7 @@ impl<F: Format> UnixFs<F> {
         self.settle_pending()
     }
 
-    /// Makes freed space available: what freed it becomes durable.
+    /// Makes freed space available, by making the changes durable that freed it.
     pub(crate) fn settle_pending(&self) -> Result<()> {
         if !self.lock().format.has_pending() {
             return Ok(());
@@ -270,9 +276,9 @@ impl<F: Format> UnixFs<F> {
         })
     }
 
-    /// Takes back all references, deletes what lived by them, makes everything durable, then runs
-    /// `mark` as the last change, and ends the engine. Without changes and without damage, nothing
-    /// is written.
+    /// Releases all references, deletes the inodes that only these kept alive, makes everything
+    /// durable, then runs `mark` as the last change, and ends the engine. Writes nothing to a
+    /// volume that is read-only and has no damage.
     ///
     /// # Errors
     /// Those of the engine: something may not be durable.

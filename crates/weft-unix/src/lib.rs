@@ -3,33 +3,35 @@
 //!
 //! [`UnixFs`] is a [`weft_vfs::FileSystem`] over a [`weft_patch::Engine`]: names and link counts,
 //! renames, open files and inodes without names, reading and writing, holes, attributes and ACLs,
-//! space that comes back, syncs; and for each change the patches that it must follow. Where things
-//! lie on the disk it does not know. A format says so, by the micro-operations of [`Format`].
+//! reuse of freed space, syncs; and for each change the patches that it must follow. The layout on
+//! the disk belongs to a format, which implements the micro-operations of [`Format`].
 //!
-//! # What a format writes
+//! # The parts of a format
 //!
 //! | | |
 //! |---|---|
-//! | its layout | on-disk structures as plain types, and reading them with checks |
-//! | the [`Format`] | inodes, the map of a file's blocks, directory entries, allocation |
-//! | opening | what of the volume must be looked at before, and said at the end ([`UnixFs::close`]) |
+//! | layout | on-disk structures as plain types, and parsing them with checks |
+//! | [`Inodes`] | reading, writing and allocating inodes |
+//! | [`FileBlocks`], [`Symlinks`] | the map of a file's blocks and their allocation; targets of links |
+//! | [`Directories`] | entries of directories |
+//! | [`Orphans`], [`Attributes`], [`Discard`] | optional: their methods have defaults |
+//! | [`Format`] | the volume as a whole: its limits, counts and flags |
+//! | opening, closing | recovery; the mark of a clean volume, after [the last change](UnixFs::close) |
 //! | mkfs, check and repair | outside of this crate |
-//!
-//! Extended attributes, flags, lists of orphans, discarding and kept space have defaults for a format
-//! without them.
 //!
 //! # Order
 //!
-//! The front states for every change what it must follow, for soft updates:
+//! For soft updates, the front gives each change the patches that it must follow:
 //!
 //! - a pointer follows the block's content and its bit in the bitmap; the inode follows its pointers;
 //! - a name follows its inode; a count goes up before the name, and down after the name is gone;
 //! - an old name goes after the new one can be reached from the root;
-//! - a freed block or inode is taken again only when what freed it is durable: the format keeps it in
-//!   a list of [`Pending`] ones until then.
+//! - a freed block or inode is allocated again only when the change that freed it is durable: the
+//!   format keeps it in a list of [`Pending`] ones until then.
 //!
-//! A format adds what its own structures need: that a record follows the lengths that lead to it, for
-//! example. With a journal the engine makes each operation one transaction, and the same patches serve.
+//! A format adds the order that its own structures need: a record follows the lengths that lead to
+//! it, for example. With a journal the engine makes each operation one transaction, and the same
+//! patches serve.
 
 #![warn(missing_docs)]
 
@@ -55,8 +57,8 @@ mod trim;
 
 pub use error::{Error, Result};
 pub use format::{
-    FlagSupport, Format, Found, HeldExtents, Limits, Listed, Listing, Run, Space, TrimBounds,
-    Unmapped,
+    Attributes, Directories, Discard, FileBlocks, FlagSupport, Format, Found, HeldExtents, Inodes,
+    Limits, Listed, Listing, Orphans, Run, Space, Symlinks, TrimBounds, Unmapped,
 };
 pub use front::{Atime, UnixFs};
 pub use node::{Attribute, Inode, Node, Patches, push_patch};

@@ -4,8 +4,8 @@
 //! elsewhere that stay are cleared; then bitmap bits. A long file is cut in steps from its end,
 //! each of which leaves it whole.
 //!
-//! An inode without a name lives on while it is referenced. Where the format keeps a list of such
-//! [orphans](Format::add_orphan) a recovery finds it there; else it is just leaked by a crash.
+//! An inode without a name lives on while it is referenced. If the format keeps a list of such
+//! [orphans](crate::Orphans), a recovery finds it there; otherwise a crash leaks it.
 
 use crate::Result;
 use crate::format::Format;
@@ -21,7 +21,8 @@ use weft_vfs::{Error as FsError, FileKind, Ino};
 pub(crate) const CUT_META_BLOCKS: u32 = 64;
 
 impl<F: Format> State<F> {
-    /// An inode's last name is gone. Returns the change that says so in the inode.
+    /// Deletes an inode that has lost its last name, or notes that it has none while it is used.
+    /// Returns the change of the inode.
     pub(crate) fn lost_last_name(&mut self, op: &mut Op<'_>, ino: Ino) -> Result<PatchId> {
         let used = self.node(ino)?.is_used();
         if !used && let Some(cleared) = self.delete_step(op, ino)? {
@@ -36,20 +37,21 @@ impl<F: Format> State<F> {
         Ok(written)
     }
 
-    /// Says in an inode that it has no name and lives by its use alone. The caller writes it.
+    /// Marks an inode as one without a name, which only its use keeps alive. The caller writes it.
     pub(crate) fn mark_nameless(&mut self, op: &mut Op<'_>, ino: Ino) -> Result<()> {
         self.nameless.insert(ino);
         self.format.add_orphan(op, &mut self.nodes, ino, self.policy)
     }
 
-    /// Takes an inode off the list of orphans: it got a name, or is deleted. The caller writes it.
+    /// Removes an inode, which got a name or is deleted, from the list of orphans. The caller
+    /// writes it.
     pub(crate) fn mark_named(&mut self, op: &mut Op<'_>, ino: Ino) -> Result<()> {
         self.nameless.remove(&ino);
         self.format.remove_orphan(op, &mut self.nodes, ino)
     }
 
-    /// Takes in an inode that an earlier mount left on the list of orphans: one without names is
-    /// doomed.
+    /// Adds an inode that an earlier mount left on the list of orphans. If it has no name, it will
+    /// be deleted.
     pub fn take_orphan(&mut self, node: crate::Node<F>) {
         let ino = node.ino;
         if node.inode.links == 0 {
@@ -74,10 +76,10 @@ impl<F: Format> State<F> {
         Ok(())
     }
 
-    /// The number of inodes that have no name and are not open, and of the blocks that they still
-    /// hold. They are being deleted or about to be: deleting a long file takes several steps, and the
-    /// kernel may send its FORGET after a STATFS. A program that removed a file counts on its space at
-    /// once. (FreeBSD's soft updates count these as `fs_pendingblocks`.)
+    /// Returns the number of inodes that have no name and are not open, and of the blocks that they
+    /// still hold. They are being deleted or about to be: deleting a long file takes several steps,
+    /// and the kernel may send its FORGET after a STATFS. A program that removed a file counts on
+    /// its space at once. (FreeBSD's soft updates count these as `fs_pendingblocks`.)
     pub(crate) fn being_deleted(&self) -> (u64, u64) {
         let nodes = self.nameless.iter().filter_map(|ino| self.nodes.get(ino));
         nodes
@@ -87,12 +89,12 @@ impl<F: Format> State<F> {
             })
     }
 
-    /// Deletes an inode that nothing names or uses, or a part of a long one; returns the
-    /// change that cleared it if it is gone.
+    /// Deletes an inode that has no name and no user, or a part of a long one. Returns the change
+    /// that cleared it if it is gone.
     pub(crate) fn delete_step(&mut self, op: &mut Op<'_>, ino: Ino) -> Result<Option<PatchId>> {
         let block_bytes = u64::from(self.block_bytes);
         let (format, node) = self.with_node(ino)?;
-        format.drop_kept_blocks(ino);
+        format.release_reserved(ino);
         node.epoch += 1;
         let (cut, left) = format.cut(op, node, 0, true)?;
         let unlinked = node.unlinked;
@@ -126,7 +128,7 @@ impl<F: Format> State<F> {
         Ok(written)
     }
 
-    /// Sets a file's length, or brings it nearer; says whether it is done.
+    /// Sets a file's length in bytes, or brings it nearer to that. Returns whether it is done.
     ///
     /// # Errors
     /// [`FsError::TooLarge`], [`Error::Corrupt`](crate::Error::Corrupt).
@@ -149,7 +151,7 @@ impl<F: Format> State<F> {
         }
         let keep = size.div_ceil(block_bytes);
         let (format, node) = self.with_node(ino)?;
-        format.drop_kept_blocks(ino);
+        format.release_reserved(ino);
         node.epoch += 1;
         node.modified(format);
         let (cut, left) = format.cut(op, node, keep, false)?;
@@ -189,7 +191,7 @@ impl<F: Format> State<F> {
 }
 
 impl<F: Format> UnixFs<F> {
-    /// Deletes the inodes that nothing names or uses any more.
+    /// Deletes the inodes that have no name and no user any more.
     pub fn reap(&self) {
         let _deleting = self.deletions.read().unwrap_or_else(PoisonError::into_inner);
         while let Some(ino) = self.next_doomed() {
@@ -217,7 +219,8 @@ impl<F: Format> UnixFs<F> {
         }
     }
 
-    /// Deletes all inodes that have no name and no user, and waits for other threads that delete some.
+    /// Deletes all inodes that have no name and no user, and waits for other threads that delete
+    /// some.
     pub(crate) fn finish_deletions(&self) {
         if self.lock().nameless.is_empty() {
             return;

@@ -1,18 +1,18 @@
-//! What moved out of a directory, by changes that may not be durable: until they are, the directory
-//! on the disk may hold the only names of it, and must not go.
+//! Inodes that moved out of a directory by changes that may not be durable: until these are, the
+//! directory on the disk may hold the only names of the inodes, and must not be removed.
 
 use weft_patch::{Op, PatchId};
 
-/// The changes that say where things went that moved out of a directory.
+/// The changes that gave new names to the inodes that moved out of a directory.
 #[derive(Debug, Default)]
 pub(crate) struct MovedOut {
     patches: Vec<PatchId>,
-    /// When there are so many, those that are durable are forgotten.
+    /// The number of changes at which those that are durable are forgotten.
     forget_at: usize,
 }
 
 impl MovedOut {
-    /// Something moved out: where it went, it is when `arrived` is durable.
+    /// Notes that an inode moved out: its new name is on the disk when `arrived` is durable.
     pub fn note(&mut self, op: &Op<'_>, arrived: &[PatchId]) {
         for patch in arrived {
             // The names that arrive in one block are one patch, as a rule.
@@ -27,12 +27,12 @@ impl MovedOut {
         }
     }
 
-    /// Those that may not be durable.
+    /// Returns the changes that may not be durable.
     pub fn pending(&self, op: &Op<'_>) -> Vec<PatchId> {
         self.patches.iter().copied().filter(|patch| !op.is_durable(*patch)).collect()
     }
 
-    /// Whether all of it is durable.
+    /// Reports whether all of the changes are durable.
     pub fn is_settled(&self, op: &Op<'_>) -> bool {
         self.patches.iter().all(|patch| op.is_durable(*patch))
     }

@@ -18,7 +18,7 @@ use weft_vfs::{Caller, Entry, Error as FsError, FileKind, Ino, Time, check_name}
 pub(crate) const NAME_BLOCKS: u32 = 32;
 const SETGID: u16 = 0o2000;
 
-/// What is to be created.
+/// The inode to create.
 pub(crate) enum What<'a> {
     /// A regular file, FIFO, socket or device node.
     Node {
@@ -41,14 +41,14 @@ impl What<'_> {
     }
 }
 
-/// Refuses `.` and `..` where a new name is asked for.
+/// Refuses `.` and `..` as a new name.
 fn check_new_name(name: &[u8]) -> Result<()> {
     check_name(name)?;
     if name == b"." || name == b".." { Err(FsError::Exists.into()) } else { Ok(()) }
 }
 
 impl<F: Format> State<F> {
-    /// The inode that `name` in `parent` names.
+    /// Returns the inode that `name` in `parent` names.
     fn find(&mut self, op: &mut Op<'_>, parent: Ino, name: &[u8]) -> Result<Ino> {
         self.load_dir(op, parent)?;
         check_name(name)?;
@@ -235,7 +235,8 @@ impl<F: Format> State<F> {
         self.lost_subdir(op, ino, parent, cleared)
     }
 
-    /// Directory `parent` lost the empty directory `ino`, whose name `cleared` removed.
+    /// Lowers the counts after directory `parent` lost the empty directory `ino`, whose name
+    /// `cleared` removed.
     pub(crate) fn lost_subdir(
         &mut self,
         op: &mut Op<'_>,
@@ -254,8 +255,9 @@ impl<F: Format> State<F> {
         Ok(())
     }
 
-    /// What the removal of the empty directory `ino` from `parent` must follow: on the disk it may
-    /// hold the only names of what moved out of it. `parent` has to stay for that, too.
+    /// Returns the patch that the removal of the empty directory `ino` from `parent` must follow:
+    /// on the disk it may hold the only names of inodes that moved out of it. `parent` has to stay
+    /// for them, too.
     ///
     /// The names may have arrived in the block of `parent` that names the directory: a write of
     /// their own, so that a torn one cannot bring its removal alone.
@@ -272,8 +274,8 @@ impl<F: Format> State<F> {
         if format.is_empty(op, node)? { Ok(()) } else { Err(FsError::NotEmpty.into()) }
     }
 
-    /// An inode lost a name, which `cleared` removed: its count goes down after that. Returns the
-    /// change of the inode.
+    /// Lowers the count of an inode that lost a name, after `cleared`, which removed it. Returns
+    /// the change of the inode.
     pub(crate) fn lost_name(
         &mut self,
         op: &mut Op<'_>,
@@ -295,7 +297,7 @@ impl<F: Format> State<F> {
         self.lost_last_name(op, ino)
     }
 
-    /// A new regular file without a name.
+    /// Makes a regular file without a name.
     pub(crate) fn create_unnamed(
         &mut self,
         op: &mut Op<'_>,
@@ -329,7 +331,7 @@ impl<F: Format> State<F> {
     }
 }
 
-/// The fields of a new inode. The times are set with what the format holds of them.
+/// Returns the fields of a new inode. The format rounds the times.
 fn new_inode(
     caller: &Caller,
     parent: &Inode,
@@ -366,7 +368,7 @@ fn new_inode(
     }
 }
 
-/// The node of a new inode in directory `dir`.
+/// Returns the node of a new inode in directory `dir`.
 fn new_node<F: Format>(
     format: &mut F,
     ino: Ino,

@@ -1,6 +1,6 @@
 //! Inodes in memory.
 
-use crate::format::Format;
+use crate::format::Inodes;
 use crate::moved::MovedOut;
 use smallvec::SmallVec;
 use weft_patch::{Op, PatchId};
@@ -16,8 +16,8 @@ pub fn push_patch(patches: &mut Patches, patch: PatchId) {
     }
 }
 
-/// What an inode of any format of the Unix shape says. Times have their full range here, sizes and
-/// owners their full width.
+/// The fields of an inode of any format of the Unix shape. Times have their full range here, sizes
+/// and owners their full width.
 #[derive(Debug, Clone, PartialEq, Eq, Default)]
 pub struct Inode {
     /// `S_IFMT` bits and permissions.
@@ -26,43 +26,44 @@ pub struct Inode {
     pub uid: u32,
     /// The group.
     pub gid: u32,
-    /// Names that count.
+    /// The number of names, and of the entries `.` and `..` that name it.
     pub links: u32,
     /// Length in bytes.
     pub size_bytes: u64,
     /// Space taken, in units of 512 bytes, all that belongs to the inode included.
     pub blocks_512: u64,
-    /// Last read.
+    /// The time of the last read.
     pub atime: Time,
-    /// Content last changed.
+    /// The time of the last change of the content.
     pub mtime: Time,
-    /// Inode last changed.
+    /// The time of the last change of the inode.
     pub ctime: Time,
-    /// Made, where the inode holds that.
+    /// The time of creation, if the inode holds it.
     pub btime: Option<Time>,
-    /// Flags, in Linux's numbers (`FS_*_FL`). Those that users do not see are the format's.
+    /// Flags, in Linux's numbers (`FS_*_FL`). Those that users do not see belong to the format.
     pub flags: FileFlags,
     /// The generation of its number.
     pub generation: u32,
-    /// Of a device node: the device, as `stat` shows it.
+    /// The device of a device node, as `stat` shows it.
     pub rdev: u32,
 }
 
 impl Inode {
-    /// The kind of file, if the mode names one.
+    /// Returns the kind of file, if the mode names one.
     #[must_use]
     pub fn kind(&self) -> Option<FileKind> {
         FileKind::from_mode(u32::from(self.mode))
     }
 
-    /// Permission bits with setuid, setgid and sticky.
+    /// Returns the permission bits with setuid, setgid and sticky.
     #[must_use]
     pub fn perm(&self) -> u16 {
         self.mode & 0o7777
     }
 }
 
-/// An extended attribute: the name with its prefix (`user.mime_type`); an ACL as `setxattr(2)` has it.
+/// An extended attribute: the name with its prefix (`user.mime_type`); an ACL as `setxattr(2)` has
+/// it.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub struct Attribute {
     /// Its name.
@@ -73,22 +74,22 @@ pub struct Attribute {
 
 /// An inode in memory.
 #[derive(Debug)]
-pub struct Node<F: Format> {
+pub struct Node<F: Inodes> {
     /// Its number.
     pub ino: Ino,
-    /// What the mode names.
+    /// The kind of file that the mode names.
     pub kind: FileKind,
-    /// What every inode has.
+    /// The fields that every inode has.
     pub inode: Inode,
-    /// What the format keeps beside that.
+    /// The part that only the format has.
     pub own: F::Node,
     /// References of the front.
     pub(crate) refs: u64,
     /// Open handles.
     pub(crate) opens: u32,
-    /// Goes up with every change of content or map: a read without lock checks it.
+    /// A counter of the changes of content or map, which a read without the lock checks.
     pub epoch: u64,
-    /// Of a directory: what `..` names. Of another file: the directory where it was seen last.
+    /// The directory that `..` names; for another file, the directory where it was seen last.
     pub parent: Ino,
     /// All changes that gave a directory the blocks it grew by, pointers included.
     pub grown: PatchId,
@@ -96,22 +97,22 @@ pub struct Node<F: Format> {
     pub patch: PatchId,
     /// Changes of names of this inode that may not be durable, each with its directory.
     pub(crate) names: SmallVec<[(Ino, PatchId); 2]>,
-    /// What the first write of a new inode must follow.
+    /// The patches that the first write of a new inode must follow.
     pub born_after: Patches,
     /// The change that removed the last name.
     pub(crate) unlinked: PatchId,
-    /// What moved out of the directory.
+    /// The changes that moved inodes out of the directory.
     pub(crate) moved_out: MovedOut,
-    /// Made without a name, and may still get one.
+    /// Set if it was made without a name, and may still get one.
     pub(crate) unnamed: bool,
-    /// Fields changed that are not worth a write by themselves (access time).
+    /// Set if a field changed that is not worth a write by itself (the access time).
     pub(crate) lazy: bool,
-    /// On the list of idle inodes.
+    /// Set if it is on the list of idle inodes.
     pub(crate) idle: bool,
 }
 
-impl<F: Format> Node<F> {
-    /// An inode that nobody refers to.
+impl<F: Inodes> Node<F> {
+    /// Makes an inode without references.
     #[must_use]
     pub fn new(ino: Ino, kind: FileKind, inode: Inode, own: F::Node) -> Self {
         Self {
@@ -135,7 +136,7 @@ impl<F: Format> Node<F> {
         }
     }
 
-    /// Whether the front refers to it, or a handle is open.
+    /// Reports whether the front has a reference on the inode, or a handle is open.
     #[must_use]
     pub fn is_used(&self) -> bool {
         self.refs > 0 || self.opens > 0
@@ -182,9 +183,9 @@ impl<F: Format> Node<F> {
         self.inode.ctime = format.storable(self, Time::now());
     }
 
-    /// Whether an empty directory counts more than its name and its `.`: a crash while it was
-    /// renamed has left it with two names (or just with a count too high). It may lose one of
-    /// them, but not its life: the other one would name a free inode.
+    /// Reports whether an empty directory counts more than its name and its `.`: a crash during a
+    /// rename has left it with two names (or just with a count too high). Removing one of them must
+    /// not delete the inode: the other one would name a free inode.
     pub(crate) fn has_other_name(&self) -> bool {
         self.kind == FileKind::Directory && self.inode.links > 2
     }

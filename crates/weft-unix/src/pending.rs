@@ -1,5 +1,5 @@
-//! What was freed by changes that may not be durable: on the disk something may still point at it, so
-//! it is not taken again before they are.
+//! Numbers freed by changes that may not be durable: on the disk a pointer or an entry may still
+//! name them, so they are not allocated again before these changes are durable.
 
 use std::collections::VecDeque;
 use weft_patch::{Op, PatchId};
@@ -18,19 +18,20 @@ impl Pending {
         self.runs.push_back((cleared, start, len));
     }
 
-    /// How many numbers wait.
+    /// Returns the number of freed numbers that wait.
     #[must_use]
     pub fn count(&self) -> u64 {
         self.count
     }
 
-    /// Whether none waits.
+    /// Reports whether no number waits.
     #[must_use]
     pub fn is_empty(&self) -> bool {
         self.runs.is_empty()
     }
 
-    /// Takes the oldest run out if what freed it is durable: cheap, before each allocation.
+    /// Removes and returns the oldest run, first number and length, if the patch that freed it is
+    /// durable. Cheap enough to call before each allocation.
     pub fn pop_durable(&mut self, op: &Op<'_>) -> Option<(u64, u64)> {
         let &(cleared, ..) = self.runs.front()?;
         if !op.is_durable(cleared) {
@@ -41,7 +42,7 @@ impl Pending {
         Some((start, len))
     }
 
-    /// Takes out every run whose freeing is durable.
+    /// Removes and returns every run, first number and length, whose freeing is durable.
     pub fn take_durable(&mut self, op: &Op<'_>) -> Vec<(u64, u64)> {
         let mut durable = Vec::new();
         self.runs.retain(|&(cleared, start, len)| {
@@ -53,5 +54,71 @@ impl Pending {
             waits
         });
         durable
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use std::sync::Arc;
+    use weft_block::MemoryDevice;
+    use weft_patch::{BlockNr, Engine, Options};
+
+    fn engine() -> Arc<Engine> {
+        let options = Options { background: false, ..Options::default() };
+        Engine::new(Arc::new(MemoryDevice::new(1 << 20)), 4096, options).unwrap()
+    }
+
+    /// Changes block `nr`; the patch is durable after the next sync.
+    fn change(engine: &Engine, nr: u64) -> PatchId {
+        engine.begin(1).unwrap().write(BlockNr(nr), 0, &[1], &[]).unwrap()
+    }
+
+    #[test]
+    fn a_run_is_available_once_its_patch_is_durable() {
+        let engine = engine();
+        let mut pending = Pending::default();
+        pending.add(10, 5, change(&engine, 1));
+        let op = engine.begin(0).unwrap();
+        assert_eq!(pending.pop_durable(&op), None);
+        assert_eq!(pending.take_durable(&op), []);
+        assert_eq!(pending.count(), 5);
+        drop(op);
+        engine.sync().unwrap();
+        let op = engine.begin(0).unwrap();
+        assert_eq!(pending.pop_durable(&op), Some((10, 5)));
+        assert_eq!(pending.pop_durable(&op), None);
+        assert!(pending.is_empty() && pending.count() == 0);
+    }
+
+    #[test]
+    fn a_run_that_waits_holds_back_the_later_ones_of_pop_alone() {
+        let engine = engine();
+        let durable = change(&engine, 1);
+        engine.sync().unwrap();
+        let waiting = change(&engine, 2);
+        let mut pending = Pending::default();
+        pending.add(10, 5, waiting);
+        pending.add(20, 1, durable);
+        pending.add(30, 2, PatchId::DURABLE);
+        let op = engine.begin(0).unwrap();
+        assert_eq!(pending.pop_durable(&op), None);
+        assert_eq!(pending.take_durable(&op), [(20, 1), (30, 2)]);
+        assert_eq!(pending.count(), 5);
+        assert!(!pending.is_empty());
+    }
+
+    #[test]
+    fn runs_come_out_in_the_order_they_were_freed() {
+        let engine = engine();
+        let mut pending = Pending::default();
+        for (start, nr) in [(30, 3), (10, 1), (20, 2)] {
+            pending.add(start, 1, change(&engine, nr));
+        }
+        engine.sync().unwrap();
+        let op = engine.begin(0).unwrap();
+        assert_eq!(pending.pop_durable(&op), Some((30, 1)));
+        assert_eq!(pending.take_durable(&op), [(10, 1), (20, 1)]);
+        assert!(pending.is_empty());
     }
 }

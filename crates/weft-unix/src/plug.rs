@@ -1,4 +1,4 @@
-//! The file plug: each call handed to the module that does it.
+//! The file plug: forwards each call to the module that implements it.
 
 use crate::data::{Placement, Source};
 use crate::format::Format;

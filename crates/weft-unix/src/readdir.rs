@@ -26,7 +26,8 @@ impl Listing {
 }
 
 impl<F: Format> State<F> {
-    /// At most `max` entries of a directory from `cursor` on; no more than the format gives at once.
+    /// Lists at most `max` entries of a directory from `cursor` on, and no more than the format
+    /// lists at once.
     fn list(&mut self, op: &mut Op<'_>, dir: Ino, cursor: u64, max: usize) -> Result<Listing> {
         let node = self.load(op, dir)?;
         if node.kind != FileKind::Directory {

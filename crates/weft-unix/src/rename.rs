@@ -42,7 +42,7 @@ impl<F: Format> State<F> {
         Err(Error::corrupt(format!("directory {}", dir.0), 0, "its parents form a loop"))
     }
 
-    /// What `..` of a directory names.
+    /// Returns the directory that `..` of a directory names.
     pub(crate) fn parent_of(&mut self, op: &mut Op<'_>, dir: Ino) -> Result<Ino> {
         self.load_dir(op, dir)?;
         let (format, node) = self.with_node(dir)?;
@@ -115,7 +115,7 @@ impl<F: Format> State<F> {
     }
 
     /// Raises a count before a second name is there (soft updates only: elsewhere the two names
-    /// change as one). Returns what the name must follow.
+    /// change as one). Returns the patch that the name must follow.
     fn hold(&mut self, op: &mut Op<'_>, policy: Policy, ino: Ino) -> Result<PatchId> {
         let links_max = self.format.limits().links_max;
         let (format, node) = self.with_node(ino)?;
@@ -152,8 +152,8 @@ impl<F: Format> State<F> {
         format.clear(op, dir, side.place, befores)
     }
 
-    /// The second half of a move: the old name goes after the new one is there, the count after
-    /// that, and a moved directory gets its new parent.
+    /// Does the second half of a move: removes the old name after the new one is there, lowers the
+    /// count after that, and gives a moved directory its new parent.
     fn leave(
         &mut self,
         op: &mut Op<'_>,
@@ -263,8 +263,8 @@ impl<F: Format> State<F> {
     }
 
     /// Swaps two names. Between the two changes one inode has both names and the other none: in
-    /// soft updates that one gets a third name for the time: even in one sector, the record that the
-    /// second change is made in may wait for something else. A crash may leave it.
+    /// soft updates that other inode gets a third name meanwhile: even in one sector, the record of
+    /// the second change may wait for another block. A crash may leave that name.
     fn exchange(
         &mut self,
         op: &mut Op<'_>,
@@ -331,7 +331,8 @@ impl<F: Format> State<F> {
         Ok(())
     }
 
-    /// Gives an inode another name beside its own; what follows it is added to `befores`.
+    /// Gives an inode another name beside its own, after `befores`, and adds the patch of that to
+    /// them. Returns the position of the name.
     fn add_third_name(
         &mut self,
         op: &mut Op<'_>,

@@ -19,7 +19,7 @@ impl<F: Format> State<F> {
     /// Makes a hole of whole blocks `from..to`, or of a first part. Returns where it stopped.
     fn punch_step(&mut self, op: &mut Op<'_>, ino: Ino, from: u64, to: u64) -> Result<u64> {
         let (format, node) = self.with_node(ino)?;
-        format.drop_kept_blocks(ino);
+        format.release_reserved(ino);
         node.epoch += 1;
         node.modified(format);
         let stop = to.min(from.saturating_add(PUNCH_BLOCKS));
@@ -103,7 +103,7 @@ impl<F: Format> UnixFs<F> {
             let past = (end - size).div_ceil(u64::from(self.block_bytes));
             self.look(|st, op| {
                 let (format, node) = st.with_node(ino)?;
-                format.keep_blocks(op, node, past)
+                format.reserve_blocks(op, node, past)
             })?;
         }
         let end = if keep_size { end.min(size) } else { end };

@@ -21,7 +21,7 @@ pub(crate) struct OpenFile {
     pub flags: OpenFlags,
 }
 
-/// What a change works on: the format, and the inodes in memory.
+/// The state that a change works on: the format, and the inodes in memory.
 #[derive(Debug)]
 pub struct State<F: Format> {
     /// The format's own state.
@@ -67,14 +67,14 @@ impl<F: Format> State<F> {
         }
     }
 
-    /// A generation number for a new inode.
+    /// Returns a generation number for a new inode.
     pub(crate) fn next_generation(&mut self) -> u32 {
         self.generation = self.generation.wrapping_mul(1_664_525).wrapping_add(1_013_904_223);
         self.generation
     }
 
-    /// The inode `ino`, read if it is not in memory. One without names counts only while it is
-    /// in use.
+    /// Returns the inode `ino`, and reads it if it is not in memory. An inode without names is
+    /// found only while it is in memory.
     ///
     /// # Errors
     /// [`FsError::Stale`], [`Error::Corrupt`].
@@ -96,7 +96,7 @@ impl<F: Format> State<F> {
         self.node(ino)
     }
 
-    /// As [`load`](Self::load), for a directory that still has a name.
+    /// Returns the inode `ino` as [`load`](Self::load) does, if it is a directory that has a name.
     pub(crate) fn load_dir(&mut self, op: &mut Op<'_>, ino: Ino) -> Result<&mut Node<F>> {
         let node = self.load(op, ino)?;
         if node.kind != FileKind::Directory {
@@ -108,7 +108,7 @@ impl<F: Format> State<F> {
         Ok(node)
     }
 
-    /// Loads what an entry of `dir` names: that there is such an inode is for the volume to keep.
+    /// Loads the inode that an entry of `dir` names. That there is no such inode is damage.
     pub(crate) fn load_entry(
         &mut self,
         op: &mut Op<'_>,
@@ -133,18 +133,18 @@ impl<F: Format> State<F> {
         }
     }
 
-    /// An inode in memory.
+    /// Returns an inode in memory.
     ///
     /// # Errors
-    /// [`FsError::Stale`] if it is not there.
+    /// [`FsError::Stale`] if it is not in memory.
     pub fn node(&mut self, ino: Ino) -> Result<&mut Node<F>> {
         self.nodes.get_mut(&ino).ok_or_else(|| FsError::Stale(ino.0).into())
     }
 
-    /// The format, with an inode in memory.
+    /// Returns the format, and an inode in memory.
     ///
     /// # Errors
-    /// [`FsError::Stale`] if it is not there.
+    /// [`FsError::Stale`] if the inode is not in memory.
     pub fn with_node(&mut self, ino: Ino) -> Result<(&mut F, &mut Node<F>)> {
         let node = self.nodes.get_mut(&ino).ok_or(FsError::Stale(ino.0))?;
         Ok((&mut self.format, node))
@@ -156,7 +156,7 @@ impl<F: Format> State<F> {
         if node.opens > 0 {
             return;
         }
-        self.format.drop_kept_blocks(ino);
+        self.format.release_reserved(ino);
         if node.refs > 0 {
             return;
         }
@@ -168,7 +168,7 @@ impl<F: Format> State<F> {
         }
     }
 
-    /// Takes back all references and handles: what lived by them only is doomed.
+    /// Releases all references and handles: the inodes that only these kept alive will be deleted.
     pub(crate) fn give_up_references(&mut self) {
         self.handles.clear();
         let all: Vec<Ino> = self.nodes.keys().copied().collect();
@@ -184,7 +184,7 @@ impl<F: Format> State<F> {
         }
     }
 
-    /// Drops inodes that nobody uses when there are many. What may still have to be synced stays.
+    /// Drops unused inodes from memory when there are many. Keeps those that a sync may still need.
     fn trim(&mut self, op: &Op<'_>) {
         let mut tries = if self.idle.len() > MAX_IDLE { 4 } else { 0 };
         while tries > 0 {
@@ -200,7 +200,7 @@ impl<F: Format> State<F> {
                 self.idle.push_back(ino);
                 continue;
             }
-            self.format.drop_kept_blocks(ino);
+            self.format.release_reserved(ino);
             self.nodes.remove(&ino);
         }
     }

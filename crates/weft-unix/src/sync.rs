@@ -17,7 +17,7 @@ use weft_vfs::{FileKind, Ino};
 const LAZY_BATCH: usize = 32;
 
 impl<F: Format> State<F> {
-    /// What must be durable with inode `ino`, beside the blocks it owns.
+    /// Returns the patches that must be durable with inode `ino`, beside the blocks it owns.
     fn sync_set(&self, op: &Op<'_>, ino: Ino) -> Vec<PatchId> {
         let mut patches = Vec::new();
         let mut seen = HashSet::new();
@@ -47,8 +47,9 @@ impl<F: Format> State<F> {
 }
 
 impl<F: Format> State<F> {
-    /// What must be durable for names in directory `dir` to be found from the root: the blocks it
-    /// grew by, its own name, and the same for the directories above it.
+    /// Returns the patches that must be durable for names in directory `dir` to be found from the
+    /// root: those of the blocks it grew by, of its own name, and the same for the directories
+    /// above it.
     pub(crate) fn way_to(&self, op: &Op<'_>, dir: Ino) -> Vec<PatchId> {
         let mut patches = Vec::new();
         let mut at = dir;

@@ -1,4 +1,4 @@
-//! Free space given back to the device.
+//! Discarding free space on the device.
 //!
 //! A block is discarded only if nothing on the disk or in memory refers to it, and nothing comes to
 //! do so meanwhile: the free extents are taken out of use first; then everything is made durable,
@@ -13,7 +13,7 @@ use weft_patch::BlockNr;
 use weft_vfs::{Error as FsError, TrimRange};
 
 impl<F: Format> UnixFs<F> {
-    /// Discards the free extents of a range. Returns how many bytes that were.
+    /// Discards the free extents of a range. Returns the number of bytes discarded.
     pub(crate) fn do_trim(&self, range: &TrimRange) -> Result<u64> {
         let bounds = self.lock().format.trim_bounds().ok_or(FsError::UnknownCommand)?;
         if self.is_read_only() {

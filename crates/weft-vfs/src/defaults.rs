@@ -1,17 +1,17 @@
-//! What calls of the plug do by default, by way of others.
+//! The defaults of calls of the plug that are made of other calls.
 
 use crate::{
     Caller, DirCursor, DirEntry, Entry, Error, FileKind, FileSystem, Handle, Ino, OpenFlags,
     Opened, Result, SeekFrom,
 };
 
-/// How many names are collected before they are looked up: about as many as a front takes at once.
+/// Names collected before they are looked up: about as many as a front takes at once.
 const BATCH: usize = 128;
-/// How often a file is made that others make and remove again and again.
+/// Attempts to make a file that other callers make and remove again and again.
 const ATTEMPTS: usize = 100;
 
-/// Makes and opens a regular file by [`FileSystem::mknod`] and [`FileSystem::open`]: what
-/// [`FileSystem::create`] does by default. On a read-only file system one that is there is opened.
+/// Makes and opens a regular file by [`FileSystem::mknod`] and [`FileSystem::open`], as the default
+/// of [`FileSystem::create`]. On a read-only file system it opens an existing file.
 pub(crate) fn create_by_mknod<F: FileSystem + ?Sized>(
     fs: &F,
     caller: &Caller,
@@ -50,7 +50,8 @@ pub(crate) fn create_by_mknod<F: FileSystem + ?Sized>(
     Err(Error::Busy)
 }
 
-/// Opens what was just made or found, with the attributes that it has then: opening may cut it.
+/// Opens the file of `entry`, which was just made or found. Returns the entry with the attributes
+/// after that: opening may cut the file.
 fn open_new<F: FileSystem + ?Sized>(
     fs: &F,
     entry: Entry,
@@ -67,9 +68,9 @@ fn open_new<F: FileSystem + ?Sized>(
     }
 }
 
-/// Lists a directory by [`FileSystem::readdir`] and [`FileSystem::lookup`]: what
-/// [`FileSystem::readdir_plus`] does by default. Names are looked up between listings, not within
-/// one, as a file system may hold a lock while it lists.
+/// Lists a directory by [`FileSystem::readdir`] and [`FileSystem::lookup`], as the default of
+/// [`FileSystem::readdir_plus`]. Looks names up between listings, not within one, as a file system
+/// may hold a lock while it lists.
 pub(crate) fn list_by_lookup<F: FileSystem + ?Sized>(
     fs: &F,
     ino: Ino,
@@ -107,8 +108,8 @@ pub(crate) fn list_by_lookup<F: FileSystem + ?Sized>(
     }
 }
 
-/// Finds data or a hole in a file of `size_bytes` that is data from its beginning to its end: what
-/// [`FileSystem::seek`] does by default.
+/// Finds data or a hole in a file of `size_bytes` that is data from its beginning to its end, as
+/// the default of [`FileSystem::seek`].
 ///
 /// # Errors
 /// [`Error::NoAddress`] at or past the end.
@@ -120,8 +121,8 @@ pub fn seek_without_holes(size_bytes: u64, from: SeekFrom) -> Result<u64> {
     }
 }
 
-/// Copies a range of one file to another by reading and writing: what [`FileSystem::copy_range`] does
-/// where a file system has no better way. Returns how many bytes were copied.
+/// Copies a range of one file to another by reading and writing, as the default of
+/// [`FileSystem::copy_range`]. Returns the number of bytes copied.
 ///
 /// # Errors
 /// Those of [`FileSystem::read`] and [`FileSystem::write`].

@@ -11,7 +11,7 @@ use crate::{
     Opened, RenameFlags, Result, SeekFrom, SetAttr, StatFs, TrimRange, XattrSet,
 };
 
-/// Why an extended attribute is refused by default.
+/// The reason in the error of every call on an extended attribute, by default.
 const NO_ATTRIBUTES: &str = "extended attributes";
 
 /// A file system. See the [crate] page for references and lifetimes.
@@ -19,18 +19,19 @@ const NO_ATTRIBUTES: &str = "extended attributes";
 /// Names are bytes, 1 to 255 of them, without `/` and NUL; an implementation checks them. Those
 /// calls that take a [`Caller`] use it for ownership: a new inode belongs to the caller's user and
 /// group, or to the parent's group if the parent is setgid (and a new directory is then setgid
-/// too). Permission bits are checked by the front ([`FileSystem`] calls by themselves do not).
+/// too). The front checks permission bits; a [`FileSystem`] does not.
 ///
 /// Reading, writing, allocating and seeking need a reference on the inode and no open handle: a
-/// front may pass [`Handle::NONE`] (stateless I/O). What an open handle adds is its
-/// [`OpenFlags`] (append, synchronous writes) and a hold on the inode's life.
+/// front may pass [`Handle::NONE`] (stateless I/O). An open handle adds its [`OpenFlags`] (append,
+/// synchronous writes) and keeps the inode alive.
 ///
-/// Six calls have no default: a file system that is only read defines no others, and what changes
-/// it is [`Error::ReadOnly`]. A file system on top of another is a [`Layer`](crate::Layer).
+/// Six calls have no default: a read-only file system defines no others, and by default the calls
+/// that change it fail with [`Error::ReadOnly`]. A file system on top of another is a
+/// [`Layer`](crate::Layer).
 pub trait FileSystem: Send + Sync {
-    // ---- What every file system has ----
+    // ---- Calls without a default ----
 
-    /// The root directory. It needs no reference.
+    /// Returns the root directory. It needs no reference.
     fn root(&self) -> Ino;
 
     /// Finds `name` in `parent` and takes a reference on it. `.` and `..` are names too.
@@ -39,13 +40,14 @@ pub trait FileSystem: Send + Sync {
     /// [`Error::NotFound`], [`Error::NotADirectory`], [`Error::NameTooLong`].
     fn lookup(&self, parent: Ino, name: &[u8]) -> Result<Entry>;
 
-    /// The attributes of an inode.
+    /// Returns the attributes of an inode.
     ///
     /// # Errors
-    /// [`Error::Stale`] if the number names nothing.
+    /// [`Error::Stale`] if no inode has this number.
     fn getattr(&self, ino: Ino) -> Result<Attr>;
 
-    /// Reads into `buf` from byte `offset` on; returns how many bytes, fewer only at the end.
+    /// Reads into `buf` from byte `offset` on. Returns the number of bytes read, less than `buf`
+    /// holds only at the end of the file.
     ///
     /// # Errors
     /// [`Error::Io`], [`Error::Corrupt`].
@@ -63,7 +65,7 @@ pub trait FileSystem: Send + Sync {
         each: &mut dyn FnMut(DirEntry<'_>) -> bool,
     ) -> Result<()>;
 
-    /// Makes everything durable. Without a default: what is written and not kept is noticed too late.
+    /// Makes everything durable. Has no default, as the loss of written data is noticed too late.
     ///
     /// # Errors
     /// Any write error.
@@ -71,27 +73,28 @@ pub trait FileSystem: Send + Sync {
 
     // ---- References ----
 
-    /// Gives back `count` references. Does nothing by default, as is right where no inode goes with
-    /// its last reference.
+    /// Releases `count` references. Does nothing by default, as is right for a file system in which
+    /// no inode goes with its last reference.
     fn forget(&self, ino: Ino, count: u64) {
         let _ = (ino, count);
     }
 
-    /// Gives back references on many inodes.
+    /// Releases references on many inodes.
     fn forget_many(&self, references: &[(Ino, u64)]) {
         for &(ino, count) in references {
             self.forget(ino, count);
         }
     }
 
-    // ---- What reads, in other forms ----
+    // ---- Other calls that read ----
 
-    /// As [`readdir`](Self::readdir), with the attributes of each name; takes a reference on each
-    /// entry for which `each` returned `true`, except `.` and `..`. By default each name is looked up.
+    /// Lists a directory as [`readdir`](Self::readdir) does, with the attributes of each name.
+    /// Takes a reference on each entry for which `each` returned `true`, except `.` and `..`. By
+    /// default looks each name up.
     ///
     /// # Errors
-    /// As [`readdir`](Self::readdir), and of a file that cannot be looked up. The references to the
-    /// entries before it are taken.
+    /// Those of [`readdir`](Self::readdir), and of [`lookup`](Self::lookup) for a name that cannot
+    /// be looked up. The references to the entries before it are taken.
     fn readdir_plus(
         &self,
         ino: Ino,
@@ -101,16 +104,16 @@ pub trait FileSystem: Send + Sync {
         list_by_lookup(self, ino, cursor, each)
     }
 
-    /// The target of a symbolic link, 1 to 4095 bytes.
+    /// Returns the target of a symbolic link, 1 to 4095 bytes.
     ///
     /// # Errors
-    /// [`Error::Invalid`] if it is none.
+    /// [`Error::Invalid`] if the inode is no symbolic link.
     fn readlink(&self, ino: Ino) -> Result<Vec<u8>> {
         self.getattr(ino)?;
         Err(Error::Invalid("not a symbolic link"))
     }
 
-    /// Finds data or a hole. By default all of a file is data.
+    /// Finds data or a hole, and returns its offset in bytes. By default all of a file is data.
     ///
     /// # Errors
     /// [`Error::NoAddress`] at or past the end.
@@ -118,7 +121,8 @@ pub trait FileSystem: Send + Sync {
         seek_without_holes(self.getattr(ino)?.size_bytes, from)
     }
 
-    /// Space and inode counts. By default all zero, as of file systems that have no limits of their own.
+    /// Returns space and inode counts. By default all are zero, as for a file system without limits
+    /// of its own.
     ///
     /// # Errors
     /// [`Error::Io`].
@@ -126,12 +130,12 @@ pub trait FileSystem: Send + Sync {
         Ok(StatFs { block_bytes: 4096, name_max_bytes: NAME_MAX_BYTES as u32, ..StatFs::default() })
     }
 
-    /// The unit in which times are kept, in nanoseconds: a power of ten up to a second.
+    /// Returns the unit of stored times, in nanoseconds: a power of ten up to a second.
     fn time_unit_nanos(&self) -> u32 {
         1
     }
 
-    // ---- What changes names and attributes ----
+    // ---- Calls that change names and attributes ----
 
     /// Changes attributes and returns all of them. Any change sets ctime to now unless `set`
     /// gives one; a change of length sets mtime too unless `set` gives one (also a change to the
@@ -174,7 +178,7 @@ pub trait FileSystem: Send + Sync {
     /// Makes a symbolic link to `target`. Takes a reference on it.
     ///
     /// # Errors
-    /// As [`mknod`](Self::mknod); [`Error::NameTooLong`] if `target` has over 4095 bytes.
+    /// Those of [`mknod`](Self::mknod); [`Error::NameTooLong`] if `target` has over 4095 bytes.
     fn symlink(&self, caller: &Caller, parent: Ino, name: &[u8], target: &[u8]) -> Result<Entry> {
         let _ = (caller, parent, name, target);
         Err(Error::ReadOnly)
@@ -228,7 +232,7 @@ pub trait FileSystem: Send + Sync {
     /// gives it a name.
     ///
     /// # Errors
-    /// As [`mknod`](Self::mknod); [`Error::Unsupported`] if every file needs a name.
+    /// Those of [`mknod`](Self::mknod); [`Error::Unsupported`] if every file needs a name.
     fn create_unnamed(&self, caller: &Caller, parent: Ino, perm: u16) -> Result<Entry> {
         let _ = (caller, parent, perm);
         Err(Error::Unsupported("files without a name"))
@@ -236,14 +240,14 @@ pub trait FileSystem: Send + Sync {
 
     // ---- Open files ----
 
-    /// Whether a front must tell of every opening and closing: by [`open`](Self::open) or
+    /// Reports whether a front must announce every opening and closing: by [`open`](Self::open) or
     /// [`create`](Self::create), [`flush`](Self::flush) and [`release`](Self::release), with the
-    /// handle in between. If not (the default), a front may leave all of that out, and spare it.
+    /// handle in between. If not (the default), a front may leave these calls out.
     fn is_stateful(&self) -> bool {
         false
     }
 
-    /// Opens a regular file. By default only for reading, without a handle.
+    /// Opens a regular file. By default opens it for reading only, without a handle.
     ///
     /// # Errors
     /// [`Error::IsADirectory`] for writing one, [`Error::ReadOnly`].
@@ -258,11 +262,11 @@ pub trait FileSystem: Send + Sync {
     }
 
     /// Makes and opens a regular file in one step; an existing one is opened unless
-    /// [`OpenFlags::EXCLUSIVE`]. Takes a reference on it. By default [`mknod`](Self::mknod) and
-    /// [`open`](Self::open), one after the other.
+    /// [`OpenFlags::EXCLUSIVE`]. Takes a reference on it. By default calls [`mknod`](Self::mknod)
+    /// and [`open`](Self::open), one after the other.
     ///
     /// # Errors
-    /// As [`mknod`](Self::mknod) and [`open`](Self::open).
+    /// Those of [`mknod`](Self::mknod) and [`open`](Self::open).
     fn create(
         &self,
         caller: &Caller,
@@ -274,12 +278,12 @@ pub trait FileSystem: Send + Sync {
         create_by_mknod(self, caller, parent, name, perm, flags)
     }
 
-    /// Somebody closes a descriptor of an open file, of which there may be several (`dup(2)`, `fork(2)`):
-    /// comes once for each, before [`release`](Self::release), and what it returns is what
-    /// `close(2)` returns. The file stays open.
+    /// Tells the file system that a process closes a descriptor of an open file. A handle may have
+    /// several descriptors (`dup(2)`, `fork(2)`): the front calls this once for each, before
+    /// [`release`](Self::release), and `close(2)` returns the result. The file stays open.
     ///
     /// # Errors
-    /// What keeps that which was written from being kept.
+    /// The error that keeps written data from being stored.
     fn flush(&self, ino: Ino, handle: Handle) -> Result<()> {
         let _ = (ino, handle);
         Ok(())
@@ -288,39 +292,41 @@ pub trait FileSystem: Send + Sync {
     /// Closes a handle of [`open`](Self::open) or [`create`](Self::create).
     ///
     /// # Errors
-    /// An error of an earlier write that nobody has been told of may be told here.
+    /// An error of an earlier write that was not reported yet.
     fn release(&self, ino: Ino, handle: Handle) -> Result<()> {
         let _ = (ino, handle);
         Ok(())
     }
 
-    /// The file of the host that has exactly the content of an open file, in its place: a front may
-    /// let the kernel read and write that one from now on, past this file system, until the handle
-    /// is released. What is asked for counts as used.
+    /// Returns the file of the host that has exactly the content of an open file: a front may let
+    /// the kernel read and write the host's file from now on, past this file system, until the
+    /// handle is released. A returned file counts as used. By default there is none.
     fn backing(&self, ino: Ino, handle: Handle) -> Option<Arc<OwnedFd>> {
         let _ = (ino, handle);
         None
     }
 
-    /// How long a front may keep attributes of an inode that it asks for after this; `None` until
-    /// it hears otherwise. Not at all where the length is not known yet. Asked only of a
-    /// [stateful](Self::is_stateful) file system.
+    /// Returns the time for which a front may cache the attributes of an inode that it asks for
+    /// after this call: zero where the length is not known yet, `None` for as long as no change is
+    /// [announced](Self::set_invalidate). A front asks a [stateful](Self::is_stateful) file system
+    /// only.
     fn attr_lifetime(&self, ino: Ino) -> Option<Duration> {
         let _ = ino;
         None
     }
 
-    /// How long a front may keep the name that an inode was looked up by; `None` until it hears
-    /// otherwise. Asked only of a [stateful](Self::is_stateful) file system.
+    /// Returns the time for which a front may cache the name that an inode was looked up by; `None`
+    /// for as long as no change is [announced](Self::set_invalidate). A front asks a
+    /// [stateful](Self::is_stateful) file system only.
     fn name_lifetime(&self, ino: Ino) -> Option<Duration> {
         let _ = ino;
         None
     }
 
-    // ---- What changes content ----
+    // ---- Calls that change content ----
 
     /// Writes all of `data` at byte `offset` (at the end under [`OpenFlags::APPEND`]). Returns
-    /// how many bytes were taken: fewer than all only when the volume filled up on the way.
+    /// the number of bytes taken, fewer than all only if the volume filled up on the way.
     ///
     /// # Errors
     /// [`Error::NoSpace`], [`Error::TooLarge`].
@@ -329,11 +335,11 @@ pub trait FileSystem: Send + Sync {
         Err(Error::ReadOnly)
     }
 
-    /// As [`write`](Self::write), for whole pages of a front's cache: that a file may only be
-    /// [appended](FileFlags::APPEND) to does not count, as its last page begins before its end.
+    /// Writes whole pages of a front's cache, as [`write`](Self::write) does, but also to a file
+    /// that may only be [appended](FileFlags::APPEND) to: its last page begins before its end.
     ///
     /// # Errors
-    /// As [`write`](Self::write).
+    /// Those of [`write`](Self::write).
     fn write_cached(&self, ino: Ino, handle: Handle, offset: u64, data: &[u8]) -> Result<usize> {
         self.write(ino, handle, offset, data)
     }
@@ -347,9 +353,9 @@ pub trait FileSystem: Send + Sync {
         Err(Error::Unsupported("fallocate"))
     }
 
-    /// Copies a range of one file to another (or to another place of the same file, if the two
-    /// do not overlap). Returns how many bytes were copied: fewer than asked at the end of the
-    /// source, or where the volume filled up on the way.
+    /// Copies a range of one file to another (or to another place of the same file, if the two do
+    /// not overlap). Returns the number of bytes copied, fewer than `len_bytes` at the end of the
+    /// source, or if the volume filled up on the way.
     ///
     /// # Errors
     /// Those of [`read`](Self::read) and [`write`](Self::write).
@@ -364,9 +370,9 @@ pub trait FileSystem: Send + Sync {
         copy_by_reading(self, (from, from_offset), (to, to_offset), len_bytes)
     }
 
-    // ---- Attributes beside the common ones ----
+    // ---- Further attributes ----
 
-    /// The value of an extended attribute; `name` carries its prefix (`user.mime_type`).
+    /// Returns the value of an extended attribute; `name` carries its prefix (`user.mime_type`).
     ///
     /// # Errors
     /// [`Error::NoAttribute`], [`Error::Unsupported`].
@@ -375,7 +381,7 @@ pub trait FileSystem: Send + Sync {
         Err(Error::Unsupported(NO_ATTRIBUTES))
     }
 
-    /// The names of all extended attributes.
+    /// Returns the names of all extended attributes.
     ///
     /// # Errors
     /// [`Error::Unsupported`].
@@ -388,7 +394,7 @@ pub trait FileSystem: Send + Sync {
     ///
     /// # Errors
     /// [`Error::NoSpace`], [`Error::Exists`], [`Error::NoAttribute`], [`Error::Unsupported`];
-    /// [`Error::Access`] for a default ACL of what is no directory.
+    /// [`Error::Access`] for a default ACL of an inode that is no directory.
     fn setxattr(&self, ino: Ino, name: &[u8], value: &[u8], how: XattrSet) -> Result<()> {
         let _ = (ino, name, value, how);
         Err(Error::Unsupported(NO_ATTRIBUTES))
@@ -403,32 +409,34 @@ pub trait FileSystem: Send + Sync {
         Err(Error::Unsupported(NO_ATTRIBUTES))
     }
 
-    /// Whether the file system keeps POSIX ACLs, as [`acl`](crate::acl) says: one that is set changes
-    /// the mode with it, [`setattr`](Self::setattr) of the mode changes the ACL, and what is made in
-    /// a directory with a default ACL inherits it in place of the
+    /// Reports whether the file system keeps POSIX ACLs, as [`acl`](crate::acl) describes them:
+    /// setting one changes the mode with it, [`setattr`](Self::setattr) of the mode changes the
+    /// ACL, and a new file in a directory with a default ACL inherits it in place of the
     /// [umask](crate::Caller::umask). A front may then let the kernel enforce them. If not (the
-    /// default), setting one is [`Error::Unsupported`]: kept but not obeyed, it would promise what
-    /// is not so.
+    /// default), setting one is [`Error::Unsupported`]: an ACL that is kept and not obeyed would
+    /// mislead its owner.
     fn has_acls(&self) -> bool {
         false
     }
 
-    /// Whether an extended attribute speaks of the whole mount, or acts for its user, so that the permissions of
-    /// the file do not say who may get, set or remove it. A front lets only its own user and root do so.
-    /// `user` is the one who asks, and `value` what the attribute is to be set to, if that is asked.
+    /// Reports whether an extended attribute describes the whole mount, or acts for its user, so
+    /// that the permissions of the file do not decide access to it. A front lets only its own user
+    /// and root get, set or remove such an attribute. `user` is the requester, and `value` the new
+    /// value in a request to set it.
     fn is_for_owner(&self, user: u32, ino: Ino, name: &[u8], value: Option<&[u8]>) -> bool {
         let _ = (user, ino, name, value);
         false
     }
 
-    /// True for an extended attribute that only the owner of a file may set or remove, as it changes what
-    /// the readers of the file see. A front refuses users other than the owner, root and its own user.
+    /// Reports whether only the owner of a file may set or remove an extended attribute, as it
+    /// changes the content that the readers of the file see. A front refuses users other than the
+    /// owner, root and its own user.
     fn is_owners_to_set(&self, ino: Ino, name: &[u8]) -> bool {
         let _ = (ino, name);
         false
     }
 
-    /// The flags of a regular file or directory that `lsattr(1)` shows.
+    /// Returns the flags of a regular file or directory that `lsattr(1)` shows.
     ///
     /// # Errors
     /// [`Error::UnknownCommand`] if the file system keeps none.
@@ -438,13 +446,13 @@ pub trait FileSystem: Send + Sync {
     }
 
     /// Sets the flags that users may set to those in `flags`; the others stay as they are. The file
-    /// system obeys [`IMMUTABLE`](FileFlags::IMMUTABLE) and [`APPEND`](FileFlags::APPEND), also
-    /// for root: what they forbid is [`Error::NotPermitted`]. Who may set which is checked by the
-    /// front.
+    /// system obeys [`IMMUTABLE`](FileFlags::IMMUTABLE) and [`APPEND`](FileFlags::APPEND), also for
+    /// root: a forbidden change is [`Error::NotPermitted`]. The front checks which flags a user may
+    /// set.
     ///
     /// # Errors
-    /// [`Error::UnknownCommand`] if the file system keeps none; [`Error::Unsupported`] for flags that
-    /// such a file cannot have.
+    /// [`Error::UnknownCommand`] if the file system keeps none; [`Error::Unsupported`] for flags
+    /// that such a file cannot have.
     fn set_file_flags(&self, ino: Ino, flags: FileFlags) -> Result<()> {
         let _ = (ino, flags);
         Err(Error::UnknownCommand)
@@ -452,12 +460,12 @@ pub trait FileSystem: Send + Sync {
 
     // ---- Commands and locks ----
 
-    /// Gives an open file a command, by `ioctl(2)`: `request` is its number as `_IOC` makes it, with
-    /// the length of `data` in it if the caller hands any in.
+    /// Executes a command of `ioctl(2)` on an open file: `request` is its number as `_IOC` makes
+    /// it, with the length of `data` in it if the caller passes any.
     ///
     /// # Errors
-    /// [`Error::UnknownCommand`] of all that the file system does not know. What else goes wrong
-    /// may be said in the answer, with data.
+    /// [`Error::UnknownCommand`] for a command that the file system does not know. The answer may
+    /// report other errors, with data.
     fn command(
         &self,
         caller: &Caller,
@@ -470,15 +478,16 @@ pub trait FileSystem: Send + Sync {
         Err(Error::UnknownCommand)
     }
 
-    /// Whether the file system has locks of its own: [`lock`](Self::lock), [`unlock`](Self::unlock) and
-    /// [`find_lock`](Self::find_lock). If not (the default), they are the kernel's affair, or the
-    /// front's. One that has them is [stateful](Self::is_stateful).
+    /// Reports whether the file system has locks of its own: [`lock`](Self::lock),
+    /// [`unlock`](Self::unlock) and [`find_lock`](Self::find_lock). If not (the default), the
+    /// kernel or the front keeps them. A file system that has them is
+    /// [stateful](Self::is_stateful).
     fn has_locks(&self) -> bool {
         false
     }
 
-    /// Takes a lock, by an open `handle`. With `wait` the call waits while it is in the way of others'
-    /// locks, until it is interrupted.
+    /// Takes a lock, by an open `handle`. With `wait` the call waits while locks of other owners
+    /// conflict with it, until it is interrupted.
     ///
     /// # Errors
     /// [`Error::WouldBlock`] without `wait`; [`Error::Interrupted`], [`Error::Deadlock`] with it;
@@ -494,8 +503,8 @@ pub trait FileSystem: Send + Sync {
         Err(Error::Unsupported("locks"))
     }
 
-    /// Gives up what `owner` has locked from byte `first` to byte `last`. Never waits for others; comes
-    /// also when a file is closed, of all that its owner may have locked.
+    /// Releases the locks of `owner` from byte `first` to byte `last`. Never waits for other
+    /// owners. A front also calls it when a file is closed, for the whole range.
     fn unlock(
         &self,
         ino: Ino,
@@ -508,10 +517,10 @@ pub trait FileSystem: Send + Sync {
         let _ = (ino, handle, style, owner, first, last);
     }
 
-    /// A lock that is in the way of `lock`.
+    /// Returns a lock that conflicts with `lock`, if there is one.
     ///
     /// # Errors
-    /// As [`lock`](Self::lock).
+    /// Those of [`lock`](Self::lock).
     fn find_lock(&self, ino: Ino, lock: &FileLock) -> Result<Option<FileLock>> {
         let _ = (ino, lock);
         Err(Error::Unsupported("locks"))
@@ -525,10 +534,10 @@ pub trait FileSystem: Send + Sync {
         let _ = sink;
     }
 
-    // ---- What keeps it ----
+    // ---- Calls that make changes durable ----
 
-    /// Makes a file's content (and unless `data_only` all its attributes and its name) durable;
-    /// by default everything.
+    /// Makes a file's content (and unless `data_only` all its attributes and its name) durable. By
+    /// default makes everything durable.
     ///
     /// # Errors
     /// A write error that touched this file since the last call.
@@ -541,13 +550,13 @@ pub trait FileSystem: Send + Sync {
     /// Makes a directory's names durable.
     ///
     /// # Errors
-    /// As [`fsync`](Self::fsync).
+    /// Those of [`fsync`](Self::fsync).
     fn fsync_dir(&self, ino: Ino) -> Result<()> {
         self.fsync(ino, false)
     }
 
-    /// Gives free space back to the device, as `fstrim(8)` asks for: discards the free extents of the
-    /// volume within a range. Returns how many bytes that were.
+    /// Discards the free extents of the volume within a range, as `fstrim(8)` asks for. Returns the
+    /// number of bytes discarded.
     ///
     /// # Errors
     /// [`Error::UnknownCommand`] if the file system has no device; [`Error::Invalid`] if no extent
@@ -557,11 +566,12 @@ pub trait FileSystem: Send + Sync {
         Err(Error::UnknownCommand)
     }
 
-    /// Prepares for the end of use: everything durable, the volume marked clean. All references
-    /// and handles that are still out count as given back: an inode that lived by them is freed.
+    /// Prepares for the end of use: makes everything durable and marks the volume clean. Releases
+    /// all references and handles that the front still holds: an inode that only they kept alive is
+    /// freed.
     ///
     /// # Errors
-    /// As [`sync`](Self::sync).
+    /// Those of [`sync`](Self::sync).
     fn unmount(&self) -> Result<()> {
         self.sync()
     }

@@ -15,7 +15,7 @@ pub(super) struct Counts {
     pub used_dirs: u32,
 }
 
-/// Which bitmap is compared.
+/// The bitmap that is compared.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 enum Kind {
     Blocks,

@@ -1,21 +1,21 @@
-//! What the passes have found out about the volume: who claims which block, which inodes are in
-//! use and how often they are named.
+//! The findings of the passes: the owners of blocks, the inodes in use and the number of their
+//! names.
 
 use super::bitmap::Bitmap;
 use super::problem::{Problem, Severity};
 use crate::layout::{Geometry, GroupDesc};
 use hashbrown::HashMap;
 
-/// What is known of an inode.
+/// The state of an inode.
 #[derive(Debug, Clone, Copy, Default, PartialEq, Eq)]
 pub(super) struct InodeState {
-    /// In use: it has links, or it is a reserved one.
+    /// Set if it is in use: it has links, or is a reserved one.
     pub used: bool,
     /// The code of its kind as in directory entries; 0 if it has none.
     pub kind: u8,
-    /// Whether it has neither size nor blocks.
+    /// Set if it has neither size nor blocks.
     pub empty: bool,
-    /// Whether it cannot be trusted: its mode is impossible.
+    /// Set if it cannot be trusted: its mode is impossible.
     pub bad: bool,
     /// Link count as stored.
     pub links: u16,
@@ -30,27 +30,27 @@ pub(super) const KIND_DIRECTORY: u8 = 2;
 #[derive(Debug, Clone, Copy)]
 pub(super) struct DirBlock {
     pub ino: u32,
-    /// Which block of the directory.
+    /// The number of the block in the directory.
     pub logical: u32,
     pub block: u32,
 }
 
-/// What is known of a directory's place in the tree.
+/// The position of a directory in the tree.
 #[derive(Debug, Clone, Copy, Default)]
 pub(super) struct DirState {
-    /// The directory that names it, and where.
+    /// The directory that names it, and the position of the name.
     pub parent: u32,
     pub name_at: (u32, u16),
-    /// What its `..` says, and where.
+    /// The inode that its `..` names, and the position of that.
     pub dotdot: u32,
     pub dotdot_at: Option<(u32, u16)>,
     /// Names in it beside `.` and `..`.
     pub entries: u32,
-    /// A path from the root leads to it.
+    /// Set if a path from the root leads to it.
     pub connected: bool,
-    /// Known not to be connected.
+    /// Set if no path leads to it.
     pub lost: bool,
-    /// It has a hash tree, by its inode's flag.
+    /// Set if it has a hash tree, by its inode's flag.
     pub indexed: bool,
 }
 

@@ -24,7 +24,7 @@ enum Block {
     Leaf { lowest: u32, highest: u32 },
 }
 
-/// What is known of one directory's tree while its blocks are read.
+/// The state of a check of one directory's tree while its blocks are read.
 #[derive(Debug)]
 pub(super) struct Htree {
     seed: [u32; 4],
@@ -94,7 +94,7 @@ impl Htree {
         Block::Leaf { lowest, highest }
     }
 
-    /// What is wrong with the tree of a directory of `blocks` blocks.
+    /// Returns the fault of the tree of a directory of `blocks` blocks, if it has one.
     pub(super) fn finish(self, blocks: u32) -> Option<&'static str> {
         if self.problem.is_some() {
             return self.problem;

@@ -1,17 +1,17 @@
-//! What a crash under soft updates left behind, for a volume that is mounted meanwhile.
+//! Leaks of a crash under soft updates, found while the volume is mounted.
 //!
 //! The mount takes a frozen view of the device before its first write
 //! (`weft_block::SnapshotDevice`), lets a thread run [`find_leaks`] on it, and then, under its own
-//! lock, gives back what is listed. That is sound without looking again: what was marked as taken
-//! and belonged to nothing at the time of the mount can be given to nobody by the allocator, and
-//! has no name by which anybody could reach it. Counts are given as differences, because the mount
-//! may have changed the counts themselves.
+//! lock, frees the listed blocks and inodes. That is sound without another check: the allocator
+//! cannot take a block or inode that was marked as taken and belonged to nothing at the time of the
+//! mount, and no name leads to it. Counts are given as differences, because the mount may have
+//! changed the counts themselves.
 
 use super::{InodeProblem, Options, Problem, Severity, check};
 use crate::Result;
 use weft_block::BlockDevice;
 
-/// What can be given back, as of the frozen view.
+/// The blocks, inodes and counts that can be corrected, as of the frozen view.
 #[derive(Debug, Clone, PartialEq, Eq, Default)]
 pub struct Leaks {
     /// Runs of blocks (first, length) that are marked as taken and belong to nothing.
@@ -40,17 +40,17 @@ pub struct Leaks {
 }
 
 impl Leaks {
-    /// Whether there is nothing to do.
+    /// Reports whether there is nothing to do.
     #[must_use]
     pub fn is_empty(&self) -> bool {
         *self == Self::default()
     }
 }
 
-/// Looks for what a crash under soft updates left behind. `device` must not change meanwhile.
+/// Finds the leaks of a crash under soft updates. `device` must not change meanwhile.
 ///
 /// # Errors
-/// As [`check`].
+/// Those of [`check`].
 pub fn find_leaks(device: &dyn BlockDevice) -> Result<Leaks> {
     let report = check(device, &Options { max_problems: 1_000_000, ..Options::default() })?;
     let mut leaks = Leaks::default();

@@ -45,7 +45,7 @@ use volume::Volume;
 use weft_block::BlockDevice;
 use weft_patch::jbd2;
 
-/// What becomes of a file that has no name.
+/// The treatment of a file that has no name.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Default)]
 pub enum Unattached {
     /// It gets one in lost+found, if it has content.
@@ -56,14 +56,14 @@ pub enum Unattached {
     Free,
 }
 
-/// What a repair may do.
+/// Options of a repair.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Default)]
 pub struct Repair {
     /// Files without a name.
     pub unattached: Unattached,
 }
 
-/// How far a check is.
+/// The progress of a check.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub struct Progress {
     /// The pass, from 1 to 5.
@@ -74,12 +74,12 @@ pub struct Progress {
     pub total: u64,
 }
 
-/// How to check.
+/// Options of a check.
 #[derive(Clone, Copy)]
 pub struct Options<'a> {
-    /// Whether, and how, to repair; `None` only looks.
+    /// The repair to make; `None` only checks.
     pub repair: Option<Repair>,
-    /// Is told how far the check is.
+    /// A function that is called with the progress of the check.
     pub progress: Option<&'a dyn Fn(Progress)>,
     /// The most problems to list; all are counted.
     pub max_problems: usize,
@@ -106,23 +106,23 @@ impl Default for Options<'_> {
 }
 
 impl Options<'_> {
-    /// To look and repair.
+    /// Returns the options to check and repair.
     #[must_use]
     pub fn repair() -> Self {
         Self { repair: Some(Repair::default()), ..Self::default() }
     }
 }
 
-/// What a check found.
+/// The findings of a check.
 #[derive(Debug, Clone, PartialEq, Eq, Default)]
 pub struct Report {
-    /// What was wrong.
+    /// The problems found.
     pub problems: Vec<Problem>,
-    /// What is still wrong: without a repair, the same.
+    /// The problems that remain: without a repair, the same.
     pub remaining: Vec<Problem>,
-    /// How many leaks, counts off and corruptions there were, also those not listed.
+    /// The numbers of leaks, counts off and corruptions, also of those not listed.
     pub counts: [u64; 3],
-    /// What the journal held: replayed by a repair, or in memory for a check.
+    /// The content of the journal: replayed by a repair, or in memory for a check.
     pub journal: Option<jbd2::Recovery>,
     /// Files and other inodes in use, directories and reserved ones included.
     pub inodes_used: u32,
@@ -137,13 +137,13 @@ pub struct Report {
 }
 
 impl Report {
-    /// Whether nothing is wrong (any more).
+    /// Reports whether no problem remains.
     #[must_use]
     pub fn is_clean(&self) -> bool {
         self.remaining.is_empty()
     }
 
-    /// The worst of what is still wrong.
+    /// Returns the severity of the worst problem that remains.
     #[must_use]
     pub fn worst(&self) -> Option<Severity> {
         self.remaining.iter().map(Problem::severity).max()
@@ -153,8 +153,8 @@ impl Report {
 /// Checks the volume on `device`, which must not be in use, and repairs it if asked to.
 ///
 /// # Errors
-/// What makes a check impossible: [`Error::NotExt2`], [`Error::Corrupt`] for a superblock that
-/// cannot be used, [`Error::Incompatible`] for features that are not known; device errors.
+/// An error that makes a check impossible: [`Error::NotExt2`], [`Error::Corrupt`] for a superblock
+/// that cannot be used, [`Error::Incompatible`] for features that are not known; device errors.
 pub fn check(device: &dyn BlockDevice, options: &Options<'_>) -> Result<Report> {
     let mut report = Report::default();
     let superblock = match start::superblock(device) {

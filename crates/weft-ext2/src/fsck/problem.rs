@@ -1,14 +1,14 @@
-//! What a check can find, as types: where it is, what is wrong, and how bad that is.
+//! The problems that a check can find, as types: their position, the fault, and its severity.
 
 use std::fmt;
 
-/// How bad a problem is, rising.
+/// The severity of a problem, rising.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, PartialOrd, Ord, Hash)]
 pub enum Severity {
-    /// Space nobody can use: blocks or inodes that are marked as taken but belong to nothing. A
-    /// crash under soft updates leaves these.
+    /// Space that no file can use: blocks or inodes that are marked as taken but belong to nothing.
+    /// A crash under soft updates leaves these.
     Leak,
-    /// A number that says too much or lags behind: link counts too high, free counts, sizes in
+    /// A number that is too high or lags behind: link counts too high, free counts, sizes in
     /// blocks; or a directory with one name too many. A crash under soft updates leaves these too.
     CountOff,
     /// Anything else: data is lost or at risk.
@@ -25,7 +25,7 @@ impl fmt::Display for Severity {
     }
 }
 
-/// Where a block pointer is stored.
+/// The position of a block pointer.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Hash)]
 pub enum Place {
     /// In this slot of the inode.
@@ -41,7 +41,7 @@ pub enum Place {
     Attributes,
 }
 
-/// What is wrong with an inode.
+/// A fault of an inode.
 #[derive(Debug, Clone, PartialEq, Eq)]
 #[non_exhaustive]
 pub enum InodeProblem {
@@ -57,16 +57,16 @@ pub enum InodeProblem {
     Size {
         /// Size in bytes as stored.
         found: u64,
-        /// What the blocks allow.
+        /// The size in bytes that the blocks allow.
         expected: u64,
-        /// Whether the size only lags behind the blocks.
+        /// Set if the size only lags behind the blocks.
         lags: bool,
     },
     /// The count of 512-byte units is wrong.
     BlockCount {
-        /// As stored.
+        /// The value stored.
         found: u32,
-        /// As counted.
+        /// The value counted.
         expected: u64,
     },
     /// A symbolic link, device, or reserved inode that cannot be one.
@@ -77,7 +77,7 @@ pub enum InodeProblem {
     HashTree(&'static str),
 }
 
-/// What is wrong with a record of a directory.
+/// A fault of a record of a directory.
 #[derive(Debug, Clone, PartialEq, Eq)]
 #[non_exhaustive]
 pub enum EntryProblem {
@@ -106,22 +106,22 @@ pub enum EntryProblem {
     SecondName(u32),
     /// The kind in the record is not the inode's.
     Kind {
-        /// As stored.
+        /// The value stored.
         found: u8,
         /// The inode's.
         expected: u8,
     },
 }
 
-/// A thing that was found wrong.
+/// A problem that a check found.
 #[derive(Debug, Clone, PartialEq, Eq)]
 #[non_exhaustive]
 pub enum Problem {
     /// A field of the superblock.
     Superblock {
-        /// Which field.
+        /// The field.
         field: &'static str,
-        /// What is wrong.
+        /// The fault.
         problem: String,
     },
     /// The chain of orphan inodes is not empty.
@@ -133,33 +133,33 @@ pub enum Problem {
     GroupDescriptor {
         /// The group.
         group: u32,
-        /// What is wrong.
+        /// The fault.
         problem: String,
     },
     /// The journal.
     Journal {
-        /// What is wrong.
+        /// The fault.
         problem: String,
     },
     /// The resize inode does not list the reserved blocks.
     ResizeInode {
-        /// What is wrong.
+        /// The fault.
         problem: &'static str,
     },
     /// An inode.
     Inode {
         /// Its number.
         ino: u32,
-        /// What is wrong.
+        /// The fault.
         problem: InodeProblem,
     },
     /// A block pointer out of the volume.
     Pointer {
-        /// Whose.
+        /// The inode that has the pointer.
         ino: u32,
         /// The number.
         block: u32,
-        /// Where it is stored.
+        /// The position of the pointer.
         place: Place,
     },
     /// A block that belongs to something else already.
@@ -168,16 +168,16 @@ pub enum Problem {
         ino: u32,
         /// The block.
         block: u32,
-        /// Where the second claim is stored.
+        /// The position of the second pointer.
         place: Place,
     },
     /// An attribute block's count of inodes that share it.
     AttributeRefs {
         /// The block.
         block: u32,
-        /// As stored.
+        /// The value stored.
         found: u32,
-        /// As counted.
+        /// The value counted.
         expected: u32,
     },
     /// A directory with unallocated blocks.
@@ -186,7 +186,7 @@ pub enum Problem {
         ino: u32,
         /// The first block of the file that is missing.
         first: u32,
-        /// How many are.
+        /// The number of missing blocks.
         count: u32,
     },
     /// A record of a directory.
@@ -197,7 +197,7 @@ pub enum Problem {
         block: u32,
         /// Its offset there.
         offset: u16,
-        /// What is wrong.
+        /// The fault.
         problem: EntryProblem,
     },
     /// The root directory is missing.
@@ -206,41 +206,41 @@ pub enum Problem {
     Unconnected {
         /// The directory.
         ino: u32,
-        /// Whether it holds nothing.
+        /// Set if it holds nothing.
         empty: bool,
     },
     /// A file that has no name.
     Unattached {
         /// The inode.
         ino: u32,
-        /// Whether it has no content.
+        /// Set if it has no content.
         empty: bool,
     },
     /// An inode's link count.
     LinkCount {
         /// The inode.
         ino: u32,
-        /// As stored.
+        /// The value stored.
         found: u16,
-        /// As counted.
+        /// The value counted.
         expected: u32,
     },
     /// A run of blocks whose bits in the block bitmap are wrong.
     BlockBitmap {
         /// The first block.
         first: u32,
-        /// How many.
+        /// The number of blocks.
         len: u32,
-        /// Marked as taken but free (otherwise the reverse).
+        /// Set if they are marked as taken but free; otherwise the reverse.
         leaked: bool,
     },
     /// A run of inodes whose bits in the inode bitmap are wrong.
     InodeBitmap {
         /// The first inode.
         first: u32,
-        /// How many.
+        /// The number of inodes.
         len: u32,
-        /// Marked as taken but free (otherwise the reverse).
+        /// Set if they are marked as taken but free; otherwise the reverse.
         leaked: bool,
     },
     /// The bits past the end of a bitmap are not set.
@@ -256,15 +256,15 @@ pub enum Problem {
         group: Option<u32>,
         /// `"free blocks"`, `"free inodes"` or `"directories"`.
         which: &'static str,
-        /// As stored.
+        /// The value stored.
         found: u32,
-        /// As counted.
+        /// The value counted.
         expected: u32,
     },
 }
 
 impl Problem {
-    /// How bad it is.
+    /// Returns the severity.
     #[must_use]
     pub fn severity(&self) -> Severity {
         match self {

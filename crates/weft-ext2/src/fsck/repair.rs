@@ -156,7 +156,7 @@ struct Repairer<'d> {
     pass: Pass<'d>,
     how: Repair,
     time: u32,
-    /// Where the search for a free block goes on.
+    /// The block from which the search for a free one goes on.
     search: u64,
     /// Inodes on the chain of orphans: those with names were being cut.
     orphans: HashSet<u32>,
@@ -489,8 +489,8 @@ fn shared_blocks(problems: &[Problem]) -> HashSet<u64> {
     shared.collect()
 }
 
-/// Whether mending a problem would write into one of these blocks: it is an entry of an indirect
-/// block that is another file's data as well.
+/// Reports whether mending a problem would write into one of these blocks: the problem is an entry
+/// of an indirect block that is another file's data as well.
 fn is_in(problem: &Problem, blocks: &HashSet<u64>) -> bool {
     match problem {
         Problem::Pointer { place: Place::Entry { block, .. }, .. }
@@ -499,7 +499,7 @@ fn is_in(problem: &Problem, blocks: &HashSet<u64>) -> bool {
     }
 }
 
-/// Whether a problem must be cured before those that build on it are looked at.
+/// Reports whether a problem must be cured before the check of the structures that build on it.
 fn is_foundation(problem: &Problem) -> bool {
     matches!(
         problem,

@@ -25,14 +25,14 @@ const CASEFOLD: InodeFlags = InodeFlags::from_bits_retain(0x4000_0000);
 /// The boot loader's inode, the only other reserved one that may be a file.
 const BOOT_LOADER_INO: u32 = 5;
 
-/// What is found on the way through one inode's map.
+/// The findings of a walk through one inode's map.
 #[derive(Debug, Default)]
 struct Walk {
     /// Blocks claimed, indirect ones included.
     claimed: u64,
     /// The last block of the file that is mapped.
     last: Option<u64>,
-    /// A part of the map could not be followed.
+    /// Set if a part of the map could not be followed.
     damaged: bool,
     /// Directories: the first block that must come next for there to be no hole.
     next: u64,
@@ -51,7 +51,7 @@ pub(super) fn inner_attributes(region: &[u8]) -> std::result::Result<(), String>
     Ok(())
 }
 
-/// What an inode's map can hold at most.
+/// Returns the number of bytes that an inode's map can hold.
 pub(super) fn mappable_bytes(geometry: &Geometry) -> u64 {
     let p = u64::from(geometry.pointers_per_block());
     (DIRECT_SLOTS as u64 + p + p * p + p * p * p) * u64::from(geometry.block_bytes)

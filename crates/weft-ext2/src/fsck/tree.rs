@@ -180,7 +180,7 @@ impl<'a, 'v> Tree<'a, 'v> {
         self.count(record.ino);
     }
 
-    /// Whether a record names an inode it may name.
+    /// Checks that a record names an inode it may name. Returns whether it does.
     fn target(&mut self, at: DirBlock, record: &RawDirent<'_>) -> bool {
         let geometry = &self.volume.geometry;
         let ino = record.ino;

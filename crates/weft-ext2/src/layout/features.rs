@@ -13,7 +13,7 @@ bitflags! {
         const DIR_PREALLOC = 0x1;
         /// AFS server inodes.
         const IMAGIC_INODES = 0x2;
-        /// There is a journal: ext3.
+        /// The volume has a journal: ext3.
         const HAS_JOURNAL = 0x4;
         /// Extended attributes may be present.
         const EXT_ATTR = 0x8;
@@ -108,12 +108,12 @@ bitflags! {
 }
 
 impl Incompat {
-    /// What this crate can use.
+    /// The features that this crate can use.
     pub const SUPPORTED: Self = Self::FILETYPE.union(Self::RECOVER).union(Self::META_BG);
 }
 
 impl RoCompat {
-    /// What this crate can change without breaking it.
+    /// The features with which this crate can change a volume.
     pub const SUPPORTED: Self =
         Self::SPARSE_SUPER.union(Self::LARGE_FILE).union(Self::BTREE_DIR).union(Self::EXTRA_ISIZE);
 }

@@ -1,4 +1,4 @@
-//! Where things lie: block groups, descriptors, inodes. Made from a checked superblock, so its
+//! The positions of block groups, descriptors and inodes. Made from a checked superblock, so its
 //! arithmetic cannot overflow.
 
 use super::{Compat, Features, GROUP_DESC_BYTES, RoCompat};
@@ -26,8 +26,8 @@ pub struct Geometry {
     pub groups: u32,
     /// Blocks reserved behind the descriptor table for it to grow into.
     pub reserved_gdt_blocks: u32,
-    /// The first meta group whose descriptors lie in itself (`meta_bg`); those of the groups before it
-    /// lie behind the superblocks. `u32::MAX` without the feature.
+    /// The first meta group whose descriptors lie in itself (`meta_bg`); those of the groups before
+    /// it lie behind the superblocks. `u32::MAX` without the feature.
     pub first_meta_group: u32,
     /// The groups that hold the backups under `sparse_super2`.
     pub backup_groups: [u32; 2],
@@ -79,12 +79,12 @@ impl Geometry {
         holders.map(|group| self.meta_desc_block(group)).collect()
     }
 
-    /// Where a group holds a copy of the descriptors of its meta group.
+    /// Returns the block of a group that can hold a copy of the descriptors of its meta group.
     fn meta_desc_block(&self, group: u32) -> u64 {
         self.group_first_block(group) + u64::from(self.has_super(group))
     }
 
-    /// Whether a group holds a copy of superblock and descriptors.
+    /// Reports whether a group holds a copy of superblock and descriptors.
     #[must_use]
     pub fn has_super(&self, group: u32) -> bool {
         if group == 0 {
@@ -149,8 +149,8 @@ impl Geometry {
         Some((u32::try_from(rel / per_group).ok()?, u32::try_from(rel % per_group).ok()?))
     }
 
-    /// Whether a number is one of a group's blocks at all (a pointer to it may still be wrong:
-    /// see the allocator's map of metadata blocks).
+    /// Reports whether a number is one of a group's blocks at all (a pointer to it may still be
+    /// wrong: see the allocator's map of metadata blocks).
     #[must_use]
     pub fn contains_block(&self, block: u64) -> bool {
         block > u64::from(self.first_data_block) && block < self.blocks

@@ -45,7 +45,7 @@ impl HtreeRoot {
     }
 }
 
-/// Whether the block 0 of a directory holds a hash tree's root.
+/// Reports whether the block 0 of a directory holds a hash tree's root.
 #[must_use]
 pub fn is_htree_root(block: &[u8]) -> bool {
     HtreeRoot::parse(block).is_some()

@@ -65,9 +65,9 @@ bitflags! {
 }
 
 impl InodeFlags {
-    /// What `lsattr(1)` may show.
+    /// The flags that `lsattr(1)` may show.
     pub const USER_VISIBLE: Self = Self::from_bits_retain(0x3_DFFF);
-    /// What `chattr(1)` may change.
+    /// The flags that `chattr(1)` may change.
     pub const USER_MODIFIABLE: Self = Self::from_bits_retain(0x3_80FF);
 
     /// Those of these flags that an inode of `kind` can have.
@@ -81,8 +81,8 @@ impl InodeFlags {
     }
 }
 
-/// What new inodes inherit from their directory (the rest of the flags is for directories only,
-/// or belongs to one inode).
+/// The flags that new inodes inherit from their directory (the rest is for directories only, or
+/// belongs to one inode).
 const INHERITED: InodeFlags = InodeFlags::SECRM
     .union(InodeFlags::UNRM)
     .union(InodeFlags::COMPR)
@@ -263,7 +263,7 @@ impl Inode {
         self.mode & 0o7777
     }
 
-    /// Whether a time of this inode can be later than 2038 and has nanoseconds.
+    /// Reports whether a time of this inode can be later than 2038 and has nanoseconds.
     #[must_use]
     pub fn has_wide_times(&self) -> bool {
         self.extra_bytes >= 0x10
@@ -277,7 +277,7 @@ impl Inode {
         decode_time(secs, extra)
     }
 
-    /// Whether the slots hold block numbers: not in devices, FIFOs, sockets, fast links.
+    /// Reports whether the slots hold block numbers: not in devices, FIFOs, sockets, fast links.
     #[must_use]
     pub fn has_blocks(&self, block_bytes: u32) -> bool {
         match self.kind() {
@@ -287,7 +287,7 @@ impl Inode {
         }
     }
 
-    /// Whether this is a symbolic link whose target lies in the inode.
+    /// Reports whether this is a symbolic link whose target lies in the inode.
     #[must_use]
     pub fn is_fast_symlink(&self, block_bytes: u32) -> bool {
         let acl_512 = if self.file_acl == 0 { 0 } else { block_bytes / 512 };

@@ -1,4 +1,4 @@
-//! What lies on an ext2/ext3 volume, as plain types with their offsets in bytes.
+//! The structures of an ext2/ext3 volume, as plain types with their offsets in bytes.
 //!
 //! Sources: the Linux kernel's ext4 documentation (*Data Structures and Algorithms*,
 //! `Documentation/filesystems/ext4/`), and what e2fsprogs writes. All numbers on disk are little

@@ -95,7 +95,7 @@ impl Xattr {
     }
 }
 
-/// Where attributes lie.
+/// The region that attributes lie in.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub enum XattrRegion {
     /// In the inode.
@@ -208,7 +208,7 @@ fn encode_entries(
 /// Reads an attribute block.
 ///
 /// # Errors
-/// What is wrong with it, in words.
+/// A description of the fault.
 pub fn parse_xattr_block(block: &[u8]) -> Result<Vec<Xattr>, String> {
     if get32(block, 0) != XATTR_MAGIC {
         return Err(format!("attribute block's magic is {:#x}", get32(block, 0)));
@@ -222,7 +222,7 @@ pub fn parse_xattr_block(block: &[u8]) -> Result<Vec<Xattr>, String> {
     parse_entries(block, XATTR_BLOCK_HEADER_BYTES, 0, XattrRegion::Block)
 }
 
-/// How many inodes share an attribute block (the field at 4).
+/// Returns the number of inodes that share an attribute block (the field at 4).
 #[must_use]
 pub fn xattr_block_refcount(block: &[u8]) -> u32 {
     get32(block, 4)
@@ -247,7 +247,7 @@ pub fn encode_xattr_block(block_bytes: usize, all: &[Xattr]) -> Option<Vec<u8>> 
 /// if the magic is not there.
 ///
 /// # Errors
-/// What is wrong with it, in words.
+/// A description of the fault.
 pub fn parse_xattr_inode(region: &[u8]) -> Result<Vec<Xattr>, String> {
     if region.len() < 8 || get32(region, 0) != XATTR_MAGIC {
         return Ok(Vec::new());

@@ -9,7 +9,7 @@ use weft_patch::jbd2;
 /// Fewest blocks JBD2 accepts in a journal.
 const MIN_BLOCKS: u64 = 1024;
 
-/// What an external journal is to be like.
+/// Options for making an external journal.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub struct JournalDeviceOptions {
     /// Block size in bytes: that of the volumes that will use it.
@@ -20,11 +20,11 @@ pub struct JournalDeviceOptions {
     pub label: Vec<u8>,
     /// The uuids of the volumes that use it. (JBD2 allows several; Linux only one.)
     pub users: Vec<[u8; 16]>,
-    /// Whether its blocks carry checksums.
+    /// Set to write checksums in its blocks.
     pub checksums: bool,
 }
 
-/// Makes an external journal of the whole device; returns its uuid. What was there is lost.
+/// Makes an external journal of the whole device; returns its uuid. The old content is lost.
 ///
 /// # Errors
 /// [`Error::Invalid`] for sizes that make no journal; device errors.

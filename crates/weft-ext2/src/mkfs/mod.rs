@@ -34,7 +34,7 @@ use crate::layout::{DIRECT_SLOTS, Geometry, Inode, SLOT_DOUBLE, SLOT_INDIRECT, S
 use smallvec::SmallVec;
 use weft_block::BlockDevice;
 
-/// What was made.
+/// The volume that was made.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub struct Report {
     /// Block size in bytes.

@@ -1,4 +1,4 @@
-//! What a new volume is to be like.
+//! Options for making a volume.
 
 use crate::layout::{Compat, Features, Incompat, RoCompat};
 use crate::{Error, Result};
@@ -13,7 +13,7 @@ pub enum Revision {
     Dynamic,
 }
 
-/// Where the journal of an ext3 volume lies.
+/// The place of the journal of an ext3 volume.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub enum Journal {
     /// In the volume, of this many bytes; `None`: by the size of the volume, as mke2fs has it.
@@ -55,7 +55,7 @@ pub struct MkfsOptions {
     pub revision: Revision,
     /// The journal; `None`: ext2.
     pub journal: Option<Journal>,
-    /// Whether the journal's blocks carry checksums (its descriptor and data blocks; the commit
+    /// Set to write checksums in the journal's blocks (its descriptor and data blocks; the commit
     /// block is never torn without them, either).
     pub journal_checksums: bool,
     /// Owner of the root directory.
@@ -66,7 +66,7 @@ pub struct MkfsOptions {
     pub time: Option<u32>,
     /// Length of the volume in bytes; `None`: all of the device.
     pub len_bytes: Option<u64>,
-    /// Whether to tell the device first that nothing on it is needed.
+    /// Set to discard the volume's part of the device first.
     pub discard: bool,
 }
 

@@ -1,5 +1,5 @@
-//! Which blocks are taken while a volume is made: the metadata at the start of each group, and
-//! runs handed out behind it.
+//! The blocks that are taken while a volume is made: the metadata at the start of each group, and
+//! the runs allocated behind it.
 
 use crate::layout::{GROUP_DESC_BYTES, Geometry, GroupDesc};
 use crate::{Error, Result};
@@ -17,7 +17,7 @@ impl<'a> Space<'a> {
         Self { geometry, taken: Vec::new() }
     }
 
-    /// Where a group's bitmaps and inode table lie.
+    /// Returns a group's descriptor with the positions of its bitmaps and inode table.
     pub(super) fn desc(&self, group: u32) -> GroupDesc {
         let first =
             self.geometry.group_first_block(group) + self.geometry.group_overhead_blocks(group);

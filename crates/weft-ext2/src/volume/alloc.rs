@@ -1,9 +1,9 @@
-//! Blocks: taking runs of them near a goal, reservations, giving them back.
+//! Blocks: allocating runs of them near a goal, reserving and freeing them.
 
 use super::bits::{Bits, for_words32};
 use super::{Patches, Volume, push_patch};
 use weft_patch::{BlockNr, Op, PatchId};
-use weft_unix::{Error, Result};
+use weft_unix::{Error, Format as _, Result};
 use weft_vfs::Error as FsError;
 
 /// Runs shorter than this are taken only where no longer one is near.
@@ -16,7 +16,7 @@ const MAX_WINDOW: u32 = 2048;
 const DIR_WINDOW: u32 = 32;
 
 impl Volume {
-    /// The block bitmap of a group, read at its first use. Corrects the descriptor's count.
+    /// Returns the block bitmap of a group, read at its first use. Corrects the descriptor's count.
     pub(super) fn block_bits(&mut self, op: &mut Op<'_>, group: u32) -> Result<&mut Bits> {
         let g = &self.groups[group as usize];
         if g.blocks.is_none() {
@@ -62,13 +62,13 @@ impl Volume {
         Ok(())
     }
 
-    /// Free blocks of a group as far as known without reading its bitmap.
+    /// Returns the number of free blocks of a group, as far as known without reading its bitmap.
     pub(super) fn group_avail(&self, group: u32) -> u32 {
         let g = &self.groups[group as usize];
         g.blocks.as_ref().map_or(u32::from(g.desc.free_blocks), |bits| bits.avail())
     }
 
-    /// Blocks that can be taken without waiting for anything.
+    /// Returns the number of blocks that can be allocated without waiting for a patch.
     pub fn blocks_at_once(&self) -> u64 {
         self.free_blocks.saturating_sub(self.pending_blocks.count() + self.held_blocks)
     }
@@ -80,16 +80,6 @@ impl Volume {
         }
     }
 
-    /// Makes all freed blocks and inodes available whose freeing is durable.
-    pub fn drain_all(&mut self, op: &Op<'_>) {
-        for (start, len) in self.pending_blocks.take_durable(op) {
-            self.set_range_busy(start, len, false);
-        }
-        for (ino, _) in self.pending_inodes.take_durable(op) {
-            self.release_inode(ino);
-        }
-    }
-
     pub(super) fn set_range_busy(&mut self, start: u64, len: u64, on: bool) {
         if let Some((group, bit)) = self.geometry.block_group(start)
             && let Some(bits) = &mut self.groups[group as usize].blocks
@@ -98,7 +88,7 @@ impl Volume {
         }
     }
 
-    /// Gives up a file's reservation.
+    /// Releases a file's reservation.
     pub fn drop_window(&mut self, ino: u32) {
         if let Some((start, len)) = self.windows.remove(&ino) {
             self.set_range_busy(u64::from(start), u64::from(len), false);
@@ -111,17 +101,17 @@ impl Volume {
         }
     }
 
-    /// A goal for the first block of a file with inode `ino`: in the inode's group, behind what
-    /// was last taken there.
+    /// Returns a goal for the first block of a file with inode `ino`: in the inode's group, behind
+    /// the run that was last allocated there.
     pub fn first_goal(&self, ino: u32) -> u64 {
         let group = self.geometry.inode_group(ino).map_or(0, |(group, _)| group);
         let cursor = self.groups[group as usize].blocks.as_ref().map_or(0, |b| b.cursor);
         self.geometry.group_first_block(group) + u64::from(cursor)
     }
 
-    /// Takes 1 to `want` blocks in a row for file `ino`, near `goal`; marks them in the bitmap
-    /// and adds the patches of that to `patches`. With `reserve` that many more behind them are
-    /// kept for the same file.
+    /// Allocates 1 to `want` blocks in a row for file `ino`, near `goal`; marks them in the bitmap
+    /// and adds the patches of that to `patches`. Reserves up to `reserve` blocks behind them for
+    /// the same file. Returns the first block and the number of blocks.
     pub fn alloc_blocks(
         &mut self,
         op: &mut Op<'_>,
@@ -145,7 +135,7 @@ impl Volume {
                 let (group, bit) = self.locate(start)?;
                 self.take_run(op, group, bit, n, patches)?;
                 if n == len && reserve > 0 {
-                    self.reserve(ino, group, bit + n, reserve);
+                    self.set_window(ino, group, bit + n, reserve);
                 }
                 return Ok((start, n));
             }
@@ -153,21 +143,21 @@ impl Volume {
         }
         let mut found = self.search(op, goal, want)?;
         if found.is_none() {
-            self.drain_all(op);
+            self.settle(op);
             self.drop_all_windows();
             found = self.search(op, goal, want)?;
         }
         let Some((group, bit, len)) = found else { return Err(FsError::NoSpace.into()) };
         self.take_run(op, group, bit, len, patches)?;
         if reserve > 0 && len == want {
-            self.reserve(ino, group, bit + len, reserve);
+            self.set_window(ino, group, bit + len, reserve);
         }
         let start = self.geometry.group_first_block(group) + u64::from(bit);
         Ok((u32::try_from(start).unwrap_or(u32::MAX), len))
     }
 
-    /// Takes the first block of a new directory, beside those of the other new directories of its
-    /// group: they are written together, walked together, and out of the way of file data.
+    /// Allocates the first block of a new directory, beside those of the other new directories of
+    /// its group: they are written together, walked together, and out of the way of file data.
     pub fn alloc_first_dir_block(
         &mut self,
         op: &mut Op<'_>,
@@ -190,7 +180,7 @@ impl Volume {
             .ok_or_else(|| Error::corrupt("block number", u64::from(block), "outside the volume"))
     }
 
-    fn reserve(&mut self, ino: u32, group: u32, bit: u32, want: u32) {
+    fn set_window(&mut self, ino: u32, group: u32, bit: u32, want: u32) {
         let first = self.geometry.group_first_block(group);
         if let Some(bits) = &mut self.groups[group as usize].blocks {
             let len = if bit < bits.len() { bits.free_run(bit, want.min(MAX_WINDOW)) } else { 0 };
@@ -203,12 +193,12 @@ impl Volume {
         }
     }
 
-    /// Keeps blocks from `goal` on for a file, as far as they are free.
+    /// Reserves up to `want` blocks from `goal` on for a file, as far as they are free.
     pub fn keep_window(&mut self, op: &mut Op<'_>, ino: u32, goal: u64, want: u32) -> Result<()> {
         self.drop_window(ino);
         if let Some((group, bit)) = self.geometry.block_group(goal) {
             self.block_bits(op, group)?;
-            self.reserve(ino, group, bit, want);
+            self.set_window(ino, group, bit, want);
         }
         Ok(())
     }
@@ -277,8 +267,8 @@ impl Volume {
         Ok(())
     }
 
-    /// Frees `len` blocks from `start` on, the pointer to which `cleared` has removed. They are
-    /// taken again only when that is durable.
+    /// Frees `len` blocks from `start` on. `cleared` is the patch that removed the pointers to
+    /// them; they are allocated again only when it is durable.
     pub fn free_blocks(
         &mut self,
         op: &mut Op<'_>,

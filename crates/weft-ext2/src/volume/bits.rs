@@ -1,4 +1,5 @@
-//! A group's bitmap in memory: what the disk says is used, and what may not be taken now.
+//! A group's bitmap in memory: the bits that the disk has as used, and those that may not be taken
+//! now.
 //!
 //! Invariants: `busy` holds every bit of `used`; the bits from `len` on are set in both; `avail`
 //! is the number of clear bits of `busy`, `free` that of `used`.
@@ -13,12 +14,12 @@ pub(crate) struct Bits {
     free: u32,
     /// No clear busy bit below this one.
     low: u32,
-    /// Behind the last run taken: where the next file starts.
+    /// The bit behind the last run taken, where the next file starts.
     pub cursor: u32,
 }
 
 impl Bits {
-    /// Takes over a bitmap block of a group of `len` bits.
+    /// Makes the bits of a group of `len` bits from its bitmap block.
     pub fn new(block: &[u8], len: u32) -> Self {
         let words = len.div_ceil(64) as usize;
         let mut used = vec![0_u64; words].into_boxed_slice();
@@ -112,7 +113,7 @@ impl Bits {
         None
     }
 
-    /// How many bits from `from` on, at most `max`, can be taken.
+    /// Returns the number of bits in a row from `from` on, at most `max`, that can be taken.
     pub fn free_run(&self, from: u32, max: u32) -> u32 {
         let mut len = 0;
         let mut at = from;
@@ -157,8 +158,8 @@ fn for_words(start: u32, len: u32, mut each: impl FnMut(usize, u64)) {
     }
 }
 
-/// Calls `each` with the 32-bit words of a range of bits, as byte offset and mask: what a bit
-/// patch takes.
+/// Calls `each` with the 32-bit words of a range of bits, as the byte offset and mask of a bit
+/// patch.
 pub(crate) fn for_words32<E>(
     start: u32,
     len: u32,
@@ -185,7 +186,7 @@ mod tests {
     }
 
     proptest! {
-        /// Against a plain array of booleans.
+        /// Compares it with a plain array of booleans.
         #[test]
         fn behaves_like_an_array(
             block in prop::collection::vec(any::<u8>(), 40),

@@ -1,18 +1,147 @@
-//! Inodes: choosing one, freeing it, reading and writing its slot.
+//! Inodes: choosing one for a new file, writing it, freeing it.
 
 use super::bits::{Bits, for_words32};
-use super::{Patches, Volume, number, push_patch};
-use crate::layout::{Inode, InodeFlags, ROOT_INO, WANT_EXTRA_BYTES};
-use weft_block::SECTOR_BYTES;
+use super::node::{Ext2Inode, raw, split, storable};
+use super::{Node, Patches, Volume, number, push_patch};
+use crate::layout::{Inode as RawInode, InodeFlags, ROOT_INO};
 use weft_patch::{BlockNr, Op, PatchId};
-use weft_unix::{Error, Result};
-use weft_vfs::{Error as FsError, FileKind, Ino};
+use weft_unix::{Error, Format as _, Inode, Inodes, Result};
+use weft_vfs::{Error as FsError, FileFlags, FileKind, Ino, Time};
 
-/// The largest inode slot: a block.
-const MAX_SLOT_BYTES: usize = 4096;
+impl Inodes for Volume {
+    type Node = Ext2Inode;
+
+    fn can_hold(&self, ino: Ino) -> bool {
+        let ino = number(ino);
+        ino == ROOT_INO || (self.geometry.first_inode..=self.geometry.inodes).contains(&ino)
+    }
+
+    fn read_inode(&mut self, op: &mut Op<'_>, ino: Ino) -> Result<(Inode, Ext2Inode)> {
+        let inode = self.read_raw_inode(op, number(ino))?;
+        if inode.links == 0 {
+            return Err(FsError::Stale(ino.0).into());
+        }
+        let problem = if inode.kind().is_none() {
+            format!("its mode {:#o} names no kind of file", inode.mode)
+        } else if inode.size_bytes > self.geometry.max_file_bytes() {
+            format!("its size is {} bytes", inode.size_bytes)
+        } else {
+            return Ok(split(&inode));
+        };
+        let place = self.inode_position(number(ino))?.0.0;
+        Err(Error::corrupt(format!("inode {}", ino.0), place, problem))
+    }
+
+    fn write_inode(
+        &mut self,
+        op: &mut Op<'_>,
+        node: &mut Node,
+        befores: &[PatchId],
+    ) -> Result<PatchId> {
+        let patch = self.write_raw_inode(op, number(node.ino), &raw(node), befores)?;
+        // From here on the indirect blocks can be reached.
+        node.own.unreached.clear();
+        Ok(patch)
+    }
+
+    fn alloc_inode(
+        &mut self,
+        op: &mut Op<'_>,
+        parent: &Node,
+        kind: FileKind,
+        befores: &mut Patches,
+    ) -> Result<Ino> {
+        self.drain_inodes(op);
+        let flags = InodeFlags::from_bits_retain(parent.inode.flags.bits());
+        let parent = number(parent.ino);
+        let top = parent == ROOT_INO || flags.contains(InodeFlags::TOPDIR);
+        // A descriptor's count may have been wrong: reading the bitmap corrects it.
+        for attempt in 0..=self.geometry.groups {
+            let Some(group) = self.choose_group(parent, top, kind) else {
+                if attempt == 0 {
+                    self.settle(op);
+                    continue;
+                }
+                break;
+            };
+            let bits = self.inode_bits(op, group)?;
+            let Some(index) = bits.find_free(0) else { continue };
+            bits.take(index, 1);
+            let g = &mut self.groups[group as usize];
+            g.desc.free_inodes = g.desc.free_inodes.saturating_sub(1);
+            if kind == FileKind::Directory {
+                g.desc.used_dirs = g.desc.used_dirs.saturating_add(1);
+            }
+            self.free_inodes = self.free_inodes.saturating_sub(1);
+            let bitmap = BlockNr(u64::from(self.groups[group as usize].desc.inode_bitmap));
+            self.touch(group);
+            for_words32(index, 1, |offset, mask| {
+                let patch = op.flip(bitmap, offset, mask, &[])?;
+                push_patch(befores, patch);
+                Ok::<(), Error>(())
+            })?;
+            return Ok(Ino(u64::from(self.geometry.inode_number(group, index))));
+        }
+        Err(FsError::NoSpace.into())
+    }
+
+    fn new_node(&mut self, inode: &mut Inode, kind: FileKind, parent: &Node) -> Ext2Inode {
+        let extra_bytes = self.new_extra_bytes();
+        for time in [&mut inode.atime, &mut inode.mtime, &mut inode.ctime] {
+            *time = storable(extra_bytes, *time);
+        }
+        inode.btime = inode.btime.filter(|_| extra_bytes >= 24).map(|t| storable(extra_bytes, t));
+        let inherited = raw(parent).inherited_flags(kind);
+        inode.flags |= FileFlags::from_bits_retain(inherited.bits());
+        let mut own = Ext2Inode { extra_bytes, ..Ext2Inode::default() };
+        if matches!(kind, FileKind::BlockDevice | FileKind::CharDevice) {
+            let mut device = RawInode::default();
+            device.set_rdev(inode.rdev);
+            own.block = device.block;
+        }
+        own
+    }
+
+    fn init_inode(
+        &mut self,
+        op: &mut Op<'_>,
+        node: &mut Node,
+        befores: &[PatchId],
+    ) -> Result<PatchId> {
+        let (ino, inode) = (number(node.ino), raw(node));
+        node.own.unreached.clear();
+        let fields = self.init_raw_inode(op, ino, &inode, befores)?;
+        let tail = std::mem::take(&mut node.own.new_tail);
+        if tail.is_empty() {
+            return Ok(fields);
+        }
+        self.write_raw_inode_with_tail(op, ino, &inode, &tail, &[fields])
+    }
+
+    fn abandon_inode(&mut self, op: &mut Op<'_>, node: &Node) -> Result<()> {
+        if node.own.file_acl != 0 {
+            self.release_xattr_block(op, node.own.file_acl, PatchId::DURABLE)?;
+        }
+        self.free_inode_number(op, number(node.ino), Some(node.kind), PatchId::DURABLE)
+    }
+
+    fn free_inode(&mut self, op: &mut Op<'_>, node: &Node, cleared: PatchId) -> Result<()> {
+        self.free_inode_number(op, number(node.ino), Some(node.kind), cleared)
+    }
+
+    fn storable(&self, node: &Node, time: Time) -> Time {
+        storable(node.own.extra_bytes, time)
+    }
+
+    fn is_settled(&self, op: &Op<'_>, node: &Node) -> bool {
+        op.is_durable(node.own.unindexed)
+            && op.is_durable(node.own.spanning)
+            && node.own.dir.as_deref().is_none_or(|index| index.is_settled(op))
+    }
+}
 
 impl Volume {
-    /// The inode bitmap of a group, read at its first use. Corrects the descriptor's count.
+    /// Returns the inode bitmap of a group, read at its first use. Corrects the descriptor's count.
     pub(super) fn inode_bits(&mut self, op: &mut Op<'_>, group: u32) -> Result<&mut Bits> {
         let g = &self.groups[group as usize];
         if g.inodes.is_none() {
@@ -40,23 +169,13 @@ impl Volume {
         g.inodes.as_ref().map_or(u32::from(g.desc.free_inodes), |bits| bits.avail())
     }
 
-    /// Inodes that can be taken without waiting for anything.
+    /// Returns the number of inodes that can be allocated without waiting for a patch.
     pub fn inodes_at_once(&self) -> u64 {
         self.free_inodes.saturating_sub(self.pending_inodes.count())
     }
 
-    /// Where an inode lies.
-    pub fn inode_position(&self, ino: u32) -> Result<(BlockNr, usize)> {
-        let (group, index) = self.geometry.inode_group(ino).ok_or_else(|| {
-            Error::corrupt(format!("inode {ino}"), 0, "its number is outside the volume")
-        })?;
-        let table = self.groups[group as usize].desc.inode_table;
-        let (block, offset) = self.geometry.inode_position(table, index);
-        Ok((BlockNr(block), offset))
-    }
-
-    /// The group for a new inode in directory `parent`. Directories directly below the root are
-    /// spread over the volume, others stay near their parent as long as its group is not worse
+    /// Returns the group for a new inode in directory `parent`. Directories directly below the root
+    /// are spread over the volume, others stay near their parent as long as its group is not worse
     /// off than the average; files go to their directory's group. (Orlov's rule, as in ext2.)
     fn choose_group(&self, parent: u32, top: bool, kind: FileKind) -> Option<u32> {
         let groups = self.geometry.groups;
@@ -104,48 +223,8 @@ impl Volume {
         near.clone().find(|&g| self.inodes_avail(g) > 0)
     }
 
-    /// Takes an inode for a new file in directory `parent`, and marks it in the bitmap.
-    pub(super) fn take_inode(
-        &mut self,
-        op: &mut Op<'_>,
-        parent: u32,
-        parent_flags: InodeFlags,
-        kind: FileKind,
-        patches: &mut Patches,
-    ) -> Result<u32> {
-        self.drain_inodes(op);
-        let top = parent == ROOT_INO || parent_flags.contains(InodeFlags::TOPDIR);
-        // A descriptor's count may have been wrong: reading the bitmap corrects it.
-        for attempt in 0..=self.geometry.groups {
-            let Some(group) = self.choose_group(parent, top, kind) else {
-                if attempt == 0 {
-                    self.drain_all(op);
-                    continue;
-                }
-                break;
-            };
-            let bits = self.inode_bits(op, group)?;
-            let Some(index) = bits.find_free(0) else { continue };
-            bits.take(index, 1);
-            let g = &mut self.groups[group as usize];
-            g.desc.free_inodes = g.desc.free_inodes.saturating_sub(1);
-            if kind == FileKind::Directory {
-                g.desc.used_dirs = g.desc.used_dirs.saturating_add(1);
-            }
-            self.free_inodes = self.free_inodes.saturating_sub(1);
-            let bitmap = BlockNr(u64::from(self.groups[group as usize].desc.inode_bitmap));
-            self.touch(group);
-            for_words32(index, 1, |offset, mask| {
-                let patch = op.flip(bitmap, offset, mask, &[])?;
-                push_patch(patches, patch);
-                Ok::<(), Error>(())
-            })?;
-            return Ok(self.geometry.inode_number(group, index));
-        }
-        Err(FsError::NoSpace.into())
-    }
-
-    /// Frees an inode's number; `cleared` removed the last entry and cleared the inode.
+    /// Frees the number of an inode. `cleared` is the patch that cleared the inode, after its last
+    /// entry.
     pub fn free_inode_number(
         &mut self,
         op: &mut Op<'_>,
@@ -158,7 +237,7 @@ impl Volume {
         };
         let bits = self.inode_bits(op, group)?;
         if !bits.is_used(index) {
-            self.add_damage(format!("inode {ino} was in use but is marked free"));
+            self.note_damage(format!("inode {ino} was in use but is marked free"));
             return Ok(());
         }
         bits.give(index, 1);
@@ -198,106 +277,5 @@ impl Volume {
         {
             bits.set_busy(index, 1, false);
         }
-    }
-
-    /// Reads an inode, whatever it says.
-    pub fn read_raw_inode(&mut self, op: &mut Op<'_>, ino: u32) -> Result<Inode> {
-        let (nr, offset) = self.inode_position(ino)?;
-        let slot_bytes = self.geometry.inode_bytes as usize;
-        let slot = op.peek(nr)?.get(offset..offset + slot_bytes).unwrap_or_default();
-        let inode = Inode::parse(slot)
-            .map_err(|problem| Error::corrupt(format!("inode {ino}"), nr.0, problem))?;
-        let foreign = InodeFlags::EXTENTS | InodeFlags::INLINE_DATA | InodeFlags::EA_INODE;
-        if inode.flags.intersects(foreign) && inode.links > 0 {
-            return Err(Error::corrupt(
-                format!("inode {ino}"),
-                nr.0,
-                format!("its flags {:#x} belong to no ext2 volume", inode.flags.bits()),
-            ));
-        }
-        Ok(inode)
-    }
-
-    /// Writes an inode's fields as one change.
-    pub fn write_raw_inode(
-        &mut self,
-        op: &mut Op<'_>,
-        ino: u32,
-        inode: &Inode,
-        befores: &[PatchId],
-    ) -> Result<PatchId> {
-        let (nr, offset) = self.inode_position(ino)?;
-        let slot_bytes = self.geometry.inode_bytes as usize;
-        let len = inode.fields_len_bytes(slot_bytes);
-        let mut slot = [0_u8; 256];
-        let slot = &mut slot[..slot_bytes.min(256)];
-        slot.copy_from_slice(op.peek(nr)?.get(offset..offset + slot.len()).unwrap_or_default());
-        inode.encode_into(slot);
-        Ok(op.write(nr, offset, &slot[..len.min(slot.len())], befores)?)
-    }
-
-    /// Writes the whole slot of a new inode: its fields, and nothing of what was there.
-    pub(super) fn init_raw_inode(
-        &mut self,
-        op: &mut Op<'_>,
-        ino: u32,
-        inode: &Inode,
-        befores: &[PatchId],
-    ) -> Result<PatchId> {
-        let (nr, offset) = self.inode_position(ino)?;
-        let mut slot = [0_u8; MAX_SLOT_BYTES];
-        let slot = &mut slot[..(self.geometry.inode_bytes as usize).min(MAX_SLOT_BYTES)];
-        inode.encode_into(slot);
-        Ok(op.write(nr, offset, slot, befores)?)
-    }
-
-    /// The extra size that new inodes get.
-    pub fn new_extra_bytes(&self) -> u16 {
-        let room = self.geometry.inode_bytes.saturating_sub(128);
-        if room == 0 {
-            return 0;
-        }
-        let want = WANT_EXTRA_BYTES.max(self.sb.want_extra_isize).max(self.sb.min_extra_isize);
-        u16::try_from(room).map_or(want, |room| want.min(room))
-    }
-
-    /// Bytes of the slot from the end of the fields on: where attributes can lie.
-    pub fn read_inode_tail(&self, op: &mut Op<'_>, ino: u32, inode: &Inode) -> Result<Vec<u8>> {
-        let (nr, offset) = self.inode_position(ino)?;
-        let from = 128 + usize::from(inode.extra_bytes);
-        let to = self.geometry.inode_bytes as usize;
-        if to <= 128 || from >= to || inode.extra_bytes == 0 {
-            return Ok(Vec::new());
-        }
-        Ok(op.peek(nr)?.get(offset + from..offset + to).unwrap_or_default().to_vec())
-    }
-
-    /// How many bytes of that part attributes are written to: those in the sector of the fields. In
-    /// an inode of several sectors a torn write could bring an entry without its value.
-    pub fn inode_tail_room_bytes(&self, inode: &Inode) -> usize {
-        let from = 128 + usize::from(inode.extra_bytes);
-        if inode.extra_bytes == 0 {
-            return 0;
-        }
-        let slot_bytes = self.geometry.inode_bytes as usize;
-        let to = if from < SECTOR_BYTES { slot_bytes.min(SECTOR_BYTES) } else { slot_bytes };
-        to.saturating_sub(from)
-    }
-
-    /// Writes an inode's fields and the attributes behind them as one change.
-    pub(super) fn write_raw_inode_with_tail(
-        &mut self,
-        op: &mut Op<'_>,
-        ino: u32,
-        inode: &Inode,
-        tail: &[u8],
-        befores: &[PatchId],
-    ) -> Result<PatchId> {
-        let (nr, offset) = self.inode_position(ino)?;
-        let from = 128 + usize::from(inode.extra_bytes);
-        let mut slot = op.read_range(nr, offset..offset + from + tail.len())?.to_vec();
-        inode.encode_into(&mut slot);
-        slot[from..].copy_from_slice(tail);
-        Ok(op.write(nr, offset, &slot, befores)?)
     }
 }

@@ -4,16 +4,10 @@ use super::node::raw;
 use super::{Node, Patches, Volume, number, push_patch};
 use crate::layout::{FAST_SYMLINK_MAX_BYTES, Inode as RawInode};
 use weft_patch::{BlockNr, Op, Owner};
-use weft_unix::{Error, Result};
+use weft_unix::{Error, Result, Symlinks};
 
-impl Volume {
-    /// Gives a new link its target.
-    pub(super) fn write_target(
-        &mut self,
-        op: &mut Op<'_>,
-        node: &mut Node,
-        target: &[u8],
-    ) -> Result<()> {
+impl Symlinks for Volume {
+    fn set_target(&mut self, op: &mut Op<'_>, node: &mut Node, target: &[u8]) -> Result<()> {
         if target.len() <= FAST_SYMLINK_MAX_BYTES {
             let mut inode = RawInode::default();
             inode.set_fast_symlink(target);
@@ -37,8 +31,7 @@ impl Volume {
         Ok(())
     }
 
-    /// The target of a link.
-    pub(super) fn read_target(&self, op: &mut Op<'_>, node: &Node) -> Result<Vec<u8>> {
+    fn target(&self, op: &mut Op<'_>, node: &Node) -> Result<Vec<u8>> {
         let ino = number(node.ino);
         let place = self.inode_position(ino)?.0.0;
         let inode = raw(node);

@@ -2,21 +2,16 @@
 //!
 //! A *leaf* is an indirect block whose numbers are those of data. Holes are zeroes at any level.
 
+use super::cut::{CUT_BLOCKS, Cut};
 use super::node::raw;
 use super::orphans::now_secs;
 use super::{Node, Patches, Volume, number, push_patch};
-use crate::layout::{DIRECT_SLOTS, Geometry, SLOT_INDIRECT, bytes};
-use smallvec::SmallVec;
+use crate::layout::{DIRECT_SLOTS, RoCompat, SLOT_INDIRECT, bytes};
 use weft_patch::{BlockNr, Op, Owner, PatchId};
-use weft_unix::{Error, Result, Unmapped};
+use weft_unix::{Error, FileBlocks, Result, Run, Unmapped};
 use weft_vfs::{Error as FsError, Ino};
 
-/// Blocks freed by one operation, about.
-const CUT_BLOCKS: u64 = 16_384;
-/// Groups that one cut frees blocks in, about.
-const CUT_GROUPS: usize = 20;
-
-/// Where the pointer to one block of a file lies.
+/// The position of the pointer to one block of a file.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 struct Path {
     /// Slot of the inode.
@@ -27,48 +22,217 @@ struct Path {
     index: [usize; 3],
 }
 
-/// What cutting a file's tail needs to be done: collected first, changed after.
-#[derive(Debug, Default)]
-pub(crate) struct Cut {
-    /// Blocks freed, as runs: indirect ones first and from the top down.
-    pub meta: Vec<u32>,
-    pub data: Vec<(u32, u32)>,
-    /// Leaves and inner blocks that stay, with the range of pointers to clear.
-    pub clears: Vec<(u32, usize, usize)>,
-    /// Blocks freed.
-    pub count: u64,
-    /// The file has nothing from this block on any more: where the cut stopped.
-    pub from: u64,
-    /// Groups that blocks are freed in: each costs a bitmap.
-    groups: SmallVec<[u32; 32]>,
-    budget: u64,
-    /// The attribute block of an inode that is deleted; 0 if it has none.
-    acl: u32,
+/// Returns the number of a block as the volume writes it; one that no volume has if it does not
+/// fit.
+fn block_number(nr: BlockNr) -> u32 {
+    u32::try_from(nr.0).unwrap_or(u32::MAX)
 }
 
-impl Cut {
-    fn is_full(&self) -> bool {
-        self.count >= self.budget || self.groups.len() >= CUT_GROUPS
-    }
+impl FileBlocks for Volume {
+    type Cut = Cut;
 
-    fn count(&mut self, block: u32, geometry: &Geometry) {
-        self.count += 1;
-        let group = block / geometry.blocks_per_group;
-        if self.groups.last() != Some(&group) && !self.groups.contains(&group) {
-            self.groups.push(group);
+    fn map(&self, op: &mut Op<'_>, node: &mut Node, fbn: u64, max: u64) -> Result<Run> {
+        let path = self.path_or_too_large(fbn)?;
+        let room = self.leaf_room(fbn).min(max);
+        if path.depth == 0 {
+            let slots = &node.own.block[path.slot..DIRECT_SLOTS];
+            return self.run_of(node.ino, slots.iter().copied(), room);
         }
-    }
-
-    fn add(&mut self, block: u32, geometry: &Geometry) {
-        self.count(block, geometry);
-        // Walked from the end: runs grow downwards.
-        match self.data.last_mut() {
-            Some((start, len)) if block.checked_add(1) == Some(*start) => {
-                *start = block;
-                *len += 1;
+        let last = path.index[path.depth - 1];
+        let first_fbn = fbn - last as u64;
+        let leaf = match node.own.leaf {
+            Some((cached, nr)) if cached == first_fbn => nr,
+            _ => {
+                let mut nr = node.own.block[path.slot];
+                let mut span = u64::from(self.geometry.pointers_per_block())
+                    .pow(u32::try_from(path.depth - 1).unwrap_or(0));
+                for level in 0..path.depth {
+                    if nr == 0 {
+                        // A hole as wide as the missing block's span, from fbn on.
+                        let whole = span * u64::from(self.geometry.pointers_per_block());
+                        let into = (level..path.depth).fold(0_u64, |into, l| {
+                            into * u64::from(self.geometry.pointers_per_block())
+                                + path.index[l] as u64
+                        });
+                        return Ok(Run { start: None, len: (whole - into).min(max) });
+                    }
+                    self.check_block(node.ino, nr)?;
+                    if level + 1 < path.depth {
+                        nr = self.pointer(op, nr, path.index[level])?;
+                        span /= u64::from(self.geometry.pointers_per_block());
+                    }
+                }
+                node.own.leaf = Some((first_fbn, nr));
+                nr
             }
-            _ => self.data.push((block, 1)),
+        };
+        let block = op.peek(BlockNr(u64::from(leaf)))?;
+        let pointers = block.get(last * 4..).unwrap_or_default();
+        let pointers = pointers.chunks_exact(4).map(|raw| bytes::get32(raw, 0));
+        self.run_of(node.ino, pointers, room)
+    }
+
+    fn allocate(
+        &mut self,
+        op: &mut Op<'_>,
+        node: &mut Node,
+        fbn: u64,
+        max: u64,
+        after: &mut Patches,
+        befores: &mut Patches,
+    ) -> Result<(BlockNr, u64)> {
+        self.ensure_leaf(op, node, fbn, befores)?;
+        let want = u32::try_from(max.min(self.leaf_room(fbn))).unwrap_or(u32::MAX);
+        if node.own.goal == 0 && fbn > 0 {
+            // Behind the block in front, if there is one.
+            if let Some(before) = self.map(op, node, fbn - 1, 1)?.start {
+                node.own.goal = before.0 + 1;
+            }
         }
+        let had = node.inode.blocks_512 / self.sectors_per_block();
+        let at_end = fbn >= node.inode.size_bytes / u64::from(self.geometry.block_bytes);
+        // A file that grows in several writes will grow on: as much again.
+        let reserve = if at_end && had > 0 { had.clamp(8, 1024) } else { 0 };
+        let reserve = u32::try_from(reserve).unwrap_or(0);
+        let goal = self.goal(node);
+        let (start, n) = self.alloc_blocks(op, number(node.ino), goal, want, reserve, after)?;
+        node.own.goal = u64::from(start) + u64::from(n);
+        Ok((BlockNr(u64::from(start)), u64::from(n)))
+    }
+
+    /// The run lies within one leaf, whose indirect blocks exist.
+    fn point(
+        &mut self,
+        op: &mut Op<'_>,
+        node: &mut Node,
+        fbn: u64,
+        (start, len): (BlockNr, u64),
+        after: &[PatchId],
+        befores: &mut Patches,
+    ) -> Result<()> {
+        let (start, len) = (block_number(start), u32::try_from(len).unwrap_or(0));
+        let path = self.path_or_too_large(fbn)?;
+        if path.depth == 0 {
+            for (slot, nr) in node.own.block[path.slot..DIRECT_SLOTS].iter_mut().zip(start..) {
+                if nr - start == len {
+                    break;
+                }
+                *slot = nr;
+            }
+            after.iter().for_each(|p| push_patch(befores, *p));
+        } else if let Some(leaf) = self.ensure_leaf(op, node, fbn, befores)? {
+            let pointers: Vec<u8> = (start..start + len).flat_map(u32::to_le_bytes).collect();
+            let index = path.index[path.depth - 1];
+            self.set_pointers(op, node, leaf, index, &pointers, after, befores)?;
+        }
+        self.count_blocks(node, len)
+    }
+
+    fn unmap(&mut self, op: &mut Op<'_>, node: &mut Node, fbn: u64, max: u64) -> Result<Unmapped> {
+        let Run { start: freed, len } = self.map(op, node, fbn, max)?;
+        if freed.is_none() {
+            return Ok(Unmapped { len, freed, cleared: None });
+        }
+        let n = usize::try_from(len).unwrap_or(0);
+        self.uncount_blocks(node, len);
+        let path = self.path_or_too_large(fbn)?;
+        if path.depth == 0 {
+            node.own.block[path.slot..path.slot + n].fill(0);
+            return Ok(Unmapped { len, freed, cleared: None });
+        }
+        // Finding the run has found its leaf.
+        let Some((_, leaf)) = node.own.leaf else {
+            return Err(Error::Invalid("a leaf that was just read is missing".into()));
+        };
+        let index = path.index[path.depth - 1];
+        let cleared = self.clear_pointers(op, node.ino, (leaf, index, index + n), &[])?;
+        Ok(Unmapped { len, freed, cleared: Some(cleared) })
+    }
+
+    fn free(&mut self, op: &mut Op<'_>, start: BlockNr, len: u64, cleared: PatchId) -> Result<()> {
+        self.free_blocks(op, block_number(start), u32::try_from(len).unwrap_or(0), cleared)
+    }
+
+    fn cut(
+        &mut self,
+        op: &mut Op<'_>,
+        node: &mut Node,
+        keep: u64,
+        whole: bool,
+    ) -> Result<(Cut, u64)> {
+        node.own.goal = 0;
+        let mut cut = if raw(node).has_blocks(self.geometry.block_bytes) {
+            self.collect(op, node, keep, CUT_BLOCKS)?
+        } else {
+            Cut::default()
+        };
+        self.uncount_blocks(node, cut.count);
+        if whole && cut.from == 0 {
+            cut.acl = std::mem::take(&mut node.own.file_acl);
+            node.own.block = Default::default();
+            node.own.dtime = now_secs();
+        }
+        let left = cut.from;
+        Ok((cut, left))
+    }
+
+    fn finish_cut(&mut self, op: &mut Op<'_>, ino: Ino, cut: Cut, written: PatchId) -> Result<()> {
+        let mut cleared = written;
+        if !cut.clears.is_empty() {
+            let mut clears = vec![written];
+            for &range in &cut.clears {
+                clears.push(self.clear_pointers(op, ino, range, &[written])?);
+            }
+            cleared = op.join(&clears)?;
+        }
+        // Indirect blocks first: what waits for data is cancelled with them.
+        for &nr in &cut.meta {
+            self.free_blocks(op, nr, 1, cleared)?;
+        }
+        for &(start, len) in cut.data.iter().rev() {
+            self.free_blocks(op, start, len, cleared)?;
+        }
+        if cut.acl != 0 && self.is_data_block(cut.acl) {
+            self.release_xattr_block(op, cut.acl, written)?;
+        }
+        Ok(())
+    }
+
+    /// Sets the `large_file` feature before a file reaches 2 GiB.
+    fn allow_size(
+        &mut self,
+        op: &mut Op<'_>,
+        size_bytes: u64,
+        befores: &mut Patches,
+    ) -> Result<()> {
+        let large = size_bytes > u64::from(i32::MAX.unsigned_abs());
+        if !large || self.sb.features.ro_compat.contains(RoCompat::LARGE_FILE) {
+            return Ok(());
+        }
+        if self.sb.revision == 0 {
+            return Err(FsError::TooLarge.into());
+        }
+        self.sb.features.ro_compat |= RoCompat::LARGE_FILE;
+        self.geometry.features = self.sb.features;
+        befores.push(self.write_sb(op, &[])?);
+        Ok(())
+    }
+
+    fn reserve_blocks(&mut self, op: &mut Op<'_>, node: &mut Node, want: u64) -> Result<()> {
+        if want > self.free_blocks {
+            return Err(FsError::NoSpace.into());
+        }
+        let blocks = node.inode.size_bytes.div_ceil(u64::from(self.geometry.block_bytes));
+        if node.own.goal == 0 && blocks > 0 {
+            let last = self.map(op, node, blocks - 1, 1)?.start;
+            node.own.goal = last.map_or(0, |last| last.0 + 1);
+        }
+        let goal = self.goal(node);
+        self.keep_window(op, number(node.ino), goal, u32::try_from(want).unwrap_or(u32::MAX))
+    }
+
+    fn release_reserved(&mut self, ino: Ino) {
+        self.drop_window(number(ino));
     }
 }
 
@@ -101,75 +265,21 @@ impl Volume {
         self.path(fbn).ok_or_else(|| FsError::TooLarge.into())
     }
 
-    /// Blocks from `fbn` to the end of its leaf (or of the direct pointers): what one change of
-    /// pointers can cover.
+    /// Returns the number of blocks from `fbn` to the end of its leaf (or of the direct pointers):
+    /// as many as one change of pointers can cover.
     pub fn leaf_room(&self, fbn: u64) -> u64 {
         let p = u64::from(self.geometry.pointers_per_block());
         let direct = DIRECT_SLOTS as u64;
         if fbn < direct { direct - fbn } else { p - (fbn - direct) % p }
     }
 
-    /// The run of blocks that starts with block `fbn` of a file: its first block (0 for a hole),
-    /// and how many follow each other on the volume (or are holes), 1 to `max`.
-    pub fn map_run(
-        &self,
-        op: &mut Op<'_>,
-        node: &mut Node,
-        fbn: u64,
-        max: u64,
-    ) -> Result<(u32, u64)> {
-        let path = self.path_or_too_large(fbn)?;
-        let room = self.leaf_room(fbn).min(max);
-        if path.depth == 0 {
-            let slots = &node.own.block[path.slot..DIRECT_SLOTS];
-            return self.run_of(node.ino, slots.iter().copied(), room);
-        }
-        let last = path.index[path.depth - 1];
-        let first_fbn = fbn - last as u64;
-        let leaf = match node.own.leaf {
-            Some((cached, nr)) if cached == first_fbn => nr,
-            _ => {
-                let mut nr = node.own.block[path.slot];
-                let mut span = u64::from(self.geometry.pointers_per_block())
-                    .pow(u32::try_from(path.depth - 1).unwrap_or(0));
-                for level in 0..path.depth {
-                    if nr == 0 {
-                        // A hole as wide as the missing block's span, from fbn on.
-                        let whole = span * u64::from(self.geometry.pointers_per_block());
-                        let into = (level..path.depth).fold(0_u64, |into, l| {
-                            into * u64::from(self.geometry.pointers_per_block())
-                                + path.index[l] as u64
-                        });
-                        return Ok((0, (whole - into).min(max)));
-                    }
-                    self.check_block(node.ino, nr)?;
-                    if level + 1 < path.depth {
-                        nr = self.pointer(op, nr, path.index[level])?;
-                        span /= u64::from(self.geometry.pointers_per_block());
-                    }
-                }
-                node.own.leaf = Some((first_fbn, nr));
-                nr
-            }
-        };
-        let block = op.peek(BlockNr(u64::from(leaf)))?;
-        let pointers = block.get(last * 4..).unwrap_or_default();
-        let pointers = pointers.chunks_exact(4).map(|raw| bytes::get32(raw, 0));
-        self.run_of(node.ino, pointers, room)
-    }
-
-    fn run_of(
-        &self,
-        ino: Ino,
-        pointers: impl Iterator<Item = u32>,
-        max: u64,
-    ) -> Result<(u32, u64)> {
+    fn run_of(&self, ino: Ino, pointers: impl Iterator<Item = u32>, max: u64) -> Result<Run> {
         let mut pointers = pointers.take(usize::try_from(max).unwrap_or(usize::MAX));
         let first = pointers.next().unwrap_or(0);
         let mut len = 1;
         if first == 0 {
             len += pointers.take_while(|p| *p == 0).count() as u64;
-            return Ok((0, len));
+            return Ok(Run { start: None, len });
         }
         self.check_block(ino, first)?;
         let mut last = first;
@@ -180,12 +290,12 @@ impl Volume {
             last = p;
             len += 1;
         }
-        Ok((first, len))
+        Ok(Run { start: Some(BlockNr(u64::from(first))), len })
     }
 
-    /// Makes sure that the indirect blocks above block `fbn` exist, so that only data blocks can
-    /// be missing. Returns the leaf (`None` for a direct pointer). What the inode must follow is
-    /// added to `befores`.
+    /// Makes sure that the indirect blocks above block `fbn` exist, so that only data blocks can be
+    /// missing. Returns the leaf (`None` for a direct pointer). Adds the patches that the inode
+    /// must follow to `befores`.
     pub fn ensure_leaf(
         &mut self,
         op: &mut Op<'_>,
@@ -242,7 +352,7 @@ impl Volume {
         Ok((nr, patches))
     }
 
-    /// Where the next block of a file should go.
+    /// Returns the goal for the next block of a file.
     pub fn goal(&self, node: &Node) -> u64 {
         if node.own.goal != 0 { node.own.goal } else { self.first_goal(number(node.ino)) }
     }
@@ -251,7 +361,7 @@ impl Volume {
         u64::from(self.geometry.block_bytes / 512)
     }
 
-    /// Adds to the space a file takes.
+    /// Adds `blocks` to the space that a file takes.
     pub fn count_blocks(&self, node: &mut Node, blocks: u32) -> Result<()> {
         let sum = node.inode.blocks_512 + u64::from(blocks) * self.sectors_per_block();
         if sum > u64::from(u32::MAX) {
@@ -261,36 +371,9 @@ impl Volume {
         Ok(())
     }
 
-    /// Points blocks `fbn` on at the `len` blocks from `start` on, all within one leaf whose
-    /// indirect blocks exist. `data` are the patches of their content and their bitmap bits.
-    pub(super) fn set_run(
-        &mut self,
-        op: &mut Op<'_>,
-        node: &mut Node,
-        fbn: u64,
-        (start, len): (u32, u32),
-        data: &[PatchId],
-        befores: &mut Patches,
-    ) -> Result<()> {
-        let path = self.path_or_too_large(fbn)?;
-        if path.depth == 0 {
-            for (slot, nr) in node.own.block[path.slot..DIRECT_SLOTS].iter_mut().zip(start..) {
-                if nr - start == len {
-                    break;
-                }
-                *slot = nr;
-            }
-            data.iter().for_each(|p| push_patch(befores, *p));
-            return Ok(());
-        }
-        let Some(leaf) = self.ensure_leaf(op, node, fbn, befores)? else { return Ok(()) };
-        let pointers: Vec<u8> = (start..start + len).flat_map(u32::to_le_bytes).collect();
-        self.set_pointers(op, node, leaf, path.index[path.depth - 1], &pointers, data, befores)
-    }
-
     /// Writes pointers of an indirect block. They must follow what they point to. But as long as
-    /// nothing points to the indirect block itself, it is enough that what will (the inode) does:
-    /// then the block can be written with the data around it, in one request.
+    /// nothing points to the indirect block itself, it is enough that the inode, which will,
+    /// follows them: then the block can be written with the data around it, in one request.
     #[expect(clippy::too_many_arguments, reason = "the two places that set pointers")]
     fn set_pointers(
         &self,
@@ -314,103 +397,6 @@ impl Volume {
         Ok(())
     }
 
-    /// Collects what there is to free of a file from block `keep` on, from its end backwards,
-    /// stopping after about `budget` blocks. Nothing is changed but the inode's slots in memory.
-    fn collect(&self, op: &mut Op<'_>, node: &mut Node, keep: u64, budget: u64) -> Result<Cut> {
-        let p = u64::from(self.geometry.pointers_per_block());
-        let direct = DIRECT_SLOTS as u64;
-        let spans = [(direct, 1), (direct + p, 2), (direct + p + p * p, 3)];
-        let mut cut = Cut { from: keep, budget, ..Cut::default() };
-        node.own.leaf = None;
-        let mut complete = true;
-        for (i, &(first, depth)) in spans.iter().enumerate().rev() {
-            let slot = SLOT_INDIRECT + i;
-            let nr = node.own.block[slot];
-            if nr == 0 || keep >= first + p.pow(depth) {
-                continue;
-            }
-            if self.cut_tree(op, node.ino, nr, depth, first, keep, &mut cut)? {
-                node.own.block[slot] = 0;
-            } else if cut.is_full() {
-                complete = false;
-                break;
-            }
-        }
-        if complete {
-            for fbn in (keep.min(direct)..direct).rev() {
-                let slot = usize::try_from(fbn).unwrap_or(0);
-                let nr = node.own.block[slot];
-                if nr != 0 {
-                    self.check_block(node.ino, nr)?;
-                    cut.add(nr, &self.geometry);
-                    node.own.block[slot] = 0;
-                }
-            }
-            cut.from = keep;
-        }
-        Ok(cut)
-    }
-
-    /// Collects from one tree of indirect blocks; says whether all of it goes.
-    #[expect(clippy::too_many_arguments, reason = "the state of a recursion")]
-    fn cut_tree(
-        &self,
-        op: &mut Op<'_>,
-        ino: Ino,
-        nr: u32,
-        depth: u32,
-        first: u64,
-        keep: u64,
-        cut: &mut Cut,
-    ) -> Result<bool> {
-        self.check_block(ino, nr)?;
-        let p = u64::from(self.geometry.pointers_per_block());
-        let span = p.pow(depth - 1);
-        let pointers: Vec<u32> = op
-            .peek(BlockNr(u64::from(nr)))?
-            .chunks_exact(4)
-            .map(|raw| bytes::get32(raw, 0))
-            .collect();
-        let low = keep.saturating_sub(first) / span;
-        let meta_at = cut.meta.len();
-        let mut whole = true;
-        let mut cleared = pointers.len();
-        let mut any = false;
-        for (index, &child) in pointers.iter().enumerate().rev() {
-            if (index as u64) < low {
-                whole &= keep <= first;
-                break;
-            }
-            let child_first = first + index as u64 * span;
-            if child == 0 {
-                cleared = index;
-                continue;
-            }
-            if cut.is_full() {
-                whole = false;
-                cut.from = cut.from.max(child_first + span);
-                break;
-            }
-            if depth == 1 {
-                self.check_block(ino, child)?;
-                cut.add(child, &self.geometry);
-            } else if !self.cut_tree(op, ino, child, depth - 1, child_first, keep, cut)? {
-                whole = false;
-                break;
-            }
-            cleared = index;
-            any = true;
-        }
-        whole &= keep <= first;
-        if whole {
-            cut.meta.insert(meta_at, nr);
-            cut.count(nr, &self.geometry);
-        } else if any {
-            cut.clears.push((nr, cleared, pointers.len()));
-        }
-        Ok(whole)
-    }
-
     /// Clears a range of an indirect block's pointers.
     pub fn clear_pointers(
         &mut self,
@@ -426,23 +412,8 @@ impl Volume {
         Ok(patch)
     }
 
-    /// The indirect block and index that hold the pointer to block `fbn`, for making a hole
-    /// (`None` for a direct pointer, or where there is a hole already).
-    pub fn leaf_of(
-        &self,
-        op: &mut Op<'_>,
-        node: &mut Node,
-        fbn: u64,
-    ) -> Result<Option<(u32, usize)>> {
-        let path = self.path_or_too_large(fbn)?;
-        if path.depth == 0 || self.map_run(op, node, fbn, 1)?.0 == 0 {
-            return Ok(None);
-        }
-        Ok(node.own.leaf.map(|(_, nr)| (nr, path.index[path.depth - 1])))
-    }
-
-    /// All blocks of a file in order, each run with its first file block: for the journal, and
-    /// for reading directories. A hole is an error.
+    /// Returns the first `blocks` blocks of a file in order: for the journal, and for reading
+    /// directories. A hole is an error.
     pub fn all_blocks(&self, op: &mut Op<'_>, node: &mut Node, blocks: u64) -> Result<Vec<u32>> {
         if blocks > self.geometry.blocks {
             return Err(Error::corrupt(
@@ -454,156 +425,21 @@ impl Volume {
         let mut all = Vec::new();
         let mut fbn = 0;
         while fbn < blocks {
-            let (start, len) = self.map_run(op, node, fbn, blocks - fbn)?;
-            if start == 0 {
+            let Run { start: Some(start), len } = self.map(op, node, fbn, blocks - fbn)? else {
                 return Err(Error::corrupt(
                     format!("inode {}", node.ino.0),
                     0,
                     format!("block {fbn} of it is missing"),
                 ));
-            }
-            for i in 0..u32::try_from(len).unwrap_or(0) {
-                all.push(start + i);
-            }
+            };
+            all.extend((start.0..start.0 + len).map(|nr| block_number(BlockNr(nr))));
             fbn += len;
         }
         Ok(all)
     }
 
-    /// Takes blocks for the first part of a hole of `run` blocks at `fbn`: first the indirect blocks
-    /// above it, then blocks behind the one in front.
-    pub(super) fn take_hole(
-        &mut self,
-        op: &mut Op<'_>,
-        node: &mut Node,
-        fbn: u64,
-        run: u64,
-        after: &mut Patches,
-        befores: &mut Patches,
-    ) -> Result<(u32, u32)> {
-        self.ensure_leaf(op, node, fbn, befores)?;
-        let want = u32::try_from(run.min(self.leaf_room(fbn))).unwrap_or(u32::MAX);
-        if node.own.goal == 0 && fbn > 0 {
-            // Behind the block in front, if there is one.
-            let (before, _) = self.map_run(op, node, fbn - 1, 1)?;
-            if before != 0 {
-                node.own.goal = u64::from(before) + 1;
-            }
-        }
-        let had = node.inode.blocks_512 / self.sectors_per_block();
-        let at_end = fbn >= node.inode.size_bytes / u64::from(self.geometry.block_bytes);
-        // A file that grows in several writes will grow on: as much again.
-        let reserve = if at_end && had > 0 { had.clamp(8, 1024) } else { 0 };
-        let reserve = u32::try_from(reserve).unwrap_or(0);
-        let goal = self.goal(node);
-        let (start, n) = self.alloc_blocks(op, number(node.ino), goal, want, reserve, after)?;
-        node.own.goal = u64::from(start) + u64::from(n);
-        Ok((start, n))
-    }
-
-    /// Clears the pointers of one run: see [`Format::unmap`](weft_unix::Format::unmap).
-    pub(super) fn clear_run(
-        &mut self,
-        op: &mut Op<'_>,
-        node: &mut Node,
-        fbn: u64,
-        max: u64,
-    ) -> Result<Unmapped> {
-        let (start, run) = self.map_run(op, node, fbn, max)?;
-        if start == 0 {
-            return Ok(Unmapped { len: run, freed: None, cleared: None });
-        }
-        let n = usize::try_from(run).unwrap_or(0);
-        let freed = Some(BlockNr(u64::from(start)));
-        self.uncount_blocks(node, run);
-        if fbn < DIRECT_SLOTS as u64 {
-            let slot = usize::try_from(fbn).unwrap_or(0);
-            node.own.block[slot..slot + n].fill(0);
-            return Ok(Unmapped { len: run, freed, cleared: None });
-        }
-        let cleared = match self.leaf_of(op, node, fbn)? {
-            Some((leaf, index)) => {
-                Some(self.clear_pointers(op, node.ino, (leaf, index, index + n), &[])?)
-            }
-            None => None,
-        };
-        Ok(Unmapped { len: run, freed, cleared })
-    }
-
-    /// Keeps up to `want` free blocks behind the end of a file for it, in memory.
-    pub(super) fn keep_behind_end(
-        &mut self,
-        op: &mut Op<'_>,
-        node: &mut Node,
-        want: u64,
-    ) -> Result<()> {
-        if want > self.free_blocks {
-            return Err(FsError::NoSpace.into());
-        }
-        let blocks = node.inode.size_bytes.div_ceil(u64::from(self.geometry.block_bytes));
-        if node.own.goal == 0 && blocks > 0 {
-            let (last, _) = self.map_run(op, node, blocks - 1, 1)?;
-            node.own.goal = if last == 0 { 0 } else { u64::from(last) + 1 };
-        }
-        let goal = self.goal(node);
-        self.keep_window(op, number(node.ino), goal, u32::try_from(want).unwrap_or(u32::MAX))
-    }
-
     pub(super) fn uncount_blocks(&self, node: &mut Node, blocks: u64) {
         let units = blocks * self.sectors_per_block();
         node.inode.blocks_512 = node.inode.blocks_512.saturating_sub(units);
-    }
-
-    /// Begins a cut: see [`Format::cut`](weft_unix::Format::cut).
-    pub(super) fn begin_cut(
-        &mut self,
-        op: &mut Op<'_>,
-        node: &mut Node,
-        keep: u64,
-        whole: bool,
-    ) -> Result<(Cut, u64)> {
-        node.own.goal = 0;
-        let mut cut = if raw(node).has_blocks(self.geometry.block_bytes) {
-            self.collect(op, node, keep, CUT_BLOCKS)?
-        } else {
-            Cut::default()
-        };
-        self.uncount_blocks(node, cut.count);
-        if whole && cut.from == 0 {
-            cut.acl = std::mem::take(&mut node.own.file_acl);
-            node.own.block = Default::default();
-            node.own.dtime = now_secs();
-        }
-        let left = cut.from;
-        Ok((cut, left))
-    }
-
-    /// Frees what a cut has collected, after the inode's change `written`.
-    pub(super) fn end_cut(
-        &mut self,
-        op: &mut Op<'_>,
-        ino: Ino,
-        cut: &Cut,
-        written: PatchId,
-    ) -> Result<()> {
-        let mut cleared = written;
-        if !cut.clears.is_empty() {
-            let mut clears = vec![written];
-            for &range in &cut.clears {
-                clears.push(self.clear_pointers(op, ino, range, &[written])?);
-            }
-            cleared = op.join(&clears)?;
-        }
-        // Indirect blocks first: what waits for data is cancelled with them.
-        for &nr in &cut.meta {
-            self.free_blocks(op, nr, 1, cleared)?;
-        }
-        for &(start, len) in cut.data.iter().rev() {
-            self.free_blocks(op, start, len, cleared)?;
-        }
-        if cut.acl != 0 && self.is_data_block(cut.acl) {
-            self.release_xattr_block(op, cut.acl, written)?;
-        }
-        Ok(())
     }
 }

@@ -1,8 +1,8 @@
-//! The layout's half of the file system: micro-operations on ext2 structures through the engine.
+//! ext2 as a [`Format`](weft_unix::Format): micro-operations on its structures through the engine.
 //!
-//! [`weft_unix`] knows names, link counts, open files, and in which order things must become
-//! durable. This module knows where ext2 keeps things: it is the [`Format`](weft_unix::Format) that
-//! the front stands on.
+//! [`weft_unix`] knows names, link counts, open files, and the order in which changes must become
+//! durable. The modules here each implement one of the traits of a format, with the help of `alloc`,
+//! `bits`, `cut`, `node` and `slots`.
 //!
 //! Invariants kept here: no block or inode is handed out whose old pointer or entry might still
 //! be on the disk (see [`Pending`]); no block is handed out, and no pointer followed, that lies in
@@ -11,6 +11,7 @@
 
 mod alloc;
 mod bits;
+mod cut;
 mod dir;
 mod format;
 mod inodes;
@@ -18,6 +19,7 @@ mod links;
 mod map;
 mod node;
 mod orphans;
+mod slots;
 mod trim;
 mod xattrs;
 
@@ -41,23 +43,23 @@ struct Group {
     desc: GroupDesc,
     blocks: Option<Box<Bits>>,
     inodes: Option<Box<Bits>>,
-    /// The counts differ from those of the descriptor block.
+    /// Set if the counts differ from those of the descriptor block.
     dirty: bool,
 }
 
-/// The volume's own state: superblock, groups, what is reserved and what waits to be reused.
+/// The state of a volume: superblock, groups, reservations, and freed blocks and inodes that wait.
 #[derive(Debug)]
 pub(crate) struct Volume {
     pub geometry: Geometry,
     pub sb: Superblock,
-    /// Of all groups, as their descriptors say.
+    /// Free blocks of all groups, as their descriptors say.
     pub free_blocks: u64,
     pub free_inodes: u64,
     groups: Vec<Group>,
     dirty_groups: SmallVec<[u32; 8]>,
     pending_blocks: Pending,
     pending_inodes: Pending,
-    /// Attribute blocks that one inode less has, by changes that may not be durable.
+    /// Attribute blocks whose count of inodes was lowered by changes that may not be durable.
     unshared: Vec<(u32, PatchId)>,
     /// Reservations of files: first block and length, busy in the bitmap.
     windows: HashMap<u32, (u32, u32)>,
@@ -65,7 +67,7 @@ pub(crate) struct Volume {
     orphans: Vec<Ino>,
     /// Free blocks that are held while the device is told of them.
     held_blocks: u64,
-    /// Something on the volume contradicts itself: what was found first.
+    /// The description of the first damage that was found.
     pub damage: Option<String>,
     zeroes: Box<[u8]>,
 }
@@ -113,12 +115,12 @@ impl Volume {
         })
     }
 
-    /// Block size in bytes.
+    /// Returns the block size in bytes.
     pub fn block_bytes(&self) -> usize {
         self.geometry.block_bytes as usize
     }
 
-    /// Where the superblock lies.
+    /// Returns the block and the byte offset of the superblock.
     pub fn sb_position(&self) -> (BlockNr, usize) {
         if self.geometry.block_bytes == 1024 { (BlockNr(1), 0) } else { (BlockNr(0), 1024) }
     }
@@ -138,7 +140,7 @@ impl Volume {
         Ok(op.write(nr, offset + 0xE8, &self.sb.last_orphan.to_le_bytes(), &[])?)
     }
 
-    /// Brings the superblock's free counts up to date; says whether they changed.
+    /// Brings the superblock's free counts up to date. Returns whether they changed.
     pub fn refresh_counts(&mut self) -> bool {
         let blocks = u32::try_from(self.free_blocks).unwrap_or(u32::MAX);
         let inodes = u32::try_from(self.free_inodes).unwrap_or(u32::MAX);
@@ -147,35 +149,12 @@ impl Volume {
         changed
     }
 
-    /// Ends an operation: descriptors get the counts it changed.
-    fn write_counts(&mut self, op: &mut Op<'_>) -> Result<()> {
-        while let Some(group) = self.dirty_groups.pop() {
-            let g = &mut self.groups[group as usize];
-            g.dirty = false;
-            let (block, offset) = self.geometry.desc_position(group);
-            let counts = g.desc.encode_counts();
-            op.write(BlockNr(block), offset + GroupDesc::FREE_BLOCKS_OFFSET, &counts, &[])?;
-        }
-        Ok(())
-    }
-
-    /// Groups whose counts the operation under way has changed.
-    pub fn touched_groups(&self) -> usize {
-        self.dirty_groups.len()
-    }
-
     fn touch(&mut self, group: u32) {
         let g = &mut self.groups[group as usize];
         if !g.dirty {
             g.dirty = true;
             self.dirty_groups.push(group);
         }
-    }
-
-    /// Notes damage that an operation could step over.
-    pub fn add_damage(&mut self, what: String) {
-        tracing::warn!("{what}");
-        self.damage.get_or_insert(what);
     }
 
     /// Checks that `block` can be the block of a file: on the volume, outside all metadata.
@@ -190,7 +169,7 @@ impl Volume {
         ))
     }
 
-    /// Whether a block is one that files can have.
+    /// Reports whether a block is one that files can have.
     pub fn is_data_block(&self, block: u32) -> bool {
         let Some((group, bit)) = self.geometry.block_group(u64::from(block)) else {
             return false;

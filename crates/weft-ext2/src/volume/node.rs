@@ -1,42 +1,42 @@
-//! Inodes between the front's memory and their slots.
+//! Inodes in memory, and their conversion from and to the fields of a slot.
 
-use super::{DirIndex, Patches, Volume};
+use super::{DirIndex, Volume};
 use crate::layout::{BLOCK_SLOTS, Inode as RawInode, InodeFlags};
 use smallvec::SmallVec;
-use weft_patch::{Op, PatchId};
-use weft_unix::{Inode, Result};
-use weft_vfs::{FileFlags, FileKind, Ino, Time};
+use weft_patch::PatchId;
+use weft_unix::Inode;
+use weft_vfs::{FileFlags, Ino, Time};
 
 /// An inode in memory.
 pub(crate) type Node = weft_unix::Node<Volume>;
 
-/// An inode's number as the volume writes it; one that no volume has if it does not fit.
+/// Returns an inode's number as the volume writes it; one that no volume has if it does not fit.
 pub(crate) fn number(ino: Ino) -> u32 {
     u32::try_from(ino.0).unwrap_or(u32::MAX)
 }
 
-/// What ext2 keeps of an inode beside what every inode has.
+/// The part of an inode that only ext2 has.
 #[derive(Debug, Default)]
 pub(crate) struct Ext2Inode {
     /// Block numbers; device number or the target of a fast symbolic link.
     pub block: [u32; BLOCK_SLOTS],
     /// The attribute block.
     pub file_acl: u32,
-    /// When it was deleted, or the next in the chain of orphans.
+    /// The time of deletion, or the next inode in the chain of orphans.
     pub dtime: u32,
     /// Bytes used of the slot behind the first 128.
     pub extra_bytes: u16,
-    /// Of a new inode: the attributes that lie in its slot.
+    /// The attributes that lie in the slot of a new inode.
     pub new_tail: Vec<u8>,
     /// The leaf last used: its first file block, and its block.
     pub leaf: Option<(u64, u32)>,
-    /// Indirect blocks made by the operation under way, which writes the inode at its end: until
-    /// then nothing on the volume leads to them.
+    /// Indirect blocks made by the operation in progress, which writes the inode at its end: until
+    /// then no pointer on the volume leads to them.
     pub unreached: SmallVec<[u32; 4]>,
-    /// Where the next block should go; 0 if nothing is known.
+    /// The goal for the next block; 0 if there is none.
     pub goal: u64,
     pub dir: Option<Box<DirIndex>>,
-    /// The change that took the directory's hash tree away.
+    /// The change that removed the directory's hash tree.
     pub unindexed: PatchId,
     /// Changes of the directory's records that span sectors (weft makes none, others do). All
     /// others must follow in a later write: a torn one could bring half of both.
@@ -70,7 +70,7 @@ pub(crate) fn split(raw: &RawInode) -> (Inode, Ext2Inode) {
     (inode, own)
 }
 
-/// The inode as its slot has it.
+/// Returns the fields of an inode's slot.
 pub(super) fn raw(node: &Node) -> RawInode {
     let (inode, own) = (&node.inode, &node.own);
     RawInode {
@@ -93,86 +93,7 @@ pub(super) fn raw(node: &Node) -> RawInode {
     }
 }
 
-/// The time as an inode with so many extra bytes can hold it.
+/// Returns `time` rounded to one that an inode with so many extra bytes can hold.
 pub(super) fn storable(extra_bytes: u16, time: Time) -> Time {
     RawInode { extra_bytes, ..RawInode::default() }.storable(time)
-}
-
-impl Volume {
-    /// What is kept of a new inode; its fields become what its slot can hold.
-    pub(super) fn new_inode(&self, inode: &mut Inode, kind: FileKind, parent: &Node) -> Ext2Inode {
-        let extra_bytes = self.new_extra_bytes();
-        for time in [&mut inode.atime, &mut inode.mtime, &mut inode.ctime] {
-            *time = storable(extra_bytes, *time);
-        }
-        inode.btime = inode.btime.filter(|_| extra_bytes >= 24).map(|t| storable(extra_bytes, t));
-        let inherited = raw(parent).inherited_flags(kind);
-        inode.flags |= FileFlags::from_bits_retain(inherited.bits());
-        let mut own = Ext2Inode { extra_bytes, ..Ext2Inode::default() };
-        if matches!(kind, FileKind::BlockDevice | FileKind::CharDevice) {
-            let mut device = RawInode::default();
-            device.set_rdev(inode.rdev);
-            own.block = device.block;
-        }
-        own
-    }
-
-    /// Writes an inode's fields.
-    pub(super) fn write_node(
-        &mut self,
-        op: &mut Op<'_>,
-        node: &mut Node,
-        befores: &[PatchId],
-    ) -> Result<PatchId> {
-        let patch = self.write_raw_inode(op, number(node.ino), &raw(node), befores)?;
-        // From here on the indirect blocks can be reached.
-        node.own.unreached.clear();
-        Ok(patch)
-    }
-
-    /// Writes a new inode: its slot, and the attributes that lie in it.
-    pub(super) fn init_node(
-        &mut self,
-        op: &mut Op<'_>,
-        node: &mut Node,
-        befores: &[PatchId],
-    ) -> Result<PatchId> {
-        let (ino, inode) = (number(node.ino), raw(node));
-        node.own.unreached.clear();
-        let fields = self.init_raw_inode(op, ino, &inode, befores)?;
-        let tail = std::mem::take(&mut node.own.new_tail);
-        if tail.is_empty() {
-            return Ok(fields);
-        }
-        self.write_raw_inode_with_tail(op, ino, &inode, &tail, &[fields])
-    }
-
-    /// Gives back what a new inode took that nothing names.
-    pub(super) fn give_up(&mut self, op: &mut Op<'_>, node: &Node) -> Result<()> {
-        if node.own.file_acl != 0 {
-            self.release_xattr_block(op, node.own.file_acl, PatchId::DURABLE)?;
-        }
-        self.free_inode_number(op, number(node.ino), Some(node.kind), PatchId::DURABLE)
-    }
-
-    /// Sets the `large_file` feature before a file reaches 2 GiB.
-    pub(super) fn need_large_file(
-        &mut self,
-        op: &mut Op<'_>,
-        size: u64,
-        befores: &mut Patches,
-    ) -> Result<()> {
-        use crate::layout::RoCompat;
-        let features = self.sb.features.ro_compat;
-        if size <= u64::from(i32::MAX.unsigned_abs()) || features.contains(RoCompat::LARGE_FILE) {
-            return Ok(());
-        }
-        if self.sb.revision == 0 {
-            return Err(weft_vfs::Error::TooLarge.into());
-        }
-        self.sb.features.ro_compat |= RoCompat::LARGE_FILE;
-        self.geometry.features = self.sb.features;
-        befores.push(self.write_sb(op, &[])?);
-        Ok(())
-    }
 }

@@ -5,16 +5,16 @@
 use super::node::split;
 use super::{Node, Volume, number};
 use weft_patch::{Op, Policy};
-use weft_unix::{Nodes, Result};
+use weft_unix::{Format as _, Inodes as _, Nodes, Orphans, Result};
 use weft_vfs::{Error as FsError, FileKind, Ino, Time};
 
 pub(crate) fn now_secs() -> u32 {
     u32::try_from(Time::now().secs.clamp(1, i64::from(u32::MAX))).unwrap_or(1)
 }
 
-impl Volume {
-    /// Puts an inode at the head of the chain. The caller writes it.
-    pub(super) fn chain_orphan(
+impl Orphans for Volume {
+    /// Puts the inode at the head of the chain.
+    fn add_orphan(
         &mut self,
         op: &mut Op<'_>,
         nodes: &mut Nodes<Self>,
@@ -32,13 +32,7 @@ impl Volume {
         Ok(())
     }
 
-    /// Takes an inode off the chain. The caller writes it.
-    pub(super) fn unchain_orphan(
-        &mut self,
-        op: &mut Op<'_>,
-        nodes: &mut Nodes<Self>,
-        ino: Ino,
-    ) -> Result<()> {
+    fn remove_orphan(&mut self, op: &mut Op<'_>, nodes: &mut Nodes<Self>, ino: Ino) -> Result<()> {
         if let Some(node) = nodes.get_mut(&ino)
             && node.inode.links > 0
         {
@@ -56,15 +50,17 @@ impl Volume {
             Some(previous) => {
                 if let Some(node) = nodes.get_mut(&previous) {
                     node.own.dtime = next;
-                    node.patch = self.write_node(op, node, &[])?;
+                    node.patch = self.write_inode(op, node, &[])?;
                 }
             }
         }
         Ok(())
     }
+}
 
-    /// Reads the chain of a volume that was not unmounted. A chain that makes no sense is damage, and
-    /// ends there.
+impl Volume {
+    /// Reads the chain of a volume that was not unmounted. An inode that cannot be an orphan is
+    /// damage, and ends the chain.
     pub(crate) fn read_orphans(&mut self, op: &mut Op<'_>) -> Vec<Node> {
         let mut next = self.sb.last_orphan;
         let mut found = Vec::new();
@@ -72,13 +68,13 @@ impl Volume {
         while next != 0 {
             let ino = next;
             if !seen.insert(ino) {
-                self.add_damage("the chain of orphan inodes is a loop".into());
+                self.note_damage("the chain of orphan inodes is a loop".into());
                 break;
             }
             let inode = self.read_raw_inode(op, ino).ok();
             let inode = inode.filter(|_| ino >= self.geometry.first_inode);
             let Some((inode, kind)) = inode.and_then(|i| i.kind().map(|kind| (i, kind))) else {
-                self.add_damage(format!("inode {ino} in the chain of orphans is none"));
+                self.note_damage(format!("inode {ino} in the chain of orphans is none"));
                 break;
             };
             next = inode.dtime;
@@ -89,7 +85,7 @@ impl Volume {
         found
     }
 
-    /// Whether an orphan has names, and only lost a part of its length.
+    /// Reports whether an orphan has names, and is listed because a truncation was not finished.
     pub(crate) fn is_half_cut(node: &Node) -> bool {
         node.inode.links > 0 && node.kind == FileKind::Regular
     }

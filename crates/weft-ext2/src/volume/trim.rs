@@ -1,23 +1,28 @@
-//! Free extents that are out of use while the device is told that nothing is in them.
+//! Free extents that are held out of use while the device discards them.
 
 use super::Volume;
 use std::ops::Range;
 use weft_patch::{BlockNr, Op};
-use weft_unix::{HeldExtents, Result};
+use weft_unix::{Discard, HeldExtents, Result, TrimBounds};
 
 /// Blocks held at a time, about.
 const HELD_BLOCKS: u64 = 64 << 10;
-/// Blocks that stay there to be taken meanwhile, where there are so many.
+/// Blocks left for allocation meanwhile, if so many are free.
 const LEFT_BLOCKS: u64 = 4096;
 
-impl Volume {
-    /// Takes free extents of `min_blocks` or more between the blocks `from` and `end` out of use, as
-    /// many as go at a time. What was freed by a change that is not durable is not among them.
-    pub(super) fn hold_free_extents(
+impl Discard for Volume {
+    fn trim_bounds(&self) -> Option<TrimBounds> {
+        Some(TrimBounds {
+            blocks: (u64::from(self.geometry.first_data_block), self.geometry.blocks),
+            longest_blocks: u64::from(self.geometry.blocks_per_group),
+        })
+    }
+
+    fn hold_free(
         &mut self,
         op: &mut Op<'_>,
         Range { start: from, end }: Range<u64>,
-        min_blocks: u32,
+        min_blocks: u64,
     ) -> Result<HeldExtents> {
         let room = self.blocks_at_once().saturating_sub(LEFT_BLOCKS).min(HELD_BLOCKS);
         let mut held = HeldExtents { extents: Vec::new(), next: from };
@@ -39,7 +44,7 @@ impl Volume {
             {
                 let len = bits.free_run(start, last - start);
                 bit = start + len;
-                if len < min_blocks {
+                if u64::from(len) < min_blocks {
                     continue;
                 }
                 let block = first + u64::from(start);
@@ -58,16 +63,14 @@ impl Volume {
         Ok(held)
     }
 
-    /// Gives held extents back to use.
-    pub(super) fn release_free_extents(&mut self, extents: &[(BlockNr, u64)]) {
+    fn release_free(&mut self, extents: &[(BlockNr, u64)]) {
         for &(start, len) in extents {
             self.held_blocks -= len;
             self.set_range_busy(start.0, len, false);
         }
     }
 
-    /// Whether so much is held that a change might find no room for that alone.
-    pub(super) fn is_held_up_by_trim(&self) -> bool {
+    fn is_held_up(&self) -> bool {
         self.held_blocks > 0 && self.blocks_at_once() < LEFT_BLOCKS
     }
 }

@@ -1,5 +1,6 @@
-//! Attribute blocks: never changed in place. A new one is written, the inode is switched to it,
-//! the old one is given back (inodes of foreign volumes may share one).
+//! Attributes in an inode's slot and in its attribute block. The block is never changed in place: a
+//! new one is written, the inode is switched to it, and the old one is freed (inodes of foreign
+//! volumes may share one).
 
 use super::node::raw;
 use super::{Node, Patches, Volume, number, push_patch};
@@ -8,11 +9,84 @@ use crate::layout::{
     parse_xattr_block, parse_xattr_inode, xattr_block_refcount,
 };
 use weft_patch::{BlockNr, Op, Owner, PatchId};
-use weft_unix::{Attribute, Error, Result};
+use weft_unix::{Attribute, Attributes, Error, Inodes as _, Result};
 use weft_vfs::Error as FsError;
 
+impl Attributes for Volume {
+    fn attributes(&mut self, op: &mut Op<'_>, node: &Node) -> Result<Vec<Attribute>> {
+        let attrs = self.attrs(op, node)?;
+        let all = attrs.inode.into_iter().chain(attrs.block);
+        Ok(all
+            .filter_map(|xattr| {
+                let name = xattr.full_name()?;
+                // What is no ACL stays what it is: whoever wants one sees that.
+                let acl = is_acl(xattr.index).then(|| acl_from_disk(&xattr.value)).flatten();
+                Some(Attribute { name, value: acl.unwrap_or(xattr.value) })
+            })
+            .collect())
+    }
+
+    fn check_attribute_name(&self, name: &[u8]) -> Result<()> {
+        split_name(name).map(drop)
+    }
+
+    fn set_attribute(
+        &mut self,
+        op: &mut Op<'_>,
+        node: &mut Node,
+        name: &[u8],
+        value: Option<&[u8]>,
+    ) -> Result<PatchId> {
+        let (index, rest) = split_name(name)?;
+        let new = value.map(|value| to_disk(index, rest, value)).transpose()?;
+        let old = self.attrs(op, node)?;
+        let kept = |a: &&Xattr| !(a.index == index && a.name == rest);
+        let first = old.inode.iter().filter(kept).cloned().chain(new);
+        let (inode, others) = divide(old.room, first);
+        let block: Vec<_> = old.block.iter().filter(kept).cloned().chain(others).collect();
+        if !self.fits_xattr_block(&block) {
+            return Err(FsError::NoSpace.into());
+        }
+        self.store_attributes(op, node, &old, &inode, &block)
+    }
+
+    /// Places those without room in the inode's slot in a block.
+    fn place_attributes(
+        &mut self,
+        op: &mut Op<'_>,
+        node: &mut Node,
+        attributes: &[Attribute],
+    ) -> Result<()> {
+        if attributes.is_empty() {
+            return Ok(());
+        }
+        let mut attrs = Vec::new();
+        for Attribute { name, value } in attributes {
+            let (index, rest) = split_name(name)?;
+            attrs.push(to_disk(index, rest, value)?);
+        }
+        let room = self.inode_tail_room_bytes(&raw(node));
+        let (inode, block) = divide(room, attrs);
+        if !inode.is_empty() {
+            node.own.new_tail = encode_xattr_inode(room, &inode).unwrap_or_default();
+        }
+        if !block.is_empty() {
+            let mut befores = Patches::new();
+            self.mark_attributes(op, &mut befores)?;
+            let Some((nr, patches)) = self.new_xattr_block(op, node, &block)? else {
+                return Err(FsError::NoSpace.into());
+            };
+            node.own.file_acl = nr;
+            node.born_after.extend(befores);
+            node.born_after.extend(patches);
+            self.count_blocks(node, 1)?;
+        }
+        Ok(())
+    }
+}
+
 impl Volume {
-    /// The attributes in an inode's attribute block.
+    /// Reads the attributes in an inode's attribute block.
     pub fn read_xattr_block(&self, op: &mut Op<'_>, node: &Node) -> Result<Vec<Xattr>> {
         let nr = node.own.file_acl;
         if nr == 0 {
@@ -25,7 +99,7 @@ impl Volume {
         })
     }
 
-    /// Whether attributes fit in one block.
+    /// Reports whether attributes fit in one block.
     pub fn fits_xattr_block(&self, all: &[Xattr]) -> bool {
         encode_xattr_block(self.block_bytes(), all).is_some()
     }
@@ -48,7 +122,8 @@ impl Volume {
         Ok(Some((nr, patches)))
     }
 
-    /// Gives back an attribute block that an inode no longer has since `cleared`.
+    /// Frees an attribute block that an inode no longer has since `cleared`, or lowers its count if
+    /// other inodes share it.
     pub fn release_xattr_block(
         &mut self,
         op: &mut Op<'_>,
@@ -71,7 +146,7 @@ impl Volume {
         self.free_blocks(op, nr, 1, alone)
     }
 
-    /// The attributes of an inode, those in its slot and those in its block.
+    /// Reads the attributes of an inode, those in its slot and those in its block.
     fn attrs(&self, op: &mut Op<'_>, node: &Node) -> Result<Attrs> {
         let ino = number(node.ino);
         let inode = raw(node);
@@ -83,41 +158,6 @@ impl Volume {
         let block = self.read_xattr_block(op, node)?;
         let room = self.inode_tail_room_bytes(&inode);
         Ok(Attrs { inode: in_inode, block, room })
-    }
-
-    /// All attributes of an inode as the front has them.
-    pub(super) fn all_attributes(&self, op: &mut Op<'_>, node: &Node) -> Result<Vec<Attribute>> {
-        let attrs = self.attrs(op, node)?;
-        let all = attrs.inode.into_iter().chain(attrs.block);
-        Ok(all
-            .filter_map(|xattr| {
-                let name = xattr.full_name()?;
-                // What is no ACL stays what it is: whoever wants one sees that.
-                let acl = is_acl(xattr.index).then(|| acl_from_disk(&xattr.value)).flatten();
-                Some(Attribute { name, value: acl.unwrap_or(xattr.value) })
-            })
-            .collect())
-    }
-
-    /// Sets or removes an attribute, and writes the inode with it.
-    pub(super) fn change_attribute(
-        &mut self,
-        op: &mut Op<'_>,
-        node: &mut Node,
-        name: &[u8],
-        value: Option<&[u8]>,
-    ) -> Result<PatchId> {
-        let (index, rest) = split_name(name)?;
-        let new = value.map(|value| to_disk(index, rest, value)).transpose()?;
-        let old = self.attrs(op, node)?;
-        let kept = |a: &&Xattr| !(a.index == index && a.name == rest);
-        let first = old.inode.iter().filter(kept).cloned().chain(new);
-        let (inode, others) = divide(old.room, first);
-        let block: Vec<_> = old.block.iter().filter(kept).cloned().chain(others).collect();
-        if !self.fits_xattr_block(&block) {
-            return Err(FsError::NoSpace.into());
-        }
-        self.store_attributes(op, node, &old, &inode, &block)
     }
 
     fn store_attributes(
@@ -152,7 +192,7 @@ impl Volume {
             Some(tail) if old.room > 0 => {
                 self.write_raw_inode_with_tail(op, number(node.ino), &raw(node), &tail, &befores)?
             }
-            _ => self.write_node(op, node, &befores)?,
+            _ => self.write_inode(op, node, &befores)?,
         };
         if freed != 0 {
             self.release_xattr_block(op, freed, patch)?;
@@ -160,41 +200,7 @@ impl Volume {
         Ok(patch)
     }
 
-    /// Lays out the attributes of a new inode; those without room in its slot go to a block.
-    pub(super) fn lay_out_attributes(
-        &mut self,
-        op: &mut Op<'_>,
-        node: &mut Node,
-        attributes: &[Attribute],
-    ) -> Result<()> {
-        if attributes.is_empty() {
-            return Ok(());
-        }
-        let mut attrs = Vec::new();
-        for Attribute { name, value } in attributes {
-            let (index, rest) = split_name(name)?;
-            attrs.push(to_disk(index, rest, value)?);
-        }
-        let room = self.inode_tail_room_bytes(&raw(node));
-        let (inode, block) = divide(room, attrs);
-        if !inode.is_empty() {
-            node.own.new_tail = encode_xattr_inode(room, &inode).unwrap_or_default();
-        }
-        if !block.is_empty() {
-            let mut befores = Patches::new();
-            self.mark_attributes(op, &mut befores)?;
-            let Some((nr, patches)) = self.new_xattr_block(op, node, &block)? else {
-                return Err(FsError::NoSpace.into());
-            };
-            node.own.file_acl = nr;
-            node.born_after.extend(befores);
-            node.born_after.extend(patches);
-            self.count_blocks(node, 1)?;
-        }
-        Ok(())
-    }
-
-    /// Says in the superblock that there are attribute blocks.
+    /// Sets the feature of attribute blocks in the superblock.
     fn mark_attributes(&mut self, op: &mut Op<'_>, befores: &mut Patches) -> Result<()> {
         if self.sb.revision == 0 {
             // Where there are no features, nobody would know of the block.
@@ -208,15 +214,15 @@ impl Volume {
     }
 }
 
-/// All attributes of an inode, by where they lie.
+/// All attributes of an inode, by their position.
 struct Attrs {
     inode: Vec<Xattr>,
     block: Vec<Xattr>,
-    /// Bytes there are in the inode.
+    /// Bytes for attributes in the inode.
     room: usize,
 }
 
-/// Those that go into an inode with `room` bytes, and those that have to go into a block.
+/// Divides attributes into those for an inode with `room` bytes, and those for a block.
 fn divide(room: usize, attrs: impl IntoIterator<Item = Xattr>) -> (Vec<Xattr>, Vec<Xattr>) {
     let (mut inode, mut block) = (Vec::new(), Vec::new());
     for attr in attrs {
@@ -228,8 +234,8 @@ fn divide(room: usize, attrs: impl IntoIterator<Item = Xattr>) -> (Vec<Xattr>, V
     (inode, block)
 }
 
-/// An attribute's name as ext2 has it.
-pub(super) fn split_name(name: &[u8]) -> Result<(XattrIndex, &[u8])> {
+/// Splits an attribute's name into the index of its prefix and the rest.
+fn split_name(name: &[u8]) -> Result<(XattrIndex, &[u8])> {
     let (index, rest) =
         XattrIndex::split(name).ok_or(FsError::Unsupported("attributes of this name"))?;
     if rest.len() > 255 {

@@ -7,19 +7,19 @@ use weft_vfs::{
     Attr, DirCursor, DirEntry, Entry, Error, FileKind, Handle, Ino, RenameFlags, Result,
 };
 
-/// Companions are listed behind all files, each kind by itself: the upper bits of a cursor say
-/// which, the others where among the files.
+/// The bit of a cursor that its kind of companion starts at. Companions are listed behind all
+/// files, one kind after the other; the bits below are the cursor among the files.
 pub(super) const KIND_SHIFT: u32 = 60;
 const WITHIN_KIND: u64 = (1 << KIND_SHIFT) - 1;
-/// How many files are asked for their companions at a time: as many entries as the kernel takes at
-/// once, and few more. The others are looked at in vain.
+/// Files looked at for companions in one batch: slightly more than the entries that the kernel
+/// takes at once. Looking at further files would be in vain.
 const BATCH: usize = 32;
 
 /// An AppleDouble that waits for its file is no longer than this, in bytes.
 const ORPHAN_MAX_BYTES: u64 = 256 << 20;
 
 impl ForkView {
-    /// A companion by its name, with a reference.
+    /// Finds a companion by its name, and takes a reference on it.
     pub(super) fn lookup_companion(
         &self,
         parent: Ino,
@@ -40,7 +40,7 @@ impl ForkView {
         }
     }
 
-    /// Whether an error says that there is no such file, also where there could be none.
+    /// Reports whether an error means that no file has the name, or that none can have it.
     pub(super) fn is_absent(e: &Error) -> bool {
         matches!(e, Error::NotFound | Error::NameTooLong | Error::Invalid(_))
     }
@@ -63,7 +63,8 @@ impl ForkView {
         result.map(Some)
     }
 
-    /// Makes a companion that is not there, for a file that is. `None`: there is no such file.
+    /// Makes a companion that does not exist, for a file that does. Returns `None` if there is no
+    /// such file.
     pub(super) fn make_companion(
         &self,
         parent: Ino,
@@ -101,7 +102,7 @@ impl ForkView {
         Ok(Some(Entry { attr: self.attr_of(base.ino, part)?, generation: 0 }))
     }
 
-    /// Takes over an AppleDouble that came before its file.
+    /// Applies an AppleDouble that was made before its file.
     pub(super) fn adopt(&self, parent: Ino, name: &[u8], base: Ino) -> Result<()> {
         if self.forks != Forks::AppleDouble {
             return Ok(());
@@ -136,7 +137,7 @@ impl ForkView {
         Ok(Some(bytes))
     }
 
-    /// A file has been made: what waited for it is given to it.
+    /// Applies the AppleDouble that waits for a file which has just been made.
     pub(super) fn made(&self, parent: Ino, name: &[u8], entry: Entry) -> Result<Entry> {
         match self.adopt(parent, name, entry.attr.ino) {
             Ok(()) => Ok(Entry { attr: self.inner.getattr(entry.attr.ino)?, ..entry }),
@@ -147,8 +148,8 @@ impl ForkView {
         }
     }
 
-    /// Gives what a companion or a waiting AppleDouble says to the file that its new name belongs
-    /// to. `None` if the names do not call for that.
+    /// Applies a companion, or a waiting AppleDouble, to the file that its new name belongs to.
+    /// Returns `None` if the names are not those of such a move.
     pub(super) fn rename_companion(
         &self,
         from: (Ino, &[u8]),
@@ -194,8 +195,8 @@ impl ForkView {
         }
     }
 
-    /// The companions in a directory, from a cursor on; with `keep` each that is taken comes with a
-    /// reference.
+    /// Lists the companions in a directory from a cursor on; with `keep`, takes a reference on each
+    /// that the caller takes.
     pub(super) fn list_companions(
         &self,
         dir: Ino,
@@ -216,7 +217,7 @@ impl ForkView {
         Ok(())
     }
 
-    /// The companions of one kind; whether to go on with others.
+    /// Lists the companions of one kind. Returns whether to go on with other kinds.
     pub(super) fn list_kind(
         &self,
         dir: Ino,
@@ -261,7 +262,7 @@ impl ForkView {
         }
     }
 
-    /// Shows the companion of one file, if it has one; whether it was taken.
+    /// Lists the companion of one file, if it has one. Returns whether the caller took it.
     pub(super) fn show_companion(
         &self,
         dir: Ino,

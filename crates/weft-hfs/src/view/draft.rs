@@ -1,8 +1,8 @@
 //! AppleDoubles that are being written.
 //!
-//! Who writes one writes a header of his own layout, then the resource fork, in pieces. The bytes
-//! are kept as they come until nobody has a reference on the file, so that they read back as
-//! written; each time they make a whole file, it is taken over to the volume.
+//! A program writes a header of its own layout, then the resource fork, in pieces. The bytes are
+//! kept as written until the last reference on the file is released, so that they read back
+//! unchanged; each time they are a complete AppleDouble, it is applied to the file on the volume.
 
 use crate::interchange::apple::{self, Kind, Version};
 use crate::interchange::{Fork, Format, Meta, Reader};
@@ -25,13 +25,13 @@ pub(super) struct Drafts {
     all: HashMap<Ino, Vec<u8>>,
 }
 
-/// What stands before the resource fork. Names are left out: they follow the file's.
+/// Returns the bytes before the resource fork. Leaves names out: they follow the file's.
 pub(super) fn header(meta: &Meta) -> Result<Vec<u8>> {
     let meta = Meta { name: Vec::new(), comment: Vec::new(), ..meta.clone() };
     apple::header(&meta, Kind::Double, Version::V2).map_err(|_| Error::TooLarge)
 }
 
-/// Copies what there is from `offset` on; returns how many bytes.
+/// Copies the bytes from `offset` on to `buf`; returns their number.
 pub(super) fn copy_from(bytes: &[u8], offset: u64, buf: &mut [u8]) -> usize {
     let from = usize::try_from(offset).unwrap_or(usize::MAX).min(bytes.len());
     let n = buf.len().min(bytes.len() - from);
@@ -39,7 +39,7 @@ pub(super) fn copy_from(bytes: &[u8], offset: u64, buf: &mut [u8]) -> usize {
     n
 }
 
-/// Gives a file all that an AppleDouble says; whether the bytes are a whole one.
+/// Applies an AppleDouble to a file. Returns whether `bytes` are a complete one.
 pub(super) fn take_over(volume: &dyn MacVolume, base: Ino, bytes: &[u8]) -> Result<bool> {
     let Ok(mut reader) = Reader::open(Format::AppleDouble, Cursor::new(bytes)) else {
         return Ok(false);
@@ -91,7 +91,7 @@ impl Drafts {
         self.all.get(&base).map(|draft| copy_from(draft, offset, buf))
     }
 
-    /// The draft of a file, begun with what the volume has of it.
+    /// Returns the draft of a file, begun with the resource fork and information on the volume.
     fn draft(&mut self, volume: &dyn MacVolume, base: Ino) -> Result<&mut Vec<u8>> {
         let vacant = match self.all.entry(base) {
             Entry::Occupied(begun) => return Ok(begun.into_mut()),
@@ -133,7 +133,7 @@ impl Drafts {
         let draft = self.draft(volume, base)?;
         let grown = len_bytes as usize > draft.len();
         draft.resize(len_bytes as usize, 0);
-        // Who cuts it is about to write it.
+        // A program that cuts it is about to write it.
         if grown { take_over(volume, base, draft).map(|_| ()) } else { Ok(()) }
     }
 }

@@ -1,7 +1,7 @@
-//! Forks as files: a volume seen by programs that know one fork only.
+//! Forks as files, for programs that know one fork only.
 //!
-//! [`ForkView`] is a [`Layer`] over a [`MacVolume`]. Beside the files that are there it shows
-//! *companions*, which stand for what the files have beside their data forks:
+//! [`ForkView`] is a [`Layer`] over a [`MacVolume`]. Beside the files of the volume it shows
+//! *companions*, which hold the resource forks and the Finder information of these files:
 //!
 //! | [`Forks`] | companion of `Game` | its content |
 //! |---|---|---|
@@ -9,13 +9,14 @@
 //! | `Suffix` | `Game..rsrc` | the resource fork alone |
 //! | | `Game..finf` | the 32 bytes of Finder information |
 //!
-//! A companion is shown where it says more than the name of the file does: type and creator that
-//! follow from its [extension] need none. Writing to it, making or removing it changes the file; it
-//! moves with the file. A file that really has such a name goes first.
+//! A companion is shown if it says more than the name of the file does: type and creator that
+//! follow from the [extension] need none. Writing to a companion, making or removing it changes the
+//! file; it moves with the file. A file of the volume that has the name of a companion hides the
+//! companion.
 //!
-//! An AppleDouble is taken over as soon as it is whole, whatever the order of its entries. One that
-//! comes before its file (as archives of macOS have it) is kept as a plain file until the file
-//! comes.
+//! The view applies an AppleDouble to its file as soon as it is complete, whatever the order of its
+//! entries. An AppleDouble that is made before its file (as archives of macOS have it) is kept as a
+//! plain file until the file is made.
 
 mod companions;
 mod draft;
@@ -35,25 +36,25 @@ use weft_vfs::{Attr, Error, FileKind, Ino, Result};
 #[cfg(doc)]
 use weft_vfs::Layer;
 
-/// How resource forks and Finder information are shown.
+/// The presentation of resource forks and Finder information.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Default, Hash)]
 pub enum Forks {
-    /// As extended attributes, of which Linux takes no longer ones than 64 KiB.
+    /// Extended attributes. Linux limits these to 64 KiB.
     #[default]
     Xattr,
-    /// As AppleDouble files beside the files.
+    /// AppleDouble files beside the files.
     AppleDouble,
-    /// As files with a suffix.
+    /// Files with a suffix.
     Suffix,
-    /// Not at all.
+    /// No presentation.
     None,
 }
 
 impl Forks {
-    /// All of them.
+    /// All presentations.
     pub const ALL: [Self; 4] = [Self::Xattr, Self::AppleDouble, Self::Suffix, Self::None];
 
-    /// The name that [`FromStr`] reads.
+    /// Returns the name that [`FromStr`] reads.
     #[must_use]
     pub fn name(self) -> &'static str {
         match self {
@@ -96,9 +97,10 @@ impl fmt::Debug for ForkView {
     }
 }
 
-/// Whether a file is more than its data fork, its dates and what its name says.
+/// Reports whether a file has more than its data fork, its dates, and the type and creator that
+/// follow from its name.
 ///
-/// `name` is what Unix calls it.
+/// `name` is its name in Unix.
 #[must_use]
 pub fn has_more(meta: &Meta, name: &[u8]) -> bool {
     let mut plain = [0; 32];
@@ -122,7 +124,7 @@ fn is_zero(bytes: &[u8]) -> bool {
 }
 
 impl ForkView {
-    /// Shows the forks of a volume so.
+    /// Makes a view of the volume `inner` that presents forks as `forks` says.
     #[must_use]
     pub fn new(inner: Arc<dyn MacVolume>, forks: Forks) -> Self {
         Self { inner, forks, drafts: Mutex::default() }
@@ -133,12 +135,12 @@ impl ForkView {
         self.drafts.lock().unwrap_or_else(PoisonError::into_inner)
     }
 
-    /// What a companion is like, if it is there.
+    /// Returns the attributes of a companion, if it exists.
     fn companion(&self, base: Ino, name: &[u8], part: Part) -> Result<Option<Attr>> {
         self.companion_of(&self.inner.getattr(base)?, name, part)
     }
 
-    /// What a companion of a file with these attributes is like, if it is there.
+    /// Returns the attributes of a companion, if it exists, of a file with these attributes.
     fn companion_of(&self, attr: &Attr, name: &[u8], part: Part) -> Result<Option<Attr>> {
         let base = attr.ino;
         if !matches!(attr.kind, FileKind::Regular | FileKind::Directory) {
@@ -224,14 +226,14 @@ impl ForkView {
     fn cut_part(&self, base: Ino, part: Part, len_bytes: u64) -> Result<()> {
         match part {
             Part::Resource => self.inner.set_resource_len(base, len_bytes),
-            // What is cut off is written anew by who cuts it.
+            // A program that truncates it writes it anew.
             Part::Info if len_bytes <= 32 => Ok(()),
             Part::Info => Err(Error::TooLarge),
             Part::Double => self.drafts().set_len(&*self.inner, base, len_bytes),
         }
     }
 
-    /// Removes what a companion stands for.
+    /// Removes the fork or the Finder information that a companion shows.
     fn clear_part(&self, base: Ino, name: &[u8], part: Part) -> Result<()> {
         if part != Part::Info && self.inner.getattr(base)?.kind == FileKind::Regular {
             self.inner.set_resource_len(base, 0)?;

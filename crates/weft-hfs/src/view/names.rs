@@ -3,7 +3,7 @@
 use super::Forks;
 use weft_vfs::Ino;
 
-/// What a companion stands for.
+/// The part of a file that a companion shows.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub(super) enum Part {
     /// All but the data fork, as an AppleDouble.
@@ -20,13 +20,13 @@ const BITS: [(u64, Part); 3] =
     [(1 << 60, Part::Double), (1 << 61, Part::Resource), (1 << 62, Part::Info)];
 
 impl Part {
-    /// The inode number of this companion of a file.
+    /// Returns the inode number of this companion of a file.
     pub fn ino(self, base: Ino) -> Ino {
         let bit = BITS.iter().find(|(_, part)| *part == self).map_or(0, |(bit, _)| *bit);
         Ino(base.0 | bit)
     }
 
-    /// The companions that are shown.
+    /// Returns the companions that a presentation shows.
     pub fn shown(forks: Forks) -> &'static [Self] {
         match forks {
             Forks::AppleDouble => &[Self::Double],
@@ -35,7 +35,7 @@ impl Part {
         }
     }
 
-    /// The name of this companion of a file.
+    /// Returns the name of this companion of a file.
     pub fn name(self, base: &[u8]) -> Vec<u8> {
         match self {
             Self::Double => [b"._", base].concat(),
@@ -45,7 +45,7 @@ impl Part {
     }
 }
 
-/// The file that an inode number belongs to, and which companion of it.
+/// Returns the file that an inode number belongs to, and the companion if it is one's number.
 pub(super) fn split(ino: Ino) -> (Ino, Option<Part>) {
     match BITS.iter().find(|(bit, _)| ino.0 & bit != 0) {
         Some((bit, part)) => (Ino(ino.0 & !bit), Some(*part)),
@@ -53,7 +53,7 @@ pub(super) fn split(ino: Ino) -> (Ino, Option<Part>) {
     }
 }
 
-/// The file that a name would be a companion of.
+/// Returns the name of the file that `name` would be a companion of.
 pub(super) fn base_of(forks: Forks, name: &[u8]) -> Option<(&[u8], Part)> {
     Part::shown(forks).iter().find_map(|part| {
         let base = match part {

@@ -1,4 +1,4 @@
-//! The file plug's calls, those that companions change: the others go to the volume.
+//! The calls of the file plug that companions change; all others go to the volume unchanged.
 
 use super::ForkView;
 use super::companions::KIND_SHIFT;
@@ -12,7 +12,7 @@ use weft_vfs::{
     Result, SeekFrom, SetAttr, XattrSet, copy_by_reading, seek_without_holes,
 };
 
-/// Attributes that say what companions say.
+/// Attributes with the same content as companions.
 fn says_fork(name: &[u8]) -> bool {
     name.starts_with(b"user.com.apple.ResourceFork")
         || name.starts_with(b"user.com.apple.FinderInfo")

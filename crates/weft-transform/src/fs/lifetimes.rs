@@ -1,5 +1,5 @@
-//! How long a front may keep attributes and names: as the file system below says, and no longer than
-//! what is shown here stays so.
+//! The time for which a front may cache attributes and names: as the file system below allows, and
+//! no longer than the attributes and names of this file system stay the same.
 
 use std::sync::atomic::Ordering;
 use std::time::{Duration, Instant};
@@ -10,7 +10,7 @@ use super::TransformFs;
 use super::base::locked;
 use super::shown::is_shown;
 
-/// The shorter of two times to keep something; `None` is for ever.
+/// Returns the shorter of two cache times; `None` is for ever.
 fn shorter(one: Option<Duration>, other: Option<Duration>) -> Option<Duration> {
     [one, other].into_iter().flatten().min()
 }
@@ -26,7 +26,7 @@ impl TransformFs {
         shorter(self.own_lifetime_of_name(ino), self.inode_below(ino).and_then(below))
     }
 
-    /// How long attributes may be kept by what is known here.
+    /// Returns the time for which this file system allows attributes to be cached.
     fn own_lifetime_of_attr(&self, ino: Ino) -> Option<Duration> {
         let not_at_all = Some(Duration::ZERO);
         if is_shown(ino) {
@@ -47,7 +47,7 @@ impl TransformFs {
             return not_at_all;
         }
         let is_settled = match file.view().cloned() {
-            // Other users are not told either whether a reader has opened it.
+            // That a reader has opened it is hidden from other users, too.
             Some(view)
                 if node.cached_opens.load(Ordering::Acquire) == 0
                     && !view.all_may_read().unwrap_or(false) =>
@@ -63,12 +63,12 @@ impl TransformFs {
             (true, true, Some(_)) if !through_link => {
                 Some(locked(&node.vouched).vouch(Instant::now()))
             }
-            // Of what a link leads to nobody knows that.
+            // Changes of the target of a link are not announced.
             (true, true, _) => not_at_all,
         }
     }
 
-    /// How long a name may be kept by what is known here.
+    /// Returns the time for which this file system allows a name to be cached.
     fn own_lifetime_of_name(&self, ino: Ino) -> Option<Duration> {
         // A tree is another once its archive has changed.
         let may_lead_elsewhere = self.is_tree_root(ino)

@@ -1,4 +1,4 @@
-//! A test of stacked file systems: which calls reach the file system below.
+//! A test of stacked file systems: it finds the calls that do not reach the file system below.
 //!
 //! ```
 //! use std::sync::Arc;
@@ -75,15 +75,14 @@ macro_rules! record_calls {
 with_calls!(record_calls);
 
 /// Makes every call of the plug to `above` and returns the names of those that did not reach
-/// `below` under their own name, in the order of [`FileSystem`]. What the calls return does not
-/// count. The file system is not to be used afterwards: the last call is
-/// [`unmount`](FileSystem::unmount).
+/// `below` under their own name, in the order of [`FileSystem`]. Ignores the results of the calls.
+/// The file system must not be used afterwards: the last call is [`unmount`](FileSystem::unmount).
 ///
 /// The calls name a regular file, an open handle of it, a directory and a symbolic link, all made
 /// by calls to `above` in its root.
 ///
 /// # Panics
-/// If these cannot be made.
+/// If `above` cannot make these.
 #[must_use]
 pub fn not_forwarded(above: &dyn FileSystem, below: &Recorder) -> Vec<&'static str> {
     let inodes = Inodes::make(above).unwrap_or_else(|e| panic!("making a file to call: {e}"));
@@ -98,7 +97,7 @@ pub fn not_forwarded(above: &dyn FileSystem, below: &Recorder) -> Vec<&'static s
     missing
 }
 
-/// What the calls are about.
+/// The inodes and the handle that the calls name.
 struct Inodes {
     root: Ino,
     file: Ino,

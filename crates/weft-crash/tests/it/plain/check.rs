@@ -1,5 +1,5 @@
-//! The plain format's check: what points where, whether the bitmaps know of it, and whether the
-//! counts cover the names.
+//! The plain format's check: it compares the bitmaps with the blocks and inodes in use, and the
+//! link counts with the names.
 
 use super::layout::{
     BLOCK_BITS, DIRECT, FIRST_DATA, INODE_BITS, Pointers, RECORD_BYTES, decode, entry, get32,
@@ -16,7 +16,7 @@ struct Check<'a> {
     block_bytes: usize,
     damage: Vec<String>,
     owner: BTreeMap<u64, u64>,
-    /// Names of each inode, and the directory each is in.
+    /// The directories that name each inode, once for each name.
     names: BTreeMap<u64, Vec<u64>>,
 }
 
@@ -32,7 +32,8 @@ impl Check<'_> {
         Ok(decode(&self.block(nr.0)?[at..]))
     }
 
-    /// Notes that an inode has a block; false if it cannot be one.
+    /// Notes that an inode has the block `nr`. Returns false if the number is that of no data
+    /// block.
     fn own(&mut self, ino: u64, nr: u32) -> bool {
         let nr = u64::from(nr);
         let end = self.device.geometry().len_bytes / self.block_bytes as u64;
@@ -96,7 +97,7 @@ impl Check<'_> {
     }
 }
 
-/// What is wrong with a volume.
+/// Checks a volume, and returns the damage found.
 pub fn check(
     device: &dyn BlockDevice,
     block_bytes: usize,

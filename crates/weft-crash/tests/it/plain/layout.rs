@@ -1,4 +1,4 @@
-//! What lies on a volume of the plain format, in blocks of 1 or 4 KiB, all numbers little-endian:
+//! The layout of a volume of the plain format, in blocks of 1 or 4 KiB, all numbers little-endian:
 //!
 //! | block | |
 //! |---|---|
@@ -8,9 +8,9 @@
 //! | 3 to 66 | inodes of 256 bytes, from number 1, the root, on |
 //!
 //! An inode points at 40 blocks and at one of further pointers. A directory is a row of records of
-//! 512 bytes, so that none is torn: the inode (4 bytes, 0 if free), the name's length, the name; the
-//! first two are `.` and `..`. A symbolic link's target is its first block. Attributes lie in a block
-//! of their own.
+//! 512 bytes, so that none is torn: the inode (4 bytes, 0 if free), the name's length, the name;
+//! the first two are `.` and `..`. A symbolic link's target is its first block. Attributes lie in a
+//! block of their own.
 
 use weft_patch::BlockNr;
 use weft_unix::{Attribute, Inode};
@@ -125,12 +125,13 @@ pub fn entry(record: &[u8]) -> (u32, &[u8]) {
     (get32(record, 0), &record[NAME_AT..NAME_AT + len])
 }
 
-/// The bytes of a record behind its inode: what says its name.
+/// Returns the bytes of a record behind its inode: the length of its name, and the name.
 pub fn name_bytes(name: &[u8]) -> Vec<u8> {
     [&[name.len() as u8], name].concat()
 }
 
-/// Attributes in a block: the lengths of name and value, both; `None` if there are too many.
+/// Encodes attributes in a block: the lengths of name and value, then both. Returns `None` if there
+/// are too many.
 pub fn encode_attributes(block_bytes: usize, attributes: &[Attribute]) -> Option<Vec<u8>> {
     let mut block = Vec::new();
     for Attribute { name, value } in attributes {

@@ -1,8 +1,13 @@
-//! A format of a few hundred lines on the front of weft-unix: what a format must write, and that the
-//! front alone keeps the promises. It goes through the conformance suite and the crash explorer.
+//! A format of a few hundred lines on the front of weft-unix. It shows the code that a format
+//! needs, and that the front alone keeps the promises: it goes through the conformance suite and
+//! the crash explorer.
 
+mod attributes;
+mod blocks;
 mod check;
+mod directories;
 mod format;
+mod inodes;
 mod layout;
 
 use crate::ext2::clean;
@@ -26,7 +31,7 @@ fn told<E: std::fmt::Display>(e: E) -> Error {
     Error::Target(e.to_string())
 }
 
-/// An empty volume.
+/// Makes an empty volume.
 fn mkfs(block_bytes: usize, blocks: u64) -> MemoryDevice {
     let device = MemoryDevice::new(blocks * block_bytes as u64);
     let write = |nr: u64, at: usize, bytes: &[u8]| {

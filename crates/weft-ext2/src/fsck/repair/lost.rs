@@ -1,5 +1,5 @@
-//! What has lost its place: inodes without a name get one in lost+found, directories in a loop
-//! leave it, and files on the chain of orphans lose what lies past their end.
+//! Inodes that have lost their place: those without a name get one in lost+found, directories in a
+//! loop leave it, and files on the chain of orphans lose the blocks past their end.
 
 use super::super::entries;
 use super::super::found::{DirBlock, KIND_DIRECTORY};

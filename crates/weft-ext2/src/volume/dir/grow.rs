@@ -1,15 +1,15 @@
 //! The blocks of a directory: its first one, and those it grows by.
 
 use super::super::{Node, Patches, Volume, number, push_patch};
-use super::{DirIndex, MIN_RECORD, Place, SECTOR};
+use super::SECTOR;
 use crate::layout::put_dirent;
 use weft_patch::{BlockNr, Op, Owner};
-use weft_unix::Result;
-use weft_vfs::{Error as FsError, Ino};
+use weft_unix::{FileBlocks as _, Inodes as _, Result};
+use weft_vfs::Error as FsError;
 
 impl Volume {
-    /// One free record in each sector from `from` on.
-    fn free_records(block: &mut [u8], from: usize) {
+    /// Puts one free record in each sector of `block` from byte `from` on.
+    pub(super) fn free_records(block: &mut [u8], from: usize) {
         for at in (from..block.len()).step_by(SECTOR) {
             put_dirent(block, at, SECTOR, 0, 0, b"");
         }
@@ -33,7 +33,7 @@ impl Volume {
         Ok(())
     }
 
-    fn add_dir_block(
+    pub(super) fn add_dir_block(
         &mut self,
         op: &mut Op<'_>,
         node: &mut Node,
@@ -55,11 +55,10 @@ impl Volume {
         let init = op.init(BlockNr(u64::from(nr)), content, &[])?;
         op.own(BlockNr(u64::from(nr)), Owner(node.ino.0));
         push_patch(&mut patches, init);
-        self.set_run(op, node, fbn, (nr, 1), &patches, &mut befores)?;
-        self.count_blocks(node, 1)?;
+        self.point(op, node, fbn, (BlockNr(u64::from(nr)), 1), &patches, &mut befores)?;
         node.inode.size_bytes = (fbn + 1) * self.block_bytes() as u64;
         if fbn > 0 {
-            node.patch = self.write_node(op, node, &befores)?;
+            node.patch = self.write_inode(op, node, &befores)?;
             // Where no order is kept, the inode's patch does not bring the pointers along.
             befores.extend([node.patch, node.grown]);
             node.grown = op.join(&befores)?;
@@ -67,33 +66,5 @@ impl Volume {
             node.born_after.extend(befores);
         }
         Ok(nr)
-    }
-
-    /// Gives a new directory its first block. What the inode must follow is left in the node.
-    pub(in crate::volume) fn make_first_block(
-        &mut self,
-        op: &mut Op<'_>,
-        node: &mut Node,
-        parent: Ino,
-    ) -> Result<()> {
-        let file_type = if self.has_filetype() { 2 } else { 0 };
-        let mut block = self.zeroes.clone();
-        put_dirent(&mut block, 0, MIN_RECORD, number(node.ino), file_type, b".");
-        put_dirent(&mut block, MIN_RECORD, SECTOR - MIN_RECORD, number(parent), file_type, b"..");
-        Self::free_records(&mut block, SECTOR);
-        let nr = self.add_dir_block(op, node, 0, &block)?;
-        let mut index = DirIndex {
-            blocks: vec![nr],
-            room: vec![0],
-            dotdot: Place {
-                nr: BlockNr(u64::from(nr)),
-                at: MIN_RECORD,
-                offset: u32::try_from(MIN_RECORD).unwrap_or(0),
-            },
-            ..DirIndex::new()
-        };
-        index.set_room(0, SECTOR);
-        node.own.dir = Some(Box::new(index));
-        Ok(())
     }
 }
