@@ -7,9 +7,9 @@ use std::sync::Arc;
 use crate::rnode::Block;
 use crate::wire::{Reader, Wire, WireError};
 
-/// The blocks of a file by their place. Its states are many and differ little, and most are only
-/// looked at: so a copy costs nothing until one of the two is changed, nor does the sum of all
-/// lengths, which every `stat` asks for.
+/// The blocks of a file by position. A file goes through many states that differ little, and most
+/// are only read: so a copy costs nothing until one of the two is changed, and the total length,
+/// which every `stat` needs, is kept.
 #[derive(Debug, Clone, PartialEq, Eq, Default)]
 pub struct BlockMap {
     blocks: Arc<BTreeMap<u32, Block>>,
@@ -17,13 +17,13 @@ pub struct BlockMap {
 }
 
 impl BlockMap {
-    /// The lengths of all blocks, in bytes.
+    /// Returns the total length of all blocks, in bytes.
     #[must_use]
     pub fn stored_bytes(&self) -> u64 {
         self.stored_bytes
     }
 
-    /// Puts a block, or a hole, in its place.
+    /// Sets the block at position `at`; `None` makes a hole.
     pub fn set(&mut self, at: u32, block: Option<Block>) {
         let blocks = Arc::make_mut(&mut self.blocks);
         let old = match block {
@@ -34,7 +34,7 @@ impl BlockMap {
         self.stored_bytes += block.map_or(0, |b| u64::from(b.len_bytes));
     }
 
-    /// Cuts off what lies behind `end_bytes`, of blocks of `block_bytes` each.
+    /// Truncates the blocks, of `block_bytes` each, to `end_bytes` bytes.
     pub fn cut(&mut self, block_bytes: u32, end_bytes: u64) {
         let block_bytes = u64::from(block_bytes.max(1));
         let last = u32::try_from(end_bytes / block_bytes).unwrap_or(u32::MAX);
@@ -114,7 +114,7 @@ mod tests {
                 prop_assert_eq!(&*map, &model);
                 let sum: u64 = model.values().map(|b| u64::from(b.len_bytes)).sum();
                 prop_assert_eq!(map.stored_bytes(), sum);
-                // Copies are not changed with it.
+                // Copies stay unchanged.
                 prop_assert_eq!(&*old, &before);
             }
         }

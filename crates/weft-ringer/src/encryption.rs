@@ -1,22 +1,24 @@
-//! Which key content is encrypted with, as everybody sees it: ids in an attribute, never a key.
+//! The key that content is encrypted with, as all clients see it: ids in an attribute, never a key.
 //!
-//! A directory is encrypted by an attribute ([`ENCRYPTION_XATTR`]), so that is versioned, leased and seen
-//! by all. Everything made in it takes it over when it is made: a directory the same value, a regular
-//! file that value and the file's own random id, which goes with it into snapshots. As text:
+//! A directory is encrypted by an attribute ([`ENCRYPTION_XATTR`]), so that is versioned, leased
+//! and seen by all clients. An rnode made in the directory inherits it: a directory the same value,
+//! a regular file that value and the file's own random id, which is copied into snapshots. Its text
+//! form:
 //!
 //! ```text
 //! v1 KEY           of a directory: format and the key's id, 32 digits in hex
 //! v1 KEY FILE      of a file: the same, and the file's id, 32 digits in hex
 //! ```
 //!
-//! Invariants, kept by whoever carries out a change ([`op::execute`](crate::op::execute)), so by every
-//! client and by the server:
-//! - A directory gets the attribute, or another, only while it is empty; it never loses it.
-//! - A file has it exactly if the directories that it has names in have it, with the same format and
-//!   key; so have the directories below an encrypted one, until one below is given a key of its own.
-//! - How a directory is shared ([`SHARES_XATTR`]) is kept with an encrypted one alone; it is changed, and
-//!   never removed.
-//! - So nothing moves between directories of two keys, or of one and none: it is copied.
+//! Invariants, enforced when a change is carried out ([`op::execute`](crate::op::execute)), so by
+//! every client and by the server:
+//! - A directory gets the attribute, or another value, only while it is empty; it never loses it.
+//! - A file has it exactly if the directories that hold its names have it, with the same format and
+//!   key; so have the directories below an encrypted one, unless one of them is given a key of its
+//!   own.
+//! - The attribute that shares the key ([`SHARES_XATTR`]) exists on encrypted directories alone; it
+//!   is changed, and never removed.
+//! - So no rnode moves between directories of two keys, or of one and none: it is copied.
 
 use std::fmt;
 use std::str::FromStr;
@@ -29,18 +31,18 @@ use crate::wire::{Reader, Wire, WireError, wire_struct};
 
 /// The attribute of a directory that is encrypted, and of the files in it.
 pub const ENCRYPTION_XATTR: &[u8] = b"user.weft.encryption";
-/// The attribute of a directory that was encrypted, with its key wrapped for members: for each client to
-/// read as its secret allows.
+/// The attribute of an encrypted directory with its key wrapped for members: each client unwraps it
+/// with its own secret.
 pub const SHARES_XATTR: &[u8] = b"user.weft.shares";
-/// The longest value of that, in bytes.
+/// The longest value of [`SHARES_XATTR`], in bytes.
 pub const SHARES_MAX_BYTES: usize = 20 << 10;
-/// What an encrypted block is longer than its bytes, in bytes.
+/// The difference in length between an encrypted block and its plaintext, in bytes.
 pub const ENCRYPTED_OVERHEAD_BYTES: u32 = 76;
-/// The longest value of the attribute of a directory, in bytes: later formats may need more than this one.
+/// The longest value of a directory's encryption attribute, in bytes: later formats may need more.
 const MARK_MAX_BYTES: usize = 256;
 const FORMAT: &str = "v1";
 
-/// Why a text is no id of a key or a file.
+/// The text is not the id of a key or a file.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, thiserror::Error)]
 #[error("an id has 32 digits in hex")]
 pub struct NotAnId;
@@ -86,48 +88,48 @@ macro_rules! id {
 }
 
 id!(
-    /// A key, by a hash of it.
+    /// The id of a key, a hash of it.
     KeyId,
     "the id of a key"
 );
 id!(
-    /// An encrypted file: chosen at random when it is made, and never another's.
+    /// The id of an encrypted file: chosen at random when the file is made, and never reused.
     FileId,
     "the id of a file"
 );
 
 id!(
-    /// A member of a cell whom keys are handed to, by a hash of the public key.
+    /// The id of a member of a cell that keys are wrapped for, a hash of the member's public key.
     Fingerprint,
     "a fingerprint"
 );
 
-/// Decodes `N` bytes from lower-case hex, the one form there is; `None` if it is anything else.
+/// Decodes `N` bytes from lower-case hex, the one form accepted; `None` for any other text.
 #[must_use]
 pub fn from_hex<const N: usize>(text: &str) -> Option<[u8; N]> {
     let mut bytes = [0; N];
     let fits = HEXLOWER.decode_len(text.len()) == Ok(N);
-    // Into the array at once: the bytes may be a secret, of which no copy may stay behind.
+    // Decode into the array directly: the bytes may be a secret, of which no copy may stay behind.
     (fits && HEXLOWER.decode_mut(text.as_bytes(), &mut bytes).is_ok()).then_some(bytes)
 }
 
-/// How the blocks of a file are encrypted.
+/// The encryption of a file's blocks.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Hash, PartialOrd, Ord)]
 pub struct Encryption {
-    /// The key that the file's own is derived from.
+    /// The key that the file's own key is derived from.
     pub key: KeyId,
-    /// The file.
+    /// The id of the file.
     pub file: FileId,
 }
 wire_struct!(Encryption { key, file });
 
-/// An attribute that says neither: of a later version of this program, or damaged.
+/// The attribute is in the format of a later version of this program, or damaged.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, thiserror::Error)]
 #[error("it is encrypted in a format that is not known here")]
 pub struct UnknownFormat;
 
 fn attribute(rnode: &Rnode) -> Option<&Bytes> {
-    // Most have none, and this is asked before every read.
+    // Most rnodes have no attributes, and this is called before every read.
     if rnode.xattrs.is_empty() {
         return None;
     }
@@ -147,16 +149,16 @@ fn words(rnode: &Rnode) -> Result<Option<(KeyId, Option<FileId>)>, UnknownFormat
 }
 
 impl KeyId {
-    /// The attribute of a directory that is encrypted with the key.
+    /// Returns the attribute of a directory that is encrypted with the key.
     #[must_use]
     pub fn mark(&self) -> Bytes {
         Bytes(format!("{FORMAT} {self}").into_bytes())
     }
 
-    /// The key that what is made in a directory is encrypted with, if it is.
+    /// Returns the key that rnodes made in a directory are encrypted with, if it is encrypted.
     ///
     /// # Errors
-    /// [`UnknownFormat`]: nothing can be made there.
+    /// [`UnknownFormat`]: nothing can be made in the directory.
     pub fn of_directory(rnode: &Rnode) -> Result<Option<Self>, UnknownFormat> {
         match words(rnode)? {
             None => Ok(None),
@@ -167,10 +169,10 @@ impl KeyId {
 }
 
 impl Encryption {
-    /// How a file is encrypted, if it is.
+    /// Returns the encryption of a file, if it is encrypted.
     ///
     /// # Errors
-    /// [`UnknownFormat`]: it can be neither read nor written.
+    /// [`UnknownFormat`]: the file can be neither read nor written.
     pub fn of(rnode: &Rnode) -> Result<Option<Self>, UnknownFormat> {
         match words(rnode)? {
             None => Ok(None),
@@ -180,14 +182,14 @@ impl Encryption {
     }
 }
 
-/// Whether a file or directory is encrypted, in whatever format.
+/// Returns true if a file or directory is encrypted, in any format.
 #[must_use]
 pub fn is_encrypted(rnode: &Rnode) -> bool {
     attribute(rnode).is_some()
 }
 
-/// What a new regular file has of its directory, with its id if it is to be an encrypted one. Refused if
-/// the directory is not what who makes it thought.
+/// Returns the encryption attribute of a new regular file in `dir`, `file` being its id if the
+/// client encrypts it. Refused if the client's view of the directory's encryption is out of date.
 pub(crate) fn of_new_file(
     dir: &Rnode,
     file: Option<&FileId>,
@@ -202,33 +204,33 @@ pub(crate) fn of_new_file(
     }
 }
 
-/// What a new directory has of the one that it is in.
+/// Returns the encryption attribute that a new directory inherits from its parent `dir`.
 pub(crate) fn of_new_directory(dir: &Rnode) -> Option<(Bytes, Bytes)> {
     attribute(dir).map(|mark| (Bytes(ENCRYPTION_XATTR.to_vec()), mark.clone()))
 }
 
-/// Whether names may move from one directory to another.
+/// Checks that names may move from one directory to another.
 pub(crate) fn check_move(from: &Rnode, to: &Rnode) -> Result<(), Refusal> {
     if attribute(from) == attribute(to) { Ok(()) } else { Err(Refusal::CrossDevice) }
 }
 
-/// Whether an rnode may have a name in a directory.
+/// Checks that an rnode may have a name in a directory.
 pub(crate) fn check_link(rnode: &Rnode, dir: &Rnode) -> Result<(), Refusal> {
     let is_file = matches!(rnode.body, Body::File { .. });
     if !is_file || mark(rnode) == mark(dir) { Ok(()) } else { Err(Refusal::CrossDevice) }
 }
 
-/// What a directory is marked with, and the directories that a file may be in.
+/// Returns the encryption of a directory, or of the directories that a file may be in.
 pub(crate) fn mark(rnode: &Rnode) -> Option<&[u8]> {
     let value = &attribute(rnode)?.0[..];
     match rnode.body {
-        // Behind the last blank is the file's id.
+        // The file's id follows the last blank.
         Body::File { .. } => value.rsplitn(2, |b| *b == b' ').last(),
         _ => Some(value),
     }
 }
 
-/// Whether an attribute may be set, or removed.
+/// Checks that an attribute may be set (`Some`), or removed (`None`).
 pub(crate) fn check_attribute(
     rnode: &Rnode,
     name: &Bytes,
@@ -244,7 +246,7 @@ pub(crate) fn check_attribute(
         return Ok(());
     }
     match (&rnode.body, value) {
-        // What is in another cell is not encrypted by this one.
+        // The content of another cell is not encrypted by this one.
         (Body::Directory { .. }, Some(_)) if rnode.is_junction() => Err(Refusal::Invalid),
         (Body::Directory { entries: 0, .. }, Some(value)) => {
             let is_mark = (1..=MARK_MAX_BYTES).contains(&value.0.len());

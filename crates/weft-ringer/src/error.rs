@@ -1,10 +1,11 @@
-//! Why an operation was refused: the errors of [`weft_vfs::Error`] that travel and can be kept.
+//! The reason why an operation was refused: the errors of [`weft_vfs::Error`] that can be sent and
+//! stored.
 
 use weft_vfs::Error as VfsError;
 
 macro_rules! refusals {
     ($($(#[$doc:meta])* $number:literal => $name:ident, $vfs:expr;)*) => {
-        /// Why a file-system operation was refused.
+        /// The reason why a file-system operation was refused.
         #[derive(Debug, Clone, Copy, PartialEq, Eq, Hash, PartialOrd, Ord, thiserror::Error)]
         #[non_exhaustive]
         pub enum Refusal {
@@ -28,45 +29,45 @@ macro_rules! refusals {
 
 // The numbers are Linux's errnos; two refusals may not share one.
 refusals! {
-    /// The caller may not.
+    /// Permission denied.
     1 => NotPermitted, VfsError::NotPermitted;
     /// No such name.
     2 => NotFound, VfsError::NotFound;
     /// The server's store failed, or a peer broke the protocol.
     5 => Io, VfsError::Io { errno: 5, message: "the cell's metadata server failed".into() };
-    /// Another has it locked.
+    /// A conflicting lock is held by another owner.
     11 => WouldBlock, VfsError::WouldBlock;
-    /// `.`, `..` or the root cannot be moved.
+    /// `.`, `..` or the root cannot be moved, and a junction cannot be changed.
     16 => Busy, VfsError::Busy;
     /// The name is taken.
     17 => Exists, VfsError::Exists;
-    /// From one encrypted directory to another, or in or out: it is copied.
+    /// A move into, out of or between encrypted directories: the caller must copy instead.
     18 => CrossDevice, VfsError::CrossDevice;
-    /// A directory was needed.
+    /// Not a directory.
     20 => NotADirectory, VfsError::NotADirectory;
-    /// A directory is no file.
+    /// Is a directory.
     21 => IsADirectory, VfsError::IsADirectory;
-    /// The operation makes no sense on this rnode.
+    /// The operation does not apply to this rnode.
     22 => Invalid, VfsError::Invalid("not possible with this inode");
-    /// Past the longest file.
+    /// Past the maximum file size.
     27 => TooLarge, VfsError::TooLarge;
     /// The cell is full.
     28 => NoSpace, VfsError::NoSpace;
-    /// An rnode can have no more names.
+    /// The rnode has the maximum number of names.
     31 => TooManyLinks, VfsError::TooManyLinks;
-    /// Each of two would wait for the other's lock.
+    /// Waiting for this lock would be a deadlock.
     35 => Deadlock, VfsError::Deadlock;
-    /// A name of over 255 bytes, or a target of over 4095.
+    /// A name of over 255 bytes, or a link target of over 4095.
     36 => NameTooLong, VfsError::NameTooLong;
-    /// A client has too many locks on one file.
+    /// The client has too many locks on one file.
     37 => NoLocks, VfsError::NoLocks;
-    /// A directory with names in it.
+    /// The directory is not empty.
     39 => NotEmpty, VfsError::NotEmpty;
     /// No such extended attribute.
     61 => NoAttribute, VfsError::NoAttribute;
-    /// The rnode is gone.
+    /// The rnode no longer exists.
     116 => Stale, VfsError::Stale(0);
-    /// The client lost its epoch while the operation waited, or before it reached the server.
+    /// The client's epoch ended while the operation waited, or before it reached the server.
     125 => Fenced, VfsError::Io { errno: 125, message: "the client's epoch has ended".into() };
 }
 

@@ -1,17 +1,18 @@
-//! Where a directory of one cell is another cell: a *junction*.
+//! A directory of one cell that is the mount point of another cell: a *junction*.
 //!
-//! A junction is an attribute ([`JUNCTION_XATTR`]) of an empty directory, so it is versioned, leased and
-//! seen by all as any other. Clients show the root of the other cell, the *inner* one, in the
-//! directory's place; the servers of the two know nothing of each other. As text it is lines:
+//! A junction is an attribute ([`JUNCTION_XATTR`]) of an empty directory, so it is versioned,
+//! leased and seen by all clients as any other. Clients show the root of the other cell, the
+//! *inner* one, in the directory's place; the servers of the two cells do not know of each other.
+//! Its text form is lines:
 //!
 //! ```text
 //! cell 8f3c29d0a1b2c3d4      the number of the inner cell
-//! server nas:7473            where its servers are, one or several
+//! server nas:7473            an address of one of its servers, one line or several
 //! ```
 //!
 //! Invariants, kept by [`op`](crate::op):
-//! - What a junction says was looked at before it was set, and a junction has no names of its own.
-//! - It is not removed, nor replaced by a move, while it is one.
+//! - A junction's text was parsed before it was set, and its directory has no names of its own.
+//! - The directory is not removed, nor replaced by a rename, while it is a junction.
 
 use std::fmt;
 
@@ -19,43 +20,43 @@ use crate::types::CellId;
 
 /// The attribute of a directory that makes it a junction.
 pub const JUNCTION_XATTR: &[u8] = b"user.weft.junction";
-/// The longest junction, in bytes: what the index takes of an attribute.
+/// The longest junction, in bytes: the longest attribute value that the index holds.
 pub const JUNCTION_MAX_BYTES: usize = 1024;
-/// The most servers that a junction names.
+/// The most server addresses of a junction.
 pub const JUNCTION_SERVERS_MAX: usize = 8;
 
-/// Another cell, and how it is reached.
+/// Another cell, and the addresses of its servers.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub struct Junction {
-    /// Which cell: another one at the same address is refused.
+    /// The number of the cell: a different cell at the same address is refused.
     pub cell: CellId,
-    /// The addresses of its servers, as people write them: `HOST:PORT` or `unix:/PATH`.
+    /// The addresses of its servers, as users write them: `HOST:PORT` or `unix:/PATH`.
     pub servers: Vec<String>,
 }
 
-/// Why a text is no junction.
+/// The reason why a text is not a junction.
 #[derive(Debug, Clone, PartialEq, Eq, thiserror::Error)]
 #[non_exhaustive]
 pub enum JunctionError {
-    /// Longer than one may be.
+    /// Too long.
     #[error("a junction has at most {JUNCTION_MAX_BYTES} bytes, this has {0}")]
     TooLong(usize),
     /// Not UTF-8.
     #[error("a junction is text")]
     NotText,
-    /// No line says which cell it leads to, or several do, or one says it wrongly.
+    /// No line gives the number of the cell, or several do, or it is malformed.
     #[error("a junction has one line 'cell NUMBER', with 16 digits in hex")]
     Cell,
     /// No server, or too many.
     #[error("a junction has 1 to {JUNCTION_SERVERS_MAX} lines 'server ADDRESS', this has {0}")]
     Servers(usize),
-    /// An address that nobody could have written.
+    /// An empty address, or one with control characters.
     #[error("a server's address is not empty and has no control characters")]
     Address,
 }
 
 impl Junction {
-    /// Takes the text of an attribute apart. Lines of a later version are passed over.
+    /// Parses the text of an attribute. Lines of a later version are ignored.
     ///
     /// # Errors
     /// [`JunctionError`].

@@ -1,18 +1,18 @@
-//! Locks on files, as `fcntl(2)` and `flock(2)` have them: of one client on one file, and which are in
-//! the way of which.
+//! Locks on files, as `fcntl(2)` and `flock(2)` have them: the locks of one client on one file, and
+//! which locks conflict.
 //!
-//! Who may change them is decided by a lease of their own on each file, the *lock lease*, which one
-//! client holds at a time. Its holder knows what all others have locked, and nobody else can lock
-//! anything; so it takes locks without a message. What it has locked stays locked when it gives the
-//! lease up: the server tells the next holder. To unlock takes no lease.
+//! The locks of a file may be changed under a lease of their own, the *lock lease*, which one
+//! client holds at a time. Its holder knows what all other clients have locked, and no other client
+//! can lock anything; so it takes locks without a message. Its locks stay when it releases the
+//! lease: the server tells the next holder. To unlock takes no lease.
 
 use crate::types::{ClientId, RnodeId, Token};
 use crate::wire::{wire_enum, wire_struct};
 
-/// Locks that one client may have on one file.
+/// The most locks of one client on one file.
 pub const LOCKS_MAX: usize = 8192;
 
-/// Which of the two kinds of lock; they do not see each other.
+/// The kind of lock; locks of the two kinds do not conflict.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Hash, PartialOrd, Ord)]
 pub enum LockStyle {
     /// Of `fcntl(2)`.
@@ -25,17 +25,17 @@ wire_enum!(LockStyle { 1 => Posix, 2 => Flock });
 /// A lock.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub struct Lock {
-    /// Which kind.
+    /// The kind.
     pub style: LockStyle,
-    /// Whose, among those of its client.
+    /// The owner, a number within its client.
     pub owner: u64,
-    /// Whether it excludes all others, and not only those that exclude all others.
+    /// Whether it conflicts with every other lock, and not only with exclusive ones.
     pub exclusive: bool,
     /// The first byte.
     pub first: u64,
     /// The last byte.
     pub last: u64,
-    /// The process that took it, for people to read.
+    /// The process that took it, for diagnostics.
     pub pid: u32,
 }
 wire_struct!(Lock { style, owner, exclusive, first, last, pid });
@@ -45,7 +45,7 @@ impl Lock {
         self.first <= last && first <= self.last
     }
 
-    /// Whether two locks of different owners exclude each other.
+    /// Returns true if two locks of different owners conflict.
     #[must_use]
     pub fn excludes(&self, other: &Self) -> bool {
         self.style == other.style
@@ -58,14 +58,15 @@ impl Lock {
     }
 }
 
-/// What one client has locked of one file, and waits for.
+/// The locks of one client on one file, and those it waits for.
 ///
-/// Invariant: no two locks of one owner and style overlap, and none could be one with its neighbour.
+/// Invariant: no two locks of one owner and style overlap, and none could be merged with its
+/// neighbour.
 #[derive(Debug, Clone, PartialEq, Eq, Default)]
 pub struct FileLocks {
-    /// What is locked.
+    /// The locks held.
     pub held: Vec<Lock>,
-    /// What is waited for: to find those who wait for each other.
+    /// The locks waited for: to detect deadlocks.
     pub waits: Vec<Lock>,
 }
 wire_struct!(FileLocks { held, waits });
@@ -73,17 +74,17 @@ wire_struct!(FileLocks { held, waits });
 /// The locks of another client.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub struct ClientLocks {
-    /// Whose.
+    /// The client.
     pub client: ClientId,
-    /// Which.
+    /// Its locks.
     pub locks: FileLocks,
 }
 wire_struct!(ClientLocks { client, locks });
 
-/// What a client tells of its locks on a file to a server that has forgotten.
+/// A client's locks on a file, reclaimed from a restarted server.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub struct LockClaim {
-    /// On what.
+    /// The file.
     pub rnode: RnodeId,
     /// The grant of the lock lease, if the client has it.
     pub token: Option<Token>,
@@ -93,13 +94,13 @@ pub struct LockClaim {
 wire_struct!(LockClaim { rnode, token, locks });
 
 impl FileLocks {
-    /// Whether there is nothing to tell.
+    /// Returns true if there are no locks held or waited for.
     #[must_use]
     pub fn is_empty(&self) -> bool {
         self.held.is_empty() && self.waits.is_empty()
     }
 
-    /// Takes a lock that nobody is in the way of, in the place of what its owner has there.
+    /// Adds a lock that conflicts with no other, replacing its owner's locks in its range.
     pub fn set(&mut self, lock: Lock) {
         self.clear(lock.style, lock.owner, lock.first, lock.last);
         let mut lock = lock;
@@ -118,7 +119,8 @@ impl FileLocks {
         self.held.push(lock);
     }
 
-    /// Gives up what `owner` has from byte `first` to byte `last`. Whether there was anything.
+    /// Removes the locks of `owner` from byte `first` to byte `last`. Returns true if there were
+    /// any.
     pub fn clear(&mut self, style: LockStyle, owner: u64, first: u64, last: u64) -> bool {
         let mut left = Vec::with_capacity(self.held.len() + 1);
         let mut changed = false;
@@ -139,12 +141,12 @@ impl FileLocks {
         changed
     }
 
-    /// Those that are in the way of a lock of the same client.
+    /// Returns the locks that conflict with `lock`, of the same client.
     pub fn in_the_way_of_own<'a>(&'a self, lock: &'a Lock) -> impl Iterator<Item = &'a Lock> {
         self.in_the_way(lock).filter(|held| held.owner != lock.owner)
     }
 
-    /// Those that are in the way of a lock of another client.
+    /// Returns the locks that conflict with `lock`, of another client.
     pub fn in_the_way<'a>(&'a self, lock: &'a Lock) -> impl Iterator<Item = &'a Lock> {
         self.held.iter().filter(|held| held.excludes(lock))
     }
@@ -161,7 +163,7 @@ mod tests {
         Lock { style: LockStyle::Posix, owner, exclusive, first, last, pid: 0 }
     }
 
-    /// Byte by byte, who has it and how.
+    /// Returns the lock mode of `owner` on each byte.
     fn drawn(locks: &FileLocks, owner: u64) -> Vec<Option<bool>> {
         let at = |byte| {
             let mut of = locks.held.iter().filter(|l| l.owner == owner && l.overlaps(byte, byte));

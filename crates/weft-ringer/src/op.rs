@@ -1,9 +1,9 @@
-//! The changes of a cell, and what each does. There is one definition, [`execute`]: a client runs it
-//! on what it has under write leases, and the server runs it again on its store when the change
-//! reaches it. Both have the same state before, so both have the same state after; a change
-//! carries whatever would differ between them (the time, the number of a new rnode).
+//! The changes of a cell, and their effects. There is one definition, [`execute`]: a client runs it
+//! on its state under write leases, and the server runs it again on its store when the change
+//! reaches it. Both have the same state before, so both have the same state after; a change carries
+//! everything that would differ between them (the time, the number of a new rnode).
 //!
-//! Semantics are those of [`weft_vfs::FileSystem`]. Permissions are checked by the front.
+//! Semantics are those of [`weft_vfs::FileSystem`]. Permissions are checked by the front end.
 
 use std::collections::BTreeMap;
 
@@ -20,7 +20,7 @@ use crate::rnode::{
 use crate::types::{Cookie, Epoch, RnodeId, Seq, Version};
 use crate::wire::{wire_enum, wire_struct};
 
-/// What a new rnode is to be.
+/// The kind of a new rnode.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub enum Make {
     /// An empty regular file with blocks of this size in bytes.
@@ -39,12 +39,12 @@ pub enum Make {
     Directory {},
     /// A symbolic link.
     Symlink {
-        /// Where it points.
+        /// The path that it points to.
         target: Bytes,
     },
     /// A device node, FIFO or socket.
     Special {
-        /// Which.
+        /// The kind of special file.
         kind: FileKind,
         /// Device number.
         rdev: u32,
@@ -58,7 +58,8 @@ wire_enum!(Make {
     5 => EncryptedFile { block_bytes, file },
 });
 
-/// Attributes to change; `None` leaves one as it is. As [`weft_vfs::SetAttr`], with every time given.
+/// Attributes to change; `None` leaves one as it is. As [`weft_vfs::SetAttr`], but with all times
+/// given.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Default)]
 pub struct Change {
     /// Permission bits.
@@ -96,14 +97,14 @@ pub enum Op {
     Rename { parent: RnodeId, name: Name, new_parent: RnodeId, new_name: Name, flags: u32 },
     /// `setattr`.
     SetAttr { id: RnodeId, change: Change },
-    /// `setxattr`, whether an existing one was asked for having been decided.
+    /// `setxattr`; its create and replace flags were checked before.
     SetXattr { id: RnodeId, name: Bytes, value: Bytes },
     /// `removexattr`.
     RemoveXattr { id: RnodeId, name: Bytes },
-    /// `write`, and whatever else changes content: these blocks take the place of those that were
-    /// there (`None` makes a hole), and the file is at least `end_bytes` long.
+    /// `write`, and every other change of content: these blocks replace those at the same positions
+    /// (`None` makes a hole), and the file is at least `end_bytes` long.
     Write { id: RnodeId, blocks: Vec<(u32, Option<Block>)>, end_bytes: u64, kill_privileges: bool },
-    /// No call's: what the file is becomes part of its history, if a policy wants that.
+    /// Not a call: adds the file's present content to its history, if a policy asks for history.
     Keep { id: RnodeId },
 }
 wire_enum!(Op {
@@ -122,45 +123,45 @@ wire_enum!(Op {
 /// A change in a client's log.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub struct Logged {
-    /// Its place in the log.
+    /// Its position in the log.
     pub seq: Seq,
-    /// The client's epoch when it was first made: it keeps its name when it is made again.
+    /// The client's epoch when it was first made; unchanged when it is made again.
     pub epoch: Epoch,
-    /// When it was made, by the client's clock: the times it sets.
+    /// The time it was made, by the client's clock: the times it sets.
     pub stamp: Time,
     /// The change.
     pub op: Op,
-    /// The version of each rnode that it changes, as the client had it. Whoever carries the change
-    /// out elsewhere compares them: a change that was made on another state is refused.
+    /// The version of each rnode that it changes, as the client had it. The server compares them: a
+    /// change that was made on another state is refused.
     pub base: Vec<(RnodeId, Version)>,
 }
 wire_struct!(Logged { seq, epoch, stamp, op, base });
 
 impl Logged {
-    /// What it leaves on the rnodes that it changes.
+    /// Returns the mark that it leaves on the rnodes that it changes.
     #[must_use]
     pub fn mark(&self) -> Mark {
         Mark { stamp: self.stamp, epoch: self.epoch, seq: self.seq }
     }
 }
 
-/// What a change leaves on each rnode that it changes, beside what it is asked to do.
+/// The time and version that a change leaves on each rnode that it changes, beside its effects.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub struct Mark {
     /// The time that it sets.
     pub stamp: Time,
-    /// The epoch of its client,
+    /// The epoch of its client.
     pub epoch: Epoch,
-    /// and its place in its client's log: together the name of the state after it.
+    /// Its position in its client's log; with the epoch it names the state after the change.
     pub seq: Seq,
 }
 
 /// The state that a change is carried out on.
 pub trait View {
-    /// Why it could not be: a [`Refusal`], or something that must be had first.
+    /// The reason why it stopped: a [`Refusal`], or state that must be fetched first.
     type Stop: From<Refusal>;
 
-    /// An rnode, to look at. [`Refusal::Stale`] if there is none.
+    /// Returns an rnode, for reading. [`Refusal::Stale`] if it does not exist.
     ///
     /// # Errors
     /// Those of the view.
@@ -172,27 +173,27 @@ pub trait View {
     /// Those of the view.
     fn claim(&self, id: RnodeId) -> Result<(), Self::Stop>;
 
-    /// What `name` is in `dir`.
+    /// Returns the entry `name` of `dir`, if it exists.
     ///
     /// # Errors
     /// Those of the view.
     fn dirent(&self, dir: RnodeId, name: &Name) -> Result<Option<Dirent>, Self::Stop>;
 
-    /// Whether directory `dir` is `ancestor` or lies below it.
+    /// Returns true if directory `dir` is `ancestor` or lies below it.
     ///
     /// # Errors
     /// Those of the view.
     fn is_within(&self, dir: RnodeId, ancestor: RnodeId) -> Result<bool, Self::Stop>;
 }
 
-/// What a change does: the states after it.
+/// The effects of a change: the states after it.
 #[derive(Debug, Clone, PartialEq, Eq, Default)]
 pub struct Effects {
     /// Each rnode that was made or changed. One with `nlink` 0 has lost its last name.
     pub rnodes: BTreeMap<RnodeId, Rnode>,
     /// Each name that was set or removed.
     pub dirents: BTreeMap<(RnodeId, Name), Option<Dirent>>,
-    /// The versions before, of those that were there.
+    /// The versions before the change, of the rnodes that existed.
     pub base: Vec<(RnodeId, Version)>,
 }
 
@@ -224,7 +225,8 @@ pub fn execute<V: View>(op: &Op, mark: Mark, view: &V) -> Result<Effects, V::Sto
     Ok(draft.effects)
 }
 
-/// Effects in the making, over the view. An rnode's version grows by one, however often it changes.
+/// The effects computed so far, over the view. An rnode's version grows by one, however often it
+/// changes.
 struct Draft<'a, V> {
     view: &'a V,
     mark: Mark,
@@ -232,7 +234,7 @@ struct Draft<'a, V> {
 }
 
 impl<V: View> Draft<'_, V> {
-    /// An rnode as it is by now, to look at.
+    /// Returns an rnode with the effects so far, for reading.
     fn rnode(&self, id: RnodeId) -> Result<Rnode, V::Stop> {
         match self.effects.rnodes.get(&id) {
             Some(rnode) => Ok(rnode.clone()),
@@ -240,7 +242,7 @@ impl<V: View> Draft<'_, V> {
         }
     }
 
-    /// An rnode, to change; its ctime is now.
+    /// Returns an rnode for changing; its ctime becomes the time of the change.
     fn change(&mut self, id: RnodeId) -> Result<&mut Rnode, V::Stop> {
         if !self.effects.rnodes.contains_key(&id) {
             self.view.claim(id)?;
@@ -265,7 +267,7 @@ impl<V: View> Draft<'_, V> {
         }
     }
 
-    /// The directory as a place for a name: it must not be removed, the name must be free.
+    /// Checks that `name` can be added to the directory: it is not removed, and the name is free.
     fn place(&self, dir: RnodeId, name: &Name) -> Result<Rnode, V::Stop> {
         let rnode = self.directory(dir)?;
         if self.find(dir, name)?.is_some() {
@@ -278,7 +280,7 @@ impl<V: View> Draft<'_, V> {
         Ok(rnode)
     }
 
-    /// A junction stays empty, where it is: another cell is seen in its place.
+    /// Refuses changes of a junction: it stays empty and in place, as another cell is shown there.
     fn check_plain(&self, rnode: &Rnode) -> Result<(), V::Stop> {
         if rnode.is_junction() { Err(Refusal::Busy.into()) } else { Ok(()) }
     }
@@ -299,7 +301,7 @@ impl<V: View> Draft<'_, V> {
         };
         *entries = *entries + u64::from(to.is_some()) - u64::from(had.is_some());
         let dirent = to.map(|(id, kind)| {
-            // A listing under way sees a name in its old place or not at all, never twice.
+            // A listing in progress sees a name at its old cookie or not at all, never twice.
             last.0 += 1;
             Dirent { id, kind, cookie: *last }
         });
@@ -414,7 +416,7 @@ impl<V: View> Draft<'_, V> {
         Ok(())
     }
 
-    /// A directory that is to be removed has no names, and is no junction.
+    /// Checks that a directory that is to be removed has no names, and is no junction.
     fn check_empty(&self, id: RnodeId) -> Result<(), V::Stop> {
         let rnode = self.rnode(id)?;
         match rnode.body {
@@ -423,7 +425,7 @@ impl<V: View> Draft<'_, V> {
         }
     }
 
-    /// One name of an rnode is gone; a directory has only one.
+    /// Removes one link of an rnode; a directory has only one name.
     fn lose_name(&mut self, id: RnodeId) -> Result<(), V::Stop> {
         let rnode = self.change(id)?;
         rnode.nlink = if rnode.is_dir() { 0 } else { rnode.nlink.saturating_sub(1) };
@@ -452,7 +454,7 @@ impl<V: View> Draft<'_, V> {
             return Err(Refusal::NotFound.into());
         }
         encryption::check_move(&dir, &new_dir)?;
-        // All leases before the first question that only the server can answer.
+        // Claim all leases before the first question that only the server can answer.
         for id in [parent, new_parent, from.id].into_iter().chain(to.map(|to| to.id)) {
             self.view.claim(id)?;
         }
@@ -492,7 +494,7 @@ impl<V: View> Draft<'_, V> {
         self.moved(from, parent, new_parent)
     }
 
-    /// The rnode of `dirent` was in `old` and is in `new`.
+    /// Updates the parent and link counts after the rnode of `dirent` moved from `old` to `new`.
     fn moved(&mut self, dirent: Dirent, old: RnodeId, new: RnodeId) -> Result<(), V::Stop> {
         if let Body::Directory { parent, .. } = &mut self.change(dirent.id)?.body {
             *parent = new;
@@ -539,7 +541,7 @@ impl<V: View> Draft<'_, V> {
         if content == kept {
             return Ok(());
         }
-        // It is of no concern to whoever looks at times.
+        // Adding to the history does not change the ctime.
         let ctime = self.rnode(id)?.ctime;
         let rnode = self.change(id)?;
         rnode.ctime = ctime;
@@ -580,14 +582,15 @@ impl<V: View> Draft<'_, V> {
         Ok(())
     }
 
-    /// Only an empty directory becomes a junction, no encrypted one, and never the root of a cell.
+    /// Checks that an rnode can become a junction: only an empty directory can, not an encrypted
+    /// one, and never the root of a cell.
     fn check_junction(&self, id: RnodeId, value: &Bytes) -> Result<(), V::Stop> {
         if id == RnodeId::ROOT || Junction::parse(&value.0).is_err() {
             return Err(Refusal::Invalid.into());
         }
         let rnode = self.directory(id)?;
         if encryption::is_encrypted(&rnode) {
-            // It would look as if what is in the other cell were.
+            // The content of the other cell would look encrypted.
             return Err(Refusal::Invalid.into());
         }
         match rnode.body {
@@ -624,7 +627,7 @@ impl<V: View> Draft<'_, V> {
         for (at, block) in changed {
             let begins = u64::from(*at) * u64::from(block_size);
             let valid = match block {
-                // Bytes past the end of the file would show when it grows.
+                // Bytes past the end of the file would appear when it grows.
                 Some(b) => {
                     b.len_bytes <= block_size
                         && begins + u64::from(b.len_bytes) <= *size_bytes
@@ -646,7 +649,7 @@ fn check_end(end_bytes: u64, block_bytes: u32) -> Result<(), Refusal> {
     if end_bytes > longest { Err(Refusal::TooLarge) } else { Ok(()) }
 }
 
-/// Sets a file's length. What is cut off reads as zeroes if it grows again.
+/// Sets a file's length. The part cut off reads as zeroes if the file grows again.
 fn cut(rnode: &mut Rnode, new_bytes: u64) {
     let Body::File { size_bytes, block_bytes, blocks, content, .. } = &mut rnode.body else {
         return;

@@ -1,16 +1,17 @@
-//! What is wanted for the files below a directory: how many copies, and what `fsync` waits for.
+//! The policy for the files below a directory: the number of copies, and how many `fsync` waits
+//! for.
 //!
-//! A policy is an attribute ([`POLICY_XATTR`]) of a directory, so it is versioned, leased and seen by
-//! all as any other. The nearest directory above that has one counts; nothing is merged. As text it
-//! is words with blanks between them, each of which may be left out:
+//! A policy is an attribute ([`POLICY_XATTR`]) of a directory, so it is versioned, leased and seen
+//! by all clients as any other. The nearest directory above a file that has one counts; policies
+//! are not merged. Its text form is words with blanks between them, each of which may be left out:
 //!
 //! ```text
-//! copies=2     two clients beside the one that wrote
+//! copies=2     two clients keep a copy beside the writer
 //! fsync=1      fsync waits until one of them has the file
-//! versions=10  what a file was is kept, ten times back
-//! keep=604800  for so many seconds
-//! every=10     but what stood for less than ten seconds after the last that was kept is not
-//! text=64K     the words of text files of up to 65,536 bytes are searched for; `none`: of no file
+//! versions=10  the last ten earlier contents of a file are kept
+//! keep=604800  for this many seconds
+//! every=10     except contents less than ten seconds younger than the last one kept
+//! text=64K     index the words of text files of up to 65,536 bytes; `none`: of no file
 //! ```
 
 use std::fmt;
@@ -25,57 +26,57 @@ pub const POLICY_XATTR: &[u8] = b"user.weft.policy";
 pub const COPIES_MAX: u32 = 16;
 /// The most versions of a file that are kept.
 pub const VERSIONS_MAX: u32 = 1000;
-/// The longest time that can be asked for, in seconds: a hundred years.
+/// The longest duration that can be set, in seconds: a hundred years.
 const SECONDS_MAX: u64 = 100 * 366 * 24 * 3600;
-/// The longest policy that is looked at, in bytes.
+/// The longest policy that is parsed, in bytes.
 const POLICY_MAX_BYTES: usize = 1024;
 
 /// Whether files are copied to the cell's archives.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, PartialOrd, Ord, Default)]
 pub enum Archiving {
-    /// They are not.
+    /// No.
     #[default]
     No,
-    /// They are, a while after they were changed.
+    /// Yes, a while after they were changed.
     Later,
-    /// They are, and `fsync` waits until one archive has acknowledged it.
+    /// Yes, and `fsync` waits until one archive has acknowledged the file.
     Fsync,
 }
 crate::wire::wire_enum!(Archiving { 0 => No, 1 => Later, 2 => Fsync, });
 
-/// What is wanted for the files below a directory.
+/// The policy for the files below a directory.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub struct Policy {
-    /// How many clients beside the one that wrote a file are to have it whole.
+    /// The number of clients that are to keep a whole copy of a file, beside the writer.
     pub copies: u32,
-    /// How many of them `fsync` waits for; 0: it waits for none.
+    /// The number of them that `fsync` waits for; 0: none.
     pub fsync: u32,
-    /// Whether an archive is to have it as well.
+    /// Whether an archive is to keep a copy as well.
     pub archive: Archiving,
-    /// How many earlier contents of a file are kept; 0: none, nor removed files.
+    /// The number of earlier contents of a file that are kept; 0: none, nor removed files.
     pub versions: u32,
-    /// For how many seconds they are.
+    /// The time that they are kept, in seconds.
     pub keep_secs: u64,
-    /// How many seconds are at least between two that are kept by one client.
+    /// The least time between two contents kept by one client, in seconds.
     pub every_secs: u64,
-    /// The longest text file whose words are searched for, in bytes; 0: none is.
+    /// The longest text file whose words are indexed, in bytes; 0: none is.
     pub text_bytes: u64,
 }
 
-/// Why a text is no policy.
+/// The reason why a text is not a policy.
 #[derive(Debug, Clone, PartialEq, Eq, thiserror::Error)]
 #[non_exhaustive]
 pub enum PolicyError {
-    /// Not a word of a policy.
+    /// An unknown word.
     #[error(
         "`{0}` is not part of a policy: copies=N, fsync=N, archive=no|later|fsync, versions=N, \
          keep=SECONDS, every=SECONDS, text=BYTES"
     )]
     Word(String),
-    /// A number that is none, or too large.
+    /// Not a number, or too large.
     #[error("`{0}` needs a number of at most {1}")]
     Number(String, u64),
-    /// It would wait for ever.
+    /// `fsync` would wait for more copies than are made.
     #[error("fsync cannot wait for more copies than are made")]
     Waits,
 }
@@ -89,7 +90,7 @@ impl Default for Policy {
 }
 
 impl Policy {
-    /// The policy of a directory, if it has one of its own. Words of a later version are passed over.
+    /// Returns the policy that a directory has itself. Words of later versions are ignored.
     #[must_use]
     pub fn of(rnode: &Rnode) -> Option<Self> {
         let text = rnode.xattrs.get(&Bytes(POLICY_XATTR.to_vec())).filter(|_| rnode.is_dir())?;
@@ -111,7 +112,7 @@ impl Policy {
         };
         let number = |max: u32| {
             let number = seconds(u64::from(max))?;
-            // Checked just now.
+            // The bound was checked above.
             Ok(u32::try_from(number).unwrap_or(max))
         };
         match name {
@@ -138,7 +139,7 @@ impl Policy {
     }
 }
 
-/// A length of text files: a number of bytes with K or M, or `none`.
+/// Parses a length of text files, in bytes, with a suffix K or M; `none` is 0.
 fn text_bytes(text: &str) -> Option<u64> {
     if text == "none" {
         return Some(0);

@@ -1,16 +1,16 @@
-//! What is searched for: conditions, all of which must hold.
+//! Search queries: conditions, all of which must hold.
 //!
 //! ```text
-//! report 2026           names with these words, or with words that begin so
+//! report 2026           names with these words, or with words that begin with them
 //! tag:un                with this tag
 //! project:weft          whose attribute user.project has this value
 //! kind:file             kind:dir, kind:link, kind:special
 //! size>10M size<1G      length in bytes; K, M, G, T are powers of 1024
 //! mtime>2026-01-01      last change of content, by days in UTC or seconds since 1970
-//! text:word             files whose text has this word, as far as a policy has it searched for
-//! text:wor*             or one that begins so
-//! text:"two words"      or these, one after the other
-//! -tag:draft -old       not with
+//! text:word             files whose text has this word, as far as a policy has it indexed
+//! text:wor*             or a word that begins with this
+//! text:"two words"      or these words, one after the other
+//! -tag:draft -old       without this tag and this word
 //! "two words"           one word or value with blanks in it
 //! tag:un & kind:file    & may stand between conditions
 //! ```
@@ -26,13 +26,13 @@ pub const CONDITIONS_MAX: usize = 32;
 /// One condition.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub enum Condition {
-    /// A word of the name begins so.
+    /// A word of the name begins with this.
     Word(String),
-    /// It has this tag.
+    /// The rnode has this tag.
     Tag(String),
-    /// Its attribute `user.NAME` is this.
+    /// The attribute `user.NAME` has this value.
     Attribute(String, String),
-    /// What it is.
+    /// The kind.
     Kind(Kind),
     /// Longer than this, in bytes.
     Larger(u64),
@@ -42,16 +42,16 @@ pub enum Condition {
     After(i64),
     /// Its content was changed before this second since 1970.
     Before(i64),
-    /// Its text has these words one after the other; the last of them may go on if that is said.
+    /// The text has these words, one after the other.
     Text {
         /// The words.
         words: String,
-        /// Whether a word that begins as the last one does is one.
+        /// Whether the last word is a prefix.
         begins: bool,
     },
 }
 
-/// Kinds as people tell them apart.
+/// The kinds of rnode that a query tells apart.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub enum Kind {
     /// A regular file.
@@ -77,11 +77,11 @@ impl From<FileKind> for Kind {
     }
 }
 
-/// A query: each condition, and whether it must hold (or must not).
+/// A query: each condition, and true if it must hold, false if it must not.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub struct Query(pub Vec<(Condition, bool)>);
 
-/// Why a query is none.
+/// The text is not a query.
 #[derive(Debug, Clone, PartialEq, Eq, thiserror::Error)]
 #[error("{0}")]
 pub struct QueryError(String);
@@ -110,7 +110,7 @@ impl std::str::FromStr for Query {
     }
 }
 
-/// Splits at blanks outside of quotes, which are left out.
+/// Splits at blanks outside of quotation marks, which are removed.
 fn terms(text: &str) -> Result<Vec<String>, QueryError> {
     let (mut terms, mut term, mut quoted, mut begun) = (Vec::new(), String::new(), false, false);
     for c in text.chars() {
@@ -200,7 +200,7 @@ fn size(text: &str) -> Result<u64, QueryError> {
     bytes.map_err(|e| bad(format!("'{text}' is not a size: {e}")))
 }
 
-/// `YYYY-MM-DD`, at its beginning in UTC, or seconds since 1970.
+/// Parses `YYYY-MM-DD`, the beginning of that day in UTC, or seconds since 1970.
 fn seconds(text: &str) -> Result<i64, QueryError> {
     let wrong = || bad(format!("'{text}' is no day: write YYYY-MM-DD, or seconds since 1970"));
     if let Ok(seconds) = text.parse() {

@@ -1,4 +1,4 @@
-//! What a name names: the rnode, and the directory entry that points to it.
+//! Rnodes, and the directory entries that point to them.
 
 use std::collections::BTreeMap;
 use std::fmt;
@@ -15,10 +15,11 @@ use crate::wire::{Reader, Wire, WireError, wire_enum, wire_struct};
 pub const TARGET_MAX_BYTES: usize = 4095;
 /// The longest value of an extended attribute, in bytes.
 pub const XATTR_MAX_BYTES: usize = 64 << 10;
-/// All extended attributes of one rnode with their names, in bytes: an rnode fits a frame.
+/// The total of all extended attributes of one rnode with their names, in bytes: an rnode fits a
+/// frame.
 pub const XATTRS_MAX_BYTES: usize = 256 << 10;
-/// The most blocks of one file: a block map fits a frame. With blocks of 4 MiB a file has up to
-/// 256 GiB; longer files need a map of maps, which is not there yet.
+/// The most blocks of one file: a block map fits a frame. With blocks of 4 MiB a file has up to 256
+/// GiB; longer files need a map of maps, which does not exist yet.
 pub const BLOCKS_MAX: u32 = 1 << 16;
 /// The smallest block, in bytes.
 pub const BLOCK_MIN_BYTES: u32 = 64 << 10;
@@ -29,13 +30,13 @@ pub const STORED_MAX_BYTES: u32 = BLOCK_MAX_BYTES + crate::encryption::ENCRYPTED
 /// The most names of one rnode.
 pub const LINKS_MAX: u32 = 1 << 30;
 
-/// A name of one path component, checked: 1 to 255 bytes, neither `/` nor NUL, and not `.` or `..`,
+/// A checked name of one path component: 1 to 255 bytes, neither `/` nor NUL, and not `.` or `..`,
 /// which no directory stores.
 #[derive(Clone, PartialEq, Eq, Hash, PartialOrd, Ord)]
 pub struct Name(Box<[u8]>);
 
 impl Name {
-    /// The name, if it is one that can be stored.
+    /// Checks a name and returns it, if a directory can store it.
     ///
     /// # Errors
     /// [`Refusal::NameTooLong`], [`Refusal::Invalid`].
@@ -75,7 +76,7 @@ impl Wire for Name {
     }
 }
 
-/// Bytes of a bounded length: a target, an attribute's name or value.
+/// Bytes of bounded length: a link target, an attribute's name or value.
 #[derive(Debug, Clone, PartialEq, Eq, Hash, PartialOrd, Ord, Default)]
 pub struct Bytes(pub Vec<u8>);
 
@@ -89,18 +90,18 @@ impl Wire for Bytes {
     }
 }
 
-/// One block of a file: the first `len_bytes` bytes of what is stored under `hash`, and zeroes after
-/// them. So a file is cut without its bytes being at hand.
+/// One block of a file: the first `len_bytes` bytes stored under `hash`, and zeroes after them. So
+/// a file is truncated without its bytes at hand.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Hash)]
 pub struct Block {
-    /// The hash of all the bytes stored; of an encrypted file, of what they are encrypted.
+    /// The hash of all the bytes stored; of an encrypted file, of the encrypted bytes.
     pub hash: BlockHash,
-    /// How many of them count, at most the file's block size.
+    /// The number of bytes that count, at most the file's block size.
     pub len_bytes: u32,
 }
 wire_struct!(Block { hash, len_bytes });
 
-/// What an rnode holds, by its kind.
+/// The part of an rnode that depends on its kind.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub enum Body {
     /// A regular file. A block that is not in the map is a hole.
@@ -109,31 +110,31 @@ pub enum Body {
         size_bytes: u64,
         /// Size of a block in bytes, a power of two.
         block_bytes: u32,
-        /// The blocks by their place, in units of `block_bytes`.
+        /// The blocks by position, in units of `block_bytes`.
         blocks: BlockMap,
-        /// The version whose change made the content what it is: the name of this content. Other
-        /// changes leave it.
+        /// The version whose change made this content: the name of the content. Other changes leave
+        /// it.
         content: Version,
-        /// The content that was kept last in the file's history.
+        /// The content that was last kept in the file's history.
         kept: Version,
     },
     /// A directory. Its entries are records of their own.
     Directory {
         /// The directory it is in; the root's is the root.
         parent: RnodeId,
-        /// How many entries it has.
+        /// The number of entries.
         entries: u64,
-        /// The cookie that the last entry made was given.
+        /// The cookie of the entry made last.
         last: Cookie,
     },
     /// A symbolic link.
     Symlink {
-        /// Where it points, 1 to 4095 bytes.
+        /// The path that it points to, 1 to 4095 bytes.
         target: Bytes,
     },
     /// A device node, FIFO or socket.
     Special {
-        /// Which.
+        /// The kind of special file.
         kind: FileKind,
         /// Device number, as `makedev(3)` packs it.
         rdev: u32,
@@ -146,33 +147,33 @@ wire_enum!(Body {
     4 => Special { kind, rdev },
 });
 
-/// A file, directory or anything else that has attributes. Which blocks its content is made of is
-/// part of it; who holds them is not ([`Holders`]), since a reader that gains a copy changes no file.
+/// A file, directory or anything else that has attributes. It lists the blocks of its content, but
+/// not the clients that hold them ([`Holders`]), since a reader that gains a copy changes no file.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub struct Rnode {
     /// Its number.
     pub id: RnodeId,
-    /// Which state this is.
+    /// The version of this state.
     pub version: Version,
     /// Permission bits: the low 12 bits of a mode.
     pub perm: u16,
-    /// Number of names; 0 for one that lives only because somebody holds it.
+    /// Number of names; 0 if the rnode is kept only while a client holds it open.
     pub nlink: u32,
     /// Owner.
     pub uid: u32,
     /// Group.
     pub gid: u32,
-    /// Last access, as far as it is kept: it changes with other attributes only.
+    /// Last access, as far as it is kept: it is updated only with other attributes.
     pub atime: Time,
     /// Last change of content.
     pub mtime: Time,
     /// Last change.
     pub ctime: Time,
-    /// When it was made.
+    /// The time of creation.
     pub btime: Time,
     /// Extended attributes, with their prefixes.
     pub xattrs: BTreeMap<Bytes, Bytes>,
-    /// The rest, by kind.
+    /// The part that depends on the kind.
     pub body: Body,
 }
 wire_struct!(Rnode {
@@ -213,7 +214,7 @@ impl Rnode {
         }
     }
 
-    /// What it is.
+    /// Returns its kind.
     #[must_use]
     pub fn kind(&self) -> FileKind {
         match self.body {
@@ -224,13 +225,14 @@ impl Rnode {
         }
     }
 
-    /// Whether it is a directory.
+    /// Returns true if it is a directory.
     #[must_use]
     pub fn is_dir(&self) -> bool {
         matches!(self.body, Body::Directory { .. })
     }
 
-    /// Whether another cell is seen in its place; what the attribute says may be damaged.
+    /// Returns true if it is a junction, the mount point of another cell; the attribute's value may
+    /// be damaged.
     #[must_use]
     pub fn is_junction(&self) -> bool {
         self.is_dir() && self.xattrs.keys().any(|name| name.0 == JUNCTION_XATTR)
@@ -246,13 +248,13 @@ impl Rnode {
         }
     }
 
-    /// Its tags, in the order they are listed, blanks around them removed.
+    /// Returns its tags in the order listed, without blanks around them.
     pub fn tags(&self) -> impl Iterator<Item = &[u8]> {
         let list = self.xattrs.get(&Bytes(TAGS_XATTR.to_vec())).map_or(&[][..], |b| &b.0);
         list.split(|&b| b == b',').map(<[u8]>::trim_ascii).filter(|tag| !tag.is_empty())
     }
 
-    /// The attributes as the file plug has them.
+    /// Returns the attributes as [`weft_vfs`] has them.
     #[must_use]
     pub fn attr(&self) -> Attr {
         let (blocks_512, io_bytes, rdev) = match &self.body {
@@ -281,26 +283,26 @@ impl Rnode {
     }
 }
 
-/// What a name in a directory points to.
+/// A directory entry: the rnode that a name points to.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Hash)]
 pub struct Dirent {
     /// The rnode.
     pub id: RnodeId,
     /// Its kind, which never changes.
     pub kind: FileKind,
-    /// Its place in the listing.
+    /// Its position in the listing.
     pub cookie: Cookie,
 }
 wire_struct!(Dirent { id, kind, cookie });
 
-/// Who has blocks of a file.
+/// The clients that hold blocks of a file.
 #[derive(Debug, Clone, PartialEq, Eq, Default)]
 pub struct Holders {
-    /// Each client that wrote blocks or fetched them all, with the newest version it did so for: whom
-    /// to ask first.
+    /// Each client that wrote blocks or fetched them all, with the newest version it did so for:
+    /// the clients to ask first.
     pub clients: BTreeMap<ClientId, Version>,
-    /// Each client that has checked, durable *copies* of all blocks of this content, and has promised
-    /// to keep them while the file has them, unless the server lets it go.
+    /// Each client that has checked, durable *copies* of all blocks of this content, and has
+    /// promised to keep them while the file has them, unless the server releases it.
     pub copies: BTreeMap<ClientId, Version>,
 }
 wire_struct!(Holders { clients, copies });

@@ -1,11 +1,11 @@
-//! What may be found in a cell: a Bloom filter of its tags, the names of its attributes, and how the
-//! words of its names begin.
+//! A summary of a cell's index: a Bloom filter of its tags, the names of its attributes, and the
+//! prefixes of the words of its names.
 //!
-//! Invariant: what was in the index at the revision that a summary is of is never missed
-//! ([`Summary::may_have`] is true of every query that something fits). So a query may be kept from a
-//! cell if its summary says so *and* nothing was added since: no transaction after the summary's
-//! revision has added anything to the index, in the same life of the server (a cell that was restored
-//! from a copy counts its revisions again). What was removed since only makes it ask in vain.
+//! Invariant: a summary has no false negatives for the index at its revision ([`Summary::may_have`]
+//! is true of every query with a match). So a query need not be sent to a cell if its summary rules
+//! the query out *and* nothing was added since: no transaction after the summary's revision has
+//! added anything to the index, in the same generation of the server (a cell restored from a copy
+//! counts its revisions again). A removal since then only causes a useless query.
 
 use crate::query::{Condition, Query};
 use crate::rnode::Bytes;
@@ -16,10 +16,11 @@ use crate::wire::wire_struct;
 const BYTES_MAX: usize = 256 << 10;
 /// The smallest.
 const BYTES_MIN: usize = 1 << 10;
-/// With ten bits for each and seven of them set, one in a hundred absent terms seems there.
+/// The filter bits for each key; with seven of them set, one in a hundred absent terms seems
+/// present.
 const BITS_EACH: usize = 10;
 const PROBES: u64 = 7;
-/// How much of a word's beginning is in the filter, in bytes: what is longer begins so too.
+/// The longest prefix of a word in the filter, in bytes; longer prefixes are cut to it.
 const PREFIX_MAX_BYTES: usize = 6;
 
 /// A summary.
@@ -29,13 +30,13 @@ pub struct Summary {
 }
 wire_struct!(Summary { bits });
 
-/// The beginning of a word of which all bytes are ASCII.
+/// Returns the longest prefix of a word of which all bytes are ASCII, up to [`PREFIX_MAX_BYTES`].
 fn ascii_start(word: &str) -> &str {
     let len = word.bytes().take(PREFIX_MAX_BYTES).take_while(u8::is_ascii).count();
     word.get(..len).unwrap_or_default()
 }
 
-/// What the filter has of a term.
+/// Returns the filter keys of a term.
 fn keys(term: &Term) -> Vec<Vec<u8>> {
     let key = |kind: u8, text: &str| [&[kind], text.as_bytes()].concat();
     match term {
@@ -48,13 +49,14 @@ fn keys(term: &Term) -> Vec<Vec<u8>> {
     }
 }
 
-/// What must be there if anything fits a condition; `None` if nothing need be.
+/// Returns the filter key that must be present if an rnode matches a condition; `None` if none need
+/// be.
 fn needed(condition: &Condition) -> Option<Vec<u8>> {
     let key = |kind: u8, text: &str| Some([&[kind], text.as_bytes()].concat());
     match condition {
         Condition::Tag(tag) => key(b't', tag),
         Condition::Attribute(name, _) => key(b'a', name),
-        // Any other may be several words, or be spelt otherwise in the index.
+        // Any other word may be several words, or be spelt otherwise in the index.
         Condition::Word(word) if word.bytes().all(|b| b.is_ascii_alphanumeric()) => {
             key(b'w', &ascii_start(word).to_ascii_lowercase()).filter(|key| key.len() > 1)
         }
@@ -63,7 +65,7 @@ fn needed(condition: &Condition) -> Option<Vec<u8>> {
 }
 
 impl Summary {
-    /// Of everything that an index has.
+    /// Returns the summary of all terms of an index.
     #[must_use]
     pub fn of(terms: &[Term]) -> Self {
         let all: std::collections::BTreeSet<Vec<u8>> = terms.iter().flat_map(keys).collect();
@@ -84,7 +86,8 @@ impl Summary {
         places(key, bits.len()).all(|at| bits.get(at / 8).is_none_or(|b| b & (1 << (at % 8)) != 0))
     }
 
-    /// Whether something may fit a query. `false` is never wrong at the revision of the summary.
+    /// Returns true if an rnode may match a query. `false` is never wrong at the summary's
+    /// revision.
     #[must_use]
     pub fn may_have(&self, query: &Query) -> bool {
         let wanted = query.0.iter().filter(|(_, is_wanted)| *is_wanted);
@@ -92,8 +95,8 @@ impl Summary {
     }
 }
 
-/// The bits of a key in a filter of so many bytes. A length that no filter has gives what is in none,
-/// and so seems to be there.
+/// Returns the bit positions of a key in a filter of `len_bytes` bytes. For a length that no filter
+/// has, the positions lie outside the filter, and the key seems present.
 fn places(key: &[u8], len_bytes: usize) -> impl Iterator<Item = usize> {
     let hash = blake3::hash(key);
     let half = |at: usize| {

@@ -1,24 +1,24 @@
-//! The text of small files, as it is told to the server so that its words are found.
+//! The text of small files, as clients send it to the server for the index.
 //!
-//! A client that wrote a file tells what it says, once the server has the change. The server never
-//! reads content itself.
+//! A client that wrote a file sends the file's text once the server has the change. The server
+//! never reads content itself.
 
 use crate::types::Version;
 use crate::wire::{Reader, Wire, WireError, put_bytes, wire_struct};
 
-/// The longest file whose text can be searched for, in bytes: with others it fits a frame.
+/// The longest file whose text is indexed, in bytes: the message fits a frame.
 pub const TEXT_MAX_BYTES: u64 = 1 << 20;
 
-/// What a text file says: UTF-8 without NUL, at least one byte and at most [`TEXT_MAX_BYTES`].
+/// The content of a text file: UTF-8 without NUL, at least one byte and at most [`TEXT_MAX_BYTES`].
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub struct Text(Box<str>);
 
 impl Text {
-    /// The text that these bytes are; `None` if they are none.
+    /// Returns the bytes as a text; `None` if they are not one.
     #[must_use]
     pub fn of(bytes: Vec<u8>) -> Option<Self> {
         let fits = !bytes.is_empty() && bytes.len() as u64 <= TEXT_MAX_BYTES;
-        // Nobody writes NUL into what is to be read; everybody else does.
+        // Text contains no NUL; most binary formats do.
         if !fits || bytes.contains(&0) {
             return None;
         }
@@ -31,7 +31,7 @@ impl Text {
         &self.0
     }
 
-    /// Its length in bytes.
+    /// Returns its length in bytes.
     #[must_use]
     pub fn size_bytes(&self) -> u64 {
         self.0.len() as u64
@@ -45,18 +45,18 @@ impl Wire for Text {
 
     fn get(from: &mut Reader<'_>) -> Result<Self, WireError> {
         const WHAT: &str = "a text";
-        // The constant fits any machine that this runs on.
+        // The constant fits the `usize` of any supported machine.
         let bytes = from.bytes(TEXT_MAX_BYTES as usize, WHAT)?;
         Self::of(bytes.to_vec()).ok_or(WireError::Invalid { what: WHAT })
     }
 }
 
-/// A text, and which content of its file it is.
+/// A text, with the version of the file's content that it is.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub struct ToldText {
-    /// The content, as [`Body::File`](crate::Body) names it.
+    /// The version of the content, as in [`Body::File`](crate::Body).
     pub content: Version,
-    /// What it says.
+    /// The text.
     pub text: Text,
 }
 wire_struct!(ToldText { content, text });

@@ -1,5 +1,6 @@
-//! Names for numbers: who, what, when. Each is a type of its own, so that none can be taken for
-//! another; what they promise is said here and kept by those who make them.
+//! Identifiers of a cell and its parts, versions and times. Each is a type of its own, so that none
+//! can be taken for another; the guarantees are stated here and kept by the code that makes the
+//! values.
 
 use std::fmt;
 
@@ -21,73 +22,74 @@ macro_rules! number {
 }
 
 number!(
-    /// A client of a cell, as its identity numbers it; the same over restarts.
+    /// The number of a client of a cell, from its identity; the same over restarts.
     ClientId(u64)
 );
 number!(
-    /// A store of objects that keeps copies of a cell's files, as it is numbered when it is added; at
-    /// random, so that no two have the same.
+    /// The number of an archive, an object store that keeps copies of a cell's files; chosen at
+    /// random when it is added, so that no two are the same.
     ArchiveId(u64)
 );
 number!(
-    /// A cell, as it is numbered when it is made; at random, so that no two have the same. 0 is none.
+    /// The number of a cell; chosen at random when it is made, so that no two are the same. 0 is
+    /// none.
     CellId(u64)
 );
 number!(
-    /// One life of a client: it grows with each start. A client keeps it in its journal.
+    /// One run of a client; it grows with each start. A client keeps it in its journal.
     Incarnation(u64)
 );
 number!(
-    /// The time a client may vouch for its leases: begun by the server, renewed by the client,
-    /// ended by either. Never reused in a cell.
+    /// The period in which a client may rely on its leases: begun by the server, renewed by the
+    /// client, ended by either. Never reused in a cell.
     Epoch(u64)
 );
 number!(
-    /// One life of the metadata server of a cell; grows with each start.
+    /// One run of the metadata server of a cell; it grows with each start.
     Generation(u32)
 );
 number!(
-    /// What tells a late answer from the one that is waited for. Never reused by any life of a
-    /// client.
+    /// The number of a request, which tells a late reply from the expected one. Never reused by any
+    /// incarnation of a client.
     RequestId(u64)
 );
 number!(
-    /// The place of a change in a client's log; grows over all of a client's lives.
+    /// The position of a change in a client's log; grows over all of the client's incarnations.
     Seq(u64)
 );
 number!(
-    /// A point in a directory's listing: the number its entry was given when it was made. 0 is
-    /// before all of them.
+    /// A position in a directory listing: the number its entry was given when it was made. 0 is
+    /// before all entries.
     Cookie(u64)
 );
 number!(
-    /// A fencing token: which grant of a lease this is. Grows over all grants of a cell, the later
-    /// grant having the larger token; the high half is the server's generation, so that no counter
-    /// need be kept over its restarts.
+    /// A fencing token: the number of a grant of a lease. It grows over all grants of a cell, the
+    /// later grant having the larger token; the high half is the server's generation, so that no
+    /// counter need be kept over its restarts.
     Token(u64)
 );
 
-/// Which state of an rnode: how often it was changed, and by which change last.
+/// A state of an rnode: how often it was changed, and by which change last.
 ///
-/// Invariant: no two states of an rnode share a version, over all clients, lives and what was taken
-/// back. An epoch is of one life of one client, and in one life a log's numbers only grow; so epoch
-/// and number name one change of the cell.
+/// Invariant: no two states of an rnode share a version, over all clients, incarnations and undone
+/// changes. An epoch belongs to one incarnation of one client, in which the log's numbers only
+/// grow; so epoch and number name one change of the cell.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Hash, PartialOrd, Ord, Default)]
 pub struct Version {
-    /// Changes so far; 1 when made.
+    /// The number of changes so far; 1 when made.
     pub count: u64,
-    /// The epoch in which the last of them was made; 0 for what the server made.
+    /// The epoch in which the last of them was made; 0 for a state that the server made.
     pub epoch: Epoch,
-    /// Its place in the log of its client.
+    /// Its position in the log of its client.
     pub seq: Seq,
 }
 crate::wire::wire_struct!(Version { count, epoch, seq });
 
 impl Version {
-    /// Of what the server made, and nobody has changed.
+    /// The version of an rnode that the server made and no client has changed.
     pub const FIRST: Self = Self { count: 1, epoch: Epoch(0), seq: Seq(0) };
 
-    /// After one more change, made in `epoch` as `seq` of a log.
+    /// Returns the version after one more change, made in `epoch` as `seq` of a log.
     #[must_use]
     pub fn next(self, epoch: Epoch, seq: Seq) -> Self {
         Self { count: self.count + 1, epoch, seq }
@@ -102,10 +104,10 @@ impl fmt::Display for CellId {
 }
 
 impl CellId {
-    /// Takes the number apart as it is shown.
+    /// Parses the text form, 16 lower-case hex digits; `None` for any other text, and for 0.
     #[must_use]
     pub fn parse(text: &str) -> Option<Self> {
-        // One way to write each.
+        // Each number has one text form.
         let is_hex = |b: u8| b.is_ascii_digit() || (b'a'..=b'f').contains(&b);
         if text.len() != 16 || !text.bytes().all(is_hex) {
             return None;
@@ -115,29 +117,31 @@ impl CellId {
 }
 
 impl Token {
-    /// A lease that no server granted: on an rnode that this client made and nobody else has
-    /// heard of.
+    /// The token of a lease that no server granted: on an rnode that this client made and only it
+    /// knows of.
     pub const BORN: Self = Self(0);
 
-    /// The `count`th token of a server's life.
+    /// Returns the `count`th token of a server's generation.
     #[must_use]
     pub fn new(generation: Generation, count: u32) -> Self {
         Self(u64::from(generation.0) << 32 | u64::from(count))
     }
 
-    /// Smaller than every token of this life of the server, larger than those of earlier ones.
+    /// Returns a token smaller than every token of this generation, larger than those of earlier
+    /// ones.
     #[must_use]
     pub fn before(generation: Generation) -> Self {
         Self::new(generation, 0)
     }
 }
 
-/// An rnode's number in its cell, never used again for another that the server has heard of. The high half is the *slot* of the client that made
-/// it, the low half counts: so a client numbers what it makes without asking.
+/// An rnode's number in its cell, never reused for another that the server has heard of. The high
+/// half is the *slot* of the client that made it, the low half counts: so a client numbers new
+/// rnodes without asking the server.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Hash, PartialOrd, Ord)]
 pub struct RnodeId(pub u64);
 
-/// Slots from this one on are of snapshots. Clients do not come by so many.
+/// The first slot of snapshots. Clients never reach so many.
 pub const SNAPSHOT_SLOTS: u32 = 1 << 30;
 
 impl RnodeId {
@@ -150,13 +154,13 @@ impl RnodeId {
         Self(u64::from(slot) << 32 | u64::from(count))
     }
 
-    /// Whose number it is. Slot 0 is the server's own.
+    /// Returns the slot that the number belongs to. Slot 0 is the server's own.
     #[must_use]
     pub fn slot(self) -> u32 {
         (self.0 >> 32) as u32
     }
 
-    /// Whether it is part of a snapshot, which nobody changes.
+    /// Returns true if the rnode is part of a snapshot, which is read-only.
     #[must_use]
     pub fn is_of_snapshot(self) -> bool {
         self.slot() >= SNAPSHOT_SLOTS
@@ -176,28 +180,28 @@ impl fmt::Display for RnodeId {
     }
 }
 
-/// A moment on the clock of one machine that is never set: microseconds since some start, counting
+/// A time on the clock of one machine that is never set: microseconds since some start, counting
 /// while the machine sleeps (`CLOCK_BOOTTIME`). Moments of two machines, or of two boots of one,
-/// have nothing to do with each other.
+/// cannot be compared.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Hash, PartialOrd, Ord, Default)]
 pub struct Moment(pub u64);
 
 impl Moment {
-    /// This much later.
+    /// Returns the moment `micros` microseconds later.
     #[must_use]
     pub fn after(self, micros: u64) -> Self {
         Self(self.0.saturating_add(micros))
     }
 }
 
-/// What a lease allows.
+/// The access that a lease grants.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Hash, PartialOrd, Ord)]
 pub enum Mode {
-    /// Nothing but that an rnode without a name is kept: somebody has it open.
+    /// Keeps an rnode without a name alive while it is open, and nothing else.
     Hold,
-    /// To answer from memory what the rnode is and, of a directory, which names it has. Shared.
+    /// Read: answer from memory about the rnode and, of a directory, its names. Shared.
     Read,
-    /// To change it, and tell the server later. Exclusive.
+    /// Write: change the rnode, and tell the server later. Exclusive.
     Write,
 }
 
@@ -206,8 +210,8 @@ pub enum Mode {
 pub struct BlockHash(pub [u8; 32]);
 
 impl BlockHash {
-    /// The name of a block that is being written, and has no hash yet: 16 bytes of zeroes, which no
-    /// hash begins with, and two numbers. It is known to its client alone.
+    /// Returns the name of a block that is being written, and has no hash yet: 16 bytes of zeroes,
+    /// which no hash begins with, and two numbers. Only its client knows it.
     #[must_use]
     pub fn open(incarnation: Incarnation, number: u64) -> Self {
         let mut name = [0; 32];
@@ -216,7 +220,7 @@ impl BlockHash {
         Self(name)
     }
 
-    /// Whether it is the name of a block that is being written.
+    /// Returns true if this names a block that is being written.
     #[must_use]
     pub fn is_open(&self) -> bool {
         self.0[..16] == [0; 16]
@@ -230,7 +234,7 @@ impl fmt::Display for BlockHash {
     }
 }
 
-/// Why a text is no hash.
+/// The text is not a hash.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, thiserror::Error)]
 #[error("a hash has 64 digits in hex")]
 pub struct NotAHash;
@@ -240,7 +244,7 @@ impl std::str::FromStr for BlockHash {
 
     fn from_str(text: &str) -> Result<Self, NotAHash> {
         let mut hash = [0; 32];
-        // One way to write each: small letters.
+        // Each hash has one text form: lower-case hex.
         let is_hex = |b: u8| b.is_ascii_digit() || (b'a'..=b'f').contains(&b);
         if text.len() != 64 || !text.bytes().all(is_hex) {
             return Err(NotAHash);

@@ -1,17 +1,18 @@
-//! Asking before it is needed, where what comes next is likely: on a slow line each request by itself is
-//! a round trip.
+//! Prefetch: leases that are likely to be needed next are requested early, as on a slow line each
+//! request by itself is a round trip.
 //!
-//! - Who looks a name up asks then for what it names: the lease is asked for by the name, together with
-//!   the question what that is ([`RequestBody::AcquireNamed`]).
-//! - Who has listed a directory and looks at what is in it, one after the other, as `ls -l`, is likely to
-//!   go on: leases for what follows in the listing are asked for in a window, which grows while that
-//!   goes on.
+//! - After a lookup, the rnode that the name names is likely to be needed: its lease is requested
+//!   by the name, together with the lookup ([`RequestBody::AcquireNamed`]).
+//! - A caller that has listed a directory and looks at its entries one after the other, as `ls -l`
+//!   does, is likely to go on: leases on the entries that follow in the listing are requested in a
+//!   window, which grows while that goes on.
 //!
-//! Nothing waits for what is asked so. It is a *hint*: if no answer comes it is forgotten, not sent again,
-//! and a lease that comes after that is given back.
+//! No call waits for a prefetch. It is a *hint*: if no reply comes it is forgotten, not sent again,
+//! and a lease granted after that is released.
 //!
-//! Invariant: a grant by name is taken only if no lease was recalled or given back since it was asked for,
-//! of whatever: it may be about that, and say what was before the client's own changes.
+//! Invariant: a grant by name is taken only if no lease was recalled or released since it was
+//! requested, on any rnode: it may be about that one, and show the state before the client's own
+//! changes.
 
 use std::collections::{BTreeSet, HashMap, VecDeque};
 
@@ -20,40 +21,40 @@ use crate::rnode::Name;
 use crate::types::{Mode, Moment, RnodeId};
 use crate::wire::{Entry, RequestBody};
 
-/// Listings that are followed at a time: as deep as a tree is usually walked.
+/// The most listings followed at a time: as deep as a tree is usually walked.
 const SCANS_MAX: usize = 8;
-/// Longer listings are not followed.
+/// The longest listing that is followed, in entries.
 const ENTRIES_MAX: usize = 1 << 16;
-/// The first window, and the largest.
+/// The first window and the largest, in entries.
 const WINDOW: (usize, usize) = (16, 512);
-/// What is looked at next may be as many entries further on.
+/// The farthest that the next entry looked at may be ahead, in entries.
 const NEAR: usize = 8;
 
-/// A listing, and how far it was gone through.
+/// A listing, and the progress through it.
 #[derive(Debug)]
 struct Scan {
     dir: RnodeId,
     order: Vec<RnodeId>,
     places: HashMap<RnodeId, usize>,
     window: usize,
-    /// The place behind what was asked for last.
+    /// The position after the last prefetched entry.
     next: usize,
 }
 
-/// The listings that are followed, the last first.
+/// The listings that are followed, the last used first.
 #[derive(Debug, Default)]
 pub(super) struct Ahead {
     scans: VecDeque<Scan>,
-    /// The server grants this client nothing by name in this session.
+    /// The server grants this client no leases by name in this session.
     pub(super) by_number_alone: bool,
 }
 
 impl Ahead {
-    /// A directory was listed.
+    /// Notes that a directory was listed.
     pub(super) fn listed(&mut self, dir: RnodeId, entries: &[Entry]) {
         let known = self.scans.iter().position(|scan| scan.dir == dir);
         let known = known.and_then(|at| self.scans.remove(at));
-        // It is read in parts, and each lists it. Whether it is quite the same does not matter.
+        // A listing is read in parts, and each part lists the whole. It need not be quite the same.
         let scan = known.filter(|scan| scan.order.len() == entries.len()).unwrap_or_else(|| {
             let entries = if entries.len() > ENTRIES_MAX { &[] } else { entries };
             let order: Vec<RnodeId> = entries.iter().map(|e| e.dirent.id).collect();
@@ -64,7 +65,7 @@ impl Ahead {
         self.scans.truncate(SCANS_MAX);
     }
 
-    /// An rnode was looked at that had to be asked for. Returns what to ask for as well.
+    /// Notes that a lease on an rnode had to be requested. Returns the rnodes to prefetch.
     fn missed(&mut self, id: RnodeId) -> &[RnodeId] {
         let place = |scan: &Scan| scan.places.get(&id).copied();
         let found = self.scans.iter_mut().find_map(|scan| place(scan).map(|at| (scan, at)));
@@ -83,7 +84,7 @@ impl Ahead {
 }
 
 impl Client {
-    /// An rnode to be looked at had to be asked for: so may be what follows it.
+    /// Prefetches after a lease on an rnode had to be requested.
     pub(super) fn ask_ahead(&mut self, now: Moment, id: RnodeId) {
         let likely = self.ahead.missed(id);
         if likely.is_empty() {
@@ -108,7 +109,7 @@ impl Client {
         }
     }
 
-    /// What is this name? That was asked; what it names will be asked for.
+    /// Prefetches the rnode that a name being looked up names.
     pub(super) fn ask_named(&mut self, now: Moment, dir: RnodeId, name: &Name) {
         let leases = &self.cache.leases;
         let is_recalled = |id| leases.get(id).is_some_and(|lease| lease.recall.is_some());
@@ -117,12 +118,12 @@ impl Client {
         }
     }
 
-    /// A lease was recalled, or is given back.
+    /// Drops prefetches by name: a lease was recalled, or is released.
     pub(super) fn forget_named(&mut self) {
         self.outstanding.retain(|_, o| !matches!(o.body, RequestBody::AcquireNamed { .. }));
     }
 
-    /// The connection has ended.
+    /// Drops all prefetches: the connection has ended.
     pub(super) fn forget_hints(&mut self) {
         self.outstanding.retain(|_, o| !o.hint);
         self.ahead = Ahead::default();
@@ -174,7 +175,8 @@ mod tests {
         }
         assert_eq!(ahead.missed(id(5000)), &[], "not listed");
         assert_eq!(ahead.missed(id(51)).len(), WINDOW.0);
-        // Several look at once: what is on its way is not asked for twice, and the window stays.
+        // With several callers at once, entries on their way are not requested twice, and the
+        // window stays.
         assert_eq!(ahead.missed(id(52)), &[]);
         assert_eq!(ahead.missed(id(68)).first(), Some(&id(69)));
     }

@@ -1,11 +1,11 @@
-//! What a client has under leases, and how changes see it.
+//! The state that a client has under leases, and the view of it for changes.
 //!
 //! Invariants:
-//! - A lease's state is there exactly if its mode is [`Mode::Read`] or [`Mode::Write`], and is then
-//!   what every other client would see after this client's log was carried out.
-//! - A name that is known stays known while the lease goes on: nobody else changes it.
-//! - While a recall is pending, only the calls that have the lease pinned see more than is left
-//!   after it, and nobody asks for it again.
+//! - A lease has a state exactly if its mode is [`Mode::Read`] or [`Mode::Write`]; it is then the
+//!   state that every other client would see after this client's log was carried out.
+//! - A known name stays known while the lease lasts: no other client changes it.
+//! - While a recall is pending, only the calls that have the lease pinned see more than the mode
+//!   left after it, and no call requests the lease again.
 
 use std::cell::RefCell;
 use std::collections::{BTreeMap, BTreeSet};
@@ -15,14 +15,14 @@ use crate::op::{Effects, View};
 use crate::rnode::{Dirent, Holders, Name, Rnode};
 use crate::types::{Mode, RnodeId, Seq, Token};
 
-/// An rnode as it is, and of a directory what is known of its names.
+/// An rnode, and of a directory its known names.
 #[derive(Debug, Clone)]
 pub(super) struct State {
     pub(super) rnode: Rnode,
     pub(super) names: BTreeMap<Name, Option<Dirent>>,
-    /// Every name that is there is in `names`.
+    /// Every existing name is in `names`.
     pub(super) complete: bool,
-    /// Who has the blocks, as the server said with the lease.
+    /// The holders of the blocks, as the server reported them with the lease.
     pub(super) holders: Holders,
 }
 
@@ -37,36 +37,36 @@ pub(super) struct Lease {
     pub(super) mode: Mode,
     pub(super) token: Token,
     pub(super) state: Option<State>,
-    /// The last change in the log that touches this; in the past if none does.
+    /// The last change in the log that touches this; `Seq(0)` or an applied change if none does.
     pub(super) dirty: Seq,
-    /// What is to be left of the lease, when it can be lowered.
+    /// The mode to downgrade to, once that is possible.
     pub(super) recall: Option<Option<Mode>>,
 }
 
-/// What an attempt lacks.
+/// The state that an attempt lacks.
 #[derive(Debug, Clone, PartialEq, Eq, PartialOrd, Ord)]
 pub(super) enum Need {
-    /// A lease; and what will be asked of a directory when it is there.
+    /// A lease; and the names of a directory that will be needed under it.
     Lease(RnodeId, Mode, Option<Names>),
     /// Names of a directory, under a lease on it.
     Names(RnodeId, Names),
 }
 
-/// Names that are asked for.
+/// The names of a directory that are needed.
 #[derive(Debug, Clone, PartialEq, Eq, PartialOrd, Ord)]
 pub(super) enum Names {
-    /// What one is.
+    /// One name.
     One(Name),
-    /// All of a directory.
+    /// All names.
     All,
 }
 
-/// Why an attempt ended early.
+/// The reason why an attempt stopped.
 #[derive(Debug)]
 pub(super) enum Stop {
     Refused(Refusal),
     Need(Need),
-    /// Only the server can tell; every lease is there.
+    /// Only the server can decide; all leases are held.
     Server,
 }
 
@@ -80,17 +80,17 @@ impl From<Refusal> for Stop {
 #[derive(Debug, Default)]
 pub(super) struct Cache {
     pub(super) leases: BTreeMap<RnodeId, Lease>,
-    /// Every lease with a recall pending is among these; others may be.
+    /// All leases with a pending recall, and possibly others.
     pub(super) recalled: BTreeSet<RnodeId>,
-    /// Numbers that name nothing any more, and never will.
+    /// Numbers of rnodes that no longer exist, and never will again.
     pub(super) gone: BTreeSet<RnodeId>,
-    /// What the server will not grant in this session: leases of this mode and more.
+    /// Leases that the server will not grant in this session: those of this mode and more.
     pub(super) denied: BTreeMap<RnodeId, Mode>,
 }
 
-/// How many denials are remembered.
+/// The most denials remembered.
 const DENIED_MAX: usize = 4096;
-/// How many numbers of gone rnodes are remembered: enough for those that calls under way ask for.
+/// The most numbers of gone rnodes remembered: enough for those that calls in progress ask for.
 const GONE_MAX: usize = 1024;
 
 impl Cache {
@@ -109,7 +109,7 @@ impl Cache {
         *denied = mode.min(*denied);
     }
 
-    /// Takes the states after a change, which is `seq` of the log.
+    /// Stores the states after a change, which is `seq` of the log.
     pub(super) fn apply(&mut self, effects: Effects, seq: Seq) {
         for (id, rnode) in effects.rnodes {
             if let Some(lease) = self.leases.get_mut(&id) {
@@ -118,7 +118,7 @@ impl Cache {
                     state.rnode = rnode;
                 }
             } else {
-                // Made just now: nobody else has heard of it, and a directory is empty.
+                // Made by this change: no other client knows of it, and a directory is empty.
                 let state = State { complete: rnode.is_dir(), ..State::new(rnode) };
                 let (mode, token, state) = (Mode::Write, Token::BORN, Some(state));
                 self.leases.insert(id, Lease { mode, token, state, dirty: seq, recall: None });
@@ -131,7 +131,7 @@ impl Cache {
         }
     }
 
-    /// The last change in the log that what was `seen` depends on.
+    /// Returns the last change in the log that the rnodes `seen` depend on.
     pub(super) fn dirty(&self, seen: &BTreeSet<RnodeId>) -> Seq {
         let dirty = seen.iter().filter_map(|id| self.leases.get(id)).map(|l| l.dirty);
         dirty.max().unwrap_or_default()
@@ -143,11 +143,11 @@ pub(super) struct Sight<'a> {
     pub(super) cache: &'a Cache,
     /// Leases that the attempt's call has pinned.
     pub(super) pinned: &'a BTreeSet<RnodeId>,
-    /// The attempt will change things: what is not there is asked for as [`Mode::Write`] at once.
+    /// The attempt will make changes: missing leases are requested as [`Mode::Write`] at once.
     pub(super) writes: bool,
     /// The server's answer to [`View::is_within`], if it was asked.
     pub(super) within: Option<bool>,
-    /// Each rnode that was looked at.
+    /// The rnodes that the attempt has read.
     pub(super) seen: RefCell<BTreeSet<RnodeId>>,
 }
 
@@ -156,7 +156,7 @@ impl<'a> Sight<'a> {
         Self { cache, pinned, writes, within: None, seen: RefCell::default() }
     }
 
-    /// What may be used of a lease.
+    /// Returns the usable mode of a lease.
     fn mode(&self, id: RnodeId, lease: &Lease) -> Mode {
         match lease.recall {
             Some(to) if !self.pinned.contains(&id) => to.unwrap_or(Mode::Hold).min(lease.mode),
@@ -177,12 +177,12 @@ impl<'a> Sight<'a> {
         if denied.is_some_and(|denied| at_least >= *denied) {
             return Err(Refusal::NotPermitted.into());
         }
-        // Who may only look is not asked to change.
+        // A client with read access alone does not request a write lease.
         let mode = if self.writes && denied.is_none() { Mode::Write } else { at_least };
         Err(Stop::Need(Need::Lease(id, mode, None)))
     }
 
-    /// The state of a directory, of which these names will be asked for.
+    /// Returns the state of a directory, of which these names will be needed.
     pub(super) fn directory(
         &self,
         dir: RnodeId,

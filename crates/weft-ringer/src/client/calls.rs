@@ -1,5 +1,5 @@
-//! Calls: attempted with what is under leases, and when something is missing, asked for and
-//! attempted again.
+//! Calls: each is attempted with the state under leases; missing state is requested, and the call
+//! is attempted again.
 
 use std::collections::BTreeSet;
 
@@ -19,16 +19,16 @@ pub(super) struct Waiting {
     pub(super) call: Call,
     /// Leases kept for it while it waits for others.
     pub(super) pins: Pins,
-    /// Of a `Sync`: up to which change, and the last that had been given up when it began.
+    /// Of a `Sync`: the change to wait for, and the last given up when it began.
     sync_to: Option<(Seq, Seq)>,
     /// The server was asked to decide.
     asked: bool,
-    /// Of a `Lock` that others are in the way of: until when it does not ask again. Of an `Unlock`: until
-    /// when it waits.
+    /// Of a `Lock` with conflicts: the time until which it does not ask again. Of an `Unlock`: the
+    /// time until which it waits.
     pub(super) blocked: Option<Moment>,
-    /// Of a call about locks: what others have locked was told since it began.
+    /// Of a call about locks: the locks of other clients were reported since it began.
     pub(super) told: bool,
-    /// Of an `Ask`: what was asked last.
+    /// Of an `Ask`: its last request.
     pub(super) request: Option<RequestId>,
 }
 
@@ -49,13 +49,13 @@ impl Waiting {
 /// The leases that one call, or one change that is made again, keeps while it waits for others.
 ///
 /// Invariants:
-/// - While a lease is waited for, those with smaller numbers are pinned and no others. So no circle of
-///   clients can wait for each other, each for what the next one keeps.
-/// - What an attempt found to be needed stays needed by the later ones, also where they end before they
-///   look at it. So each wait gains a lease that only a wait for a smaller one can lose, and the call ends.
-///   (An attempt looks at leases in an order of its own: a link looks at the file, then at the directory. Were
-///   a directory with the smaller number let go while the file is waited for, two clients could take both
-///   leases from each other, one after the other, for ever.)
+/// - While a call waits for a lease, those with smaller numbers are pinned and no others. So there
+///   can be no cycle of clients, each waiting for a lease that the next one keeps.
+/// - A lease that one attempt needed stays needed by the later ones, also if they end before they
+///   look at it. So each wait gains a lease that only a wait for a smaller one can lose, and the
+///   call ends. (An attempt looks at leases in an order of its own: a link looks at the file, then
+///   at the directory. Were a directory with the smaller number released while the call waits for
+///   the file, two clients could take both leases from each other, one after the other, for ever.)
 #[derive(Debug, Default)]
 pub(super) struct Pins {
     needed: BTreeSet<RnodeId>,
@@ -63,8 +63,8 @@ pub(super) struct Pins {
 }
 
 impl Pins {
-    /// An attempt has `seen` these leases, and ended for want of something. The server's answers wait for
-    /// no client: while they are waited for everything is pinned.
+    /// Notes that an attempt has `seen` these leases, and stopped for `need`. The server's replies
+    /// to questions about names wait for no client: everything is pinned meanwhile.
     pub(super) fn wait_for(&mut self, need: &Need, seen: BTreeSet<RnodeId>) {
         self.needed.extend(seen);
         self.pinned = match need {
@@ -77,7 +77,7 @@ impl Pins {
         debug_assert!(self.is_ordered(need), "{need:?} is waited for with {:?}", self.pinned);
     }
 
-    /// Whether nothing is pinned that `need` would have to come before.
+    /// Returns true if no pinned lease should come after `need`.
     fn is_ordered(&self, need: &Need) -> bool {
         match need {
             Need::Names(..) => true,
@@ -85,18 +85,18 @@ impl Pins {
         }
     }
 
-    /// Nothing is kept any more.
+    /// Releases all pins.
     pub(super) fn clear(&mut self) {
         *self = Self::default();
     }
 
-    /// The leases that are kept.
+    /// Returns the pinned leases.
     pub(super) fn pinned(&self) -> &BTreeSet<RnodeId> {
         &self.pinned
     }
 }
 
-/// What an attempt comes to.
+/// The result of an attempt.
 pub(super) enum Tried {
     Answer(Outcome, Seq),
     Change(Box<(Logged, crate::op::Effects)>),
@@ -111,7 +111,7 @@ impl Client {
         self.out.push(ClientAction::Return { call, outcome, depends });
     }
 
-    /// Attempts everything that waits.
+    /// Attempts all waiting calls.
     pub(super) fn attempt_all(&mut self, now: Moment, wall: Time) {
         if !self.is_serving(now) {
             return self.answer_unlocks();
@@ -125,12 +125,12 @@ impl Client {
 
     fn attempt(&mut self, now: Moment, wall: Time, id: CallId) {
         let Some(waiting) = self.calls.get_mut(&id).filter(|w| !w.asked) else { return };
-        // What is written may be long: it is not copied.
+        // The data of a write may be long: it is not copied.
         let mut call = match waiting.call {
             Call::Write { .. } => std::mem::replace(&mut waiting.call, Call::Sync),
             _ => waiting.call.clone(),
         };
-        // What is left of an earlier epoch comes first: it happened before.
+        // Changes left from an earlier epoch come first: they happened before.
         let comes_later =
             self.log.is_adopting() && !matches!(call, Call::Sync | Call::Unlock { .. });
         let tried = match &mut call {
@@ -211,7 +211,7 @@ impl Client {
             }
             Call::Lock { id: rnode, lock, wait } => self.try_lock(now, id, *rnode, *lock, *wait),
             Call::FindLock { id: rnode, lock } => self.try_find_lock(now, id, *rnode, lock),
-            // Tried elsewhere.
+            // Handled by `try_write`.
             Call::Write { .. } => Tried::Wait,
             Call::Unlock { id: rnode, .. } => self.try_unlock(now, id, *rnode),
         }
@@ -296,7 +296,7 @@ impl Client {
                 Tried::Change(Box::new((logged, effects)))
             }
             Err(Stop::Server) => {
-                // As it will be if the server agrees.
+                // The effects that it has if the server agrees.
                 sight.within = Some(false);
                 match execute(&op, mark, &sight) {
                     Ok(effects) => {
@@ -316,7 +316,8 @@ impl Client {
         }
     }
 
-    /// The rnode that a change makes, or takes from a name. To be asked before it is made.
+    /// Returns the rnode that a change makes, or takes a name from. To be called before the change
+    /// is made.
     pub(super) fn about(&self, op: &Op) -> Option<RnodeId> {
         match op {
             Op::Create { id, .. } => Some(*id),
@@ -353,7 +354,7 @@ impl Client {
         }
     }
 
-    /// Asks the server for what an attempt lacks, unless that is being done.
+    /// Requests the state that an attempt lacks, unless a request is outstanding.
     pub(super) fn ask_for(&mut self, now: Moment, need: Need) {
         if !self.session.is_active() {
             return;
@@ -362,8 +363,8 @@ impl Client {
             Need::Lease(rnode, mode, names) => (rnode, mode, names),
             Need::Names(dir, names) => return self.ask_names(now, dir, names),
         };
-        // What was recalled is given back first. A grant that overtakes this client's changes would say
-        // what was there before them.
+        // A recalled lease is released first. A grant that overtakes this client's changes would
+        // show the state before them.
         if self.cache.leases.get(&rnode).is_some_and(|l| l.recall.is_some()) {
             return;
         }
@@ -371,10 +372,11 @@ impl Client {
         if self.is_under_way(|b| asks(b, mode)) {
             return;
         }
-        // A request for less is overtaken by this one.
+        // It replaces a request for a lesser mode.
         self.outstanding.retain(|_, o| !asks(&o.body, Mode::Hold));
         self.request(now, RequestBody::Acquire { rnode, mode });
-        // Answered under that lease, if nobody is in the way of it; else asked again when it is there.
+        // Answered under that lease, if no other client's lease conflicts; else asked again once
+        // the lease is granted.
         if let Some(names) = names {
             self.ask_names(now, rnode, names);
         }
@@ -392,7 +394,7 @@ impl Client {
                 {
                     return;
                 }
-                // Where it left off, if it is the same lease still.
+                // Continue a listing, if it is under the same lease.
                 let token = self.cache.leases.get(&dir).map(|l| l.token);
                 let listing = self.listings.get(&dir).filter(|(t, _)| Some(*t) == token);
                 let last = listing.and_then(|(_, entries)| entries.last());

@@ -1,5 +1,4 @@
-//! Leases as they come and go: granted with what they are on, recalled, and given back when nothing is
-//! under way on them.
+//! The leases of a client: granted with their state, recalled, and released when not in use.
 
 use std::collections::BTreeSet;
 
@@ -10,7 +9,8 @@ use crate::types::{Mode, RnodeId, Seq, Token};
 use crate::wire::{Entry, RequestBody};
 
 impl Client {
-    /// The state of a directory, if it is under the very lease that an answer was given under.
+    /// Returns the state of a directory, if it is under the same lease that a reply was given
+    /// under.
     pub(super) fn read_under(&mut self, dir: RnodeId, token: Token) -> Option<&mut State> {
         let lease = self.cache.leases.get_mut(&dir).filter(|l| l.token == token)?;
         lease.state.as_mut()
@@ -30,14 +30,14 @@ impl Client {
         }
     }
 
-    /// A lease came.
+    /// Handles the grant of a lease.
     pub(super) fn granted(&mut self, rnode: Rnode, holders: Holders, mode: Mode, token: Token) {
         let id = rnode.id;
         match self.cache.leases.get_mut(&id) {
-            // Asked for twice, once by its name: the later grant came first.
+            // Requested twice, once by name: the later grant came first.
             Some(lease) if lease.token > token => {}
             Some(lease) => {
-                // What was held all along is as new as what came, or newer.
+                // The state held all along is at least as new as the one received.
                 debug_assert!(
                     lease.state.as_ref().is_none_or(|s| s.rnode.version >= rnode.version),
                     "{id} changed under a lease"
@@ -58,10 +58,10 @@ impl Client {
         }
     }
 
-    /// The server wants every grant of `rnode` up to `token` lowered.
+    /// Handles a recall of every grant of `rnode` up to `token`.
     pub(super) fn recalled(&mut self, rnode: RnodeId, token: Token, to: Option<Mode>) {
         self.forget_named();
-        // A grant that has not come yet is meant too.
+        // A grant that has not arrived yet is meant too.
         for outstanding in self.outstanding.values_mut() {
             if matches!(outstanding.body, RequestBody::Acquire { rnode: r, .. } if r == rnode) {
                 outstanding.floor = outstanding.floor.max(token);
@@ -79,7 +79,7 @@ impl Client {
         }
     }
 
-    /// Lowers what was recalled and is free to go; says whether there was anything.
+    /// Downgrades the recalled leases that are not in use. Returns true if there were any.
     pub(super) fn answer_recalls(&mut self) -> bool {
         if !self.session.is_active() || self.cache.recalled.is_empty() {
             return false;
@@ -111,7 +111,7 @@ impl Client {
         !ready.is_empty()
     }
 
-    /// Carries out the recall of a lease that nothing is under way on.
+    /// Carries out the recall of a lease that is not in use.
     pub(super) fn lower(&mut self, id: RnodeId) {
         self.forget_named();
         let Some(lease) = self.cache.leases.get_mut(&id) else { return };

@@ -1,15 +1,17 @@
 //! Locks on files: taken without a message under a file's lock lease.
 //!
 //! Invariants:
-//! - A lock is taken only under the lock lease, and when nobody is in its way: neither here nor of
-//!   those that were told with the lease. What others have locked can only become less meanwhile.
-//! - The lease is given up at once when it is recalled: what is locked stays so without it.
-//! - What is unlocked is so at once, whatever the server does. It is told where it may think otherwise,
-//!   or where somebody is known to wait; it tells those who wait. Who has unlocked goes on when it has
-//!   been told, so that who locks then, elsewhere, finds nothing in the way; but waits no longer than
-//!   [`TELL_LIMIT`], and not for a server that is away.
-//! - Who waits and knows what for does not ask for the lease again before it is told that something was
-//!   unlocked, or some time has passed: or two who wait for a third would take it from each other.
+//! - A lock is taken only under the lock lease, and without a conflicting lock: neither of this
+//!   client nor of those reported with the lease. Meanwhile the locks of other clients can only
+//!   become fewer.
+//! - The lease is released at once when it is recalled: locks stay without it.
+//! - Unlocking takes effect at once, whatever the server does. The server is told where it may
+//!   believe otherwise, or where another client is known to wait; it tells the waiting clients. An
+//!   unlock call returns when the server has been told, so that a lock then taken elsewhere finds
+//!   no conflict; but it waits no longer than [`TELL_LIMIT`], and not for an unreachable server.
+//! - A call that waits for a known lock does not request the lease again before it is told of an
+//!   unlock, or some time has passed: or two that wait for a third would take the lease from each
+//!   other.
 //! - All locks are of one epoch.
 
 use std::collections::{BTreeMap, BTreeSet};
@@ -21,11 +23,11 @@ use crate::locks::{ClientLocks, FileLocks, LOCKS_MAX, Lock, LockClaim, LockStyle
 use crate::types::{ClientId, Moment, RnodeId, Seq, Token};
 use crate::wire::RequestBody;
 
-/// How many times the retry time a waiting call asks anew what others have locked: who died has left
-/// it, and nobody says so.
+/// The interval at which a waiting call asks for the locks of other clients anew, in retry times: a
+/// client that died has left the lock, and no message says so.
 const ASK_AGAIN: u64 = 2;
 
-/// How many times the retry time who has unlocked waits for the server to be told.
+/// The longest wait of an unlock call until the server is told, in retry times.
 const TELL_LIMIT: u64 = 2;
 
 /// The locks of one file.
@@ -34,9 +36,9 @@ struct LockedFile {
     own: FileLocks,
     /// The lock lease.
     token: Option<Token>,
-    /// What others have locked, as long as the lease is here.
+    /// The locks of other clients, while the lease is held.
     others: Vec<ClientLocks>,
-    /// The server, or who waits, does not know of what was unlocked.
+    /// The server, or a waiting client, has not been told of an unlock.
     untold: bool,
 }
 
@@ -44,7 +46,7 @@ struct LockedFile {
 #[derive(Debug, Default)]
 pub(super) struct Locks {
     files: BTreeMap<RnodeId, LockedFile>,
-    /// Every file with something untold is among these.
+    /// All files with an untold unlock, and possibly others.
     untold: BTreeSet<RnodeId>,
 }
 
@@ -58,7 +60,7 @@ impl Locks {
         own.into_iter().any(|lock| (lock.style, lock.owner) == (style, owner))
     }
 
-    /// The epoch is over, and every lock with it.
+    /// Drops all locks, as the epoch has ended.
     pub(super) fn forget(&mut self) {
         *self = Self::default();
     }
@@ -89,7 +91,7 @@ impl Client {
             return Tried::Wait;
         }
         if has_lease && !knows && waiting.blocked.take().is_some() {
-            // What others have locked may be less by now.
+            // The locks of other clients may be fewer by now.
             self.ask_for_locks(now, id);
         }
         if let Some(stop) = self.needs_locks(now, id) {
@@ -104,7 +106,7 @@ impl Client {
             return Tried::Answer(Outcome::Finished, Seq::default());
         }
         if lock.style == LockStyle::Flock {
-            // Changing such a lock is giving it up and taking another, flock(2) says.
+            // To convert such a lock is to release it and take another: flock(2).
             self.unlock(id, lock.style, lock.owner, lock.first, lock.last);
         }
         if !wait {
@@ -122,8 +124,8 @@ impl Client {
         Tried::Wait
     }
 
-    /// Whether what is in the way of a lock is sure to be so still: if it is another client's, it may
-    /// have been unlocked since the lease came, and is asked for once.
+    /// Returns true if the conflicts of a lock are known to be current: another client's lock may
+    /// have been removed since the lease was granted, and is asked for once.
     fn is_told_anew(&mut self, now: Moment, call: CallId, id: RnodeId, lock: &Lock) -> bool {
         let own = self.id;
         let others = self.in_the_way(id, lock).iter().any(|(client, _)| *client != own);
@@ -152,7 +154,7 @@ impl Client {
         Tried::Answer(Outcome::InTheWay(found), Seq::default())
     }
 
-    /// What keeps a call from looking at a file's locks.
+    /// Returns the result of a call that cannot see a file's locks yet; `None` if it can.
     fn needs_locks(&mut self, now: Moment, id: RnodeId) -> Option<Tried> {
         if self.cache.gone.contains(&id) {
             return Some(Tried::Answer(Outcome::Refused(Refusal::Stale), Seq::default()));
@@ -164,12 +166,12 @@ impl Client {
         Some(Tried::Wait)
     }
 
-    /// Asks for the lock lease of a file, unless that is being done.
+    /// Requests the lock lease of a file, unless a request is outstanding.
     fn ask_for_locks(&mut self, now: Moment, id: RnodeId) {
         if !self.session.is_active() {
             return;
         }
-        // What was made just now has to be known to the server first.
+        // A new rnode has to be known to the server first.
         let made = self.cache.leases.get(&id).filter(|lease| lease.token == Token::BORN);
         if let Some(lease) = made.filter(|lease| lease.dirty > self.log.applied) {
             self.log.wanted = self.log.wanted.max(lease.dirty);
@@ -182,7 +184,7 @@ impl Client {
         }
     }
 
-    /// The locks that are in the way of one of this client's.
+    /// Returns the locks that conflict with one of this client's.
     fn in_the_way(&self, id: RnodeId, lock: &Lock) -> Vec<(ClientId, Lock)> {
         let Some(file) = self.locks.files.get(&id) else { return Vec::new() };
         let own = file.own.in_the_way_of_own(lock).map(|held| (self.id, *held));
@@ -191,8 +193,8 @@ impl Client {
         own.chain(others).collect()
     }
 
-    /// Whether those who are in the way of a lock wait, one for the other, for its owner: as far as
-    /// can be seen from the files whose lock lease is here.
+    /// Returns true if a lock would close a cycle of waiting owners: as far as can be seen from the
+    /// files whose lock lease is held.
     fn would_wait_for_itself(&self, id: RnodeId, lock: &Lock) -> bool {
         let asker = (self.id, lock.owner);
         let mut left: Vec<_> = self.in_the_way(id, lock);
@@ -209,7 +211,7 @@ impl Client {
         false
     }
 
-    /// The locks that an owner waits for the end of.
+    /// Returns the locks that an owner waits for.
     fn waited_for(&self, client: ClientId, owner: u64) -> Vec<(ClientId, Lock)> {
         let mut found = Vec::new();
         for (id, file) in self.locks.files.iter().filter(|(_, f)| f.token.is_some()) {
@@ -232,7 +234,7 @@ impl Client {
         found
     }
 
-    /// What callers here wait for.
+    /// Returns the locks that this client's callers wait for.
     fn waits(&self, id: RnodeId) -> Vec<Lock> {
         let waits = self.calls.values().filter_map(|w| match w.call {
             Call::Lock { id: of, lock, wait: true } if of == id => Some(lock),
@@ -266,7 +268,7 @@ impl Client {
         self.locks_changed(id);
     }
 
-    /// Whether who has unlocked may go on.
+    /// Returns the result of an unlock call, if it need not wait any longer.
     pub(super) fn try_unlock(&mut self, now: Moment, call: CallId, id: RnodeId) -> Tried {
         let until = now.after(self.options.retry_micros * TELL_LIMIT);
         let tells =
@@ -281,7 +283,7 @@ impl Client {
         }
     }
 
-    /// The epoch is over, and so is what was locked.
+    /// Answers all unlock calls: the epoch is over, and all locks with it.
     pub(super) fn answer_unlocks(&mut self) {
         let unlocks = self.calls.iter().filter(|(_, w)| matches!(w.call, Call::Unlock { .. }));
         for id in unlocks.map(|(id, _)| *id).collect::<Vec<_>>() {
@@ -289,7 +291,7 @@ impl Client {
         }
     }
 
-    /// Something was unlocked, here or elsewhere.
+    /// Lets lock calls try again after an unlock, by this client or another.
     pub(super) fn locks_changed(&mut self, id: RnodeId) {
         for waiting in self.calls.values_mut() {
             if matches!(waiting.call, Call::Lock { id: of, .. } if of == id) {
@@ -299,7 +301,7 @@ impl Client {
         }
     }
 
-    /// A call that waited was given up. Others may think still that it waits.
+    /// Notes that a waiting call was cancelled. Other clients may still believe that it waits.
     pub(super) fn waits_no_more(&mut self, id: RnodeId) {
         let file = self.locks.files.entry(id).or_default();
         if file.token.is_none() {
@@ -308,7 +310,7 @@ impl Client {
         }
     }
 
-    /// Tells the server what was unlocked.
+    /// Tells the server about unlocks.
     pub(super) fn tell_unlocked(&mut self, now: Moment) {
         if self.locks.untold.is_empty() || !self.session.is_active() {
             return;
@@ -341,7 +343,7 @@ impl Client {
         }
     }
 
-    /// The server wants every grant of the lock lease up to `token` back.
+    /// Handles a recall of every grant of the lock lease up to `token`.
     pub(super) fn locks_recalled(&mut self, id: RnodeId, token: Token) {
         for outstanding in self.outstanding.values_mut() {
             if matches!(outstanding.body, RequestBody::AcquireLocks { rnode } if rnode == id) {
@@ -364,7 +366,7 @@ impl Client {
         self.send(request, RequestBody::LowerLocks { rnode: id, token, locks });
     }
 
-    /// Gives up the lock lease of a file that nobody here has locked.
+    /// Releases the lock lease of a file without locks of this client.
     pub(super) fn give_up_locks(&mut self, id: RnodeId) {
         let Some(file) = self.locks.files.get(&id) else { return };
         let Some(token) = file.token.filter(|_| file.own.held.is_empty()) else { return };
@@ -373,7 +375,7 @@ impl Client {
         }
     }
 
-    /// What a server that has forgotten is told.
+    /// Returns the locks to reclaim from a restarted server.
     pub(super) fn lock_claims(&self) -> Vec<LockClaim> {
         let claim = |(&rnode, file): (&RnodeId, &LockedFile)| LockClaim {
             rnode,

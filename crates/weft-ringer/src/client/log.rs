@@ -1,13 +1,13 @@
-//! The client's log of changes, and how it reaches the server.
+//! The client's log of changes, and its transmission to the server.
 //!
-//! A change is first *adopted*: made on states under write leases of the present epoch. Those made
-//! now are adopted as they are made; those left from an earlier epoch are made again, each on the
-//! versions that it was first made on, or given up. Only adopted changes are sent, from the front of
-//! the log, one message at a time.
+//! A change is first *adopted*: made on states under write leases of the present epoch. New changes
+//! are adopted as they are made; those left from an earlier epoch are made again, each on the
+//! versions that it was first made on, or given up. Only adopted changes are sent, from the front
+//! of the log, one message at a time.
 //!
-//! Of those left from an earlier epoch, a change that *commutes* with whatever others did (a new name
-//! that is free still) is made again on the new state. It is another change then: it has a new mark,
-//! and what was made on it by later changes is found by the versions it had and has.
+//! Of those left from an earlier epoch, a change that *commutes* with the changes of other clients
+//! (a new name that is still free) is made again on the new state. It is another change then: it
+//! has a new mark, and later changes that build on it are found by the versions before and after.
 
 use std::collections::{BTreeMap, BTreeSet, VecDeque};
 
@@ -20,17 +20,17 @@ use crate::op::{Logged, Mark, Op, execute};
 use crate::types::{BlockHash, Moment, RequestId, RnodeId, Seq, Version};
 use crate::wire::{Refused, RequestBody, encode};
 
-/// Changes in one message, in bytes: well below what a frame may have.
+/// The most bytes of changes in one message: well below the limit of a frame.
 const BATCH_MAX_BYTES: usize = 1 << 20;
 
 /// A change in the log.
 #[derive(Debug, Clone)]
 pub(super) struct Pending {
     pub(super) logged: Logged,
-    /// When it was made, in this life.
+    /// The time it was made, in this incarnation.
     pub(super) since: Moment,
     pub(super) adopted: bool,
-    /// The call that waits for the server to decide, with the leases it needs for that.
+    /// The call that waits for the server's decision, with the leases that it needs.
     pub(super) decides: Option<(CallId, BTreeSet<RnodeId>)>,
 }
 
@@ -39,19 +39,20 @@ pub(super) struct Log {
     pending: VecDeque<Pending>,
     pub(super) applied: Seq,
     last: Seq,
-    /// The largest low half of an rnode's number used.
+    /// The largest low half used in an rnode's number.
     last_count: u32,
-    /// Changes up to here are to be sent now.
+    /// Changes up to this one are to be sent now.
     pub(super) wanted: Seq,
-    /// Changes on their way.
+    /// The request with the changes being sent.
     sent: Option<RequestId>,
-    /// Nothing is sent before this: the server had no room.
+    /// Nothing is sent before this: the server's store was full.
     hold: Moment,
     /// The last change that was given up.
     pub(super) given_up: Seq,
     /// The leases of the change being adopted.
     adopting: Pins,
-    /// Of states after changes that were made again on another state: what they are now.
+    /// The versions after changes that were made again on another state: each old version with the
+    /// new.
     remade: BTreeMap<(RnodeId, Version), Version>,
 }
 
@@ -81,31 +82,31 @@ impl Log {
         log
     }
 
-    /// Takes a change from the journal.
+    /// Adds a change from the journal.
     fn read(&mut self, logged: Logged) {
         self.last = self.last.max(logged.seq);
         let (since, adopted, decides) = (Moment(0), false, None);
         self.pending.push_back(Pending { logged, since, adopted, decides });
     }
 
-    /// The changes that the server may not have, in order.
+    /// Returns the changes that the server may not have, in order.
     pub(super) fn pending(&self) -> impl Iterator<Item = &Logged> {
         self.pending.iter().map(|p| &p.logged)
     }
 
-    /// The last change, if nobody waits for it.
+    /// Returns the last change, if no call waits for it.
     pub(super) fn tail(&self) -> Option<&Logged> {
         let tail = self.pending.back()?;
         let is_free = tail.adopted && tail.decides.is_none() && tail.logged.seq > self.wanted;
         is_free.then_some(&tail.logged)
     }
 
-    /// An open block has its hash.
+    /// Replaces the name of a sealed block by its hash.
     pub(super) fn sealed(&mut self, name: BlockHash, hash: BlockHash) {
         self.pending.iter_mut().for_each(|p| seal(&mut p.logged.op, name, hash));
     }
 
-    /// Puts a change in the place of the one it was before.
+    /// Replaces a change with the one made again.
     fn remake(&mut self, at: usize, new: Logged) {
         let old = std::mem::replace(&mut self.pending[at].logged, new);
         let new = &self.pending[at].logged;
@@ -123,7 +124,7 @@ impl Log {
         }
     }
 
-    /// What a change was made on, as far as that was made again.
+    /// Returns the base of a change, with the versions of changes made again.
     fn present(&self, base: &[(RnodeId, Version)]) -> Vec<(RnodeId, Version)> {
         let present = |(id, mut version): (RnodeId, Version)| {
             // Each step leads to a later epoch.
@@ -135,7 +136,7 @@ impl Log {
         base.iter().copied().map(present).collect()
     }
 
-    /// Whether a change up to `seq` is still here.
+    /// Returns true if a change up to `seq` is still pending.
     pub(super) fn has_before(&self, seq: Seq) -> bool {
         self.pending.front().is_some_and(|p| p.logged.seq <= seq)
     }
@@ -148,28 +149,28 @@ impl Log {
         self.last
     }
 
-    /// The leases that changes on their way to a decision need.
+    /// Returns the leases that undecided changes need.
     pub(super) fn pinned(&self) -> impl Iterator<Item = &RnodeId> {
         let decided = self.pending.iter().filter_map(|p| p.decides.as_ref());
         decided.flat_map(|(_, pinned)| pinned).chain(self.adopting.pinned())
     }
 
-    /// Whether new changes must wait: the state they would be made on is not settled.
+    /// Returns true if new changes must wait: the state they would be made on is not settled.
     pub(super) fn is_unsettled(&self) -> bool {
         self.pending.iter().any(|p| !p.adopted || p.decides.is_some())
     }
 
-    /// Whether changes are left of an earlier epoch.
+    /// Returns true if changes of an earlier epoch are left.
     pub(super) fn is_adopting(&self) -> bool {
         self.pending.iter().any(|p| !p.adopted)
     }
 
-    /// The next number of a new rnode; used when the change is logged.
+    /// Returns the next number of a new rnode; used up when the change is logged.
     pub(super) fn next_count(&self) -> u32 {
         self.last_count + 1
     }
 
-    /// Numbers of new rnodes are of this slot from now on.
+    /// Begins to number new rnodes in `slot`.
     pub(super) fn begin_slot(&mut self, slot: u32) {
         let made = self.pending.iter().filter_map(|p| match p.logged.op {
             Op::Create { id, .. } if id.slot() == slot => Some(id.count()),
@@ -203,19 +204,19 @@ impl Client {
         self.log.pending.push_back(Pending { logged, since: now, adopted: true, decides });
     }
 
-    /// Logs a write into open blocks, in the place of another at the log's end if one is given.
+    /// Logs a write into open blocks, replacing the last change of the log if one is given.
     pub(super) fn log_write(&mut self, now: Moment, wrote: Wrote) {
         let (logged, replaces) = (wrote.logged.clone(), wrote.replaces);
         let pending = &mut self.log.pending;
         let replaced = pending.pop_back_if(|p| Some(p.logged.seq) == replaces);
-        // The first of them has waited for longest.
+        // The first of them has waited longest.
         let since = replaced.map_or(now, |p| p.since);
         self.log.last = logged.seq;
         self.out.push(ClientAction::Journal(wrote.record()));
         self.log.pending.push_back(Pending { logged, since, adopted: true, decides: None });
     }
 
-    /// Makes the changes of an earlier epoch again, as far as the leases are there.
+    /// Makes the changes of an earlier epoch again, as far as leases are held.
     pub(super) fn adopt(&mut self, now: Moment) {
         let left = self.log.pending.iter().filter(|p| !p.adopted);
         let open: BTreeSet<RnodeId> = left.filter_map(|p| open_in(&p.logged.op)).collect();
@@ -233,7 +234,7 @@ impl Client {
                         && (commutes(&logged.op)
                             || same(&effects.base, &self.log.present(&logged.base))) =>
                 {
-                    // Another state comes of it, so it has another name: once in an epoch.
+                    // It leads to another state, so it gets another mark: once in an epoch.
                     let epoch = self.session.epoch;
                     let moved = Logged { epoch, base: effects.base, ..logged.clone() };
                     let effects = execute(&moved.op, moved.mark(), &sight);
@@ -258,7 +259,7 @@ impl Client {
                 }
                 Ok(None) => Refusal::Fenced,
                 Err(Stop::Refused(why)) => why,
-                // Nobody waits for the decision any more.
+                // The call that asked for the decision is gone.
                 Err(Stop::Server) => Refusal::Fenced,
                 Err(Stop::Need(need)) => {
                     self.log.adopting.wait_for(&need, seen);
@@ -271,21 +272,21 @@ impl Client {
         }
     }
 
-    /// Gives up a change. Later ones that were made on what it made have bases that nobody has, and
-    /// follow it when their turn comes.
+    /// Gives up a change. Later ones that build on it have bases that never existed, and are given
+    /// up when their turn comes.
     fn give_up(&mut self, at: usize, why: Refusal) {
         let Some(Pending { logged, .. }) = self.log.pending.remove(at) else { return };
         let seq = logged.seq;
         self.log.given_up = self.log.given_up.max(seq);
-        // A crash between the two must not lose it. That something was not kept is no loss: it is not
-        // what the file is.
+        // A crash between the two actions must not lose the conflict. A content that was not kept
+        // is no loss: it is not the file's present content.
         if !matches!(logged.op, Op::Keep { .. }) {
             self.out.push(ClientAction::Conflict(Conflict { logged, why }));
         }
         self.out.push(ClientAction::Journal(JournalRecord::GivenUp { seq }));
     }
 
-    /// What the server got before the last epoch ended.
+    /// Removes the changes that the server received before the last epoch ended.
     pub(super) fn committed_elsewhere(&mut self, applied: Seq) {
         self.log.applied = applied;
         let mut carried_out = Vec::new();
@@ -297,14 +298,14 @@ impl Client {
             left
         });
         for call in carried_out {
-            // Perhaps it was, perhaps not: the caller must look.
+            // The change may or may not have been carried out: the caller must look.
             self.answer(call, Outcome::Refused(Refusal::Fenced), Seq::default());
         }
     }
 
-    /// The epoch is over: what is left of the log is to be made again.
+    /// Ends the epoch: the changes left in the log are to be made again.
     ///
-    /// No lease is left, and calls come after what is made again: they keep none meanwhile.
+    /// No lease is left, and calls come after the changes made again: they pin none meanwhile.
     pub(super) fn disown_log(&mut self) {
         self.log.sent = None;
         self.log.adopting.clear();
@@ -327,12 +328,13 @@ impl Client {
         }
     }
 
-    /// The reply to what was sent will not come, or not count: it is sent again.
+    /// Forgets the request in progress: its reply will not come, or not count, and it is sent
+    /// again.
     pub(super) fn forget_sent(&mut self) {
         self.log.sent = None;
     }
 
-    /// Sends what is due.
+    /// Sends the changes that are due.
     pub(super) fn flush(&mut self, now: Moment) {
         if !self.session.is_active() {
             return;
@@ -351,7 +353,7 @@ impl Client {
         }
         let (mut ops, mut bytes) = (Vec::new(), 0);
         for pending in &self.log.pending {
-            // What the server decides goes alone.
+            // A change that the server decides is sent alone.
             let alone = pending.decides.is_some() && !ops.is_empty();
             bytes += encode(&pending.logged).len();
             let full = ops.len() >= self.options.batch || bytes > BATCH_MAX_BYTES;
@@ -372,7 +374,7 @@ impl Client {
         self.log.sent = Some(id);
     }
 
-    /// The server has carried out everything up to `applied`.
+    /// Removes the changes up to `applied`, which the server has carried out.
     pub(super) fn committed(&mut self, applied: Seq, refused: Option<Refused>) {
         self.log.sent = None;
         if applied <= self.log.applied {
@@ -399,17 +401,17 @@ impl Client {
         }
     }
 
-    /// The server could not carry out what was sent.
+    /// Handles the refusal of a commit.
     pub(super) fn commit_broken(&mut self, now: Moment, applied: Seq, refused: Option<Refused>) {
         self.committed(applied, None);
         match refused {
             None => {}
-            // The next try may find room.
+            // The next attempt may find room.
             Some(Refused { why: Refusal::NoSpace, .. }) => {
                 self.log.hold = now.after(self.options.retry_micros);
             }
-            // What this client has is not what the server has. It gives everything up, and makes
-            // again what it can.
+            // The client's state differs from the server's. The client releases all leases, and
+            // makes again the changes that it can.
             Some(Refused { seq, why }) => {
                 let held: Vec<_> = std::mem::take(&mut self.cache.leases).into_iter().collect();
                 for (id, lease) in held {
@@ -426,13 +428,13 @@ impl Client {
         }
     }
 
-    /// Whether the server knows every change of an rnode.
+    /// Returns true if the server has every change of an rnode.
     pub(super) fn is_clean(&self, id: RnodeId) -> bool {
         self.cache.leases.get(&id).is_none_or(|l| l.dirty <= self.log.applied)
     }
 }
 
-/// The rnode that a change makes.
+/// Returns the rnode that a change makes.
 fn created(op: &Op) -> Option<RnodeId> {
     match op {
         Op::Create { id, .. } => Some(*id),
@@ -440,8 +442,8 @@ fn created(op: &Op) -> Option<RnodeId> {
     }
 }
 
-/// Whether a change that can be carried out is right whatever others did to the same rnodes: a new
-/// name takes nothing from anybody.
+/// Returns true if a change that can be carried out is correct whatever other clients did to the
+/// same rnodes: a new name takes nothing from them.
 fn commutes(op: &Op) -> bool {
     matches!(op, Op::Create { .. } | Op::Link { .. })
 }

@@ -1,19 +1,20 @@
 //! The client: a state machine without clock and without I/O, like the [server](crate::mds).
 //!
-//! [`Client::handle`] takes a moment and an event, and returns what to do in this order: append to
-//! the journal, send, answer calls. The calls of a front come as events too; one that finds what it
-//! needs under leases is answered in the same step, and costs no message.
+//! [`Client::handle`] takes a moment and an event, and returns actions to carry out in this order:
+//! append to the journal, send, answer calls. The calls of the file system come as events too; one
+//! that can be answered under leases is answered in the same step, and costs no message.
 //!
 //! Invariants, beyond those of the cache (`cache`):
-//! - Nothing is answered after the epoch's end by this client's clock.
-//! - A lease is lowered when every change under it has been carried out by the server, and before
-//!   the server is told.
-//! - Leases that a call needs together are kept in the order of their rnodes' numbers: one that waits for a
-//!   lease has *pinned* those it needs that have smaller numbers, and no others. So no clients wait for each
-//!   other in a circle, and none take leases from each other for ever (`calls::Pins`).
+//! - No call is answered after the epoch's end by this client's clock.
+//! - A lease is downgraded when every change under it has been carried out by the server, and
+//!   before the server is told.
+//! - Leases that a call needs together are kept in the order of their rnodes' numbers: a call that
+//!   waits for a lease has *pinned* those it needs that have smaller numbers, and no others. So
+//!   clients never wait for each other in a cycle, and never take leases from each other for ever
+//!   (`calls::Pins`).
 //! - A change is in the journal before its call is answered.
 //!
-//! Those of blocks that are being written are in `open`.
+//! The invariants of blocks that are being written are in `open`.
 
 mod ahead;
 mod cache;
@@ -45,15 +46,15 @@ use crate::types::{
 };
 use crate::wire::{Entry, FromServer, Reply, Request, RequestBody, ToServer};
 
-/// What can be set.
+/// Options of a client.
 #[derive(Debug, Clone)]
 pub struct ClientOptions {
-    /// After how long a request that was not answered is sent again, in microseconds.
+    /// The time after which an unanswered request is sent again, in microseconds.
     pub retry_micros: u64,
-    /// How long a change may wait for others before it is sent, in microseconds: what a crash of
-    /// this machine can keep from the others for a while.
+    /// The longest time that a change waits for others before it is sent, in microseconds: a crash
+    /// of this machine can keep the changes of this time from other clients for a while.
     pub flush_micros: u64,
-    /// Changes in one message.
+    /// The most changes in one message.
     pub batch: usize,
 }
 
@@ -63,26 +64,26 @@ impl Default for ClientOptions {
     }
 }
 
-/// The number that a front gave a call.
+/// The number of a call, chosen by its caller.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Hash, PartialOrd, Ord)]
 pub struct CallId(pub u64);
 
-/// What a front wants.
+/// A call of the file system.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub enum Call {
-    /// What is `name` in `dir`?
+    /// Looks up `name` in `dir`.
     Lookup {
         /// The directory.
         dir: RnodeId,
         /// The name.
         name: Name,
     },
-    /// The attributes and the block map of an rnode.
+    /// Returns the attributes and the block map of an rnode.
     Get {
-        /// Which.
+        /// The rnode.
         id: RnodeId,
     },
-    /// All names of a directory, in the order of their cookies.
+    /// Lists all names of a directory, in the order of their cookies.
     List {
         /// The directory.
         dir: RnodeId,
@@ -91,72 +92,72 @@ pub enum Call {
     Apply {
         /// The change.
         op: Op,
-        /// It is refused with [`Refusal::Busy`] unless this rnode has this version: for what was
-        /// worked out from a state read before.
+        /// The call is refused with [`Refusal::Busy`] unless this rnode has this version: for a
+        /// change that was derived from a state read before.
         if_version: Option<(RnodeId, Version)>,
     },
-    /// A write of which some is in open blocks. They are named as the blocks of other writes are; an
-    /// open block that is named anew is opened by that.
+    /// Writes a file, partly into open blocks. Open blocks are named as the blocks of other writes
+    /// are; the first write that names an open block opens it.
     Write {
         /// The file.
         id: RnodeId,
-        /// It is refused with [`Refusal::Busy`] unless the file has this version.
+        /// The call is refused with [`Refusal::Busy`] unless the file has this version.
         version: Version,
         /// As of [`Op::Write`].
         blocks: Vec<(u32, Option<Block>)>,
         /// As of [`Op::Write`].
         end_bytes: u64,
-        /// What is written into open blocks.
+        /// The data for open blocks.
         redo: Vec<Redo>,
-        /// How the file is encrypted, if it is: as `redo` is then.
+        /// The encryption of the file, if it is encrypted: `redo` then is, too.
         encryption: Option<Encryption>,
     },
-    /// Waits until every change up to now is with the server.
+    /// Waits until the server has every change up to now.
     Sync,
     /// Locks part of a file.
     Lock {
-        /// Which file.
+        /// The file.
         id: RnodeId,
         /// The lock.
         lock: Lock,
-        /// Whether the call waits while others are in the way; else it is refused with
+        /// Whether the call waits for conflicting locks; else it is refused with
         /// [`Refusal::WouldBlock`].
         wait: bool,
     },
-    /// Gives up what an owner has locked. Done at once, and answered when others can lock it, or cannot be
-    /// told for some time.
+    /// Removes an owner's locks at once. The call is answered when other clients can take the
+    /// range, or the server cannot be told for some time.
     Unlock {
-        /// Which file.
+        /// The file.
         id: RnodeId,
         /// The kind of lock.
         style: LockStyle,
-        /// Whose.
+        /// The owner.
         owner: u64,
         /// The first byte.
         first: u64,
         /// The last byte.
         last: u64,
     },
-    /// Who is in the way of a lock?
+    /// Returns a lock that conflicts with `lock`.
     FindLock {
-        /// Which file.
+        /// The file.
         id: RnodeId,
         /// The lock.
         lock: Lock,
     },
-    /// Gives up the lease on an rnode, if nothing is under way on it.
+    /// Releases the lease on an rnode, if it is not in use.
     Evict {
-        /// Which.
+        /// The rnode.
         id: RnodeId,
     },
-    /// Asks the server something that may be asked twice, and has to do with no lease.
+    /// Sends the server a request that may be sent twice, and involves no lease.
     Ask {
-        /// What.
+        /// The request.
         body: RequestBody,
     },
 }
 
-/// What became of a call.
+/// The result of a call.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub enum Outcome {
     /// Of `Lookup`.
@@ -165,63 +166,63 @@ pub enum Outcome {
     Rnode(Box<Rnode>),
     /// Of `List`.
     Names(Vec<Entry>),
-    /// Of `Apply`: done; the rnode that was made, removed or renamed, if that was it.
+    /// Of `Apply`: done; the rnode that was made, removed or renamed, if any.
     Done(Option<RnodeId>),
     /// Of `Sync`, `Evict`, `Lock` and `Unlock`.
     Finished,
     /// Of `Ask`.
     Answered(Box<Reply>),
-    /// Of `FindLock`: one that is in the way, and whether it is another client's.
+    /// Of `FindLock`: a conflicting lock, and whether it is another client's.
     InTheWay(Option<(Lock, bool)>),
-    /// Of any: no.
+    /// Of any: refused.
     Refused(Refusal),
 }
 
-/// What a journal holds, record after record.
+/// A record of the journal.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub enum JournalRecord {
     /// A change was made.
     Made {
-        /// Which.
+        /// The change.
         logged: Logged,
     },
-    /// Every change up to this one has had its turn at the server.
+    /// The server has carried out or refused every change up to this one.
     Applied {
         /// The last of them.
         seq: Seq,
     },
     /// A change was given up: it is a conflict.
     GivenUp {
-        /// Which.
+        /// The change.
         seq: Seq,
     },
-    /// A change of an earlier epoch was made again on another state, which it goes with as well. It
-    /// takes the place of the one with the same number.
+    /// A change of an earlier epoch was made again on another state, which it fits as well. It
+    /// replaces the one with the same number.
     Remade {
-        /// As it is now.
+        /// The change as it is now.
         logged: Logged,
     },
-    /// A write was made, some of it into open blocks.
+    /// A write was made, partly into open blocks.
     Wrote {
         /// The change.
         logged: Logged,
-        /// The one that it takes the place of.
+        /// The change that it replaces.
         replaces: Option<Seq>,
-        /// What was written into open blocks.
+        /// The data for open blocks.
         redo: Vec<Redo>,
     },
-    /// A write was made to an encrypted file, some of it into open blocks.
+    /// A write was made to an encrypted file, partly into open blocks.
     WroteEncrypted {
         /// As of `Wrote`.
         logged: Logged,
         /// As of `Wrote`.
         replaces: Option<Seq>,
-        /// The same, with encrypted data.
+        /// As of `Wrote`, with encrypted data.
         redo: Vec<Redo>,
-        /// How the file is encrypted.
+        /// The encryption of the file.
         encryption: Encryption,
     },
-    /// An open block is stored under its hash: changes that name it name that.
+    /// An open block was stored under its hash, which replaces its name in changes.
     Sealed {
         /// The block.
         name: BlockHash,
@@ -239,30 +240,29 @@ crate::wire::wire_enum!(JournalRecord {
     7 => WroteEncrypted { logged, replaces, redo, encryption },
 });
 
-/// A change that did not reach the server before others changed the same things.
+/// A change that did not reach the server before other clients changed the same rnodes.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub struct Conflict {
     /// The change.
     pub logged: Logged,
-    /// Why it cannot be carried out now.
+    /// The reason why it cannot be carried out now.
     pub why: Refusal,
 }
 crate::wire::wire_struct!(Conflict { logged, why });
 
-/// What happens to a client.
+/// An event for the client.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub enum ClientEvent {
-    /// A message came.
+    /// A message arrived.
     Message(FromServer),
-    /// A front calls.
+    /// The file system makes a call.
     Call(CallId, Call),
-    /// A front waits for a call no longer. A change that was on its way may take effect all the
-    /// same.
+    /// The caller no longer waits for a call. A change in progress may still take effect.
     Cancel(CallId),
-    /// There is a connection to the server again: it may be another life of it, which waits for this
-    /// client to tell what it holds.
+    /// The connection to the server is restored: it may be another generation of the server, which
+    /// waits for this client to reclaim its leases.
     Connected,
-    /// An open block is stored under its hash.
+    /// An open block was stored under its hash.
     Sealed {
         /// Its file.
         rnode: RnodeId,
@@ -271,11 +271,11 @@ pub enum ClientEvent {
         /// Its hash.
         hash: BlockHash,
     },
-    /// Time has passed. Comes at least some ten times in an epoch.
+    /// Time has passed. The caller sends this at least ten times or so in an epoch.
     Tick,
 }
 
-/// What a client wants done, in the order given.
+/// An action that the client asks its caller to take, in the order given.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub enum ClientAction {
     /// Append to the journal.
@@ -286,24 +286,24 @@ pub enum ClientAction {
     Send(ToServer),
     /// Answer a call.
     Return {
-        /// Which.
+        /// The call.
         call: CallId,
-        /// With what.
+        /// The result.
         outcome: Outcome,
-        /// The answer depends on this client's changes up to this one; if that has not been carried
-        /// out when the epoch ends, the answer was of a state that others will not see.
+        /// The result depends on this client's changes up to this one; if that has not been carried
+        /// out when the epoch ends, the result showed a state that other clients will not see.
         depends: Seq,
     },
-    /// Keep for the user to settle.
+    /// Keep a conflict for the user to resolve.
     Conflict(Conflict),
-    /// What an rnode is may change from here on without this client: what a front has cached of it is no
-    /// longer sure.
+    /// An rnode may change from here on without this client: cached data about it is no longer
+    /// valid.
     Lost {
-        /// Which.
+        /// The rnode.
         rnode: RnodeId,
     },
-    /// Store all open blocks of a file, and tell: each with [`ClientEvent::Sealed`]. Comes again until
-    /// that is done.
+    /// Store all open blocks of a file, and report each with [`ClientEvent::Sealed`]. Repeated
+    /// until that is done.
     Seal {
         /// The file.
         rnode: RnodeId,
@@ -315,9 +315,9 @@ pub enum ClientAction {
 struct Outstanding {
     body: RequestBody,
     sent: Moment,
-    /// Grants up to this one were recalled before they came.
+    /// The last grant that was recalled before it arrived.
     floor: Token,
-    /// Nobody waits for it: it is not sent again.
+    /// A prefetch that no call waits for: it is not sent again.
     hint: bool,
 }
 
@@ -333,15 +333,15 @@ pub struct Client {
     calls: BTreeMap<CallId, Waiting>,
     next_request: u64,
     outstanding: BTreeMap<RequestId, Outstanding>,
-    /// Parts of listings that have come, with the lease they were read under.
+    /// Received parts of listings, with the lease they were read under.
     listings: BTreeMap<RnodeId, (Token, Vec<Entry>)>,
     ahead: Ahead,
     out: Vec<ClientAction>,
 }
 
 impl Client {
-    /// A client that begins its life number `incarnation`, which must be larger than all before,
-    /// with what its journal holds.
+    /// Returns a client that begins incarnation `incarnation`, which must be larger than all
+    /// before, with the log in its journal.
     #[must_use]
     pub fn new(
         id: ClientId,
@@ -357,7 +357,7 @@ impl Client {
             log: Log::replay(journal),
             locks: Locks::default(),
             calls: BTreeMap::new(),
-            // Answers to an earlier life may still be on their way.
+            // Replies to an earlier incarnation may still be on their way.
             next_request: (incarnation.0 << 32) + 1,
             outstanding: BTreeMap::new(),
             listings: BTreeMap::new(),
@@ -366,7 +366,7 @@ impl Client {
         }
     }
 
-    /// Takes an event at the moment `now`, which never goes back; `wall` is the time of day, for
+    /// Handles an event at the moment `now`, which never goes back; `wall` is the time of day, for
     /// time stamps.
     pub fn handle(&mut self, now: Moment, wall: Time, event: ClientEvent) -> Vec<ClientAction> {
         match event {
@@ -385,7 +385,7 @@ impl Client {
         self.attempt_all(now, wall);
         self.tell_unlocked(now);
         while self.answer_recalls() {
-            // What was given back may be wanted again.
+            // A released lease may be wanted again.
             self.attempt_all(now, wall);
         }
         self.flush(now);
@@ -400,68 +400,68 @@ impl Client {
         }
     }
 
-    /// The leases that this client would use at `now`.
+    /// Returns the leases that this client may use at `now`.
     pub fn leases(&self, now: Moment) -> impl Iterator<Item = (RnodeId, Mode)> {
         let leases = self.cache.leases.iter().filter(move |_| self.is_serving(now));
         leases.map(|(id, lease)| (*id, lease.mode))
     }
 
-    /// What this client's callers have locked, as far as it may vouch for it at `now`.
+    /// Returns the locks that this client's callers hold, as far as they are valid at `now`.
     pub fn locks(&self, now: Moment) -> impl Iterator<Item = (RnodeId, &Lock)> {
         let serving = self.is_serving(now);
         self.locks.own().filter(move |_| serving)
     }
 
-    /// Whether an owner has locked anything of a file.
+    /// Returns true if an owner has locks on a file.
     #[must_use]
     pub fn has_locks(&self, id: RnodeId, style: LockStyle, owner: u64) -> bool {
         self.locks.has(id, style, owner)
     }
 
-    /// The epoch that the client is in, as far as it knows; 0 before its first.
+    /// Returns the client's epoch, as far as it knows; 0 before its first.
     #[must_use]
     pub fn epoch(&self) -> Epoch {
         self.session.epoch
     }
 
-    /// The state of an rnode as this client has it under a lease.
+    /// Returns the state of an rnode that this client has under a lease.
     #[must_use]
     pub fn cached(&self, id: RnodeId) -> Option<&Rnode> {
         self.cache.leases.get(&id)?.state.as_ref().map(|s| &s.rnode)
     }
 
-    /// Who has the blocks of an rnode under a lease, as the server said when it granted it: what
-    /// others wrote before that, without what this client wrote since.
+    /// Returns the holders of the blocks of an rnode under a lease, as the server reported them
+    /// with the grant: without writes of this client since.
     #[must_use]
     pub fn holders(&self, id: RnodeId) -> Option<&Holders> {
         self.cache.leases.get(&id)?.state.as_ref().map(|s| &s.holders)
     }
 
-    /// The client's changes that have not been carried out, as far as the client knows.
+    /// Returns the number of the client's changes that are not known to be carried out.
     #[must_use]
     pub fn unflushed(&self) -> usize {
         self.log.len()
     }
 
-    /// What this client's lease on an rnode allows, if it has one.
+    /// Returns the mode of this client's lease on an rnode, if it has one.
     #[must_use]
     pub fn mode(&self, id: RnodeId) -> Option<Mode> {
         self.cache.leases.get(&id).map(|lease| lease.mode)
     }
 
-    /// Whether the server knows every change of an rnode that this client made.
+    /// Returns true if the server has every change of an rnode that this client made.
     #[must_use]
     pub fn is_flushed(&self, id: RnodeId) -> bool {
         self.is_clean(id)
     }
 
-    /// The last change that the client has made.
+    /// Returns the last change that the client has made.
     #[must_use]
     pub fn last(&self) -> Seq {
         self.log.last()
     }
 
-    /// The last change that the client knows to have been carried out.
+    /// Returns the last change that the client knows to have been carried out.
     #[must_use]
     pub fn applied(&self) -> Seq {
         self.log.applied
@@ -486,7 +486,7 @@ impl Client {
         id
     }
 
-    /// Asks for what is likely to be wanted.
+    /// Sends a request for data that is likely to be needed.
     fn hint(&mut self, now: Moment, body: RequestBody) {
         let id = self.request(now, body);
         if let Some(outstanding) = self.outstanding.get_mut(&id) {
@@ -504,7 +504,7 @@ impl Client {
         self.out.push(ClientAction::Send(message));
     }
 
-    /// Says that no more than `to` is held by grants up to `token`. Nobody waits for an answer.
+    /// Reports that at most `to` is held by grants up to `token`. Not answered.
     fn send_lower(&mut self, rnode: RnodeId, token: Token, to: Option<Mode>) {
         let id = self.next_request();
         self.send(id, RequestBody::Lower { rnode, token, to });
@@ -516,7 +516,7 @@ impl Client {
                 if let Reply::Welcome { welcome } = reply {
                     return self.welcomed(now, generation, id, &welcome);
                 }
-                // A later life of the server has forgotten this session.
+                // A later generation of the server does not know this session.
                 let forgotten =
                     generation > self.session.generation && reply == Reply::NoSession {};
                 if generation != self.session.generation && !forgotten {
@@ -548,17 +548,17 @@ impl Client {
                     self.locks_recalled(rnode, token);
                 }
             }
-            // It comes late at worst: what it says is asked for.
+            // At worst it is late and causes a useless question.
             FromServer::LocksChanged { rnode, .. } => self.locks_changed(rnode),
-            // For a front.
+            // For a proxy.
             FromServer::Relayed { .. }
             | FromServer::RelayedRecallLocks { .. }
             | FromServer::RelayedLocksChanged { .. } => {}
         }
     }
 
-    /// The answer to what nobody waits for any more. A lease that came so is given back, if it is not
-    /// held: else what has lost its last name would be kept for it.
+    /// Handles a reply that no call waits for. A lease granted by it is released if the client does
+    /// not hold it: else the server would keep an rnode without a name for this client.
     fn answered_late(&mut self, reply: Reply) {
         if let Reply::Granted { rnode, token, .. } = reply
             && !self.cache.leases.contains_key(&rnode.id)
@@ -614,7 +614,7 @@ impl Client {
             (RequestBody::Commit { .. }, Reply::Broken { applied, refused }) => {
                 self.commit_broken(now, applied, refused);
             }
-            // No: what was asked for is asked for again, if it is still wanted.
+            // A refusal: the request is made again, if it is still needed.
             _ => {}
         }
     }

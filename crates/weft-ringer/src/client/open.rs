@@ -1,20 +1,22 @@
 //! Blocks that are being written.
 //!
-//! A block's name is its hash, so it can only be had when the block is finished. Until then it is
-//! *open*: it has a name of its own ([`BlockHash::open`]), and small writes change it in place. When
-//! others are to see it, it is *sealed*: its bytes are stored under their hash, and the hash takes the
-//! place of the name wherever the client has it.
+//! A block's name is its hash, which is only known when the block is finished. Until then it is
+//! *open*: it has a name of its own ([`BlockHash::open`]), and small writes change it in place.
+//! Before other clients can see it, it is *sealed*: its bytes are stored under their hash, and the
+//! hash replaces the name in all state of the client.
 //!
 //! Invariants:
-//! - A change that names an open block is never sent, and never given up: the block is sealed first.
-//! - What a write puts into an open block is in the journal, in the very record of the change. So a
-//!   write is there wholly or not at all after a crash, whatever became of the block.
+//! - A change that names an open block is never sent, and never given up: the block is sealed
+//!   first.
+//! - The data that a write puts into an open block is in the journal, in the same record as the
+//!   change. So after a crash a write is there wholly or not at all, whatever the state of the
+//!   block.
 //! - Each write makes another version of its file. One that follows another in the log, on the same
-//!   file, takes its place: what is between them nobody else can have seen.
-//! - Of writes to one open block that have other changes between them, the earlier are sent with what
-//!   the block came to be. Only if the machine is lost while it sends them can others see the file so,
-//!   without the changes between: never with anything that was not written.
-//! - An open block is sealed before what its file is becomes part of the file's history.
+//!   file, replaces it: no other client can have seen the state in between.
+//! - If writes to one open block have other changes between them, the earlier writes are sent with
+//!   the block's final content. Only if the machine is lost while it sends them can other clients
+//!   see the file so, without the changes between: never with bytes that were not written.
+//! - An open block is sealed before the file's content is added to its history.
 
 use std::collections::{BTreeMap, BTreeSet};
 use std::sync::Arc;
@@ -32,11 +34,11 @@ use crate::rnode::{Block, Body, STORED_MAX_BYTES};
 use crate::types::{BlockHash, Moment, RnodeId, Seq};
 use crate::wire::{Reader, Wire, WireError, wire_struct};
 
-/// A change that takes the place of others has at most so many blocks: each write puts all of it
-/// into the journal.
+/// The most blocks of a change that replaces others: each write puts all of the change into the
+/// journal.
 const MERGED_BLOCKS_MAX: usize = 8;
 
-/// Bytes that were written.
+/// Written data.
 #[derive(Clone, PartialEq, Eq)]
 pub struct Written(pub Arc<[u8]>);
 
@@ -56,24 +58,25 @@ impl Wire for Written {
     }
 }
 
-/// What one write does to one open block.
+/// The effect of one write on one open block.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub struct Redo {
     /// The block.
     pub name: BlockHash,
-    /// What it was opened on; nothing of it is left if there is none.
+    /// The block that it was opened on; `None` if there was none, or none of it is left.
     pub base: Option<Block>,
-    /// How many of the block's bytes counted before the write: the file may have been cut.
+    /// The number of the block's bytes that were valid before the write: the file may have been
+    /// truncated.
     pub kept_bytes: u32,
-    /// Where in the block the write begins, in bytes.
+    /// The offset of the write in the block, in bytes.
     pub within: u32,
-    /// What is written; encrypted, if the file is.
+    /// The data; encrypted, if the file is.
     pub data: Written,
 }
 wire_struct!(Redo { name, base, kept_bytes, within, data });
 
 impl Redo {
-    /// Does it to the block's bytes.
+    /// Applies it to the block's bytes.
     pub fn apply(&self, bytes: &mut Vec<u8>) {
         let (begin, data) = (self.within as usize, &self.data.0);
         bytes.truncate(self.kept_bytes as usize);
@@ -90,16 +93,16 @@ impl Redo {
 pub struct LeftOpen<'a> {
     /// Its file.
     pub rnode: RnodeId,
-    /// Its place in the file.
+    /// Its position in the file.
     pub index: u32,
-    /// How the file is encrypted, if it is.
+    /// The encryption of the file, if it is encrypted.
     pub encryption: Option<Encryption>,
-    /// What was written into it, in order.
+    /// The writes into it, in order.
     pub redo: Vec<&'a Redo>,
 }
 
-/// What a journal says of the blocks that were open at its end. They are to be sealed, with
-/// [`JournalRecord::Sealed`] at the journal's end, before a client begins with it.
+/// Returns the blocks that were open at the end of a journal. They must be sealed, with
+/// [`JournalRecord::Sealed`] appended to the journal, before a client starts with it.
 #[must_use]
 pub fn left_open(journal: &[JournalRecord]) -> BTreeMap<BlockHash, LeftOpen<'_>> {
     let mut open: BTreeMap<BlockHash, LeftOpen<'_>> = BTreeMap::new();
@@ -127,7 +130,7 @@ pub fn left_open(journal: &[JournalRecord]) -> BTreeMap<BlockHash, LeftOpen<'_>>
     open
 }
 
-/// The changes at the end of a journal that name a block and have not been given up.
+/// Returns the changes at the end of a journal that name a block and have not been given up.
 #[must_use]
 pub fn naming(journal: &[JournalRecord], name: &BlockHash) -> Vec<Seq> {
     let log = Log::replay(journal.iter().cloned());
@@ -135,7 +138,7 @@ pub fn naming(journal: &[JournalRecord], name: &BlockHash) -> Vec<Seq> {
     of.map(|l| l.seq).collect()
 }
 
-/// The blocks that a change writes.
+/// Returns the blocks that a change writes.
 fn names(op: &Op) -> impl Iterator<Item = BlockHash> {
     let blocks = match op {
         Op::Write { blocks, .. } => &blocks[..],
@@ -144,7 +147,7 @@ fn names(op: &Op) -> impl Iterator<Item = BlockHash> {
     blocks.iter().filter_map(|(_, block)| Some((*block)?.hash))
 }
 
-/// The file that a change writes an open block of.
+/// Returns the file that a change writes an open block of.
 pub(super) fn open_in(op: &Op) -> Option<RnodeId> {
     match op {
         Op::Write { id, .. } if names(op).any(|name| name.is_open()) => Some(*id),
@@ -152,10 +155,10 @@ pub(super) fn open_in(op: &Op) -> Option<RnodeId> {
     }
 }
 
-/// A write, as it goes into the log.
+/// A write to be logged.
 pub(super) struct Wrote {
     pub(super) logged: Logged,
-    /// The change that it takes the place of.
+    /// The change that it replaces.
     pub(super) replaces: Option<Seq>,
     pub(super) redo: Vec<Redo>,
     pub(super) encryption: Option<Encryption>,
@@ -173,7 +176,7 @@ impl Wrote {
     }
 }
 
-/// Puts the hash of a block in the place of its name.
+/// Replaces the name of a block by its hash.
 pub(super) fn seal(op: &mut Op, name: BlockHash, hash: BlockHash) {
     if let Op::Write { blocks, .. } = op {
         for block in blocks.iter_mut().filter_map(|(_, block)| block.as_mut()) {
@@ -185,17 +188,17 @@ pub(super) fn seal(op: &mut Op, name: BlockHash, hash: BlockHash) {
 }
 
 impl Client {
-    /// Whether an open block is named by anything that is not sent yet.
+    /// Returns true if an unsent change names an open block.
     #[must_use]
     pub fn has_open_blocks(&self) -> bool {
         self.log.pending().any(|logged| open_in(&logged.op).is_some())
     }
 
-    /// A journal that says what is in this client's log, in the place of the one written so far.
-    /// `None` while it cannot be said so shortly.
+    /// Returns a journal of this client's log, to replace the one written so far. `None` while
+    /// there is no such short form.
     #[must_use]
     pub fn shortened_journal(&self) -> Option<Vec<JournalRecord>> {
-        // Once all changes are made again, each says itself what it was made on.
+        // Once all changes are made again, each has its own base versions.
         if self.has_open_blocks() || self.log.is_adopting() {
             return None;
         }
@@ -204,7 +207,7 @@ impl Client {
         Some(std::iter::once(applied).chain(made).collect())
     }
 
-    /// An open block is stored under its hash now.
+    /// Replaces the name of an open block by the hash that it was stored under.
     pub(super) fn sealed(&mut self, rnode: RnodeId, name: BlockHash, hash: BlockHash) {
         self.out.push(ClientAction::Journal(JournalRecord::Sealed { name, hash }));
         self.log.sealed(name, hash);
@@ -218,12 +221,12 @@ impl Client {
         }
     }
 
-    /// Asks for open blocks to be sealed. Asked again until it is done.
+    /// Asks for open blocks to be sealed. Repeated until it is done.
     pub(super) fn want_sealed(&mut self, files: BTreeSet<RnodeId>) {
         self.out.extend(files.into_iter().map(|rnode| ClientAction::Seal { rnode }));
     }
 
-    /// Whether a change must wait until open blocks of its file are sealed.
+    /// Returns true if a change must wait until open blocks of its file are sealed.
     pub(super) fn waits_for_seal(&mut self, op: &Op) -> bool {
         let Op::Keep { id } = op else { return false };
         let state = self.cache.leases.get(id).and_then(|l| l.state.as_ref());
@@ -270,7 +273,7 @@ impl Client {
         let tail = self.log.tail().filter(|tail| tail.epoch == epoch);
         let merged = tail.and_then(|tail| Some((tail.seq, &tail.base[..], merge(&tail.op, &op)?)));
         let replaces = merged.map(|(replaced, first, merged)| {
-            // As it would be, had both been one.
+            // The version as it would be, had both writes been one.
             if let (Some(rnode), [(_, version)]) = (effects.rnodes.get_mut(&id), first) {
                 rnode.version = version.next(epoch, seq);
                 if let Body::File { content, .. } = &mut rnode.body {
@@ -286,8 +289,8 @@ impl Client {
     }
 }
 
-/// The change that does what two do, one after the other, if both are writes to one file and the
-/// first cannot have been sent.
+/// Returns the change with the effect of two, one after the other, if both are writes to one file
+/// and the first cannot have been sent.
 fn merge(first: &Op, second: &Op) -> Option<Op> {
     let Op::Write { id, blocks, end_bytes, kill_privileges } = second else { return None };
     let (id, file) = (*id, open_in(first)?);

@@ -1,24 +1,24 @@
-//! The client's session: its epoch, and what becomes of everything when it ends.
+//! The client's session: its epoch, and the end of the epoch.
 
 use super::{Client, ClientAction, JournalRecord};
 use crate::locks::LockClaim;
 use crate::types::{Epoch, Generation, Incarnation, Moment, RequestId, Token};
 use crate::wire::{Claim, RequestBody, Welcome};
 
-/// Leases in one part of what is told to a server that has forgotten.
+/// The most leases in one part of a reclaim.
 const CLAIMS_MAX: usize = 4096;
-/// The same of locks, in bytes.
+/// The most bytes of locks in one part of a reclaim.
 const LOCK_CLAIMS_MAX_BYTES: usize = 1 << 20;
-/// How many times in an epoch it is renewed: two may be lost.
+/// The number of renewals in an epoch: two may be lost.
 const RENEWALS: u64 = 3;
-/// How many times the retry time an answer to a hello may take, or to what nobody waits for.
+/// The longest time a reply to a `Hello` or a prefetch may take, in retry times.
 const PATIENCE: u64 = 16;
 
 #[derive(Debug, Clone, PartialEq, Eq)]
 enum Phase {
-    /// Saying hello. What is held is kept, and served while the epoch lasts.
+    /// `Hello` was sent. Leases are kept, and used while the epoch lasts.
     Greeting,
-    /// Telling what is held; the parts that are left.
+    /// Reclaiming locks and leases; the remaining ones.
     Reclaiming(Vec<LockClaim>, Vec<Claim>),
     Active,
 }
@@ -56,10 +56,10 @@ impl Session {
 }
 
 impl Client {
-    /// Says hello to the server, and nothing else until it answers.
+    /// Sends `Hello` to the server, and nothing else until it answers.
     pub(super) fn greet(&mut self, now: Moment) {
         self.session.phase = Phase::Greeting;
-        // An answer to an earlier hello is as good: it counts from when that was sent.
+        // A reply to an earlier `Hello` is as good: it counts from the sending of that.
         let since = |o: &super::Outstanding| now.0.saturating_sub(o.sent.0);
         let keep_micros = self.options.retry_micros * PATIENCE;
         self.forget_hints();
@@ -104,7 +104,7 @@ impl Client {
         self.log.use_numbers(welcome.last_count, welcome.applied);
         if same_epoch {
             self.session.ends = self.session.ends.max(sent.after(welcome.lasts_micros));
-            // Grants of an earlier life of the server are not told of below.
+            // Grants of an earlier generation of the server are not reclaimed below.
             for outstanding in self.outstanding.values_mut() {
                 outstanding.floor = outstanding.floor.max(Token::before(generation));
             }
@@ -131,14 +131,14 @@ impl Client {
         }
     }
 
-    /// Gives up all leases, which no longer count.
+    /// Drops all leases, which no longer count.
     pub(super) fn lose_leases(&mut self) {
         let lost = std::mem::take(&mut self.cache.leases).into_iter();
         let lost = lost.filter(|(_, lease)| lease.state.is_some());
         self.out.extend(lost.map(|(rnode, _)| ClientAction::Lost { rnode }));
     }
 
-    /// What the last epoch got through is not made again.
+    /// Removes the changes that were carried out in the last epoch.
     fn log_carried_out(&mut self, welcome: &Welcome) {
         if welcome.applied > self.log.applied {
             self.committed_elsewhere(welcome.applied);
@@ -181,7 +181,7 @@ impl Client {
         self.session.ends = self.session.ends.max(ends);
     }
 
-    /// Sends again what was not answered, and renews the epoch in time.
+    /// Sends unanswered requests again, and renews the epoch in time.
     pub(super) fn tick(&mut self, now: Moment) {
         if self.session.phase == Phase::Greeting {
             let hellos =
@@ -199,7 +199,7 @@ impl Client {
         if now >= self.session.renewed.after(every) {
             self.session.renewed = now;
             self.outstanding.retain(|_, o| {
-                // The answer to an older one would renew nothing.
+                // The reply to an older one would renew nothing.
                 !matches!(o.body, RequestBody::Renew {}) || now < o.sent.after(every * RENEWALS)
             });
             self.request(now, RequestBody::Renew {});
@@ -216,7 +216,7 @@ impl Client {
         let keep_micros = self.options.retry_micros * PATIENCE;
         self.outstanding.retain(|_, o| !o.hint || now < o.sent.after(keep_micros));
         for (id, outstanding) in self.outstanding.iter_mut().filter(|(_, o)| !o.hint) {
-            // When a renewal was first sent is what its answer is worth.
+            // The reply to a renewal counts from its first sending.
             let renews =
                 matches!(outstanding.body, RequestBody::Renew {} | RequestBody::Hello { .. });
             if !renews && now >= outstanding.sent.after(after_micros) {

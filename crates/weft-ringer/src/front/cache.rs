@@ -1,4 +1,4 @@
-//! What a front keeps of an rnode: the parent's lease, and the state under it.
+//! The proxy's cache of rnodes: the parent's lease on each, and the state under it.
 
 use std::collections::BTreeMap;
 
@@ -10,14 +10,14 @@ use crate::rnode::{Dirent, Holders, Name, Rnode};
 use crate::types::{ClientId, Cookie, Mode, RequestId, RnodeId, Token};
 use crate::wire::Entry;
 
-/// What a client waits for.
+/// The item that a client waits for.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub(super) enum Want {
-    /// The answer to a grant that is in the table already.
+    /// The reply to a grant that is in the table already.
     Grant { mode: Mode, token: Token },
-    /// What a name is.
+    /// The entry of a name.
     Name(Name),
-    /// The names behind a cookie.
+    /// The names after a cookie.
     List(Cookie),
 }
 
@@ -28,24 +28,24 @@ pub(super) struct Waiting {
     pub(super) want: Want,
 }
 
-/// An rnode.
+/// A cached rnode.
 #[derive(Debug, Default)]
 pub(super) struct Cached {
-    /// What the parent has granted, by which grant.
+    /// The mode and the token of the parent's grant.
     pub(super) mode: Option<Mode>,
     pub(super) token: Token,
     /// A client is about to make it, and the parent is not known to have it yet.
     pub(super) unborn: bool,
-    /// What is to be left of that, when clients have let go.
+    /// The mode to downgrade to, when clients have released theirs.
     pub(super) recall: Option<Mode>,
-    /// When something last happened after which earlier answers of the parent count for nothing.
+    /// The stamp of the last event that made earlier replies of the parent invalid.
     pub(super) stamp: u64,
-    /// The rnode as the parent has it, if that is known; there only under [`Mode::Read`] or more.
+    /// The rnode as the parent has it, if that is known; only under [`Mode::Read`] or more.
     pub(super) state: Option<(Rnode, Holders)>,
-    /// Names, as far as they are known; and whether these are all.
+    /// The known names; and whether these are all.
     pub(super) names: BTreeMap<Name, Option<Dirent>>,
     pub(super) complete: bool,
-    /// The parts of a listing that have come.
+    /// The received parts of a listing.
     pub(super) listing: Vec<Entry>,
     pub(super) waiting: Vec<Waiting>,
 }
@@ -58,7 +58,7 @@ impl Cached {
         self.listing.clear();
     }
 
-    /// The entries behind a cookie, at most `limit`, and whether these are the last.
+    /// Returns the entries after a cookie, at most `limit`, and whether these are the last.
     pub(super) fn list(&self, after: Cookie, limit: usize) -> (Vec<Entry>, bool) {
         let known = self.names.iter().filter_map(|(name, dirent)| {
             let dirent = (*dirent)?;
@@ -77,7 +77,7 @@ impl Cached {
     }
 }
 
-/// What the front does not know; or what a change is refused for, which then was not carried out so.
+/// The proxy does not know; or a change is refused, which then was not carried out in this form.
 struct Unknown;
 
 impl From<Refusal> for Unknown {
@@ -86,7 +86,7 @@ impl From<Refusal> for Unknown {
     }
 }
 
-/// What the front knows, as a change sees it.
+/// The proxy's cache, as a change sees it.
 struct Sight<'a>(&'a BTreeMap<RnodeId, Cached>);
 
 impl View for Sight<'_> {
@@ -116,7 +116,7 @@ impl View for Sight<'_> {
 }
 
 impl Front {
-    /// Something is under way with an rnode: what was asked for before counts for nothing.
+    /// Notes an event on an rnode: replies to earlier requests about it are ignored.
     pub(super) fn touch(&mut self, id: RnodeId) {
         let stamp = self.next_stamp();
         if let Some(cached) = self.rnodes.get_mut(&id) {
@@ -125,7 +125,7 @@ impl Front {
         }
     }
 
-    /// The state of an rnode is to be asked for anew.
+    /// Forgets the state of an rnode, so that it is requested anew.
     pub(super) fn forget(&mut self, id: RnodeId) {
         self.touch(id);
         if let Some(cached) = self.rnodes.get_mut(&id) {
@@ -133,8 +133,8 @@ impl Front {
         }
     }
 
-    /// A change of a client has been carried out by the parent: it is here too, or what it touched
-    /// is forgotten.
+    /// Applies a client's change that the parent has carried out, or forgets the rnodes that it
+    /// touched.
     pub(super) fn follow(&mut self, client: ClientId, logged: &Logged) {
         let effects = execute(&logged.op, logged.mark(), &Sight(&self.rnodes));
         let Some(effects) = effects.ok().filter(|e| same_base(&e.base, &logged.base)) else {
@@ -145,7 +145,7 @@ impl Front {
         };
         for (id, rnode) in effects.rnodes {
             let Some(cached) = self.rnodes.get_mut(&id) else { continue };
-            // A directory that was made just now is empty.
+            // A new directory is empty.
             let is_new = cached.state.is_none();
             cached.complete |= is_new && rnode.is_dir();
             let mut holders = cached.state.take().map(|(_, holders)| holders).unwrap_or_default();
@@ -162,7 +162,7 @@ impl Front {
     }
 }
 
-/// What a change is made on, and what it makes.
+/// Returns the rnodes that a change is made on, and the one that it makes.
 pub(super) fn touched(logged: &Logged) -> impl Iterator<Item = RnodeId> {
     let made = match logged.op {
         Op::Create { id, .. } => Some(id),

@@ -1,4 +1,4 @@
-//! Towards clients: their epochs, and their requests.
+//! Towards the clients of the proxy: their epochs, and their requests.
 
 use std::collections::BTreeSet;
 
@@ -10,7 +10,7 @@ use crate::rnode::Name;
 use crate::types::{ClientId, Epoch, Incarnation, Mode, Moment, RequestId, RnodeId, Seq, Token};
 use crate::wire::{Refused, Reply, RequestBody, ToServer, Welcome};
 
-/// How much longer than a client's own count the front waits, as a share of the epoch.
+/// The margin that the proxy adds to a client's own count of its epoch: one part in this many.
 const MARGIN: u64 = 16;
 
 /// A client in its epoch, or after it.
@@ -20,17 +20,17 @@ pub(super) struct Local {
     incarnation: Incarnation,
     /// The moment the epoch ends, if it is not renewed.
     ends: Moment,
-    /// The parent takes nothing of it any more. What the client has is its own until the end.
+    /// The parent no longer accepts this epoch. The client keeps its leases until the end.
     fenced: bool,
     slot: u32,
     last_count: u32,
     applied: Seq,
     refused: Option<Refused>,
-    /// It has had to do with locks in this epoch.
+    /// The client has used locks in this epoch.
     pub(super) has_locked: bool,
-    /// The parent has forgotten its locks.
+    /// The parent has lost the client's locks in a restart.
     pub(super) must_tell: bool,
-    /// A hello that is answered when another epoch has begun.
+    /// A `Hello` that is answered when another epoch has begun.
     hello: Option<(RequestId, Incarnation)>,
 }
 
@@ -41,22 +41,25 @@ impl Local {
 }
 
 impl Front {
-    /// How long an epoch of a client lasts by its own clock, and the front's count of that.
+    /// Returns the duration of a client's epoch by its own clock, and the proxy's count of that, in
+    /// microseconds.
     pub(super) fn span(&self) -> (u64, u64) {
         let lasts = self.parent.lasts_micros / 2;
         (lasts, lasts + lasts / MARGIN)
     }
 
-    /// Until when a client may be given leases at `now`: no longer than the front has them.
+    /// Returns the time until which a client may be given leases at `now`: no longer than the proxy
+    /// has them.
     fn vouch(&self, now: Moment) -> Option<Moment> {
         let ends = now.after(self.span().1);
         (ends <= self.parent.ends).then_some(ends)
     }
 
-    /// Ends the epochs whose time is up. The parent is told before their leases go to others.
+    /// Ends the epochs whose time is up. The parent is told before their leases are granted to
+    /// others.
     pub(super) fn end_due(&mut self, now: Moment) {
         if !self.is_serving(now) {
-            return; // All are over; so is everything else.
+            return; // All epochs are over, and so is all state.
         }
         let due = self.locals.iter_mut().filter(|(_, l)| now >= l.ends);
         let due = due.map(|(client, local)| {
@@ -69,14 +72,14 @@ impl Front {
         self.go_on_claiming(now);
     }
 
-    /// Asks the parent to begin another epoch for a client, unless that is being done.
+    /// Asks the parent to begin another epoch for a client, unless a request is outstanding.
     fn enter(&mut self, now: Moment, client: ClientId, incarnation: Incarnation) {
         if !self.is_entering(client) {
             self.request(now, RequestBody::Enter { client, incarnation });
         }
     }
 
-    /// The parent takes nothing of a client's epoch any more: no more is the client given.
+    /// Fences a client whose epoch the parent no longer accepts: it gets no more leases.
     pub(super) fn fence(&mut self, now: Moment, client: ClientId) {
         let Some(local) = self.locals.get_mut(&client) else { return };
         local.fenced = true;
@@ -86,7 +89,7 @@ impl Front {
 
     pub(super) fn client_says(&mut self, now: Moment, message: ToServer) {
         let ToServer { client, epoch, generation, request } = message;
-        // Who is waited for asks again.
+        // Not answered: the client repeats its request.
         if !self.is_serving(now) || client == self.id {
             return;
         }
@@ -99,12 +102,12 @@ impl Front {
         if let RequestBody::Lower { rnode, .. } = request.body
             && self.changes_under_way(client, Some(rnode))
         {
-            return; // Before it knows what has become of its changes it lowers nothing.
+            return; // It must not downgrade a lease before it knows the result of its changes.
         }
         let local = self.locals.get_mut(&client);
         let local = local.filter(|l| current && l.epoch == epoch && l.is_in_session(now));
         let Some(local) = local else {
-            // Not answered: it asks for nothing.
+            // Not answered: the client expects no reply.
             let silent =
                 matches!(request.body, RequestBody::Lower { .. } | RequestBody::LowerLocks { .. });
             if !silent {
@@ -117,14 +120,14 @@ impl Front {
                 self.answer(client, id, Reply::NoSession {});
             }
             RequestBody::Renew {} => {
-                // Longer than the front's own epoch it cannot be.
+                // The renewal cannot be longer than the proxy's own epoch.
                 if let Some(ends) = vouched {
                     local.ends = local.ends.max(ends);
                     self.answer(client, id, Reply::Renewed {});
                 }
             }
             RequestBody::Reclaim { last, .. } => {
-                // The front has not forgotten.
+                // The proxy has not lost the client's leases.
                 local.must_tell &= !last;
                 self.go_on_claiming(now);
                 self.answer(client, id, Reply::Reclaimed {});
@@ -140,7 +143,7 @@ impl Front {
                 let rnode = self.named(client, dir, &name);
                 match rnode.and_then(|rnode| self.leases.acquire_named(now, client, id, rnode)) {
                     Some(steps) => self.take(now, steps),
-                    // It asks when it has been told what that is.
+                    // The client asks once it has the reply to the lookup.
                     None => self.answer(client, id, Reply::No { why: Refusal::Busy }),
                 }
             }
@@ -169,7 +172,7 @@ impl Front {
             | RequestBody::Snapshot { .. }
             | RequestBody::RemoveSnapshot { .. }
             | RequestBody::Snapshots { .. }) => self.relay(now, client, id, &body),
-            // A front has no fronts.
+            // A proxy has no proxies.
             RequestBody::Hello { .. }
             | RequestBody::HelloFront { .. }
             | RequestBody::Enter { .. }
@@ -179,7 +182,7 @@ impl Front {
         }
     }
 
-    /// What a name is that a client may know, if the front does.
+    /// Returns the rnode of a name that the client may know, if the proxy knows it.
     fn named(&self, client: ClientId, dir: RnodeId, name: &Name) -> Option<RnodeId> {
         self.leases.held(dir, client).filter(|(mode, _)| *mode >= Mode::Read)?;
         let cached = self.rnodes.get(&dir).filter(|c| c.mode >= Some(Mode::Read))?;
@@ -190,7 +193,7 @@ impl Front {
         let vouched = self.vouch(now);
         if let Some(local) = self.locals.get_mut(&client) {
             if incarnation < local.incarnation {
-                return; // From a life that is over.
+                return; // From an earlier incarnation.
             }
             if incarnation == local.incarnation && local.is_in_session(now) {
                 if let Some(ends) = vouched {
@@ -201,7 +204,7 @@ impl Front {
                 return;
             }
             local.hello = Some((id, incarnation));
-            // It goes on with what it has until it is welcomed.
+            // The client keeps its leases until it is welcomed.
             if incarnation == local.incarnation && now < local.ends {
                 return;
             }
@@ -239,8 +242,8 @@ impl Front {
         self.answer(client, id, Reply::Welcome { welcome });
     }
 
-    /// The parent has begun another epoch for a client, or knows of a later one that it has elsewhere:
-    /// what it had in the last is nobody's.
+    /// Drops a client's last epoch and its leases, as the parent has begun another epoch for it, or
+    /// knows of a later one elsewhere.
     pub(super) fn entered(&mut self, now: Moment, client: ClientId, welcome: Option<&Welcome>) {
         let Some(old) = self.locals.remove(&client) else { return };
         self.forget_relays(client);
@@ -248,7 +251,7 @@ impl Front {
         for id in written {
             if self.leases.held(id, client).is_some_and(|(mode, _)| mode == Mode::Write) {
                 self.forget(id);
-                // What it was about to make it makes elsewhere now, if at all.
+                // An rnode that it was about to make is made elsewhere now, if at all.
                 if let Some(cached) = self.rnodes.get_mut(&id).filter(|c| c.unborn) {
                     (cached.mode, cached.unborn) = (None, false);
                 }
@@ -281,7 +284,7 @@ impl Front {
         }
     }
 
-    /// Hands changes on, if the client has the leases for them.
+    /// Relays changes, if the client has the leases for them.
     fn commit(
         &mut self,
         now: Moment,
@@ -313,7 +316,8 @@ impl Front {
             }
         }
         for id in made {
-            // It may have asked for it before, and the parent not yet have said that there is no such thing.
+            // The client may have requested a lease on it before, and the parent not yet replied
+            // that it does not exist.
             let held = self.leases.held(id, client).map(|(mode, _)| mode);
             if held.min(self.covers(id)) < Some(Mode::Write) {
                 self.born(client, id);
@@ -325,8 +329,8 @@ impl Front {
         self.relay(now, client, id, &RequestBody::Commit { prev, ops });
     }
 
-    /// A client is about to make an rnode: it is the client's, from when the parent hears of it. Who
-    /// asked for it before asked for nothing.
+    /// Installs a client's lease on an rnode that it is about to make: the rnode is the client's
+    /// from the time that the parent receives it. Earlier requests for it are refused.
     fn born(&mut self, client: ClientId, id: RnodeId) {
         for waiting in self.rnodes.remove(&id).map(|c| c.waiting).unwrap_or_default() {
             self.answer(waiting.client, waiting.request, Reply::No { why: Refusal::Stale });
@@ -339,7 +343,7 @@ impl Front {
         self.rnodes.insert(id, cached);
     }
 
-    /// The parent has answered to changes of a client.
+    /// Handles the parent's reply to changes of a client.
     pub(super) fn carried_out(
         &mut self,
         now: Moment,
@@ -377,7 +381,8 @@ impl Front {
                 self.follow(client, logged);
             }
         } else {
-            // They may be known to be carried out by the answer to others, which followed those alone.
+            // The reply to other changes, which alone were followed, may have shown that these were
+            // carried out.
             for id in ops.iter().flat_map(touched) {
                 self.forget(id);
             }

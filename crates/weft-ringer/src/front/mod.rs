@@ -1,27 +1,29 @@
-//! A metadata server in front of a remote one: a state machine without clock and without I/O, like
-//! the [client](crate::client) that it is towards its *parent* and the [server](crate::mds) that it is
-//! towards clients of its own.
+//! The proxy: a metadata server in front of a remote one. A state machine without clock and without
+//! I/O, like the [client](crate::client) that it is towards its *parent* and the
+//! [server](crate::mds) that it is towards clients of its own.
 //!
-//! A front takes leases of its parent when its clients ask for them, and keeps them, with what they
-//! are on, until they are recalled. It grants its clients what it has without asking again; so what
-//! one of them has read costs the others no message to the parent. Changes, locks and whatever else
-//! is not about leases it hands on; the parent carries changes out, under the front's leases.
+//! A proxy takes leases of its parent when its clients ask for them, and keeps them, with their
+//! state, until they are recalled. It grants its clients the leases that it has without asking
+//! again; so an rnode that one client has read costs the others no message to the parent. It relays
+//! changes, locks and all other requests that are not about leases; the parent carries changes out,
+//! under the proxy's leases.
 //!
 //! Invariants:
-//! - *Cover*: what the front's clients may believe to hold of an rnode is no more than what the parent
-//!   has granted the front and not had back. A grant is answered only under such a lease, and a lease
-//!   is lowered at the parent only when the front's table has nobody above that any more.
-//! - *Time*: the epoch of a client of the front ends, by any clock, no later than the front's own at
-//!   the parent: nobody is renewed for longer than what is left of that.
-//! - *Fence*: the leases of a client whose epoch has ended are given to others when the parent has
-//!   begun another epoch for it, so that nothing it sent before can take effect later.
-//! - *State*: what the front keeps of an rnode is what the parent has, while no change of it is under
-//!   way. An answer of the parent that was asked for before such a change counts for nothing.
-//! - A life of the front is an epoch at the parent, whose number is its generation: when the epoch is
-//!   over, everything is forgotten, by the front and by its clients.
+//! - *Cover*: the leases that the proxy's clients may believe to hold on an rnode are no more than
+//!   the parent has granted the proxy and the proxy not released. A grant is answered only under
+//!   such a lease, and a lease is downgraded at the parent only when no client has more in the
+//!   proxy's table.
+//! - *Time*: the epoch of a client of the proxy ends, by any clock, no later than the proxy's own
+//!   at the parent: no client is renewed for longer than the remaining time of that.
+//! - *Fence*: the leases of a client whose epoch has ended are granted to others when the parent
+//!   has begun another epoch for it, so that no message it sent before can take effect later.
+//! - *State*: the proxy's state of an rnode is that of the parent, while no change of it is in
+//!   progress. A reply of the parent to a request made before such a change is ignored.
+//! - To its clients, a generation of the proxy is an epoch at the parent, and has its number: when
+//!   the epoch is over, the proxy and its clients drop all state.
 //!
-//! A front that dies holds everybody up for an epoch: what it gave its clients is theirs until then. One
-//! that is stopped gives back what no client holds.
+//! A proxy that dies blocks other clients for an epoch: leases that it granted its clients are
+//! theirs until then. One that is stopped releases the leases that no client holds.
 
 mod cache;
 mod clients;
@@ -40,14 +42,14 @@ use crate::types::{
 };
 use crate::wire::{FromServer, Reply, ToServer};
 
-/// What can be set.
+/// Options of a proxy.
 #[derive(Debug, Clone)]
 pub struct FrontOptions {
-    /// After how long a request to the parent that was not answered is sent again, in microseconds.
+    /// The time after which an unanswered request to the parent is sent again, in microseconds.
     pub retry_micros: u64,
-    /// After how long a recall that a client did not answer is sent again, in microseconds.
+    /// The time after which an unanswered recall is sent to a client again, in microseconds.
     pub recall_retry_micros: u64,
-    /// How many rnodes are kept that no client holds.
+    /// The most rnodes kept that no client holds.
     pub kept_max: usize,
 }
 
@@ -57,20 +59,20 @@ impl Default for FrontOptions {
     }
 }
 
-/// What happens to a front.
+/// An event for the proxy.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub enum FrontEvent {
-    /// The parent says something.
+    /// A message from the parent.
     FromParent(FromServer),
-    /// A client says something.
+    /// A message from a client.
     FromClient(ToServer),
-    /// There is a connection to the parent again.
+    /// The connection to the parent is restored.
     Connected,
-    /// Time has passed. Comes at least some ten times in an epoch.
+    /// Time has passed. The caller sends this at least ten times or so in an epoch.
     Tick,
 }
 
-/// What a front wants sent.
+/// A message to send.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub enum FrontAction {
     /// To the parent.
@@ -79,24 +81,24 @@ pub enum FrontAction {
     ToClient(ToClient),
 }
 
-/// A front of one cell.
+/// A proxy of one cell.
 #[derive(Debug)]
 pub struct Front {
     id: ClientId,
     options: FrontOptions,
     parent: Parent,
-    /// The table of what clients hold. The parent is in it as the front itself: it waits for what it
-    /// has recalled.
+    /// The table of the clients' leases. The parent is in it as the proxy itself: it waits for the
+    /// leases that it has recalled.
     leases: Leases,
     locals: BTreeMap<ClientId, Local>,
     rnodes: BTreeMap<RnodeId, Cached>,
-    /// Grows with everything that has to be told from what was before.
+    /// Grows with every event that must be told from earlier ones.
     stamp: u64,
     out: Vec<FrontAction>,
 }
 
 impl Front {
-    /// A front that begins its life number `incarnation`, which must be larger than all before.
+    /// Returns a proxy that begins incarnation `incarnation`, which must be larger than all before.
     #[must_use]
     pub fn new(id: ClientId, incarnation: Incarnation, options: FrontOptions) -> Self {
         Self {
@@ -111,7 +113,8 @@ impl Front {
         }
     }
 
-    /// Takes an event at the moment `now`, which never goes back. Returns what to send, in order.
+    /// Handles an event at the moment `now`, which never goes back. Returns the messages to send,
+    /// in order.
     pub fn handle(&mut self, now: Moment, event: FrontEvent) -> Vec<FrontAction> {
         self.end_due(now);
         match event {
@@ -123,62 +126,63 @@ impl Front {
         std::mem::take(&mut self.out)
     }
 
-    /// What to send before the front ends its life: what no client holds is given back, so that nobody
-    /// waits for that until the front's epoch is over.
+    /// Returns the messages to send before the proxy stops: it releases the leases that no client
+    /// holds, so that no client of the parent has to wait for the end of the proxy's epoch.
     pub fn leave(&mut self) -> Vec<FrontAction> {
         self.let_go_of_unused();
         std::mem::take(&mut self.out)
     }
 
-    /// What a client holds, as far as the front knows: never less than the client believes.
+    /// Returns a client's lease, as far as the proxy knows: never less than the client believes.
     #[must_use]
     pub fn held(&self, rnode: RnodeId, client: ClientId) -> Option<(Mode, Token)> {
         self.leases.held(rnode, client)
     }
 
-    /// What the parent has granted the front, as far as the front knows.
+    /// Returns the mode of the lease that the parent has granted the proxy, as far as the proxy
+    /// knows.
     #[must_use]
     pub fn covers(&self, rnode: RnodeId) -> Option<Mode> {
         self.rnodes.get(&rnode)?.mode
     }
 
-    /// Whether the front's epoch goes on at `now`. It vouches for nothing after its end, and its clients
-    /// are at theirs before it.
+    /// Returns true if the proxy's epoch lasts at `now`. The proxy answers for nothing after its
+    /// end, and its clients' epochs end before it.
     #[must_use]
     pub fn is_serving(&self, now: Moment) -> bool {
         now < self.parent.ends
     }
 
-    /// Every rnode that the front has a lease on, or has let a client have one on.
+    /// Returns every rnode that the proxy has a lease on, or has granted a client a lease on.
     pub fn known(&self) -> impl Iterator<Item = RnodeId> {
         self.rnodes.keys().copied()
     }
 
-    /// The state of an rnode as the front keeps it.
+    /// Returns the state of an rnode in the proxy.
     #[must_use]
     pub fn cached(&self, rnode: RnodeId) -> Option<&Rnode> {
         self.rnodes.get(&rnode)?.state.as_ref().map(|(rnode, _)| rnode)
     }
 
-    /// The names of a directory that the front keeps, and whether these are all.
+    /// Returns the known names of a directory in the proxy, and whether these are all.
     #[must_use]
     pub fn names(&self, dir: RnodeId) -> Option<(&BTreeMap<Name, Option<Dirent>>, bool)> {
         self.rnodes.get(&dir).map(|cached| (&cached.names, cached.complete))
     }
 
-    /// The front's epoch at the parent; 0 before its first.
+    /// Returns the proxy's epoch at the parent; 0 before its first.
     #[must_use]
     pub fn epoch(&self) -> Epoch {
         self.parent.epoch
     }
 
-    /// Whether a client is in this epoch, as far as the front knows.
+    /// Returns true if a client is in this epoch, as far as the proxy knows.
     #[must_use]
     pub fn knows(&self, client: ClientId, epoch: Epoch) -> bool {
         self.locals.get(&client).is_some_and(|local| local.epoch == epoch)
     }
 
-    /// Clients that are in their epoch, or were not long ago.
+    /// Returns the clients that are in their epoch, or were until recently.
     pub fn clients(&self, now: Moment) -> impl Iterator<Item = KnownClient> {
         let counts = self.leases.counts();
         self.locals.iter().map(move |(&client, local)| {
@@ -188,21 +192,21 @@ impl Front {
         })
     }
 
-    /// How long an epoch of a client lasts, in microseconds.
+    /// Returns the duration of a client's epoch, in microseconds.
     #[must_use]
     pub fn client_epoch_micros(&self) -> u64 {
         self.span().0
     }
 
-    /// Whether nothing is under way between the front and its parent.
+    /// Returns true if no request to the parent is in progress.
     #[must_use]
     pub fn is_idle(&self) -> bool {
         self.parent.is_idle()
     }
 
-    /// Which life of the front this is, to its clients.
+    /// Returns the proxy's generation for its clients.
     fn generation(&self) -> Generation {
-        // Four thousand million epochs of a cell are never begun.
+        // A cell never begins four thousand million epochs.
         Generation(u32::try_from(self.parent.epoch.0).unwrap_or(u32::MAX))
     }
 

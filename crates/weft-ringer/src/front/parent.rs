@@ -1,4 +1,4 @@
-//! Towards the parent: the front's session, requests and their answers, recalls.
+//! Towards the parent: the proxy's session, requests and their replies, recalls.
 
 use std::collections::BTreeMap;
 
@@ -12,38 +12,38 @@ use crate::types::{
 };
 use crate::wire::{Claim, Enclosed, FromServer, Reply, Request, RequestBody, ToServer, Welcome};
 
-/// Leases in one part of what is told to a parent that has forgotten.
+/// The most leases in one part of a reclaim.
 const CLAIMS_MAX: usize = 4096;
-/// How many times in an epoch it is renewed. Clients are given half of it at a time, so that some
-/// renewals may be lost before one of them is kept waiting.
+/// The number of renewals in an epoch. Clients are given half of it at a time, so that some
+/// renewals may be lost before a client has to wait.
 const RENEWALS: u64 = 6;
-/// How many times the retry time an answer to a hello may take.
+/// The longest time a reply to a `Hello` may take, in retry times.
 const HELLOS: u64 = 16;
-/// Requests of one client that may be under way.
+/// The most requests of one client in progress.
 const RELAYS_MAX: usize = 1024;
 
 #[derive(Debug, PartialEq, Eq)]
 enum Phase {
     Greeting,
-    /// Clients tell the parent what they have locked.
+    /// Clients reclaim their locks from the parent.
     LockClaims,
-    /// Telling what is held; the parts that are left.
+    /// Reclaiming leases; the remaining ones.
     Reclaiming(Vec<Claim>),
     Active,
 }
 
-/// What was asked.
+/// A request in progress.
 #[derive(Debug)]
 struct Asked {
     body: RequestBody,
     sent: Moment,
-    /// When it was asked for last.
+    /// The last time it was asked for.
     wanted: Moment,
-    /// Grants up to this one were recalled before they came.
+    /// The last grant that was recalled before it arrived.
     floor: Token,
-    /// Of the rnode that it is about.
+    /// The stamp of the rnode that it is about.
     stamp: u64,
-    /// Of a relayed request: whose, which, and which changes.
+    /// Of a relayed request: its client, its number, and its changes.
     relayed: Option<(ClientId, RequestId, Vec<Logged>)>,
 }
 
@@ -53,7 +53,7 @@ pub(super) struct Parent {
     phase: Phase,
     pub(super) epoch: Epoch,
     generation: Generation,
-    /// The end of the epoch, by the front's clock.
+    /// The end of the epoch, by the proxy's clock.
     pub(super) ends: Moment,
     pub(super) lasts_micros: u64,
     renewed: Moment,
@@ -120,7 +120,7 @@ impl Front {
         }
     }
 
-    /// Whether the parent would take a request now; else it is sent when it does.
+    /// Returns true if the parent would accept a request now; else it is sent once the parent does.
     fn may_send(&self, body: &RequestBody) -> bool {
         match body {
             RequestBody::HelloFront { .. }
@@ -137,7 +137,7 @@ impl Front {
         self.request_relayed(now, body, None);
     }
 
-    /// Asks the parent for something, unless that is being done.
+    /// Sends the parent a request, unless it is outstanding.
     pub(super) fn ask(&mut self, now: Moment, body: RequestBody) {
         let under_way = |a: &Asked| match (&a.body, &body) {
             (
@@ -151,7 +151,7 @@ impl Front {
             return;
         }
         if let RequestBody::Acquire { rnode, .. } = &body {
-            // A request for less is overtaken by this one.
+            // It replaces a request for a lesser mode.
             let less =
                 |a: &Asked| matches!(&a.body, RequestBody::Acquire { rnode: r, .. } if r == rnode);
             self.parent.asked.retain(|_, a| !less(a));
@@ -159,14 +159,14 @@ impl Front {
         self.request(now, body);
     }
 
-    /// Whether an epoch of a client is being begun.
+    /// Returns true if an epoch of a client is being begun.
     pub(super) fn is_entering(&self, of: ClientId) -> bool {
         let enters =
             |a: &Asked| matches!(a.body, RequestBody::Enter { client, .. } if client == of);
         self.parent.asked.values().any(enters)
     }
 
-    /// Hands a client's request on, unless that is being done.
+    /// Relays a client's request, unless it is outstanding.
     pub(super) fn relay(
         &mut self,
         now: Moment,
@@ -193,7 +193,7 @@ impl Front {
         let relay =
             RequestBody::Relay { client, epoch: local.epoch, id, body: Enclosed::new(body) };
         match body {
-            // Nobody waits for an answer.
+            // No reply is expected.
             RequestBody::LowerLocks { .. } => {
                 if self.may_send(&relay) {
                     let id = self.next_request();
@@ -207,26 +207,26 @@ impl Front {
         }
     }
 
-    /// What a client had under way with the parent is of its last epoch.
+    /// Forgets a client's relayed requests: they are of its last epoch.
     pub(super) fn forget_relays(&mut self, client: ClientId) {
         let theirs = |a: &Asked| a.relayed.as_ref().is_some_and(|(c, _, _)| *c == client);
         self.parent.asked.retain(|_, a| !theirs(a));
     }
 
-    /// Whether changes of a client, or those of them that are about an rnode, are under way.
+    /// Returns true if changes of a client (of rnode `about`, if given) are in progress.
     pub(super) fn changes_under_way(&self, of: ClientId, about: Option<RnodeId>) -> bool {
         let relayed = self.parent.asked.values().filter_map(|a| a.relayed.as_ref());
         let mut changes = relayed.filter(|(c, _, _)| *c == of).flat_map(|(_, _, ops)| ops);
         changes.any(|op| about.is_none_or(|id| touched(op).any(|t| t == id)))
     }
 
-    /// Whether a change of an rnode is under way, whosever it is.
+    /// Returns true if a change of an rnode is in progress, of any client.
     pub(super) fn is_changing(&self, id: RnodeId) -> bool {
         let relayed = self.parent.asked.values().filter_map(|a| a.relayed.as_ref());
         relayed.flat_map(|(_, _, ops)| ops).flat_map(touched).any(|t| t == id)
     }
 
-    /// Whether anything under way is about an rnode.
+    /// Returns true if any request in progress is about an rnode.
     pub(super) fn is_under_way(&self, id: RnodeId) -> bool {
         let about = |a: &Asked| match &a.body {
             RequestBody::Acquire { rnode, .. } => *rnode == id,
@@ -237,7 +237,7 @@ impl Front {
 
     pub(super) fn greet(&mut self, now: Moment) {
         self.parent.phase = Phase::Greeting;
-        // An answer to an earlier hello is as good: it counts from when that was sent.
+        // A reply to an earlier `Hello` is as good: it counts from the sending of that.
         let keep_micros = self.options.retry_micros * HELLOS;
         self.parent.asked.retain(|_, a| match a.body {
             RequestBody::HelloFront { .. } => now.0.saturating_sub(a.sent.0) < keep_micros,
@@ -267,13 +267,14 @@ impl Front {
         if now >= self.parent.renewed.after(every) {
             self.parent.renewed = now;
             self.parent.asked.retain(|_, a| {
-                // The answer to an older one would renew nothing.
+                // The reply to an older one would renew nothing.
                 !matches!(a.body, RequestBody::Renew {}) || now < a.sent.after(every * RENEWALS)
             });
             self.request(now, RequestBody::Renew {});
         }
         self.go_on_claiming(now);
-        // What a client asks for no more, nobody waits for; what became of changes has to be known.
+        // A request that its client no longer repeats is dropped; the result of changes has to be
+        // known.
         let keep_micros = self.options.retry_micros * HELLOS;
         self.parent.asked.retain(|_, a| match &a.relayed {
             Some((_, _, ops)) if ops.is_empty() => now < a.wanted.after(keep_micros),
@@ -285,7 +286,7 @@ impl Front {
     fn resend(&mut self, now: Moment, after_micros: u64) {
         let mut again = Vec::new();
         for (id, asked) in &self.parent.asked {
-            // When a renewal was first sent is what its answer is worth.
+            // The reply to a renewal counts from its first sending.
             let renews =
                 matches!(asked.body, RequestBody::Renew {} | RequestBody::HelloFront { .. });
             if !renews && now >= asked.sent.after(after_micros) && self.may_send(&asked.body) {
@@ -325,7 +326,7 @@ impl Front {
                 let generation = self.generation();
                 self.tell(client, FromServer::LocksChanged { generation, epoch, rnode });
             }
-            // For a client that comes by itself.
+            // For a client that connects directly.
             FromServer::RecallLocks { .. } | FromServer::LocksChanged { .. } => {}
         }
     }
@@ -347,7 +348,7 @@ impl Front {
             }
             return;
         }
-        // A later life of the parent has forgotten this session.
+        // A later generation of the parent does not know this session.
         let forgotten = generation > self.parent.generation && reply == Reply::NoSession {};
         if generation != self.parent.generation && !forgotten {
             return;
@@ -414,7 +415,8 @@ impl Front {
             }
             (RequestBody::Enter { client, .. }, _) => self.entered(now, client, None),
             (RequestBody::Relay { .. }, reply) => {
-                // About the request as such: the parent does not permit it, or does not understand.
+                // A reply to `Relay` itself: the parent does not permit the request, or cannot
+                // decode it.
                 if let Some((client, id, ops)) = asked.relayed {
                     for id in ops.iter().flat_map(touched) {
                         self.forget(id);
@@ -422,7 +424,7 @@ impl Front {
                     self.answer(client, id, reply);
                 }
             }
-            // No: what was asked for is asked for again, if it is still wanted.
+            // A refusal: the request is made again, if it is still needed.
             _ => {}
         }
     }
@@ -435,7 +437,7 @@ impl Front {
         self.parent.renewed = sent;
         let ends = sent.after(welcome.lasts_micros);
         if welcome.epoch != self.parent.epoch {
-            // Another life: nobody has anything. Clients are told when they next ask.
+            // Another epoch: all leases are gone. Clients are told when they next ask.
             self.parent.epoch = welcome.epoch;
             self.parent.ends = ends;
             self.parent.asked.clear();
@@ -444,7 +446,8 @@ impl Front {
             let retry_micros = self.options.recall_retry_micros;
             self.leases = Leases::new(self.generation(), retry_micros);
             if welcome.reclaim {
-                // The parent began this epoch in an earlier life, and waits to be told what is held in it.
+                // The parent began this epoch in an earlier generation, and waits for leases to be
+                // reclaimed.
                 self.parent.phase = Phase::Reclaiming(Vec::new());
                 self.claim(now);
             } else {
@@ -468,7 +471,7 @@ impl Front {
         }
     }
 
-    /// When all clients have told what they have locked, the front tells what it holds.
+    /// Reclaims the proxy's leases, when all clients have reclaimed their locks.
     pub(super) fn go_on_claiming(&mut self, now: Moment) {
         if self.parent.phase != Phase::LockClaims || self.locals.values().any(|l| l.must_tell) {
             return;
@@ -497,9 +500,9 @@ impl Front {
         }
     }
 
-    /// The parent wants every grant of an rnode up to `token` lowered.
+    /// Handles a recall of every grant of an rnode up to `token`.
     fn recalled(&mut self, now: Moment, rnode: RnodeId, token: Token, to: Option<Mode>) {
-        // A grant that has not come yet is meant too.
+        // A grant that has not arrived yet is meant too.
         for asked in self.parent.asked.values_mut() {
             if matches!(asked.body, RequestBody::Acquire { rnode: r, .. } if r == rnode) {
                 asked.floor = asked.floor.max(token);
@@ -514,7 +517,7 @@ impl Front {
                 cached.token = token;
                 let to = cached.recall.map_or(to, |earlier| earlier.min(to));
                 cached.recall = Some(to);
-                // It waits behind those who asked before, as everybody does.
+                // It waits behind earlier requests, as any other.
                 let wanted = if to == Mode::Read { Mode::Read } else { Mode::Write };
                 let request = RequestId(self.next_stamp());
                 let steps = self.leases.acquire(now, self.id, request, rnode, wanted);
@@ -524,16 +527,16 @@ impl Front {
         }
     }
 
-    /// Says that no more than `to` is held by grants up to `token`. Nobody waits for an answer.
+    /// Reports that at most `to` is held by grants up to `token`. Not answered.
     pub(super) fn send_lower(&mut self, rnode: RnodeId, token: Token, to: Option<Mode>) {
-        // What is not heard now is asked for by a recall.
+        // If it is not sent now, a recall asks for it later.
         if self.parent.phase == Phase::Active {
             let id = self.next_request();
             self.send(id, RequestBody::Lower { rnode, token, to });
         }
     }
 
-    /// The answer to a client's request.
+    /// Handles the parent's reply to a client's request.
     fn relayed(&mut self, now: Moment, client: ClientId, id: RequestId, reply: Reply) {
         let found = self.parent.asked.iter().find(|(_, a)| {
             a.relayed.as_ref().is_some_and(|(c, request, _)| (*c, *request) == (client, id))

@@ -1,5 +1,5 @@
-//! Between the two tables: what clients wait for is answered under what the parent has granted, and
-//! what the parent has recalled is given back when clients have let go.
+//! Between the two tables: waiting clients are answered under the parent's grants, and leases that
+//! the parent has recalled are released when clients have released theirs.
 
 use super::Front;
 use super::cache::{Cached, Waiting, Want};
@@ -11,11 +11,11 @@ use crate::wire::{FromServer, Listed, Reply, RequestBody};
 
 /// Entries in one part of a listing.
 const LISTING_MAX: usize = 1000;
-/// What may wait for one rnode; what comes beyond is asked again by its client.
+/// The most requests that wait for one rnode; a client repeats a request beyond that.
 const WAITING_MAX: usize = 4096;
 
 impl Front {
-    /// Does what the table of leases wants done.
+    /// Carries out the grants and recalls of the lease table.
     pub(super) fn take(&mut self, now: Moment, steps: Vec<Step>) {
         for step in steps {
             match step {
@@ -26,7 +26,7 @@ impl Front {
                     let want = Want::Grant { mode, token };
                     self.wait(now, rnode, Waiting { client, request, want });
                 }
-                // It lets go by itself, at once.
+                // The proxy itself releases at once.
                 Step::Recall { client, .. } if client == self.id => {}
                 Step::Recall { client, rnode, token, to } => {
                     let Some(epoch) = self.locals.get(&client).map(|l| l.epoch) else { continue };
@@ -38,13 +38,13 @@ impl Front {
         }
     }
 
-    /// An rnode that is to be known.
+    /// Returns the cache entry of an rnode, made if it is missing.
     pub(super) fn entry(&mut self, id: RnodeId) -> &mut Cached {
         let stamp = self.next_stamp();
         self.rnodes.entry(id).or_insert_with(|| Cached { stamp, ..Cached::default() })
     }
 
-    /// A client waits for something of an rnode.
+    /// Queues a client's request about an rnode.
     pub(super) fn wait(&mut self, now: Moment, id: RnodeId, waiting: Waiting) {
         let all = &mut self.entry(id).waiting;
         let grants = |w: &Waiting| matches!(w.want, Want::Grant { .. });
@@ -59,7 +59,8 @@ impl Front {
         self.pump(now, id);
     }
 
-    /// Answers what can be answered of an rnode, and asks the parent for what lacks.
+    /// Answers the waiting requests about an rnode that can be answered, and asks the parent for
+    /// missing state.
     pub(super) fn pump(&mut self, now: Moment, id: RnodeId) {
         let Some(cached) = self.rnodes.get_mut(&id) else { return };
         for waiting in std::mem::take(&mut cached.waiting) {
@@ -78,15 +79,15 @@ impl Front {
         }
     }
 
-    /// The answer to what a client waits for: `None` if it is not to be had any more; the error is
-    /// what the parent has to be asked for.
+    /// Returns the reply to a waiting request: `None` if it has become void; the error is the
+    /// request to send to the parent.
     fn answer_to(&self, id: RnodeId, waiting: &Waiting) -> Result<Option<Reply>, RequestBody> {
         let Some(cached) = self.rnodes.get(&id) else { return Ok(None) };
         let (mode, token) = match &waiting.want {
             Want::Grant { mode, token } => {
                 let held = self.leases.held(id, waiting.client);
                 if held != Some((*mode, *token)) {
-                    return Ok(None); // Given back, or granted anew.
+                    return Ok(None); // Released, or granted anew.
                 }
                 let mode = *mode;
                 return match (&cached.state, cached.mode) {
@@ -125,7 +126,7 @@ impl Front {
         }
     }
 
-    /// The parent has granted a lease; with its state, if nothing has happened to it since.
+    /// Handles a grant of the parent; `state` is given if no event has made it invalid since.
     pub(super) fn granted(
         &mut self,
         id: RnodeId,
@@ -144,13 +145,13 @@ impl Front {
         }
     }
 
-    /// The parent grants no such lease, as it was asked when things were as of `stamp`: who waits for it
-    /// is told so.
+    /// Handles the parent's refusal of a lease that was requested at `stamp`: waiting clients are
+    /// refused.
     pub(super) fn denied(&mut self, now: Moment, id: RnodeId, why: Refusal, stamp: u64) {
         let is_changing = self.is_changing(id);
         let Some(cached) = self.rnodes.get_mut(&id) else { return };
         if why == Refusal::Stale && cached.stamp == stamp && !is_changing {
-            // There is no such thing: who was about to make it did not.
+            // The rnode does not exist: the client that was about to make it did not.
             cached.mode = None;
             cached.forget_state();
         }
@@ -164,7 +165,7 @@ impl Front {
         });
         for (client, request, token) in refused {
             self.answer(client, request, Reply::No { why });
-            // It may have had less before, which it keeps.
+            // The client may have had a lesser lease before, which it keeps.
             let steps = self.leases.lower(now, client, id, token, cover);
             self.take(now, steps);
         }
@@ -172,7 +173,7 @@ impl Front {
         self.settle(id);
     }
 
-    /// All clients have let go of what the parent has recalled.
+    /// Downgrades a recalled lease at the parent, when all clients have downgraded theirs.
     fn give_back(&mut self, now: Moment, id: RnodeId) {
         let is_held = self.leases.holders(id).any(|client| client != self.id);
         if let Some(cached) = self.rnodes.get_mut(&id)
@@ -193,7 +194,7 @@ impl Front {
         self.settle(id);
     }
 
-    /// A client has lowered its lease.
+    /// Handles a client's downgrade of its lease.
     pub(super) fn lowered(
         &mut self,
         now: Moment,
@@ -207,8 +208,8 @@ impl Front {
         self.settle(id);
     }
 
-    /// Gives up an rnode that nobody here has to do with, and that is not worth keeping: its state is
-    /// not known, or the parent keeps it only because it is held.
+    /// Releases an rnode that no client uses, and that is not worth keeping: its state is not
+    /// known, or the parent keeps it only because it is held.
     pub(super) fn settle(&mut self, id: RnodeId) {
         let Some(cached) = self.rnodes.get(&id) else { return };
         let is_worth = cached.state.as_ref().is_some_and(|(rnode, _)| rnode.nlink > 0);
@@ -217,16 +218,17 @@ impl Front {
         }
     }
 
-    /// Gives up an rnode, if nobody here has to do with it.
+    /// Releases an rnode, if no client uses it. Returns true if it was released.
     fn let_go(&mut self, id: RnodeId) -> bool {
         let Some(cached) = self.rnodes.get(&id) else { return false };
         if self.leases.is_known(id) || !cached.waiting.is_empty() || self.is_under_way(id) {
             return false;
         }
         let (mode, token) = (cached.mode, cached.token);
-        // Of what is not made yet the parent has granted nothing. Were it told so, that could come late,
-        // when the client has made it in another epoch, and take away what the front has since then. If
-        // it is made all the same, the parent recalls it when somebody wants it.
+        // The parent has granted nothing on an unborn rnode. A downgrade sent for it could arrive
+        // late, when the client has made the rnode in another epoch, and take away the proxy's
+        // lease of that time. If it is made all the same, the parent recalls the lease when another
+        // client needs it.
         let is_granted = mode.is_some() && !cached.unborn;
         self.rnodes.remove(&id);
         if is_granted {
@@ -235,14 +237,14 @@ impl Front {
         true
     }
 
-    /// Gives back everything that no client holds or waits for.
+    /// Releases all rnodes that no client holds or waits for.
     pub(super) fn let_go_of_unused(&mut self) {
         for id in self.rnodes.keys().copied().collect::<Vec<_>>() {
             self.let_go(id);
         }
     }
 
-    /// Keeps what is kept within its limit.
+    /// Releases rnodes beyond the limit of the cache.
     pub(super) fn let_go_of_some(&mut self) {
         let over = self.rnodes.len().saturating_sub(self.options.kept_max);
         if over == 0 {
@@ -259,7 +261,7 @@ impl Front {
         }
     }
 
-    /// Whether a client may be answered about the names of a directory.
+    /// Handles a client's question about the names of a directory.
     pub(super) fn asks(
         &mut self,
         now: Moment,

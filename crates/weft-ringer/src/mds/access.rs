@@ -1,11 +1,11 @@
-//! What a member may do, by subtrees.
+//! Access rights of members, by subtrees.
 //!
-//! Every change is made under leases to write on all it touches, so nothing but the granting of a
-//! lease has to be watched: who is not granted one changes nothing, whatever it says. To read is to be
-//! granted a lease to read, or to be told of an rnode without one.
+//! Every change is made under write leases on all rnodes it touches, so only the granting of leases
+//! has to be checked: a client without a write lease changes nothing, whatever it sends. To read is
+//! to be granted a read lease, or to be told of an rnode without one.
 //!
-//! Who may do something in a subtree also sees the directories above it, and the names in them: that
-//! is how it gets there.
+//! A member with a right in a subtree also sees the directories above it, and the names in them, to
+//! be able to reach it.
 
 use weft_vfs::FileKind;
 
@@ -16,40 +16,40 @@ use crate::wire::{RequestBody, wire_enum, wire_struct};
 
 use super::records;
 
-/// How much somebody may do.
+/// The level of access.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, PartialOrd, Ord, Hash)]
 pub enum Level {
-    /// To look.
+    /// Read.
     Read,
-    /// To change as well.
+    /// Read and write.
     Write,
-    /// In the whole cell: to invite others and to send them away as well.
+    /// In the whole cell: read, write, and invite and revoke members.
     Admin,
 }
 wire_enum!(Level { 1 => Read, 2 => Write, 3 => Admin });
 
-/// What somebody may do below a directory.
+/// A right to the tree below a directory.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub struct Grant {
     /// The directory; the root is the whole cell.
     pub dir: RnodeId,
-    /// How much.
+    /// The level.
     pub level: Level,
 }
 wire_struct!(Grant { dir, level });
 
-/// What somebody may do.
+/// The access rights of a member.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub struct Access {
-    /// What is not in any of them may not be done.
+    /// The grants; all else is denied.
     pub grants: Vec<Grant>,
 }
 wire_struct!(Access { grants });
 
-/// The longest way to the root that is gone, in steps.
+/// The longest path to the root that is followed, in steps.
 const DEPTH_MAX: usize = 4096;
 
-/// The directory that a path names, from the root of the cell.
+/// Returns the directory at a path from the root of the cell.
 ///
 /// # Errors
 /// Those of the store.
@@ -68,19 +68,19 @@ pub fn find_directory(store: &dyn Store, path: &[u8]) -> StoreResult<Option<Rnod
 }
 
 impl Access {
-    /// Everything.
+    /// Returns the right to everything.
     #[must_use]
     pub fn full() -> Self {
         Self { grants: vec![Grant { dir: RnodeId::ROOT, level: Level::Admin }] }
     }
 
-    /// What may be done in the whole cell.
+    /// Returns the level in the whole cell.
     #[must_use]
     pub fn everywhere(&self) -> Option<Level> {
         self.grants.iter().filter(|g| g.dir == RnodeId::ROOT).map(|g| g.level).max()
     }
 
-    /// Whether it is all that another may do, or more.
+    /// Returns true if it includes all rights of `other`.
     #[must_use]
     pub fn includes(&self, other: &Self) -> bool {
         other.grants.iter().all(|theirs| {
@@ -89,8 +89,8 @@ impl Access {
         })
     }
 
-    /// Whether a request is within it. What is made of rnodes that the server does not know is for
-    /// others to refuse.
+    /// Returns true if a request is allowed. Requests about rnodes that the server does not know
+    /// are for later checks to refuse.
     ///
     /// # Errors
     /// Those of the store.
@@ -99,7 +99,7 @@ impl Access {
             return Ok(true);
         }
         match body {
-            // There is nothing to be seen of what is gone.
+            // Nothing is shown of an rnode that is gone.
             RequestBody::Acquire { rnode, .. } | RequestBody::Peek { rnode }
                 if records::load_rnode(store, *rnode)?.is_none() =>
             {
@@ -121,9 +121,9 @@ impl Access {
                 }
                 Ok(true)
             }
-            // What a name is when this is granted nobody knows yet.
+            // The rnode behind the name is not known until this is granted.
             RequestBody::AcquireNamed { .. } => Ok(self.everywhere().is_some()),
-            // What it says of a file others find it by; what it keeps takes room of others.
+            // A text affects the searches of others; a snapshot takes up their space.
             RequestBody::Text { rnode, .. }
             | RequestBody::Snapshot { dir: rnode, .. }
             | RequestBody::RemoveSnapshot { dir: rnode, .. } => {
@@ -136,24 +136,24 @@ impl Access {
             | RequestBody::Release { rnode, .. }
             | RequestBody::Versions { rnode }
             | RequestBody::OldVersion { rnode, .. } => {
-                // Of a file that is gone nobody can tell where it was.
+                // The former path of a file that is gone is unknown.
                 self.level(store, *rnode).map(|level| level.is_some())
             }
-            // Who wrote a file may let it go for this.
+            // The writer of a file may drop it because of this report.
             RequestBody::Archived { rnode, .. } => {
                 self.level(store, *rnode).map(|level| level >= Some(Level::Write))
             }
-            // One step deep: what is enclosed in it again is refused.
+            // One level deep: a request enclosed within this one is refused.
             RequestBody::Relay { body, .. } => match body.open() {
                 Ok(RequestBody::Relay { .. }) | Err(_) => Ok(false),
                 Ok(body) => self.allows(store, &body),
             },
-            // Under leases, which were granted or not; or of nothing in the tree.
+            // Checked by the leases it needs, which were granted or not; or not about the tree.
             _ => Ok(true),
         }
     }
 
-    /// How much may be done to an rnode: by any of its names.
+    /// Returns the level for an rnode: the highest by any of its names.
     ///
     /// # Errors
     /// Those of the store.
@@ -178,7 +178,8 @@ impl Access {
         Ok(level)
     }
 
-    /// Whether an rnode may be looked at: it may be read, or is on the way to what may.
+    /// Returns true if an rnode may be looked at: it may be read, or is on the path to a subtree
+    /// that may.
     fn sees(&self, store: &dyn Store, id: RnodeId) -> StoreResult<bool> {
         if self.level(store, id)?.is_some() {
             return Ok(true);
@@ -197,7 +198,7 @@ impl Access {
     }
 }
 
-/// The directory above another; `None` above the root, or if it is gone.
+/// Returns the parent of a directory; `None` for the root, or if the directory is gone.
 fn parent(store: &dyn Store, dir: RnodeId) -> StoreResult<Option<RnodeId>> {
     match records::load_rnode(store, dir)?.map(|rnode| rnode.body) {
         Some(Body::Directory { parent, .. }) if parent != dir => Ok(Some(parent)),

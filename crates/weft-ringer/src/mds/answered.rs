@@ -1,11 +1,11 @@
-//! The last requests about snapshots that were answered, and how.
+//! The reply cache: the last requests about snapshots that were answered, and their replies.
 //!
-//! A request may come again when it has been answered: who sent it had not heard the answer, or a front
-//! had it twice. To carry it out then would make anew what somebody has removed since, or remove what
-//! somebody has made.
+//! A request may arrive again after it was answered: its client had not received the reply, or a
+//! proxy sent it twice. To carry it out again would make anew a snapshot that another client has
+//! removed since, or remove one that another client has made.
 //!
-//! Invariant: an answer is in the store by the transaction that it is about, so a later life of the
-//! server knows of it as well. Of refusals too: what was refused may be possible by now.
+//! Invariant: a reply is stored by the transaction that it is about, so a later generation of the
+//! server knows it as well. Refusals are stored too: what was refused may be possible by now.
 
 use std::collections::VecDeque;
 
@@ -14,12 +14,12 @@ use crate::store::{Store, StoreResult, Transaction};
 use crate::types::{ClientId, RequestId};
 use crate::wire::{Reply, decode, encode, wire_struct};
 
-/// Answers that are kept.
+/// The most replies kept.
 const ANSWERS_MAX: u64 = 1000;
-/// What an answer adds to a transaction.
+/// The changes that a reply adds to a transaction.
 pub(super) const CHANGES: usize = 2;
 
-/// An answer to a client's request.
+/// The reply to a client's request.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub(super) struct Answer {
     pub(super) client: ClientId,
@@ -28,7 +28,7 @@ pub(super) struct Answer {
 }
 wire_struct!(Answer { client, request, reply });
 
-/// The last answers, each with its number.
+/// The last replies, each with its number.
 #[derive(Debug, Default)]
 pub(super) struct Answers {
     last: VecDeque<(u64, Answer)>,
@@ -36,7 +36,7 @@ pub(super) struct Answers {
 }
 
 impl Answers {
-    /// What the store has.
+    /// Loads the replies from the store.
     pub(super) fn load(store: &dyn Store) -> StoreResult<Self> {
         let mut answers = Self::default();
         for (key, record) in store.range(b"b", b"c", usize::MAX)? {
@@ -48,13 +48,13 @@ impl Answers {
         Ok(answers)
     }
 
-    /// How a request was answered that has come before.
+    /// Returns the reply to a request that was answered before.
     pub(super) fn to(&self, client: ClientId, request: RequestId) -> Option<Reply> {
         let is_it = |answer: &Answer| (answer.client, answer.request) == (client, request);
         self.last.iter().find(|(_, a)| is_it(a)).map(|(_, answer)| answer.reply.clone())
     }
 
-    /// Adds what keeps an answer to the transaction that it is about.
+    /// Adds a reply to the transaction that it is about.
     pub(super) fn put(&self, answer: &Answer, transaction: &mut Transaction) {
         transaction.put(key(b'b', self.next), encode(answer));
         if let Some((oldest, _)) = self.last.front().filter(|_| self.is_full()) {
@@ -62,7 +62,7 @@ impl Answers {
         }
     }
 
-    /// The transaction was committed.
+    /// Adds a reply whose transaction was committed.
     pub(super) fn push(&mut self, answer: Answer) {
         if self.is_full() {
             self.last.pop_front();

@@ -1,23 +1,23 @@
-//! The cell's archives: stores of objects in which clients put blocks by their hashes, and what is
-//! removed from them.
+//! The cell's archives: object stores in which clients put blocks by their hashes, and the garbage
+//! collection of unused blocks in them.
 //!
-//! The server never talks to an archive. It keeps which there are, which content of each file every
-//! one of them has, and what is being removed. Who removes (a *sweep*) lists the blocks of an archive,
-//! and has the server look for who uses them, a part of the cell at a time.
+//! The server never talks to an archive. It records the archives, the content that each has of each
+//! file, and the blocks being deleted. A garbage collector (a *sweep*) lists the blocks of an
+//! archive, and has the server look for their users, a part of the cell at a time.
 //!
 //! Invariants:
-//! - An archive counts as having a content only after a client has said that every block of it was
-//!   acknowledged, or found, after the *era* it names began. The era grows whenever doomed blocks are
-//!   absolved; so what was found there before a block was deleted does not count after it.
-//! - Blocks are *condemned* before the cell is looked through for the second time. From then on no
-//!   content counts as archived that has one of them, and a change that uses one spares it. What is
-//!   still condemned after that look is used by nobody: what was used all the time was seen, and what
-//!   came to be used was spared.
-//! - Only *doomed* blocks are deleted: those condemned ones that were in one transaction written down
-//!   as such. Until they are absolved, which a sweep asks for when each deletion was acknowledged, no
-//!   content counts as archived that has one of them. They outlive the sweep and the server.
-//! - A sweep deletes what it was told to within [`DELETE_LIMIT`] or never; another begins only after a
-//!   longer silence.
+//! - An archive counts as having a content only after a client has reported that every block of it
+//!   was acknowledged, or found, after the *era* named in the report began. The era grows whenever
+//!   doomed blocks are cleared; so a block found before it was deleted does not count after it.
+//! - Blocks are *condemned* before the second scan of the cell. From then on no content counts as
+//!   archived that has one of them, and a change that uses one spares it. A block that is still
+//!   condemned after that scan is unused: one that was used all the time was seen, and one that
+//!   came into use was spared.
+//! - Only *doomed* blocks are deleted: condemned ones that one transaction recorded as doomed.
+//!   Until they are cleared, which a sweep asks for when each deletion was acknowledged, no content
+//!   counts as archived that has one of them. They outlive the sweep and the server.
+//! - A sweep deletes its doomed blocks within [`DELETE_LIMIT`] or never; another sweep begins only
+//!   after a longer silence.
 
 use std::collections::{BTreeMap, BTreeSet};
 
@@ -34,81 +34,81 @@ use crate::wire::{ArchiveInfo, Reply, SweepStep, Swept, encode, wire_struct};
 const ARCHIVES: &[u8] = b"A";
 /// The most archives of a cell.
 const ARCHIVES_MAX: usize = 8;
-/// The longest URL of one, in bytes.
+/// The longest URL of an archive, in bytes.
 const URL_MAX_BYTES: usize = 1024;
-/// Blocks that a sweep holds in memory: 32 MB, and their place in the set.
+/// The most blocks that a sweep holds in memory: 32 MB, and the overhead of the set.
 const SWEPT_MAX: usize = 1 << 20;
-/// The most blocks in one [`SweepStep::Add`]: they fit a frame of who only looks.
+/// The most blocks in one [`SweepStep::Add`]: they fit a frame of an observer connection.
 pub const ADD_AT_ONCE: usize = 100;
-/// Blocks that are deleted together: their record is small enough for etcd.
+/// Blocks that are doomed together: their record is small enough for etcd.
 const DOOM_AT_ONCE: usize = 1000;
-/// Rnodes that are looked at in one step.
+/// Rnodes that are scanned in one step.
 const SCAN_AT_ONCE: usize = 200;
 /// Records in one transaction when an archive is removed.
 const REMOVE_AT_ONCE: usize = 50;
-/// How long a sweep may take to delete what it was told to.
+/// The longest time that a sweep may take to delete its doomed blocks.
 pub const DELETE_LIMIT: std::time::Duration = std::time::Duration::from_secs(240);
-/// How long another sweep waits for one that says nothing, in microseconds.
+/// The silence of a sweep after which another may begin, in microseconds.
 const SILENCE_MICROS: u64 = 600_000_000;
 
-/// Why a sweep does not go on, or an archive is not added.
+/// The reason why a step of a sweep failed, or an archive was not added.
 #[derive(Debug, thiserror::Error)]
 #[non_exhaustive]
 pub enum SweepError {
     /// There is no such archive.
     #[error("the cell has no such archive")]
     NoArchive,
-    /// It is there already, or there are too many, or its URL is too long.
+    /// The archive exists already, or there are too many, or its URL is too long.
     #[error("that archive is there already, or there are {ARCHIVES_MAX}, or its URL is too long")]
     NotAdded,
-    /// Another sweep goes on, or has ended without saying so.
+    /// Another sweep is in progress, or was aborted without an end.
     #[error("another sweep goes on, or has died: try again in {0} s")]
     Another(u64),
-    /// A sweep of another archive has not been finished.
+    /// A sweep of another archive was not finished.
     #[error("a sweep of archive {0:016x} was not finished: sweep that first")]
     Left(u64),
-    /// It is another than the step names, or the server was started anew.
+    /// The sweep is not the one that the step names, or the server was restarted.
     #[error("that sweep is over: begin anew")]
     Over,
-    /// Not every step follows every other.
+    /// The step is out of order.
     #[error("a sweep does not go on so")]
     Order,
-    /// More blocks than the server takes at once.
+    /// More blocks than one sweep may have.
     #[error("too many blocks for one sweep")]
     TooMany,
-    /// The cell's store.
+    /// The cell's store failed.
     #[error("{0}")]
     Store(#[from] StoreError),
 }
 
-/// What is kept of the archives.
+/// The stored record of the archives.
 #[derive(Debug, Clone, PartialEq, Eq, Default)]
 struct ArchivesRecord {
     urls: BTreeMap<ArchiveId, Bytes>,
     era: u64,
-    /// Whose blocks are doomed.
+    /// The archive of the doomed blocks.
     doomed_in: ArchiveId,
     doomed: Vec<BlockHash>,
 }
 wire_struct!(ArchivesRecord { urls, era, doomed_in, doomed });
 
-/// Where a look through the cell is.
+/// The position of a scan of the cell.
 #[derive(Debug, Clone, PartialEq, Eq)]
 enum At {
-    /// Among the files, from this key on.
+    /// In the files, from this key on.
     Files(Vec<u8>),
-    /// Among removed files.
+    /// In the removed files, from this key on.
     Removed(Vec<u8>),
     End,
 }
 
-/// A sweep that goes on.
+/// A sweep in progress.
 #[derive(Debug)]
 struct Sweep {
     number: u64,
     archive: ArchiveId,
     is_condemned: bool,
-    /// Nobody was seen to use these.
+    /// The blocks that were not seen in use.
     hashes: BTreeSet<BlockHash>,
     at: At,
     heard: Moment,
@@ -119,12 +119,12 @@ struct Sweep {
 pub(super) struct Archives {
     record: ArchivesRecord,
     sweep: Option<Sweep>,
-    /// Until when a sweep may delete that this life of the server knows nothing of.
+    /// The end of the time in which a sweep unknown to this generation of the server may delete.
     quiet_until: Moment,
     next: u64,
 }
 
-/// Which content each archive has of an rnode.
+/// The key of the contents that archives have of an rnode.
 pub(super) fn archived_key(id: RnodeId) -> Vec<u8> {
     key(b'a', id.0)
 }
@@ -138,7 +138,7 @@ impl Archives {
         let record: ArchivesRecord =
             records::load(store, ARCHIVES, "archives")?.unwrap_or_default();
         let quiet = if record.doomed.is_empty() { 0 } else { SILENCE_MICROS };
-        // Numbers of sweeps differ between lives of the server: a step of an earlier one is refused.
+        // Sweep numbers differ between generations: a step of an earlier sweep is refused.
         let next = u64::from(generation.0) << 32;
         Ok(Self { record, sweep: None, quiet_until: now.after(quiet), next })
     }
@@ -147,7 +147,7 @@ impl Archives {
         self.record.era
     }
 
-    /// Changes were made: what they use is not condemned any more.
+    /// Spares the blocks that changes use from deletion.
     pub(super) fn spare(&mut self, ops: &[Logged]) {
         let Some(sweep) = &mut self.sweep else { return };
         for logged in ops {
@@ -159,7 +159,7 @@ impl Archives {
         }
     }
 
-    /// Whether nobody may count on a block in an archive.
+    /// Returns true if a block in an archive may be deleted, so that no content may count on it.
     fn is_condemned(&self, archive: ArchiveId, hash: &BlockHash) -> bool {
         let swept = self.sweep.as_ref().filter(|s| s.archive == archive && s.is_condemned);
         swept.is_some_and(|s| s.hashes.contains(hash))
@@ -168,7 +168,7 @@ impl Archives {
 }
 
 impl Sweep {
-    /// Looks at some of the cell.
+    /// Scans a part of the cell.
     fn scan(&mut self, store: &dyn Store) -> StoreResult<()> {
         let (kind, from) = match &self.at {
             At::Files(from) => (b'r', from),
@@ -208,7 +208,7 @@ impl Sweep {
 }
 
 impl Mds {
-    /// The cell's archives.
+    /// Returns the cell's archives.
     #[must_use]
     pub fn archives(&self) -> Vec<ArchiveInfo> {
         let urls = self.archives.record.urls.iter();
@@ -242,7 +242,7 @@ impl Mds {
         Ok(self.put_archives(store, record)?)
     }
 
-    /// Counts on an archive no more; what is in it stays there.
+    /// Removes an archive from the cell; the blocks in it stay there.
     ///
     /// # Errors
     /// [`SweepError`].
@@ -258,7 +258,7 @@ impl Mds {
         if record.doomed_in == archive {
             record.doomed.clear();
         }
-        // Nothing counts as archived there from here on.
+        // From here on no content counts as archived there.
         self.put_archives(store, record)?;
         let mut from = b"a".to_vec();
         loop {
@@ -282,7 +282,7 @@ impl Mds {
         }
     }
 
-    /// Which content each archive has of an rnode.
+    /// Returns the content that each archive has of an rnode.
     pub(super) fn archived_of(
         &self,
         store: &dyn Store,
@@ -298,7 +298,7 @@ impl Mds {
         Ok(copies)
     }
 
-    /// An archive has all blocks of a file's content.
+    /// Records that an archive has all blocks of a file's content.
     pub(super) fn archived(
         &self,
         store: &mut dyn Store,
@@ -331,10 +331,10 @@ impl Mds {
         Ok(Reply::Held {})
     }
 
-    /// Takes a step of a sweep. Each does a bounded part of the work.
+    /// Carries out a step of a sweep. Each does a bounded part of the work.
     ///
     /// # Errors
-    /// [`SweepError`]; but for those of the store the sweep may go on, or begin anew.
+    /// [`SweepError`]; except after an error of the store, the sweep may go on, or begin anew.
     pub fn sweep(
         &mut self,
         store: &mut dyn Store,
@@ -381,7 +381,7 @@ impl Mds {
         if !left.is_empty() && archives.record.doomed_in != archive {
             return Err(SweepError::Left(archives.record.doomed_in.0));
         }
-        // What another has left is deleted first: perhaps it was not.
+        // Blocks that another sweep left doomed are deleted first: it may not have deleted them.
         let doomed = left.clone();
         let swept = sweep.swept(doomed);
         archives.sweep = Some(sweep);
@@ -406,8 +406,7 @@ impl Mds {
                 sweep.hashes.extend(hashes);
             }
             SweepStep::Scan {} => {
-                // What other changes spare while this one is looked at is spared before or after it:
-                // there is one thread.
+                // One thread: other changes spare blocks before or after this scan, not during it.
                 sweep.scan(store)?;
             }
             SweepStep::Condemn {} => {
@@ -418,7 +417,8 @@ impl Mds {
                 sweep.at = At::Files(b"r".to_vec());
             }
             SweepStep::Doom {} => {
-                // Before the second look nothing is, but what another sweep has left is absolved.
+                // Before the second scan no block is doomed, but those of another sweep are
+                // cleared.
                 let may_doom = sweep.is_condemned && sweep.at == At::End;
                 if !may_doom && self.archives.record.doomed.is_empty() {
                     return Err(SweepError::Order);
@@ -456,14 +456,14 @@ mod tests {
     const ARCHIVE: ArchiveId = ArchiveId(3);
     const FILES: u64 = 4;
 
-    /// A cell with files, an archive, who writes to it and who sweeps it.
+    /// A cell with files, an archive, clients that write to it and a sweeper.
     struct World {
         rng: weft_block::Rng,
         now: Moment,
         store: MemoryStore,
         mds: Mds,
         archive: BTreeSet<BlockHash>,
-        /// What each of some clients is at.
+        /// The upload in progress of each client.
         clients: Vec<Option<Putting>>,
         changes: u64,
         sweeper: Sweeper,
@@ -471,13 +471,13 @@ mod tests {
         archived: u64,
     }
 
-    /// The era, the file, its content, and the blocks that are left to put.
+    /// The era, the file, its content, and the blocks that remain to be put.
     type Putting = (u64, RnodeId, Version, Vec<BlockHash>);
 
     #[derive(Debug, Clone, PartialEq, Eq)]
     enum Sweeper {
         Idle,
-        /// The number, and whether what is left is condemned.
+        /// The number, and whether the remaining blocks are condemned.
         Looks(u64, bool),
         Deletes(u64, Vec<BlockHash>),
     }
@@ -531,7 +531,7 @@ mod tests {
             records::load_rnode(&self.store, id).expect("memory")
         }
 
-        /// A file is made of a few blocks, which others may be made of.
+        /// Writes a file of a few blocks, which other files may share.
         fn change(&mut self) {
             let id = RnodeId(2 + self.rng.below(FILES));
             self.changes += 1;
@@ -560,7 +560,7 @@ mod tests {
                     self.clients[i] = Some((era, id, content, hashes));
                 }
                 Some((era, id, content, mut hashes)) => match hashes.pop() {
-                    // One that is there is not put.
+                    // A block that is already there is not put.
                     Some(hash) => {
                         self.archive.insert(hash);
                         self.clients[i] = Some((era, id, content, hashes));
@@ -633,7 +633,7 @@ mod tests {
             }
         }
 
-        /// The sweeper dies, or the server is started anew.
+        /// Kills the sweeper, or restarts the server.
         fn fail(&mut self) {
             if self.rng.below(2) == 0 {
                 self.mds = open(&mut self.store, self.now);
@@ -641,7 +641,7 @@ mod tests {
             self.sweeper = Sweeper::Idle;
         }
 
-        /// What counts as archived is there whole.
+        /// Checks that every file that counts as archived has all its blocks there.
         fn check(&self, seed: u64) {
             for id in (2..2 + FILES).map(RnodeId) {
                 let Some(rnode) = self.rnode(id) else { continue };
@@ -685,7 +685,7 @@ mod tests {
         while !matches!(world.sweeper, Sweeper::Deletes(..)) {
             world.sweep();
         }
-        // It is not deleted yet; the server and who sweeps die.
+        // The blocks are not deleted yet; the server and the sweeper die.
         world.mds = open(&mut world.store, world.now);
         let id = RnodeId(2);
         let rnode = file(id, 1, &[block(1)]);

@@ -1,14 +1,15 @@
-//! Clients that come through a [front](crate::front): the front has the leases, the client its place in
-//! its log, its numbers and its locks.
+//! Clients of a [proxy](crate::front): the proxy holds the leases, the client has its own position
+//! in its log, its rnode numbers and its locks.
 //!
 //! Invariants:
-//! - A client that was brought has no lease in the table, and its session is never live by itself: so
-//!   if it comes directly it begins another epoch.
-//! - Of a client that is in an epoch of its own, begun directly, nothing is taken from a front before
-//!   that epoch is over.
-//! - A change counts only in the client's present epoch *and* in its front's, under leases of the front.
-//!   What a front sent before it ended a client's epoch changes nothing after that.
-//! - The locks of a client go with its epoch, and with its front's.
+//! - A proxied client has no lease in the table, and its session is never live by itself: so if it
+//!   connects directly it begins another epoch.
+//! - While a client is in an epoch that it began directly, the server takes nothing for it from a
+//!   proxy.
+//! - A change counts only in the client's present epoch *and* in its proxy's, under leases of the
+//!   proxy. Messages that the proxy sent before it ended a client's epoch change nothing after
+//!   that.
+//! - The locks of a client end with its epoch, and with its proxy's.
 
 use super::records::{Numbers, Session};
 use super::{Mds, ToClient, records};
@@ -17,16 +18,16 @@ use crate::store::{Store, StoreResult, Transaction};
 use crate::types::{ClientId, Epoch, Incarnation, Moment, RequestId, Seq};
 use crate::wire::{FromServer, Reply, RequestBody, Welcome, encode};
 
-/// A client that a front has brought.
+/// A proxied client.
 #[derive(Debug, Clone, Copy)]
 pub(super) struct Brought {
     front: ClientId,
-    /// The request that began its epoch, so that its repetition begins no other; unknown after a
+    /// The request that began its epoch, so that a repeated one begins no other; unknown after a
     /// restart.
     entered: Option<RequestId>,
 }
 
-/// Whose request it is that a front relays.
+/// The origin of a request that a proxy relays.
 #[derive(Debug, Clone, Copy)]
 pub(super) struct Relayed {
     pub(super) front: ClientId,
@@ -36,13 +37,12 @@ pub(super) struct Relayed {
 }
 
 impl Mds {
-    /// Whether a client's epoch may be going on.
+    /// Returns true if a client's epoch may be going on.
     pub(super) fn is_here(&self, client: ClientId) -> bool {
         self.sessions.get(&client).is_some_and(|s| s.live) || self.brought.contains_key(&client)
     }
 
-    /// A client's epoch has ended: it comes by itself, anew, or not at all; and if it is a front, those
-    /// that it has brought have come to their end too.
+    /// Ends the proxying of a client whose epoch has ended; if it is a proxy, of its clients too.
     pub(super) fn forget_brought(
         &mut self,
         now: Moment,
@@ -58,7 +58,7 @@ impl Mds {
         }
     }
 
-    /// A front begins an epoch of a client.
+    /// Begins an epoch of a client of a proxy.
     pub(super) fn enter(
         &mut self,
         store: &mut dyn Store,
@@ -72,9 +72,9 @@ impl Mds {
         let entered = before.and_then(|b| b.entered);
         let old = self.sessions.get(&client);
         if entered.is_some_and(|entered| request < entered) {
-            return Ok(()); // It comes late.
+            return Ok(()); // It is late.
         }
-        // A later life has been here; or it has leases of its own, and may use them.
+        // A later incarnation was seen; or the client has leases of its own, and may use them.
         let is_elsewhere = old.is_some_and(|s| {
             incarnation < s.incarnation || (s.live && s.incarnation == incarnation)
         });
@@ -98,7 +98,7 @@ impl Mds {
         Ok(())
     }
 
-    /// The session that a client begins.
+    /// Returns the next session of a client.
     pub(super) fn next_session(
         &self,
         client: ClientId,
@@ -107,7 +107,7 @@ impl Mds {
     ) -> Session {
         let old = self.sessions.get(&client);
         let (slot, last_count) = match old {
-            // The last numbers of a slot are not worth the care.
+            // A slot is given up early, so that its last numbers need no care.
             Some(s) if s.last_count < u32::MAX / 2 => (s.slot, s.last_count),
             _ => (self.numbers.slot + 1, 0),
         };
@@ -122,7 +122,7 @@ impl Mds {
         }
     }
 
-    /// What is given out next after a session was begun.
+    /// Returns the numbers to store after a session was begun.
     pub(super) fn numbers_with(&self, session: &Session) -> Numbers {
         Numbers { slot: self.numbers.slot.max(session.slot), epoch: session.epoch }
     }
@@ -139,14 +139,14 @@ impl Mds {
         }
     }
 
-    /// The client is not in the epoch that its front thinks.
+    /// Returns the refusal for a client that is not in the epoch that its proxy believes.
     fn fenced(&self, relayed: Relayed) -> ToClient {
         let Relayed { front, client, id, .. } = relayed;
         let (generation, reply) = (self.generation, Reply::No { why: Refusal::Fenced });
         ToClient { client: front, message: FromServer::Relayed { generation, client, id, reply } }
     }
 
-    /// Takes a request of a client that a front relays. The front is in its epoch.
+    /// Handles a client's request that a proxy relays. The proxy is in its epoch.
     pub(super) fn relayed(
         &mut self,
         store: &mut dyn Store,
@@ -163,7 +163,7 @@ impl Mds {
             out.push(self.fenced(relayed));
             return Ok(());
         }
-        // Known by its record alone, if this server has just begun.
+        // After a restart the client is known only by its session record.
         self.brought.entry(client).or_insert(Brought { front, entered: None });
         let reply = match body {
             RequestBody::Commit { prev, ops } => {
@@ -173,7 +173,7 @@ impl Mds {
                 let mut said = Vec::new();
                 self.reclaim_locks(store, now, client, id, claims, &mut said)?;
                 if !self.brought.contains_key(&client) {
-                    // A lock that it cannot have: its epoch is over.
+                    // It claims a lock that conflicts with another: its epoch is over.
                     said.retain(|send| send.client != client);
                     said.push(self.fenced(relayed));
                 }
@@ -197,7 +197,7 @@ impl Mds {
         Ok(())
     }
 
-    /// Sends what is for a client that was brought to its front.
+    /// Redirects a message for a proxied client to its proxy.
     pub(super) fn address(&self, send: ToClient) -> Option<ToClient> {
         let ToClient { client, message } = send;
         let Some(Brought { front, .. }) = self.brought.get(&client).copied() else {

@@ -1,7 +1,7 @@
-//! Whether a cell's records fit together: the tree hangs together, and every count in it is right.
+//! A consistency check of a cell's records: the tree is connected, and every count in it is right.
 //!
-//! What must be so whenever no transaction is under way, and so at any moment that a server looks.
-//! Records that are not known here are passed over.
+//! The conditions hold whenever no transaction is in progress, and so at any moment that a server
+//! looks. Records of unknown kinds are skipped.
 
 use std::collections::{BTreeMap, BTreeSet};
 
@@ -16,36 +16,36 @@ use crate::text::ToldText;
 use crate::types::{Cookie, RnodeId, Version};
 use crate::wire::{Wire, decode};
 
-/// Of how many problems more is kept than that they are there.
+/// The most problems that are described; further ones are only counted.
 pub const PROBLEMS_MAX: usize = 1000;
-/// Records that are read at once.
+/// Records that are read at a time.
 const PAGE: usize = 1000;
-/// The same, of texts: they are longer.
+/// Texts that are read at a time: they are longer.
 const TEXT_PAGE: usize = 20;
 
-/// Something that is not as it must be.
+/// A violated condition.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub struct Problem {
-    /// What is wrong, in a word that does not change.
+    /// The kind of problem, as a fixed word.
     pub code: &'static str,
-    /// Where, for people.
+    /// A description for people.
     pub text: String,
 }
 
-/// What was looked at, and what is wrong.
+/// The result of a check.
 #[derive(Debug, Clone, PartialEq, Eq, Default)]
 pub struct Checked {
     /// Rnodes.
     pub rnodes: u64,
-    /// Of them those without a name, that somebody holds.
+    /// Those of them without a name, which a client holds.
     pub orphans: u64,
     /// Names in directories.
     pub names: u64,
-    /// How many problems there are.
+    /// The number of problems.
     pub problem_count: u64,
     /// The first [`PROBLEMS_MAX`] of them.
     pub problems: Vec<Problem>,
-    /// Snapshots that are being removed: some of them is gone.
+    /// Snapshots that are being cleared: some of their records are gone.
     skipped: BTreeSet<u32>,
 }
 
@@ -54,7 +54,7 @@ impl Checked {
         self.add(Problem { code, text });
     }
 
-    /// Adds a problem to those that were found.
+    /// Adds a problem.
     pub fn add(&mut self, problem: Problem) {
         self.problem_count += 1;
         if self.problems.len() < PROBLEMS_MAX {
@@ -69,27 +69,27 @@ impl Checked {
     }
 }
 
-/// What is kept of an rnode while all are looked at.
+/// The facts kept about an rnode during a check.
 struct Seen {
     kind: weft_vfs::FileKind,
     nlink: u32,
-    /// Of a directory.
+    /// The parent of a directory.
     parent: Option<RnodeId>,
     entries: u64,
-    /// What names count up to.
+    /// The number of names found.
     named: u32,
     found_entries: u64,
     found_dirs: u32,
     has_blocks: bool,
-    /// Of a file.
+    /// The content version of a file.
     content: Option<Version>,
-    /// Of a file in a snapshot: what it was.
+    /// The original of a file in a snapshot.
     origin: Option<RnodeId>,
-    /// What it is encrypted with.
+    /// The encryption attribute.
     mark: Option<Box<[u8]>>,
 }
 
-/// Calls `each` with every record of a kind that can be read.
+/// Calls `each` with every readable record of a kind.
 fn every<T: Wire>(
     store: &dyn Store,
     kind: u8,
@@ -117,7 +117,7 @@ fn every<T: Wire>(
     }
 }
 
-/// The rnode in the first nine bytes of a key.
+/// Returns the rnode in the first nine bytes of a key.
 fn rnode_of(key: &[u8]) -> Option<RnodeId> {
     key.get(..9).and_then(|k| number_of(k).ok()).map(RnodeId)
 }
@@ -126,11 +126,11 @@ fn text(name: &[u8]) -> String {
     String::from_utf8_lossy(name).into_owned()
 }
 
-/// Looks at every record of the cell in `store`.
+/// Checks every record of the cell in `store`.
 ///
 /// # Errors
-/// [`StoreError`](crate::store::StoreError) if it cannot be read; what is wrong with the records is
-/// no error.
+/// [`StoreError`](crate::store::StoreError) if it cannot be read; problems in the records are not
+/// an error.
 pub fn check(store: &dyn Store) -> StoreResult<Checked> {
     let skipped = snapshots::cleared_slots(store)?;
     let mut checked = Checked { skipped, ..Checked::default() };
@@ -191,7 +191,7 @@ fn read_rnodes(
     Ok(rnodes)
 }
 
-/// A junction can be read, and has no names of its own.
+/// Checks that a junction can be parsed, and has no names of its own.
 fn check_junction(rnode: &Rnode, checked: &mut Checked) {
     let Some(text) = rnode.xattrs.get(&Bytes(JUNCTION_XATTR.to_vec())) else { return };
     if let Err(e) = Junction::parse(&text.0) {
@@ -201,7 +201,8 @@ fn check_junction(rnode: &Rnode, checked: &mut Checked) {
     checked.expect(is_empty, "junction", || format!("{} is no empty directory", rnode.id));
 }
 
-/// Rnodes without a name are listed, so that they go when nobody holds them.
+/// Checks that rnodes without a name are listed as orphans, so that they are removed when no client
+/// holds them.
 fn check_orphans(
     store: &dyn Store,
     rnodes: &BTreeMap<RnodeId, Seen>,
@@ -229,7 +230,7 @@ fn check_names(
     rnodes: &mut BTreeMap<RnodeId, Seen>,
     checked: &mut Checked,
 ) -> StoreResult<()> {
-    // What listings must have, by directory and cookie.
+    // The expected listing entries, by directory and cookie.
     let mut cookies: BTreeMap<(RnodeId, Cookie), Vec<u8>> = BTreeMap::new();
     every(store, b'd', checked, |key, dirent: Dirent, checked| {
         let (Some(dir), Some(name)) = (rnode_of(key), key.get(9..)) else {
@@ -311,7 +312,7 @@ fn check_holders(
     Ok(())
 }
 
-/// Texts are of what files are now.
+/// Checks that texts are of the present contents of files.
 fn check_texts(
     store: &dyn Store,
     rnodes: &BTreeMap<RnodeId, Seen>,
@@ -340,8 +341,8 @@ fn check_texts(
     Ok(())
 }
 
-/// Snapshots are of directories that are there, all of each is below its root, and the blocks of its
-/// files are known to be needed.
+/// Checks that snapshots are of existing directories, that each snapshot is below its root, and
+/// that the blocks of its files are known to be needed.
 fn check_snapshots(
     store: &dyn Store,
     roots: &BTreeMap<RnodeId, RnodeId>,
@@ -398,7 +399,7 @@ fn check_counts(rnodes: &BTreeMap<RnodeId, Seen>, checked: &mut Checked) {
     }
 }
 
-/// Every directory is below the root.
+/// Checks that every directory is below the root.
 fn check_tree(rnodes: &BTreeMap<RnodeId, Seen>, checked: &mut Checked) {
     let mut below: BTreeSet<RnodeId> = [RnodeId::ROOT].into();
     for (id, rnode) in rnodes {
@@ -469,7 +470,7 @@ mod tests {
         let root = encode(&Rnode::root(weft_vfs::Time::default()));
         assert_eq!(with(|t| t.put(key(b'r', 1), root)), ["entry-count"]);
         assert!(with(|t| t.remove(key(b'r', 1))).contains(&"no-root"));
-        // An encrypted root, and what is in it: a link, and a plain directory.
+        // An encrypted root with an entry: a link, and a plain directory.
         let encrypted = |t: &mut Transaction, body: Body| {
             let mut root = Rnode::root(weft_vfs::Time::default());
             let mut below = Rnode { id: RnodeId(7), nlink: 1, body, ..root.clone() };

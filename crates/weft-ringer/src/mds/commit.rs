@@ -1,5 +1,5 @@
-//! Carrying out a client's changes: on the store's state with the changes before in the same batch
-//! laid over it, under the leases that the client has.
+//! Carrying out a client's changes: on the store's state overlaid with the earlier changes of the
+//! same batch, under the leases that the client has.
 
 use std::cell::{Cell, RefCell};
 use std::collections::{BTreeMap, BTreeSet};
@@ -17,10 +17,11 @@ use crate::store::{Facts, IndexChange, Store, StoreError, Transaction};
 use crate::types::{ClientId, Epoch, Mode, RnodeId, Version};
 use crate::wire::{Refused, encode};
 
-/// Readers look at the newest of these first; the others are told nothing is lost.
+/// The most clients recorded as holders: readers ask the newest first, and an omitted one loses
+/// nothing.
 const HOLDERS_MAX: usize = 16;
 
-/// Why a batch was not carried out.
+/// The reason why a batch was not carried out.
 #[derive(Debug)]
 pub(super) enum Stop {
     Refused(Refusal),
@@ -39,22 +40,22 @@ impl From<StoreError> for Stop {
     }
 }
 
-/// The state that a batch is at, and whose it is.
+/// The state of a batch, and the holder of its leases.
 pub(super) struct Batch<'a> {
     pub(super) store: &'a dyn Store,
     leases: &'a Leases,
-    /// Who has the leases.
+    /// The client that holds the leases.
     holder: ClientId,
     rnodes: RefCell<BTreeMap<RnodeId, Rnode>>,
     dirents: RefCell<BTreeMap<(RnodeId, Name), Option<Dirent>>>,
     made: BTreeSet<RnodeId>,
-    /// Whether the change at hand asked what only a server can tell.
+    /// Whether the change at hand asked a question that only a server can answer.
     asked: Cell<bool>,
     moves_policies: bool,
 }
 
 impl Batch<'_> {
-    /// A directory in which an rnode has a name.
+    /// Returns a directory in which an rnode has a name.
     pub(super) fn a_directory_of(&self, id: RnodeId) -> Result<Option<RnodeId>, Stop> {
         let dirents = self.dirents.borrow();
         let found = dirents.iter().find(|(_, dirent)| dirent.is_some_and(|d| d.id == id));
@@ -64,7 +65,7 @@ impl Batch<'_> {
         }
     }
 
-    /// The name of directory `id` in `parent`.
+    /// Returns the name of directory `id` in `parent`.
     pub(super) fn name_of_directory(&self, parent: RnodeId, id: RnodeId) -> Result<Vec<u8>, Stop> {
         let dirents = self.dirents.borrow();
         let is_its = |dir: RnodeId, to: &Option<Dirent>| {
@@ -76,7 +77,7 @@ impl Batch<'_> {
         }
     }
 
-    /// What is wanted for the files in a directory.
+    /// Returns the policy of the files in a directory.
     pub(super) fn policy(&self, dir: RnodeId) -> Result<Policy, Stop> {
         let mut at = dir;
         loop {
@@ -133,18 +134,18 @@ impl View for Batch<'_> {
     }
 }
 
-/// What a batch comes to: the transaction, without what the server adds of its own, the session
-/// after it, and the rnodes it made.
+/// The outcome of a batch: the transaction, without the server's additions, the session after it,
+/// and the rnodes it made.
 pub(super) struct Outcome {
     pub(super) transaction: Transaction,
     pub(super) session: Session,
     pub(super) made: BTreeSet<RnodeId>,
-    /// Whether a file may have another policy.
+    /// Whether a file may have another policy after the batch.
     pub(super) moves_policies: bool,
 }
 
-/// Carries out those of `ops` that have not had their turn; all or none. They are a client's, under
-/// the leases of a holder, which is the client or its front. The error names the change.
+/// Carries out those of `ops` that were not carried out before; all or none. They are a client's,
+/// under the leases of a holder, which is the client or its proxy. The error names the change.
 pub(super) fn carry_out(
     store: &dyn Store,
     leases: &Leases,
@@ -172,7 +173,7 @@ pub(super) fn carry_out(
         batch.asked.set(false);
         match carry_out_one(&mut batch, &mut session, logged, &mut transaction) {
             Ok(()) => {}
-            // Its client waits to hear of this.
+            // The client waits for the result of such a change.
             Err(Stop::Refused(why)) if batch.asked.get() => {
                 session.refused = Some(Refused { seq: logged.seq, why });
             }
@@ -211,7 +212,7 @@ pub(super) fn carry_out(
     Ok(Outcome { transaction, session, made: batch.made, moves_policies })
 }
 
-/// The file whose content a change makes another.
+/// Returns the file whose content a change replaces.
 fn has_other_content(op: &Op) -> Option<RnodeId> {
     match op {
         Op::Write { id, .. } => Some(*id),
@@ -220,7 +221,7 @@ fn has_other_content(op: &Op) -> Option<RnodeId> {
     }
 }
 
-/// A client has written a file and has its blocks.
+/// Records a client as a holder of a file's blocks that it wrote, as of `version`.
 pub(crate) fn note_writer(holders: &mut Holders, client: ClientId, version: Version) {
     holders.clients.insert(client, version);
     while holders.clients.len() > HOLDERS_MAX {
@@ -237,13 +238,13 @@ fn carry_out_one(
     transaction: &mut Transaction,
 ) -> Result<(), Stop> {
     if let Op::Create { id, .. } = logged.op {
-        // Numbers are used once: nobody can make again what others may remember.
+        // Numbers are used once: no number is made again that other clients may remember.
         if id.slot() != session.slot || id.count() <= session.last_count {
             return Err(Refusal::Invalid.into());
         }
         session.last_count = id.count();
     }
-    // Nobody names states in epochs that are not, or not yet.
+    // A change can only be of an epoch that began: it names the states after it.
     if logged.epoch == Epoch(0) || logged.epoch > session.epoch {
         return Err(Refusal::Invalid.into());
     }
@@ -277,7 +278,7 @@ fn carry_out_one(
     Ok(())
 }
 
-/// Puts into the history what belongs there, on the state before a change's effects.
+/// Adds history records for a change, on the state before its effects.
 fn note_history(
     batch: &Batch<'_>,
     logged: &Logged,

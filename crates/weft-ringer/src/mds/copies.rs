@@ -1,11 +1,11 @@
-//! Who keeps copies of files, and who may drop one.
+//! Copies of files: the clients that hold them, and permission to drop one.
 //!
 //! Invariants:
-//! - A copy counts for one content of a file ([`Body::File`]): a client says that it has all blocks of
-//!   the content that the file has now, or is refused.
-//! - A client that asks to drop its copy is let go only while at least one other client, which is
-//!   there now, or an archive has a copy of the file's present content. So the last copy is never
-//!   dropped; two clients that ask at once are answered one after the other.
+//! - A copy counts for one content of a file ([`Body::File`]): a client reports that it has all
+//!   blocks of the content that the file has now, or is refused.
+//! - A client may drop its copy only while at least one other client with a live epoch, or an
+//!   archive, has a copy of the file's present content. So the last copy is never dropped; two
+//!   clients that ask at once are answered one after the other.
 
 use super::records::{self, holders_key};
 use super::{Mds, Stop, history, snapshots, text};
@@ -16,18 +16,18 @@ use crate::store::{Store, StoreResult, Transaction};
 use crate::types::{BlockHash, ClientId, RnodeId, Version};
 use crate::wire::{Peeked, Reply, RequestBody, encode};
 
-/// The most copies of one file that are kept account of.
+/// The most copies of one file that are recorded.
 const COPIES_MAX: usize = 64;
-/// Files in one transaction when a client is forgotten.
+/// Files in one transaction when a client is dropped permanently.
 const FORGET_AT_ONCE: usize = 50;
-/// The deepest directory whose policy is looked for, in steps to the root.
+/// The deepest directory whose policy is looked up, in steps to the root.
 const DEPTH_MAX: usize = 4096;
 
 pub(super) fn load_holders(store: &dyn Store, id: RnodeId) -> StoreResult<Holders> {
     Ok(records::load(store, &holders_key(id), "holders")?.unwrap_or_default())
 }
 
-/// The content of a regular file.
+/// Returns the version of a regular file's content.
 pub(super) fn content(rnode: &Rnode) -> Option<Version> {
     match rnode.body {
         Body::File { content, .. } => Some(content),
@@ -35,7 +35,8 @@ pub(super) fn content(rnode: &Rnode) -> Option<Version> {
     }
 }
 
-/// The directories above an rnode, nearest first; of a file with several names, above one of them.
+/// Returns the directories above an rnode, nearest first; of a file with several names, above one
+/// of them.
 pub(super) fn above(store: &dyn Store, rnode: &Rnode) -> StoreResult<Vec<Rnode>> {
     let mut dirs: Vec<Rnode> = Vec::new();
     let mut at = match rnode.body {
@@ -53,13 +54,13 @@ pub(super) fn above(store: &dyn Store, rnode: &Rnode) -> StoreResult<Vec<Rnode>>
     Ok(dirs)
 }
 
-/// What is wanted for an rnode.
+/// Returns the policy of an rnode.
 pub(super) fn policy(store: &dyn Store, rnode: &Rnode) -> StoreResult<Policy> {
     Ok(above(store, rnode)?.iter().find_map(Policy::of).unwrap_or_default())
 }
 
 impl Mds {
-    /// Answers what has to do with copies; `None` for any other request.
+    /// Answers requests about copies and kept contents; `None` for any other request.
     pub(super) fn answer_about_copies(
         &mut self,
         store: &mut dyn Store,
@@ -114,7 +115,7 @@ impl Mds {
     ) -> Result<Reply, Stop> {
         let rnode = records::load_rnode(store, id)?.ok_or(Refusal::Stale)?;
         if id.is_of_snapshot() {
-            // Blocks are of what files were, and go by its number.
+            // Blocks belong to the original file, and are recorded under its number.
             return Err(Refusal::Invalid.into());
         }
         if content(&rnode) != Some(of) {
@@ -157,8 +158,8 @@ impl Mds {
         Ok(Reply::Held {})
     }
 
-    /// A client will not come back: it has no copies any more. Returns how many it had; `None` if its
-    /// epoch goes on.
+    /// Drops a client permanently: its copies no longer count. Returns the number of copies that it
+    /// had; `None` if its epoch is still live.
     ///
     /// # Errors
     /// Those of the store.
@@ -208,7 +209,7 @@ impl Mds {
         }
     }
 
-    /// Which of `hashes` the file is or was made of.
+    /// Returns those of `hashes` that the file, its history or a snapshot of it has.
     fn needed(&self, store: &dyn Store, id: RnodeId, hashes: &[BlockHash]) -> Result<Reply, Stop> {
         let mut used = history::blocks(store, id)?;
         used.extend(snapshots::blocks(store, id)?);

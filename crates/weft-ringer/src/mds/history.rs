@@ -1,11 +1,12 @@
-//! What files were: contents that a policy has kept, and files that have lost their last name.
+//! The history of files: contents that a policy has kept, and files that have lost their last name.
 //!
 //! Invariants:
-//! - A content is kept by a change in its client's log ([`Op::Keep`](crate::op::Op::Keep)), so in the
-//!   order of all changes: what is kept is what the file was at that place.
-//! - A block is *needed* while the file, a kept content, or a removed file's record has it; a client
-//!   that asks is told so, and keeps it.
-//! - What is kept goes when newer ones are more than the policy's number, or its time is up.
+//! - A content is kept by a change in its client's log ([`Op::Keep`](crate::op::Op::Keep)), so in
+//!   the order of all changes: it is the file's content at that position.
+//! - A block is *needed* while the file, a kept content, or a removed file's record has it; a
+//!   client that asks is told so, and keeps it.
+//! - A kept content is removed when there are more newer ones than the policy's number, or it
+//!   expires.
 
 use std::collections::BTreeSet;
 
@@ -24,15 +25,15 @@ use crate::wire::{
     Kept, KeptOwner, KeptVersion, Reader, RemovedFile, Reply, Wire, WireError, encode, wire_struct,
 };
 
-/// Entries in one part of a list.
+/// Entries in one part of a listing.
 const LIST_MAX: usize = 1000;
-/// Records that are looked at each time that something may be due.
+/// Records checked for expiry at a time.
 const DUE_AT_ONCE: usize = 30;
-/// How often that is, in microseconds.
+/// The interval between these checks, in microseconds.
 const DUE_EVERY_MICROS: u64 = 10_000_000;
-/// The longest path that is kept of a removed file, in bytes.
+/// The longest path that is kept for a removed file, in bytes.
 const PATH_MAX_BYTES: usize = 4096;
-/// The deepest directory whose path is made, in steps.
+/// The deepest directory whose path is computed, in steps.
 const DEPTH_MAX: usize = 4096;
 
 /// A content that was kept.
@@ -55,7 +56,7 @@ struct Removed {
 }
 wire_struct!(Removed { path, at, until, kept, owner });
 
-/// The owner that the file had: the end of a record, missing in those of version 3.
+/// The owner of the file: the end of a record, missing in those of version 3.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 struct OwnerAtEnd(Option<KeptOwner>);
 
@@ -86,7 +87,7 @@ fn removed_key(dir: RnodeId, id: RnodeId) -> Vec<u8> {
     [&key(b'w', dir.0)[..], &id.0.to_be_bytes()].concat()
 }
 
-/// In which directory's list a removed file is.
+/// The key that gives the directory whose list a removed file is in.
 fn list_key(id: RnodeId) -> Vec<u8> {
     key(b'z', id.0)
 }
@@ -107,7 +108,7 @@ fn load_all<T: crate::wire::Wire>(
     Ok(all)
 }
 
-/// The numbers of the contents that are kept of a file, in order.
+/// Returns the numbers of the contents kept of a file, in order.
 fn numbers(store: &dyn Store, id: RnodeId) -> StoreResult<Vec<u64>> {
     let (from, to) = (key(b'v', id.0), key(b'v', id.0.saturating_add(1)));
     let found = store.range(&from, &to, usize::MAX)?;
@@ -118,7 +119,7 @@ fn numbers(store: &dyn Store, id: RnodeId) -> StoreResult<Vec<u64>> {
     found.iter().map(|(key, _)| number(key)).collect()
 }
 
-/// What a file is, as it is kept.
+/// Returns the content of a regular file as it is kept.
 fn kept(rnode: &Rnode) -> Option<Kept> {
     let Body::File { size_bytes, block_bytes, blocks, .. } = &rnode.body else { return None };
     let (perm, mtime) = (rnode.perm, rnode.mtime);
@@ -130,8 +131,8 @@ fn later(at: Time, secs: u64) -> Time {
     Time { secs: at.secs.saturating_add(i64::try_from(secs).unwrap_or(i64::MAX)), ..at }
 }
 
-/// The nearest directory from `dir` up that has a policy, with that, and the path of `name` in `dir`
-/// from there.
+/// Returns the nearest directory from `dir` up that has a policy, the policy, and the path of
+/// `name` in `dir` from that directory.
 fn policy_above(
     batch: &Batch<'_>,
     dir: RnodeId,
@@ -155,7 +156,7 @@ fn policy_above(
     Ok(None)
 }
 
-/// The name that `id` has in the store in `dir`; `?` if it has none there.
+/// Returns the name of `id` in `dir` in the store; `?` if it has none there.
 pub(super) fn name_in_store(store: &dyn Store, dir: RnodeId, id: RnodeId) -> StoreResult<Vec<u8>> {
     let from = [&key(b'u', id.0)[..], &dir.0.to_be_bytes()].concat();
     let to = [&key(b'u', id.0)[..], &dir.0.saturating_add(1).to_be_bytes()].concat();
@@ -167,7 +168,8 @@ pub(super) fn name_in_store(store: &dyn Store, dir: RnodeId, id: RnodeId) -> Sto
     Ok(name.map_or_else(|| b"?".to_vec(), |name| name.bytes().to_vec()))
 }
 
-/// The numbers of what is kept of a file but `newest`, after what the transaction does so far.
+/// Returns the numbers of the contents kept of a file, except `newest`, after the transaction so
+/// far.
 fn older(
     store: &dyn Store,
     transaction: &Transaction,
@@ -189,7 +191,7 @@ fn older(
     Ok(numbers)
 }
 
-/// The content of `rnode` is to be kept.
+/// Keeps the content of `rnode`, if its policy asks for history.
 pub(super) fn keep(
     batch: &Batch<'_>,
     rnode: &Rnode,
@@ -198,7 +200,7 @@ pub(super) fn keep(
 ) -> Result<(), Stop> {
     let Body::File { content, .. } = rnode.body else { return Ok(()) };
     let Some(kept) = kept(rnode) else { return Ok(()) };
-    // It may have changed since the client looked: then nothing is kept.
+    // The policy may have changed since the client looked: then nothing is kept.
     let policy = match batch.a_directory_of(rnode.id)? {
         Some(dir) => batch.policy(dir)?,
         None => Policy::default(),
@@ -217,7 +219,7 @@ pub(super) fn keep(
     Ok(())
 }
 
-/// A file has lost its last name, `name` in `dir`.
+/// Keeps a file that has lost its last name, `name` in `dir`.
 pub(super) fn removed(
     batch: &Batch<'_>,
     rnode: &Rnode,
@@ -237,7 +239,7 @@ pub(super) fn removed(
     Ok(())
 }
 
-/// An rnode is gone: what is kept of it goes with it, unless it is kept as a removed file.
+/// Removes the history of an rnode that is gone, unless it is kept as a removed file.
 pub(super) fn ended(
     store: &dyn Store,
     id: RnodeId,
@@ -251,7 +253,7 @@ pub(super) fn ended(
     Ok(())
 }
 
-/// Every block that is kept of an rnode's past.
+/// Returns every block in the history of an rnode.
 pub(super) fn blocks(store: &dyn Store, id: RnodeId) -> StoreResult<BTreeSet<BlockHash>> {
     let versions: Vec<(u64, Version)> = load_all(store, b'v', id, usize::MAX)?;
     let mut kept: Vec<Kept> = versions.into_iter().map(|(_, v)| v.kept).collect();
@@ -267,7 +269,7 @@ fn load_removed(store: &dyn Store, id: RnodeId) -> StoreResult<Option<(RnodeId, 
     Ok(removed.map(|removed| (list, removed)))
 }
 
-/// The contents of a file that were kept, the newest first.
+/// Returns the contents kept of a file, the newest first.
 pub(super) fn versions(store: &dyn Store, id: RnodeId) -> StoreResult<Reply> {
     let mut all: Vec<(u64, Version)> = load_all(store, b'v', id, usize::MAX)?;
     all.reverse();
@@ -279,7 +281,7 @@ pub(super) fn versions(store: &dyn Store, id: RnodeId) -> StoreResult<Reply> {
     Ok(Reply::Versions { versions: versions.collect() })
 }
 
-/// One of them; number 0 is what the file was when it was removed.
+/// Returns one kept content; number 0 is the content of the file when it was removed.
 pub(super) fn version(store: &dyn Store, id: RnodeId, number: u64) -> Result<Reply, Stop> {
     let found = if number == 0 {
         load_removed(store, id)?.map(|(_, removed)| (removed.kept, removed.owner))
@@ -295,8 +297,8 @@ pub(super) fn version(store: &dyn Store, id: RnodeId, number: u64) -> Result<Rep
     })
 }
 
-/// The files that were removed below a directory, as far as they are listed with the directory whose
-/// policy kept them; with their paths from `dir`. The last to be removed come first.
+/// Returns the files that were removed below a directory, if the directory whose policy kept them
+/// still lists them; with their paths from `dir`. The last removed come first.
 pub(super) fn removed_below(store: &dyn Store, dir: RnodeId) -> Result<Reply, Stop> {
     let rnode = records::load_rnode(store, dir)?.ok_or(Refusal::Stale)?;
     let mut prefix = Vec::new();
@@ -332,10 +334,10 @@ pub(super) fn removed_below(store: &dyn Store, dir: RnodeId) -> Result<Reply, St
     Ok(Reply::Removed { files })
 }
 
-/// Where the search for what is due goes on.
+/// The progress of the search for expired records.
 #[derive(Debug)]
 pub(super) struct Due {
-    /// The time of day at some moment: the server's, for clients' clocks may be wrong.
+    /// The time of day at some moment: the server's, as clients' clocks may be wrong.
     clock: (Moment, Time),
     next: Moment,
     from: Vec<u8>,
@@ -348,7 +350,7 @@ impl Due {
 }
 
 impl Due {
-    /// The time of day.
+    /// Returns the time of day at `now`.
     pub(super) fn wall(&self, now: Moment) -> Time {
         let (then, wall) = self.clock;
         later(wall, now.0.saturating_sub(then.0) / 1_000_000)
@@ -356,7 +358,7 @@ impl Due {
 }
 
 impl Mds {
-    /// Removes some of what was kept and whose time is up, now and then.
+    /// Removes some expired records, at intervals.
     pub(super) fn forget_what_is_due(
         &mut self,
         store: &mut dyn Store,
@@ -422,7 +424,7 @@ mod tests {
         }
     }
 
-    /// A cell of a format that has a kept version and a removed file.
+    /// Makes a cell of format `format` with a kept version and a removed file.
     fn cell(format: u32, owner: OwnerAtEnd) -> MemoryStore {
         let mut store = MemoryStore::new();
         let mut made = Transaction::default();
@@ -451,7 +453,8 @@ mod tests {
             let Ok(reply) = version(&store, FILE, number) else { panic!("{number}") };
             assert_eq!(reply, Reply::OldVersion { kept: Box::new(kept()) }, "{number}");
         }
-        // A server that reads only format 3 would take an owner for damage: it is not let near.
+        // A server that reads only format 3 would take an owner for damage: it must refuse the
+        // cell.
         let cell: Option<records::Cell> =
             records::load(&store, records::CELL, "cell").expect("memory");
         assert_eq!(cell.map(|cell| cell.format), Some(4));

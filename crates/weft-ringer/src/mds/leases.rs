@@ -1,24 +1,24 @@
-//! The table of leases: who holds what, who waits, whom to ask.
+//! The lease table: holders, waiting requests, recalls.
 //!
 //! Invariants:
 //! - Of one rnode, either one client holds [`Mode::Write`] and no other [`Mode::Read`], or none
 //!   does.
-//! - Who waits is served in order of arrival; nobody overtakes.
-//! - Each grant has a token of its own, larger than all before. Asking again with the same request
-//!   is the same grant.
-//! - An entry is lowered by its client alone, for a token that is not older than the entry's, or by
-//!   the end of the client's epoch.
+//! - Requests are served in order of arrival; none overtakes.
+//! - Each grant has a token of its own, larger than all before. A repeated request gets the same
+//!   grant.
+//! - An entry is downgraded by its client alone, for a token that is not older than the entry's, or
+//!   by the end of the client's epoch.
 
 use std::collections::{BTreeMap, BTreeSet, VecDeque};
 
 use crate::types::{ClientId, Generation, Mode, Moment, RequestId, RnodeId, Token};
 
-/// What the table wants done.
+/// A message that the table asks its caller to send.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub(crate) enum Step {
-    /// Tell a client that it has a lease.
+    /// Grants a lease to a client.
     Grant { client: ClientId, request: RequestId, rnode: RnodeId, mode: Mode, token: Token },
-    /// Ask a client to lower its lease.
+    /// Asks a client to downgrade its lease.
     Recall { client: ClientId, rnode: RnodeId, token: Token, to: Option<Mode> },
 }
 
@@ -26,9 +26,9 @@ pub(crate) enum Step {
 struct Held {
     mode: Mode,
     token: Token,
-    /// The request that was granted last.
+    /// The last request that was granted.
     request: RequestId,
-    /// When the client was asked last to lower it.
+    /// The last time the client was asked to downgrade it.
     recalled: Option<Moment>,
 }
 
@@ -47,7 +47,8 @@ struct Entry {
 }
 
 impl Entry {
-    /// How far `holder` must come down before `wanted` can have its lease.
+    /// Returns the mode that a holder of `holder` must downgrade to before `wanted` can be granted;
+    /// `None` if the two do not conflict.
     fn must_lower(holder: Mode, wanted: Mode) -> Option<Mode> {
         match (holder, wanted) {
             (Mode::Write, Mode::Read) => Some(Mode::Read),
@@ -62,16 +63,16 @@ pub(crate) struct Leases {
     generation: Generation,
     granted: u32,
     table: BTreeMap<RnodeId, Entry>,
-    /// All rnodes for which somebody waits, and perhaps some for which nobody does any more: so that
-    /// time costs nothing for leases that nobody asks for.
+    /// All rnodes with waiting requests, and possibly some without: so a tick costs nothing for
+    /// leases that no client waits for.
     awaited: BTreeSet<RnodeId>,
-    /// Nothing is granted before all have told what they hold.
+    /// The grace period: nothing is granted before all clients have reclaimed their leases.
     pub(crate) grace: bool,
     retry_micros: u64,
 }
 
 impl super::Mds {
-    /// Every lease, with who holds it and how much.
+    /// Returns every lease, with its holder and its mode.
     pub fn leases(&self) -> impl Iterator<Item = (RnodeId, ClientId, Mode)> {
         self.leases.all()
     }
@@ -83,35 +84,35 @@ impl Leases {
         Self { generation, granted: 0, table, awaited, grace: false, retry_micros }
     }
 
-    /// What a client holds, with the token of the grant.
+    /// Returns the lease that a client holds, with the token of the grant.
     pub(crate) fn held(&self, rnode: RnodeId, client: ClientId) -> Option<(Mode, Token)> {
         self.table.get(&rnode)?.held.get(&client).map(|h| (h.mode, h.token))
     }
 
-    /// Who holds anything of an rnode.
+    /// Returns the clients that hold a lease on an rnode.
     pub(crate) fn holders(&self, rnode: RnodeId) -> impl Iterator<Item = ClientId> {
         self.table.get(&rnode).into_iter().flat_map(|entry| entry.held.keys().copied())
     }
 
-    /// Whether anybody may change an rnode.
+    /// Returns true if a client holds a write lease on an rnode.
     pub(crate) fn is_written(&self, rnode: RnodeId) -> bool {
         let entry = self.table.get(&rnode);
         entry.is_some_and(|entry| entry.held.values().any(|held| held.mode == Mode::Write))
     }
 
-    /// Whether anybody holds or wants anything of an rnode.
+    /// Returns true if any client holds or waits for a lease on an rnode.
     pub(crate) fn is_known(&self, rnode: RnodeId) -> bool {
         self.table.contains_key(&rnode)
     }
 
-    /// All that is held.
+    /// Returns all leases held.
     pub(crate) fn all(&self) -> impl Iterator<Item = (RnodeId, ClientId, Mode)> {
         self.table.iter().flat_map(|(rnode, entry)| {
             entry.held.iter().map(|(client, held)| (*rnode, *client, held.mode))
         })
     }
 
-    /// How many leases to read and to write each client holds.
+    /// Returns the number of read and write leases of each client.
     pub(crate) fn counts(&self) -> BTreeMap<ClientId, (u64, u64)> {
         let mut counts: BTreeMap<ClientId, (u64, u64)> = BTreeMap::new();
         for (client, held) in self.table.values().flat_map(|entry| &entry.held) {
@@ -122,7 +123,7 @@ impl Leases {
         counts
     }
 
-    /// A lease is asked for.
+    /// Handles a request for a lease.
     pub(crate) fn acquire(
         &mut self,
         now: Moment,
@@ -134,7 +135,7 @@ impl Leases {
         let entry = self.table.entry(rnode).or_default();
         if let Some(held) = entry.held.get(&client) {
             if request < held.request {
-                return Vec::new(); // It comes late; its client has had an answer to a later one.
+                return Vec::new(); // It is late; the client has had a reply to a later request.
             }
             if request == held.request {
                 let (mode, token) = (held.mode, held.token);
@@ -152,8 +153,9 @@ impl Leases {
         self.advance(now, rnode)
     }
 
-    /// A lease to read is asked for by a name, so its client may not know that it has one, or has asked
-    /// for one: `None` then. What it asks for by number goes before this, also what it asked before.
+    /// Handles a request for a read lease by name: as the client may not know that it has a lease
+    /// on that rnode, or has asked for one, `None` is returned then. Its requests by number go
+    /// before this one, also earlier ones.
     pub(crate) fn acquire_named(
         &mut self,
         now: Moment,
@@ -170,14 +172,14 @@ impl Leases {
         Some(self.advance(now, rnode))
     }
 
-    /// Whether a client waits for a lease.
+    /// Returns true if a client waits for a lease.
     pub(crate) fn is_awaited_by(&self, rnode: RnodeId, client: ClientId) -> bool {
         let entry = self.table.get(&rnode);
         entry.is_some_and(|entry| entry.queue.iter().any(|w| w.client == client))
     }
 
-    /// A client tells what it held under an earlier life of the server, or what it made. `false` if
-    /// that cannot be: somebody else holds what excludes it.
+    /// Installs a lease that a client reclaims from an earlier generation of the server, or has on
+    /// an rnode that it made. Returns `false` if another client's lease conflicts.
     pub(crate) fn install(
         &mut self,
         client: ClientId,
@@ -195,12 +197,13 @@ impl Leases {
         !excluded
     }
 
-    /// Nobody holds or wants anything of an rnode: there was none before.
+    /// Removes the entry of an rnode that no client holds or waits for: the rnode did not exist
+    /// before.
     pub(crate) fn clear(&mut self, rnode: RnodeId) {
         self.table.remove(&rnode);
     }
 
-    /// A client holds no more than `to` by grants up to `token`.
+    /// Downgrades a client's lease to at most `to`, for grants up to `token`.
     pub(crate) fn lower(
         &mut self,
         now: Moment,
@@ -224,7 +227,8 @@ impl Leases {
         self.advance(now, rnode)
     }
 
-    /// A client's epoch has ended. Returns the rnodes it had to do with as well.
+    /// Drops all leases of a client whose epoch has ended. Also returns the rnodes that it held or
+    /// waited for.
     pub(crate) fn drop_client(
         &mut self,
         now: Moment,
@@ -241,8 +245,7 @@ impl Leases {
         (touched.iter().flat_map(|&rnode| self.advance(now, rnode)).collect(), touched)
     }
 
-    /// Looks again at everything that waits: after the grace time, and where a recall was not
-    /// answered.
+    /// Advances all waiting requests: after the grace period, and where a recall was not answered.
     pub(crate) fn advance_all(&mut self, now: Moment) -> Vec<Step> {
         let table = &self.table;
         let is_awaited =
@@ -252,7 +255,8 @@ impl Leases {
         waiting.into_iter().flat_map(|rnode| self.advance(now, rnode)).collect()
     }
 
-    /// Grants what can be granted of one rnode, and asks who is in the way of the next.
+    /// Grants the leases of one rnode that can be granted, and recalls those that conflict with the
+    /// next.
     fn advance(&mut self, now: Moment, rnode: RnodeId) -> Vec<Step> {
         let mut steps = Vec::new();
         let Some(entry) = self.table.get_mut(&rnode) else { return steps };
@@ -274,7 +278,7 @@ impl Leases {
                 break;
             }
             entry.queue.pop_front();
-            // What is asked for may be less than what is held: the larger stays.
+            // The requested mode may be less than the mode held: the larger one stays.
             let mode = entry.held.get(&client).map_or(mode, |h| h.mode.max(mode));
             self.granted += 1;
             let token = Token::new(self.generation, self.granted);

@@ -1,11 +1,11 @@
-//! Locks on files: who holds the lock lease of each, and what every client has locked as far as it has
-//! told.
+//! Locks on files: the holder of each file's lock lease, and the locks of each client as far as it
+//! has reported them.
 //!
 //! Invariants:
-//! - What is known of a client's locks on a file is never less than what it believes, unless it holds
-//!   the file's lock lease.
-//! - A client's locks go with its epoch.
-//! - Of what a client tells, what it said last counts, in whatever order it comes.
+//! - The locks that the server knows of a client on a file are never less than what the client
+//!   believes, unless it holds the file's lock lease.
+//! - A client's locks end with its epoch.
+//! - The report with a client's highest request number counts, in whatever order reports arrive.
 
 use std::collections::BTreeMap;
 
@@ -24,7 +24,8 @@ pub(super) struct LockTable {
     told: BTreeMap<RnodeId, BTreeMap<ClientId, Told>>,
 }
 
-/// What a client has said of a file, and when. Kept for its epoch also when that is nothing any more.
+/// A client's report about a file, and the number of its request. Kept for the epoch, even if
+/// empty.
 #[derive(Debug, Default)]
 struct Told {
     locks: FileLocks,
@@ -36,7 +37,7 @@ impl LockTable {
         Self { leases: Leases::new(generation, retry_micros), told: BTreeMap::new() }
     }
 
-    /// Takes what a client says. Whether others may have waited for that.
+    /// Records a client's report. Returns true if other clients may have waited for the change.
     fn tell(
         &mut self,
         client: ClientId,
@@ -54,7 +55,8 @@ impl LockTable {
         before.locks.held != told.locks.held && !before.locks.held.is_empty()
     }
 
-    /// Those who wait for something of a file, and who decides there.
+    /// Returns the clients that wait for a lock on the file, and the holder of its lock lease,
+    /// except `but`.
     fn interested(&self, rnode: RnodeId, but: ClientId) -> Vec<ClientId> {
         let of_file = self.told.get(&rnode).into_iter().flatten();
         let waits = of_file.filter(|(_, told)| !told.locks.waits.is_empty());
@@ -66,7 +68,7 @@ impl LockTable {
         all
     }
 
-    /// The holder of a lock lease gives it up, and says what it has locked.
+    /// Releases a lock lease, with its holder's locks.
     fn lower(
         &mut self,
         now: Moment,
@@ -76,7 +78,7 @@ impl LockTable {
         token: Token,
         locks: FileLocks,
     ) -> (Vec<Step>, Vec<ClientId>) {
-        // What comes late, from an earlier grant, says nothing.
+        // A late message, about an earlier grant, is ignored.
         if self.leases.held(rnode, client).is_none_or(|(_, held)| held > token) {
             return Default::default();
         }
@@ -85,7 +87,7 @@ impl LockTable {
         (steps, if is_less { self.interested(rnode, client) } else { Vec::new() })
     }
 
-    /// Returns the files that the client had locked, too.
+    /// Drops a client's locks and lock leases. Also returns the files that it had locked.
     fn drop_client(&mut self, now: Moment, client: ClientId) -> (Vec<Step>, Vec<RnodeId>) {
         let mut unlocked = Vec::new();
         self.told.retain(|rnode, of_file| {
@@ -96,7 +98,7 @@ impl LockTable {
         (self.leases.drop_client(now, client).0, unlocked)
     }
 
-    /// What others than `client` have locked.
+    /// Returns the locks of all clients except `client`.
     fn others(&self, rnode: RnodeId, client: ClientId) -> Vec<ClientLocks> {
         let of_file = self.told.get(&rnode).into_iter().flatten();
         let others = of_file.filter(|(other, _)| **other != client);
@@ -115,7 +117,7 @@ impl Mds {
         }
     }
 
-    /// A client's epoch has ended.
+    /// Drops the locks of a client whose epoch has ended.
     pub(super) fn drop_locks(&mut self, now: Moment, client: ClientId, out: &mut Vec<ToClient>) {
         let (steps, unlocked) = self.locks.drop_client(now, client);
         self.take_locks(steps, out);
@@ -124,7 +126,7 @@ impl Mds {
         }
     }
 
-    /// What a client says of its locks while it has no lock lease, or keeps it.
+    /// Records the locks reported by a client that has no lock lease, or keeps it.
     pub(super) fn tell_locks(
         &mut self,
         client: ClientId,
@@ -138,7 +140,7 @@ impl Mds {
         }
     }
 
-    /// The holder of a lock lease gives it up.
+    /// Releases a lock lease, with its holder's locks.
     #[expect(clippy::too_many_arguments, reason = "a message, taken apart")]
     pub(super) fn lower_locks(
         &mut self,
@@ -155,8 +157,8 @@ impl Mds {
         self.hint(rnode, waiting, out);
     }
 
-    /// Takes a request about locks of a client that is in its session. `None` if it is answered later,
-    /// or not at all.
+    /// Handles a request about locks of a client in its session. Returns `None` if the reply is
+    /// sent later, or not at all.
     pub(super) fn about_locks(
         &mut self,
         store: &mut dyn Store,
@@ -189,7 +191,7 @@ impl Mds {
         }
     }
 
-    /// Sends what the table of lock leases wants sent.
+    /// Sends the grants and recalls that the table of lock leases asks for.
     pub(super) fn take_locks(&self, steps: Vec<Step>, out: &mut Vec<ToClient>) {
         for step in steps {
             let message = match step {
@@ -208,7 +210,7 @@ impl Mds {
         }
     }
 
-    /// A client tells what it has locked.
+    /// Installs the locks that a client reclaims.
     pub(super) fn reclaim_locks(
         &mut self,
         store: &mut dyn Store,

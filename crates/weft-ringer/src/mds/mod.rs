@@ -1,15 +1,15 @@
 //! The metadata server: a state machine without clock and without I/O but for its [`Store`].
 //!
-//! [`Mds::handle`] takes a moment and an event and returns the messages to send; everything that is
-//! to survive is in the store when it returns. A server that is told of a store's failure must stop
-//! and be opened anew: it cannot know what happened.
+//! [`Mds::handle`] takes a moment and an event and returns the messages to send; all state that
+//! must survive is in the store when it returns. After a failure of the store the server must stop
+//! and be opened anew: the outcome of its last transaction is unknown.
 //!
-//! Invariants, beyond those of the table of leases (`leases`):
-//! - A session's end is in the store before anything it held is given to others.
-//! - A client's log is applied in order, each change once; the number of the last is in the same
-//!   transaction as what it changed.
+//! Invariants, beyond those of the lease table (`leases`):
+//! - A session's end is in the store before its leases are granted to others.
+//! - A client's log is applied in order, each change once; the number of the last change is stored
+//!   in the same transaction as its effects.
 //! - Every transaction expects the cell's record as this server wrote it. So of two servers on one
-//!   store the elder can change nothing.
+//!   store the older can change nothing.
 
 mod access;
 mod answered;
@@ -54,24 +54,24 @@ use crate::types::{
 };
 use crate::wire::{Claim, FromServer, Refused, Reply, RequestBody, ToServer, encode};
 
-/// How much longer than a client's own count the server waits, as a share of the epoch.
+/// The margin that the server adds to a client's own count of its epoch: one part in this many.
 const MARGIN: u64 = 16;
 
-/// How the index is made from a cell's records, for a store that has none.
+/// The way to build the index from a cell's records, for a store without one.
 pub const INDEX: IndexSource = IndexSource {
-    // Others wait while a page is read; a text is as long as many names.
+    // Other requests wait while a page is read; a text is as long as many names.
     ranges: &[(b"d", b"e", 1000), (b"r", b"s", 1000), (b"T", b"U", 20)],
     read: records::indexed,
 };
 
-/// What can be set.
+/// Options of a metadata server.
 #[derive(Debug, Clone)]
 pub struct MdsOptions {
-    /// How long an epoch lasts without being renewed, in microseconds. Long epochs bear long
-    /// interruptions; short ones let others go on sooner when a client dies. 15 s is a third of what
-    /// NFS servers use, and bears the change of a wireless network.
+    /// The time an epoch lasts without being renewed, in microseconds. Long epochs survive long
+    /// interruptions; short ones let other clients go on sooner when a client dies. 15 s is a third
+    /// of what NFS servers use, and survives a change of wireless network.
     pub epoch_micros: u64,
-    /// After how long a recall that was not answered is sent again, in microseconds.
+    /// The time after which an unanswered recall is sent again, in microseconds.
     pub recall_retry_micros: u64,
 }
 
@@ -81,36 +81,36 @@ impl Default for MdsOptions {
     }
 }
 
-/// What happens to a server.
+/// An event for the server.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub enum MdsEvent {
-    /// A message came.
+    /// A message arrived.
     Message(ToServer),
-    /// Time has passed. Comes at least a few times in an epoch.
+    /// Time has passed. The caller sends this at least a few times in an epoch.
     Tick,
 }
 
 /// A message to send.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub struct ToClient {
-    /// To whom.
+    /// The receiver.
     pub client: ClientId,
-    /// What.
+    /// The message.
     pub message: FromServer,
 }
 
-/// What the server knows of a client.
+/// A client that the server knows.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub struct KnownClient {
-    /// Which.
+    /// The client.
     pub client: ClientId,
     /// Its last epoch.
     pub epoch: Epoch,
-    /// Whether that may still go on.
+    /// Whether that epoch may still be going on.
     pub live: bool,
-    /// Leases to read that it holds.
+    /// Number of read leases it holds.
     pub reads: u64,
-    /// Leases to write that it holds.
+    /// Number of write leases it holds.
     pub writes: u64,
 }
 
@@ -118,7 +118,7 @@ pub struct KnownClient {
 struct Live {
     /// The moment the epoch ends, if it is not renewed.
     ends: Moment,
-    /// The client has not told yet what it holds.
+    /// The client has not yet reclaimed its leases.
     must_reclaim: bool,
 }
 
@@ -127,28 +127,28 @@ struct Live {
 pub struct Mds {
     options: MdsOptions,
     generation: Generation,
-    /// The revision of the cell's record: of the transaction that began this life.
+    /// The revision of the cell's record: of the transaction that began this generation.
     cell: Revision,
     numbers: Numbers,
     sessions: BTreeMap<ClientId, Session>,
     live: BTreeMap<ClientId, Live>,
-    /// Clients that come through a front.
+    /// Proxied clients.
     brought: BTreeMap<ClientId, Brought>,
     leases: Leases,
     locks: LockTable,
     archives: Archives,
-    /// Until when a client that has to tell what it holds may still be welcomed.
+    /// The end of the time in which a client that must reclaim its leases is welcomed.
     reclaim_until: Moment,
     due: history::Due,
     texts: text::Sweep,
     snapshots: snapshots::Snapshots,
-    /// What clients want to know when they have a lease that they wait for.
+    /// Questions of clients that wait for a lease.
     questions: Vec<names::Question>,
 }
 
 impl Mds {
-    /// Opens the cell in `store`, and makes it if the store is empty. `wall` is the time of day, for
-    /// the root's time stamps.
+    /// Opens the cell in `store`, and makes it if the store is empty. `wall` is the time of day,
+    /// for the root's time stamps.
     ///
     /// # Errors
     /// [`StoreError`]; a cell of a later version is [`StoreError::Failed`].
@@ -204,7 +204,8 @@ impl Mds {
             live: BTreeMap::new(),
             brought: BTreeMap::new(),
         };
-        // Each may have been renewed just before the last life ended, which was before now.
+        // Each epoch may have been renewed just before the last generation ended, which was before
+        // now.
         let ends = mds.session_end(now);
         for (client, _) in mds.sessions.iter().filter(|(_, s)| s.live) {
             mds.live.insert(*client, Live { ends, must_reclaim: true });
@@ -217,19 +218,20 @@ impl Mds {
         Ok(mds)
     }
 
-    /// Which life of the server this is.
+    /// Returns the generation of the server.
     #[must_use]
     pub fn generation(&self) -> Generation {
         self.generation
     }
 
-    /// What a client holds, as far as the server knows: never less than the client believes.
+    /// Returns the lease of a client, as far as the server knows: never less than the client
+    /// believes.
     #[must_use]
     pub fn held(&self, rnode: RnodeId, client: ClientId) -> Option<(Mode, Token)> {
         self.leases.held(rnode, client)
     }
 
-    /// Every client that was ever here.
+    /// Returns every client that ever began a session.
     pub fn clients(&self) -> impl Iterator<Item = KnownClient> {
         let counts = self.leases.counts();
         self.sessions.iter().map(move |(&client, session)| {
@@ -239,7 +241,7 @@ impl Mds {
         })
     }
 
-    /// Whether the server waits for clients to tell what they hold.
+    /// Returns true while the server waits for clients to reclaim their leases.
     #[must_use]
     pub fn in_grace(&self) -> bool {
         self.leases.grace
@@ -249,14 +251,14 @@ impl Mds {
         now.after(self.options.epoch_micros + self.options.epoch_micros / MARGIN)
     }
 
-    /// Says no to a request, without a look at it.
+    /// Returns the refusal of a request, without looking at the request.
     #[must_use]
     pub fn deny(&self, message: &ToServer) -> ToClient {
         let reply = Reply::No { why: Refusal::NotPermitted };
         self.reply(message.client, message.request.id, reply)
     }
 
-    /// Takes an event at the moment `now`; `now` never goes back. Returns what to send.
+    /// Handles an event at the moment `now`; `now` never goes back. Returns the messages to send.
     ///
     /// # Errors
     /// [`StoreError`]: the server must stop.
@@ -301,7 +303,7 @@ impl Mds {
         Ok(())
     }
 
-    /// Puts `session` in the place of the client's old one, whose leases go.
+    /// Stores `session` in place of the client's old one, and drops the leases of that.
     fn end_session(
         &mut self,
         store: &mut dyn Store,
@@ -361,7 +363,8 @@ impl Mds {
             return self.hello(store, now, client, id, incarnation, out);
         }
         if let RequestBody::HelloFront { incarnation } = request.body {
-            // Its clients may go on with what it gave them, and it knows nothing of them any more.
+            // The proxy's clients may still rely on what it gave them, and the proxy does not know
+            // of them any more.
             let old = self.sessions.get(&client);
             if old.is_some_and(|s| s.live && s.incarnation != incarnation) {
                 return Ok(());
@@ -372,7 +375,7 @@ impl Mds {
             && self.sessions.get(&client).is_some_and(|s| s.live && s.epoch == epoch);
         let live = self.live.get_mut(&client).filter(|_| in_session);
         let reply = match (live, request.body) {
-            // Not answered: it asks for nothing.
+            // Not answered: the client expects no reply.
             (None, RequestBody::Lower { .. } | RequestBody::LowerLocks { .. }) => return Ok(()),
             (None, _) => Reply::NoSession {},
             (Some(live), RequestBody::Renew {}) => {
@@ -400,7 +403,8 @@ impl Mds {
                 {
                     return self.relayed(store, now, relayed, body, out);
                 }
-                // Told already, or not yet; or not to be understood.
+                // The proxy's client has reclaimed already, or must first; or the request cannot be
+                // decoded.
                 if may_reclaim { Reply::NoSession {} } else { Reply::Reclaimed {} }
             }
             (Some(live), _) if live.must_reclaim => Reply::NoSession {},
@@ -479,12 +483,12 @@ impl Mds {
         let ends = self.session_end(now);
         let old = self.sessions.get(&client);
         if old.is_some_and(|s| incarnation < s.incarnation) {
-            return Ok(()); // From a life that is over.
+            return Ok(()); // From an earlier incarnation.
         }
         let goes_on = old.is_some_and(|s| s.live && s.incarnation == incarnation);
         if let Some(live) = self.live.get_mut(&client).filter(|_| goes_on) {
             if live.must_reclaim && now >= self.reclaim_until {
-                return Ok(()); // It had its time; others wait. Soon its epoch is over.
+                return Ok(()); // Its time to reclaim is over, and others wait; its epoch ends soon.
             }
             live.ends = ends;
         } else {
@@ -515,7 +519,7 @@ impl Mds {
         out: &mut Vec<ToClient>,
     ) -> StoreResult<()> {
         for &Claim { rnode, mode, token } in claims {
-            // What it made and has not told of yet comes with its changes.
+            // An rnode that the client made and has not committed yet comes with its changes.
             let is_there = records::load_rnode(store, rnode)?.is_some();
             if is_there && !self.leases.install(client, rnode, mode, token) {
                 return self.refuse_claim(store, now, client, id, out);
@@ -529,7 +533,8 @@ impl Mds {
         Ok(())
     }
 
-    /// Two cannot hold what a client claims: one of them is wrong, and the first has it.
+    /// Ends the session of a client whose claim conflicts with a lease reclaimed before: the first
+    /// claim wins.
     fn refuse_claim(
         &mut self,
         store: &mut dyn Store,
@@ -545,7 +550,7 @@ impl Mds {
         Ok(())
     }
 
-    /// Sends what the table of leases wants sent.
+    /// Sends the grants and recalls that the lease table asks for.
     fn take(
         &mut self,
         store: &dyn Store,
@@ -584,7 +589,7 @@ impl Mds {
         Ok(())
     }
 
-    /// Carries out changes of `client` under the leases of `holder`: its own, or its front's.
+    /// Carries out changes of `client` under the leases of `holder`: its own, or its proxy's.
     fn commit_ops(
         &mut self,
         store: &mut dyn Store,
@@ -629,14 +634,14 @@ impl Mds {
         Ok(Reply::Committed { applied, refused })
     }
 
-    /// Removes those of `rnodes` that have neither a name nor anybody who holds them.
+    /// Removes those of `rnodes` that have neither a name nor a holder.
     fn reap(
         &self,
         store: &mut dyn Store,
         rnodes: impl IntoIterator<Item = RnodeId>,
     ) -> StoreResult<()> {
         if self.leases.grace {
-            return Ok(()); // Somebody who has not said so yet may hold them.
+            return Ok(()); // A client that has not reclaimed yet may hold them.
         }
         let mut transaction = Transaction::default();
         for id in rnodes {

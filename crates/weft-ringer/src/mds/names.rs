@@ -1,8 +1,8 @@
-//! The names of a directory, as they are told under a lease on it.
+//! The names of a directory, as they are told to clients under a lease on it.
 //!
-//! Who asks for the lease often asks at the same time for what it is wanted for, so as not to wait for an
-//! answer in between. Such a question waits here as long as the lease does: others may have to give theirs
-//! back first.
+//! A client often sends its question about names together with the request for the lease, to save a
+//! round trip. Such a question waits here until the lease is granted, which may need recalls from
+//! other clients.
 //!
 //! Invariant: a question waits only while its client waits for the lease, or until another question
 //! finds that it does not.
@@ -16,7 +16,8 @@ use crate::wire::{Entry, Listed, Reply, RequestBody};
 
 /// Entries in one part of a listing.
 const LISTING_MAX: usize = 1000;
-/// Questions that wait; who asks more is told that it has no lease, and asks again when it has.
+/// The most waiting questions; a client that asks more is told that it has no lease, and asks again
+/// when it has.
 const WAITING_MAX: usize = 4096;
 
 /// A question about names that waits for a lease.
@@ -79,7 +80,7 @@ impl Mds {
         Ok(())
     }
 
-    /// Lets a question wait, if its client does.
+    /// Queues a question, if its client waits for the lease. Returns true if it was queued.
     fn let_wait(&mut self, question: Question) -> bool {
         let (leases, of) = (&self.leases, &question);
         self.questions.retain(|q| {
@@ -94,7 +95,7 @@ impl Mds {
         waits
     }
 
-    /// A client has been granted a lease: what it wanted to know is answered.
+    /// Answers the waiting questions of a client that was granted a lease.
     pub(super) fn answer_questions(
         &mut self,
         store: &dyn Store,

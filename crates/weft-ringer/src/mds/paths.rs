@@ -4,8 +4,8 @@ use super::{copies, history, records};
 use crate::store::{Store, StoreResult};
 use crate::types::RnodeId;
 
-/// The path of an rnode; of one with several names, by one of them. `None` if the server does not know
-/// it, or it has no name.
+/// Returns the path of an rnode; of one with several names, one of its paths. `None` if the server
+/// does not know the rnode, or it has no name.
 ///
 /// # Errors
 /// Those of the store.

@@ -1,27 +1,27 @@
-//! What a metadata server keeps in its store, key by key.
+//! The records of a metadata server in its store, by key.
 //!
 //! ```text
-//! c                    Cell: which server, in which life; every transaction expects it unchanged
-//! n                    Numbers: what is given out next
+//! c                    Cell: format and generation; every transaction expects it unchanged
+//! n                    Numbers: the last slot and epoch given out
 //! s client             Session
 //! r rnode              Rnode
 //! h rnode              Holders
 //! d dir name           Dirent
 //! l dir cookie         the name with that cookie: the order of a listing
-//! u rnode dir cookie   nothing: rnode has a name in dir, the one with that cookie
+//! u rnode dir cookie   empty: rnode has a name in dir, the one with that cookie
 //! v rnode number       a content of a file that is kept
 //! w dir rnode          a file that was removed, with the directory whose policy keeps it
-//! z rnode              which directory that is
-//! a rnode              which content of a file each archive has
+//! z rnode              that directory, by the removed file
+//! a rnode              the content of a file that each archive has
 //! A                    ArchivesRecord: the archives
-//! o rnode              an rnode without a name, kept while somebody holds it
+//! o rnode              an orphan: an rnode without a name, kept while a client holds it
 //! p dir name           a snapshot of a directory
-//! P                    the last slot that a snapshot was given
-//! q slot               a snapshot that is removed, and not all gone yet
-//! b number             the answer to a request about snapshots
-//! y rnode rnode        nothing: the second, in a snapshot, is what the first was
-//! t rnode              the content of a file whose text is searched for
-//! T rnode              that text, with the content
+//! P                    the last slot that was used for a snapshot
+//! q slot               a removed snapshot that is not cleared yet
+//! b number             the reply to a request about snapshots
+//! y rnode rnode        empty: the second, in a snapshot, is a copy of the first
+//! t rnode              the version of a file's content whose text is kept
+//! T rnode              that text, with the version
 //! ```
 //!
 //! Numbers in keys are 8 bytes, big-endian, so that keys sort as numbers do.
@@ -34,7 +34,7 @@ use crate::wire::{Refused, Wire, decode, wire_struct};
 
 /// The version of the records below.
 pub(super) const FORMAT: u32 = 4;
-/// The earliest version that is read. In version 3 nothing says whose a kept file was.
+/// The earliest version that can be read. Version 3 does not record the owner of a kept file.
 pub(super) const FORMAT_MIN: u32 = 3;
 
 #[derive(Debug, Clone, PartialEq, Eq)]
@@ -51,19 +51,19 @@ pub(super) struct Numbers {
 }
 wire_struct!(Numbers { slot, epoch });
 
-/// What is known of a client for good.
+/// The permanent record of a client.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub(super) struct Session {
     pub(super) epoch: Epoch,
     /// Whether the epoch may still be going on.
     pub(super) live: bool,
     pub(super) incarnation: Incarnation,
-    /// The client's part of the rnode numbers, and the last it used.
+    /// The client's slot of rnode numbers, and the last count it used.
     pub(super) slot: u32,
     pub(super) last_count: u32,
-    /// Its last change that had its turn.
+    /// Its last change that was carried out or refused.
     pub(super) applied: Seq,
-    /// Its last change that was refused, of those that may be.
+    /// Its last refused change, of those that may be refused.
     pub(super) refused: Option<Refused>,
 }
 wire_struct!(Session { epoch, live, incarnation, slot, last_count, applied, refused });
@@ -91,12 +91,12 @@ pub(super) fn holders_key(id: RnodeId) -> Vec<u8> {
     key(b'h', id.0)
 }
 
-/// That an rnode has a name in a directory.
+/// The key that records a name of an rnode in a directory.
 pub(super) fn name_key(id: RnodeId, dir: RnodeId, cookie: Cookie) -> Vec<u8> {
     [&key(b'u', id.0)[..], &dir.0.to_be_bytes(), &cookie.0.to_be_bytes()].concat()
 }
 
-/// The directories in which an rnode has names.
+/// Returns the directories in which an rnode has names.
 pub(super) fn directories_of(store: &dyn Store, id: RnodeId) -> StoreResult<Vec<RnodeId>> {
     let (from, to) = (key(b'u', id.0), key(b'u', id.0.saturating_add(1)));
     let mut dirs = Vec::new();
@@ -108,7 +108,7 @@ pub(super) fn directories_of(store: &dyn Store, id: RnodeId) -> StoreResult<Vec<
     Ok(dirs)
 }
 
-/// A directory in which an rnode has a name; the same at each call while its names stay.
+/// Returns a directory in which an rnode has a name; the same at each call while its names stay.
 pub(super) fn a_directory_of(store: &dyn Store, id: RnodeId) -> StoreResult<Option<RnodeId>> {
     let (from, to) = (key(b'u', id.0), key(b'u', id.0.saturating_add(1)));
     let Some((key, _)) = store.range(&from, &to, 1)?.pop() else { return Ok(None) };
@@ -116,7 +116,7 @@ pub(super) fn a_directory_of(store: &dyn Store, id: RnodeId) -> StoreResult<Opti
     dir.map(|dir| Some(RnodeId(dir))).ok_or_else(|| damaged("name of an rnode", &key))
 }
 
-/// The number in a key of [`key`].
+/// Returns the number in a key made by [`key`].
 pub(super) fn number_of(key: &[u8]) -> StoreResult<u64> {
     let bytes = key.get(1..).and_then(|b| b.try_into().ok());
     bytes.map(u64::from_be_bytes).ok_or_else(|| damaged("key", key))
@@ -126,7 +126,7 @@ pub(super) fn damaged(what: &str, key: &[u8]) -> StoreError {
     StoreError::Failed(format!("the record of {what} {key:02x?} is damaged"))
 }
 
-/// The value of a key, read as what it must be.
+/// Loads and decodes the value of a key.
 pub(super) fn load<T: Wire>(store: &dyn Store, key: &[u8], what: &str) -> StoreResult<Option<T>> {
     let Some(record) = store.get(key)? else { return Ok(None) };
     decode(&record.value).map(Some).map_err(|_| damaged(what, key))
@@ -136,7 +136,7 @@ pub(super) fn load_rnode(store: &dyn Store, id: RnodeId) -> StoreResult<Option<R
     load(store, &rnode_key(id), "rnode")
 }
 
-/// What changes read, as far as it can be told before: to be read together.
+/// Returns the keys that the changes will read, as far as known, to prefetch them together.
 pub(super) fn touched(ops: &[Logged]) -> Vec<Vec<u8>> {
     let mut keys = Vec::new();
     let mut name = |dir: &RnodeId, name: &Name| {
@@ -171,7 +171,7 @@ pub(super) fn touched(ops: &[Logged]) -> Vec<Vec<u8>> {
     keys
 }
 
-/// What a record says for the index.
+/// Returns the change of the index for a record.
 pub(super) fn indexed(key: &[u8], value: &[u8]) -> StoreResult<Option<IndexChange>> {
     let (kind, number, name) = match (key.first(), key.get(1..9), key.get(9..)) {
         (Some(kind), Some(number), Some(name)) => (kind, number, name),
@@ -199,7 +199,7 @@ pub(super) fn indexed(key: &[u8], value: &[u8]) -> StoreResult<Option<IndexChang
     })
 }
 
-/// The entries of `dir` behind `after`, at most `limit`.
+/// Returns the entries of `dir` after cookie `after`, at most `limit`.
 pub(super) fn list(
     store: &dyn Store,
     dir: RnodeId,

@@ -1,19 +1,20 @@
-//! What a directory was, with all that is below it, at one moment.
+//! Snapshots: a directory and everything below it, as it was at one moment.
 //!
-//! A snapshot is a tree of rnodes of its own, made in one transaction from what the server has, in a
-//! slot of numbers that no client has ([`RnodeId::is_of_snapshot`]). Whoever may read the directory
-//! reads it as any other, under leases to read; there are no others on it, so it never changes. Its
-//! root says that it is in the directory, and no directory has a name for it.
+//! A snapshot is a tree of rnodes of its own, made in one transaction from the server's state, in a
+//! slot of numbers that no client has ([`RnodeId::is_of_snapshot`]). A client with read access to
+//! the directory reads the snapshot as any other tree, under read leases; write leases are not
+//! granted on it, so it never changes. Its root has the directory as its parent, and no directory
+//! has a name for it.
 //!
 //! Invariants:
-//! - Before a snapshot is made, every lease to write below the directory is recalled once, also those on
-//!   what becomes known by that. A client that lowers a lease has sent all changes up to the last one
-//!   under it. So every change that was acknowledged before the snapshot was asked for is in it, and of
-//!   the changes after that each client's up to some place in its log.
-//! - A block is *needed* while a snapshot of its file has it (`y`): a client that asks is told so, and
-//!   keeps it. Clients ask of every block before they remove it.
-//! - A snapshot that is removed is out of sight at once, by one transaction, and then goes bit by bit
-//!   (`q`), also after a restart.
+//! - Before a snapshot is made, every write lease below the directory is recalled once, also those
+//!   on rnodes that become known by that. A client that downgrades a lease has sent all changes up
+//!   to the last one under it. So the snapshot holds every change that was acknowledged before it
+//!   was asked for, and of the changes after that a prefix of each client's log.
+//! - A block is *needed* while a snapshot of its file has it (`y`): a client that asks is told so,
+//!   and keeps it. Clients ask about every block before they remove it.
+//! - A removed snapshot becomes invisible at once, by one transaction, and is then cleared bit by
+//!   bit (`q`), also after a restart.
 
 use std::cell::Cell;
 use std::collections::{BTreeMap, BTreeSet};
@@ -32,23 +33,23 @@ use crate::types::{
 };
 use crate::wire::{Reply, RequestBody, SnapshotEntry, decode, encode, wire_struct};
 
-/// The most names below a directory of which a snapshot is made: the server does nothing else while it
-/// makes one.
+/// The most names below a directory of which a snapshot is made: the server serves no other request
+/// while it makes one.
 pub const SNAPSHOT_NAMES_MAX: usize = 20_000;
 /// The most snapshots of one directory.
 const SNAPSHOTS_MAX: usize = 1000;
-/// How often what has become known is looked through for leases. Each time goes one directory deeper
-/// into what the server did not know of when the snapshot was asked for.
+/// The most passes over the tree for write leases. Each pass goes one directory deeper into the
+/// part of the tree that the server did not know of when the snapshot was asked for.
 const PASSES_MAX: u32 = 64;
 /// The most snapshots that wait to be made.
 const MAKING_MAX: usize = 16;
-/// Records that are removed at once.
+/// Records that are removed at a time.
 const CLEARED_AT_ONCE: usize = 300;
-/// Names that are read at once.
+/// Names that are read at a time.
 const PAGE: usize = 1000;
-/// The server, as it asks for leases. A client has this number by a chance of one in 2^64.
+/// The server's own client number for leases. A client has this number by a chance of one in 2^64.
 pub(super) const SERVER: ClientId = ClientId(u64::MAX);
-/// The attribute of a file in a snapshot that says of which inode it is.
+/// The attribute of an rnode in a snapshot with the number of the inode that it is a copy of.
 pub const ORIGIN_XATTR: &[u8] = b"trusted.weft.origin";
 
 /// A snapshot.
@@ -57,7 +58,7 @@ struct Snapshot {
     root: RnodeId,
     at: Time,
     names: u64,
-    /// Which request made it: one that is repeated makes no other.
+    /// The mark of the request that made it: a repeated request makes no other.
     mark: u64,
 }
 wire_struct!(Snapshot { root, at, names, mark });
@@ -76,8 +77,9 @@ fn origin_key(origin: RnodeId, copy: RnodeId) -> Vec<u8> {
     [&key(b'y', origin.0)[..], &copy.0.to_be_bytes()].concat()
 }
 
-/// The inode that a file or directory in a snapshot was; itself if it is in none, or in one of an earlier weft that
-/// has not noted that of directories.
+/// Returns the inode that an rnode in a snapshot is a copy of; its own number if it is in no
+/// snapshot, or is a directory in a snapshot of an earlier version of weft, which did not record
+/// that.
 #[must_use]
 pub fn origin(rnode: &Rnode) -> RnodeId {
     let text = rnode.xattrs.get(&Bytes(ORIGIN_XATTR.to_vec()));
@@ -85,7 +87,7 @@ pub fn origin(rnode: &Rnode) -> RnodeId {
     number.filter(|_| rnode.id.is_of_snapshot()).map_or(rnode.id, RnodeId)
 }
 
-/// A snapshot that is to be made.
+/// A snapshot in progress.
 #[derive(Debug)]
 struct Making {
     client: ClientId,
@@ -95,20 +97,20 @@ struct Making {
     mark: u64,
     at: Time,
     passes: u32,
-    /// What was recalled.
+    /// The rnodes whose leases were recalled.
     recalled: BTreeSet<RnodeId>,
-    /// Of that, what the lease has not come for.
+    /// Those of them that the server waits for a lease on.
     waiting: BTreeSet<RnodeId>,
 }
 
-/// Snapshots that are under way.
+/// The snapshots in progress.
 #[derive(Debug, Default)]
 pub(super) struct Snapshots {
     making: Vec<Making>,
     next_request: u64,
-    /// Leases that the server was granted, to be given back.
+    /// Leases granted to the server, to be released.
     granted: Vec<(RnodeId, crate::types::Token)>,
-    /// There may be some to clear away.
+    /// Whether removed snapshots may remain to be cleared.
     clears: Cell<bool>,
     answers: Answers,
 }
@@ -119,7 +121,7 @@ impl Snapshots {
         Ok(Self { clears: Cell::new(true), answers, ..Self::default() })
     }
 
-    /// A directory is gone: so are its snapshots.
+    /// Removes the snapshots of a directory that is gone.
     pub(super) fn ended(
         &self,
         store: &dyn Store,
@@ -134,16 +136,16 @@ impl Snapshots {
         Ok(())
     }
 
-    /// The server has a lease.
+    /// Notes a lease granted to the server.
     pub(super) fn granted(&mut self, rnode: RnodeId, token: crate::types::Token) {
         self.granted.push((rnode, token));
     }
 }
 
-/// The slots of snapshots that are being cleared away.
+/// Returns the slots of removed snapshots that are being cleared.
 pub(super) fn cleared_slots(store: &dyn Store) -> StoreResult<BTreeSet<u32>> {
     let found = store.range(b"q", b"r", usize::MAX)?;
-    // Put there as such.
+    // These keys were made from slots.
     found.iter().map(|(key, _)| Ok(u32::try_from(number_of(key)?).unwrap_or(0))).collect()
 }
 
@@ -157,7 +159,7 @@ fn of_directory(store: &dyn Store, dir: RnodeId) -> StoreResult<Vec<(Name, Snaps
     store.range(&from, &to, usize::MAX)?.into_iter().map(read).collect()
 }
 
-/// The roots of all snapshots, each with its directory.
+/// Returns the roots of all snapshots, each with its directory.
 pub(super) fn roots(store: &dyn Store) -> StoreResult<BTreeMap<RnodeId, RnodeId>> {
     let mut roots = BTreeMap::new();
     for (key, record) in store.range(b"p", b"q", usize::MAX)? {
@@ -169,7 +171,7 @@ pub(super) fn roots(store: &dyn Store) -> StoreResult<BTreeMap<RnodeId, RnodeId>
     Ok(roots)
 }
 
-/// Every block that a snapshot has of a file.
+/// Returns every block of a file in snapshots.
 pub(super) fn blocks(store: &dyn Store, id: RnodeId) -> StoreResult<BTreeSet<BlockHash>> {
     let (from, to) = (key(b'y', id.0), key(b'y', id.0.saturating_add(1)));
     let mut hashes = BTreeSet::new();
@@ -184,7 +186,7 @@ pub(super) fn blocks(store: &dyn Store, id: RnodeId) -> StoreResult<BTreeSet<Blo
     Ok(hashes)
 }
 
-/// The snapshots of a directory.
+/// Returns the snapshots of a directory.
 pub(super) fn list(store: &dyn Store, dir: RnodeId) -> Result<Reply, Stop> {
     let rnode = records::load_rnode(store, dir)?.ok_or(Refusal::Stale)?;
     if !rnode.is_dir() {
@@ -195,7 +197,7 @@ pub(super) fn list(store: &dyn Store, dir: RnodeId) -> Result<Reply, Stop> {
     Ok(Reply::Snapshots { snapshots })
 }
 
-/// Each file of which a snapshot has something, with the rnode there.
+/// Returns each file that is in a snapshot, with its copies there.
 pub(super) fn origins(store: &dyn Store) -> StoreResult<BTreeSet<(RnodeId, RnodeId)>> {
     let number = |bytes: Option<&[u8]>| Some(u64::from_be_bytes(bytes?.try_into().ok()?));
     let read = |key: &Vec<u8>| {
@@ -206,8 +208,8 @@ pub(super) fn origins(store: &dyn Store) -> StoreResult<BTreeSet<(RnodeId, Rnode
     store.range(b"y", b"z", usize::MAX)?.iter().map(|(key, _)| read(key)).collect()
 }
 
-/// All that is at and below a directory: each rnode once, each before what is in it; and the names, each
-/// with its directory. `None` if there are more than a snapshot may have.
+/// The tree of a directory: each rnode once, a directory before its entries; and the names, each
+/// with its directory. `None` if there are more names than a snapshot may have.
 type Tree = (Vec<RnodeId>, Vec<(RnodeId, Name, crate::rnode::Dirent)>);
 
 fn tree(store: &dyn Store, dir: RnodeId) -> StoreResult<Option<Tree>> {
@@ -239,7 +241,7 @@ fn tree(store: &dyn Store, dir: RnodeId) -> StoreResult<Option<Tree>> {
     Ok(Some((order, names)))
 }
 
-/// Makes the snapshot of what the store has now.
+/// Adds a copy of the tree in the store to the transaction.
 fn copy(
     store: &dyn Store,
     making: &Making,
@@ -261,7 +263,7 @@ fn copy(
         let number = Bytes(id.0.to_string().into_bytes());
         rnode.xattrs.insert(Bytes(ORIGIN_XATTR.to_vec()), number);
         match &mut rnode.body {
-            // The root is in the directory that it is of.
+            // The root's parent is the directory that it is a snapshot of.
             Body::Directory { parent, .. } if *id == making.dir => *parent = making.dir,
             Body::Directory { parent, .. } => *parent = copy_of(*parent)?,
             Body::File { kept, .. } => {
@@ -293,8 +295,9 @@ fn copy(
 }
 
 impl Mds {
-    /// A client wants a snapshot made or removed. A request that comes twice, as its answer was late, is
-    /// carried out once: others may have removed since what it made, or made what it removed.
+    /// Handles a request to make or remove a snapshot. A request that is repeated because its reply
+    /// was late is carried out once: another client may have removed the snapshot since, or made
+    /// the removed one anew.
     pub(super) fn change_snapshots(
         &mut self,
         store: &mut dyn Store,
@@ -321,7 +324,7 @@ impl Mds {
         self.commit_answer(store, transaction, Answer { client, request, reply }).map(Some)
     }
 
-    /// Commits what was asked for, with the answer.
+    /// Commits a transaction with the reply in it.
     fn commit_answer(
         &mut self,
         store: &mut dyn Store,
@@ -339,7 +342,7 @@ impl Mds {
         Ok(reply)
     }
 
-    /// A client wants a snapshot. The answer comes when it is made, if not at once.
+    /// Begins a snapshot. Returns `None` if the reply is sent once the snapshot is made.
     #[expect(clippy::too_many_arguments, reason = "a message, taken apart")]
     fn begin_snapshot(
         &mut self,
@@ -380,7 +383,7 @@ impl Mds {
         Ok(None)
     }
 
-    /// A snapshot is to go.
+    /// Removes a snapshot.
     fn remove_snapshot(
         &self,
         store: &dyn Store,
@@ -397,7 +400,7 @@ impl Mds {
         Ok(Reply::Held {})
     }
 
-    /// Goes on with what is under way.
+    /// Advances the snapshots in progress.
     pub(super) fn advance_snapshots(
         &mut self,
         store: &mut dyn Store,
@@ -405,7 +408,7 @@ impl Mds {
         out: &mut Vec<ToClient>,
     ) -> StoreResult<()> {
         loop {
-            // What was recalled is given back at once: nobody waits for a snapshot.
+            // The server releases its leases at once: no client has to wait for a snapshot.
             let granted = std::mem::take(&mut self.snapshots.granted);
             for (rnode, token) in &granted {
                 let steps = self.leases.lower(now, SERVER, *rnode, *token, None);
@@ -442,9 +445,9 @@ impl Mds {
         }
     }
 
-    /// What is below the directory, under leases to write that were not recalled yet.
+    /// Returns the rnodes below the directory under write leases that were not recalled yet.
     fn written_below(&self, store: &dyn Store, making: &Making) -> StoreResult<Vec<RnodeId>> {
-        // Too much of it is refused when it is copied.
+        // A tree that is too large is refused when it is copied.
         let Some((order, _)) = tree(store, making.dir)? else { return Ok(Vec::new()) };
         let is_wanted = |id: &RnodeId| !making.recalled.contains(id) && self.leases.is_written(*id);
         Ok(order.into_iter().filter(is_wanted).collect())
@@ -471,7 +474,7 @@ impl Mds {
         self.commit_answer(store, transaction, Answer { client, request, reply })
     }
 
-    /// Removes some records of snapshots that are removed.
+    /// Clears some records of removed snapshots.
     pub(super) fn clear_snapshots(&mut self, store: &mut dyn Store) -> StoreResult<()> {
         if !self.snapshots.clears.get() {
             return Ok(());
@@ -481,7 +484,7 @@ impl Mds {
             return Ok(());
         };
         let mut transaction = Transaction::default();
-        // An rnode names its `y`: it goes last, with that.
+        // An rnode gives the key of its `y` record: both are removed last, together.
         for kind in *b"dluhr" {
             let left = CLEARED_AT_ONCE.saturating_sub(transaction.changes.len());
             let (from, to) = (RnodeId::new(slot, 0), RnodeId::new(slot + 1, 0));

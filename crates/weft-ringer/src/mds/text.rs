@@ -1,13 +1,14 @@
-//! What files say, kept so that their words are found.
+//! The texts of files, kept for the index.
 //!
 //! Invariants:
-//! - What is kept of a file (`t` and `T`, see `records`) is the text of the content that the file has:
-//!   the transaction that gives it another content removes the text.
-//! - The index has the texts that are kept, with the same contents: both change in one transaction.
+//! - The text kept of a file (`t` and `T`, see `records`) is that of its present content: the
+//!   transaction that changes the content removes the text.
+//! - The index has exactly the texts that are kept, with the same contents: both change in one
+//!   transaction.
 //!
-//! Beside these, what no policy wants any more goes: texts are swept after every change that may give a
-//! file another policy, and when the server begins. A sweep mends what breaks the first invariant too,
-//! as a server that knows of no texts would leave it behind.
+//! In addition, texts that no policy asks for any more are removed: they are swept after every
+//! change that may give a file another policy, and when the server starts. A sweep also repairs
+//! violations of the first invariant, as a server that knows of no texts would leave them.
 
 use std::collections::{BTreeMap, BTreeSet};
 
@@ -25,9 +26,9 @@ use crate::text::{Text, ToldText};
 use crate::types::{RnodeId, Version};
 use crate::wire::{Reply, decode, encode};
 
-/// Files that a sweep looks at each time.
+/// Files that a sweep checks each time.
 const SWEPT_AT_ONCE: usize = 100;
-/// Files whose place in the index is looked at at once.
+/// Files whose index entries are read at a time.
 const PAGE: usize = 1000;
 
 fn content_key(id: RnodeId) -> Vec<u8> {
@@ -38,7 +39,7 @@ fn text_key(id: RnodeId) -> Vec<u8> {
     key(b'T', id.0)
 }
 
-/// The content of a file whose text is kept.
+/// Returns the version of a file's content whose text is kept.
 pub(super) fn told(store: &dyn Store, id: RnodeId) -> StoreResult<Option<Version>> {
     records::load(store, &content_key(id), "text")
 }
@@ -55,7 +56,7 @@ fn remove(id: RnodeId, transaction: &mut Transaction) {
     transaction.index.push(IndexChange::Text { rnode: id, told: None });
 }
 
-/// A file has another content, or is gone: what it said before is removed.
+/// Removes the text of a file whose content has changed, or that is gone.
 pub(super) fn outdated(
     store: &dyn Store,
     id: RnodeId,
@@ -67,7 +68,7 @@ pub(super) fn outdated(
     Ok(())
 }
 
-/// Whether a file may have another policy after a change: it has other names, or a policy is another.
+/// Returns true if a file may have another policy after a change: its names or a policy changed.
 pub(super) fn moves_policies(op: &Op, effects: &Effects) -> bool {
     let is_named = |rnode: &&Rnode| rnode.nlink > 0 && !rnode.is_dir();
     let named = || effects.rnodes.values().filter(is_named).count();
@@ -80,12 +81,12 @@ pub(super) fn moves_policies(op: &Op, effects: &Effects) -> bool {
     }
 }
 
-/// Where a sweep is.
+/// The progress of a sweep.
 #[derive(Debug)]
 pub(super) struct Sweep {
-    /// The next key; `None` if nothing is to be done.
+    /// The next key; `None` if no sweep is in progress.
     from: Option<Vec<u8>>,
-    /// Something has changed since it began: another follows.
+    /// A policy may have changed since the sweep began: another follows.
     again: bool,
 }
 
@@ -94,7 +95,7 @@ impl Sweep {
         Self { from: Some(b"t".to_vec()), again: false }
     }
 
-    /// What has been looked at is to be looked at again.
+    /// Begins a sweep; if one is in progress, another follows it.
     pub(super) fn begin(&mut self) {
         match self.from {
             None => *self = Self::new(),
@@ -104,7 +105,7 @@ impl Sweep {
 }
 
 impl Mds {
-    /// A client says what is in a file.
+    /// Stores the text of a file that a client sent.
     pub(super) fn take_text(
         &self,
         store: &mut dyn Store,
@@ -140,7 +141,7 @@ impl Mds {
         }
     }
 
-    /// Removes some of the texts that no policy wants, if there may be any.
+    /// Removes some of the texts that no policy asks for, if a sweep is in progress.
     pub(super) fn sweep_texts(&mut self, store: &mut dyn Store) -> StoreResult<()> {
         let Some(from) = self.texts.from.take() else { return Ok(()) };
         let found = store.range(&from, b"u", SWEPT_AT_ONCE)?;
@@ -175,8 +176,8 @@ impl Mds {
         self.commit(store, transaction).map(|_| ())
     }
 
-    /// Looks whether the index has the texts that are kept, and no others, and mends what it has not.
-    /// Whether that is all that can be said of a cell, [`check`](super::check()) says.
+    /// Checks that the index has the texts that are kept, and no others, and repairs it. The
+    /// records of the texts themselves are checked by [`check`](super::check()).
     ///
     /// # Errors
     /// Those of the store.
@@ -200,23 +201,23 @@ impl Mds {
             };
             checked.add(Problem { code: "text-index", text });
             let mut transaction = Transaction::default();
-            // One that cannot be read is of no use to anybody.
+            // An unreadable text is of no use.
             let told = store.get(&text_key(id))?.and_then(|r| decode(&r.value).ok());
             match told {
                 Some(told) => put(id, told, &mut transaction),
                 None => remove(id, &mut transaction),
             }
-            // The index changes with records only; this one stays what it is.
+            // The index changes only together with records; this record keeps its value.
             transaction.put(records::NUMBERS.to_vec(), encode(&self.numbers));
             self.commit(store, transaction)?;
         }
-        // What is wrong with the records themselves.
+        // Sweep the records themselves.
         self.texts.begin();
         Ok(())
     }
 }
 
-/// The files in the index, with the contents that their texts are of.
+/// Returns the files whose texts are indexed, with the contents that the texts are of.
 fn indexed(store: &dyn CellStore) -> StoreResult<Option<BTreeMap<RnodeId, Version>>> {
     let (mut all, mut after) = (BTreeMap::new(), RnodeId(0));
     loop {
@@ -227,7 +228,7 @@ fn indexed(store: &dyn CellStore) -> StoreResult<Option<BTreeMap<RnodeId, Versio
     }
 }
 
-/// The files whose texts are kept, with their contents.
+/// Returns the files whose texts are kept, with the contents.
 fn kept(store: &dyn CellStore) -> StoreResult<BTreeMap<RnodeId, Version>> {
     let (mut all, mut from) = (BTreeMap::new(), b"t".to_vec());
     loop {
@@ -235,7 +236,7 @@ fn kept(store: &dyn CellStore) -> StoreResult<BTreeMap<RnodeId, Version>> {
         let Some((last, _)) = page.last() else { return Ok(all) };
         from = [&last[..], &[0]].concat();
         for (key, record) in &page {
-            // No file has the content that stands for a record that cannot be read.
+            // The default version stands for an unreadable record; no file has it.
             let content = decode(&record.value).unwrap_or_default();
             all.insert(RnodeId(number_of(key)?), content);
         }

@@ -1,10 +1,10 @@
-//! A store in memory: the model that others are compared with.
+//! A store in memory: the model that other stores are compared with.
 
 use std::collections::BTreeMap;
 
 use super::{Change, Record, Revision, Store, StoreError, StoreResult, Transaction};
 
-/// A store in memory. What is in it lives as long as it does.
+/// A store in memory. Its content is lost when it is dropped.
 #[derive(Debug, Clone, Default)]
 pub struct MemoryStore {
     records: BTreeMap<Vec<u8>, Record>,
@@ -42,7 +42,7 @@ impl Store for MemoryStore {
                 return Err(StoreError::Conflict { key: key.clone() });
             }
         }
-        // The last word on each key.
+        // The last change of each key.
         let last: BTreeMap<_, _> = transaction.changes.iter().map(|(k, v)| (k, v)).collect();
         let revision = Revision(self.revision.0 + 1);
         for (key, value) in last {
@@ -70,7 +70,7 @@ impl Store for MemoryStore {
         }
         let from = self.changes.partition_point(|c| c.revision <= after);
         let rest = &self.changes[from..];
-        // To the end of the transaction that the limit falls into.
+        // Up to the end of the transaction that the limit falls into.
         let end = match limit.checked_sub(1).and_then(|last| rest.get(last)) {
             Some(last) => rest.partition_point(|c| c.revision <= last.revision),
             None if limit == 0 => 0,

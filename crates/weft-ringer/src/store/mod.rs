@@ -1,15 +1,15 @@
-//! Where a metadata server keeps its cell: ordered keys, and transactions that happen if what they
-//! were made on is still so.
+//! The interface of a metadata server's store: ordered keys, and transactions that are carried out
+//! only if the records they depend on are unchanged.
 //!
-//! The trait is small so that a store can be anything from a map in memory (the model, below) to
-//! SQLite in one file, to a cluster that agrees. Invariants of every implementation:
+//! The trait is small, so that a store can be a map in memory (the model, below), SQLite in one
+//! file, or a replicated cluster. Invariants of every implementation:
 //!
-//! - A transaction happens whole or not at all, also over a crash, and is durable when
-//!   [`commit`](Store::commit) returns.
-//! - Each transaction that changes something has a revision, one more than the last; a record says
-//!   which revision put it there. So "nobody changed this since" is one comparison.
-//! - [`changes`](Store::changes) tells each change once, in the order of revisions; or says that it
-//!   cannot, if they were forgotten ([`forget_before`](Store::forget_before)).
+//! - A transaction is atomic, also over a crash, and is durable when [`commit`](Store::commit)
+//!   returns.
+//! - Each transaction that changes something has a revision, one more than the last; a record has
+//!   the revision that put it there. So "unchanged since" is one comparison.
+//! - [`changes`](Store::changes) returns each change once, in the order of revisions; or an error,
+//!   if they were forgotten ([`forget_before`](Store::forget_before)).
 
 mod memory;
 
@@ -21,7 +21,7 @@ use crate::wire::{Reader, Wire, WireError};
 
 pub use memory::MemoryStore;
 
-/// How many transactions changed a store so far.
+/// The number of transactions that have changed a store so far.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Hash, PartialOrd, Ord, Default)]
 pub struct Revision(pub u64);
 
@@ -40,25 +40,26 @@ impl Wire for Revision {
 pub struct Record {
     /// The bytes.
     pub value: Vec<u8>,
-    /// By which transaction.
+    /// The transaction that put it there.
     pub revision: Revision,
 }
 
-/// What happens together.
+/// An atomic transaction.
 #[derive(Debug, Clone, PartialEq, Eq, Default)]
 pub struct Transaction {
-    /// Each key must have been put by this revision, or be absent; else nothing happens.
+    /// Each key must have been put by this revision, or be absent; else the transaction fails.
     pub expect: Vec<(Vec<u8>, Option<Revision>)>,
-    /// Each key gets this value, or is removed. Of two changes of one key the later counts.
+    /// The new value of each key, or `None` to remove it. Of two changes of one key the later
+    /// counts.
     pub changes: Vec<(Vec<u8>, Option<Vec<u8>>)>,
-    /// What changes of the index with them, in its order. A store that has none leaves it out.
+    /// The changes of the index with them, in order. A store without an index ignores them.
     pub index: Vec<IndexChange>,
 }
 
-/// What can be searched for of an rnode.
+/// The attributes of an rnode that can be searched for.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub struct Facts {
-    /// What it is.
+    /// The kind.
     pub kind: Kind,
     /// Length in bytes.
     pub size_bytes: u64,
@@ -75,7 +76,7 @@ impl Facts {
     /// The longest attribute that can be searched for, in bytes.
     pub const VALUE_MAX_BYTES: usize = 1024;
 
-    /// Those of an rnode.
+    /// Returns those of an rnode.
     #[must_use]
     pub fn of(rnode: &Rnode) -> Self {
         let text = |bytes: &[u8]| std::str::from_utf8(bytes).ok().map(str::to_owned);
@@ -98,33 +99,33 @@ impl Facts {
 /// A change of the index.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub enum IndexChange {
-    /// What a name is.
+    /// A name.
     Name {
         /// The directory.
         dir: RnodeId,
         /// The name.
         name: Vec<u8>,
-        /// What it is now; `None` if it is gone.
+        /// The rnode that it names now; `None` if it was removed.
         rnode: Option<RnodeId>,
     },
-    /// What an rnode is.
+    /// An rnode.
     File {
-        /// Which.
+        /// The rnode.
         rnode: RnodeId,
-        /// What it is now; `None` if it is gone.
+        /// Its facts now; `None` if it was removed.
         facts: Option<Facts>,
     },
-    /// What the text of a file is.
+    /// The text of a file.
     Text {
-        /// Which file.
+        /// The file.
         rnode: RnodeId,
-        /// What it says, and with which content; `None` if that is not searched for any more.
+        /// Its text, with the version of the content; `None` if it is not indexed any more.
         told: Option<ToldText>,
     },
 }
 
 impl IndexChange {
-    /// Whether something may be found after this that was not before.
+    /// Returns true if a search may find something after this that it did not find before.
     #[must_use]
     pub fn adds(&self) -> bool {
         match self {
@@ -141,7 +142,7 @@ impl Transaction {
         self.changes.push((key, Some(value)));
     }
 
-    /// Removes `key`, if it is there.
+    /// Removes `key`, if it exists.
     pub fn remove(&mut self, key: Vec<u8>) {
         self.changes.push((key, None));
     }
@@ -150,7 +151,7 @@ impl Transaction {
 /// One key that a transaction set or removed.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub struct Change {
-    /// Which transaction.
+    /// The transaction.
     pub revision: Revision,
     /// The key.
     pub key: Vec<u8>,
@@ -158,31 +159,31 @@ pub struct Change {
     pub removed: bool,
 }
 
-/// Why a store could not do what it was asked.
+/// The reason why a call of a store failed.
 #[derive(Debug, thiserror::Error)]
 #[non_exhaustive]
 pub enum StoreError {
-    /// A key is not as the transaction expects: nothing happened.
+    /// A key is not as the transaction expects: nothing was changed.
     #[error("somebody else changed key {key:02x?}")]
     Conflict {
-        /// Which.
+        /// The key.
         key: Vec<u8>,
     },
-    /// The changes asked for were forgotten: read everything anew.
+    /// The changes asked for were forgotten: the caller must read everything anew.
     #[error("changes are known after revision {}", kept_after.0)]
     Forgotten {
-        /// After which revision they are known.
+        /// The revision after which changes are known.
         kept_after: Revision,
     },
     /// The store is full.
     #[error("the store is full")]
     Full,
-    /// This server does not own the cell, or not any more: whatever it does is refused. Whether a
-    /// transaction under way happened is not known.
+    /// This server does not own the cell, or not any more: every call is refused. The outcome of a
+    /// transaction in progress is not known.
     #[error("this server does not own the cell any more")]
     Fenced,
-    /// Something below failed. Whether a transaction under way happened is not known; it is found
-    /// out by opening the store again.
+    /// The storage below failed. The outcome of a transaction in progress is not known; opening the
+    /// store again shows it.
     #[error("the store failed: {0}")]
     Failed(String),
 }
@@ -192,19 +193,19 @@ pub type StoreResult<T> = Result<T, StoreError>;
 
 /// A store of ordered keys.
 pub trait Store {
-    /// The record of a key.
+    /// Returns the record of a key.
     ///
     /// # Errors
     /// [`StoreError::Failed`].
     fn get(&self, key: &[u8]) -> StoreResult<Option<Record>>;
 
-    /// The first `limit` records from key `from` on, in the order of keys, before key `to`.
+    /// Returns the first `limit` records from key `from` on, in the order of keys, before key `to`.
     ///
     /// # Errors
     /// [`StoreError::Failed`].
     fn range(&self, from: &[u8], to: &[u8], limit: usize) -> StoreResult<Vec<(Vec<u8>, Record)>>;
 
-    /// Reads keys that are soon asked for, if it is quicker to read them together.
+    /// Reads keys that are needed soon, if it is quicker to read them together.
     ///
     /// # Errors
     /// [`StoreError::Failed`].
@@ -212,52 +213,52 @@ pub trait Store {
         Ok(())
     }
 
-    /// Carries out a transaction, durably. Returns its revision; that of the last one if it changes
+    /// Carries out a transaction, durably. Returns its revision, or the last revision if it changes
     /// nothing.
     ///
     /// # Errors
-    /// [`StoreError::Conflict`], [`StoreError::Full`]: nothing happened. [`StoreError::Failed`].
+    /// [`StoreError::Conflict`], [`StoreError::Full`]: nothing was changed. [`StoreError::Failed`].
     fn commit(&mut self, transaction: &Transaction) -> StoreResult<Revision>;
 
-    /// How many changes one transaction may have that others wait for.
+    /// Returns the most changes that a transaction may have while other requests wait.
     fn changes_max(&self) -> usize {
         usize::MAX
     }
 
-    /// The last revision.
+    /// Returns the last revision.
     ///
     /// # Errors
     /// [`StoreError::Failed`].
     fn revision(&self) -> StoreResult<Revision>;
 
-    /// What changed after revision `after`, whole transactions in their order, at least `limit`
-    /// changes if there are as many.
+    /// Returns the changes after revision `after`, whole transactions in their order, at least
+    /// `limit` changes if there are as many.
     ///
     /// # Errors
     /// [`StoreError::Forgotten`], [`StoreError::Failed`].
     fn changes(&self, after: Revision, limit: usize) -> StoreResult<Vec<Change>>;
 
-    /// Lets go of what [`changes`](Self::changes) would tell of transactions up to `revision`.
+    /// Discards the changes of transactions up to `revision` from [`changes`](Self::changes).
     ///
     /// # Errors
     /// [`StoreError::Failed`].
     fn forget_before(&mut self, revision: Revision) -> StoreResult<()>;
 }
 
-/// How the index of a cell is made from what its store has.
+/// The way in which the index of a cell is built from its store.
 #[derive(Debug, Clone, Copy)]
 pub struct IndexSource {
-    /// The keys, from each first one to before each second one, that something is told by; and how
-    /// many of them are read at once.
+    /// The ranges of keys that are indexed, each from its first key to before its second, and the
+    /// number of records to read at once.
     pub ranges: &'static [(&'static [u8], &'static [u8], usize)],
-    /// What a key and its value tell.
+    /// Returns the change of the index for a key and its value.
     pub read: fn(&[u8], &[u8]) -> StoreResult<Option<IndexChange>>,
 }
 
-/// Rnodes that were found, with their paths.
+/// Rnodes found, with their paths.
 pub type Hits = Vec<(RnodeId, Vec<u8>)>;
 
-/// Something that can be searched for.
+/// A term that can be searched for.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub enum Term {
     /// A tag.
@@ -268,40 +269,40 @@ pub enum Term {
     Word(String),
 }
 
-/// Paths of rnodes that have an attribute, and its value.
+/// Rnodes that have an attribute, with their paths and its value.
 pub type Having = Vec<(RnodeId, Vec<u8>, String)>;
 
-/// A store that a server works on: it can be searched, and it may be taken away.
+/// The store of a server: it can be searched, and another server may take it over.
 pub trait CellStore: Store + std::fmt::Debug + Send {
-    /// The rnodes that fit a query with their paths, in the order of those, at most `limit`. `None`
-    /// if the index is being made still.
+    /// Returns the rnodes that match a query with their paths, in path order, at most `limit`.
+    /// `None` while the index is being built.
     ///
     /// # Errors
     /// [`StoreError::Failed`].
     fn search(&self, query: &Query, limit: usize) -> StoreResult<Option<Hits>>;
 
-    /// The first `limit` files behind `after` whose text the index has, each with the content that it
-    /// is of, in order. `None` if the index is being made still.
+    /// Returns the first `limit` files after `after` whose text is indexed, each with the version
+    /// of its content, in order. `None` while the index is being built.
     ///
     /// # Errors
     /// [`StoreError::Failed`].
     fn texts(&self, after: RnodeId, limit: usize) -> StoreResult<Option<Vec<(RnodeId, Version)>>>;
 
-    /// The first `limit` rnodes that have an attribute, named without its prefix, with their paths and
-    /// its value. `None` if the index is being made still.
+    /// Returns the first `limit` rnodes that have an attribute, named without its prefix, with
+    /// their paths and its value. `None` while the index is being built.
     ///
     /// # Errors
     /// [`StoreError::Failed`].
     fn having(&self, attribute: &str, limit: usize) -> StoreResult<Option<Having>>;
 
-    /// All that can be searched for, and perhaps some that could be once. `None` if there is more than
-    /// `max`, or the index is being made still.
+    /// Returns all terms that can be searched for, and possibly former ones. `None` if there are
+    /// more than `max`, or while the index is being built.
     ///
     /// # Errors
     /// [`StoreError::Failed`].
     fn terms(&self, max: usize) -> StoreResult<Option<Vec<Term>>>;
 
-    /// The last revision that may have added something that can be searched for.
+    /// Returns the last revision that may have added something that can be searched for.
     ///
     /// # Errors
     /// [`StoreError::Failed`].
@@ -309,7 +310,8 @@ pub trait CellStore: Store + std::fmt::Debug + Send {
         self.revision()
     }
 
-    /// What is wrong with the store itself, below its records, as far as it can tell; for people.
+    /// Returns descriptions of damage to the store itself, below its records, as far as it can be
+    /// detected.
     ///
     /// # Errors
     /// [`StoreError::Failed`].
@@ -317,13 +319,13 @@ pub trait CellStore: Store + std::fmt::Debug + Send {
         Ok(Vec::new())
     }
 
-    /// Whether nobody else can have taken over. What was read before this is asked is right if it
-    /// says so.
+    /// Returns true if no other server can have taken over. Data read before this call is valid if
+    /// it returns true.
     fn is_owned(&self) -> bool {
         true
     }
 
-    /// Does a little of what can wait.
+    /// Does a little deferred work.
     ///
     /// # Errors
     /// [`StoreError`].

@@ -1,4 +1,4 @@
-//! What is said of a cell's archives.
+//! Messages about a cell's archives.
 
 use super::{wire_enum, wire_struct};
 use crate::rnode::Bytes;
@@ -9,32 +9,33 @@ use crate::types::{ArchiveId, BlockHash};
 pub struct ArchiveInfo {
     /// Its number.
     pub archive: ArchiveId,
-    /// Where it is, as a URL. Never what opens it.
+    /// Its URL, without credentials.
     pub url: Bytes,
 }
 wire_struct!(ArchiveInfo { archive, url });
 
-/// A step of who removes from an archive what no file is or was made of. How that is safe while files
-/// are archived is said in `mds::archives`.
+/// A step of a sweep, the garbage collection of an archive's blocks that no file has or had. Why
+/// this is safe while files are archived is explained in `mds::archives`.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub enum SweepStep {
-    /// Begins.
+    /// Begins a sweep.
     Begin {
-        /// In which archive.
+        /// The archive.
         archive: ArchiveId,
     },
-    /// These blocks are in the archive.
+    /// Adds blocks that are in the archive.
     Add {
-        /// They; so many that they fit a frame of who only looks.
+        /// The blocks; so few that they fit a frame of an observer connection.
         hashes: Vec<BlockHash>,
     },
-    /// Looks through some of the cell for who uses any of them.
+    /// Scans a part of the cell for blocks that are in use.
     Scan {},
-    /// What is left is to go: nobody may count on it, and the cell is looked through once more.
+    /// Condemns the remaining blocks: no content may count on them, and the cell is scanned once
+    /// more.
     Condemn {},
-    /// What was told to be deleted is; and what is to be deleted next?
+    /// The doomed blocks were deleted; returns the next ones to delete.
     Doom {},
-    /// Ends it, with nothing deleted that was not acknowledged.
+    /// Ends the sweep; every deletion was acknowledged.
     End {},
 }
 wire_enum!(SweepStep {
@@ -46,16 +47,16 @@ wire_enum!(SweepStep {
     6 => End {},
 });
 
-/// How a sweep stands.
+/// The state of a sweep.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub struct Swept {
     /// The sweep's number: each further step names it.
     pub number: u64,
-    /// How many blocks are left that nobody was seen to use.
+    /// The number of blocks left that were not seen in use.
     pub left: u64,
-    /// Whether all of the cell was looked through.
+    /// Whether the whole cell was scanned.
     pub scanned: bool,
-    /// What is to be deleted now.
+    /// The blocks to delete now.
     pub doomed: Vec<BlockHash>,
 }
 wire_struct!(Swept { number, left, scanned, doomed });

@@ -1,4 +1,4 @@
-//! The encoding of numbers, lists and choices.
+//! The encoding of numbers, lists and enums.
 
 use std::collections::BTreeMap;
 use weft_vfs::{FileKind, Time};
@@ -8,42 +8,42 @@ use crate::types::{BlockHash, Mode, RnodeId};
 /// The most elements of one list: a frame of the smallest elements takes some megabytes of memory.
 pub const LIST_MAX: usize = 1 << 17;
 
-/// Bytes that are no value.
+/// The bytes do not encode a value.
 #[derive(Debug, Clone, PartialEq, Eq, thiserror::Error)]
 #[non_exhaustive]
 pub enum WireError {
     /// The bytes end within a value.
     #[error("the message ends within {what}")]
     Short {
-        /// What was being read.
+        /// The part that was being read.
         what: &'static str,
     },
     /// A number, a name or a list past its limit, or not in its only encoding.
     #[error("{what} is not valid")]
     Invalid {
-        /// What was read.
+        /// The part that was read.
         what: &'static str,
     },
-    /// A choice that this version does not know: the sender is newer, or mad.
+    /// A variant that this version does not know: the sender is newer, or faulty.
     #[error("{what} has no choice {number}")]
     Unknown {
-        /// What the choice is of.
+        /// The name of the enum.
         what: &'static str,
-        /// Which was asked for.
+        /// The number of the variant.
         number: u64,
     },
-    /// Bytes behind the end of a value.
+    /// Bytes after the end of a value.
     #[error("{len_bytes} bytes follow the message")]
     Trailing {
-        /// How many.
+        /// Their number.
         len_bytes: usize,
     },
-    /// A frame longer than any may be.
+    /// A frame longer than the limit.
     #[error("a frame of {len_bytes} bytes, {max_bytes} are allowed")]
     Oversized {
-        /// What its header says.
+        /// The length in its header.
         len_bytes: u64,
-        /// What is allowed.
+        /// The limit.
         max_bytes: usize,
     },
     /// Not this protocol at all.
@@ -51,7 +51,7 @@ pub enum WireError {
     NotOurs,
 }
 
-/// What can be read from bytes and written to them.
+/// A value that can be encoded to bytes and decoded from them.
 pub trait Wire: Sized {
     /// Appends the encoding.
     fn put(&self, out: &mut Vec<u8>);
@@ -59,21 +59,21 @@ pub trait Wire: Sized {
     /// Reads one value.
     ///
     /// # Errors
-    /// [`WireError`]; nothing is allocated that the bytes do not fill.
+    /// [`WireError`]; no more memory is allocated than the bytes can fill.
     fn get(from: &mut Reader<'_>) -> Result<Self, WireError>;
 }
 
-/// The encoding of `value`.
+/// Returns the encoding of `value`.
 pub fn encode<T: Wire>(value: &T) -> Vec<u8> {
     let mut out = Vec::new();
     value.put(&mut out);
     out
 }
 
-/// The value that all of `bytes` encode.
+/// Decodes a value from all of `bytes`.
 ///
 /// # Errors
-/// [`WireError`], also if bytes are left.
+/// [`WireError`], also if bytes are left over.
 pub fn decode<T: Wire>(bytes: &[u8]) -> Result<T, WireError> {
     let mut from = Reader::new(bytes);
     let value = T::get(&mut from)?;
@@ -83,26 +83,26 @@ pub fn decode<T: Wire>(bytes: &[u8]) -> Result<T, WireError> {
     }
 }
 
-/// Bytes not read yet.
+/// A reader of encoded bytes.
 #[derive(Debug, Clone)]
 pub struct Reader<'a> {
     bytes: &'a [u8],
 }
 
 impl<'a> Reader<'a> {
-    /// Reads `bytes` from the beginning.
+    /// Returns a reader at the beginning of `bytes`.
     #[must_use]
     pub fn new(bytes: &'a [u8]) -> Self {
         Self { bytes }
     }
 
-    /// What is left.
+    /// Returns the bytes not read yet.
     #[must_use]
     pub fn rest(&self) -> &'a [u8] {
         self.bytes
     }
 
-    /// The next `len_bytes` bytes.
+    /// Reads the next `len_bytes` bytes.
     ///
     /// # Errors
     /// [`WireError::Short`].
@@ -117,7 +117,8 @@ impl<'a> Reader<'a> {
         self.take(1, what).map(|b| b[0])
     }
 
-    /// A length that is at most `max` and at most what is left could hold, one byte an element.
+    /// Reads a length that is at most `max` and at most the number of bytes left, at one byte an
+    /// element.
     ///
     /// # Errors
     /// [`WireError`].
@@ -132,7 +133,7 @@ impl<'a> Reader<'a> {
         Ok(len)
     }
 
-    /// Length and bytes, at most `max_bytes`.
+    /// Reads a length and that many bytes, at most `max_bytes`.
     ///
     /// # Errors
     /// [`WireError`].
@@ -142,7 +143,7 @@ impl<'a> Reader<'a> {
     }
 }
 
-/// Appends length and bytes.
+/// Appends the length and the bytes.
 pub fn put_bytes(bytes: &[u8], out: &mut Vec<u8>) {
     (bytes.len() as u64).put(out);
     out.extend_from_slice(bytes);
@@ -195,7 +196,7 @@ macro_rules! small_number {
 small_number!(u8, u16, u32);
 
 impl Wire for i64 {
-    /// ZigZag, so that small negative numbers are short.
+    /// ZigZag encoding, so that small negative numbers are short.
     fn put(&self, out: &mut Vec<u8>) {
         ((self << 1) ^ (self >> 63)).cast_unsigned().put(out);
     }
@@ -294,7 +295,7 @@ impl<K: Wire + Ord, V: Wire> Wire for BTreeMap<K, V> {
         }
     }
 
-    /// Keys in their order, each once: the only encoding.
+    /// Reads keys in their order, each once: the only encoding.
     fn get(from: &mut Reader<'_>) -> Result<Self, WireError> {
         let len = from.len(LIST_MAX, "a map")?;
         let mut map = Self::new();

@@ -1,27 +1,27 @@
-//! Frames: how messages follow each other on a stream.
+//! Frames: the sequence of messages on a stream.
 //!
 //! ```text
-//! offset 0   4 bytes   length of what follows, little-endian, 2 to FRAME_MAX_BYTES
+//! offset 0   4 bytes   length of the rest, little-endian, 2 to FRAME_MAX_BYTES
 //!        4   1 byte    0x72: another number is another protocol
 //!        5   1 byte    the version of the sender
 //!        6   ...       the message
 //! ```
 //!
-//! A stream that is broken in one frame is broken for good: there is no way to find the next one.
+//! A stream with one invalid frame is unusable: there is no way to find the next frame.
 
 use super::codec::{Reader, Wire, WireError};
 
-/// The version that this code speaks.
+/// The protocol version of this code.
 pub const VERSION: u8 = 2;
-/// What a frame may be, in bytes after its length. A block map of 2^16 blocks fits.
+/// The longest frame, in bytes after its length. A block map of 2^16 blocks fits.
 pub const FRAME_MAX_BYTES: usize = 8 << 20;
 const MAGIC: u8 = 0x72;
 const PREFIX_BYTES: usize = 4;
 
-/// The frame of a message.
+/// Returns the frame of a message.
 ///
 /// # Errors
-/// [`WireError::Oversized`] if it is longer than a peer would take.
+/// [`WireError::Oversized`] if it is longer than a peer would accept.
 pub fn frame<T: Wire>(message: &T) -> Result<Vec<u8>, WireError> {
     let mut out = vec![0, 0, 0, 0, MAGIC, VERSION];
     message.put(&mut out);
@@ -33,30 +33,31 @@ pub fn frame<T: Wire>(message: &T) -> Result<Vec<u8>, WireError> {
     Ok(out)
 }
 
-/// What a frame holds.
+/// The content of a frame.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub enum Frame<T> {
-    /// A message that was understood.
+    /// A message that was decoded.
     Message(T),
-    /// A message that this version has no name for, from a later one. The stream goes on.
+    /// A message of a later version with a variant unknown to this one. The stream goes on.
     FromTheFuture {
         /// The sender's version.
         version: u8,
-        /// What was not understood.
+        /// The error of decoding it.
         error: WireError,
     },
 }
 
-/// Collects bytes and gives out messages. Holds at most one frame and what came with its end.
+/// Collects bytes and returns messages. Holds at most one frame and the bytes received with its
+/// end.
 #[derive(Debug, Default)]
 pub struct Deframer {
     bytes: Vec<u8>,
-    /// How many of `bytes` are of frames already given out.
+    /// The number of `bytes` that belong to frames already returned.
     done: usize,
 }
 
 impl Deframer {
-    /// Takes bytes as they come.
+    /// Adds received bytes.
     pub fn push(&mut self, bytes: &[u8]) {
         if self.done > 0 {
             self.bytes.drain(..self.done);
@@ -65,22 +66,22 @@ impl Deframer {
         self.bytes.extend_from_slice(bytes);
     }
 
-    /// How many bytes are waiting for the rest of their frame.
+    /// Returns the number of bytes that wait for the rest of their frame.
     #[must_use]
     pub fn waiting_bytes(&self) -> usize {
         self.bytes.len() - self.done
     }
 
-    /// The bytes that are waiting for the rest of their frame.
+    /// Returns the bytes that wait for the rest of their frame.
     #[must_use]
     pub fn into_waiting(mut self) -> Vec<u8> {
         self.bytes.split_off(self.done)
     }
 
-    /// The next message, if all of it is there.
+    /// Returns the next message, if it is complete.
     ///
     /// # Errors
-    /// [`WireError`]: the stream is of no more use.
+    /// [`WireError`]: the stream cannot be used any more.
     pub fn pull<T: Wire>(&mut self) -> Result<Option<Frame<T>>, WireError> {
         let waiting = self.bytes.get(self.done..).unwrap_or_default();
         let Some((prefix, rest)) = waiting.split_first_chunk::<PREFIX_BYTES>() else {
@@ -92,7 +93,7 @@ impl Deframer {
             let (len_bytes, max_bytes) = (u64::from(len), FRAME_MAX_BYTES);
             return Err(WireError::Oversized { len_bytes, max_bytes });
         }
-        // Strangers are told apart before their whole frame is waited for.
+        // Another protocol is recognized before its whole frame is waited for.
         if rest.first().is_some_and(|&b| b != MAGIC) || len_bytes < 2 {
             return Err(WireError::NotOurs);
         }

@@ -1,13 +1,12 @@
-//! What client and metadata server say to each other.
+//! The messages between client and metadata server.
 //!
 //! Any message may be lost, repeated, delayed and overtaken by others: nothing here needs the order
-//! of a TCP connection, so a connection that breaks needs no care either. Who wants something asks
-//! again until it is answered. How each message stays harmless when it comes late is said where it
-//! is handled; in short:
+//! of a TCP connection, so a broken connection needs no care either. A request is repeated until it
+//! is answered. The handler of each message says why a late one is harmless; in short:
 //!
-//! - a reply counts only while its request is waited for, and only from the server's present life;
+//! - a reply counts only while its request is waited for, and only from the present generation;
 //! - a request counts only in its epoch; a grant answered twice is one lease;
-//! - what takes away (a recall, a lowered lease) names a token, and means every grant up to it;
+//! - a recall or downgrade names a token, and means every grant up to it;
 //! - changes are numbered, and carried out once each, in order.
 
 use std::collections::BTreeMap;
@@ -29,16 +28,16 @@ use crate::types::{
     RnodeId, Seq, Token, Version,
 };
 
-/// From a client to its metadata server.
+/// A message from a client to its metadata server.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub struct ToServer {
-    /// Who speaks. Over TLS it is checked against the certificate.
+    /// The sender. Over TLS it is checked against the certificate.
     pub client: ClientId,
     /// The epoch that the client is in; 0 before its first.
     pub epoch: Epoch,
-    /// The life of the server that the client was welcomed by; 0 before that.
+    /// The server's generation as of the client's last welcome; 0 before that.
     pub generation: Generation,
-    /// What is asked.
+    /// The request.
     pub request: Request,
 }
 wire_struct!(ToServer { client, epoch, generation, request });
@@ -48,35 +47,35 @@ wire_struct!(ToServer { client, epoch, generation, request });
 pub struct Request {
     /// Its number.
     pub id: RequestId,
-    /// What is asked.
+    /// The request itself.
     pub body: RequestBody,
 }
 wire_struct!(Request { id, body });
 
-/// A lease that a client holds, told to a server that has forgotten.
+/// A lease that a client reclaims from a restarted server.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub struct Claim {
-    /// On what.
+    /// The rnode.
     pub rnode: RnodeId,
-    /// How much.
+    /// The mode.
     pub mode: Mode,
-    /// By which grant.
+    /// The grant.
     pub token: Token,
 }
 wire_struct!(Claim { rnode, mode, token });
 
-/// What is asked.
+/// A request's kind and arguments.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub enum RequestBody {
-    /// Begins a session, or goes on with the one that is there.
+    /// Begins a session, or continues the present one.
     Hello {
-        /// Which life of the client this is.
+        /// The incarnation of the client.
         incarnation: Incarnation,
     },
-    /// Goes on with the epoch.
+    /// Renews the epoch.
     Renew {},
-    /// After [`Welcome::reclaim`]: all leases that the client holds, in parts, each sent when the
-    /// one before was answered.
+    /// After [`Welcome::reclaim`]: all leases that the client holds, in parts, each sent after the
+    /// reply to the one before.
     Reclaim {
         /// This part.
         claims: Vec<Claim>,
@@ -85,185 +84,184 @@ pub enum RequestBody {
     },
     /// Asks for a lease.
     Acquire {
-        /// On what.
+        /// The rnode.
         rnode: RnodeId,
-        /// How much.
+        /// The mode.
         mode: Mode,
     },
-    /// Asks for a lease to read what this name is, of which the client may not know that it has one: it
-    /// is told `No` then. Under a lease on the directory; else answered as `Acquire`.
+    /// Requests a read lease by name; answered with `No` if the client already has one, perhaps
+    /// without knowing it. Under a lease on the directory; else answered as `Acquire`.
     AcquireNamed {
         /// The directory.
         dir: RnodeId,
         /// The name.
         name: Name,
     },
-    /// What is this name? Under a lease on the directory.
+    /// Looks up a name. Under a lease on the directory.
     Lookup {
         /// The directory.
         dir: RnodeId,
         /// The name.
         name: Name,
     },
-    /// The names behind a cookie. Under a lease on the directory.
+    /// Lists the names after a cookie. Under a lease on the directory.
     List {
         /// The directory.
         dir: RnodeId,
-        /// After which entry.
+        /// The cookie of the entry to continue after.
         after: Cookie,
     },
     /// Changes, in the order they were made.
     Commit {
-        /// The change before the first of these that the client has not given up.
+        /// The number of the last change before these that the client has not given up.
         prev: Seq,
         /// The changes.
         ops: Vec<Logged>,
     },
-    /// The client holds no more than `to` by any grant up to `token`. Not answered: if it is lost,
-    /// the server asks for the lease when somebody wants it.
+    /// The client holds at most `to` by any grant up to `token`. Not answered: if it is lost, the
+    /// server recalls the lease when another client needs it.
     Lower {
-        /// On what.
+        /// The rnode.
         rnode: RnodeId,
-        /// The last grant that this is about.
+        /// The last grant that is meant.
         token: Token,
-        /// What is kept.
+        /// The mode that is kept; `None` for no lease.
         to: Option<Mode>,
     },
-    /// What is this rnode, as far as the server knows now? Needs no lease, and gives none.
+    /// Asks for an rnode as the server has it now. Needs no lease, and gives none.
     Peek {
-        /// Which.
+        /// The rnode.
         rnode: RnodeId,
     },
     /// The client has durable, checked copies of all blocks of a file, and promises to keep them.
     Hold {
-        /// Which file.
+        /// The file.
         rnode: RnodeId,
-        /// The content that is meant.
+        /// The content version that is meant.
         content: Version,
     },
-    /// May the client drop what it has of a file, and its promise?
+    /// Asks to drop the client's blocks of a file, and its promise.
     Release {
-        /// Which file.
+        /// The file.
         rnode: RnodeId,
-        /// The content that is meant.
+        /// The content version that is meant.
         content: Version,
-        /// How many others must have copies; at least one in any case.
+        /// Number of other clients that must have copies; in any case one client or archive.
         others: u32,
     },
-    /// Which of these blocks are of use to anybody?
+    /// Asks which of these blocks are still needed.
     Needed {
-        /// Of which file.
+        /// The file.
         rnode: RnodeId,
         /// The blocks.
         hashes: Vec<BlockHash>,
     },
-    /// Which contents of a file were kept?
+    /// Lists the kept contents of a file.
     Versions {
-        /// Which file.
+        /// The file.
         rnode: RnodeId,
     },
-    /// One of them.
+    /// Asks for one kept content.
     OldVersion {
-        /// Of which file, which may be gone.
+        /// The file, which may be gone.
         rnode: RnodeId,
-        /// Its number; 0 is what the file was when it was removed.
+        /// Its number; 0 is the content of the file when it was removed.
         number: u64,
     },
-    /// Which files were removed below a directory?
+    /// Lists the files that were removed below a directory.
     Removed {
         /// The directory.
         dir: RnodeId,
     },
-    /// What a file says, so that its words are found. It counts if the file has this content still,
-    /// and a policy wants it.
+    /// The text of a file, for the index. It counts if the file still has this content, and a
+    /// policy asks for it.
     Text {
-        /// Which file.
+        /// The file.
         rnode: RnodeId,
-        /// The content that is meant.
+        /// The content version that is meant.
         content: Version,
-        /// All of it.
+        /// The whole text.
         text: Text,
     },
-    /// Keep what a directory is, with all that is below it.
+    /// Makes a snapshot of a directory, with everything below it.
     Snapshot {
         /// The directory.
         dir: RnodeId,
-        /// What it is to be called.
+        /// The name of the snapshot.
         name: Name,
-        /// Drawn by who asks: what is asked again with the same mark is done once.
+        /// A random number chosen by the client: requests with the same mark are carried out once.
         mark: u64,
     },
-    /// A snapshot is of no more use.
+    /// Removes a snapshot.
     RemoveSnapshot {
-        /// Of which directory.
+        /// The directory.
         dir: RnodeId,
-        /// What it is called.
+        /// The name of the snapshot.
         name: Name,
     },
-    /// Which snapshots of a directory are there?
+    /// Lists the snapshots of a directory.
     Snapshots {
         /// The directory.
         dir: RnodeId,
     },
-    /// Which archives has the cell?
+    /// Lists the archives of the cell.
     Archives {},
     /// An archive has acknowledged every block of a file, each put or found there after the client
-    /// learnt of `era`.
+    /// was told of `era`.
     Archived {
-        /// Which file.
+        /// The file.
         rnode: RnodeId,
-        /// The content that is meant.
+        /// The content version that is meant.
         content: Version,
-        /// Which archive.
+        /// The archive.
         archive: ArchiveId,
-        /// As the server said before the first block was put or looked for.
+        /// The era that the server reported before the first block was put or looked for.
         era: u64,
     },
     /// Asks for the lock lease of a file.
     AcquireLocks {
-        /// Which file.
+        /// The file.
         rnode: RnodeId,
     },
     /// The client holds no lock lease by any grant up to `token`. Not answered, as `Lower`.
     LowerLocks {
-        /// Of which file.
+        /// The file.
         rnode: RnodeId,
-        /// The last grant that this is about.
+        /// The last grant that is meant.
         token: Token,
-        /// What the client has locked.
+        /// The client's locks.
         locks: FileLocks,
     },
-    /// What the client has locked of a file has become less, or what it waits for is another. Needs no
-    /// lease.
+    /// The client's locks on a file have become fewer, or it waits for other ones. Needs no lease.
     TellLocks {
-        /// Of which file.
+        /// The file.
         rnode: RnodeId,
-        /// What the client has locked now.
+        /// The client's locks now.
         locks: FileLocks,
     },
-    /// After [`Welcome::reclaim`]: files that the client has locks on or the lock lease of. Before the
-    /// last `Reclaim`, in parts as there; answered as that.
+    /// After [`Welcome::reclaim`]: files that the client has locked or holds the lock lease of.
+    /// Before the last `Reclaim`, in parts as there; with the same reply.
     ReclaimLocks {
         /// This part.
         claims: Vec<LockClaim>,
     },
-    /// `Hello`, of a [front](crate::front). What it holds it has given to clients of its own, which know
-    /// nothing of its death: so the epoch of its last life is waited for to its end.
+    /// The `Hello` of a [proxy](crate::front). It has granted its leases on to its clients, which
+    /// do not notice its death: so the epoch of its last incarnation is waited for to its end.
     HelloFront {
-        /// Which life of the front this is.
+        /// The incarnation of the proxy.
         incarnation: Incarnation,
     },
-    /// Of a front: begins an epoch of one of its clients, and so ends the one before. Answered with
-    /// `Welcome`. The client has no leases here: the front has them.
+    /// From a proxy: begins an epoch of one of its clients, and ends the one before. Answered with
+    /// `Welcome`. The client has no leases at this server: the proxy has them.
     Enter {
-        /// Whose.
+        /// The client.
         client: ClientId,
-        /// Which life of the client it is.
+        /// The incarnation of the client.
         incarnation: Incarnation,
     },
-    /// Of a front: a request of one of its clients, changes among them under leases of the front.
+    /// From a proxy: a request of one of its clients, including changes under leases of the proxy.
     Relay {
-        /// Whose request it is.
+        /// The client.
         client: ClientId,
         /// The epoch that the client is in.
         epoch: Epoch,
@@ -305,7 +303,7 @@ wire_enum!(RequestBody {
     42 => Relay { client, epoch, id, body },
 });
 
-/// A request within a request, as bytes: what is enclosed in it again is not looked at.
+/// A request within a request, as bytes: requests nested deeper are not decoded.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub struct Enclosed(Vec<u8>);
 
@@ -316,10 +314,10 @@ impl Enclosed {
         Self(encode(body))
     }
 
-    /// The request.
+    /// Decodes the request.
     ///
     /// # Errors
-    /// [`WireError`] if it is none.
+    /// [`WireError`] if it cannot be decoded.
     pub fn open(&self) -> Result<RequestBody, WireError> {
         decode(&self.0)
     }
@@ -335,85 +333,85 @@ impl Wire for Enclosed {
     }
 }
 
-/// From the metadata server to a client.
+/// A message from the metadata server to a client.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub enum FromServer {
     /// The answer to a request.
     Reply {
-        /// Which life of the server speaks.
+        /// The generation of the server.
         generation: Generation,
-        /// To which request.
+        /// The request.
         id: RequestId,
         /// The answer.
         reply: Reply,
     },
-    /// Somebody else wants what you hold.
+    /// Another client needs a lease that this client holds.
     Recall {
-        /// Which life of the server speaks.
+        /// The generation of the server.
         generation: Generation,
         /// The epoch of the session that is meant.
         epoch: Epoch,
-        /// On what.
+        /// The rnode.
         rnode: RnodeId,
         /// Every grant up to this one.
         token: Token,
-        /// What may be kept.
+        /// The mode that may be kept.
         to: Option<Mode>,
     },
-    /// Somebody else wants the lock lease.
+    /// Another client needs the lock lease.
     RecallLocks {
-        /// Which life of the server speaks.
+        /// The generation of the server.
         generation: Generation,
         /// The epoch of the session that is meant.
         epoch: Epoch,
-        /// Of which file.
+        /// The file.
         rnode: RnodeId,
         /// Every grant up to this one.
         token: Token,
     },
-    /// Somebody has unlocked something that this client may wait for. If it is lost, the client asks
-    /// by itself after a while.
+    /// Another client has removed a lock that this client may wait for. If it is lost, the client
+    /// asks by itself after a while.
     LocksChanged {
-        /// Which life of the server speaks.
+        /// The generation of the server.
         generation: Generation,
         /// The epoch of the session that is meant.
         epoch: Epoch,
-        /// Of which file.
+        /// The file.
         rnode: RnodeId,
     },
-    /// The answer to a request that a front relayed.
+    /// The reply to a request that a proxy relayed.
     Relayed {
-        /// Which life of the server speaks.
+        /// The generation of the server.
         generation: Generation,
-        /// Whose request it was.
+        /// The client that sent the request.
         client: ClientId,
-        /// To which of the client's requests.
+        /// The request, by the client's number.
         id: RequestId,
         /// The answer.
         reply: Reply,
     },
-    /// `RecallLocks`, to the client of a front.
+    /// `RecallLocks`, for a client of a proxy.
     RelayedRecallLocks {
-        /// Which life of the server speaks.
+        /// The generation of the server.
         generation: Generation,
-        /// To whom.
+        /// The client.
         client: ClientId,
         /// The epoch of the session that is meant.
         epoch: Epoch,
-        /// Of which file.
+        /// The file.
         rnode: RnodeId,
         /// Every grant up to this one.
         token: Token,
     },
-    /// `LocksChanged`, to the client of a front.
+    /// `LocksChanged`, for a client of a proxy.
     RelayedLocksChanged {
-        /// Which life of the server speaks.
+        /// The generation of the server.
         generation: Generation,
-        /// To whom.
+        /// The client.
         client: ClientId,
         /// The epoch of the session that is meant.
         epoch: Epoch,
-        /// Of which file.
+        /// The file.
         rnode: RnodeId,
     },
 }
@@ -430,20 +428,20 @@ wire_enum!(FromServer {
 /// A session.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub struct Welcome {
-    /// Its epoch. If it is another than the client was in, every lease is gone.
+    /// Its epoch. If it differs from the client's, every lease is gone.
     pub epoch: Epoch,
-    /// How long the epoch lasts from the sending of each request that renews it, by the client's
+    /// The duration of the epoch from the sending of each request that renews it, by the client's
     /// clock, in microseconds.
     pub lasts_micros: u64,
-    /// The high half of the numbers of rnodes this client makes.
+    /// The high half of the numbers of rnodes that this client makes.
     pub slot: u32,
     /// The largest low half that the server has seen.
     pub last_count: u32,
     /// The last of the client's changes that was carried out.
     pub applied: Seq,
-    /// The last of them that was refused, if any was.
+    /// The last of them that was refused, if any.
     pub refused: Option<Refused>,
-    /// The server has forgotten the leases of this epoch and asks for them.
+    /// The server has lost the leases of this epoch in a restart and asks for them.
     pub reclaim: bool,
 }
 wire_struct!(Welcome { epoch, lasts_micros, slot, last_count, applied, refused, reclaim });
@@ -453,17 +451,17 @@ wire_struct!(Welcome { epoch, lasts_micros, slot, last_count, applied, refused, 
 pub struct Entry {
     /// The name.
     pub name: Name,
-    /// What it is.
+    /// The directory entry.
     pub dirent: Dirent,
 }
 wire_struct!(Entry { name, dirent });
 
-/// Part of a directory, by cookie.
+/// Part of a directory, in the order of cookies.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub struct Listed {
     /// The entries.
     pub entries: Vec<Entry>,
-    /// Whether there are no more.
+    /// Whether the listing ends here.
     pub end: bool,
     /// The lease under which this is true.
     pub token: Token,
@@ -475,18 +473,18 @@ wire_struct!(Listed { entries, end, token });
 pub struct Peeked {
     /// The rnode.
     pub rnode: Rnode,
-    /// Who has its blocks.
+    /// The clients that hold its blocks.
     pub holders: Holders,
-    /// Which content each archive has.
+    /// The content that each archive has.
     pub archived: BTreeMap<ArchiveId, Version>,
-    /// What is wanted for it.
+    /// The policy that applies to it.
     pub policy: Policy,
-    /// The content whose text is searched for.
+    /// The content whose text is indexed.
     pub told: Option<Version>,
 }
 wire_struct!(Peeked { rnode, holders, archived, policy, told });
 
-/// What a file was.
+/// A kept content of a file.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub struct Kept {
     /// Permission bits.
@@ -497,7 +495,7 @@ pub struct Kept {
     pub size_bytes: u64,
     /// Size of a block in bytes.
     pub block_bytes: u32,
-    /// The blocks by their place.
+    /// The blocks by position.
     pub blocks: BlockMap,
 }
 wire_struct!(Kept { perm, mtime, size_bytes, block_bytes, blocks });
@@ -512,7 +510,7 @@ pub struct KeptOwner {
 }
 wire_struct!(KeptOwner { uid, gid });
 
-/// A content that was kept, in a list.
+/// A kept content, in a list.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub struct KeptVersion {
     /// Its number among those of its file; later ones have larger numbers.
@@ -529,9 +527,9 @@ wire_struct!(KeptVersion { number, mtime, size_bytes });
 pub struct RemovedFile {
     /// Its number.
     pub rnode: RnodeId,
-    /// The path that it had last, from the directory that was asked about; begins with `/`.
+    /// Its last path, from the directory that was asked about; begins with `/`.
     pub path: Bytes,
-    /// When it was removed.
+    /// The time of its removal.
     pub at: Time,
     /// Length in bytes.
     pub size_bytes: u64,
@@ -541,13 +539,13 @@ wire_struct!(RemovedFile { rnode, path, at, size_bytes });
 /// A snapshot of a directory, in a list.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub struct SnapshotEntry {
-    /// What it is called.
+    /// The name of the snapshot.
     pub name: Name,
-    /// The directory as it was.
+    /// The root of the snapshot.
     pub root: RnodeId,
-    /// When it was asked for.
+    /// The time of the request.
     pub at: Time,
-    /// How many names are in it.
+    /// The number of names in it.
     pub names: u64,
 }
 wire_struct!(SnapshotEntry { name, root, at, names });
@@ -555,14 +553,14 @@ wire_struct!(SnapshotEntry { name, root, at, names });
 /// A change that was not carried out.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub struct Refused {
-    /// Which.
+    /// The change.
     pub seq: Seq,
-    /// Why.
+    /// The reason.
     pub why: Refusal,
 }
 wire_struct!(Refused { seq, why });
 
-/// An answer.
+/// A reply.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub enum Reply {
     /// To `Hello`.
@@ -576,18 +574,18 @@ pub enum Reply {
     Reclaimed {},
     /// To `Acquire` and `AcquireNamed`.
     Granted {
-        /// The state that the lease is on.
+        /// The rnode's state under the lease.
         rnode: Box<Rnode>,
-        /// Who has its blocks.
+        /// The clients that hold its blocks.
         holders: Holders,
-        /// How much was granted.
+        /// The mode granted.
         mode: Mode,
         /// The lease.
         token: Token,
     },
     /// To `Lookup`.
     Found {
-        /// What the name is.
+        /// The entry; `None` if the name does not exist.
         dirent: Option<Dirent>,
         /// The lease on the directory under which this is true.
         token: Token,
@@ -597,79 +595,79 @@ pub enum Reply {
         /// The entries.
         listed: Listed,
     },
-    /// To `Commit`: every change up to `applied` has had its turn.
+    /// To `Commit`: every change up to `applied` was carried out or refused.
     Committed {
         /// The last of them.
         applied: Seq,
-        /// The last of all that was refused, if there was any: only a change of which the server
-        /// alone can tell may be.
+        /// The last refused change of all, if any: only a change that the server alone can decide
+        /// may be refused.
         refused: Option<Refused>,
     },
-    /// To `Commit`: changes between are missing, or one was refused that none may be.
+    /// To `Commit`: changes in between are missing, or a change was refused that may not be.
     Broken {
-        /// The last change that had its turn.
+        /// The last change that was carried out or refused.
         applied: Seq,
-        /// What was refused, if it is that.
+        /// The refused change, if one was.
         refused: Option<Refused>,
     },
-    /// The request is of another epoch or another life of the server: say `Hello`.
+    /// The request is of another epoch or generation: the client must send `Hello`.
     NoSession {},
-    /// To any other: no.
+    /// To any other: a refusal.
     No {
-        /// Why.
+        /// The reason.
         why: Refusal,
     },
     /// To `Peek`.
     Peeked {
-        /// What was seen.
+        /// The rnode and what belongs to it.
         peeked: Box<Peeked>,
     },
     /// To `Archives`.
     Archives {
-        /// Grows whenever a [sweep](super::SweepStep) has removed blocks.
+        /// A number that grows whenever a [sweep](super::SweepStep) has removed blocks.
         era: u64,
-        /// They.
+        /// The archives.
         archives: Vec<ArchiveInfo>,
     },
-    /// To `Hold`, `Release`, `Text`, `Snapshot`, `RemoveSnapshot` and `Archived`: yes.
+    /// To `Hold`, `Release`, `Text`, `Snapshot`, `RemoveSnapshot` and `Archived`: done.
     Held {},
     /// To `Needed`.
     Needed {
-        /// Those that are.
+        /// Those that are needed.
         hashes: Vec<BlockHash>,
     },
     /// To `Versions`.
     Versions {
-        /// They, the newest first.
+        /// The kept contents, the newest first.
         versions: Vec<KeptVersion>,
     },
-    /// To `OldVersion`, if a server kept the content that did not record the file's owner.
+    /// To `OldVersion`, if the content was kept by a server that did not record the file's owner.
     OldVersion {
-        /// It.
+        /// The content.
         kept: Box<Kept>,
     },
     /// To `OldVersion`.
     OwnedVersion {
-        /// It.
+        /// The content.
         kept: Box<Kept>,
         /// The file's owner and group when it was kept.
         owner: KeptOwner,
     },
     /// To `Removed`.
     Removed {
-        /// They, the last to be removed first.
+        /// The files, the last removed first.
         files: Vec<RemovedFile>,
     },
     /// To `Snapshots`.
     Snapshots {
-        /// They, by name.
+        /// The snapshots, by name.
         snapshots: Vec<SnapshotEntry>,
     },
     /// To `AcquireLocks`.
     LocksGranted {
         /// The lease.
         token: Token,
-        /// What all others have locked.
+        /// The locks of all other clients.
         others: Vec<ClientLocks>,
     },
     /// To `TellLocks`.
