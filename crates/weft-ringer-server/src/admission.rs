@@ -9,7 +9,7 @@ use super::ServeOptions;
 /// Returns why the peer of a connection is refused, or `None` if it is admitted. Called before any message of the
 /// peer is read.
 pub(super) fn refusal(options: &ServeOptions, socket: &Socket) -> Option<String> {
-    // Only the user of the server and root reach a Unix socket.
+    // Only the server's user and root reach a Unix socket.
     if options.tls.is_some() || options.insecure || !matches!(socket, Socket::Tcp(_)) {
         return None;
     }
