@@ -4,9 +4,9 @@
 //! for writing, closed after that, or synced: so a version is a state that a user left, and not
 //! every write.
 //!
-//! Users who may write a file as it is now bring back the versions that they owned themselves, and those that all
-//! users could read ([`Live::is_open_to`]); root and the mount's own user bring back any. A version without a
-//! recorded owner counts as another user's.
+//! Users who may write a file as it is now bring back the versions that they owned themselves, and
+//! those that all users could read ([`Live::is_open_to`]); root and the mount's own user bring back
+//! any. A version without a recorded owner counts as another user's.
 
 use std::time::{Duration, Instant};
 

@@ -129,7 +129,7 @@ pub struct LiveOptions {
     pub settle: Duration,
     /// The interval between scans of all blocks that stay.
     pub scan_every: Duration,
-    /// How long a call waits for the server, and a read for the other clients.
+    /// The time limit of a call to the server, and of a read from the other clients.
     pub patience: Duration,
     /// Whether SQLite's shared-memory file may be used: correct if one machine alone opens the
     /// database.

@@ -182,7 +182,6 @@ impl Peers {
     ///
     /// # Errors
     /// Those of the connection.
-    /// What went wrong on the way.
     pub(super) fn ask_to_hold(
         &self,
         client: ClientId,

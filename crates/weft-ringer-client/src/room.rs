@@ -36,8 +36,8 @@ pub(super) fn is_full(e: &io::Error) -> bool {
     matches!(e.raw_os_error(), Some(28 | 122))
 }
 
-/// Allocates `len_bytes` of a file from `offset` on, without making it longer. `false` if the file system
-/// cannot.
+/// Allocates `len_bytes` of a file from `offset` on, without making it longer. `false` if the file
+/// system cannot.
 pub(super) fn allocate(file: &File, offset: u64, len_bytes: u64) -> io::Result<bool> {
     match fallocate(file, FallocateFlags::KEEP_SIZE, offset, len_bytes.max(1)) {
         Ok(()) => Ok(true),

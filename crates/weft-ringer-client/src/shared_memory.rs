@@ -1,9 +1,9 @@
 //! Refusal of SQLite's shared-memory files, whose memory is shared on one machine only.
 //!
-//! SQLite in WAL mode keeps an index of its log in `NAME-shm`, which every process that uses the database maps
-//! and changes without a system call. Two machines would each have their own, and overwrite each other's
-//! transactions without an error. So that file is refused beside its database: SQLite says that it cannot
-//! open the database, in place of losing rows.
+//! SQLite in WAL mode keeps an index of its log in `NAME-shm`, which every process that uses the
+//! database maps and changes without a system call. Two machines would each have their own, and
+//! overwrite each other's transactions without an error. So that file is refused beside its
+//! database: SQLite says that it cannot open the database, in place of losing rows.
 //!
 //! Source: <https://sqlite.org/wal.html#use_of_wal_without_shared_memory>,
 //! <https://sqlite.org/tempfiles.html#shared_memory_files>.

@@ -5,10 +5,10 @@
 //! memory, after a check.
 //!
 //! Invariants:
-//! - A part of a block is returned only if all of it was in the kernel's memory (`RWF_NOWAIT`), and the
-//!   file is the one that was checked, by its inode number, length and time of last change.
-//! - A check does not count if the file had been changed just before: a later change could bear the same
-//!   time.
+//! - A part of a block is returned only if all of it was in the kernel's memory (`RWF_NOWAIT`), and
+//!   the file is the one that was checked, by its inode number, length and time of last change.
+//! - A check does not count if the file had been changed just before: a later change could bear the
+//!   same time.
 
 use std::collections::HashMap;
 use std::fs::File;

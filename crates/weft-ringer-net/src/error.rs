@@ -24,7 +24,7 @@ pub enum Error {
         /// The owner's address, as far as the server knows it.
         owner: Option<String>,
     },
-    /// One of both sides ended the connection.
+    /// The peer or this side ended the connection.
     #[error("the connection has ended")]
     Closed,
     /// The requester lacks the permission.

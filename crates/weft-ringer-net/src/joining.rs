@@ -11,8 +11,8 @@ use super::pki::{NewKey, Token, fingerprint, fingerprint_in, write_new};
 use super::{Answer, Ask, Conversation, Error, HANDSHAKE_LIMIT, Result};
 
 /// Joins a cell as `name`: makes a key, has the server sign it, and puts `ca-cert.pem`,
-/// `client-cert.pem` and `client-key.pem` into `directory`, which must not have any of them. The key
-/// never leaves this machine.
+/// `client-cert.pem` and `client-key.pem` into `directory`, which must not have any of them. The
+/// key never leaves this machine.
 ///
 /// # Errors
 /// [`Error::Denied`] says what is wrong with the token; [`weft_net::Error::Tls`] if the server is

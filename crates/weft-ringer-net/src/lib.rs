@@ -7,7 +7,7 @@
 //!
 //! | module | contents |
 //! |---|---|
-//! | `connection`, `outbox` | frames of [`wire`](weft_ringer::wire) on connections of [`weft_net`] |
+//! | `connection`, `outbox` | frames of [`wire`](weft_ringer::wire) on [`weft_net`] connections |
 //! | `message` | messages around those of `wire`: [`Ask`], [`Answer`], [`ToPeer`], [`FromPeer`] |
 //! | `observer` | requests to a server: [`ask`], [`Observer`] |
 //! | [`pki`], `joining` | a cell's authority, invitations, [`join`] |

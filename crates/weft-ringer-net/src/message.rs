@@ -108,7 +108,7 @@ pub enum Ask {
     Bring {
         /// The client's secret, as in `Join`: its number is the hash of it.
         secret: Bytes,
-        /// Where other clients reach it, as text.
+        /// The address at which other clients reach it, as text.
         listens: Option<Bytes>,
         /// The fingerprint of the certificate that the client presented to the proxy.
         certificate: Option<BlockHash>,
@@ -262,7 +262,7 @@ pub enum Answer {
     },
     /// To `Forget`.
     Forgotten {
-        /// How many files it had copies of.
+        /// The number of files that it had copies of.
         files: u64,
     },
     /// Revoked certificates; sent after `Joined` and whenever another is revoked.

@@ -1,8 +1,8 @@
 //! Membership of a cell: its authority, identities, and the tokens for joining it.
 //!
-//! Every identity is an Ed25519 key with a certificate of the cell's authority. The certificate of a
-//! client is for [`MEMBER_NAME`], which clients know each other by; to the metadata server the client
-//! is the *fingerprint* of its certificate, the BLAKE3 hash of its DER.
+//! Every identity is an Ed25519 key with a certificate of the cell's authority. The certificate of
+//! a client is for [`MEMBER_NAME`], which clients know each other by; to the metadata server the
+//! client is the *fingerprint* of its certificate, the BLAKE3 hash of its DER.
 //!
 //! A token is handed to a new member:
 //!

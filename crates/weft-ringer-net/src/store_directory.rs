@@ -19,7 +19,7 @@ pub struct Home {
     _lock: OwnedFd,
     /// The secret that makes this client the same over restarts.
     pub secret: Vec<u8>,
-    /// How often the client was started with this directory.
+    /// The number of times that the client was started with this directory.
     pub incarnation: Incarnation,
 }
 

@@ -79,8 +79,8 @@ fn finish(from: &Path, to: &Path) -> Result<()> {
 /// Copies the cell that a server has into a new file at `path`.
 ///
 /// # Errors
-/// [`Error::Denied`] if the observer is no administrator of the cell, [`Error::Refused`] if there is a file
-/// at `path` already, [`Error::Store`]. Nothing is left then.
+/// [`Error::Denied`] if the observer is no administrator of the cell, [`Error::Refused`] if there
+/// is a file at `path` already, [`Error::Store`]. Nothing is left then.
 pub fn backup(server: &mut Observer, path: &Path) -> Result<Copied> {
     refuse_to_replace(path)?;
     let new = unfinished(path);

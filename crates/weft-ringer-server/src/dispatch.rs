@@ -1,5 +1,5 @@
-//! The state machine of a metadata server with its store, in one thread: each event goes to the module that
-//! handles it.
+//! The state machine of a metadata server with its store, in one thread: each event goes to the
+//! module that handles it.
 
 use std::collections::BTreeMap;
 use std::sync::Arc;

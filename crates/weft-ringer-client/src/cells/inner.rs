@@ -201,8 +201,8 @@ impl InnerCells {
         Ok(fs)
     }
 
-    /// Returns the certificates for a cell. A cell without them is called only if the outermost cell
-    /// has none either; the result is `None` then.
+    /// Returns the certificates for a cell. A cell without them is called only if the outermost
+    /// cell has none either; the result is `None` then.
     fn certificates(
         &self,
         junction: &Junction,

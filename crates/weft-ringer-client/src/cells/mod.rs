@@ -108,7 +108,8 @@ impl CellTree {
         Ok((at, fs))
     }
 
-    /// The same, for lookup or listing: `needs` are the permission bits (of three) that this takes.
+    /// The same, for lookup or listing: `needs` are the permission bits (of three) that it
+    /// requires.
     fn walk_in(&self, ino: Ino, needs: u16) -> Result<(At, Arc<RingerFs>)> {
         let (at, fs) = self.walk(ino)?;
         if at.is_inner_root() {

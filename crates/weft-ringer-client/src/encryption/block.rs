@@ -9,12 +9,12 @@
 //!     60+n   16 bytes   tag
 //! ```
 //!
-//! XChaCha20-Poly1305 (draft-irtf-cfrg-xchacha-03; ChaCha20 and Poly1305 as in RFC 8439), under a key of
-//! the file's own: `BLAKE3::derive_key("weft-ringer 2026 key of an encrypted file", key ‖ file
-//! id)`. The associated data are the first 36 bytes and the position: of a block its index in the
-//! file (4 bytes, little-endian), of a write the name of the open block (32 bytes) and the offset
-//! of the write in it (4 bytes, little-endian). So a block is valid at its position in its file
-//! alone.
+//! XChaCha20-Poly1305 (draft-irtf-cfrg-xchacha-03; ChaCha20 and Poly1305 as in RFC 8439), under a
+//! key of the file's own:
+//! `BLAKE3::derive_key("weft-ringer 2026 key of an encrypted file", key ‖ file id)`. The associated
+//! data are the first 36 bytes and the position: of a block its index in the file (4 bytes,
+//! little-endian), of a write the name of the open block (32 bytes) and the offset of the write in
+//! it (4 bytes, little-endian). So a block is valid at its position in its file alone.
 //!
 //! Why this cipher: a file that is changed again and again has blocks encrypted again and again,
 //! each with a nonce that no counter protects (several machines write to one file, and a machine

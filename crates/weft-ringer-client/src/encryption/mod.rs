@@ -48,8 +48,8 @@ pub(super) use self::members::Members;
 pub use self::shares::{Share, Shares, SharesError};
 pub use self::sharing::{MEMBER_XATTR, SHARE, SHARED_KEYS_XATTR, TRUSTED_XATTR};
 
-/// The attribute of any directory of a mount that lists this client's keys, by their ids, and takes a
-/// key when it is set.
+/// The attribute of any directory of a mount that lists this client's keys, by their ids, and takes
+/// a key when it is set.
 pub const KEYS_XATTR: &[u8] = b"user.weft.keys";
 /// The maximum depth of a directory that is checked, in steps to the root.
 const DEPTH_MAX: usize = 4096;
@@ -241,8 +241,8 @@ impl Live {
         Ok(bytes)
     }
 
-    /// Encrypts an empty directory with a new key. That is durable here before the directory relies on
-    /// it.
+    /// Encrypts an empty directory with a new key. That is durable here before the directory relies
+    /// on it.
     ///
     /// # Errors
     /// [`Error::NotEmpty`], [`Error::NotADirectory`], [`Error::Exists`] if it has a key of its own.

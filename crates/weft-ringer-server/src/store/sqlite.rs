@@ -151,7 +151,7 @@ impl SqliteStore {
             })?;
         let change_rows: i64 = db.query_row("SELECT count(*) FROM change", [], |r| r.get(0))?;
         let change_rows = change_rows.unsigned_abs();
-        // Which earlier revisions added something is not known.
+        // It is not known which earlier revisions added something.
         Ok(Self { db, revision, kept_after, change_rows, added: revision })
     }
 }

@@ -1,8 +1,8 @@
 //! A store in an etcd cluster, for cells with several servers: one owns the cell and serves it, the
 //! others stand by.
 //!
-//! Source: <https://etcd.io/docs/v3.6/learning/api/> and `api_guarantees`: transactions are strictly
-//! serializable and durable on a majority when they are answered; reads are linearizable.
+//! Source: <https://etcd.io/docs/v3.6/learning/api/> and `api_guarantees`: transactions are
+//! strictly serializable and durable on a majority when they are answered; reads are linearizable.
 //!
 //! Invariants:
 //! - **Fencing.** Each transaction of etcd compares the owner's key (`session`) and the tail, and
