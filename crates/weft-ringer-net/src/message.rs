@@ -286,7 +286,7 @@ pub enum Answer {
     Junctions {
         /// The cell's number.
         cell: u64,
-        /// The server's present instance, a random number.
+        /// A random number of the server's present run.
         life: u64,
         /// The last revision that may have added something that can be found.
         added: u64,
@@ -297,7 +297,7 @@ pub enum Answer {
     },
     /// To `Summary`.
     Summary {
-        /// The server's present instance.
+        /// The random number of the server's present run.
         life: u64,
         /// The revision that the summary is of.
         revision: u64,

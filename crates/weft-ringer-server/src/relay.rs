@@ -8,8 +8,8 @@
 //! cannot serve to its parent, and relays in turn.
 //!
 //! Invariants:
-//! - A client that joins a rendezvous was called by its number, and no other client knows its
-//!   number.
+//! - A client that joins a rendezvous was called by its client number; the server tells the
+//!   rendezvous to no other client.
 //! - At most [`ServeOptions::relays_max`](super::ServeOptions::relays_max) rendezvous exist at a
 //!   time; an idle one ends.
 
