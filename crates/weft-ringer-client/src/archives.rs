@@ -2,9 +2,9 @@
 //! and read from there when no other client has them.
 //!
 //! Invariants:
-//! - The server is told that an archive has a content only after the archive has acknowledged each of
-//!   its blocks, or had it, after the era was asked for that the server is told as well.
-//! - An archive that fails is asked last, or not at all when it is only asked to read, for [`BENCH`].
+//! - The server is told that an archive has a content only after the archive has acknowledged each
+//!   of its blocks, or had it, after the request for the era that the server is told as well.
+//! - An archive that fails is asked last, or skipped for reads, for [`BENCH`].
 
 use std::collections::BTreeMap;
 use std::sync::atomic::{AtomicU64, Ordering};
@@ -22,19 +22,19 @@ use super::engine::ETIMEDOUT;
 use super::fs::Live;
 use crate::archive::{Archive, ArchiveError, Opener};
 
-/// How long the list of archives is good to read by.
+/// The time for which the list of archives is valid for reads.
 const KNOWN_FOR: Duration = Duration::from_secs(30);
-/// How long an archive that failed is asked last.
+/// The time for which a failed archive is asked last.
 const BENCH: Duration = Duration::from_secs(20);
-/// How long one request of an archive may take: at least the first, or as long as a call has
-/// patience, also after a deadline.
+/// The time limit of one request to an archive: at least the first, or the patience of a call if
+/// that is shorter, even after a deadline.
 const REQUEST_MIN: Duration = Duration::from_secs(10);
 const REQUEST_MAX: Duration = Duration::from_secs(60);
-/// How long a block may take to be read from one archive.
+/// The time limit for reading a block from one archive.
 const READ_LIMIT: Duration = Duration::from_secs(20);
-/// Blocks that are put at once, each with its bytes in memory.
+/// The maximum number of blocks put in parallel, each with its bytes in memory.
 const PUT_AT_ONCE: usize = 8;
-/// How long one waits before an archive is tried again that is wanted now.
+/// The pause before an archive that is wanted now is tried again.
 const TRY_AGAIN: Duration = Duration::from_millis(300);
 /// `ENXIO`
 const NO_ARCHIVE: i32 = 6;
@@ -46,7 +46,7 @@ const DENIED: i32 = 13;
 struct Used {
     archive: Arc<Archive>,
     benched: Option<Instant>,
-    /// How long a block took of late, in microseconds.
+    /// The recent time to read a block, in microseconds.
     read_micros: u64,
 }
 
@@ -70,7 +70,7 @@ pub(super) struct Archives {
     failures: AtomicU64,
 }
 
-/// How many archives are to have a file.
+/// The number of archives that should have a file.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub(super) enum Wanted {
     One,
@@ -99,7 +99,7 @@ impl Archives {
         self.known.lock().unwrap_or_else(PoisonError::into_inner)
     }
 
-    /// What is counted, by name.
+    /// The counters, by name.
     pub(super) fn figures(&self) -> [(&'static str, u64); 7] {
         let of = |count: &AtomicU64| count.load(Ordering::Relaxed);
         [
@@ -113,7 +113,7 @@ impl Archives {
         ]
     }
 
-    /// An archive, made ready and checked to be that of the cell.
+    /// Opens an archive, and checks that it belongs to the cell.
     fn open(
         &self,
         info: &ArchiveInfo,
@@ -131,7 +131,8 @@ impl Archives {
         Ok(archive)
     }
 
-    /// Archives in the order to ask them: those that failed lately last, else the nearest first.
+    /// Returns archives in the order to ask them: those that failed lately last, else the nearest
+    /// first.
     fn in_order(&self, mut list: Vec<ArchiveInfo>) -> Vec<ArchiveInfo> {
         let (now, known) = (Instant::now(), self.lock());
         list.sort_by_key(|info| {
@@ -153,7 +154,7 @@ impl Archives {
                 tracing::warn!("{error}");
             }
         }
-        // Of one object that is gone nothing follows for the others.
+        // The loss of one object says nothing about the others.
         let is_of_object =
             matches!(error, ArchiveError::Absent { .. } | ArchiveError::Wrong { .. });
         if let Some(used) = self.lock().used.get_mut(&id).filter(|_| !is_of_object) {
@@ -181,7 +182,7 @@ impl Archives {
     }
 }
 
-/// What the caller is told.
+/// The error for the caller.
 fn as_vfs(error: &ArchiveError) -> Error {
     let io = |errno| Error::Io { errno, message: error.to_string() };
     match error {
@@ -193,7 +194,7 @@ fn as_vfs(error: &ArchiveError) -> Error {
 }
 
 impl Live {
-    /// The era, and the archives, as the server has them now.
+    /// Returns the present era and archives, from the server.
     fn ask_archives(&self) -> Result<(u64, Vec<ArchiveInfo>)> {
         let Reply::Archives { era, archives } = self.ask(RequestBody::Archives {})? else {
             return Err(unexpected());
@@ -205,7 +206,8 @@ impl Live {
         Ok((era, archives))
     }
 
-    /// The archives, as they were a short while ago; without the server as they were last.
+    /// Returns the archives as they were a short while ago; if the server does not answer, the last
+    /// known.
     pub(super) fn known_archives(&self) -> Vec<ArchiveInfo> {
         let (is_fresh, list) = {
             let known = self.engine.archives.lock();
@@ -219,17 +221,17 @@ impl Live {
             Ok((_, list)) => list,
             Err(e) => {
                 tracing::debug!("the archives: {e}");
-                // Not every read waits for a server that is away.
+                // Not every read should wait for an unreachable server.
                 self.engine.archives.lock().asked = Some(Instant::now());
                 list
             }
         }
     }
 
-    /// A block of a file: from other clients, and if none of them has it, from an archive.
+    /// Fetches a block of a file: from other clients, and if none of them has it, from an archive.
     ///
     /// # Errors
-    /// Whom it was asked for, and what each said.
+    /// The clients and archives that were asked, and the answer of each.
     pub(super) fn fetch_block(
         &self,
         id: RnodeId,
@@ -260,12 +262,12 @@ impl Live {
     ///
     /// # Errors
     /// At once `ENXIO` if the cell has no archive, and `EACCES` if all refuse it. At `deadline`
-    /// [`Error::NoSpace`] if those that answer have no room, else `ETIMEDOUT` with what each said. All
-    /// are tried at least once.
+    /// [`Error::NoSpace`] if the answering archives have no room, else `ETIMEDOUT` with the answer
+    /// of each. All are tried at least once.
     pub(super) fn archive(&self, id: RnodeId, wanted: Wanted, deadline: Instant) -> Result<()> {
         let archives = &self.engine.archives;
         loop {
-            // Before the first block is looked for.
+            // Before the first block is looked up.
             let (era, list) = self.ask_archives()?;
             if list.is_empty() {
                 let message = "the policy wants an archive, and the cell has none".into();
@@ -322,7 +324,7 @@ impl Live {
         }
     }
 
-    /// Puts those blocks of a file into an archive that it does not have.
+    /// Puts those blocks of a file into an archive that it lacks.
     fn put_all(
         &self,
         info: &ArchiveInfo,
@@ -355,7 +357,7 @@ impl Live {
         Ok(())
     }
 
-    /// How long one request may take.
+    /// The time limit of one request.
     fn request_limit(&self, deadline: Instant) -> Duration {
         let left = deadline.saturating_duration_since(Instant::now());
         left.clamp(REQUEST_MIN.min(self.engine.options.patience), REQUEST_MAX)
@@ -371,7 +373,7 @@ impl Live {
         failed: &(dyn Fn(ArchiveError) -> Error + Sync),
     ) -> Result<()> {
         let limit = self.request_limit(deadline);
-        // Of what is stored the file may use the beginning.
+        // The file may use only the beginning of a stored block.
         let there = archive.len_of(&block.hash, limit).map_err(failed)?;
         let overhead = if is_encrypted(&peeked.rnode) { ENCRYPTED_OVERHEAD_BYTES } else { 0 };
         if there.is_some_and(|len| len >= u64::from(block.len_bytes + overhead)) {

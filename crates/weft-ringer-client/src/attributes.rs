@@ -1,5 +1,5 @@
-//! Attributes through which a mount says how things are and is told what to do. None of them is kept
-//! with the file, and none is listed.
+//! Extended attributes that show the state of a mount and control it. None of them is stored with
+//! the file, and none is listed.
 
 use weft_ringer::client::{Call, Outcome};
 use weft_ringer::mds::ORIGIN_XATTR;
@@ -13,26 +13,26 @@ use super::encryption::{KEYS_XATTR, MEMBER_XATTR, SHARED_KEYS_XATTR, TRUSTED_XAT
 use super::fs::{Live, RingerFs};
 use super::scrubbing::SCRUB_XATTR;
 
-/// The attribute of a file that tells who has copies of it, and of a directory what is wanted.
+/// The attribute that lists the holders of a file's copies; of a directory, the wanted copies.
 pub const HOLDERS_XATTR: &[u8] = b"user.weft.holders";
-/// The attribute that a file or directory has while it is pinned: kept here whole, with what is below
+/// The attribute that a file or directory has while it is pinned: kept here whole, with all below
 /// it. Of this client alone.
 pub const PIN_XATTR: &[u8] = b"user.weft.pin";
-/// The attribute of a mount's root that tells how the local store is.
+/// The attribute of a mount's root that shows the state of the local store.
 pub const STORE_XATTR: &[u8] = b"user.weft.store";
-/// The attribute that tells what a file was, and what was removed below a directory.
+/// The attribute that lists the versions of a file, or the files removed below a directory.
 pub const HISTORY_XATTR: &[u8] = b"user.weft.history";
-/// The attribute that makes a file what it was, when it is set.
+/// The attribute that restores a file to an earlier version, when it is set.
 pub const RESTORE_XATTR: &[u8] = b"user.weft.restore";
 
-/// What [`ENCRYPTION_XATTR`] of an empty directory is set to, to encrypt it with a new key.
+/// The value of [`ENCRYPTION_XATTR`] that encrypts an empty directory with a new key.
 pub const ENCRYPT: &[u8] = b"new";
-/// The attribute of a directory that tells which snapshots of it there are, and makes and removes them
-/// when it is set.
+/// The attribute of a directory that lists its snapshots, and makes and removes them when it is
+/// set.
 pub const SNAPSHOTS_XATTR: &[u8] = b"user.weft.snapshots";
 
 impl Live {
-    /// The names of the attributes of an rnode that are its own.
+    /// The names of the extended attributes stored with an rnode, for listing.
     pub(super) fn list_attributes(&self, id: RnodeId) -> Result<Vec<Vec<u8>>> {
         let names = self.get(id)?.xattrs.into_keys().map(|name| name.0);
         // They would be copied with a file.
@@ -40,7 +40,7 @@ impl Live {
         Ok(names.filter(|name| !is_ours(name)).collect())
     }
 
-    /// Sets an attribute that is kept with the rnode.
+    /// Sets an attribute that is stored with the rnode.
     pub(super) fn set_attribute(
         &self,
         id: RnodeId,
@@ -49,7 +49,8 @@ impl Live {
         how: XattrSet,
     ) -> Result<()> {
         const SPACES: [&[u8]; 4] = [b"user.", b"trusted.", b"security.", b"system."];
-        // Kept, but not obeyed, they would promise what is not so.
+        // If they were stored but not enforced, they would promise access control that does not
+        // exist.
         let is_acl = name.starts_with(b"system.posix_acl");
         if is_acl || !SPACES.iter().any(|space| name.starts_with(space)) {
             return Err(Error::Unsupported("attribute name space"));
@@ -87,9 +88,10 @@ impl Live {
 }
 
 impl RingerFs {
-    /// Whether an attribute tells what the permissions of `ino` do not decide: of the mount, its keys and its
-    /// conflicts, or of files below a directory, also such as only others may look at.
-    /// `user` is the one who asks, and `value` what it is to be set to, if that is asked.
+    /// Returns true if an attribute is for the owner of the mount alone, because the permissions of
+    /// `ino` do not cover what it shows: the mount, its keys and its conflicts, or files below a
+    /// directory, even such as only others may see. `user` is the requester, and `value` the value
+    /// to set, if any.
     pub(super) fn is_of_owner(
         &self,
         user: u32,
@@ -107,7 +109,7 @@ impl RingerFs {
         }
     }
 
-    /// The value of an attribute that is not kept with the file; `None` for any other.
+    /// Returns the value of an attribute that is not stored with the file; `None` for any other.
     pub(super) fn told(&self, ino: Ino, name: &[u8]) -> Option<Result<Vec<u8>>> {
         let (live, id) = (&self.live, RnodeId(ino.0));
         let is_root = ino == self.root();
@@ -128,8 +130,8 @@ impl RingerFs {
         })
     }
 
-    /// Does what setting an attribute asks for, if it is one that is not kept with the file. A policy
-    /// is kept with its directory, and is only checked here.
+    /// Carries out the setting of an attribute that is not stored with the file. A policy is stored
+    /// with its directory, and is only checked here.
     pub(super) fn tell(&self, ino: Ino, name: &[u8], value: &[u8]) -> Option<Result<()>> {
         let id = RnodeId(ino.0);
         Some(match name {

@@ -1,21 +1,22 @@
-//! The blocks that a client keeps, each in a file named by its hash in a directory of its rnode.
+//! The blocks in a client's local store, each in a file named by its hash in a directory of its
+//! rnode.
 //!
 //! ```text
-//! own/RNODE/HASH     written here; perhaps nobody else has it
-//! copy/RNODE/HASH    fetched from others, and promised to be kept
-//! cache/RNODE/HASH   fetched from others, and removed when room is needed
-//! kept/RNODE/HASH    of a conflict that is not settled yet
-//! open/NAME          what a block was before it was opened to be written: its second name
-//! room/NAME          room for a block that is open (see `room`)
-//! spare              room for what is small
-//! new/N              on its way to one of them
+//! own/RNODE/HASH     written here; possibly the only copy
+//! copy/RNODE/HASH    fetched from other clients, and promised to be kept
+//! cache/RNODE/HASH   fetched from other clients, and removed when room is needed
+//! kept/RNODE/HASH    belongs to a conflict that is not settled yet
+//! open/NAME          the former content of an open block: a second name of it
+//! room/NAME          reserved room for an open block (see `room`)
+//! spare              reserved room for directory entries and small files
+//! new/N              a temporary file, on its way to one of these
 //! ```
 //!
 //! Two files with the same bytes have two blocks: so a file's blocks are removed without asking
 //! about others. A block has its name only when it is whole.
 //!
-//! What a disk returns is not believed: nothing is read from a block that was not checked against its hash
-//! since the kernel read it (see `verified`).
+//! Data from the disk is not trusted: no part of a block is returned that was not checked against
+//! its hash since the kernel read it (see `verified`).
 
 use std::collections::{BTreeMap, HashMap};
 use std::fs::{self, File, OpenOptions};
@@ -40,9 +41,9 @@ pub(super) struct Blocks {
     next: AtomicU64,
     fetched: Mutex<Fetched>,
     cache_max_bytes: u64,
-    /// What stays, and is not durable yet.
+    /// Blocks that stay and are not durable yet.
     unsynced: Mutex<Vec<PathBuf>>,
-    /// The bytes of what stays.
+    /// The bytes of the blocks that stay.
     staying_bytes: AtomicU64,
     verified: Verified,
     spare: Spare,
@@ -50,16 +51,16 @@ pub(super) struct Blocks {
     reserved: Mutex<HashMap<BlockHash, u64>>,
 }
 
-/// Where blocks are looked for, in this order.
+/// The kinds of blocks, in the order in which a block is searched.
 const KINDS: [&str; 4] = ["own", "copy", "cache", "kept"];
 
-/// What came of looking for a block.
+/// The result of a search for a block.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub(super) enum Found {
     /// It is here, and was checked.
     Here,
     Absent,
-    /// It is here with other bytes than it had, or cannot be read.
+    /// It is here with other content, or cannot be read.
     Damaged,
 }
 
@@ -67,7 +68,7 @@ pub(super) enum Found {
 #[derive(Debug)]
 pub(super) struct Checked {
     pub(super) len_bytes: u64,
-    /// What is wrong with it.
+    /// A description of the damage, if any.
     pub(super) damage: Option<String>,
 }
 
@@ -164,7 +165,8 @@ impl Blocks {
         Ok(path)
     }
 
-    /// Whether a block is there and as it was. One that is damaged is replaced by whoever has it whole.
+    /// Returns true if a block is here and undamaged. The caller, which has it whole, replaces a
+    /// damaged one.
     fn has_whole(&self, path: &Path, rnode: RnodeId, name: &BlockHash) -> bool {
         let Ok(file) = File::open(path) else { return false };
         let is_whole = self.check(rnode, name, &file).is_ok();
@@ -194,10 +196,11 @@ impl Blocks {
         self.dir.join("room").join(name.to_string())
     }
 
-    /// Sets room aside in which an open block can be stored when it has `len_bytes`, of at most
-    /// `max_bytes`. Nothing is done if there is as much already.
+    /// Reserves room in which an open block can be stored when it has `len_bytes`, of at most
+    /// `max_bytes`. Does nothing if that much is reserved already.
     ///
     /// # Errors
+    /// There is no room.
     /// There is no room.
     pub(super) fn reserve(
         &self,
@@ -213,21 +216,21 @@ impl Blocks {
         let has = rounded(wanted, max_bytes + overhead_bytes);
         let file = private().write(true).create(true).truncate(false).open(self.room(name))?;
         if !allocate(&file, 0, has)? {
-            // This file system sets nothing aside.
+            // This file system cannot reserve room.
             let _ = fs::remove_file(self.room(name));
         }
         locked(&self.reserved).insert(*name, has);
         Ok(())
     }
 
-    /// Gives up the room that was set aside for a block.
+    /// Releases the room that was reserved for a block.
     pub(super) fn release(&self, name: &BlockHash) {
         if locked(&self.reserved).remove(name).is_some() {
             let _ = fs::remove_file(self.room(name));
         }
     }
 
-    /// Keeps a block that was open, in the room that was set aside for it.
+    /// Stores a block that was open, in the room that was reserved for it.
     pub(super) fn put_open(
         &self,
         rnode: RnodeId,
@@ -251,7 +254,7 @@ impl Blocks {
             return Ok(hash);
         }
         file.write_all_at(bytes, 0)?;
-        // What was allocated and is not needed goes.
+        // Frees the allocated bytes that are not needed.
         file.set_len(bytes.len() as u64)?;
         drop(file);
         self.spare.with(|| self.give_name(&room, &path))?;
@@ -261,12 +264,12 @@ impl Blocks {
         Ok(hash)
     }
 
-    /// Sets aside again what was given up when the disk was full.
+    /// Reserves the spare room again that was given up when the disk was full.
     pub(super) fn restore_spare(&self) {
         self.spare.restore();
     }
 
-    /// Keeps a block that was written here.
+    /// Stores a block that was written here.
     pub(super) fn put_own(&self, rnode: RnodeId, bytes: &[u8]) -> io::Result<BlockHash> {
         let hash = hash(bytes);
         let path = self.put("own", rnode, &hash, bytes)?;
@@ -274,7 +277,7 @@ impl Blocks {
         Ok(hash)
     }
 
-    /// Keeps a block that was fetched and checked, and makes room for it.
+    /// Stores a block that was fetched and checked, and makes room for it.
     pub(super) fn put_fetched(
         &self,
         rnode: RnodeId,
@@ -287,7 +290,7 @@ impl Blocks {
         Ok(())
     }
 
-    /// Removes what was fetched and not used for longest, until the rest has room.
+    /// Removes fetched blocks, the least recently used first, until the rest fits.
     fn make_room(&self) {
         let mut fetched = locked(&self.fetched);
         while fetched.bytes > self.cache_max_bytes && fetched.used.len() > 1 {
@@ -313,7 +316,7 @@ impl Blocks {
         Ok(None)
     }
 
-    /// Fills `buf` from byte `offset` of a block on, if that is here and undamaged.
+    /// Fills `buf` from byte `offset` of a block on, if it is here and undamaged.
     pub(super) fn read(
         &self,
         rnode: RnodeId,
@@ -344,10 +347,11 @@ impl Blocks {
         }
     }
 
-    /// All of a file that is named by the hash of its bytes; or what is wrong with it.
+    /// Reads all of a file and checks it against its name, a hash; or returns a description of the
+    /// damage.
     fn check(&self, rnode: RnodeId, name: &BlockHash, file: &File) -> Result<Vec<u8>, String> {
         let read = Stamp::of(file).and_then(|stamp| Ok((stamp, all_of(file)?)));
-        // That the disk cannot read it is damage as well.
+        // A read error of the disk is damage as well.
         let (stamp, bytes) = read.map_err(|e| e.to_string())?;
         if hash(&bytes) != *name {
             return Err(format!("its {} bytes have another hash", bytes.len()));
@@ -356,13 +360,13 @@ impl Blocks {
         Ok(bytes)
     }
 
-    /// All of a block as it is here, damaged or not; `None` if it is not here.
+    /// Returns a block as stored here, damaged or not; `None` if it is not here.
     pub(super) fn stored(&self, rnode: RnodeId, name: &BlockHash) -> io::Result<Option<Vec<u8>>> {
         let Some(file) = self.find(rnode, name)? else { return Ok(None) };
         all_of(&file).map(Some)
     }
 
-    /// All of a block, checked; `None` if it is not here, or damaged.
+    /// Returns a whole block, checked; `None` if it is not here, or damaged.
     pub(super) fn whole(&self, rnode: RnodeId, name: &BlockHash) -> io::Result<Option<Vec<u8>>> {
         let Some(file) = self.find(rnode, name)? else { return Ok(None) };
         match self.check(rnode, name, &file) {
@@ -374,7 +378,7 @@ impl Blocks {
         }
     }
 
-    /// Puts a block right wherever it is damaged here; `bytes` were checked.
+    /// Replaces a block wherever it is damaged here, by `bytes`, which were checked.
     pub(super) fn heal(&self, rnode: RnodeId, name: &BlockHash, bytes: &[u8]) -> io::Result<()> {
         for kind in KINDS {
             let path = self.path(kind, rnode, name);
@@ -402,7 +406,7 @@ impl Blocks {
         Ok(())
     }
 
-    /// Every block that is here, with its kind.
+    /// Lists all blocks that are here, with their kinds.
     pub(super) fn all_stored(&self) -> io::Result<Vec<(&'static str, RnodeId, BlockHash)>> {
         let mut all = Vec::new();
         for kind in KINDS {
@@ -410,7 +414,7 @@ impl Blocks {
                 let dir = dir?;
                 let id = dir.file_name().to_str().and_then(|n| u64::from_str_radix(n, 16).ok());
                 let Some(id) = id.filter(|id| *id > 0) else { continue };
-                // One that has gone meanwhile has no blocks.
+                // A directory removed meanwhile has no blocks.
                 for block in fs::read_dir(dir.path()).into_iter().flatten().flatten() {
                     if let Some(hash) = block.file_name().to_str().and_then(|n| n.parse().ok()) {
                         all.push((kind, RnodeId(id), hash));
@@ -429,19 +433,19 @@ impl Blocks {
         name: &BlockHash,
     ) -> Option<Checked> {
         let file = File::open(self.path(kind, rnode, name)).ok()?;
-        // What is in memory says nothing of the disk.
+        // The page cache would hide damage of the disk.
         let _ = rustix::fs::fadvise(&file, 0, None, rustix::fs::Advice::DontNeed);
         let checked = self.check(rnode, name, &file);
         let len_bytes = checked.as_ref().map_or(0, |bytes| bytes.len() as u64);
         Some(Checked { len_bytes, damage: checked.err() })
     }
 
-    /// Whether a block is here and stays: written here, or promised to be kept.
+    /// Returns true if a block is here and stays: written here, or promised to be kept.
     pub(super) fn stays(&self, rnode: RnodeId, hash: &BlockHash) -> bool {
         ["own", "copy"].iter().any(|kind| self.path(kind, rnode, hash).exists())
     }
 
-    /// Makes a copy that stays of a block that was fetched and checked; durable after the next
+    /// Stores a block, fetched and checked, as a copy that stays; durable after the next
     /// [`sync`](Self::sync).
     pub(super) fn put_copy(
         &self,
@@ -456,7 +460,7 @@ impl Blocks {
         Ok(())
     }
 
-    /// The rnodes of which blocks are here that stay, the one that gained a block last at the end.
+    /// The rnodes with blocks that stay here, the one that gained a block last at the end.
     pub(super) fn staying(&self) -> io::Result<Vec<RnodeId>> {
         let mut found: HashMap<RnodeId, std::time::SystemTime> = HashMap::new();
         for kind in ["own", "copy"] {
@@ -464,7 +468,7 @@ impl Blocks {
                 let dir = dir?;
                 let id = dir.file_name().to_str().and_then(|n| u64::from_str_radix(n, 16).ok());
                 let Some(id) = id.filter(|id| *id > 0) else { continue };
-                // One that has gone meanwhile is no rnode to look at.
+                // A directory removed meanwhile is left out.
                 let Ok(since) = dir.metadata().and_then(|m| m.modified()) else { continue };
                 let last = found.entry(RnodeId(id)).or_insert(since);
                 *last = since.max(*last);
@@ -494,16 +498,16 @@ impl Blocks {
         Ok(found)
     }
 
-    /// Removes a block that was to stay.
+    /// Removes a block of those that stay.
     pub(super) fn remove_staying(&self, rnode: RnodeId, hash: &BlockHash) {
         for kind in ["own", "copy"] {
             self.remove(&self.path(kind, rnode, hash));
-            // Only if it was the last.
+            // This succeeds only if it was the last.
             let _ = fs::remove_dir(self.rnode_dir(kind, rnode));
         }
     }
 
-    /// Lets a block go that was to stay: it is in the cache from now on.
+    /// Moves a block of those that stay to the cache.
     pub(super) fn demote(&self, rnode: RnodeId, hash: &BlockHash) -> io::Result<()> {
         for kind in ["own", "copy"] {
             let path = self.path(kind, rnode, hash);
@@ -522,7 +526,7 @@ impl Blocks {
         Ok(())
     }
 
-    /// Bytes that were fetched and may go when room is needed.
+    /// The bytes of fetched blocks, which may be removed when room is needed.
     pub(super) fn cached_bytes(&self) -> u64 {
         locked(&self.fetched).bytes
     }
@@ -540,7 +544,7 @@ impl Blocks {
         self.staying_bytes.load(Ordering::Relaxed)
     }
 
-    /// Keeps a block that was written here, whatever becomes of its file.
+    /// Keeps a block that was written here for a conflict, even if its file is removed.
     pub(super) fn keep(&self, rnode: RnodeId, hash: &BlockHash) -> io::Result<()> {
         private_dir(&self.rnode_dir("kept", rnode))?;
         let (from, to) = (self.path("own", rnode, hash), self.path("kept", rnode, hash));
@@ -550,7 +554,7 @@ impl Blocks {
         }
     }
 
-    /// Keeps what a block was before it was opened, until it is [sealed](Self::drop_base). `false` if
+    /// Keeps the former content of an open block, until it is [sealed](Self::drop_base). `false` if
     /// it is not here.
     pub(super) fn keep_base(
         &self,
@@ -569,7 +573,7 @@ impl Blocks {
         Ok(false)
     }
 
-    /// What a block was before it was opened, as it was stored; `None` if it is damaged or not here.
+    /// Returns the former content of an open block, as stored; `None` if it is damaged or not here.
     pub(super) fn base(
         &self,
         rnode: RnodeId,
@@ -584,12 +588,12 @@ impl Blocks {
         kept.map_or_else(|| self.whole(rnode, &base.hash), |kept| Ok(Some(kept)))
     }
 
-    /// A block has been sealed: what it was before is not needed.
+    /// Removes the former content of a block, after it was sealed.
     pub(super) fn drop_base(&self, name: &BlockHash) {
         let _ = fs::remove_file(self.dir.join("open").join(name.to_string()));
     }
 
-    /// No block is open.
+    /// Removes all former contents and reserved room: no block is open.
     pub(super) fn forget_bases(&self) -> io::Result<()> {
         for kind in ["open", "room"] {
             for left in fs::read_dir(self.dir.join(kind))? {
@@ -599,13 +603,13 @@ impl Blocks {
         Ok(())
     }
 
-    /// Keeps a block no longer.
+    /// Removes a block that was kept for a conflict.
     pub(super) fn let_go(&self, rnode: RnodeId, hash: &BlockHash) {
         let _ = fs::remove_file(self.path("kept", rnode, hash));
         let _ = fs::remove_dir(self.rnode_dir("kept", rnode));
     }
 
-    /// Removes what was fetched of an rnode.
+    /// Removes the fetched blocks of an rnode.
     pub(super) fn remove_cached(&self, rnode: RnodeId) {
         let cached: Vec<Key> = {
             let fetched = locked(&self.fetched);
@@ -615,7 +619,7 @@ impl Blocks {
         let _ = fs::remove_dir_all(self.rnode_dir("cache", rnode));
     }
 
-    /// Makes all blocks written here durable.
+    /// Makes all blocks that stay durable.
     pub(super) fn sync(&self) -> io::Result<()> {
         let paths = std::mem::take(&mut *locked(&self.unsynced));
         let result = sync_all(&paths);
@@ -679,7 +683,7 @@ mod tests {
         let name = blocks.put_own(A, b"content").expect("room");
         fs::write(blocks.path("own", A, &name), b"contend").expect("damage");
         assert_eq!(blocks.whole(A, &name).expect("a read"), None);
-        // Whoever has it whole puts it right.
+        // A writer that has it whole replaces it.
         assert_eq!(blocks.put_own(A, b"content").expect("room"), name);
         assert_eq!(blocks.whole(A, &name).expect("a read").as_deref(), Some(&b"content"[..]));
         assert_eq!(blocks.staying_bytes(), 7);

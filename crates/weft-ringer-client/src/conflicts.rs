@@ -1,8 +1,8 @@
 //! Changes of this client that came too late: kept until the user has settled them, with the blocks
 //! that they wrote.
 //!
-//! What belongs to one file is one conflict, named by the number of its first change. To settle it
-//! for *theirs* is to forget it. For *mine*, its changes are made again on the present state. For
+//! All changes of one file are one conflict, named by the number of its first change. Settling it
+//! for *theirs* forgets it. For *mine*, its changes are made again on the present state. For
 //! *both*, a copy of the present file is made under another name, and they are made again on that.
 
 use std::collections::BTreeMap;
@@ -27,10 +27,10 @@ use super::journal::Journal;
 pub const CONFLICTS_XATTR: &[u8] = b"user.weft.conflicts";
 /// The longest list that an attribute holds, in bytes.
 const LIST_MAX_BYTES: usize = 60 << 10;
-/// What is copied at once, in bytes.
+/// The size of one copy step, in bytes.
 const COPY_BYTES: usize = 1 << 20;
 
-/// What the file of conflicts holds.
+/// A record in the file of conflicts.
 #[derive(Debug, Clone, PartialEq, Eq)]
 enum Kept {
     Conflict {
@@ -39,7 +39,7 @@ enum Kept {
     Settled {
         seq: Seq,
     },
-    /// Making a change again made this rnode, in the place of that one.
+    /// A change made again created the rnode `new` in place of `old`.
     Remade {
         old: RnodeId,
         new: RnodeId,
@@ -77,7 +77,7 @@ impl Conflicts {
         }
     }
 
-    /// Durably.
+    /// Appends a record, durably.
     fn keep(&mut self, record: Kept) -> io::Result<()> {
         self.file.append(&record);
         self.take(record);
@@ -89,7 +89,7 @@ impl Conflicts {
         self.keep(Kept::Conflict { conflict })
     }
 
-    /// How many there are.
+    /// The number of conflicts.
     pub(super) fn count(&self) -> usize {
         self.groups().len()
     }
@@ -130,10 +130,10 @@ pub(super) fn blocks_of(op: &Op) -> impl Iterator<Item = (RnodeId, BlockHash)> {
     blocks.iter().filter_map(move |(_, block)| Some((id, (*block)?.hash)))
 }
 
-/// How a conflict is settled.
+/// A way to settle a conflict.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub(super) enum Choice {
-    /// What others made stays as it is.
+    /// Other clients' changes stay as they are.
     Theirs,
     /// The changes are made again.
     Mine,
@@ -177,8 +177,8 @@ fn describe(op: &Op) -> String {
 }
 
 impl RingerFs {
-    /// The conflicts, a line each: number, inode number (0 for names), time in seconds, why, changes;
-    /// with tabs between them. A list that is too long ends with the line `more`.
+    /// Lists the conflicts, a line each: number, inode number (0 for names), time in seconds,
+    /// reason, changes; with tabs between them. A list that is too long ends with the line `more`.
     pub(super) fn list_conflicts(&self) -> Vec<u8> {
         let groups = locked(&self.live.engine.conflicts).groups();
         let mut text = String::new();
@@ -200,8 +200,8 @@ impl RingerFs {
     /// Settles a conflict as `text` says.
     ///
     /// # Errors
-    /// [`Error::Invalid`] for a text that makes no sense, [`Error::NotFound`] if there is no such
-    /// conflict; those of the changes that are made again, and then it stays.
+    /// [`Error::Invalid`] for an invalid text, [`Error::NotFound`] if there is no such conflict;
+    /// errors of the changes that are made again, and then the conflict stays.
     pub(super) fn settle_conflict(&self, text: &[u8]) -> Result<()> {
         let (choice, number) =
             Choice::parse(text).ok_or(Error::Invalid("write mine N, theirs N or both N /PATH"))?;
@@ -288,7 +288,7 @@ impl RingerFs {
         Ok(())
     }
 
-    /// What opens the blocks that changes of a file wrote.
+    /// Returns the cipher for the blocks that changes of a file wrote.
     fn cipher_of_conflict(
         &self,
         id: RnodeId,
@@ -301,7 +301,7 @@ impl RingerFs {
         })
     }
 
-    /// Writes blocks that were kept of one file into another, or the same.
+    /// Writes blocks kept for one file into another, or the same.
     fn write_again(
         &self,
         from: Source<'_>,

@@ -1,4 +1,4 @@
-//! The content of files: blocks read, fetched, written and made.
+//! The content of files: reads, fetches and writes of blocks.
 
 use std::sync::{Arc, Mutex};
 use std::time::Instant;
@@ -18,9 +18,9 @@ use super::open::to_store;
 /// Files are written by one thread at a time, as far as they do not share one of these locks.
 pub(super) const WRITERS: usize = 64;
 
-/// Why content could not be had.
+/// Why content is not available.
 pub(super) enum Lack {
-    /// A block is not here, and nobody gave it.
+    /// A block is not here, and no other client or archive returned it.
     Block(String),
     Failed(Error),
 }
@@ -33,7 +33,7 @@ impl From<Error> for Lack {
 
 pub(super) fn io_error(e: &std::io::Error) -> Error {
     match e.raw_os_error() {
-        // A quota that is used up is a full disk to the writer.
+        // To a writer, an exhausted quota is a full disk.
         Some(28 | 122) => Error::NoSpace,
         errno => {
             let message = format!("the local store: {e}");
@@ -42,7 +42,7 @@ pub(super) fn io_error(e: &std::io::Error) -> Error {
     }
 }
 
-/// Whose blocks are read and written, and what encrypts them.
+/// The file whose blocks are read and written, and its cipher.
 #[derive(Clone, Copy)]
 pub(super) struct Source<'a> {
     pub(super) id: RnodeId,
@@ -67,7 +67,7 @@ fn file(rnode: &Rnode) -> Result<File<'_>> {
     }
 }
 
-/// What blocks were that are about to be opened, and the room for them; given up if they are not.
+/// Former contents of blocks about to be opened, and the room for them; released on failure.
 struct Bases<'a> {
     blocks: &'a Blocks,
     names: Vec<BlockHash>,
@@ -85,7 +85,7 @@ impl Drop for Bases<'_> {
 /// The part of a range that is in one block.
 struct Piece {
     index: u32,
-    /// Where it begins in the block, in bytes.
+    /// The offset in the block, in bytes.
     within: usize,
     len_bytes: usize,
 }
@@ -107,7 +107,7 @@ fn pieces(block_bytes: u64, offset: u64, len_bytes: u64) -> impl Iterator<Item =
     })
 }
 
-/// The parts of a buffer that are in each block of a file, up to the file's end.
+/// Splits a buffer into the parts in each block of a file, up to the file's end.
 fn parts<'a>(
     file: &File<'_>,
     offset: u64,
@@ -123,7 +123,7 @@ fn parts<'a>(
     })
 }
 
-/// What is written into open blocks, as it goes to the journal.
+/// Returns the data written into open blocks, as it goes to the journal.
 fn for_journal(cipher: Option<&Arc<FileCipher>>, redo: &[Redo]) -> Result<Vec<Redo>> {
     let Some(cipher) = cipher else { return Ok(redo.to_vec()) };
     let encrypt = |part: &Redo| {
@@ -139,7 +139,7 @@ impl Live {
         &self.writers[id.count() as usize % WRITERS]
     }
 
-    /// Fills `buf` with the bytes of a block from `within` on. Behind the block's end are zeroes.
+    /// Fills `buf` with the bytes of a block from `within` on. After the block's end are zeroes.
     fn load(
         &self,
         source: Source<'_>,
@@ -164,7 +164,7 @@ impl Live {
         }
         if let Some(cipher) = source.cipher {
             let bytes = self.open_block(cipher, id, index, block)?;
-            // It was checked to have as many.
+            // `open_block` checked that there are as many.
             there.copy_from_slice(&bytes[within..within + len]);
             return Ok(());
         }
@@ -181,7 +181,7 @@ impl Live {
         Ok(())
     }
 
-    /// Fetches a block, and keeps it: in the place of the one here, if that is damaged.
+    /// Fetches a block, and stores it: in place of the one here, if that is damaged.
     pub(super) fn fetch(
         &self,
         id: RnodeId,
@@ -200,7 +200,7 @@ impl Live {
         Ok(bytes)
     }
 
-    /// Fetches a block that is damaged here, and puts it right.
+    /// Fetches a block that is damaged here, and replaces it.
     pub(super) fn heal(
         &self,
         id: RnodeId,
@@ -213,7 +213,7 @@ impl Live {
         Ok(bytes)
     }
 
-    /// Fills `buf` with the bytes of a block, of the file's present or past.
+    /// Fills `buf` with the bytes of a block, of the file's present content or an earlier version.
     pub(super) fn load_block(
         &self,
         source: Source<'_>,
@@ -227,7 +227,7 @@ impl Live {
         })
     }
 
-    /// The same of a block that is kept here, whatever became of its file.
+    /// The same for a block kept here for a conflict, even if its file was removed.
     pub(super) fn load_kept(
         &self,
         source: Source<'_>,
@@ -245,7 +245,7 @@ impl Live {
         Ok(())
     }
 
-    /// Does `work` on the file as it is; again if a block of it is gone because the file has
+    /// Runs `work` on the file's present state; again if a block of it is gone because the file has
     /// changed.
     fn with_file<T>(
         &self,
@@ -279,8 +279,8 @@ impl Live {
         })
     }
 
-    /// If some of what is read is in open blocks: fills in that, and returns the file as it was at
-    /// that moment.
+    /// If some of the range is in open blocks: fills in those parts, and returns the file's state
+    /// at that moment.
     fn read_open(
         &self,
         rnode: &Rnode,
@@ -298,7 +298,7 @@ impl Live {
         let behind = self.engine.open.look(rnode.id);
         let Some((Outcome::Rnode(now), _)) = self.engine.call_now(Call::Get { id: rnode.id })?
         else {
-            // It is recalled, perhaps: others may have changed it when it is here again.
+            // The lease may be recalled: others may have changed the file when it is here again.
             return Err(Error::Busy.into());
         };
         let file = file(&now)?;
@@ -315,11 +315,11 @@ impl Live {
         Ok(Some(now))
     }
 
-    /// Fills in what is not in open blocks.
+    /// Fills in the parts that are not in open blocks.
     fn read_closed(&self, rnode: &Rnode, offset: u64, buf: &mut [u8]) -> Result<usize, Lack> {
         let file = file(rnode)?;
         let cipher = self.cipher(rnode)?;
-        // Blocks of what is in a snapshot go by the number of what it was.
+        // Blocks of a file in a snapshot are stored under the number of the original file.
         let source = Source { id: origin(rnode), cipher: cipher.as_ref() };
         let mut len = 0;
         for (piece, part) in parts(&file, offset, buf) {
@@ -361,7 +361,7 @@ impl Live {
                 let old = file.blocks.get(&piece.index);
                 match self.overlay(source, piece.index, old, piece.within, part) {
                     Ok(block) => changed.push((piece.index, Some(block))),
-                    // What fits is written.
+                    // The part that fits is written.
                     Err(Lack::Failed(Error::NoSpace)) if done > 0 => break,
                     Err(e) => return Err(e),
                 }
@@ -372,8 +372,8 @@ impl Live {
         })
     }
 
-    /// Writes into open blocks, and opens those that are not, if the lease for that is at hand and there
-    /// is room. `false` if nothing was done.
+    /// Writes into open blocks, and opens the others, if the lease for that is at hand and there is
+    /// room. Returns `false` if nothing was done.
     fn write_open(
         &self,
         rnode: &Rnode,
@@ -385,7 +385,7 @@ impl Live {
         let source = Source { id, cipher };
         let file = file(rnode)?;
         let all = || pieces(file.block_bytes, offset, data.len() as u64);
-        // What is written as a whole is stored at once.
+        // Whole blocks are stored at once.
         if all().all(|piece| piece.len_bytes as u64 == file.block_bytes) {
             return Ok(false);
         }
@@ -437,7 +437,7 @@ impl Live {
         let mut behind = open.change(id);
         let mut open_before = all().filter_map(|piece| file.blocks.get(&piece.index));
         if open_before.any(|b| b.hash.is_open() && !behind.contains_key(&b.hash)) {
-            // Sealed meanwhile.
+            // It was sealed meanwhile.
             return Err(Error::Busy.into());
         }
         if new_bytes > 0 && open.is_closed() {
@@ -468,7 +468,7 @@ impl Live {
         }
     }
 
-    /// Blocks were put into the place of others by the change `seq`.
+    /// Records that the change `seq` replaced blocks.
     fn was_replaced(
         &self,
         id: RnodeId,
@@ -483,7 +483,7 @@ impl Live {
         self.has_changed(id);
     }
 
-    /// The block that `old` becomes when `data` is written into it.
+    /// Returns the block that `old` becomes when `data` is written into it.
     fn overlay(
         &self,
         source: Source<'_>,
@@ -512,7 +512,7 @@ impl Live {
         Ok(Block { hash, len_bytes: whole.len() as u32 })
     }
 
-    /// Puts blocks into the place of others, if the file is still as it was.
+    /// Replaces blocks, if the file has not changed.
     fn replace(
         &self,
         rnode: &Rnode,
@@ -528,7 +528,8 @@ impl Live {
         match self.engine.call(call)? {
             (Outcome::Refused(why), _) => {
                 let had = |hash: &BlockHash| old.values().any(|b| b.hash == *hash);
-                // One of them may be what the file was before: it goes if nobody needs it.
+                // One of them may belong to an earlier version: the server decides whether it is
+                // removed.
                 let useless = new.iter().filter_map(|(_, hash)| *hash).filter(|h| !had(h));
                 self.supersede(id, Seq::default(), useless);
                 Err(Lack::Failed(if why == Refusal::Busy {
@@ -545,13 +546,13 @@ impl Live {
         }
     }
 
-    /// These blocks are of no use once the change `seq` is with the server.
+    /// Queues blocks for removal once the server has the change `seq`.
     fn supersede(&self, rnode: RnodeId, seq: Seq, hashes: impl Iterator<Item = BlockHash>) {
         let old = hashes.map(|hash| Superseded { seq, rnode, hash });
         locked(&self.engine.superseded).extend(old);
     }
 
-    /// After a file was cut: its blocks from the new end on are of no use.
+    /// Queues the blocks after a file's new end for removal, after it was truncated.
     pub(super) fn was_cut(&self, before: &Rnode, new_bytes: u64, seq: Seq) {
         if let Ok(File { block_bytes, blocks, .. }) = file(before) {
             let gone = blocks.iter().filter(|(at, _)| u64::from(**at) * block_bytes >= new_bytes);
@@ -568,7 +569,7 @@ impl Live {
         len_bytes: u64,
     ) -> Result<()> {
         let grows = match mode {
-            // Room on this disk for what is not there yet: nothing here could keep it.
+            // Allocation for future writes: it cannot be guaranteed here.
             FallocateMode::Allocate { .. } => {
                 return Err(Error::Unsupported("allocating ahead"));
             }
@@ -623,7 +624,7 @@ impl Live {
                 (true, true) | (false, false) => return Ok(at),
                 (false, true) => at = data_end,
                 (true, false) => {
-                    // The next block that there is.
+                    // Continues at the next block that exists.
                     let behind = u32::try_from(index + 1).ok();
                     let next = behind.and_then(|i| blocks.range(i..).next());
                     at = next.map_or(size_bytes, |(i, _)| u64::from(*i) * block_bytes);

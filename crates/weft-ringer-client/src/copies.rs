@@ -1,12 +1,12 @@
-//! Copies of files on several clients: made where a policy asks for them, and dropped when others
-//! have enough.
+//! Replication of files to several clients: copies are made where a policy asks for them, and
+//! dropped when other clients have enough.
 //!
 //! Invariants:
 //! - A client tells the server that it holds a file only when all its blocks are here, checked by
 //!   their hashes, durable, and among those that stay.
-//! - Of what the server was told, nothing is dropped before the server allows it, but what the file
-//!   is not made of any more. Both happen under the lock of the file's writers, so that what was seen
-//!   is so still.
+//! - A block that the server was told of is dropped only when the server allows it, or the file no
+//!   longer contains it. Both happen under the lock of the file's writers, so that the check still
+//!   holds.
 
 use std::collections::{BTreeMap, BTreeSet};
 use std::time::{Duration, Instant};
@@ -22,23 +22,23 @@ use super::engine::{ETIMEDOUT, locked};
 use super::fs::Live;
 use super::peers::Held;
 
-/// How often a copy is begun anew because the file has changed meanwhile.
+/// The maximum number of restarts of a copy because the file has changed meanwhile.
 const CHANGES_MAX: usize = 16;
-/// How long one asks the others again for copies that are wanted now.
+/// The interval between requests to other clients for copies that are wanted now.
 const ASK_AGAIN: Duration = Duration::from_millis(300);
-/// Blocks that the server is asked about at once.
+/// The maximum number of blocks in one question to the server.
 const NEEDED_MAX: usize = 1000;
-/// Copies do not take the last room of a disk.
+/// The most disk space that copies leave free, in bytes.
 const RESERVE_MAX_BYTES: u64 = 64 << 20;
 
 /// A file whose content changed here.
 #[derive(Debug, Clone, Copy)]
 pub(super) struct Uneven {
-    /// A directory that it has a name in, if that is known.
+    /// A directory that it has a name in, if known.
     pub(super) dir: Option<RnodeId>,
-    /// When it is looked at next.
+    /// The time of the next check.
     pub(super) due: Instant,
-    /// The server may lack what it says.
+    /// Whether the server may lack its text.
     pub(super) is_untold: bool,
 }
 
@@ -60,7 +60,7 @@ fn no(why: impl Into<String>) -> Held {
     Held::No { full: false, why: why.into() }
 }
 
-/// The server broke the protocol.
+/// The error for a server that broke the protocol.
 pub(super) fn unexpected() -> Error {
     Error::Io { errno: 5, message: "the server says something else".into() }
 }
@@ -77,7 +77,7 @@ impl Live {
         }
     }
 
-    /// An rnode as the server has it; `None` if it is gone.
+    /// Returns an rnode as the server has it; `None` if it is gone.
     pub(super) fn peek(&self, id: RnodeId) -> Result<Option<Box<Peeked>>> {
         match self.ask(RequestBody::Peek { rnode: id })? {
             Reply::Peeked { peeked } => Ok(Some(peeked)),
@@ -87,8 +87,8 @@ impl Live {
         }
     }
 
-    /// What is wanted for a file, which has a name in `dir`. Costs no message if the directories
-    /// above are under leases.
+    /// Returns the policy for a file, which has a name in `dir`. Costs no message if the
+    /// directories above are under leases.
     pub(super) fn policy(&self, id: RnodeId, dir: Option<RnodeId>) -> Result<Policy> {
         if let Some(policy) = dir.and_then(|dir| self.engine.known_policy(dir)) {
             return Ok(policy);
@@ -96,15 +96,15 @@ impl Live {
         Ok(self.peek(id)?.map(|peeked| peeked.policy).unwrap_or_default())
     }
 
-    /// The content of a file has changed here.
+    /// Records that the content of a file has changed here.
     pub(super) fn has_changed(&self, id: RnodeId) {
         let dir = self.directory_of(id);
         let due = Instant::now() + self.engine.options.settle;
         locked(&self.engine.uneven).insert(id, Uneven { dir, due, is_untold: true });
     }
 
-    /// Makes a copy of a file that stays, or brings it up to date. Calls `go_on` after each block,
-    /// and stops when that says so.
+    /// Makes a copy of a file that stays, or updates it. Calls `go_on` after each block, and stops
+    /// when it returns false.
     pub(super) fn hold(&self, id: RnodeId, go_on: &mut dyn FnMut() -> bool) -> Held {
         self.try_hold(id, go_on)
             .unwrap_or_else(|e| Held::No { full: matches!(e, Error::NoSpace), why: e.to_string() })
@@ -127,7 +127,7 @@ impl Live {
             match lacks {
                 None => {}
                 Some(Error::NoSpace) => return Err(Error::NoSpace),
-                // Perhaps nobody has the block because the file is another by now.
+                // The block may be unavailable because the file has changed by now.
                 Some(e) => match self.peek(id)? {
                     Some(now) if Content::of(&now).map(|c| c.version) == Some(content.version) => {
                         return Err(e);
@@ -145,7 +145,7 @@ impl Live {
         Ok(no("the file changes faster than it can be copied"))
     }
 
-    /// Tells the server that a file is here to stay; `Busy` if it is not whole.
+    /// Promises the server to keep a file; `Busy` if it is not whole.
     fn promise(&self, id: RnodeId, content: &Content) -> Result<Reply> {
         let _one = locked(self.writer(id));
         let blocks = &self.engine.blocks;
@@ -173,7 +173,7 @@ impl Live {
         blocks.put_copy(id, &block.hash, &bytes).map_err(|e| io_error(&e))
     }
 
-    /// Whether a copy of so many bytes has room here.
+    /// Checks that there is room for a copy of this many bytes.
     fn check_room(&self, len_bytes: u64) -> Result<()> {
         let blocks = &self.engine.blocks;
         let space = blocks.space().map_err(|e| io_error(&e))?;
@@ -186,11 +186,11 @@ impl Live {
         Ok(())
     }
 
-    /// Has other clients make copies of a file, as the server has it, until `wanted` have one.
+    /// Makes other clients copy a file, as the server has it, until `wanted` have a copy.
     ///
     /// # Errors
-    /// At `deadline`, [`Error::NoSpace`] if those that there are have no room, else `ETIMEDOUT` with
-    /// what each said. They are all asked at least once.
+    /// At `deadline`, [`Error::NoSpace`] if the connected clients have no room, else `ETIMEDOUT`
+    /// with the answer of each. They are all asked at least once.
     pub(super) fn spread(&self, id: RnodeId, wanted: u32, deadline: Instant) -> Result<()> {
         loop {
             let Some(peeked) = self.peek(id)? else { return Ok(()) };
@@ -199,7 +199,7 @@ impl Live {
             let has = |client: &ClientId| copies.get(client) == Some(&content.version);
             let own = self.own();
             if own.is_some_and(|own| !has(&own)) {
-                // So that others know that they may let theirs go.
+                // So that others know that they may drop their copies.
                 self.promise(id, &content)?;
             }
             let mut have = copies.keys().filter(|c| Some(**c) != own && has(c)).count() as u64;
@@ -208,7 +208,7 @@ impl Live {
             }
             let mut ask = self.engine.peers.others(id);
             ask.retain(|client| !has(client));
-            // Who had it before has the most of it now.
+            // A former holder has most of the blocks.
             ask.sort_by_key(|client| !copies.contains_key(client));
             let (mut said, mut full, mut failed) = (String::new(), 0, 0);
             for client in ask {
@@ -242,7 +242,8 @@ impl Live {
         }
     }
 
-    /// Waits until as many others, and an archive, have a file as its policy has `fsync` wait for.
+    /// Waits for as many copies at other clients, and in an archive, as the policy demands for
+    /// `fsync`.
     pub(super) fn wait_for_copies(&self, id: RnodeId) -> Result<()> {
         let policy = self.policy(id, self.directory_of(id))?;
         let deadline = Instant::now() + self.engine.options.patience;
@@ -255,14 +256,14 @@ impl Live {
         }
     }
 
-    /// Removes those blocks of an rnode that stay and are of no use to anybody.
+    /// Removes those blocks of an rnode that stay and that no client needs.
     pub(super) fn scrub(&self, id: RnodeId) -> Result<()> {
         self.engine.call(Call::Sync)?;
         let _one = locked(self.writer(id));
         let blocks = &self.engine.blocks;
         let here: Vec<BlockHash> =
             blocks.staying_of(id).map_err(|e| io_error(&e))?.into_keys().collect();
-        // What this client has changed and the server does not know may be made of any of them.
+        // Changes that the server does not have yet may consist of any of them.
         if !self.engine.is_all_flushed() {
             return Ok(());
         }
@@ -273,7 +274,7 @@ impl Live {
         Ok(())
     }
 
-    /// Those blocks of a file that are of use: to the file, its history, or a snapshot.
+    /// Returns the blocks that a file, its history, or a snapshot needs.
     pub(super) fn needed(&self, id: RnodeId, hashes: &[BlockHash]) -> Result<BTreeSet<BlockHash>> {
         let mut needed = BTreeSet::new();
         for part in hashes.chunks(NEEDED_MAX) {
@@ -286,8 +287,8 @@ impl Live {
         Ok(needed)
     }
 
-    /// Asks to let a file go, and if the server allows it, what is here of it goes when room is
-    /// needed. `false` if it may not.
+    /// Asks the server to release a file, and if it agrees, moves the blocks to the cache. `false`
+    /// if they must stay.
     pub(super) fn let_go(&self, id: RnodeId) -> Result<bool> {
         if !self.engine.is_all_flushed() {
             return Ok(false);
@@ -306,11 +307,11 @@ impl Live {
         Ok(true)
     }
 
-    /// Who has copies of a file, a line each: the client's number, `current` or `old`, and `here` if
-    /// it is this one; with tabs between them. For an archive its number and `archive`. The first line
-    /// says what is wanted.
+    /// Lists the holders of a file's copies, a line each: the client's number, `current` or `old`,
+    /// and `here` if it is this one; with tabs between them. For an archive its number and
+    /// `archive`. The first line is the policy.
     pub(super) fn list_holders(&self, id: RnodeId) -> Result<Vec<u8>> {
-        // What was written here is to be among it.
+        // Changes made here must be included.
         self.engine.call(Call::Sync)?;
         let peeked = self.peek(id)?.ok_or(Error::Stale(id.0))?;
         let mut text = format!("policy\t{}\n", peeked.policy);

@@ -1,11 +1,11 @@
-//! Making files durable, with the names that they have.
+//! Syncing of files, with their names.
 
 use std::collections::BTreeSet;
 use std::fs::File;
 use std::io;
 use std::path::{Path, PathBuf};
 
-/// Makes files durable, and the two directories above each.
+/// Syncs files, and the two directories above each.
 pub(super) fn sync_all(paths: &[PathBuf]) -> io::Result<()> {
     let mut dirs = BTreeSet::new();
     for path in paths {

@@ -1,5 +1,5 @@
 //! The client's state machine in a process: calls from many threads, the connection to the server,
-//! time.
+//! and timers.
 
 use std::collections::{BTreeMap, BTreeSet, VecDeque};
 use std::sync::atomic::{AtomicBool, AtomicU64, Ordering};
@@ -28,9 +28,9 @@ use super::peers::{MakeCopy, Outcasts, PeerServer, Peers};
 use super::tending::Pins;
 use super::verdict::Verdict;
 
-/// How often the state machine is told that time has passed.
+/// The interval at which the state machine gets the time.
 pub(super) const TICK: Duration = Duration::from_millis(100);
-/// How often it is written down how far the cell is.
+/// The interval at which the last state seen of the cell is saved.
 const SAVE_EVERY: Duration = Duration::from_secs(2);
 /// `ETIMEDOUT`
 pub(super) const ETIMEDOUT: i32 = 110;
@@ -38,12 +38,12 @@ pub(super) const ETIMEDOUT: i32 = 110;
 pub(super) struct Inner {
     pub(super) client: Client,
     journal: Journal,
-    /// Answers that nobody has taken yet.
+    /// Outcomes that no caller has taken yet.
     done: BTreeMap<CallId, (Outcome, Seq)>,
     waiting: BTreeSet<CallId>,
 }
 
-/// A block that is no longer of its file, once the change up to `seq` is with the server.
+/// A replaced block of a file, to be removed once the server has the change up to `seq`.
 pub(super) struct Superseded {
     pub(super) seq: Seq,
     pub(super) rnode: RnodeId,
@@ -60,9 +60,9 @@ pub(super) struct Engine {
     pub(super) lost_leases: LostLeases,
     pub(super) known: KnownCell,
     pub(super) verdict: Mutex<Option<Verdict>>,
-    /// Why there is no connection, as far as is known.
+    /// The reason why there is no connection, as far as it is known.
     pub(super) trouble: Mutex<Option<String>>,
-    /// The first connection has been made; with what came of it if it was refused.
+    /// The result of the first connection; an error if the server refused it.
     pub(super) joined: OnceLock<std::result::Result<ClientId, String>>,
     pub(super) blocks: Arc<Blocks>,
     pub(super) keys: Keys,
@@ -73,12 +73,12 @@ pub(super) struct Engine {
     pub(super) peer_server: Mutex<Option<PeerServer>>,
     pub(super) superseded: Mutex<VecDeque<Superseded>>,
     pub(super) conflicts: Mutex<Conflicts>,
-    /// Files that changed here, of which there may be too few copies.
+    /// Files that changed here and may be under-replicated.
     pub(super) uneven: Mutex<BTreeMap<RnodeId, Uneven>>,
     pub(super) pins: Mutex<Pins>,
-    /// Certificates of clients that get nothing from this one.
+    /// Revoked certificates: their clients get nothing from this one.
     pub(super) outcasts: Outcasts,
-    /// Held by who writes the journal anew.
+    /// Held by the thread that rewrites the journal.
     shortening: Mutex<()>,
     pub(super) stop: AtomicBool,
     threads: Mutex<Vec<JoinHandle<()>>>,
@@ -146,8 +146,8 @@ impl Engine {
         }))
     }
 
-    /// Begins to work, and waits until the server has welcomed this client. Other clients that ask for
-    /// copies are served by `make_copy`.
+    /// Starts the threads, and waits until the server has accepted this client. `make_copy` serves
+    /// other clients' requests for copies.
     pub(super) fn start(self: &Arc<Self>, make_copy: Arc<MakeCopy>) -> Result<()> {
         self.spawn("ringer-link", move |engine| engine.keep_connected(&make_copy))?;
         self.spawn("ringer-clock", Self::keep_time)?;
@@ -220,7 +220,7 @@ impl Engine {
         self.call_until(call, None, self.options.patience)
     }
 
-    /// The same with less patience, or more.
+    /// The same with a shorter or longer limit.
     pub(super) fn call_within(
         &self,
         call: Call,
@@ -239,7 +239,7 @@ impl Engine {
         let engine = Arc::downgrade(self);
         interrupt.on_raise(move || {
             if let Some(engine) = engine.upgrade() {
-                // Nobody is between looking and waiting.
+                // The lock makes sure that no thread is between its check and its wait.
                 drop(locked(&engine.inner));
                 engine.answered.notify_all();
             }
@@ -247,7 +247,8 @@ impl Engine {
         self.call_until(call, Some(interrupt), self.options.patience)
     }
 
-    /// Makes a call that is answered at once, or not made at all: with what is under leases.
+    /// Makes a call that can be answered at once from leases; otherwise cancels it and returns
+    /// `None`.
     pub(super) fn call_now(&self, call: Call) -> weft_vfs::Result<Option<(Outcome, Seq)>> {
         let id = CallId(self.next_call.fetch_add(1, Ordering::Relaxed));
         self.check_cell()?;
@@ -302,16 +303,16 @@ impl Engine {
         }
     }
 
-    /// Makes sure of room in the journal for a call that is a change.
+    /// Makes sure that the journal has room for a call that is a change.
     #[expect(clippy::unused_self, reason = "as what it is called beside")]
     fn make_room(&self, inner: &mut Inner, call: &Call) -> weft_vfs::Result<()> {
-        // Beside what it is made on: numbers and versions of a few rnodes.
+        // Space beside the operation: numbers and versions of a few rnodes.
         const BESIDE_BYTES: u64 = 1 << 10;
         let len_bytes = match call {
             Call::Apply { op, .. } => encode(op).len() as u64,
             Call::Write { blocks, redo, .. } => {
                 let data = redo.iter().map(|part| part.data.0.len() as u64 + BESIDE_BYTES);
-                // It may take the place of another, and has its blocks too then.
+                // It may replace an earlier change, and then has that one's blocks too.
                 data.sum::<u64>() + (blocks.len() as u64) * 64
             }
             _ => return Ok(()),
@@ -323,7 +324,7 @@ impl Engine {
         inner.journal.make_room(len_bytes + BESIDE_BYTES, unsent).map_err(|e| io_error(&e))
     }
 
-    /// Tells the state machine something, and does what it wants done.
+    /// Passes an event to the state machine, and carries out the actions that it returns.
     pub(super) fn handle(&self, inner: &mut Inner, event: ClientEvent) {
         let actions = inner.client.handle(now(), wall(), event);
         if actions.is_empty() {
@@ -341,7 +342,7 @@ impl Engine {
                 }
                 ClientAction::Send(message) => {
                     let outbox = outbox.get_or_insert_with(|| locked(&self.outbox).clone());
-                    // What is lost is sent again.
+                    // A lost message is sent again.
                     if let Some(outbox) = outbox {
                         outbox.post(&Ask::Mds { message: Box::new(message) });
                     }
@@ -399,8 +400,8 @@ impl Engine {
         }
     }
 
-    /// Writes the journal anew, durably, with what is needed of it: not what was written into blocks
-    /// that are stored by now. `false` if that could not be done yet.
+    /// Rewrites the journal, durably, with the records still needed: not with data written into
+    /// blocks that are stored by now. Returns `false` if that could not be done yet.
     fn shorten_journal(&self) -> std::io::Result<bool> {
         let _one = locked(&self.shortening);
         self.open.set_closed(true);
@@ -415,12 +416,12 @@ impl Engine {
         shortened
     }
 
-    /// Has who writes faster than the journal is written anew do that, or wait for it. Not behind a
-    /// gate.
+    /// Makes a writer that outruns the rewriting of the journal do that itself, or wait for it.
+    /// Must not be called behind a gate.
     pub(super) fn bound_journal(&self) -> std::io::Result<()> {
         let is_overlong = || locked(&self.inner).journal.is_overlong();
         if is_overlong() {
-            // Somebody may be at it.
+            // Another thread may be rewriting it.
             drop(locked(&self.shortening));
             if is_overlong() {
                 self.shorten_journal()?;
@@ -442,7 +443,7 @@ impl Engine {
             let hash = hash?;
             let mut inner = locked(&self.inner);
             self.handle(&mut inner, ClientEvent::Sealed { rnode: id, name, hash });
-            // It may have been cut off, or written over as a whole.
+            // It may have been truncated, or overwritten as a whole.
             let seq = inner.client.last();
             locked(&self.superseded).push_back(Superseded { seq, rnode: id, hash });
             drop(inner);
@@ -496,7 +497,7 @@ impl Engine {
         }
     }
 
-    /// This client's number, once it is known to the server.
+    /// This client's number, once the server has accepted it.
     pub(super) fn client(&self) -> Option<ClientId> {
         self.joined.get()?.as_ref().ok().copied()
     }
@@ -510,17 +511,17 @@ impl Engine {
         self.home.path("pins")
     }
 
-    /// How many changes the server may not know.
+    /// The number of changes that the server may not have.
     pub(super) fn unflushed(&self) -> usize {
         locked(&self.inner).client.unflushed()
     }
 
-    /// Whether the server knows every change of this client.
+    /// Returns true if the server has every change of this client.
     pub(super) fn is_all_flushed(&self) -> bool {
         self.unflushed() == 0
     }
 
-    /// The policy of what is in a directory, if leases say.
+    /// The policy for files in a directory, if leases tell it.
     pub(super) fn known_policy(&self, dir: RnodeId) -> Option<Policy> {
         let inner = locked(&self.inner);
         let mut at = dir;
@@ -535,7 +536,7 @@ impl Engine {
         }
     }
 
-    /// Who has the blocks of an rnode.
+    /// The holders of the blocks of an rnode.
     pub(super) fn holders(&self, id: RnodeId) -> Holders {
         locked(&self.inner).client.holders(id).cloned().unwrap_or_default()
     }
@@ -545,27 +546,27 @@ impl Engine {
         locked(&self.inner).client.epoch()
     }
 
-    /// Whether an rnode has no name any more, as far as this client has a lease to know by.
+    /// Returns true if an rnode has no name any more, as far as a lease of this client tells.
     pub(super) fn lost_its_names(&self, id: RnodeId) -> bool {
         locked(&self.inner).client.cached(id).is_some_and(|rnode| rnode.nlink == 0)
     }
 
-    /// Whether an owner has locked anything of a file.
+    /// Returns true if an owner has any lock on a file.
     pub(super) fn has_locks(&self, id: RnodeId, style: LockStyle, owner: u64) -> bool {
         locked(&self.inner).client.has_locks(id, style, owner)
     }
 
-    /// Whether any lease on an rnode is here.
+    /// Returns true if this client has any lease on an rnode.
     pub(super) fn has_lease(&self, id: RnodeId) -> bool {
         locked(&self.inner).client.mode(id).is_some()
     }
 
-    /// Every lease that is here.
+    /// All leases that this client has.
     pub(super) fn leases(&self) -> Vec<(RnodeId, Mode)> {
         locked(&self.inner).client.leases(now()).collect()
     }
 
-    /// Takes those superseded blocks that are of no use to anybody any more.
+    /// Takes those superseded blocks that no client needs any more.
     pub(super) fn useless_blocks(&self) -> Vec<(RnodeId, BlockHash)> {
         let inner = locked(&self.inner);
         let applied = inner.client.applied();
@@ -576,10 +577,10 @@ impl Engine {
                 later.push(old);
                 continue;
             }
-            // If the change was given up, the block may be of the file again. If the lease is gone,
-            // nobody here knows.
+            // If the change was given up, the block may belong to the file again. If the lease is
+            // gone, this client cannot tell.
             let blocks = inner.client.cached(old.rnode).map(|r| &r.body);
-            // What has a past is asked about, when everything is looked through.
+            // For a file with earlier versions, the scan asks the server.
             if let Some(Body::File { blocks, kept, .. }) = blocks
                 && *kept == Version::default()
                 && !blocks.values().any(|b| b.hash == old.hash)
@@ -591,7 +592,8 @@ impl Engine {
         useless
     }
 
-    /// Whether a block is of no use any more. While nobody writes to the file, it stays so.
+    /// Returns true if a block is of no use any more. That stays so while no thread writes to the
+    /// file.
     pub(super) fn is_useless(&self, rnode: RnodeId, hash: &BlockHash) -> bool {
         let inner = locked(&self.inner);
         let state = inner.client.cached(rnode).filter(|_| inner.client.is_flushed(rnode));

@@ -1,4 +1,4 @@
-//! What was fetched from others and may go when room is needed, by when it was last used.
+//! Blocks fetched from other clients, which may be removed when room is needed, in LRU order.
 
 use std::collections::{BTreeMap, HashMap};
 
@@ -6,7 +6,7 @@ use weft_ringer::{BlockHash, RnodeId};
 
 pub(super) type Key = (RnodeId, BlockHash);
 
-/// What was fetched, by when it was last used.
+/// The fetched blocks, in LRU order.
 #[derive(Debug, Default)]
 pub(super) struct Fetched {
     pub(super) bytes: u64,

@@ -1,12 +1,13 @@
-//! A block from whichever other client has it, without waiting long for one that is slow to answer.
+//! Fetching of a block from any client that has it, with hedged requests against slow ones.
 //!
-//! The peers are asked in an order: those that are known to have the block first, those that failed or
-//! stalled lately last. One that has sent nothing for [`HEDGE`] has the next asked beside it, and goes to
-//! the end of the order for a while; one whose answer is on its way is waited for. The first block with the
-//! right hash counts. So one that was stopped costs [`HEDGE`] once, if another has the block.
+//! The peers are asked in an order: those that are known to have the block first, those that failed
+//! or stalled lately last. If one has sent nothing for [`HEDGE`], the next is asked in parallel,
+//! and it goes to the end of the order for a while; an answer that has begun to arrive is waited
+//! for. The first block with the right hash counts. So a stopped peer costs [`HEDGE`] once, if
+//! another has the block.
 //!
-//! Each conversation is a job of a small pool of threads, which go when there is nothing to do: the caller
-//! returns with the first answer, and the others end by themselves.
+//! Each conversation is a job of a small pool of threads, which end when idle: the caller returns
+//! with the first answer, and the other conversations end by themselves.
 
 use std::collections::VecDeque;
 use std::sync::atomic::{AtomicBool, Ordering};
@@ -20,13 +21,13 @@ use weft_ringer_net::{Error, FromPeer, Result, ToPeer};
 use super::blocks;
 use super::peers::{FETCH_LIMIT, Peers, count};
 
-/// How long a peer may send nothing before the next is asked beside it.
+/// The silence of a peer after which the next is asked in parallel.
 const HEDGE: Duration = Duration::from_millis(500);
-/// How often it is looked whether an answer has begun to come.
+/// The interval at which a thread checks whether an answer has begun to arrive.
 const LOOK: Duration = Duration::from_millis(100);
-/// Conversations at once; more wait.
+/// The maximum number of parallel conversations; more wait.
 const THREADS_MAX: usize = 64;
-/// How long a thread without a job stays.
+/// The time after which an idle thread ends.
 const IDLE_LIMIT: Duration = Duration::from_secs(10);
 
 type Job = Box<dyn FnOnce() + Send>;
@@ -99,17 +100,17 @@ impl Pool {
     }
 }
 
-/// What one peer has answered.
+/// The answer of one peer.
 struct Answered {
     client: ClientId,
     got: Result<Option<Vec<u8>>>,
 }
 
 impl Peers {
-    /// A block, from whoever has it, within `limit`.
+    /// Fetches a block from any peer that has it, within `limit`.
     ///
     /// # Errors
-    /// [`Error::Refused`] names whom it was asked for.
+    /// [`Error::Refused`] names the peers that were asked.
     pub(super) fn fetch(
         self: &Arc<Self>,
         rnode: RnodeId,
@@ -121,7 +122,7 @@ impl Peers {
         let mut order = self.order(holders);
         let (tell, told) = channel();
         let mut tried = String::new();
-        // Those that were asked and have not answered, the last one at the end.
+        // Peers that were asked and have not answered, the last one at the end.
         let mut asked: Vec<(ClientId, Arc<AtomicBool>)> = Vec::new();
         loop {
             let is_silent =
@@ -134,7 +135,7 @@ impl Peers {
                 let (peers, tell, hash) = (Arc::clone(self), tell.clone(), *hash);
                 self.pool.submit(Box::new(move || {
                     let got = peers.fetch_from(client, rnode, &hash, &begun);
-                    // Another may have been quicker.
+                    // Another peer may have been quicker.
                     let _ = tell.send(Answered { client, got });
                 }));
             }
@@ -178,7 +179,7 @@ impl Peers {
         Err(Error::Refused(format!("nobody has block {hash:?} of rnode {rnode}{tried}")))
     }
 
-    /// A block from one client; `begun` is set when something of its answer has come.
+    /// Fetches a block from one client; sets `begun` when part of its answer has arrived.
     fn fetch_from(
         &self,
         client: ClientId,

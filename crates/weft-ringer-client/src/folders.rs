@@ -1,11 +1,11 @@
-//! Query folders: `/.query/tag:un kind:file/` has a link to each file that fits the query.
+//! Query folders: `/.query/tag:un kind:file/` has a link to each file that matches the query.
 //!
-//! `.query` is in the root of every mount and in no listing. A folder in it is made by looking it up;
-//! nothing of it is kept with the cell. Its links have the names of what they lead to; those of
-//! which there are several have the whole path instead, with `:` for `/`.
+//! `.query` is in the root of every mount and in no listing. A folder in it is made by looking it
+//! up; nothing of it is stored in the cell. Its links have the names of their targets; if several
+//! targets share a name, their links have the whole path instead, with `:` for `/`.
 //!
-//! A folder is asked for anew whenever it is listed from its beginning, after the server was told of
-//! the changes made here; so a listing is of one moment, and not older than its first call. A name
+//! A folder is searched anew whenever it is listed from its beginning, after the changes made here
+//! are sent to the server; so a listing is of one moment, and not older than its first call. A name
 //! that is looked up is taken from the last answer for [`ANSWER_LASTS`].
 
 use std::collections::{BTreeMap, HashMap};
@@ -23,26 +23,26 @@ use super::fs::Live;
 
 /// The folder of query folders, in the root of a mount.
 pub(super) const TOP_NAME: &[u8] = b".query";
-/// The attribute of a query folder that is 1 if it has all that fits, else 0.
+/// The attribute of a query folder that is 1 if it has all matches, else 0.
 pub const COMPLETE_XATTR: &[u8] = b"user.weft.complete";
-/// For how long names are looked up in the last answer.
+/// The time for which names are looked up in the last answer.
 const ANSWER_LASTS: Duration = Duration::from_secs(1);
 /// The most links of one folder.
 const LINKS_MAX: u32 = 10_000;
-/// The longest list of cells, but its last line, in bytes.
+/// The longest list of cells, without its last line, in bytes.
 const CELLS_MAX_BYTES: usize = 60 << 10;
-/// What a name has of that of the file at most, beside the number of its inode, in bytes.
+/// The most bytes of the file's name in a link's name, beside the number of its inode.
 const BASE_MAX_BYTES: usize = weft_vfs::NAME_MAX_BYTES - 21;
-/// Inode numbers that no rnode has, nor anything of a [cell inside](super::cells).
+/// Inode numbers from here on are of no rnode, nor of anything in a [cell inside](super::cells).
 const FIRST: u64 = 0b11 << 62;
 const TOP: u64 = FIRST;
 
-/// Whether an inode number is of a query folder, or of a link in one.
+/// Returns true if an inode number is of a query folder, or of a link in one.
 pub(super) fn is_of_folders(ino: Ino) -> bool {
     ino.0 >= FIRST
 }
 
-/// What an inode number stands for.
+/// The object behind an inode number.
 #[derive(Debug, Clone, PartialEq, Eq, Hash)]
 enum Place {
     /// The folder of this query.
@@ -59,14 +59,14 @@ struct Node {
     references: u64,
 }
 
-/// What was found for a folder.
+/// The result of a folder's search.
 #[derive(Debug)]
 struct Found {
     at: Instant,
     /// Names and paths, by name.
     links: Vec<(Vec<u8>, Vec<u8>)>,
     complete: bool,
-    /// Of each cell how it was asked, if others are.
+    /// The result of each cell's search, as text, if others are searched.
     cells: String,
 }
 
@@ -76,31 +76,31 @@ struct Table {
     found: HashMap<u64, Arc<Found>>,
 }
 
-/// The query folders that the front knows of.
+/// The query folders that the front end has references to.
 #[derive(Debug, Default)]
 pub(super) struct Folders {
     table: Mutex<Table>,
-    /// Who searches the cells that are attached, if this is the outermost.
+    /// The searcher of the attached cells, if this is the outermost.
     pub(super) beyond: OnceLock<Box<dyn SearchesBeyond>>,
 }
 
-/// How a cell was asked what fits.
+/// The result of the search in a cell.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub(super) enum Asked {
-    /// All that fits is told.
+    /// All matches are returned.
     Complete,
-    /// There is more, or there may be.
+    /// There are more matches, or may be.
     Cut,
-    /// By what it says that it has, nothing fits; and nothing was added since it said so.
+    /// By the cell's summary it has no matches; and nothing was added since that was made.
     Pruned,
-    /// It did not answer.
+    /// The cell did not answer.
     Unreachable,
-    /// It did not want to, or may not be asked.
+    /// The cell refused, or may not be asked.
     Refused,
 }
 
 impl Asked {
-    /// Whether all is known that fits.
+    /// Returns true if all matches are known.
     pub(super) fn is_all(self) -> bool {
         matches!(self, Self::Complete | Self::Pruned)
     }
@@ -116,22 +116,22 @@ impl Asked {
     }
 }
 
-/// What fits in a cell that is attached.
+/// The matches in an attached cell.
 #[derive(Debug)]
 pub(super) struct CellAnswer {
     pub(super) cell: CellId,
-    /// Where it is seen, from the root of the outermost cell.
+    /// Its path from the root of the outermost cell.
     pub(super) path: Vec<u8>,
     pub(super) asked: Asked,
-    /// With paths from there too.
+    /// The matches, with paths from that root too.
     pub(super) hits: Vec<Hit>,
-    /// Why not all is told.
+    /// The reason why matches are missing.
     pub(super) why: String,
 }
 
 impl CellAnswer {
-    /// The answer as a line of [`CELLS_XATTR`]: number, how it was asked, how much was found, where it
-    /// is seen, and why not all is told; with tabs between them.
+    /// The answer as a line of [`CELLS_XATTR`]: cell number, result, number of matches, path of the
+    /// cell, and the reason why matches are missing; with tabs between them.
     fn line(&self) -> String {
         let path = String::from_utf8_lossy(&self.path).replace(['\t', '\n'], "?");
         let why = self.why.replace(['\t', '\n'], " ");
@@ -140,14 +140,14 @@ impl CellAnswer {
     }
 }
 
-/// Searches cells that are attached.
+/// Searches attached cells.
 pub(super) trait SearchesBeyond: std::fmt::Debug + Send + Sync {
-    /// What fits in each of them; waits for a bounded time.
+    /// Returns the matches in each of them; waits for a bounded time.
     fn search(&self, text: &str, query: &Query) -> Vec<CellAnswer>;
 }
 
 impl Place {
-    /// Its inode number: the same on every mount, and whether the front knows of it or not.
+    /// Its inode number: the same on every mount, and whether the front end has a reference or not.
     fn number(&self) -> u64 {
         let id;
         let (what, text) = match self {
@@ -165,7 +165,7 @@ impl Place {
 }
 
 impl Table {
-    /// The entry of a place, with a reference on it.
+    /// Returns the entry of an object, with a reference on it.
     fn enter(&mut self, place: Place) -> Entry {
         let number = place.number();
         let new = || Node { place, references: 0 };
@@ -191,11 +191,11 @@ fn attr_of_top() -> Attr {
 fn attr(number: u64, node: Option<&Node>) -> Attr {
     let (kind, perm, nlink, size_bytes) = match node.map(|node| &node.place) {
         Some(Place::Link(path)) => (FileKind::Symlink, 0o777, 1, target(path).len() as u64),
-        // A search looks at no permissions: it is for the mount's own user. A folder of snapshots has those of its
-        // directory (`like_directory`).
+        // A search checks no permissions: it is for the mount's own user. A folder of snapshots has
+        // the permissions of its directory (`like_directory`).
         _ => (FileKind::Directory, 0o500, 2, 0),
     };
-    // A kernel keeps listings as long as the directory's time stands still.
+    // A kernel keeps listings while the directory's time does not change.
     let time = if kind == FileKind::Directory { wall() } else { Time::default() };
     Attr {
         ino: Ino(number),
@@ -215,12 +215,12 @@ fn attr(number: u64, node: Option<&Node>) -> Attr {
     }
 }
 
-/// A folder of snapshots is for those who may look into its directory.
+/// Gives a folder of snapshots the permissions of its directory.
 fn like_directory(attr: Attr, dir: &Rnode) -> Attr {
     Attr { perm: dir.perm & 0o555, uid: dir.uid, gid: dir.gid, ..attr }
 }
 
-/// Where a link leads, from within a folder: `/a/b` is `../../a/b`.
+/// The target of a link, relative to its folder: `/a/b` is `../../a/b`.
 fn target(path: &[u8]) -> Vec<u8> {
     [b"../..", path].concat()
 }
@@ -248,8 +248,8 @@ fn named(hits: Vec<Hit>) -> Vec<(Vec<u8>, Vec<u8>)> {
     for (rnode, path) in others {
         let whole = path.strip_prefix(b"/").unwrap_or(&path);
         let mut name: Vec<u8> = whole.iter().map(|b| if *b == b'/' { b':' } else { *b }).collect();
-        // A file may have such a name, and a path be longer than a name. The number of the inode is
-        // left then.
+        // A file may have such a name, and a path may be longer than a name. The inode number then
+        // tells them apart.
         if name.len() > weft_vfs::NAME_MAX_BYTES || links.contains_key(&name) {
             name = base_name(&path).iter().copied().take(BASE_MAX_BYTES).collect();
             name.extend(format!(":{}", rnode.0).bytes());
@@ -265,7 +265,7 @@ impl Live {
         Entry { attr: attr_of_top(), generation: 0 }
     }
 
-    /// What `name` is in the folder `parent`.
+    /// Looks `name` up in the folder `parent`.
     pub(super) fn find_in_folder(&self, parent: Ino, name: &[u8]) -> Result<Entry> {
         if let Some(dir) = self.directory_of_snapshots(parent) {
             return match name {
@@ -304,7 +304,7 @@ impl Live {
         Ok(Entry { attr: like_directory(entry.attr, &rnode), ..entry })
     }
 
-    /// The directory whose snapshots are in a folder, if it is one of those.
+    /// The directory whose snapshots are in a folder, if it is a folder of snapshots.
     fn directory_of_snapshots(&self, ino: Ino) -> Option<RnodeId> {
         match locked(&self.folders.table).nodes.get(&ino.0)?.place {
             Place::Snapshots(dir) => Some(dir),
@@ -324,7 +324,7 @@ impl Live {
         Ok(table.enter(place.ok_or(Error::Stale(number))?))
     }
 
-    /// The front forgets a folder or link.
+    /// Drops `count` references of the front end to a folder or link.
     pub(super) fn forget_of_folders(&self, ino: Ino, count: u64) {
         locked(&self.folders.table).forget(ino.0, count);
     }
@@ -348,7 +348,7 @@ impl Live {
         }
     }
 
-    /// Where a link leads.
+    /// The target of a link.
     pub(super) fn read_link_of_folders(&self, ino: Ino) -> Result<Vec<u8>> {
         match locked(&self.folders.table).nodes.get(&ino.0).map(|node| &node.place) {
             Some(Place::Link(path)) => Ok(target(path)),
@@ -356,7 +356,7 @@ impl Live {
         }
     }
 
-    /// An attribute of a folder: whether it has all that fits, and how each cell was asked.
+    /// An attribute of a folder: whether it has all matches, or the result of each cell's search.
     pub(super) fn told_of_folder(&self, ino: Ino, name: &[u8]) -> Result<Vec<u8>> {
         let is_known = name == COMPLETE_XATTR || name == CELLS_XATTR;
         if !is_known || ino.0 == TOP || self.directory_of_snapshots(ino).is_some() {
@@ -410,7 +410,7 @@ impl Live {
         Ok(())
     }
 
-    /// What a folder has: the last answer, if it is not older than `lasts`.
+    /// The content of a folder: the last answer, if it is not older than `lasts`.
     fn look(&self, number: u64, lasts: Option<Duration>) -> Result<Arc<Found>> {
         let text = {
             let table = locked(&self.folders.table);
@@ -425,7 +425,7 @@ impl Live {
                 None => return Err(Error::Stale(number)),
             }
         };
-        // What was tagged and written here is to be found.
+        // Tags and writes made here must be found.
         if !self.engine.is_all_flushed() {
             self.engine.sync()?;
         }
@@ -438,7 +438,7 @@ impl Live {
         Ok(found)
     }
 
-    /// Asks the server that owns the cell.
+    /// Sends the query to the server that owns the cell.
     fn search(&self, text: &str) -> Result<Found> {
         let options = &self.engine.options;
         let tls = options.tls.as_ref().map(|(client, _)| client);
@@ -460,7 +460,7 @@ impl Live {
 }
 
 impl Live {
-    /// What was found here, with what is found in the cells that are attached.
+    /// Adds the matches in the attached cells to those found here.
     fn search_beyond(&self, text: &str, mut hits: Vec<Hit>, mut complete: bool) -> Found {
         let mut cells = String::new();
         let query = text.parse::<Query>().ok();

@@ -32,44 +32,44 @@ use super::texts::Passed;
 
 /// A cell, as this client has it: a file system that other clients use at the same time.
 ///
-/// Operations on each file and each name are linearizable over all clients (see the
-/// [crate's front page](crate)). A front must not cache what it has not asked for again: names and
-/// attributes live for no time; cached content may stay while the attributes do.
+/// Operations on each file and each name are linearizable over all clients (see the [crate's front
+/// page](crate)). A front end must not use its cache without asking again: names and attributes
+/// have a lifetime of zero; cached content may stay while the attributes do.
 #[derive(Debug)]
 pub struct RingerFs {
     pub(super) live: Arc<Live>,
 }
 
-/// What is known of an open file.
+/// The state of an open file.
 pub(super) struct OpenFile {
     pub(super) id: RnodeId,
     flags: OpenFlags,
-    /// The epoch in which something was locked through it.
+    /// The epoch in which a lock was taken through it.
     pub(super) locked_in: Option<Epoch>,
 }
 
-/// What threads of the file system share.
+/// The state that the threads of the file system share.
 pub(super) struct Live {
     pub(super) engine: Arc<Engine>,
-    /// References of the front, and one for each open handle.
+    /// References held by the front end, and one for each open handle.
     references: Mutex<HashMap<RnodeId, u64>>,
-    /// A directory that each of them was found in.
+    /// For each referenced rnode, a directory in which it was found.
     above: Mutex<HashMap<RnodeId, RnodeId>>,
     pub(super) handles: Mutex<HashMap<u64, OpenFile>>,
     next_handle: AtomicU64,
     pub(super) writers: [Mutex<()>; WRITERS],
-    /// Files that were changed here.
+    /// Files that this client changed.
     pub(super) changing: Mutex<HashMap<RnodeId, Changing>>,
-    /// The version of each file whose content the front may have cached.
+    /// The version of each file whose content the front end may have cached.
     seen: Mutex<HashMap<RnodeId, Version>>,
-    /// Those that may have lost their last name and are used by nobody here.
+    /// Rnodes that may have lost their last name and that this client no longer uses.
     pub(super) maybe_dead: Mutex<Vec<RnodeId>>,
     pub(super) folders: Folders,
     pub(super) encrypted: Encrypted,
-    /// Files whose text need not be told.
+    /// Files whose text need not be reported.
     pub(super) passed: Mutex<Passed>,
     pub(super) scrubbing: Scrubbing,
-    /// Files with the name of what a database shares in memory.
+    /// Files named like a database's shared-memory file.
     pub(super) shared_memory: Mutex<BTreeSet<RnodeId>>,
     pub(super) sink: Sink,
 }
@@ -88,7 +88,7 @@ impl Live {
         }
     }
 
-    /// An rnode, also one that only others use.
+    /// Returns an rnode, even if only other clients use it.
     pub(super) fn get_any(&self, id: RnodeId) -> Result<Box<Rnode>> {
         match self.engine.call(Call::Get { id })?.0 {
             Outcome::Rnode(rnode) => Ok(rnode),
@@ -145,7 +145,7 @@ impl Live {
                 Make::File { .. } => self.new_file(parent, block_bytes)?,
                 other => other.clone(),
             };
-            // The client numbers it.
+            // The client chooses the number.
             let (id, name) = (RnodeId::ROOT, name.clone());
             let (uid, gid) = (caller.uid, caller.gid);
             let is_encrypted = Some(matches!(make, Make::EncryptedFile { .. }));
@@ -157,8 +157,8 @@ impl Live {
         }
     }
 
-    /// This client changed a file's content: what the front has cached of it is up to date still,
-    /// if it was before.
+    /// Records a change of a file's content by this client: the front end's cached content stays up
+    /// to date if it was before.
     pub(super) fn wrote(&self, id: RnodeId, before: Version, seq: Seq) {
         let epoch = self.engine.epoch();
         if let Some(seen) = locked(&self.seen).get_mut(&id).filter(|v| **v == before) {
@@ -166,7 +166,7 @@ impl Live {
         }
     }
 
-    /// Takes back every lease and ends.
+    /// Gives back every lease and ends.
     fn leave(&self) -> Result<()> {
         let synced = self.engine.sync();
         if synced.is_ok() {
@@ -180,7 +180,7 @@ impl Live {
 }
 
 impl RingerFs {
-    /// The rnode with this inode number, which may be nobody's.
+    /// Returns the rnode with this inode number, which may not exist.
     fn known(&self, ino: Ino) -> Result<RnodeId> {
         if is_of_folders(ino) {
             self.live.attr_of_folders(ino)?;
@@ -243,7 +243,7 @@ impl RingerFs {
         Ok(Self { live })
     }
 
-    /// Ends without a word, as if the machine had lost its power: for tests.
+    /// Ends without notice, as if the machine had lost its power: for tests.
     pub fn vanish(&self) {
         self.live.engine.vanish();
     }
@@ -351,7 +351,7 @@ impl FileSystem for RingerFs {
         rdev: u32,
     ) -> Result<Entry> {
         let make = match kind {
-            // Or what its directory wants.
+            // Or the kind of file that its directory requires.
             FileKind::Regular => Make::File { block_bytes: self.live.engine.options.block_bytes },
             FileKind::Directory | FileKind::Symlink => {
                 return Err(Error::Invalid("mknod makes no directory and no symbolic link"));
@@ -464,7 +464,7 @@ impl FileSystem for RingerFs {
             };
             match self.open(made.attr.ino, flags) {
                 Ok(opened) => {
-                    // Opening may have cut it.
+                    // Opening may have truncated it.
                     let attr = self.getattr(made.attr.ino)?;
                     return Ok((Entry { attr, ..made }, opened));
                 }
@@ -586,7 +586,7 @@ impl FileSystem for RingerFs {
                         }
                         more
                     }
-                    // Does not fit any more.
+                    // It no longer matches the query.
                     Err(Error::NotFound) => true,
                     Err(e) => {
                         failed = Some(e);
@@ -617,7 +617,7 @@ impl FileSystem for RingerFs {
     }
 
     fn statfs(&self) -> Result<StatFs> {
-        // What is written is kept here first: so what counts is the room here.
+        // Writes are stored here first: so the space here counts.
         let space = self.live.engine.blocks.space().map_err(|e| io_error(&e))?;
         Ok(StatFs {
             block_bytes: u32::try_from(space.f_frsize).unwrap_or(4096),

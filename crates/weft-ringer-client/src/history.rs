@@ -1,12 +1,12 @@
-//! What files were: kept before they change, listed, and made again.
+//! Earlier versions of files: kept before a change, listed, and restored.
 //!
-//! A content is kept when it is about to change for the first time since the file was last opened to
-//! be changed, closed after that, or synced: so what is kept is what somebody left, and not every
-//! write.
+//! A content is kept when it is about to change for the first time since the file was last opened
+//! for writing, closed after that, or synced: so a version is a state that a user left, and not
+//! every write.
 //!
-//! Users who may write a file as it is now bring back the versions that they owned themselves, and those that all
-//! users could read ([`Live::is_open_to`]); root and the mount's own user bring back any. A version without a
-//! recorded owner counts as another user's.
+//! Users who may write a file as it is now bring back the versions that they owned themselves, and
+//! those that all users could read ([`Live::is_open_to`]); root and the mount's own user bring back
+//! any. A version without a recorded owner counts as another user's.
 
 use std::time::{Duration, Instant};
 
@@ -25,17 +25,17 @@ use super::snapshots::allowed_by;
 /// The longest list that an attribute holds, in bytes.
 const LIST_MAX_BYTES: usize = 60 << 10;
 
-/// What is known of a file that was changed here.
+/// The state of a file that was changed here.
 #[derive(Debug, Clone, Copy, Default)]
 pub(super) struct Changing {
-    /// It was changed since it was last closed or synced.
+    /// Whether it was changed since it was last closed or synced.
     begun: bool,
-    /// When this client last kept what it was.
+    /// The time when this client last kept a version.
     kept: Option<Instant>,
 }
 
 impl Live {
-    /// The content of a file is about to change: keeps what it is, if that is wanted.
+    /// Keeps the present content as a version, if the policy asks for it, before it changes.
     pub(super) fn before_change(&self, id: RnodeId) -> Result<()> {
         let last = {
             let mut changing = locked(&self.changing);
@@ -58,7 +58,7 @@ impl Live {
         kept
     }
 
-    /// Keeps what a file is.
+    /// Keeps the present content of a file as a version.
     fn keep(&self, id: RnodeId) -> Result<()> {
         let rnode = self.get(id)?;
         let Body::File { size_bytes, content, kept, .. } = rnode.body else { return Ok(()) };
@@ -71,16 +71,18 @@ impl Live {
         Ok(())
     }
 
-    /// A file was closed after a change, or synced: its next change is the first again.
+    /// Records that a file was closed after a change, or synced: its next change is the first
+    /// again.
     pub(super) fn is_left(&self, id: RnodeId) {
         if let Some(entry) = locked(&self.changing).get_mut(&id) {
             entry.begun = false;
         }
     }
 
-    /// What a file was, a line each: `version`, number, time of its last change in seconds, length;
-    /// or what was removed below a directory: `removed`, inode number, time, length, path from there;
-    /// with tabs between them, the newest first. A list that is too long ends with the line `more`.
+    /// Lists the versions of a file, a line each: `version`, number, time of its last change in
+    /// seconds, length; or the files removed below a directory: `removed`, inode number, time,
+    /// length, path from there; with tabs between them, the newest first. A list that is too long
+    /// ends with the line `more`.
     pub(super) fn list_history(&self, id: RnodeId) -> Result<Vec<u8>> {
         self.engine.call(Call::Sync)?;
         let body = match self.get(id)?.body {
@@ -125,8 +127,9 @@ impl Live {
         }
     }
 
-    /// Whether a user who may write a file may have a version of it: the user owned it, or all users could read it.
-    /// That the permissions of the file go back with the content is not enough: the user may have it open.
+    /// Returns true if a user who may write a file may restore a version of it: the user owned it,
+    /// or all users could read it. It is not enough that the file's permissions are restored with
+    /// the content: the user may have it open.
     fn is_open_to(&self, user: u32, id: RnodeId, number: u64) -> Result<bool> {
         const READ_BY_ALL: u16 = 0o044;
         let (old, owner) = self.old_version(id, number)?;
@@ -134,7 +137,8 @@ impl Live {
         Ok(was_owner || old.perm & READ_BY_ALL == READ_BY_ALL)
     }
 
-    /// Makes a file what it was; what it is now is kept. Its blocks come when they are read.
+    /// Restores a version of a file; the present content is kept. Its blocks are fetched on
+    /// reading.
     fn restore(&self, id: RnodeId, number: u64) -> Result<()> {
         let (old, owner) = self.old_version(id, number)?;
         let _one = locked(self.writer(id));
@@ -144,10 +148,10 @@ impl Live {
             let Body::File { size_bytes, blocks, .. } = &rnode.body else {
                 return Err(Error::IsADirectory);
             };
-            // What was closed to others then is not opened to them by being the present content again.
+            // A version that was closed to other users stays closed to them when it is restored.
             let mut perm = allowed_by(&rnode, old.perm, owner);
             if owner.is_none_or(|owner| owner.uid != rnode.uid) {
-                // The user who gives it to another owner wants that one to have it.
+                // A user who gives it to another owner wants the new owner to have it.
                 perm |= rnode.perm & 0o700;
             }
             if perm != rnode.perm {
@@ -184,7 +188,7 @@ impl Live {
         }
     }
 
-    /// Makes a new file of what another was.
+    /// Makes a new file from a version of another.
     fn restore_as(&self, from: RnodeId, number: u64, dir: RnodeId, name: Name) -> Result<()> {
         let (old, owner) = self.old_version(from, number)?;
         let dir_rnode = self.get(dir)?;
@@ -192,17 +196,18 @@ impl Live {
             let Some(block) = old.blocks.values().next() else { return Ok(None) };
             self.block_as_stored(from, &block.hash).map(Some)
         })?;
-        // Nobody has it copied out of where it is encrypted by telling something else of the past.
+        // The server cannot cause a copy to a less protected place by false statements about the
+        // past.
         Self::check_copy(cipher.as_ref(), self.key_for(dir)?)?;
         let is_owner_same = owner.is_some_and(|owner| owner.uid == dir_rnode.uid);
         let is_group_same = owner.is_some_and(|owner| owner.gid == dir_rnode.gid);
         let mut perm = old.perm;
         if !is_group_same {
-            // Another group has what others had, and no more.
+            // Another group gets the permissions of others, and no more.
             perm &= 0o7707 | old.perm << 3;
         }
         if !is_owner_same || !is_group_same {
-            // As where a file is given away: it ran as somebody else.
+            // As when a file is given away: it ran as another user.
             perm &= !0o6000;
         }
         let op = Op::Create {
@@ -211,7 +216,7 @@ impl Live {
             id: RnodeId::ROOT,
             make: self.new_file(dir, old.block_bytes)?,
             perm,
-            // Whoever may write here could have copied it.
+            // A user who may write here could have copied it.
             uid: dir_rnode.uid,
             gid: dir_rnode.gid,
         };
@@ -219,13 +224,13 @@ impl Live {
         let to = made.ok_or(Error::Stale(0))?;
         let copied = self.copy_blocks(Source { id: from, cipher: cipher.as_ref() }, to, &old);
         if copied.is_err() {
-            // A file that is half there looks like one that is whole.
+            // A partial file would look like a whole one.
             let _ = self.apply(Op::Unlink { parent: dir, name }, dir);
         }
         copied
     }
 
-    /// A block as it is stored, here or elsewhere.
+    /// Returns a block as it is stored, here or elsewhere.
     fn block_as_stored(&self, id: RnodeId, hash: &BlockHash) -> Result<Vec<u8>> {
         if let Some(bytes) = self.engine.blocks.whole(id, hash).map_err(|e| io_error(&e))? {
             return Ok(bytes);
@@ -257,8 +262,9 @@ impl Live {
 }
 
 impl RingerFs {
-    /// Whether the mount's own user and root may write `text` into the attribute, and `user` not: of a directory,
-    /// always, for it brings back files from anywhere; of a file, for versions that were closed to `user`.
+    /// Returns true if only the mount's own user and root, and not `user`, may write `text` into
+    /// the attribute: of a directory always, for it brings back files from anywhere; of a file, for
+    /// versions that were closed to `user`.
     pub(super) fn restores_for_owner(&self, user: u32, ino: Ino, text: Option<&[u8]>) -> bool {
         let id = RnodeId(ino.0);
         if !self.live.get(id).is_ok_and(|rnode| !rnode.is_dir()) {
@@ -267,7 +273,7 @@ impl RingerFs {
         match text.and_then(version_number) {
             Some(number) => match self.live.is_open_to(user, id, number) {
                 Ok(is_open) => !is_open,
-                // Others may know that there is no such version.
+                // Others may learn that there is no such version.
                 Err(Error::NotFound) => false,
                 Err(_) => true,
             },
@@ -275,13 +281,13 @@ impl RingerFs {
         }
     }
 
-    /// Does what was written into the attribute: `NUMBER` makes a file that version again; of a
-    /// directory, `INODE NUMBER NAME` makes a new file there of a version of another, where number 0 is
-    /// what a removed file was.
+    /// Carries out the setting of the attribute: `NUMBER` restores that version of a file; for a
+    /// directory, `INODE NUMBER NAME` makes a new file there from a version of another, where
+    /// number 0 is the content of a removed file.
     ///
     /// # Errors
-    /// [`Error::Invalid`] for a text that makes no sense, [`Error::NotFound`] if there is no such
-    /// version, [`Error::Exists`] if the name is taken.
+    /// [`Error::Invalid`] for an invalid text, [`Error::NotFound`] if there is no such version,
+    /// [`Error::Exists`] if the name is taken.
     pub(super) fn restore_from(&self, ino: Ino, text: &[u8]) -> Result<()> {
         const WHAT: Error = Error::Invalid("write NUMBER, or of a directory INODE NUMBER NAME");
         let id = RnodeId(ino.0);

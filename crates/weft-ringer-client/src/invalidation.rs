@@ -1,11 +1,12 @@
-//! Telling the front that what it has cached of a file may be another's by now.
+//! Invalidation of the front end's cached content that another client may have changed.
 //!
-//! Files are read and written past the kernel's page cache, but a file that is mapped has its pages there, and
-//! nothing looks whether they are still true. So when this client's lease on a file goes, the pages of a file
-//! that is open here are invalidated; the next access to a mapping reads them anew, under a new lease.
+//! Reads and writes bypass the kernel's page cache, but a mapped file has its pages there, and
+//! nothing checks whether they are up to date. So when this client's lease on a file goes, the
+//! pages of a file that is open here are invalidated; the next access to a mapping reads them anew,
+//! under a new lease.
 //!
-//! The lease does not wait for that: dropping a page waits for who reads it at that moment, and a read may
-//! wait for the lease. So a mapping is up to date a moment later. It is done by a thread that holds no lock.
+//! The lease does not wait for that: dropping a page waits for its readers, and a read may wait for
+//! the lease. So a mapping is up to date a moment later. A thread that holds no lock does it.
 
 use std::collections::BTreeSet;
 use std::sync::{Arc, Condvar, Mutex, PoisonError, Weak};
@@ -16,7 +17,7 @@ use weft_vfs::{Ino, Invalidate};
 use super::engine::{Engine, TICK, locked};
 use super::fs::Live;
 
-/// Rnodes whose leases have gone, and nobody was told yet.
+/// Rnodes whose leases have gone, and that are not invalidated yet.
 #[derive(Debug, Default)]
 pub(super) struct LostLeases {
     ids: Mutex<BTreeSet<RnodeId>>,
@@ -37,7 +38,7 @@ impl LostLeases {
     }
 }
 
-/// Where the front hears of changes.
+/// The front end's receiver of invalidations.
 #[derive(Default)]
 pub(super) struct Sink(Mutex<Option<Arc<dyn Invalidate>>>);
 
@@ -65,8 +66,8 @@ pub(super) fn run(engine: &Arc<Engine>, live: &Weak<Live>) {
         }
         let Some(live) = live.upgrade() else { return };
         let Some(sink) = live.sink.get() else { continue };
-        // A file is open for as long as it is mapped. What is cached of one that is not goes when it is
-        // opened again, if it has changed.
+        // A file is open for as long as it is mapped. The cache of a closed file is dropped when it
+        // is opened again, if it has changed.
         let open: BTreeSet<RnodeId> = locked(&live.handles).values().map(|open| open.id).collect();
         lost.intersection(&open).for_each(|id| sink.inode(Ino(id.0), true));
     }

@@ -1,6 +1,5 @@
-//! A journal in a file: records one after the other, each with its length and the
-//! beginning of its BLAKE3 hash. A crash leaves some part of it from its beginning; what is torn is
-//! cut off when it is opened.
+//! A journal in a file: records one after the other, each with its length and the beginning of its
+//! BLAKE3 hash. A crash leaves a prefix of it; a torn end is cut off when it is opened.
 //!
 //! ```text
 //! offset 0   8 bytes   "weftrj02"
@@ -9,8 +8,9 @@
 //!            ...       a JournalRecord
 //! ```
 //!
-//! Damage is told from a torn end by what follows: a crash leaves no whole record behind a torn one. A
-//! damaged journal is kept beside as `NAME.damaged`, and what is before the damage is used.
+//! Damage is distinguished from a torn end by the data after it: a crash leaves no whole record
+//! after a torn one. A damaged journal is kept as `NAME.damaged`, and the records before the damage
+//! are used.
 
 use std::fs::File;
 use std::io::{self, Read, Write};
@@ -24,16 +24,16 @@ use super::room::{allocate, is_full};
 
 const MAGIC: &[u8; 8] = b"weftrj02";
 const HEAD_BYTES: usize = 8;
-/// A journal longer than this is written anew.
+/// The length beyond which a journal is rewritten, in bytes.
 const LONG_BYTES: u64 = 32 << 20;
-/// Who writes waits for that when it is longer than this.
+/// The length beyond which writers wait for the rewriting, in bytes.
 const OVERLONG_BYTES: u64 = 2 * LONG_BYTES;
-/// When it is to be durable, one that is longer than this is.
+/// The length beyond which a sync rewrites the journal, in bytes.
 const SYNC_BYTES: u64 = 1 << 20;
-/// What is allocated at once, in bytes.
+/// The allocation unit, in bytes.
 const ALLOCATED_BYTES: u64 = 1 << 20;
-/// What is kept for records about changes that were made, in bytes: so many, and for each change that the
-/// server may not have so many more.
+/// The room reserved for records about changes already made, in bytes: a base amount, and an amount
+/// for each change that the server may not have.
 const KEPT_BYTES: u64 = 64 << 10;
 const KEPT_FOR_EACH_BYTES: u64 = 1 << 10;
 
@@ -42,13 +42,13 @@ const KEPT_FOR_EACH_BYTES: u64 = 1 << 10;
 pub(super) struct Journal {
     path: PathBuf,
     file: File,
-    /// Where the next record goes.
+    /// The offset of the next record.
     end: u64,
-    /// Up to where there is room for certain.
+    /// The offset up to which room is allocated.
     allocated: u64,
-    /// The file system cannot allocate ahead.
+    /// Whether the file system cannot allocate ahead.
     is_thin: bool,
-    /// Records that found no room. They are in memory, and on their way to the server as others are.
+    /// Records that found no room. They are in memory, and sent to the server as others are.
     behind: Vec<u8>,
 }
 
@@ -66,7 +66,7 @@ fn put<R: Wire>(record: &R, out: &mut Vec<u8>) {
     out.extend_from_slice(&payload);
 }
 
-/// The records at the beginning of `bytes` that are whole, and where they end.
+/// Returns the whole records at the beginning of `bytes`, and where they end.
 fn parse<R: Wire>(bytes: &[u8]) -> (Vec<R>, usize) {
     let (mut records, mut at) = (Vec::new(), 0);
     while let Some(head) = bytes.get(at..at + HEAD_BYTES) {
@@ -91,7 +91,7 @@ impl Journal {
         Self { path: path.into(), file, end, allocated, is_thin, behind }
     }
 
-    /// Opens the journal at `path`, and makes it if there is none. Returns what it holds.
+    /// Opens the journal at `path`, and makes it if there is none. Returns its records.
     pub(super) fn open<R: Wire>(path: &Path) -> io::Result<(Self, Vec<R>)> {
         let mut file = private().read(true).write(true).create(true).truncate(false).open(path)?;
         let mut bytes = Vec::new();
@@ -105,7 +105,7 @@ impl Journal {
                 }
                 (records, MAGIC.len() + end)
             }
-            // A crash when it was made.
+            // A crash while it was made.
             None if MAGIC.starts_with(&bytes) => {
                 file.write_all_at(MAGIC, 0)?;
                 (Vec::new(), MAGIC.len())
@@ -128,18 +128,18 @@ impl Journal {
         }
     }
 
-    /// Makes sure of room for a record of `len_bytes`, and behind it for what is written about changes that
-    /// were made, of which `unsent` may not be with the server.
+    /// Makes sure of room for a record of `len_bytes`, and after it for records about changes
+    /// already made, of which `unsent` may not be with the server.
     ///
     /// # Errors
-    /// There is no room: the change is not to be made.
+    /// There is no room: the change must not be made.
     pub(super) fn make_room(&mut self, len_bytes: u64, unsent: usize) -> io::Result<()> {
         let kept_bytes = KEPT_BYTES + KEPT_FOR_EACH_BYTES * (unsent as u64 + 1);
         let wanted = self.end + HEAD_BYTES as u64 + len_bytes + kept_bytes;
         if self.is_thin || wanted <= self.allocated {
             return Ok(());
         }
-        // More than that is wanted soon; on a disk that is nearly full the least will do.
+        // More than that will be needed soon; on a nearly full disk the minimum will do.
         let full = |e: &io::Error| is_full(e);
         for upto in [wanted + ALLOCATED_BYTES, wanted] {
             match allocate(&self.file, self.end, upto - self.end) {
@@ -158,20 +158,20 @@ impl Journal {
         Ok(())
     }
 
-    /// Whether there are records that found no room.
+    /// Returns true if there are records that found no room.
     pub(super) fn is_behind(&self) -> bool {
         !self.behind.is_empty()
     }
 
-    /// Tries again to write what found no room.
+    /// Tries again to write records that found no room.
     pub(super) fn catch_up(&mut self) -> io::Result<()> {
         if self.behind.is_empty() {
             return Ok(());
         }
         if let Err(e) = self.file.write_all_at(&self.behind, self.end) {
-            // What was written of it is written over the next time.
+            // A partial write is overwritten the next time.
             let _ = self.file.set_len(self.end);
-            // What was allocated behind the end goes with that.
+            // That frees the bytes allocated after the end.
             self.allocated = self.end;
             return Err(e);
         }
@@ -185,18 +185,18 @@ impl Journal {
         self.file.try_clone()
     }
 
-    /// Whether it should be written anew with what is needed of it; sooner, if it is to be made
-    /// durable.
+    /// Returns true if the journal should be rewritten with the records still needed; sooner, if it
+    /// is to be made durable.
     pub(super) fn is_long(&self, to_sync: bool) -> bool {
         self.end > if to_sync { SYNC_BYTES } else { LONG_BYTES }
     }
 
-    /// Whether it has to be written anew before more is written.
+    /// Returns true if it must be rewritten before more is written.
     pub(super) fn is_overlong(&self) -> bool {
         self.end > OVERLONG_BYTES
     }
 
-    /// Begins anew with these records alone. What fails leaves it as it is.
+    /// Restarts the journal with these records alone. On failure it stays as it is.
     pub(super) fn restart<R: Wire>(&mut self, records: &[R]) -> io::Result<()> {
         let mut bytes = MAGIC.to_vec();
         records.iter().for_each(|record| put(record, &mut bytes));
@@ -206,7 +206,8 @@ impl Journal {
                 private().read(true).write(true).create(true).truncate(true).open(&path)?;
             file.write_all(&bytes)?;
             let mut new = Self::of(&self.path, file, bytes.len() as u64);
-            // As much as the old one has: what is given up with that is somebody else's at once.
+            // Allocates as much as the old one has: freed room may be taken by other processes at
+            // once.
             new.make_room(0, records.len())?;
             new.file.sync_all()?;
             std::fs::rename(&path, &self.path)?;
@@ -221,13 +222,13 @@ impl Journal {
     }
 }
 
-/// Where, in what is behind the records of a journal, another whole record begins.
+/// Returns the offset at which another whole record begins in the data after a journal's records.
 fn whole_record_in<R: Wire>(bytes: &[u8]) -> Option<usize> {
     (1..bytes.len()).find(|at| {
         let rest = &bytes[*at..];
         let Some((head, rest)) = rest.split_at_checked(HEAD_BYTES) else { return false };
         let len = head.first_chunk::<4>().map_or(0, |len| u32::from_le_bytes(*len)) as usize;
-        // Four bytes of a hash are those of nothing else by chance once in four thousand million.
+        // Four bytes of a hash match by chance once in four thousand million.
         len > 0
             && rest.get(..len).is_some_and(|payload| {
                 head.get(4..) == Some(&check(payload)[..]) && decode::<R>(payload).is_ok()
@@ -235,7 +236,7 @@ fn whole_record_in<R: Wire>(bytes: &[u8]) -> Option<usize> {
     })
 }
 
-/// Keeps a journal that is damaged in its middle.
+/// Stores a copy of a journal that is damaged in its middle.
 fn keep_damaged(path: &Path, bytes: &[u8], end: usize, at: usize) -> io::Result<()> {
     let aside = path.with_extension("damaged");
     let mut file = private().write(true).create(true).truncate(true).open(&aside)?;

@@ -1,4 +1,4 @@
-//! What a client says of its own cell to the tree of cells that it is part of.
+//! The interface of a cell's client to the tree of cells that it is part of.
 
 use std::time::Duration;
 
@@ -10,7 +10,7 @@ use super::engine::{Engine, locked};
 use super::folders::{SearchesBeyond, is_of_folders};
 use super::fs::RingerFs;
 
-/// How long who looks at a cell from outside, and does not walk into it, waits for its server.
+/// The time limit for reading a cell's root attributes without entering the cell.
 const GLANCE: Duration = Duration::from_secs(1);
 
 fn junction_of(rnode: &Rnode) -> Option<Vec<u8>> {
@@ -19,14 +19,14 @@ fn junction_of(rnode: &Rnode) -> Option<Vec<u8>> {
 }
 
 impl Engine {
-    /// The junction that an rnode is, or that it is none; `None` if no lease says.
+    /// The mount point that an rnode is, or `Some(None)` if it is none; `None` if no lease tells.
     fn known_junction(&self, id: RnodeId) -> Option<Option<Vec<u8>>> {
         locked(&self.inner).client.cached(id).map(junction_of)
     }
 }
 
 impl RingerFs {
-    /// What a directory says of the cell that is seen in its place, if it is a junction. One in a
+    /// Returns the text that names the cell shown at a directory, if it is a mount point. One in a
     /// snapshot is the empty directory that it was.
     pub(super) fn junction_at(&self, ino: Ino) -> Result<Option<Vec<u8>>> {
         let id = RnodeId(ino.0);
@@ -39,7 +39,7 @@ impl RingerFs {
         }
     }
 
-    /// One more reference on an inode that has one.
+    /// Adds a reference on an inode that has one.
     pub(super) fn refer(&self, ino: Ino) {
         self.live.add_reference(RnodeId(ino.0));
     }
@@ -48,7 +48,7 @@ impl RingerFs {
     pub(super) fn glance(&self) -> Option<Attr> {
         let engine = &self.live.engine;
         let root = Call::Get { id: RnodeId::ROOT };
-        // While there is no connection, what leases do not answer nobody does.
+        // While there is no connection, only leases can answer.
         let found = if engine.is_linked() {
             engine.call_within(root, GLANCE).ok()
         } else {
@@ -65,20 +65,20 @@ impl RingerFs {
         CellId(self.live.engine.cell())
     }
 
-    /// Whether the server is connected, how many changes it may not know, how many conflicts there
-    /// are, and why it is not connected if that is known.
+    /// Returns whether the server is connected, the number of changes that it may not have, the
+    /// number of conflicts, and the reason for no connection if it is known.
     pub(super) fn standing(&self) -> (bool, usize, usize, Option<String>) {
         let engine = &self.live.engine;
         let conflicts = locked(&engine.conflicts).count();
         (engine.is_linked(), engine.unflushed(), conflicts, engine.trouble())
     }
 
-    /// Whether the root is told of by its own cell, whatever its server does.
+    /// Returns true if the root's attributes are available soon, from leases or the server.
     pub(super) fn is_at_hand(&self) -> bool {
         self.glance().is_some()
     }
 
-    /// Has the cells that are attached searched too.
+    /// Sets the searcher for the attached cells.
     pub(super) fn search_with(&self, beyond: Box<dyn SearchesBeyond>) {
         let _ = self.live.folders.beyond.set(beyond);
     }

@@ -1,4 +1,4 @@
-//! What is done behind the calls: blocks and leases of no more use are given up.
+//! The garbage collector: releases blocks and leases that are no longer needed.
 
 use std::collections::{BTreeMap, BTreeSet, VecDeque};
 use std::sync::{Arc, Weak};
@@ -12,16 +12,17 @@ use super::engine::{Engine, Superseded, locked};
 use super::fs::Live;
 
 const EVERY: Duration = Duration::from_millis(250);
-/// How often leases are looked through, and rnodes without a name that others may still use.
+/// The interval between scans of leases, and of rnodes without a name that other clients may still
+/// use.
 const SELDOM: Duration = Duration::from_secs(5);
-/// Leases beyond these are given up, if nobody here uses their rnodes.
+/// The number of leases beyond which those on unused rnodes are released.
 const LEASES_MAX: usize = 100_000;
-/// Rnodes without a name that are looked at each time.
+/// The maximum number of rnodes without a name checked in one scan.
 const GRAVES_AT_ONCE: usize = 64;
 
 pub(super) fn run(engine: &Arc<Engine>, live: &Weak<Live>) {
     let mut seldom = Instant::now();
-    // Rnodes without a name that nobody here uses: their blocks go when they go.
+    // Orphaned rnodes that this client does not use: their blocks are removed after the rnodes.
     let mut graves = VecDeque::new();
     while !engine.is_stopped() {
         std::thread::sleep(EVERY);
@@ -42,7 +43,7 @@ pub(super) fn run(engine: &Arc<Engine>, live: &Weak<Live>) {
             let Some(id) = graves.pop_front() else { break };
             match live.get_any(id) {
                 Err(Error::Stale(_)) => match live.scrub(id) {
-                    // What is kept of it stays until that is over.
+                    // Kept versions stay until their time is over.
                     Ok(()) => engine.blocks.remove_cached(id),
                     Err(_) => graves.push_back(id),
                 },
@@ -66,8 +67,8 @@ pub(super) fn run(engine: &Arc<Engine>, live: &Weak<Live>) {
 }
 
 impl Live {
-    /// Removes blocks that were replaced, and that no snapshot needs. A snapshot that is made after the
-    /// server was asked does not have them: it knew by then that they were replaced.
+    /// Removes blocks that were replaced, and that no snapshot needs. A snapshot made after the
+    /// server was asked does not have them: the server knew by then that they were replaced.
     fn remove_superseded(&self, rnode: RnodeId, hashes: &[BlockHash]) {
         match self.needed(rnode, hashes) {
             Ok(needed) => {
@@ -84,7 +85,7 @@ impl Live {
         }
     }
 
-    /// Removes a block that is of no use, unless the file has come by the same bytes again.
+    /// Removes a block that is of no use, unless the file has the same bytes again.
     fn remove_useless(&self, rnode: RnodeId, hash: BlockHash) {
         let Ok(_one) = self.writer(rnode).try_lock() else {
             let seq = Seq::default();
@@ -97,7 +98,7 @@ impl Live {
     }
 }
 
-/// Gives up the leases of rnodes that have lost their last name.
+/// Releases the leases of rnodes that have lost their last name.
 fn bury(live: &Live, graves: &mut VecDeque<RnodeId>) {
     let dead: BTreeSet<RnodeId> =
         std::mem::take(&mut *locked(&live.maybe_dead)).into_iter().collect();
@@ -109,7 +110,7 @@ fn bury(live: &Live, graves: &mut VecDeque<RnodeId>) {
         if evicted {
             graves.push_back(id);
         } else {
-            // Its last change is not with the server yet.
+            // The server does not have its last change yet.
             locked(&live.maybe_dead).push(id);
         }
     }

@@ -1,5 +1,5 @@
-//! The client as a file system: [`RingerFs`] around the state machine of [`client`](weft_ringer::client),
-//! with threads, a journal, blocks in files and other clients.
+//! The client as a file system: [`RingerFs`] around the state machine of
+//! [`client`](weft_ringer::client), with threads, a journal, blocks in files and other clients.
 //!
 //! A client's local store is one directory, of one client of one cell, locked (`flock`) while it is
 //! in use:
@@ -7,29 +7,29 @@
 //! ```text
 //! identity       the secret that makes this client the same over restarts
 //! cell           the number of the cell
-//! known          how far the cell was when it was last heard of
-//! incarnation    how often it was started
+//! known          the last generation and revision of the cell that were seen
+//! incarnation    the number of starts
 //! journal        changes that the server may not have
 //! conflicts      changes that were given up
 //! own/ cache/    blocks
 //! copy/ kept/    more blocks
-//! open/          what blocks were that are being written
-//! room/ spare    room that is set aside for what must be stored before others can go on
-//! pins           what is kept here whole
-//! keys           of encrypted directories; for nobody else to read
-//! member         the secret by which others hand keys to this client; made when it is first asked for
-//! trusted        the members whom keys are taken from
-//! peers.sock     where other clients of this machine fetch blocks
-//! cells/NUMBER/  the local store of a cell inside, as this one; with `junction`, how it was reached,
-//!                while something of it may not be with its server
+//! open/          the former contents of blocks that are being written
+//! room/ spare    reserved room, for blocks that must be stored before other clients can go on
+//! pins           files and directories that are kept here whole
+//! keys           keys of encrypted directories; readable for this user alone
+//! member         the secret by which others hand keys to this client; made on first use
+//! trusted        the members whose keys are accepted
+//! peers.sock     the socket from which other clients of this machine fetch blocks
+//! cells/NUMBER/  the local store of another cell that is mounted inside, as this one; with
+//!                `junction`, the text of its mount point, while changes may not be with its server
 //! ```
 //!
 //! Invariants, beyond those of the state machine:
-//! - A block is in its file before the change that names it is made, so before anybody hears of it;
-//!   or it is being written (`open`), and nobody hears of the change.
-//! - A change is in the journal (in the kernel's hands) before its call returns; it survives the end
-//!   of this process. `fsync` makes blocks and journal durable and waits for the server.
-//! - No call waits for ever: what the server does not answer within
+//! - A block is in its file before the change that names it is made, so before any other client can
+//!   hear of it; or it is being written (`open`), and the change is not sent.
+//! - A change is in the journal (in the kernel's hands) before its call returns; it survives the
+//!   end of this process. `fsync` makes blocks and journal durable and waits for the server.
+//! - No call waits for ever: a call that the server does not answer within
 //!   [`LiveOptions::patience`] fails with `ETIMEDOUT`.
 
 #![warn(missing_docs)]
@@ -94,61 +94,64 @@ pub use folders::COMPLETE_XATTR;
 pub use fs::RingerFs;
 pub use scrubbing::SCRUB_XATTR;
 
-/// How to be a client.
+/// The options of a client.
 #[derive(Debug, Clone)]
 pub struct LiveOptions {
-    /// The metadata server; several if the cell is in etcd: the client goes to the one that owns it.
+    /// The metadata server; several if the cell is in etcd: the client uses the one that owns it.
     pub servers: Vec<Address>,
     /// The local store; made if it is not there.
     pub directory: PathBuf,
-    /// The cell that it must be. `None`: the one that the local store is of, or whichever the server
-    /// has if that is new.
+    /// The cell that it must be. `None`: the one that the local store belongs to, or the server's
+    /// if that is new.
     pub cell: Option<CellId>,
-    /// Where other clients are to reach this one; `None` for `peers.sock` in the local store if the
-    /// server is on a Unix socket, else any port of the address that the server is reached from.
+    /// The address at which other clients reach this one; `None` for `peers.sock` in the local
+    /// store if the server is on a Unix socket, else any port of the address that the server is
+    /// reached from.
     pub listen: Option<Address>,
-    /// Certificates: to call with, and to be called with. `None`: nothing is encrypted.
+    /// The certificates of this client: as a caller, and as a server. `None`: nothing is encrypted.
     pub tls: Option<(ClientTls, ServerTls)>,
-    /// Where certificates for cells inside are: a directory for each, by its number. One that has
-    /// none there is called without, if this cell is.
+    /// The directory of certificates for cells that are mounted inside: a directory for each, by
+    /// its number. A cell that has none there is called without, if this cell is.
     pub cells_certificates: Option<PathBuf>,
-    /// Whether a front lets other users than root and its own attach cells, where they may set attributes.
+    /// Whether a front end lets users other than root and its own attach cells, where they may set
+    /// attributes.
     pub allow_attach: bool,
     /// The size of the blocks of files made here, in bytes: a power of two, 64 KiB to 4 MiB. A
     /// file has at most 65,536 blocks.
     pub block_bytes: u32,
-    /// Room for blocks that were fetched from others, in bytes.
+    /// The room for blocks fetched from other clients, in bytes.
     pub cache_max_bytes: u64,
-    /// Room for blocks that stay: written here, or copies that others rely on. When there are more,
-    /// no copies are made here, and files go that enough others have; what nobody else has stays.
+    /// The room for blocks that stay, in bytes: written here, or copies that others rely on. When
+    /// it is exceeded, no copies are made here, and files that have enough other holders are
+    /// removed; blocks that no other client has stay.
     pub store_max_bytes: u64,
-    /// How long a file must not change before copies of it are made.
+    /// The time for which a file must be unchanged before copies of it are made.
     pub settle: Duration,
-    /// How often all blocks that stay are looked through.
+    /// The interval between scans of all blocks that stay.
     pub scan_every: Duration,
-    /// How long a call waits for the server, and a read for the other clients.
+    /// The time limit of a call to the server, and of a read from the other clients.
     pub patience: Duration,
-    /// Whether the file that SQLite shares memory by may be used: right if one machine alone opens the
+    /// Whether SQLite's shared-memory file may be used: correct if one machine alone opens the
     /// database.
     pub allow_shared_memory: bool,
-    /// Whether a cell is accepted that is older than what this client has seen of it. What the client has
-    /// of the time since is set aside then, and it begins anew.
+    /// Whether a cell is accepted that is older than what this client has seen of it. Later state
+    /// of this client is set aside then, and it begins anew.
     pub accept_older_cell: bool,
-    /// How the cell's archives are reached.
+    /// The opener of the cell's archives.
     #[cfg(feature = "archive")]
     pub archives: crate::archive::Opener,
-    /// Of the state machine.
+    /// The options of the state machine.
     pub client: ClientOptions,
 }
 
 impl LiveOptions {
-    /// Where the servers are, for people.
+    /// The addresses of the servers, for people.
     fn places(&self) -> String {
         let servers: Vec<String> = self.servers.iter().map(Address::to_string).collect();
         servers.join(" or ")
     }
 
-    /// The usual ones.
+    /// The default options.
     #[must_use]
     pub fn new(server: Address, directory: PathBuf) -> Self {
         Self {
@@ -159,7 +162,7 @@ impl LiveOptions {
             tls: None,
             cells_certificates: None,
             allow_attach: false,
-            // Files of up to 16 GiB; of what is written here and there each block is stored anew.
+            // Files of up to 16 GiB; for a small random write a whole block is stored anew.
             block_bytes: 256 << 10,
             cache_max_bytes: 10 << 30,
             store_max_bytes: u64::MAX,

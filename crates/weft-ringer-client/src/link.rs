@@ -1,4 +1,4 @@
-//! A client's connection to its server: made, kept, and made again.
+//! A client's connection to its server: connects, and reconnects.
 
 use std::net::Shutdown;
 use std::sync::Arc;
@@ -14,11 +14,11 @@ use weft_ringer_net::{
 use super::engine::{Engine, TICK, locked};
 use super::peers::{MakeCopy, PeerServer};
 
-/// How long it waits before it calls the server again.
+/// The pause before the server is called again.
 const RECONNECT: Duration = Duration::from_millis(300);
-/// How long one of several servers may say nothing before the next is tried.
+/// The silence of one of several servers after which the next is tried.
 const SILENCE: Duration = Duration::from_secs(3);
-/// The same, if the server has said no.
+/// The pause after a refusal by the server.
 const REFUSED: Duration = Duration::from_secs(10);
 
 impl Engine {
@@ -55,7 +55,7 @@ impl Engine {
         }
     }
 
-    /// Calls the server, and takes what it says until the connection ends.
+    /// Connects to the server, and handles its messages until the connection ends.
     fn connect(&self, server: &Address, make_copy: &Arc<MakeCopy>) -> Result<()> {
         let alone = self.options.servers.len() == 1;
         let limit = if alone { HANDSHAKE_LIMIT } else { SILENCE };
@@ -89,12 +89,12 @@ impl Engine {
             Answer::Denied { denial } => return Err(denial.into()),
             _ => return Err(Error::Refused("the other side is no metadata server".into())),
         };
-        // What a server of an earlier version says next is not lost.
+        // An earlier version's server does not send `Lives`: its first message is handled below.
         let mut first = Some(link.receive::<Answer>(Some(Instant::now() + limit))?);
         if let Some(Answer::Lives { lives, revision }) = &first {
             if let Err(why) = self.known.meet(lives, *revision) {
                 if let Some(Seen { generation, instance, revision }) = self.known.seen() {
-                    // The administrator of the cell is to hear of it too.
+                    // This informs the administrator of the cell too.
                     let _ = link.send(&Ask::SawLater { generation, instance, revision });
                 }
                 return Err(Error::OlderCell(why));
@@ -157,7 +157,7 @@ impl Engine {
         ended
     }
 
-    /// Where other clients reach this one; begins to listen the first time.
+    /// Returns the address at which other clients reach this one; starts listening the first time.
     fn listen(
         &self,
         local: Option<std::net::IpAddr>,
@@ -190,17 +190,17 @@ impl Engine {
         Ok(address)
     }
 
-    /// Whether there is a connection at this moment.
+    /// Returns true if there is a connection at this moment.
     pub(super) fn is_linked(&self) -> bool {
         locked(&self.outbox).is_some()
     }
 
-    /// Why there is none, as far as that is known.
+    /// The reason for no connection, as far as it is known.
     pub(super) fn trouble(&self) -> Option<String> {
         locked(&self.trouble).clone()
     }
 
-    /// What is said when no server answers.
+    /// The error text for when no server answers.
     pub(super) fn silent(&self) -> String {
         let why = self.trouble().map(|why| format!(" ({why})")).unwrap_or_default();
         format!("the metadata server at {} does not answer{why}", self.options.places())

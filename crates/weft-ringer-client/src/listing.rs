@@ -1,4 +1,4 @@
-//! Directories, as a front reads them.
+//! Directory listings for the front end.
 
 use weft_ringer::client::{Call, Outcome};
 use weft_ringer::wire::Entry;
@@ -16,8 +16,8 @@ impl Live {
         }
     }
 
-    /// Calls `each` with names from `cursor` on: 1 is behind `.`, 2 behind `..`, and the others
-    /// behind the entry with the cookie that is smaller by 2.
+    /// Calls `each` with names from `cursor` on: 1 is after `.`, 2 after `..`, and the others after
+    /// the entry with the cookie that is smaller by 2.
     pub(super) fn read_directory(
         &self,
         dir: RnodeId,

@@ -1,7 +1,7 @@
-//! Locks on files, as a front asks for them.
+//! File locks for the front end.
 //!
-//! Invariant: through a handle by which something was locked, nothing is read or written any more when
-//! the lock was lost with the client's epoch. Its owner believes that nobody else does.
+//! Invariant: a handle through which a lock was taken permits no more reads and writes once the
+//! lock was lost with the client's epoch. Its owner relies on exclusive access.
 
 use weft_ringer::client::{Call, Outcome};
 use weft_ringer::locks::{Lock, LockStyle};
@@ -31,7 +31,7 @@ impl Live {
         lock: &FileLock,
         wait: Option<&Interrupt>,
     ) -> Result<()> {
-        // The epoch before: if it ends meanwhile, the lock counts as lost.
+        // The epoch is read before: if it ends meanwhile, the lock counts as lost.
         let epoch = self.engine.epoch();
         let call = Call::Lock { id, lock: lock_of(lock), wait: wait.is_some() };
         let outcome = match wait {
@@ -84,7 +84,7 @@ impl Live {
         }
     }
 
-    /// Whether something may be read or written through a handle.
+    /// Checks that a handle has lost no lock, so that it may be used to read and write.
     pub(super) fn check_locks(&self, handle: Handle) -> Result<()> {
         let locked_in = locked(&self.handles).get(&handle.0).and_then(|open| open.locked_in);
         match locked_in {

@@ -11,7 +11,7 @@ use super::fs::Live;
 #[derive(Debug, Default)]
 pub(super) struct Archives;
 
-/// How many archives are to have a file.
+/// The number of archives that should have a file.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub(super) enum Wanted {
     One,

@@ -1,17 +1,19 @@
-//! Blocks that are being written: their bytes in memory, and how they come to be sealed.
+//! Blocks that are being written: their bytes in memory, and how they are sealed.
 //!
-//! Small writes to a file whose write lease is at hand go to the journal and into memory; a block that
-//! is touched often is so stored once, when it is sealed: a second later, or when others are to see it.
+//! Small writes to a file whose write lease is at hand go to the journal and into memory; so a
+//! block that is written often is stored once, when it is sealed: a second later, or when others
+//! need to see it.
 //!
 //! Invariants:
-//! - What is in memory is in the journal, or in the block's base: a file of which a second name in
-//!   `open/` is kept. So [`recover`] makes each block again after a crash, with all writes or, if the
+//! - The bytes in memory are in the journal, or in the block's base: a file with a second name in
+//!   `open/`. So [`recover`] rebuilds each block after a crash, with all writes or, if the
 //!   journal's end was lost, with those before it.
-//! - The *gate* of a file is held to write by who changes the bytes of its open blocks, the change of
-//!   the file included, or seals them; and to read by who looks at both. So they always agree. Nobody
-//!   waits for a lease or for another client behind a gate: recalls wait for gates.
-//! - There is room for what is open: it was set aside before (`room`). What cannot be stored all the same, as
-//!   the disk fails, stays open, and no others are opened meanwhile.
+//! - The *gate* of a file is held for writing by a thread that changes the bytes of its open
+//!   blocks, including the change of the file, or seals them; and for reading by a thread that
+//!   reads both. So they always agree. No thread waits for a lease or for another client behind a
+//!   gate: recalls wait for gates.
+//! - There is room for open blocks: it was reserved before (`room`). A block that still cannot be
+//!   stored, because the disk fails, stays open, and no others are opened meanwhile.
 
 use std::borrow::Cow;
 use std::collections::{BTreeSet, HashMap, VecDeque};
@@ -29,11 +31,11 @@ use super::engine::locked;
 use super::journal::Journal;
 
 const GATES: usize = 64;
-/// Bytes of open blocks, beyond which the oldest are sealed.
+/// The bytes of open blocks beyond which the oldest are sealed.
 const OPEN_MAX_BYTES: u64 = 64 << 20;
-/// Blocks of which the order is remembered, sealed ones included, before those are forgotten.
+/// The number of blocks in the order list, including sealed ones, beyond which those are dropped.
 const ORDER_MAX: usize = 4096;
-/// Room that is left to others on the disk.
+/// The disk space that is left to other uses.
 const RESERVE_BYTES: u64 = 16 << 20;
 
 /// An open block.
@@ -42,18 +44,18 @@ pub(super) struct OpenBlock {
     pub(super) rnode: RnodeId,
     pub(super) bytes: Vec<u8>,
     index: u32,
-    /// What encrypts its file, if that is encrypted.
+    /// The cipher of its file, if that is encrypted.
     cipher: Option<Arc<FileCipher>>,
 }
 
 impl OpenBlock {
-    /// Its bytes as they are to be stored.
+    /// Returns its bytes as they are stored.
     pub(super) fn to_store(&self) -> io::Result<Cow<'_, [u8]>> {
         to_store(self.cipher.as_deref(), self.index, &self.bytes)
     }
 }
 
-/// The bytes of a block as they are to be stored.
+/// Returns the bytes of a block as they are stored.
 pub(super) fn to_store<'a>(
     cipher: Option<&FileCipher>,
     index: u32,
@@ -75,11 +77,11 @@ pub(super) struct OpenBlocks {
     incarnation: Incarnation,
     next: AtomicU64,
     bytes: AtomicU64,
-    /// In the order they were opened; some are sealed already.
+    /// The blocks in the order they were opened; some are sealed already.
     order: Mutex<VecDeque<(RnodeId, BlockHash)>>,
-    /// None is opened now.
+    /// Whether no block may be opened now.
     closed: AtomicBool,
-    /// Sealing failed the last time.
+    /// Whether the last sealing failed.
     failing: AtomicBool,
     /// Files whose blocks are to be sealed.
     wanted: Mutex<BTreeSet<RnodeId>>,
@@ -105,22 +107,22 @@ impl OpenBlocks {
         &self.gates[id.count() as usize % GATES]
     }
 
-    /// The gate of a file, to look at its open blocks.
+    /// Locks the gate of a file for reading its open blocks.
     pub(super) fn look(&self, id: RnodeId) -> RwLockReadGuard<'_, Behind> {
         self.at(id).read().unwrap_or_else(PoisonError::into_inner)
     }
 
-    /// The gate of a file, to change its open blocks.
+    /// Locks the gate of a file for changing its open blocks.
     pub(super) fn change(&self, id: RnodeId) -> RwLockWriteGuard<'_, Behind> {
         self.at(id).write().unwrap_or_else(PoisonError::into_inner)
     }
 
-    /// A name for a new one.
+    /// Returns a name for a new block.
     pub(super) fn name(&self) -> BlockHash {
         BlockHash::open(self.incarnation, self.next.fetch_add(1, Ordering::Relaxed))
     }
 
-    /// Whether blocks of so many bytes may be opened. To be asked behind a gate, too.
+    /// Returns true if blocks of this many bytes may be opened. To be asked behind a gate, too.
     pub(super) fn may_open(&self, blocks: &Blocks, len_bytes: u64) -> bool {
         let is_room = || {
             let wanted = len_bytes + RESERVE_BYTES;
@@ -134,7 +136,7 @@ impl OpenBlocks {
         self.closed.load(Ordering::SeqCst)
     }
 
-    /// Opens no more blocks, or does so again.
+    /// Forbids or permits the opening of blocks.
     pub(super) fn set_closed(&self, closed: bool) {
         self.closed.store(closed, Ordering::SeqCst);
     }
@@ -143,8 +145,8 @@ impl OpenBlocks {
         self.failing.store(failing, Ordering::Relaxed);
     }
 
-    /// What a write does to open blocks of a file; `images` are the places of the blocks, and what those
-    /// are opened with that are new. Behind its gate.
+    /// Applies a write to open blocks of a file; `images` are the positions of the blocks, and the
+    /// initial bytes of new ones. Called behind the file's gate.
     pub(super) fn apply(
         &self,
         behind: &mut Behind,
@@ -166,48 +168,48 @@ impl OpenBlocks {
         }
     }
 
-    /// A block was sealed.
+    /// Removes a block that was sealed.
     pub(super) fn remove(&self, behind: &mut Behind, name: &BlockHash) {
         if let Some(open) = behind.remove(name) {
             self.bytes.fetch_sub(open.bytes.len() as u64, Ordering::Relaxed);
         }
     }
 
-    /// The block that was opened first, if so many bytes more would be too many.
+    /// Returns the block that was opened first, if this many more bytes would exceed the limit.
     pub(super) fn oldest_if_full(&self, more_bytes: u64) -> Option<(RnodeId, BlockHash)> {
         let is_full = self.bytes.load(Ordering::Relaxed) + more_bytes > OPEN_MAX_BYTES;
         is_full.then(|| locked(&self.order).pop_front()).flatten()
     }
 
-    /// Every file that has open blocks.
+    /// All files that have open blocks.
     pub(super) fn files(&self) -> BTreeSet<RnodeId> {
         let gates = self.gates.iter().map(|g| g.read().unwrap_or_else(PoisonError::into_inner));
         let files = gates.flat_map(|behind| behind.values().map(|b| b.rnode).collect::<Vec<_>>());
         files.collect()
     }
 
-    /// Asks for the blocks of a file to be sealed soon.
+    /// Requests that the blocks of a file are sealed soon.
     pub(super) fn want(&self, id: RnodeId) {
         if locked(&self.wanted).insert(id) {
             self.wakes.notify_one();
         }
     }
 
-    /// Waits for what is to be sealed.
+    /// Waits for files to be sealed.
     pub(super) fn wait(&self, limit: Duration) -> BTreeSet<RnodeId> {
         let wanted = locked(&self.wanted);
         let waited = self.wakes.wait_timeout_while(wanted, limit, |wanted| wanted.is_empty());
         std::mem::take(&mut *waited.unwrap_or_else(PoisonError::into_inner).0)
     }
 
-    /// Forgets those that were sealed long ago.
+    /// Drops blocks from the order list that were sealed long ago.
     pub(super) fn tidy(&self) {
         let before: Vec<BlockHash> = locked(&self.order).iter().map(|(_, name)| *name).collect();
         if before.len() <= ORDER_MAX {
             return;
         }
-        // The order is locked behind gates, never the other way round. Names are not used again: what
-        // is not open now never will be.
+        // The order is locked behind gates, never the other way round. Names are never reused: a
+        // block that is not open now will not be again.
         let gates = self.gates.iter().map(|g| g.read().unwrap_or_else(PoisonError::into_inner));
         let open: BTreeSet<BlockHash> =
             gates.flat_map(|behind| behind.keys().copied().collect::<Vec<_>>()).collect();
@@ -217,7 +219,7 @@ impl OpenBlocks {
     }
 }
 
-/// What a block was before it was opened; `None` if that is lost.
+/// Returns the content of a block before it was opened; `None` if that is lost.
 fn made_again(
     blocks: &Blocks,
     cipher: Option<&FileCipher>,
@@ -230,7 +232,7 @@ fn made_again(
     let stored = blocks.base(left.rnode, name, &base)?;
     let plain = match cipher {
         None => stored,
-        // It has the hash that was asked for, and was opened once.
+        // The bytes match the hash, and were decrypted once before.
         Some(cipher) => stored.and_then(|bytes| cipher.open_block(left.index, &bytes).ok()),
     };
     Ok(plain.map(|mut bytes| {
@@ -239,8 +241,8 @@ fn made_again(
     }))
 }
 
-/// Makes the blocks again that were open when the last life of this client ended, and stores them.
-/// Changes that name one that cannot be made again are given up: its base went with a power cut.
+/// Rebuilds the blocks that were open when the last run of this client ended, and stores them.
+/// Changes that name one that cannot be rebuilt are given up: its base was lost in a power cut.
 ///
 /// # Errors
 /// The store cannot be written, or lacks the key of an encrypted file.
@@ -281,7 +283,7 @@ pub(super) fn recover(
         found.push(JournalRecord::Sealed { name, hash });
     }
     if !found.is_empty() {
-        // The journal is the only place where they are durable, perhaps.
+        // The journal may be the only place where they are durable.
         blocks.sync()?;
         found.iter().for_each(|record| journal.append(record));
         journal.catch_up()?;
@@ -325,7 +327,7 @@ mod tests {
                 let id = RnodeId::new(1, 63);
                 let mut behind = open.change(id);
                 tidying.recv().expect("it tidies");
-                // Long enough for the other to come to this gate.
+                // Long enough for the other thread to come to this gate.
                 for _ in 0..BLOCKS {
                     open_one(&open, &mut behind, id);
                 }

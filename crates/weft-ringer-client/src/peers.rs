@@ -1,13 +1,13 @@
-//! Blocks from other clients, and for them.
+//! Exchange of blocks with other clients.
 //!
 //! Invariants:
-//! - What is fetched counts only if it has the hash that was asked for.
-//! - A peer that fails, stalls or lies is asked last for [`BENCH`]; nobody waits for one longer than
-//!   [`FETCH_LIMIT`], and where there are others they are asked before that (`fetching`).
+//! - A fetched block counts only if it has the hash that was asked for.
+//! - A peer that fails, stalls or lies is asked last for [`BENCH`]; no caller waits for one longer
+//!   than [`FETCH_LIMIT`], and where there are others they are asked before that (`fetching`).
 //!
-//! A peer that is not reached where it says it listens, because it or this client is behind NAT, is
-//! talked with through the metadata server ([`Conversation::meet`]); for [`DETOUR`] nothing else is
-//! tried. It serves on a connection that it has made itself then.
+//! A peer that cannot be reached at its address, because it or this client is behind NAT, is
+//! reached through the metadata server ([`Conversation::meet`]); for [`DETOUR`] nothing else is
+//! tried. It then serves on a connection that it has made itself.
 
 use std::collections::{BTreeSet, HashMap, VecDeque};
 use std::sync::atomic::{AtomicBool, AtomicU64, AtomicUsize, Ordering};
@@ -24,25 +24,25 @@ use weft_ringer_net::{
 use super::blocks::Blocks;
 use super::fetching::Pool;
 
-/// How long one block from one peer may take.
+/// The time limit for one block from one peer.
 pub(super) const FETCH_LIMIT: Duration = Duration::from_secs(8);
-/// How long a peer that failed is asked last.
+/// The time for which a failed peer is asked last.
 const BENCH: Duration = Duration::from_secs(20);
-/// How long a peer may take to be reached where it listens.
+/// The time limit for connecting to a peer at its address.
 const REACH_LIMIT: Duration = Duration::from_secs(2);
-/// How long it is looked for through the server alone, once that was the way.
+/// The time for which a peer is reached through the server alone, once that was needed.
 const DETOUR: Duration = Duration::from_secs(300);
-/// Peers that call through the server, at once.
+/// The maximum number of peers served through the server in parallel.
 const CALLED_MAX: usize = 16;
-/// How long a client that makes a copy may say nothing.
+/// The longest silence of a client that makes a copy.
 const WORKING_LIMIT: Duration = Duration::from_secs(30);
-/// How often it says that it goes on.
+/// The interval at which it reports that it goes on.
 const WORKING_EVERY: Duration = Duration::from_secs(2);
-/// Connections kept open to one peer.
+/// The maximum number of idle connections kept to one peer.
 const SPARE_MAX: usize = 8;
-/// Peers that are served at once.
+/// The maximum number of peers served in parallel.
 const SERVED_MAX: usize = 128;
-/// A peer that asks for nothing for so long is hung up on.
+/// The idle time after which a peer's connection is closed.
 const IDLE_LIMIT: Duration = Duration::from_secs(120);
 
 #[derive(Debug)]
@@ -50,7 +50,7 @@ struct Known {
     address: Address,
     spare: Vec<Conversation>,
     benched: Option<Instant>,
-    /// Until when it is talked with through the server.
+    /// The end of the time for which it is reached through the server.
     detour: Option<Instant>,
 }
 
@@ -60,7 +60,7 @@ impl Known {
     }
 }
 
-/// Blocks that went between this client and others, since it began.
+/// Counts of blocks exchanged with other clients, since this client started.
 #[derive(Debug, Default)]
 pub(super) struct Transfers {
     pub(super) blocks_read: AtomicU64,
@@ -80,7 +80,7 @@ pub(super) struct Peers {
     known: Mutex<HashMap<ClientId, Known>>,
     pub(super) transfers: Arc<Transfers>,
     tls: Option<ClientTls>,
-    /// The server that this client has a connection to.
+    /// The server that this client is connected to.
     server: Mutex<Option<Address>>,
     pub(super) pool: Arc<Pool>,
 }
@@ -91,12 +91,12 @@ impl Peers {
         Self { known, transfers: Arc::default(), tls, server, pool: Arc::default() }
     }
 
-    /// There is a connection to this server, or to none.
+    /// Sets the server that this client is connected to, if any.
     pub(super) fn set_server(&self, server: Option<Address>) {
         *self.server.lock().unwrap_or_else(PoisonError::into_inner) = server;
     }
 
-    /// Calls the server, and says `ask`, which brings this client together with another.
+    /// Connects to the server with `ask`, and returns the channel relayed to another client.
     fn meet(&self, ask: &Ask, deadline: Instant) -> Result<Channel> {
         let server = self.server.lock().unwrap_or_else(PoisonError::into_inner).clone();
         let server = server.ok_or(Error::Closed)?;
@@ -105,7 +105,7 @@ impl Peers {
         Ok(link.meet(ask, deadline)?.into_channel())
     }
 
-    /// Connects to a client: where it listens, or through the server. Says whether it was the latter.
+    /// Connects to a client directly or through the server. Returns true for the latter.
     fn connect(
         &self,
         client: ClientId,
@@ -136,7 +136,7 @@ impl Peers {
         self.known.lock().unwrap_or_else(PoisonError::into_inner)
     }
 
-    /// Takes the list of those who are there. Who has left may still answer.
+    /// Adds a list of connected peers. Those that have left may still answer.
     pub(super) fn learn(&self, own: ClientId, peers: Vec<Peer>) {
         let mut known = self.lock();
         for Peer { client, listens } in peers {
@@ -149,8 +149,8 @@ impl Peers {
         }
     }
 
-    /// Whom to ask for a block: the holders first, the newest before the others; last those that failed
-    /// lately.
+    /// The order in which peers are asked for a block: the holders first, the newest before the
+    /// others; last those that failed lately.
     pub(super) fn order(&self, holders: &Holders) -> VecDeque<ClientId> {
         let now = Instant::now();
         let mut order: Vec<_> = {
@@ -166,7 +166,7 @@ impl Peers {
         order.into_iter().map(|(_, client)| client).collect()
     }
 
-    /// Whether a client was ever heard of.
+    /// Returns true if a client is known.
     pub(super) fn knows(&self, client: ClientId) -> bool {
         self.lock().contains_key(&client)
     }
@@ -181,7 +181,7 @@ impl Peers {
     /// progress, until `deadline` at most.
     ///
     /// # Errors
-    /// What went wrong on the way.
+    /// Those of the connection.
     pub(super) fn ask_to_hold(
         &self,
         client: ClientId,
@@ -216,7 +216,7 @@ impl Peers {
             let known = self.lock();
             let rank = |(client, peer): (&ClientId, &Known)| {
                 let benched = peer.benched.is_some_and(|until| now < until);
-                // Any function would do that spreads files over clients.
+                // Any function that spreads files over clients would do.
                 let mixed =
                     (client.0 ^ rnode.0).wrapping_mul(0x9e37_79b9_7f4a_7c15).rotate_left(29);
                 (benched, mixed, *client)
@@ -227,14 +227,14 @@ impl Peers {
         others.into_iter().map(|(_, _, client)| client).collect()
     }
 
-    /// Has a conversation on a connection to a client, kept or new.
+    /// Runs `talk` on a connection to a client, pooled or new.
     pub(super) fn converse<T>(
         &self,
         client: ClientId,
         deadline: Instant,
         mut talk: impl FnMut(&mut Conversation) -> Result<T>,
     ) -> Result<T> {
-        // A connection that was kept may have ended meanwhile: only a new one says how the peer is.
+        // A pooled connection may have ended meanwhile: only a new one shows the peer's state.
         loop {
             let (address, detour, spare) = {
                 let mut known = self.lock();
@@ -248,7 +248,7 @@ impl Peers {
                 None => {
                     let connected = self.connect(client, &address, detour.is_some(), deadline);
                     let (connection, is_detour) = connected.inspect_err(|_| {
-                        // There may be a way to where it listens again.
+                        // A direct connection may work again.
                         self.lock().entry(client).and_modify(|peer| peer.detour = None);
                     })?;
                     let until = detour.unwrap_or_else(|| Instant::now() + DETOUR);
@@ -273,20 +273,20 @@ impl Peers {
     }
 }
 
-/// What is left until `deadline`.
+/// The time left until `deadline`.
 fn left(deadline: Instant) -> Duration {
     let left = deadline.saturating_duration_since(Instant::now());
     left.clamp(Duration::from_millis(1), FETCH_LIMIT)
 }
 
-/// Whether a client made the copy that it was asked for.
+/// The result of a request to another client for a copy.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub(super) enum Held {
-    /// It did, and the server knows.
+    /// The copy was made, and the server knows.
     Yes,
-    /// It will not.
+    /// There will be no copy.
     No {
-        /// For want of room.
+        /// Whether there is too little room.
         full: bool,
         why: String,
     },
@@ -295,7 +295,8 @@ pub(super) enum Held {
 /// Fingerprints of certificates that the server has revoked.
 pub(super) type Outcasts = Arc<Mutex<BTreeSet<BlockHash>>>;
 
-/// Makes a copy of a file: calls its argument now and then, and stops when that says so.
+/// A function that makes a copy of a file: it calls its argument now and then, and stops when that
+/// returns false.
 pub(super) type MakeCopy = dyn Fn(RnodeId, &mut dyn FnMut() -> bool) -> Held + Send + Sync;
 
 /// Serves blocks to other clients until it is dropped.
@@ -334,8 +335,8 @@ impl PeerServer {
         Ok(Self { serving, listening })
     }
 
-    /// Comes to a meeting that a peer has called this client to, and serves it there. What goes wrong
-    /// is for the peer to see.
+    /// Joins a rendezvous that a peer has called this client to, and serves the peer there. Errors
+    /// are left for the peer to see.
     pub(super) fn called(&self, peers: Arc<Peers>, meeting: Meeting) {
         let serving = Arc::clone(&self.serving);
         if serving.called.fetch_add(1, Ordering::AcqRel) >= CALLED_MAX {
@@ -374,7 +375,7 @@ struct Serving {
     outcasts: Outcasts,
     transfers: Arc<Transfers>,
     make_copy: Arc<MakeCopy>,
-    /// Peers that are served through the server.
+    /// The number of peers served through the server.
     called: AtomicUsize,
     stop: AtomicBool,
 }
@@ -387,7 +388,7 @@ impl std::fmt::Debug for Serving {
 
 impl Serving {
     fn serve(&self, mut peer: Conversation) -> Result<()> {
-        // What is asked is always short.
+        // Requests are always short.
         peer.limit_frames(HELLO_MAX_BYTES);
         let mut last = Instant::now();
         while !self.stop.load(Ordering::Acquire) && last.elapsed() < IDLE_LIMIT {
@@ -432,7 +433,7 @@ impl Serving {
         let mut go_on = || {
             if told.elapsed() >= WORKING_EVERY {
                 told = Instant::now();
-                // Who asked may have gone.
+                // The requester may have gone.
                 return peer.send(&FromPeer::Working {}).is_ok();
             }
             !self.stop.load(Ordering::Acquire)

@@ -1,21 +1,22 @@
-//! Room on the disk that is set aside before it is needed, so that a client can always give up what it
-//! holds, however full its disk is.
+//! Disk space that is reserved before it is needed, so that a client can always release its leases,
+//! however full its disk is.
 //!
-//! Others wait for a lease until the changes under it are with the server; those that name an open block
-//! wait until it is stored, and that takes room. So:
+//! Other clients wait for a lease until the changes under it are with the server; changes that name
+//! an open block wait until it is stored, and that takes room. So:
 //!
 //! Invariants:
-//! - For each open block there is a file `room/NAME`, with as many bytes allocated as storing the block takes
-//!   ([`Blocks::reserve`](super::blocks::Blocks::reserve) comes before the write that makes it longer). The
-//!   block is stored in that very file, which gets its name: nobody can take the room in between.
-//! - A directory entry may take a block of the disk. For that, and for records of the journal that say what
-//!   became of changes, there is a [`Spare`]: a file that is given up when the disk is full, and made again
-//!   when there is room.
+//! - For each open block there is a file `room/NAME`, with as many bytes allocated as storing the
+//!   block takes ([`Blocks::reserve`](super::blocks::Blocks::reserve) comes before the write that
+//!   makes it longer). The block is stored in that very file, which gets its name: no other process
+//!   can take the room in between.
+//! - A directory entry may take a block of the disk. For that, and for journal records about the
+//!   outcome of changes, there is a [`Spare`]: a file that is given up when the disk is full, and
+//!   made again when there is room.
 //! - A change is made only when its record has room in the journal
-//!   ([`Journal::make_room`](super::journal::Journal::make_room)), with enough behind it for what is
-//!   written about changes already made.
+//!   ([`Journal::make_room`](super::journal::Journal::make_room)), with enough after it for records
+//!   about changes already made.
 //!
-//! On a file system that cannot allocate ahead (`EOPNOTSUPP`) nothing is set aside.
+//! On a file system that cannot allocate ahead (`EOPNOTSUPP`) nothing is reserved.
 
 use std::fs::File;
 use std::io;
@@ -24,19 +25,19 @@ use std::path::PathBuf;
 use rustix::fs::{FallocateFlags, fallocate};
 use weft_ringer_net::private;
 
-/// What is kept for directory entries and small files, in bytes.
+/// The room reserved for directory entries and small files, in bytes.
 const SPARE_BYTES: u64 = 1 << 20;
-/// The least that is allocated for a block, in bytes.
+/// The minimum allocated for a block, in bytes.
 const LEAST_BYTES: u64 = 16 << 10;
 
-/// Whether an error says that the disk, or a quota, is used up.
+/// Returns true if an error says that the disk, or a quota, is full.
 pub(super) fn is_full(e: &io::Error) -> bool {
-    // `EDQUOT` is a full disk to who writes.
+    // `EDQUOT` is a full disk to a writer.
     matches!(e.raw_os_error(), Some(28 | 122))
 }
 
-/// Allocates `len_bytes` of a file from `offset` on, without making it longer. `false` if the file system
-/// cannot.
+/// Allocates `len_bytes` of a file from `offset` on, without making it longer. `false` if the file
+/// system cannot.
 pub(super) fn allocate(file: &File, offset: u64, len_bytes: u64) -> io::Result<bool> {
     match fallocate(file, FallocateFlags::KEEP_SIZE, offset, len_bytes.max(1)) {
         Ok(()) => Ok(true),
@@ -45,12 +46,12 @@ pub(super) fn allocate(file: &File, offset: u64, len_bytes: u64) -> io::Result<b
     }
 }
 
-/// How much is allocated for a block of `len_bytes`, that grows perhaps.
+/// The bytes to allocate for a block of `len_bytes`, which may grow.
 pub(super) fn rounded(len_bytes: u64, max_bytes: u64) -> u64 {
     len_bytes.max(LEAST_BYTES).next_power_of_two().min(max_bytes).max(len_bytes)
 }
 
-/// Room that nothing is in.
+/// Reserved room without content.
 #[derive(Debug)]
 pub(super) struct Spare {
     path: PathBuf,
@@ -63,7 +64,7 @@ impl Spare {
         spare
     }
 
-    /// Sets it aside again, if it is not and there is room.
+    /// Reserves it again, if it is not reserved and there is room.
     pub(super) fn restore(&self) {
         if self.path.exists() {
             return;
@@ -76,7 +77,7 @@ impl Spare {
         }
     }
 
-    /// Does `work`, and if the disk is full gives the spare room up and does it again.
+    /// Runs `work`, and if the disk is full releases the spare room and runs it again.
     pub(super) fn with<T>(&self, work: impl Fn() -> io::Result<T>) -> io::Result<T> {
         match work() {
             Err(e) if is_full(&e) && std::fs::remove_file(&self.path).is_ok() => work(),

@@ -1,5 +1,5 @@
-//! Reading all of the local store, to find what a disk has damaged before somebody needs it: what is wrong
-//! is fetched from other clients and archives, and put right.
+//! Scrubbing: reads all of the local store, to find damage of the disk before a block is needed.
+//! Damaged blocks are fetched from other clients and archives, and replaced.
 
 use std::fmt::Write as _;
 use std::sync::{Arc, Mutex};
@@ -11,16 +11,16 @@ use super::content::io_error;
 use super::engine::locked;
 use super::fs::{Live, RingerFs};
 
-/// The attribute of a mount's root that has the local store read through when it is set to `start`, and
-/// that tells how far that is: lines of a name and a value, with a tab between; then a line for each
-/// damaged block.
+/// The attribute of a mount's root that starts a scrub of the local store when it is set to
+/// `start`, and that shows its progress: lines of a name and a value, with a tab between; then a
+/// line for each damaged block.
 pub const SCRUB_XATTR: &[u8] = b"user.weft.scrub";
-/// Damaged blocks that are named; the others are counted.
+/// The most damaged blocks that are named; the others are counted.
 const NAMED_MAX: usize = 300;
-/// The pause after each block: others want the disk too.
+/// The pause after each block, which leaves disk bandwidth to others.
 const PACE: Duration = Duration::from_micros(200);
 
-/// How far a scrub is.
+/// The progress of a scrub.
 #[derive(Debug, Default)]
 pub(super) struct Scrub {
     running: bool,
@@ -33,7 +33,7 @@ pub(super) struct Scrub {
     named: Vec<String>,
 }
 
-/// The present or last scrub of this life.
+/// The present or last scrub since this client started.
 pub(super) type Scrubbing = Mutex<Scrub>;
 
 impl RingerFs {
@@ -110,7 +110,7 @@ impl Live {
         Ok(())
     }
 
-    /// How far the scrub is.
+    /// The progress of the scrub, as text.
     pub(super) fn describe_scrub(&self) -> Vec<u8> {
         let scrub = locked(&self.scrubbing);
         let state = match (scrub.running, &scrub.why_ended, scrub.begun) {

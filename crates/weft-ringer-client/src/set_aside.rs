@@ -1,4 +1,4 @@
-//! Beginning anew with a cell that is older than what this client has seen of it.
+//! A fresh start with a cell that is older than what this client has seen of it.
 
 use std::fs;
 use std::io;
@@ -6,15 +6,15 @@ use std::path::Path;
 
 use weft_ringer_net::{Error, Result, private_dir};
 
-/// What makes a client the same over restarts, and what it alone has changed.
+/// The files with a client's identity, and the changes that it alone has.
 const OF_ONE_PAST: [&str; 6] =
     ["identity", "incarnation", "known", "journal", "journal.damaged", "conflicts"];
-/// Directories of blocks that only it may have.
+/// The directories of blocks that may have no other copy.
 const ITS_BLOCKS: [&str; 2] = ["own", "kept"];
 
-/// Sets aside what a client has of a past that its cell does not have any more, so that it begins anew:
-/// who it was and what it had changed. Its blocks stay, since the cell may have use for them; what they were
-/// is kept by second names.
+/// Sets aside a client's state of a history that its cell no longer has, so that it begins anew:
+/// its identity and its changes. Its blocks stay, since the cell may need them; second names keep
+/// which they were.
 pub(crate) fn set_aside(dir: &Path, why: &str) -> Result<()> {
     let failed = |e: io::Error| Error::io(format!("the local store {}", dir.display()), e);
     let aside = (1..).map(|n| dir.join(format!("older-cell-{n}"))).find(|path| !path.exists());

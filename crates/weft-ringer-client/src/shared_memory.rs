@@ -1,9 +1,9 @@
-//! Memory that processes share through a file is shared on one machine only.
+//! Refusal of SQLite's shared-memory files, whose memory is shared on one machine only.
 //!
-//! SQLite in WAL mode keeps an index of its log in `NAME-shm`, which every process that uses the database maps
-//! and changes without a system call. Two machines would each have their own, and overwrite each other's
-//! transactions without an error. So that file is refused beside its database: SQLite says that it cannot
-//! open the database, in place of losing rows.
+//! SQLite in WAL mode keeps an index of its log in `NAME-shm`, which every process that uses the
+//! database maps and changes without a system call. Two machines would each have their own, and
+//! overwrite each other's transactions without an error. So that file is refused beside its
+//! database: SQLite says that it cannot open the database, in place of losing rows.
 //!
 //! Source: <https://sqlite.org/wal.html#use_of_wal_without_shared_memory>,
 //! <https://sqlite.org/tempfiles.html#shared_memory_files>.
@@ -16,7 +16,7 @@ use super::fs::Live;
 
 const SUFFIX: &[u8] = b"-shm";
 
-/// The database that a file of this name would be the shared memory of.
+/// The database whose shared memory a file of this name would be.
 fn database(name: &[u8]) -> Option<&[u8]> {
     name.strip_suffix(SUFFIX).filter(|base| !base.is_empty())
 }
@@ -38,12 +38,12 @@ impl Live {
         Error::Unsupported("memory that processes of several machines share (SQLite's WAL mode)")
     }
 
-    /// Refuses a name that is to be made, if it is that of the shared memory of a database there.
+    /// Refuses to make a name that is that of the shared memory of a database in `parent`.
     pub(super) fn check_new_name(&self, parent: RnodeId, name: &[u8]) -> Result<()> {
         if self.is_shared_memory(parent, name) { Err(Self::refuse(name)) } else { Ok(()) }
     }
 
-    /// A name was looked up.
+    /// Records whether the file found by a lookup is the shared memory of a database.
     pub(super) fn note_name(&self, parent: RnodeId, name: &[u8], id: RnodeId) {
         if database(name).is_none() {
             return;
@@ -55,7 +55,7 @@ impl Live {
         }
     }
 
-    /// Refuses to open for writing what has the name of the shared memory of a database.
+    /// Refuses to open a file for writing that has the name of a database's shared memory.
     pub(super) fn check_shared_memory(&self, id: RnodeId, flags: OpenFlags) -> Result<()> {
         let writes = flags.intersects(OpenFlags::WRITE | OpenFlags::TRUNCATE);
         if writes && locked(&self.shared_memory).contains(&id) {

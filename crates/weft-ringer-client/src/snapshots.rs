@@ -1,11 +1,11 @@
-//! Snapshots as a mount shows them: `DIR/.snapshots/NAME/` is what the directory was.
+//! Snapshots as a mount shows them: `DIR/.snapshots/NAME/` is an earlier state of the directory.
 //!
-//! `.snapshots` is in every directory but those of snapshots, and in no listing. What is in it are
-//! rnodes of the cell, read under leases as all others; nobody may change them. Their blocks go by the
-//! numbers of the files that they were.
+//! `.snapshots` is in every directory but those of snapshots, and in no listing. Its contents are
+//! rnodes of the cell, read under leases as all others, and read-only. Their blocks are stored
+//! under the numbers of the original files.
 //!
-//! What was made private since is private in a snapshot too: nobody has more permissions there than on the same
-//! file or directory as it is now, nor than it gave then ([`no_more_than`]).
+//! A file made private since is private in a snapshot too: no user has more permissions there than
+//! on the present file or directory, nor than the snapshot's state gave ([`no_more_than`]).
 
 use weft_ringer::client::Call;
 use weft_ringer::mds::origin;
@@ -22,15 +22,16 @@ pub(super) const SNAPSHOTS_NAME: &[u8] = b".snapshots";
 /// The longest list that an attribute holds, in bytes.
 const LIST_MAX_BYTES: usize = 60 << 10;
 
-/// The permission bits of a snapshot's copy that give no user more than `now` does, the file or directory as it is.
-/// Where the owners differ, a user may be of another class there: the bits of all classes that it can be of count.
+/// The permission bits of a snapshot's copy that give no user more than `now`, the present file or
+/// directory. Where the owners differ, a user may be of another class there: the bits of all
+/// classes that it can be of count.
 pub(super) fn no_more_than(then: &Rnode, now: &Rnode) -> u16 {
     let owner = KeptOwner { uid: now.uid, gid: now.gid };
     allowed_by(then, now.perm, Some(owner))
 }
 
-/// The permission bits of `shown` that give no user more than `perm` gives on a file of `owner`; of an owner that is
-/// not known, more than it gives whoever that was.
+/// The permission bits of `shown` that give no user more than `perm` gives on a file of owner
+/// `other`; if the owner is not known, no more than it gives any possible owner.
 pub(super) fn allowed_by(shown: &Rnode, perm: u16, other: Option<KeptOwner>) -> u16 {
     let class = |perm: u16, shift: u16| (perm >> shift) & 0o7;
     let (owner, group, others) = (class(perm, 6), class(perm, 3), class(perm, 0));
@@ -54,7 +55,8 @@ pub(super) fn allowed_by(shown: &Rnode, perm: u16, other: Option<KeptOwner>) -> 
 }
 
 impl Live {
-    /// The attributes of an rnode. What is in a snapshot shows no more permissions than it has by now elsewhere.
+    /// The attributes of an rnode. A file in a snapshot has no more permissions than the present
+    /// file.
     pub(super) fn attr(&self, rnode: &Rnode) -> Result<Attr> {
         let mut attr = rnode.attr();
         let of = origin(rnode);
@@ -68,7 +70,7 @@ impl Live {
                 Ok(now) if now.nlink == 0 => {}
                 Err(Error::Stale(_)) => {}
                 Ok(now) => attr.perm = no_more_than(rnode, &now),
-                // It was moved to where this client may not look.
+                // It was moved to a directory that this client may not read.
                 Err(Error::NotPermitted) => attr.perm &= 0o7700,
                 Err(e) => return Err(e),
             }
@@ -79,7 +81,7 @@ impl Live {
     fn snapshots(&self, dir: RnodeId) -> Result<Vec<SnapshotEntry>> {
         let mut reply = self.ask(RequestBody::Snapshots { dir })?;
         if reply == (Reply::No { why: Refusal::Stale }) {
-            // Perhaps it was made here just now.
+            // It may have been made here just now.
             self.engine.call(Call::Sync)?;
             reply = self.ask(RequestBody::Snapshots { dir })?;
         }
@@ -90,14 +92,14 @@ impl Live {
         }
     }
 
-    /// The root of a snapshot.
+    /// Finds the root of a snapshot.
     pub(super) fn find_snapshot(&self, dir: RnodeId, name: &[u8]) -> Result<RnodeId> {
         let all = self.snapshots(dir)?;
         let found = all.iter().find(|snapshot| snapshot.name.bytes() == name);
         found.map(|snapshot| snapshot.root).ok_or(Error::NotFound)
     }
 
-    /// Calls `each` with the snapshots of a directory, from `cursor` on: the first is behind 2.
+    /// Calls `each` with the snapshots of a directory, from `cursor` on: the first is after 2.
     pub(super) fn read_snapshots(
         &self,
         dir: RnodeId,
@@ -118,8 +120,8 @@ impl Live {
         Ok(())
     }
 
-    /// The snapshots of a directory, a line each: time in seconds, number of names, what it is called;
-    /// with tabs between them. A list that is too long ends with the line `more`.
+    /// Lists the snapshots of a directory, a line each: time in seconds, number of names, snapshot
+    /// name; with tabs between them. A list that is too long ends with the line `more`.
     pub(super) fn list_snapshots(&self, dir: RnodeId) -> Result<Vec<u8>> {
         let mut text = Vec::new();
         for SnapshotEntry { name, at, names, .. } in self.snapshots(dir)? {
@@ -134,12 +136,12 @@ impl Live {
         Ok(text)
     }
 
-    /// Does what was written into the attribute: `create NAME` or `remove NAME`.
+    /// Carries out the setting of the attribute: `create NAME` or `remove NAME`.
     ///
     /// # Errors
-    /// [`Error::Invalid`] for a text that makes no sense or a snapshot of what is in one,
-    /// [`Error::Exists`], [`Error::NotFound`], [`Error::TooLarge`] if there are more names below the
-    /// directory than a snapshot may have.
+    /// [`Error::Invalid`] for an invalid text or a snapshot inside a snapshot, [`Error::Exists`],
+    /// [`Error::NotFound`], [`Error::TooLarge`] if there are more names below the directory than a
+    /// snapshot may have.
     pub(super) fn change_snapshots(&self, dir: RnodeId, text: &[u8]) -> Result<()> {
         const WHAT: Error = Error::Invalid("write create NAME, or remove NAME");
         let (creates, name) = match (text.strip_prefix(b"create "), text.strip_prefix(b"remove ")) {
@@ -148,7 +150,7 @@ impl Live {
             (None, None) => return Err(WHAT),
         };
         let name = Name::new(name).map_err(Error::from)?;
-        // The server is to know the directory.
+        // The server must know the directory.
         self.engine.call(Call::Sync)?;
         let body = if creates {
             let mut mark = [0; 8];
@@ -180,7 +182,7 @@ mod tests {
         Rnode { id, version, perm, nlink, uid, gid, atime, mtime, ctime, btime, xattrs, body }
     }
 
-    /// What a user who is none of the privileged has of it.
+    /// The permissions of an unprivileged user.
     fn has(perm: u16, of: &Rnode, uid: u32, gid: u32) -> u16 {
         match (uid == of.uid, gid == of.gid) {
             (true, _) => perm >> 6 & 7,

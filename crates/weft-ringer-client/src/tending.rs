@@ -1,5 +1,5 @@
-//! What keeps copies as they are wanted, in a thread of its own: files that changed are spread, and what
-//! they say is told; pinned ones are fetched, and at times everything that stays is looked through.
+//! Replication, in a thread of its own: files that changed are copied and their texts sent to the
+//! server; pinned ones are fetched, and at times all blocks that stay are scanned.
 
 use std::collections::{BTreeMap, BTreeSet};
 use std::io;
@@ -19,24 +19,24 @@ use super::fs::Live;
 use super::peers::Held;
 
 const EVERY: Duration = Duration::from_millis(200);
-/// When a file is looked at again for which there were not enough clients.
+/// The delay before an under-replicated file is checked again.
 const LATER: Duration = Duration::from_secs(5);
-/// How often pinned trees are walked, at most.
+/// The minimum interval between walks of pinned trees.
 const PINS_EVERY: Duration = Duration::from_secs(1);
-/// How often a store that is too full asks what it may let go.
+/// The interval at which an overfull store asks which files it may release.
 const ROOM_EVERY: Duration = Duration::from_secs(5);
-/// Files that it asks for at once.
+/// The maximum number of files in one round of that.
 const ROOM_AT_ONCE: usize = 256;
-/// The pause between two files that are looked through: others want the server too.
+/// The pause between two files of a scan, which leaves the server to others.
 const PACE: Duration = Duration::from_millis(5);
 
-/// The roots of what is kept here whole. Kept in a file, a number on each line.
+/// The roots of the pinned trees. Stored in a file, a number on each line.
 #[derive(Debug, Default)]
 pub(super) struct Pins {
     pub(super) roots: BTreeSet<RnodeId>,
-    /// Below them: what is here, and of which content.
+    /// Files below them that are here, with the version of their content.
     have: BTreeMap<RnodeId, Version>,
-    /// What is not.
+    /// The number of files below them that are not.
     lacking: u64,
 }
 
@@ -69,7 +69,7 @@ pub(super) fn run(engine: &Arc<Engine>, live: &Weak<Live>) {
         if walked.0.elapsed() >= walked.1 {
             let begun = Instant::now();
             live.fetch_what_is_pinned();
-            // A large tree that is whole costs little of the time.
+            // A large tree that is whole takes little of the time.
             walked = (Instant::now(), PINS_EVERY.max(begun.elapsed() * 10));
         }
         if made_room.elapsed() >= ROOM_EVERY.min(engine.options.scan_every) {
@@ -99,14 +99,14 @@ impl Live {
                 if policy.copies == 0 && policy.text_bytes == 0 && !is_archived {
                     return Ok(());
                 }
-                // The server is to know what is told and copied.
+                // The server must know the content that is copied and whose text is sent.
                 self.engine.call(weft_ringer::client::Call::Sync)?;
                 let told = if policy.text_bytes > 0 { self.tell_text(id) } else { Ok(()) };
                 let spread = match policy.copies {
                     0 => Ok(()),
                     copies => self.spread(id, copies, Instant::now()),
                 };
-                // One does not wait for the other.
+                // Copying and archiving do not wait for each other.
                 let archived = if is_archived {
                     self.archive(id, Wanted::All, Instant::now())
                 } else {
@@ -128,7 +128,7 @@ impl Live {
         }
     }
 
-    /// Everything below a pinned root that is not a directory.
+    /// Lists everything below a pinned root that is not a directory.
     fn pinned(&self) -> BTreeSet<RnodeId> {
         let mut left: Vec<RnodeId> = locked(&self.engine.pins).roots.iter().copied().collect();
         let (mut files, mut seen) = (BTreeSet::new(), BTreeSet::new());
@@ -175,7 +175,7 @@ impl Live {
             if locked(&self.engine.pins).have.get(id) == Some(&content) {
                 continue;
             }
-            // What the server has of it is what is copied.
+            // The copy is of the content that the server has.
             let held = self.hold(*id, &mut || !self.engine.is_stopped());
             match held {
                 Held::Yes => drop(locked(&self.engine.pins).have.insert(*id, content)),
@@ -190,7 +190,7 @@ impl Live {
         pins.lacking = lacking;
     }
 
-    /// Pins what is at and below an rnode, or does so no longer.
+    /// Pins or unpins an rnode and everything below it.
     pub(super) fn pin(&self, id: RnodeId, pinned: bool) -> Result<()> {
         let mut pins = locked(&self.engine.pins);
         let changed = if pinned { pins.roots.insert(id) } else { pins.roots.remove(&id) };
@@ -207,7 +207,7 @@ impl Live {
         locked(&self.engine.pins).roots.contains(&id)
     }
 
-    /// Lets files go that others have enough copies of, while more stays here than is to.
+    /// Releases files of which others have enough copies, while the store exceeds its limit.
     fn make_room(&self) {
         let blocks = &self.engine.blocks;
         if blocks.staying_bytes() <= self.engine.options.store_max_bytes {
@@ -228,8 +228,8 @@ impl Live {
         }
     }
 
-    /// Looks at everything that stays here: what is of no use goes, and what has too few copies is
-    /// spread.
+    /// Scans everything that stays here: removes unneeded blocks, and queues under-replicated
+    /// files.
     fn look_through(&self) {
         for id in self.engine.blocks.staying().unwrap_or_default() {
             std::thread::sleep(PACE);
@@ -240,7 +240,7 @@ impl Live {
             let Ok(Some(peeked)) = looked else { continue };
             let Body::File { content, .. } = peeked.rnode.body else { continue };
             let have = peeked.holders.copies.values().filter(|v| **v == content).count() as u64;
-            // With one that wrote it, or has the only copy.
+            // The one beyond `copies` is the writer's, or the only copy.
             let lacks_copies = peeked.policy.copies > 0 && have <= u64::from(peeked.policy.copies);
             let is_untold = self.lacks_text(&peeked).is_some();
             let lacks_archives = peeked.policy.archive != Archiving::No && {
@@ -254,7 +254,7 @@ impl Live {
         }
     }
 
-    /// How the local store is, a line for each number: what it is and its value, with a tab between.
+    /// Describes the local store, a line for each number: name and value, with a tab between.
     pub(super) fn describe_store(&self) -> Vec<u8> {
         let engine = &self.engine;
         let (pins, lacking) = {

@@ -1,9 +1,10 @@
-//! What text files say, told to the server so that their words are found.
+//! The contents of text files, sent to the server so that their words are found.
 //!
-//! Who has changed a file tells, when the server has the change: it has the blocks at hand. What was
-//! there before a policy wanted it, or was not told because this machine crashed, is told when all that
-//! stays here is looked through. The server takes only the text of the content that it knows of, so one
-//! that is told late does no harm. Of an encrypted file nothing is told.
+//! The client that changed a file sends its text, when the server has the change: it has the blocks
+//! at hand. The text of a file that is older than the policy, or was not sent because this machine
+//! crashed, is sent when all blocks that stay here are scanned. The server accepts only the text of
+//! the content that it knows of, so a late one does no harm. The text of an encrypted file is never
+//! sent.
 
 use std::collections::HashMap;
 
@@ -16,12 +17,12 @@ use super::copies::unexpected;
 use super::engine::locked;
 use super::fs::Live;
 
-/// Files that are told of at once when somebody asks for all.
+/// The maximum number of files whose texts are sent in one call.
 const TOLD_AT_ONCE: usize = 1000;
-/// Of how many files is remembered that they need not be told.
+/// The maximum number of remembered files whose text need not be sent.
 const PASSED_MAX: usize = 100_000;
 
-/// Contents that are no text, or that this client may not tell.
+/// Contents that are not text, or that this client may not send.
 #[derive(Debug, Default)]
 pub(super) struct Passed(HashMap<RnodeId, Version>);
 
@@ -32,7 +33,7 @@ impl Passed {
 
     fn add(&mut self, id: RnodeId, content: Version) {
         if self.0.len() >= PASSED_MAX {
-            // They are looked at once more.
+            // They will be checked once more.
             self.0.clear();
         }
         self.0.insert(id, content);
@@ -40,7 +41,7 @@ impl Passed {
 }
 
 impl Live {
-    /// The content of a file that is to be told: a policy wants it, and the server does not have it.
+    /// The version of a file's content to send: a policy wants it, and the server does not have it.
     pub(super) fn lacks_text(&self, peeked: &Peeked) -> Option<Version> {
         let Body::File { size_bytes, content, .. } = peeked.rnode.body else { return None };
         if is_encrypted(&peeked.rnode) {
@@ -52,13 +53,14 @@ impl Live {
         (lacks && !locked(&self.passed).has(id, content)).then_some(content)
     }
 
-    /// Tells what is in a file, as the server has it, if that is wanted.
+    /// Sends the text of a file, as the server has it, if that is wanted.
     pub(super) fn tell_text(&self, id: RnodeId) -> Result<()> {
         let Some(peeked) = self.peek(id)? else { return Ok(()) };
         let Some(content) = self.lacks_text(&peeked) else { return Ok(()) };
         let bytes = match self.whole_content(&peeked.rnode) {
             Ok(bytes) => bytes,
-            // Perhaps a block is gone because the file is another by now: who changed it tells.
+            // A block may be gone because the file has changed by now: its writer will send the
+            // text.
             Err(e) => {
                 return self.peek(id)?.map_or(Ok(()), |now| match now.rnode.body {
                     Body::File { content: now, .. } if now == content => Err(e),
@@ -72,7 +74,7 @@ impl Live {
         };
         match self.ask(RequestBody::Text { rnode: id, content, text })? {
             Reply::Held {} => Ok(()),
-            // It is another by now, or gone.
+            // It has changed by now, or is gone.
             Reply::No { why: Refusal::Busy | Refusal::Stale } => Ok(()),
             Reply::No { why: Refusal::NotPermitted } => {
                 locked(&self.passed).add(id, content);
@@ -83,7 +85,7 @@ impl Live {
         }
     }
 
-    /// All bytes of a small file.
+    /// Reads all bytes of a small file.
     fn whole_content(&self, rnode: &Rnode) -> Result<Vec<u8>> {
         let Body::File { size_bytes, block_bytes, blocks, .. } = &rnode.body else {
             return Err(Error::IsADirectory);
@@ -100,7 +102,7 @@ impl Live {
         Ok(bytes)
     }
 
-    /// Tells at once what is in the files that were changed here, as far as the server has the
+    /// Sends at once the texts of the files that were changed here, as far as the server has the
     /// changes.
     pub(super) fn tell_texts(&self) {
         let changed: Vec<_> = {

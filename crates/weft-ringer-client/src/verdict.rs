@@ -1,8 +1,8 @@
-//! What a server has said that does not change by waiting: this client was sent away, or the cell is an older
-//! copy of itself.
+//! Final statements of a server, which waiting does not change: this client was revoked, or the
+//! cell is an older copy of itself.
 //!
-//! Calls that would wait for the server fail at once then, with an error that says so. A client that was sent
-//! away goes on with what is under its leases until its epoch is over, as the server waits for that; one
+//! Calls that would wait for the server then fail at once, with an error that says so. A revoked
+//! client goes on with its leases until its epoch is over, as the server waits for that; a client
 //! whose cell is older answers nothing from its leases, since that server never gave them.
 
 use weft_ringer_net::{Denial, Error, Result};
@@ -14,17 +14,17 @@ const EACCES: i32 = 13;
 /// `ESTALE`
 const ESTALE: i32 = 116;
 
-/// What a server has said for good.
+/// A final statement of a server.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub(super) enum Verdict {
-    /// This client is no member, or none any more.
+    /// This client is not a member, or no longer.
     Denied(Denial),
-    /// The cell lacks what this client has seen.
+    /// The cell lacks changes that this client has seen.
     Older(String),
 }
 
 impl Engine {
-    /// Takes how a connection has ended.
+    /// Records why a connection has ended, if that is final.
     pub(super) fn judge(&self, ended: &Result<()>) {
         let verdict = match ended {
             Err(Error::Denied(denial)) => Verdict::Denied(*denial),
@@ -44,17 +44,17 @@ impl Engine {
                 }
             }
         }
-        // Nobody is between looking and waiting.
+        // The lock makes sure that no thread is between its check and its wait.
         drop(locked(&self.inner));
         self.answered.notify_all();
     }
 
-    /// A server has let this client in.
+    /// Clears the verdict: a server has accepted this client.
     pub(super) fn acquit(&self) {
         *locked(&self.verdict) = None;
     }
 
-    /// The error of a call that has to wait for the server, if there is no use in it.
+    /// The error for a call that would wait for the server in vain.
     pub(super) fn hopeless(&self) -> Option<weft_vfs::Error> {
         let verdict = locked(&self.verdict);
         let (errno, why) = match verdict.as_ref()? {
@@ -66,7 +66,7 @@ impl Engine {
         Some(weft_vfs::Error::Io { errno, message: why })
     }
 
-    /// The error of any call, if the cell is not the one that the leases are of.
+    /// The error for any call, if the cell is not the one that granted the leases.
     pub(super) fn check_cell(&self) -> weft_vfs::Result<()> {
         match &*locked(&self.verdict) {
             Some(Verdict::Older(why)) => {

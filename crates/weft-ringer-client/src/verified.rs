@@ -1,14 +1,14 @@
-//! Which blocks of the local store have been read whole and had the hash that they are named by.
+//! The blocks of the local store that have been read whole and had the hash in their name.
 //!
-//! A disk may return other bytes than were written to it, without an error. So what comes from the disk is
-//! checked as a whole against the hash, and only what the kernel still has in memory of a block that was
-//! checked is read in part.
+//! A disk may return other bytes than were written to it, without an error. So data from the disk
+//! is checked as a whole against the hash, and a part of a block is read only from the kernel's
+//! memory, after a check.
 //!
 //! Invariants:
-//! - A part of a block is returned only if all of it was in the kernel's memory (`RWF_NOWAIT`), and the
-//!   file is the one that was checked, by its inode number, length and time of last change.
-//! - A check does not count if the file had been changed just before: a later change could bear the same
-//!   time.
+//! - A part of a block is returned only if all of it was in the kernel's memory (`RWF_NOWAIT`), and
+//!   the file is the one that was checked, by its inode number, length and time of last change.
+//! - A check does not count if the file had been changed just before: a later change could bear the
+//!   same time.
 
 use std::collections::HashMap;
 use std::fs::File;
@@ -20,12 +20,13 @@ use std::time::{Duration, SystemTime, UNIX_EPOCH};
 use rustix::io::{ReadWriteFlags, preadv2};
 use weft_ringer::{BlockHash, RnodeId};
 
-/// Blocks that are remembered: some 4 MiB of memory. When there are more, all are forgotten.
+/// The maximum number of blocks remembered: some 4 MiB of memory. Beyond it, all are forgotten.
 const REMEMBERED_MAX: usize = 1 << 16;
-/// How long a file must not have been changed: some ticks of the kernel's clock for time stamps.
+/// The time since the last change of a file before a check counts: some ticks of the kernel's clock
+/// for time stamps.
 const SETTLED: Duration = Duration::from_millis(50);
 
-/// What tells one state of a file from all others.
+/// Identifies one state of a file.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub(super) struct Stamp {
     ino: u64,
@@ -54,7 +55,7 @@ impl Stamp {
     }
 }
 
-/// The blocks that were checked, each as its file was then.
+/// The blocks that were checked, each with the stamp of its file at that time.
 #[derive(Debug, Default)]
 pub(super) struct Verified(Mutex<HashMap<(RnodeId, BlockHash), Stamp>>);
 
@@ -63,8 +64,8 @@ impl Verified {
         self.0.lock().unwrap_or_else(PoisonError::into_inner)
     }
 
-    /// Fills `buf` from byte `offset` of a block that was checked. `false` if it was not, or has changed
-    /// since, or if some of it would come from the disk.
+    /// Fills `buf` from byte `offset` of a checked block. Returns `false` if it was not checked, or
+    /// has changed since, or if part of it would come from the disk.
     pub(super) fn read(
         &self,
         rnode: RnodeId,
@@ -82,7 +83,7 @@ impl Verified {
         preadv2(file, &mut parts, offset, ReadWriteFlags::NOWAIT).is_ok_and(|n| n == wanted)
     }
 
-    /// A block was read whole and had its hash; `stamp` is of before it was read.
+    /// Records that a block was read whole and had its hash; `stamp` was taken before the read.
     pub(super) fn remember(&self, rnode: RnodeId, hash: &BlockHash, stamp: Stamp) {
         if !stamp.is_settled() {
             return;
@@ -114,7 +115,7 @@ mod tests {
             std::thread::sleep(Duration::from_millis(5));
         }
         verified.remember(rnode, &hash, Stamp::of(&file).expect("a stamp"));
-        // Where the file system cannot say what is in memory, all is checked each time.
+        // Where the file system cannot tell what is in memory, blocks are checked each time.
         let _ = verified.read(rnode, &hash, &file, 4000, &mut buf);
         assert!(!verified.read(rnode, &hash, &file, 4995, &mut buf), "behind the end");
         file.write_all_at(&[2], 100).expect("written");

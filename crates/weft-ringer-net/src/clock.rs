@@ -1,10 +1,10 @@
-//! The two clocks of a process: one that is never set, for epochs, and the time of day, for time stamps.
+//! The two clocks of a process: a monotonic one for epochs, and the time of day for time stamps.
 
 use rustix::time::{ClockId, clock_gettime};
 use weft_ringer::Moment;
 use weft_vfs::Time;
 
-/// The clock that is never set, in this machine's present life.
+/// The monotonic time since this machine booted.
 pub fn now() -> Moment {
     let now = clock_gettime(ClockId::Boottime);
     Moment(now.tv_sec.cast_unsigned() * 1_000_000 + now.tv_nsec.cast_unsigned() / 1000)

@@ -1,4 +1,4 @@
-//! Connections, message by message.
+//! Connections that carry messages.
 
 use std::io::Read;
 use std::sync::Arc;
@@ -13,15 +13,15 @@ use weft_ringer::wire::{Wire, WireError};
 
 use crate::{Answer, Ask, Error, HANDSHAKE_LIMIT, PAUSE, Result, WRITE_LIMIT, pki};
 
-/// What is read at once, in bytes.
+/// The size of one read, in bytes.
 const CHUNK_BYTES: usize = 64 << 10;
 
-/// The receiving half of a connection, message by message.
+/// The receiving half of a connection.
 pub struct Receiver {
     reader: Box<dyn Read + Send>,
     deframer: Deframer,
     chunk: Box<[u8]>,
-    /// The longest unfinished frame that is taken, in bytes.
+    /// The longest unfinished frame that is accepted, in bytes.
     pub limit_bytes: usize,
 }
 
@@ -34,7 +34,7 @@ impl Receiver {
         Self { reader, deframer: Deframer::default(), chunk, limit_bytes }
     }
 
-    /// The next message; what is of a later version and not understood is passed over.
+    /// Returns the next message. Skips messages of a later version that it does not understand.
     pub fn next<T: Wire>(&mut self, deadline: Option<Instant>) -> Result<T> {
         loop {
             match self.deframer.pull()? {
@@ -70,19 +70,19 @@ impl std::fmt::Debug for Receiver {
     }
 }
 
-/// A plain connection on which nothing waits for ever.
+/// A plain connection with read and write timeouts.
 fn with_limits(socket: Socket) -> Result<Channel> {
     socket.set_read_timeout(PAUSE)?;
     socket.set_write_timeout(WRITE_LIMIT)?;
     Ok(Channel::plain(Arc::new(socket)))
 }
 
-/// A connection on which one side asks and the other answers, one at a time.
+/// A connection for requests and responses, one at a time.
 pub struct Conversation {
     receiver: Receiver,
     writer: Box<dyn SendHalf>,
     socket: Arc<Socket>,
-    /// The certificate that the other side has shown, in DER.
+    /// The certificate that the peer has presented, in DER.
     certificate: Option<Vec<u8>>,
 }
 
@@ -93,7 +93,7 @@ impl std::fmt::Debug for Conversation {
 }
 
 impl Conversation {
-    /// Connects, within `limit` for each address that a name has.
+    /// Connects, within `limit` for each address that the name resolves to.
     ///
     /// # Errors
     /// [`Error`].
@@ -108,7 +108,7 @@ impl Conversation {
         Self::connect_over(with_limits(socket)?, tls, deadline)
     }
 
-    /// The same on a connection that is there.
+    /// The same on an existing connection.
     pub fn connect_over(
         channel: Channel,
         tls: Option<(&ClientTls, &str)>,
@@ -120,13 +120,13 @@ impl Conversation {
         }))
     }
 
-    /// Answers a call.
+    /// Accepts a connection.
     pub fn accept(socket: Socket, tls: Option<&ServerTls>) -> Result<Self> {
         let tls = tls.filter(|_| !socket.is_secured());
         Self::accept_over(with_limits(socket)?, tls)
     }
 
-    /// The same on a connection that is there.
+    /// The same on an existing connection.
     pub fn accept_over(channel: Channel, tls: Option<&ServerTls>) -> Result<Self> {
         Ok(Self::new(match tls {
             Some(tls) => tls.accept(channel, Instant::now() + HANDSHAKE_LIMIT)?,
@@ -139,10 +139,11 @@ impl Conversation {
         Self { receiver: Receiver::new(reader), writer, socket, certificate }
     }
 
-    /// Asks a server to be brought together with another client, or comes to where it was called.
+    /// Sends `ask`, a request for a rendezvous with another client or an answer to a call to one,
+    /// and returns the relayed connection.
     ///
     /// # Errors
-    /// What the server says, or that it says nothing until `deadline`.
+    /// The server's refusal, or a timeout if it does not answer until `deadline`.
     pub fn meet(mut self, ask: &Ask, deadline: Instant) -> Result<Self> {
         self.send(ask)?;
         match self.receive(Some(deadline))? {
@@ -156,10 +157,10 @@ impl Conversation {
         }
     }
 
-    /// The connection below, once nothing more is to be said in messages of this one.
+    /// The channel below, for when the messages of this connection are done.
     pub fn into_channel(self) -> Channel {
         let Self { receiver, writer, socket, certificate } = self;
-        // The other side may have gone on talking.
+        // The peer may have sent more already.
         let ahead = std::io::Cursor::new(receiver.deframer.into_waiting());
         let reader = Box::new(ahead.chain(receiver.reader));
         Channel { socket, reader, writer, certificate }
@@ -182,17 +183,17 @@ impl Conversation {
         self.receiver.next(deadline)
     }
 
-    /// Whether some of the next message has come.
+    /// Returns true if part of the next message has arrived.
     pub fn has_begun(&self) -> bool {
         self.receiver.deframer.waiting_bytes() > 0
     }
 
-    /// The fingerprint of the certificate that the other side has shown.
+    /// The fingerprint of the certificate that the peer has presented.
     pub fn fingerprint(&self) -> Option<BlockHash> {
         self.certificate.as_deref().map(pki::fingerprint)
     }
 
-    /// Takes no unfinished frame that is longer than this.
+    /// Accepts no unfinished frame that is longer than this.
     pub fn limit_frames(&mut self, limit_bytes: usize) {
         self.receiver.limit_bytes = limit_bytes;
     }

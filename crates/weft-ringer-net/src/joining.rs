@@ -11,8 +11,8 @@ use super::pki::{NewKey, Token, fingerprint, fingerprint_in, write_new};
 use super::{Answer, Ask, Conversation, Error, HANDSHAKE_LIMIT, Result};
 
 /// Joins a cell as `name`: makes a key, has the server sign it, and puts `ca-cert.pem`,
-/// `client-cert.pem` and `client-key.pem` into `directory`, which must not have any of them. The key
-/// never leaves this machine.
+/// `client-cert.pem` and `client-key.pem` into `directory`, which must not have any of them. The
+/// key never leaves this machine.
 ///
 /// # Errors
 /// [`Error::Denied`] says what is wrong with the token; [`weft_net::Error::Tls`] if the server is
@@ -33,7 +33,7 @@ pub fn join(token: &Token, directory: &Path, name: &str) -> Result<()> {
     write_new(&directory.join(files[0]), &key.pem(), true)?;
     let joined = enroll(token, name, &key).and_then(|(chain, authority)| {
         write_new(&directory.join(files[2]), &authority, false)?;
-        // What was sent is checked against the token, though TLS has shown who sent it.
+        // The certificate is checked against the token, though TLS has authenticated the server.
         if fingerprint_in(&directory.join(files[2]))? != token.authority {
             return Err(Error::Refused("the server has sent another authority".into()));
         }
@@ -48,7 +48,7 @@ pub fn join(token: &Token, directory: &Path, name: &str) -> Result<()> {
     joined
 }
 
-/// Asks for a certificate; returns it and the authority's.
+/// Asks for a certificate; returns it and the authority's, as PEM.
 fn enroll(token: &Token, name: &str, key: &NewKey) -> Result<(String, String)> {
     let authority = token.authority;
     let tls = ClientTls::pinned(move |der| fingerprint(der) == authority)?;

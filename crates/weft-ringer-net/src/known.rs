@@ -1,11 +1,12 @@
-//! What a client knows of its cell's past, to notice a cell that was rolled back: restored from a backup, or
-//! started from an older copy of its file.
+//! The last state of a cell that a client has seen, to notice a cell that was rolled back: restored
+//! from a backup, or started from an older copy of its file.
 //!
-//! Each life of a server has a number drawn at random, its *instance*, which is kept in the cell beside the
-//! revision that the life began at ([`crate::Life`]). A client keeps the last life that it has spoken
-//! with, and the highest revision of it that anything it was told is of. When it comes again, that life must
-//! be among those of the cell, under the same instance, and must have come at least so far. Else what the
-//! client knows never happened in this cell.
+//! Each generation of a server has a random number, its *instance*, which is kept in the cell
+//! beside the revision at which the generation began ([`crate::Life`]). A client keeps the last
+//! generation that it has spoken with, and the highest revision of it that any message named. When
+//! it connects again, that generation must be among those of the cell, with the same instance, and
+//! must have reached at least that revision. Otherwise what the client has seen never happened in
+//! this cell.
 
 use std::io::Write;
 use std::path::PathBuf;
@@ -16,14 +17,14 @@ use weft_ringer::Generation;
 use crate::Life;
 use crate::files::private;
 
-/// The last life of a server, as far as it was seen.
+/// The last server generation seen, and how far it had come.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub struct Seen {
-    /// Which life of a server it was.
+    /// The number of the generation.
     pub generation: Generation,
-    /// The number that this life drew at random.
+    /// The random number of this generation.
     pub instance: u128,
-    /// The highest revision that was seen of it.
+    /// The highest revision seen of it.
     pub revision: u64,
 }
 
@@ -36,8 +37,8 @@ impl Seen {
         Some(Self { generation, instance, revision })
     }
 
-    /// Whether a cell that had these lives, and is at `revision` now, can be the one that was seen; why not
-    /// if it cannot.
+    /// Checks that a cell with these generations, now at `revision`, can be the one that was seen.
+    /// Otherwise returns the reason, for people.
     pub fn check(&self, lives: &[Life], revision: u64) -> Result<(), String> {
         let older = |how: String| {
             Err(format!(
@@ -50,7 +51,7 @@ impl Seen {
         let Some(newest) = lives.last() else { return Ok(()) };
         let place = lives.iter().position(|life| life.generation == self.generation);
         let Some(at) = place else {
-            // Of lives long ago nothing is kept.
+            // Generations long ago are not kept.
             return if self.generation > newest.generation {
                 older(format!(
                     "it is in its life {}, and was in life {}",
@@ -74,7 +75,7 @@ impl Seen {
     }
 }
 
-/// What is known, and kept in a file.
+/// The last state seen of the cell, kept in a file.
 #[derive(Debug)]
 pub struct KnownCell {
     path: PathBuf,
@@ -88,8 +89,8 @@ struct State {
 }
 
 impl KnownCell {
-    /// Reads the file at `path`. One that is not to be understood is as none: it serves to notice, and
-    /// nothing depends on it.
+    /// Reads the file at `path`. A damaged file counts as none: it serves only to notice a
+    /// rollback.
     pub fn open(path: PathBuf) -> Self {
         let text = std::fs::read_to_string(&path).unwrap_or_default();
         let seen = Seen::parse(&text);
@@ -99,7 +100,7 @@ impl KnownCell {
         Self { path, state: Mutex::new(State { seen, is_unsaved: false }) }
     }
 
-    /// One that is of this process alone.
+    /// A state that is kept in memory alone.
     pub fn in_memory() -> Self {
         Self { path: PathBuf::new(), state: Mutex::default() }
     }
@@ -108,10 +109,11 @@ impl KnownCell {
         self.state.lock().unwrap_or_else(PoisonError::into_inner)
     }
 
-    /// Compares what a server says of its cell with what is known, and takes it over if that is right.
+    /// Compares the history that a server reports of its cell with the last state seen, and adopts
+    /// it if they agree.
     ///
     /// # Errors
-    /// The cell was rolled back; in words for people.
+    /// The cell was rolled back; the reason, for people.
     pub fn meet(&self, lives: &[Life], revision: u64) -> Result<(), String> {
         let mut state = self.lock();
         if let Some(seen) = &state.seen {
@@ -125,7 +127,7 @@ impl KnownCell {
         Ok(())
     }
 
-    /// What comes is of this revision, or of earlier ones.
+    /// Records that the messages that follow are of this revision, or of earlier ones.
     pub fn reached(&self, revision: u64) {
         let mut state = self.lock();
         if let Some(seen) = state.seen.as_mut().filter(|seen| seen.revision < revision) {
@@ -134,12 +136,13 @@ impl KnownCell {
         }
     }
 
-    /// What is known, for the server to hear of.
+    /// The last state seen, which the client reports to the server.
     pub fn seen(&self) -> Option<Seen> {
         self.lock().seen
     }
 
-    /// Writes it into its file, if it has changed. Not durably: what a power cut keeps is older and true.
+    /// Writes the state to its file if it has changed. Not durably: a state that a power cut leaves
+    /// is older, but still true.
     pub fn save(&self) {
         let seen = {
             let mut state = self.lock();
@@ -176,11 +179,11 @@ mod tests {
         };
         let lives = [life(3, 30, 100), life(4, 40, 200), life(5, 50, 300)];
         let check = |s: Seen| s.check(&lives, 350);
-        // What is the cell's own past.
+        // These are in the cell's own history.
         for fine in [seen(5, 50, 350), seen(5, 50, 300), seen(4, 40, 300), seen(3, 30, 0)] {
             assert_eq!(check(fine), Ok(()), "{fine:?}");
         }
-        // Nothing is known of so long ago.
+        // The generation is too old to be known.
         assert_eq!(check(seen(2, 7, 1)), Ok(()));
         for older in [
             seen(5, 50, 351), // the same life, which had come further

@@ -1,5 +1,5 @@
-//! What is said on connections around the messages of client and metadata server, and between
-//! clients.
+//! Messages on a connection that are not part of the client and server state machines (handshake,
+//! queries, administration), and messages between clients.
 
 use weft_ringer::mds::{Grant, Level};
 use weft_ringer::wire::{
@@ -13,136 +13,140 @@ use weft_ringer::{
 /// The length of the secret that makes a client the same over restarts, in bytes.
 pub const SECRET_BYTES: usize = 32;
 
-/// To a metadata server. The first message on a connection is `Join` or `Observe`.
+/// A request to a metadata server. The first message on a connection is `Join` or `Observe`.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub enum Ask {
     /// A client of the cell.
     Join {
-        /// What it chose at random when its local store was made; its number is the hash of it.
+        /// The secret drawn at random when its local store was made; the client's number is its
+        /// hash.
         secret: Bytes,
-        /// Where other clients reach it, as text.
+        /// The address at which other clients reach it, as text.
         listens: Option<Bytes>,
         /// The cell that its local store belongs to, 0 if it is new.
         cell: u64,
     },
-    /// Somebody who only looks.
+    /// Opens an observer connection, which belongs to no client.
     Observe {},
-    /// For the state machine. Only of a client.
+    /// A message for the state machine. Clients only.
     Mds {
         /// The message.
         message: Box<ToServer>,
     },
-    /// How is the cell?
+    /// Asks for the status of the cell.
     Status {},
-    /// Which files fit?
+    /// Searches the cell for files.
     Search {
         /// The query, as text.
         query: Bytes,
-        /// How many are wanted.
+        /// The maximum number of hits.
         limit: u32,
     },
-    /// Is somebody there?
+    /// Checks that the server answers.
     Ping {},
-    /// Do the cell's records fit together? The server does nothing else meanwhile.
+    /// Checks the consistency of the cell's records. The server does nothing else meanwhile.
     Check {},
-    /// Asks for a certificate, by an invitation. The first and only message of who has none.
+    /// Asks for a certificate, by an invitation. The first and only message of a requester that has
+    /// none.
     Enroll {
         /// The secret of the invitation.
         secret: Bytes,
         /// An Ed25519 key.
         public_key: Bytes,
-        /// The name that the member wants.
+        /// The member name that the requester wants.
         name: Bytes,
     },
     /// Makes an invitation. Needs an administrator.
     Invite {
-        /// What who joins may do, by paths of directories from the root of the cell.
+        /// The new member's permissions, by paths of directories from the root of the cell.
         grants: Vec<(Bytes, Level)>,
-        /// For how long it is good, in seconds.
+        /// The validity of the invitation, in seconds.
         lasts_secs: u64,
     },
-    /// Sends a member away for good. Needs an administrator.
+    /// Revokes a member permanently. Needs an administrator.
     Revoke {
         /// Its name.
         name: Bytes,
     },
     /// Lists the members. Needs an administrator.
     Members {},
-    /// A client will not come back: it counts no more as one that has copies. Needs an administrator.
+    /// Drops a client permanently; its copies no longer count. Needs an administrator.
     Forget {
-        /// Which.
+        /// The client.
         client: ClientId,
     },
     /// Adds an archive. Needs an administrator, as the three below do.
     AddArchive {
-        /// Its number, and where it is.
+        /// Its number and location.
         info: ArchiveInfo,
     },
-    /// Counts on an archive no more.
+    /// Removes an archive; its contents no longer count.
     RemoveArchive {
-        /// Which.
+        /// The archive.
         archive: ArchiveId,
     },
-    /// Which archives are there?
+    /// Lists the archives.
     Archives {},
     /// Takes a step of a sweep.
     Sweep {
-        /// Which sweep; 0 to begin one.
+        /// The number of the sweep; 0 to begin one.
         number: u64,
         /// The step.
         step: SweepStep,
     },
     /// Lists leases with their holders. Needs an administrator.
     Leases {
-        /// How many are wanted.
+        /// The maximum number of leases.
         limit: u32,
     },
-    /// Which cells are attached, and is a summary of this one as it was?
+    /// Lists the cells attached to this one, and asks whether the summary of this cell has changed.
     Junctions {},
-    /// What may be found in the cell?
+    /// Asks for the summary of what may be found in the cell.
     Summary {},
-    /// Of a front: one of its clients has come. For the state machine it speaks of those alone.
+    /// Sent by a proxy: one of its clients has connected. The proxy may send messages for the state
+    /// machine only on behalf of these clients.
     Bring {
         /// The client's secret, as in `Join`: its number is the hash of it.
         secret: Bytes,
-        /// Where other clients reach it, as text.
+        /// The address at which other clients reach it, as text.
         listens: Option<Bytes>,
-        /// The fingerprint of the certificate that it has shown the front.
+        /// The fingerprint of the certificate that the client presented to the proxy.
         certificate: Option<BlockHash>,
     },
-    /// Of a front: one of its clients has gone.
+    /// Sent by a proxy: one of its clients has disconnected.
     Gone {
-        /// Which.
+        /// The client.
         client: ClientId,
     },
-    /// Of a client, before it hangs up: it has seen what this cell never was.
+    /// Sent by a client before it hangs up: it has seen a state that this cell never had.
     SawLater {
-        /// Which life of a server.
+        /// The server generation in which it saw that.
         generation: Generation,
-        /// Its number at random.
+        /// The random instance number of that generation.
         instance: u128,
-        /// How far that was.
+        /// The highest revision seen of that generation.
         revision: u64,
     },
-    /// Asks for records of the cell's store, in the order of their keys. Of an administrator, as the next.
+    /// Asks for records of the cell's store, in the order of their keys. Needs an administrator, as
+    /// does the next.
     Copy {
-        /// Behind which key; empty for the first.
+        /// The key after which to begin; empty for the first.
         after: Bytes,
     },
-    /// Asks what has changed in the store.
+    /// Asks for the records of the store that have changed.
     ChangedSince {
-        /// After which revision.
+        /// The revision after which changes are wanted.
         after: u64,
     },
-    /// Wants to talk with a client that it does not reach. The first message of a member, and the last
-    /// for the server: what follows `Met` is passed on.
+    /// Asks for a relayed connection to a client that the requester cannot reach. The first message
+    /// of a member, and the last for the server: what follows `Met` is relayed.
     Meet {
-        /// Which.
+        /// The other client.
         peer: ClientId,
     },
-    /// Comes to a meeting that it was called to. As `Meet`.
+    /// Joins a rendezvous in response to `Called`. As `Meet`.
     Come {
-        /// Which meeting.
+        /// The rendezvous.
         meeting: Meeting,
     },
 }
@@ -175,7 +179,7 @@ wire_enum!(Ask {
     102 => ChangedSince { after },
 });
 
-/// From a metadata server.
+/// A message from a metadata server.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub enum Answer {
     /// To `Join`.
@@ -187,9 +191,9 @@ pub enum Answer {
     },
     /// To `Observe`.
     Welcome {},
-    /// No; the connection ends if it was the first message.
+    /// The request was refused; the connection ends if it was the first message.
     Refused {
-        /// Why, for people.
+        /// The reason, for people.
         why: Bytes,
     },
     /// From the state machine.
@@ -197,44 +201,44 @@ pub enum Answer {
         /// The message.
         message: Box<FromServer>,
     },
-    /// All clients that are connected, after `Joined`; and each that joins later.
+    /// All connected clients, sent after `Joined`; and each that joins later.
     Peers {
-        /// Those of them that can be reached.
+        /// Those of them that other clients can reach.
         peers: Vec<Peer>,
     },
     /// To `Status`.
     Status {
-        /// How it is.
+        /// The status of the cell.
         status: CellStatus,
     },
     /// To `Search`.
     Found {
-        /// What fits, by path.
+        /// The matching files, by path.
         hits: Vec<Hit>,
-        /// Whether that is all.
+        /// Whether these are all.
         complete: bool,
     },
     /// To anything: this server does not own the cell. The connection is of no use to a client.
     Standby {
-        /// Where the owner is reached, as text, as far as it is known.
+        /// The owner's address, as text, if it is known.
         owner: Option<Bytes>,
     },
     /// To `Ping`.
     Pong {},
     /// To `Check`.
     Checked {
-        /// Rnodes.
+        /// The number of rnodes.
         rnodes: u64,
-        /// Names in directories.
+        /// The number of names in directories.
         names: u64,
-        /// How many problems there are.
+        /// The number of problems.
         problem_count: u64,
-        /// The first of them: a word for what is wrong, and where.
+        /// The first of them: each a keyword for its kind, and its location.
         problems: Vec<(Bytes, Bytes)>,
     },
-    /// No, for this reason; the connection ends if it was the first message.
+    /// The request was denied; the connection ends if it was the first message.
     Denied {
-        /// Why.
+        /// The reason.
         denial: Denial,
     },
     /// To `Enroll`.
@@ -253,56 +257,56 @@ pub enum Answer {
     Revoked {},
     /// To `Members`.
     Members {
-        /// They.
+        /// The members.
         members: Vec<MemberStatus>,
     },
     /// To `Forget`.
     Forgotten {
-        /// How many files it had copies of.
+        /// The number of files that it had copies of.
         files: u64,
     },
-    /// Certificates that are good no more; comes after `Joined` and whenever there is one more.
+    /// Revoked certificates; sent after `Joined` and whenever another is revoked.
     Outcasts {
         /// Their fingerprints.
         certificates: Vec<BlockHash>,
     },
     /// To `AddArchive`, `RemoveArchive` and `Archives`.
     Archives {
-        /// Those that there are now.
+        /// The present archives.
         archives: Vec<ArchiveInfo>,
     },
     /// To `Leases`.
     Leases {
         /// The first of them, by inode number.
         leases: Vec<LeaseStatus>,
-        /// How many there are.
+        /// The total number of leases.
         total: u64,
     },
     /// To `Junctions`.
     Junctions {
         /// The cell's number.
         cell: u64,
-        /// The server's present life, at random.
+        /// A random number of the server's present run.
         life: u64,
-        /// The last revision that may have added something to find.
+        /// The last revision that may have added something that can be found.
         added: u64,
-        /// The paths of junctions, and what they say, as far as who asks may know of them.
+        /// The paths of the mount points and their contents, those that the requester may see.
         junctions: Vec<(Bytes, Bytes)>,
         /// Whether these are all.
         complete: bool,
     },
     /// To `Summary`.
     Summary {
-        /// The server's present life.
+        /// The random number of the server's present run.
         life: u64,
-        /// The revision that it is of.
+        /// The revision that the summary is of.
         revision: u64,
-        /// It; `None` if there is none for now, or not for who asks.
+        /// The summary; `None` if there is none at present, or the requester may not have it.
         summary: Option<Summary>,
     },
     /// To `Sweep`.
     Swept {
-        /// How it stands.
+        /// The state of the sweep.
         swept: Swept,
     },
     /// To `Bring`.
@@ -310,32 +314,32 @@ pub enum Answer {
         /// The client's number.
         client: ClientId,
     },
-    /// To `Bring`, or later: that client may not come, or no more.
+    /// To `Bring`, or later: the proxied client is not admitted, or no longer.
     NotBrought {
-        /// Which.
+        /// The client.
         client: ClientId,
-        /// Why.
+        /// The reason.
         denial: Denial,
     },
-    /// Somebody wants to talk with a client: it is to say `Come` on a new connection.
+    /// Another client wants to connect to this one, which is to send `Come` on a new connection.
     Called {
-        /// Which client.
+        /// The client that is called.
         client: ClientId,
-        /// To which meeting.
+        /// The rendezvous.
         meeting: Meeting,
     },
-    /// To `Meet` and `Come`: what is said from here on is to the other client, and from it.
+    /// To `Meet` and `Come`: from here on the connection is relayed to the other client.
     Met {},
-    /// After `Joined`: the cell's past, for the client to compare with what it has seen.
+    /// After `Joined`: the cell's history, for the client to compare with what it has seen.
     Lives {
-        /// The last lives of its servers, this one's at the end.
+        /// The last generations of its server, oldest first, the present one last.
         lives: Vec<Life>,
         /// The present revision.
         revision: u64,
     },
-    /// To a client: what comes is of this revision, or of earlier ones.
+    /// To a client: the messages that follow are of this revision, or of earlier ones.
     Reached {
-        /// Which.
+        /// The revision.
         revision: u64,
     },
     /// To `Copy`.
@@ -349,11 +353,11 @@ pub enum Answer {
     },
     /// To `ChangedSince`.
     Changed {
-        /// Keys, and what they have now.
+        /// Keys, and their present values.
         records: Vec<(Bytes, Option<Bytes>)>,
-        /// These are all up to this revision.
+        /// The revision up to which these are all changes.
         upto: u64,
-        /// Whether that is the present one.
+        /// Whether `upto` is the present revision.
         complete: bool,
     },
 }
@@ -390,10 +394,10 @@ wire_enum!(Answer {
     103 => Changed { records, upto, complete },
 });
 
-/// A life of a server of a cell.
+/// A generation of a cell's server: one run of it.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub struct Life {
-    /// Which.
+    /// The number of the generation.
     pub generation: Generation,
     /// Drawn at random when it began.
     pub instance: u128,
@@ -402,35 +406,35 @@ pub struct Life {
 }
 wire_struct!(Life { generation, instance, began });
 
-/// Why somebody is not let in, or may not do what was asked.
+/// The reason why a connection or a request is denied.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, thiserror::Error)]
 #[non_exhaustive]
 pub enum Denial {
-    /// No such invitation.
+    /// The invitation does not exist.
     #[error("the invitation is not one of this cell")]
     NoInvitation,
-    /// Too late.
+    /// The invitation has expired.
     #[error("the invitation has expired")]
     Expired,
-    /// Somebody has joined by it.
+    /// The invitation was used already.
     #[error("the invitation was used already")]
     Used,
-    /// Not a name, or one that is taken, perhaps by who was sent away.
+    /// The name is invalid or taken, perhaps by a revoked member.
     #[error("a member cannot have that name, or another has it")]
     Name,
     /// No certificate, or one that no member has.
     #[error("the certificate is not that of a member of this cell")]
     Stranger,
-    /// Sent away.
+    /// The certificate was revoked.
     #[error("the certificate was revoked")]
     Revoked,
-    /// It needs an administrator.
+    /// The request needs an administrator.
     #[error("permission denied: this needs an administrator of the cell")]
     NotAdmin,
     /// The server has no authority to give certificates with.
     #[error("this server cannot give certificates: it was started without its authority's key")]
     NoAuthority,
-    /// What a front has read, its clients have read.
+    /// The client has fewer permissions than its proxy, whose cache all its clients can read.
     #[error("who may do less than a front may is not served by it: go to the cell's own server")]
     Less,
 }
@@ -451,63 +455,63 @@ wire_enum!(Denial {
 pub struct MemberStatus {
     /// Its name.
     pub name: Bytes,
-    /// What it may do.
+    /// Its permissions.
     pub grants: Vec<Grant>,
-    /// Whether it was sent away.
+    /// Whether it was revoked.
     pub revoked: bool,
 }
 wire_struct!(MemberStatus { name, grants, revoked });
 
-/// A client that others reach.
+/// A client and the address at which others reach it.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub struct Peer {
-    /// Which.
+    /// The client.
     pub client: ClientId,
-    /// Where, as text.
+    /// Its address, as text.
     pub listens: Bytes,
 }
 wire_struct!(Peer { client, listens });
 
-/// How a cell is.
+/// The status of a cell.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub struct CellStatus {
     /// The cell's number.
     pub cell: u64,
-    /// Which life of the server this is.
+    /// The server's generation.
     pub generation: Generation,
-    /// Transactions so far.
+    /// The number of transactions so far.
     pub revision: u64,
-    /// Whether the server waits for clients to tell what they hold.
+    /// Whether the server waits for clients to reclaim their leases.
     pub in_grace: bool,
-    /// How long an epoch lasts, in microseconds.
+    /// The duration of an epoch, in microseconds.
     pub epoch_micros: u64,
-    /// Every client that was ever here.
+    /// All clients that the cell has ever had.
     pub clients: Vec<ClientStatus>,
 }
 wire_struct!(CellStatus { cell, generation, revision, in_grace, epoch_micros, clients });
 
-/// How a client is.
+/// The status of a client.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub struct ClientStatus {
-    /// Which.
+    /// The client.
     pub client: ClientId,
     /// Its last epoch.
     pub epoch: Epoch,
-    /// Whether that goes on.
+    /// Whether that epoch is still going on.
     pub live: bool,
-    /// Whether there is a connection.
+    /// Whether it is connected.
     pub connected: bool,
-    /// Where others reach it, as text.
+    /// The address at which others reach it, as text.
     pub listens: Option<Bytes>,
     /// Leases to read that it holds.
     pub reads: u64,
     /// Leases to write that it holds.
     pub writes: u64,
-    /// Messages from it since the server began; of one that a front has, the front's.
+    /// Messages from it since the server began; of a proxied client, those from its proxy.
     pub received: u64,
     /// Messages to it.
     pub sent: u64,
-    /// Leases asked back, of those.
+    /// Recalls of leases, of the messages sent.
     pub recalls: u64,
 }
 wire_struct!(ClientStatus {
@@ -526,13 +530,13 @@ wire_struct!(ClientStatus {
 /// A lease that a client holds.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub struct LeaseStatus {
-    /// Who holds it.
+    /// The client that holds it.
     pub client: ClientId,
-    /// On what.
+    /// The rnode that it is on.
     pub rnode: RnodeId,
-    /// The path of that, from the root of the cell, if it has one.
+    /// The path of the rnode, from the root of the cell, if it has one.
     pub path: Option<Bytes>,
-    /// How much.
+    /// The mode of the lease.
     pub mode: Mode,
 }
 wire_struct!(LeaseStatus { client, rnode, path, mode });
@@ -547,8 +551,8 @@ pub struct Hit {
 }
 wire_struct!(Hit { rnode, path });
 
-/// A meeting of two clients that do not reach each other: drawn at random by the server, so that
-/// nobody comes who was not called.
+/// A rendezvous of two clients that cannot reach each other: a random number drawn by the server,
+/// so that only clients that were called can join.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Hash)]
 pub struct Meeting(pub [u8; 16]);
 
@@ -582,23 +586,24 @@ impl Wire for BlockBytes {
 /// From one client to another.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub enum ToPeer {
-    /// Asks for a block. Who knows its hash may have it.
+    /// Asks for a block. A peer that knows its hash may have it.
     Fetch {
-        /// Of which rnode.
+        /// The rnode that it belongs to.
         rnode: RnodeId,
-        /// Which.
+        /// The hash of the block.
         hash: BlockHash,
     },
     /// Asks to make a copy of a file, and to keep it. Answered with `Working` any number of times
     /// and then `Held` or `No`.
     Hold {
-        /// Which file. The content that the server has of it when this comes is meant, or a later.
+        /// The file. The content that the server has of it when this comes is meant, or later
+        /// content.
         rnode: RnodeId,
     },
 }
 wire_enum!(ToPeer { 1 => Fetch { rnode, hash }, 2 => Hold { rnode } });
 
-/// The answer.
+/// The answer of a client to another.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub enum FromPeer {
     /// The block.
@@ -606,7 +611,7 @@ pub enum FromPeer {
         /// All its bytes.
         bytes: BlockBytes,
     },
-    /// It is not here.
+    /// This client does not have the block.
     Absent {},
     /// The copy is being made.
     Working {},
@@ -614,9 +619,9 @@ pub enum FromPeer {
     Held {},
     /// There will be no copy here.
     No {
-        /// Whether it is for want of room.
+        /// Whether there is too little room.
         full: bool,
-        /// Why, for people.
+        /// The reason, for people.
         why: Bytes,
     },
 }

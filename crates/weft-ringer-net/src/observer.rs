@@ -1,4 +1,4 @@
-//! Asking a metadata server, without being a client of its cell.
+//! Requests to a metadata server by a process that is not a client of its cell.
 
 use std::time::{Duration, Instant};
 
@@ -6,17 +6,17 @@ use weft_net::{Address, ClientTls};
 
 use crate::{Answer, Ask, Conversation, Error, HANDSHAKE_LIMIT, Result};
 
-/// How long a server may look through its cell: some 10 million files.
+/// The time a server may take to check its cell: enough for some 10 million files.
 const CHECK_LIMIT: Duration = Duration::from_secs(300);
 
-/// A connection to a metadata server of one who only looks, and asks.
+/// An observer connection to a metadata server, for requests only.
 #[derive(Debug)]
 pub struct Observer {
     link: Conversation,
 }
 
 impl Observer {
-    /// Calls a server.
+    /// Connects to a server.
     ///
     /// # Errors
     /// [`Error`]; [`Error::Refused`] and [`Error::Denied`] if the server does not let it in.
@@ -34,10 +34,11 @@ impl Observer {
         }
     }
 
-    /// Asks something, and waits for the answer.
+    /// Sends a request and waits for the answer.
     ///
     /// # Errors
-    /// [`Error`]; [`Error::Refused`] if the server says no, [`Error::Standby`] if another owns the
+    /// [`Error`]; [`Error::Refused`] if the server refuses, [`Error::Standby`] if another owns the
+    /// cell.
     /// cell.
     pub fn ask(&mut self, question: &Ask) -> Result<Answer> {
         self.link.send(question)?;
@@ -53,7 +54,7 @@ impl Observer {
     }
 }
 
-/// Asks a metadata server something, as one who only looks.
+/// Sends one request to a metadata server over a new observer connection.
 ///
 /// # Errors
 /// Those of [`Observer`].

@@ -1,9 +1,9 @@
-//! What waits to be sent on a connection. Whoever has something to say never waits for the other
-//! side: if that takes too little, the connection ends.
+//! The send queue of a connection. The sender of a message never waits for the peer: if the peer
+//! takes too little, the connection ends.
 //!
-//! On a plain socket, who has something to say says it, as long as nothing is before it and the kernel
-//! takes it at once; a thread that sends is woken for the rest alone. That is a hand-over less for each
-//! message.
+//! On a plain socket, the thread that posts a message sends it itself, as long as the queue is
+//! empty and the kernel takes it at once; the sending thread is woken for the rest alone. That
+//! saves one hand-over for each message.
 
 use std::collections::VecDeque;
 use std::net::Shutdown;
@@ -25,27 +25,27 @@ struct Queue {
     busy: bool,
 }
 
-/// What waits to be sent on a connection.
+/// The send queue of a connection.
 #[derive(Debug)]
 pub struct Outbox {
     queue: Mutex<Queue>,
     changed: Condvar,
     socket: Arc<Socket>,
-    /// What is sent is written to the socket as it is.
+    /// Whether bytes go to the socket as they are.
     plain: bool,
 }
 
 impl Outbox {
-    /// For the connection of this socket and writer.
+    /// Makes a queue for the connection of this socket and writer.
     pub fn new(socket: Arc<Socket>, writer: &dyn SendHalf) -> Self {
         let plain = writer.is_plain();
         Self { queue: Mutex::default(), changed: Condvar::new(), socket, plain }
     }
 
-    /// Sends as much as the kernel takes at once; nothing if it does not.
+    /// Sends as much as the kernel takes at once, and returns how many bytes that was.
     fn send_at_once(&self, bytes: &[u8]) -> usize {
         let flags = SendFlags::DONTWAIT | SendFlags::NOSIGNAL;
-        // What is wrong with the connection is found out by the thread that sends.
+        // The sending thread finds out what is wrong with the connection.
         send(&*self.socket, bytes, flags).unwrap_or(0)
     }
 
@@ -53,7 +53,8 @@ impl Outbox {
         self.queue.lock().unwrap_or_else(PoisonError::into_inner)
     }
 
-    /// Puts a message behind the others. `false` if the connection has ended, or ends by this.
+    /// Appends a message to the queue. Returns `false` if the connection has ended, or ends by
+    /// this.
     pub fn post<T: Wire>(&self, message: &T) -> bool {
         let mut bytes = match frame(message) {
             Ok(bytes) => bytes,
@@ -85,7 +86,7 @@ impl Outbox {
         true
     }
 
-    /// Whether the connection has ended, as far as this side knows.
+    /// Returns true if the connection has ended, as far as this side knows.
     pub fn is_closed(&self) -> bool {
         self.lock().closed
     }
@@ -100,14 +101,14 @@ impl Outbox {
         self.socket.shutdown(Shutdown::Both);
     }
 
-    /// Waits, up to `limit`, until nothing is left to send.
+    /// Waits, up to `limit`, until the queue is empty.
     pub fn drain(&self, limit: std::time::Duration) {
         let queue = self.lock();
         let left = |q: &mut Queue| q.bytes > 0 && !q.closed;
         let _ = self.changed.wait_timeout_while(queue, limit, left);
     }
 
-    /// Sends what is put here until the connection ends.
+    /// Sends the queue's messages until the connection ends.
     pub fn run(&self, mut writer: Box<dyn SendHalf>) {
         loop {
             let bytes = {

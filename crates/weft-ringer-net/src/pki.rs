@@ -1,19 +1,19 @@
-//! Who belongs to a cell: its authority, identities, and the tokens by which one joins.
+//! Membership of a cell: its authority, identities, and the tokens for joining it.
 //!
-//! Every identity is an Ed25519 key with a certificate of the cell's authority. The certificate of a
-//! client is for [`MEMBER_NAME`], which clients know each other by; to the metadata server the client
-//! is the *fingerprint* of its certificate, the BLAKE3 hash of its DER.
+//! Every identity is an Ed25519 key with a certificate of the cell's authority. The certificate of
+//! a client is for [`MEMBER_NAME`], which clients know each other by; to the metadata server the
+//! client is the *fingerprint* of its certificate, the BLAKE3 hash of its DER.
 //!
-//! A token is what somebody who is to join is handed:
+//! A token is handed to a new member:
 //!
 //! ```text
 //! weft1.SECRET.AUTHORITY.ADDRESS
 //! ```
 //!
 //! 16 secret bytes, the fingerprint of the authority's certificate, both as hexadecimal digits, and
-//! where the metadata server is. The server keeps the hash of the secret. Whoever has the token can
-//! join once, before it expires; nobody can stand between who joins and the server, for the server
-//! must show a certificate of that very authority.
+//! the address of the metadata server. The server keeps the hash of the secret. The bearer of the
+//! token can join once, before it expires. A man in the middle is impossible, for the server must
+//! show a certificate of that very authority.
 
 use std::fmt;
 use std::fs::{self, OpenOptions};
@@ -38,7 +38,7 @@ pub const TOKEN_SECRET_BYTES: usize = 16;
 pub const PUBLIC_KEY_BYTES: usize = 32;
 /// The longest name of a member, in bytes.
 pub const MEMBER_MAX_BYTES: usize = 64;
-/// The name of the identity that [`create`] makes for who runs the cell.
+/// The name of the identity that [`create`] makes for the administrator of the cell.
 pub const ADMIN_NAME: &str = "admin";
 const TOKEN_PREFIX: &str = "weft1";
 
@@ -60,13 +60,13 @@ pub fn fingerprint_in(path: &Path) -> Result<BlockHash> {
     Ok(fingerprint(&weft_net::certificate_in(path)?))
 }
 
-/// What the server keeps of a token's secret.
+/// The hash of a token's secret, which the server stores.
 #[must_use]
 pub fn secret_hash(secret: &[u8]) -> BlockHash {
     BlockHash(blake3::derive_key("weft-ringer 2026 invitation", secret))
 }
 
-/// Whether a text can name a member: letters, digits, `-`, `_` and `.`.
+/// Returns true if a text is a valid member name: letters, digits, `-`, `_` and `.`.
 #[must_use]
 pub fn is_member_name(name: &str) -> bool {
     let is_plain = |b: u8| b.is_ascii_alphanumeric() || b"-_.".contains(&b);
@@ -86,7 +86,7 @@ fn authority_params() -> Result<CertificateParams> {
     let mut params = CertificateParams::new(Vec::new()).map_err(|e| failed(&e))?;
     params.is_ca = IsCa::Ca(BasicConstraints::Constrained(0));
     params.key_usages = vec![KeyUsagePurpose::KeyCertSign, KeyUsagePurpose::DigitalSignature];
-    // Always the same: who signs is found by its key.
+    // Always the same: the issuer is found by its key.
     params.distinguished_name.push(DnType::CommonName, "weft-ringer authority");
     Ok(params)
 }
@@ -95,14 +95,14 @@ fn leaf_params(common_name: &str, names: Vec<String>) -> Result<CertificateParam
     let mut params = CertificateParams::new(names).map_err(|e| failed(&e))?;
     params.distinguished_name.push(DnType::CommonName, common_name);
     params.key_usages = vec![KeyUsagePurpose::DigitalSignature];
-    // A client is called by others as well.
+    // Other clients connect to this client as well.
     params.extended_key_usages =
         vec![ExtendedKeyUsagePurpose::ServerAuth, ExtendedKeyUsagePurpose::ClientAuth];
     Ok(params)
 }
 
 /// Makes a new authority in a directory, with a certificate for a metadata server that is called by
-/// one of `hosts` (names or IP addresses), and one for who runs it.
+/// one of `hosts` (names or IP addresses), and one for the administrator.
 ///
 /// # Errors
 /// [`weft_net::Error::Io`], also if one of the files is there.
@@ -122,7 +122,7 @@ pub fn create(directory: &Path, hosts: &[String]) -> Result<()> {
         let key = KeyPair::generate_for(&PKCS_ED25519).map_err(|e| failed(&e))?;
         let params = leaf_params(name, names)?;
         let certificate = params.signed_by(&key, &issuer).map_err(|e| failed(&e))?;
-        // Who joins is shown the authority's too.
+        // The chain shows a new member the authority's certificate too.
         let chain = format!("{}{authority}", certificate.pem());
         write_new(&directory.join(format!("{role}-key.pem")), &key.serialize_pem(), true)?;
         write_new(&directory.join(format!("{role}-cert.pem")), &chain, false)?;
@@ -130,7 +130,7 @@ pub fn create(directory: &Path, hosts: &[String]) -> Result<()> {
     fs::File::open(directory).and_then(|dir| dir.sync_all()).map_err(io)
 }
 
-/// A public key of somebody who asks for a certificate.
+/// The public key of a new member that asks for a certificate.
 struct Asked(Vec<u8>);
 
 impl PublicKeyData for Asked {
@@ -156,7 +156,7 @@ impl fmt::Debug for Authority {
 }
 
 impl Authority {
-    /// That of a directory made by [`create`]; `None` if its key is not there.
+    /// Opens the authority in a directory made by [`create`]; `None` if its key is not there.
     ///
     /// # Errors
     /// [`weft_net::Error::Io`], [`weft_net::Error::Tls`].
@@ -192,7 +192,7 @@ impl Authority {
     }
 }
 
-/// The key of somebody who is about to join.
+/// The key pair of a new member.
 pub struct NewKey(KeyPair);
 
 impl fmt::Debug for NewKey {
@@ -223,20 +223,20 @@ impl NewKey {
     }
 }
 
-/// What somebody is handed who is to join a cell.
+/// An invitation to join a cell.
 #[derive(Clone, PartialEq, Eq)]
 pub struct Token {
-    /// What the server knows it by.
+    /// The secret by which the server recognises it.
     pub secret: [u8; TOKEN_SECRET_BYTES],
     /// The fingerprint of the authority's certificate.
     pub authority: BlockHash,
-    /// Where the metadata server is.
+    /// The address of the metadata server.
     pub server: Address,
 }
 
 impl fmt::Debug for Token {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-        // The secret is none of a log's business.
+        // The secret does not belong in a log.
         f.debug_struct("Token").field("server", &self.server).finish_non_exhaustive()
     }
 }
@@ -284,7 +284,7 @@ mod tests {
             assert_eq!(text.parse::<Token>().expect("a token"), token);
             assert!(!format!("{token:?}").contains("0707"), "the secret is shown");
             for cut in 0..text.len() - 1 {
-                // What is cut off of an address may be one still.
+                // A truncated address may still be valid.
                 let cut = text[..cut].parse::<Token>();
                 assert!(cut.is_err() || cut.is_ok_and(|t| t.secret == token.secret));
             }

@@ -1,17 +1,18 @@
-//! Which of a cell's servers a client calls next.
+//! A cell's server list, and failover along it.
 
 use weft_net::Address;
 
 use crate::PORT;
 
-/// The servers, one after the other; and in between where one of them says that the owner is.
+/// The servers, tried one after the other, and before the next of them the owner that a server has
+/// named.
 #[derive(Debug)]
 pub struct Circle {
     servers: Vec<Address>,
     at: usize,
-    /// Where the owner is said to be.
+    /// The owner's address that a server has named.
     hint: Option<Address>,
-    /// How many were called in vain since the last pause.
+    /// The number of failed attempts since the last pause.
     tried: usize,
 }
 
@@ -22,15 +23,16 @@ impl Circle {
         Self { servers: servers.to_vec(), at: 0, hint: None, tried: 0 }
     }
 
-    /// Whom to call now.
+    /// Returns the server to call now.
     pub fn server(&self) -> Address {
         let own = self.servers.get(self.at).or(self.servers.first());
         let server = self.hint.as_ref().or(own);
         server.cloned().unwrap_or_else(|| Address::Tcp("localhost".into(), PORT))
     }
 
-    /// That server is of no use, or not any more; it may have said who is. Returns whether to call
-    /// the next at once: not before all were called, and each one time.
+    /// Moves on from a server that does not or no longer serve the cell, to the `owner` if it named
+    /// one. Returns true if the caller should try the next one at once: until as many attempts have
+    /// failed as there are servers.
     pub fn go_on(&mut self, owner: Option<&str>) -> bool {
         let called = self.server();
         self.tried += 1;
@@ -80,7 +82,7 @@ mod tests {
         let mut circle = Circle::new(&["a", "b", "c"].map(address));
         assert!(circle.go_on(Some("c")));
         assert_eq!(circle.server(), address("c"));
-        // Two that name each other are no endless run.
+        // Two that name each other do not loop for ever.
         assert!(circle.go_on(Some("a")));
         assert!(!circle.go_on(Some("c")));
         // One that is not in the list.
@@ -88,7 +90,7 @@ mod tests {
         assert_eq!(circle.server(), Address::Tcp("elsewhere".into(), 9));
         circle.go_on(None);
         assert_ne!(circle.server().host(), "elsewhere");
-        // Nonsense is passed over, and so is one who names itself.
+        // An invalid address is passed over, and so is a server that names itself.
         let next = circle.server();
         circle.go_on(Some("unix:"));
         circle.go_on(Some(&circle.server().to_string()));

@@ -1,4 +1,4 @@
-//! The directory of a client: who it is, and that nobody else is it.
+//! The store directory of a client: its identity, and the lock that keeps it unique.
 
 use std::fs;
 use std::io;
@@ -19,7 +19,7 @@ pub struct Home {
     _lock: OwnedFd,
     /// The secret that makes this client the same over restarts.
     pub secret: Vec<u8>,
-    /// How often the client was started with this directory.
+    /// The number of times that the client was started with this directory.
     pub incarnation: Incarnation,
 }
 
@@ -40,7 +40,7 @@ fn read_number(path: &Path) -> io::Result<Option<u64>> {
 }
 
 impl Home {
-    /// Opens the directory for a new life, and makes it if it is not there.
+    /// Opens the directory for a new incarnation, and makes it if it is not there.
     pub fn open(dir: &Path) -> Result<Self> {
         let failed = |e: io::Error| Error::io(format!("the local store {}", dir.display()), e);
         private_dir(dir).map_err(failed)?;
@@ -84,7 +84,7 @@ impl Home {
         Ok(number.unwrap_or(0))
     }
 
-    /// Says which cell it belongs to.
+    /// Records the cell that the store belongs to.
     ///
     /// # Errors
     /// [`Error::Net`].

@@ -1,5 +1,5 @@
-//! What administrators of a cell ask: invitations, members and their end, clients that will not come back,
-//! copies of the cell.
+//! Requests of administrators: invitations, members and their revocation, clients dropped
+//! permanently, backups of the cell.
 
 use weft_ringer::Bytes;
 use weft_ringer::mds::Level;
@@ -42,7 +42,7 @@ impl Dispatcher {
         })
     }
 
-    /// Does what only an administrator of the cell may ask.
+    /// Handles a request that needs an administrator of the cell.
     pub(super) fn administrate(&mut self, number: u64, ask: &Ask) -> Result<Answer> {
         if self.sessions.access_of(number).everywhere() != Some(Level::Admin) {
             return Ok(Answer::Denied { denial: Denial::NotAdmin });

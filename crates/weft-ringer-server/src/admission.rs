@@ -1,15 +1,15 @@
-//! The peers that a server without certificates admits. A peer on TCP does not prove its identity, so only
-//! processes of root and of the server's own user on this machine are admitted: both can change the cell's file
-//! anyway.
+//! The peers that a server without certificates admits. A peer on TCP does not prove its identity,
+//! so only processes of root and of the server's own user on this machine are admitted: both can
+//! change the cell's file anyway.
 
 use weft_net::Socket;
 
 use super::ServeOptions;
 
-/// Returns why the peer of a connection is refused, or `None` if it is admitted. Called before any message of the
-/// peer is read.
+/// Returns why the peer of a connection is refused, or `None` if it is admitted. Called before any
+/// message of the peer is read.
 pub(super) fn refusal(options: &ServeOptions, socket: &Socket) -> Option<String> {
-    // Only the user of the server and root reach a Unix socket.
+    // Only the server's user and root reach a Unix socket.
     if options.tls.is_some() || options.insecure || !matches!(socket, Socket::Tcp(_)) {
         return None;
     }

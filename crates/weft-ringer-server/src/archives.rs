@@ -1,4 +1,5 @@
-//! Which archives a cell has, and the steps of a sweep of one, for administrators. A server talks to no archive.
+//! The list of a cell's archives, and the steps of a sweep, for administrators. A server connects
+//! to no archive.
 
 use weft_ringer::mds::SweepError;
 use weft_ringer_net::{Answer, Ask, Result, now};
@@ -6,7 +7,7 @@ use weft_ringer_net::{Answer, Ask, Result, now};
 use super::dispatch::{Dispatcher, refused, store_error};
 
 impl Dispatcher {
-    /// Answers what has to do with archives; `None` for anything else.
+    /// Handles a request about archives; `None` for any other.
     pub(super) fn about_archives(&mut self, ask: &Ask) -> Result<Option<Answer>> {
         let store = &mut *self.store;
         let done = match ask {

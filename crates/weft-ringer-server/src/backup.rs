@@ -1,11 +1,11 @@
-//! Copies of a cell: made while it is served, and put in its place again.
+//! Backups of a cell: made while it is served, and restored.
 //!
-//! A copy is taken over a connection of an administrator, so from any machine and of any store. Records come
-//! page by page while others change them; what has changed since the first page follows, until nothing has:
-//! then the copy is what the cell was at that revision. (A fuzzy copy and its redo.) It is a cell in one
-//! SQLite file, that a server can serve as it is.
+//! A backup is taken over a connection of an administrator, so from any machine and of any store.
+//! Records come page by page while others change them; the records changed since the first page
+//! follow, until none are left: then the copy is the cell at that revision. (A fuzzy copy and its
+//! redo.) It is a cell in one SQLite file, which a server can serve as it is.
 //!
-//! The server does nothing but read for it, a page at a time, between other requests. A client that has seen
+//! The server only reads for it, a page at a time, between other requests. A client that has seen
 //! later revisions than a copy has refuses it when it is served ([`weft_ringer_net::Life`]).
 
 use std::fs::{self, File, OpenOptions};
@@ -21,19 +21,19 @@ use weft_ringer_net::{Answer, Ask, Error, Observer, Result};
 
 use crate::store::SqliteStore;
 
-/// A record that every cell has; written again beside changes of the index, which go with records.
+/// A record that every cell has; rewritten to carry changes of the index, which need a record.
 const CELL_KEY: &[u8] = b"x";
-/// How often a copy is begun anew, if too much changes meanwhile.
+/// The maximum number of attempts, if too much changes meanwhile.
 const TRIES: usize = 3;
 
 /// A copy of a cell.
 #[derive(Debug)]
 pub struct Copied {
-    /// How many records it has.
+    /// The number of records.
     pub records: u64,
-    /// The revision that it is of.
+    /// The revision of the copy.
     pub revision: u64,
-    /// What a check of it has found.
+    /// The result of a consistency check of the copy.
     pub checked: Checked,
 }
 
@@ -41,14 +41,14 @@ fn failed(path: &Path) -> impl Fn(StoreError) -> Error + '_ {
     move |e| Error::Store(format!("{}: {e}", path.display()))
 }
 
-/// The file that a copy is made in, beside the one that it becomes.
+/// The temporary file of a copy, beside its final name.
 fn unfinished(path: &Path) -> PathBuf {
     let mut name = path.as_os_str().to_owned();
     name.push(".unfinished");
     PathBuf::from(name)
 }
 
-/// Removes a store and what SQLite keeps beside it.
+/// Removes a store and SQLite's files beside it.
 fn remove(path: &Path) {
     for suffix in ["", "-wal", "-shm", "-journal"] {
         let mut name = path.as_os_str().to_owned();
@@ -69,7 +69,7 @@ fn refuse_to_replace(path: &Path) -> Result<()> {
 fn finish(from: &Path, to: &Path) -> Result<()> {
     let io = |e| Error::io(to.display().to_string(), e);
     File::open(from).and_then(|file| file.sync_all()).map_err(io)?;
-    // Nothing that came there meanwhile is replaced.
+    // A file that appeared there meanwhile is not replaced.
     fs::hard_link(from, to).map_err(io)?;
     fs::remove_file(from).map_err(io)?;
     let dir = to.parent().filter(|dir| !dir.as_os_str().is_empty()).unwrap_or(Path::new("."));
@@ -79,8 +79,8 @@ fn finish(from: &Path, to: &Path) -> Result<()> {
 /// Copies the cell that a server has into a new file at `path`.
 ///
 /// # Errors
-/// [`Error::Denied`] if the observer is no administrator of the cell, [`Error::Refused`] if there is a file
-/// at `path` already, [`Error::Store`]. Nothing is left then.
+/// [`Error::Denied`] if the observer is no administrator of the cell, [`Error::Refused`] if there
+/// is a file at `path` already, [`Error::Store`]. Nothing is left then.
 pub fn backup(server: &mut Observer, path: &Path) -> Result<Copied> {
     refuse_to_replace(path)?;
     let new = unfinished(path);
@@ -148,7 +148,7 @@ fn put(
     store.commit(&transaction).map(|_| ())
 }
 
-/// Makes the index of a store that has all records.
+/// Builds the index of a store that has all records.
 fn index(store: &mut SqliteStore) -> StoreResult<()> {
     let cell = store.get(CELL_KEY)?.map(|record| record.value);
     for (from, to, page) in INDEX.ranges {
@@ -167,7 +167,7 @@ fn index(store: &mut SqliteStore) -> StoreResult<()> {
     Ok(())
 }
 
-/// Looks whether all of a copy fits together.
+/// Checks the consistency of a copy.
 fn examine(store: &SqliteStore, path: &Path) -> Result<Copied> {
     let failed = failed(path);
     if let Some(damage) = store.damage().map_err(&failed)?.first() {

@@ -1,14 +1,14 @@
-//! The number of a cell, which tells it from all others.
+//! The number of a cell, which distinguishes it from all others.
 
 use weft_ringer::store::{CellStore, Transaction};
 use weft_ringer_net::{Error, Result, fill_random};
 
 use super::dispatch::store_error;
 
-/// The number of the cell, 8 bytes.
+/// The key of the cell's number, which has 8 bytes.
 const CELL_KEY: &[u8] = b"x";
 
-/// The number of the cell, drawn when it was made.
+/// Returns the number of the cell, which is drawn when the cell is made.
 pub(super) fn cell_number(store: &mut dyn CellStore) -> Result<u64> {
     if let Some(record) = store.get(CELL_KEY).map_err(|e| store_error(&e))? {
         let number = record.value.try_into().map(u64::from_be_bytes);

@@ -1,10 +1,10 @@
-//! One of several servers of a cell in etcd: it stands by until nobody owns the cell, owns it, and
+//! One of several servers of a cell in etcd: it stands by until the cell has no owner, owns it, and
 //! stands by again when it has lost it.
 //!
 //! Invariants:
-//! - Who stands by answers nothing but who the owner is.
-//! - What an owner had in memory is gone when it stands by: it begins a new life of the cell's server
-//!   the next time, as after a restart.
+//! - A server that stands by answers only with the address of the owner.
+//! - An owner's state in memory is dropped when it stands by: it begins a new server generation the
+//!   next time, as after a restart.
 
 use std::collections::BTreeMap;
 use std::sync::Arc;
@@ -21,12 +21,12 @@ use super::dispatch::Dispatcher;
 use super::event::Event;
 use crate::store::{EtcdCell, EtcdOptions, EtcdStore, Taken};
 
-/// How often who stands by looks whether there is an owner. A watch would tell at once, through a
-/// stream that may be silently dead; this is one small read a quarter of a second.
+/// The interval at which a server that stands by checks for an owner. A watch would report at once,
+/// through a stream that may be silently dead; this is one small read a quarter of a second.
 const LOOK: Duration = Duration::from_millis(250);
-/// How long who has lost a cell leaves it to others.
+/// The pause after the loss of a cell, in which others may take it.
 const AFTER_LOSS: Duration = Duration::from_secs(1);
-/// How long a client that was sent elsewhere may take to go.
+/// The time for a redirected client to disconnect.
 const LEAVING: Duration = Duration::from_secs(1);
 
 pub(super) struct ClusterMember {
@@ -49,7 +49,7 @@ impl ClusterMember {
     ) -> Result<Self> {
         let failed = |e: weft_ringer::store::StoreError| Error::Store(e.to_string());
         let cell = EtcdCell::new(etcd, INDEX).map_err(failed)?;
-        // What is wrong now is better said now.
+        // Configuration errors are better reported now.
         cell.owner().map_err(failed)?;
         Ok(Self { cell, reached_at, options })
     }
@@ -75,7 +75,7 @@ impl ClusterMember {
 
     fn stand_by(&self, events: &Receiver<Event>, not_before: Instant) -> Ended {
         let is_over = AtomicBool::new(false);
-        // Nobody waits while etcd is asked.
+        // No connection waits while etcd is asked.
         std::thread::scope(|scope| {
             let (tell, told) = sync_channel(1);
             scope.spawn(|| self.look(not_before, &is_over, tell));
@@ -101,7 +101,7 @@ impl ClusterMember {
         })
     }
 
-    /// Tells who the owner is, until this server is.
+    /// Reports the owner, until this server is the owner.
     #[expect(
         clippy::needless_pass_by_value,
         reason = "nobody is told any more once this has ended"
@@ -129,7 +129,7 @@ impl ClusterMember {
     }
 }
 
-/// The cell, or its owner, if there is one.
+/// The store, if this server owns the cell now; else the address of the owner, if there is one.
 type Look = std::result::Result<Box<EtcdStore>, Option<String>>;
 
 /// The connections of a server that stands by.
@@ -137,7 +137,7 @@ type Look = std::result::Result<Box<EtcdStore>, Option<String>>;
 struct Standby {
     owner: Option<Bytes>,
     observers: BTreeMap<u64, Arc<Outbox>>,
-    /// Clients that were told to go elsewhere, and when.
+    /// Clients that were redirected, and when.
     leaving: Vec<(Instant, Arc<Outbox>)>,
 }
 
@@ -167,7 +167,7 @@ impl Standby {
                     outbox.post(&self.answer());
                 }
             }
-            // Who asks how the cell is asks who has it.
+            // A status request is for the owner.
             Event::Bring { .. }
             | Event::Call { .. }
             | Event::Gone { .. }
@@ -180,7 +180,7 @@ impl Standby {
         }
     }
 
-    /// Ends the connections of those who were told to go.
+    /// Ends the connections of redirected clients.
     fn send_off(&mut self) {
         self.leaving.retain(|(told, outbox)| {
             let stays = told.elapsed() < LEAVING && !outbox.is_closed();
@@ -193,7 +193,7 @@ impl Standby {
 }
 
 impl Drop for Standby {
-    /// Who has come while this server stood by comes again.
+    /// Closes the connections made while this server stood by; the clients connect again.
     fn drop(&mut self) {
         for (_, outbox) in &self.leaving {
             outbox.close();

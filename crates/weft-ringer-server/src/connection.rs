@@ -1,5 +1,5 @@
-//! One connection of a metadata server: who it is, and its messages on their way to the state
-//! machine.
+//! One connection of a metadata server: its authentication, and its messages on their way to the
+//! state machine.
 
 use std::sync::Arc;
 use std::sync::atomic::{AtomicU64, Ordering};
@@ -17,12 +17,12 @@ use super::event::Event;
 use super::rollback::SawLater;
 use super::{Shared, admission, relay, spawn};
 
-/// Who says nothing for so long is hung up on. A client renews its epoch more often.
+/// The idle time after which a connection is closed. A client renews its epoch more often.
 const IDLE_LIMIT: Duration = Duration::from_secs(300);
-/// The longest text of an address.
+/// The longest text of an address, in bytes.
 const ADDRESS_MAX_BYTES: usize = 512;
 
-/// Numbers connections, so that the end of an old one is not taken for that of a newer.
+/// Numbers connections, so that the end of an old one is not mistaken for that of a newer.
 static NEXT: AtomicU64 = AtomicU64::new(1);
 
 pub(super) fn refuse(link: &mut Conversation, why: &str) -> Error {
@@ -36,7 +36,7 @@ pub(super) fn deny(link: &mut Conversation, denial: Denial) -> Error {
     denial.into()
 }
 
-/// The number of a client, if what it says of itself makes sense.
+/// Returns the number of a client, if its secret and address are valid.
 fn identify(
     secret: &Bytes,
     listens: Option<&Bytes>,
@@ -59,7 +59,8 @@ pub(super) fn serve_connection(shared: &Shared, socket: Socket) -> Result<()> {
     let refusal = admission::refusal(&shared.options, &socket);
     let mut link = Conversation::accept(socket, shared.options.tls.as_ref())?;
     link.limit_frames(HELLO_MAX_BYTES);
-    // Also of a peer that is refused: an answer may be lost where a connection is ended with more to read.
+    // Also from a peer that is refused: an answer may be lost when a connection is closed with
+    // unread data.
     let first = link.receive(Some(Instant::now() + HANDSHAKE_LIMIT))?;
     if let Some(why) = refusal {
         return Err(refuse(&mut link, &why));
@@ -71,7 +72,7 @@ pub(super) fn serve_connection(shared: &Shared, socket: Socket) -> Result<()> {
             return Err(deny(&mut link, Denial::NoAuthority));
         }
         Ask::Enroll { .. } => true,
-        // Who has shown none may do nothing else.
+        // A peer without a certificate may do nothing else.
         _ if has_authority && certificate.is_none() => {
             return Err(deny(&mut link, Denial::Stranger));
         }
@@ -90,7 +91,7 @@ pub(super) fn serve_connection(shared: &Shared, socket: Socket) -> Result<()> {
         },
         _ => return Err(refuse(&mut link, "protocol error: the first message is no hello")),
     };
-    // Whoever only looks asks short questions.
+    // An observer's requests are short.
     link.limit_frames(if client.is_some() { usize::MAX } else { HELLO_MAX_BYTES });
     let (mut receiver, writer, socket) = link.into_parts();
     let outbox = Arc::new(Outbox::new(socket, &*writer));
@@ -100,7 +101,7 @@ pub(super) fn serve_connection(shared: &Shared, socket: Socket) -> Result<()> {
     let outbox_of_it = Arc::clone(&outbox);
     let served = if enroll {
         post(shared, Event::Enroll { ask: first, outbox: outbox_of_it })
-            // It ends the connection when it has the answer.
+            // The peer ends the connection when it has the answer.
             .and_then(|()| receiver.next::<Ask>(Some(Instant::now() + HANDSHAKE_LIMIT)))
             .map(|_| ())
     } else {
@@ -121,7 +122,7 @@ pub(super) fn serve_connection(shared: &Shared, socket: Socket) -> Result<()> {
     served
 }
 
-/// Takes what a connection says.
+/// Receives the messages of a connection.
 fn take(
     shared: &Shared,
     receiver: &mut weft_ringer_net::Receiver,
@@ -203,7 +204,7 @@ fn take(
     Ok(())
 }
 
-/// Gives an event to the state machine, and waits while that has enough to do.
+/// Queues an event for the state machine, and waits while the queue is full.
 pub(super) fn post(shared: &Shared, mut event: Event) -> Result<()> {
     loop {
         match shared.events.try_send(event) {

@@ -8,13 +8,13 @@ use weft_ringer_net::Answer;
 
 use super::dispatch::refused;
 
-/// Records in one answer, and their bytes.
+/// The maximum number of records in one answer, and of their bytes.
 const PAGE: usize = 1000;
 const PAGE_BYTES: usize = 1 << 20;
-/// What one answer may be: a frame holds more.
+/// The maximum size of one answer, in bytes: a frame holds more.
 const ANSWER_MAX_BYTES: usize = 6 << 20;
 
-/// Records of the store behind a key, for a copy of it.
+/// Returns records of the store after a key, for a copy of it.
 pub(super) fn page(store: &dyn Store, after: &[u8]) -> StoreResult<Answer> {
     let revision = store.revision()?.0;
     let from = if after.is_empty() { Vec::new() } else { [after, &[0]].concat() };
@@ -32,7 +32,7 @@ pub(super) fn page(store: &dyn Store, after: &[u8]) -> StoreResult<Answer> {
     Ok(Answer::Copied { records, complete, revision })
 }
 
-/// What the store has now for each key that was changed after a revision.
+/// Returns the present value for each key that was changed after a revision.
 pub(super) fn changed(store: &dyn Store, after: Revision) -> StoreResult<Answer> {
     let current = store.revision()?.0;
     let changes = match store.changes(after, PAGE) {
@@ -52,7 +52,7 @@ pub(super) fn changed(store: &dyn Store, after: Revision) -> StoreResult<Answer>
     if bytes.sum::<usize>() > ANSWER_MAX_BYTES {
         return Ok(refused("too much has changed at once: begin the copy anew"));
     }
-    // What is not told of has changed nothing.
+    // Revisions without a listed change have changed nothing.
     let upto = last.unwrap_or(current);
     let records = records.into_iter().collect();
     Ok(Answer::Changed { records, upto, complete: upto >= current })

@@ -1,5 +1,5 @@
-//! The state machine of a metadata server with its store, in one thread: each event goes to the module that
-//! handles it.
+//! The state machine of a metadata server with its store, in one thread: each event goes to the
+//! module that handles it.
 
 use std::collections::BTreeMap;
 use std::sync::Arc;
@@ -23,10 +23,10 @@ use super::rollback::Rollback;
 use super::sessions::{Observer, Proxied, Session, Sessions};
 use super::traffic::Traffic;
 
-/// How long it may take to tell clients that this server has lost its cell.
+/// The time limit for telling clients that this server has lost its cell.
 const FAREWELL: Duration = Duration::from_millis(200);
 const TICK: Duration = Duration::from_millis(50);
-/// The most bytes of the paths in one answer: they fit a frame.
+/// The maximum bytes of the paths in one answer: they fit a frame.
 pub(super) const ANSWER_PATHS_MAX_BYTES: usize = 4 << 20;
 
 pub(super) struct Dispatcher {
@@ -38,7 +38,7 @@ pub(super) struct Dispatcher {
     pub(super) epoch_micros: u64,
     pub(super) sessions: Sessions,
     pub(super) traffic: Traffic,
-    /// The members of the cell; `None` if every certificate of the authority is let in.
+    /// The members of the cell; `None` if every certificate of the authority is admitted.
     pub(super) members: Option<Members>,
     pub(super) authority: Option<Arc<Authority>>,
 }
@@ -48,7 +48,7 @@ pub(super) fn store_error(e: &StoreError) -> Error {
 }
 
 impl Dispatcher {
-    /// Begins a life of the server of the cell in `store`.
+    /// Begins a new server generation of the cell in `store`.
     pub(super) fn open(mut store: Box<dyn CellStore>, options: &ServeOptions) -> Result<Self> {
         let began = store.revision().map_err(|e| store_error(&e))?;
         let cell = cell_number(&mut *store)?;
@@ -76,12 +76,12 @@ impl Dispatcher {
         })
     }
 
-    /// Takes events until told to stop.
+    /// Handles events until told to stop.
     pub(super) fn run(mut self, events: &Receiver<Event>) -> Result<()> {
         let ended = self.serve(events);
         let outboxes: Vec<_> = self.sessions.outboxes().collect();
         if ended.is_err() {
-            // They look for another server, if there is one.
+            // The clients look for another server, if there is one.
             let told = Instant::now() + FAREWELL;
             for outbox in &outboxes {
                 outbox.post(&Answer::Standby { owner: None });
@@ -123,8 +123,8 @@ impl Dispatcher {
 
     fn mds(&mut self, event: MdsEvent) -> Result<()> {
         let out = self.mds.handle(&mut *self.store, now(), event).map_err(|e| store_error(&e))?;
-        // A renewal or a lease is not to be had from who is not the owner, though it changes nothing
-        // of the store.
+        // A server that is not the owner must not grant a renewal or a lease, even if that changes
+        // nothing in the store.
         if !self.store.is_owned() {
             return Err(store_error(&StoreError::Fenced));
         }
@@ -174,7 +174,7 @@ impl Dispatcher {
                     proxy.proxied.remove(&client);
                 }
             }
-            // Who has given up waiting needs no answer.
+            // A requester that no longer waits needs no answer.
             Event::Call { peer, meeting, certificate, tell } => {
                 let _ = tell.try_send(self.call(peer, meeting, certificate));
             }
@@ -214,7 +214,7 @@ impl Dispatcher {
             Event::Status { number } => {
                 self.sessions.answer(number, &Answer::Status { status: self.status() });
             }
-            // Who has gone meanwhile needs no answer.
+            // A requester that has gone meanwhile needs no answer.
             Event::Describe { tell } => drop(tell.try_send(self.status())),
             Event::Search { number, query, limit } => {
                 let answer = self.search(number, &query, limit)?;
@@ -229,7 +229,7 @@ impl Dispatcher {
                 };
                 self.sessions.answer(number, &answer.map_err(|e| store_error(&e))?);
             }
-            // What is wrong is told by names.
+            // The problems contain names.
             Event::Check { number } if self.sessions.access_of(number).everywhere().is_none() => {
                 self.sessions.answer(number, &Answer::Denied { denial: Denial::NotAdmin });
             }
@@ -252,8 +252,8 @@ impl Dispatcher {
         Ok(())
     }
 
-    /// A proxy has a client, which must be allowed to do no less than the proxy is: what the proxy has read, the
-    /// client reads.
+    /// Adds a client to a proxy. The client must have at least the proxy's permissions, because it
+    /// can read whatever the proxy has read.
     fn bring(&mut self, number: u64, client: ClientId, proxied: Proxied) {
         let full = match proxied.certificate {
             Some(_) => Some(self.admit(proxied.certificate)),
@@ -276,7 +276,7 @@ impl Dispatcher {
         self.sessions.introduce(client);
     }
 
-    /// Tells a client, or the proxy that has it, that it is called.
+    /// Notifies a client, or its proxy, of a call.
     fn call(&self, peer: ClientId, meeting: Meeting, certificate: Option<BlockHash>) -> Call {
         match self.admit(certificate) {
             Err(denial) => Call::Denied(denial),
@@ -285,7 +285,7 @@ impl Dispatcher {
         }
     }
 
-    /// What the owner of a certificate may do.
+    /// Returns the permissions of the owner of a certificate.
     fn admit(&self, certificate: Option<BlockHash>) -> std::result::Result<Access, Denial> {
         let Some(members) = &self.members else { return Ok(Access::full()) };
         let certificate = certificate.ok_or(Denial::Stranger)?;
@@ -294,7 +294,7 @@ impl Dispatcher {
         })
     }
 
-    /// Tells every client which certificates get no blocks any more.
+    /// Sends every client the revoked certificates, which get no blocks any more.
     pub(super) fn tell_revoked(&self) {
         if let Some(members) = &self.members {
             self.sessions.tell_revoked(members.revoked());

@@ -1,4 +1,5 @@
-//! What happens to a server: what its connections say, in one queue for the thread that has the state machine.
+//! Events of a server: messages of its connections, in one queue for the thread with the state
+//! machine.
 
 use std::sync::Arc;
 use std::sync::mpsc::SyncSender;
@@ -10,15 +11,15 @@ use weft_ringer_net::{Answer, Ask, CellStatus, Meeting, Outbox};
 use super::relay::Call;
 use super::rollback::SawLater;
 
-/// What comes from connections.
+/// An event from a connection.
 #[derive(Debug)]
 pub(super) enum Event {
     Joined {
         number: u64,
         client: Option<ClientId>,
-        /// By which the client has shown who it is.
+        /// The secret that authenticates the client.
         secret: Bytes,
-        /// The fingerprint of the certificate that was shown.
+        /// The fingerprint of the certificate that was presented.
         certificate: Option<BlockHash>,
         listens: Option<Bytes>,
         /// The cell that the client's local store belongs to; 0 if it is new.
@@ -33,7 +34,7 @@ pub(super) enum Event {
         number: u64,
         message: Box<ToServer>,
     },
-    /// A front has a client, or has it no more.
+    /// A proxy has gained a client, or lost it (`Gone`).
     Bring {
         number: u64,
         client: ClientId,
@@ -44,27 +45,27 @@ pub(super) enum Event {
         number: u64,
         client: ClientId,
     },
-    /// Somebody wants to talk with a client through this server.
+    /// Another client wants to connect to a client through this server.
     Call {
         peer: ClientId,
         meeting: Meeting,
-        /// What who asks has shown.
+        /// The fingerprint of the requester's certificate.
         certificate: Option<BlockHash>,
         tell: SyncSender<Call>,
     },
-    /// A client has seen what this cell never was.
+    /// A client has seen a state that this cell never had.
     SawLater {
         client: ClientId,
         seen: SawLater,
     },
-    /// Of a proxy alone.
+    /// An event of a proxy's connection to its parent.
     Upstream(UpstreamEvent),
-    /// Somebody without a certificate asks for one.
+    /// A requester without a certificate asks for one.
     Enroll {
         ask: Ask,
         outbox: Arc<Outbox>,
     },
-    /// Something that only who runs the cell may ask.
+    /// A request that needs an administrator.
     Run {
         number: u64,
         ask: Ask,
@@ -72,7 +73,7 @@ pub(super) enum Event {
     Status {
         number: u64,
     },
-    /// The same, of somebody in this process.
+    /// The same, from this process.
     Describe {
         tell: SyncSender<CellStatus>,
     },
@@ -81,7 +82,7 @@ pub(super) enum Event {
         query: Bytes,
         limit: u32,
     },
-    /// Something about what is attached, and what may be found.
+    /// A request about attached cells, or the summary.
     Look {
         number: u64,
         ask: Ask,
@@ -95,13 +96,13 @@ pub(super) enum Event {
     Stop,
 }
 
-/// What a proxy's connection to its own server says.
+/// An event of a proxy's connection to its parent.
 #[derive(Debug)]
 pub(super) enum UpstreamEvent {
-    /// It is there.
+    /// The connection is established.
     Linked { cell: u64, outbox: Arc<Outbox> },
-    /// The server has said something.
+    /// The parent has sent a message.
     Said { answer: Box<Answer> },
-    /// It has ended.
+    /// The connection has ended.
     Unlinked,
 }

@@ -1,4 +1,4 @@
-//! What a server tells of its cell to who searches across cells: what is attached, and what may be
+//! Answers for searches across cells: the cells attached to this one, and a summary of what can be
 //! found.
 
 use std::time::{Duration, Instant};
@@ -10,17 +10,18 @@ use weft_ringer_net::{Answer, fill_random};
 
 use super::dispatch::refused;
 
-/// The most junctions that are told of: they fit a frame.
+/// The maximum number of mount points in an answer: they fit a frame.
 const JUNCTIONS_MAX: usize = 1000;
-/// A cell in which more can be searched for has no summary.
+/// The maximum number of terms of a summary; a cell with more has none.
 const TERMS_MAX: usize = 200_000;
-/// To make a summary takes the server's time: a new one is not made before so many times as long has
-/// passed, and the old one is told meanwhile.
+/// The minimum age of a summary before it is replaced, as a multiple of the time that it took to
+/// make: making one takes the server's time. The old one is sent meanwhile.
 const REST_FACTOR: u32 = 20;
 
 #[derive(Debug)]
 pub(super) struct Federation {
-    /// Tells this life of the server from others, of copies of its cell too.
+    /// A random number that distinguishes this run of the server from others, also of copies of its
+    /// cell.
     life: u64,
     made: Option<Made>,
 }
@@ -40,7 +41,7 @@ impl Federation {
         Ok(Self { life: u64::from_le_bytes(life), made: None })
     }
 
-    /// Which cells are attached where who asks may look.
+    /// Lists the attached cells in the directories that the requester may read.
     pub(super) fn junctions(
         &self,
         store: &dyn CellStore,
@@ -66,7 +67,7 @@ impl Federation {
         Ok(Answer::Junctions { cell, life, added, junctions, complete })
     }
 
-    /// A summary of the cell, for who may read all of it.
+    /// Returns a summary of the cell, for a requester that may read all of it.
     pub(super) fn summary(
         &mut self,
         store: &dyn CellStore,

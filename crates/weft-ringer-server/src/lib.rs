@@ -1,13 +1,13 @@
-//! The metadata server of a shared folder as a process: one thread has the state machine
-//! ([`weft_ringer::mds`]) and its store, two threads have each connection.
+//! The metadata server of a shared folder as a process: one thread runs the state machine
+//! ([`weft_ringer::mds`]) and its store, two threads serve each connection.
 //!
 //! Invariants:
-//! - Who speaks for a client has shown its secret on the same connection; over TLS it has shown a
+//! - A connection that speaks for a client has presented its secret; over TLS it has presented a
 //!   certificate of the cell's authority before that.
-//! - Without TLS, whoever speaks over TCP is a process of root or of the server's own user on this machine, unless
-//!   the options say otherwise.
+//! - Without TLS, a peer over TCP is a process of root or of the server's own user on this machine,
+//!   unless the options say otherwise.
 //! - The thread with the state machine never waits for a connection.
-//! - When the store fails the server ends, or stands by if the cell has several: what it says would
+//! - When the store fails the server ends, or stands by if the cell has several: its answers would
 //!   not be durable.
 
 #![warn(missing_docs)]
@@ -62,37 +62,37 @@ pub use self::proxy::FrontServeOptions;
 #[cfg(feature = "etcd")]
 use crate::store::EtcdOptions;
 
-/// Events that wait for the state machine; connections wait beyond that.
+/// The capacity of the event queue of the state machine; connections wait beyond that.
 const EVENTS_MAX: usize = 256;
 
-/// How long who asks how the cell is waits for an answer.
+/// The time limit of a status request from this process.
 const WATCH_LIMIT: Duration = Duration::from_secs(2);
 
-/// How to serve.
+/// The options of a server.
 #[derive(Debug, Clone)]
 pub struct ServeOptions {
-    /// Where clients reach the server.
+    /// The addresses on which clients reach the server.
     pub listen: Vec<Address>,
-    /// Certificates. `None`: nothing is encrypted, and over TCP root and the server's own user, on this machine,
-    /// are let in.
+    /// Certificates. `None`: nothing is encrypted, and over TCP only root and the server's own
+    /// user, on this machine, are admitted.
     pub tls: Option<ServerTls>,
-    /// Without certificates: let every peer in that reaches a TCP address.
+    /// Without certificates: whether every peer that reaches a TCP address is admitted.
     pub insecure: bool,
-    /// Who gives certificates to those who join.
-    /// `None`: whoever has a certificate of the authority may do everything, and nobody can join.
+    /// The authority that issues certificates to new members. `None`: every holder of a certificate
+    /// of the authority has all permissions, and no client can join.
     pub authority: Option<Arc<Authority>>,
-    /// Certificates that may do everything, by their fingerprints. For a server with an authority.
+    /// Fingerprints of certificates that have all permissions. For a server with an authority.
     pub admins: Vec<BlockHash>,
-    /// Connections at once; more are closed as they come.
+    /// The maximum number of connections; more are closed as they come.
     pub connections_max: usize,
-    /// How many pairs of clients that do not reach each other may talk through the server at once.
+    /// The maximum number of pairs of clients that may be connected through the server in parallel.
     pub relays_max: usize,
-    /// Of the state machine.
+    /// The options of the state machine.
     pub mds: MdsOptions,
 }
 
 impl ServeOptions {
-    /// The usual ones, without any place to listen.
+    /// The default options, without addresses.
     #[must_use]
     pub fn new() -> Self {
         Self {
@@ -114,7 +114,7 @@ impl Default for ServeOptions {
     }
 }
 
-/// A metadata server that runs.
+/// A running metadata server.
 #[derive(Debug)]
 pub struct Server {
     addresses: Vec<Address>,
@@ -124,14 +124,14 @@ pub struct Server {
     ended: Mutex<Receiver<()>>,
 }
 
-/// What the threads of a server share.
+/// The state that the threads of a server share.
 #[derive(Debug)]
 struct Shared {
     stop: AtomicBool,
     events: SyncSender<Event>,
     options: ServeOptions,
     relays: Relays,
-    /// Of a front.
+    /// The servers behind a proxy.
     parents: Parents,
 }
 
@@ -154,12 +154,12 @@ impl Server {
         Self::run(bound, options, Parents::default(), move |events, _| core.run(events))
     }
 
-    /// Serves a cell that other servers have, as a client of those. Of the options, those about members
-    /// and epochs are the others' business.
+    /// Serves a cell that other servers have, as their proxy. The options about members and epochs
+    /// are unused: the others decide them.
     ///
     /// # Errors
-    /// [`Error::Refused`] and [`Error::Denied`] if the others do not want it; that they cannot be
-    /// reached is none, and they are called until they can. [`Error::Net`].
+    /// [`Error::Refused`] and [`Error::Denied`] if the others do not accept the proxy. Unreachable
+    /// servers are no error: they are called until they answer. [`Error::Net`].
     pub fn start_front(front: FrontServeOptions, options: ServeOptions) -> Result<Self> {
         let bound = bind(&options)?;
         let parents = Parents { servers: front.parents.clone(), tls: front.tls.clone() };
@@ -167,9 +167,9 @@ impl Server {
         Self::run(bound, options, parents, move |events, post| core.run(events, post))
     }
 
-    /// Serves a cell in etcd, alone or with others: one of them owns it, the others stand by and send
-    /// clients there, until it is heard of no more. `reached_at` is where clients reach this one, if
-    /// that is not the first of its addresses.
+    /// Serves a cell in etcd, alone or with other servers: one of them owns it, the others stand by
+    /// and send clients there, until it disappears. `reached_at` is the address at which clients
+    /// reach this server, if that is not the first of its addresses.
     ///
     /// # Errors
     /// [`Error::Store`] if no member of etcd answers, [`Error::Net`].
@@ -217,29 +217,29 @@ impl Server {
         Ok(Self { addresses, shared, listeners, core: Some(core), ended: Mutex::new(ended) })
     }
 
-    /// Where it is reached.
+    /// The addresses at which the server is reached.
     #[must_use]
     pub fn addresses(&self) -> &[Address] {
         &self.addresses
     }
 
-    /// Something to ask how the cell is.
+    /// Returns a handle for status requests.
     #[must_use]
     pub fn watch(&self) -> Watch {
         Watch { shared: Arc::clone(&self.shared) }
     }
 
-    /// Whether the server has ended by itself, after at most `limit`.
+    /// Waits for at most `limit`, and returns true if the server has ended by itself.
     #[must_use]
     pub fn has_ended(&self, limit: Duration) -> bool {
         let ended = self.ended.lock().unwrap_or_else(PoisonError::into_inner);
         !matches!(ended.recv_timeout(limit), Err(std::sync::mpsc::RecvTimeoutError::Timeout))
     }
 
-    /// Ends the server. Clients go on with it when it is started again within their epoch.
+    /// Ends the server. Clients continue if it is started again within their epoch.
     ///
     /// # Errors
-    /// Why it ended by itself, if it did.
+    /// The reason why it ended by itself, if it did.
     pub fn stop(mut self) -> Result<()> {
         self.end()
     }
@@ -248,7 +248,7 @@ impl Server {
         self.shared.stop.store(true, Ordering::Release);
         self.listeners.clear();
         let Some(core) = self.core.take() else { return Ok(()) };
-        // There may be no room for it at once. One that has ended by itself takes nothing.
+        // The queue may be full at first. A server that has ended by itself receives nothing.
         let _ = self.shared.events.send(Event::Stop);
         core.join().unwrap_or_else(|_| Err(Error::Store("the server panicked".into())))
     }
@@ -267,14 +267,14 @@ fn bind(options: &ServeOptions) -> Result<Vec<Listener>> {
     Ok(options.listen.iter().map(bind).collect::<Result<_, _>>()?)
 }
 
-/// Asks a server how its cell is, from any thread.
+/// Requests the status of the cell, from any thread.
 #[derive(Debug, Clone)]
 pub struct Watch {
     shared: Arc<Shared>,
 }
 
 impl Watch {
-    /// How the cell is; `None` if the server has ended or has too much to do, or stands by.
+    /// The status of the cell; `None` if the server has ended, is overloaded, or stands by.
     #[must_use]
     pub fn status(&self) -> Option<CellStatus> {
         let (tell, told) = sync_channel(1);

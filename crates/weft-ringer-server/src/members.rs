@@ -1,5 +1,5 @@
-//! Who may come in: members of the cell by the fingerprints of their certificates, and invitations by
-//! the hashes of their secrets. Both are in the cell's store, so that no two servers of it differ.
+//! Admission to the cell: members by the fingerprints of their certificates, and invitations by the
+//! hashes of their secrets. Both are in the cell's store, so that all its servers agree.
 //!
 //! ```text
 //! I hash     Invitation
@@ -7,9 +7,8 @@
 //! ```
 //!
 //! Invariants:
-//! - An invitation makes one member: that it is used is in the transaction that makes the member.
-//! - A member that was sent away stays on record, so that its name and its certificate are never good
-//!   again.
+//! - An invitation makes one member: it is marked used in the transaction that makes the member.
+//! - A revoked member stays on record, so that its name and its certificate are never valid again.
 
 use std::collections::BTreeMap;
 
@@ -20,12 +19,12 @@ use weft_ringer::{BlockHash, Bytes};
 use weft_ringer_net::Denial;
 use weft_ringer_net::pki::is_member_name;
 
-/// Members and invitations that there may be: each is asked for by who runs the cell.
+/// The maximum number of members and invitations: each is requested by an administrator.
 const RECORDS_MAX: usize = 100_000;
 
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub(super) struct Invitation {
-    /// When it is too late, in seconds since 1970.
+    /// The expiry, in seconds since 1970.
     pub(super) until_secs: i64,
     pub(super) access: Access,
     pub(super) used: bool,
@@ -40,12 +39,12 @@ pub(super) struct Member {
 }
 wire_struct!(Member { certificate, access, revoked });
 
-/// Everybody who may come in, or might once.
+/// All members, present and revoked, and the administrators.
 #[derive(Debug)]
 pub(super) struct Members {
     by_name: BTreeMap<String, Member>,
     by_certificate: BTreeMap<BlockHash, String>,
-    /// Of who runs the cell, by the server's own directory.
+    /// The certificates of administrators, from the server's own directory.
     admins: Vec<BlockHash>,
 }
 
@@ -73,7 +72,7 @@ impl Members {
         Ok(Self { by_name, by_certificate, admins })
     }
 
-    /// What the owner of a certificate may do.
+    /// Returns the name and permissions of the owner of a certificate.
     pub(super) fn admit(&self, certificate: &BlockHash) -> Result<(String, Access), Denial> {
         if self.admins.contains(certificate) {
             return Ok((weft_ringer_net::pki::ADMIN_NAME.to_owned(), Access::full()));
@@ -87,7 +86,7 @@ impl Members {
         }
     }
 
-    /// Certificates that are good no more.
+    /// The revoked certificates.
     pub(super) fn revoked(&self) -> Vec<BlockHash> {
         let revoked = self.by_name.values().filter(|member| member.revoked);
         revoked.map(|member| member.certificate).collect()
@@ -102,7 +101,7 @@ impl Members {
         members.collect()
     }
 
-    /// Keeps an invitation.
+    /// Stores an invitation.
     pub(super) fn invite(
         store: &mut dyn Store,
         secret: &BlockHash,
@@ -117,7 +116,7 @@ impl Members {
         store.commit(&transaction).map(|_| ())
     }
 
-    /// What an invitation is good for: checked before a certificate is made for it.
+    /// Looks an invitation up and validates it, before a certificate is made for it.
     pub(super) fn look(
         &self,
         store: &dyn Store,
@@ -141,7 +140,7 @@ impl Members {
         })
     }
 
-    /// Makes a member by an invitation that [`look`](Self::look) has found good.
+    /// Makes a member by an invitation that [`look`](Self::look) has validated.
     pub(super) fn enroll(
         &mut self,
         store: &mut dyn Store,
@@ -162,7 +161,7 @@ impl Members {
         Ok(())
     }
 
-    /// Sends a member away for good. `None` if there is no such member.
+    /// Revokes a member permanently. `None` if there is no such member.
     pub(super) fn revoke(
         &mut self,
         store: &mut dyn Store,
@@ -178,7 +177,7 @@ impl Members {
     }
 }
 
-/// What is granted by an invitation, its paths found.
+/// Resolves the paths of an invitation's grants.
 pub(super) fn access(
     store: &dyn Store,
     wanted: &[(Bytes, Level)],

@@ -1,10 +1,10 @@
-//! A server in front of others, as a process: the state machine of [`front`](weft_ringer::front) in one
-//! thread, with the connections of its clients and one to its parent.
+//! A proxy as a process: the state machine of [`front`](weft_ringer::front) in one thread, with the
+//! connections of its clients and one to its parent.
 //!
 //! Invariants:
-//! - For a client nothing is said to the parent before the parent has agreed that the front brings it,
-//!   by its own secret and certificate.
-//! - Who was sent away is hung up on here as well, as soon as the parent says so.
+//! - No message is sent to the parent on behalf of a client before the parent has accepted it as a
+//!   client of the proxy, by its own secret and certificate.
+//! - A revoked client is disconnected here as well, as soon as the parent says so.
 //! - The thread with the state machine waits for no connection and for no parent.
 
 use std::collections::BTreeMap;
@@ -29,25 +29,25 @@ use super::spawn;
 use super::traffic::{Counts, Traffic};
 
 const TICK: Duration = Duration::from_millis(50);
-/// How long it waits before it calls the parent again.
+/// The pause before the parent is called again.
 const RECONNECT: Duration = Duration::from_millis(300);
-/// The same, if the parent has said no.
+/// The pause after a refusal by the parent.
 const REFUSED: Duration = Duration::from_secs(10);
-/// How long one of several parents may say nothing before the next is tried.
+/// The silence of one of several parents after which the next is tried.
 const SILENCE: Duration = Duration::from_secs(3);
-/// How long the parent may take to hear what is given back at the end.
+/// The time limit for telling the parent of the leases given back at the end.
 const LEAVING: Duration = Duration::from_secs(1);
-/// Questions that are passed on at once.
+/// The maximum number of requests passed on in parallel.
 const QUESTIONS_MAX: usize = 16;
 
-/// Whose front a server is.
+/// The options of a proxy.
 #[derive(Debug, Clone)]
 pub struct FrontServeOptions {
-    /// The server of the cell; several if it is in etcd.
+    /// The servers of the cell; several if it is in etcd.
     pub parents: Vec<Address>,
-    /// What it shows them.
+    /// The certificate that the proxy presents to them.
     pub tls: Option<ClientTls>,
-    /// Who it is: made if it is not there. Of one front of one cell.
+    /// The store directory with its identity: made if it is not there. Of one proxy of one cell.
     pub directory: PathBuf,
 }
 
@@ -60,7 +60,7 @@ struct Guest {
     listens: Option<Bytes>,
     certificate: Option<BlockHash>,
     cell: u64,
-    /// The parent has agreed.
+    /// Whether the parent has accepted it.
     joined: bool,
 }
 
@@ -82,11 +82,11 @@ pub(super) struct FrontCore {
     peers: BTreeMap<ClientId, Bytes>,
     outcasts: Vec<BlockHash>,
     questions: Arc<AtomicUsize>,
-    /// The parent's past, and the revision that it has told.
+    /// The parent's history, and the last revision that it has announced.
     lives: Vec<Life>,
     reached: u64,
     known: KnownCell,
-    /// The cell is older than what this front gave away of it.
+    /// Why the cell is older than the state of it that this proxy gave to clients, if it is.
     is_older: Option<String>,
 }
 
@@ -96,7 +96,7 @@ impl FrontCore {
         let id = client_id(&home.secret);
         let cell = home.cell()?;
         let front = Front::new(id, home.incarnation, FrontOptions::default());
-        // What is wrong now is better said now.
+        // Configuration errors are better reported now.
         let mut circle = Circle::new(&options.parents);
         loop {
             let again = match join(&circle.server(), options.tls.as_ref(), &home) {
@@ -131,7 +131,7 @@ impl FrontCore {
         })
     }
 
-    /// Takes events until told to stop.
+    /// Handles events until told to stop.
     pub(super) fn run(mut self, events: &Receiver<Event>, post: &SyncSender<Event>) -> Result<()> {
         let stop = Arc::new(AtomicBool::new(false));
         let link = Link {
@@ -154,7 +154,7 @@ impl FrontCore {
         for observer in self.observers.values() {
             observer.outbox.close();
         }
-        // It may have something to say, and finds that nobody listens.
+        // The link thread may still post events: they are discarded until it ends.
         while !linking.is_finished() {
             let _ = events.recv_timeout(Duration::from_millis(10));
         }
@@ -175,7 +175,7 @@ impl FrontCore {
                 self.front(FrontEvent::Tick);
             }
             if self.is_older.is_some() {
-                // What it keeps is of another past: a new life of it knows nothing.
+                // Its state is of another history: the next run begins without it.
                 return;
             }
         }
@@ -194,7 +194,7 @@ impl FrontCore {
                 }
                 FrontAction::ToClient(send) => {
                     self.traffic.sent(send.client, &send.message);
-                    // Who is not there asks again when it is.
+                    // A client that is not connected asks again when it is.
                     if let Some(guest) = self.guests.get(&send.client).filter(|g| g.joined) {
                         guest.outbox.post(&Answer::Mds { message: Box::new(send.message) });
                     }
@@ -203,7 +203,7 @@ impl FrontCore {
         }
     }
 
-    /// Says something to the parent; what is lost is said again.
+    /// Sends a request to the parent; a lost one is sent again.
     fn say(&self, ask: &Ask) {
         if let Some(link) = &self.link {
             link.post(ask);
@@ -235,7 +235,7 @@ impl FrontCore {
                 let guest = Guest { number, outbox, secret, listens, certificate, cell, joined };
                 self.bring(&guest);
                 if let Some(old) = self.guests.insert(client, guest) {
-                    // A client has one connection: this one is dead, or its twin's.
+                    // A client has one connection: the old one is dead, or a duplicate's.
                     old.outbox.close();
                 }
             }
@@ -261,7 +261,7 @@ impl FrontCore {
             Event::Check { number } => self.pass_on(number, Ask::Check {}),
             Event::Run { number, ask } | Event::Look { number, ask } => self.pass_on(number, ask),
             Event::Call { peer, meeting, certificate, tell } => {
-                // Who has given up waiting needs no answer.
+                // A requester that no longer waits needs no answer.
                 let _ = tell.try_send(self.call(peer, meeting, certificate));
             }
             Event::Enroll { outbox, .. } => {
@@ -271,7 +271,7 @@ impl FrontCore {
                 tracing::warn!("a front has come, which goes to the cell's own server");
                 self.answer(number, &Answer::NotBrought { client, denial: Denial::Less });
             }
-            // Who has gone meanwhile needs no answer.
+            // A requester that has gone meanwhile needs no answer.
             Event::Describe { tell } => drop(tell.try_send(self.status())),
             Event::Gone { .. } | Event::SawLater { .. } | Event::Stop => {}
         }
@@ -358,7 +358,7 @@ impl FrontCore {
         }
     }
 
-    /// Tells a client that it is called. Who is called elsewhere, the parent knows.
+    /// Notifies a client of a call. For clients elsewhere the parent decides.
     fn call(&self, peer: ClientId, meeting: Meeting, certificate: Option<BlockHash>) -> Call {
         if certificate.is_some_and(|c| self.outcasts.contains(&c)) {
             return Call::Denied(Denial::Revoked);
@@ -375,8 +375,8 @@ impl FrontCore {
         }
     }
 
-    /// Whom to answer, and whether it may ask what the front may: a client may, and who needed no
-    /// certificate to come.
+    /// Returns the outbox of a requester, and whether it has the proxy's permissions: an accepted
+    /// client has, and an observer that needed no certificate.
     fn asker(&self, number: u64) -> Option<(&Arc<Outbox>, bool)> {
         let guest = self.guests.values().find(|g| g.number == number);
         let observer = self.observers.get(&number);
@@ -391,7 +391,7 @@ impl FrontCore {
         }
     }
 
-    /// Has the parent answer a question, while others are served.
+    /// Passes a request to the parent, while other clients are served.
     fn pass_on(&self, number: u64, question: Ask) {
         let Some((outbox, may_ask)) = self.asker(number) else { return };
         if !may_ask {
@@ -420,7 +420,7 @@ impl FrontCore {
         }
     }
 
-    /// How the front is: its clients, and what they hold of it.
+    /// The status of the proxy: its clients, and the leases they hold.
     fn status(&self) -> CellStatus {
         let now = now();
         let clients = self.front.clients(now).map(|known| {
@@ -450,7 +450,7 @@ impl FrontCore {
     }
 }
 
-/// Joins a cell as a front.
+/// Joins a cell as a proxy.
 fn join(parent: &Address, tls: Option<&ClientTls>, home: &Home) -> Result<(Conversation, u64)> {
     let tls = tls.map(|tls| (tls, parent.host()));
     let mut link = Conversation::connect(parent, tls, HANDSHAKE_LIMIT)?;
@@ -512,7 +512,7 @@ impl Link {
         self.events.send(Event::Upstream(event)).map_err(|_| Error::Closed)
     }
 
-    /// Calls the parent, and takes what it says until the connection ends.
+    /// Connects to the parent, and handles its messages until the connection ends.
     fn connect(&self, parent: &Address) -> Result<()> {
         let alone = self.options.parents.len() == 1;
         let (link, cell) = join(parent, self.options.tls.as_ref(), &self.home)?;

@@ -1,16 +1,17 @@
-//! Clients that do not reach each other, as both are behind NAT, talk through the server, which both
-//! do. It passes on what they say, and cannot read it: under TLS they show each other their
-//! certificates, as on a connection of their own.
+//! Relayed connections of clients that cannot reach each other, as both are behind NAT, through the
+//! server, which both reach. It relays their bytes, and cannot read them: under TLS they
+//! authenticate each other by certificates, as on a direct connection.
 //!
-//! Who wants to talk says [`Ask::Meet`] on a new connection. The server tells the other on the
-//! connection that it has ([`Answer::Called`]), and that comes with [`Ask::Come`] on a new one as well.
-//! Both are told [`Answer::Met`]; every byte after it is passed on. What a front cannot bring together
-//! it has its parent do, and passes on in turn.
+//! A client sends [`Ask::Meet`] on a new connection. The server notifies the other on its existing
+//! connection ([`Answer::Called`]), and that one sends [`Ask::Come`] on a new connection as well.
+//! Both are sent [`Answer::Met`]; every byte after it is relayed. A proxy passes requests that it
+//! cannot serve to its parent, and relays in turn.
 //!
 //! Invariants:
-//! - Who is met has been called by its number, and nobody else knows of the meeting.
-//! - No more than [`ServeOptions::relays_max`](super::ServeOptions::relays_max) meetings at once; one at
-//!   which nothing is said ends.
+//! - A client that joins a rendezvous was called by its client number; the server tells the
+//!   rendezvous to no other client.
+//! - At most [`ServeOptions::relays_max`](super::ServeOptions::relays_max) rendezvous exist at a
+//!   time; an idle one ends.
 
 use std::collections::HashMap;
 use std::io::{Read, Write};
@@ -27,36 +28,36 @@ use super::connection::{deny, post, refuse};
 use super::event::Event;
 use super::{Shared, spawn};
 
-/// How long it may take until who is called has come.
+/// The time for a called client to come.
 const COME_LIMIT: Duration = Duration::from_secs(5);
-/// At what is said so rarely, nobody is there. Clients hang up on each other before.
+/// The idle time after which a relayed connection ends. Clients disconnect from each other before.
 const IDLE_LIMIT: Duration = Duration::from_secs(300);
-/// What is passed on at once, in bytes.
+/// The size of one relay step, in bytes.
 const CHUNK_BYTES: usize = 64 << 10;
 
-/// Whether a client was called.
+/// The result of calling a client.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub(super) enum Call {
-    /// It was told.
+    /// The client was notified.
     Called,
-    /// It is not there.
+    /// The client is not connected.
     Absent,
-    /// Who wants to talk with it may not.
+    /// The caller may not connect to it.
     Denied(Denial),
 }
 
-/// The meetings of a server.
+/// The rendezvous of a server.
 #[derive(Debug, Default)]
 pub(super) struct Relays {
-    /// Those that are waited for, and those that have begun: these have nobody to tell.
+    /// Those that are waited for, and those that have begun, which have no channel any more.
     meetings: Mutex<HashMap<Meeting, Option<SyncSender<Conversation>>>>,
 }
 
-/// A meeting, until it is over.
+/// A rendezvous, removed when dropped.
 struct Held<'a> {
     relays: &'a Relays,
     meeting: Meeting,
-    /// Says who has come.
+    /// Receives the connection of the called client.
     come: Receiver<Conversation>,
 }
 
@@ -71,7 +72,7 @@ impl Relays {
         self.meetings.lock().unwrap_or_else(PoisonError::into_inner)
     }
 
-    /// Begins to wait for somebody; `None` if there are `max` meetings.
+    /// Begins a rendezvous; `None` if there are `max` already.
     fn hold(&self, max: usize) -> Result<Option<Held<'_>>> {
         let mut meeting = Meeting([0; 16]);
         fill_random(&mut meeting.0).map_err(|e| Error::io("random numbers", e))?;
@@ -84,7 +85,7 @@ impl Relays {
         Ok(Some(Held { relays: self, meeting, come }))
     }
 
-    /// Brings who has come to who waits; gives it back if nobody does.
+    /// Hands the connection of a called client to the waiting one; gives it back if there is none.
     fn come(&self, meeting: &Meeting, link: Conversation) -> Option<Conversation> {
         let Some(tell) = self.lock().get_mut(meeting).and_then(Option::take) else {
             return Some(link);
@@ -116,7 +117,7 @@ pub(super) fn meet(shared: &Shared, mut link: Conversation, peer: ClientId) -> R
             pass_on(shared, link, other)
         }
         Err(_) => {
-            // Who comes from now on is told so as well.
+            // A client that comes from now on is refused as well.
             drop(held);
             Err(refuse(&mut link, "that client was called and has not come"))
         }
@@ -129,21 +130,21 @@ pub(super) fn come(shared: &Shared, link: Conversation, meeting: Meeting) -> Res
     if shared.parents.servers.is_empty() {
         return Err(refuse(&mut link, "there is no such meeting"));
     }
-    // It takes a place as one that was begun here.
+    // It counts as a rendezvous begun here.
     let Some(_held) = shared.relays.hold(shared.options.relays_max)? else {
         return Err(refuse(&mut link, "no more clients can talk through this server"));
     };
     beyond(shared, link, &Ask::Come { meeting })
 }
 
-/// The servers that a front is in front of.
+/// The servers behind a proxy.
 #[derive(Debug, Default)]
 pub(super) struct Parents {
     pub(super) servers: Vec<Address>,
     pub(super) tls: Option<ClientTls>,
 }
 
-/// Has a parent do what was asked.
+/// Passes the request to a parent.
 fn beyond(shared: &Shared, mut link: Conversation, ask: &Ask) -> Result<()> {
     let mut why = String::new();
     for parent in &shared.parents.servers {
@@ -158,7 +159,7 @@ fn beyond(shared: &Shared, mut link: Conversation, ask: &Ask) -> Result<()> {
     Err(refuse(&mut link, &why))
 }
 
-/// Tells `one` that it has met `other`, who knows, and passes on what either says until one of them
+/// Tells `one` that it is connected to `other`, which knows, and relays between them until one
 /// ends.
 fn pass_on(shared: &Shared, mut one: Conversation, other: Conversation) -> Result<()> {
     one.send(&Answer::Met {})?;
@@ -185,7 +186,7 @@ fn pass_on(shared: &Shared, mut one: Conversation, other: Conversation) -> Resul
     copied
 }
 
-/// Passes on one direction until it ends, nothing is heard in either, or `is_over`.
+/// Relays one direction until it ends, both are idle for too long, or `is_over`.
 fn copy(
     mut from: Box<dyn Read + Send>,
     mut to: Box<dyn SendHalf>,

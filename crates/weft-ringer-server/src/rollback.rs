@@ -1,15 +1,15 @@
-//! Noticing that a cell was rolled back: its earlier lives, which clients compare with what they have seen, and
-//! what clients have seen that this cell never was.
+//! Detection of a cell that was rolled back: its earlier generations, which clients compare with
+//! those that they have seen, and states that clients have seen and this cell never had.
 //!
 //! ```text
-//! g generation   LifeRecord: a life of a server of this cell
-//! k client       SawLater: what a client has seen, and this cell never was
+//! g generation   LifeRecord: a generation of the server of this cell
+//! k client       SawLater: a state that a client has seen, and this cell never had
 //! ```
 //!
 //! Invariants:
-//! - A life's record is in the store before the life says anything.
-//! - What a client is told of comes after the revision that it is of ([`Answer::Reached`]). So what a client
-//!   knows is never of a later revision than it says when it comes again.
+//! - A generation's record is in the store before the generation sends anything.
+//! - A message to a client is preceded by its revision ([`Answer::Reached`]). So a client never
+//!   knows of a later revision than it reports when it connects again.
 
 use std::collections::BTreeMap;
 
@@ -19,7 +19,7 @@ use weft_ringer::wire::{decode, encode, wire_struct};
 use weft_ringer::{ClientId, Generation};
 use weft_ringer_net::{Answer, Error, Life, Result, fill_random};
 
-/// Lives that are kept, and those of them that clients are told.
+/// The maximum numbers of generations kept, and of generations sent to clients.
 const KEPT_MAX: usize = 1000;
 const TOLD_MAX: usize = 256;
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
@@ -38,7 +38,7 @@ pub(super) struct SawLater {
 }
 wire_struct!(SawLater { generation, instance, revision });
 
-/// The lives of the cell, and clients that have seen more.
+/// The generations of the cell, and the clients that have seen later states.
 #[derive(Debug)]
 pub(super) struct Rollback {
     lives: Vec<Life>,
@@ -58,7 +58,7 @@ fn damaged(what: &str) -> StoreError {
 }
 
 impl Rollback {
-    /// Begins a life, of which the store's last revision before was `began`.
+    /// Begins a generation; the store's last revision before was `began`.
     pub(super) fn open(
         store: &mut dyn Store,
         generation: Generation,
@@ -114,14 +114,14 @@ impl Rollback {
         )
     }
 
-    /// What a client is told when it comes.
+    /// The answer that a connecting client gets.
     pub(super) fn lives(&self, revision: Revision) -> Answer {
         let from = self.lives.len().saturating_sub(TOLD_MAX);
         let lives = self.lives.get(from..).unwrap_or_default().to_vec();
         Answer::Lives { lives, revision: revision.0 }
     }
 
-    /// A client has seen what this cell never was.
+    /// Records that a client has seen a state that this cell never had.
     pub(super) fn saw_later(
         &mut self,
         store: &mut dyn Store,
@@ -139,7 +139,8 @@ impl Rollback {
         Ok(())
     }
 
-    /// A client goes on with this cell, or will not come back; says whether it had seen more.
+    /// Forgets the record of a client that accepts this cell, or will not come back. Returns true
+    /// if there was one.
     pub(super) fn goes_on(&mut self, store: &mut dyn Store, client: ClientId) -> StoreResult<bool> {
         let knew_better = self.later.remove(&client).is_some();
         if knew_better {
@@ -150,7 +151,7 @@ impl Rollback {
         Ok(knew_better)
     }
 
-    /// What `doctor` tells.
+    /// The problems that `doctor` reports.
     pub(super) fn problems(&self) -> impl Iterator<Item = Problem> {
         self.later.iter().map(|(client, seen)| Problem {
             code: "older-copy",

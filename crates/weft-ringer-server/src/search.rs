@@ -1,4 +1,4 @@
-//! Files of the cell that fit a query, as far as the requester may see them.
+//! Search for files of the cell, as far as the requester may see them.
 
 use weft_ringer::Bytes;
 use weft_ringer::query::Query;

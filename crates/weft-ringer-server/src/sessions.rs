@@ -1,6 +1,7 @@
-//! Who is connected: clients, clients that a proxy has in its place, and observers, each with what it may do.
+//! The connected clients, proxied clients, and observers, with the permissions of each.
 //!
-//! Invariant: a client has one session. A second one ends the first, which is dead or of its twin.
+//! Invariant: a client has one session. A second one ends the first, which is dead or a
+//! duplicate's.
 
 use std::collections::BTreeMap;
 use std::sync::Arc;
@@ -18,20 +19,20 @@ pub(super) struct Session {
     pub(super) listens: Option<Bytes>,
     pub(super) certificate: Option<BlockHash>,
     pub(super) access: Access,
-    /// Of a proxy: its clients.
+    /// The clients of a proxy.
     pub(super) proxied: BTreeMap<ClientId, Proxied>,
-    /// The revision that it was told.
+    /// The last revision that was announced to it.
     pub(super) reached: u64,
 }
 
-/// A client that a proxy has.
+/// A proxied client.
 #[derive(Debug)]
 pub(super) struct Proxied {
     pub(super) listens: Option<Bytes>,
     pub(super) certificate: Option<BlockHash>,
 }
 
-/// The connection of an observer, who is no client of the cell.
+/// The connection of an observer, which is not a client of the cell.
 #[derive(Debug)]
 pub(super) struct Observer {
     pub(super) outbox: Arc<Outbox>,
@@ -43,12 +44,12 @@ pub(super) struct Observer {
 #[derive(Debug, Default)]
 pub(super) struct Sessions {
     clients: BTreeMap<ClientId, Session>,
-    /// By the numbers of their connections.
+    /// The observers, by the numbers of their connections.
     observers: BTreeMap<u64, Observer>,
 }
 
 impl Sessions {
-    /// Lets an observer in.
+    /// Adds an observer.
     pub(super) fn observe(&mut self, number: u64, observer: Observer) {
         self.observers.retain(|_, o| !o.outbox.is_closed());
         self.observers.insert(number, observer);
@@ -68,36 +69,36 @@ impl Sessions {
         }
     }
 
-    /// The session of a client, if it is the one of this connection.
+    /// Returns the session of a client, if it is that of this connection.
     pub(super) fn current(&self, number: u64, client: ClientId) -> Option<&Session> {
         self.clients.get(&client).filter(|c| c.number == number)
     }
 
-    /// The session of a connection.
+    /// Returns the session of a connection.
     pub(super) fn of_connection(&mut self, number: u64) -> Option<&mut Session> {
         self.clients.values_mut().find(|c| c.number == number)
     }
 
-    /// The session of a client, and what a proxy has said of it.
+    /// Returns the session of a client, and its entry at a proxy.
     pub(super) fn of_client(&self, client: ClientId) -> (Option<&Session>, Option<&Proxied>) {
         let proxied = self.clients.values().find_map(|c| c.proxied.get(&client));
         (self.clients.get(&client), proxied)
     }
 
-    /// What may be done on a connection.
+    /// Returns the permissions of a connection.
     pub(super) fn access_of(&self, number: u64) -> Access {
         let client = self.clients.values().find(|c| c.number == number).map(|c| &c.access);
         let access = client.or(self.observers.get(&number).map(|o| &o.access));
         access.cloned().unwrap_or(Access { grants: Vec::new() })
     }
 
-    /// Every connection.
+    /// The outboxes of all connections.
     pub(super) fn outboxes(&self) -> impl Iterator<Item = &Arc<Outbox>> {
         let observers = self.observers.values().map(|o| &o.outbox);
         self.clients.values().map(|c| &c.outbox).chain(observers)
     }
 
-    /// Answers what was asked on a connection.
+    /// Sends an answer on a connection.
     pub(super) fn answer(&self, number: u64, answer: &Answer) {
         let client = self.clients.values().find(|c| c.number == number).map(|c| &c.outbox);
         if let Some(outbox) = client.or(self.observers.get(&number).map(|o| &o.outbox)) {
@@ -105,8 +106,8 @@ impl Sessions {
         }
     }
 
-    /// Sends a message of the state machine, which is of the revision `reached` at most. A client that is not
-    /// connected asks again when it is.
+    /// Sends a message of the state machine, which is of the revision `reached` at most. A client
+    /// that is not connected asks again when it is.
     pub(super) fn send(&mut self, client: ClientId, message: FromServer, reached: u64) {
         let Some(session) = self.clients.get_mut(&client) else { return };
         if session.reached < reached {
@@ -116,7 +117,7 @@ impl Sessions {
         session.outbox.post(&Answer::Mds { message: Box::new(message) });
     }
 
-    /// Tells a client, or the proxy that has it, that another one calls it. `false` if it is not connected.
+    /// Tells a client, or its proxy, that another client calls it. `false` if it is not connected.
     pub(super) fn call(&self, peer: ClientId, meeting: Meeting) -> bool {
         let proxy = || self.clients.values().find(|c| c.proxied.contains_key(&peer));
         let session = self.clients.get(&peer).or_else(proxy);
@@ -126,8 +127,8 @@ impl Sessions {
         session.is_some()
     }
 
-    /// Tells a client that has come how the others are reached, and those how it is. One that has gone may
-    /// still answer, and is not told of. Of the clients of a proxy each hears what their proxy does.
+    /// Sends a new client the addresses of the others, and its address to them. A client that has
+    /// left may still answer, and is not announced. A proxied client hears what its proxy does.
     pub(super) fn introduce(&self, new: ClientId) {
         let direct = self.clients.iter().map(|(client, c)| (*client, &c.listens));
         let proxied = self.clients.values().flat_map(|c| &c.proxied);
@@ -142,7 +143,7 @@ impl Sessions {
         }
     }
 
-    /// Tells every client which certificates get no blocks any more.
+    /// Sends every client the revoked certificates, which get no blocks any more.
     pub(super) fn tell_revoked(&self, certificates: Vec<BlockHash>) {
         let revoked = Answer::Outcasts { certificates };
         for session in self.clients.values() {
@@ -150,8 +151,8 @@ impl Sessions {
         }
     }
 
-    /// Ends every connection of a certificate. Its epochs end by themselves: what its clients changed under
-    /// leases before, and did not tell, is lost to the cell.
+    /// Ends all connections of a certificate. Its epochs expire by themselves: changes that its
+    /// clients made under leases before, and did not send, are lost to the cell.
     pub(super) fn hang_up_on(&mut self, certificate: BlockHash) {
         let is_of = |shown: &Option<BlockHash>| *shown == Some(certificate);
         for proxy in self.clients.values_mut() {

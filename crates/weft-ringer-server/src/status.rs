@@ -1,4 +1,4 @@
-//! How a cell is: its clients, and which leases they hold.
+//! The status of a cell: its clients, and the leases they hold.
 
 use weft_ringer::Bytes;
 use weft_ringer::mds::path_of;
@@ -8,11 +8,11 @@ use weft_ringer_net::{Answer, CellStatus, ClientStatus, LeaseStatus};
 use super::dispatch::{ANSWER_PATHS_MAX_BYTES, Dispatcher};
 use super::traffic::Counts;
 
-/// The most leases in one list: their paths are looked for, one by one.
+/// The maximum number of leases in one list: their paths are looked up, one by one.
 const LEASES_MAX: usize = 10_000;
 
 impl Dispatcher {
-    /// The cell, its clients and what was said with each.
+    /// The cell, its clients and the message counts of each.
     pub(super) fn status(&self) -> CellStatus {
         let clients = self.mds.clients().map(|known| {
             let (session, proxied) = self.sessions.of_client(known.client);
@@ -44,7 +44,7 @@ impl Dispatcher {
         }
     }
 
-    /// The first of all leases that are held.
+    /// Lists the first of all leases.
     pub(super) fn list_leases(&self, limit: u32) -> StoreResult<Answer> {
         let limit = usize::try_from(limit).unwrap_or(LEASES_MAX).min(LEASES_MAX);
         let mut leases = Vec::new();

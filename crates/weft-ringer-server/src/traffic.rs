@@ -1,4 +1,4 @@
-//! What is said between a server and its clients, counted.
+//! Counters of the messages between a server and its clients.
 
 use std::collections::BTreeMap;
 
@@ -10,11 +10,11 @@ use weft_ringer::wire::FromServer;
 pub(super) struct Counts {
     pub(super) received: u64,
     pub(super) sent: u64,
-    /// Of those that were sent: leases asked back.
+    /// Recalls of leases, of the messages sent.
     pub(super) recalls: u64,
 }
 
-/// Messages by client; those of a front's clients are the front's.
+/// Messages by client; those of proxied clients count for their proxy.
 #[derive(Debug, Default)]
 pub(super) struct Traffic(BTreeMap<ClientId, Counts>);
 

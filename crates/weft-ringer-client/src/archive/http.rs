@@ -1,5 +1,5 @@
-//! What S3 is spoken over: ureq, which etcd is asked with as well, in threads that may block. So no
-//! second TLS and no asynchronous sockets are built.
+//! HTTP for S3: ureq, which is also used for etcd, in threads that may block. So no second TLS and
+//! no asynchronous sockets are built.
 
 use std::path::PathBuf;
 use std::pin::Pin;
@@ -15,13 +15,13 @@ use object_store::client::{
 use ureq::http::{Method, Request, Response, request};
 use ureq::tls::{Certificate, PemItem, RootCerts, TlsConfig, parse_pem};
 
-/// How long an address may take to connect to.
+/// The time limit for connecting to an address.
 const CONNECT: Duration = Duration::from_secs(5);
-/// How long one request may take. Who asks gives up sooner.
+/// The time limit of one request. The caller gives up sooner.
 const REQUEST: Duration = Duration::from_secs(60);
 /// The longest answer, in bytes: a block is shorter, and so is a page of a listing.
 const ANSWER_MAX_BYTES: u64 = 16 << 20;
-/// Where systems keep the certificates of authorities that are trusted.
+/// The paths at which systems store the certificates of trusted authorities.
 const BUNDLES: [&str; 3] =
     ["/etc/ssl/certs/ca-certificates.crt", "/etc/pki/tls/certs/ca-bundle.crt", "/etc/ssl/cert.pem"];
 

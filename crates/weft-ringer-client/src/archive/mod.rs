@@ -2,16 +2,16 @@
 //!
 //! ```text
 //! weft-archive          which archive this is, and of which cell
-//! blocks/HH/HASH        a block, under its BLAKE3 hash in hex; HH is how that begins
+//! blocks/HH/HASH        a block, under its BLAKE3 hash in hex; HH is its first two digits
 //! ```
 //!
 //! An object is never changed: its name is the hash of its bytes. So to put one twice, or from two
-//! clients at once, does no harm, and what comes back is checked by its name. Clients talk to the
-//! archive themselves; a metadata server knows its URL and never what opens it.
+//! clients at once, does no harm, and a returned object is checked by its name. Clients talk to the
+//! archive themselves; a metadata server knows its URL and never its credentials.
 //!
 //! Invariants:
-//! - What [`Archive::put`] returned for is durable there.
-//! - What [`Archive::get`] returns has the hash that was asked for.
+//! - A block is durable in the archive when [`Archive::put`] has returned.
+//! - A block returned by [`Archive::get`] has the hash that was asked for.
 //! - No call takes longer than the limit it is given.
 //! - An archive is used by the cell that it was [claimed](Archive::claim) for, and no other: so a
 //!   directory that is not mounted is not taken for an empty archive.
@@ -38,107 +38,107 @@ use weft_ringer::{ArchiveId, BlockHash, STORED_MAX_BYTES};
 
 pub use self::sweep::{SweepFailure, SweepReport, sweep};
 
-/// The object that says whose archive it is.
+/// The object that names the cell to which the archive belongs.
 const MARKER: &str = "weft-archive";
-/// The longest that it may be, in bytes.
+/// The maximum length of the marker, in bytes.
 const MARKER_MAX_BYTES: u64 = 1024;
-/// Requests to one archive at a time that wait for a disk or a socket.
+/// The maximum number of parallel requests to one archive that wait for a disk or a socket.
 const THREADS_MAX: usize = 32;
 /// `EPERM`, `EACCES`, `EROFS`
 const DENIED: [i32; 3] = [1, 13, 30];
 /// `ENOSPC`, `EDQUOT`
 const FULL: [i32; 2] = [28, 122];
 
-/// Why an archive did not do what it was asked for. Names the archive and the object.
+/// Why a request to an archive failed. Names the archive and the object.
 #[derive(Debug, Clone, PartialEq, Eq, thiserror::Error)]
 #[non_exhaustive]
 pub enum ArchiveError {
     /// Not a URL of an archive.
     #[error("{url}: {why}; write file:///PATH or s3://BUCKET/PREFIX")]
     Url {
-        /// What was given.
+        /// The URL that was given.
         url: String,
-        /// What is wrong with it.
+        /// The error in it.
         why: &'static str,
     },
     /// The object is not there.
     #[error("archive {archive} does not have {object}")]
     Absent {
-        /// Which archive.
+        /// The archive.
         archive: String,
-        /// Which object.
+        /// The object.
         object: String,
     },
-    /// The object has other bytes than its name says.
+    /// The object has other bytes than its name requires.
     #[error("archive {archive} gives other bytes for {object}")]
     Wrong {
-        /// Which archive.
+        /// The archive.
         archive: String,
-        /// Which object.
+        /// The object.
         object: String,
     },
-    /// Who asks may not: no credentials, or others are needed.
+    /// Permission was denied: there are no credentials, or others are needed.
     #[error("archive {archive} refuses {object}: {why}")]
     Denied {
-        /// Which archive.
+        /// The archive.
         archive: String,
-        /// Which object.
+        /// The object.
         object: String,
-        /// What it said.
+        /// The answer of the archive.
         why: String,
     },
     /// There is no room.
     #[error("archive {archive} has no room for {object}: {why}")]
     Full {
-        /// Which archive.
+        /// The archive.
         archive: String,
-        /// Which object.
+        /// The object.
         object: String,
-        /// What it said.
+        /// The answer of the archive.
         why: String,
     },
-    /// It did not answer in time.
+    /// The archive did not answer in time.
     #[error("archive {archive} did not answer for {object} in {limit_millis} ms")]
     Silent {
-        /// Which archive.
+        /// The archive.
         archive: String,
-        /// Which object.
+        /// The object.
         object: String,
-        /// How long it had, in milliseconds.
+        /// The time limit, in milliseconds.
         limit_millis: u128,
     },
-    /// It belongs to another cell, or to none.
+    /// The archive belongs to another cell, or to none.
     #[error("{archive} is not that archive of this cell: {why}")]
     Foreign {
-        /// Which archive.
+        /// The archive.
         archive: String,
-        /// What it says of itself.
+        /// The content of its marker.
         why: String,
     },
-    /// Anything else.
+    /// Another error.
     #[error("archive {archive}, {object}: {why}")]
     Failed {
-        /// Which archive.
+        /// The archive.
         archive: String,
-        /// Which object.
+        /// The object.
         object: String,
-        /// What went wrong.
+        /// The error.
         why: String,
     },
 }
 
-/// The result of what an archive is asked for.
+/// The result of a request to an archive.
 pub type Result<T, E = ArchiveError> = std::result::Result<T, E>;
 
-/// How the store behind a URL is reached. By default as the URL says; with another, any store that
-/// speaks [`ObjectStore`].
+/// A function that opens the store behind a URL. The default is `by_url`; with another, any store
+/// that implements [`ObjectStore`].
 #[derive(Clone)]
 pub struct Opener(Arc<Open>);
 
 type Open = dyn Fn(&str) -> Result<Arc<dyn ObjectStore>> + Send + Sync;
 
 impl Opener {
-    /// Stores as `open` makes them.
+    /// Opens stores with `open`.
     pub fn new(
         open: impl Fn(&str) -> Result<Arc<dyn ObjectStore>> + Send + Sync + 'static,
     ) -> Self {
@@ -158,8 +158,8 @@ impl fmt::Debug for Opener {
     }
 }
 
-/// The store that a URL names. What opens S3 is in the environment, as for other programs:
-/// `AWS_ACCESS_KEY_ID`, `AWS_SECRET_ACCESS_KEY`, `AWS_REGION`, `AWS_ENDPOINT_URL`, ...
+/// Opens the store that a URL names. The credentials for S3 are in the environment, as for other
+/// programs: `AWS_ACCESS_KEY_ID`, `AWS_SECRET_ACCESS_KEY`, `AWS_REGION`, `AWS_ENDPOINT_URL`, ...
 ///
 /// # Errors
 /// [`ArchiveError::Url`], [`ArchiveError::Failed`] if it cannot be used.
@@ -190,7 +190,7 @@ pub fn by_url(url: &str) -> Result<Arc<dyn ObjectStore>> {
     let store = AmazonS3Builder::from_env()
         .with_bucket_name(bucket)
         .with_http_connector(http::Connector)
-        // Blocks are deleted one by one, as every server of S3 knows it.
+        // Blocks are deleted one by one, which every S3 server supports.
         .with_disable_bulk_delete(true)
         .with_retry(RetryConfig { backoff, max_retries: 3, retry_timeout })
         .build()
@@ -199,11 +199,11 @@ pub fn by_url(url: &str) -> Result<Arc<dyn ObjectStore>> {
     Ok(Arc::new(PrefixStore::new(store, prefix)))
 }
 
-/// A store of objects with blocks in it.
+/// An object store with blocks in it.
 pub struct Archive {
     url: String,
     store: Arc<dyn ObjectStore>,
-    /// Waits for the store; whoever asks blocks. There until the end.
+    /// Runs the requests to the store; the calling thread blocks. Present until drop.
     runtime: Option<tokio::runtime::Runtime>,
 }
 
@@ -216,7 +216,7 @@ impl fmt::Debug for Archive {
 impl Drop for Archive {
     fn drop(&mut self) {
         if let Some(runtime) = self.runtime.take() {
-            // A request that hangs holds nobody up.
+            // A request that hangs does not delay the drop.
             runtime.shutdown_background();
         }
     }
@@ -227,14 +227,14 @@ fn block_path(hash: &BlockHash) -> Path {
     Path::from(format!("blocks/{}/{name}", &name[..2]))
 }
 
-/// The block that an object is, by its path.
+/// The block that an object contains, by its path.
 fn block_of(path: &Path) -> Option<BlockHash> {
     let hash = path.as_ref().rsplit('/').next()?.parse().ok()?;
     (*path == block_path(&hash)).then_some(hash)
 }
 
 impl Archive {
-    /// Makes ready to use the archive at `url`; nothing is asked yet.
+    /// Prepares the archive at `url`; no request is sent yet.
     ///
     /// # Errors
     /// [`ArchiveError::Url`], [`ArchiveError::Failed`].
@@ -253,7 +253,7 @@ impl Archive {
         Ok(Self { url: url.to_owned(), store: (opener.0)(url)?, runtime })
     }
 
-    /// Where it is.
+    /// The URL of the archive.
     #[must_use]
     pub fn url(&self) -> &str {
         &self.url
@@ -279,7 +279,7 @@ impl Archive {
         }
     }
 
-    /// Makes an empty store the archive `id` of a cell.
+    /// Claims an empty store as the archive `id` of a cell.
     ///
     /// # Errors
     /// [`ArchiveError::Foreign`] if it is an archive already.
@@ -301,7 +301,7 @@ impl Archive {
         Err(ArchiveError::Foreign { archive: self.url.clone(), why })
     }
 
-    /// Makes it no archive; blocks stay.
+    /// Removes the marker; blocks stay.
     ///
     /// # Errors
     /// [`ArchiveError`].
@@ -310,7 +310,7 @@ impl Archive {
         self.run(&path, limit, self.store.delete(&path))
     }
 
-    /// Checks that it is the archive `id` of a cell.
+    /// Checks that this is the archive `id` of a cell.
     ///
     /// # Errors
     /// [`ArchiveError::Foreign`] if it is not.
@@ -335,7 +335,7 @@ impl Archive {
         }
     }
 
-    /// How many bytes are there of a block; `None` if it is not there.
+    /// Returns the length of a block in bytes; `None` if it is not there.
     ///
     /// # Errors
     /// [`ArchiveError`].
@@ -351,13 +351,13 @@ impl Archive {
     /// Puts a block there, durably.
     ///
     /// # Errors
-    /// [`ArchiveError`]; that it failed does not say that it is not there.
+    /// [`ArchiveError`]; the block may be there despite an error.
     pub fn put(&self, hash: &BlockHash, bytes: Vec<u8>, limit: Duration) -> Result<()> {
         let path = block_path(hash);
         self.run(&path, limit, self.store.put(&path, PutPayload::from(bytes))).map(|_| ())
     }
 
-    /// A block, checked.
+    /// Returns a block, checked.
     ///
     /// # Errors
     /// [`ArchiveError::Absent`], [`ArchiveError::Wrong`] and the others.
@@ -378,7 +378,7 @@ impl Archive {
         Ok(bytes.to_vec())
     }
 
-    /// All blocks that are there.
+    /// Lists all blocks.
     ///
     /// # Errors
     /// [`ArchiveError`]; `limit` is for all of the listing.
@@ -394,10 +394,10 @@ impl Archive {
         self.run(&path, limit, list)
     }
 
-    /// Deletes a block. That it is not there is no error.
+    /// Deletes a block. A missing block is no error.
     ///
     /// # Errors
-    /// [`ArchiveError`]; it may be deleted all the same.
+    /// [`ArchiveError`]; the block may be deleted despite an error.
     pub fn delete(&self, hash: &BlockHash, limit: Duration) -> Result<()> {
         let path = block_path(hash);
         match self.run(&path, limit, self.store.delete(&path)) {
@@ -411,7 +411,7 @@ fn marker(id: ArchiveId, cell: u64) -> String {
     format!("weft archive {:016x} of cell {cell:016x}\n", id.0)
 }
 
-/// What an error of the store means here.
+/// Translates an error of the store.
 fn translate(archive: String, object: String, error: &object_store::Error) -> ArchiveError {
     use object_store::Error as Of;
     let mut texts = vec![error.to_string()];
@@ -420,7 +420,7 @@ fn translate(archive: String, object: String, error: &object_store::Error) -> Ar
     while let Some(e) = source {
         errno = errno.or(e.downcast_ref::<std::io::Error>().and_then(std::io::Error::raw_os_error));
         let text = e.to_string();
-        // Most name their cause themselves.
+        // Most errors include the text of their cause.
         if !texts.iter().any(|t| t.contains(&text)) {
             texts.push(text);
         }
@@ -435,7 +435,7 @@ fn translate(archive: String, object: String, error: &object_store::Error) -> Ar
         _ if errno.is_some_and(|n| DENIED.contains(&n)) => {
             ArchiveError::Denied { archive, object, why }
         }
-        // HTTP says 507, and servers say it in words of their own as well.
+        // HTTP says 507, and some servers use words of their own as well.
         _ if errno.is_some_and(|n| FULL.contains(&n))
             || why.contains("507 Insufficient Storage")
             || why.contains("StorageFull") =>
@@ -476,7 +476,7 @@ mod tests {
         }
         assert_eq!(archive.len_of(&name(&a), LIMIT), Ok(Some(1000)));
         assert_eq!(archive.get(&name(&a), LIMIT), Ok(a.clone()));
-        // What is no block is passed over.
+        // Objects that are not blocks are skipped.
         std::fs::write(dir.path().join("blocks/notes"), "x").expect("room");
         let mut found = archive.blocks(LIMIT).expect("a list");
         found.sort_unstable();

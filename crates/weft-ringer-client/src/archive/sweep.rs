@@ -1,5 +1,5 @@
-//! Deletes from an archive what no file is made of. Why that is safe while files are archived is said
-//! in `mds::archives`.
+//! Deletes blocks from an archive that no file consists of. `mds::archives` says why that is safe
+//! while files are archived.
 
 use std::sync::atomic::{AtomicU64, Ordering};
 use std::time::{Duration, Instant};
@@ -11,50 +11,50 @@ use weft_ringer_net::{Answer, Ask, Error, Observer};
 
 use super::{Archive, ArchiveError};
 
-/// How long the archive may take to say whose it is.
+/// The time limit for reading the archive's marker.
 const CHECK_LIMIT: Duration = Duration::from_secs(60);
-/// How long the listing of an archive may take: S3 lists a million objects in some minutes.
+/// The time limit for listing an archive: S3 lists a million objects in some minutes.
 const LIST_LIMIT: Duration = Duration::from_secs(3600);
-/// Blocks that the server looks for at once.
+/// The number of blocks that the server checks in one scan.
 const LOOK_AT_ONCE: usize = 1 << 20;
-/// Blocks that are deleted at once.
+/// The number of blocks deleted in parallel.
 const DELETE_AT_ONCE: usize = 8;
 
-/// Why a sweep was not finished. Another goes on where it ended, after a while.
+/// Why a sweep was not finished. Another sweep, after a while, continues where it ended.
 #[derive(Debug, thiserror::Error)]
 #[non_exhaustive]
 pub enum SweepFailure {
-    /// The archive.
+    /// The archive failed.
     #[error(transparent)]
     Archive(#[from] ArchiveError),
-    /// The metadata server.
+    /// The metadata server failed.
     #[error(transparent)]
     Server(#[from] Error),
 }
 
-/// What a sweep came to.
+/// The result of a sweep.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Default)]
 pub struct SweepReport {
-    /// Blocks that were in the archive.
+    /// The number of blocks in the archive.
     pub blocks: u64,
-    /// Those that nobody used at the first look.
+    /// The number of blocks unused at the first scan.
     pub unused: u64,
-    /// Those that were deleted.
+    /// The number of blocks deleted.
     pub deleted: u64,
 }
 
-/// Deletes what is of no use to the cell's files, their versions, or removed files that are kept; with
-/// `is_dry` it only counts. The server must let the observer run the cell.
+/// Deletes blocks that the cell's files, their versions, and kept removed files do not need; with
+/// `is_dry` only counts them. The observer must be an administrator of the cell.
 ///
 /// # Errors
-/// [`SweepFailure`]; what was deleted until then is.
+/// [`SweepFailure`]; blocks deleted until then stay deleted.
 pub fn sweep(
     observer: &mut Observer,
     id: ArchiveId,
     archive: &Archive,
     is_dry: bool,
 ) -> Result<SweepReport, SweepFailure> {
-    // Another cell's blocks would be of no use to this one.
+    // Another cell's blocks would all look unused.
     let Answer::Status { status } = observer.ask(&Ask::Status {})? else {
         return Err(Error::Refused("the server says something else".into()).into());
     };
@@ -62,7 +62,7 @@ pub fn sweep(
     let mut report = SweepReport::default();
     let begun = step(observer, 0, SweepStep::Begin { archive: id })?;
     if !is_dry && !begun.doomed.is_empty() {
-        // Another sweep has not said that they are gone.
+        // An earlier sweep has not confirmed that they are gone.
         report.deleted += delete(archive, &begun.doomed)?;
         step(observer, begun.number, SweepStep::Doom {})?;
     }
@@ -99,7 +99,7 @@ fn step(observer: &mut Observer, number: u64, step: SweepStep) -> Result<Swept, 
     }
 }
 
-/// Has the server look through all of the cell; returns how many blocks it did not see used.
+/// Makes the server scan all of the cell; returns the number of blocks not seen in use.
 fn look(observer: &mut Observer, number: u64) -> Result<u64, Error> {
     loop {
         let swept = step(observer, number, SweepStep::Scan {})?;

@@ -14,14 +14,14 @@ use super::{At, CELLS_XATTR, CellTree};
 use crate::engine::locked;
 use crate::fs::RingerFs;
 
-/// Permission to look names up in a directory, and to list them.
+/// Permission bits for lookup in a directory, and for listing it.
 const SEARCH: u16 = 1;
 const LIST: u16 = 4;
-/// What a mount says of itself and is told.
+/// The prefix of attributes that show the state of a mount and control it.
 const OWN: &[u8] = b"user.weft.";
 
 impl CellTree {
-    /// What a call that makes or finds something in `parent` has come to.
+    /// Returns the entry for the result of a call that makes or finds something in `parent`.
     fn entry(&self, at: &At, fs: &Arc<RingerFs>, parent: Ino, found: Entry) -> Result<Entry> {
         self.show(&at.place, fs, parent, found, false)
     }
@@ -30,7 +30,7 @@ impl CellTree {
         Attr { ino: self.number(&at.place, attr.ino), ..at.place.without_power(attr) }
     }
 
-    /// Of the root of a cell inside, whether it has been walked into, and answers soon.
+    /// For the root of a cell inside: returns its client, if the cell was entered and answers soon.
     fn attributes_of_root(&self, at: &At) -> Result<Option<Arc<RingerFs>>> {
         let Some(fs) = at.place.fs() else { return Ok(None) };
         if fs.is_at_hand() {
@@ -40,7 +40,7 @@ impl CellTree {
         Err(Error::Io { errno: crate::engine::ETIMEDOUT, message })
     }
 
-    /// Looks at what is to make a directory a junction. That the directory may be one, its cell sees.
+    /// Checks the value that makes a directory a mount point. The cell checks the directory itself.
     fn check_junction(at: &At, value: &[u8]) -> Result<()> {
         let junction = Junction::parse(value).map_err(|e| {
             tracing::info!("no junction: {e}");
@@ -53,7 +53,7 @@ impl CellTree {
     }
 }
 
-/// The names of attributes that this mount sees.
+/// The names of the attributes that this mount sees.
 fn seen(at: &At, mut names: Vec<Vec<u8>>) -> Vec<Vec<u8>> {
     names.retain(|name| at.place.is_seen(name));
     names
@@ -91,7 +91,7 @@ impl FileSystem for CellTree {
     fn getattr(&self, ino: Ino) -> Result<Attr> {
         let at = self.at(ino)?;
         if at.is_inner_root() {
-            // They may be of the directory in whose place it is.
+            // They may be those of the directory at the mount point.
             return Ok(Attr { ino, ..at.place.root_attr()? });
         }
         let fs = at.place.enter(&self.cells)?;
@@ -300,12 +300,12 @@ impl FileSystem for CellTree {
             let dirent = DirEntry { ino: number, ..dirent };
             match (each(dirent, shown), is_own) {
                 (true, true) => true,
-                // The junction is referred to by the place that it leads to.
+                // The location behind the mount point holds a reference on it.
                 (true, false) => {
                     fs.forget(own, 1);
                     true
                 }
-                // The client takes back its reference.
+                // The client takes back its own reference.
                 (false, _) => {
                     self.unshow(number);
                     false
@@ -316,7 +316,7 @@ impl FileSystem for CellTree {
     }
 
     fn statfs(&self) -> Result<StatFs> {
-        // What is kept of all cells is below the store of the outermost.
+        // The local stores of all cells are below that of the outermost.
         self.outer.statfs()
     }
 
@@ -336,7 +336,7 @@ impl FileSystem for CellTree {
                 if name.starts_with(OWN) {
                     at.place.enter(&self.cells)?
                 } else {
-                    // A listing with attributes asks for those of a junction too.
+                    // A listing with attributes also asks for those of a mount point.
                     self.attributes_of_root(&at)?.ok_or(Error::NoAttribute)?
                 }
             }
@@ -349,11 +349,12 @@ impl FileSystem for CellTree {
         if !name.starts_with(OWN) {
             return false;
         }
-        // To read the attribute, or to detach the cell, the permissions of what is seen there are enough.
+        // To read the attribute, or to detach the cell, the permissions of the visible root are
+        // enough.
         if name == JUNCTION_XATTR && value.is_some() && !self.allow_attach {
             return true;
         }
-        // Of what cannot be reached nothing is told to others.
+        // For a cell that cannot be reached, other users are told nothing.
         let inner = self.at(ino).and_then(|at| {
             let fs = at.place.enter(&self.cells)?;
             Ok(fs.is_for_owner(user, at.ino, name, value))
@@ -409,7 +410,7 @@ impl FileSystem for CellTree {
     }
 
     fn unmount(&self) -> Result<()> {
-        // Those inside first: what waits for their servers keeps nobody from the outermost.
+        // The cells inside first: waiting for their servers does not block use of the outermost.
         let inner = self.cells.leave();
         self.outer.unmount().and(inner)
     }

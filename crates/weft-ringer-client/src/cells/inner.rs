@@ -1,9 +1,10 @@
-//! The cells that a mount has walked into: one client for each, however many junctions lead there.
+//! The cells that a mount has entered: one client for each, however many mount points lead there.
 //!
 //! Invariants:
-//! - A cell is opened by who first needs it; others who need it meanwhile wait for the same attempt.
-//! - `cells/NUMBER/junction` is there from when a cell was opened until its server has all that was
-//!   changed in it; whatever cell has it at the next start is opened again by itself.
+//! - A cell is opened by the first thread that needs it; others meanwhile wait for the same
+//!   attempt.
+//! - `cells/NUMBER/junction` exists from when a cell was opened until its server has all changes
+//!   made in it; each cell that has this file at the next start is opened again in the background.
 
 use std::collections::{BTreeMap, BTreeSet};
 use std::path::PathBuf;
@@ -21,12 +22,12 @@ use crate::LiveOptions;
 use crate::engine::{ETIMEDOUT, locked};
 use crate::fs::RingerFs;
 
-/// The most cells that are open at once: each has some threads, and an index of what is kept.
+/// The maximum number of open cells: each has some threads, and an index of its blocks.
 const CELLS_MAX: usize = 64;
-/// Where the local stores are, and how an open one says where its cell is.
+/// The directory of the local stores, and the file in each that says where the cell is.
 const DIRECTORY: &str = "cells";
 const MARK: &str = "junction";
-/// How long it is until a cell that could not be opened at the start is tried again.
+/// The interval between attempts to open a cell that could not be opened at the start.
 const AGAIN: Duration = Duration::from_secs(5);
 const TICK: Duration = Duration::from_millis(100);
 
@@ -38,10 +39,10 @@ const EACCES: i32 = 13;
 const ESTALE: i32 = 116;
 /// `EIO`
 const EIO: i32 = 5;
-/// `EREMOTEIO`: the other side is there, and says no.
+/// `EREMOTEIO`: the server is there, and refuses.
 const EREMOTEIO: i32 = 121;
 
-/// Why a cell could not be opened; several may be told.
+/// Why a cell could not be opened; several waiting threads may get it.
 #[derive(Debug, Clone)]
 struct Failure {
     errno: i32,
@@ -72,22 +73,22 @@ impl From<Failure> for Error {
     }
 }
 
-/// One cell, as far as it could be opened.
+/// A cell, and its client if it could be opened.
 #[derive(Debug)]
 struct InnerCell {
-    /// How it was reached last.
+    /// The mount point through which it was last reached.
     junction: Mutex<Junction>,
     fs: OnceLock<Arc<RingerFs>>,
-    /// Held by who opens or closes it.
+    /// Held by the thread that opens or closes it.
     turn: Mutex<()>,
-    /// How many attempts have ended, and why the last one failed.
+    /// The number of finished attempts, and the failure of the last one.
     attempts: Mutex<(u64, Option<Failure>)>,
 }
 
-/// All of them.
+/// All cells inside.
 #[derive(Debug)]
 pub(super) struct InnerCells {
-    /// Of the outermost cell.
+    /// The options of the outermost cell.
     options: LiveOptions,
     cells: Mutex<BTreeMap<CellId, Arc<InnerCell>>>,
     stop: AtomicBool,
@@ -104,7 +105,7 @@ impl InnerCells {
         self.options.directory.join(DIRECTORY).join(cell.to_string())
     }
 
-    /// The client of a cell, opened if it is not yet: waits for its server.
+    /// Returns the client of a cell, opened if it is not yet: waits for its server.
     pub(super) fn open(&self, junction: &Junction) -> Result<Arc<RingerFs>> {
         let cell = self.cell(junction)?;
         if let Some(fs) = cell.fs.get() {
@@ -117,7 +118,7 @@ impl InnerCells {
         }
         {
             let attempts = locked(&cell.attempts);
-            // What ended while this one waited is its answer too.
+            // The result of an attempt that ended while this thread waited is its result too.
             if let (true, Some(failure)) = (attempts.0 != seen, &attempts.1) {
                 return Err(failure.clone().into());
             }
@@ -138,7 +139,7 @@ impl InnerCells {
         }
     }
 
-    /// A place in the table for a cell.
+    /// Returns the table entry of a cell, made if there is none.
     fn cell(&self, junction: &Junction) -> Result<Arc<InnerCell>> {
         let mut cells = locked(&self.cells);
         if self.stop.load(Ordering::Acquire) {
@@ -151,7 +152,7 @@ impl InnerCells {
             return Ok(Arc::clone(cell));
         }
         if cells.len() >= CELLS_MAX {
-            // Of those that could not be opened only the failure is known.
+            // An entry that could not be opened only records its failure.
             cells.retain(|_, cell| cell.fs.get().is_some() || Arc::strong_count(cell) > 1);
         }
         if cells.len() >= CELLS_MAX {
@@ -179,7 +180,7 @@ impl InnerCells {
         options.servers = servers;
         options.tls = self.certificates(junction)?;
         options.listen = match &self.options.listen {
-            // The port is the outermost cell's.
+            // The outermost cell uses the port.
             Some(Address::Tcp(host, _)) => Some(Address::Tcp(host.clone(), 0)),
             Some(Address::Quic(host, _)) => Some(Address::Quic(host.clone(), 0)),
             Some(Address::Unix(_)) | None => None,
@@ -190,7 +191,7 @@ impl InnerCells {
         let is_new = !directory.exists();
         let joined = RingerFs::join(options).map_err(|e| Failure::of(junction, &e));
         if joined.is_err() && is_new {
-            // Nobody was ever let in there.
+            // The server never accepted a client from there.
             let _ = std::fs::remove_dir_all(&directory);
         }
         let fs = joined?;
@@ -200,7 +201,8 @@ impl InnerCells {
         Ok(fs)
     }
 
-    /// Certificates for a cell. One that is called without them is so from a cell that is, too.
+    /// Returns the certificates for a cell. A cell without them is called only if the outermost
+    /// cell has none either; the result is `None` then.
     fn certificates(
         &self,
         junction: &Junction,
@@ -221,12 +223,12 @@ impl InnerCells {
         }
     }
 
-    /// The outermost cell's servers, and what they are called with.
+    /// The outermost cell's servers, and the certificates to call them with.
     pub(super) fn outermost(&self) -> (&[Address], Option<&ClientTls>) {
         (&self.options.servers, self.options.tls.as_ref().map(|(client, _)| client))
     }
 
-    /// What the servers of a cell are called with.
+    /// The certificates to call the servers of a cell with.
     pub(super) fn certificates_of(
         &self,
         junction: &Junction,
@@ -235,13 +237,13 @@ impl InnerCells {
         Ok(pair.map(|(client, _)| client))
     }
 
-    /// Tells the server of a cell what was changed here.
+    /// Sends changes made here to the server of a cell.
     pub(super) fn tell(&self, cell: CellId) -> Result<()> {
         let fs = locked(&self.cells).get(&cell).and_then(|cell| cell.fs.get().cloned());
         fs.filter(|fs| fs.standing().1 > 0).map_or(Ok(()), |fs| fs.sync())
     }
 
-    /// Opens, in a thread of its own, the cells of which an earlier life may have changes.
+    /// Opens, in a thread of its own, the cells for which an earlier run may have left changes.
     pub(super) fn reopen(self: &Arc<Self>) -> std::io::Result<()> {
         let mut left = BTreeSet::new();
         let entries = match std::fs::read_dir(self.options.directory.join(DIRECTORY)) {
@@ -277,17 +279,17 @@ impl InnerCells {
         Ok(())
     }
 
-    /// Those that are open.
+    /// The clients of the open cells.
     fn open_ones(&self) -> Vec<Arc<RingerFs>> {
         locked(&self.cells).values().filter_map(|cell| cell.fs.get().cloned()).collect()
     }
 
-    /// Makes everything durable, in all at once.
+    /// Makes everything durable, in all cells in parallel.
     pub(super) fn sync(&self) -> Result<()> {
         at_once(&self.open_ones(), |fs| fs.sync())
     }
 
-    /// Gives back the leases of all, with what was changed under them, and ends.
+    /// Gives back the leases of all cells, with the changes made under them, and ends.
     pub(super) fn leave(&self) -> Result<()> {
         let cells = {
             let mut cells = locked(&self.cells);
@@ -309,15 +311,15 @@ impl InnerCells {
         })
     }
 
-    /// Ends all, with everything left as it is.
+    /// Ends all clients at once, with everything left as it is.
     pub(super) fn vanish(&self) {
         self.stop.store(true, Ordering::Release);
         self.open_ones().iter().for_each(|fs| fs.vanish());
     }
 
-    /// How each is, a line each: its number, `connected`, `away` or `closed`, how many changes its
-    /// server may not have, how many conflicts there are, where its servers are, and why it is not
-    /// connected; with tabs between them.
+    /// Describes the cells, a line each: number, `connected`, `away` or `closed`, number of changes
+    /// that the server may not have, number of conflicts, addresses of the servers, and the reason
+    /// for no connection; with tabs between them.
     pub(super) fn describe(&self) -> Vec<u8> {
         let mut text = String::new();
         for (number, cell) in locked(&self.cells).iter() {
@@ -339,7 +341,7 @@ impl InnerCells {
     }
 }
 
-/// Does something with each, in threads, and returns the first error.
+/// Runs `work` on each in threads, and returns the first error.
 fn at_once<T: Sync>(all: &[T], work: impl Fn(&T) -> Result<()> + Sync) -> Result<()> {
     std::thread::scope(|scope| {
         let work = &work;
@@ -347,7 +349,7 @@ fn at_once<T: Sync>(all: &[T], work: impl Fn(&T) -> Result<()> + Sync) -> Result
         let panicked = || Error::Io { errno: EIO, message: "a thread panicked".into() };
         let mut first = Ok(());
         for thread in threads {
-            // All of them, whatever one says.
+            // Waits for all of them, even after an error.
             first = first.and(thread.join().unwrap_or_else(|_| Err(panicked())));
         }
         first

@@ -1,17 +1,20 @@
 //! Cells in cells: a file system of several clients, each of one cell, in which a
-//! [junction](weft_ringer::Junction) shows the root of another cell.
+//! [junction](weft_ringer::Junction), the mount point of another cell, shows the root of that cell.
 //!
-//! - **A client of each cell**, whatever leads there: with its own session and epoch, journal and blocks
-//!   (below `cells/NUMBER` of the outermost local store). It is opened by who first walks in, and ends
-//!   with the mount.
-//! - **Looking is not walking in.** To look a junction up, to `stat` or list the directory that it is in
-//!   asks nothing of the cell inside, or little while it is connected ([`Place::root_attr`]). So a cell
-//!   that cannot be reached stops nobody but who walks into it; and no lock is held while one does.
+//! - **One client for each cell**, whatever paths lead there: with its own session and epoch,
+//!   journal and blocks (below `cells/NUMBER` of the outermost local store). It is opened on the
+//!   first entry, and ends with the mount.
+//! - **Looking does not enter.** To look a mount point up, to `stat` or list the directory that it
+//!   is in sends nothing to the cell inside, or little while it is connected
+//!   ([`Place::root_attr`]). So a cell that cannot be reached blocks only those processes that
+//!   enter it; and no lock is held meanwhile.
 //! - **Numbers** of inodes are the outermost cell's for its own, and others for those of the rest
-//!   ([`nodes`]). `rename` and `link` between two places fail with `EXDEV`, as between file systems.
-//! - **No power of another cell's**: setuid and setgid bits, device nodes and file capabilities of a cell inside do
-//!   nothing, whatever the mount's options are ([`Place::without_power`]).
-//! - **No end in itself**: a cell that is seen above itself is refused with `ELOOP`, so that every path
+//!   ([`nodes`]). `rename` and `link` between two cells' locations fail with `EXDEV`, as between
+//!   file systems.
+//! - **No privileges from another cell**: setuid and setgid bits, device nodes and file
+//!   capabilities of a cell inside do nothing, whatever the mount's options are
+//!   ([`Place::without_power`]).
+//! - **No cycles**: a cell that is seen above itself is refused with `ELOOP`, so that every path
 //!   has an end.
 
 mod calls;
@@ -35,12 +38,12 @@ use super::LiveOptions;
 use super::engine::locked;
 use super::fs::RingerFs;
 
-/// The attribute of a mount's root that tells how the cells are that it has walked into; and of a query
-/// folder how each cell was asked.
+/// The attribute of a mount's root that shows the state of the cells entered; and of a query folder
+/// the result of each cell's search.
 pub const CELLS_XATTR: &[u8] = b"user.weft.cells";
 
-/// A cell, with those that are attached in it, as this client has them: a file system that other
-/// clients use at the same time. See [`RingerFs`] for what each cell promises.
+/// A cell, with the cells attached in it, as this client has them: a file system that other clients
+/// use at the same time. See [`RingerFs`] for the guarantees of each cell.
 #[derive(Debug)]
 pub struct CellTree {
     root: Arc<Place>,
@@ -51,7 +54,7 @@ pub struct CellTree {
     allow_attach: bool,
 }
 
-/// An inode, and whose it is.
+/// An inode, and the location of its cell.
 struct At {
     place: Arc<Place>,
     ino: Ino,
@@ -64,8 +67,8 @@ impl At {
 }
 
 impl CellTree {
-    /// Joins the outermost cell, and waits until its server answers. Cells inside of which an earlier
-    /// life may have changes are opened behind that.
+    /// Joins the outermost cell, and waits until its server answers. Cells inside for which an
+    /// earlier run may have left changes are opened in the background.
     ///
     /// # Errors
     /// [`Error`](weft_ringer_net::Error) says what is missing.
@@ -82,13 +85,13 @@ impl CellTree {
         Ok(Self { root, outer, cells, upward, allow_attach })
     }
 
-    /// Ends without a word, as if the machine had lost its power: for tests.
+    /// Ends without notice, as if the machine had lost its power: for tests.
     pub fn vanish(&self) {
         self.cells.vanish();
         self.outer.vanish();
     }
 
-    /// Whose an inode is.
+    /// Returns the location that an inode belongs to.
     fn at(&self, ino: Ino) -> Result<At> {
         if !is_mapped(ino.0) {
             return Ok(At { place: Arc::clone(&self.root), ino });
@@ -98,14 +101,15 @@ impl CellTree {
         Ok(At { place: Arc::clone(place), ino: Ino(own) })
     }
 
-    /// Whose an inode is, to do something with it there.
+    /// Returns the location of an inode and its cell's client, for an operation on it.
     fn walk(&self, ino: Ino) -> Result<(At, Arc<RingerFs>)> {
         let at = self.at(ino)?;
         let fs = at.place.enter(&self.cells)?;
         Ok((at, fs))
     }
 
-    /// The same, to look names up in it or list them: what `needs` one of the three permissions.
+    /// The same, for lookup or listing: `needs` are the permission bits (of three) that it
+    /// requires.
     fn walk_in(&self, ino: Ino, needs: u16) -> Result<(At, Arc<RingerFs>)> {
         let (at, fs) = self.walk(ino)?;
         if at.is_inner_root() {
@@ -114,7 +118,7 @@ impl CellTree {
         Ok((at, fs))
     }
 
-    /// Two inodes of one place.
+    /// Returns two inodes of one location.
     fn both(&self, one: Ino, other: Ino) -> Result<(At, Ino, Arc<RingerFs>)> {
         let (one, other) = (self.at(one)?, self.at(other)?);
         if one.place.key != other.place.key {
@@ -124,14 +128,15 @@ impl CellTree {
         Ok((one, other.ino, fs))
     }
 
-    /// The number, for the front, of an inode of a place.
+    /// Returns the number of a location's inode for the front end.
     fn number(&self, place: &Place, ino: Ino) -> Ino {
         if place.key == 0 { ino } else { Ino(locked(&self.upward.nodes).number(place.key, ino.0)) }
     }
 
-    /// What the client of a place found in the directory with the number `holder`, as the front is to
-    /// see it, with a reference of the front's. The reference of the client's that came with it is
-    /// left as it is where `keeps`; else it is the front's now, or given back.
+    /// Makes the entry that the front end sees, with a reference of the front end's, of an inode
+    /// `found` by the client of a location in the directory with the number `holder`. If `keeps`,
+    /// the client's reference that came with it stays as it is; else it becomes the front end's, or
+    /// is given back.
     fn show(
         &self,
         place: &Arc<Place>,
@@ -156,7 +161,7 @@ impl CellTree {
                 if !fs.is_root(ino) {
                     return Ok(shown);
                 }
-                // What the front gives back of a root its client does not hear of.
+                // The front end's release of a root is not passed on to the cell's client.
                 Ok(shown)
             }
             Err(e) => Err(e),
@@ -167,7 +172,8 @@ impl CellTree {
         shown
     }
 
-    /// The root of the cell that the directory `dir` of a place leads to, with a reference.
+    /// Returns the root of the cell that the mount point `dir` of a location leads to, with a
+    /// reference.
     fn show_junction(
         &self,
         above: &Arc<Place>,
@@ -205,7 +211,7 @@ impl CellTree {
         }
     }
 
-    /// An inode was opened: its number stands for it until it is closed.
+    /// Keeps the number of an opened inode valid until it is closed.
     fn hold(&self, at: &At) {
         if at.place.key != 0 {
             let place = || Arc::clone(&at.place);
@@ -213,14 +219,14 @@ impl CellTree {
         }
     }
 
-    /// Gives back a reference of the front alone, and not that of the cell's client.
+    /// Gives back a reference of the front end alone, and not that of the cell's client.
     fn unshow(&self, number: Ino) {
         let gone = locked(&self.upward.nodes).forget(number.0, 1);
-        // What it may have been the last of is let go without the lock.
+        // Dropped without the lock: it may have held the last reference.
         drop(gone);
     }
 
-    /// A name of a directory of a place, as the front is to see it.
+    /// Returns a directory entry of a location as the front end sees it.
     fn show_name<'a>(&self, at: &At, dirent: DirEntry<'a>) -> DirEntry<'a> {
         let ino = match (&at.place.above, dirent.name) {
             (Some(above), b"..") if at.is_inner_root() => {

@@ -1,24 +1,24 @@
-//! Inode numbers of what is in cells inside. The outermost cell has its own; those of the others are
-//! mapped here.
+//! The mapping of inode numbers for cells inside. The outermost cell keeps its own numbers; those
+//! of the others are mapped here.
 //!
 //! Invariants:
-//! - A number stands for one inode of one place as long as the front knows it, and no two inodes that
-//!   it knows have the same.
+//! - A number stands for one inode of one location while the front end has a reference on it, and
+//!   no two such inodes have the same.
 //! - No number is one of the outermost cell: those do not begin with the bits 10.
-//! - The number is the hash of where the inode is, but where another one that is known has that. So it
-//!   is, most surely, the same on every mount and after each start.
+//! - The number is a hash of the location and the inode, unless another referenced inode has that
+//!   one. So it is, almost certainly, the same on every mount and after each start.
 
 use std::collections::HashMap;
 
-/// The first number; there are as many again behind it.
+/// The first number of the range, which has 2^62 numbers.
 const FIRST: u64 = 0b10 << 62;
 
-/// Whether an inode number is of a cell inside.
+/// Returns true if an inode number belongs to a cell inside.
 pub(super) fn is_mapped(number: u64) -> bool {
     number >> 62 == 0b10
 }
 
-/// An inode of a place, which has a key of its own.
+/// An inode of a location, which has a key of its own.
 #[derive(Debug)]
 struct Node<P> {
     key: u64,
@@ -27,23 +27,23 @@ struct Node<P> {
     references: u64,
 }
 
-/// What the front has given back.
+/// The result of giving back references.
 #[derive(Debug, PartialEq, Eq)]
 pub(super) struct Forgotten<P> {
-    /// The place, no longer in the table if that was the last reference on one of its inodes.
+    /// The location, no longer in the table if that was the last reference on one of its inodes.
     pub(super) place: P,
     pub(super) ino: u64,
-    /// How many references there were of those that are given back.
+    /// The number of references given back.
     pub(super) count: u64,
 }
 
-/// The inodes that the front knows.
+/// The inodes that the front end has references on.
 #[derive(Debug)]
 pub(super) struct Nodes<P> {
     nodes: HashMap<u64, Node<P>>,
     /// The number of each, by key and inode.
     numbers: HashMap<(u64, u64), u64>,
-    /// Numbers beyond the first one, all bits set.
+    /// The mask of the bits after the prefix.
     mask: u64,
 }
 
@@ -52,7 +52,7 @@ impl<P: Clone> Nodes<P> {
         Self { nodes: HashMap::new(), numbers: HashMap::new(), mask: (1 << 62) - 1 }
     }
 
-    /// The number of an inode, or the one that it would most surely have.
+    /// The number of an inode, or the one that it would almost certainly get.
     pub(super) fn number(&self, key: u64, ino: u64) -> u64 {
         self.numbers.get(&(key, ino)).copied().unwrap_or_else(|| self.hash(key, ino))
     }
@@ -61,7 +61,7 @@ impl<P: Clone> Nodes<P> {
         FIRST | (hash(&[key, ino]) & self.mask)
     }
 
-    /// Takes a reference on an inode, and returns its number. Who is there already keeps its place.
+    /// Takes a reference on an inode, and returns its number. An existing inode keeps its location.
     pub(super) fn enter(&mut self, key: u64, ino: u64, place: impl FnOnce() -> P) -> u64 {
         let mut number = self.number(key, ino);
         while self.nodes.get(&number).is_some_and(|node| (node.key, node.ino) != (key, ino)) {
@@ -78,7 +78,7 @@ impl<P: Clone> Nodes<P> {
         self.nodes.get(&number).map(|node| (&node.place, node.ino))
     }
 
-    /// Gives back references; more than there are is as many as there are.
+    /// Gives back references, at most as many as there are.
     pub(super) fn forget(&mut self, number: u64, count: u64) -> Option<Forgotten<P>> {
         let node = self.nodes.get_mut(&number)?;
         let count = count.min(node.references);
@@ -92,7 +92,7 @@ impl<P: Clone> Nodes<P> {
     }
 }
 
-/// A number for a list of numbers, that lists alike do not share.
+/// Hashes a list of numbers to one, almost certainly unique.
 pub(super) fn hash(of: &[u64]) -> u64 {
     let mut hasher = blake3::Hasher::new_derive_key("weft-ringer 2026 inode of a cell inside");
     for number in of {
@@ -122,7 +122,7 @@ mod tests {
     }
 
     proptest! {
-        /// With so few numbers that most inodes meet another one's.
+        /// With so few numbers that most inodes collide.
         #[test]
         fn as_a_list_of_who_is_known(steps in steps(), bits in 6..9_u32) {
             let mut nodes = Nodes { mask: (1 << bits) - 1, ..Nodes::new() };

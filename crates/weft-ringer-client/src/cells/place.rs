@@ -1,7 +1,7 @@
-//! Where a cell is seen: at the top of a mount, or in the place of a junction.
+//! The location of a cell in the tree: at the top of a mount, or at a mount point.
 //!
-//! A cell that two junctions lead to is seen in two places, by one client. Its inodes have other
-//! numbers in each: a directory that the kernel knows has one place.
+//! A cell with two mount points is seen in two locations, by one client. Its inodes have other
+//! numbers in each: a directory that the kernel knows has one location.
 
 use std::sync::atomic::{AtomicBool, AtomicU64, Ordering};
 use std::sync::{Arc, Mutex, OnceLock};
@@ -17,31 +17,31 @@ use crate::fs::RingerFs;
 /// The setuid and setgid bits.
 const SET_ID: u16 = 0o6000;
 
-/// One place.
+/// A location.
 #[derive(Debug)]
 pub(super) struct Place {
-    /// Tells its inodes from those of others: 0 is the outermost.
+    /// Distinguishes its inodes from those of other locations: 0 is the outermost.
     pub(super) key: u64,
     /// `None` for the outermost.
     pub(super) above: Option<Above>,
-    /// The client of the cell, once somebody has walked in.
+    /// The client of the cell, once a process has entered.
     fs: OnceLock<Arc<RingerFs>>,
-    /// The attributes of its root that were shown last.
+    /// The attributes of its root that were last returned to the front end.
     shown: Mutex<Option<Attr>>,
-    /// Whether who walked in was looked at with the attributes of the cell itself.
+    /// Whether an entry was checked with the attributes of the cell itself.
     is_entered: AtomicBool,
 }
 
-/// The junction that a place is in.
+/// The mount point of a location.
 #[derive(Debug)]
 pub(super) struct Above {
-    /// Where the directory is; referred to for as long as this is there.
+    /// The location of the directory; referred to for as long as this exists.
     pub(super) place: Arc<Place>,
     fs: Arc<RingerFs>,
     pub(super) dir: Ino,
-    /// What it said when it was looked up last.
+    /// Its content at the last lookup.
     junction: Mutex<Result<Junction, JunctionError>>,
-    /// The number, for the front, of the directory that it was found in.
+    /// The number, for the front end, of the directory that it was found in.
     pub(super) holder: AtomicU64,
 }
 
@@ -51,7 +51,7 @@ impl Drop for Above {
     }
 }
 
-/// What tells the places of two cells apart that a junction leads to, one after the other.
+/// The cell number, which distinguishes cells that one mount point leads to at different times.
 fn cell_of(junction: &Result<Junction, JunctionError>) -> CellId {
     junction.as_ref().map_or(CellId(0), |junction| junction.cell)
 }
@@ -69,12 +69,12 @@ impl Place {
         place
     }
 
-    /// The key of the place in a junction of this one.
+    /// The key of the location at a mount point in this one.
     pub(super) fn key_within(&self, dir: Ino, junction: &Result<Junction, JunctionError>) -> u64 {
         hash(&[self.key, dir.0, cell_of(junction).0])
     }
 
-    /// The place in the junction `dir` of `above`, found in the directory that has the number
+    /// The location at the mount point `dir` of `above`, found in the directory that has the number
     /// `holder`. Takes a reference of its own on `dir`.
     pub(super) fn within(
         above: &Arc<Self>,
@@ -101,27 +101,28 @@ impl Place {
         }
     }
 
-    /// The junction was looked up again.
+    /// Updates the mount point after another lookup.
     pub(super) fn found_again(&self, junction: Result<Junction, JunctionError>, holder: u64) {
         let Some(above) = &self.above else { return };
         *locked(&above.junction) = junction;
         above.holder.store(holder, Ordering::Relaxed);
     }
 
-    /// Whether this is the root of a cell inside.
+    /// Returns true if this is the root of a cell inside.
     pub(super) fn is_inner_root(&self, ino: Ino) -> bool {
-        // All clients call their roots the same.
+        // All clients use the same inode number for their root.
         self.above.as_ref().is_some_and(|above| above.fs.is_root(ino))
     }
 
-    /// The client of the cell, if somebody has walked in.
+    /// The client of the cell, if a process has entered.
     pub(super) fn fs(&self) -> Option<&Arc<RingerFs>> {
         self.fs.get()
     }
 
-    /// Attributes of an inode of the cell, as this mount is to see them. The owner of an attached cell sets all of
-    /// them, and gives no program and no device of this machine away: files have neither setuid nor setgid bits,
-    /// and device nodes no device. Neither bit of a directory gives anybody power, and setgid hands on its group.
+    /// Restricts the attributes of an inode of the cell to those that this mount may see. The owner
+    /// of an attached cell controls all of them, so files have neither setuid nor setgid bits and
+    /// device nodes no device, which would give access to programs and devices of this machine. On
+    /// a directory neither bit gives privileges, and setgid passes on its group.
     pub(super) fn without_power(&self, attr: Attr) -> Attr {
         match attr.kind {
             _ if self.above.is_none() => attr,
@@ -130,13 +131,13 @@ impl Place {
         }
     }
 
-    /// Whether this mount sees an extended attribute of the cell. Those of the kernel's security modules (file
-    /// capabilities, labels) give programs power.
+    /// Returns true if this mount sees an extended attribute of the cell. Those of the kernel's
+    /// security modules (file capabilities, labels) give programs privileges, and are hidden.
     pub(super) fn is_seen(&self, attribute: &[u8]) -> bool {
         self.above.is_none() || !attribute.starts_with(b"security.")
     }
 
-    /// The client of the cell: walks in, and waits for its server.
+    /// Returns the client of the cell: enters the cell, and waits for its server.
     ///
     /// # Errors
     /// [`Error::SymlinkLoop`] if the cell is seen above itself; those of opening it.
@@ -158,7 +159,7 @@ impl Place {
         Ok(Arc::clone(self.fs.get_or_init(|| fs)))
     }
 
-    /// Whether a cell is this one, or one that this is seen in.
+    /// Returns true if `cell` is this location's, or one that contains it.
     pub(super) fn is_within(&self, cell: CellId) -> bool {
         let mut at = Some(self);
         while let Some(place) = at {
@@ -170,9 +171,9 @@ impl Place {
         false
     }
 
-    /// The attributes of the root of a cell inside, but its inode number: those that it has, if they
-    /// can be had soon, or had when they were last shown; else those of the directory in whose
-    /// place it is. So whoever looks at a directory with junctions in it waits for no cell.
+    /// The attributes of the root of a cell inside, except its inode number: the cell's own if they
+    /// can be had soon, or else those last shown, or else those of the directory at whose location
+    /// it is. So looking at a directory with mount points in it waits for no cell.
     ///
     /// # Errors
     /// Those of the cell above.
@@ -193,11 +194,12 @@ impl Place {
         Ok(attr)
     }
 
-    /// Looks, once, whether who walked in may have done so by the attributes of the directory in whose
-    /// place the cell is, and not by its own: `needs` are bits of a class of permissions.
+    /// Checks, on the first entry, whether the kernel may have permitted it by the attributes of
+    /// the directory at the mount point, and not by the cell's own: `needs` are bits of a class of
+    /// permissions.
     ///
     /// # Errors
-    /// [`Error::Stale`] if so: the kernel walks again, and looks at what is shown from now on.
+    /// [`Error::Stale`] if so: the kernel walks again, and checks the attributes shown from now on.
     pub(super) fn check_entry(&self, fs: &RingerFs, needs: u16) -> Result<()> {
         if self.is_entered.swap(true, Ordering::AcqRel) {
             return Ok(());

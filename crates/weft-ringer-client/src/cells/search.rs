@@ -1,9 +1,10 @@
-//! Search across cells: the cells that are attached to the outermost, and to those in turn, are asked
-//! directly, some at once, within a time.
+//! Search across cells: the cells attached to the outermost, and to those in turn, are asked
+//! directly, several in parallel, within a time limit.
 //!
-//! What a cell has is not asked for where its summary says that nothing there fits. Its server is
-//! asked in any case what is attached to it, and says with that whether anything was added since the
-//! summary (see [`Summary`]). So nothing is missed; and of each cell it is said how it was asked.
+//! A cell is not searched if its summary says that nothing there matches. Its server is asked in
+//! any case for the cells attached to it, and says with that whether anything was added since the
+//! summary (see [`Summary`]). So nothing is missed; and the result of each cell's search is
+//! reported.
 
 use std::collections::{BTreeMap, VecDeque};
 use std::sync::atomic::{AtomicUsize, Ordering};
@@ -20,17 +21,17 @@ use super::inner::InnerCells;
 use crate::engine::locked;
 use crate::folders::{Asked, CellAnswer, SearchesBeyond};
 
-/// Cells that are asked at once, and in one search at most.
+/// The number of cells asked in parallel, and the maximum number of a search.
 const AT_ONCE: usize = 8;
 const CELLS_MAX: usize = 256;
-/// How long a search waits for them all.
+/// The time limit of a search over all cells.
 const LIMIT: Duration = Duration::from_secs(5);
-/// Threads that wait for cells, those of searches that are over among them.
+/// Threads that wait for cells, including those of finished searches.
 const THREADS_MAX: usize = 64;
 /// The most hits of one search.
 const HITS_MAX: u32 = 10_000;
 
-/// A summary, and what it is of.
+/// A summary, and the revision that it is of.
 #[derive(Debug, Clone)]
 struct Known {
     life: u64,
@@ -38,25 +39,25 @@ struct Known {
     summary: Summary,
 }
 
-/// What is asked, and of whom.
+/// A query to one cell.
 #[derive(Debug, Clone)]
 struct Task {
-    /// Of the junction, from the root of the outermost cell.
+    /// The path of the mount point, from the root of the outermost cell.
     path: Vec<u8>,
     junction: Junction,
-    /// The cells that it is seen in, the outermost first.
+    /// The cells that contain it, the outermost first.
     above: Vec<CellId>,
 }
 
-/// What came of it.
+/// The result of a query to one cell.
 struct Found {
     asked: Asked,
     hits: Vec<Hit>,
-    /// Paths from the cell's root, and what the junctions there say.
+    /// Paths from the cell's root, and the contents of the mount points there.
     junctions: Vec<(Bytes, Bytes)>,
 }
 
-/// Why nothing did.
+/// The reason why a query failed.
 struct Failed(Asked, String);
 
 impl Failed {
@@ -69,7 +70,7 @@ impl Failed {
     }
 }
 
-/// Searches the cells that are attached.
+/// Searches the attached cells.
 #[derive(Debug)]
 pub(super) struct Searcher {
     cells: Arc<InnerCells>,
@@ -84,7 +85,7 @@ impl Searcher {
         Self { cells: Arc::clone(cells), own, summaries, threads }
     }
 
-    /// What is attached to the outermost cell, as its server says.
+    /// Returns the cells attached to the outermost cell, as its server says.
     fn begin(&self) -> Result<Found, Failed> {
         let (servers, tls) = self.cells.outermost();
         let mut failed = Failed(Asked::Unreachable, "it has no server".into());
@@ -101,14 +102,14 @@ impl Searcher {
         Err(failed)
     }
 
-    /// Asks a cell.
+    /// Searches one cell.
     fn ask(&self, task: &Task, text: &str, query: &Query) -> Result<Found, Failed> {
         let refused = |e: &dyn std::fmt::Display| Failed(Asked::Refused, e.to_string());
         if task.above.contains(&task.junction.cell) {
             return Err(Failed(Asked::Refused, "it is attached below itself".into()));
         }
         let tls = self.cells.certificates_of(&task.junction).map_err(|why| refused(&why))?;
-        // What was tagged and written here is to be found.
+        // Tags and writes made here must be found.
         self.cells
             .tell(task.junction.cell)
             .map_err(|e| Failed(Asked::Unreachable, e.to_string()))?;
@@ -144,7 +145,7 @@ impl Searcher {
         }
         let asked = |is_all| if is_all && complete { Asked::Complete } else { Asked::Cut };
         let known = locked(&self.summaries).get(&wanted).cloned();
-        // Nothing was added since.
+        // The summary counts only if nothing was added since.
         let known = known.filter(|known| known.life == life && known.revision >= added);
         let is_known = known.is_some();
         if known.is_some_and(|known| !known.summary.may_have(query)) {
@@ -170,7 +171,7 @@ impl Searcher {
         Ok(Found { asked: asked(is_all), hits, junctions })
     }
 
-    /// What a cell has answered, with paths from the outermost root; and those below it, to be asked.
+    /// Converts a cell's result to paths from the outermost root, and queues the cells below it.
     fn take(task: &Task, outcome: Result<Found, Failed>, queue: &mut VecDeque<Task>) -> CellAnswer {
         let mut answer = CellAnswer {
             cell: task.junction.cell,
@@ -209,7 +210,7 @@ impl Searcher {
         answer
     }
 
-    /// Asks in a thread of its own. `None` if there are too many.
+    /// Searches a cell in a thread of its own. `None` if there are too many threads.
     fn spawn(
         self: &Arc<Self>,
         number: usize,

@@ -1,5 +1,5 @@
-//! What the clients of cells inside tell the front: an inode of a cell has a number in each place where the
-//! cell is seen.
+//! Invalidations from the clients of cells inside to the front end: an inode of a cell has a number
+//! in each location where the cell is seen.
 
 use std::sync::{Arc, Mutex, Weak};
 
@@ -11,7 +11,7 @@ use super::place::Place;
 use crate::engine::locked;
 use crate::invalidation::Sink;
 
-/// Where the front hears of changes, and what it calls inodes of cells inside.
+/// The front end's sink for changes, and the inode numbers of cells inside.
 #[derive(Debug)]
 pub(super) struct Upward {
     pub(super) sink: Sink,
@@ -25,14 +25,14 @@ impl Upward {
         Self { sink, nodes, places }
     }
 
-    /// There is one more place.
+    /// Adds a location.
     pub(super) fn add(&self, place: &Arc<Place>) {
         let mut places = locked(&self.places);
         places.retain(|place| place.strong_count() > 0);
         places.push(Arc::downgrade(place));
     }
 
-    /// The numbers of an inode of a cell.
+    /// The numbers of an inode of a cell, one for each location.
     fn numbers(&self, cell: CellId, ino: Ino) -> Vec<Ino> {
         let places: Vec<Arc<Place>> =
             locked(&self.places).iter().filter_map(Weak::upgrade).collect();
@@ -43,7 +43,7 @@ impl Upward {
     }
 }
 
-/// What the client of one cell inside tells.
+/// The invalidation sink for the client of one cell inside.
 pub(super) struct OfCell {
     pub(super) cell: CellId,
     pub(super) upward: Weak<Upward>,

@@ -1,4 +1,4 @@
-//! How one block is encrypted.
+//! The encryption of one block.
 //!
 //! ```text
 //! offset 0    4 bytes   "weB1", or "weR1" if it is part of a write in the journal
@@ -9,18 +9,19 @@
 //!     60+n   16 bytes   tag
 //! ```
 //!
-//! XChaCha20-Poly1305 (draft-irtf-cfrg-xchacha-03; ChaCha20 and Poly1305 as in RFC 8439), under a key of
-//! the file's own: `BLAKE3::derive_key("weft-ringer 2026 key of an encrypted file", key ‖ file id)`. The
-//! associated data are the first 36 bytes and the place: of a block its index in the file (4 bytes,
-//! little-endian), of a write the name of the open block (32 bytes) and where in it the write begins
-//! (4 bytes, little-endian). So a block is good in its place in its file alone.
+//! XChaCha20-Poly1305 (draft-irtf-cfrg-xchacha-03; ChaCha20 and Poly1305 as in RFC 8439), under a
+//! key of the file's own:
+//! `BLAKE3::derive_key("weft-ringer 2026 key of an encrypted file", key ‖ file id)`. The associated
+//! data are the first 36 bytes and the position: of a block its index in the file (4 bytes,
+//! little-endian), of a write the name of the open block (32 bytes) and the offset of the write in
+//! it (4 bytes, little-endian). So a block is valid at its position in its file alone.
 //!
-//! Why this cipher: whoever changes a file again and again encrypts blocks of it again and again, each
-//! with a nonce that nobody counts (several machines write to one file, and a machine may be put back to
-//! an earlier state). A file has up to 2^16 blocks; changed as a whole a million times that is 2^36 under
-//! one key. Two of so many random nonces of 192 bits are the same with a chance of 2^-121. Those of
-//! AES-256-GCM have 96 bits: 2^-25 there, and one such pair gives away how to forge. AES-256-GCM-SIV
-//! bears that, but reads everything twice to encrypt it.
+//! Why this cipher: a file that is changed again and again has blocks encrypted again and again,
+//! each with a nonce that no counter protects (several machines write to one file, and a machine
+//! may be put back to an earlier state). A file has up to 2^16 blocks; changed as a whole a million
+//! times that is 2^36 under one key. Two of so many random nonces of 192 bits are the same with a
+//! chance of 2^-121. Those of AES-256-GCM have 96 bits: 2^-25 there, and one such pair gives away
+//! how to forge. AES-256-GCM-SIV withstands that, but reads everything twice to encrypt it.
 
 use chacha20poly1305::XChaCha20Poly1305;
 use chacha20poly1305::aead::{AeadInPlace, KeyInit};
@@ -34,40 +35,40 @@ const BLOCK_MAGIC: &[u8; 4] = b"weB1";
 const REDO_MAGIC: &[u8; 4] = b"weR1";
 const NONCE_BYTES: usize = 24;
 const TAG_BYTES: usize = 16;
-/// What is bound to the content: magic and ids.
+/// The length of the authenticated header: magic and ids.
 const BOUND_BYTES: usize = 36;
 const HEAD_BYTES: usize = BOUND_BYTES + NONCE_BYTES;
 const CONTEXT: &str = "weft-ringer 2026 key of an encrypted file";
 
 const _: () = assert!(HEAD_BYTES + TAG_BYTES == ENCRYPTED_OVERHEAD_BYTES as usize);
 
-/// Why bytes are not what was encrypted with a key, for a file, in a place.
+/// Why bytes are not a ciphertext made with a key, for a file, at a position.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, thiserror::Error)]
 #[non_exhaustive]
 pub enum BlockError {
-    /// Too short, or with another beginning.
+    /// It is too short, or has another header.
     #[error("it is not encrypted in a format that is known here")]
     Format,
-    /// It says that it is of another file.
+    /// It says that it belongs to another file.
     #[error("it is of the file {} under the key {}", .0.file, .0.key)]
     Foreign(Encryption),
-    /// Of another place in the file, or changed.
+    /// It belongs to another position in the file, or was changed.
     #[error("it was not written here")]
     Forged,
-    /// Fewer bytes are in it than the file is to have there.
+    /// It contains fewer bytes than the file should have there.
     #[error("it has {has} bytes, and is to have {wanted}")]
     Short {
-        /// How many there are.
+        /// The number of bytes.
         has: usize,
-        /// How many the file says.
+        /// The number that the file states.
         wanted: usize,
     },
 }
 
-/// An encrypted block, taken apart and not yet opened.
+/// An encrypted block, parsed and not yet decrypted.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub struct EncryptedBlock<'a> {
-    /// What it says of which file it is.
+    /// The file and key that its header names.
     pub encryption: Encryption,
     bound: &'a [u8],
     nonce: &'a [u8],
@@ -76,7 +77,7 @@ pub struct EncryptedBlock<'a> {
 }
 
 impl<'a> EncryptedBlock<'a> {
-    /// Takes a block apart.
+    /// Parses a block.
     ///
     /// # Errors
     /// [`BlockError::Format`].
@@ -96,7 +97,7 @@ impl<'a> EncryptedBlock<'a> {
     }
 }
 
-/// What encrypts the blocks of one file, and opens them.
+/// The cipher for the blocks of one file.
 pub(in super::super) struct FileCipher {
     pub(in super::super) encryption: Encryption,
     cipher: XChaCha20Poly1305,
@@ -149,7 +150,7 @@ impl FileCipher {
         opened.map(|()| plain).map_err(|_| BlockError::Forged)
     }
 
-    /// The block as it is stored.
+    /// Returns the encrypted block, as it is stored.
     ///
     /// # Errors
     /// The kernel has no random bytes.
@@ -161,7 +162,7 @@ impl FileCipher {
         self.encrypt(BLOCK_MAGIC, &index.to_le_bytes(), plain)
     }
 
-    /// What is in a block that is stored.
+    /// Decrypts a stored block.
     ///
     /// # Errors
     /// [`BlockError`].
@@ -173,7 +174,7 @@ impl FileCipher {
         self.open(BLOCK_MAGIC, &index.to_le_bytes(), stored)
     }
 
-    /// What is written into an open block, as it is in the journal.
+    /// Encrypts a write into an open block, as it is stored in the journal.
     ///
     /// # Errors
     /// The kernel has no random bytes.
@@ -186,7 +187,7 @@ impl FileCipher {
         self.encrypt(REDO_MAGIC, &[&name.0[..], &within.to_le_bytes()].concat(), plain)
     }
 
-    /// The same, opened.
+    /// Decrypts such a write.
     ///
     /// # Errors
     /// [`BlockError`].
@@ -230,7 +231,7 @@ mod tests {
                 let foreign = Err(BlockError::Foreign(own.encryption));
                 prop_assert_eq!(other.open_block(index, &stored), foreign);
             }
-            // The ids of another file put over it.
+            // The ids of another file replace its own.
             let mut renamed = stored.clone();
             renamed[20..36].copy_from_slice(&[2; 16]);
             prop_assert_eq!(cipher(1, 2).open_block(index, &renamed), Err(BlockError::Forged));
@@ -265,7 +266,7 @@ mod tests {
         assert_eq!(own.open_block(0, &stored), Err(BlockError::Format));
     }
 
-    /// What is stored today is read tomorrow.
+    /// The stored format stays readable.
     #[test]
     fn the_format_is_what_it_was() {
         let own = cipher(1, 1);

@@ -1,12 +1,12 @@
-//! The keys of encrypted directories that this client has, in a file of its local store that nobody
-//! else reads (mode 600): a line for each, which is also how a key is carried to another machine.
+//! The keys of encrypted directories that this client has, in a file of its local store with mode
+//! 600: a line for each, which is also the form in which a key is carried to another machine.
 //!
 //! ```text
 //! weftkey1.CELL.DIRECTORY.KEY.CHECKSUM
 //! ```
 //!
-//! Numbers in hex: the cell's and the directory's inode of 16 digits, the key of 64, and 16 digits of the
-//! BLAKE3 hash of all that is before the last point.
+//! Numbers in hex: 16 digits each for the cell's number and the directory's inode, 64 for the key,
+//! and 16 of the BLAKE3 hash of all that is before the last point.
 //!
 //! Invariant: a key is durable before anything relies on it.
 
@@ -28,7 +28,7 @@ use crate::engine::locked;
 const PREFIX: &str = "weftkey";
 const VERSION: &str = "1";
 const ID_CONTEXT: &str = "weft-ringer 2026 id of a key";
-/// The longest text of a key, in bytes, with what may be around it.
+/// The longest text of a key, in bytes, including white space.
 const TEXT_MAX_BYTES: usize = 1024;
 
 /// The bytes of a key, wiped when they are dropped.
@@ -53,22 +53,22 @@ pub struct DirectoryKey {
 
 impl fmt::Debug for DirectoryKey {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-        // The key is none of a log's business.
+        // The key does not belong in a log.
         f.debug_struct("DirectoryKey").field("id", &self.id()).finish_non_exhaustive()
     }
 }
 
-/// Why a text is no key.
+/// Why a text is not a key.
 #[derive(Debug, Clone, PartialEq, Eq, thiserror::Error)]
 #[non_exhaustive]
 pub enum KeyTextError {
-    /// Something else.
+    /// It has another form.
     #[error("that is no key: weftkey1.CELL.DIRECTORY.KEY.CHECKSUM")]
     Form,
-    /// Of a later version of this program.
+    /// It is of a later version of this program.
     #[error("that is a key of version {0}, and only version 1 is known here")]
     Version(String),
-    /// Some of it is missing or another.
+    /// Part of it is missing or changed.
     #[error("the key is damaged: its checksum does not fit")]
     Damaged,
 }
@@ -91,10 +91,11 @@ pub(super) fn with_checksum(mut text: Zeroizing<String>) -> Zeroizing<String> {
     text
 }
 
-/// What is between the version and the checksum of a line of text, which has points between its fields.
+/// Returns the fields between the version and the checksum of a line of text, which points
+/// separate.
 ///
 /// # Errors
-/// It begins otherwise, is of another version, or its checksum does not fit.
+/// The prefix or the version is another, or the checksum does not match.
 pub(super) fn fields<'a>(
     prefix: &str,
     known: &str,
@@ -120,7 +121,7 @@ pub(super) fn fields<'a>(
 }
 
 impl DirectoryKey {
-    /// A new one, at random.
+    /// Makes a random key.
     ///
     /// # Errors
     /// The kernel has no random bytes.
@@ -130,16 +131,16 @@ impl DirectoryKey {
         Ok(Self { cell, directory, secret })
     }
 
-    /// Its id: says which key it is, and nothing else of it.
+    /// Its id, which identifies the key and reveals nothing else of it.
     #[must_use]
     pub fn id(&self) -> KeyId {
         id_of(&self.secret)
     }
 
-    /// The key as text: whoever has that has the key.
+    /// The key as text: possession of the text is possession of the key.
     #[must_use]
     pub fn to_text(&self) -> Zeroizing<String> {
-        // Never grown, so nothing of it stays behind.
+        // The buffer never grows, so no copy of the key stays behind.
         let mut text = Zeroizing::new(String::with_capacity(TEXT_MAX_BYTES));
         let _ = write!(text, "{PREFIX}{VERSION}.{:016x}.{:016x}.", self.cell, self.directory.0);
         hex(&self.secret[..], &mut text);
@@ -162,10 +163,10 @@ impl FromStr for DirectoryKey {
     }
 }
 
-/// Keys as a local store keeps them: a line each.
+/// Parses keys as a local store keeps them: a line each.
 ///
 /// # Errors
-/// Those of the first line that is no key, with its number from 1 on.
+/// The error of the first line that is not a key, with its number from 1 on.
 pub fn parse_keys(text: &str) -> Result<Vec<DirectoryKey>, (usize, KeyTextError)> {
     let lines = (1..).zip(text.lines());
     lines.map(|(number, line)| line.parse().map_err(|e| (number, e))).collect()
@@ -193,7 +194,7 @@ impl Keys {
         Ok(Self { path: path.into(), keys: Mutex::new(keys.collect()) })
     }
 
-    /// Puts others in the place of the keys, durably or not at all.
+    /// Replaces the keys, durably or not at all.
     fn change(&self, change: impl FnOnce(&mut BTreeMap<KeyId, DirectoryKey>)) -> io::Result<()> {
         let mut keys = locked(&self.keys);
         let mut new = keys.clone();
@@ -208,12 +209,12 @@ impl Keys {
         Ok(())
     }
 
-    /// Keeps a key, durably.
+    /// Stores a key, durably.
     pub(super) fn add(&self, key: DirectoryKey) -> io::Result<()> {
         self.change(|keys| drop(keys.insert(key.id(), key)))
     }
 
-    /// Forgets a key that nothing was encrypted with.
+    /// Removes a key that nothing was encrypted with.
     pub(super) fn remove(&self, id: &KeyId) -> io::Result<()> {
         self.change(|keys| drop(keys.remove(id)))
     }
@@ -241,7 +242,7 @@ impl Keys {
         locked(&self.keys).iter().map(|(id, key)| (*id, key.directory)).collect()
     }
 
-    /// What encrypts a file, if its key is here.
+    /// Returns the cipher of a file, if its key is here.
     pub(in super::super) fn cipher(&self, encryption: Encryption) -> Option<FileCipher> {
         let keys = locked(&self.keys);
         keys.get(&encryption.key).map(|key| FileCipher::new(&key.secret, encryption))
@@ -276,7 +277,7 @@ mod tests {
         assert_eq!(later.parse::<DirectoryKey>(), Err(KeyTextError::Version("2".into())));
         let swapped = text.replace("0909", "0990");
         assert_eq!(swapped.parse::<DirectoryKey>(), Err(KeyTextError::Damaged));
-        // With a checksum that fits, and something else in it.
+        // The checksum matches, but the fields are invalid.
         for bad in ["weftkey1.00.00.00", "weftkey1.é", "weftkey1.", "weftkey1.0.0.0.0"] {
             let bad = format!("{bad}.{}", checksum(bad));
             assert_eq!(bad.parse::<DirectoryKey>(), Err(KeyTextError::Form), "{bad}");

@@ -1,16 +1,17 @@
-//! Who a key can be handed to: the key pair of a client, and a key wrapped by one for another.
+//! Recipients of keys: the key pair of a client, and a key wrapped by one for another.
 //!
-//! The pair is for this alone. A client has a certificate too, but who made that, and says whose it is,
-//! is the server's authority: the very one that must not read. So nobody takes a public key from the
-//! cell; a person sends it to a person, by mail or aloud, as one line of text:
+//! The pair is for this alone. A client has a certificate too, but that is issued by the server's
+//! authority, which also states whose it is: the very party that must not read. So clients take no
+//! public key from the cell; a person sends it to a person, by mail or aloud, as one line of text:
 //!
 //! ```text
 //! weftid1.KEY.CHECKSUM        in hex: 64 digits, and 16 of the BLAKE3 hash of what is before them
 //! ```
 //!
-//! A key is wrapped by HPKE (RFC 9180) in its mode *Auth*, with DHKEM(X25519, HKDF-SHA256), HKDF-SHA256
-//! and ChaCha20-Poly1305, in one message: who opens it knows who made it. What it is for (cell, directory,
-//! keys, and both ids) is bound to it as HPKE's `info`, so a wrapped key is good in its place alone.
+//! A key is wrapped by HPKE (RFC 9180) in its mode *Auth*, with DHKEM(X25519, HKDF-SHA256),
+//! HKDF-SHA256 and ChaCha20-Poly1305, in one message: it authenticates its sender to the recipient.
+//! Its purpose (cell, directory, keys, and both ids) is bound to it as HPKE's `info`, so a wrapped
+//! key is valid for that alone.
 
 use std::fmt::{self, Write as _};
 use std::io;
@@ -33,24 +34,24 @@ const ID_PREFIX: &str = "weftid";
 const SECRET_PREFIX: &str = "weftsecret";
 const FINGERPRINT_CONTEXT: &str = "weft-ringer 2026 fingerprint of a member";
 const INFO: &[u8] = b"weft-ringer 2026 key of a directory for a member";
-/// The public key of the message, the key, and the tag.
+/// The encapsulated key, the wrapped key, and the tag.
 pub(super) const WRAPPED_BYTES: usize = 32 + 32 + 16;
 
-/// Whom a key can be handed to: the public key of a client.
+/// The id of a recipient of keys: the public key of a client.
 #[derive(Clone, Copy, PartialEq, Eq, PartialOrd, Ord)]
 pub struct MemberId(pub(super) [u8; 32]);
 
-/// Why a text is no id of a member.
+/// Why a text is not the id of a member.
 #[derive(Debug, Clone, PartialEq, Eq, thiserror::Error)]
 #[non_exhaustive]
 pub enum MemberIdError {
-    /// Something else.
+    /// It has another form.
     #[error("that is no id of a member: weftid1.KEY.CHECKSUM")]
     Form,
-    /// Of a later version of this program.
+    /// It is of a later version of this program.
     #[error("that is an id of version {0}, and only version 1 is known here")]
     Version(String),
-    /// Some of it is missing or another.
+    /// Part of it is missing or changed.
     #[error("the id is damaged: its checksum does not fit")]
     Damaged,
 }
@@ -66,7 +67,7 @@ impl From<KeyTextError> for MemberIdError {
 }
 
 impl MemberId {
-    /// A hash of it, as the cell has it: who does not have the id learns nothing from that.
+    /// A hash of it, as stored in the cell: it reveals nothing to a reader without the id.
     #[must_use]
     pub fn fingerprint(&self) -> Fingerprint {
         let hash = blake3::derive_key(FINGERPRINT_CONTEXT, &self.0);
@@ -112,14 +113,14 @@ impl fmt::Debug for MemberSecret {
     }
 }
 
-/// What a key is wrapped for: it can be unwrapped for nothing else.
+/// The purpose of a wrapped key: it can be unwrapped for nothing else.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub(super) struct Purpose {
     pub(super) cell: u64,
     pub(super) directory: RnodeId,
-    /// The first key of the directory, by which all of its keys go.
+    /// The first key of the directory, which names the ring of all its keys.
     pub(super) ring: KeyId,
-    /// How many keys of the directory were before this one.
+    /// The number of keys that the directory had before this one.
     pub(super) generation: u32,
     pub(super) key: KeyId,
 }
@@ -139,7 +140,7 @@ impl Purpose {
     }
 }
 
-/// The kernel's random bytes, as HPKE asks for them: it has no word for there being none.
+/// The kernel's random bytes for HPKE, whose interface cannot report a failure to get them.
 struct Kernel(io::Result<()>);
 
 impl RngCore for Kernel {
@@ -171,19 +172,19 @@ impl MemberSecret {
         Ok(Self(secret))
     }
 
-    /// As it is kept.
+    /// The secret as text, as it is stored.
     pub(super) fn to_text(&self) -> Zeroizing<String> {
-        // Never grown, so nothing of it stays behind.
+        // The buffer never grows, so no copy of the secret stays behind.
         let mut text = Zeroizing::new(String::with_capacity(128));
         let _ = write!(text, "{SECRET_PREFIX}1.");
         hex(&self.0[..], &mut text);
         with_checksum(text)
     }
 
-    /// From what is kept.
+    /// Parses a stored secret.
     ///
     /// # Errors
-    /// It is something else, or damaged.
+    /// The text is not a secret, or is damaged.
     pub(super) fn from_text(text: &str) -> Result<Self, KeyTextError> {
         match fields(SECRET_PREFIX, "1", text)?[..] {
             [secret] => {
@@ -208,7 +209,7 @@ impl MemberSecret {
     /// Wraps a key for a member.
     ///
     /// # Errors
-    /// The kernel has no random bytes, or the id is none that anything can be wrapped for.
+    /// The kernel has no random bytes, or nothing can be wrapped for this id.
     pub(super) fn wrap(
         &self,
         to: &MemberId,
@@ -236,8 +237,8 @@ impl MemberSecret {
         wrapped.try_into().map_err(|_| none())
     }
 
-    /// The key that a member wrapped for this one; `None` if it is not by that member, or not for this
-    /// one, or for something else.
+    /// Unwraps a key that a member wrapped for this one; `None` if another member wrapped it, or
+    /// for another recipient, or for another purpose.
     pub(super) fn unwrap(
         &self,
         from: &MemberId,
@@ -250,7 +251,7 @@ impl MemberSecret {
         (id_of(&key) == purpose.key).then_some(key)
     }
 
-    /// Opens a message of HPKE.
+    /// Opens an HPKE message.
     fn open(
         &self,
         from: &MemberId,
@@ -347,7 +348,7 @@ mod tests {
             }
             let mut changed = wrapped;
             changed[at] ^= 1_u8 << bit;
-            // The highest bit of a public key counts for nothing in X25519, but is hashed.
+            // X25519 ignores the highest bit of a public key, but it is hashed.
             prop_assert_eq!(unwrap(&ben, &ada, there, &changed), None);
         }
 
@@ -381,7 +382,7 @@ mod tests {
         let again = MemberSecret::from_text(&secret_text).expect("as it was");
         assert_eq!(again.id(), secret(1).id());
         assert!(!format!("{again:?}").contains("0101"), "the secret is shown");
-        // A point of small order: what is wrapped for it, everybody could open.
+        // A point of small order: anyone could open a key wrapped for it.
         let key = Secret::new([5; 32]);
         assert!(secret(1).wrap(&MemberId([0; 32]), purpose(&key), &key).is_err());
     }

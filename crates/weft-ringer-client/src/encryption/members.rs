@@ -1,5 +1,5 @@
-//! What this client keeps about members: its own key pair, and the members whom it takes keys from. Two
-//! files of the local store, for nobody else to read (mode 600):
+//! The membership state of this client: its own key pair, and the members whose keys it accepts.
+//! Two files of the local store with mode 600:
 //!
 //! ```text
 //! member     weftsecret1.SECRET.CHECKSUM, in hex: made when it is first asked for
@@ -7,9 +7,9 @@
 //! ```
 //!
 //! Invariants:
-//! - The pair is durable before anybody hears of it; it is never made a second time.
-//! - A key is taken from this client itself and from trusted members, and from nobody else: whoever
-//!   gives a key knows what is written with it.
+//! - The pair is durable before it is given to anyone; it is never made a second time.
+//! - A key is accepted from this client itself and from trusted members only: the giver of a key
+//!   can read whatever is written with it.
 
 use std::collections::BTreeMap;
 use std::fmt::Write as _;
@@ -23,7 +23,7 @@ use weft_ringer_net::replace;
 use super::member::{MemberId, MemberSecret};
 use crate::engine::locked;
 
-/// The most members that are trusted.
+/// The maximum number of trusted members.
 const TRUSTED_MAX: usize = 1024;
 
 fn damaged(path: &Path, line: usize, e: impl std::fmt::Display) -> io::Error {
@@ -39,7 +39,7 @@ fn read(path: &Path) -> io::Result<Option<zeroize::Zeroizing<String>>> {
     }
 }
 
-/// The pair, and whom this client trusts.
+/// The key pair, and the members that this client trusts.
 #[derive(Debug)]
 pub(in super::super) struct Members {
     own_path: PathBuf,
@@ -49,10 +49,10 @@ pub(in super::super) struct Members {
 }
 
 impl Members {
-    /// What is kept in a local store.
+    /// Opens the files of a local store.
     ///
     /// # Errors
-    /// It cannot be read, or is damaged.
+    /// A file cannot be read, or is damaged.
     pub(in super::super) fn open(own_path: PathBuf, trusted_path: PathBuf) -> io::Result<Self> {
         let own = match read(&own_path)? {
             None => None,
@@ -71,10 +71,10 @@ impl Members {
         Ok(Self { own_path, own, trusted_path, trusted })
     }
 
-    /// This client's pair, made if there is none.
+    /// Returns this client's pair, made if there is none.
     ///
     /// # Errors
-    /// It cannot be kept, and so is not used.
+    /// It cannot be stored, and so is not used.
     pub(super) fn own(&self) -> io::Result<MemberSecret> {
         let mut own = locked(&self.own);
         if let Some(own) = &*own {
@@ -86,17 +86,17 @@ impl Members {
         Ok(new)
     }
 
-    /// This client's pair, if anybody can know it.
+    /// Returns this client's pair, if it was made already.
     pub(super) fn own_if_made(&self) -> Option<MemberSecret> {
         locked(&self.own).clone()
     }
 
-    /// Whom this client trusts, itself not among them.
+    /// The members that this client trusts, without itself.
     pub(super) fn trusted(&self) -> Vec<MemberId> {
         locked(&self.trusted).values().copied().collect()
     }
 
-    /// The one with this fingerprint that keys are taken from.
+    /// Returns the member with this fingerprint, if keys are accepted from it.
     pub(super) fn giver(&self, own: &MemberId, fingerprint: &Fingerprint) -> Option<MemberId> {
         if own.fingerprint() == *fingerprint {
             return Some(*own);
@@ -107,7 +107,7 @@ impl Members {
     /// Trusts some members from now on, or no longer; durably or not at all.
     ///
     /// # Errors
-    /// The list cannot be kept, or would be too long.
+    /// The list cannot be stored, or would be too long.
     pub(super) fn trust(&self, ids: &[MemberId], is_trusted: bool) -> io::Result<()> {
         let mut trusted = locked(&self.trusted);
         let mut new = trusted.clone();

@@ -1,16 +1,18 @@
-//! Encrypted directories on this client: keys, what is encrypted with which, and blocks opened.
+//! Encrypted directories on this client: keys, ciphers of files, and decrypted blocks.
 //!
-//! Content is encrypted where it becomes a block with a hash, and where it goes to the journal. So the
-//! server, other clients, archives, and the files of this client's own store, have ciphertext alone; who
-//! does not have the key keeps copies, history and snapshots as of any other file.
+//! Content is encrypted where it becomes a block with a hash, and where it goes to the journal. So
+//! the server, other clients, archives, and the files of this client's own store, have ciphertext
+//! alone; they keep copies, history and snapshots as of any other file, without the key.
 //!
 //! Invariants:
-//! - Nothing is written plain to a file that is encrypted, nor to one that should be. The server is not
-//!   believed: a directory that this client has a key of is encrypted, and what is below an encrypted
-//!   directory is. A file is, while it is in use here, encrypted as it was when it was first used.
-//! - What is read was encrypted with the file's key, for that file, and for that place in it.
-//! - An encrypted file is read by its key alone while it is in a directory of that key: so nobody has it
-//!   copied to a plain directory by showing it there under another name.
+//! - Nothing is written plain to a file that is encrypted, nor to one that should be. The server is
+//!   not trusted: a directory that this client has a key of is encrypted, and everything below an
+//!   encrypted directory is. A file is, while it is in use here, encrypted as it was when it was
+//!   first used.
+//! - A block that is read was encrypted with the file's key, for that file, and for that position
+//!   in it.
+//! - An encrypted file is read with its key only while it is in a directory of that key: so an
+//!   attacker cannot have it copied to a plain directory by showing it there under another name.
 
 mod block;
 mod keys;
@@ -46,13 +48,13 @@ pub(super) use self::members::Members;
 pub use self::shares::{Share, Shares, SharesError};
 pub use self::sharing::{MEMBER_XATTR, SHARE, SHARED_KEYS_XATTR, TRUSTED_XATTR};
 
-/// The attribute of any directory of a mount that lists this client's keys, by their ids, and takes a
-/// key when it is set.
+/// The attribute of any directory of a mount that lists this client's keys, by their ids, and takes
+/// a key when it is set.
 pub const KEYS_XATTR: &[u8] = b"user.weft.keys";
-/// The deepest directory that is looked at, in steps to the root.
+/// The maximum depth of a directory that is checked, in steps to the root.
 const DEPTH_MAX: usize = 4096;
 
-/// What is known of files in use, and blocks that were opened.
+/// The ciphers of files in use, and decrypted blocks.
 #[derive(Debug, Default)]
 pub(super) struct Encrypted {
     known: Mutex<HashMap<RnodeId, Option<Arc<FileCipher>>>>,
@@ -60,18 +62,19 @@ pub(super) struct Encrypted {
 }
 
 impl Encrypted {
-    /// Nobody here uses a file any more.
+    /// Forgets a file that this client no longer uses.
     pub(super) fn forget(&self, id: RnodeId) {
         locked(&self.known).remove(&id);
     }
 }
 
-/// The key is not here.
+/// The error for a key that this client does not have.
 fn no_key(id: RnodeId, key: KeyId) -> Error {
     Error::NoKey(format!("rnode {id} is encrypted with the key {key}, which is not here"))
 }
 
-/// What the server says is not what was, or not what is known here.
+/// The error for a statement of the server that contradicts an earlier one or this client's
+/// knowledge.
 fn rejected(id: RnodeId, why: impl std::fmt::Display) -> Error {
     let message = format!("rnode {id}: {why}");
     tracing::error!("{message}");
@@ -79,7 +82,7 @@ fn rejected(id: RnodeId, why: impl std::fmt::Display) -> Error {
 }
 
 impl Live {
-    /// What encrypts the blocks of a regular file; `None` if they are plain.
+    /// Returns the cipher for the blocks of a regular file; `None` if they are plain.
     ///
     /// # Errors
     /// [`Error::NoKey`]; [`Error::KeyRejected`] if it is not encrypted as it was, or should be.
@@ -97,7 +100,7 @@ impl Live {
             };
         }
         if let Some((dir, encryption)) = self.directory_of(id).zip(encryption) {
-            // It was handed to this client, perhaps.
+            // Another member may have handed it to this client.
             self.has_key(dir, encryption.key)?;
         }
         self.check_directory(rnode, encryption)?;
@@ -112,8 +115,8 @@ impl Live {
         Ok(cipher)
     }
 
-    /// What opens the blocks of a file that is gone, perhaps: by what the file is, else by what its first
-    /// block says of itself.
+    /// Returns the cipher for the blocks of a file that may be gone: by the file's state, else by
+    /// the header of its `first` block.
     pub(super) fn cipher_of_kept(
         &self,
         id: RnodeId,
@@ -132,13 +135,14 @@ impl Live {
         cipher.map(|c| Some(Arc::new(c))).ok_or_else(|| no_key(id, encryption.key))
     }
 
-    /// Whether what one file says may be put into another, or one in a directory of this key.
+    /// Checks that the content of a file may be copied to one that has the key `to`, or is in a
+    /// directory of it.
     pub(super) fn check_copy(from: Option<&Arc<FileCipher>>, to: Option<KeyId>) -> Result<()> {
         let is_allowed = from.is_none_or(|cipher| Some(cipher.encryption.key) == to);
         if is_allowed { Ok(()) } else { Err(Error::CrossDevice) }
     }
 
-    /// Whether a file is encrypted as files in its directory are, as far as that is known.
+    /// Checks that a file is encrypted as files in its directory are, as far as that is known.
     fn check_directory(&self, rnode: &Rnode, encryption: Option<Encryption>) -> Result<()> {
         let is_alone = rnode.nlink == 0 || (encryption.is_none() && rnode.id.is_of_snapshot());
         let Some(dir) = self.directory_of(rnode.id).filter(|_| !is_alone) else { return Ok(()) };
@@ -151,13 +155,13 @@ impl Live {
         }
     }
 
-    /// The key that what is made in a directory is to be encrypted with.
+    /// Returns the key for files that are made in a directory.
     pub(super) fn key_for(&self, dir: RnodeId) -> Result<Option<KeyId>> {
         let keys = &self.engine.keys;
         let (mut at, mut is_plain, mut key) = (dir, false, None);
         for depth in 0..DEPTH_MAX {
             let rnode = match self.get_any(at) {
-                // Who may only pass the directories above learns no more of them.
+                // A user who may only traverse the directories above learns no more of them.
                 Err(Error::NotPermitted | Error::Stale(_)) if depth > 0 => break,
                 rnode => rnode?,
             };
@@ -174,7 +178,7 @@ impl Live {
             if depth == 0 {
                 key = of_this;
             }
-            // Who has no key has no secrets either.
+            // A client without keys has no secrets either.
             if parent == at || keys.is_empty() || !wanted.is_empty() {
                 break;
             }
@@ -183,7 +187,7 @@ impl Live {
         Ok(key)
     }
 
-    /// A regular file that is to be made in a directory.
+    /// Describes a regular file to be made in a directory.
     pub(super) fn new_file(&self, dir: RnodeId, block_bytes: u32) -> Result<Make> {
         let Some(key) = self.key_for(dir)? else { return Ok(Make::File { block_bytes }) };
         if !self.has_key(dir, key)? {
@@ -194,7 +198,7 @@ impl Live {
         Ok(Make::EncryptedFile { block_bytes, file })
     }
 
-    /// What is in a block of an encrypted file.
+    /// Returns the plaintext of a block of an encrypted file.
     pub(super) fn open_block(
         &self,
         cipher: &FileCipher,
@@ -212,7 +216,7 @@ impl Live {
             return check(bytes).map_err(failed);
         }
         let blocks = &self.engine.blocks;
-        // What cannot be read is as good as damaged.
+        // An unreadable block is as good as damaged.
         let here = blocks.stored(id, &block.hash).unwrap_or_else(|e| {
             tracing::error!("block {:?} of rnode {id}: {e}", block.hash);
             Some(Vec::new())
@@ -237,8 +241,8 @@ impl Live {
         Ok(bytes)
     }
 
-    /// Encrypts an empty directory with a new key. That is durable here before the directory relies on
-    /// it.
+    /// Encrypts an empty directory with a new key. That is durable here before the directory relies
+    /// on it.
     ///
     /// # Errors
     /// [`Error::NotEmpty`], [`Error::NotADirectory`], [`Error::Exists`] if it has a key of its own.
@@ -259,7 +263,7 @@ impl Live {
             if mark.is_some() && mark != inherited.as_ref() {
                 return Err(Error::Exists);
             }
-            // One that is here already was made when the server's answer was lost.
+            // A key that is here already was made when the server's answer was lost.
             let (id, is_new) = match keys.of_directory(dir).first() {
                 Some(id) => (*id, false),
                 None => (self.new_key(dir)?, true),
@@ -288,8 +292,8 @@ impl Live {
         Ok(id)
     }
 
-    /// Where the local store is, and the keys in it, a line each: `store` and its path, or `key`, its id
-    /// and the inode of its directory; with tabs between them.
+    /// Lists the path of the local store, and the keys in it, a line each: `store` and the path, or
+    /// `key`, its id and the inode of its directory; with tabs between them.
     pub(super) fn list_keys(&self) -> Vec<u8> {
         let mut text = b"store\t".to_vec();
         let path = &self.engine.options.directory;
@@ -301,10 +305,10 @@ impl Live {
         text
     }
 
-    /// Takes a key that came as text from another client of the cell.
+    /// Imports a key as text, which came from another client of the cell.
     ///
     /// # Errors
-    /// [`Error::KeyRejected`] if it is none, is damaged, or of another cell.
+    /// [`Error::KeyRejected`] if the text is not a key, is damaged, or of another cell.
     pub(super) fn import_key(&self, text: &[u8]) -> Result<()> {
         let key = std::str::from_utf8(text).map_err(|_| KeyTextError::Form);
         let key = key.and_then(str::parse::<DirectoryKey>);

@@ -1,4 +1,4 @@
-//! Encrypted blocks that were opened of late: a block is opened as a whole, and often read bit by bit.
+//! A cache of decrypted blocks: a block is decrypted as a whole, and often read bit by bit.
 
 use std::collections::{BTreeMap, HashMap};
 use std::sync::{Arc, Mutex};
@@ -7,10 +7,10 @@ use weft_ringer::{BlockHash, Encryption};
 
 use crate::engine::locked;
 
-/// How much of them is kept, in bytes: some large blocks, read by several at once.
+/// The capacity of the cache, in bytes: some large blocks, read by several threads at once.
 const KEPT_MAX_BYTES: usize = 32 << 20;
 
-/// The very bytes that were opened, and where: what is good in one place is not in another.
+/// The ciphertext's hash, file and index: a block valid at one position is not valid at another.
 type Of = (BlockHash, Encryption, u32);
 
 #[derive(Debug, Default)]
@@ -21,7 +21,7 @@ struct Kept {
     bytes: usize,
 }
 
-/// The blocks, in memory alone.
+/// The cache, in memory alone.
 #[derive(Debug, Default)]
 pub(super) struct Opened(Mutex<Kept>);
 

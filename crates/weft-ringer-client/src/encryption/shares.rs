@@ -1,24 +1,25 @@
-//! The keys of an encrypted directory as the cell has them: the present one wrapped for each member whom
-//! it is shared with, and what only those can open. The value of an attribute of that directory.
+//! The keys of an encrypted directory as the cell has them: the present one wrapped for each member
+//! that the directory is shared with, and a part that only those can open. The value of an
+//! attribute of that directory.
 //!
 //! ```text
 //! offset 0    4 bytes   weS1
-//!        4   16 bytes   the id of the directory's first key, as in its mark: the name of its ring of keys
-//!       20    4 bytes   how many keys were before the present one, little-endian
+//!        4   16 bytes   the id of the directory's first key, as in its mark; names its key ring
+//!       20    4 bytes   number of keys before the present one, little-endian
 //!       24   16 bytes   the id of the present key
-//!       40    2 bytes   n: for how many it is wrapped, little-endian
-//!       42  112 bytes   n times: fingerprints of the member and of who wrapped it, 16 bytes each,
-//!                       and the key, wrapped (80 bytes)
+//!       40    2 bytes   n: number of wrapped keys, little-endian
+//!       42  112 bytes   n times: fingerprints of the recipient and of the wrapping member, 16
+//!                       bytes each, and the key, wrapped (80 bytes)
 //! 42+112*n   24 bytes   nonce, random
-//! 66+112*n  32*m bytes  encrypted with the present key: the earlier keys, the oldest first, and the
-//!                       members' public keys, in order
+//! 66+112*n  32*m bytes  encrypted with the present key: the earlier keys, the oldest first, and
+//!                       the members' public keys, in order
 //!        +   16 bytes   tag
 //! ```
 //!
 //! The last part is sealed with XChaCha20-Poly1305 under a key derived from the present one; cell,
-//! directory, and all that is before it, are bound to it. So whoever has the present key has all earlier
-//! ones, and can wrap the next one for everybody. The server learns how many members there are, their
-//! fingerprints, who wrapped for whom, and how often the key was changed.
+//! directory, and everything before it are bound to it. So a member with the present key has all
+//! earlier ones, and can wrap the next one for all members. The server learns the number of
+//! members, their fingerprints, which member wrapped for which, and the number of key changes.
 
 use chacha20poly1305::XChaCha20Poly1305;
 use chacha20poly1305::aead::{Aead, KeyInit, Payload};
@@ -35,7 +36,7 @@ const SHARE_BYTES: usize = 32 + WRAPPED_BYTES;
 const NONCE_BYTES: usize = 24;
 const TAG_BYTES: usize = 16;
 const CONTEXT: &str = "weft-ringer 2026 members and earlier keys of a directory";
-/// The most members that a directory is shared with, the one that shares it among them.
+/// The maximum number of members that a directory is shared with, including the sharing member.
 pub(super) const MEMBERS_MAX: usize = 64;
 /// The most keys before the present one.
 pub(super) const GENERATION_MAX: u32 = 255;
@@ -47,14 +48,14 @@ const LONGEST_BYTES: usize = HEAD_BYTES
     + 32 * GENERATION_MAX as usize;
 const _: () = assert!(LONGEST_BYTES <= SHARES_MAX_BYTES);
 
-/// Why the shares of a directory are of no use.
+/// Why the shares of a directory cannot be used.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, thiserror::Error)]
 #[non_exhaustive]
 pub enum SharesError {
-    /// Damaged, or of a later version of this program.
+    /// They are damaged, or of a later version of this program.
     #[error("how it is shared is written in a format that is not known here")]
     Format,
-    /// Changed by somebody who has no key, or of another directory.
+    /// They were changed without the key, or are of another directory.
     #[error("how it is shared was not written by who has the key, or not for this directory")]
     Forged,
 }
@@ -62,9 +63,9 @@ pub enum SharesError {
 /// The present key, wrapped for one member.
 #[derive(Clone, PartialEq, Eq)]
 pub struct Share {
-    /// For whom.
+    /// The recipient.
     pub to: Fingerprint,
-    /// By whom.
+    /// The member that wrapped it.
     pub from: Fingerprint,
     pub(super) wrapped: [u8; WRAPPED_BYTES],
 }
@@ -75,21 +76,21 @@ impl std::fmt::Debug for Share {
     }
 }
 
-/// How a directory is shared, as the cell has it.
+/// The shares of a directory, as the cell has them.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub struct Shares {
     /// The directory's first key.
     pub ring: KeyId,
-    /// How many keys were before the present one.
+    /// The number of keys before the present one.
     pub generation: u32,
     /// The present key.
     pub key: KeyId,
-    /// For whom it is wrapped.
+    /// The present key, wrapped for each recipient.
     pub shares: Vec<Share>,
     sealed: Vec<u8>,
 }
 
-/// What is sealed in shares.
+/// The sealed part of shares.
 #[derive(Debug, Clone, PartialEq, Eq, Default)]
 pub(super) struct Inside {
     /// The earlier keys, the oldest first.
@@ -105,7 +106,7 @@ fn array<const N: usize>(from: &mut &[u8]) -> Option<[u8; N]> {
 }
 
 impl Shares {
-    /// Reads an attribute.
+    /// Parses the attribute.
     ///
     /// # Errors
     /// [`SharesError::Format`].
@@ -130,13 +131,13 @@ impl Shares {
         let shares = (0..count).map(|_| share(from)).collect::<Option<Vec<_>>>()?;
         let inside_bytes = 32 * (count + generation as usize);
         let is_whole = rest.len() == NONCE_BYTES + inside_bytes + TAG_BYTES;
-        // The first key is its own name.
+        // The first key names the ring.
         let is_ring = (generation == 0) == (ring == key);
         let sealed = rest.to_vec();
         (is_whole && is_ring).then_some(Self { ring, generation, key, shares, sealed })
     }
 
-    /// Those of a directory, if it has any.
+    /// The shares of a directory, if it has any.
     ///
     /// # Errors
     /// [`SharesError::Format`].
@@ -161,13 +162,13 @@ impl Shares {
         bytes
     }
 
-    /// The attribute.
+    /// The value of the attribute.
     #[must_use]
     pub fn to_bytes(&self) -> Vec<u8> {
         [self.head(), self.sealed.clone()].concat()
     }
 
-    /// What the present key of a directory is wrapped for.
+    /// The purpose for which the present key of a directory is wrapped.
     pub(super) fn purpose(&self, cell: u64, directory: RnodeId) -> Purpose {
         let (ring, generation, key) = (self.ring, self.generation, self.key);
         Purpose { cell, directory, ring, generation, key }
@@ -182,7 +183,7 @@ impl Shares {
         [purpose.to_bytes(), self.head()].concat()
     }
 
-    /// Shares of the key `secret`, with what only those have who have that.
+    /// Makes shares of the key `secret`, with a part that only holders of that key can open.
     ///
     /// # Errors
     /// The kernel has no random bytes.
@@ -206,7 +207,7 @@ impl Shares {
         Ok(new)
     }
 
-    /// What is sealed in them, with the key they are of.
+    /// Opens the sealed part, with the key of the shares.
     ///
     /// # Errors
     /// [`SharesError::Forged`].
@@ -240,7 +241,7 @@ mod tests {
         Purpose { cell: 7, directory: RnodeId(1 << 40), ring, generation, key }
     }
 
-    /// Shares of the last of some keys with some members.
+    /// Makes shares of the last of some keys with some members.
     fn made(keys: u8, members: usize) -> (Secret, Purpose, Shares, Inside) {
         let mut earlier: Vec<Secret> = (1..=keys).map(|n| Secret::new([n; 32])).collect();
         let ring = earlier[0].clone();

@@ -1,14 +1,15 @@
-//! Keys that members hand to each other through the cell.
+//! Exchange of keys between members through the cell.
 //!
-//! Who has a directory's key wraps it for others, and leaves that with the directory ([`Shares`]). A
-//! client that comes to something encrypted without having its key looks there, up to the root, and takes
-//! the key if it was wrapped for it by a member that it trusts.
+//! A member with a directory's key wraps it for others, and stores that with the directory
+//! ([`Shares`]). A client that finds something encrypted without having its key looks there, up to
+//! the root, and takes the key if a member that it trusts wrapped it for this client.
 //!
 //! Invariants:
-//! - The server is not believed. It can make key pairs, so a key that nobody trusted wrapped is never
-//!   taken: what is written would be written for the server. It can show what is wrapped for one
-//!   directory at another, which does not open.
-//! - A directory that this client has keys of gets no other key by this way, but one that follows them.
+//! - The server is not trusted. It can make key pairs, so a key that no trusted member wrapped is
+//!   never taken: data written with it would be readable for the server. It can show a key wrapped
+//!   for one directory at another, which does not open.
+//! - A directory that this client has keys of gets no other key in this way, except one that
+//!   follows them.
 //! - A key is durable here before anything is opened or written with it.
 
 use std::collections::BTreeSet;
@@ -26,16 +27,17 @@ use super::{DEPTH_MAX, no_key, rejected};
 use crate::content::io_error;
 use crate::fs::Live;
 
-/// The attribute of any directory of a mount that tells the id by which others hand keys to this client.
+/// The attribute of any directory of a mount that shows the id by which others hand keys to this
+/// client.
 pub const MEMBER_XATTR: &[u8] = b"user.weft.member";
-/// The attribute of a mount's root that lists the ids of members whom keys are taken from; each line that
-/// it is set to is an id to trust from now on, or no longer if a `-` is before it.
+/// The attribute of a mount's root that lists the ids of members whose keys are accepted; each line
+/// that it is set to is an id to trust from now on, or no longer if a `-` is before it.
 pub const TRUSTED_XATTR: &[u8] = b"user.weft.trusted";
-/// The attribute of any directory of a mount that lists this client's keys, with those whom their
-/// directories are shared with.
+/// The attribute of any directory of a mount that lists this client's keys, with the members that
+/// their directories are shared with.
 pub const SHARED_KEYS_XATTR: &[u8] = b"user.weft.keys.shared";
-/// What begins the text that [`SHARES_XATTR`] of a directory is set to, to share it with the members
-/// whose ids follow.
+/// The first word of the text that [`SHARES_XATTR`] of a directory is set to, to share it with the
+/// members whose ids follow.
 pub const SHARE: &str = "share";
 
 fn ids<'a>(words: impl Iterator<Item = &'a str>) -> Result<Vec<MemberId>> {
@@ -57,13 +59,13 @@ impl Live {
         Ok(own.id().to_string().into_bytes())
     }
 
-    /// The members that this client takes keys from, a line each.
+    /// Lists the members whose keys this client accepts, a line each.
     pub(in super::super) fn list_trusted(&self) -> Vec<u8> {
         let lines = self.engine.members.trusted().into_iter().map(|id| format!("{id}\n"));
         lines.collect::<String>().into_bytes()
     }
 
-    /// Trusts members, or no longer.
+    /// Trusts members, or no longer, as the lines of `value` say.
     pub(in super::super) fn change_trusted(&self, value: &[u8]) -> Result<()> {
         for line in text(value)?.lines() {
             let (line, is_trusted) = match line.strip_prefix('-') {
@@ -76,7 +78,8 @@ impl Live {
         Ok(())
     }
 
-    /// A directory that was encrypted, by the key it was encrypted with, which is here.
+    /// Returns an encrypted directory and the key it was encrypted with, which must be here and its
+    /// own.
     fn encrypted_with_own(&self, dir: RnodeId) -> Result<(Box<Rnode>, DirectoryKey)> {
         let ring = self.key_for(dir)?.ok_or(Error::NoAttribute)?;
         if !self.has_key(dir, ring)? {
@@ -94,7 +97,7 @@ impl Live {
         Purpose { cell, directory, ring: key.id(), generation: 0, key: key.id() }
     }
 
-    /// How a directory is shared, and what only those know who have its key.
+    /// Returns the shares of a directory, and their sealed part.
     fn shares(rnode: &Rnode, key: &DirectoryKey) -> Result<(Vec<Share>, Inside)> {
         let shares = Shares::of(rnode).map_err(|e| rejected(rnode.id, e))?;
         let Some(shares) = shares else { return Ok(Default::default()) };
@@ -103,9 +106,9 @@ impl Live {
         Ok((shares.shares, inside))
     }
 
-    /// Who a directory is shared with, a line each: the member's id, or `-` if the key is not here and so
-    /// nobody's id is known; the member's fingerprint, and that of who shared it with that member; and
-    /// `own` if it is this client. With tabs between them.
+    /// Lists the members that a directory is shared with, a line each: the member's id, or `-` if
+    /// the key is not here and so no id is known; the fingerprints of the member and of the one
+    /// that shared it with that member; and `own` if it is this client. With tabs between them.
     pub(in super::super) fn list_shares(&self, dir: RnodeId) -> Result<Vec<u8>> {
         let own = self.engine.members.own_if_made().map(|own| own.id().fingerprint());
         let (shares, members) = match self.encrypted_with_own(dir) {
@@ -128,8 +131,8 @@ impl Live {
         Ok(text.into_bytes())
     }
 
-    /// The keys of this client, a line each: its id, the inode of its directory, and the ids of those whom
-    /// that is shared with, `?` if that cannot be looked at; with tabs between them.
+    /// Lists the keys of this client, a line each: its id, the inode of its directory, and the ids
+    /// of the members that it is shared with, `?` if that cannot be read; with tabs between them.
     pub(in super::super) fn list_shared_keys(&self) -> Vec<u8> {
         let mut text = String::new();
         for (id, directory) in self.engine.keys.list() {
@@ -148,7 +151,7 @@ impl Live {
         text.into_bytes()
     }
 
-    /// Does what setting [`SHARES_XATTR`] asks for.
+    /// Carries out the setting of [`SHARES_XATTR`].
     pub(in super::super) fn change_shares(&self, dir: RnodeId, value: &[u8]) -> Result<()> {
         let mut words = text(value)?.split_whitespace();
         match words.next() {
@@ -157,8 +160,8 @@ impl Live {
         }
     }
 
-    /// Shares a directory with members, and with this client itself: who changes the key later is to
-    /// find it among them.
+    /// Shares a directory with members, and with this client itself, so that a member that changes
+    /// the key later finds this client among them.
     fn share(&self, dir: RnodeId, with: &[MemberId]) -> Result<()> {
         let own = self.engine.members.own().map_err(|e| io_error(&e))?;
         loop {
@@ -187,7 +190,7 @@ impl Live {
         }
     }
 
-    /// Leaves shares with a directory, on the server; `false` if it is not what it was.
+    /// Stores shares with a directory, on the server; `false` if the directory has changed.
     fn put_shares(&self, rnode: &Rnode, shares: &Shares) -> Result<bool> {
         let (name, value) = (Bytes(SHARES_XATTR.to_vec()), Bytes(shares.to_bytes()));
         let op = Op::SetXattr { id: rnode.id, name, value };
@@ -199,18 +202,19 @@ impl Live {
         }
     }
 
-    /// Whether the key of what is in a directory is here; takes it if it was handed to this client.
+    /// Returns true if the key of a directory's content is here; takes it if it was handed to this
+    /// client.
     pub(super) fn has_key(&self, dir: RnodeId, key: KeyId) -> Result<bool> {
         Ok(self.engine.keys.has(&key) || self.take_key(dir, key)?)
     }
 
-    /// Takes a key that was wrapped for this client, if it was, for a directory or one above it.
+    /// Takes the key of a directory, or one above it, if it was wrapped for this client.
     fn take_key(&self, dir: RnodeId, key: KeyId) -> Result<bool> {
         let Some(own) = self.engine.members.own_if_made() else { return Ok(false) };
         let mut at = dir;
         for depth in 0..DEPTH_MAX {
             let rnode = match self.get_any(at) {
-                // Who may only pass the directories above learns no more of them.
+                // A user who may only traverse the directories above learns no more of them.
                 Err(Error::NotPermitted | Error::Stale(_)) if depth > 0 => return Ok(false),
                 rnode => rnode?,
             };
@@ -243,7 +247,7 @@ impl Live {
             let why = format!("the key {key} is for this client, from {}", share.from);
             return Err(Error::NoKey(format!("rnode {}: {why}, who is not trusted", rnode.id)));
         };
-        // In a snapshot is what was wrapped for the directory that it is of.
+        // A snapshot has the keys wrapped for the directory that it was made of.
         let directory = origin(rnode);
         let (keys, cell) = (&self.engine.keys, self.engine.cell());
         if keys.of_directory(directory).iter().any(|known| *known != key) {

@@ -1,4 +1,4 @@
-//! Names and inode numbers of requests: which of them may be used, and for what.
+//! Validation of names and inode numbers in requests.
 
 use weft_ringer::{Name, RnodeId};
 use weft_vfs::{Error, Ino, Result};
@@ -9,17 +9,17 @@ use crate::snapshots::SNAPSHOTS_NAME;
 /// A name that a file or directory may have.
 pub(super) fn name(bytes: &[u8]) -> Result<Name> {
     weft_vfs::check_name(bytes)?;
-    // What is left are the two names that every directory has.
+    // The names that remain are the two that every directory has.
     Name::new(bytes).map_err(|_| Error::Exists)
 }
 
-/// A name that is to be made in `parent`.
+/// A name that may be created in `parent`.
 pub(super) fn new_name(parent: RnodeId, bytes: &[u8]) -> Result<Name> {
     let is_ours = bytes == SNAPSHOTS_NAME || (parent == RnodeId::ROOT && bytes == TOP_NAME);
     if is_ours { Err(Error::Exists) } else { name(bytes) }
 }
 
-/// The rnode with this inode number. What is in query folders is none, and does not change.
+/// Returns the rnode with this inode number. Entries of query folders are no rnodes, and read-only.
 pub(super) fn id(ino: Ino) -> Result<RnodeId> {
     match ino.0 {
         0 => Err(Error::Stale(0)),
@@ -28,7 +28,7 @@ pub(super) fn id(ino: Ino) -> Result<RnodeId> {
     }
 }
 
-/// The same, to be changed.
+/// Returns the rnode likewise, for a change to it.
 pub(super) fn changeable(ino: Ino) -> Result<RnodeId> {
     let id = id(ino)?;
     if id.is_of_snapshot() { Err(Error::ReadOnly) } else { Ok(id) }

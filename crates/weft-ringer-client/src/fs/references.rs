@@ -1,4 +1,4 @@
-//! What of a cell is in use here: references of the front, and open files.
+//! Rnodes of a cell in use here: references held by the front end, and open files.
 
 use std::sync::atomic::Ordering;
 
@@ -34,7 +34,7 @@ impl Live {
         }
     }
 
-    /// Looks, later, whether an rnode is still of use.
+    /// Queues an rnode without users and names for a later check whether it can be released.
     pub(super) fn is_perhaps_dead(&self, id: RnodeId) {
         if !self.is_used(id) && self.engine.lost_its_names(id) {
             locked(&self.maybe_dead).push(id);
@@ -46,7 +46,8 @@ impl Live {
         locked(&self.above).get(&id).copied()
     }
 
-    /// An rnode has a name in `dir`, and not where it had one: another policy may hold for it.
+    /// Records that an rnode has a name in `dir` now, no longer where it had one: another policy
+    /// may hold for it.
     pub(super) fn was_moved(&self, id: RnodeId, dir: RnodeId) {
         let is_no_directory = locked(&self.above).get_mut(&id).map(|above| *above = dir).is_some();
         if is_no_directory {
@@ -93,12 +94,12 @@ impl Live {
             FileKind::Directory if flags.intersects(OpenFlags::WRITE | OpenFlags::TRUNCATE) => {
                 return Err(Error::IsADirectory);
             }
-            // Whoever cannot read it is told so at once.
+            // A client without the key gets an error at once.
             FileKind::Regular => drop(self.cipher(&rnode)?),
             _ => {}
         }
         if flags.intersects(OpenFlags::WRITE | OpenFlags::TRUNCATE) {
-            // Somebody else's changes; the kernel tells late that the last one has closed it.
+            // The changes may be those of another process; the kernel reports the last close late.
             self.is_left(id);
         }
         if flags.contains(OpenFlags::TRUNCATE) {
@@ -112,9 +113,10 @@ impl Live {
         let handle = self.next_handle.fetch_add(1, Ordering::Relaxed);
         locked(&self.handles).insert(handle, OpenFile { id, flags, locked_in: None });
         let keep_cache = seen == Some(rnode.version);
-        // Past the kernel's cache. It shows what is written through it to others on this machine before
-        // it is known whether the write can be done. And while one writes here, it throws away the
-        // attributes by which another would see that a third has changed what is cached.
+        // Bypasses the kernel's page cache. It would show written data to others on this machine
+        // before it is known whether the write can be done. And while one process writes here, it
+        // discards the attributes by which another would see that a third has changed the cached
+        // content.
         let direct_io = true;
         Ok(Opened { handle: Handle(handle), keep_cache, direct_io })
     }

@@ -1,14 +1,15 @@
-//! The index of a cell in SQLite: names, words of names, tags, attributes, words of texts. It changes in the
-//! transaction that changes what it is about ([`Transaction::index`](weft_ringer::store::Transaction)), so a
-//! search sees what there was at one moment.
+//! The index of a cell in SQLite: names, words of names, tags, attributes, words of texts. It
+//! changes in the transaction that changes the indexed records
+//! ([`Transaction::index`](weft_ringer::store::Transaction)), so a search sees the state of one
+//! moment.
 //!
 //! ```text
 //! name(id, dir, name, rnode)          every directory entry
 //! words                               FTS5 over the names, by name.id
 //! file(rnode, kind, size, mtime)      every rnode
 //! tag(tag, rnode)
-//! attribute(name, value, rnode)       user.* but the tags, without the prefix
-//! text(rnode, content)                files whose text is searched for, and which content it is of
+//! attribute(name, value, rnode)       user.* without the tags, without the prefix
+//! text(rnode, content)                files with an indexed text, and the version of their content
 //! text_words                          FTS5 over those texts, by text.rnode
 //! ```
 //!
@@ -38,14 +39,14 @@ pub(super) const TABLES: &str = "
     CREATE INDEX attribute_rnode ON attribute (rnode);
 ";
 
-/// What a cell has beside these since version 2 of its tables.
+/// Further tables since version 2.
 pub(super) const TEXT_TABLES: &str = "
     CREATE TABLE text (rnode INTEGER PRIMARY KEY, content BLOB NOT NULL) STRICT;
     CREATE VIRTUAL TABLE text_words USING fts5(text, content='', contentless_delete=1,
         tokenize='unicode61 remove_diacritics 2');
 ";
 
-/// The longest path that is shown, in names.
+/// The longest path that is returned, in names.
 const DEPTH_MAX: usize = 4096;
 
 fn number(id: RnodeId) -> i64 {
@@ -61,7 +62,7 @@ fn kind_number(kind: Kind) -> i64 {
     }
 }
 
-/// Does what a transaction changes of the index.
+/// Applies a change of a transaction to the index.
 pub(super) fn update(db: &Connection, change: &IndexChange) -> SqlResult<()> {
     match change {
         IndexChange::Name { dir, name, rnode } => {
@@ -124,7 +125,8 @@ pub(super) fn update(db: &Connection, change: &IndexChange) -> SqlResult<()> {
     Ok(())
 }
 
-/// The first `limit` files behind `after` whose text is there, each with the content that it is of.
+/// The first `limit` files after `after` with an indexed text, each with the version of its
+/// content.
 pub(super) fn texts(
     db: &Connection,
     after: RnodeId,
@@ -145,13 +147,13 @@ pub(super) fn texts(
     Ok(texts)
 }
 
-/// Words one after the other as FTS5 wants them; the last may go on if `begins`.
+/// Quotes consecutive words for FTS5; if `begins`, the last may be a prefix.
 fn phrase(words: &str, begins: bool) -> String {
     let words = words.replace('"', "\"\"").replace('\0', " ");
     format!("\"{words}\"{}", if begins { "*" } else { "" })
 }
 
-/// The rnodes that fit with their paths, at most `limit`.
+/// The matching rnodes with their paths, at most `limit`.
 pub(super) fn search(
     db: &Connection,
     query: &Query,
@@ -223,7 +225,7 @@ pub(super) fn having(db: &Connection, attribute: &str, limit: usize) -> SqlResul
 
 /// All tags, names of attributes and words of names; `None` if there are more than `max`.
 pub(super) fn terms(db: &Connection, max: usize) -> SqlResult<Option<Vec<Term>>> {
-    // Of what was removed a word may be there still.
+    // A word of a removed name may still be there.
     db.execute_batch(
         "CREATE VIRTUAL TABLE IF NOT EXISTS temp.vocabulary USING fts5vocab(main, words, row)",
     )?;

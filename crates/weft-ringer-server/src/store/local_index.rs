@@ -1,10 +1,10 @@
-//! The index of a cell whose store has none: in SQLite, in a file of this process that nobody else
-//! sees. It is made from what the store has, page by page, and changes with every transaction.
+//! The index of a cell whose store has none: in SQLite, in a private temporary file of this
+//! process. It is built from the store's records, page by page, and updated with every transaction.
 //!
-//! Invariant: what is behind the place where reading goes on is as the store has it, and so is what
-//! transactions have changed since before it. Who reads a record that a transaction has changed
-//! already reads what the transaction wrote. So the index is exact once all was read; nothing is
-//! searched before that.
+//! Invariant: records before the position where reading continues are indexed as the store has
+//! them, and so are those that transactions have changed after it. Reading a record that a
+//! transaction has changed already reads what the transaction wrote. So the index is exact once all
+//! was read; searches wait until then.
 
 use rusqlite::Connection;
 use weft_ringer::query::Query;
@@ -17,14 +17,14 @@ use weft_ringer::store::{Having, Hits, IndexChange, IndexSource, Record, Term};
 pub(super) struct LocalIndex {
     db: Connection,
     source: IndexSource,
-    /// Which of the ranges is read, and from which key on.
+    /// The range that is being read, and the next key in it.
     range: usize,
     from: Vec<u8>,
 }
 
 impl LocalIndex {
     pub(super) fn new(source: IndexSource) -> SqlResult<Self> {
-        // An empty name: a file in the directory for temporary ones, gone when it is closed.
+        // An empty name: a file in the temporary directory, removed when it is closed.
         let db = Connection::open("")?;
         db.pragma_update(None, "synchronous", "OFF")?;
         db.execute_batch(index::TABLES)?;
@@ -33,14 +33,13 @@ impl LocalIndex {
         Ok(Self { db, source, range: 0, from })
     }
 
-    /// Which part of the store is to be read next, and how many records of it; `None` once all was
-    /// read.
+    /// The part of the store to read next, and the number of records; `None` once all was read.
     pub(super) fn wants(&self) -> Option<(Vec<u8>, Vec<u8>, usize)> {
         let (_, to, page) = self.source.ranges.get(self.range)?;
         Some((self.from.clone(), to.to_vec(), *page))
     }
 
-    /// Takes a page of what it [`wants`](Self::wants).
+    /// Indexes a page of the records that it [`wants`](Self::wants).
     pub(super) fn learn(&mut self, records: &[(Vec<u8>, Record)]) -> SqlResult<()> {
         let mut changes = Vec::new();
         for (key, record) in records {
@@ -61,7 +60,7 @@ impl LocalIndex {
         Ok(())
     }
 
-    /// Does what a transaction changes.
+    /// Applies the changes of a transaction.
     pub(super) fn update(&mut self, changes: &[IndexChange]) -> SqlResult<()> {
         let db = self.db.transaction()?;
         for change in changes {
@@ -70,7 +69,7 @@ impl LocalIndex {
         Ok(db.commit()?)
     }
 
-    /// `None` as long as not everything was read.
+    /// Files whose text is indexed. `None` until everything was read.
     pub(super) fn texts(
         &self,
         after: RnodeId,
@@ -82,7 +81,7 @@ impl LocalIndex {
         index::texts(&self.db, after, limit).map(Some)
     }
 
-    /// `None` as long as not everything was read.
+    /// Rnodes with an attribute. `None` until everything was read.
     pub(super) fn having(&self, attribute: &str, limit: usize) -> SqlResult<Option<Having>> {
         if self.wants().is_some() {
             return Ok(None);
@@ -90,12 +89,12 @@ impl LocalIndex {
         index::having(&self.db, attribute, limit).map(Some)
     }
 
-    /// `None` as long as not everything was read, or if there is too much.
+    /// All terms. `None` until everything was read, or if there are more than `max`.
     pub(super) fn terms(&self, max: usize) -> SqlResult<Option<Vec<Term>>> {
         if self.wants().is_some() { Ok(None) } else { index::terms(&self.db, max) }
     }
 
-    /// `None` as long as not everything was read.
+    /// Rnodes that match a query. `None` until everything was read.
     pub(super) fn search(&self, query: &Query, limit: usize) -> SqlResult<Option<Hits>> {
         if self.wants().is_some() {
             return Ok(None);

@@ -1,4 +1,4 @@
-//! Stores of cells: one SQLite file, or an etcd cluster. What a store promises is said in
+//! Stores of cells: one SQLite file, or an etcd cluster. Their guarantees are described in
 //! [`weft_ringer::store`], whose store in memory is the model that these are compared with.
 
 #[cfg(feature = "etcd")]
@@ -15,7 +15,7 @@ pub use sqlite::{CHANGES_KEPT, SqliteStore};
 use rusqlite::ErrorCode;
 use weft_ringer::store::StoreError;
 
-/// Why SQLite, or what is kept in it, could not do what it was asked.
+/// Why an operation of SQLite, or on the data in it, failed.
 #[derive(Debug)]
 enum SqlError {
     Sqlite(rusqlite::Error),

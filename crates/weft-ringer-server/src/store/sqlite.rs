@@ -6,16 +6,17 @@
 //! shared memory beside it.
 //!
 //! ```text
-//! record(key, value, revision)   what is there
-//! change(revision, key, removed) what happened, as far as it is kept
+//! record(key, value, revision)   the present records
+//! change(revision, key, removed) the changes, as far as they are kept
 //! cell(id = 1, revision, kept_after)
 //! ```
 //!
 //! Invariants of `change`:
 //! - It has every change after `kept_after`, and none before.
-//! - Nobody needs a row but who is copying the cell: it asks for what has changed since its first page
-//!   ([`backup`](crate::backup)), and begins anew if that was forgotten. So the last [`CHANGES_KEPT`] rows are
-//!   enough, and each transaction takes away at least what it brings beyond those.
+//! - A row is needed only by a backup: it asks for the changes since its first page
+//!   ([`backup`](crate::backup)), and begins anew if those were forgotten. So the last
+//!   [`CHANGES_KEPT`] rows are enough, and each transaction removes at least as many beyond those
+//!   as it adds.
 
 use std::os::unix::fs::OpenOptionsExt;
 use std::path::Path;
@@ -30,7 +31,7 @@ use weft_ringer::store::{
     Term, Transaction,
 };
 
-/// The number in the file's header that tells a cell from other SQLite files: "weft".
+/// The number in the file's header that distinguishes a cell from other SQLite files: "weft".
 const APPLICATION_ID: i32 = 0x7765_6674;
 /// The version of the tables.
 const USER_VERSION: i32 = 2;
@@ -45,15 +46,17 @@ const TABLES: &str = "
     INSERT INTO cell VALUES (1, 0, 0);
 ";
 
-/// Of how many changes [`Store::changes`] tells at most, beside those of the last transaction. Some 20 MB.
+/// The maximum number of changes of [`Store::changes`], beside those of the last transaction. Some
+/// 20 MB.
 pub const CHANGES_KEPT: u64 = 200_000;
 
-/// What one transaction lets go beside as much as it brings: a cell of a weft that kept all comes down to what is
-/// kept without holding anybody up.
+/// The number of rows that one transaction removes beyond those that it adds: a cell of an earlier
+/// weft, which kept all, shrinks to the limit without blocking clients.
 const FORGOTTEN_AT_ONCE: u64 = 1024;
 
-/// Lets the oldest transactions after `old.start` go, and none after `old.end`, while there are more rows than are
-/// kept, some `at_once` rows at most. Returns from where on all are kept, and how many rows that is.
+/// Removes the oldest transactions after `old.start`, and none after `old.end`, while there are
+/// more rows than are kept, at most about `at_once` rows. Returns the revision after which all are
+/// kept, and the number of rows.
 fn forget_oldest(
     db: &Connection,
     old: std::ops::Range<Revision>,
@@ -76,9 +79,9 @@ pub struct SqliteStore {
     db: Connection,
     revision: Revision,
     kept_after: Revision,
-    /// Rows of `change`.
+    /// The number of rows of `change`.
     change_rows: u64,
-    /// The last one that may have added something to the index.
+    /// The last revision that may have added something to the index.
     added: Revision,
 }
 
@@ -101,7 +104,7 @@ impl SqliteStore {
     }
 
     fn open_file(path: &Path) -> SqlResult<Self> {
-        // For its user alone: SQLite gives the files beside it the same permissions.
+        // Readable for its user alone: SQLite gives the files beside it the same permissions.
         let made = std::fs::OpenOptions::new().write(true).create_new(true).mode(0o600).open(path);
         match made {
             Err(e) if e.kind() != std::io::ErrorKind::AlreadyExists => {
@@ -148,13 +151,13 @@ impl SqliteStore {
             })?;
         let change_rows: i64 = db.query_row("SELECT count(*) FROM change", [], |r| r.get(0))?;
         let change_rows = change_rows.unsigned_abs();
-        // Which of those before it was is not known.
+        // It is not known which earlier revisions added something.
         Ok(Self { db, revision, kept_after, change_rows, added: revision })
     }
 }
 
 impl SqliteStore {
-    /// Makes this the store of another at a revision, of which it has all records.
+    /// Makes this the copy of another store at a revision, of which it has all records.
     ///
     /// # Errors
     /// [`StoreError`].
@@ -174,7 +177,7 @@ impl SqliteStore {
         Ok(())
     }
 
-    /// The rnodes that fit a query with their paths, in the order of those, at most `limit`.
+    /// The rnodes that match a query with their paths, in the order of those, at most `limit`.
     ///
     /// # Errors
     /// [`StoreError::Failed`].

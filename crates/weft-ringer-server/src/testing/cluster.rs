@@ -7,7 +7,7 @@ use std::process::{Child, Command, Stdio};
 use std::sync::atomic::{AtomicU16, Ordering};
 use std::time::{Duration, Instant};
 
-/// How long a cluster may take to have a leader.
+/// The time limit for a cluster to elect a leader.
 const START: Duration = Duration::from_secs(30);
 
 #[derive(Debug)]
@@ -23,12 +23,12 @@ pub struct Cluster {
     binary: PathBuf,
     dir: tempfile::TempDir,
     members: Vec<Member>,
-    /// Certificates that both sides show.
+    /// The certificates of both sides.
     certificates: Option<PathBuf>,
 }
 
-/// A port that nobody listens on, below those that the kernel gives to connections; each once in
-/// this process.
+/// Returns an unused port, below those that the kernel assigns to connections; each once in this
+/// process.
 fn free_port() -> u16 {
     static NEXT: AtomicU16 = AtomicU16::new(0);
     // Tests in other processes begin elsewhere.
@@ -42,7 +42,7 @@ fn free_port() -> u16 {
     panic!("no free port");
 }
 
-/// `WEFT_ETCD`, or `etcd` of the path.
+/// `WEFT_ETCD`, or `etcd` in the `PATH`.
 fn binary() -> Option<PathBuf> {
     if let Some(path) = std::env::var_os("WEFT_ETCD") {
         return Some(path.into());
@@ -51,7 +51,7 @@ fn binary() -> Option<PathBuf> {
     std::env::split_paths(&path).map(|dir| dir.join("etcd")).find(|etcd| etcd.is_file())
 }
 
-/// A request of a JSON gateway, as few bytes as it can be.
+/// Sends a minimal request to a JSON gateway.
 fn http(port: u16, method: &str, path: &str, body: &str) -> std::io::Result<String> {
     let mut link = TcpStream::connect(("127.0.0.1", port))?;
     link.set_read_timeout(Some(Duration::from_secs(2)))?;
@@ -77,8 +77,8 @@ impl Cluster {
         Some(cluster)
     }
 
-    /// Starts one member that is spoken to over TLS: as `localhost`, with the certificates of a
-    /// directory. Does not wait.
+    /// Starts one member that uses TLS: as `localhost`, with the certificates of a directory. Does
+    /// not wait.
     ///
     /// # Panics
     /// If etcd does not start.
@@ -110,7 +110,7 @@ impl Cluster {
         }
     }
 
-    /// Where clients reach each member.
+    /// The endpoint of each member for clients.
     #[must_use]
     pub fn endpoints(&self) -> Vec<String> {
         let at = |m: &Member| match self.certificates {
@@ -120,7 +120,7 @@ impl Cluster {
         self.members.iter().map(at).collect()
     }
 
-    /// The port at which clients reach a member.
+    /// The port of a member for clients.
     #[must_use]
     pub fn port(&self, at: usize) -> u16 {
         self.members[at].client_port
@@ -172,7 +172,7 @@ impl Cluster {
         }
     }
 
-    /// The member that leads, if a member knows of one that lives.
+    /// The leader, if a member knows of a live one.
     #[must_use]
     pub fn leader(&self) -> Option<usize> {
         let status = |port| {
@@ -189,7 +189,7 @@ impl Cluster {
         (agreed * 2 > self.members.len()).then_some(lead)
     }
 
-    /// What etcd answers to a request of its gateway.
+    /// Returns etcd's answer to a request to its gateway.
     ///
     /// # Panics
     /// If it does not answer.
@@ -199,7 +199,7 @@ impl Cluster {
         serde_json::from_str(&text.expect("an answer")).expect("in JSON")
     }
 
-    /// The keys that begin so, and the lease that each has; 0 for none.
+    /// The keys with a prefix, and the lease of each; 0 for none.
     ///
     /// # Panics
     /// If etcd does not answer.

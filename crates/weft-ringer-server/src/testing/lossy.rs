@@ -1,4 +1,4 @@
-//! A connection of HTTP that breaks when a test says so.
+//! An HTTP proxy that breaks connections on request of a test.
 
 use std::io::{Read, Write};
 use std::net::{Shutdown, TcpListener, TcpStream};
@@ -12,13 +12,13 @@ const NEVER: u64 = u64::MAX;
 struct State {
     port: u16,
     stop: AtomicBool,
-    /// Nothing passes, and nobody is told.
+    /// Whether nothing passes, without an error to either side.
     cut: AtomicBool,
     requests: AtomicU64,
-    /// The number of the request that is lost, and of those whose answer is.
+    /// The number of the request that is lost, and of the request whose answer is lost.
     lose_request: AtomicU64,
     lose_answer: AtomicU64,
-    /// With what is lost the connection is cut for good.
+    /// Whether the connection is cut permanently with the next loss.
     then_cut: AtomicBool,
 }
 
@@ -30,7 +30,7 @@ pub struct Lossy {
 }
 
 impl Lossy {
-    /// In front of `port`.
+    /// Starts a proxy for `port`.
     ///
     /// # Panics
     /// If there is no port to listen on.
@@ -60,24 +60,24 @@ impl Lossy {
         Self { address, state }
     }
 
-    /// Where it listens, as an address of etcd.
+    /// The address on which it listens, as an endpoint of etcd.
     #[must_use]
     pub fn endpoint(&self) -> String {
         format!("http://{}", self.address)
     }
 
-    /// Nothing passes any more, as in a network that is parted: nobody is told.
+    /// Lets nothing pass any more, as in a partitioned network: neither side gets an error.
     pub fn cut(&self) {
         self.state.cut.store(true, Ordering::Release);
     }
 
-    /// Whether nothing passes.
+    /// Returns true if nothing passes.
     #[must_use]
     pub fn is_cut(&self) -> bool {
         self.state.cut.load(Ordering::Acquire)
     }
 
-    /// Everything passes, what was held up first.
+    /// Lets everything pass, delayed bytes first.
     pub fn heal(&self) {
         self.state.lose_request.store(NEVER, Ordering::Release);
         self.state.lose_answer.store(NEVER, Ordering::Release);
@@ -85,7 +85,7 @@ impl Lossy {
         self.state.cut.store(false, Ordering::Release);
     }
 
-    /// How many requests came so far.
+    /// The number of requests so far.
     #[must_use]
     pub fn requests(&self) -> u64 {
         self.state.requests.load(Ordering::Acquire)
@@ -108,7 +108,7 @@ impl Drop for Lossy {
     }
 }
 
-/// Reads one request: its head, and as many bytes as that says.
+/// Reads one request: its head, and a body of the length that it states.
 fn request(link: &mut TcpStream) -> Option<Vec<u8>> {
     let mut bytes = Vec::new();
     let mut chunk = vec![0; 64 << 10];
@@ -128,7 +128,7 @@ fn request(link: &mut TcpStream) -> Option<Vec<u8>> {
 }
 
 impl State {
-    /// Waits while the connection is cut. `false` if it has ended meanwhile.
+    /// Waits while the connection is cut. Returns `false` if it has ended meanwhile.
     fn pass(&self) -> bool {
         while self.cut.load(Ordering::Acquire) {
             if self.stop.load(Ordering::Acquire) {

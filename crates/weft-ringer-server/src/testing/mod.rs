@@ -1,4 +1,4 @@
-//! What tests start: etcd, and connections that break.
+//! Servers for tests: etcd, and connections that break.
 //!
 //! Everything here panics when it cannot do what a test needs of it.
 

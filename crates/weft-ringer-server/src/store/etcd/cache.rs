@@ -1,16 +1,16 @@
-//! What the owner of a cell has read and written. Nobody else writes, so it is as good as etcd's own
-//! answer while this server owns the cell, also about keys that are not there.
+//! A cache of the records that the owner of a cell has read and written. No other server writes, so
+//! it is as good as etcd's own answer while this server owns the cell, also about missing keys.
 //!
-//! Bounded by two generations: what is used is in the young one; when that is full the old one goes,
-//! and the young one is the old one.
+//! Bounded by two generations: used entries are in the young one; when that is full the old one is
+//! dropped, and the young one becomes the old one.
 
 use std::collections::HashMap;
 
 use weft_ringer::store::Record;
 
-/// What one generation holds, in bytes of keys and values.
+/// The capacity of one generation, in bytes of keys and values.
 const GENERATION_BYTES: usize = 64 << 20;
-/// What an entry takes beside them, roughly.
+/// The approximate overhead of an entry, in bytes.
 const ENTRY_BYTES: usize = 96;
 
 type Map = HashMap<Vec<u8>, Option<Record>>;
@@ -48,7 +48,8 @@ impl Cache {
         }
     }
 
-    /// `None` if it is not known here.
+    /// Returns the cached record, `Some(None)` if the key is known to be missing; `None` if it is
+    /// not cached.
     pub(super) fn get(&mut self, key: &[u8]) -> Option<Option<Record>> {
         if let Some(record) = self.young.get(key) {
             return Some(record.clone());

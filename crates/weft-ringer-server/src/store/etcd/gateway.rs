@@ -1,12 +1,11 @@
-//! etcd's JSON gateway: one call, made to whichever member answers.
+//! etcd's JSON gateway: calls to any member that answers.
 //!
 //! Source: <https://etcd.io/docs/v3.6/dev-guide/api_grpc_gateway/>, and `rpc.proto` of etcd for the
-//! fields. Keys and values are base64, 64-bit numbers are text, and what has its default is left out.
+//! fields. Keys and values are base64, 64-bit numbers are text, and default values are left out.
 //!
 //! Invariants:
-//! - A call that is not answered is made again, to the next member, until its time is up. So whatever
-//!   is asked for must bear being done twice: reading does, and a transaction that compares what it
-//!   changes.
+//! - A call that is not answered is made again, to the next member, until its time is up. So every
+//!   request must be idempotent: reads are, and transactions that compare what they change.
 //! - [`CallError::Refused`]: etcd did nothing. [`CallError::Away`]: it may have.
 
 use std::fmt;
@@ -24,18 +23,19 @@ use weft_ringer_net::now;
 
 use weft_ringer::store::{StoreError, StoreResult};
 
-/// How long one member may take, at first. A member that is cut off from the others says nothing.
+/// The time limit of the first attempt at one member. A member that is cut off from the others is
+/// silent.
 const ATTEMPT: Duration = Duration::from_secs(1);
-/// How long a member's address may take to connect to.
+/// The time limit for connecting to a member's address.
 const CONNECT: Duration = Duration::from_millis(800);
-/// How long to wait when no member has answered, before asking all again.
+/// The pause before all are asked again when no member has answered.
 const PAUSE: Duration = Duration::from_millis(50);
-/// What is said of a member that said nothing.
+/// The error text for a member that did not answer.
 const SILENT: &str = "it does not answer in time";
-/// The longest answer that is taken, in bytes: a page of the longest records, in base64.
+/// The longest answer that is accepted, in bytes: a page of the longest records, in base64.
 const ANSWER_MAX_BYTES: u64 = 512 << 20;
 
-/// The codes of gRPC that mean: nothing has happened, and nothing will if it is asked again.
+/// The codes of gRPC that mean: nothing has happened, and a retry would not change that.
 /// <https://grpc.io/docs/guides/status-codes/>
 mod code {
     pub(super) const DEFINITE: &[u32] =
@@ -50,7 +50,7 @@ mod code {
     pub(super) const WHO: u32 = 16;
 }
 
-/// Why a call came to nothing.
+/// Why a call failed.
 #[derive(Debug, thiserror::Error)]
 pub(super) enum CallError {
     /// No member answered in time.
@@ -59,7 +59,7 @@ pub(super) enum CallError {
     /// etcd has no room left.
     #[error("etcd is full")]
     Full,
-    /// etcd said no.
+    /// etcd refused the request.
     #[error("etcd refuses: {0}")]
     Refused(String),
 }
@@ -73,7 +73,7 @@ impl From<CallError> for StoreError {
     }
 }
 
-/// Bytes, in base64 on the way.
+/// Bytes, transferred in base64.
 #[derive(Debug, Clone, PartialEq, Eq, Default)]
 pub(super) struct B64(pub(super) Vec<u8>);
 
@@ -90,7 +90,7 @@ impl<'de> Deserialize<'de> for B64 {
     }
 }
 
-/// A 64-bit number, as text on the way.
+/// A 64-bit number, transferred as text.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, PartialOrd, Ord, Default)]
 pub(super) struct Int(pub(super) i64);
 
@@ -122,7 +122,7 @@ impl<'de> Deserialize<'de> for Int {
     }
 }
 
-/// Asks for keys.
+/// A request for keys.
 #[derive(Debug, Clone, Serialize, Default)]
 pub(super) struct RangeAsk {
     pub(super) key: B64,
@@ -154,7 +154,7 @@ pub(super) struct Header {
     pub(super) revision: Int,
 }
 
-/// What a key must be like: exactly one of the two is set.
+/// A condition on a key: exactly one of the two is set.
 #[derive(Debug, Clone, Serialize)]
 pub(super) struct Compare {
     key: B64,
@@ -167,7 +167,7 @@ pub(super) struct Compare {
 }
 
 impl Compare {
-    /// The key was made by this revision; 0: it is not there.
+    /// The key was created by this revision; 0: it does not exist.
     pub(super) fn created(key: Vec<u8>, at: Int) -> Self {
         let create_revision = Some(at);
         Self {
@@ -179,7 +179,7 @@ impl Compare {
         }
     }
 
-    /// The key was changed last by this revision; 0: it is not there.
+    /// The key was last changed by this revision; 0: it does not exist.
     pub(super) fn changed(key: Vec<u8>, at: Int) -> Self {
         let mod_revision = Some(at);
         Self { key: B64(key), result: "EQUAL", target: "MOD", create_revision: None, mod_revision }
@@ -251,13 +251,13 @@ pub(super) struct Txn {
 }
 
 impl Txn {
-    /// What each operation read.
+    /// The keys that each operation read.
     pub(super) fn ranges(self) -> impl Iterator<Item = Vec<KeyValue>> {
         self.responses.into_iter().map(|answer| answer.response_range.kvs)
     }
 }
 
-/// How etcd says no.
+/// An error answer of etcd.
 #[derive(Debug, Deserialize, Default)]
 #[serde(default)]
 struct No {
@@ -271,7 +271,7 @@ struct No {
 pub(super) struct Gateway {
     agent: ureq::Agent,
     endpoints: Vec<String>,
-    /// The one that answered last.
+    /// The index of the member that answered last.
     at: AtomicUsize,
 }
 
@@ -304,8 +304,8 @@ fn key(path: &Path) -> StoreResult<PrivateKey<'static>> {
     found.ok_or_else(|| bad_certificate(path, "there is no private key in it"))
 }
 
-/// TLS by the files of a directory, laid out as weft's own: the members show a certificate of
-/// `ca-cert.pem`; `client-cert.pem` is shown to them if it is there.
+/// The TLS configuration from the files of a directory, laid out as weft's own: the members present
+/// a certificate of `ca-cert.pem`; `client-cert.pem` is presented to them if it is there.
 fn tls(directory: &Path) -> StoreResult<TlsConfig> {
     let roots = certificates(&directory.join("ca-cert.pem"))?;
     let own = directory.join("client-cert.pem");
@@ -323,7 +323,7 @@ fn tls(directory: &Path) -> StoreResult<TlsConfig> {
 }
 
 impl Gateway {
-    /// Nothing is asked yet.
+    /// Makes a gateway; no request is sent yet.
     pub(super) fn new(endpoints: &[String], certificates: Option<&Path>) -> StoreResult<Self> {
         let mut config = ureq::Agent::config_builder()
             .http_status_as_error(false)
@@ -356,7 +356,7 @@ impl Gateway {
         Ok(Self { agent: config.build().new_agent(), endpoints: list, at: AtomicUsize::new(0) })
     }
 
-    /// Asks until a member answers, or it is `until`.
+    /// Sends a request until a member answers, or it is `until`.
     pub(super) fn call<Q: Serialize, A: DeserializeOwned>(
         &self,
         path: &str,
@@ -371,7 +371,7 @@ impl Gateway {
             if left.is_zero() {
                 break;
             }
-            // Who is slow rather than gone gets longer the next time.
+            // A member that is slow rather than gone gets longer the next time.
             let rounds = u32::try_from(attempt / members).unwrap_or(u32::MAX);
             let limit = ATTEMPT.saturating_mul(rounds.saturating_add(1)).min(left);
             let at = self.at.load(Ordering::Relaxed);
@@ -382,7 +382,7 @@ impl Gateway {
                         why = format!("{} says what is not understood: {e}", self.endpoints[at]);
                     }
                 },
-                // That there was no time left for the last attempt tells nothing.
+                // A last attempt that had no time left says nothing about the member.
                 Err(CallError::Away(e)) if attempt > 0 && e == SILENT => {}
                 Err(CallError::Away(e)) => why = format!("{}: {e}", self.endpoints[at]),
                 Err(no) => return Err(no),
@@ -425,7 +425,7 @@ impl Gateway {
             (true, _) => format!("HTTP status {status}"),
         };
         if no.code == code::EXHAUSTED {
-            // The other meaning of this code is: not now.
+            // This code also means: not now.
             let is_full = text.contains("space exceeded");
             return Err(if is_full { CallError::Full } else { CallError::Away(text) });
         }

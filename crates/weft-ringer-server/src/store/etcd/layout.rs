@@ -1,11 +1,11 @@
-//! What a cell has in etcd, key by key, under `weft/CELL/`:
+//! The keys of a cell in etcd, under `weft/CELL/`:
 //!
 //! ```text
-//! o               the owner, with its lease: where it is reached
-//! t               Tail: the last revision; changed by everything that changes anything
+//! o               the owner's address, with its lease
+//! t               Tail: the last revision; changed by every transaction that changes anything
 //! k key           revision (8 bytes), 0, value; or revision, 1 and the value's length (8 bytes)
 //! p key part      a part of a long value; keys with their length before them (4 bytes)
-//! l revision      Vec<Changed>: what a transaction did
+//! l revision      Vec<Changed>: the keys that a transaction changed
 //! j part          a part of a transaction that is too large for one of etcd's
 //! ```
 //!
@@ -16,15 +16,15 @@ use weft_ringer::wire::{Reader, Wire, WireError, put_bytes, wire_struct};
 use super::gateway::{KeyValue, Op};
 use weft_ringer::store::{Record, Revision, StoreError, StoreResult};
 
-/// Longer values are cut; also the parts of a large transaction have this size, in bytes. Two parts
-/// and what is around them stay under etcd's 1.5 MiB a request.
+/// The size of the parts of a longer value or a large transaction, in bytes. Two parts and the rest
+/// of a request stay under etcd's 1.5 MiB a request.
 pub(super) const PART_BYTES: usize = 512 << 10;
-/// The most bytes of keys and values in one transaction of etcd.
+/// The maximum bytes of keys and values in one transaction of etcd.
 pub(super) const TXN_MAX_BYTES: usize = PART_BYTES * 2 + (64 << 10);
-/// The most operations in one transaction of etcd, whose usual limit is 128.
+/// The maximum number of operations in one transaction of etcd, whose usual limit is 128.
 pub(super) const TXN_MAX_OPS: usize = 120;
 
-/// The version of what is described above.
+/// The version of the format described above.
 const FORMAT: u32 = 1;
 
 /// More parts than a value has: records go over connections, in frames of some MiB.
@@ -32,23 +32,24 @@ const PARTS_MAX: usize = 1 << 16;
 const WHOLE: u8 = 0;
 const CUT: u8 = 1;
 
-/// Where a cell is at.
+/// The state of a cell.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub(super) struct Tail {
     pub(super) format: u32,
     pub(super) revision: Revision,
-    /// Of which transactions [`Store::changes`](weft_ringer::store::Store::changes) tells: those after this.
+    /// The revision after which [`Store::changes`](weft_ringer::store::Store::changes) has all
+    /// transactions.
     pub(super) kept_after: Revision,
-    /// How many parts there are of a transaction that has happened, and is not carried out in full.
+    /// The number of parts of a transaction that is committed, and not yet carried out in full.
     pub(super) pending: u32,
-    /// How often etcd was changed. Tells whether a step whose answer was lost was made.
+    /// The number of changes of etcd. Tells whether a step whose answer was lost was made.
     pub(super) step: u64,
 }
 
 wire_struct!(Tail { format, revision, kept_after, pending, step });
 
 impl Tail {
-    /// Of a cell that is new.
+    /// The tail of a new cell.
     pub(super) fn new() -> Self {
         let (revision, kept_after) = (Revision(0), Revision(0));
         Self { format: FORMAT, revision, kept_after, pending: 0, step: 0 }
@@ -92,7 +93,7 @@ wire_struct!(Changed { key, removed });
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub(super) struct Step {
     pub(super) key: Blob,
-    /// `None` removes.
+    /// The new value; `None` removes.
     pub(super) value: Option<Blob>,
     pub(super) end: Option<Blob>,
 }
@@ -128,7 +129,7 @@ pub(super) fn damaged(what: &str) -> StoreError {
     StoreError::Failed(format!("{what} in etcd is damaged"))
 }
 
-/// How many parts a value of `len_bytes` is cut into; 0 if it is whole.
+/// The number of parts that a value of `len_bytes` is cut into; 0 if it is whole.
 pub(super) fn parts(len_bytes: usize) -> usize {
     if len_bytes <= PART_BYTES { 0 } else { len_bytes.div_ceil(PART_BYTES) }
 }
@@ -140,7 +141,7 @@ pub(super) struct Keys {
 }
 
 impl Keys {
-    /// Of the cell `name`: 1 to 255 bytes without a slash.
+    /// The keys of the cell `name`: 1 to 255 bytes without a slash.
     pub(super) fn new(name: &str) -> StoreResult<Self> {
         if name.is_empty() || name.len() > 255 || name.contains('/') {
             let what = format!("{name:?} is no name of a cell: 1 to 255 bytes, without a slash");
@@ -198,8 +199,8 @@ impl Keys {
         self.of(&[b"j", &part.to_be_bytes()])
     }
 
-    /// What puts a record in the place of one whose value had `old_bytes`; 0 if there was none,
-    /// `None` if that is not known.
+    /// Adds the steps that put a record in place of one whose value had `old_bytes`; 0 if there was
+    /// none, `None` if that is not known.
     pub(super) fn put(
         &self,
         key: &[u8],
@@ -228,7 +229,7 @@ impl Keys {
         }
     }
 
-    /// What removes a record whose value has `old_bytes`.
+    /// Adds the steps that remove a record whose value has `old_bytes`.
     pub(super) fn remove(&self, key: &[u8], old_bytes: usize, steps: &mut Vec<Step>) {
         steps.push(Step::remove(self.record(key)));
         if parts(old_bytes) > 0 {
@@ -237,7 +238,7 @@ impl Keys {
     }
 }
 
-/// A record as etcd has it: whole, or how long its value is.
+/// A record as etcd has it: whole, or the length of its value.
 pub(super) enum Found {
     Whole(Record),
     Cut { revision: Revision, len_bytes: usize },

@@ -1,21 +1,22 @@
-//! A store in an etcd cluster, for cells with several servers: one owns the cell and works, the others
-//! stand by.
+//! A store in an etcd cluster, for cells with several servers: one owns the cell and serves it, the
+//! others stand by.
 //!
-//! Source: <https://etcd.io/docs/v3.6/learning/api/> and `api_guarantees`: transactions are strictly
-//! serializable and durable on a majority when they are answered; reads are linearizable.
+//! Source: <https://etcd.io/docs/v3.6/learning/api/> and `api_guarantees`: transactions are
+//! strictly serializable and durable on a majority when they are answered; reads are linearizable.
 //!
 //! Invariants:
 //! - **Fencing.** Each transaction of etcd compares the owner's key (`session`) and the tail, and
-//!   changes the tail. So who does not own the cell changes nothing, however late its request comes;
-//!   and a request that comes twice is carried out once.
-//! - **A lost answer is found out.** The same request is sent again until it is answered. If its
-//!   comparison fails and the tail is as this request would have left it, it was carried out before.
-//!   If nothing is heard until the session ends, the outcome is unknown, nobody is told of it, and
-//!   this server is no longer the owner.
-//! - What a transaction expects is compared here, with records nobody else can have changed: etcd
-//!   compares that the tail is still the one they were read under.
-//! - A transaction larger than etcd takes is put beside the records in parts first. It has happened
-//!   when the tail says so, in one transaction of etcd; then it is carried out, from its parts, by
+//!   changes the tail. So a server that does not own the cell changes nothing, however late its
+//!   request comes; and a request that comes twice is carried out once.
+//! - **The outcome of a lost answer is determined.** The same request is sent again until it is
+//!   answered. If its comparison fails and the tail is as this request would have left it, it was
+//!   carried out before. If there is no answer until the session ends, the outcome is unknown, no
+//!   client gets an answer, and this server is no longer the owner.
+//! - The expectations of a transaction are compared here, with records that no other server can
+//!   have changed: etcd compares that the tail is still the one they were read under.
+//! - A transaction larger than etcd's limit is first stored beside the records in parts. It is
+//!   committed when the tail says so, in one transaction of etcd; then it is carried out, from its
+//!   parts, by this server or the next before it does anything else.
 //!   this server or the next before it does anything else.
 
 mod cache;
@@ -47,45 +48,45 @@ use weft_ringer::store::{
     Term, Transaction,
 };
 
-/// Of how many transactions [`Store::changes`] tells at most.
+/// The maximum number of transactions that [`Store::changes`] covers.
 const LOG_KEPT: u64 = 1000;
-/// What takes some three seconds.
+/// The maximum number of changes in one transaction, which takes some three seconds.
 const CHANGES_MAX: usize = 10_000;
-/// Records in the first page of a range; pages grow while they are small.
+/// The number of records in the first page of a range; pages grow while they are small.
 const PAGE: usize = 256;
-/// Below this many bytes a page may grow, above 16 times as many it shrinks.
+/// A page with fewer bytes may grow, one with more than 16 times as many shrinks.
 const PAGE_BYTES: usize = 256 << 10;
-/// The most records in a page.
+/// The maximum number of records in a page.
 const PAGE_MAX: usize = 8192;
 
-/// What records are after a transaction.
+/// Records after a transaction, by key; `None` for removed ones.
 type After = Vec<(Vec<u8>, Option<Record>)>;
 
-/// Where and how a cell is kept in etcd.
+/// The location of a cell in etcd, and the access to it.
 #[derive(Debug, Clone)]
 pub struct EtcdOptions {
-    /// The members: `http://HOST:PORT` or `https://HOST:PORT`; the latter if nothing is said and
-    /// there are certificates.
+    /// The members: `http://HOST:PORT` or `https://HOST:PORT`; without a scheme the latter if there
+    /// are certificates.
     pub endpoints: Vec<String>,
-    /// A directory with `ca-cert.pem` and, if etcd wants to see one, `client-cert.pem` and
+    /// A directory with `ca-cert.pem` and, if etcd requires one, `client-cert.pem` and
     /// `client-key.pem`.
     pub certificates: Option<PathBuf>,
     /// The name of the cell: 1 to 255 bytes without a slash.
     pub cell: String,
-    /// How long etcd keeps the cell for an owner that it does not hear of, in whole seconds. Short:
-    /// others take over soon. Long: an etcd that has no leader for a while does no harm.
+    /// The time for which etcd keeps the cell for an owner that does not renew, in whole seconds.
+    /// Short: others take over soon. Long: an etcd without a leader for a while does no harm.
     pub session: Duration,
 }
 
 impl EtcdOptions {
-    /// The usual ones.
+    /// The default options.
     #[must_use]
     pub fn new(endpoints: Vec<String>, cell: String) -> Self {
         Self { endpoints, certificates: None, cell, session: Duration::from_secs(5) }
     }
 }
 
-/// A cell in etcd, owned by nobody or by another.
+/// A cell in etcd that this server does not own.
 #[derive(Debug)]
 pub struct EtcdCell {
     gateway: Arc<Gateway>,
@@ -94,17 +95,17 @@ pub struct EtcdCell {
     source: IndexSource,
 }
 
-/// What comes of [`EtcdCell::take`].
+/// The result of [`EtcdCell::take`].
 #[derive(Debug)]
 pub enum Taken {
     /// This server owns the cell now.
     Ours(Box<EtcdStore>),
-    /// Another does: where it is reached.
+    /// Another server owns the cell; its address.
     Theirs(String),
 }
 
 impl EtcdCell {
-    /// Nothing is asked of etcd yet.
+    /// Makes a handle without a request to etcd.
     ///
     /// # Errors
     /// [`StoreError::Failed`] if an option is wrong.
@@ -114,7 +115,7 @@ impl EtcdCell {
         Ok(Self { gateway: Arc::new(gateway), keys, session: options.session, source })
     }
 
-    /// Where the owner is reached, if there is one.
+    /// Returns the address of the owner, if there is one.
     ///
     /// # Errors
     /// [`StoreError::Failed`] if no member answers.
@@ -123,7 +124,8 @@ impl EtcdCell {
         Ok(owner.map(|text| String::from_utf8_lossy(&text).into_owned()))
     }
 
-    /// Owns the cell if nobody does; others are told that the owner is reached at `reached_at`.
+    /// Takes the cell if it has no owner; others are told that the owner is reached at
+    /// `reached_at`.
     ///
     /// # Errors
     /// [`StoreError::Failed`] if no member answers, or the cell is of a later version.
@@ -139,7 +141,8 @@ impl EtcdCell {
     }
 }
 
-/// The store of the server that owns a cell in etcd. When it is dropped another may own it.
+/// The store of the server that owns a cell in etcd. When it is dropped another server may take the
+/// cell.
 #[derive(Debug)]
 pub struct EtcdStore {
     gateway: Arc<Gateway>,
@@ -177,7 +180,7 @@ impl EtcdStore {
         Ok(store)
     }
 
-    /// Asks, until the session ends.
+    /// Sends a request, repeatedly until the session ends.
     fn ask<Q: serde::Serialize, A: serde::de::DeserializeOwned>(
         &self,
         path: &str,
@@ -189,8 +192,8 @@ impl EtcdStore {
         match self.gateway.call(path, ask, self.session.ends()) {
             Ok(answer) => Ok(answer),
             Err(CallError::Away(why)) => {
-                // The session may have been renewed meanwhile; what was asked for has no answer, and
-                // that is the end of it all the same.
+                // The session may have been renewed meanwhile; but the request has no answer, so it
+                // ends all the same.
                 tracing::warn!("the cell is given up: {why}");
                 self.session.lose();
                 Err(StoreError::Fenced)
@@ -210,7 +213,7 @@ impl EtcdStore {
         self.ask::<_, Range>("/v3/kv/range", &ask).map(|range| range.kvs)
     }
 
-    /// One transaction of etcd: `ops`, and `tail` in the place of the present one.
+    /// Makes one transaction of etcd: `ops`, and `tail` in place of the present one.
     fn step(&mut self, mut ops: Vec<Op>, mut tail: Tail) -> StoreResult<()> {
         tail.step = self.tail.step + 1;
         let tail_key = self.keys.tail();
@@ -235,7 +238,7 @@ impl EtcdStore {
             return Err(StoreError::Fenced);
         }
         match at.first() {
-            // Carried out when it was asked first, and the answer was lost.
+            // Carried out by the first request, whose answer was lost.
             Some(kv) if Tail::decode(&kv.value.0)? == tail => {
                 (self.tail, self.tail_changed) = (tail, kv.mod_revision);
                 Ok(())
@@ -247,7 +250,8 @@ impl EtcdStore {
         }
     }
 
-    /// Carries out what fits one transaction of etcd, or what does not.
+    /// Carries out steps in one transaction of etcd, or through stored parts if they are too large
+    /// for that.
     fn carry_out(&mut self, steps: Vec<Step>, tail: Tail) -> StoreResult<()> {
         let bytes: usize = steps.iter().map(Step::len_bytes).sum();
         if steps.len() < TXN_MAX_OPS && bytes <= TXN_MAX_BYTES {
@@ -261,7 +265,7 @@ impl EtcdStore {
             count += 1;
         }
         self.step(Vec::new(), Tail { pending: count, ..tail })?;
-        // It has happened: that etcd is full comes too late to say that it has not.
+        // It is committed: an error that etcd is full must not say that it is not.
         self.carry_out_pending(steps).map_err(|e| match e {
             StoreError::Full => StoreError::Failed("etcd is full".into()),
             e => e,
@@ -310,7 +314,7 @@ impl EtcdStore {
         Ok(Record { value, revision })
     }
 
-    /// Reads keys, as few times as etcd allows, and remembers them.
+    /// Reads keys, in as few requests as etcd allows, and caches them.
     fn fetch(&self, keys: &[&[u8]]) -> StoreResult<Vec<Option<Record>>> {
         let mut records = Vec::new();
         for chunk in keys.chunks(TXN_MAX_OPS) {
@@ -338,7 +342,7 @@ impl EtcdStore {
         self.fetch(&unknown).map(|_| ())
     }
 
-    /// The changes of a transaction as steps, and what is known after it.
+    /// Returns the changes of a transaction as steps, and the records after it.
     fn plan(
         &self,
         transaction: &Transaction,
@@ -356,7 +360,7 @@ impl EtcdStore {
                     after.push((key.clone(), Some(record)));
                 }
                 None => {
-                    // It was read above, unless there is so much that it did not stay.
+                    // It was read above, unless the cache was too small for all.
                     let Some(old) = old.map_or_else(|| self.get(key), Ok)? else { continue };
                     self.keys.remove(key, old.value.len(), &mut steps);
                     after.push((key.clone(), None));
@@ -460,7 +464,7 @@ impl Store for EtcdStore {
         let end = self.tail.revision.0.saturating_add(1);
         while from < end && changes.len() < limit {
             let (key, to) = (self.keys.logged(Revision(from)), self.keys.logged(Revision(end)));
-            // Each has one change at least.
+            // Each transaction has one change at least.
             let wanted = (limit - changes.len()).min(PAGE);
             let found = self.ask_range(key, Some(to), Some(wanted))?;
             if found.is_empty() {

@@ -1,11 +1,11 @@
-//! Who owns a cell: a lease of etcd, and a key that lives as long as the lease does.
+//! Ownership of a cell: a lease of etcd, and a key that lives as long as the lease does.
 //!
 //! Invariants:
-//! - One server owns a cell: the key is made only if it is not there. Its create revision names this
-//!   time of owning, and every transaction compares it.
-//! - The owner's own count ends before etcd's: it begins when the request is *sent*, and is shorter by
-//!   a sixteenth. So an owner that etcd does not hear of has stopped before another can begin.
-//! - It ends for good: who lost a cell takes it anew, with nothing left in memory.
+//! - One server owns a cell: the key is made only if it is not there. Its create revision
+//!   identifies this term of ownership, and every transaction compares it.
+//! - The owner's own timer ends before etcd's: it begins when the request is *sent*, and is shorter
+//!   by a sixteenth. So an owner that etcd does not hear of has stopped before another can begin.
+//! - A term ends for good: a server that lost a cell takes it anew, with nothing left in memory.
 
 use std::sync::Arc;
 use std::sync::atomic::{AtomicBool, AtomicU64, Ordering};
@@ -21,14 +21,14 @@ use super::gateway::{
 };
 use weft_ringer::store::{StoreError, StoreResult};
 
-/// How many times in its life a lease is renewed: two may be lost.
+/// The number of renewals in the lifetime of a lease: two may be lost.
 const RENEWALS: u32 = 4;
-/// How much sooner than etcd the owner stops, as a share of the lease.
+/// The share of the lease by which the owner stops sooner than etcd.
 const MARGIN: u64 = 16;
-/// How long it may take to say that a cell is given up. If it takes longer the lease runs out.
+/// The time limit for giving up a cell explicitly. If it takes longer the lease expires.
 const FAREWELL: Duration = Duration::from_millis(500);
 
-/// How long a look at who owns a cell may take.
+/// The time limit of a query for a cell's owner, in microseconds.
 const LOOK_MICROS: u64 = 1_500_000;
 
 #[derive(Serialize)]
@@ -52,29 +52,29 @@ struct Lease {
     ttl: Int,
 }
 
-/// The gateway wraps what comes in a stream.
+/// The gateway wraps messages of a stream in a result.
 #[derive(Deserialize, Default)]
 #[serde(default)]
 struct Renewed {
     result: Lease,
 }
 
-/// What comes of trying to own a cell.
+/// The result of an attempt to own a cell.
 pub(super) enum Election {
     Won(Session),
-    /// Another server owns it: where it is reached.
+    /// Another server owns it; its address.
     Lost(Vec<u8>),
 }
 
 #[derive(Debug)]
 struct State {
-    /// In microseconds of the clock that is never set.
+    /// In microseconds of the monotonic clock.
     ends: AtomicU64,
     over: AtomicBool,
 }
 
 impl State {
-    /// Looks at the clock. Who has once lost a cell has lost it.
+    /// Checks the clock. A term that has ended stays ended.
     fn is_owner(&self) -> bool {
         if now().0 >= self.ends.load(Ordering::Acquire) {
             self.over.store(true, Ordering::Release);
@@ -89,7 +89,7 @@ impl State {
     }
 }
 
-/// A time of owning a cell. It ends when this is dropped.
+/// A term of ownership of a cell. It ends when this is dropped.
 #[derive(Debug)]
 pub(super) struct Session {
     gateway: Arc<Gateway>,
@@ -102,7 +102,7 @@ pub(super) struct Session {
     _ends_thread: SyncSender<()>,
 }
 
-/// Where the owner of a cell is reached.
+/// Returns the address of the owner of a cell.
 pub(super) fn owner(gateway: &Gateway, key: &[u8]) -> StoreResult<Option<Vec<u8>>> {
     let until = now().after(LOOK_MICROS);
     let ask = RangeAsk { key: B64(key.to_vec()), ..RangeAsk::default() };
@@ -110,7 +110,7 @@ pub(super) fn owner(gateway: &Gateway, key: &[u8]) -> StoreResult<Option<Vec<u8>
     Ok(found.kvs.into_iter().next().map(|kv| kv.value.0))
 }
 
-/// Owns the cell if nobody does.
+/// Takes the cell if it has no owner.
 pub(super) fn elect(
     gateway: &Arc<Gateway>,
     key: Vec<u8>,
@@ -123,7 +123,7 @@ pub(super) fn elect(
     let until = now().after(u64::try_from(session.as_micros()).unwrap_or(u64::MAX));
     let ttl = Int(i64::try_from(session.as_secs()).unwrap_or(i64::MAX).max(1));
     let mut sent = now();
-    // A grant that is asked for twice since an answer was lost runs out by itself.
+    // A lease that was granted twice, since an answer was lost, expires by itself.
     let lease: Lease = gateway.call("/v3/lease/grant", &Grant { ttl }, until)?;
     let put = Put {
         key: B64(key.clone()),
@@ -205,7 +205,7 @@ impl Renewer {
 }
 
 impl Session {
-    /// Until when this server owns the cell, if nothing is heard of etcd.
+    /// The moment at which this server's ownership ends, if etcd does not answer.
     pub(super) fn ends(&self) -> Moment {
         Moment(self.state.ends.load(Ordering::Acquire))
     }
@@ -214,12 +214,12 @@ impl Session {
         self.state.is_owner()
     }
 
-    /// etcd said that it is no longer so.
+    /// Ends the term, after etcd said that it is over.
     pub(super) fn lose(&self) {
         self.state.over.store(true, Ordering::Release);
     }
 
-    /// What every transaction compares.
+    /// The comparison of every transaction.
     pub(super) fn compare(&self) -> Compare {
         Compare::created(self.key.clone(), self.created)
     }
@@ -229,7 +229,7 @@ impl Session {
         Op::get(self.key.clone())
     }
 
-    /// Whether the key that was read is the one of this time of owning.
+    /// Returns true if the key that was read is that of this term.
     pub(super) fn is_ours(&self, found: &[super::gateway::KeyValue]) -> bool {
         found.first().is_some_and(|kv| kv.create_revision == self.created)
     }
@@ -240,7 +240,7 @@ impl Drop for Session {
         let was_owner = self.is_owner();
         self.lose();
         if was_owner {
-            // So that another need not wait.
+            // So that another server need not wait.
             let until = now().after(u64::try_from(FAREWELL.as_micros()).unwrap_or(0));
             let ask = LeaseAsk { id: self.lease };
             let gone: Result<serde_json::Value, _> =
