@@ -352,7 +352,7 @@ mod tests {
             let mut byte = [7];
             (&first).write_all(&byte).expect("sent");
             (&first).read_exact(&mut byte).expect("an answer");
-            // The first connection has ended: one more is served.
+            // Only one connection is served: the second is closed.
             let second = at.connect(Duration::from_secs(5)).expect("a connection");
             assert_eq!((&second).read(&mut byte).expect("its end"), 0);
             drop(listening);

@@ -270,8 +270,8 @@ impl ClientTls {
     }
 
     /// TLS 1.3, without a certificate of its own, to a server whose authority is identified by
-    /// other means than a file: `is_authority` is called for each certificate, in DER, that the
-    /// server presents beside its own.
+    /// other means than its certificate: `is_authority` is called for each certificate, in DER,
+    /// that the server presents beside its own.
     ///
     /// # Errors
     /// [`Error::Tls`].
