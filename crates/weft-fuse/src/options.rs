@@ -15,9 +15,9 @@ pub struct MountOptions {
     /// every FUSE mount. An ordinary user needs `user_allow_other` in `/etc/fuse.conf` to set it.
     ///
     /// A mount that only root may use, of a file system without ACLs (or without
-    /// [`xattrs`](Self::xattrs)), needs no permission checks, and so spares the kernel a look at the
-    /// directory's attributes after each name made or removed in it: one request in nine of an
-    /// unpacking. Where the kernel is to enforce ACLs it checks in any case.
+    /// [`xattrs`](Self::xattrs)), needs no permission checks, and so spares the kernel a request
+    /// for the directory's attributes after each name made or removed in it: one request in nine of
+    /// an unpacking. If the kernel enforces ACLs it checks in any case.
     pub allow_other: bool,
     /// Extended attributes, and POSIX ACLs with them. Without them the kernel need not request
     /// `security.capability` before the first write and the first change of owner of each file: one

@@ -186,7 +186,7 @@ mod tests {
 
     #[test]
     fn a_socket_that_was_closed_is_not_roots() {
-        // In all states but *established*, closed sockets and those in TIME_WAIT have the user 0.
+        // In all states but *established*, closed and waiting sockets have the user 0.
         for state in 2..=12 {
             assert_eq!(looks(&[both(&format!("{state:02X}"), 0)]), None, "{state}");
         }

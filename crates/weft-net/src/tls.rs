@@ -169,7 +169,7 @@ impl Role {
     }
 }
 
-/// Whether the connecting side presents a certificate.
+/// The requirement for a certificate of the connecting side.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 enum Shows {
     None,

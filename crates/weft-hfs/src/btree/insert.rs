@@ -112,7 +112,7 @@ impl<P: Copy + PartialEq + core::fmt::Debug> Tree<P> {
     }
 
     /// Splits a node that a record does not fit in. See the [module](super) for the order.
-    #[allow(clippy::too_many_arguments)] // the same as insert_at's, and what it has found
+    #[allow(clippy::too_many_arguments)] // those of insert_at, and the loaded node
     fn split<S: Store<Patch = P>>(
         &mut self,
         s: &mut S,

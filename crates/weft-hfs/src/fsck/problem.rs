@@ -8,7 +8,7 @@ use core::fmt;
 /// A problem, with the structure and its location.
 #[derive(Debug, Clone, PartialEq, Eq)]
 #[non_exhaustive]
-#[allow(missing_docs)] // the fields are what the sentences below say of them
+#[allow(missing_docs)] // the messages below name the fields
 pub enum Problem {
     /// A defect that prevents any check of the volume.
     Unreadable { what: String },

@@ -100,7 +100,8 @@ impl Plan {
                 ));
             }
         };
-        // Boot blocks and MDB before the bitmap; the copy of the MDB and an unused block at the end.
+        // Boot blocks and MDB before the bitmap; the copy of the MDB and an unused block at the
+        // end.
         let outside = 3 + 2;
         let bitmap = Mdb::bitmap_blocks_of(blocks, per);
         let count = (blocks - outside - bitmap) / per;

@@ -48,8 +48,8 @@ const HELLO: u8 = 1;
 const IDLE_LIMIT: Duration = Duration::from_secs(30);
 /// The interval of packets on an idle connection; NAT forgets after some 30 s.
 const KEEPALIVE: Duration = Duration::from_secs(5);
-/// The most unacknowledged bytes in one direction of a connection: a line of 1 Gbit/s and 17 ms
-/// each way holds 4.25 MB.
+/// The most bytes in transit in one direction of a connection (the flow-control window): a line of
+/// 1 Gbit/s and 17 ms each way holds 4.25 MB.
 const WINDOW_BYTES: u32 = 8 << 20;
 /// The same, from a client that has presented no certificate.
 const STRANGER_WINDOW_BYTES: u32 = 64 << 10;
