@@ -39,7 +39,7 @@ impl Agreed {
         InitFlags::from_bits_retain(self.0.load(Ordering::Acquire)).contains(flags)
     }
 
-    /// Returns true for passthrough.
+    /// Returns true if the kernel has agreed to passthrough.
     pub(crate) fn passthrough(&self) -> bool {
         self.to(InitFlags::FUSE_PASSTHROUGH)
     }

@@ -81,7 +81,7 @@ fn fields(mdb: &Mdb, problems: &mut Vec<Problem>) {
 
 fn copy<S: Store>(s: &mut S, mdb: &Mdb, blocks: u64, problems: &mut Vec<Problem>) -> Result<()> {
     let Some(at) = mdb.copy_block(blocks) else {
-        // Allocation blocks lie at the copy's block: `Problem::Cut` reports that.
+        // The device is too short for a copy: `Problem::Cut` reports that.
         return Ok(());
     };
     let copy = match Mdb::parse(s.read(at)?) {

@@ -51,6 +51,7 @@ pub struct Repaired {
 
 /// Checks the volume on a device and repairs its problems.
 ///
+/// # Errors
 /// [`Error::NotHfs`] if not even the copy of the MDB can be read; [`Error::Corrupt`] if the MDB
 /// leads to no trees; [`Error::NoSpace`]; [`Error::Device`]. An image that is cut is left as it is.
 pub fn repair_on<D: Device>(device: D) -> Result<Repaired> {

@@ -60,7 +60,7 @@ impl HfsPlus {
         Ok(Arc::new(Self { volume, place, options }))
     }
 
-    /// Returns the location of the volume on the device.
+    /// Returns the location of the volume on the device, and whether it is in a wrapper.
     #[must_use]
     pub fn place(&self) -> Place {
         self.place

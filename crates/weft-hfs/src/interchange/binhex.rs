@@ -78,7 +78,7 @@ struct Packer<'a> {
     /// The last bits, which do not fill a character yet.
     bits: u32,
     bits_len: u32,
-    /// A byte and its number of repetitions so far.
+    /// A byte and its number of occurrences in a row.
     run: Option<(u8, u8)>,
     crc: Crc,
 }

@@ -355,6 +355,7 @@ impl<P: Copy + PartialEq + core::fmt::Debug> Volume<P> {
 
     /// Removes a file's name. Its blocks become free on the disk, but are not allocated again
     /// before [`drop_file`](Self::drop_file): the file can be read and written until then.
+    ///
     /// # Errors
     /// [`Error::ReadOnly`] also for a locked file.
     pub fn remove_file<S: Store<Patch = P>>(&mut self, s: &mut S, file: &mut File) -> Result<P> {
